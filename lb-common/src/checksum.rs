@@ -1,0 +1,96 @@
+//! Incremental one's complement checksums (RFC 1624, equation 3).
+//!
+//! Sums are over 16-bit words as they lie in memory: a one's complement sum does not care about
+//! byte order as long as every term has the same.
+
+use crate::family::Address;
+
+/// What a replacement of some words adds to the sum they are part of; folded to 16 bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Delta(u16);
+
+impl Delta {
+    #[inline(always)]
+    pub fn of_address<A: Address>(old: A, new: A) -> Self {
+        // ~old as a one's complement number: (2^16 - 1) * n - old; n is such that no
+        // intermediate result is negative, and multiples of 0xffff are zero.
+        Self(fold(new.sum() + u64::from(!fold(old.sum()))))
+    }
+
+    /// `old` and `new` in host order.
+    #[inline(always)]
+    pub fn of_port(old: u16, new: u16) -> Self {
+        Self(fold(u64::from(new.to_be()) + u64::from(!old.to_be())))
+    }
+
+    #[inline(always)]
+    pub fn plus(self, other: Self) -> Self {
+        Self(fold(u64::from(self.0) + u64::from(other.0)))
+    }
+
+    /// The delta as the kernel's helpers take it.
+    #[inline(always)]
+    pub fn raw(self) -> u16 {
+        self.0
+    }
+
+    /// The checksum field after the replacement.
+    #[inline(always)]
+    pub fn apply(self, field: [u8; 2]) -> [u8; 2] {
+        let sum = u64::from(!u16::from_ne_bytes(field)) + u64::from(self.0);
+        (!fold(sum)).to_ne_bytes()
+    }
+}
+
+#[inline(always)]
+fn fold(sum: u64) -> u16 {
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + ((sum >> 16) & 0xffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    sum as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::family::{Address4, Address6};
+
+    /// The checksum of whole words, computed the plain way.
+    fn checksum(bytes: &[u8]) -> [u8; 2] {
+        let mut sum = 0u32;
+        for pair in bytes.chunks_exact(2) {
+            sum += u32::from(u16::from_be_bytes([pair[0], pair[1]]));
+        }
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        (!(sum as u16)).to_be_bytes()
+    }
+
+    proptest! {
+        #[test]
+        fn an_updated_checksum_equals_a_computed_one(
+            rest in prop::array::uniform8(any::<u8>()),
+            old: [u8; 4], new: [u8; 4], old_port: u16, new_port: u16,
+        ) {
+            // A real sum is never zero, because a version or length is in it.
+            let rest = [&[0x45, 0], &rest[..]].concat();
+            let before = [&rest[..], &old, &old_port.to_be_bytes()].concat();
+            let after = [&rest[..], &new, &new_port.to_be_bytes()].concat();
+            let delta = Delta::of_address(Address4::from(old), Address4::from(new))
+                .plus(Delta::of_port(old_port, new_port));
+            prop_assert_eq!(delta.apply(checksum(&before)), checksum(&after));
+        }
+
+        #[test]
+        fn and_so_for_ipv6(old: [u8; 16], new: [u8; 16]) {
+            let before = [&[0x60, 1][..], &old].concat();
+            let after = [&[0x60, 1][..], &new].concat();
+            let delta = Delta::of_address(Address6::from(old), Address6::from(new));
+            prop_assert_eq!(delta.apply(checksum(&before)), checksum(&after));
+        }
+    }
+}

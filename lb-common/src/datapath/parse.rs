@@ -1,0 +1,134 @@
+//! Where the headers are. Nothing is judged here but shape.
+
+use super::Packet;
+use crate::family::{Family, V4, V6};
+use crate::header::{
+    Ethernet, Extension, Ipv4, Ipv6, NetworkHeader, Ports, QINQ, Tcp, VLAN, VlanTag, protocol,
+};
+use crate::layout::Reason;
+
+/// Extension headers an IPv6 packet of ours may carry: hop-by-hop, destination options, routing
+/// and again destination options.
+const MAX_EXTENSIONS: usize = 4;
+
+/// The network header's place and kind.
+pub struct Frame {
+    pub ether_type: u16,
+    pub network: usize,
+}
+
+/// Where the transport header is.
+#[derive(Clone, Copy)]
+pub struct Place {
+    pub network: usize,
+    pub transport: usize,
+    pub protocol: u8,
+}
+
+/// The ends of a packet, as it stands on the wire.
+#[derive(Clone, Copy)]
+pub struct Segment<F: Family> {
+    pub place: Place,
+    pub source: F::Address,
+    pub destination: F::Address,
+    pub source_port: u16,
+    pub destination_port: u16,
+    /// TCP's flags; 0 for the protocols that have none.
+    pub tcp_flags: u8,
+}
+
+impl Place {
+    #[inline(always)]
+    pub fn is_tcp(&self) -> bool {
+        self.protocol == protocol::TCP
+    }
+}
+
+/// Looks past the Ethernet header and up to two VLAN tags.
+#[inline(always)]
+pub fn frame<P: Packet>(packet: &P) -> Option<Frame> {
+    let ethernet: &Ethernet = packet.header(0)?;
+    let mut ether_type = u16::from_be_bytes(ethernet.ether_type);
+    let mut network = size_of::<Ethernet>();
+    for _ in 0..2 {
+        if ether_type != VLAN && ether_type != QINQ {
+            break;
+        }
+        let tag: &VlanTag = packet.header(network)?;
+        ether_type = u16::from_be_bytes(tag.ether_type);
+        network += size_of::<VlanTag>();
+    }
+    Some(Frame { ether_type, network })
+}
+
+/// A family's way to find the transport header.
+pub trait Network: Family {
+    fn transport<P: Packet>(packet: &P, network: usize) -> Result<Place, Reason>;
+}
+
+impl Network for V4 {
+    #[inline(always)]
+    fn transport<P: Packet>(packet: &P, network: usize) -> Result<Place, Reason> {
+        let header: &Ipv4 = packet.header(network).ok_or(Reason::Malformed)?;
+        let length = usize::from(header.version_and_length & 0x0f) * 4;
+        if header.version_and_length >> 4 != 4 || length < size_of::<Ipv4>() {
+            return Err(Reason::Malformed);
+        }
+        // More fragments follow, or this one is not the first.
+        if u16::from_be_bytes(header.flags_and_offset) & 0x3fff != 0 {
+            return Err(Reason::Fragment);
+        }
+        Ok(Place { network, transport: network + length, protocol: header.protocol })
+    }
+}
+
+impl Network for V6 {
+    #[inline(always)]
+    fn transport<P: Packet>(packet: &P, network: usize) -> Result<Place, Reason> {
+        let header: &Ipv6 = packet.header(network).ok_or(Reason::Malformed)?;
+        if header.version_and_class[0] >> 4 != 6 {
+            return Err(Reason::Malformed);
+        }
+        let mut protocol = header.next_header;
+        let mut transport = network + size_of::<Ipv6>();
+        for _ in 0..MAX_EXTENSIONS {
+            match protocol {
+                protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS => {
+                    let extension: &Extension =
+                        packet.header(transport).ok_or(Reason::Malformed)?;
+                    protocol = extension.next_header;
+                    transport += (usize::from(extension.length) + 1) * 8;
+                }
+                protocol::FRAGMENT => return Err(Reason::Fragment),
+                _ => break,
+            }
+        }
+        Ok(Place { network, transport, protocol })
+    }
+}
+
+/// Reads the ends of the packet.
+#[inline(always)]
+pub fn segment<F: Network, P: Packet>(packet: &P, place: Place) -> Result<Segment<F>, Reason> {
+    let network: &F::Header = packet.header(place.network).ok_or(Reason::Malformed)?;
+    let (source, destination) = (network.source(), network.destination());
+    let (ports, tcp_flags) = match place.protocol {
+        protocol::TCP => {
+            let tcp: &Tcp = packet.header(place.transport).ok_or(Reason::Malformed)?;
+            (&tcp.ports, tcp.flags)
+        }
+        protocol::UDP => {
+            let ports: &Ports = packet.header(place.transport).ok_or(Reason::Malformed)?;
+            (ports, 0)
+        }
+        _ => return Err(Reason::UnknownProtocol),
+    };
+    Ok(Segment {
+        place,
+        source,
+        destination,
+        source_port: u16::from_be_bytes(ports.source),
+        destination_port: u16::from_be_bytes(ports.destination),
+        tcp_flags,
+    })
+}

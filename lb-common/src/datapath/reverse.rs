@@ -1,0 +1,93 @@
+//! A packet on its way from a backend back to the client.
+
+use super::parse::{self, Network, Segment};
+use super::translate::{self, End};
+use super::{Direction, FamilyTables, Packet, Verdict, tcp};
+use crate::flow_table;
+use crate::hash::FlowHash;
+use crate::layout::{Flow, Reason};
+
+/// Under whose name the answer leaves, and is counted.
+struct Origin<F: Network> {
+    frontend: End<F::Address>,
+    service_port: u32,
+    backend_index: u32,
+}
+
+#[inline(always)]
+pub fn packet<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    // Most of what leaves is no answer of a backend: a packet of any shape passes uncounted.
+    let parsed = F::transport(packet, network).and_then(|place| parse::segment(packet, place));
+    let Ok::<Segment<F>, _>(segment) = parsed else {
+        return Verdict::Pass;
+    };
+    if !tables.may_be_source(segment.source, segment.source_port, segment.place.protocol) {
+        return Verdict::Pass;
+    }
+    match follow(tables, &segment).and_then(|origin| send(packet, tables, &segment, &origin)) {
+        Ok(()) => Verdict::Pass,
+        Err(reason @ Reason::NoFlow) => {
+            tables.count(reason);
+            Verdict::Pass
+        }
+        Err(reason) => {
+            tables.count(reason);
+            Verdict::Drop(reason)
+        }
+    }
+}
+
+#[inline(always)]
+fn follow<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    segment: &Segment<F>,
+) -> Result<Origin<F>, Reason> {
+    let hash = FlowHash::of_client::<F>(
+        tables.settings().flow_seed,
+        segment.destination,
+        segment.destination_port,
+        segment.place.protocol,
+    );
+    for bucket in hash.buckets(tables.flow_mask()) {
+        let bucket = tables.flow_bucket(bucket).ok_or(Reason::CorruptTable)?;
+        if let Some(found) = flow_table::find(bucket, hash, |flow| origin(flow, segment)) {
+            let state = tcp::next_state(found.state(), Direction::Reverse, segment.tcp_flags);
+            found.touch(tables.now(), state);
+            return Ok(found.record);
+        }
+    }
+    Err(Reason::NoFlow)
+}
+
+/// What the flow says of the packet, if it is the packet's flow.
+#[inline(always)]
+fn origin<F: Network>(flow: &Flow<F>, segment: &Segment<F>) -> Option<Origin<F>> {
+    let same = flow.client == segment.destination
+        && flow.client_port == segment.destination_port
+        && flow.backend == segment.source
+        && flow.backend_port == segment.source_port
+        && flow.protocol == segment.place.protocol;
+    same.then(|| Origin {
+        frontend: End { address: flow.frontend, port: flow.frontend_port },
+        service_port: flow.service_port,
+        backend_index: flow.backend_index,
+    })
+}
+
+#[inline(always)]
+fn send<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    segment: &Segment<F>,
+    origin: &Origin<F>,
+) -> Result<(), Reason> {
+    let old = End { address: segment.source, port: segment.source_port };
+    let bytes = packet.length();
+    translate::source::<F, P>(packet, segment.place, &old, &origin.frontend)?;
+    tables.count_packet(origin.service_port, origin.backend_index, Direction::Reverse, bytes);
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! A flow's life, as far as it can be seen from the middle.
+
+use super::Direction;
+use crate::header::Tcp;
+use crate::layout::FlowState;
+
+/// The state after a packet. Protocols without flags pass 0 and get as far as `Established`.
+#[inline(always)]
+pub fn next_state(state: FlowState, direction: Direction, flags: u8) -> FlowState {
+    use Direction::{Forward, Reverse};
+    use FlowState::*;
+
+    if flags & Tcp::RST != 0 {
+        return Closed;
+    }
+    let fin = flags & Tcp::FIN != 0;
+    let syn = flags & Tcp::SYN != 0;
+    match (state, direction) {
+        (Nascent, Reverse) => Answered,
+        (Answered, Forward) if syn => Answered,
+        (Answered | Established, Forward) => {
+            if fin {
+                ClosedForward
+            } else {
+                Established
+            }
+        }
+        (Answered | Established, Reverse) if fin => ClosedReverse,
+        (ClosedForward, Reverse) | (ClosedReverse, Forward) if fin => Closed,
+        _ => state,
+    }
+}
+
+/// Whether the packet asks for a connection of its own.
+#[inline(always)]
+pub fn opens(flags: u8) -> bool {
+    flags & (Tcp::SYN | Tcp::ACK) == Tcp::SYN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SYN: u8 = Tcp::SYN;
+    const SYN_ACK: u8 = Tcp::SYN | Tcp::ACK;
+    const ACK: u8 = Tcp::ACK;
+    const FIN: u8 = Tcp::FIN | Tcp::ACK;
+
+    fn after(packets: &[(Direction, u8)]) -> FlowState {
+        packets.iter().fold(FlowState::Nascent, |state, &(direction, flags)| {
+            next_state(state, direction, flags)
+        })
+    }
+
+    #[test]
+    fn a_handshake_establishes_only_by_the_clients_answer() {
+        use Direction::{Forward, Reverse};
+        assert_eq!(after(&[(Forward, SYN), (Forward, SYN)]), FlowState::Nascent);
+        assert_eq!(after(&[(Forward, ACK), (Forward, ACK)]), FlowState::Nascent);
+        assert_eq!(after(&[(Reverse, SYN_ACK), (Forward, SYN)]), FlowState::Answered);
+        assert_eq!(after(&[(Reverse, SYN_ACK), (Forward, ACK)]), FlowState::Established);
+    }
+
+    #[test]
+    fn a_connection_closes_when_both_have_closed() {
+        use Direction::{Forward, Reverse};
+        let open = [(Reverse, SYN_ACK), (Forward, ACK)];
+        let with = |more: &[(Direction, u8)]| after(&[&open[..], more].concat());
+        assert_eq!(with(&[(Forward, FIN)]), FlowState::ClosedForward);
+        assert_eq!(with(&[(Forward, FIN), (Reverse, ACK)]), FlowState::ClosedForward);
+        assert_eq!(with(&[(Forward, FIN), (Reverse, FIN)]), FlowState::Closed);
+        assert_eq!(with(&[(Reverse, FIN)]), FlowState::ClosedReverse);
+        assert_eq!(with(&[(Reverse, FIN), (Forward, FIN)]), FlowState::Closed);
+        assert_eq!(with(&[(Reverse, Tcp::RST)]), FlowState::Closed);
+    }
+
+    #[test]
+    fn a_datagram_flow_is_established_by_an_answered_question() {
+        use Direction::{Forward, Reverse};
+        assert_eq!(after(&[(Forward, 0), (Forward, 0)]), FlowState::Nascent);
+        assert_eq!(after(&[(Reverse, 0)]), FlowState::Answered);
+        assert_eq!(after(&[(Reverse, 0), (Forward, 0)]), FlowState::Established);
+    }
+}

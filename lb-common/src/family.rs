@@ -1,0 +1,176 @@
+//! The two address families, as types: everything else is written once, generic over [`Family`].
+
+use core::fmt::Debug;
+use core::hash::Hash;
+
+use crate::header::{Ipv4, Ipv6, NetworkHeader};
+
+/// IPv4 or IPv6.
+pub trait Family: Copy + Debug + PartialEq + Eq + 'static {
+    type Address: Address;
+    type Header: NetworkHeader<Address = Self::Address>;
+    /// What a flow's record needs behind its fields to be a multiple of 8 bytes.
+    type FlowPadding: Copy + Debug + Default + PartialEq + Eq;
+
+    /// The EtherType that announces this family, in host order.
+    const ETHER_TYPE: u16;
+}
+
+/// An address as it stands in a packet and in a map: octets in network order.
+pub trait Address: Copy + Debug + PartialEq + Eq + Hash + Ord + Default + 'static {
+    /// The address as 64-bit words for hashing; IPv4 fills the low half of the first.
+    fn words(self) -> [u64; 2];
+
+    /// The one's complement sum of the address's 16-bit words, not yet folded.
+    fn sum(self) -> u64;
+
+    /// "No particular address": the one NodePort frontends are stored under.
+    fn unspecified() -> Self {
+        Self::default()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct V4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct V6;
+
+impl Family for V4 {
+    type Address = Address4;
+    type Header = Ipv4;
+    type FlowPadding = [u32; 0];
+    const ETHER_TYPE: u16 = 0x0800;
+}
+
+impl Family for V6 {
+    type Address = Address6;
+    type Header = Ipv6;
+    type FlowPadding = [u32; 1];
+    const ETHER_TYPE: u16 = 0x86dd;
+}
+
+#[repr(C, align(4))]
+#[derive(Clone, Copy, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Address4 {
+    pub octets: [u8; 4],
+}
+
+#[repr(C, align(4))]
+#[derive(Clone, Copy, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Address6 {
+    pub octets: [u8; 16],
+}
+
+const _: () = assert!(size_of::<Address4>() == 4);
+const _: () = assert!(size_of::<Address6>() == 16);
+
+impl Address4 {
+    #[inline(always)]
+    fn word(self) -> u32 {
+        u32::from_ne_bytes(self.octets)
+    }
+}
+
+impl Address6 {
+    #[inline(always)]
+    fn halves(self) -> [u64; 2] {
+        let o = &self.octets;
+        [
+            u64::from_ne_bytes([o[0], o[1], o[2], o[3], o[4], o[5], o[6], o[7]]),
+            u64::from_ne_bytes([o[8], o[9], o[10], o[11], o[12], o[13], o[14], o[15]]),
+        ]
+    }
+}
+
+// Equality by words: comparing octet arrays becomes a call of `bcmp`, byte by byte on BPF.
+impl PartialEq for Address4 {
+    #[inline(always)]
+    fn eq(&self, other: &Self) -> bool {
+        self.word() == other.word()
+    }
+}
+
+impl PartialEq for Address6 {
+    #[inline(always)]
+    fn eq(&self, other: &Self) -> bool {
+        let (a, b) = (self.halves(), other.halves());
+        (a[0] ^ b[0]) | (a[1] ^ b[1]) == 0
+    }
+}
+
+impl Address for Address4 {
+    #[inline(always)]
+    fn words(self) -> [u64; 2] {
+        [u64::from(self.word()), 0]
+    }
+
+    #[inline(always)]
+    fn sum(self) -> u64 {
+        u64::from(self.word())
+    }
+}
+
+impl Address for Address6 {
+    #[inline(always)]
+    fn words(self) -> [u64; 2] {
+        self.halves()
+    }
+
+    #[inline(always)]
+    fn sum(self) -> u64 {
+        let [first, second] = self.halves();
+        // Four 32-bit words cannot overflow 64 bits.
+        (first & 0xffff_ffff) + (first >> 32) + (second & 0xffff_ffff) + (second >> 32)
+    }
+}
+
+impl From<[u8; 4]> for Address4 {
+    #[inline(always)]
+    fn from(octets: [u8; 4]) -> Self {
+        Self { octets }
+    }
+}
+
+impl From<[u8; 16]> for Address6 {
+    #[inline(always)]
+    fn from(octets: [u8; 16]) -> Self {
+        Self { octets }
+    }
+}
+
+impl From<core::net::Ipv4Addr> for Address4 {
+    fn from(address: core::net::Ipv4Addr) -> Self {
+        address.octets().into()
+    }
+}
+
+impl From<core::net::Ipv6Addr> for Address6 {
+    fn from(address: core::net::Ipv6Addr) -> Self {
+        address.octets().into()
+    }
+}
+
+impl From<Address4> for core::net::IpAddr {
+    fn from(address: Address4) -> Self {
+        core::net::Ipv4Addr::from(address.octets).into()
+    }
+}
+
+impl From<Address6> for core::net::IpAddr {
+    fn from(address: Address6) -> Self {
+        core::net::Ipv6Addr::from(address.octets).into()
+    }
+}
+
+impl Debug for Address4 {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}", core::net::Ipv4Addr::from(self.octets))
+    }
+}
+
+impl Debug for Address6 {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}", core::net::Ipv6Addr::from(self.octets))
+    }
+}

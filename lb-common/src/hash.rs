@@ -1,0 +1,108 @@
+//! Hashing, for two purposes that must not be confused:
+//!
+//! - [`FlowHash`] says where in the flow table a client's flows are. It depends only on the
+//!   client's end, which the packets of both directions carry, and on a secret, so that nobody
+//!   can aim at one bucket.
+//! - [`spread`] chooses the slot of a Maglev table. It is the same on every node, so that a
+//!   router in front may move a connection from node to node.
+
+use crate::family::{Address, Family};
+
+const FIRST: u64 = 0x9e37_79b9_7f4a_7c15;
+const SECOND: u64 = 0xd6e8_feb8_6659_fd93;
+
+/// Two rounds of multiply and shift: every input bit reaches every output bit.
+#[inline(always)]
+pub const fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 32)).wrapping_mul(FIRST);
+    let value = (value ^ (value >> 32)).wrapping_mul(SECOND);
+    value ^ (value >> 32)
+}
+
+#[inline(always)]
+fn mix_end<F: Family>(seed: u64, address: F::Address, port: u16, protocol: u8) -> u64 {
+    let end = u64::from(port) << 40 | u64::from(protocol) << 32;
+    let [first, second] = address.words();
+    if size_of::<F::Address>() == 4 {
+        mix(seed ^ (first | end))
+    } else {
+        mix(mix(seed ^ first) ^ second.wrapping_add(end.rotate_left(13)))
+    }
+}
+
+/// Where the flows of one client's end live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowHash(u64);
+
+impl FlowHash {
+    #[inline(always)]
+    pub fn of_client<F: Family>(seed: u64, address: F::Address, port: u16, protocol: u8) -> Self {
+        Self(mix_end::<F>(seed, address, port, protocol))
+    }
+
+    /// The bucket to look in first, and the one to look in next. `mask` is the number of
+    /// buckets, a power of two, less one; 24 bits of each are independent.
+    #[inline(always)]
+    pub fn buckets(self, mask: u32) -> [u32; 2] {
+        [self.0 as u32 & mask, (self.0 >> 24) as u32 & mask]
+    }
+
+    /// Tells most flows of one bucket apart without touching their records.
+    #[inline(always)]
+    pub fn fingerprint(self) -> u32 {
+        (self.0 >> 48) as u32
+    }
+}
+
+/// The hash that chooses among a pool's slots: the connection as the client dials it.
+#[inline(always)]
+pub fn spread<F: Family>(
+    client: F::Address,
+    client_port: u16,
+    frontend: F::Address,
+    frontend_port: u16,
+    protocol: u8,
+) -> u32 {
+    let near = mix_end::<F>(FIRST, client, client_port, protocol);
+    (mix_end::<F>(near, frontend, frontend_port, protocol) >> 32) as u32
+}
+
+/// Scales a hash to `0..size` without a division.
+#[inline(always)]
+pub fn scale(hash: u32, size: u32) -> u32 {
+    ((u64::from(hash) * u64::from(size)) >> 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::family::{Address4, V4};
+
+    #[test]
+    fn consecutive_client_ports_fill_buckets_evenly() {
+        let mut filled = [0u32; 1024];
+        for port in 0..65535 {
+            let address = Address4::from([192, 0, 2, 7]);
+            let hash = FlowHash::of_client::<V4>(99, address, port, 6);
+            filled[hash.buckets(1023)[0] as usize] += 1;
+        }
+        // The mean is 64; six standard deviations of a fair spread are 48.
+        assert!(filled.iter().all(|&n| (16..=112).contains(&n)), "{filled:?}");
+    }
+
+    #[test]
+    fn the_two_buckets_of_one_client_are_independent() {
+        let same = (0..10_000)
+            .map(|port| FlowHash::of_client::<V4>(7, Address4::from([10, 0, 0, 1]), port, 6))
+            .filter(|hash| hash.buckets(1023)[0] == hash.buckets(1023)[1])
+            .count();
+        assert!(same < 40, "{same} of 10,000 where about 10 are expected");
+    }
+
+    #[test]
+    fn scale_stays_below_the_size() {
+        assert_eq!(scale(u32::MAX, 7), 6);
+        assert_eq!(scale(0, 7), 0);
+        assert_eq!(scale(u32::MAX, 1), 0);
+    }
+}

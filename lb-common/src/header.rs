@@ -1,0 +1,204 @@
+//! Views of the headers a packet carries: octets with names, nothing computed ahead.
+//!
+//! Every view is made of bytes, so it may lie at any offset and any bytes are a valid one.
+
+use crate::family::{Address, Address4, Address6};
+
+/// A type that may be laid over any bytes.
+///
+/// # Safety
+/// The type is `repr(C)`, has alignment 1 and no byte pattern is invalid for it.
+pub unsafe trait Header: Sized {}
+
+/// IP protocol numbers.
+pub mod protocol {
+    pub const HOP_BY_HOP: u8 = 0;
+    pub const ICMP: u8 = 1;
+    pub const TCP: u8 = 6;
+    pub const UDP: u8 = 17;
+    pub const ROUTING: u8 = 43;
+    pub const FRAGMENT: u8 = 44;
+    pub const ICMPV6: u8 = 58;
+    pub const DESTINATION_OPTIONS: u8 = 60;
+    pub const SCTP: u8 = 132;
+}
+
+/// EtherTypes of VLAN tags, in host order.
+pub const VLAN: u16 = 0x8100;
+pub const QINQ: u16 = 0x88a8;
+
+#[repr(C)]
+#[derive(Debug)]
+pub struct Ethernet {
+    pub destination: [u8; 6],
+    pub source: [u8; 6],
+    pub ether_type: [u8; 2],
+}
+
+#[repr(C)]
+#[derive(Debug)]
+pub struct VlanTag {
+    pub control: [u8; 2],
+    pub ether_type: [u8; 2],
+}
+
+#[repr(C)]
+#[derive(Debug)]
+pub struct Ipv4 {
+    pub version_and_length: u8,
+    pub traffic_class: u8,
+    pub total_length: [u8; 2],
+    pub identification: [u8; 2],
+    pub flags_and_offset: [u8; 2],
+    pub time_to_live: u8,
+    pub protocol: u8,
+    pub checksum: [u8; 2],
+    pub source: [u8; 4],
+    pub destination: [u8; 4],
+}
+
+#[repr(C)]
+#[derive(Debug)]
+pub struct Ipv6 {
+    pub version_and_class: [u8; 4],
+    pub payload_length: [u8; 2],
+    pub next_header: u8,
+    pub hop_limit: u8,
+    pub source: [u8; 16],
+    pub destination: [u8; 16],
+}
+
+/// The start that IPv6's hop-by-hop, routing and destination options headers share.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Extension {
+    pub next_header: u8,
+    /// In units of eight octets, the first eight not counted.
+    pub length: u8,
+}
+
+#[repr(C)]
+#[derive(Debug)]
+pub struct Ports {
+    pub source: [u8; 2],
+    pub destination: [u8; 2],
+}
+
+#[repr(C)]
+#[derive(Debug)]
+pub struct Tcp {
+    pub ports: Ports,
+    pub sequence: [u8; 4],
+    pub acknowledgement: [u8; 4],
+    pub data_offset: u8,
+    pub flags: u8,
+    pub window: [u8; 2],
+    pub checksum: [u8; 2],
+    pub urgent: [u8; 2],
+}
+
+#[repr(C)]
+#[derive(Debug)]
+pub struct Udp {
+    pub ports: Ports,
+    pub length: [u8; 2],
+    pub checksum: [u8; 2],
+}
+
+macro_rules! headers {
+    ($($header:ty: $size:literal,)*) => {$(
+        // SAFETY: `repr(C)` structs of `u8` and arrays of it: alignment 1, every pattern valid.
+        unsafe impl Header for $header {}
+        const _: () = assert!(size_of::<$header>() == $size && align_of::<$header>() == 1);
+    )*};
+}
+
+headers! {
+    Ethernet: 14,
+    VlanTag: 4,
+    Ipv4: 20,
+    Ipv6: 40,
+    Extension: 2,
+    Ports: 4,
+    Tcp: 20,
+    Udp: 8,
+    [u8; 2]: 2,
+}
+
+/// What the two IP headers have in common.
+pub trait NetworkHeader: Header {
+    type Address: Address;
+
+    fn source(&self) -> Self::Address;
+    fn destination(&self) -> Self::Address;
+    fn set_source(&mut self, address: Self::Address);
+    fn set_destination(&mut self, address: Self::Address);
+
+    /// The header's own checksum; IPv6 has none.
+    fn checksum_mut(&mut self) -> Option<&mut [u8; 2]>;
+}
+
+impl NetworkHeader for Ipv4 {
+    type Address = Address4;
+
+    #[inline(always)]
+    fn source(&self) -> Address4 {
+        self.source.into()
+    }
+
+    #[inline(always)]
+    fn destination(&self) -> Address4 {
+        self.destination.into()
+    }
+
+    #[inline(always)]
+    fn set_source(&mut self, address: Address4) {
+        self.source = address.octets;
+    }
+
+    #[inline(always)]
+    fn set_destination(&mut self, address: Address4) {
+        self.destination = address.octets;
+    }
+
+    #[inline(always)]
+    fn checksum_mut(&mut self) -> Option<&mut [u8; 2]> {
+        Some(&mut self.checksum)
+    }
+}
+
+impl NetworkHeader for Ipv6 {
+    type Address = Address6;
+
+    #[inline(always)]
+    fn source(&self) -> Address6 {
+        self.source.into()
+    }
+
+    #[inline(always)]
+    fn destination(&self) -> Address6 {
+        self.destination.into()
+    }
+
+    #[inline(always)]
+    fn set_source(&mut self, address: Address6) {
+        self.source = address.octets;
+    }
+
+    #[inline(always)]
+    fn set_destination(&mut self, address: Address6) {
+        self.destination = address.octets;
+    }
+
+    #[inline(always)]
+    fn checksum_mut(&mut self) -> Option<&mut [u8; 2]> {
+        None
+    }
+}
+
+impl Tcp {
+    pub const FIN: u8 = 0x01;
+    pub const SYN: u8 = 0x02;
+    pub const RST: u8 = 0x04;
+    pub const ACK: u8 = 0x10;
+}

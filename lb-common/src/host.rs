@@ -1,0 +1,193 @@
+//! The host's own home for the data plane: a byte vector as [`Packet`], hash maps as [`Tables`].
+//!
+//! Tests run the data plane here, and compare it with the kernel's.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+
+use crate::datapath::{Direction, FamilyTables, Packet, Tables};
+use crate::family::{Family, V4, V6};
+use crate::header::Header;
+use crate::layout::{
+    Backend, Bitmap, DESTINATION_WORDS, FlowBucket, Frontend, FrontendKey, Pool, Reason,
+    SOURCE_WORDS, Settings, Ticks, Traffic,
+};
+
+/// A frame in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame(pub Vec<u8>);
+
+impl Packet for Frame {
+    fn header<H: Header>(&self, offset: usize) -> Option<&H> {
+        let bytes = self.0.get(offset..)?.get(..size_of::<H>())?;
+        // SAFETY: the bytes are as many as `H` has, and `Header` promises that `H` may lie
+        // anywhere and take any value.
+        Some(unsafe { &*bytes.as_ptr().cast::<H>() })
+    }
+
+    fn header_mut<H: Header>(&mut self, offset: usize) -> Option<&mut H> {
+        let bytes = self.0.get_mut(offset..)?.get_mut(..size_of::<H>())?;
+        // SAFETY: as above, and the borrow is exclusive.
+        Some(unsafe { &mut *bytes.as_mut_ptr().cast::<H>() })
+    }
+
+    fn length(&self) -> u32 {
+        self.0.len() as u32
+    }
+}
+
+/// Everything the data plane looks up, on the heap. Families have a table each.
+pub struct HostTables {
+    pub settings: Settings,
+    pub now: Cell<Ticks>,
+    pub pools: HashMap<u32, Pool>,
+    pub slots: HashMap<u32, u32>,
+    pub v4: HostFamily<V4>,
+    pub v6: HostFamily<V6>,
+    destinations: Vec<u64>,
+    sources: Vec<u64>,
+    pub reasons: RefCell<HashMap<Reason, u64>>,
+    pub service_traffic: RefCell<HashMap<u32, Traffic>>,
+    pub backend_traffic: RefCell<HashMap<u32, Traffic>>,
+}
+
+/// One family's tables.
+pub struct HostFamily<F: Family> {
+    pub frontends: HashMap<FrontendKey<F>, Frontend>,
+    pub backends: HashMap<u32, Backend<F::Address>>,
+    pub flows: Vec<FlowBucket<F>>,
+}
+
+/// Chooses a family's part by type.
+pub trait OfFamily<F: Family> {
+    fn family(&self) -> &HostFamily<F>;
+    fn family_mut(&mut self) -> &mut HostFamily<F>;
+}
+
+impl OfFamily<V4> for HostTables {
+    fn family(&self) -> &HostFamily<V4> {
+        &self.v4
+    }
+
+    fn family_mut(&mut self) -> &mut HostFamily<V4> {
+        &mut self.v4
+    }
+}
+
+impl OfFamily<V6> for HostTables {
+    fn family(&self) -> &HostFamily<V6> {
+        &self.v6
+    }
+
+    fn family_mut(&mut self) -> &mut HostFamily<V6> {
+        &mut self.v6
+    }
+}
+
+impl HostTables {
+    /// Empty tables with `buckets` flow buckets per family, a power of two.
+    pub fn new(buckets: u32, flow_seed: u64) -> Self {
+        assert!(buckets.is_power_of_two());
+        let mask = buckets - 1;
+        Self {
+            settings: Settings { flow_seed, flow_mask4: mask, flow_mask6: mask },
+            now: Cell::default(),
+            pools: HashMap::new(),
+            slots: HashMap::new(),
+            v4: HostFamily::new(buckets),
+            v6: HostFamily::new(buckets),
+            destinations: vec![0; DESTINATION_WORDS as usize],
+            sources: vec![0; SOURCE_WORDS as usize],
+            reasons: RefCell::default(),
+            service_traffic: RefCell::default(),
+            backend_traffic: RefCell::default(),
+        }
+    }
+
+    pub fn allow_destination(&mut self, bit: Bitmap) {
+        self.destinations[bit.word as usize] |= bit.bit;
+    }
+
+    pub fn allow_source(&mut self, bit: Bitmap) {
+        self.sources[bit.word as usize] |= bit.bit;
+    }
+}
+
+impl<F: Family> HostFamily<F> {
+    fn new(buckets: u32) -> Self {
+        Self {
+            frontends: HashMap::new(),
+            backends: HashMap::new(),
+            flows: (0..buckets).map(|_| FlowBucket::default()).collect(),
+        }
+    }
+}
+
+impl Tables for HostTables {
+    fn settings(&self) -> Settings {
+        self.settings
+    }
+
+    fn now(&self) -> Ticks {
+        self.now.get()
+    }
+
+    fn pool(&self, index: u32) -> Option<Pool> {
+        // An array map has every index; the unused ones are empty.
+        Some(self.pools.get(&index).copied().unwrap_or_default())
+    }
+
+    fn slot(&self, index: u32) -> Option<u32> {
+        self.slots.get(&index).copied()
+    }
+
+    fn count(&self, reason: Reason) {
+        *self.reasons.borrow_mut().entry(reason).or_default() += 1;
+    }
+
+    fn count_packet(&self, service_port: u32, backend: u32, direction: Direction, bytes: u32) {
+        let counters = [(&self.service_traffic, service_port), (&self.backend_traffic, backend)];
+        for (map, index) in counters {
+            map.borrow_mut().entry(index).or_default().add_packet(direction, bytes);
+        }
+    }
+
+    fn count_new_flow(&self, service_port: u32, backend: u32) {
+        let counters = [(&self.service_traffic, service_port), (&self.backend_traffic, backend)];
+        for (map, index) in counters {
+            map.borrow_mut().entry(index).or_default().new_flows += 1;
+        }
+    }
+}
+
+impl<F: Family> FamilyTables<F> for HostTables
+where
+    Self: OfFamily<F>,
+{
+    fn may_be_destination(&self, address: F::Address) -> bool {
+        let bit = Bitmap::destination::<F>(address);
+        self.destinations[bit.word as usize] & bit.bit != 0
+    }
+
+    fn may_be_source(&self, address: F::Address, port: u16, protocol: u8) -> bool {
+        let bit = Bitmap::source::<F>(address, port, protocol);
+        self.sources[bit.word as usize] & bit.bit != 0
+    }
+
+    fn frontend(&self, key: &FrontendKey<F>) -> Option<Frontend> {
+        self.family().frontends.get(key).copied()
+    }
+
+    fn backend(&self, index: u32) -> Option<Backend<F::Address>> {
+        // As with pools: an unused entry is there, and says that it is unused.
+        Some(self.family().backends.get(&index).copied().unwrap_or_default())
+    }
+
+    fn flow_mask(&self) -> u32 {
+        self.family().flows.len() as u32 - 1
+    }
+
+    fn flow_bucket(&self, index: u32) -> Option<&FlowBucket<F>> {
+        self.family().flows.get(index as usize)
+    }
+}

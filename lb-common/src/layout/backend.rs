@@ -1,0 +1,26 @@
+use crate::family::{Family, V4, V6};
+
+/// Where a connection may be sent.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Backend<A> {
+    pub address: A,
+    pub port: u16,
+    /// 1 if it runs on this node.
+    pub local: u8,
+    /// 0 marks an unused entry.
+    pub in_use: u8,
+    /// Moves on when the index is given to another backend: a flow that names an index with
+    /// another generation names one that is gone.
+    pub generation: u32,
+}
+
+/// Index 0 is never used.
+pub const NO_BACKEND: u32 = 0;
+
+const _: () = {
+    use core::mem::offset_of;
+    assert!(size_of::<Backend<<V4 as Family>::Address>>() == 12);
+    assert!(size_of::<Backend<<V6 as Family>::Address>>() == 24);
+    assert!(offset_of!(Backend<<V6 as Family>::Address>, generation) == 20);
+};

@@ -1,0 +1,71 @@
+//! The layouts of everything that kernel and agent share through BPF maps.
+//!
+//! This is the only place where layout is known. Types are `repr(C)` without implicit padding;
+//! the assertions beside them fail the build when that changes. Any change of a layout moves
+//! [`SCHEMA`] on, so that an agent never adopts maps that it would misread.
+//!
+//! Ports are in host order here, addresses are octets in network order: `bpftool map dump`
+//! then shows what a person expects.
+
+mod backend;
+mod bitmap;
+mod counters;
+mod flow;
+mod frontend;
+mod pool;
+mod settings;
+
+pub use backend::{Backend, NO_BACKEND};
+pub use bitmap::{Bitmap, DESTINATION_WORDS, SOURCE_WORDS};
+pub use counters::{Reason, Traffic};
+pub use flow::{Flow, FlowBucket, FlowState, FlowTag, Ticks, WAYS};
+pub use frontend::{Frontend, FrontendKey, FrontendKind};
+pub use pool::{NO_POOL, Pool};
+pub use settings::Settings;
+
+/// Moves on with every change of a layout or of what a field means.
+pub const SCHEMA: u32 = 1;
+
+/// How many entries each map holds; a map's memory is reserved when it is made.
+pub mod capacity {
+    pub const FRONTENDS: u32 = 1 << 18;
+    pub const SERVICE_PORTS: u32 = 1 << 16;
+    pub const POOLS: u32 = 1 << 17;
+    pub const POOL_SLOTS: u32 = 1 << 22;
+    pub const BACKENDS: u32 = 1 << 17;
+    /// Buckets of [`super::WAYS`] flows each, per family; a power of two.
+    pub const FLOW_BUCKETS: u32 = 1 << 16;
+}
+
+/// Map names, which are also their file names under the pin directory.
+pub mod map {
+    pub const FRONTENDS4: &str = "FRONTENDS4";
+    pub const FRONTENDS6: &str = "FRONTENDS6";
+    pub const POOLS: &str = "POOLS";
+    pub const POOL_SLOTS: &str = "POOL_SLOTS";
+    pub const BACKENDS4: &str = "BACKENDS4";
+    pub const BACKENDS6: &str = "BACKENDS6";
+    pub const FLOWS4: &str = "FLOWS4";
+    pub const FLOWS6: &str = "FLOWS6";
+    pub const DESTINATIONS: &str = "DESTINATIONS";
+    pub const SOURCES: &str = "SOURCES";
+    pub const REASONS: &str = "REASONS";
+    pub const SERVICE_TRAFFIC: &str = "SERVICE_TRAFFIC";
+    pub const BACKEND_TRAFFIC: &str = "BACKEND_TRAFFIC";
+
+    pub const ALL: [&str; 13] = [
+        FRONTENDS4,
+        FRONTENDS6,
+        POOLS,
+        POOL_SLOTS,
+        BACKENDS4,
+        BACKENDS6,
+        FLOWS4,
+        FLOWS6,
+        DESTINATIONS,
+        SOURCES,
+        REASONS,
+        SERVICE_TRAFFIC,
+        BACKEND_TRAFFIC,
+    ];
+}

@@ -1,0 +1,156 @@
+//! Maglev consistent hashing (Eisenbud et al., NSDI 2016): which backend owns which slot.
+//!
+//! Invariant: the table is a function of the *set* of backend identities alone, so every node
+//! that knows the same endpoints builds the same table, and a router in front may move a
+//! connection to another node.
+
+/// The sizes a table may have: primes, roughly doubling, so that every backend's step through
+/// the table visits all slots.
+pub const SIZES: [u32; 14] = [
+    7, 31, 67, 131, 257, 521, 1031, 2053, 4099, 8209, 16411, 32771, 65537, 131_101,
+];
+
+/// Slots per backend that keep the shares of the backends within a percent or so of each other.
+const SLOTS_PER_BACKEND: usize = 100;
+
+/// The size fitted to a number of backends; 1 for a single one, which needs no table.
+pub fn fitted_size(backends: usize) -> u32 {
+    if backends <= 1 {
+        return backends as u32;
+    }
+    let wanted = backends.saturating_mul(SLOTS_PER_BACKEND);
+    SIZES
+        .into_iter()
+        .find(|&size| size as usize >= wanted)
+        .unwrap_or(SIZES[SIZES.len() - 1])
+}
+
+/// Fills a table: for every slot the position in `identities` of the backend that owns it.
+///
+/// `identities` are hashes of what a backend is (address and port), sorted and distinct; the
+/// table of the same set is the same everywhere.
+#[cfg(feature = "std")]
+pub fn table(identities: &[u64], size: u32) -> Vec<u32> {
+    debug_assert!(identities.is_sorted_by(|a, b| a < b));
+    if identities.is_empty() || size == 0 {
+        return Vec::new();
+    }
+    if identities.len() == 1 {
+        return vec![0; size as usize];
+    }
+
+    const EMPTY: u32 = u32::MAX;
+    let mut slots = vec![EMPTY; size as usize];
+    // Each backend walks its own permutation of the slots; only its next stop is kept.
+    let mut walks: Vec<Walk> = identities.iter().map(|&id| Walk::new(id, size)).collect();
+    let mut free = size;
+    loop {
+        for (position, walk) in walks.iter_mut().enumerate() {
+            let slot = loop {
+                let slot = walk.step(size) as usize;
+                if slots[slot] == EMPTY {
+                    break slot;
+                }
+            };
+            slots[slot] = position as u32;
+            free -= 1;
+            if free == 0 {
+                return slots;
+            }
+        }
+    }
+}
+
+#[cfg(feature = "std")]
+struct Walk {
+    next: u32,
+    stride: u32,
+}
+
+#[cfg(feature = "std")]
+impl Walk {
+    fn new(identity: u64, size: u32) -> Self {
+        let hash = crate::hash::mix(identity);
+        Self {
+            next: crate::hash::scale(hash as u32, size),
+            // 1..size: coprime to a prime size.
+            stride: 1 + crate::hash::scale((hash >> 32) as u32, size - 1),
+        }
+    }
+
+    fn step(&mut self, size: u32) -> u32 {
+        let slot = self.next;
+        self.next += self.stride;
+        if self.next >= size {
+            self.next -= size;
+        }
+        slot
+    }
+}
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use super::*;
+
+    fn backends(count: u64) -> Vec<u64> {
+        let mut all: Vec<u64> = (0..count).map(|n| crate::hash::mix(n + 1)).collect();
+        all.sort_unstable();
+        all
+    }
+
+    #[test]
+    fn every_size_is_prime() {
+        for size in SIZES {
+            let mut divisors = 2..=size.isqrt();
+            assert!(divisors.all(|n| !size.is_multiple_of(n)), "{size} is no prime");
+        }
+    }
+
+    #[test]
+    fn shares_differ_by_at_most_a_slot_or_two_percent() {
+        for count in [2, 3, 10, 100, 650] {
+            let all = backends(count);
+            let size = fitted_size(all.len());
+            let mut shares = vec![0u32; all.len()];
+            for position in table(&all, size) {
+                shares[position as usize] += 1;
+            }
+            let least = shares.iter().min().unwrap();
+            let most = shares.iter().max().unwrap();
+            assert!(most - least <= 1 + size / count as u32 / 50, "{count}: {least}..{most}");
+        }
+    }
+
+    #[test]
+    fn a_leaving_backend_disturbs_few_others() {
+        let before = backends(100);
+        let mut after = before.clone();
+        let gone = after.remove(37);
+        let size = fitted_size(before.len());
+        assert_eq!(size, fitted_size(after.len()));
+
+        let (old, new) = (table(&before, size), table(&after, size));
+        let moved = (0..size as usize)
+            .filter(|&slot| {
+                let was = before[old[slot] as usize];
+                was != gone && was != after[new[slot] as usize]
+            })
+            .count();
+        // The leaver's own hundredth must move; of the rest, a few percent may.
+        assert!(moved * 100 < size as usize * 4, "{moved} of {size} slots moved for nothing");
+    }
+
+    #[test]
+    fn no_backends_make_no_table_and_one_needs_no_choice() {
+        assert_eq!(fitted_size(0), 0);
+        assert_eq!(table(&[], 0), [0u32; 0]);
+        assert_eq!(fitted_size(1), 1);
+        assert_eq!(table(&[42], 1), [0]);
+    }
+
+    #[test]
+    fn more_backends_than_slots_still_fill_the_table() {
+        let all = backends(40);
+        assert_eq!(table(&all, 7).len(), 7);
+    }
+}
