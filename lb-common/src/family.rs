@@ -9,8 +9,8 @@ use crate::header::{Ipv4, Ipv6, NetworkHeader};
 pub trait Family: Copy + Debug + PartialEq + Eq + 'static {
     type Address: Address;
     type Header: NetworkHeader<Address = Self::Address>;
-    /// What a flow's record needs behind its fields to be a multiple of 8 bytes.
-    type FlowPadding: Copy + Debug + Default + PartialEq + Eq;
+    /// What a record with some addresses needs to be a multiple of their alignment.
+    type Padding: Copy + Debug + Default + PartialEq + Eq;
 
     /// The EtherType that announces this family, in host order.
     const ETHER_TYPE: u16;
@@ -39,14 +39,14 @@ pub struct V6;
 impl Family for V4 {
     type Address = Address4;
     type Header = Ipv4;
-    type FlowPadding = [u32; 0];
+    type Padding = [u32; 0];
     const ETHER_TYPE: u16 = 0x0800;
 }
 
 impl Family for V6 {
     type Address = Address6;
     type Header = Ipv6;
-    type FlowPadding = [u32; 1];
+    type Padding = [u32; 1];
     const ETHER_TYPE: u16 = 0x86dd;
 }
 
@@ -56,7 +56,7 @@ pub struct Address4 {
     pub octets: [u8; 4],
 }
 
-#[repr(C, align(4))]
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Address6 {
     pub octets: [u8; 16],
@@ -75,11 +75,10 @@ impl Address4 {
 impl Address6 {
     #[inline(always)]
     fn halves(self) -> [u64; 2] {
-        let o = &self.octets;
-        [
-            u64::from_ne_bytes([o[0], o[1], o[2], o[3], o[4], o[5], o[6], o[7]]),
-            u64::from_ne_bytes([o[8], o[9], o[10], o[11], o[12], o[13], o[14], o[15]]),
-        ]
+        // SAFETY: the same size, and any bits are a number. Putting the words together from
+        // octets would do the same, but leaves the compiler copying octets by way of the stack,
+        // of which BPF has 512 bytes.
+        unsafe { core::mem::transmute::<[u8; 16], [u64; 2]>(self.octets) }
     }
 }
 

@@ -14,7 +14,7 @@
 
 use crate::family::Family;
 use crate::hash::FlowHash;
-use crate::layout::{Flow, FlowBucket, FlowState, FlowTag, Ticks};
+use crate::layout::{Flow, FlowBucket, FlowState, FlowTag, Ticks, WAYS};
 
 /// A tag's word, taken apart.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,14 +23,23 @@ struct Word(u32);
 impl Word {
     /// Set for flows of protocols without connections, whose idle times are shorter.
     const DATAGRAM: u32 = 1 << 7;
-    const STATE: u32 = 0x7f;
+    const STATE: u32 = 0x07;
 
     /// The tag of a place's next owner.
     #[inline(always)]
-    fn claim(self, hash: FlowHash, datagram: bool) -> Self {
+    fn claim(self, hash: FlowHash, way: usize, datagram: bool) -> Self {
         let generation = (self.0 + (1 << 8)) & 0xff00;
         let kind = if datagram { Self::DATAGRAM } else { 0 };
-        Self(hash.fingerprint() << 16 | generation | kind | FlowState::Claimed as u32)
+        let way = (way as u32) << 4;
+        Self(hash.fingerprint() << 16 | generation | kind | way | FlowState::Claimed as u32)
+    }
+
+    /// Which place of the bucket this is the tag of. It stands in the tag, rather than in the
+    /// loop that finds it, so that the verifier sees one unknown number below 8 and follows
+    /// what comes of a found flow once instead of once for each place.
+    #[inline(always)]
+    fn way(self) -> usize {
+        (self.0 >> 4) as usize & (WAYS - 1)
     }
 
     #[inline(always)]
@@ -39,13 +48,19 @@ impl Word {
     }
 
     #[inline(always)]
-    fn datagram(self) -> bool {
-        self.0 & Self::DATAGRAM != 0
+    fn class(self) -> &'static Class {
+        let kind = (self.0 >> 4) & 8;
+        &CLASSES[(kind | self.0 & 7) as usize]
     }
 
     #[inline(always)]
     fn state(self) -> FlowState {
         FlowState::from_low_bits(self.0)
+    }
+
+    #[inline(always)]
+    fn holds_a_flow(self) -> bool {
+        self.0 & Self::STATE >= FlowState::Nascent as u32
     }
 
     #[inline(always)]
@@ -56,28 +71,15 @@ impl Word {
     /// Whether both name the same owner, whatever its state.
     #[inline(always)]
     fn same_owner(self, other: Self) -> bool {
-        self.0 >> 8 == other.0 >> 8 && other.state() as u32 >= FlowState::Nascent as u32
+        self.0 >> 8 == other.0 >> 8 && other.holds_a_flow()
     }
 }
 
 impl FlowState {
     #[inline(always)]
     fn from_low_bits(bits: u32) -> Self {
-        match bits & 7 {
-            0 => Self::Free,
-            1 => Self::Claimed,
-            2 => Self::Nascent,
-            3 => Self::Answered,
-            4 => Self::Established,
-            5 => Self::ClosedForward,
-            6 => Self::ClosedReverse,
-            _ => Self::Closed,
-        }
-    }
-
-    #[inline(always)]
-    fn holds_a_flow(self) -> bool {
-        self as u32 >= Self::Nascent as u32
+        // SAFETY: the enum has a variant for each value of three bits.
+        unsafe { core::mem::transmute::<u8, Self>(bits as u8 & 7) }
     }
 }
 
@@ -97,22 +99,48 @@ impl Ticks {
     }
 }
 
-/// How long a flow may be idle before its place may be taken, in ticks.
-#[inline(always)]
-fn idle_limit(word: Word) -> u32 {
-    if word.datagram() {
-        return match word.state() {
-            FlowState::Established => Ticks::seconds(180),
-            _ => Ticks::seconds(30),
-        };
-    }
-    match word.state() {
-        FlowState::Established => Ticks::seconds(86_400),
-        FlowState::ClosedForward | FlowState::ClosedReverse => Ticks::seconds(3_600),
-        FlowState::Closed => Ticks::seconds(30),
-        _ => Ticks::seconds(60),
-    }
+/// How a place is treated in one state.
+struct Class {
+    /// How long the flow may be idle, in ticks, before its place is for the taking; below 2^31.
+    idle_limit: u32,
+    /// How gladly the place is given away before that; 0: not at all.
+    rank: u32,
+    /// Whether idle time counts: the one that has waited longest goes first.
+    idle_mask: u32,
 }
+
+const FREE: u32 = 1 << 31;
+const EXPIRED: u32 = 1 << 30;
+const CLOSED: u32 = 1 << 29;
+const IDLE: u32 = CLOSED - 1;
+
+/// By datagram flag and state.
+static CLASSES: [Class; 16] = {
+    const NEVER: u32 = i32::MAX as u32;
+    const fn class(idle_limit: u32, rank: u32, idle_mask: u32) -> Class {
+        Class { idle_limit, rank, idle_mask }
+    }
+    const FREE_PLACE: Class = class(NEVER, FREE, 0);
+    const CLAIMED: Class = class(NEVER, 0, 0);
+    [
+        FREE_PLACE,
+        CLAIMED,
+        class(Ticks::seconds(60), 1, IDLE),   // Nascent
+        class(Ticks::seconds(60), 1, IDLE),   // Answered
+        class(Ticks::seconds(86_400), 0, 0),  // Established
+        class(Ticks::seconds(3_600), 0, 0),   // ClosedForward
+        class(Ticks::seconds(3_600), 0, 0),   // ClosedReverse
+        class(Ticks::seconds(30), CLOSED, 0), // Closed
+        FREE_PLACE,
+        CLAIMED,
+        class(Ticks::seconds(30), 1, IDLE),
+        class(Ticks::seconds(30), 1, IDLE),
+        class(Ticks::seconds(180), 0, 0),
+        CLAIMED,
+        CLAIMED,
+        CLAIMED,
+    ]
+};
 
 /// A flow that was found: its tag, and what the finder wanted of its record.
 pub struct Found<'a, R> {
@@ -130,7 +158,7 @@ impl<R> Found<'_, R> {
     /// Whether nothing was seen of it for longer than its state allows.
     #[inline(always)]
     pub fn expired(&self, now: Ticks) -> bool {
-        now.since(self.tag.seen.load()) > idle_limit(self.word)
+        now.since(self.tag.seen.load()) > self.word.class().idle_limit
     }
 
     /// Notes a packet: when it came and what it makes of the flow. A processor that is beaten to
@@ -161,11 +189,13 @@ pub fn find<'a, F: Family, R>(
     hash: FlowHash,
     wanted: impl Fn(&Flow<F>) -> Option<R>,
 ) -> Option<Found<'a, R>> {
-    for (tag, record) in bucket.tags.iter().zip(&bucket.flows) {
+    for tag in &bucket.tags {
         let word = Word(tag.word.load());
-        if word.fingerprint() != hash.fingerprint() || !word.state().holds_a_flow() {
+        if word.fingerprint() != hash.fingerprint() || !word.holds_a_flow() {
             continue;
         }
+        let tag = &bucket.tags[word.way()];
+        let record = &bucket.flows[word.way()];
         // SAFETY: always initialised: maps start as zeros, and zeros are a valid `Flow`. In the
         // kernel another processor may be writing the record; any bit pattern is a valid
         // `Flow`, and what was read is discarded unless the tag says that nothing changed. On
@@ -190,25 +220,21 @@ pub fn insert<F: Family>(
     datagram: bool,
     now: Ticks,
 ) -> bool {
-    let mut best = 0;
-    let mut best_rank = 0;
-    for (way, tag) in bucket.tags.iter().enumerate() {
-        let rank = eviction_rank(tag, now);
-        if rank > best_rank {
-            best = way;
-            best_rank = rank;
-        }
-    }
-    if best_rank == 0 {
+    // Rank and way in one number: the verifier need not follow how each was chosen.
+    let best = bucket
+        .tags
+        .iter()
+        .zip(0..)
+        .map(|(tag, way)| eviction_rank(tag, now) << 3 | way)
+        .fold(0, u64::max);
+    if best >> 3 == 0 {
         return false;
     }
-    // The bound is for the verifier.
-    let Some((tag, record)) = bucket.tags.get(best).zip(bucket.flows.get(best)) else {
-        return false;
-    };
+    let best = best as usize & (WAYS - 1);
+    let (tag, record) = (&bucket.tags[best], &bucket.flows[best]);
 
     let old = Word(tag.word.load());
-    let claimed = old.claim(hash, datagram);
+    let claimed = old.claim(hash, best, datagram);
     if !tag.word.replace(old.0, claimed.0) {
         // Another processor was faster. Trying again could be beaten again, without bound; the
         // caller still has the other bucket.
@@ -222,25 +248,14 @@ pub fn insert<F: Family>(
     tag.word.replace(claimed.0, claimed.with_state(FlowState::Nascent).0)
 }
 
-/// How gladly a place is given to a new flow; 0: not at all. Higher is better.
+/// How gladly a place is given to a new flow; 0: not at all. Without branches, of which the
+/// verifier would follow every combination over the ways.
 #[inline(always)]
-fn eviction_rank(tag: &FlowTag, now: Ticks) -> u32 {
-    const FREE: u32 = u32::MAX;
-    const EXPIRED: u32 = u32::MAX - 1;
-    const CLOSED: u32 = u32::MAX - 2;
-
-    let word = Word(tag.word.load());
-    let state = word.state();
-    let idle = now.since(tag.seen.load());
-    match state {
-        FlowState::Free => FREE,
-        FlowState::Claimed => 0,
-        _ if idle > idle_limit(word) => EXPIRED,
-        FlowState::Closed => CLOSED,
-        // The one that has waited longest; at least 1.
-        FlowState::Nascent | FlowState::Answered => 1 + idle,
-        _ => 0,
-    }
+fn eviction_rank(tag: &FlowTag, now: Ticks) -> u64 {
+    let class = Word(tag.word.load()).class();
+    let idle = now.since(tag.seen.load()) & IDLE;
+    let expired = class.idle_limit.wrapping_sub(idle) >> 31;
+    u64::from((class.rank + (idle & class.idle_mask)) | expired << EXPIRED.trailing_zeros())
 }
 
 impl<F: Family> FlowBucket<F> {
@@ -252,7 +267,7 @@ impl<F: Family> FlowBucket<F> {
             // mapped map: any pattern is valid, the read is volatile, and discarded below.
             let flow = unsafe { record.get().read_volatile() };
             let unchanged = word.same_owner(Word(tag.word.load()));
-            (word.state().holds_a_flow() && unchanged)
+            (word.holds_a_flow() && unchanged)
                 .then(|| (word.state(), Ticks(tag.seen.load()), flow))
         })
     }

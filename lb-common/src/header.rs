@@ -125,6 +125,37 @@ headers! {
     [u8; 2]: 2,
 }
 
+/// Reads an address as whole words, wherever it lies.
+#[inline(always)]
+fn load<const N: usize, A: Address>(octets: &[u8; N]) -> A {
+    const { assert!(size_of::<A>() == N) };
+    let address = octets.as_ptr().cast::<A>();
+    // SAFETY: as many bytes as the address has, and any are valid. On BPF an unaligned read
+    // would become one load per byte; the kernel's machines that run it load unaligned words of
+    // packets in one, and the verifier refuses the program where they don't.
+    unsafe {
+        if cfg!(target_arch = "bpf") {
+            address.read()
+        } else {
+            address.read_unaligned()
+        }
+    }
+}
+
+#[inline(always)]
+fn store<const N: usize, A: Address>(octets: &mut [u8; N], new: A) {
+    const { assert!(size_of::<A>() == N) };
+    let address = octets.as_mut_ptr().cast::<A>();
+    // SAFETY: as in `load`.
+    unsafe {
+        if cfg!(target_arch = "bpf") {
+            address.write(new);
+        } else {
+            address.write_unaligned(new);
+        }
+    }
+}
+
 /// What the two IP headers have in common.
 pub trait NetworkHeader: Header {
     type Address: Address;
@@ -143,22 +174,22 @@ impl NetworkHeader for Ipv4 {
 
     #[inline(always)]
     fn source(&self) -> Address4 {
-        self.source.into()
+        load(&self.source)
     }
 
     #[inline(always)]
     fn destination(&self) -> Address4 {
-        self.destination.into()
+        load(&self.destination)
     }
 
     #[inline(always)]
     fn set_source(&mut self, address: Address4) {
-        self.source = address.octets;
+        store(&mut self.source, address);
     }
 
     #[inline(always)]
     fn set_destination(&mut self, address: Address4) {
-        self.destination = address.octets;
+        store(&mut self.destination, address);
     }
 
     #[inline(always)]
@@ -172,22 +203,22 @@ impl NetworkHeader for Ipv6 {
 
     #[inline(always)]
     fn source(&self) -> Address6 {
-        self.source.into()
+        load(&self.source)
     }
 
     #[inline(always)]
     fn destination(&self) -> Address6 {
-        self.destination.into()
+        load(&self.destination)
     }
 
     #[inline(always)]
     fn set_source(&mut self, address: Address6) {
-        self.source = address.octets;
+        store(&mut self.source, address);
     }
 
     #[inline(always)]
     fn set_destination(&mut self, address: Address6) {
-        self.destination = address.octets;
+        store(&mut self.destination, address);
     }
 
     #[inline(always)]

@@ -16,7 +16,7 @@ struct Target<F: Network> {
     backend_generation: u32,
 }
 
-#[inline(always)]
+#[inline(never)]
 pub fn packet<F: Network, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
@@ -142,7 +142,7 @@ fn open<F: Network, T: FamilyTables<F>>(
         service_port: frontend.service_port,
         backend_index: choice.index,
         backend_generation: choice.backend.generation,
-        padding: F::FlowPadding::default(),
+        padding: F::Padding::default(),
     };
     let hash = hash(tables, segment);
     let now = tables.now();

@@ -14,7 +14,7 @@ struct Origin<F: Network> {
     backend_index: u32,
 }
 
-#[inline(always)]
+#[inline(never)]
 pub fn packet<F: Network, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,

@@ -19,7 +19,7 @@ pub struct Flow<F: Family> {
     pub backend_index: u32,
     pub backend_generation: u32,
     /// Fills IPv6's record to whole 64-bit words; nothing for IPv4.
-    pub padding: F::FlowPadding,
+    pub padding: F::Padding,
 }
 
 /// How many flows share a bucket. Their tags fill one cache line.
@@ -39,7 +39,8 @@ pub struct FlowBucket<F: Family> {
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct FlowTag {
-    /// Fingerprint (16 bits), generation (8), datagram flag (1), [`FlowState`] (7).
+    /// Fingerprint (16 bits), generation (8), datagram flag (1), which of the ways
+    /// this is (3), a zero, [`FlowState`] (3).
     pub word: AtomicWord,
     /// When the flow's last packet came, in [`Ticks`].
     pub seen: AtomicWord,

@@ -9,12 +9,13 @@ pub struct FrontendKey<F: Family> {
     pub port: u16,
     pub protocol: u8,
     pub reserved: u8,
+    pub padding: F::Padding,
 }
 
 impl<F: Family> FrontendKey<F> {
     #[inline(always)]
     pub fn new(address: F::Address, port: u16, protocol: u8) -> Self {
-        Self { address, port, protocol, reserved: 0 }
+        Self { address, port, protocol, reserved: 0, padding: F::Padding::default() }
     }
 }
 
@@ -59,7 +60,7 @@ const _: () = {
     assert!(size_of::<FrontendKey<V4>>() == 8);
     assert!(offset_of!(FrontendKey<V4>, port) == 4);
     assert!(offset_of!(FrontendKey<V4>, protocol) == 6);
-    assert!(size_of::<FrontendKey<V6>>() == 20);
+    assert!(size_of::<FrontendKey<V6>>() == 24);
     assert!(offset_of!(FrontendKey<V6>, port) == 16);
     assert!(size_of::<Frontend>() == 16);
     assert!(offset_of!(Frontend, kind) == 12);
