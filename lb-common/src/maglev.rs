@@ -27,11 +27,11 @@ pub fn fitted_size(backends: usize) -> u32 {
 
 /// Fills a table: for every slot the position in `identities` of the backend that owns it.
 ///
-/// `identities` are hashes of what a backend is (address and port), sorted and distinct; the
+/// `identities` are hashes of what a backend is (address and port), sorted; the
 /// table of the same set is the same everywhere.
 #[cfg(feature = "std")]
 pub fn table(identities: &[u64], size: u32) -> Vec<u32> {
-    debug_assert!(identities.is_sorted_by(|a, b| a < b));
+    debug_assert!(identities.is_sorted());
     if identities.is_empty() || size == 0 {
         return Vec::new();
     }

@@ -11,13 +11,17 @@ use lb_common::layout::capacity::{
     POOLS as MAX_POOLS, SERVICE_PORTS as MAX_SERVICE_PORTS,
 };
 use lb_common::layout::{
-    Backend, DESTINATION_WORDS, FlowBucket, Frontend, FrontendKey, Pool, Reason, SOURCE_WORDS,
+    Backend, DESTINATION_WORDS, FlowBucket, Frontend, FrontendKey, Identity, Pool, Reason, SOURCE_WORDS,
     Settings, Traffic,
 };
 
 /// The agent writes these through its own address space, without a system call. Their memory
 /// starts on a page, so buckets of whole cache lines stay aligned to them.
 const SHARED: usize = BPF_F_MMAPABLE as usize;
+
+/// For agents only; no program reads it.
+#[btf_map]
+pub static IDENTITY: Array<Identity, 1> = Array::new();
 
 #[btf_map]
 pub static FRONTENDS4: HashMap<FrontendKey<V4>, Frontend, { MAX_FRONTENDS as usize }> =

@@ -115,7 +115,7 @@ fn goes_on<F: Network, T: FamilyTables<F>>(
     // TCP connection is reset by the backend that does not know it.
     let target = &found.record;
     tables.backend(target.backend_index).is_some_and(|backend: Backend<F::Address>| {
-        backend.in_use != 0 && backend.generation == target.backend_generation
+        backend.protocol != 0 && backend.generation == target.backend_generation
     })
 }
 

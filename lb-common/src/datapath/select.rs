@@ -55,7 +55,7 @@ pub fn backend<F: Network, T: FamilyTables<F>>(
     let slot = pool.offset.wrapping_add(hash::scale(hash, pool.size));
     let index = tables.slot(slot).ok_or(Reason::CorruptTable)?;
     let backend = tables.backend(index).ok_or(Reason::CorruptTable)?;
-    if backend.in_use == 0 {
+    if backend.protocol == 0 {
         return Err(Reason::CorruptTable);
     }
     Ok(Choice { index, backend })

@@ -6,10 +6,10 @@ use crate::family::{Family, V4, V6};
 pub struct Backend<A> {
     pub address: A,
     pub port: u16,
+    /// 0 marks an unused entry.
+    pub protocol: u8,
     /// 1 if it runs on this node.
     pub local: u8,
-    /// 0 marks an unused entry.
-    pub in_use: u8,
     /// Moves on when the index is given to another backend: a flow that names an index with
     /// another generation names one that is gone.
     pub generation: u32,

@@ -21,7 +21,7 @@ pub use counters::{Reason, Traffic};
 pub use flow::{Flow, FlowBucket, FlowState, FlowTag, Ticks, WAYS};
 pub use frontend::{Frontend, FrontendKey, FrontendKind};
 pub use pool::{NO_POOL, Pool};
-pub use settings::Settings;
+pub use settings::{Identity, Settings};
 
 /// Moves on with every change of a layout or of what a field means.
 pub const SCHEMA: u32 = 1;
@@ -39,6 +39,7 @@ pub mod capacity {
 
 /// Map names, which are also their file names under the pin directory.
 pub mod map {
+    pub const IDENTITY: &str = "IDENTITY";
     pub const FRONTENDS4: &str = "FRONTENDS4";
     pub const FRONTENDS6: &str = "FRONTENDS6";
     pub const POOLS: &str = "POOLS";
@@ -53,7 +54,8 @@ pub mod map {
     pub const SERVICE_TRAFFIC: &str = "SERVICE_TRAFFIC";
     pub const BACKEND_TRAFFIC: &str = "BACKEND_TRAFFIC";
 
-    pub const ALL: [&str; 13] = [
+    pub const ALL: [&str; 14] = [
+        IDENTITY,
         FRONTENDS4,
         FRONTENDS6,
         POOLS,

@@ -11,3 +11,16 @@ pub struct Settings {
 }
 
 const _: () = assert!(size_of::<Settings>() == 16);
+
+/// Pinned beside the maps: what an agent that starts must know before it adopts them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// [`super::SCHEMA`] of whoever made the maps; 0 before that.
+    pub schema: u32,
+    pub reserved: u32,
+    /// The seed that the flow tables were filled by.
+    pub flow_seed: u64,
+}
+
+const _: () = assert!(size_of::<Identity>() == 16);
