@@ -1,0 +1,124 @@
+//! Where packets start: one function for a protocol. The family is that of the addresses; mixing
+//! families panics.
+
+use etherparse::{ArpEthIpv4Packet, ArpOperation, IpNumber, TcpHeader};
+
+use super::description::{Body, Content, Datagram, Description, Ethernet, Transport};
+use super::{Endpoint, Mac, Packet};
+
+/// The source of every packet that is not told otherwise.
+pub const CLIENT_MAC: Mac = Mac([0x02, 0, 0, 0, 0, 0xc1]);
+/// The destination of every packet that is not told otherwise.
+pub const NODE_MAC: Mac = Mac([0x02, 0, 0, 0, 0, 0x0d]);
+
+/// A segment without flags, sequence number 1, acknowledgment number 0.
+pub fn tcp(source: impl Into<Endpoint>, destination: impl Into<Endpoint>) -> Packet {
+    let (source, destination) = (source.into(), destination.into());
+    let header = TcpHeader::new(port(source), port(destination), 1, 64240);
+    datagram(source, destination, Transport::Tcp(header))
+}
+
+pub fn udp(source: impl Into<Endpoint>, destination: impl Into<Endpoint>) -> Packet {
+    let (source, destination) = (source.into(), destination.into());
+    let transport = Transport::Udp {
+        source: port(source),
+        destination: port(destination),
+        checksum: true,
+    };
+    datagram(source, destination, transport)
+}
+
+/// An INIT, or DATA once it has a payload.
+pub fn sctp(source: impl Into<Endpoint>, destination: impl Into<Endpoint>) -> Packet {
+    let (source, destination) = (source.into(), destination.into());
+    let transport = Transport::Sctp {
+        source: port(source),
+        destination: port(destination),
+        tag: 0,
+    };
+    datagram(source, destination, transport)
+}
+
+/// A packet of any protocol; its payload follows the IP header.
+pub fn ip(source: impl Into<Endpoint>, destination: impl Into<Endpoint>, protocol: u8) -> Packet {
+    datagram(
+        source.into(),
+        destination.into(),
+        Transport::Other(protocol),
+    )
+}
+
+/// A tunnel: the inner packet without its Ethernet header, in one of either family.
+pub fn ip_in_ip(
+    source: impl Into<Endpoint>,
+    destination: impl Into<Endpoint>,
+    inner: &Packet,
+) -> Packet {
+    let protocol = if inner.ip().source.is_ipv4() {
+        IpNumber::IPV4
+    } else {
+        IpNumber::IPV6
+    };
+    ip(source, destination, protocol.0).change_ip(|ip| {
+        ip.body = Body::Packet {
+            inner: Box::new(inner.clone()),
+            transport_bytes: None,
+        }
+    })
+}
+
+/// A request: who has the target's address? Tell the sender.
+pub fn arp(sender: impl Into<Endpoint>, target: impl Into<Endpoint>) -> Packet {
+    let ipv4 = |endpoint: Endpoint| match endpoint.address {
+        std::net::IpAddr::V4(address) => address.octets(),
+        std::net::IpAddr::V6(_) => panic!("ARP is for IPv4"),
+    };
+    frame(Content::Arp(ArpEthIpv4Packet {
+        operation: ArpOperation::REQUEST,
+        sender_mac: CLIENT_MAC.0,
+        sender_ipv4: ipv4(sender.into()),
+        target_mac: [0; 6],
+        target_ipv4: ipv4(target.into()),
+    }))
+    .macs(CLIENT_MAC, [0xff; 6])
+}
+
+/// These bytes and no others, whatever they are.
+pub fn raw(bytes: &[u8]) -> Packet {
+    frame(Content::Raw(bytes.to_vec()))
+}
+
+pub fn datagram(source: Endpoint, destination: Endpoint, transport: Transport) -> Packet {
+    frame(Content::Ip(Datagram {
+        source: source.address,
+        destination: destination.address,
+        ttl: 64,
+        tos: 0,
+        id: 0x1d1d,
+        dont_fragment: true,
+        options: Vec::new(),
+        extensions: Vec::new(),
+        fragment: None,
+        transport,
+        body: Body::Bytes(Vec::new()),
+    }))
+}
+
+fn frame(content: Content) -> Packet {
+    let ethernet = Ethernet {
+        source: CLIENT_MAC,
+        destination: NODE_MAC,
+        tags: Vec::new(),
+    };
+    Packet::new(Description {
+        ethernet,
+        content,
+        edits: Vec::new(),
+    })
+}
+
+fn port(endpoint: Endpoint) -> u16 {
+    endpoint
+        .port
+        .unwrap_or_else(|| panic!("{} needs a port", endpoint.address))
+}
