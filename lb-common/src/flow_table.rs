@@ -93,6 +93,12 @@ impl Ticks {
         Self((nanoseconds >> 24) as u32)
     }
 
+    /// For people; as a float, which BPF does not have.
+    #[cfg(feature = "std")]
+    pub fn seconds_since(self, earlier: Self) -> f64 {
+        f64::from(self.since(earlier.0)) * f64::from(1 << 24) / 1e9
+    }
+
     #[inline(always)]
     fn since(self, earlier: u32) -> u32 {
         self.0.wrapping_sub(earlier)

@@ -1,1 +1,9 @@
+//! The agent: sources → store → model → plan → kernel.
+//!
+//! `model` and `plan` are pure: every rule of Kubernetes and every decision about the maps is
+//! made there, without I/O. `source` and `kernel` are the rim.
 
+pub mod cli;
+pub mod kernel;
+pub mod model;
+pub mod plan;

@@ -1,1 +1,7 @@
-fn main() {}
+//! `millrace`: the agent and its command line.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    lb_userspace::cli::main()
+}

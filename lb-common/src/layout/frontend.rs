@@ -44,6 +44,21 @@ pub struct Frontend {
     pub reserved: u8,
 }
 
+impl Frontend {
+    /// The entry of an address of this node; it leads nowhere by itself.
+    pub const fn node_address() -> Self {
+        Self {
+            service_port: 0,
+            cluster_pool: 0,
+            local_pool: 0,
+            kind: FrontendKind::NodeAddress as u8,
+            external_local: 0,
+            internal_local: 0,
+            reserved: 0,
+        }
+    }
+}
+
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FrontendKind {

@@ -1,0 +1,260 @@
+//! Attaching the programs to devices, by links that are pinned: they outlive the agent, and the
+//! next one replaces their program in one step, without a packet between.
+
+use std::fmt::{self, Display};
+
+use anyhow::{Context, Result, anyhow, bail};
+use aya::programs::links::{FdLink, LinkError, PinnedLink};
+use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions};
+use aya::programs::xdp::XdpLink;
+use aya::programs::{LinkOrder, ProgramError, TcAttachType, tc};
+use aya::util::KernelVersion;
+use clap::ValueEnum;
+use nix::net::if_::{if_nameindex, if_nametoindex};
+
+use super::object::DataPlane;
+use super::pins::{Pins, remove_pin};
+
+const TCX_SINCE: KernelVersion = KernelVersion::new(6, 6, 0);
+
+/// Where XDP runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum XdpMode {
+    /// In the driver if it can, else in the stack
+    #[default]
+    Auto,
+    /// In the driver only
+    Native,
+    /// In the stack only: slower, works on every device
+    Generic,
+}
+
+/// The place of a device where a program sits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    XdpNative,
+    XdpGeneric,
+    Tcx,
+    Clsact,
+}
+
+impl Display for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::XdpNative => "native XDP",
+            Self::XdpGeneric => "generic XDP",
+            Self::Tcx => "tcx",
+            Self::Clsact => "clsact",
+        })
+    }
+}
+
+/// What was attached to one device.
+#[derive(Debug)]
+pub struct Attached {
+    pub device: String,
+    pub ingress: Hook,
+    pub egress: Hook,
+}
+
+/// The devices' attachments, until they are dropped: then what this agent attached anew and
+/// has not kept is detached again, so that a start that fails leaves nothing half-attached.
+pub struct Attachments<'a> {
+    pins: &'a Pins,
+    fresh: Vec<String>,
+    kept: bool,
+}
+
+impl<'a> Attachments<'a> {
+    pub fn new(pins: &'a Pins) -> Self {
+        Self { pins, fresh: Vec::new(), kept: false }
+    }
+
+    /// From here on the attachments stay, whatever becomes of the agent.
+    pub fn keep(mut self) {
+        self.kept = true;
+    }
+
+    pub fn attach(
+        &mut self,
+        data_plane: &mut DataPlane,
+        device: &str,
+        mode: XdpMode,
+    ) -> Result<Attached> {
+        if if_nametoindex(device).is_err() {
+            bail!("there is no device {device} here.\nKnown devices: {}", devices().join(", "));
+        }
+        // Egress first: an answer is never translated before its question was.
+        let egress = self.attach_egress(data_plane, device)?;
+        let ingress = self.attach_ingress(data_plane, device, mode)?;
+        Ok(Attached { device: device.to_owned(), ingress, egress })
+    }
+
+    fn attach_ingress(
+        &mut self,
+        data_plane: &mut DataPlane,
+        device: &str,
+        mode: XdpMode,
+    ) -> Result<Hook> {
+        let program = data_plane.external_in()?;
+        let wanted: &[Hook] = match mode {
+            XdpMode::Auto => &[Hook::XdpNative, Hook::XdpGeneric],
+            XdpMode::Native => &[Hook::XdpNative],
+            XdpMode::Generic => &[Hook::XdpGeneric],
+        };
+        for hook in [Hook::XdpNative, Hook::XdpGeneric] {
+            let name = ingress_pin(device, hook);
+            let Some(old) = self.pinned(&name)? else { continue };
+            if !wanted.contains(&hook) {
+                remove_pin(&self.pins.link(&name))?;
+                continue;
+            }
+            match program.attach_to_link(XdpLink::try_from(FdLink::from(old))?) {
+                Ok(id) => {
+                    // The pin holds the link; this process need not.
+                    drop(program.take_link(id)?);
+                    return Ok(hook);
+                }
+                Err(error) => self.discard(&name, &error)?,
+            }
+        }
+        let mut refusal = None;
+        for &hook in wanted {
+            let mode = match hook {
+                Hook::XdpNative => aya::programs::XdpMode::Driver,
+                _ => aya::programs::XdpMode::Skb,
+            };
+            match program.attach(device, mode) {
+                Ok(id) => {
+                    let link: FdLink = program.take_link(id)?.try_into().map_err(not_a_link)?;
+                    self.pin(link, ingress_pin(device, hook))?;
+                    return Ok(hook);
+                }
+                Err(error) => {
+                    tracing::info!("{device} takes no {hook}: {error}");
+                    refusal = Some(busy_or(error, device, &hook.to_string()));
+                }
+            }
+        }
+        Err(refusal.unwrap_or_else(|| anyhow!("no XDP mode was tried on {device}")))
+    }
+
+    fn attach_egress(&mut self, data_plane: &mut DataPlane, device: &str) -> Result<Hook> {
+        let name = format!("{device}-egress");
+        let program = data_plane.external_out()?;
+        if KernelVersion::current().is_ok_and(|running| running < TCX_SINCE) {
+            return attach_clsact(program, device);
+        }
+        if let Some(old) = self.pinned(&name)? {
+            match program.attach_to_link(SchedClassifierLink::try_from(FdLink::from(old))?) {
+                Ok(id) => {
+                    drop(program.take_link(id)?);
+                    return Ok(Hook::Tcx);
+                }
+                Err(error) => self.discard(&name, &error)?,
+            }
+        }
+        let options = TcAttachOptions::TcxOrder(LinkOrder::default());
+        let link = program
+            .attach_with_options(device, TcAttachType::Egress, options)
+            .map_err(|error| busy_or(error, device, "tcx"))?;
+        let link: FdLink = program.take_link(link)?.try_into().map_err(not_a_link)?;
+        self.pin(link, name)?;
+        Ok(Hook::Tcx)
+    }
+
+    fn pinned(&self, name: &str) -> Result<Option<PinnedLink>> {
+        match PinnedLink::from_pin(self.pins.link(name)) {
+            Ok(link) => Ok(Some(link)),
+            Err(LinkError::SyscallError(error))
+                if error.io_error.kind() == std::io::ErrorKind::NotFound =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(anyhow!(error).context(format!("the pinned link {name} is unusable"))),
+        }
+    }
+
+    /// A link whose device is gone, perhaps replaced by another of the same name.
+    fn discard(&self, name: &str, error: &ProgramError) -> Result<()> {
+        tracing::info!("the pinned link {name} leads nowhere any more ({error}): attaching anew");
+        remove_pin(&self.pins.link(name))
+    }
+
+    fn pin(&mut self, link: FdLink, name: String) -> Result<()> {
+        link.pin(self.pins.link(&name)).with_context(|| format!("the link {name} can't be pinned"))?;
+        self.fresh.push(name);
+        Ok(())
+    }
+}
+
+impl Drop for Attachments<'_> {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        for name in &self.fresh {
+            if let Err(error) = remove_pin(&self.pins.link(name)) {
+                tracing::error!("{error:#}");
+            }
+        }
+    }
+}
+
+/// Kernels before 6.6 have no tcx. Such an attachment has no link: it stays with the device.
+fn attach_clsact(program: &mut tc::SchedClassifier, device: &str) -> Result<Hook> {
+    match tc::qdisc_add_clsact(device) {
+        Ok(()) => {}
+        Err(tc::TcError::AlreadyAttached) => {}
+        Err(error) => {
+            return Err(anyhow!(error).context(format!("{device} takes no clsact qdisc")));
+        }
+    }
+    // One's own place: attaching again replaces the program there.
+    let options = NlOptions { priority: 1, handle: tc::TcHandle::new(0, 1), classid: None };
+    let link = program
+        .attach_with_options(device, TcAttachType::Egress, TcAttachOptions::Netlink(options))
+        .map_err(|error| busy_or(error, device, "clsact"))?;
+    std::mem::forget(program.take_link(link)?);
+    Ok(Hook::Clsact)
+}
+
+fn busy_or(error: ProgramError, device: &str, what: &str) -> anyhow::Error {
+    let busy = matches!(
+        &error,
+        ProgramError::SyscallError(e) if e.io_error.raw_os_error() == Some(nix::libc::EBUSY)
+    );
+    let error = anyhow!(error);
+    if busy {
+        return error.context(format!(
+            "another program holds {what} on {device}; `bpftool net show dev {device}` names it.\n\
+             Detach it first: `ip link set dev {device} xdp off`, or stop whoever attached it"
+        ));
+    }
+    error.context(format!("{what} can't be attached to {device}"))
+}
+
+fn not_a_link(error: LinkError) -> anyhow::Error {
+    anyhow!(error).context(
+        "the kernel gave no link for the attachment, so it can't be pinned; \
+         Millrace needs a kernel with BPF links for XDP (5.9)",
+    )
+}
+
+/// The mode stands in the pin's name: a link doesn't tell it.
+fn ingress_pin(device: &str, hook: Hook) -> String {
+    match hook {
+        Hook::XdpGeneric => format!("{device}-xdp-generic"),
+        _ => format!("{device}-xdp-native"),
+    }
+}
+
+/// The devices of this network namespace; /sys/class/net may be another's.
+fn devices() -> Vec<String> {
+    let mut names: Vec<String> = if_nameindex()
+        .into_iter()
+        .flat_map(|all| all.iter().map(|i| i.name().to_string_lossy().into_owned()).collect::<Vec<_>>())
+        .collect();
+    names.sort();
+    names
+}

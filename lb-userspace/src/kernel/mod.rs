@@ -1,0 +1,19 @@
+//! The kernel's side of the agent: loads the programs, keeps the maps, attaches to devices.
+//! Nothing here decides anything about Services.
+//!
+//! Everything that forwards packets is pinned, so it goes on forwarding while no agent runs.
+
+mod attach;
+mod mapped;
+mod object;
+mod pins;
+mod plain;
+mod preflight;
+mod tables;
+
+pub use attach::{Attached, Hook, Attachments, XdpMode};
+pub use object::DataPlane;
+pub use pins::{Pins, DEFAULT_PIN_PATH};
+pub use plain::Plain;
+pub use preflight::preflight;
+pub use tables::Tables;

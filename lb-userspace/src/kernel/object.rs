@@ -1,0 +1,190 @@
+//! The BPF object: its maps, made or adopted, and its programs, loaded.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use aya::maps::{Array, Map, MapData};
+use aya::programs::{ProgramError, SchedClassifier, Xdp};
+use aya::{Ebpf, EbpfLoader};
+use lb_common::layout::{Identity, SCHEMA, Settings, capacity, map};
+
+use super::pins::{Pins, remove_pin};
+use super::plain::Plain;
+use super::tables::Tables;
+
+/// Built by `cargo xtask build-ebpf`; empty if that has not been run.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_BPF_OBJECT"));
+
+/// The loaded programs. Dropping them detaches nothing that is pinned.
+pub struct DataPlane {
+    ebpf: Ebpf,
+    adopted: bool,
+}
+
+impl DataPlane {
+    /// Loads the programs over the pinned maps. Maps of another schema or size are replaced,
+    /// which loses their flows; that is said in the log.
+    pub fn load(pins: &Pins) -> Result<Self> {
+        if OBJECT.is_empty() {
+            bail!(
+                "this binary was built without the BPF programs.\n\
+                 Build them with `cargo xtask build-ebpf`, then build it again"
+            );
+        }
+        let found = find_identity(pins)?;
+        let adopted = found.is_some();
+        let identity = found.unwrap_or_else(new_identity);
+        let settings = Plain(Settings {
+            flow_seed: identity.flow_seed,
+            flow_mask4: capacity::FLOW_BUCKETS - 1,
+            flow_mask6: capacity::FLOW_BUCKETS - 1,
+        });
+
+        let mut loader = EbpfLoader::new();
+        loader.override_global("SETTINGS", &settings, true);
+        for name in map::ALL {
+            loader.map_pin_path(name, pins.map(name));
+        }
+        let mut ebpf = loader.load(OBJECT).map_err(|error| explain(anyhow!(error)))?;
+
+        let pinned = ebpf.map_mut(map::IDENTITY).context("the object has no map IDENTITY")?;
+        let mut pinned: Array<_, Plain<Identity>> = Array::try_from(pinned)?;
+        pinned.set(0, Plain(identity), 0)?;
+
+        let mut data_plane = Self { ebpf, adopted };
+        data_plane.external_in()?.load().map_err(refused)?;
+        data_plane.external_out()?.load().map_err(refused)?;
+        Ok(data_plane)
+    }
+
+    /// Whether the maps are an earlier agent's.
+    pub fn adopted(&self) -> bool {
+        self.adopted
+    }
+
+    pub fn tables(&mut self) -> Result<Tables> {
+        Tables::take(&mut self.ebpf)
+    }
+
+    pub fn external_in(&mut self) -> Result<&mut Xdp> {
+        program(&mut self.ebpf, "external_in")
+    }
+
+    pub fn external_out(&mut self) -> Result<&mut SchedClassifier> {
+        program(&mut self.ebpf, "external_out")
+    }
+}
+
+fn program<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P>
+where
+    &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
+{
+    let program = ebpf.program_mut(name).with_context(|| format!("the object has no {name}"))?;
+    Ok(program.try_into()?)
+}
+
+/// The identity of maps that can be adopted. Others are unpinned here, so that loading makes
+/// new ones: aya would reuse a pinned map of any size.
+fn find_identity(pins: &Pins) -> Result<Option<Identity>> {
+    let Some(pinned) = open(&pins.map(map::IDENTITY)) else {
+        return unpin_all(pins).map(|()| None);
+    };
+    let identity = Array::<_, Plain<Identity>>::try_from(Map::Array(pinned))
+        .ok()
+        .and_then(|array| array.get(&0, 0).ok())
+        .map(|Plain(identity)| identity);
+    let wanted = aya_obj_maps()?;
+    let fits = |name: &str| {
+        let (found, wanted) = (open(&pins.map(name)), wanted.iter().find(|map| map.name == name));
+        found.zip(wanted).is_some_and(|(found, wanted)| wanted.fits(&found))
+    };
+    match identity {
+        Some(identity) if identity.schema == SCHEMA && map::ALL.into_iter().all(fits) => {
+            Ok(Some(identity))
+        }
+        _ => {
+            tracing::warn!("the maps found are of another version or size: starting with new ones");
+            unpin_all(pins).map(|()| None)
+        }
+    }
+}
+
+fn open(path: &Path) -> Option<MapData> {
+    MapData::from_pin(path).ok()
+}
+
+fn unpin_all(pins: &Pins) -> Result<()> {
+    map::ALL.into_iter().try_for_each(|name| remove_pin(&pins.map(name)))
+}
+
+struct WantedMap {
+    name: String,
+    key: u32,
+    value: u32,
+    entries: u32,
+    flags: u32,
+}
+
+impl WantedMap {
+    fn fits(&self, found: &MapData) -> bool {
+        found.info().is_ok_and(|info| {
+            (info.key_size(), info.value_size(), info.max_entries(), info.map_flags())
+                == (self.key, self.value, self.entries, self.flags)
+        })
+    }
+}
+
+fn aya_obj_maps() -> Result<Vec<WantedMap>> {
+    let object = aya_obj::Object::parse(OBJECT)?;
+    Ok(object
+        .maps
+        .into_iter()
+        .map(|(name, map)| WantedMap {
+            key: map.key_size(),
+            value: map.value_size(),
+            entries: map.max_entries(),
+            flags: map.map_flags(),
+            name,
+        })
+        .collect())
+}
+
+fn new_identity() -> Identity {
+    let mut seed = [0; 8];
+    // Fails only where there is no entropy source at all; flows would then be predictable, but
+    // found.
+    if let Err(error) = getrandom::fill(&mut seed) {
+        tracing::warn!("no random numbers ({error}): flow buckets are predictable");
+    }
+    Identity { schema: SCHEMA, reserved: 0, flow_seed: u64::from_ne_bytes(seed) }
+}
+
+fn refused(error: ProgramError) -> anyhow::Error {
+    match error {
+        ProgramError::LoadError { io_error, verifier_log } => {
+            let log = verifier_log.to_string();
+            let last: Vec<&str> = log.lines().rev().take(20).collect();
+            let last = last.into_iter().rev().collect::<Vec<_>>().join("\n");
+            explain(anyhow!(io_error).context(format!(
+                "the kernel's verifier refused a program; the end of its log:\n{last}"
+            )))
+        }
+        other => explain(anyhow!(other)),
+    }
+}
+
+fn explain(error: anyhow::Error) -> anyhow::Error {
+    let denied = error.chain().any(|cause| {
+        cause
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|error| error.raw_os_error() == Some(nix::libc::EPERM))
+    });
+    if denied {
+        return error.context(
+            "the kernel does not permit loading BPF programs.\n\
+             In a container, set securityContext.privileged: true (or add the capabilities BPF, \
+             NET_ADMIN and PERFMON); check that kernel lockdown is off",
+        );
+    }
+    error.context("the BPF programs can't be loaded")
+}

@@ -1,0 +1,158 @@
+//! The directory in the BPF filesystem that holds one data plane: its maps and its links.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::mount::{MsFlags, mount};
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+
+pub const DEFAULT_PIN_PATH: &str = "/sys/fs/bpf/millrace";
+const BPF_FILESYSTEM: &str = "/sys/fs/bpf";
+
+/// The pin directory, held by one agent at a time.
+pub struct Pins {
+    path: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl Pins {
+    /// Opens the directory, making it if need be, and locks it. The lock goes with the process,
+    /// however that ends.
+    pub fn open(path: &Path) -> Result<Self> {
+        if path.starts_with(BPF_FILESYSTEM) {
+            mount_bpf_filesystem()?;
+        }
+        fs::create_dir_all(path).or_else(|error| refuse_directory(path, error))?;
+        if statfs(path).with_context(|| format!("{} can't be examined", path.display()))?.filesystem_type()
+            != BPF_FS_MAGIC
+        {
+            // Nothing of ours is in there yet.
+            let _ = fs::remove_dir(path);
+            return Err(not_bpf_filesystem(path));
+        }
+        let lock = lock(path)?;
+        fs::create_dir_all(path.join("links"))?;
+        Ok(Self { path: path.to_owned(), _lock: lock })
+    }
+
+    /// Opens it only if a data plane is there.
+    pub fn open_existing(path: &Path) -> Result<Option<Self>> {
+        if !path.exists() {
+            return Ok(None);
+        }
+        Self::open(path).map(Some)
+    }
+
+    pub fn map(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// The pinned links: name and path.
+    pub fn links(&self) -> Result<Vec<(String, PathBuf)>> {
+        let mut links = Vec::new();
+        for entry in fs::read_dir(self.path.join("links"))? {
+            let entry = entry?;
+            links.push((entry.file_name().to_string_lossy().into_owned(), entry.path()));
+        }
+        links.sort();
+        Ok(links)
+    }
+
+    pub fn link(&self, name: &str) -> PathBuf {
+        self.path.join("links").join(name)
+    }
+
+    /// Removes everything: links first, so that no packet meets a map without its program.
+    pub fn remove(self) -> Result<()> {
+        for (_, path) in self.links()? {
+            remove_pin(&path)?;
+        }
+        fs::remove_dir(self.path.join("links"))?;
+        for entry in fs::read_dir(&self.path)? {
+            remove_pin(&entry?.path())?;
+        }
+        fs::remove_dir(&self.path)
+            .with_context(|| format!("{} can't be removed", self.path.display()))
+    }
+}
+
+pub fn remove_pin(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(anyhow!(error).context(format!("{} can't be unpinned", path.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn lock(path: &Path) -> Result<Flock<File>> {
+    let directory = File::open(path)?;
+    Flock::lock(directory, FlockArg::LockExclusiveNonblock).map_err(|(directory, errno)| {
+        if errno != Errno::EWOULDBLOCK {
+            return anyhow!(errno).context(format!("{} can't be locked", path.display()));
+        }
+        let holder = directory
+            .metadata()
+            .ok()
+            .and_then(|metadata| holder_of(metadata.ino()))
+            .map_or(String::new(), |pid| format!(" (process {pid})"));
+        anyhow!(
+            "another agent{holder} is running on {}.\n\
+             Stop it first, or give this one a directory of its own with --pin-path",
+            path.display()
+        )
+    })
+}
+
+/// Who holds the lock on an inode, by the kernel's list.
+fn holder_of(inode: u64) -> Option<u32> {
+    let suffix = format!(":{inode}");
+    fs::read_to_string("/proc/locks").ok()?.lines().find_map(|line| {
+        let mut fields = line.split_whitespace();
+        // "1: FLOCK  ADVISORY  WRITE 4242 00:1b:123 0 EOF"
+        let kind = fields.nth(1)?;
+        let pid = fields.nth(2)?.parse().ok()?;
+        let file = fields.next()?;
+        (kind == "FLOCK" && file.ends_with(&suffix)).then_some(pid)
+    })
+}
+
+/// Mounts the BPF filesystem where systemd would have, if nobody has.
+fn mount_bpf_filesystem() -> Result<()> {
+    let is_mounted = statfs(BPF_FILESYSTEM).is_ok_and(|s| s.filesystem_type() == BPF_FS_MAGIC);
+    if is_mounted {
+        return Ok(());
+    }
+    mount(Some("bpf"), BPF_FILESYSTEM, Some("bpf"), MsFlags::empty(), None::<&str>).with_context(
+        || {
+            format!(
+                "no BPF filesystem is mounted at {BPF_FILESYSTEM}, and it can't be mounted here.\n\
+                 Run `mount -t bpf bpf {BPF_FILESYSTEM}` on the host; in a container, mount it \
+                 from the host with mountPropagation: Bidirectional"
+            )
+        },
+    )?;
+    tracing::info!("mounted the BPF filesystem at {BPF_FILESYSTEM}");
+    Ok(())
+}
+
+fn refuse_directory(path: &Path, error: std::io::Error) -> Result<()> {
+    // bpffs refuses names with dots, and says only "not permitted".
+    if error.kind() == ErrorKind::PermissionDenied && path.to_string_lossy().contains('.') {
+        bail!("{}: names in a BPF filesystem must not contain dots", path.display());
+    }
+    Err(anyhow!(error).context(format!("{} can't be made", path.display())))
+}
+
+fn not_bpf_filesystem(path: &Path) -> anyhow::Error {
+    anyhow!(
+        "{} is not on a BPF filesystem, so nothing can be pinned there.\n\
+         Choose a --pin-path under {BPF_FILESYSTEM}, or mount one: mount -t bpf bpf DIRECTORY",
+        path.display()
+    )
+}

@@ -1,0 +1,31 @@
+use aya::Pod;
+
+/// A layout of `lb_common::layout` as a key or value of a map.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Plain<T>(pub T);
+
+// SAFETY: the layouts are `repr(C)` integers and arrays of them, without padding, as asserted
+// beside each; any bytes are a valid value.
+unsafe impl<T: Layout> Pod for Plain<T> {}
+
+/// The types that may be wrapped.
+///
+/// # Safety
+/// `repr(C)` of integers without implicit padding; every bit pattern valid.
+pub unsafe trait Layout: Copy + 'static {}
+
+macro_rules! layouts {
+    ($($layout:ty),* $(,)?) => {$(
+        // SAFETY: see `Plain`.
+        unsafe impl Layout for $layout {}
+    )*};
+}
+
+use lb_common::family::{Address4, Address6, V4, V6};
+use lb_common::layout::{Backend, Frontend, FrontendKey, Identity, Settings, Traffic};
+
+layouts! {
+    FrontendKey<V4>, FrontendKey<V6>, Frontend, Backend<Address4>, Backend<Address6>,
+    Identity, Settings, Traffic,
+}

@@ -1,0 +1,300 @@
+//! The maps that the agent writes: carrying out a plan's steps, and reading back what is there.
+
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use aya::Ebpf;
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValues};
+use aya::util::nr_cpus;
+use lb_common::family::{Address4, Address6, Family, V4, V6};
+use lb_common::layout::{
+    self, Backend, Bitmap, FlowBucket, FlowState, Flow, Pool, Reason, Ticks, Traffic, map,
+};
+
+use super::mapped::Mapped;
+use super::plain::Plain;
+use crate::plan::{BackendKey, FoundBackend, FrontendKey, Snapshot, Step};
+
+type Frontends<F> = HashMap<MapData, Plain<layout::FrontendKey<F>>, Plain<layout::Frontend>>;
+
+pub struct Tables {
+    frontends4: Frontends<V4>,
+    frontends6: Frontends<V6>,
+    backends4: Array<MapData, Plain<Backend<Address4>>>,
+    backends6: Array<MapData, Plain<Backend<Address6>>>,
+    pools: Mapped,
+    slots: Mapped,
+    destinations: Mapped,
+    sources: Mapped,
+    flows4: Mapped,
+    flows6: Mapped,
+    reasons: PerCpuArray<MapData, u64>,
+    service_traffic: PerCpuArray<MapData, Plain<Traffic>>,
+    backend_traffic: PerCpuArray<MapData, Plain<Traffic>>,
+}
+
+impl Tables {
+    /// Takes the maps out of a loaded object.
+    pub fn take(ebpf: &mut Ebpf) -> Result<Self> {
+        Self::collect(|name| {
+            ebpf.take_map(name).with_context(|| format!("the object has no map {name}"))
+        })
+    }
+
+    /// Opens the maps of a data plane that is pinned, whoever loaded it.
+    pub fn open(pins: impl Fn(&str) -> std::path::PathBuf) -> Result<Self> {
+        Self::collect(|name| {
+            let path = pins(name);
+            let data = MapData::from_pin(&path)
+                .with_context(|| format!("{} can't be opened", path.display()))?;
+            Ok(Map::from_map_data(data)?)
+        })
+    }
+
+    fn collect(mut map: impl FnMut(&str) -> Result<Map>) -> Result<Self> {
+        Ok(Self {
+            frontends4: map(map::FRONTENDS4)?.try_into()?,
+            frontends6: map(map::FRONTENDS6)?.try_into()?,
+            backends4: map(map::BACKENDS4)?.try_into()?,
+            backends6: map(map::BACKENDS6)?.try_into()?,
+            pools: mapped::<Pool>(map(map::POOLS)?)?,
+            slots: mapped::<u32>(map(map::POOL_SLOTS)?)?,
+            destinations: mapped::<u64>(map(map::DESTINATIONS)?)?,
+            sources: mapped::<u64>(map(map::SOURCES)?)?,
+            flows4: mapped::<FlowBucket<V4>>(map(map::FLOWS4)?)?,
+            flows6: mapped::<FlowBucket<V6>>(map(map::FLOWS6)?)?,
+            reasons: map(map::REASONS)?.try_into()?,
+            service_traffic: map(map::SERVICE_TRAFFIC)?.try_into()?,
+            backend_traffic: map(map::BACKEND_TRAFFIC)?.try_into()?,
+        })
+    }
+
+    /// Carries out one step.
+    pub fn apply(&mut self, step: &Step) -> Result<()> {
+        match step {
+            Step::SetBackend { index, backend, local, generation } => {
+                let BackendKey { address, port, protocol } = *backend;
+                let local = u8::from(*local);
+                let generation = *generation;
+                match address {
+                    IpAddr::V4(a) => self.backends4.set(
+                        *index,
+                        Plain(Backend { address: a.into(), port, protocol, local, generation }),
+                        0,
+                    ),
+                    IpAddr::V6(a) => self.backends6.set(
+                        *index,
+                        Plain(Backend { address: a.into(), port, protocol, local, generation }),
+                        0,
+                    ),
+                }
+                .with_context(|| format!("backend {backend} can't be written"))
+            }
+            Step::RetireBackend { index, family, generation } => {
+                let generation = *generation;
+                match family {
+                    IpAddr::V4(_) => {
+                        let unused = Backend { generation, ..Backend::default() };
+                        self.backends4.set(*index, Plain(unused), 0)
+                    }
+                    IpAddr::V6(_) => {
+                        let unused = Backend { generation, ..Backend::default() };
+                        self.backends6.set(*index, Plain(unused), 0)
+                    }
+                }
+                .with_context(|| format!("backend {index} can't be retired"))
+            }
+            Step::WriteSlots { offset, slots } => self.write_slots(*offset, slots),
+            Step::SwapPool { index, pool } => {
+                ensure!(*index < self.pools.len(), "pool {index} is out of range");
+                // Release: the slots written before are seen by whoever sees the pool.
+                self.pools.word(*index).store(pool.to_word(), Ordering::Release);
+                Ok(())
+            }
+            Step::SetFrontend { key, value } => self.set_frontend(key, value),
+            Step::RemoveFrontend { key } => self.remove_frontend(key),
+            Step::SetDestinationBit(Bitmap { word, bit }) => {
+                self.destinations.set_bit(*word, *bit);
+                Ok(())
+            }
+            Step::ClearDestinationBit(Bitmap { word, bit }) => {
+                self.destinations.clear_bit(*word, *bit);
+                Ok(())
+            }
+            Step::SetSourceBit(Bitmap { word, bit }) => {
+                self.sources.set_bit(*word, *bit);
+                Ok(())
+            }
+            Step::ClearSourceBit(Bitmap { word, bit }) => {
+                self.sources.clear_bit(*word, *bit);
+                Ok(())
+            }
+            Step::ResetServiceTraffic { index } => reset(&mut self.service_traffic, *index),
+            Step::ResetBackendTraffic { index } => reset(&mut self.backend_traffic, *index),
+        }
+    }
+
+    fn write_slots(&mut self, offset: u32, slots: &[u32]) -> Result<()> {
+        let end = offset as usize + slots.len();
+        ensure!(end <= self.slots.len() as usize, "slots {offset}..{end} are out of range");
+        for (index, &backend) in (offset..).zip(slots) {
+            self.slots.half_word(index).store(backend, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn set_frontend(&mut self, key: &FrontendKey, value: &layout::Frontend) -> Result<()> {
+        let value = Plain(*value);
+        match key.address {
+            IpAddr::V4(address) => self.frontends4.insert(frontend_key(address, key), value, 0),
+            IpAddr::V6(address) => self.frontends6.insert(frontend_key6(address, key), value, 0),
+        }
+        .with_context(|| format!("frontend {}:{} can't be written", key.address, key.port))
+    }
+
+    fn remove_frontend(&mut self, key: &FrontendKey) -> Result<()> {
+        let removed = match key.address {
+            IpAddr::V4(address) => self.frontends4.remove(&frontend_key(address, key)),
+            IpAddr::V6(address) => self.frontends6.remove(&frontend_key6(address, key)),
+        };
+        match removed {
+            // Gone is gone.
+            Err(MapError::KeyNotFound) | Ok(()) => Ok(()),
+            Err(error) => Err(anyhow!(error)
+                .context(format!("frontend {}:{} can't be removed", key.address, key.port))),
+        }
+    }
+
+    /// Reads what an earlier agent left.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        let mut snapshot = Snapshot::default();
+        for entry in self.frontends4.iter() {
+            let (Plain(key), Plain(value)) = entry?;
+            let key = FrontendKey::new(key.address.into(), key.port, key.protocol);
+            snapshot.frontends.push((key, value));
+        }
+        for entry in self.frontends6.iter() {
+            let (Plain(key), Plain(value)) = entry?;
+            let key = FrontendKey::new(key.address.into(), key.port, key.protocol);
+            snapshot.frontends.push((key, value));
+        }
+        for index in 1..self.pools.len() {
+            let pool = Pool::from_word(self.pools.word(index).load(Ordering::Relaxed));
+            if pool.size > 0 {
+                snapshot.pools.push((index, pool));
+            }
+        }
+        for index in 1..self.backends4.len() {
+            let (Plain(four), Plain(six)) =
+                (self.backends4.get(&index, 0)?, self.backends6.get(&index, 0)?);
+            snapshot.backends.extend(found_backend(index, &four, &six));
+        }
+        snapshot.destination_bits = bits(&self.destinations);
+        snapshot.source_bits = bits(&self.sources);
+        Ok(snapshot)
+    }
+
+    /// The backend indexes in a pool's table.
+    pub fn slots(&self, pool: Pool) -> Vec<u32> {
+        (pool.offset..pool.offset.saturating_add(pool.size))
+            .take_while(|&slot| slot < self.slots.len())
+            .map(|slot| self.slots.half_word(slot).load(Ordering::Relaxed))
+            .collect()
+    }
+
+    /// The flows of one family: state, when last seen, record.
+    pub fn flows4(&self) -> impl Iterator<Item = (FlowState, Ticks, Flow<V4>)> + '_ {
+        flows(&self.flows4)
+    }
+
+    pub fn flows6(&self) -> impl Iterator<Item = (FlowState, Ticks, Flow<V6>)> + '_ {
+        flows(&self.flows6)
+    }
+
+    /// How often each reason was met, over all processors.
+    pub fn reasons(&self) -> Result<Vec<(Reason, u64)>> {
+        Reason::ALL
+            .into_iter()
+            .map(|reason| Ok((reason, self.reasons.get(&(reason as u32), 0)?.iter().sum())))
+            .collect()
+    }
+
+    pub fn service_traffic(&self, index: u32) -> Result<Traffic> {
+        Ok(total(&self.service_traffic.get(&index, 0)?))
+    }
+
+    pub fn backend_traffic(&self, index: u32) -> Result<Traffic> {
+        Ok(total(&self.backend_traffic.get(&index, 0)?))
+    }
+}
+
+fn mapped<T>(map: Map) -> Result<Mapped> {
+    match map {
+        Map::Array(data) => Mapped::new(&data, size_of::<T>()),
+        _ => Err(anyhow!("a map is not the array it should be")),
+    }
+}
+
+fn frontend_key(address: std::net::Ipv4Addr, key: &FrontendKey) -> Plain<layout::FrontendKey<V4>> {
+    Plain(layout::FrontendKey::new(address.into(), key.port, key.protocol))
+}
+
+fn frontend_key6(address: std::net::Ipv6Addr, key: &FrontendKey) -> Plain<layout::FrontendKey<V6>> {
+    Plain(layout::FrontendKey::new(address.into(), key.port, key.protocol))
+}
+
+/// One index is used by a backend of one family at most.
+fn found_backend(
+    index: u32,
+    four: &Backend<Address4>,
+    six: &Backend<Address6>,
+) -> Option<FoundBackend> {
+    let generation = four.generation.max(six.generation);
+    let backend = if four.protocol != 0 {
+        Some((BackendKey::new(four.address.into(), four.port, four.protocol), four.local != 0))
+    } else if six.protocol != 0 {
+        Some((BackendKey::new(six.address.into(), six.port, six.protocol), six.local != 0))
+    } else {
+        None
+    };
+    (generation > 0).then_some(FoundBackend { index, generation, backend })
+}
+
+fn bits(bitmap: &Mapped) -> Vec<Bitmap> {
+    let word = |word| (word, bitmap.word(word).load(Ordering::Relaxed));
+    (0..bitmap.len())
+        .map(word)
+        .flat_map(|(word, bits)| {
+            (0..64).map(|n| 1 << n).filter(move |bit| bits & bit != 0).map(move |bit| Bitmap { word, bit })
+        })
+        .collect()
+}
+
+fn flows<F: Family>(
+    mapped: &Mapped,
+) -> impl Iterator<Item = (FlowState, Ticks, Flow<F>)> + '_ {
+    (0..mapped.len()).flat_map(|index| {
+        // SAFETY: the map's values are `FlowBucket`s: their size was compared when it was
+        // mapped. The kernel writes to them meanwhile; a bucket is made of cells and is read by
+        // its own rules.
+        let bucket = unsafe { &*mapped.address(index).cast::<FlowBucket<F>>() };
+        bucket.entries()
+    })
+}
+
+fn reset(map: &mut PerCpuArray<MapData, Plain<Traffic>>, index: u32) -> Result<()> {
+    let processors = nr_cpus().map_err(|(_, error)| error)?;
+    let zeros = PerCpuValues::try_from(vec![Plain(Traffic::default()); processors])?;
+    Ok(map.set(index, zeros, 0)?)
+}
+
+fn total(values: &PerCpuValues<Plain<Traffic>>) -> Traffic {
+    values.iter().fold(Traffic::default(), |sum, Plain(traffic)| Traffic {
+        forward_packets: sum.forward_packets + traffic.forward_packets,
+        forward_bytes: sum.forward_bytes + traffic.forward_bytes,
+        reverse_packets: sum.reverse_packets + traffic.reverse_packets,
+        reverse_bytes: sum.reverse_bytes + traffic.reverse_bytes,
+        new_flows: sum.new_flows + traffic.new_flows,
+    })
+}

@@ -1,0 +1,149 @@
+//! Starting from what an earlier agent left in the kernel.
+//!
+//! The tables go on serving as they are until the first plan, which is made from everything the
+//! sources know. What that plan needs keeps its index, so that flows go on naming the right
+//! backend; the rest is retired by the same plan.
+
+use std::collections::{BTreeSet, HashMap};
+
+use lb_common::layout::{self, Bitmap, Pool};
+
+use super::allocate::Region;
+use super::backends::BackendKey;
+use super::step::{FrontendKey, Plan, Scope, Step};
+use super::{Held, Planner};
+use crate::model::{ServicePort, ServicePortKey};
+
+/// The kernel's tables as they were found.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    pub frontends: Vec<(FrontendKey, layout::Frontend)>,
+    /// Those that are not empty.
+    pub pools: Vec<(u32, Pool)>,
+    pub backends: Vec<FoundBackend>,
+    pub destination_bits: Vec<Bitmap>,
+    pub source_bits: Vec<Bitmap>,
+}
+
+#[derive(Debug)]
+pub struct FoundBackend {
+    pub index: u32,
+    pub generation: u32,
+    /// `None`: the index is unused, and only its generation matters.
+    pub backend: Option<(BackendKey, bool)>,
+}
+
+/// What was found and nobody has claimed yet.
+pub(super) struct Adopted {
+    frontends: HashMap<FrontendKey, layout::Frontend>,
+    pools: HashMap<u32, Region>,
+    /// Service port indexes.
+    unclaimed: BTreeSet<u32>,
+    destination_bits: Vec<Bitmap>,
+    source_bits: Vec<Bitmap>,
+}
+
+impl Planner {
+    /// Starts from a kernel that holds what an earlier agent put there.
+    pub fn adopting(snapshot: Snapshot) -> Self {
+        let mut planner = Self::new();
+        for found in snapshot.backends {
+            planner.backends.adopt_generation(found.index, found.generation);
+            if let Some((backend, local)) = found.backend {
+                planner.backends.adopt(found.index, backend, local, &mut planner.bits);
+            }
+        }
+        let mut unclaimed = BTreeSet::new();
+        let mut pools = HashMap::new();
+        for (index, Pool { offset, size }) in snapshot.pools {
+            let region = Region { offset, size };
+            // Regions that overlap would be a fault of the earlier agent: the pool is then
+            // rebuilt elsewhere, and this region is left alone.
+            if planner.regions.take_exactly(region) {
+                pools.insert(index, region);
+            }
+            unclaimed.insert(index / 2);
+        }
+        for (_, frontend) in &snapshot.frontends {
+            if frontend.service_port != 0 {
+                unclaimed.insert(frontend.service_port);
+            }
+        }
+        for &index in &unclaimed {
+            planner.indexes.take_exactly(index);
+        }
+        planner.adopted = Some(Adopted {
+            frontends: snapshot.frontends.into_iter().collect(),
+            pools,
+            unclaimed,
+            destination_bits: snapshot.destination_bits,
+            source_bits: snapshot.source_bits,
+        });
+        planner
+    }
+
+    /// Lets a service port go on under the index that one of its frontends has in the kernel.
+    /// Its pools are built anew, and the old regions given back when they have been swapped.
+    pub(super) fn take_over(&mut self, key: &ServicePortKey, wanted: &ServicePort) -> Option<Held> {
+        let adopted = self.adopted.as_mut()?;
+        let protocol = key.protocol.number();
+        let index = wanted.frontends.iter().find_map(|frontend| {
+            let key = FrontendKey::new(frontend.address, frontend.port, protocol);
+            let found = adopted.frontends.get(&key)?;
+            adopted.unclaimed.contains(&found.service_port).then_some(found.service_port)
+        })?;
+        adopted.unclaimed.remove(&index);
+        let regions = Scope::BOTH.map(|scope| {
+            adopted.pools.remove(&scope.pool_index(index)).unwrap_or(Region::EMPTY)
+        });
+        Some(Held { index, service_port: ServicePort::default(), regions })
+    }
+
+    /// After the first plan: retires what was found and is not wanted.
+    pub(super) fn retire_adopted(&mut self, plan: &mut Plan) {
+        let Some(adopted) = self.adopted.take() else { return };
+        for key in adopted.frontends.into_keys() {
+            let wanted = if key.port == 0 {
+                self.node_addresses.contains(&key.address)
+            } else {
+                self.owners.contains_key(&key)
+            };
+            if !wanted {
+                plan.retire.push(Step::RemoveFrontend { key });
+            }
+        }
+        for (index, region) in adopted.pools {
+            plan.retire.push(Step::SwapPool { index, pool: Pool::default() });
+            self.regions.give_back(region);
+        }
+        for index in adopted.unclaimed {
+            self.indexes.give_back(index);
+        }
+        self.empty_taken_over(plan);
+        self.backends.retire_unused(&mut self.bits, plan);
+        for bit in adopted.destination_bits {
+            if !self.bits.needs_destination(bit) {
+                plan.retire.push(Step::ClearDestinationBit(bit));
+            }
+        }
+        for bit in adopted.source_bits {
+            if !self.bits.needs_source(bit) {
+                plan.retire.push(Step::ClearSourceBit(bit));
+            }
+        }
+    }
+
+    /// Empties the pools that were taken over with members and are to have none.
+    fn empty_taken_over(&mut self, plan: &mut Plan) {
+        for held in self.held.values_mut() {
+            for scope in Scope::BOTH {
+                let region = &mut held.regions[scope as usize];
+                if scope.members(&held.service_port).is_empty() && region.size > 0 {
+                    let index = scope.pool_index(held.index);
+                    plan.retire.push(Step::SwapPool { index, pool: Pool::default() });
+                    self.regions.give_back(std::mem::replace(region, Region::EMPTY));
+                }
+            }
+        }
+    }
+}

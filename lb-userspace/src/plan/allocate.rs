@@ -1,0 +1,176 @@
+//! Who has which index, and which region of `POOL_SLOTS`.
+//!
+//! What is given back can be taken again only after `settle`: a packet on its way when it was
+//! given back may still name it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Numbers below a limit, the lowest free one first.
+pub struct Indexes {
+    next: u32,
+    limit: u32,
+    free: BTreeSet<u32>,
+    settling: Vec<u32>,
+}
+
+impl Indexes {
+    pub fn new(first: u32, limit: u32) -> Self {
+        Self { next: first, limit, free: BTreeSet::new(), settling: Vec::new() }
+    }
+
+    pub fn take(&mut self) -> Option<u32> {
+        if let Some(index) = self.free.pop_first() {
+            return Some(index);
+        }
+        (self.next < self.limit).then(|| {
+            self.next += 1;
+            self.next - 1
+        })
+    }
+
+    /// Takes one that was in use before this allocator began.
+    pub fn take_exactly(&mut self, index: u32) {
+        if index < self.next {
+            self.free.remove(&index);
+            return;
+        }
+        self.free.extend(self.next..index);
+        self.next = index + 1;
+    }
+
+    pub fn give_back(&mut self, index: u32) {
+        self.settling.push(index);
+    }
+
+    pub fn settle(&mut self) {
+        self.free.extend(self.settling.drain(..));
+    }
+}
+
+/// A run of slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    pub offset: u32,
+    pub size: u32,
+}
+
+impl Region {
+    pub const EMPTY: Self = Self { offset: 0, size: 0 };
+}
+
+/// Runs of slots, first fit.
+pub struct Regions {
+    /// Free runs by offset; no two touch.
+    free: BTreeMap<u32, u32>,
+    settling: Vec<Region>,
+}
+
+impl Regions {
+    pub fn new(slots: u32) -> Self {
+        Self { free: BTreeMap::from([(0, slots)]), settling: Vec::new() }
+    }
+
+    pub fn take(&mut self, size: u32) -> Option<Region> {
+        let (&offset, &room) = self.free.iter().find(|&(_, &room)| room >= size)?;
+        self.free.remove(&offset);
+        if room > size {
+            self.free.insert(offset + size, room - size);
+        }
+        Some(Region { offset, size })
+    }
+
+    /// Takes one that was in use before this allocator began; false if it isn't free.
+    pub fn take_exactly(&mut self, region: Region) -> bool {
+        let end = u64::from(region.offset) + u64::from(region.size);
+        let Some((&offset, &room)) = self.free.range(..=region.offset).next_back() else {
+            return false;
+        };
+        let free_end = u64::from(offset) + u64::from(room);
+        if region.size == 0 || end > free_end {
+            return false;
+        }
+        self.free.remove(&offset);
+        if offset < region.offset {
+            self.free.insert(offset, region.offset - offset);
+        }
+        if end < free_end {
+            self.free.insert(end as u32, (free_end - end) as u32);
+        }
+        true
+    }
+
+    pub fn give_back(&mut self, region: Region) {
+        if region.size > 0 {
+            self.settling.push(region);
+        }
+    }
+
+    pub fn settle(&mut self) {
+        for Region { mut offset, mut size } in std::mem::take(&mut self.settling) {
+            if let Some((&before, &room)) = self.free.range(..offset).next_back()
+                && before + room == offset
+            {
+                self.free.remove(&before);
+                offset = before;
+                size += room;
+            }
+            if let Some(room) = self.free.remove(&(offset + size)) {
+                size += room;
+            }
+            self.free.insert(offset, size);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_index_given_back_is_taken_again_only_after_settling() {
+        let mut indexes = Indexes::new(1, 3);
+        assert_eq!((indexes.take(), indexes.take(), indexes.take()), (Some(1), Some(2), None));
+        indexes.give_back(1);
+        assert_eq!(indexes.take(), None);
+        indexes.settle();
+        assert_eq!(indexes.take(), Some(1));
+    }
+
+    proptest! {
+        #[test]
+        fn regions_never_overlap_and_all_come_back(sizes in prop::collection::vec(1u32..50, 1..60)) {
+            let mut regions = Regions::new(1000);
+            let mut taken: Vec<Region> = Vec::new();
+            for (turn, size) in sizes.into_iter().enumerate() {
+                if let Some(new) = regions.take(size) {
+                    for old in &taken {
+                        prop_assert!(new.offset + new.size <= old.offset || old.offset + old.size <= new.offset);
+                    }
+                    taken.push(new);
+                }
+                if turn % 3 == 2 && !taken.is_empty() {
+                    regions.give_back(taken.swap_remove(turn % taken.len()));
+                    regions.settle();
+                }
+            }
+            for region in taken {
+                regions.give_back(region);
+            }
+            regions.settle();
+            prop_assert_eq!(regions.free, BTreeMap::from([(0, 1000)]));
+        }
+
+        #[test]
+        fn a_region_in_use_from_before_is_not_given_out(offset in 0u32..900, size in 1u32..100) {
+            let mut regions = Regions::new(1000);
+            let old = Region { offset, size };
+            prop_assert!(regions.take_exactly(old));
+            prop_assert!(!regions.take_exactly(old));
+            while let Some(new) = regions.take(10) {
+                prop_assert!(new.offset + new.size <= offset || offset + size <= new.offset);
+            }
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! The pure difference between what the kernel holds and what it should hold.
+//!
+//! [`Planner`] remembers what was planned before; given what changed, it answers with ordered
+//! [`Step`]s. Work is proportional to the change.
+//!
+//! # Invariants
+//! - The steps never expose a half-made service: backends and tables are there before the pool
+//!   that leads to them, pools before the frontend; what is retired goes the other way round.
+//! - An index or a region that was given up is not given out again within the same plan: a
+//!   packet that is on its way may still name it.
+//! - A backend index that gets another owner gets another generation.
+//!
+//! Tests: `tests.rs` beside this file.
+
+mod adopt;
+mod allocate;
+mod backends;
+mod bits;
+mod step;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use lb_common::layout::{self, FrontendKind, Pool, capacity};
+use lb_common::maglev;
+
+use crate::model::{Backend, Policy, ServicePort, ServicePortKey};
+
+pub use adopt::{FoundBackend, Snapshot};
+pub use backends::BackendKey;
+pub use step::{FrontendKey, Plan, Scope, Step};
+
+use allocate::{Indexes, Region, Regions};
+use backends::Backends;
+use bits::Bits;
+
+/// What changed since the last plan.
+#[derive(Debug, Default)]
+pub struct Change {
+    /// `None`: the service port is gone.
+    pub service_ports: BTreeMap<ServicePortKey, Option<ServicePort>>,
+    /// The addresses of this node on which NodePorts are open, if they changed.
+    pub node_addresses: Option<BTreeSet<IpAddr>>,
+}
+
+/// What the kernel holds as far as it was planned.
+pub struct Planner {
+    held: BTreeMap<ServicePortKey, Held>,
+    /// Who put each frontend there: it may move from one service port to another in one change.
+    owners: HashMap<FrontendKey, ServicePortKey>,
+    node_addresses: BTreeSet<IpAddr>,
+    indexes: Indexes,
+    regions: Regions,
+    backends: Backends,
+    bits: Bits,
+    adopted: Option<adopt::Adopted>,
+}
+
+/// One service port in the kernel.
+struct Held {
+    index: u32,
+    service_port: ServicePort,
+    /// By scope: cluster, local.
+    regions: [Region; 2],
+}
+
+/// What a service port had and has no more.
+struct Leftover {
+    owner: ServicePortKey,
+    frontends: Vec<FrontendKey>,
+    members: Vec<BackendKey>,
+    /// The index and regions of a service port that is gone altogether.
+    retired: Option<(u32, [Region; 2])>,
+}
+
+impl Planner {
+    /// Starts from a kernel that holds nothing.
+    pub fn new() -> Self {
+        Self {
+            held: BTreeMap::new(),
+            owners: HashMap::new(),
+            node_addresses: BTreeSet::new(),
+            // Index 0 has the pool that is always empty.
+            indexes: Indexes::new(1, capacity::SERVICE_PORTS),
+            regions: Regions::new(capacity::POOL_SLOTS),
+            backends: Backends::new(),
+            bits: Bits::default(),
+            adopted: None,
+        }
+    }
+
+    /// Plans a change. What does not fit is named in the plan's problems; the rest is planned.
+    pub fn plan(&mut self, change: Change) -> Plan {
+        let mut plan = Plan::default();
+        self.indexes.settle();
+        self.regions.settle();
+        self.backends.settle();
+
+        if let Some(addresses) = change.node_addresses {
+            self.move_node_addresses(addresses, &mut plan);
+        }
+        // First everything that appears, then everything that goes: a frontend or backend may
+        // change hands within one change, and must not be retired in between.
+        let mut leftovers = Vec::new();
+        for (key, wanted) in change.service_ports {
+            match wanted {
+                Some(wanted) => leftovers.extend(self.put(key, wanted, &mut plan)),
+                None => leftovers.extend(self.take_out(key)),
+            }
+        }
+        for leftover in leftovers {
+            self.retire(leftover, &mut plan);
+        }
+        self.retire_adopted(&mut plan);
+        plan
+    }
+
+    /// Publishes what is wanted of one service port; what it had before is returned.
+    fn put(
+        &mut self,
+        key: ServicePortKey,
+        mut wanted: ServicePort,
+        plan: &mut Plan,
+    ) -> Option<Leftover> {
+        if self.held.get(&key).is_some_and(|held| held.service_port == wanted) {
+            return None;
+        }
+        let old = match self.held.remove(&key) {
+            Some(held) => held,
+            None => self.start(&key, &wanted, plan)?,
+        };
+        let index = old.index;
+        let protocol = key.protocol.number();
+        let regions = Scope::BOTH.map(|scope| {
+            self.refill(index, scope, protocol, &old, &mut wanted, plan)
+        });
+
+        let value = frontend_value(index, &wanted);
+        let republish = frontend_value(index, &old.service_port) != value;
+        for frontend in &wanted.frontends {
+            if republish || !old.service_port.frontends.contains(frontend) {
+                let frontend_key = FrontendKey::new(frontend.address, frontend.port, protocol);
+                self.publish_frontend(frontend_key, &key, frontend.kind, value, plan);
+            }
+        }
+
+        let frontends = old.service_port.frontends.iter();
+        let kept: BTreeSet<_> = wanted.frontends.iter().map(|f| (f.address, f.port)).collect();
+        let leftover = Leftover {
+            frontends: frontends
+                .filter(|f| !kept.contains(&(f.address, f.port)))
+                .map(|f| FrontendKey::new(f.address, f.port, protocol))
+                .collect(),
+            members: Scope::BOTH
+                .into_iter()
+                .filter(|scope| scope.members(&old.service_port) != scope.members(&wanted))
+                .flat_map(|scope| scope.members(&old.service_port))
+                .map(|member| BackendKey::new(member.address, member.port, protocol))
+                .collect(),
+            owner: key.clone(),
+            retired: None,
+        };
+        self.held.insert(key, Held { index, service_port: wanted, regions });
+        Some(leftover)
+    }
+
+    /// Forgets a service port; all of it is left over.
+    fn take_out(&mut self, key: ServicePortKey) -> Option<Leftover> {
+        let held = self.held.remove(&key)?;
+        let protocol = key.protocol.number();
+        let service_port = &held.service_port;
+        let frontends = service_port.frontends.iter();
+        let members = service_port.cluster.iter().chain(&service_port.local);
+        Some(Leftover {
+            frontends: frontends
+                .map(|f| FrontendKey::new(f.address, f.port, protocol))
+                .collect(),
+            members: members.map(|m| BackendKey::new(m.address, m.port, protocol)).collect(),
+            owner: key,
+            retired: Some((held.index, held.regions)),
+        })
+    }
+
+    fn retire(&mut self, leftover: Leftover, plan: &mut Plan) {
+        for frontend in leftover.frontends {
+            self.retire_frontend(frontend, &leftover.owner, plan);
+        }
+        if let Some((index, regions)) = leftover.retired {
+            for scope in Scope::BOTH {
+                self.empty_pool(index, scope, regions[scope as usize], plan);
+            }
+            self.indexes.give_back(index);
+        }
+        for member in leftover.members {
+            self.backends.release(member, &mut self.bits, plan);
+        }
+    }
+
+    /// A service port that the kernel doesn't hold yet, as an empty one that has its index.
+    fn start(&mut self, key: &ServicePortKey, wanted: &ServicePort, plan: &mut Plan) -> Option<Held> {
+        if let Some(held) = self.take_over(key, wanted) {
+            return Some(held);
+        }
+        let Some(index) = self.indexes.take() else {
+            plan.problem(key, format!("all {} service ports are in use", capacity::SERVICE_PORTS));
+            return None;
+        };
+        plan.prepare.push(Step::ResetServiceTraffic { index });
+        Some(Held { index, service_port: ServicePort::default(), regions: [Region::EMPTY; 2] })
+    }
+
+    /// Writes a pool's table into a region of its own, and swaps the pool to it. What does not
+    /// fit is taken out of `wanted`, so that it is tried again with the next change.
+    fn refill(
+        &mut self,
+        index: u32,
+        scope: Scope,
+        protocol: u8,
+        old: &Held,
+        wanted: &mut ServicePort,
+        plan: &mut Plan,
+    ) -> Region {
+        let old_region = old.regions[scope as usize];
+        let old_members = scope.members(&old.service_port);
+        let members = scope.members_mut(wanted);
+        if old_members == members {
+            return old_region;
+        }
+        let size = maglev::fitted_size(members.len());
+        if size == 0 {
+            self.empty_pool(index, scope, old_region, plan);
+            return Region::EMPTY;
+        }
+        let Some(region) = self.regions.take(size) else {
+            let full = format!("no room for a table of {size} slots: the pool stays as it was");
+            plan.problem(&scope, full);
+            *members = old_members.clone();
+            return old_region;
+        };
+        let mut entries = Vec::with_capacity(members.len());
+        members.retain(|member| {
+            let key = BackendKey::new(member.address, member.port, protocol);
+            let backend = self.backends.acquire(key, member.local, &mut self.bits, plan);
+            match backend {
+                Some(backend) => entries.push((key.identity(), backend)),
+                None => plan.problem(&key, format!("all {} backends are in use", capacity::BACKENDS)),
+            }
+            backend.is_some()
+        });
+        entries.sort_unstable();
+        let identities: Vec<u64> = entries.iter().map(|&(identity, _)| identity).collect();
+        let slots: Vec<u32> = maglev::table(&identities, size)
+            .into_iter()
+            .map(|position| entries[position as usize].1)
+            .collect();
+        let pool = match slots.len() {
+            0 => Pool::default(),
+            _ => Pool { offset: region.offset, size: region.size },
+        };
+        plan.prepare.push(Step::WriteSlots { offset: region.offset, slots });
+        plan.publish_pools.push(Step::SwapPool { index: scope.pool_index(index), pool });
+        self.regions.give_back(old_region);
+        region
+    }
+
+    fn empty_pool(&mut self, index: u32, scope: Scope, region: Region, plan: &mut Plan) {
+        if region.size == 0 {
+            return;
+        }
+        let pool = Pool::default();
+        plan.retire.push(Step::SwapPool { index: scope.pool_index(index), pool });
+        self.regions.give_back(region);
+    }
+
+    fn publish_frontend(
+        &mut self,
+        frontend: FrontendKey,
+        owner: &ServicePortKey,
+        kind: FrontendKind,
+        value: layout::Frontend,
+        plan: &mut Plan,
+    ) {
+        if self.owners.insert(frontend, owner.clone()).is_none() && !frontend.is_node_port() {
+            self.bits.add_destination(frontend.address, plan);
+        }
+        let value = layout::Frontend { kind: kind as u8, ..value };
+        plan.publish_frontends.push(Step::SetFrontend { key: frontend, value });
+    }
+
+    fn retire_frontend(&mut self, frontend: FrontendKey, owner: &ServicePortKey, plan: &mut Plan) {
+        if self.owners.get(&frontend) != Some(owner) {
+            return;
+        }
+        self.owners.remove(&frontend);
+        plan.retire.push(Step::RemoveFrontend { key: frontend });
+        if !frontend.is_node_port() {
+            self.bits.remove_destination(frontend.address, plan);
+        }
+    }
+
+    fn move_node_addresses(&mut self, wanted: BTreeSet<IpAddr>, plan: &mut Plan) {
+        let value = layout::Frontend::node_address();
+        for &address in wanted.difference(&self.node_addresses) {
+            self.bits.add_destination(address, plan);
+            let key = FrontendKey::of_address(address);
+            plan.publish_frontends.push(Step::SetFrontend { key, value });
+        }
+        for &address in self.node_addresses.difference(&wanted) {
+            plan.retire.push(Step::RemoveFrontend { key: FrontendKey::of_address(address) });
+            self.bits.remove_destination(address, plan);
+        }
+        self.node_addresses = wanted;
+    }
+}
+
+impl Default for Planner {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What all frontends of a service port have in common; the kind is each one's own.
+fn frontend_value(index: u32, service_port: &ServicePort) -> layout::Frontend {
+    layout::Frontend {
+        service_port: index,
+        cluster_pool: Scope::Cluster.pool_index(index),
+        local_pool: Scope::Local.pool_index(index),
+        kind: 0,
+        external_local: (service_port.external_policy == Policy::Local) as u8,
+        internal_local: (service_port.internal_policy == Policy::Local) as u8,
+        reserved: 0,
+    }
+}

@@ -1,0 +1,118 @@
+use std::collections::BTreeSet;
+use std::fmt::{self, Display};
+use std::net::IpAddr;
+
+use lb_common::layout::{self, Bitmap, Pool};
+
+use super::BackendKey;
+use crate::model::{Backend, ServicePort};
+
+/// One change of the kernel's tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    SetBackend { index: u32, backend: BackendKey, local: bool, generation: u32 },
+    /// The entry stays, unused, and keeps its generation.
+    RetireBackend { index: u32, family: IpAddr, generation: u32 },
+    WriteSlots { offset: u32, slots: Vec<u32> },
+    SwapPool { index: u32, pool: Pool },
+    SetFrontend { key: FrontendKey, value: layout::Frontend },
+    RemoveFrontend { key: FrontendKey },
+    SetDestinationBit(Bitmap),
+    ClearDestinationBit(Bitmap),
+    SetSourceBit(Bitmap),
+    ClearSourceBit(Bitmap),
+    ResetServiceTraffic { index: u32 },
+    ResetBackendTraffic { index: u32 },
+}
+
+/// The steps from one state of the tables to the next, in the order of these fields.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// What nothing leads to yet.
+    pub prepare: Vec<Step>,
+    pub publish_pools: Vec<Step>,
+    pub publish_frontends: Vec<Step>,
+    /// What nothing leads to any more.
+    pub retire: Vec<Step>,
+    pub problems: Vec<String>,
+}
+
+impl Plan {
+    pub fn steps(&self) -> impl Iterator<Item = &Step> {
+        self.prepare
+            .iter()
+            .chain(&self.publish_pools)
+            .chain(&self.publish_frontends)
+            .chain(&self.retire)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.steps().next().is_none()
+    }
+
+    pub(super) fn problem(&mut self, about: &impl Display, message: String) {
+        self.problems.push(format!("{about}: {message}"));
+    }
+}
+
+/// What a client dials; NodePorts are under the unspecified address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FrontendKey {
+    pub address: IpAddr,
+    pub port: u16,
+    pub protocol: u8,
+}
+
+impl FrontendKey {
+    pub fn new(address: IpAddr, port: u16, protocol: u8) -> Self {
+        Self { address, port, protocol }
+    }
+
+    /// The key of the entry that says what an address itself is.
+    pub fn of_address(address: IpAddr) -> Self {
+        Self::new(address, 0, 0)
+    }
+
+    pub fn is_node_port(&self) -> bool {
+        self.address.is_unspecified()
+    }
+}
+
+/// Whom a pool is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    Cluster = 0,
+    Local = 1,
+}
+
+impl Scope {
+    pub const BOTH: [Self; 2] = [Self::Cluster, Self::Local];
+
+    /// Every service port has a pool of each scope, at fixed indexes.
+    pub fn pool_index(self, service_port: u32) -> u32 {
+        service_port * 2 + self as u32
+    }
+
+    pub(super) fn members(self, service_port: &ServicePort) -> &BTreeSet<Backend> {
+        match self {
+            Self::Cluster => &service_port.cluster,
+            Self::Local => &service_port.local,
+        }
+    }
+
+    pub(super) fn members_mut(self, service_port: &mut ServicePort) -> &mut BTreeSet<Backend> {
+        match self {
+            Self::Cluster => &mut service_port.cluster,
+            Self::Local => &mut service_port.local,
+        }
+    }
+}
+
+impl Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cluster => "cluster pool",
+            Self::Local => "local pool",
+        })
+    }
+}

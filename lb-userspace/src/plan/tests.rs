@@ -1,0 +1,315 @@
+//! Plans are carried out on tables in memory, with the invariants checked after every step.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr};
+
+use lb_common::layout::{self, Bitmap, FrontendKind, Pool};
+use proptest::prelude::*;
+
+use super::*;
+use crate::model::{AddressFamily, Protocol, ServiceName};
+
+/// The kernel's tables, in memory.
+#[derive(Clone, Default)]
+struct Memory {
+    frontends: BTreeMap<FrontendKey, layout::Frontend>,
+    pools: HashMap<u32, Pool>,
+    slots: HashMap<u32, u32>,
+    backends: BTreeMap<u32, (Option<(BackendKey, bool)>, u32)>,
+    destinations: HashSet<Bitmap>,
+    sources: HashSet<Bitmap>,
+}
+
+impl Memory {
+    fn carry_out(&mut self, plan: &Plan) {
+        for step in plan.steps() {
+            self.apply(step);
+            self.check(step);
+        }
+    }
+
+    fn apply(&mut self, step: &Step) {
+        match step.clone() {
+            Step::SetBackend { index, backend, local, generation } => {
+                self.backends.insert(index, (Some((backend, local)), generation));
+            }
+            Step::RetireBackend { index, generation, .. } => {
+                self.backends.insert(index, (None, generation));
+            }
+            Step::WriteSlots { offset, slots } => self.slots.extend((offset..).zip(slots)),
+            Step::SwapPool { index, pool } => {
+                self.pools.insert(index, pool);
+            }
+            Step::SetFrontend { key, value } => {
+                self.frontends.insert(key, value);
+            }
+            Step::RemoveFrontend { key } => {
+                self.frontends.remove(&key);
+            }
+            Step::SetDestinationBit(bit) => {
+                self.destinations.insert(bit);
+            }
+            Step::ClearDestinationBit(bit) => {
+                self.destinations.remove(&bit);
+            }
+            Step::SetSourceBit(bit) => {
+                self.sources.insert(bit);
+            }
+            Step::ClearSourceBit(bit) => {
+                self.sources.remove(&bit);
+            }
+            Step::ResetServiceTraffic { .. } | Step::ResetBackendTraffic { .. } => {}
+        }
+    }
+
+    /// No packet may meet a half-made service, whenever it comes.
+    fn check(&self, after: &Step) {
+        for (key, frontend) in &self.frontends {
+            if !key.is_node_port() {
+                let bit = bits::destination_bit(key.address);
+                assert!(self.destinations.contains(&bit), "{key:?} is filtered out after {after:?}");
+            }
+            for scope in Scope::BOTH {
+                for backend in self.members(frontend, scope) {
+                    let bit = bits::source_bit(backend);
+                    assert!(self.sources.contains(&bit), "{backend} is filtered out after {after:?}");
+                }
+            }
+        }
+    }
+
+    /// The backends in a frontend's table, slot by slot.
+    fn members(&self, frontend: &layout::Frontend, scope: Scope) -> Vec<BackendKey> {
+        let pool = self.pools.get(&scope.pool_index(frontend.service_port));
+        let Pool { offset, size } = pool.copied().unwrap_or_default();
+        (offset..offset + size)
+            .map(|slot| {
+                let index = self.slots[&slot];
+                self.backends[&index].0.expect("a slot names a backend in use").0
+            })
+            .collect()
+    }
+
+    /// All that a packet can tell, without the indexes, which may differ.
+    fn visible(&self) -> Vec<(FrontendKey, u8, [Vec<BackendKey>; 2])> {
+        let entry = |(key, frontend): (&FrontendKey, &layout::Frontend)| {
+            (*key, frontend.kind, Scope::BOTH.map(|scope| self.members(frontend, scope)))
+        };
+        self.frontends.iter().map(entry).collect()
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            frontends: self.frontends.iter().map(|(key, value)| (*key, *value)).collect(),
+            pools: self
+                .pools
+                .iter()
+                .filter(|(_, pool)| pool.size > 0)
+                .map(|(index, pool)| (*index, *pool))
+                .collect(),
+            backends: self
+                .backends
+                .iter()
+                .map(|(&index, &(backend, generation))| FoundBackend { index, generation, backend })
+                .collect(),
+            destination_bits: self.destinations.iter().copied().collect(),
+            source_bits: self.sources.iter().copied().collect(),
+        }
+    }
+
+    fn index_of(&self, address: &str) -> (u32, u32) {
+        let address: IpAddr = address.parse().unwrap();
+        let found = self.backends.iter().find_map(|(&index, &(backend, generation))| {
+            (backend?.0.address == address).then_some((index, generation))
+        });
+        found.unwrap_or_else(|| panic!("{address} is no backend"))
+    }
+}
+
+fn key(name: &str) -> ServicePortKey {
+    ServicePortKey {
+        service: ServiceName { namespace: "default".into(), name: name.into() },
+        port: "http".into(),
+        protocol: Protocol::Tcp,
+        family: AddressFamily::V4,
+    }
+}
+
+fn service_port(frontend: &str, backends: &[&str]) -> ServicePort {
+    let backend = |address: &&str| Backend { address: address.parse().unwrap(), port: 8080, local: true };
+    ServicePort {
+        frontends: BTreeSet::from([crate::model::Frontend {
+            address: frontend.parse().unwrap(),
+            port: 80,
+            kind: FrontendKind::ClusterIp,
+        }]),
+        cluster: backends.iter().map(backend).collect(),
+        ..ServicePort::default()
+    }
+}
+
+fn change(ports: impl IntoIterator<Item = (ServicePortKey, Option<ServicePort>)>) -> Change {
+    Change { service_ports: ports.into_iter().collect(), node_addresses: None }
+}
+
+#[test]
+fn an_unchanged_service_port_costs_no_step() {
+    let mut planner = Planner::new();
+    let web = service_port("10.96.0.1", &["10.244.0.1", "10.244.0.2"]);
+    assert!(!planner.plan(change([(key("web"), Some(web.clone()))])).is_empty());
+    assert!(planner.plan(change([(key("web"), Some(web))])).is_empty());
+}
+
+#[test]
+fn an_endpoints_change_touches_its_own_pool_only() {
+    let mut planner = Planner::new();
+    let mut memory = Memory::default();
+    memory.carry_out(&planner.plan(change([
+        (key("web"), Some(service_port("10.96.0.1", &["10.244.0.1"]))),
+        (key("other"), Some(service_port("10.96.0.2", &["10.244.0.9"]))),
+    ])));
+
+    let grown = service_port("10.96.0.1", &["10.244.0.1", "10.244.0.2"]);
+    let plan = planner.plan(change([(key("web"), Some(grown))]));
+    memory.carry_out(&plan);
+
+    let swaps = plan.steps().filter(|step| matches!(step, Step::SwapPool { .. })).count();
+    let frontends = plan.steps().filter(|step| matches!(step, Step::SetFrontend { .. })).count();
+    assert_eq!((swaps, frontends), (1, 0), "{plan:?}");
+}
+
+#[test]
+fn a_frontend_that_moves_to_another_service_is_never_gone() {
+    let mut planner = Planner::new();
+    let mut memory = Memory::default();
+    let old = service_port("10.96.0.1", &["10.244.0.1"]);
+    memory.carry_out(&planner.plan(change([(key("old"), Some(old))])));
+
+    let new = service_port("10.96.0.1", &["10.244.0.2"]);
+    let plan = planner.plan(change([(key("old"), None), (key("new"), Some(new))]));
+    for step in plan.steps() {
+        memory.apply(step);
+        assert_eq!(memory.frontends.len(), 1, "after {step:?}");
+    }
+    let (_, _, [cluster, _]) = memory.visible().remove(0);
+    assert_eq!(cluster[0].to_string(), "10.244.0.2:8080");
+}
+
+#[test]
+fn two_services_can_swap_their_addresses_in_one_change() {
+    let mut planner = Planner::new();
+    let mut memory = Memory::default();
+    let (a, b) = (service_port("10.96.0.1", &["10.244.0.1"]), service_port("10.96.0.2", &["10.244.0.2"]));
+    memory.carry_out(&planner.plan(change([(key("a"), Some(a)), (key("b"), Some(b))])));
+
+    let (a, b) = (service_port("10.96.0.2", &["10.244.0.1"]), service_port("10.96.0.1", &["10.244.0.2"]));
+    memory.carry_out(&planner.plan(change([(key("a"), Some(a)), (key("b"), Some(b))])));
+
+    let led_to: Vec<String> =
+        memory.visible().iter().map(|(key, _, [cluster, _])| format!("{} {}", key.address, cluster[0])).collect();
+    assert_eq!(led_to, ["10.96.0.1 10.244.0.2:8080", "10.96.0.2 10.244.0.1:8080"]);
+}
+
+#[test]
+fn a_reused_backend_index_has_another_generation() {
+    let mut planner = Planner::new();
+    let mut memory = Memory::default();
+    let mut set = |backend: &str| {
+        memory.carry_out(&planner.plan(change([(key("web"), Some(service_port("10.96.0.1", &[backend])))])));
+        memory.index_of(backend)
+    };
+    let (first, generation) = set("10.244.0.1");
+    set("10.244.0.2");
+    let (third, next_generation) = set("10.244.0.3");
+    assert_eq!(first, third, "the index was free again");
+    assert_ne!(generation, next_generation);
+}
+
+#[test]
+fn a_restarted_agent_keeps_indexes_and_retires_what_has_gone() {
+    let mut memory = Memory::default();
+    memory.carry_out(&Planner::new().plan(change([
+        (key("web"), Some(service_port("10.96.0.1", &["10.244.0.1", "10.244.0.2"]))),
+        (key("gone"), Some(service_port("10.96.0.9", &["10.244.0.9"]))),
+    ])));
+    let before = memory.index_of("10.244.0.2");
+
+    let mut planner = Planner::adopting(memory.snapshot());
+    memory.carry_out(&planner.plan(change([(
+        key("web"),
+        Some(service_port("10.96.0.1", &["10.244.0.2", "10.244.0.3"])),
+    )])));
+
+    assert_eq!(memory.index_of("10.244.0.2"), before);
+    assert_eq!(memory.visible().len(), 1);
+    assert!(memory.backends.values().flat_map(|(b, _)| b).all(|(b, _)| b.to_string() != "10.244.0.9:8080"));
+}
+
+#[test]
+fn backends_that_do_not_fit_are_named_and_the_rest_goes_on() {
+    let mut planner = Planner::new();
+    planner.backends = Backends::limited_to(3);
+    let all = ["10.244.0.1", "10.244.0.2", "10.244.0.3"];
+    let plan = planner.plan(change([(key("web"), Some(service_port("10.96.0.1", &all)))]));
+    let mut memory = Memory::default();
+    memory.carry_out(&plan);
+    assert_eq!(plan.problems.len(), 1, "{:?}", plan.problems);
+    assert!(plan.problems[0].contains("10.244.0.3"), "{:?}", plan.problems);
+    assert_eq!(memory.visible().len(), 1);
+}
+
+/// A random state of up to four services that share addresses of frontends and backends.
+fn state() -> impl Strategy<Value = BTreeMap<u8, (u8, BTreeSet<u8>, BTreeSet<u8>)>> {
+    let members = || prop::collection::btree_set(0u8..6, 0..5);
+    prop::collection::btree_map(0u8..4, (0u8..6, members(), members()), 0..4)
+}
+
+/// The service ports of a state; no two have one frontend, as the model promises.
+fn service_ports(state: &BTreeMap<u8, (u8, BTreeSet<u8>, BTreeSet<u8>)>) -> BTreeMap<ServicePortKey, ServicePort> {
+    let mut taken = BTreeSet::new();
+    let backend = |n: &u8| Backend { address: Ipv4Addr::new(10, 244, 0, *n).into(), port: 80, local: n % 2 == 0 };
+    state
+        .iter()
+        .filter(|(_, (frontend, _, _))| taken.insert(*frontend))
+        .map(|(name, (frontend, cluster, local))| {
+            let mut port = service_port(&format!("10.96.0.{frontend}"), &[]);
+            port.cluster = cluster.iter().map(backend).collect();
+            port.local = local.iter().map(backend).collect();
+            (key(&name.to_string()), port)
+        })
+        .collect()
+}
+
+fn difference(
+    old: &BTreeMap<ServicePortKey, ServicePort>,
+    new: &BTreeMap<ServicePortKey, ServicePort>,
+) -> Change {
+    let gone = old.keys().filter(|key| !new.contains_key(key)).map(|key| (key.clone(), None));
+    change(gone.chain(new.iter().map(|(key, port)| (key.clone(), Some(port.clone())))))
+}
+
+proptest! {
+    #[test]
+    fn after_any_changes_the_tables_are_those_of_a_fresh_start(
+        states in prop::collection::vec((state(), any::<bool>()), 1..12),
+    ) {
+        let mut planner = Planner::new();
+        let mut memory = Memory::default();
+        let mut held = BTreeMap::new();
+        for (state, restart) in states {
+            let wanted = service_ports(&state);
+            if restart {
+                planner = Planner::adopting(memory.snapshot());
+                held.clear();
+            }
+            memory.carry_out(&planner.plan(difference(&held, &wanted)));
+            held = wanted;
+
+            let mut fresh = Memory::default();
+            fresh.carry_out(&Planner::new().plan(difference(&BTreeMap::new(), &held)));
+            prop_assert_eq!(memory.visible(), fresh.visible());
+            prop_assert_eq!(&memory.destinations, &fresh.destinations);
+            prop_assert_eq!(&memory.sources, &fresh.sources);
+        }
+    }
+}
