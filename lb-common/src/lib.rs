@@ -12,6 +12,7 @@
 #![cfg_attr(target_arch = "bpf", allow(internal_features))]
 
 pub mod atomic;
+pub mod bench;
 pub mod checksum;
 pub mod datapath;
 pub mod family;

@@ -1,0 +1,60 @@
+//! What the benchmark's wrapper and its runner agree on.
+
+/// Bytes at the packet's start that are written back before every run: all headers, a power of
+/// two. Benchmarked packets are at least this long.
+pub const HEADERS: usize = 128;
+
+/// The packet as it was made, and how its client varies.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Template {
+    pub headers: [u64; HEADERS / 8],
+    /// Offset of the last four octets of the client's address.
+    pub address_offset: u32,
+    pub port_offset: u32,
+    /// Client addresses start here (host order of the last four octets).
+    pub first_address: u32,
+    /// Number of clients less one: one less than a power of two.
+    pub client_mask: u32,
+}
+
+const _: () = assert!(size_of::<Template>() == HEADERS + 16);
+
+/// Ports per client address.
+const PORTS: u32 = 1 << 14;
+const FIRST_PORT: u32 = 10_000;
+
+impl Template {
+    /// The end of a packet's client: address (its last four octets) and port, in host order.
+    ///
+    /// Packets visit all clients before they come back to one, in an order that no cache can
+    /// foresee: an odd factor permutes the numbers below a power of two.
+    #[inline(always)]
+    pub fn client(&self, number: u32) -> (u32, u16) {
+        let client = number.wrapping_mul(0x9e37_79b1) & self.client_mask;
+        let address = self.first_address.wrapping_add(client / PORTS);
+        (address, (FIRST_PORT + client % PORTS) as u16)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_client_comes_once_before_any_comes_again() {
+        let template = Template {
+            headers: [0; HEADERS / 8],
+            address_offset: 0,
+            port_offset: 0,
+            first_address: 0x0a00_0000,
+            client_mask: (1 << 16) - 1,
+        };
+        let clients: HashSet<_> = (0..1 << 16).map(|number| template.client(number)).collect();
+        assert_eq!(clients.len(), 1 << 16);
+        assert_eq!(template.client(5), template.client(5 + (1 << 16)));
+    }
+}
