@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::agent;
-use crate::kernel::XdpMode;
+use crate::kernel::{Sizes, XdpMode};
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -29,6 +29,11 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t)]
     xdp_mode: XdpMode,
 
+    /// Room for so many connections of each address family; 40 bytes each (IPv6: 80)
+    #[arg(long, value_name = "NUMBER", default_value_t = 524_288)]
+    #[arg(value_parser = clap::value_parser!(u32).range(8..=134_217_728))]
+    max_flows: u32,
+
     /// Detach and remove everything on exit; without it the kernel goes on forwarding
     #[arg(long)]
     cleanup_on_exit: bool,
@@ -49,6 +54,7 @@ pub fn run(options: Options, pin_path: &Path) -> Result<()> {
         node_name,
         nodeport_addresses: options.nodeport_address,
         xdp_mode: options.xdp_mode,
+        sizes: Sizes::for_flows(options.max_flows),
         cleanup_on_exit: options.cleanup_on_exit,
         pin_path: pin_path.to_owned(),
     }))

@@ -12,7 +12,7 @@ mod preflight;
 mod tables;
 
 pub use attach::{Attached, Hook, Attachments, XdpMode};
-pub use object::DataPlane;
+pub use object::{DataPlane, Sizes};
 pub use pins::{Pins, DEFAULT_PIN_PATH};
 pub use plain::Plain;
 pub use preflight::preflight;

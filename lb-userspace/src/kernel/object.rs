@@ -6,14 +6,37 @@ use anyhow::{Context, Result, anyhow, bail};
 use aya::maps::{Array, Map, MapData};
 use aya::programs::{ProgramError, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
-use lb_common::layout::{Identity, SCHEMA, Settings, capacity, map};
+use lb_common::layout::{Identity, SCHEMA, Settings, WAYS, capacity, map};
 
 use super::pins::{Pins, remove_pin};
 use super::plain::Plain;
 use super::tables::Tables;
 
+const SIZED_BY_FLOWS: [&str; 2] = [map::FLOWS4, map::FLOWS6];
+
 /// Built by `cargo xtask build-ebpf`; empty if that has not been run.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_BPF_OBJECT"));
+
+/// How large the maps are made whose size is the user's choice.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Buckets of the flow table of each family: a power of two.
+    flow_buckets: u32,
+}
+
+impl Sizes {
+    /// Room for so many flows of each family, at least.
+    pub fn for_flows(flows: u32) -> Self {
+        let buckets = flows.div_ceil(WAYS as u32).next_power_of_two();
+        Self { flow_buckets: buckets.clamp(1, 1 << 24) }
+    }
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self { flow_buckets: capacity::FLOW_BUCKETS }
+    }
+}
 
 /// The loaded programs. Dropping them detaches nothing that is pinned.
 pub struct DataPlane {
@@ -24,24 +47,27 @@ pub struct DataPlane {
 impl DataPlane {
     /// Loads the programs over the pinned maps. Maps of another schema or size are replaced,
     /// which loses their flows; that is said in the log.
-    pub fn load(pins: &Pins) -> Result<Self> {
+    pub fn load(pins: &Pins, sizes: Sizes) -> Result<Self> {
         if OBJECT.is_empty() {
             bail!(
                 "this binary was built without the BPF programs.\n\
                  Build them with `cargo xtask build-ebpf`, then build it again"
             );
         }
-        let found = find_identity(pins)?;
+        let found = find_identity(pins, sizes)?;
         let adopted = found.is_some();
         let identity = found.unwrap_or_else(new_identity);
         let settings = Plain(Settings {
             flow_seed: identity.flow_seed,
-            flow_mask4: capacity::FLOW_BUCKETS - 1,
-            flow_mask6: capacity::FLOW_BUCKETS - 1,
+            flow_mask4: sizes.flow_buckets - 1,
+            flow_mask6: sizes.flow_buckets - 1,
         });
 
         let mut loader = EbpfLoader::new();
         loader.override_global("SETTINGS", &settings, true);
+        for name in SIZED_BY_FLOWS {
+            loader.map_max_entries(name, sizes.flow_buckets);
+        }
         for name in map::ALL {
             loader.map_pin_path(name, pins.map(name));
         }
@@ -85,7 +111,7 @@ where
 
 /// The identity of maps that can be adopted. Others are unpinned here, so that loading makes
 /// new ones: aya would reuse a pinned map of any size.
-fn find_identity(pins: &Pins) -> Result<Option<Identity>> {
+fn find_identity(pins: &Pins, sizes: Sizes) -> Result<Option<Identity>> {
     let Some(pinned) = open(&pins.map(map::IDENTITY)) else {
         return unpin_all(pins).map(|()| None);
     };
@@ -93,7 +119,7 @@ fn find_identity(pins: &Pins) -> Result<Option<Identity>> {
         .ok()
         .and_then(|array| array.get(&0, 0).ok())
         .map(|Plain(identity)| identity);
-    let wanted = aya_obj_maps()?;
+    let wanted = wanted_maps(sizes)?;
     let fits = |name: &str| {
         let (found, wanted) = (open(&pins.map(name)), wanted.iter().find(|map| map.name == name));
         found.zip(wanted).is_some_and(|(found, wanted)| wanted.fits(&found))
@@ -134,7 +160,7 @@ impl WantedMap {
     }
 }
 
-fn aya_obj_maps() -> Result<Vec<WantedMap>> {
+fn wanted_maps(sizes: Sizes) -> Result<Vec<WantedMap>> {
     let object = aya_obj::Object::parse(OBJECT)?;
     Ok(object
         .maps
@@ -142,7 +168,11 @@ fn aya_obj_maps() -> Result<Vec<WantedMap>> {
         .map(|(name, map)| WantedMap {
             key: map.key_size(),
             value: map.value_size(),
-            entries: map.max_entries(),
+            entries: if SIZED_BY_FLOWS.contains(&name.as_str()) {
+                sizes.flow_buckets
+            } else {
+                map.max_entries()
+            },
             flags: map.map_flags(),
             name,
         })
