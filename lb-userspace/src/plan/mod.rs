@@ -26,7 +26,7 @@ use std::net::IpAddr;
 use lb_common::layout::{self, FrontendKind, Pool, capacity};
 use lb_common::maglev;
 
-use crate::model::{Backend, Policy, ServicePort, ServicePortKey};
+use crate::model::{Policy, ServicePort, ServicePortKey};
 
 pub use adopt::{FoundBackend, Snapshot};
 pub use backends::BackendKey;
