@@ -3,7 +3,10 @@
 //! `model` and `plan` are pure: every rule of Kubernetes and every decision about the maps is
 //! made there, without I/O. `source` and `kernel` are the rim.
 
+mod agent;
 pub mod cli;
 pub mod kernel;
 pub mod model;
 pub mod plan;
+pub mod source;
+pub mod store;

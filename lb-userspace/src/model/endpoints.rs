@@ -1,0 +1,126 @@
+//! Which endpoints serve a service port, from all of its Service's slices.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use k8s_openapi::api::discovery::v1::{Endpoint as ApiEndpoint, EndpointSlice};
+
+use super::types::{Backend, NodeContext, Problem, Protocol, ServiceName, ServicePortKey};
+
+/// An endpoint of one service port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    pub backend: Backend,
+    pub ready: bool,
+    pub serving: bool,
+    pub terminating: bool,
+    /// Whom it wants to serve; `None`: no hint.
+    pub for_nodes: Option<Vec<String>>,
+    pub for_zones: Option<Vec<String>>,
+}
+
+/// The endpoints of a service port, each address and port once.
+pub fn of_port(
+    key: &ServicePortKey,
+    slices: &[&EndpointSlice],
+    node: &NodeContext,
+    problems: &mut Vec<Problem>,
+) -> Vec<Endpoint> {
+    let mut found: BTreeMap<(IpAddr, u16), Endpoint> = BTreeMap::new();
+    for slice in slices {
+        if slice.address_type != key.family.name() {
+            continue;
+        }
+        let Some(port) = port_of(key, slice, problems) else { continue };
+        for (index, endpoint) in slice.endpoints.iter().flatten().enumerate() {
+            let Some(endpoint) = read(key, slice, index, endpoint, port, node, problems) else {
+                continue;
+            };
+            let place = (endpoint.backend.address, port);
+            // Slices may overlap while an endpoint moves from one to another.
+            match found.get(&place) {
+                Some(known) if preference(known) >= preference(&endpoint) => {}
+                _ => {
+                    found.insert(place, endpoint);
+                }
+            }
+        }
+    }
+    found.into_values().collect()
+}
+
+/// Of one address seen twice, the one that lives on; then a fixed order, so that the order of
+/// slices does not matter.
+fn preference(endpoint: &Endpoint) -> (bool, bool, bool, bool, [&Option<Vec<String>>; 2]) {
+    let Endpoint { backend, ready, serving, terminating, for_nodes, for_zones } = endpoint;
+    (!terminating, *ready, *serving, backend.local, [for_nodes, for_zones])
+}
+
+/// The target port in this slice: ports join by name and protocol.
+fn port_of(
+    key: &ServicePortKey,
+    slice: &EndpointSlice,
+    problems: &mut Vec<Problem>,
+) -> Option<u16> {
+    for (index, port) in slice.ports.iter().flatten().enumerate() {
+        let same_name = port.name.as_deref().unwrap_or_default() == key.port;
+        if !same_name || Protocol::parse(port.protocol.as_deref()) != Some(key.protocol) {
+            continue;
+        }
+        let number = port.port.and_then(|port| u16::try_from(port).ok()).filter(|&port| port != 0);
+        if number.is_none() {
+            let message = match port.port {
+                None => "has no number, so it is no target".to_owned(),
+                Some(port) => format!("{port} is not between 1 and 65535"),
+            };
+            problems.push(problem(slice, format!("ports[{index}].port"), message));
+        }
+        return number;
+    }
+    None
+}
+
+fn read(
+    key: &ServicePortKey,
+    slice: &EndpointSlice,
+    index: usize,
+    endpoint: &ApiEndpoint,
+    port: u16,
+    node: &NodeContext,
+    problems: &mut Vec<Problem>,
+) -> Option<Endpoint> {
+    let field = || format!("endpoints[{index}].addresses");
+    // Only the first counts; the API says that consumers must not use more.
+    let Some(text) = endpoint.addresses.first() else {
+        problems.push(problem(slice, field(), "is empty".to_owned()));
+        return None;
+    };
+    let address = text.parse::<IpAddr>().ok();
+    let address = address.filter(|address| super::AddressFamily::of(address) == key.family);
+    let Some(address) = address.filter(|address| !address.is_unspecified()) else {
+        let message = format!("{text:?} is not an {} address", key.family.name());
+        problems.push(problem(slice, field(), message));
+        return None;
+    };
+    let conditions = endpoint.conditions.as_ref();
+    let ready = conditions.and_then(|c| c.ready).unwrap_or(true);
+    let hints = endpoint.hints.as_ref();
+    let names = |names: Vec<&String>| (!names.is_empty()).then(|| names.into_iter().cloned().collect());
+    Some(Endpoint {
+        backend: Backend {
+            address,
+            port,
+            local: endpoint.node_name.as_deref() == Some(node.name.as_str()),
+        },
+        ready,
+        serving: conditions.and_then(|c| c.serving).unwrap_or(ready),
+        terminating: conditions.and_then(|c| c.terminating).unwrap_or(false),
+        for_nodes: names(hints.iter().flat_map(|h| h.for_nodes.iter().flatten()).map(|n| &n.name).collect()),
+        for_zones: names(hints.iter().flat_map(|h| h.for_zones.iter().flatten()).map(|z| &z.name).collect()),
+    })
+}
+
+fn problem(slice: &EndpointSlice, field: String, message: String) -> Problem {
+    let object = format!("EndpointSlice {}", ServiceName::of(&slice.metadata));
+    Problem { object, field, message }
+}

@@ -1,0 +1,185 @@
+//! The vocabulary of the model.
+
+use std::collections::BTreeSet;
+use std::fmt::{self, Display};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use lb_common::header::protocol;
+use lb_common::layout::FrontendKind;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum AddressFamily {
+    V4,
+    V6,
+}
+
+impl AddressFamily {
+    pub fn of(address: &IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+
+    /// As in an EndpointSlice's `addressType`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        }
+    }
+
+    pub fn unspecified(self) -> IpAddr {
+        match self {
+            Self::V4 => IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
+            Self::V6 => IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Protocol {
+    Tcp,
+    Udp,
+    Sctp,
+}
+
+impl Protocol {
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
+
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Tcp => protocol::TCP,
+            Self::Udp => protocol::UDP,
+            Self::Sctp => protocol::SCTP,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        }
+    }
+
+    /// By the API's name; TCP where none is given.
+    pub fn parse(name: Option<&str>) -> Option<Self> {
+        let name = name.unwrap_or("TCP");
+        Self::ALL.into_iter().find(|protocol| protocol.name() == name)
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServiceName {
+    pub namespace: String,
+    pub name: String,
+}
+
+impl ServiceName {
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
+    pub fn of(metadata: &ObjectMeta) -> Self {
+        let name = metadata.name.as_deref().unwrap_or_default();
+        Self::new(metadata.namespace.as_deref().unwrap_or("default"), name)
+    }
+}
+
+impl Display for ServiceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// One port of one Service in one address family.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServicePortKey {
+    pub service: ServiceName,
+    /// The port's name; empty if it has none.
+    pub port: String,
+    pub protocol: Protocol,
+    pub family: AddressFamily,
+}
+
+impl Display for ServicePortKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { service, port, protocol, family } = self;
+        write!(f, "{service}:{port}/{}/{}", protocol.name(), family.name())
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    #[default]
+    Cluster,
+    Local,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServicePort {
+    pub frontends: BTreeSet<Frontend>,
+    /// Whom clients may be sent to anywhere; empty if there is none, or no frontend wants it.
+    pub cluster: BTreeSet<Backend>,
+    /// Whom clients may be sent to on this node.
+    pub local: BTreeSet<Backend>,
+    pub external_policy: Policy,
+    pub internal_policy: Policy,
+    /// How long a client stays with its backend after its last new connection.
+    pub affinity: Option<Duration>,
+    /// Whose clients may use the load balancer's addresses; empty: anybody's.
+    pub source_ranges: Vec<IpNet>,
+}
+
+impl ServicePort {
+    /// Whether clients outside the cluster can dial it.
+    pub fn is_external(&self) -> bool {
+        self.frontends.iter().any(|frontend| frontend.kind != FrontendKind::ClusterIp)
+    }
+}
+
+/// What a client dials; a NodePort has the unspecified address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Frontend {
+    pub address: IpAddr,
+    pub port: u16,
+    pub kind: FrontendKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Backend {
+    pub address: IpAddr,
+    pub port: u16,
+    /// On this node.
+    pub local: bool,
+}
+
+impl Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        SocketAddr::new(self.address, self.port).fmt(f)
+    }
+}
+
+/// What of this node the rules ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeContext {
+    pub name: String,
+    /// The label `topology.kubernetes.io/zone`.
+    pub zone: Option<String>,
+}
+
+/// Something in an object that can't be used, and why.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Problem {
+    /// The kind and name of the object.
+    pub object: String,
+    pub field: String,
+    pub message: String,
+}
+
+impl Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.object, self.field, self.message)
+    }
+}

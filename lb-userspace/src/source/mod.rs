@@ -1,0 +1,32 @@
+//! Where objects come from. The rest of the agent can't tell one source from another.
+
+pub mod manifests;
+mod object;
+mod watch;
+
+use std::future::Future;
+
+use anyhow::Result;
+use tokio::sync::mpsc;
+
+use crate::model::Problem;
+
+pub use manifests::Manifests;
+pub use object::{Kind, Object, ObjectRef};
+
+/// What a source tells.
+#[derive(Debug)]
+pub enum Event {
+    /// The object is there, new or changed.
+    Applied(Object),
+    Deleted(ObjectRef),
+    /// Everything that is there has been delivered once.
+    Synced,
+    /// Something could not be read.
+    Problem(Problem),
+}
+
+/// Delivers events until nobody listens any more.
+pub trait Source {
+    fn run(self, events: mpsc::UnboundedSender<Event>) -> impl Future<Output = Result<()>>;
+}

@@ -1,0 +1,108 @@
+use std::fmt::{self, Display};
+
+use anyhow::{Result, anyhow};
+use k8s_openapi::api::core::v1::{Endpoints, Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::de::DeserializeOwned;
+
+/// The kinds of objects that matter here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    Service,
+    EndpointSlice,
+    Endpoints,
+    Node,
+}
+
+impl Kind {
+    pub const ALL: [Self; 4] = [Self::Service, Self::EndpointSlice, Self::Endpoints, Self::Node];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Service => "Service",
+            Self::EndpointSlice => "EndpointSlice",
+            Self::Endpoints => "Endpoints",
+            Self::Node => "Node",
+        }
+    }
+
+    fn api_version(self) -> &'static str {
+        match self {
+            Self::EndpointSlice => "discovery.k8s.io/v1",
+            Self::Service | Self::Endpoints | Self::Node => "v1",
+        }
+    }
+
+    pub fn of(api_version: &str, kind: &str) -> Option<Self> {
+        let same = |known: &Self| known.name() == kind && known.api_version() == api_version;
+        Self::ALL.into_iter().find(same)
+    }
+}
+
+/// An object's kind and name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectRef {
+    pub kind: Kind,
+    /// Empty for kinds without a namespace.
+    pub namespace: String,
+    pub name: String,
+}
+
+impl Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, namespace, name } = self;
+        match kind {
+            Kind::Node => write!(f, "Node {name}"),
+            kind => write!(f, "{} {namespace}/{name}", kind.name()),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Object {
+    Service(Box<Service>),
+    EndpointSlice(Box<EndpointSlice>),
+    Endpoints(Box<Endpoints>),
+    Node(Box<Node>),
+}
+
+impl Object {
+    /// Reads an object of a kind; the error names the field.
+    pub fn read(kind: Kind, value: serde_json::Value) -> Result<Self> {
+        Ok(match kind {
+            Kind::Service => Self::Service(read(value)?),
+            Kind::EndpointSlice => Self::EndpointSlice(read(value)?),
+            Kind::Endpoints => Self::Endpoints(read(value)?),
+            Kind::Node => Self::Node(read(value)?),
+        })
+    }
+
+    pub fn reference(&self) -> ObjectRef {
+        let (kind, metadata) = match self {
+            Self::Service(object) => (Kind::Service, &object.metadata),
+            Self::EndpointSlice(object) => (Kind::EndpointSlice, &object.metadata),
+            Self::Endpoints(object) => (Kind::Endpoints, &object.metadata),
+            Self::Node(object) => (Kind::Node, &object.metadata),
+        };
+        reference(kind, metadata)
+    }
+}
+
+fn reference(kind: Kind, metadata: &ObjectMeta) -> ObjectRef {
+    let namespace = match kind {
+        Kind::Node => "",
+        _ => metadata.namespace.as_deref().unwrap_or("default"),
+    };
+    ObjectRef {
+        kind,
+        namespace: namespace.to_owned(),
+        name: metadata.name.clone().unwrap_or_default(),
+    }
+}
+
+fn read<T: DeserializeOwned>(value: serde_json::Value) -> Result<Box<T>> {
+    serde_path_to_error::deserialize(value)
+        .map(Box::new)
+        .map_err(|error| anyhow!("{}: {}", error.path(), error.inner()))
+}

@@ -1,0 +1,179 @@
+//! The objects as the sources last told them, and which Services a change concerns.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{Endpoints, Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+
+use crate::model::ServiceName;
+use crate::source::{Kind, Object, ObjectRef};
+
+mod mirror;
+
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+
+#[derive(Debug, Default)]
+pub struct Store {
+    services: BTreeMap<ServiceName, Service>,
+    /// By Service, then by name.
+    slices: BTreeMap<ServiceName, BTreeMap<String, EndpointSlice>>,
+    /// Which Service a slice belongs to; its label may change.
+    slice_owners: BTreeMap<ServiceName, ServiceName>,
+    /// Legacy Endpoints, as the slices they amount to.
+    mirrored: BTreeMap<ServiceName, Vec<EndpointSlice>>,
+    nodes: BTreeMap<String, Node>,
+}
+
+/// Which Services a change may concern.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Affected {
+    Services(BTreeSet<ServiceName>),
+    All,
+}
+
+impl Store {
+    pub fn apply(&mut self, object: Object) -> Affected {
+        let reference = object.reference();
+        match object {
+            Object::Service(service) => {
+                let name = name_of(&reference);
+                self.services.insert(name.clone(), *service);
+                Affected::one(name)
+            }
+            Object::EndpointSlice(slice) => self.apply_slice(&reference, *slice),
+            Object::Endpoints(endpoints) => self.apply_endpoints(&reference, &endpoints),
+            Object::Node(node) => {
+                self.nodes.insert(reference.name, *node);
+                Affected::All
+            }
+        }
+    }
+
+    pub fn delete(&mut self, reference: &ObjectRef) -> Affected {
+        let name = name_of(reference);
+        match reference.kind {
+            Kind::Service => {
+                self.services.remove(&name);
+                Affected::one(name)
+            }
+            Kind::EndpointSlice => Affected::Services(self.remove_slice(&name)),
+            Kind::Endpoints => {
+                self.mirrored.remove(&name);
+                Affected::one(name)
+            }
+            Kind::Node => {
+                self.nodes.remove(&reference.name);
+                Affected::All
+            }
+        }
+    }
+
+    fn apply_slice(&mut self, reference: &ObjectRef, slice: EndpointSlice) -> Affected {
+        let slice_name = name_of(reference);
+        let mut affected = self.remove_slice(&slice_name);
+        let label = slice.metadata.labels.as_ref().and_then(|labels| labels.get(SERVICE_NAME));
+        if let Some(label) = label {
+            let owner = ServiceName::new(&reference.namespace, label);
+            self.slices.entry(owner.clone()).or_default().insert(reference.name.clone(), slice);
+            self.slice_owners.insert(slice_name, owner.clone());
+            affected.insert(owner);
+        }
+        Affected::Services(affected)
+    }
+
+    fn remove_slice(&mut self, slice: &ServiceName) -> BTreeSet<ServiceName> {
+        let Some(owner) = self.slice_owners.remove(slice) else {
+            return BTreeSet::new();
+        };
+        if let Some(slices) = self.slices.get_mut(&owner) {
+            slices.remove(&slice.name);
+            if slices.is_empty() {
+                self.slices.remove(&owner);
+            }
+        }
+        BTreeSet::from([owner])
+    }
+
+    fn apply_endpoints(&mut self, reference: &ObjectRef, endpoints: &Endpoints) -> Affected {
+        let name = name_of(reference);
+        self.mirrored.insert(name.clone(), mirror::slices(endpoints));
+        Affected::one(name)
+    }
+
+    pub fn service(&self, name: &ServiceName) -> Option<&Service> {
+        self.services.get(name)
+    }
+
+    pub fn services(&self) -> impl Iterator<Item = &ServiceName> {
+        self.services.keys()
+    }
+
+    /// The slices of a Service; what legacy Endpoints say counts only where there are none.
+    pub fn slices(&self, service: &ServiceName) -> Vec<&EndpointSlice> {
+        match self.slices.get(service) {
+            Some(slices) => slices.values().collect(),
+            None => self.mirrored.get(service).into_iter().flatten().collect(),
+        }
+    }
+
+    pub fn node(&self, name: &str) -> Option<&Node> {
+        self.nodes.get(name)
+    }
+}
+
+impl Affected {
+    fn one(name: ServiceName) -> Self {
+        Self::Services(BTreeSet::from([name]))
+    }
+}
+
+fn name_of(reference: &ObjectRef) -> ServiceName {
+    ServiceName::new(&reference.namespace, &reference.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(value: serde_json::Value) -> Object {
+        let kind = Kind::of(value["apiVersion"].as_str().unwrap(), value["kind"].as_str().unwrap());
+        Object::read(kind.unwrap(), value).unwrap()
+    }
+
+    fn slice(name: &str, service: &str) -> Object {
+        object(json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"name": name, "labels": {SERVICE_NAME: service}}, "endpoints": []
+        }))
+    }
+
+    fn services(names: &[&str]) -> Affected {
+        Affected::Services(names.iter().map(|name| ServiceName::new("default", name)).collect())
+    }
+
+    #[test]
+    fn a_slice_concerns_its_service_and_the_one_it_leaves() {
+        let mut store = Store::default();
+        assert_eq!(store.apply(slice("a", "web")), services(&["web"]));
+        assert_eq!(store.apply(slice("a", "api")), services(&["api", "web"]));
+        assert!(store.slices(&ServiceName::new("default", "web")).is_empty());
+        let reference = slice("a", "api").reference();
+        assert_eq!(store.delete(&reference), services(&["api"]));
+        assert_eq!(store.delete(&reference), services(&[]));
+    }
+
+    #[test]
+    fn legacy_endpoints_count_only_without_slices() {
+        let mut store = Store::default();
+        let web = ServiceName::new("default", "web");
+        store.apply(object(json!({
+            "apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "web"},
+            "subsets": [{"addresses": [{"ip": "10.244.0.1"}], "ports": [{"port": 8080}]}]
+        })));
+        assert_eq!(store.slices(&web).len(), 1);
+        store.apply(slice("a", "web"));
+        assert_eq!(store.slices(&web)[0].metadata.name.as_deref(), Some("a"));
+    }
+}
