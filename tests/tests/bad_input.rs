@@ -1,0 +1,169 @@
+//! What the agent says when it can't start, and that it leaves nothing behind then.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Result;
+use tests::network::one_node::{DEVICE, OneNode};
+use tests::network::{Agent, run};
+
+/// Runs the agent, which must fail; returns what it said.
+fn refused(network: &OneNode, arguments: &[&str]) -> Result<String> {
+    let output = network.node.command(tests::network::program()?).args(arguments).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let attached = network.node.run("bpftool", &["-j", "net", "show", "dev", DEVICE])?;
+    assert!(!attached.contains("external_"), "left behind: {attached}");
+    assert!(!network.network.pin_path().exists(), "left behind: pins");
+    Ok(said)
+}
+
+struct Case {
+    network: OneNode,
+    manifests: String,
+    pins: String,
+}
+
+impl Case {
+    fn new() -> Result<Self> {
+        let network = OneNode::with_pods(0)?;
+        let file = network.network.files().join("empty.yaml");
+        fs::write(&file, "# nothing\n")?;
+        let pins = network.network.pin_path().display().to_string();
+        Ok(Self { network, manifests: file.display().to_string(), pins })
+    }
+
+    fn run(&self, manifests: &str, device: &str, pins: &str) -> Result<String> {
+        let arguments =
+            ["run", "--manifests", manifests, "--device", device, "--pin-path", pins];
+        refused(&self.network, &arguments)
+    }
+}
+
+#[test]
+fn a_device_that_does_not_exist_is_named_with_those_that_do() -> Result<()> {
+    let case = Case::new()?;
+    let said = case.run(&case.manifests, "eth7", &case.pins)?;
+    assert!(said.contains("no device eth7") && said.contains(DEVICE), "{said}");
+    Ok(())
+}
+
+#[test]
+fn a_second_device_that_fails_takes_the_first_back() -> Result<()> {
+    let case = Case::new()?;
+    let said = refused(
+        &case.network,
+        &["run", "--manifests", &case.manifests, "--device", DEVICE, "--device", "eth7"]
+            .into_iter()
+            .chain(["--pin-path", &case.pins])
+            .collect::<Vec<_>>(),
+    )?;
+    assert!(said.contains("no device eth7"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn a_missing_manifest_is_named() -> Result<()> {
+    let case = Case::new()?;
+    let said = case.run("/nowhere/services", DEVICE, &case.pins)?;
+    assert!(said.contains("/nowhere/services") && said.contains("No such file"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn broken_yaml_is_named_by_file_and_line() -> Result<()> {
+    let case = Case::new()?;
+    fs::write(&case.manifests, "kind: Service\nmetadata: {name: [}\n")?;
+    let said = case.run(&case.manifests, DEVICE, &case.pins)?;
+    assert!(said.contains("empty.yaml:2:"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn a_pin_path_that_is_no_bpf_filesystem_is_refused_with_the_cure() -> Result<()> {
+    let case = Case::new()?;
+    let elsewhere = case.network.network.files().join("pins");
+    let said = case.run(&case.manifests, DEVICE, &elsewhere.display().to_string())?;
+    assert!(said.contains("not on a BPF filesystem") && said.contains("mount -t bpf"), "{said}");
+    assert!(!elsewhere.exists());
+    Ok(())
+}
+
+#[test]
+fn a_second_agent_is_refused_and_the_first_goes_on() -> Result<()> {
+    let case = Case::new()?;
+    let manifests = Path::new(&case.manifests);
+    let first = Agent::start(&case.network.node, Path::new(&case.pins), manifests, DEVICE)?;
+    let output = case
+        .network
+        .node
+        .command(tests::network::program()?)
+        .args(["run", "--manifests", &case.manifests, "--device", DEVICE, "--pin-path", &case.pins])
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("another agent (process") && said.contains("--pin-path"), "{said}");
+    let attached = case.network.node.run("bpftool", &["net", "show", "dev", DEVICE])?;
+    assert!(attached.contains("external_in") && attached.contains("external_out"), "{attached}");
+    drop(first);
+    Ok(())
+}
+
+#[test]
+fn a_device_with_anothers_program_is_refused_and_left_as_it_was() -> Result<()> {
+    let case = Case::new()?;
+    let manifests = Path::new(&case.manifests);
+    let first = Agent::start(&case.network.node, Path::new(&case.pins), manifests, DEVICE)?;
+    let other = format!("{}-other", case.pins);
+    let output = case
+        .network
+        .node
+        .command(tests::network::program()?)
+        .args(["run", "--manifests", &case.manifests, "--device", DEVICE, "--pin-path", &other])
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("another program holds") && said.contains("bpftool net"), "{said}");
+    assert!(!Path::new(&other).exists(), "left behind: {other}");
+    drop(first);
+    Ok(())
+}
+
+#[test]
+fn somebody_who_is_not_root_is_told_so() -> Result<()> {
+    let case = Case::new()?;
+    let program = tests::network::program()?;
+    let program = program.display().to_string();
+    // A copy that anybody may execute, wherever the build is.
+    let copy = case.network.network.files().join("millrace");
+    fs::copy(&program, &copy)?;
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(case.network.network.files(), everybody)?;
+    let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "--"];
+    let output = std::process::Command::new("setpriv")
+        .args(nobody)
+        .arg(&copy)
+        .args(["run", "--manifests", "/", "--device", "lo"])
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("must run as root") && said.contains("sudo"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn cleanup_detaches_and_removes_everything() -> Result<()> {
+    let case = Case::new()?;
+    let manifests = Path::new(&case.manifests);
+    let agent = Agent::start(&case.network.node, Path::new(&case.pins), manifests, DEVICE)?;
+    assert!(agent.terminate()?.success());
+    let attached = case.network.node.run("bpftool", &["net", "show", "dev", DEVICE])?;
+    assert!(attached.contains("external_in"), "an agent that ends leaves all forwarding");
+
+    let program = tests::network::program()?;
+    run(&program.to_string_lossy(), &["cleanup", "--pin-path", &case.pins])?;
+    let attached = case.network.node.run("bpftool", &["net", "show", "dev", DEVICE])?;
+    assert!(!attached.contains("external_"), "left behind: {attached}");
+    assert!(!Path::new(&case.pins).exists());
+    Ok(())
+}

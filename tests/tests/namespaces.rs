@@ -1,0 +1,209 @@
+//! The built agent between real clients and real servers.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tests::network::one_node::{CLIENT, DEVICE, OneNode};
+use tests::network::{Agent, wait_until};
+
+const VIP: &str = "http://203.0.113.10/";
+
+/// A Service `web` with a ClusterIP, a NodePort and a load balancer's address, and these
+/// endpoints.
+fn web(endpoints: &[&str]) -> String {
+    let endpoints: String = endpoints
+        .iter()
+        .map(|address| format!("  - {{addresses: [{address}], nodeName: node}}\n"))
+        .collect();
+    format!(
+        "apiVersion: v1\n\
+         kind: Service\n\
+         metadata: {{name: web}}\n\
+         spec:\n\
+         \x20 type: LoadBalancer\n\
+         \x20 clusterIP: 10.96.0.10\n\
+         \x20 ports: [{{name: http, port: 80, nodePort: 30080}}]\n\
+         status: {{loadBalancer: {{ingress: [{{ip: 203.0.113.10}}]}}}}\n\
+         ---\n\
+         apiVersion: discovery.k8s.io/v1\n\
+         kind: EndpointSlice\n\
+         metadata: {{name: web-1, labels: {{kubernetes.io/service-name: web}}}}\n\
+         addressType: IPv4\n\
+         ports: [{{name: http, port: 8080}}]\n\
+         endpoints:\n{endpoints}"
+    )
+}
+
+fn answers(network: &OneNode, url: &str, count: usize) -> Result<Vec<String>> {
+    (0..count).map(|_| network.client.curl(url).map(|answer| answer.trim().to_owned())).collect()
+}
+
+#[test]
+fn every_kind_of_frontend_answers_and_all_backends_take_part() -> Result<()> {
+    let network = OneNode::with_pods(2)?;
+    let manifests = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests");
+    let text = fs::read_to_string(format!("{manifests}/web.yaml"))?;
+    // Two pods here, three in the manifest.
+    let text = text
+        .replace("  - addresses: [10.244.1.12]\n    nodeName: node\n", "")
+        .replace("  - addresses: [\"fd00:10:244:1::12\"]\n    nodeName: node\n", "");
+    let (_agent, _) = network.agent_on(&text)?;
+    for url in [
+        VIP,
+        "http://10.96.0.10/",
+        "http://192.0.2.1:30080/",
+        "http://[2001:db8:113::10]/",
+        "http://[fd00:10:96::a]/",
+        "http://[2001:db8::1]:30080/",
+    ] {
+        let answers = answers(&network, url, 24).context(url)?;
+        for pod in ["pod-0", "pod-1"] {
+            // 24 fair draws miss one of two about once in eight million runs.
+            assert!(answers.iter().any(|answer| answer == pod), "{url}: {pod} never answered");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_backend_sees_the_clients_own_address() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    let (_agent, _) = network.agent_on(&web(&["10.244.1.10"]))?;
+    assert_eq!(network.client.curl("http://203.0.113.10/client")?.trim(), CLIENT);
+    Ok(())
+}
+
+#[test]
+fn a_large_answer_arrives_whole() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    let (agent, _) = network.agent_on(&web(&["10.244.1.10"]))?;
+    let size = network.client.run(
+        "curl",
+        &["--silent", "--fail", "--max-time", "20", "--output", "/dev/null"]
+            .into_iter()
+            .chain(["--write-out", "%{size_download}", "http://203.0.113.10/large"])
+            .collect::<Vec<_>>(),
+    )?;
+    assert_eq!(size, (8 << 20).to_string());
+    assert!(agent.get(&["flows"])?.contains("203.0.113.10:80"));
+    Ok(())
+}
+
+#[test]
+fn the_spread_follows_the_endpoints_as_the_file_changes() -> Result<()> {
+    let network = OneNode::with_pods(2)?;
+    let (_agent, file) = network.agent_on(&web(&["10.244.1.10"]))?;
+    assert!(answers(&network, VIP, 10)?.iter().all(|answer| answer == "pod-0"));
+
+    fs::write(&file, web(&["10.244.1.11"]))?;
+    wait_until("the other pod answers", || network.client.curl(VIP).is_ok_and(|a| a == "pod-1\n"))?;
+    assert!(answers(&network, VIP, 10)?.iter().all(|answer| answer == "pod-1"));
+
+    // Replaced by renaming, as configuration is.
+    let new = file.with_extension("new");
+    fs::write(&new, web(&["10.244.1.10"]))?;
+    fs::rename(&new, &file)?;
+    wait_until("the first pod answers", || network.client.curl(VIP).is_ok_and(|a| a == "pod-0\n"))
+}
+
+#[test]
+fn a_deleted_service_leaves_empty_maps() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    let (agent, file) = network.agent_on(&web(&["10.244.1.10"]))?;
+    assert!(network.client.curl(VIP).is_ok());
+    fs::write(&file, "# nothing\n")?;
+    wait_until("no frontend is left", || {
+        agent.get(&["frontends", "-o", "json"]).is_ok_and(|frontends| frontends.trim() == "[]")
+    })?;
+    assert!(network.client.curl(VIP).is_err());
+    Ok(())
+}
+
+#[test]
+fn an_established_connection_survives_a_new_endpoint_and_the_agents_death() -> Result<()> {
+    let network = OneNode::with_pods(2)?;
+    let (agent, file) = network.agent_on(&web(&["10.244.1.10"]))?;
+    let mut connection = network.client.enter(|| Ok(TcpStream::connect("203.0.113.10:80")?))?;
+    connection.set_read_timeout(Some(Duration::from_secs(5)))?;
+    assert_eq!(ask(&mut connection)?, "pod-0");
+
+    fs::write(&file, web(&["10.244.1.10", "10.244.1.11"]))?;
+    wait_until("the new pod takes part", || network.client.curl(VIP).is_ok_and(|a| a == "pod-1\n"))?;
+    assert_eq!(ask(&mut connection)?, "pod-0");
+
+    agent.kill()?;
+    assert_eq!(ask(&mut connection)?, "pod-0", "the kernel goes on without an agent");
+    assert!(network.client.curl(VIP).is_ok(), "and opens new connections");
+
+    let agent = network.agent(&file)?;
+    assert!(agent.said().contains("adopting"), "{}", agent.said());
+    assert_eq!(ask(&mut connection)?, "pod-0", "the next agent keeps the flows");
+    assert!(network.client.curl(VIP).is_ok());
+    Ok(())
+}
+
+/// Asks over a connection that stays open; which pod answers.
+fn ask(connection: &mut TcpStream) -> Result<String> {
+    connection.write_all(b"GET / HTTP/1.1\r\nHost: web\r\n\r\n")?;
+    let mut answer = Vec::new();
+    let mut buffer = [0; 4096];
+    while !answer.ends_with(b"\n") || !answer.windows(4).any(|bytes| bytes == b"\r\n\r\n") || answer.ends_with(b"\r\n\r\n") {
+        let read = connection.read(&mut buffer).context("no answer")?;
+        anyhow::ensure!(read > 0, "the connection was closed");
+        answer.extend_from_slice(&buffer[..read]);
+    }
+    let text = String::from_utf8_lossy(&answer);
+    Ok(text.lines().last().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn what_is_no_services_reaches_the_node_untouched() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    let (_agent, _) = network.agent_on(&web(&["10.244.1.10"]))?;
+    network.client.run("ping", &["-c", "1", "-W", "2", "192.0.2.1"])?;
+    let _server = network.node.http_server(&["192.0.2.1:80"], "node")?;
+    assert_eq!(network.client.curl("http://192.0.2.1/")?, "node\n");
+    // A pod by its own address, past the Service.
+    assert_eq!(network.client.curl("http://10.244.1.10:8080/")?, "pod-0\n");
+    Ok(())
+}
+
+#[test]
+fn the_maps_show_their_fields_by_name() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    let (_agent, _) = network.agent_on(&web(&["10.244.1.10"]))?;
+    assert!(network.client.curl(VIP).is_ok());
+    let map = |name: &str| {
+        let path = network.network.pin_path().join(name);
+        tests::network::run("bpftool", &["-j", "map", "dump", "pinned", &path.to_string_lossy()])
+    };
+    for (name, fields) in [
+        ("FRONTENDS4", &["address", "port", "protocol", "service_port", "cluster_pool"][..]),
+        ("BACKENDS4", &["address", "port", "generation"]),
+        ("FLOWS4", &["client", "frontend", "backend", "client_port", "seen"]),
+        ("SERVICE_TRAFFIC", &["forward_packets", "reverse_bytes"]),
+        ("IDENTITY", &["schema", "flow_seed"]),
+    ] {
+        let dump = map(name)?;
+        for field in fields {
+            assert!(dump.contains(&format!("\"{field}\"")), "{name} does not name {field}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn generic_xdp_serves_where_it_is_wanted() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    let file = network.network.files().join("web.yaml");
+    fs::write(&file, web(&["10.244.1.10"]))?;
+    let pin_path = network.network.pin_path();
+    let mode = ["--xdp-mode", "generic"];
+    let agent = Agent::start_with(&network.node, &pin_path, &file, DEVICE, &mode)?;
+    assert!(agent.said().contains("generic XDP"), "{}", agent.said());
+    assert_eq!(network.client.curl(VIP)?, "pod-0\n");
+    Ok(())
+}
