@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Result;
+use aya::programs::{SchedClassifier, TcAttachType};
 use tests::network::one_node::{DEVICE, OneNode};
 use tests::network::{Agent, run};
 
@@ -12,10 +13,16 @@ fn refused(network: &OneNode, arguments: &[&str]) -> Result<String> {
     let output = network.node.command(tests::network::program()?).args(arguments).output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    let attached = network.node.run("bpftool", &["-j", "net", "show", "dev", DEVICE])?;
-    assert!(!attached.contains("external_"), "left behind: {attached}");
+    assert_eq!(attached(network)?, (false, 0), "left behind");
     assert!(!network.network.pin_path().exists(), "left behind: pins");
     Ok(said)
+}
+
+/// Whether XDP is on the node's device, and how many programs are at its egress.
+fn attached(network: &OneNode) -> Result<(bool, usize)> {
+    let device = network.node.run("ip", &["-details", "link", "show", "dev", DEVICE])?;
+    let egress = network.node.enter(|| Ok(SchedClassifier::query_tcx(DEVICE, TcAttachType::Egress)?))?;
+    Ok((device.contains("prog/xdp"), egress.1.len()))
 }
 
 struct Case {
@@ -103,8 +110,7 @@ fn a_second_agent_is_refused_and_the_first_goes_on() -> Result<()> {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("another agent (process") && said.contains("--pin-path"), "{said}");
-    let attached = case.network.node.run("bpftool", &["net", "show", "dev", DEVICE])?;
-    assert!(attached.contains("external_in") && attached.contains("external_out"), "{attached}");
+    assert_eq!(attached(&case.network)?, (true, 1));
     drop(first);
     Ok(())
 }
@@ -157,13 +163,11 @@ fn cleanup_detaches_and_removes_everything() -> Result<()> {
     let manifests = Path::new(&case.manifests);
     let agent = Agent::start(&case.network.node, Path::new(&case.pins), manifests, DEVICE)?;
     assert!(agent.terminate()?.success());
-    let attached = case.network.node.run("bpftool", &["net", "show", "dev", DEVICE])?;
-    assert!(attached.contains("external_in"), "an agent that ends leaves all forwarding");
+    assert_eq!(attached(&case.network)?, (true, 1), "an agent that ends leaves all forwarding");
 
     let program = tests::network::program()?;
     run(&program.to_string_lossy(), &["cleanup", "--pin-path", &case.pins])?;
-    let attached = case.network.node.run("bpftool", &["net", "show", "dev", DEVICE])?;
-    assert!(!attached.contains("external_"), "left behind: {attached}");
+    assert_eq!(attached(&case.network)?, (false, 0), "left behind");
     assert!(!Path::new(&case.pins).exists());
     Ok(())
 }

@@ -131,8 +131,13 @@ impl<'a> Attachments<'a> {
                     return Ok(hook);
                 }
                 Err(error) => {
-                    tracing::info!("{device} takes no {hook}: {error}");
-                    refusal = Some(busy_or(error, device, &hook.to_string()));
+                    let busy = is_busy(&error);
+                    let error = explain(error, device, &hook.to_string());
+                    if busy {
+                        return Err(error);
+                    }
+                    tracing::info!("{error:#}");
+                    refusal = Some(error);
                 }
             }
         }
@@ -157,7 +162,7 @@ impl<'a> Attachments<'a> {
         let options = TcAttachOptions::TcxOrder(LinkOrder::default());
         let link = program
             .attach_with_options(device, TcAttachType::Egress, options)
-            .map_err(|error| busy_or(error, device, "tcx"))?;
+            .map_err(|error| explain(error, device, "tcx"))?;
         let link: FdLink = program.take_link(link)?.try_into().map_err(not_a_link)?;
         self.pin(link, name)?;
         Ok(Hook::Tcx)
@@ -214,24 +219,28 @@ fn attach_clsact(program: &mut tc::SchedClassifier, device: &str) -> Result<Hook
     let options = NlOptions { priority: 1, handle: tc::TcHandle::new(0, 1), classid: None };
     let link = program
         .attach_with_options(device, TcAttachType::Egress, TcAttachOptions::Netlink(options))
-        .map_err(|error| busy_or(error, device, "clsact"))?;
+        .map_err(|error| explain(error, device, "clsact"))?;
     std::mem::forget(program.take_link(link)?);
     Ok(Hook::Clsact)
 }
 
-fn busy_or(error: ProgramError, device: &str, what: &str) -> anyhow::Error {
-    let busy = matches!(
-        &error,
-        ProgramError::SyscallError(e) if e.io_error.raw_os_error() == Some(nix::libc::EBUSY)
-    );
-    let error = anyhow!(error);
-    if busy {
-        return error.context(format!(
+/// Whether somebody else's program is in the place; the kernel says it in two ways.
+fn is_busy(error: &ProgramError) -> bool {
+    use nix::libc::{EBUSY, EEXIST};
+    let ProgramError::SyscallError(error) = error else { return false };
+    error.io_error.raw_os_error().is_some_and(|code| code == EBUSY || code == EEXIST)
+}
+
+fn explain(error: ProgramError, device: &str, what: &str) -> anyhow::Error {
+    let context = if is_busy(&error) {
+        format!(
             "another program holds {what} on {device}; `bpftool net show dev {device}` names it.\n\
              Detach it first: `ip link set dev {device} xdp off`, or stop whoever attached it"
-        ));
-    }
-    error.context(format!("{what} can't be attached to {device}"))
+        )
+    } else {
+        format!("{what} can't be attached to {device}")
+    };
+    anyhow!(error).context(context)
 }
 
 fn not_a_link(error: LinkError) -> anyhow::Error {
