@@ -1,7 +1,7 @@
 //! The two address families, as types: everything else is written once, generic over [`Family`].
 
 use core::fmt::Debug;
-use core::hash::Hash;
+use core::hash::{Hash, Hasher};
 
 use crate::header::{Ipv4, Ipv6, NetworkHeader};
 
@@ -51,13 +51,13 @@ impl Family for V6 {
 }
 
 #[repr(C, align(4))]
-#[derive(Clone, Copy, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(Clone, Copy, Eq, PartialOrd, Ord, Default)]
 pub struct Address4 {
     pub octets: [u8; 4],
 }
 
 #[repr(C, align(8))]
-#[derive(Clone, Copy, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(Clone, Copy, Eq, PartialOrd, Ord, Default)]
 pub struct Address6 {
     pub octets: [u8; 16],
 }
@@ -95,6 +95,18 @@ impl PartialEq for Address6 {
     fn eq(&self, other: &Self) -> bool {
         let (a, b) = (self.halves(), other.halves());
         (a[0] ^ b[0]) | (a[1] ^ b[1]) == 0
+    }
+}
+
+impl Hash for Address4 {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.octets.hash(state);
+    }
+}
+
+impl Hash for Address6 {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.octets.hash(state);
     }
 }
 

@@ -85,7 +85,7 @@ impl FlowState {
 
 impl Ticks {
     const fn seconds(seconds: u64) -> u32 {
-        (seconds * 1_000_000_000 >> 24) as u32
+        ((seconds * 1_000_000_000) >> 24) as u32
     }
 
     #[inline(always)]
@@ -273,8 +273,7 @@ impl<F: Family> FlowBucket<F> {
             // mapped map: any pattern is valid, the read is volatile, and discarded below.
             let flow = unsafe { record.get().read_volatile() };
             let unchanged = word.same_owner(Word(tag.word.load()));
-            (word.holds_a_flow() && unchanged)
-                .then(|| (word.state(), Ticks(tag.seen.load()), flow))
+            (word.holds_a_flow() && unchanged).then(|| (word.state(), Ticks(tag.seen.load()), flow))
         })
     }
 }

@@ -133,13 +133,7 @@ fn load<const N: usize, A: Address>(octets: &[u8; N]) -> A {
     // SAFETY: as many bytes as the address has, and any are valid. On BPF an unaligned read
     // would become one load per byte; the kernel's machines that run it load unaligned words of
     // packets in one, and the verifier refuses the program where they don't.
-    unsafe {
-        if cfg!(target_arch = "bpf") {
-            address.read()
-        } else {
-            address.read_unaligned()
-        }
-    }
+    unsafe { if cfg!(target_arch = "bpf") { address.read() } else { address.read_unaligned() } }
 }
 
 #[inline(always)]

@@ -6,9 +6,8 @@
 
 /// The sizes a table may have: primes, roughly doubling, so that every backend's step through
 /// the table visits all slots.
-pub const SIZES: [u32; 14] = [
-    7, 31, 67, 131, 257, 521, 1031, 2053, 4099, 8209, 16411, 32771, 65537, 131_101,
-];
+pub const SIZES: [u32; 14] =
+    [7, 31, 67, 131, 257, 521, 1031, 2053, 4099, 8209, 16411, 32771, 65537, 131_101];
 
 /// Slots per backend that keep the shares of the backends within a percent or so of each other.
 const SLOTS_PER_BACKEND: usize = 100;
@@ -19,10 +18,7 @@ pub fn fitted_size(backends: usize) -> u32 {
         return backends as u32;
     }
     let wanted = backends.saturating_mul(SLOTS_PER_BACKEND);
-    SIZES
-        .into_iter()
-        .find(|&size| size as usize >= wanted)
-        .unwrap_or(SIZES[SIZES.len() - 1])
+    SIZES.into_iter().find(|&size| size as usize >= wanted).unwrap_or(SIZES[SIZES.len() - 1])
 }
 
 /// Fills a table: for every slot the position in `identities` of the backend that owns it.

@@ -11,8 +11,8 @@ use lb_common::layout::capacity::{
     POOLS as MAX_POOLS, SERVICE_PORTS as MAX_SERVICE_PORTS,
 };
 use lb_common::layout::{
-    Backend, DESTINATION_WORDS, FlowBucket, Frontend, FrontendKey, Identity, Pool, Reason, SOURCE_WORDS,
-    Settings, Traffic,
+    Backend, DESTINATION_WORDS, FlowBucket, Frontend, FrontendKey, Identity, Pool, Reason,
+    SOURCE_WORDS, Settings, Traffic,
 };
 
 /// The agent writes these through its own address space, without a system call. Their memory
@@ -67,8 +67,5 @@ pub static BACKEND_TRAFFIC: PerCpuArray<Traffic, { MAX_BACKENDS as usize }> = Pe
 
 /// Set by the agent before loading; constant to the verifier.
 #[unsafe(no_mangle)]
-pub static SETTINGS: Settings = Settings {
-    flow_seed: 0,
-    flow_mask4: FLOW_BUCKETS - 1,
-    flow_mask6: FLOW_BUCKETS - 1,
-};
+pub static SETTINGS: Settings =
+    Settings { flow_seed: 0, flow_mask4: FLOW_BUCKETS - 1, flow_mask6: FLOW_BUCKETS - 1 };

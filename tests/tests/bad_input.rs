@@ -21,7 +21,8 @@ fn refused(network: &OneNode, arguments: &[&str]) -> Result<String> {
 /// Whether XDP is on the node's device, and how many programs are at its egress.
 fn attached(network: &OneNode) -> Result<(bool, usize)> {
     let device = network.node.run("ip", &["-details", "link", "show", "dev", DEVICE])?;
-    let egress = network.node.enter(|| Ok(SchedClassifier::query_tcx(DEVICE, TcAttachType::Egress)?))?;
+    let egress =
+        network.node.enter(|| Ok(SchedClassifier::query_tcx(DEVICE, TcAttachType::Egress)?))?;
     Ok((device.contains("prog/xdp"), egress.1.len()))
 }
 
@@ -41,8 +42,7 @@ impl Case {
     }
 
     fn run(&self, manifests: &str, device: &str, pins: &str) -> Result<String> {
-        let arguments =
-            ["run", "--manifests", manifests, "--device", device, "--pin-path", pins];
+        let arguments = ["run", "--manifests", manifests, "--device", device, "--pin-path", pins];
         refused(&self.network, &arguments)
     }
 }

@@ -131,7 +131,9 @@ fn an_established_connection_survives_a_new_endpoint_and_the_agents_death() -> R
     assert_eq!(ask(&mut connection)?, "pod-0");
 
     fs::write(&file, web(&["10.244.1.10", "10.244.1.11"]))?;
-    wait_until("the new pod takes part", || network.client.curl(VIP).is_ok_and(|a| a == "pod-1\n"))?;
+    wait_until("the new pod takes part", || {
+        network.client.curl(VIP).is_ok_and(|a| a == "pod-1\n")
+    })?;
     assert_eq!(ask(&mut connection)?, "pod-0");
 
     agent.kill()?;
@@ -150,7 +152,10 @@ fn ask(connection: &mut TcpStream) -> Result<String> {
     connection.write_all(b"GET / HTTP/1.1\r\nHost: web\r\n\r\n")?;
     let mut answer = Vec::new();
     let mut buffer = [0; 4096];
-    while !answer.ends_with(b"\n") || !answer.windows(4).any(|bytes| bytes == b"\r\n\r\n") || answer.ends_with(b"\r\n\r\n") {
+    while !answer.ends_with(b"\n")
+        || !answer.windows(4).any(|bytes| bytes == b"\r\n\r\n")
+        || answer.ends_with(b"\r\n\r\n")
+    {
         let read = connection.read(&mut buffer).context("no answer")?;
         anyhow::ensure!(read > 0, "the connection was closed");
         answer.extend_from_slice(&buffer[..read]);

@@ -85,7 +85,7 @@ fn target<F: Network>(flow: &Flow<F>, segment: &Segment<F>) -> Option<Target<F>>
         && flow.frontend == segment.destination
         && flow.frontend_port == segment.destination_port
         && flow.protocol == segment.place.protocol;
-    same.then(|| Target {
+    same.then_some(Target {
         backend: End { address: flow.backend, port: flow.backend_port },
         service_port: flow.service_port,
         backend_index: flow.backend_index,

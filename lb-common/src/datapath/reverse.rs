@@ -71,7 +71,7 @@ fn origin<F: Network>(flow: &Flow<F>, segment: &Segment<F>) -> Option<Origin<F>>
         && flow.backend == segment.source
         && flow.backend_port == segment.source_port
         && flow.protocol == segment.place.protocol;
-    same.then(|| Origin {
+    same.then_some(Origin {
         frontend: End { address: flow.frontend, port: flow.frontend_port },
         service_port: flow.service_port,
         backend_index: flow.backend_index,

@@ -1,7 +1,7 @@
 //! Which backend a new flow goes to: frontend → pool by policy → Maglev slot → backend.
 
-use super::parse::{Network, Segment};
 use super::FamilyTables;
+use super::parse::{Network, Segment};
 use crate::hash;
 use crate::layout::{Backend, Frontend, FrontendKey, FrontendKind, Reason};
 

@@ -176,7 +176,9 @@ impl<'a> Attachments<'a> {
             {
                 Ok(None)
             }
-            Err(error) => Err(anyhow!(error).context(format!("the pinned link {name} is unusable"))),
+            Err(error) => {
+                Err(anyhow!(error).context(format!("the pinned link {name} is unusable")))
+            }
         }
     }
 
@@ -187,7 +189,8 @@ impl<'a> Attachments<'a> {
     }
 
     fn pin(&mut self, link: FdLink, name: String) -> Result<()> {
-        link.pin(self.pins.link(&name)).with_context(|| format!("the link {name} can't be pinned"))?;
+        link.pin(self.pins.link(&name))
+            .with_context(|| format!("the link {name} can't be pinned"))?;
         self.fresh.push(name);
         Ok(())
     }
@@ -262,7 +265,9 @@ fn ingress_pin(device: &str, hook: Hook) -> String {
 fn devices() -> Vec<String> {
     let mut names: Vec<String> = if_nameindex()
         .into_iter()
-        .flat_map(|all| all.iter().map(|i| i.name().to_string_lossy().into_owned()).collect::<Vec<_>>())
+        .flat_map(|all| {
+            all.iter().map(|i| i.name().to_string_lossy().into_owned()).collect::<Vec<_>>()
+        })
         .collect();
     names.sort();
     names

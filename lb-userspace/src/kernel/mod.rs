@@ -11,9 +11,9 @@ mod plain;
 mod preflight;
 mod tables;
 
-pub use attach::{Attached, Hook, Attachments, XdpMode};
+pub use attach::{Attached, Attachments, Hook, XdpMode};
 pub use object::{DataPlane, Sizes};
-pub use pins::{Pins, DEFAULT_PIN_PATH};
+pub use pins::{DEFAULT_PIN_PATH, Pins};
 pub use plain::Plain;
 pub use preflight::preflight;
 pub use tables::Tables;

@@ -28,7 +28,9 @@ impl Pins {
             mount_bpf_filesystem()?;
         }
         fs::create_dir_all(path).or_else(|error| refuse_directory(path, error))?;
-        if statfs(path).with_context(|| format!("{} can't be examined", path.display()))?.filesystem_type()
+        if statfs(path)
+            .with_context(|| format!("{} can't be examined", path.display()))?
+            .filesystem_type()
             != BPF_FS_MAGIC
         {
             // Nothing of ours is in there yet.

@@ -9,7 +9,7 @@ use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValue
 use aya::util::nr_cpus;
 use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::layout::{
-    self, Backend, Bitmap, FlowBucket, FlowState, Flow, Pool, Reason, Ticks, Traffic, map,
+    self, Backend, Bitmap, Flow, FlowBucket, FlowState, Pool, Reason, Ticks, Traffic, map,
 };
 
 use super::mapped::Mapped;
@@ -266,14 +266,15 @@ fn bits(bitmap: &Mapped) -> Vec<Bitmap> {
     (0..bitmap.len())
         .map(word)
         .flat_map(|(word, bits)| {
-            (0..64).map(|n| 1 << n).filter(move |bit| bits & bit != 0).map(move |bit| Bitmap { word, bit })
+            (0..64)
+                .map(|n| 1 << n)
+                .filter(move |bit| bits & bit != 0)
+                .map(move |bit| Bitmap { word, bit })
         })
         .collect()
 }
 
-fn flows<F: Family>(
-    mapped: &Mapped,
-) -> impl Iterator<Item = (FlowState, Ticks, Flow<F>)> + '_ {
+fn flows<F: Family>(mapped: &Mapped) -> impl Iterator<Item = (FlowState, Ticks, Flow<F>)> + '_ {
     (0..mapped.len()).flat_map(|index| {
         // SAFETY: the map's values are `FlowBucket`s: their size was compared when it was
         // mapped. The kernel writes to them meanwhile; a bucket is made of cells and is read by

@@ -105,7 +105,8 @@ fn read(
     let conditions = endpoint.conditions.as_ref();
     let ready = conditions.and_then(|c| c.ready).unwrap_or(true);
     let hints = endpoint.hints.as_ref();
-    let names = |names: Vec<&String>| (!names.is_empty()).then(|| names.into_iter().cloned().collect());
+    let names =
+        |names: Vec<&String>| (!names.is_empty()).then(|| names.into_iter().cloned().collect());
     Some(Endpoint {
         backend: Backend {
             address,
@@ -115,8 +116,12 @@ fn read(
         ready,
         serving: conditions.and_then(|c| c.serving).unwrap_or(ready),
         terminating: conditions.and_then(|c| c.terminating).unwrap_or(false),
-        for_nodes: names(hints.iter().flat_map(|h| h.for_nodes.iter().flatten()).map(|n| &n.name).collect()),
-        for_zones: names(hints.iter().flat_map(|h| h.for_zones.iter().flatten()).map(|z| &z.name).collect()),
+        for_nodes: names(
+            hints.iter().flat_map(|h| h.for_nodes.iter().flatten()).map(|n| &n.name).collect(),
+        ),
+        for_zones: names(
+            hints.iter().flat_map(|h| h.for_zones.iter().flatten()).map(|z| &z.name).collect(),
+        ),
     })
 }
 

@@ -28,8 +28,10 @@ pub fn service_ports(
     };
     let mut reader = Reader { name, problems };
     let addresses = reader.addresses(service, spec);
-    let external_policy = reader.policy("spec.externalTrafficPolicy", &spec.external_traffic_policy);
-    let internal_policy = reader.policy("spec.internalTrafficPolicy", &spec.internal_traffic_policy);
+    let external_policy =
+        reader.policy("spec.externalTrafficPolicy", &spec.external_traffic_policy);
+    let internal_policy =
+        reader.policy("spec.internalTrafficPolicy", &spec.internal_traffic_policy);
     let affinity = reader.affinity(spec);
     let source_ranges = reader.source_ranges(spec);
 
@@ -44,13 +46,16 @@ pub fn service_ports(
         };
         for family in [AddressFamily::V4, AddressFamily::V6] {
             let of_family = |(address, _): &&(IpAddr, _)| AddressFamily::of(address) == family;
-            let frontends = addresses
+            let frontends = addresses.iter().filter(of_family).map(|&(address, kind)| Frontend {
+                address,
+                port: number,
+                kind,
+            });
+            // A Service is in a family if it has a cluster address of it.
+            let has_cluster_address = addresses
                 .iter()
                 .filter(of_family)
-                .map(|&(address, kind)| Frontend { address, port: number, kind });
-            // A Service is in a family if it has a cluster address of it.
-            let has_cluster_address =
-                addresses.iter().filter(of_family).any(|(_, kind)| *kind == FrontendKind::ClusterIp);
+                .any(|(_, kind)| *kind == FrontendKind::ClusterIp);
             if !has_cluster_address {
                 continue;
             }
@@ -128,7 +133,8 @@ impl Reader<'_> {
             let virtual_address = entry.ip_mode.as_deref().is_none_or(|mode| mode == "VIP");
             if let Some(address) = entry.ip.as_ref().filter(|_| virtual_address) {
                 let field = format!("status.loadBalancer.ingress[{index}].ip");
-                found.extend(self.address(&field, address).map(|a| (a, FrontendKind::LoadBalancer)));
+                found
+                    .extend(self.address(&field, address).map(|a| (a, FrontendKind::LoadBalancer)));
             }
         }
         // One address has one meaning; the first kind in this order.
@@ -189,7 +195,10 @@ impl Reader<'_> {
         let within = seconds.clamp(1, MAX_AFFINITY_SECONDS);
         if within != seconds {
             let field = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
-            self.problem(field, format!("{seconds} is not between 1 and 86400; taken for {within}"));
+            self.problem(
+                field,
+                format!("{seconds} is not between 1 and 86400; taken for {within}"),
+            );
         }
         Some(Duration::from_secs(within.unsigned_abs().into()))
     }

@@ -93,9 +93,8 @@ impl Planner {
             adopted.unclaimed.contains(&found.service_port).then_some(found.service_port)
         })?;
         adopted.unclaimed.remove(&index);
-        let regions = Scope::BOTH.map(|scope| {
-            adopted.pools.remove(&scope.pool_index(index)).unwrap_or(Region::EMPTY)
-        });
+        let regions = Scope::BOTH
+            .map(|scope| adopted.pools.remove(&scope.pool_index(index)).unwrap_or(Region::EMPTY));
         Some(Held { index, service_port: ServicePort::default(), regions })
     }
 

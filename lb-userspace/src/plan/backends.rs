@@ -86,7 +86,12 @@ impl Backends {
             if held.local != local {
                 held.local = local;
                 let generation = self.generations[&held.index];
-                plan.prepare.push(Step::SetBackend { index: held.index, backend, local, generation });
+                plan.prepare.push(Step::SetBackend {
+                    index: held.index,
+                    backend,
+                    local,
+                    generation,
+                });
             }
             return Some(held.index);
         }

@@ -133,9 +133,8 @@ impl Planner {
         };
         let index = old.index;
         let protocol = key.protocol.number();
-        let regions = Scope::BOTH.map(|scope| {
-            self.refill(index, scope, protocol, &old, &mut wanted, plan)
-        });
+        let regions =
+            Scope::BOTH.map(|scope| self.refill(index, scope, protocol, &old, &mut wanted, plan));
 
         let value = frontend_value(index, &wanted);
         let republish = frontend_value(index, &old.service_port) != value;
@@ -174,9 +173,7 @@ impl Planner {
         let frontends = service_port.frontends.iter();
         let members = service_port.cluster.iter().chain(&service_port.local);
         Some(Leftover {
-            frontends: frontends
-                .map(|f| FrontendKey::new(f.address, f.port, protocol))
-                .collect(),
+            frontends: frontends.map(|f| FrontendKey::new(f.address, f.port, protocol)).collect(),
             members: members.map(|m| BackendKey::new(m.address, m.port, protocol)).collect(),
             owner: key,
             retired: Some((held.index, held.regions)),
@@ -199,7 +196,12 @@ impl Planner {
     }
 
     /// A service port that the kernel doesn't hold yet, as an empty one that has its index.
-    fn start(&mut self, key: &ServicePortKey, wanted: &ServicePort, plan: &mut Plan) -> Option<Held> {
+    fn start(
+        &mut self,
+        key: &ServicePortKey,
+        wanted: &ServicePort,
+        plan: &mut Plan,
+    ) -> Option<Held> {
         if let Some(held) = self.take_over(key, wanted) {
             return Some(held);
         }
@@ -245,7 +247,9 @@ impl Planner {
             let backend = self.backends.acquire(key, member.local, &mut self.bits, plan);
             match backend {
                 Some(backend) => entries.push((key.identity(), backend)),
-                None => plan.problem(&key, format!("all {} backends are in use", capacity::BACKENDS)),
+                None => {
+                    plan.problem(&key, format!("all {} backends are in use", capacity::BACKENDS))
+                }
             }
             backend.is_some()
         });

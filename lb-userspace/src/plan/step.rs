@@ -10,19 +10,43 @@ use crate::model::{Backend, ServicePort};
 /// One change of the kernel's tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    SetBackend { index: u32, backend: BackendKey, local: bool, generation: u32 },
+    SetBackend {
+        index: u32,
+        backend: BackendKey,
+        local: bool,
+        generation: u32,
+    },
     /// The entry stays, unused, and keeps its generation.
-    RetireBackend { index: u32, family: IpAddr, generation: u32 },
-    WriteSlots { offset: u32, slots: Vec<u32> },
-    SwapPool { index: u32, pool: Pool },
-    SetFrontend { key: FrontendKey, value: layout::Frontend },
-    RemoveFrontend { key: FrontendKey },
+    RetireBackend {
+        index: u32,
+        family: IpAddr,
+        generation: u32,
+    },
+    WriteSlots {
+        offset: u32,
+        slots: Vec<u32>,
+    },
+    SwapPool {
+        index: u32,
+        pool: Pool,
+    },
+    SetFrontend {
+        key: FrontendKey,
+        value: layout::Frontend,
+    },
+    RemoveFrontend {
+        key: FrontendKey,
+    },
     SetDestinationBit(Bitmap),
     ClearDestinationBit(Bitmap),
     SetSourceBit(Bitmap),
     ClearSourceBit(Bitmap),
-    ResetServiceTraffic { index: u32 },
-    ResetBackendTraffic { index: u32 },
+    ResetServiceTraffic {
+        index: u32,
+    },
+    ResetBackendTraffic {
+        index: u32,
+    },
 }
 
 /// The steps from one state of the tables to the next, in the order of these fields.

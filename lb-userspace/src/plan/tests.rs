@@ -67,12 +67,18 @@ impl Memory {
         for (key, frontend) in &self.frontends {
             if !key.is_node_port() {
                 let bit = bits::destination_bit(key.address);
-                assert!(self.destinations.contains(&bit), "{key:?} is filtered out after {after:?}");
+                assert!(
+                    self.destinations.contains(&bit),
+                    "{key:?} is filtered out after {after:?}"
+                );
             }
             for scope in Scope::BOTH {
                 for backend in self.members(frontend, scope) {
                     let bit = bits::source_bit(backend);
-                    assert!(self.sources.contains(&bit), "{backend} is filtered out after {after:?}");
+                    assert!(
+                        self.sources.contains(&bit),
+                        "{backend} is filtered out after {after:?}"
+                    );
                 }
             }
         }
@@ -136,7 +142,8 @@ fn key(name: &str) -> ServicePortKey {
 }
 
 fn service_port(frontend: &str, backends: &[&str]) -> ServicePort {
-    let backend = |address: &&str| Backend { address: address.parse().unwrap(), port: 8080, local: true };
+    let backend =
+        |address: &&str| Backend { address: address.parse().unwrap(), port: 8080, local: true };
     ServicePort {
         frontends: BTreeSet::from([crate::model::Frontend {
             address: frontend.parse().unwrap(),
@@ -199,14 +206,19 @@ fn a_frontend_that_moves_to_another_service_is_never_gone() {
 fn two_services_can_swap_their_addresses_in_one_change() {
     let mut planner = Planner::new();
     let mut memory = Memory::default();
-    let (a, b) = (service_port("10.96.0.1", &["10.244.0.1"]), service_port("10.96.0.2", &["10.244.0.2"]));
+    let (a, b) =
+        (service_port("10.96.0.1", &["10.244.0.1"]), service_port("10.96.0.2", &["10.244.0.2"]));
     memory.carry_out(&planner.plan(change([(key("a"), Some(a)), (key("b"), Some(b))])));
 
-    let (a, b) = (service_port("10.96.0.2", &["10.244.0.1"]), service_port("10.96.0.1", &["10.244.0.2"]));
+    let (a, b) =
+        (service_port("10.96.0.2", &["10.244.0.1"]), service_port("10.96.0.1", &["10.244.0.2"]));
     memory.carry_out(&planner.plan(change([(key("a"), Some(a)), (key("b"), Some(b))])));
 
-    let led_to: Vec<String> =
-        memory.visible().iter().map(|(key, _, [cluster, _])| format!("{} {}", key.address, cluster[0])).collect();
+    let led_to: Vec<String> = memory
+        .visible()
+        .iter()
+        .map(|(key, _, [cluster, _])| format!("{} {}", key.address, cluster[0]))
+        .collect();
     assert_eq!(led_to, ["10.96.0.1 10.244.0.2:8080", "10.96.0.2 10.244.0.1:8080"]);
 }
 
@@ -215,7 +227,9 @@ fn a_reused_backend_index_has_another_generation() {
     let mut planner = Planner::new();
     let mut memory = Memory::default();
     let mut set = |backend: &str| {
-        memory.carry_out(&planner.plan(change([(key("web"), Some(service_port("10.96.0.1", &[backend])))])));
+        memory.carry_out(
+            &planner.plan(change([(key("web"), Some(service_port("10.96.0.1", &[backend])))])),
+        );
         memory.index_of(backend)
     };
     let (first, generation) = set("10.244.0.1");
@@ -242,7 +256,13 @@ fn a_restarted_agent_keeps_indexes_and_retires_what_has_gone() {
 
     assert_eq!(memory.index_of("10.244.0.2"), before);
     assert_eq!(memory.visible().len(), 1);
-    assert!(memory.backends.values().flat_map(|(b, _)| b).all(|(b, _)| b.to_string() != "10.244.0.9:8080"));
+    assert!(
+        memory
+            .backends
+            .values()
+            .flat_map(|(b, _)| b)
+            .all(|(b, _)| b.to_string() != "10.244.0.9:8080")
+    );
 }
 
 #[test]
@@ -265,9 +285,15 @@ fn state() -> impl Strategy<Value = BTreeMap<u8, (u8, BTreeSet<u8>, BTreeSet<u8>
 }
 
 /// The service ports of a state; no two have one frontend, as the model promises.
-fn service_ports(state: &BTreeMap<u8, (u8, BTreeSet<u8>, BTreeSet<u8>)>) -> BTreeMap<ServicePortKey, ServicePort> {
+fn service_ports(
+    state: &BTreeMap<u8, (u8, BTreeSet<u8>, BTreeSet<u8>)>,
+) -> BTreeMap<ServicePortKey, ServicePort> {
     let mut taken = BTreeSet::new();
-    let backend = |n: &u8| Backend { address: Ipv4Addr::new(10, 244, 0, *n).into(), port: 80, local: n % 2 == 0 };
+    let backend = |n: &u8| Backend {
+        address: Ipv4Addr::new(10, 244, 0, *n).into(),
+        port: 80,
+        local: n % 2 == 0,
+    };
     state
         .iter()
         .filter(|(_, (frontend, _, _))| taken.insert(*frontend))

@@ -31,9 +31,8 @@ impl Manifests {
     /// starts the agent is there to mend it. Later, a broken file keeps only itself out.
     pub fn open(paths: Vec<PathBuf>) -> Result<Self> {
         for path in &paths {
-            let files = files(path).with_context(|| {
-                format!("--manifests {}: can't be read", path.display())
-            })?;
+            let files = files(path)
+                .with_context(|| format!("--manifests {}: can't be read", path.display()))?;
             if files.is_empty() {
                 tracing::warn!("{}: no .yaml, .yml or .json files yet", path.display());
             }
@@ -144,11 +143,19 @@ impl Contents {
     fn insert(&mut self, file: &Path, place: &str, object: Object) {
         let reference = object.reference();
         if reference.name.is_empty() {
-            self.problem(file, place, &format!("{}: metadata.name is missing", reference.kind.name()));
+            self.problem(
+                file,
+                place,
+                &format!("{}: metadata.name is missing", reference.kind.name()),
+            );
             return;
         }
         if self.objects.contains_key(&reference) {
-            self.problem(file, place, &format!("{reference} is defined twice; the first one counts"));
+            self.problem(
+                file,
+                place,
+                &format!("{reference} is defined twice; the first one counts"),
+            );
             return;
         }
         self.objects.insert(reference, object);
@@ -225,7 +232,8 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named_by_file_document_and_field_and_the_rest_goes_on() {
-        let wrong = "{apiVersion: v1, kind: Service, metadata: {name: x}, spec: {ports: [{port: many}]}}";
+        let wrong =
+            "{apiVersion: v1, kind: Service, metadata: {name: x}, spec: {ports: [{port: many}]}}";
         let contents = read(&format!("{wrong}\n---\n{SERVICE}"));
         assert_eq!(names(&contents), ["Service default/web"]);
         let problem = contents.problems.first().unwrap().to_string();

@@ -28,9 +28,9 @@ pub fn changes(paths: &[PathBuf]) -> Result<Changes> {
     })?;
     for path in paths {
         let directory = if path.is_dir() { path } else { directory_of(path) };
-        watcher.watch(directory, RecursiveMode::NonRecursive).with_context(|| {
-            format!("{} can't be watched for changes", directory.display())
-        })?;
+        watcher
+            .watch(directory, RecursiveMode::NonRecursive)
+            .with_context(|| format!("{} can't be watched for changes", directory.display()))?;
     }
     Ok(Changes { notices, _watcher: watcher })
 }

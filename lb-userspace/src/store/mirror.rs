@@ -2,9 +2,7 @@
 //! them: a slice per subset and address family.
 
 use k8s_openapi::api::core::v1::{EndpointAddress, Endpoints};
-use k8s_openapi::api::discovery::v1::{
-    Endpoint, EndpointConditions, EndpointPort, EndpointSlice,
-};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 
 pub fn slices(endpoints: &Endpoints) -> Vec<EndpointSlice> {
     let mut slices = Vec::new();
@@ -50,7 +48,10 @@ pub fn slices(endpoints: &Endpoints) -> Vec<EndpointSlice> {
 fn endpoint(address: &EndpointAddress, ready: bool) -> Endpoint {
     Endpoint {
         addresses: vec![address.ip.clone()],
-        conditions: Some(EndpointConditions { ready: Some(ready), ..EndpointConditions::default() }),
+        conditions: Some(EndpointConditions {
+            ready: Some(ready),
+            ..EndpointConditions::default()
+        }),
         hostname: address.hostname.clone(),
         node_name: address.node_name.clone(),
         ..Endpoint::default()

@@ -73,10 +73,6 @@ pub fn program() -> Result<PathBuf> {
         directory.pop();
     }
     let program = directory.join("millrace");
-    ensure!(
-        program.exists(),
-        "{} is not built; `cargo xtask test` builds it",
-        program.display()
-    );
+    ensure!(program.exists(), "{} is not built; `cargo xtask test` builds it", program.display());
     Ok(program)
 }

@@ -85,7 +85,10 @@ impl Host {
 
     /// Fetches a page by curl, or fails after a while.
     pub fn curl(&self, url: &str) -> Result<String> {
-        self.run("curl", &["--silent", "--show-error", "--fail", "--max-time", "5", "--globoff", url])
+        self.run(
+            "curl",
+            &["--silent", "--show-error", "--fail", "--max-time", "5", "--globoff", url],
+        )
     }
 
     /// Starts a program here in the background.

@@ -69,7 +69,16 @@ impl Network {
             // The gateway is the same address for all pods, on each of their devices.
             let (length, gateway) = if v6 { (128, "fe80::1") } else { (32, "169.254.1.1") };
             pod.ip(&["address", "add", &format!("{address}/{length}"), "dev", "eth0"], v6)?;
-            node.ip(&["address", "replace", &format!("{gateway}/{}", if v6 { 64 } else { 32 }), "dev", name], v6)?;
+            node.ip(
+                &[
+                    "address",
+                    "replace",
+                    &format!("{gateway}/{}", if v6 { 64 } else { 32 }),
+                    "dev",
+                    name,
+                ],
+                v6,
+            )?;
             node.ip(&["route", "add", &format!("{address}/{length}"), "dev", name], v6)?;
             if !v6 {
                 pod.ip(&["route", "add", gateway, "dev", "eth0", "scope", "link"], v6)?;
@@ -104,8 +113,24 @@ impl Drop for Network {
 /// Joins two ports. Both devices are up; addresses are there at once.
 pub fn wire(one: Port<'_>, other: Port<'_>) -> Result<()> {
     let (a, b) = (one.host.namespace(), other.host.namespace());
-    run("ip", &["-n", a, "link", "add", &one.device, "type", "veth", "peer", "name", &other.device, "netns", b])
-        .with_context(|| format!("{} and {} can't be wired", one.device, other.device))?;
+    run(
+        "ip",
+        &[
+            "-n",
+            a,
+            "link",
+            "add",
+            &one.device,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            &other.device,
+            "netns",
+            b,
+        ],
+    )
+    .with_context(|| format!("{} and {} can't be wired", one.device, other.device))?;
     one.configure()?;
     other.configure()
 }

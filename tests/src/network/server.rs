@@ -16,8 +16,10 @@ impl Host {
         fs::create_dir_all(&directory)?;
         fs::write(directory.join("large"), vec![b'x'; 8 << 20])?;
         let at = directory.display();
-        let listens: String =
-            listen.iter().map(|address| format!("        listen {address} backlog=4096;\n")).collect();
+        let listens: String = listen
+            .iter()
+            .map(|address| format!("        listen {address} backlog=4096;\n"))
+            .collect();
         let configuration = format!(
             "daemon off; master_process off; user root; pid {at}/pid; error_log stderr warn;\n\
              events {{ worker_connections 8192; }}\n\

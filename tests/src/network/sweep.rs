@@ -17,7 +17,7 @@ pub fn leftovers() {
             remove_host(&name);
         }
     }
-    for name in names(&pin_root()) {
+    for name in names(pin_root()) {
         if owner(&name).is_some_and(|pid| !is_alive(pid)) {
             remove_pins(&pin_root().join(name));
         }
@@ -53,8 +53,7 @@ fn is_alive(pid: u32) -> bool {
 }
 
 /// Beginnings of the names of programs that make networks.
-const TEST_PROGRAMS: [&str; 6] =
-    ["demo", "bench", "namespaces", "bad_input", "network", "restart"];
+const TEST_PROGRAMS: [&str; 6] = ["demo", "bench", "namespaces", "bad_input", "network", "restart"];
 
 fn names(directory: impl AsRef<Path>) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();

@@ -25,19 +25,13 @@ impl From<&str> for Endpoint {
 
 impl From<SocketAddr> for Endpoint {
     fn from(socket: SocketAddr) -> Self {
-        Self {
-            address: socket.ip(),
-            port: Some(socket.port()),
-        }
+        Self { address: socket.ip(), port: Some(socket.port()) }
     }
 }
 
 impl From<IpAddr> for Endpoint {
     fn from(address: IpAddr) -> Self {
-        Self {
-            address,
-            port: None,
-        }
+        Self { address, port: None }
     }
 }
 
@@ -65,10 +59,8 @@ impl From<[u8; 6]> for Mac {
 
 impl From<&str> for Mac {
     fn from(text: &str) -> Self {
-        let bytes: Option<Vec<u8>> = text
-            .split(':')
-            .map(|part| u8::from_str_radix(part, 16).ok())
-            .collect();
+        let bytes: Option<Vec<u8>> =
+            text.split(':').map(|part| u8::from_str_radix(part, 16).ok()).collect();
         match bytes.and_then(|bytes| bytes.try_into().ok()) {
             Some(bytes) => Self(bytes),
             None => panic!("{text:?} is not an Ethernet address"),

@@ -29,10 +29,7 @@ impl Packet {
         self.change_ip(|ip| {
             ip.source = source.address;
             if let Some(port) = source.port {
-                *ip.transport
-                    .ports()
-                    .expect("only TCP, UDP and SCTP have ports")
-                    .0 = port;
+                *ip.transport.ports().expect("only TCP, UDP and SCTP have ports").0 = port;
             }
         })
     }
@@ -43,10 +40,7 @@ impl Packet {
         self.change_ip(|ip| {
             ip.destination = destination.address;
             if let Some(port) = destination.port {
-                *ip.transport
-                    .ports()
-                    .expect("only TCP, UDP and SCTP have ports")
-                    .1 = port;
+                *ip.transport.ports().expect("only TCP, UDP and SCTP have ports").1 = port;
             }
         })
     }
@@ -54,13 +48,12 @@ impl Packet {
     /// The same packet the other way: MACs, addresses and ports change places.
     pub fn reversed(&self) -> Self {
         let ethernet = &self.description.ethernet;
-        self.macs(ethernet.destination, ethernet.source)
-            .change_ip(|ip| {
-                std::mem::swap(&mut ip.source, &mut ip.destination);
-                if let Some((source, destination)) = ip.transport.ports() {
-                    std::mem::swap(source, destination);
-                }
-            })
+        self.macs(ethernet.destination, ethernet.source).change_ip(|ip| {
+            std::mem::swap(&mut ip.source, &mut ip.destination);
+            if let Some((source, destination)) = ip.transport.ports() {
+                std::mem::swap(source, destination);
+            }
+        })
     }
 
     pub fn macs(&self, source: impl Into<Mac>, destination: impl Into<Mac>) -> Self {
@@ -73,20 +66,14 @@ impl Packet {
     /// Adds an 802.1Q tag, inside those that are there.
     pub fn vlan(&self, id: u16) -> Self {
         self.change(|packet| {
-            packet.ethernet.tags.push(Tag {
-                ether_type: EtherType::VLAN_TAGGED_FRAME.0,
-                id,
-            })
+            packet.ethernet.tags.push(Tag { ether_type: EtherType::VLAN_TAGGED_FRAME.0, id })
         })
     }
 
     /// Adds two tags: 802.1ad outside, 802.1Q inside.
     pub fn qinq(&self, outer: u16, inner: u16) -> Self {
         self.change(|packet| {
-            packet.ethernet.tags.push(Tag {
-                ether_type: EtherType::PROVIDER_BRIDGING.0,
-                id: outer,
-            })
+            packet.ethernet.tags.push(Tag { ether_type: EtherType::PROVIDER_BRIDGING.0, id: outer })
         })
         .vlan(inner)
     }
@@ -132,10 +119,7 @@ impl Packet {
     pub fn extension(&self, protocol: u8, content: &[u8]) -> Self {
         self.change_ip(|ip| {
             assert!(ip.source.is_ipv6(), "only IPv6 has extension headers");
-            ip.extensions.push(Extension {
-                protocol,
-                content: content.to_vec(),
-            });
+            ip.extensions.push(Extension { protocol, content: content.to_vec() });
         })
     }
 
@@ -194,9 +178,7 @@ impl Packet {
     /// quote.
     pub fn quoting_only(&self, bytes: usize) -> Self {
         self.change_ip(|ip| match &mut ip.body {
-            Body::Packet {
-                transport_bytes, ..
-            } => *transport_bytes = Some(bytes),
+            Body::Packet { transport_bytes, .. } => *transport_bytes = Some(bytes),
             Body::Bytes(_) => panic!("there is no packet inside this one"),
         })
     }

@@ -91,16 +91,9 @@ impl Transport {
     pub fn ports(&mut self) -> Option<(&mut u16, &mut u16)> {
         match self {
             Self::Tcp(tcp) => Some((&mut tcp.source_port, &mut tcp.destination_port)),
-            Self::Udp {
-                source,
-                destination,
-                ..
+            Self::Udp { source, destination, .. } | Self::Sctp { source, destination, .. } => {
+                Some((source, destination))
             }
-            | Self::Sctp {
-                source,
-                destination,
-                ..
-            } => Some((source, destination)),
             Self::Icmp { .. } | Self::Other(_) => None,
         }
     }

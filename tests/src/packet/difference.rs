@@ -78,13 +78,7 @@ fn carets(expected: &str, actual: &str) -> String {
         let mark = if expected.contains(&field) { " " } else { "^" };
         mark.repeat(field.chars().count())
     };
-    actual
-        .split(", ")
-        .map(mark)
-        .collect::<Vec<_>>()
-        .join("  ")
-        .trim_end()
-        .to_owned()
+    actual.split(", ").map(mark).collect::<Vec<_>>().join("  ").trim_end().to_owned()
 }
 
 fn bytes(expected: &[u8], actual: &[u8]) -> String {
@@ -96,17 +90,9 @@ fn bytes(expected: &[u8], actual: &[u8]) -> String {
             _ => format!(" 0x{:02x}-0x{:02x}", range.start, range.end - 1),
         };
     }
-    text += if ranges.len() > MOST_ROWS {
-        " ...\n"
-    } else {
-        "\n"
-    };
+    text += if ranges.len() > MOST_ROWS { " ...\n" } else { "\n" };
     if expected.len() != actual.len() {
-        text += &format!(
-            "  {} bytes were expected, there are {}\n",
-            expected.len(),
-            actual.len()
-        );
+        text += &format!("  {} bytes were expected, there are {}\n", expected.len(), actual.len());
     }
 
     let mut rows: Vec<usize> = ranges
@@ -121,11 +107,8 @@ fn bytes(expected: &[u8], actual: &[u8]) -> String {
             .map(|at| if changed(at) { "^^ " } else { "   " })
             .collect();
         text += &format!("  0x{offset:04x} - {}\n", row_of(expected, offset));
-        text += &format!(
-            "         + {}\n           {}\n",
-            row_of(actual, offset),
-            marks.trim_end()
-        );
+        text +=
+            &format!("         + {}\n           {}\n", row_of(actual, offset), marks.trim_end());
     }
     if rows.len() > MOST_ROWS {
         text += &format!("  and {} rows more\n", rows.len() - MOST_ROWS);
@@ -147,9 +130,7 @@ fn differing(expected: &[u8], actual: &[u8]) -> Vec<Range<usize>> {
 
 fn row_of(bytes: &[u8], offset: usize) -> String {
     let row = bytes.iter().skip(offset).take(BYTES_IN_A_ROW);
-    row.map(|byte| format!("{byte:02x}"))
-        .collect::<Vec<_>>()
-        .join(" ")
+    row.map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -172,14 +153,8 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
 
         assert!(lines[1].starts_with("    Ethernet"), "{text}");
-        assert!(
-            lines[2].starts_with("  - IPv4") && lines[2].contains("ttl 64"),
-            "{text}"
-        );
-        assert!(
-            lines[3].starts_with("  + IPv4") && lines[3].contains("ttl 63"),
-            "{text}"
-        );
+        assert!(lines[2].starts_with("  - IPv4") && lines[2].contains("ttl 64"), "{text}");
+        assert!(lines[3].starts_with("  + IPv4") && lines[3].contains("ttl 63"), "{text}");
         assert_eq!(lines[4].find('^'), lines[3].find("ttl 63"), "{text}");
         assert!(lines[5].starts_with("    TCP"), "{text}");
         assert!(text.contains("bytes that differ: 0x16 0x18"), "{text}");
@@ -193,21 +168,12 @@ mod tests {
 
         let added = explain_difference(&untagged, &tagged);
         assert!(added.contains("  + VLAN"), "{added}");
-        assert!(
-            added.contains("\n    IPv4") && added.contains("\n    TCP"),
-            "{added}"
-        );
-        assert!(
-            added.contains("54 bytes were expected, there are 58"),
-            "{added}"
-        );
+        assert!(added.contains("\n    IPv4") && added.contains("\n    TCP"), "{added}");
+        assert!(added.contains("54 bytes were expected, there are 58"), "{added}");
 
         let removed = explain_difference(&tagged, &untagged);
         assert!(removed.contains("  - VLAN"), "{removed}");
-        assert!(
-            removed.contains("\n    IPv4") && removed.contains("\n    TCP"),
-            "{removed}"
-        );
+        assert!(removed.contains("\n    IPv4") && removed.contains("\n    TCP"), "{removed}");
     }
 
     #[test]

@@ -11,15 +11,7 @@ pub fn icmp(
     kind: u8,
     code: u8,
 ) -> Packet {
-    datagram(
-        source.into(),
-        destination.into(),
-        Transport::Icmp {
-            kind,
-            code,
-            rest: [0; 4],
-        },
-    )
+    datagram(source.into(), destination.into(), Transport::Icmp { kind, code, rest: [0; 4] })
 }
 
 /// An echo request with identifier 0x1234 and sequence number 1.
@@ -40,14 +32,9 @@ pub fn icmp_error(
     code: u8,
     rest: u32,
 ) -> Packet {
-    icmp(router, quoted.ip().source, kind, code)
-        .rest(rest.to_be_bytes())
-        .change_ip(|ip| {
-            ip.body = Body::Packet {
-                inner: Box::new(quoted.clone()),
-                transport_bytes: None,
-            };
-        })
+    icmp(router, quoted.ip().source, kind, code).rest(rest.to_be_bytes()).change_ip(|ip| {
+        ip.body = Body::Packet { inner: Box::new(quoted.clone()), transport_bytes: None };
+    })
 }
 
 /// Destination unreachable, with the code of the quoted packet's family.

@@ -20,32 +20,22 @@ pub fn tcp(source: impl Into<Endpoint>, destination: impl Into<Endpoint>) -> Pac
 
 pub fn udp(source: impl Into<Endpoint>, destination: impl Into<Endpoint>) -> Packet {
     let (source, destination) = (source.into(), destination.into());
-    let transport = Transport::Udp {
-        source: port(source),
-        destination: port(destination),
-        checksum: true,
-    };
+    let transport =
+        Transport::Udp { source: port(source), destination: port(destination), checksum: true };
     datagram(source, destination, transport)
 }
 
 /// An INIT, or DATA once it has a payload.
 pub fn sctp(source: impl Into<Endpoint>, destination: impl Into<Endpoint>) -> Packet {
     let (source, destination) = (source.into(), destination.into());
-    let transport = Transport::Sctp {
-        source: port(source),
-        destination: port(destination),
-        tag: 0,
-    };
+    let transport =
+        Transport::Sctp { source: port(source), destination: port(destination), tag: 0 };
     datagram(source, destination, transport)
 }
 
 /// A packet of any protocol; its payload follows the IP header.
 pub fn ip(source: impl Into<Endpoint>, destination: impl Into<Endpoint>, protocol: u8) -> Packet {
-    datagram(
-        source.into(),
-        destination.into(),
-        Transport::Other(protocol),
-    )
+    datagram(source.into(), destination.into(), Transport::Other(protocol))
 }
 
 /// A tunnel: the inner packet without its Ethernet header, in one of either family.
@@ -54,16 +44,9 @@ pub fn ip_in_ip(
     destination: impl Into<Endpoint>,
     inner: &Packet,
 ) -> Packet {
-    let protocol = if inner.ip().source.is_ipv4() {
-        IpNumber::IPV4
-    } else {
-        IpNumber::IPV6
-    };
+    let protocol = if inner.ip().source.is_ipv4() { IpNumber::IPV4 } else { IpNumber::IPV6 };
     ip(source, destination, protocol.0).change_ip(|ip| {
-        ip.body = Body::Packet {
-            inner: Box::new(inner.clone()),
-            transport_bytes: None,
-        }
+        ip.body = Body::Packet { inner: Box::new(inner.clone()), transport_bytes: None }
     })
 }
 
@@ -105,20 +88,10 @@ pub fn datagram(source: Endpoint, destination: Endpoint, transport: Transport) -
 }
 
 fn frame(content: Content) -> Packet {
-    let ethernet = Ethernet {
-        source: CLIENT_MAC,
-        destination: NODE_MAC,
-        tags: Vec::new(),
-    };
-    Packet::new(Description {
-        ethernet,
-        content,
-        edits: Vec::new(),
-    })
+    let ethernet = Ethernet { source: CLIENT_MAC, destination: NODE_MAC, tags: Vec::new() };
+    Packet::new(Description { ethernet, content, edits: Vec::new() })
 }
 
 fn port(endpoint: Endpoint) -> u16 {
-    endpoint
-        .port
-        .unwrap_or_else(|| panic!("{} needs a port", endpoint.address))
+    endpoint.port.unwrap_or_else(|| panic!("{} needs a port", endpoint.address))
 }

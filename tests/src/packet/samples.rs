@@ -12,48 +12,23 @@ pub fn all() -> Vec<(&'static str, Packet)> {
         ("ARP", arp("192.0.2.1", "192.0.2.2")),
         (
             "TCP with IP options",
-            tcp(CLIENT4, SERVICE4)
-                .ack()
-                .payload(b"x")
-                .ip_options(&[148, 4, 0, 0]),
+            tcp(CLIENT4, SERVICE4).ack().payload(b"x").ip_options(&[148, 4, 0, 0]),
         ),
         (
             "TCP after extension headers",
-            tcp(CLIENT6, SERVICE6)
-                .syn()
-                .hop_by_hop()
-                .destination_options(),
+            tcp(CLIENT6, SERVICE6).syn().hop_by_hop().destination_options(),
         ),
-        (
-            "IPv6 in IPv4",
-            ip_in_ip("192.0.2.1", "192.0.2.2", &tcp(CLIENT6, SERVICE6).syn()),
-        ),
-        (
-            "ICMP echo",
-            icmp_echo("192.0.2.1", "192.0.2.2").payload(b"abcdefgh"),
-        ),
-        (
-            "ICMPv6 echo",
-            icmp_echo("2001:db8::1", "2001:db8::2").payload(b"abcdefg"),
-        ),
-        (
-            "UDP without a checksum",
-            udp(CLIENT4, SERVICE4).payload(b"abc").no_checksum(),
-        ),
-        (
-            "another protocol",
-            ip("192.0.2.1", "192.0.2.2", 47).payload(b"abc"),
-        ),
+        ("IPv6 in IPv4", ip_in_ip("192.0.2.1", "192.0.2.2", &tcp(CLIENT6, SERVICE6).syn())),
+        ("ICMP echo", icmp_echo("192.0.2.1", "192.0.2.2").payload(b"abcdefgh")),
+        ("ICMPv6 echo", icmp_echo("2001:db8::1", "2001:db8::2").payload(b"abcdefg")),
+        ("UDP without a checksum", udp(CLIENT4, SERVICE4).payload(b"abc").no_checksum()),
+        ("another protocol", ip("192.0.2.1", "192.0.2.2", 47).payload(b"abc")),
     ];
-    for (client, service, router) in [
-        (CLIENT4, SERVICE4, "192.0.2.1"),
-        (CLIENT6, SERVICE6, "2001:db8::1"),
-    ] {
-        let tcp = tcp(client, service)
-            .psh_ack()
-            .seq(7)
-            .ack_number(9)
-            .payload(b"GET / HTTP/1.1\r\n\r\n");
+    for (client, service, router) in
+        [(CLIENT4, SERVICE4, "192.0.2.1"), (CLIENT6, SERVICE6, "2001:db8::1")]
+    {
+        let tcp =
+            tcp(client, service).psh_ack().seq(7).ack_number(9).payload(b"GET / HTTP/1.1\r\n\r\n");
         let udp = udp(client, service).payload(b"hello");
         let long = udp.payload(&[0xab; 2001]);
         let sctp = sctp(client, service);
@@ -68,16 +43,10 @@ pub fn all() -> Vec<(&'static str, Packet)> {
             ("a middle fragment", long.fragment(1480..1488)),
             ("a last fragment", long.fragment(1488..)),
             ("SCTP INIT", sctp.clone()),
-            (
-                "SCTP DATA",
-                sctp.payload(b"hello").verification_tag(0x1234_5678),
-            ),
+            ("SCTP DATA", sctp.payload(b"hello").verification_tag(0x1234_5678)),
             ("port unreachable", port_unreachable(router, &udp)),
             ("packet too big", packet_too_big(router, &tcp, 1400)),
-            (
-                "time exceeded, 8 bytes quoted",
-                time_exceeded(router, &tcp).quoting_only(8),
-            ),
+            ("time exceeded, 8 bytes quoted", time_exceeded(router, &tcp).quoting_only(8)),
         ]);
     }
     samples

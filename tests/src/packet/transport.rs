@@ -56,10 +56,7 @@ impl Packet {
 
     /// TCP options as they are written; padded with zeros to a multiple of 4 bytes.
     pub fn tcp_options(&self, options: &[u8]) -> Self {
-        self.tcp(|tcp| {
-            tcp.set_options_raw(options)
-                .expect("TCP options are 40 bytes at most")
-        })
+        self.tcp(|tcp| tcp.set_options_raw(options).expect("TCP options are 40 bytes at most"))
     }
 
     /// The option that announces the largest segment.

@@ -13,16 +13,12 @@ pub fn pseudo_header(addresses: Addresses, protocol: IpNumber, length: usize) ->
         Addresses::V6(source, destination) => sum.add_16bytes(source).add_16bytes(destination),
     };
     // The length has 16 bits over IPv4 and 32 over IPv6: the upper half is zero and adds nothing.
-    sum.add_4bytes((length as u32).to_be_bytes())
-        .add_2bytes([0, protocol.0])
+    sum.add_4bytes((length as u32).to_be_bytes()).add_2bytes([0, protocol.0])
 }
 
 /// The checksum of these bytes if the field at this even offset were zero.
 pub fn computed(sum: Sum16BitWords, bytes: &[u8], field: usize) -> u16 {
-    sum.add_slice(&bytes[..field])
-        .add_slice(&bytes[field + 2..])
-        .ones_complement()
-        .to_be()
+    sum.add_slice(&bytes[..field]).add_slice(&bytes[field + 2..]).ones_complement().to_be()
 }
 
 pub fn verdict(found: u16, should_be: u16) -> String {

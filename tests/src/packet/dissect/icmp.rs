@@ -32,14 +32,8 @@ pub fn v4(report: &mut Report, segment: Segment<'_>) {
         _ => (Kind::Other, "message"),
     };
     let verdict = match segment.incomplete {
-        Some(reason) => format!(
-            "checksum 0x{:04x} [not verified: {reason}]",
-            header.checksum
-        ),
-        None => verdict(
-            header.checksum,
-            computed(Sum16BitWords::new(), segment.bytes, 2),
-        ),
+        Some(reason) => format!("checksum 0x{:04x} [not verified: {reason}]", header.checksum),
+        None => verdict(header.checksum, computed(Sum16BitWords::new(), segment.bytes, 2)),
     };
     let mtu = ((header.kind, header.code) == (3, 4)).then_some(header.rest & 0xffff);
     message(report, "ICMP", &header, (kind, name), mtu, &verdict);
@@ -79,20 +73,15 @@ fn message(
     verdict: &str,
 ) {
     let rest = match (&kind, mtu) {
-        (Kind::Echo, _) => format!(
-            "id 0x{:04x}, sequence {}",
-            header.rest >> 16,
-            header.rest & 0xffff
-        ),
+        (Kind::Echo, _) => {
+            format!("id 0x{:04x}, sequence {}", header.rest >> 16, header.rest & 0xffff)
+        }
         (_, Some(mtu)) => format!("mtu {mtu}"),
         _ => format!("rest 0x{:08x}", header.rest),
     };
     report.line(
         layer,
-        format_args!(
-            "{name}, type {}, code {}, {rest}, {verdict}",
-            header.kind, header.code
-        ),
+        format_args!("{name}, type {}, code {}, {rest}, {verdict}", header.kind, header.code),
     );
     match kind {
         Kind::Error => report.nested(header.body),
@@ -111,16 +100,7 @@ struct Header<'a> {
 impl<'a> Header<'a> {
     fn read(bytes: &'a [u8]) -> Option<Self> {
         let (&[kind, code, c0, c1, r0, r1, r2, r3], body) = bytes.split_first_chunk()?;
-        let (checksum, rest) = (
-            u16::from_be_bytes([c0, c1]),
-            u32::from_be_bytes([r0, r1, r2, r3]),
-        );
-        Some(Self {
-            kind,
-            code,
-            checksum,
-            rest,
-            body,
-        })
+        let (checksum, rest) = (u16::from_be_bytes([c0, c1]), u32::from_be_bytes([r0, r1, r2, r3]));
+        Some(Self { kind, code, checksum, rest, body })
     }
 }

@@ -34,15 +34,8 @@ pub fn v4(report: &mut Report, bytes: &[u8]) {
     line += &format!(", id 0x{:04x}", header.identification());
     line += if header.dont_fragment() { ", DF" } else { "" };
     line += if header.more_fragments() { ", MF" } else { "" };
-    line += &if offset > 0 {
-        format!(", fragment offset {offset}")
-    } else {
-        String::new()
-    };
-    line += &format!(
-        ", length {length}{}",
-        length_note(length, start, bytes.len())
-    );
+    line += &if offset > 0 { format!(", fragment offset {offset}") } else { String::new() };
+    line += &format!(", length {length}{}", length_note(length, start, bytes.len()));
     line += &format!(", protocol {}", protocol(header.protocol()));
     line += &if header.options().is_empty() {
         String::new()
@@ -75,11 +68,7 @@ pub fn v6(report: &mut Report, bytes: &[u8]) {
     let end = length.min(bytes.len());
 
     let mut line = format!("{} > {}", header.source_addr(), header.destination_addr());
-    line += &format!(
-        ", hop limit {}, class 0x{:02x}",
-        header.hop_limit(),
-        header.traffic_class()
-    );
+    line += &format!(", hop limit {}, class 0x{:02x}", header.hop_limit(), header.traffic_class());
     line += &format!(", flow 0x{:05x}", header.flow_label().value());
     line += &format!(
         ", payload {}{}",
@@ -116,10 +105,7 @@ fn extensions(report: &mut Report, mut next: IpNumber, mut segment: Segment<'_>)
             _ => 8 * (units + 1),
         };
         let Some((header, rest)) = segment.bytes.split_at_checked(length) else {
-            let reason = format!(
-                "{length} bytes are needed, {} are there",
-                segment.bytes.len()
-            );
+            let reason = format!("{length} bytes are needed, {} are there", segment.bytes.len());
             return report.malformed(name, reason, segment.bytes);
         };
         segment.bytes = rest;
@@ -127,26 +113,18 @@ fn extensions(report: &mut Report, mut next: IpNumber, mut segment: Segment<'_>)
             (next, Ipv6FragmentHeaderSlice::from_slice(header))
         {
             let offset = fragment.fragment_offset().byte_offset();
-            let more = if fragment.more_fragments() {
-                ", more follow"
-            } else {
-                ""
-            };
+            let more = if fragment.more_fragments() { ", more follow" } else { "" };
             let id = fragment.identification();
             let next = fragment.next_header();
             report.line(
                 name,
-                format_args!(
-                    "offset {offset}{more}, id 0x{id:08x}, next {}",
-                    protocol(next)
-                ),
+                format_args!("offset {offset}{more}, id 0x{id:08x}, next {}", protocol(next)),
             );
             if offset > 0 {
                 return report.data("Data", rest);
             }
-            segment.incomplete = segment
-                .incomplete
-                .or(incomplete(false, fragment.is_fragmenting_payload()));
+            segment.incomplete =
+                segment.incomplete.or(incomplete(false, fragment.is_fragmenting_payload()));
         } else {
             report.line(
                 name,

@@ -15,10 +15,7 @@ pub fn ethernet(report: &mut Report, bytes: &[u8]) {
     let (source, destination) = (Mac(header.source()), Mac(header.destination()));
     report.line(
         "Ethernet",
-        format_args!(
-            "{source} > {destination}, {}",
-            ether_type(header.ether_type())
-        ),
+        format_args!("{source} > {destination}, {}", ether_type(header.ether_type())),
     );
     tags_and_content(report, header.ether_type(), &bytes[header.slice().len()..]);
 }
@@ -32,14 +29,9 @@ fn tags_and_content(report: &mut Report, mut kind: EtherType, mut bytes: &[u8]) 
         };
         kind = header.ether_type();
         bytes = &bytes[header.slice().len()..];
-        let (id, priority) = (
-            header.vlan_identifier().value(),
-            header.priority_code_point().value(),
-        );
-        report.line(
-            "VLAN",
-            format_args!("id {id}, priority {priority}, {}", ether_type(kind)),
-        );
+        let (id, priority) =
+            (header.vlan_identifier().value(), header.priority_code_point().value());
+        report.line("VLAN", format_args!("id {id}, priority {priority}, {}", ether_type(kind)));
     }
     match kind {
         EtherType::IPV4 => ip::v4(report, bytes),
@@ -66,16 +58,12 @@ fn arp(report: &mut Report, bytes: &[u8]) {
     let after = &bytes[packet.slice().len()..];
     match packet.to_packet().try_eth_ipv4() {
         Ok(arp) => {
-            let (sender, target) = (
-                Ipv4Addr::from(arp.sender_ipv4),
-                Ipv4Addr::from(arp.target_ipv4),
-            );
+            let (sender, target) =
+                (Ipv4Addr::from(arp.sender_ipv4), Ipv4Addr::from(arp.target_ipv4));
             let (sender_mac, target_mac) = (Mac(arp.sender_mac), Mac(arp.target_mac));
             match arp.operation.0 {
-                1 => report.line(
-                    "ARP",
-                    format_args!("who has {target}? tell {sender} at {sender_mac}"),
-                ),
+                1 => report
+                    .line("ARP", format_args!("who has {target}? tell {sender} at {sender_mac}")),
                 2 => report.line(
                     "ARP",
                     format_args!("{sender} is at {sender_mac}, to {target} at {target_mac}"),

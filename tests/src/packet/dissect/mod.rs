@@ -48,10 +48,7 @@ impl Report {
         let more = if bytes.len() > SHOWN { "..." } else { "" };
         let hex = hex(shown);
         let text = shown.escape_ascii();
-        self.line(
-            layer,
-            format_args!("{} bytes: {hex}{more} \"{text}\"{more}", bytes.len()),
-        );
+        self.line(layer, format_args!("{} bytes: {hex}{more} \"{text}\"{more}", bytes.len()));
     }
 
     /// Says why a header cannot be read, and shows what is there.
@@ -72,11 +69,7 @@ impl Report {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect::<Vec<_>>()
-        .join(" ")
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
 }
 
 /// "6 (TCP)", or the number alone.

@@ -8,12 +8,7 @@ fn every_layer_is_named_and_decoded() {
     let cases: &[(&str, Packet, &[&str])] = &[
         (
             "TCP",
-            tcp(CLIENT4, SERVICE4)
-                .syn_ack()
-                .seq(7)
-                .ack_number(9)
-                .payload(b"GET /")
-                .ttl(3),
+            tcp(CLIENT4, SERVICE4).syn_ack().seq(7).ack_number(9).payload(b"GET /").ttl(3),
             &[
                 "Ethernet  02:00:00:00:00:c1 > 02:00:00:00:00:0d, type 0x0800 (IPv4)",
                 "IPv4      198.51.100.7 > 203.0.113.10, ttl 3, tos 0x00, id 0x1d1d, DF, length 45, protocol 6 (TCP)",
@@ -24,52 +19,28 @@ fn every_layer_is_named_and_decoded() {
         (
             "VLANs",
             reply.qinq(200, 100),
-            &[
-                "VLAN      id 200",
-                "VLAN      id 100",
-                "(802.1ad)",
-                "(802.1Q)",
-            ],
+            &["VLAN      id 200", "VLAN      id 100", "(802.1ad)", "(802.1Q)"],
         ),
-        (
-            "IP options",
-            reply.ip_options(&[148, 4, 0, 0]),
-            &["options 94 04 00 00"],
-        ),
+        ("IP options", reply.ip_options(&[148, 4, 0, 0]), &["options 94 04 00 00"]),
         ("TCP options", reply.mss(1460), &["options 02 04 05 b4"]),
         (
             "UDP",
             udp(CLIENT6, SERVICE6),
-            &[
-                "2001:db8::7 > 2001:db8:1::10, hop limit 64",
-                "UDP       40000 > 80, length 8",
-            ],
+            &["2001:db8::7 > 2001:db8:1::10, hop limit 64", "UDP       40000 > 80, length 8"],
         ),
-        (
-            "no checksum",
-            udp(CLIENT4, SERVICE4).no_checksum(),
-            &["no checksum"],
-        ),
+        ("no checksum", udp(CLIENT4, SERVICE4).no_checksum(), &["no checksum"]),
         (
             "no checksum, IPv6",
             udp(CLIENT6, SERVICE6).no_checksum(),
             &["no checksum [WRONG, not allowed over IPv6]"],
         ),
-        (
-            "SCTP",
-            sctp(CLIENT4, SERVICE4),
-            &["SCTP      40000 > 80", "crc32c", "type 1 INIT"],
-        ),
+        ("SCTP", sctp(CLIENT4, SERVICE4), &["SCTP      40000 > 80", "crc32c", "type 1 INIT"]),
         (
             "SCTP DATA",
             sctp(CLIENT4, SERVICE4).payload(b"hello"),
             &["type 0 DATA, flags 0x03, length 21", "hello"],
         ),
-        (
-            "ARP",
-            arp("192.0.2.1", "192.0.2.2"),
-            &["ARP       who has 192.0.2.2? tell 192.0.2.1"],
-        ),
+        ("ARP", arp("192.0.2.1", "192.0.2.2"), &["ARP       who has 192.0.2.2? tell 192.0.2.1"]),
         (
             "echo",
             icmp_echo("192.0.2.1", "192.0.2.2"),
@@ -100,11 +71,7 @@ fn every_layer_is_named_and_decoded() {
         ),
         (
             "extension headers",
-            tcp(CLIENT6, SERVICE6)
-                .syn()
-                .hop_by_hop()
-                .destination_options()
-                .fragment(..),
+            tcp(CLIENT6, SERVICE6).syn().hop_by_hop().destination_options().fragment(..),
             &[
                 "HopByHop  8 bytes",
                 "Fragment  offset 0, id 0x00001d1d",
@@ -130,17 +97,10 @@ fn every_layer_is_named_and_decoded() {
         (
             "truncated",
             reply.truncated(50),
-            &[
-                "[truncated, 36 are there]",
-                "TCP       80 > 40000 [cut short",
-            ],
+            &["[truncated, 36 are there]", "TCP       80 > 40000 [cut short"],
         ),
         ("padded", reply.padded(64), &["Padding   5 bytes"]),
-        (
-            "nonsense",
-            raw(b"hello"),
-            &["Ethernet  [MALFORMED", "hello"],
-        ),
+        ("nonsense", raw(b"hello"), &["Ethernet  [MALFORMED", "hello"]),
     ];
     for (name, packet, words) in cases {
         let text = dissect(packet);
@@ -154,10 +114,7 @@ fn every_layer_is_named_and_decoded() {
 fn nothing_is_wrong_with_the_samples() {
     for (name, packet) in samples::all() {
         let text = dissect(&packet);
-        assert!(
-            !text.contains("WRONG") && !text.contains("MALFORMED"),
-            "{name}:\n{text}"
-        );
+        assert!(!text.contains("WRONG") && !text.contains("MALFORMED"), "{name}:\n{text}");
     }
 }
 
@@ -175,14 +132,8 @@ fn a_wrong_checksum_is_told_with_the_right_one() {
     for (layer, packet, field) in cases {
         let right = u16::from_be_bytes([packet[field], packet[field + 1]]);
         let text = dissect(&packet.with(move |bytes| bytes[field] ^= 0x55));
-        let line = text
-            .lines()
-            .find(|line| line.starts_with(&format!("{layer} ")))
-            .unwrap();
-        assert!(
-            line.contains(&format!("[WRONG, should be 0x{right:04x}]")),
-            "{text}"
-        );
+        let line = text.lines().find(|line| line.starts_with(&format!("{layer} "))).unwrap();
+        assert!(line.contains(&format!("[WRONG, should be 0x{right:04x}]")), "{text}");
     }
     let sctp = sctp(CLIENT4, SERVICE4).with(|bytes| bytes[34 + 8] ^= 0x55);
     assert!(dissect(&sctp).contains("[WRONG, should be 0x"), "{sctp:?}");
@@ -196,10 +147,7 @@ fn both_zeros_of_a_checksum_are_accepted() {
     let packet = packet.seq(u32::from(u16::from_be_bytes([high, low])));
     assert_eq!(packet[50..52], [0, 0], "{packet:?}");
     let other = packet.with(|bytes| bytes[50..52].fill(0xff));
-    assert!(
-        dissect(&other).contains("0xffff [correct, usually 0x0000]"),
-        "{other:?}"
-    );
+    assert!(dissect(&other).contains("0xffff [correct, usually 0x0000]"), "{other:?}");
 }
 
 #[test]

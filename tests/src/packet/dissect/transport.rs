@@ -48,27 +48,16 @@ fn tcp(report: &mut Report, segment: Segment<'_>) {
         Err(HeaderSliceError::Len(_)) => return cut_short(report, "TCP", bytes),
         Err(error) => return report.malformed("TCP", error, bytes),
     };
-    let mut line = format!(
-        "{} > {} [{}]",
-        header.source_port(),
-        header.destination_port(),
-        flags(&header)
-    );
-    line += &format!(
-        ", seq {}, ack {}",
-        header.sequence_number(),
-        header.acknowledgment_number()
-    );
+    let mut line =
+        format!("{} > {} [{}]", header.source_port(), header.destination_port(), flags(&header));
+    line += &format!(", seq {}, ack {}", header.sequence_number(), header.acknowledgment_number());
     line += &format!(", window {}", header.window_size());
     line += &if header.options().is_empty() {
         String::new()
     } else {
         format!(", options {}", hex(header.options()))
     };
-    line += &format!(
-        ", {}",
-        segment.verdict(IpNumber::TCP, bytes.len(), 16, header.checksum())
-    );
+    line += &format!(", {}", segment.verdict(IpNumber::TCP, bytes.len(), 16, header.checksum()));
     report.line("TCP", line);
     report.data("Data", &bytes[header.slice().len()..]);
 }
@@ -84,11 +73,7 @@ fn flags(header: &TcpHeaderSlice<'_>) -> String {
         (header.ece(), "ECE"),
         (header.cwr(), "CWR"),
     ];
-    names
-        .into_iter()
-        .filter_map(|(set, name)| set.then_some(name))
-        .collect::<Vec<_>>()
-        .join(" ")
+    names.into_iter().filter_map(|(set, name)| set.then_some(name)).collect::<Vec<_>>().join(" ")
 }
 
 fn udp(report: &mut Report, segment: Segment<'_>) {
@@ -101,26 +86,20 @@ fn udp(report: &mut Report, segment: Segment<'_>) {
     let length = usize::from(header.length());
     let end = length.clamp(start, bytes.len());
     let is_wrong = length < start || (segment.incomplete.is_none() && length != bytes.len());
-    let note = if is_wrong {
-        format!(" [WRONG, {} are there]", bytes.len())
-    } else {
-        String::new()
-    };
+    let note =
+        if is_wrong { format!(" [WRONG, {} are there]", bytes.len()) } else { String::new() };
     let checksum = match (header.checksum(), segment.addresses) {
         (0, Addresses::V4(..)) => "no checksum".to_owned(),
         (0, Addresses::V6(..)) => "no checksum [WRONG, not allowed over IPv6]".to_owned(),
         // UDP writes the other zero of ones' complement, because this one says that there is no
         // checksum.
-        (0xffff, _) => segment
-            .verdict(IpNumber::UDP, end, 6, 0xffff)
-            .replace(", usually 0x0000", ""),
+        (0xffff, _) => {
+            segment.verdict(IpNumber::UDP, end, 6, 0xffff).replace(", usually 0x0000", "")
+        }
         (found, _) => segment.verdict(IpNumber::UDP, end, 6, found),
     };
     let (source, destination) = (header.source_port(), header.destination_port());
-    report.line(
-        "UDP",
-        format_args!("{source} > {destination}, length {length}{note}, {checksum}"),
-    );
+    report.line("UDP", format_args!("{source} > {destination}, length {length}{note}, {checksum}"));
     report.data("Data", &bytes[start..end]);
     report.data("Trailer", &bytes[end..]);
 }

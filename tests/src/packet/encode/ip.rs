@@ -80,11 +80,8 @@ impl Datagram {
         mut bytes: Vec<u8>,
         per_fragment: bool,
     ) -> (IpNumber, Vec<u8>) {
-        for extension in self
-            .extensions
-            .iter()
-            .rev()
-            .filter(|it| is_per_fragment(it.protocol) == per_fragment)
+        for extension in
+            self.extensions.iter().rev().filter(|it| is_per_fragment(it.protocol) == per_fragment)
         {
             let header = Ipv6RawExtHeader::new_raw(next, &extension.content)
                 .expect("an extension header's content has 6, 14, 22, ... bytes");
@@ -101,15 +98,9 @@ impl Datagram {
             return Ipv4Header::MIN_LEN + self.options.len();
         }
         let later_fragment = self.fragment.as_ref().is_some_and(|part| part.start > 0);
-        let extensions = self
-            .extensions
-            .iter()
-            .filter(|it| !later_fragment || is_per_fragment(it.protocol));
-        let fragment = if self.fragment.is_some() {
-            Ipv6FragmentHeader::LEN
-        } else {
-            0
-        };
+        let extensions =
+            self.extensions.iter().filter(|it| !later_fragment || is_per_fragment(it.protocol));
+        let fragment = if self.fragment.is_some() { Ipv6FragmentHeader::LEN } else { 0 };
         Ipv6Header::LEN + extensions.map(|it| it.content.len() + 2).sum::<usize>() + fragment
     }
 
@@ -128,10 +119,7 @@ impl Datagram {
 /// Hop-by-hop options and routing headers are read by routers, so every fragment has them (RFC
 /// 8200, section 4.5).
 fn is_per_fragment(protocol: u8) -> bool {
-    matches!(
-        IpNumber(protocol),
-        IpNumber::IPV6_HEADER_HOP_BY_HOP | IpNumber::IPV6_ROUTE_HEADER
-    )
+    matches!(IpNumber(protocol), IpNumber::IPV6_HEADER_HOP_BY_HOP | IpNumber::IPV6_ROUTE_HEADER)
 }
 
 /// The bytes of one fragment, or all of them.
@@ -144,30 +132,17 @@ struct Part {
 impl Part {
     fn of(ip: &Datagram, bytes: Vec<u8>) -> Self {
         let Some(part) = &ip.fragment else {
-            return Self {
-                bytes,
-                offset: IpFragOffset::ZERO,
-                more: false,
-            };
+            return Self { bytes, offset: IpFragOffset::ZERO, more: false };
         };
         let end = part.end.min(bytes.len());
         let more = end < bytes.len();
-        assert!(
-            part.start < end,
-            "fragment {part:?} of {} bytes is empty",
-            bytes.len()
-        );
+        assert!(part.start < end, "fragment {part:?} of {} bytes is empty", bytes.len());
         assert!(
             part.start % 8 == 0 && (end % 8 == 0 || !more),
             "fragments are cut at multiples of 8 bytes: {part:?}"
         );
-        let offset = u16::try_from(part.start / 8)
-            .ok()
-            .and_then(|units| IpFragOffset::try_new(units).ok());
-        Self {
-            bytes: bytes[part.start..end].to_vec(),
-            offset: offset.expect(FITS),
-            more,
-        }
+        let offset =
+            u16::try_from(part.start / 8).ok().and_then(|units| IpFragOffset::try_new(units).ok());
+        Self { bytes: bytes[part.start..end].to_vec(), offset: offset.expect(FITS), more }
     }
 }

@@ -31,11 +31,7 @@ impl Description {
 impl Ethernet {
     fn encode(&self, innermost: EtherType, payload: &[u8]) -> Vec<u8> {
         // Each header names the type of what follows it.
-        let mut types = self
-            .tags
-            .iter()
-            .map(|tag| EtherType(tag.ether_type))
-            .chain([innermost]);
+        let mut types = self.tags.iter().map(|tag| EtherType(tag.ether_type)).chain([innermost]);
         let mut next = || types.next().expect("one type more than tags");
 
         let header = Ethernet2Header {
@@ -47,12 +43,7 @@ impl Ethernet {
         for tag in &self.tags {
             let vlan_id = VlanId::try_new(tag.id).expect("a VLAN id has 12 bits");
             bytes.extend(
-                SingleVlanHeader {
-                    vlan_id,
-                    ether_type: next(),
-                    ..Default::default()
-                }
-                .to_bytes(),
+                SingleVlanHeader { vlan_id, ether_type: next(), ..Default::default() }.to_bytes(),
             );
         }
         bytes.extend(payload);

@@ -8,9 +8,8 @@ use crate::packet::*;
 /// RFC 1071 as it is written.
 fn sum(parts: &[&[u8]]) -> u16 {
     let bytes = parts.concat();
-    let words = bytes
-        .chunks(2)
-        .map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
+    let words =
+        bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
     let mut sum: u32 = words.sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -30,9 +29,7 @@ fn every_sample_parses_strictly() {
 
 #[test]
 fn a_textbook_header_has_its_textbook_checksum() {
-    let packet = udp("192.168.0.1:68", "192.168.0.199:67")
-        .id(0)
-        .payload(&[0; 87]);
+    let packet = udp("192.168.0.1:68", "192.168.0.199:67").id(0).payload(&[0; 87]);
     let header = [
         0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0,
         0xc7,
@@ -47,11 +44,7 @@ fn checksums_verify_by_plain_addition() {
         let udp = udp(client, service).payload(b"odd");
         for (name, packet, protocol) in [("TCP", &tcp, 6), ("UDP", &udp, 17)] {
             let ip = packet.ip_bytes();
-            let addresses = if client == CLIENT4 {
-                &ip[12..20]
-            } else {
-                &ip[8..40]
-            };
+            let addresses = if client == CLIENT4 { &ip[12..20] } else { &ip[8..40] };
             let segment = &packet[packet.transport_offset()..];
             let length = (segment.len() as u32).to_be_bytes();
             assert_eq!(
@@ -64,10 +57,7 @@ fn checksums_verify_by_plain_addition() {
     let echo = icmp_echo("192.0.2.1", "192.0.2.2").payload(b"odd");
     assert_eq!(sum(&[&echo[34..]]), 0xffff);
     let v6 = icmp_echo("2001:db8::1", "2001:db8::2").payload(b"odd");
-    assert_eq!(
-        sum(&[&v6[22..54], &[0, 0, 0, 11, 0, 58], &v6[54..]]),
-        0xffff
-    );
+    assert_eq!(sum(&[&v6[22..54], &[0, 0, 0, 11, 0, 58], &v6[54..]]), 0xffff);
 }
 
 #[test]
@@ -92,18 +82,11 @@ fn a_derived_packet_is_the_one_built_that_way() {
             request.to("10.244.1.10"),
             tcp(CLIENT4, "10.244.1.10:80").ack().payload(b"hello"),
         ),
-        (
-            "from",
-            request.from("192.0.2.1:7"),
-            tcp("192.0.2.1:7", SERVICE4).ack().payload(b"hello"),
-        ),
+        ("from", request.from("192.0.2.1:7"), tcp("192.0.2.1:7", SERVICE4).ack().payload(b"hello")),
         (
             "reversed",
             request.reversed(),
-            tcp(SERVICE4, CLIENT4)
-                .ack()
-                .payload(b"hello")
-                .macs(NODE_MAC, CLIENT_MAC),
+            tcp(SERVICE4, CLIENT4).ack().payload(b"hello").macs(NODE_MAC, CLIENT_MAC),
         ),
         ("untagged", request.qinq(1, 2).untagged(), request.clone()),
         ("whole", request.fragment(..8).whole(), request.clone()),
@@ -115,10 +98,7 @@ fn a_derived_packet_is_the_one_built_that_way() {
 
 #[test]
 fn a_packet_derived_from_a_corrupted_one_is_corrupted_likewise() {
-    let corrupted = tcp(CLIENT4, SERVICE4)
-        .syn()
-        .with(|bytes| bytes[50] ^= 0xff)
-        .truncated(52);
+    let corrupted = tcp(CLIENT4, SERVICE4).syn().with(|bytes| bytes[50] ^= 0xff).truncated(52);
     let derived = corrupted.to("10.244.1.10:8080");
     let sound = tcp(CLIENT4, "10.244.1.10:8080").syn();
     assert_eq!(derived.len(), 52);
@@ -130,25 +110,16 @@ fn a_packet_derived_from_a_corrupted_one_is_corrupted_likewise() {
 fn fragments_put_together_are_the_whole() {
     for (client, service) in [(CLIENT4, SERVICE4), (CLIENT6, SERVICE6)] {
         let whole = udp(client, service).payload(&[7; 3000]);
-        let parts = [
-            whole.fragment(..1480),
-            whole.fragment(1480..2960),
-            whole.fragment(2960..),
-        ];
-        let together: Vec<u8> = parts
-            .iter()
-            .flat_map(|part| part[part.transport_offset()..].to_vec())
-            .collect();
+        let parts = [whole.fragment(..1480), whole.fragment(1480..2960), whole.fragment(2960..)];
+        let together: Vec<u8> =
+            parts.iter().flat_map(|part| part[part.transport_offset()..].to_vec()).collect();
         assert_eq!(together, whole[whole.transport_offset()..]);
     }
 }
 
 #[test]
 fn destination_options_are_fragmented_with_what_follows() {
-    let whole = udp(CLIENT6, SERVICE6)
-        .payload(&[7; 64])
-        .hop_by_hop()
-        .destination_options();
+    let whole = udp(CLIENT6, SERVICE6).payload(&[7; 64]).hop_by_hop().destination_options();
     let first = whole.fragment(..48);
     // IPv6, hop-by-hop, fragment, destination options, UDP.
     let next_headers = [first[20], first[54], first[62], first[70]];

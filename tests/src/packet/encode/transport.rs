@@ -12,11 +12,7 @@ impl Datagram {
         let body = self.body.encode();
         match &self.transport {
             Transport::Tcp(tcp) => encode_tcp(self.addresses(), tcp.clone(), &body),
-            &Transport::Udp {
-                source,
-                destination,
-                checksum,
-            } => {
+            &Transport::Udp { source, destination, checksum } => {
                 let header =
                     UdpHeader::without_ipv4_checksum(source, destination, body.len()).expect(FITS);
                 encode_udp(self.addresses(), header, checksum, &body)
@@ -24,11 +20,9 @@ impl Datagram {
             &Transport::Icmp { kind, code, rest } => {
                 encode_icmp(self.addresses(), kind, code, rest, &body)
             }
-            &Transport::Sctp {
-                source,
-                destination,
-                tag,
-            } => encode_sctp(source, destination, tag, &body),
+            &Transport::Sctp { source, destination, tag } => {
+                encode_sctp(source, destination, tag, &body)
+            }
             Transport::Other(_) => body,
         }
     }
@@ -38,10 +32,7 @@ impl Body {
     fn encode(&self) -> Vec<u8> {
         match self {
             Body::Bytes(bytes) => bytes.clone(),
-            Body::Packet {
-                inner,
-                transport_bytes,
-            } => {
+            Body::Packet { inner, transport_bytes } => {
                 let bytes = inner.ip_bytes();
                 let kept =
                     transport_bytes.map_or(bytes.len(), |more| inner.ip().header_length() + more);
@@ -77,26 +68,14 @@ fn encode_icmp(
     body: &[u8],
 ) -> Vec<u8> {
     let header = match addresses {
-        Addresses::V4(..) => Icmpv4Header::with_checksum(
-            Icmpv4Type::Unknown {
-                type_u8,
-                code_u8,
-                bytes5to8,
-            },
-            body,
-        )
-        .to_bytes()
-        .to_vec(),
-        Addresses::V6(from, to) => {
-            let kind = Icmpv6Type::Unknown {
-                type_u8,
-                code_u8,
-                bytes5to8,
-            };
-            Icmpv6Header::with_checksum(kind, from, to, body)
-                .expect(FITS)
+        Addresses::V4(..) => {
+            Icmpv4Header::with_checksum(Icmpv4Type::Unknown { type_u8, code_u8, bytes5to8 }, body)
                 .to_bytes()
                 .to_vec()
+        }
+        Addresses::V6(from, to) => {
+            let kind = Icmpv6Type::Unknown { type_u8, code_u8, bytes5to8 };
+            Icmpv6Header::with_checksum(kind, from, to, body).expect(FITS).to_bytes().to_vec()
         }
     };
     [&header, body].concat()
@@ -109,16 +88,12 @@ fn encode_sctp(source: u16, destination: u16, tag: u32, payload: &[u8]) -> Vec<u
     if payload.is_empty() {
         // INIT: type, flags, length, initiate tag, receiver window, streams out and in, first
         // sequence number.
-        bytes.extend([
-            1, 0, 0, 20, 0, 0, 0, 1, 0, 0, 0xff, 0xff, 0, 1, 0, 1, 0, 0, 0, 1,
-        ]);
+        bytes.extend([1, 0, 0, 20, 0, 0, 0, 1, 0, 0, 0xff, 0xff, 0, 1, 0, 1, 0, 0, 0, 1]);
     } else {
         // DATA, first and last part of a message: type, flags, length, sequence number, stream,
         // number in it, protocol.
         let length = u16::try_from(16 + payload.len()).expect(FITS).to_be_bytes();
-        bytes.extend([
-            0, 3, length[0], length[1], 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0,
-        ]);
+        bytes.extend([0, 3, length[0], length[1], 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
         bytes.extend(payload);
         bytes.resize(bytes.len().next_multiple_of(4), 0);
     }
