@@ -1,11 +1,12 @@
 //! `cargo xtask`: the one door to the repository, for people and for CI.
 
-mod build;
 mod ebpf;
 mod fingerprint;
+mod linker;
 mod lint;
 mod packages;
 mod process;
+mod run;
 mod stages;
 mod test;
 mod toolchain;
@@ -26,21 +27,32 @@ struct Xtask {
 
 const EXAMPLES: &str = "\
 Examples:
-  cargo xtask run                        build it and see it at work
-  cargo xtask test                       what CI runs
-  cargo xtask test --only kernel         one stage of it
-  cargo xtask bench --quick              nanoseconds per packet, in a minute
-  cargo xtask bench --only 'xdp.v4.*' --compare old.json";
+  See it at work in network namespaces, no cluster needed; Ctrl-C ends it:
+    cargo xtask run
+
+  Everything CI does, or one stage of it:
+    cargo xtask test
+    cargo xtask test --only kernel
+
+  Measure, change something, and compare:
+    cargo xtask bench --quick
+    cargo xtask bench --only 'xdp*' --compare before.json
+
+  Only the BPF objects, and why by this compiler:
+    cargo xtask build-ebpf --verbose
+
+What is missing is installed: a compiler for BPF, bpf-linker, the tests' programs.
+Nothing is installed twice, and nothing is built twice.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Build everything and show it at work in network namespaces
     Run(Passed),
-    /// Run all tests and linters, installing what they need
+    /// Run all tests and linters; ends with "N passed, M failed"
     Test(test::Options),
     /// Measure: nanoseconds per packet, requests per second
     Bench(Passed),
-    /// Build the BPF object, installing a compiler for it if there is none
+    /// Build the BPF objects, installing a compiler for them if there is none
     BuildEbpf(ebpf::Options),
     /// Format all code
     Fmt {
@@ -52,6 +64,9 @@ enum Command {
     Lint,
     /// What CI runs: `test`
     Ci,
+    /// Install the programs that the tests use
+    #[command(hide = true)]
+    Prerequisites,
 }
 
 /// Arguments for the program behind a command; `-- --help` shows them.
@@ -62,23 +77,22 @@ struct Passed {
 }
 
 fn main() -> ExitCode {
-    match dispatch(Xtask::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    dispatch(Xtask::parse().command).unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
 }
 
-fn dispatch(command: Command) -> Result<()> {
+fn dispatch(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Run(passed) => build::run_demo(&passed.arguments),
-        Command::Test(options) => test::test(&options),
-        Command::Bench(passed) => build::run_bench(&passed.arguments),
-        Command::BuildEbpf(options) => ebpf::build(&options),
-        Command::Fmt { check } => lint::format(check),
-        Command::Lint => lint::lint(),
-        Command::Ci => test::test(&test::Options::default()),
+        Command::Run(passed) => run::demo(&passed.arguments)?,
+        Command::Test(options) => return test::test(&options),
+        Command::Bench(passed) => run::bench(&passed.arguments)?,
+        Command::BuildEbpf(options) => ebpf::build(&options)?,
+        Command::Fmt { check } => lint::format(check)?,
+        Command::Lint => lint::lint()?,
+        Command::Ci => return test::test(&test::Options::default()),
+        Command::Prerequisites => packages::ensure()?,
     }
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,51 +1,73 @@
-//! Packages of the distribution, installed if a program they bring is missing.
+//! Programs that the tests use, and the packages that bring them.
 
 use std::process::Command;
-use std::sync::Once;
 
 use anyhow::{Context, Result, bail};
 
 use crate::process::{find, is_root, output};
 
 /// A program, and the Debian package that brings it.
-pub struct Program(pub &'static str, pub &'static str);
+const PROGRAMS: [(&str, &str); 10] = [
+    ("bpftool", "bpftool"),
+    ("curl", "curl"),
+    ("ethtool", "ethtool"),
+    ("ip", "iproute2"),
+    ("iperf3", "iperf3"),
+    ("nginx", "nginx-light"),
+    ("nsenter", "util-linux"),
+    ("ping", "iputils-ping"),
+    ("ps", "procps"),
+    ("tcpdump", "tcpdump"),
+];
 
-/// Installs what is missing; does nothing, not even look for updates, if nothing is.
-pub fn ensure(programs: &[Program]) -> Result<()> {
-    let missing: Vec<&Program> = programs.iter().filter(|p| find(p.0).is_none()).collect();
+/// Installs what the tests and the demonstration need and don't find. If nothing is missing,
+/// it does nothing, not even look for updates.
+pub fn ensure() -> Result<()> {
+    let missing: Vec<_> = PROGRAMS.iter().filter(|(program, _)| find(program).is_none()).collect();
     if missing.is_empty() {
         return Ok(());
     }
-    let packages: Vec<&str> = missing.iter().map(|program| program.1).collect();
-    install(&packages).with_context(|| {
-        let names: Vec<&str> = missing.iter().map(|program| program.0).collect();
-        format!("missing: {}. Install them by your distribution's means", names.join(", "))
-    })
+    let programs: Vec<&str> = missing.iter().map(|(program, _)| *program).collect();
+    let packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
+    install(&packages).with_context(|| format!("the tests need {}", programs.join(", ")))
 }
 
 /// Installs Debian packages.
 pub fn install(packages: &[&str]) -> Result<()> {
-    static UPDATE: Once = Once::new();
+    let names = packages.join(" ");
     if find("apt-get").is_none() {
-        bail!("this is no Debian or Ubuntu, and xtask can't install {}", packages.join(", "));
+        bail!(
+            "there is no apt-get here to install {names}: please install them by your distribution's means"
+        );
     }
-    eprintln!("installing {}", packages.join(", "));
-    let mut updated = Ok(String::new());
-    UPDATE.call_once(|| updated = output(apt_get().arg("update")));
-    updated.context("the package lists can't be updated")?;
-    let mut command = apt_get();
+    eprintln!("installing {names}");
+    // A list that can't be updated may still be good enough.
+    let updated = output(apt_get()?.arg("update"));
+    let mut command = apt_get()?;
     command.args(["install", "--yes", "--no-install-recommends"]).args(packages);
-    output(&mut command).map(drop).with_context(|| format!("{} can't be installed", packages.join(", ")))
+    let installed = output(&mut command);
+    let installed = match updated {
+        Err(error) if installed.is_err() => installed.context(format!("{error:#}")),
+        _ => installed,
+    };
+    installed.map(drop).with_context(|| {
+        format!(
+            "can't install {names}. By hand, as root:  apt-get update && apt-get install {names}"
+        )
+    })
 }
 
-fn apt_get() -> Command {
+fn apt_get() -> Result<Command> {
     let mut command = if is_root() {
         Command::new("apt-get")
-    } else {
+    } else if find("sudo").is_some() {
         let mut sudo = Command::new("sudo");
-        sudo.args(["--non-interactive", "apt-get"]);
+        // apt-get must not ask, and neither may sudo: its question would not be seen.
+        sudo.args(["--non-interactive", "DEBIAN_FRONTEND=noninteractive", "apt-get"]);
         sudo
+    } else {
+        bail!("apt-get needs root, and there is no sudo")
     };
     command.env("DEBIAN_FRONTEND", "noninteractive");
-    command
+    Ok(command)
 }

@@ -2,7 +2,8 @@
 
 use std::env;
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, IsTerminal};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,10 +16,23 @@ pub fn root() -> &'static Path {
     manifest.parent().unwrap_or(manifest)
 }
 
+/// Where cargo puts what it builds for this machine. The BPF objects and the tools are always
+/// in `target`: the agent's build script looks for them there.
+pub fn target() -> PathBuf {
+    root().join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+}
+
 /// The cargo that this was started by.
 pub fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
+    command
+}
+
+/// A command that is ended after some seconds.
+pub fn within(seconds: u32, program: &str) -> Command {
+    let mut command = Command::new("timeout");
+    command.arg(seconds.to_string()).arg(program);
     command
 }
 
@@ -33,8 +47,7 @@ pub fn run(command: &mut Command) -> Result<()> {
 
 /// Runs a command and returns what it printed; fails with what it said if it does.
 pub fn output(command: &mut Command) -> Result<String> {
-    let output =
-        command.stdin(Stdio::null()).output().with_context(|| cannot_start(command))?;
+    let output = command.stdin(Stdio::null()).output().with_context(|| cannot_start(command))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         bail!("{} ended with {}:\n{}", describe(command), output.status, said.trim());
@@ -42,28 +55,29 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Becomes the command, as root: signals then go straight to it.
+/// Becomes a program, as root, and tells it where the agent is. Signals then go straight to it:
+/// Ctrl-C starts its clean-up, and nobody ends before that has ended.
 pub fn become_root_command(program: &Path, arguments: &[String], agent: &Path) -> Result<()> {
-    let mut command = as_root(program);
-    command.args(arguments).env("MILLRACE_BIN", agent).current_dir(root());
-    if !is_root() {
+    let mut command = if is_root() {
+        Command::new(program)
+    } else {
         eprintln!("This needs root, for network namespaces and BPF: asking sudo.");
-    }
+        let mut sudo = Command::new("sudo");
+        if !io::stdin().is_terminal() {
+            // Nobody would see its question.
+            sudo.arg("--non-interactive");
+        }
+        sudo.arg("--preserve-env=MILLRACE_BIN").arg(program);
+        sudo
+    };
+    command.args(arguments).env("MILLRACE_BIN", agent);
     let error = command.exec();
     Err(error).with_context(|| cannot_start(&command))
 }
 
-fn as_root(program: &Path) -> Command {
-    if is_root() {
-        return Command::new(program);
-    }
-    let mut command = Command::new("sudo");
-    command.arg("--preserve-env=MILLRACE_BIN").arg(program);
-    command
-}
-
 pub fn is_root() -> bool {
-    std::fs::metadata("/proc/self").is_ok_and(|this| std::os::unix::fs::MetadataExt::uid(&this) == 0)
+    // The owner of a process's directory is its effective user.
+    std::fs::metadata("/proc/self").is_ok_and(|this| this.uid() == 0)
 }
 
 /// Finds a program on the PATH, or where distributions put those for root.

@@ -4,32 +4,35 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use crate::process::{become_root_command, cargo, root, run};
-use crate::{ebpf, packages, test};
+use crate::process::{become_root_command, cargo, run, target};
+use crate::{ebpf, packages};
 
-/// The demonstration, in the profile of the tests: it is built quickly, and the kernel does
-/// the work that counts.
-pub fn run_demo(arguments: &[String]) -> Result<()> {
-    packages::ensure(test::PROGRAMS)?;
-    let programs = build(&["--bin", "demo"], "dev")?;
+/// The demonstration, in the profile of the tests: they share what is built, and the work that
+/// counts is done by the kernel.
+pub fn demo(arguments: &[String]) -> Result<()> {
+    packages::ensure()?;
+    let programs = build("demo", "dev")?;
     become_root_command(&programs.join("demo"), arguments, &programs.join("millrace"))
 }
 
-pub fn run_bench(arguments: &[String]) -> Result<()> {
-    packages::ensure(test::PROGRAMS)?;
-    let programs = build(&["--bin", "bench"], "release")?;
+pub fn bench(arguments: &[String]) -> Result<()> {
+    packages::ensure()?;
+    let programs = build("bench", "release")?;
     become_root_command(&programs.join("bench"), arguments, &programs.join("millrace"))
 }
 
-/// Builds the BPF objects, the agent and more; returns where the programs are.
-fn build(more: &[&str], profile: &str) -> Result<PathBuf> {
+/// Builds the BPF objects, the agent and one program of `tests`; returns where they are.
+fn build(program: &str, profile: &str) -> Result<PathBuf> {
     ebpf::build(&ebpf::Options::default())?;
     let mut command = cargo();
-    command
-        .args(["build", "--package", "lb-userspace", "--package", "tests", "--bin", "millrace"])
-        .args(more)
-        .args(["--profile", profile]);
+    command.args(["build", "--package", "lb-userspace", "--package", "tests"]).args([
+        "--bin",
+        "millrace",
+        "--bin",
+        program,
+        "--profile",
+        profile,
+    ]);
     run(&mut command)?;
-    let directory = if profile == "dev" { "debug" } else { profile };
-    Ok(root().join("target").join(directory))
+    Ok(target().join(if profile == "dev" { "debug" } else { profile }))
 }

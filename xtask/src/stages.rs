@@ -1,8 +1,9 @@
-//! Running stages one after the other, a line each.
+//! Running a stage: its output goes to a log, a line about it to the terminal.
 
+use std::env;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -11,68 +12,124 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::process::root;
 
-/// What the stages so far came to.
-#[derive(Default)]
+/// How much of a failed stage's output is shown.
+const TAIL: usize = 300;
+
+/// What tests came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub passed: u64,
     pub failed: u64,
+    pub ignored: u64,
 }
 
-/// Runs a command as a stage. Its output goes to a log, and to the terminal only if it fails.
-pub fn run(name: &str, command: &mut Command, tally: &mut Tally) -> Result<bool> {
-    let log_path = log_path(name)?;
-    let mut log = File::create(&log_path)?;
-    let started = Instant::now();
-    let bar = spinner(name);
+impl Tally {
+    pub fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
 
-    // One pipe for both, in the order they were written.
+    /// Of "test result: ok. 14 passed; 0 failed; 1 ignored; …".
+    fn parse(line: &str) -> Option<Self> {
+        let counts = line.strip_prefix("test result: ")?.split_once(". ")?.1;
+        let count = |word: &str| {
+            let mut parts = counts.split("; ").filter_map(|part| part.split_once(' '));
+            parts.find(|(_, name)| *name == word)?.0.parse().ok()
+        };
+        Some(Self {
+            passed: count("passed")?,
+            failed: count("failed")?,
+            ignored: count("ignored")?,
+        })
+    }
+}
+
+/// Runs a command as a stage. A stage that fails without a failed test counts as one.
+pub fn run(name: &str, command: &mut Command) -> Result<Tally> {
+    let log = log_path(name)?;
+    let started = Instant::now();
+    let outcome = follow(command, &log, &spinner(name));
+    let (mut tally, ok) = match outcome {
+        Ok(done) => done,
+        Err(error) => {
+            fs::write(&log, format!("{error:#}\n"))?;
+            (Tally::default(), false)
+        }
+    };
+    if !ok && tally.failed == 0 {
+        tally.failed = 1;
+    }
+    println!("{}", summary(name, ok, started.elapsed(), tally));
+    if !ok {
+        show_tail(&log)?;
+    }
+    Ok(tally)
+}
+
+/// Runs it, and copies what it says to the log, line by line.
+fn follow(command: &mut Command, log: &Path, bar: &ProgressBar) -> Result<(Tally, bool)> {
+    let mut log = File::create(log).with_context(|| log.display().to_string())?;
+    // One pipe for both, so that their lines keep their order.
     let (reader, writer) = std::io::pipe()?;
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(writer.try_clone()?)
-        .stderr(writer)
-        .spawn()
-        .with_context(|| format!("the stage {name} can't be started"))?;
-    // The command holds the pipe's other end, too.
+    let mut child =
+        command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).spawn()?;
+    // The command holds the pipe's other end, too; the reader would wait for it forever.
     command.stdout(Stdio::null()).stderr(Stdio::null());
 
-    let (mut passed, mut failed) = (0, 0);
+    let mut tally = Tally::default();
     for line in BufReader::new(reader).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();
         writeln!(log, "{line}")?;
-        bar.set_message(line.chars().take(100).collect::<String>());
-        if let Some((p, f)) = libtest_result(&line) {
-            passed += p;
-            failed += f;
-        }
+        bar.set_message(line.clone());
+        tally.add(Tally::parse(&line).unwrap_or_default());
     }
     let status = child.wait()?;
     bar.finish_and_clear();
-    tally.passed += passed;
-    tally.failed += failed;
-    let ok = status.success();
-    if !ok {
-        // A stage that fails without a failed test is a failure all the same.
-        tally.failed += u64::from(failed == 0);
-        println!("{}", fs::read_to_string(&log_path)?);
+    if !status.success() {
+        writeln!(log, "ended with {status}")?;
     }
-    let tests = if passed + failed > 0 { format!("{passed} passed, {failed} failed") } else { String::new() };
-    println!("{:4}  {name:<14} {:>6}  {tests}", if ok { "ok" } else { "FAIL" }, seconds(started.elapsed()));
-    Ok(ok)
+    Ok((tally, status.success()))
+}
+
+fn summary(name: &str, ok: bool, elapsed: Duration, tally: Tally) -> String {
+    let word = if ok { "ok" } else { "FAIL" };
+    let mut line = format!("{word:4}  {name:<14} {:>5} s", elapsed.as_secs());
+    if ok && tally.passed > 0 {
+        line += &format!("   {} tests", tally.passed);
+    }
+    if tally.ignored > 0 {
+        line += &format!(", {} ignored", tally.ignored);
+    }
+    line
+}
+
+fn show_tail(log: &Path) -> Result<()> {
+    let text = fs::read_to_string(log)?;
+    let lines: Vec<&str> = text.lines().collect();
+    let skipped = lines.len().saturating_sub(TAIL);
+    if skipped > 0 {
+        println!("... the first {skipped} lines are in {}", log.display());
+    }
+    println!("{}", lines[skipped..].join("\n"));
+    Ok(())
 }
 
 fn log_path(name: &str) -> Result<PathBuf> {
-    let directory = root().join("target/xtask");
-    fs::create_dir_all(&directory)?;
+    let directory = root().join("target/xtask/logs");
+    fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
     Ok(directory.join(format!("{name}.log")))
 }
 
+/// Shows the stage and its last line of output, to people.
 fn spinner(name: &str) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
+    if env::var_os("CI").is_some() || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new_spinner();
-    if let Ok(style) = ProgressStyle::with_template("{spinner} {prefix} {elapsed} {wide_msg:.dim}") {
+    if let Ok(style) =
+        ProgressStyle::with_template("{spinner}     {prefix:14} {elapsed:>7}   {wide_msg:.dim}")
+    {
         bar.set_style(style);
     }
     bar.set_prefix(name.to_owned());
@@ -80,26 +137,58 @@ fn spinner(name: &str) -> ProgressBar {
     bar
 }
 
-fn seconds(duration: Duration) -> String {
-    format!("{} s", duration.as_secs())
-}
-
-/// The counts in "test result: ok. 14 passed; 0 failed; …".
-fn libtest_result(line: &str) -> Option<(u64, u64)> {
-    let counts = line.strip_prefix("test result: ")?.split_once(". ")?.1;
-    let mut numbers = counts.split("; ").map(|part| part.split(' ').next()?.parse::<u64>().ok());
-    Some((numbers.next()??, numbers.next()??))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn tally(passed: u64, failed: u64, ignored: u64) -> Tally {
+        Tally { passed, failed, ignored }
+    }
+
     #[test]
     fn test_results_are_read() {
-        let line = "test result: ok. 14 passed; 2 failed; 0 ignored; 0 measured; finished in 0.02s";
-        assert_eq!(libtest_result(line), Some((14, 2)));
-        assert_eq!(libtest_result("test result: FAILED. 1 passed; 3 failed; 0 ignored"), Some((1, 3)));
-        assert_eq!(libtest_result("test maglev::tests ... ok"), None);
+        for (line, expected) in [
+            (
+                "test result: ok. 14 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.02s",
+                Some(tally(14, 0, 1)),
+            ),
+            (
+                "test result: FAILED. 1 passed; 3 failed; 0 ignored; 0 measured",
+                Some(tally(1, 3, 0)),
+            ),
+            ("test maglev::tests::a_pool ... ok", None),
+            ("test result: ok", None),
+            ("  test result: ok. 14 passed; 0 failed; 0 ignored", None),
+        ] {
+            assert_eq!(Tally::parse(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_stage_is_summed_up_in_a_line() {
+        let line = |ok, tally| summary("lint", ok, Duration::from_secs(34), tally);
+        assert_eq!(line(true, tally(0, 0, 0)), "ok    lint              34 s");
+        assert_eq!(line(true, tally(9, 0, 2)), "ok    lint              34 s   9 tests, 2 ignored");
+        assert_eq!(line(false, tally(0, 1, 0)), "FAIL  lint              34 s");
+    }
+
+    #[test]
+    fn a_command_is_followed_to_its_end() -> Result<()> {
+        let script = |text: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", text]);
+            command
+        };
+        let log = tempfile::NamedTempFile::new()?;
+        let mut says =
+            script("echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; echo more >&2");
+        let done = follow(&mut says, log.path(), &ProgressBar::hidden())?;
+        assert_eq!(done, (tally(2, 0, 0), true));
+        assert!(fs::read_to_string(log.path())?.ends_with("more\n"));
+
+        let done = follow(&mut script("exit 3"), log.path(), &ProgressBar::hidden())?;
+        assert_eq!(done, (Tally::default(), false));
+        assert_eq!(fs::read_to_string(log.path())?, "ended with exit status: 3\n");
+        Ok(())
     }
 }

@@ -1,83 +1,148 @@
 //! `cargo xtask test`: the README's test command, and CI's.
 
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 
-use crate::packages::{self, Program};
-use crate::process::{cargo, is_root};
+use crate::process::{cargo, is_root, output};
 use crate::stages::{self, Tally};
-
-/// What the tests and the demonstration use.
-pub const PROGRAMS: &[Program] = &[
-    Program("ip", "iproute2"),
-    Program("ethtool", "ethtool"),
-    Program("bpftool", "bpftool"),
-    Program("nginx", "nginx-light"),
-    Program("curl", "curl"),
-    Program("iperf3", "iperf3"),
-    Program("tcpdump", "tcpdump"),
-    Program("nsenter", "util-linux"),
-];
 
 #[derive(Debug, Default, Args)]
 pub struct Options {
-    /// Run only these stages; may be repeated
-    #[arg(long, value_name = "STAGE")]
+    /// Run only this stage, and those it needs; may be repeated
+    #[arg(long, value_name = "STAGE", value_parser = PossibleValuesParser::new(STAGES.map(|s| s.name)))]
     only: Vec<String>,
 }
 
-/// What runs, in this order: the cheap and telling first.
-const STAGES: [(&str, &[&str]); 6] = [
-    ("lint", &["xtask", "lint"]),
-    ("build", &["build", "--package", "lb-userspace", "--package", "tests", "--bins"]),
-    ("unit", &["test", "--workspace", "--exclude", "lb-ebpf"]),
-    ("privileged", &["test", "--package", "tests", "--features", "privileged", "--tests"]),
-    ("demo", &["xtask", "run", "--", "--exit-after-demo"]),
-    ("bench", &["xtask", "bench", "--", "--quick"]),
-];
-
-pub fn test(options: &Options) -> Result<()> {
-    for name in &options.only {
-        if !STAGES.iter().any(|(known, _)| known == name) {
-            let known: Vec<&str> = STAGES.iter().map(|(name, _)| *name).collect();
-            bail!("there is no stage {name}; there are {}", known.join(", "));
-        }
-    }
-    packages::ensure(PROGRAMS)?;
-    crate::ebpf::build(&crate::ebpf::Options::default())?;
-
-    let mut tally = Tally::default();
-    let mut all_ok = true;
-    for (name, arguments) in STAGES {
-        if !options.only.is_empty() && !options.only.iter().any(|only| only == name) {
-            continue;
-        }
-        let mut command = cargo();
-        command.args(arguments);
-        if name == "privileged" {
-            run_as_root(&mut command)?;
-        }
-        all_ok &= stages::run(name, &mut command, &mut tally)?;
-    }
-    println!("{} passed, {} failed", tally.passed, tally.failed);
-    if !all_ok {
-        bail!("not all stages passed; their logs are in target/xtask");
-    }
-    Ok(())
+struct Stage {
+    name: &'static str,
+    /// For cargo.
+    arguments: &'static [&'static str],
+    /// Stages before it that it can't do without: they run with it, and it does not if they fail.
+    needs: &'static [&'static str],
+    /// Whether its tests need root.
+    root: bool,
 }
 
-/// Lets cargo run test programs by sudo, if this is not root.
-fn run_as_root(command: &mut Command) -> Result<()> {
-    if is_root() {
-        return Ok(());
+/// What runs, in this order. All build in one profile and with the features of the workspace,
+/// so that each finds built what the one before has built.
+const STAGES: [Stage; 8] = [
+    stage("prerequisites", &["xtask", "prerequisites"], &[]),
+    stage("build-ebpf", &["xtask", "build-ebpf", "--verbose"], &[]),
+    stage("build", &["build", "--workspace", "--exclude", "lb-ebpf"], &["build-ebpf"]),
+    stage("lint", &["xtask", "lint"], &[]),
+    stage("unit", &["test", "--workspace", "--exclude", "lb-ebpf"], &["build-ebpf"]),
+    Stage {
+        root: true,
+        // Kernel and namespaces: what is in `tests/tests`. The package's own unit tests were
+        // run before, and would be counted twice.
+        ..stage(
+            "kernel",
+            &[
+                "test",
+                "--package",
+                "tests",
+                "--features",
+                "privileged",
+                "--test",
+                "*",
+                "--no-fail-fast",
+            ],
+            &["prerequisites", "build-ebpf", "build"],
+        )
+    },
+    stage("demo", &["xtask", "run", "--exit-after-demo"], &["prerequisites", "build-ebpf"]),
+    stage("bench", &["xtask", "bench", "--quick"], &["prerequisites", "build-ebpf"]),
+];
+
+const fn stage(
+    name: &'static str,
+    arguments: &'static [&'static str],
+    needs: &'static [&'static str],
+) -> Stage {
+    Stage { name, arguments, needs, root: false }
+}
+
+/// Runs the stages, each a line, and ends with the line "N passed, M failed".
+pub fn test(options: &Options) -> Result<ExitCode> {
+    let mut total = Tally::default();
+    let mut failed: Vec<&str> = Vec::new();
+    for stage in STAGES.iter().filter(|stage| is_wanted(stage.name, &options.only)) {
+        if let Some(need) = stage.needs.iter().find(|need| failed.contains(need)) {
+            println!("FAIL  {:<14} not run: it needs {need}", stage.name);
+            total.failed += 1;
+            failed.push(stage.name);
+            continue;
+        }
+        let tally = run(stage)?;
+        if tally.failed > 0 {
+            failed.push(stage.name);
+        }
+        total.add(tally);
     }
-    crate::process::output(Command::new("sudo").args(["--non-interactive", "true"])).context(
-        "these tests need root, for network namespaces and BPF: run `cargo xtask test` as root, \
-         or let sudo know you (`sudo true`) and run it again",
-    )?;
-    eprintln!("the privileged tests run as root, by sudo");
-    command.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER", "sudo --non-interactive -E");
-    Ok(())
+    if !failed.is_empty() {
+        println!("failed: {}; what they said is in target/xtask/logs", failed.join(", "));
+    }
+    println!("{} passed, {} failed", total.passed, total.failed);
+    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// All stages, or those asked for and what they need.
+fn is_wanted(name: &str, only: &[String]) -> bool {
+    let needed =
+        |other: &Stage| only.iter().any(|only| only == other.name) && other.needs.contains(&name);
+    only.is_empty() || only.iter().any(|only| only == name) || STAGES.iter().any(needed)
+}
+
+fn run(stage: &Stage) -> Result<Tally> {
+    let mut command = cargo();
+    if stage.root && !is_root() {
+        if let Err(error) = check_sudo() {
+            println!("FAIL  {:<14} not run: {error:#}", stage.name);
+            return Ok(Tally { failed: 1, ..Tally::default() });
+        }
+        println!("      {:<14} runs its tests as root, by sudo", stage.name);
+        command.env(runner_variable(), "sudo --non-interactive --preserve-env");
+    }
+    stages::run(stage.name, command.args(stage.arguments))
+}
+
+fn check_sudo() -> Result<()> {
+    output(Command::new("sudo").args(["--non-interactive", "true"])).map(drop).context(
+        "it needs root, for network namespaces and BPF. Run `cargo xtask test` as root, or let \
+         sudo know you (`sudo true`) and run it again",
+    )
+}
+
+/// Where cargo reads by which command to start a program it has built for this machine.
+fn runner_variable() -> String {
+    format!("CARGO_TARGET_{}_UNKNOWN_LINUX_GNU_RUNNER", std::env::consts::ARCH.to_uppercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(only: &[&str]) -> Vec<&'static str> {
+        let only: Vec<String> = only.iter().map(|name| name.to_string()).collect();
+        STAGES.iter().map(|stage| stage.name).filter(|name| is_wanted(name, &only)).collect()
+    }
+
+    #[test]
+    fn a_stage_brings_what_it_needs() {
+        assert_eq!(wanted(&["lint"]), ["lint"]);
+        assert_eq!(wanted(&["kernel"]), ["prerequisites", "build-ebpf", "build", "kernel"]);
+        assert_eq!(wanted(&[]).len(), STAGES.len());
+    }
+
+    #[test]
+    fn every_need_comes_before() {
+        for (index, stage) in STAGES.iter().enumerate() {
+            for need in stage.needs {
+                assert!(STAGES[..index].iter().any(|other| other.name == *need), "{}", stage.name);
+            }
+        }
+    }
 }

@@ -1,8 +1,9 @@
-//! Which compiler makes the BPF object.
+//! Which compiler makes the BPF objects.
 //!
-//! It must be able to build `core` for the BPF target, so it needs the library's source. An
-//! ordinary user has a nightly with `rust-src`, or can add it by rustup. Where rustup can't
-//! download, Debian packages a compiler with the source of its own version.
+//! It must build `core` for the BPF target, so it needs the source of its own library, and its
+//! LLVM must be of the version that bpf-linker speaks. An ordinary user has a nightly with
+//! `rust-src` or can add it; Debian packages a compiler together with the source. What is there
+//! is taken as it is, and only if nothing fits is anything installed.
 
 use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
@@ -10,151 +11,271 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
+use crate::linker::LINKER_LLVM;
 use crate::packages;
-use crate::process::{find, output};
+use crate::process::{output, within};
 
-const DEBIAN_CARGO: &str = "/usr/bin/cargo";
-const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 const DEBIAN_PACKAGES: [&str; 4] = ["rustc-web", "cargo-web", "rust-web-src", "rust-web-clippy"];
-const OLDEST_DEBIAN_RUSTC: u32 = 90;
+/// The workspace's `rust-version`.
+const OLDEST_MINOR: u32 = 90;
+/// What to install where no toolchain has the right LLVM.
+const RUSTUP_RELEASE: &str = "1.96.0";
 
-/// A compiler with the source of its library.
+/// A Rust compiler in some directory, and what was found out about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Toolchain {
-    /// By rustup's name of it.
-    Rustup(String),
-    Debian,
+pub struct Toolchain {
+    /// As people call it: "rustup's nightly-x86_64-unknown-linux-gnu".
+    pub name: String,
+    pub sysroot: PathBuf,
+    pub has_cargo: bool,
+    /// The source of `core`.
+    pub has_source: bool,
+    pub version: Option<Version>,
+}
+
+/// Of `rustc -vV`, what matters here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    pub release: String,
+    pub minor: u32,
+    pub llvm: u32,
 }
 
 impl Display for Toolchain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Rustup(name) => write!(f, "rustup's {name}"),
-            Self::Debian => f.write_str("Debian's rustc"),
-        }
+        f.write_str(&self.name)?;
+        self.version.as_ref().map_or(Ok(()), |version| write!(f, ", {}", version.release))
     }
 }
 
 impl Toolchain {
+    fn probe(name: String, sysroot: &Path) -> Self {
+        let said = output(Command::new(sysroot.join("bin/rustc")).arg("-vV")).ok();
+        Self {
+            name,
+            sysroot: sysroot.to_owned(),
+            has_cargo: sysroot.join("bin/cargo").is_file(),
+            has_source: sysroot.join("lib/rustlib/src/rust/library/core").is_dir(),
+            version: said.as_deref().and_then(Version::parse),
+        }
+    }
+
+    pub fn rustc(&self) -> PathBuf {
+        self.sysroot.join("bin/rustc")
+    }
+
     /// A cargo that uses this compiler, not the one that xtask was started by.
     pub fn cargo(&self) -> Command {
-        let mut command = match self {
-            Self::Rustup(name) => {
-                let mut command = Command::new("rustup");
-                command.args(["run", name, "cargo"]);
-                command
-            }
-            Self::Debian => {
-                let mut command = Command::new(DEBIAN_CARGO);
-                command.env("RUSTC", DEBIAN_RUSTC).env("RUSTDOC", "/usr/bin/rustdoc");
-                command
-            }
-        };
-        // Building `core` is unstable; Debian's compiler is a stable one.
-        command.env("RUSTC_BOOTSTRAP", "1").env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO");
+        self.command("cargo")
+    }
+
+    /// The same for clippy, if this toolchain has it. It is started by its path: by its name,
+    /// cargo would find rustup's, which is another version.
+    pub fn clippy(&self) -> Option<Command> {
+        let there = self.sysroot.join("bin/cargo-clippy").is_file();
+        there.then(|| {
+            let mut command = self.command("cargo-clippy");
+            command.arg("clippy");
+            command
+        })
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(self.sysroot.join("bin").join(program));
+        command.env("CARGO", self.sysroot.join("bin/cargo")).env("RUSTC", self.rustc());
+        // Building `core` is unstable, and a stable compiler will do.
+        command.env("RUSTC_BOOTSTRAP", "1").env_remove("RUSTUP_TOOLCHAIN");
         command
+    }
+
+    /// Why this can't be used, if so.
+    fn fault(&self) -> Option<String> {
+        let Some(version) = &self.version else {
+            return Some("it has no working rustc".to_owned());
+        };
+        if !self.has_cargo {
+            Some("it has no cargo".to_owned())
+        } else if version.minor < OLDEST_MINOR {
+            Some(format!("it is older than 1.{OLDEST_MINOR}"))
+        } else if version.llvm != LINKER_LLVM {
+            Some(format!("its LLVM is {}, and bpf-linker's {LINKER_LLVM}", version.llvm))
+        } else if !self.has_source {
+            Some("it has no rust-src".to_owned())
+        } else {
+            None
+        }
     }
 }
 
-/// Chooses a compiler, installing what is missing. `say` hears why each candidate was not taken.
-pub fn choose(say: &dyn Fn(&str)) -> Result<Toolchain> {
-    if let Some(name) = rustup_with_source() {
-        return Ok(Toolchain::Rustup(name));
+impl Version {
+    fn parse(said: &str) -> Option<Self> {
+        let field = |key| said.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+        let release = field("release:")?.to_owned();
+        let minor = release.split('.').nth(1)?.parse().ok()?;
+        let llvm = field("LLVM version:")?.split('.').next()?.parse().ok()?;
+        Some(Self { release, minor, llvm })
     }
-    say("no toolchain of rustup's has rust-src");
-    if debian_has_source() {
-        return Ok(Toolchain::Debian);
-    }
-    say("Debian's rustc-web and rust-web-src are not installed");
+}
 
-    match add_source_to_nightly() {
-        Ok(()) => {
-            if let Some(name) = rustup_with_source() {
-                return Ok(Toolchain::Rustup(name));
-            }
+/// Chooses a compiler, installing one if there is none. `say` hears about every candidate.
+pub fn ensure(say: &dyn Fn(&str)) -> Result<Toolchain> {
+    let there = survey();
+    for toolchain in &there {
+        match toolchain.fault() {
+            Some(fault) => say(&format!("not {toolchain}: {fault}")),
+            None => say(&format!("{toolchain}: has all that is needed")),
         }
-        Err(error) => say(&format!("rust-src can't be added to nightly: {error:#}")),
     }
-    let installed = packages::install(&DEBIAN_PACKAGES);
-    if let Err(error) = &installed {
-        say(&format!("Debian's compiler can't be installed: {error:#}"));
+    if let Some(toolchain) = choose(there.clone()) {
+        return Ok(toolchain);
     }
-    if installed.is_ok() && debian_has_source() {
-        return Ok(Toolchain::Debian);
+
+    let installers: [(&str, &dyn Fn() -> Result<()>); 2] = [
+        ("rustup's way", &|| install_by_rustup(&there)),
+        ("Debian's way", &|| packages::install(&DEBIAN_PACKAGES)),
+    ];
+    for (way, install) in installers {
+        match install() {
+            Ok(()) => match choose(survey()) {
+                Some(toolchain) => return Ok(toolchain),
+                None => say(&format!("{way} brought nothing that can be used")),
+            },
+            Err(error) => say(&format!("{way} fails: {error:#}")),
+        }
     }
     bail!(
-        "no Rust compiler here can build for BPF: it needs the source of its library.\n\
-         Either:  rustup toolchain install nightly --component rust-src\n\
-         or, on Debian and Ubuntu:  apt-get install {}",
+        "no Rust compiler here can build for BPF: it takes one with LLVM {LINKER_LLVM} and the source \
+         of its library, and none could be installed (--verbose says why).\n\
+         Either:               rustup toolchain install {RUSTUP_RELEASE} --component rust-src,clippy\n\
+         or, on Debian, root:  apt-get update && apt-get install {}",
         DEBIAN_PACKAGES.join(" ")
     )
 }
 
-fn rustup_with_source() -> Option<String> {
-    let list = output(Command::new("rustup").args(["toolchain", "list"])).ok()?;
-    let source = |name: &str| {
-        let sysroot = output(Command::new("rustup").args(["run", name, "rustc", "--print", "sysroot"]));
-        sysroot.is_ok_and(|sysroot| Path::new(&sysroot).join("lib/rustlib/src/rust/library/core").is_dir())
-    };
-    nightly_first(&list).into_iter().find(|name| source(name))
+/// All compilers of this machine, the preferred first: rustup's nightlies, its others, the system's.
+pub fn survey() -> Vec<Toolchain> {
+    let list = output(Command::new("rustup").args(["toolchain", "list"])).unwrap_or_default();
+    let mut found = Vec::new();
+    for name in nightly_first(&list) {
+        let which = ["which", "--toolchain", &name, "rustc"];
+        let rustc = output(Command::new("rustup").args(which)).unwrap_or_default();
+        if let Some(sysroot) = Path::new(&rustc).ancestors().nth(2) {
+            found.push(Toolchain::probe(format!("rustup's {name}"), sysroot));
+        }
+    }
+    if Path::new("/usr/bin/rustc").exists() {
+        found.push(Toolchain::probe("the system's rustc".to_owned(), Path::new("/usr")));
+    }
+    found
+}
+
+fn choose(found: Vec<Toolchain>) -> Option<Toolchain> {
+    found.into_iter().find(|toolchain| toolchain.fault().is_none())
 }
 
 /// The names in rustup's list, the nightlies before the others.
 fn nightly_first(list: &str) -> Vec<String> {
+    let installed = list.lines().filter(|line| !line.starts_with("no installed"));
     let mut names: Vec<String> =
-        list.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect();
+        installed.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect();
     names.sort_by_key(|name| !name.starts_with("nightly"));
     names
 }
 
-fn add_source_to_nightly() -> Result<()> {
-    if find("rustup").is_none() {
-        bail!("there is no rustup");
-    }
-    // Bounded: without a network it would try for minutes.
-    let add = ["60", "rustup", "component", "add", "rust-src", "--toolchain", "nightly"];
-    output(Command::new("timeout").args(add)).map(drop)
+/// Adds what is missing to a toolchain that lacks only the source, or installs one that has it.
+fn install_by_rustup(found: &[Toolchain]) -> Result<()> {
+    let arguments = rustup_arguments(found);
+    eprintln!("trying: rustup {}", arguments.join(" "));
+    // Bounded: without a network, rustup would try again and again.
+    output(within(300, "rustup").args(arguments)).map(drop)
 }
 
-fn debian_has_source() -> bool {
-    let source = Path::new("/usr/lib/rustlib/src/rust/library/core").is_dir();
-    let version = output(Command::new(DEBIAN_RUSTC).arg("--version")).ok();
-    let minor = version.as_deref().and_then(minor_version);
-    source && Path::new(DEBIAN_CARGO).is_file() && minor.is_some_and(|m| m >= OLDEST_DEBIAN_RUSTC)
-}
-
-/// 96 of "rustc 1.96.0 (ac68faa20 2026-05-25)".
-fn minor_version(version: &str) -> Option<u32> {
-    version.split_whitespace().nth(1)?.split('.').nth(1)?.parse().ok()
-}
-
-/// Directories with an LLVM that bpf-linker may borrow: those of rustup's toolchains.
-pub fn llvm_directories() -> Vec<PathBuf> {
-    let list = output(Command::new("rustup").args(["toolchain", "list"])).unwrap_or_default();
-    let sysroot = |name: String| {
-        output(Command::new("rustup").args(["run", &name, "rustc", "--print", "sysroot"])).ok()
+fn rustup_arguments(found: &[Toolchain]) -> Vec<&str> {
+    let lacks_only_source = |toolchain: &&Toolchain| {
+        Toolchain { has_source: true, ..(*toolchain).clone() }.fault().is_none()
     };
-    let names = list.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned);
-    names.filter_map(sysroot).map(|sysroot| Path::new(&sysroot).join("lib")).collect()
+    let name =
+        found.iter().filter(lacks_only_source).find_map(|t| t.name.strip_prefix("rustup's "));
+    match name {
+        Some(name) => vec!["component", "add", "rust-src", "--toolchain", name],
+        None => {
+            let install = ["toolchain", "install", RUSTUP_RELEASE, "--profile", "minimal"];
+            [&install[..], &["--component", "rust-src", "--component", "clippy"]].concat()
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_nightly_is_tried_first() {
-        let list = "stable-x86_64-unknown-linux-gnu (active, default)\nnightly-x86_64-unknown-linux-gnu\n";
-        assert_eq!(
-            nightly_first(list),
-            ["nightly-x86_64-unknown-linux-gnu", "stable-x86_64-unknown-linux-gnu"]
-        );
-        assert_eq!(nightly_first("no installed toolchains").len(), 1);
+    /// One that can be used, called so.
+    fn good(name: &str) -> Toolchain {
+        Toolchain {
+            name: name.to_owned(),
+            sysroot: PathBuf::new(),
+            has_cargo: true,
+            has_source: true,
+            version: Some(Version { release: "1.96.0".to_owned(), minor: 96, llvm: LINKER_LLVM }),
+        }
+    }
+
+    fn with_version(name: &str, minor: u32, llvm: u32) -> Toolchain {
+        let version = Some(Version { release: format!("1.{minor}.0"), minor, llvm });
+        Toolchain { version, ..good(name) }
+    }
+
+    fn without_source(name: &str) -> Toolchain {
+        Toolchain { has_source: false, ..good(name) }
     }
 
     #[test]
-    fn a_version_is_read() {
-        assert_eq!(minor_version("rustc 1.96.0 (ac68faa20 2026-05-25)"), Some(96));
-        assert_eq!(minor_version("nonsense"), None);
+    fn the_first_without_a_fault_is_chosen() {
+        let cases: [(&str, Vec<Toolchain>, Option<&str>); 6] = [
+            ("bare machine", vec![], None),
+            ("both fit", vec![good("nightly"), good("system")], Some("nightly")),
+            ("no source", vec![without_source("nightly"), good("system")], Some("system")),
+            ("too old", vec![with_version("nightly", 89, LINKER_LLVM)], None),
+            ("newer LLVM", vec![with_version("nightly", 99, 23), good("stable")], Some("stable")),
+            ("no rustc", vec![Toolchain { version: None, ..good("nightly") }], None),
+        ];
+        for (case, found, expected) in cases {
+            assert_eq!(
+                choose(found).map(|toolchain| toolchain.name).as_deref(),
+                expected,
+                "{case}"
+            );
+        }
+    }
+
+    #[test]
+    fn rustup_adds_the_source_where_only_that_is_missing() {
+        let found = [
+            Toolchain { has_source: false, ..with_version("rustup's nightly", 99, 23) },
+            without_source("rustup's stable"),
+            without_source("the system's rustc"),
+        ];
+        let add = ["component", "add", "rust-src", "--toolchain", "stable"];
+        assert_eq!(rustup_arguments(&found), add);
+        assert_eq!(rustup_arguments(&found[2..])[..3], ["toolchain", "install", RUSTUP_RELEASE]);
+    }
+
+    #[test]
+    fn nightlies_are_tried_first() {
+        let list = "stable-x86_64-unknown-linux-gnu (active, default)\nnightly-2026-05-01-x86_64\n";
+        assert_eq!(
+            nightly_first(list),
+            ["nightly-2026-05-01-x86_64", "stable-x86_64-unknown-linux-gnu"]
+        );
+        assert!(nightly_first("no installed toolchains\n").is_empty());
+    }
+
+    #[test]
+    fn versions_are_read() {
+        let said =
+            "rustc 1.97.0-nightly (x)\nhost: x\nrelease: 1.97.0-nightly\nLLVM version: 22.1.8";
+        let expected = Version { release: "1.97.0-nightly".to_owned(), minor: 97, llvm: 22 };
+        assert_eq!(Version::parse(said), Some(expected));
+        assert_eq!(Version::parse("error: toolchain 'nightly' is not installed"), None);
     }
 }

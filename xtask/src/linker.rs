@@ -1,0 +1,163 @@
+//! bpf-linker, built into a folder of ours, and the LLVM that it borrows.
+//!
+//! It has no LLVM of its own: it opens the first libLLVM that it finds in `LD_LIBRARY_PATH`. The
+//! one to give it is that of the compiler whose bitcode it reads. Whether it can use it shows
+//! only when it links: `bpf-linker --version` is content without.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::process::{cargo, is_missing, output, root};
+use crate::toolchain::{self, Toolchain};
+
+pub const LINKER_VERSION: &str = "0.10.3";
+/// The LLVM whose interface this version is built for.
+pub const LINKER_LLVM: u32 = 22;
+
+/// The smallest program that makes the linker use its LLVM.
+const SAMPLE: &str = "target triple = \"bpfel\"\ndefine i32 @f() section \"xdp\" { ret i32 0 }\n";
+
+pub struct Linker {
+    pub program: PathBuf,
+    /// For `LD_LIBRARY_PATH`.
+    pub llvm: PathBuf,
+}
+
+/// Builds the linker if it is not there, and finds an LLVM that works with it.
+pub fn ensure(toolchain: &Toolchain, say: &dyn Fn(&str)) -> Result<Linker> {
+    let program = tools().join("bin/bpf-linker");
+    let version = output(Command::new(&program).arg("--version")).unwrap_or_default();
+    if version != format!("bpf-linker {LINKER_VERSION}") {
+        install()?;
+    }
+    for llvm in llvm_directories(toolchain)? {
+        match try_link(&program, &llvm) {
+            Ok(()) => {
+                say(&format!(
+                    "bpf-linker {LINKER_VERSION} links with the LLVM in {}",
+                    llvm.display()
+                ));
+                return Ok(Linker { program, llvm });
+            }
+            Err(error) => say(&format!("not the LLVM in {}: {error:#}", llvm.display())),
+        }
+    }
+    bail!(
+        "bpf-linker finds no LLVM {LINKER_LLVM} that it can use (--verbose says what was tried).\n\
+         On Debian, root:  apt-get install libllvm{LINKER_LLVM}"
+    )
+}
+
+fn install() -> Result<()> {
+    eprintln!("building bpf-linker {LINKER_VERSION}: about a minute, once");
+    let mut command = cargo();
+    command
+        .args([
+            "install",
+            "bpf-linker",
+            "--version",
+            LINKER_VERSION,
+            "--locked",
+            "--quiet",
+            "--force",
+        ])
+        .arg("--root")
+        .arg(tools())
+        .arg("--target-dir")
+        .arg(tools().join("build"));
+    output(&mut command).with_context(|| {
+        format!(
+            "bpf-linker can't be built; it takes a network or a vendored registry. By hand:  \
+             cargo install bpf-linker --version {LINKER_VERSION} --locked --root target/tools"
+        )
+    })?;
+    // Some hundred megabytes that nothing needs again.
+    fs::remove_dir_all(tools().join("build")).context("bpf-linker's build can't be removed")
+}
+
+/// Where an LLVM may be, the compiler's own first.
+fn llvm_directories(toolchain: &Toolchain) -> Result<Vec<PathBuf>> {
+    let same_llvm =
+        |other: &Toolchain| other.version.as_ref().is_some_and(|v| v.llvm == LINKER_LLVM);
+    let others = toolchain::survey().into_iter().filter(same_llvm);
+    let mut directories = Vec::new();
+    for sysroot in
+        std::iter::once(toolchain.sysroot.clone()).chain(others.map(|other| other.sysroot))
+    {
+        let directory =
+            if sysroot == Path::new("/usr") { system_llvm()? } else { Some(sysroot.join("lib")) };
+        directories.extend(directory.filter(|directory| !directories.contains(directory)));
+    }
+    Ok(directories)
+}
+
+/// The distribution's LLVM, by itself in a folder of ours: in the libraries' own there may be
+/// others, and the linker would take whichever the directory lists first.
+fn system_llvm() -> Result<Option<PathBuf>> {
+    let places = fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
+    let name = |library: &PathBuf| {
+        let name = library.file_name().unwrap_or_default().to_string_lossy();
+        is_llvm(&name)
+    };
+    let library = places
+        .chain([
+            PathBuf::from("/usr/lib64"),
+            PathBuf::from(format!("/usr/lib/llvm-{LINKER_LLVM}/lib")),
+        ])
+        .filter_map(|place| fs::read_dir(place).ok())
+        .flat_map(|files| files.flatten().map(|file| file.path()))
+        .find(name);
+    let Some(library) = library else { return Ok(None) };
+
+    let directory = tools().join("llvm");
+    let link = directory.join("libLLVM.so");
+    fs::create_dir_all(&directory)?;
+    match fs::remove_file(&link) {
+        Err(error) if !is_missing(&error) => return Err(error).context(link.display().to_string()),
+        _ => symlink(&library, &link)?,
+    }
+    Ok(Some(directory))
+}
+
+fn is_llvm(file: &str) -> bool {
+    let rest = file
+        .strip_prefix("libLLVM.so.")
+        .or_else(|| file.strip_prefix("libLLVM-").filter(|rest| rest.contains(".so")));
+    rest.is_some_and(|rest| rest.split('.').next() == Some(&LINKER_LLVM.to_string()))
+}
+
+fn try_link(program: &Path, llvm: &Path) -> Result<()> {
+    let sample = tools().join("sample.ll");
+    fs::write(&sample, SAMPLE)?;
+    let mut command = Command::new(program);
+    command.args(["--target", "bpfel", "--output"]).arg(tools().join("sample.o")).arg(&sample);
+    output(command.env("LD_LIBRARY_PATH", llvm)).map(drop)
+}
+
+fn tools() -> PathBuf {
+    root().join("target/tools")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_right_llvm_is_borrowed() {
+        for (file, expected) in [
+            ("libLLVM.so.22.1", true),
+            ("libLLVM-22.so", true),
+            ("libLLVM-22.so.1", true),
+            ("libLLVM-15.so.1", false),
+            ("libLLVM.so.23.1", false),
+            ("libLLVM-22-rust-1.95.0-stable.so", false),
+            ("libLLVMSupport.a", false),
+        ] {
+            assert_eq!(is_llvm(file), expected, "{file}");
+        }
+    }
+}
