@@ -1,6 +1,6 @@
 //! rustfmt and clippy, over everything.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::ebpf;
 use crate::process::{cargo, run};
@@ -14,16 +14,23 @@ pub fn format(check: bool) -> Result<()> {
     run(&mut command)
 }
 
+/// Goes through all of it, so that one run shows everything there is to mend.
 pub fn lint() -> Result<()> {
-    format(true)?;
-    // With and without what needs root; the second time only `tests` is looked at again.
-    for features in [&[][..], &["--features", "tests/privileged"]] {
-        let mut command = cargo();
-        command
-            .args(["clippy", "--workspace", "--exclude", "lb-ebpf", "--all-targets", "--quiet"])
-            .args(features)
-            .args(["--", "--deny", "warnings"]);
-        run(&mut command)?;
-    }
-    ebpf::clippy()
+    let parts = [
+        format(true),
+        clippy(&["--workspace", "--exclude", "lb-ebpf", "--features", "tests/privileged"]),
+        // Once more as `cargo build` sees it.
+        clippy(&["--package", "tests"]),
+        ebpf::clippy(),
+    ];
+    let errors: Vec<String> =
+        parts.into_iter().filter_map(|part| Some(format!("{:#}", part.err()?))).collect();
+    ensure!(errors.is_empty(), "{}", errors.join("\n"));
+    Ok(())
+}
+
+fn clippy(packages: &[&str]) -> Result<()> {
+    let mut command = cargo();
+    command.args(["clippy", "--all-targets", "--quiet"]).args(packages);
+    run(command.args(["--", "--deny", "warnings"]))
 }

@@ -41,20 +41,23 @@ pub fn install(packages: &[&str]) -> Result<()> {
         );
     }
     eprintln!("installing {names}");
-    // A list that can't be updated may still be good enough.
-    let updated = output(apt_get()?.arg("update"));
-    let mut command = apt_get()?;
-    command.args(["install", "--yes", "--no-install-recommends"]).args(packages);
-    let installed = output(&mut command);
-    let installed = match updated {
-        Err(error) if installed.is_err() => installed.context(format!("{error:#}")),
-        _ => installed,
-    };
-    installed.map(drop).with_context(|| {
+    install_by_apt(packages).with_context(|| {
         format!(
             "can't install {names}. By hand, as root:  apt-get update && apt-get install {names}"
         )
     })
+}
+
+fn install_by_apt(packages: &[&str]) -> Result<()> {
+    // Lists that can't be updated may still be good enough.
+    let updated = output(apt_get()?.arg("update"));
+    let mut command = apt_get()?;
+    command.args(["install", "--yes", "--no-install-recommends"]).args(packages);
+    match (output(&mut command), updated) {
+        (Ok(_), _) => Ok(()),
+        (Err(error), Err(earlier)) => Err(error.context(format!("{earlier:#}"))),
+        (Err(error), Ok(_)) => Err(error),
+    }
 }
 
 fn apt_get() -> Result<Command> {

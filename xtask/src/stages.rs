@@ -5,6 +5,8 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -14,6 +16,9 @@ use crate::process::root;
 
 /// How much of a failed stage's output is shown.
 const TAIL: usize = 300;
+
+/// How long to wait for output of a command that has ended.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What tests came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,18 +50,19 @@ impl Tally {
     }
 }
 
-/// Runs a command as a stage. A stage that fails without a failed test counts as one.
-pub fn run(name: &str, command: &mut Command) -> Result<Tally> {
+/// Runs a command as a stage, and if it succeeds, a check of what it left. A stage that fails
+/// without a failed test counts as one.
+pub fn run(name: &str, command: &mut Command, check: impl FnOnce() -> Result<()>) -> Result<Tally> {
     let log = log_path(name)?;
     let started = Instant::now();
-    let outcome = follow(command, &log, &spinner(name));
-    let (mut tally, ok) = match outcome {
-        Ok(done) => done,
-        Err(error) => {
-            fs::write(&log, format!("{error:#}\n"))?;
-            (Tally::default(), false)
-        }
-    };
+    let mut followed = follow(command, &log, &spinner(name));
+    if let Ok((tally, true)) = followed {
+        followed = check().map(|()| (tally, true));
+    }
+    let (mut tally, ok) = followed.or_else(|error| {
+        let mut log = File::options().create(true).append(true).open(&log)?;
+        writeln!(log, "{error:#}").map(|()| (Tally::default(), false))
+    })?;
     if !ok && tally.failed == 0 {
         tally.failed = 1;
     }
@@ -77,12 +83,26 @@ fn follow(command: &mut Command, log: &Path, bar: &ProgressBar) -> Result<(Tally
     // The command holds the pipe's other end, too; the reader would wait for it forever.
     command.stdout(Stdio::null()).stderr(Stdio::null());
 
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || {
+        let read = BufReader::new(reader).split(b'\n').map_while(Result::ok);
+        read.for_each(|line| drop(sender.send(String::from_utf8_lossy(&line).into_owned())));
+    });
     let mut tally = Tally::default();
-    for line in BufReader::new(reader).split(b'\n') {
-        let line = String::from_utf8_lossy(&line?).into_owned();
-        writeln!(log, "{line}")?;
-        bar.set_message(line.clone());
-        tally.add(Tally::parse(&line).unwrap_or_default());
+    loop {
+        match lines.recv_timeout(PATIENCE) {
+            Ok(line) => {
+                writeln!(log, "{line}")?;
+                tally.add(Tally::parse(&line).unwrap_or_default());
+                bar.set_message(line);
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) if child.try_wait()?.is_some() => {
+                writeln!(log, "it left a process behind, which still holds its output")?;
+                break;
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
     }
     let status = child.wait()?;
     bar.finish_and_clear();
@@ -189,6 +209,12 @@ mod tests {
         let done = follow(&mut script("exit 3"), log.path(), &ProgressBar::hidden())?;
         assert_eq!(done, (Tally::default(), false));
         assert_eq!(fs::read_to_string(log.path())?, "ended with exit status: 3\n");
+
+        // A server that a test forgot must not hold up the rest.
+        let started = Instant::now();
+        let done = follow(&mut script("sleep 30 &"), log.path(), &ProgressBar::hidden())?;
+        assert_eq!(done, (Tally::default(), true));
+        assert!(started.elapsed() < Duration::from_secs(25));
         Ok(())
     }
 }

@@ -1,12 +1,15 @@
 //! `cargo xtask test`: the README's test command, and CI's.
 
+use std::fs;
+use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::time::SystemTime;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 
-use crate::process::{cargo, is_root, output};
+use crate::process::{cargo, is_root, output, root};
 use crate::stages::{self, Tally};
 
 #[derive(Debug, Default, Args)]
@@ -24,6 +27,8 @@ struct Stage {
     needs: &'static [&'static str],
     /// Whether its tests need root.
     root: bool,
+    /// A directory in which it must have written JSON.
+    writes: Option<&'static str>,
 }
 
 /// What runs, in this order. All build in one profile and with the features of the workspace,
@@ -54,7 +59,10 @@ const STAGES: [Stage; 8] = [
         )
     },
     stage("demo", &["xtask", "run", "--exit-after-demo"], &["prerequisites", "build-ebpf"]),
-    stage("bench", &["xtask", "bench", "--quick"], &["prerequisites", "build-ebpf"]),
+    Stage {
+        writes: Some("target/bench"),
+        ..stage("bench", &["xtask", "bench", "--quick"], &["prerequisites", "build-ebpf"])
+    },
 ];
 
 const fn stage(
@@ -62,7 +70,7 @@ const fn stage(
     arguments: &'static [&'static str],
     needs: &'static [&'static str],
 ) -> Stage {
-    Stage { name, arguments, needs, root: false }
+    Stage { name, arguments, needs, root: false, writes: None }
 }
 
 /// Runs the stages, each a line, and ends with the line "N passed, M failed".
@@ -106,7 +114,26 @@ fn run(stage: &Stage) -> Result<Tally> {
         println!("      {:<14} runs its tests as root, by sudo", stage.name);
         command.env(runner_variable(), "sudo --non-interactive --preserve-env");
     }
-    stages::run(stage.name, command.args(stage.arguments))
+    let started = SystemTime::now();
+    stages::run(stage.name, command.args(stage.arguments), || match stage.writes {
+        Some(directory) => has_json_since(&root().join(directory), started),
+        None => Ok(()),
+    })
+}
+
+/// Whether a program that says it succeeded left its results.
+fn has_json_since(directory: &Path, started: SystemTime) -> Result<()> {
+    let files = fs::read_dir(directory).with_context(|| directory.display().to_string())?;
+    let is_new = |file: &fs::DirEntry| {
+        let modified = file.metadata().and_then(|metadata| metadata.modified());
+        file.path().extension().is_some_and(|e| e == "json") && modified.is_ok_and(|m| m >= started)
+    };
+    ensure!(
+        files.flatten().any(|file| is_new(&file)),
+        "no JSON was written to {}",
+        directory.display()
+    );
+    Ok(())
 }
 
 fn check_sudo() -> Result<()> {
@@ -135,6 +162,20 @@ mod tests {
         assert_eq!(wanted(&["lint"]), ["lint"]);
         assert_eq!(wanted(&["kernel"]), ["prerequisites", "build-ebpf", "build", "kernel"]);
         assert_eq!(wanted(&[]).len(), STAGES.len());
+    }
+
+    #[test]
+    fn only_new_json_counts() -> Result<()> {
+        let directory = tempfile::tempdir()?;
+        let long_ago = SystemTime::UNIX_EPOCH;
+        assert!(has_json_since(&directory.path().join("missing"), long_ago).is_err());
+        fs::write(directory.path().join("plot.svg"), "")?;
+        assert!(has_json_since(directory.path(), long_ago).is_err());
+        fs::write(directory.path().join("results.json"), "{}")?;
+        assert!(has_json_since(directory.path(), long_ago).is_ok());
+        let soon = SystemTime::now() + std::time::Duration::from_secs(60);
+        assert!(has_json_since(directory.path(), soon).is_err());
+        Ok(())
     }
 
     #[test]

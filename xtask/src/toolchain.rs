@@ -13,7 +13,7 @@ use anyhow::{Result, bail};
 
 use crate::linker::LINKER_LLVM;
 use crate::packages;
-use crate::process::{output, within};
+use crate::process::{find, output, within};
 
 const DEBIAN_PACKAGES: [&str; 4] = ["rustc-web", "cargo-web", "rust-web-src", "rust-web-clippy"];
 /// The workspace's `rust-version`.
@@ -184,6 +184,9 @@ fn nightly_first(list: &str) -> Vec<String> {
 
 /// Adds what is missing to a toolchain that lacks only the source, or installs one that has it.
 fn install_by_rustup(found: &[Toolchain]) -> Result<()> {
+    if find("rustup").is_none() {
+        bail!("there is no rustup");
+    }
     let arguments = rustup_arguments(found);
     eprintln!("trying: rustup {}", arguments.join(" "));
     // Bounded: without a network, rustup would try again and again.
