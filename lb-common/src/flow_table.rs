@@ -231,8 +231,8 @@ pub fn insert<F: Family>(
         .tags
         .iter()
         .zip(0..)
-        .map(|(tag, way)| eviction_rank(tag, now) << 3 | way)
-        .fold(0, u64::max);
+        .map(|(tag, way)| (eviction_rank(tag, now) << 3) | way)
+        .fold(0, larger);
     if best >> 3 == 0 {
         return false;
     }
@@ -254,6 +254,13 @@ pub fn insert<F: Family>(
     tag.word.replace(claimed.0, claimed.with_state(FlowState::Nascent).0)
 }
 
+/// The larger of two numbers below 2^63, without a branch.
+#[inline(always)]
+fn larger(one: u64, other: u64) -> u64 {
+    let other_if_larger = (one.wrapping_sub(other) as i64 >> 63) as u64;
+    one ^ ((one ^ other) & other_if_larger)
+}
+
 /// How gladly a place is given to a new flow; 0: not at all. Without branches, of which the
 /// verifier would follow every combination over the ways.
 #[inline(always)]
@@ -262,6 +269,12 @@ fn eviction_rank(tag: &FlowTag, now: Ticks) -> u64 {
     let idle = now.since(tag.seen.load()) & IDLE;
     let expired = class.idle_limit.wrapping_sub(idle) >> 31;
     u64::from((class.rank + (idle & class.idle_mask)) | expired << EXPIRED.trailing_zeros())
+}
+
+impl FlowTag {
+    pub fn is_free(&self) -> bool {
+        !Word(self.word.load()).holds_a_flow()
+    }
 }
 
 impl<F: Family> FlowBucket<F> {

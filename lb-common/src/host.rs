@@ -104,12 +104,20 @@ impl HostTables {
         }
     }
 
-    pub fn allow_destination(&mut self, bit: Bitmap) {
-        self.destinations[bit.word as usize] |= bit.bit;
+    pub fn set_destination(&mut self, bit: Bitmap, on: bool) {
+        set(&mut self.destinations[bit.word as usize], bit.bit, on);
     }
 
-    pub fn allow_source(&mut self, bit: Bitmap) {
-        self.sources[bit.word as usize] |= bit.bit;
+    pub fn set_source(&mut self, bit: Bitmap, on: bool) {
+        set(&mut self.sources[bit.word as usize], bit.bit, on);
+    }
+}
+
+fn set(word: &mut u64, bit: u64, on: bool) {
+    if on {
+        *word |= bit;
+    } else {
+        *word &= !bit;
     }
 }
 

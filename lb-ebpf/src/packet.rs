@@ -8,7 +8,7 @@ use aya_ebpf::bindings::{BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR};
 use aya_ebpf::helpers::{bpf_l4_csum_replace, bpf_xdp_get_buff_len};
 use aya_ebpf::programs::{TcContext, XdpContext};
 use lb_common::checksum::Delta;
-use lb_common::datapath::Packet;
+use lb_common::datapath::{MAX_OFFSET, Packet};
 use lb_common::header::Header;
 
 /// The address of `H` at `offset` between `start` and `end`, if it fits.
@@ -16,6 +16,14 @@ use lb_common::header::Header;
 fn place<H: Header>(start: usize, end: usize, offset: usize) -> Option<*mut H> {
     let address = start + offset;
     (address + size_of::<H>() <= end).then_some(address as *mut H)
+}
+
+/// `offset`, mixed with eight bits that are always 0, which neither compiler nor verifier knows:
+/// to them the result is any number below `MAX_OFFSET`.
+#[inline(always)]
+fn blur(offset: usize, below_2_to_24: u32) -> usize {
+    let zero = (below_2_to_24 >> 24) as usize;
+    offset ^ (zero | zero << 6)
 }
 
 pub struct XdpPacket {
@@ -42,6 +50,13 @@ impl Packet for XdpPacket {
         let header = place::<H>(self.context.data(), self.context.data_end(), offset)?;
         // SAFETY: as above; the borrow of `self` is exclusive.
         Some(unsafe { &mut *header })
+    }
+
+    #[inline(always)]
+    fn blur(&self, offset: usize) -> usize {
+        // SAFETY: the context is the one this program was called with. No device has that many
+        // queues.
+        blur(offset, unsafe { (*self.context.ctx).rx_queue_index })
     }
 
     #[inline(always)]
@@ -86,6 +101,12 @@ impl Packet for TcPacket {
         let header = place::<H>(self.context.data(), self.context.data_end(), offset)?;
         // SAFETY: as above; the borrow of `self` is exclusive.
         Some(unsafe { &mut *header })
+    }
+
+    #[inline(always)]
+    fn blur(&self, offset: usize) -> usize {
+        // No packet is that long.
+        blur(offset, self.context.len())
     }
 
     #[inline(always)]

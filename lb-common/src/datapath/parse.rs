@@ -58,7 +58,7 @@ pub fn frame<P: Packet>(packet: &P) -> Option<Frame> {
         ether_type = u16::from_be_bytes(tag.ether_type);
         network += size_of::<VlanTag>();
     }
-    Some(Frame { ether_type, network })
+    Some(Frame { ether_type, network: packet.blur(network) })
 }
 
 /// A family's way to find the transport header.
@@ -103,7 +103,8 @@ impl Network for V6 {
                 _ => break,
             }
         }
-        Ok(Place { network, transport, protocol })
+        // At most four headers of 2 KiB.
+        Ok(Place { network, transport: packet.blur(transport), protocol })
     }
 }
 

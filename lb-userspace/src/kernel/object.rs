@@ -42,6 +42,7 @@ impl Default for Sizes {
 pub struct DataPlane {
     ebpf: Ebpf,
     adopted: bool,
+    flow_seed: u64,
 }
 
 impl DataPlane {
@@ -77,7 +78,7 @@ impl DataPlane {
         let mut pinned: Array<_, Plain<Identity>> = Array::try_from(pinned)?;
         pinned.set(0, Plain(identity), 0)?;
 
-        let mut data_plane = Self { ebpf, adopted };
+        let mut data_plane = Self { ebpf, adopted, flow_seed: identity.flow_seed };
         data_plane.external_in()?.load().map_err(refused)?;
         data_plane.external_out()?.load().map_err(refused)?;
         Ok(data_plane)
@@ -86,6 +87,11 @@ impl DataPlane {
     /// Whether the maps are an earlier agent's.
     pub fn adopted(&self) -> bool {
         self.adopted
+    }
+
+    /// What places flows in the table.
+    pub fn flow_seed(&self) -> u64 {
+        self.flow_seed
     }
 
     pub fn tables(&mut self) -> Result<Tables> {

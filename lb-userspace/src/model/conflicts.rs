@@ -65,7 +65,7 @@ impl Claims {
                 let owner = self.owner(key, frontend);
                 let own = owner.is_none_or(|owner| owner == service);
                 if !own && let Some(owner) = owner {
-                    settled.problems.push(lost(service, frontend, owner));
+                    settled.problems.push(lost(key, frontend, owner));
                 }
                 own
             });
@@ -86,20 +86,21 @@ fn dialled(resolved: &Resolved) -> Vec<Dialled> {
         .collect()
 }
 
-fn lost(service: &ServiceName, frontend: &Frontend, owner: &ServiceName) -> Problem {
+fn lost(key: &ServicePortKey, frontend: &Frontend, owner: &ServiceName) -> Problem {
     let field = match frontend.kind {
         FrontendKind::NodePort => "spec.ports",
         FrontendKind::ExternalIp => "spec.externalIPs",
         FrontendKind::LoadBalancer => "status.loadBalancer.ingress",
         FrontendKind::ClusterIp | FrontendKind::NodeAddress => "spec.clusterIPs",
     };
+    let protocol = key.protocol.name();
     let what = match frontend.kind {
         FrontendKind::NodePort => format!("node port {}", frontend.port),
         _ => std::net::SocketAddr::new(frontend.address, frontend.port).to_string(),
     };
     Problem {
-        object: format!("Service {service}"),
+        object: format!("Service {}", key.service),
         field: field.to_owned(),
-        message: format!("{what} belongs to the older Service {owner}"),
+        message: format!("{what} ({protocol}) belongs to Service {owner}, which came first"),
     }
 }

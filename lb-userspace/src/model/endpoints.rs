@@ -5,7 +5,10 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::discovery::v1::{Endpoint as ApiEndpoint, EndpointSlice};
 
-use super::types::{Backend, NodeContext, Problem, Protocol, ServiceName, ServicePortKey};
+use super::address;
+use super::types::{
+    AddressFamily, Backend, NodeContext, Problem, Protocol, ServiceName, ServicePortKey,
+};
 
 /// An endpoint of one service port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +73,7 @@ fn port_of(
         let number = port.port.and_then(|port| u16::try_from(port).ok()).filter(|&port| port != 0);
         if number.is_none() {
             let message = match port.port {
-                None => "has no number, so it is no target".to_owned(),
+                None => "is missing, so nothing can be sent there".to_owned(),
                 Some(port) => format!("{port} is not between 1 and 65535"),
             };
             problems.push(problem(slice, format!("ports[{index}].port"), message));
@@ -89,21 +92,22 @@ fn read(
     node: &NodeContext,
     problems: &mut Vec<Problem>,
 ) -> Option<Endpoint> {
-    let field = || format!("endpoints[{index}].addresses");
     // Only the first counts; the API says that consumers must not use more.
     let Some(text) = endpoint.addresses.first() else {
-        problems.push(problem(slice, field(), "is empty".to_owned()));
+        let field = format!("endpoints[{index}].addresses");
+        problems.push(problem(slice, field, "is empty; the endpoint is skipped".to_owned()));
         return None;
     };
-    let address = text.parse::<IpAddr>().ok();
-    let address = address.filter(|address| super::AddressFamily::of(address) == key.family);
-    let Some(address) = address.filter(|address| !address.is_unspecified()) else {
-        let message = format!("{text:?} is not an {} address", key.family.name());
-        problems.push(problem(slice, field(), message));
-        return None;
-    };
+    let address = address::parse_global(text).and_then(|address| {
+        let fits = AddressFamily::of(&address) == key.family;
+        if fits { Ok(address) } else { Err("is not of the slice's addressType") }
+    });
+    let address = address.map_err(|why| {
+        let field = format!("endpoints[{index}].addresses[0]");
+        problems.push(problem(slice, field, format!("{text:?} {why}")));
+    });
+    let address = address.ok()?;
     let conditions = endpoint.conditions.as_ref();
-    let ready = conditions.and_then(|c| c.ready).unwrap_or(true);
     let hints = endpoint.hints.as_ref();
     let names =
         |names: Vec<&String>| (!names.is_empty()).then(|| names.into_iter().cloned().collect());
@@ -113,8 +117,8 @@ fn read(
             port,
             local: endpoint.node_name.as_deref() == Some(node.name.as_str()),
         },
-        ready,
-        serving: conditions.and_then(|c| c.serving).unwrap_or(ready),
+        ready: conditions.and_then(|c| c.ready).unwrap_or(true),
+        serving: conditions.and_then(|c| c.serving).unwrap_or(true),
         terminating: conditions.and_then(|c| c.terminating).unwrap_or(false),
         for_nodes: names(
             hints.iter().flat_map(|h| h.for_nodes.iter().flatten()).map(|n| &n.name).collect(),

@@ -5,10 +5,14 @@
 //!
 //! Tests: `tests/model/`, a file a rule: manifests above, the expected table below.
 
+mod address;
 mod conflicts;
 mod endpoints;
+mod fields;
+mod health_check;
 mod pools;
 mod service;
+mod source_ranges;
 mod types;
 
 use std::collections::BTreeMap;
@@ -16,16 +20,19 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
+use health_check::ReadyHere;
+
 pub use conflicts::Claims;
 pub use types::{
-    AddressFamily, Backend, Frontend, NodeContext, Policy, Problem, Protocol, ServiceName,
-    ServicePort, ServicePortKey,
+    AddressFamily, Backend, Frontend, HealthCheck, NodeContext, Policy, Problem, Protocol,
+    ServiceName, ServicePort, ServicePortKey,
 };
 
 /// What one Service means here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resolved {
     pub service_ports: BTreeMap<ServicePortKey, ServicePort>,
+    pub health_check: Option<HealthCheck>,
     pub problems: Vec<Problem>,
 }
 
@@ -33,15 +40,19 @@ pub struct Resolved {
 pub fn resolve(service: &Service, slices: &[&EndpointSlice], node: &NodeContext) -> Resolved {
     let mut problems = Vec::new();
     let name = ServiceName::of(&service.metadata);
-    let service_ports = service::service_ports(service, &name, &mut problems)
-        .into_iter()
-        .map(|(key, mut service_port)| {
-            let endpoints = endpoints::of_port(&key, slices, node, &mut problems);
-            pools::fill(&mut service_port, &endpoints, node);
-            (key, service_port)
-        })
-        .collect();
+    let mut read = service::read(service, &name, &mut problems);
+    let mut ready_here = ReadyHere::default();
+    for (key, service_port) in &mut read.service_ports {
+        let endpoints = endpoints::of_port(key, slices, node, &mut problems);
+        pools::fill(service_port, &endpoints, node);
+        ready_here.add(&endpoints);
+    }
+    // Each port and family meets the same slices.
     problems.sort();
     problems.dedup();
-    Resolved { service_ports, problems }
+    Resolved {
+        health_check: read.health_check_port.map(|port| ready_here.health_check(port)),
+        service_ports: read.service_ports,
+        problems,
+    }
 }

@@ -17,6 +17,8 @@ pub enum AddressFamily {
 }
 
 impl AddressFamily {
+    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
+
     pub fn of(address: &IpAddr) -> Self {
         if address.is_ipv4() { Self::V4 } else { Self::V6 }
     }
@@ -65,7 +67,7 @@ impl Protocol {
 
     /// By the API's name; TCP where none is given.
     pub fn parse(name: Option<&str>) -> Option<Self> {
-        let name = name.unwrap_or("TCP");
+        let name = name.filter(|name| !name.is_empty()).unwrap_or("TCP");
         Self::ALL.into_iter().find(|protocol| protocol.name() == name)
     }
 }
@@ -82,8 +84,9 @@ impl ServiceName {
     }
 
     pub fn of(metadata: &ObjectMeta) -> Self {
+        let namespace = metadata.namespace.as_deref().filter(|namespace| !namespace.is_empty());
         let name = metadata.name.as_deref().unwrap_or_default();
-        Self::new(metadata.namespace.as_deref().unwrap_or("default"), name)
+        Self::new(namespace.unwrap_or("default"), name)
     }
 }
 
@@ -128,7 +131,7 @@ pub struct ServicePort {
     pub internal_policy: Policy,
     /// How long a client stays with its backend after its last new connection.
     pub affinity: Option<Duration>,
-    /// Whose clients may use the load balancer's addresses; empty: anybody's.
+    /// From where the load balancer's addresses may be used; empty: from anywhere.
     pub source_ranges: Vec<IpNet>,
 }
 
@@ -161,6 +164,14 @@ impl Display for Backend {
     }
 }
 
+/// Where a load balancer outside the cluster asks whether this node serves a Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    pub port: u16,
+    /// The answer is yes if there is any; their number is the node's weight.
+    pub local_endpoints: usize,
+}
+
 /// What of this node the rules ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeContext {
@@ -169,17 +180,23 @@ pub struct NodeContext {
     pub zone: Option<String>,
 }
 
-/// Something in an object that can't be used, and why.
+/// Something in an object or file that can't be used, and why.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// The kind and name of the object.
+    /// The kind and name of the object, or the file and line.
     pub object: String,
+    /// Empty if it is about all of it.
     pub field: String,
     pub message: String,
 }
 
 impl Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}: {}", self.object, self.field, self.message)
+        let Self { object, field, message } = self;
+        if field.is_empty() {
+            write!(f, "{object}: {message}")
+        } else {
+            write!(f, "{object}: {field}: {message}")
+        }
     }
 }

@@ -292,7 +292,7 @@ fn service_ports(
     let backend = |n: &u8| Backend {
         address: Ipv4Addr::new(10, 244, 0, *n).into(),
         port: 80,
-        local: n % 2 == 0,
+        local: n.is_multiple_of(2),
     };
     state
         .iter()

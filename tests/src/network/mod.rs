@@ -11,7 +11,7 @@ mod command;
 mod host;
 pub mod one_node;
 mod server;
-mod sweep;
+pub mod sweep;
 
 use std::path::{Path, PathBuf};
 use std::sync::Once;

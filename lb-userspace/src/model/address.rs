@@ -1,0 +1,40 @@
+//! Addresses and ranges as the API writes them.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use ipnet::IpNet;
+
+/// Reads an address; the error completes a sentence that starts with its text.
+pub fn parse(text: &str) -> Result<IpAddr, &'static str> {
+    let address = text.parse().ok().or_else(|| with_leading_zeros(text));
+    let address = address.ok_or("is not an IP address")?.to_canonical();
+    if address.is_unspecified() { Err("is no address that can be dialled") } else { Ok(address) }
+}
+
+/// Reads an address as the API's validation has it for endpoints and externalIPs: not one that
+/// means another host on every host. Objects from files have seen no validation.
+pub fn parse_global(text: &str) -> Result<IpAddr, &'static str> {
+    let address = parse(text)?;
+    let link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    match () {
+        () if address.is_loopback() => Err("is a loopback address: each host's own"),
+        () if link_local => Err("is a link-local address: each link's own"),
+        () if address.is_multicast() => Err("is a multicast address"),
+        () => Ok(address),
+    }
+}
+
+/// Reads a range, which may have blanks around it and bits after its prefix.
+pub fn parse_range(text: &str) -> Option<IpNet> {
+    text.trim().parse::<IpNet>().ok().map(|range| range.trunc())
+}
+
+/// Old objects may hold `010.0.0.1`; Kubernetes has always read that as decimal.
+fn with_leading_zeros(text: &str) -> Option<IpAddr> {
+    let octets: Option<Vec<u8>> = text.split('.').map(|octet| octet.parse().ok()).collect();
+    let octets: [u8; 4] = octets?.try_into().ok()?;
+    Some(IpAddr::V4(Ipv4Addr::from(octets)))
+}

@@ -1,0 +1,58 @@
+//! Whose clients may use a load balancer's addresses.
+
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::ServiceSpec;
+
+use super::address::parse_range;
+use super::fields::Fields;
+use super::types::AddressFamily;
+
+/// Who is let in, in one family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Admitted {
+    Anybody,
+    From(Vec<IpNet>),
+    /// There are ranges, but none that can be read: a slip of the pen must not open the door.
+    Nobody,
+}
+
+/// The source ranges of a Service.
+pub struct SourceRanges {
+    ranges: Vec<IpNet>,
+    /// The families of the entries that can't be read, as far as one can tell.
+    unreadable: Vec<AddressFamily>,
+}
+
+impl SourceRanges {
+    pub fn read(spec: &ServiceSpec, fields: &mut Fields<'_>) -> Self {
+        let mut read = Self { ranges: Vec::new(), unreadable: Vec::new() };
+        for (index, text) in spec.load_balancer_source_ranges.iter().flatten().enumerate() {
+            if let Some(range) = parse_range(text) {
+                read.ranges.push(range);
+                continue;
+            }
+            let v6 = text.contains(':');
+            read.unreadable.push(if v6 { AddressFamily::V6 } else { AddressFamily::V4 });
+            let field = format!("spec.loadBalancerSourceRanges[{index}]");
+            fields.problem(&field, format!("{text:?} is not a range such as 192.0.2.0/24"));
+        }
+        read.ranges.sort();
+        read.ranges.dedup();
+        read
+    }
+
+    pub fn of(&self, family: AddressFamily) -> Admitted {
+        let of_family = |range: &&IpNet| AddressFamily::of(&range.addr()) == family;
+        let ranges: Vec<IpNet> = self.ranges.iter().filter(of_family).copied().collect();
+        // A range that holds everybody lifts all limits of its family.
+        if ranges.iter().any(|range| range.prefix_len() == 0) {
+            Admitted::Anybody
+        } else if !ranges.is_empty() {
+            Admitted::From(ranges)
+        } else if self.unreadable.contains(&family) {
+            Admitted::Nobody
+        } else {
+            Admitted::Anybody
+        }
+    }
+}

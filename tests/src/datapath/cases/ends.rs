@@ -1,0 +1,86 @@
+//! The addresses that cases use, in both families.
+
+use crate::datapath::{Service, service};
+use crate::packet::{Packet, tcp, udp};
+
+#[derive(Debug)]
+pub struct Ends {
+    client: &'static str,
+    cluster: &'static str,
+    load_balancer: &'static str,
+    pub node: &'static str,
+    pub elsewhere: &'static str,
+    pods: &'static str,
+    v6: bool,
+}
+
+pub static V4: Ends = Ends {
+    client: "198.51.100.7",
+    cluster: "10.96.0.10",
+    load_balancer: "203.0.113.10",
+    node: "192.0.2.1",
+    elsewhere: "192.0.2.99",
+    pods: "10.244.1.",
+    v6: false,
+};
+
+pub static V6: Ends = Ends {
+    client: "2001:db8:51::7",
+    cluster: "fd00:10:96::a",
+    load_balancer: "2001:db8:113::10",
+    node: "2001:db8::1",
+    elsewhere: "2001:db8::99",
+    pods: "fd00:10:244:1::",
+    v6: true,
+};
+
+impl Ends {
+    pub fn end(&self, address: &str, port: u16) -> String {
+        if self.v6 { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
+    }
+
+    pub fn client(&self, port: u16) -> String {
+        self.end(self.client, port)
+    }
+
+    pub fn cluster(&self, port: u16) -> String {
+        self.end(self.cluster, port)
+    }
+
+    pub fn load_balancer(&self, port: u16) -> String {
+        self.end(self.load_balancer, port)
+    }
+
+    /// The ends of so many backends.
+    pub fn backends(&self, count: u16) -> Vec<String> {
+        (1..=count).map(|n| self.end(&format!("{}{n}", self.pods), 8080)).collect()
+    }
+
+    /// A service port on the ClusterIP's port 80 with so many backends.
+    pub fn web(&self, backends: u16) -> Service {
+        self.service(80, "TCP", backends)
+    }
+
+    pub fn dns(&self, backends: u16) -> Service {
+        self.service(53, "UDP", backends)
+    }
+
+    pub fn service(&self, port: u16, protocol: &str, backends: u16) -> Service {
+        let backends = self.backends(backends);
+        let backends: Vec<&str> = backends.iter().map(String::as_str).collect();
+        service(&format!("{}/{protocol}", self.cluster(port))).backends(&backends)
+    }
+
+    /// A TCP packet of a client's to the Service.
+    pub fn to_web(&self, client_port: u16) -> Packet {
+        tcp(self.client(client_port).as_str(), self.cluster(80).as_str())
+    }
+
+    pub fn to_dns(&self, client_port: u16) -> Packet {
+        udp(self.client(client_port).as_str(), self.cluster(53).as_str()).payload(b"question")
+    }
+
+    pub fn is_v6(&self) -> bool {
+        self.v6
+    }
+}

@@ -1,0 +1,173 @@
+//! The life of flows.
+
+use lb_common::layout::{FlowState, Reason};
+
+use super::Ends;
+use crate::datapath::Conversation;
+use crate::packet::Packet;
+
+/// Opens a connection to the only backend: SYN, SYN-ACK, ACK.
+fn establish(c: &mut Conversation, request: &Packet, backend: &str) {
+    c.forward(&request.syn()).becomes(&request.syn().to(backend));
+    let answer = request.reversed();
+    c.reverse(&answer.syn_ack().from(backend)).becomes(&answer.syn_ack());
+    c.forward(&request.ack()).becomes(&request.ack().to(backend));
+}
+
+pub fn a_connection_lives_from_syn_to_fin(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1));
+    let backend = at.backends(1)[0].clone();
+    let request = at.to_web(40000);
+    let answer = request.reversed();
+    c.forward(&request.syn()).becomes(&request.syn().to(backend.as_str()));
+    assert_eq!(c.flows().only_state(), FlowState::Nascent);
+    c.reverse(&answer.syn_ack().from(backend.as_str())).becomes(&answer.syn_ack());
+    assert_eq!(c.flows().only_state(), FlowState::Answered);
+    c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
+    assert_eq!(c.flows().only_state(), FlowState::Established);
+    c.forward(&request.fin_ack()).becomes(&request.fin_ack().to(backend.as_str()));
+    assert_eq!(c.flows().only_state(), FlowState::ClosedForward);
+    c.reverse(&answer.ack().from(backend.as_str())).becomes(&answer.ack());
+    assert_eq!(c.flows().only_state(), FlowState::ClosedForward);
+    c.reverse(&answer.fin_ack().from(backend.as_str())).becomes(&answer.fin_ack());
+    assert_eq!(c.flows().only_state(), FlowState::Closed);
+    // The last acknowledgement still finds its way.
+    c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
+}
+
+pub fn a_reset_closes_a_connection(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1));
+    let backend = at.backends(1)[0].clone();
+    let request = at.to_web(40000);
+    establish(c, &request, &backend);
+    let reset = request.reversed().rst();
+    c.reverse(&reset.from(backend.as_str())).becomes(&reset);
+    assert_eq!(c.flows().only_state(), FlowState::Closed);
+}
+
+pub fn a_syn_on_a_closing_connection_starts_a_new_one(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1));
+    let backend = at.backends(1)[0].clone();
+    let request = at.to_web(40000);
+    establish(c, &request, &backend);
+    c.forward(&request.fin_ack()).becomes(&request.fin_ack().to(backend.as_str()));
+    c.forward(&request.syn()).becomes(&request.syn().to(backend.as_str()));
+    assert_eq!(c.flows().only_state(), FlowState::Nascent);
+}
+
+pub fn a_packet_in_the_middle_of_an_unknown_connection_follows_the_table(
+    c: &mut Conversation,
+    at: &Ends,
+) {
+    c.set(&at.web(10));
+    let backends = at.backends(10);
+    let backends: Vec<&str> = backends.iter().map(String::as_str).collect();
+    // Where another node, which builds the same table, has sent the SYN.
+    let syn = at.to_web(40000).syn();
+    let there = c.forward(&syn).chosen(&backends, |backend| syn.to(backend)).to_owned();
+    c.remove(&at.web(10));
+    c.set(&at.web(10));
+    let data = at.to_web(40000).psh_ack().payload(b"more");
+    c.forward(&data).becomes(&data.to(there.as_str()));
+}
+
+pub fn an_answer_without_a_flow_passes(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1));
+    let answer = at.to_web(40000).reversed().ack();
+    c.reverse(&answer.from(at.backends(1)[0].as_str())).passes_for(Reason::NoFlow);
+    assert!(c.flows().is_empty());
+}
+
+pub fn a_flow_moves_when_its_backend_goes(c: &mut Conversation, at: &Ends) {
+    let backends = at.backends(2);
+    c.set(&at.dns(1));
+    let question = at.to_dns(40000);
+    c.forward(&question).becomes(&question.to(backends[0].as_str()));
+    c.set(&at.dns(0).backends(&[&backends[1]]));
+    c.forward(&question).becomes(&question.to(backends[1].as_str()));
+    assert_eq!(c.flows().len(), 1, "the old flow is gone");
+}
+
+pub fn an_index_given_to_another_backend_takes_no_flow_along(c: &mut Conversation, at: &Ends) {
+    let backends = at.backends(3);
+    c.set(&at.dns(0).backends(&[&backends[0]]));
+    let question = at.to_dns(40000);
+    c.forward(&question).becomes(&question.to(backends[0].as_str()));
+    // The first one's index is free after the second change, and taken by the third.
+    c.set(&at.dns(0).backends(&[&backends[1]]));
+    c.set(&at.dns(0).backends(&[&backends[2]]));
+    c.forward(&question).becomes(&question.to(backends[2].as_str()));
+}
+
+pub fn a_flow_survives_what_happens_to_other_backends(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1));
+    let backend = at.backends(1)[0].clone();
+    let request = at.to_web(40000);
+    establish(c, &request, &backend);
+    for count in [2, 30, 5, 1] {
+        c.set(&at.web(count));
+        c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
+    }
+}
+
+pub fn established_flows_are_not_evicted_by_a_flood(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1));
+    let backend = at.backends(1)[0].clone();
+    // Room for 32 flows; a few buckets may be full before all are.
+    let established: Vec<Packet> = (0..16).map(|n| at.to_web(40000 + n)).collect();
+    for request in &established {
+        establish(c, request, &backend);
+    }
+    for port in 0..200 {
+        let spoofed = at.to_web(50000 + port).syn();
+        let _ = c.forward(&spoofed);
+    }
+    for request in &established {
+        let answer = request.reversed().ack();
+        c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+        c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
+    }
+    let states = c.flows().states();
+    assert_eq!(states.iter().filter(|&&state| state == FlowState::Established).count(), 16);
+}
+
+pub fn nascent_flows_make_room(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1));
+    let backend = at.backends(1)[0].clone();
+    for port in 0..500 {
+        let request = at.to_web(40000 + port);
+        c.forward(&request.syn()).becomes(&request.syn().to(backend.as_str()));
+    }
+    assert_eq!(c.flows().len(), 32, "the table is full, and goes on taking new flows");
+
+    // Only when all places are established flows' is a new one refused, and that is counted.
+    for port in 0..2000 {
+        let request = at.to_web(10000 + port);
+        let opened = c.forward(&request.syn());
+        if !opened.outcome.passed {
+            opened.is_dropped_for(Reason::FlowTableFull);
+            continue;
+        }
+        let answer = request.reversed().syn_ack();
+        c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+        c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
+    }
+    let late = at.to_web(9999).syn();
+    c.forward(&late).is_dropped_for(Reason::FlowTableFull);
+}
+
+pub fn one_port_of_a_client_reaches_two_services(c: &mut Conversation, at: &Ends) {
+    let (web, backends) = (at.web(1), at.backends(2));
+    let other = at.service(81, "TCP", 0).backends(&[&backends[1]]);
+    c.set(&web);
+    c.set(&other);
+    let to_web = at.to_web(40000);
+    let to_other = at.to_web(40000).to(at.cluster(81).as_str());
+    establish(c, &to_web, &backends[0]);
+    establish(c, &to_other, &backends[1]);
+    assert_eq!(c.flows().len(), 2);
+    for (request, backend) in [(&to_web, &backends[0]), (&to_other, &backends[1])] {
+        let answer = request.reversed().ack();
+        c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    }
+}

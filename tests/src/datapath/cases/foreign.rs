@@ -1,0 +1,92 @@
+//! What is none of ours passes, bit for bit as it came.
+
+use lb_common::layout::Reason;
+
+use super::Ends;
+use crate::datapath::{Conversation, Hook};
+use crate::packet::{Packet, arp, icmp_echo, ip, port_unreachable, raw, sctp, tcp, udp};
+
+/// A packet that the prefilter knows nothing of, at both hooks.
+fn pass(c: &mut Conversation, packet: &Packet) {
+    c.run(Hook::Forward, packet).passes();
+    c.run(Hook::Reverse, packet).passes();
+}
+
+pub fn what_is_to_other_addresses_passes(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1));
+    let elsewhere = at.end(at.elsewhere, 80);
+    let client = at.client(40000);
+    pass(c, &tcp(client.as_str(), elsewhere.as_str()).syn());
+    pass(c, &udp(client.as_str(), elsewhere.as_str()).payload(b"x"));
+    pass(c, &icmp_echo(client_address(at).as_str(), at.elsewhere));
+    assert!(c.flows().is_empty());
+}
+
+pub fn other_protocols_pass(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1));
+    let frontend = at.cluster(80);
+    let address = address_of(&frontend);
+    let client = client_address(at);
+    pass(c, &arp("192.0.2.2", "192.0.2.1"));
+    for packet in [
+        icmp_echo(client.as_str(), address.as_str()),
+        port_unreachable(client.as_str(), &at.to_web(40000).reversed().ack()),
+        ip(client.as_str(), address.as_str(), 47).payload(b"tunnel"),
+        sctp(at.client(40000).as_str(), frontend.as_str()),
+    ] {
+        c.run(Hook::Forward, &packet).passes_for(Reason::UnknownProtocol);
+        c.run(Hook::Reverse, &packet).passes();
+    }
+}
+
+pub fn fragments_pass(c: &mut Conversation, at: &Ends) {
+    c.set(&at.dns(1));
+    let whole = at.to_dns(40000).payload(&[7; 3000]);
+    for fragment in [whole.fragment(..1480), whole.fragment(1480..2960), whole.fragment(2960..)] {
+        c.run(Hook::Forward, &fragment).passes_for(Reason::Fragment);
+        c.run(Hook::Reverse, &fragment).passes();
+    }
+}
+
+pub fn truncated_packets_pass_at_every_length(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1));
+    let whole = at.to_web(40000).syn();
+    // The kernel's test harness takes nothing shorter than an Ethernet header, and before tc
+    // nothing shorter than an IP header.
+    let network_ends = 14 + if at.is_v6() { 40 } else { 20 };
+    for length in 14..whole.len() {
+        let cut = whole.truncated(length);
+        let answer = c.run(Hook::Forward, &cut);
+        assert!(answer.outcome.passed, "{length}");
+        assert_eq!(answer.outcome.bytes, cut[..], "{length}");
+        if length >= network_ends {
+            let answer = c.run(Hook::Reverse, &cut);
+            assert_eq!(answer.outcome.bytes, cut[..], "{length}");
+        }
+    }
+    assert!(c.flows().is_empty());
+}
+
+pub fn nonsense_in_headers_passes(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1));
+    let request = at.to_web(40000).syn();
+    let network = request.network_offset();
+    for version in [0x00, 0x10, 0x40, 0x44, 0x54, 0xf5] {
+        let nonsense = request.with(move |bytes| bytes[network] = version);
+        let answer = c.run(Hook::Forward, &nonsense);
+        // 0x6_ is a version of IPv6's, whatever comes behind it.
+        assert!(answer.outcome.passed, "{version:#x}");
+        assert_eq!(answer.outcome.bytes, nonsense[..], "{version:#x}");
+    }
+    pass(c, &raw(&[0xff; 64]));
+    pass(c, &raw(&[0; 64]));
+}
+
+fn client_address(at: &Ends) -> String {
+    address_of(&at.client(1))
+}
+
+fn address_of(end: &str) -> String {
+    let end: std::net::SocketAddr = end.parse().expect("an end of a case");
+    end.ip().to_string()
+}

@@ -1,0 +1,172 @@
+//! Packets in a row, and what is to become of each.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use anyhow::Result;
+use lb_common::layout::Reason;
+use lb_userspace::kernel::Sizes;
+use lb_userspace::plan::{Change, Planner};
+
+use super::{Flows, Hook, HostWorld, KernelWorld, Outcome, Service, World};
+use crate::packet::{Packet, assert_same_packet, dissect, explain_difference};
+
+/// Buckets of the flow table that conversations have: few, so that they can be filled.
+pub const BUCKETS: u32 = 4;
+const FLOWS: u32 = BUCKETS * 8;
+const SEED: u64 = 0x5eed;
+
+pub struct Conversation {
+    /// Its answers are judged.
+    host: HostWorld,
+    /// Its answers must be the same.
+    kernel: Option<KernelWorld>,
+    planner: Planner,
+    packets: usize,
+}
+
+impl Conversation {
+    pub fn on_host() -> Self {
+        Self::between(HostWorld::new(BUCKETS, SEED), None)
+    }
+
+    pub fn on_host_and_in_kernel() -> Result<Self> {
+        let kernel = KernelWorld::new(Sizes::for_flows(FLOWS))?;
+        let host = HostWorld::new(BUCKETS, kernel.data_plane.flow_seed());
+        Ok(Self::between(host, Some(kernel)))
+    }
+
+    fn between(host: HostWorld, kernel: Option<KernelWorld>) -> Self {
+        Self { host, kernel, planner: Planner::new(), packets: 0 }
+    }
+
+    /// Adds a service port, or changes it.
+    pub fn set(&mut self, service: &Service) {
+        let service_ports = BTreeMap::from([(service.key.clone(), Some(service.port.clone()))]);
+        self.change(Change { service_ports, node_addresses: None });
+    }
+
+    pub fn remove(&mut self, service: &Service) {
+        let service_ports = BTreeMap::from([(service.key.clone(), None)]);
+        self.change(Change { service_ports, node_addresses: None });
+    }
+
+    pub fn node_addresses(&mut self, addresses: &[&str]) {
+        let parse = |text: &&str| text.parse::<IpAddr>().unwrap_or_else(|_| panic!("{text}"));
+        let addresses: BTreeSet<IpAddr> = addresses.iter().map(parse).collect();
+        self.change(Change { node_addresses: Some(addresses), ..Change::default() });
+    }
+
+    fn change(&mut self, change: Change) {
+        let plan = self.planner.plan(change);
+        assert!(plan.problems.is_empty(), "{:?}", plan.problems);
+        for step in plan.steps() {
+            self.host.apply(step);
+            if let Some(kernel) = &mut self.kernel {
+                kernel.apply(step);
+            }
+        }
+    }
+
+    /// A packet arrives on an external device.
+    pub fn forward(&mut self, packet: &Packet) -> Answer {
+        self.run(Hook::Forward, packet)
+    }
+
+    /// A packet leaves by an external device.
+    pub fn reverse(&mut self, packet: &Packet) -> Answer {
+        self.run(Hook::Reverse, packet)
+    }
+
+    pub fn run(&mut self, hook: Hook, packet: &Packet) -> Answer {
+        self.packets += 1;
+        let place = format!("packet {} ({hook:?})", self.packets);
+        let before = self.host.reasons();
+        let outcome = self.host.run(hook, packet);
+        if let Some(kernel) = &mut self.kernel {
+            let other = kernel.run(hook, packet);
+            check_agreement(&place, packet, &outcome, &other);
+            let flows = kernel.flows();
+            let agree = flows == self.host.flows();
+            assert!(agree, "{place}: flows differ:\n{:?}\n{flows:?}", self.host.flows());
+            assert_eq!(self.host.reasons(), kernel.reasons(), "{place}: counts differ");
+            // Who is evicted next depends on who was seen last: by one clock from here on.
+            self.host.set_seen(&flows);
+        }
+        let counted = self
+            .host
+            .reasons()
+            .into_iter()
+            .zip(before)
+            .flat_map(|((reason, now), (_, before))| vec![reason; (now - before) as usize])
+            .collect();
+        Answer { place, packet: packet.to_vec(), outcome, counted }
+    }
+
+    pub fn flows(&self) -> Flows {
+        self.host.flows()
+    }
+}
+
+fn check_agreement(place: &str, packet: &[u8], host: &Outcome, kernel: &Outcome) {
+    assert!(
+        host == kernel,
+        "{place}: host and kernel differ; passed: {} and {}\n{}\nin was:\n{}",
+        host.passed,
+        kernel.passed,
+        explain_difference(&host.bytes, &kernel.bytes),
+        dissect(packet)
+    );
+}
+
+/// What became of a packet, to be judged.
+#[must_use]
+pub struct Answer {
+    place: String,
+    packet: Vec<u8>,
+    pub outcome: Outcome,
+    counted: Vec<Reason>,
+}
+
+impl Answer {
+    /// It passed as another packet.
+    #[track_caller]
+    pub fn becomes(&self, expected: &Packet) {
+        assert!(self.outcome.passed, "{}: dropped: {:?}", self.place, self.counted);
+        assert_same_packet(&self.place, expected, &self.outcome.bytes);
+        assert_eq!(self.counted, [], "{}", self.place);
+    }
+
+    /// It passed bit for bit as it came, and nothing was counted.
+    #[track_caller]
+    pub fn passes(&self) {
+        self.passes_because(&[]);
+    }
+
+    #[track_caller]
+    pub fn passes_for(&self, reason: Reason) {
+        self.passes_because(&[reason]);
+    }
+
+    #[track_caller]
+    fn passes_because(&self, reasons: &[Reason]) {
+        assert!(self.outcome.passed, "{}: dropped: {:?}", self.place, self.counted);
+        assert_same_packet(&self.place, &self.packet, &self.outcome.bytes);
+        assert_eq!(self.counted, reasons, "{}", self.place);
+    }
+
+    #[track_caller]
+    pub fn is_dropped_for(&self, reason: Reason) {
+        assert!(!self.outcome.passed, "{}: not dropped", self.place);
+        assert_eq!(self.counted, [reason], "{}", self.place);
+    }
+
+    /// To which of some backends it went; `sent` makes the packet that each would get.
+    #[track_caller]
+    pub fn chosen<'a>(&self, backends: &[&'a str], sent: impl Fn(&str) -> Packet) -> &'a str {
+        let chosen = backends.iter().find(|backend| *sent(backend) == self.outcome.bytes[..]);
+        chosen.unwrap_or_else(|| {
+            panic!("{}: went to no backend:\n{}", self.place, dissect(&self.outcome.bytes))
+        })
+    }
+}

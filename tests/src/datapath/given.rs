@@ -1,0 +1,74 @@
+//! Services as a case gives them.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use lb_common::layout::FrontendKind;
+use lb_userspace::model::{
+    AddressFamily, Backend, Frontend, Policy, Protocol, ServiceName, ServicePort, ServicePortKey,
+};
+
+/// One service port, to be set in a conversation.
+#[derive(Clone, Debug)]
+pub struct Service {
+    pub key: ServicePortKey,
+    pub port: ServicePort,
+}
+
+/// A service port with a ClusterIP, written as `10.96.0.10:80/TCP`.
+pub fn service(frontend: &str) -> Service {
+    let (address, protocol) = frontend.split_once('/').unwrap_or((frontend, "TCP"));
+    let address: SocketAddr = address.parse().unwrap_or_else(|_| panic!("{frontend}"));
+    let protocol = Protocol::parse(Some(protocol)).unwrap_or_else(|| panic!("{frontend}"));
+    let key = ServicePortKey {
+        service: ServiceName::new("default", frontend),
+        port: String::new(),
+        protocol,
+        family: AddressFamily::of(&address.ip()),
+    };
+    let service = Service { key, port: ServicePort::default() };
+    service.frontend(FrontendKind::ClusterIp, address)
+}
+
+impl Service {
+    fn frontend(mut self, kind: FrontendKind, address: SocketAddr) -> Self {
+        let frontend = Frontend { address: address.ip(), port: address.port(), kind };
+        self.port.frontends.insert(frontend);
+        self
+    }
+
+    pub fn load_balancer(self, address: &str) -> Self {
+        let address = address.parse().unwrap_or_else(|_| panic!("{address}"));
+        self.frontend(FrontendKind::LoadBalancer, address)
+    }
+
+    pub fn node_port(self, port: u16) -> Self {
+        let any = SocketAddr::new(self.key.family.unspecified(), port);
+        self.frontend(FrontendKind::NodePort, any)
+    }
+
+    /// Backends anywhere in the cluster.
+    pub fn backends(mut self, backends: &[&str]) -> Self {
+        self.port.cluster = members(backends, false);
+        self
+    }
+
+    /// Backends on this node, for policy `Local`.
+    pub fn local_backends(mut self, backends: &[&str]) -> Self {
+        self.port.local = members(backends, true);
+        self
+    }
+
+    pub fn external_local(mut self) -> Self {
+        self.port.external_policy = Policy::Local;
+        self
+    }
+}
+
+fn members(backends: &[&str], local: bool) -> BTreeSet<Backend> {
+    let member = |text: &&str| {
+        let end: SocketAddr = text.parse().unwrap_or_else(|_| panic!("{text}"));
+        Backend { address: end.ip(), port: end.port(), local }
+    };
+    backends.iter().map(member).collect()
+}

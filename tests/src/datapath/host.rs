@@ -1,0 +1,126 @@
+use std::net::IpAddr;
+
+use lb_common::datapath::{self, Verdict};
+use lb_common::family::Family;
+use lb_common::host::{Frame, HostFamily, HostTables};
+use lb_common::layout::{Backend, Flow, FlowState, FrontendKey, Reason, Ticks};
+use lb_userspace::plan::Step;
+
+use super::{Flows, Hook, Outcome, World};
+
+/// The data plane on the host.
+pub struct HostWorld {
+    pub tables: HostTables,
+}
+
+impl HostWorld {
+    pub fn new(buckets: u32, flow_seed: u64) -> Self {
+        Self { tables: HostTables::new(buckets, flow_seed) }
+    }
+}
+
+impl HostWorld {
+    /// Takes over when another world with the same entries has seen them.
+    pub fn set_seen(&mut self, flows: &Flows) {
+        let seen = flows.v4.iter().map(|flow| flow.1);
+        set_seen(&self.tables.v4, seen.clone());
+        let seen6 = flows.v6.iter().map(|flow| flow.1);
+        set_seen(&self.tables.v6, seen6.clone());
+        if let Some(last) = seen.chain(seen6).max_by_key(|ticks| ticks.0) {
+            self.tables.now.set(last);
+        }
+    }
+}
+
+fn set_seen<F: Family>(family: &HostFamily<F>, seen: impl Iterator<Item = Ticks>) {
+    let tags = family.flows.iter().flat_map(|bucket| &bucket.tags);
+    let used = tags.filter(|tag| !tag.is_free());
+    for (tag, seen) in used.zip(seen) {
+        tag.seen.store(seen.0);
+    }
+}
+
+impl World for HostWorld {
+    fn apply(&mut self, step: &Step) {
+        let tables = &mut self.tables;
+        match step {
+            Step::SetBackend { index, backend, local, generation } => {
+                let (port, protocol, local) = (backend.port, backend.protocol, u8::from(*local));
+                let generation = *generation;
+                match backend.address {
+                    IpAddr::V4(a) => {
+                        let address = a.into();
+                        let backend = Backend { address, port, protocol, local, generation };
+                        tables.v4.backends.insert(*index, backend);
+                    }
+                    IpAddr::V6(a) => {
+                        let address = a.into();
+                        let backend = Backend { address, port, protocol, local, generation };
+                        tables.v6.backends.insert(*index, backend);
+                    }
+                }
+            }
+            Step::RetireBackend { index, .. } => {
+                tables.v4.backends.remove(index);
+                tables.v6.backends.remove(index);
+            }
+            Step::WriteSlots { offset, slots } => {
+                tables.slots.extend((*offset..).zip(slots.iter().copied()));
+            }
+            Step::SwapPool { index, pool } => {
+                tables.pools.insert(*index, *pool);
+            }
+            Step::SetFrontend { key, value } => match key.address {
+                IpAddr::V4(a) => {
+                    let key = FrontendKey::new(a.into(), key.port, key.protocol);
+                    tables.v4.frontends.insert(key, *value);
+                }
+                IpAddr::V6(a) => {
+                    let key = FrontendKey::new(a.into(), key.port, key.protocol);
+                    tables.v6.frontends.insert(key, *value);
+                }
+            },
+            Step::RemoveFrontend { key } => match key.address {
+                IpAddr::V4(a) => {
+                    let key = FrontendKey::new(a.into(), key.port, key.protocol);
+                    tables.v4.frontends.remove(&key);
+                }
+                IpAddr::V6(a) => {
+                    let key = FrontendKey::new(a.into(), key.port, key.protocol);
+                    tables.v6.frontends.remove(&key);
+                }
+            },
+            Step::SetDestinationBit(bit) => tables.set_destination(*bit, true),
+            Step::ClearDestinationBit(bit) => tables.set_destination(*bit, false),
+            Step::SetSourceBit(bit) => tables.set_source(*bit, true),
+            Step::ClearSourceBit(bit) => tables.set_source(*bit, false),
+            Step::ResetServiceTraffic { .. } | Step::ResetBackendTraffic { .. } => {}
+        }
+    }
+
+    fn run(&mut self, hook: Hook, frame: &[u8]) -> Outcome {
+        // Time goes on: the flow seen last is known from the one before.
+        let now = self.tables.now.get();
+        self.tables.now.set(Ticks(now.0 + 1));
+        let mut frame = Frame(frame.to_vec());
+        let verdict = match hook {
+            Hook::Forward => datapath::forward(&mut frame, &self.tables),
+            Hook::Reverse => datapath::reverse(&mut frame, &self.tables),
+        };
+        Outcome { passed: verdict == Verdict::Pass, bytes: frame.0 }
+    }
+
+    fn flows(&self) -> Flows {
+        Flows { v4: flows(&self.tables.v4), v6: flows(&self.tables.v6) }
+    }
+
+    fn reasons(&self) -> Vec<(Reason, u64)> {
+        let reasons = self.tables.reasons.borrow();
+        let count = |reason| (reason, reasons.get(&reason).copied().unwrap_or_default());
+        Reason::ALL.into_iter().map(count).collect()
+    }
+}
+
+fn flows<F: Family>(family: &HostFamily<F>) -> Vec<(FlowState, Ticks, Flow<F>)> {
+    family.flows.iter().flat_map(|bucket| bucket.entries()).collect()
+}

@@ -1,0 +1,91 @@
+//! The data plane in the kernel, run by BPF_PROG_TEST_RUN.
+
+use std::path::PathBuf;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::Result;
+use aya::programs::{TestRun, TestRunOptions};
+use lb_common::layout::Reason;
+use lb_userspace::kernel::{DataPlane, Pins, Sizes, Tables};
+use lb_userspace::plan::Step;
+
+use super::{Flows, Hook, Outcome, World};
+use crate::network::sweep;
+
+const XDP_DROP: u32 = 1;
+const XDP_PASS: u32 = 2;
+/// -1 as the kernel returns it.
+const TC_ACT_UNSPEC: u32 = u32::MAX;
+const TC_ACT_SHOT: u32 = 2;
+
+/// A data plane of its own, pinned in a directory of its own, attached to nothing.
+pub struct KernelWorld {
+    pub data_plane: DataPlane,
+    pub tables: Tables,
+    pins: Option<Pins>,
+}
+
+impl KernelWorld {
+    pub fn new(sizes: Sizes) -> Result<Self> {
+        static SWEEP: Once = Once::new();
+        SWEEP.call_once(sweep::leftovers);
+        let pins = Pins::open(&pin_path())?;
+        let mut data_plane = DataPlane::load(&pins, sizes)?;
+        let tables = data_plane.tables()?;
+        Ok(Self { data_plane, tables, pins: Some(pins) })
+    }
+}
+
+fn pin_path() -> PathBuf {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    sweep::pin_root().join(format!("mr{}-k{number}", std::process::id()))
+}
+
+impl Drop for KernelWorld {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.pins.take().map(Pins::remove) {
+            eprintln!("{error:#}");
+        }
+    }
+}
+
+impl World for KernelWorld {
+    fn apply(&mut self, step: &Step) {
+        self.tables.apply(step).unwrap_or_else(|error| panic!("{step:?}: {error:#}"));
+    }
+
+    fn run(&mut self, hook: Hook, frame: &[u8]) -> Outcome {
+        let mut out = vec![0; frame.len() + 256];
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            ..TestRunOptions::default()
+        };
+        let result = match hook {
+            Hook::Forward => self.data_plane.external_in().map(|program| program.test_run(options)),
+            Hook::Reverse => {
+                self.data_plane.external_out().map(|program| program.test_run(options))
+            }
+        };
+        let result = result
+            .unwrap_or_else(|error| panic!("{hook:?}: {error:#}"))
+            .unwrap_or_else(|error| panic!("{hook:?} of {} bytes: {error:#}", frame.len()));
+        let passed = match (hook, result.return_value) {
+            (Hook::Forward, XDP_PASS) | (Hook::Reverse, TC_ACT_UNSPEC) => true,
+            (Hook::Forward, XDP_DROP) | (Hook::Reverse, TC_ACT_SHOT) => false,
+            (hook, other) => panic!("{hook:?} returned {other}"),
+        };
+        out.truncate(result.data_size_out as usize);
+        Outcome { passed, bytes: out }
+    }
+
+    fn flows(&self) -> Flows {
+        Flows { v4: self.tables.flows4().collect(), v6: self.tables.flows6().collect() }
+    }
+
+    fn reasons(&self) -> Vec<(Reason, u64)> {
+        self.tables.reasons().unwrap_or_else(|error| panic!("{error:#}"))
+    }
+}

@@ -1,0 +1,83 @@
+//! The data plane between given tables and expected packets: rungs 2 and 3 of the ladder.
+//!
+//! A case is a [`Conversation`]: Services are set, packets go in, and each answer is judged. It
+//! runs on the host alone, or on the host and in the kernel at once; then every answer, the flow
+//! entries written and the counted reasons must be the same on both, byte for byte. Both hold
+//! the same tables by construction: the same planner's steps are carried out on both.
+
+pub mod cases;
+mod conversation;
+mod given;
+mod host;
+pub mod kernel;
+
+use lb_common::family::{V4, V6};
+use lb_common::layout::{Flow, FlowState, Reason, Ticks};
+use lb_userspace::plan::Step;
+
+pub use conversation::{Answer, Conversation};
+pub use given::{Service, service};
+pub use host::HostWorld;
+pub use kernel::KernelWorld;
+
+/// Where a packet meets the data plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// Arriving on an external device.
+    Forward,
+    /// Leaving by an external device.
+    Reverse,
+}
+
+/// What became of a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    pub passed: bool,
+    pub bytes: Vec<u8>,
+}
+
+/// A home of the data plane.
+pub trait World {
+    fn apply(&mut self, step: &Step);
+    fn run(&mut self, hook: Hook, frame: &[u8]) -> Outcome;
+    fn flows(&self) -> Flows;
+    fn reasons(&self) -> Vec<(Reason, u64)>;
+}
+
+/// All flow entries, in the order in which they lie in the table.
+#[derive(Clone, Debug, Default)]
+pub struct Flows {
+    pub v4: Vec<(FlowState, Ticks, Flow<V4>)>,
+    pub v6: Vec<(FlowState, Ticks, Flow<V6>)>,
+}
+
+/// The same entries in the same places; when they were last seen may differ, as clocks do.
+impl PartialEq for Flows {
+    fn eq(&self, other: &Self) -> bool {
+        fn same<F: PartialEq>(a: &[(FlowState, Ticks, F)], b: &[(FlowState, Ticks, F)]) -> bool {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.0 == b.0 && a.2 == b.2)
+        }
+        same(&self.v4, &other.v4) && same(&self.v6, &other.v6)
+    }
+}
+
+impl Flows {
+    pub fn len(&self) -> usize {
+        self.v4.len() + self.v6.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn states(&self) -> Vec<FlowState> {
+        self.v4.iter().map(|flow| flow.0).chain(self.v6.iter().map(|flow| flow.0)).collect()
+    }
+
+    /// The state of the only flow.
+    pub fn only_state(&self) -> FlowState {
+        let states = self.states();
+        assert_eq!(states.len(), 1, "one flow was expected: {self:?}");
+        states[0]
+    }
+}

@@ -1,0 +1,67 @@
+//! Running programs to their end. An error quotes the command and what it said.
+
+use std::ffi::OsStr;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// `ip`, with arguments as one would type them.
+pub fn ip(arguments: &str) -> Result<String> {
+    run(Command::new("ip").args(arguments.split_whitespace()))
+}
+
+/// Runs a program to its end; returns what it printed.
+pub fn run(command: &mut Command) -> Result<String> {
+    let output = command.stdin(Stdio::null()).output().with_context(|| {
+        let program = command.get_program().display();
+        format!("{} can't be started; is {program} installed?", line(command))
+    })?;
+    if !output.status.success() {
+        let said = [output.stderr, output.stdout].concat();
+        bail!("{}: {}\n{}", line(command), output.status, String::from_utf8_lossy(&said).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// A command as one would type it.
+pub fn line(command: &Command) -> String {
+    let quoted = |word: &OsStr| match word.to_string_lossy() {
+        plain if !plain.is_empty() && !plain.contains(char::is_whitespace) => plain.into_owned(),
+        other => format!("'{other}'"),
+    };
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    words.map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+/// Waits until something is so. Fails with what it waited for.
+pub fn wait_until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) -> Result<()> {
+    let start = Instant::now();
+    while !is_so() {
+        if start.elapsed() > limit {
+            bail!("waited {limit:?} in vain until {what}");
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_quotes_the_command_and_what_it_said() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo out; echo err >&2; exit 3"]);
+        let error = run(&mut command).unwrap_err().to_string();
+        assert_eq!(error, "sh -c 'echo out; echo err >&2; exit 3': exit status: 3\nerr\nout");
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named() {
+        let error = run(&mut Command::new("no-such-program")).unwrap_err().to_string();
+        assert!(error.contains("is no-such-program installed?"), "{error}");
+    }
+}

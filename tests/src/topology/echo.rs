@@ -1,0 +1,112 @@
+//! Echo servers: threads of this process with sockets of a host.
+//!
+//! An answer is `<name> <peer> <message>`: who answers, whom it sees, what it got.
+
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use std::{io, mem};
+
+use anyhow::{Context, Result};
+
+use super::Host;
+use super::server::socket_address;
+
+/// Runs until it is dropped.
+pub struct Echo {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How soon a server notices that it is to stop.
+const TICK: Duration = Duration::from_millis(50);
+/// How long a client may leave its answers unread.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+impl Host {
+    /// Answers each line of each connection.
+    pub fn tcp_echo(&self, listen: &str, name: &str) -> Result<Echo> {
+        let address = socket_address(listen)?;
+        let listener = self
+            .enter(|| Ok(TcpListener::bind(address)?))
+            .with_context(|| format!("{} can't listen on {listen}", self.name()))?;
+        // The timeout is the socket's, and accept heeds it; std only offers it for streams.
+        TcpStream::from(OwnedFd::from(listener.try_clone()?)).set_read_timeout(Some(TICK))?;
+        let name = name.to_owned();
+        Ok(Echo::start(move |stop| {
+            thread::scope(|scope| {
+                while !stop.load(Ordering::Relaxed) {
+                    if let Ok((stream, peer)) = listener.accept() {
+                        let name = &name;
+                        scope.spawn(move || answer_lines(stream, peer, name, stop));
+                    }
+                }
+            });
+        }))
+    }
+
+    /// Answers each datagram. Bind it to one address, which its answers will come from.
+    pub fn udp_echo(&self, bind: &str, name: &str) -> Result<Echo> {
+        let socket = self.udp_socket(bind)?;
+        socket.set_read_timeout(Some(TICK))?;
+        let name = name.to_owned();
+        Ok(Echo::start(move |stop| answer_datagrams(&socket, &name, stop)))
+    }
+}
+
+impl Echo {
+    fn start(serve: impl FnOnce(&AtomicBool) + Send + 'static) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = thread::spawn({
+            let stop = stop.clone();
+            move || serve(&stop)
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// The client's faults end the connection: whoever waits for an answer will notice.
+fn answer_lines(stream: TcpStream, peer: SocketAddr, name: &str, stop: &AtomicBool) {
+    let answer = || -> io::Result<()> {
+        stream.set_read_timeout(Some(TICK))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        let mut reader = BufReader::new(&stream);
+        let mut line = Vec::new();
+        while !stop.load(Ordering::Relaxed) {
+            match reader.read_until(b'\n', &mut line) {
+                Ok(0) => break,
+                Ok(_) => (&stream).write_all(&answer_to(&mem::take(&mut line), peer, name))?,
+                // What was read so far stays in `line`.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    };
+    let _ = answer();
+}
+
+fn answer_datagrams(socket: &UdpSocket, name: &str, stop: &AtomicBool) {
+    let mut buffer = vec![0; 1 << 16];
+    while !stop.load(Ordering::Relaxed) {
+        if let Ok((length, peer)) = socket.recv_from(&mut buffer) {
+            let _ = socket.send_to(&answer_to(&buffer[..length], peer, name), peer);
+        }
+    }
+}
+
+fn answer_to(message: &[u8], peer: SocketAddr, name: &str) -> Vec<u8> {
+    [format!("{name} {peer} ").as_bytes(), message].concat()
+}

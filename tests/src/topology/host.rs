@@ -1,0 +1,155 @@
+//! A host: a network namespace, and programs in it.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::panic::resume_unwind;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::sched::{CloneFlags, setns};
+
+use super::command::{ip, run};
+use super::{Port, Process, Shared, check_name};
+
+/// A clone is the same host. It ends with its topology, not when it is dropped.
+#[derive(Clone)]
+pub struct Host {
+    name: String,
+    namespace: String,
+    pub(super) shared: Arc<Shared>,
+}
+
+/// How long [`Host::run`] lets a program take.
+const RUN_LIMIT: Duration = Duration::from_secs(10);
+
+/// Of every namespace, before it has devices.
+const SETTINGS: [&str; 9] = [
+    // A machine's defaults may come with a new namespace: here they are always these.
+    "net.ipv4.conf.all.rp_filter=0",
+    "net.ipv4.conf.default.rp_filter=0",
+    "net.ipv6.conf.all.disable_ipv6=0",
+    "net.ipv6.conf.default.disable_ipv6=0",
+    // Link-local addresses are of no use while duplicates of them are looked for.
+    "net.ipv6.conf.all.accept_dad=0",
+    "net.ipv6.conf.default.accept_dad=0",
+    "net.ipv6.conf.default.router_solicitations=0",
+    // A test's second ICMP error is as worth having as its first.
+    "net.ipv4.icmp_ratelimit=0",
+    "net.ipv6.icmp.ratelimit=0",
+];
+
+impl Host {
+    pub(super) fn new(shared: &Arc<Shared>, name: &str) -> Result<Self> {
+        check_name(name)?;
+        let namespace = format!("{}-{}-{name}", shared.id, shared.name);
+        let host = Self { name: name.to_owned(), namespace, shared: shared.clone() };
+        ip(&format!("netns add {}", host.namespace))?;
+        host.sysctl(&SETTINGS)?;
+        host.ip("link set lo up")?;
+        Ok(host)
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// As `ip netns` lists it.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The namespace, for `nsenter --net=` and setns.
+    pub fn namespace_path(&self) -> PathBuf {
+        PathBuf::from(format!("/run/netns/{}", self.namespace))
+    }
+
+    /// An end of a link, to be described further and given to [`super::Topology::link`].
+    pub fn port(&self, device: &str) -> Port<'_> {
+        Port::new(self, device)
+    }
+
+    /// `ip` on this host, with arguments as one would type them.
+    pub fn ip(&self, arguments: &str) -> Result<String> {
+        ip(&format!("-n {} {arguments}", self.namespace))
+    }
+
+    /// Adds an address with its prefix length. It can be used at once.
+    pub fn address(&self, device: &str, address: &str) -> Result<()> {
+        let nodad = if address.contains(':') { "nodad" } else { "" };
+        self.ip(&format!("address add {address} dev {device} {nodad}")).map(drop)
+    }
+
+    pub fn route(&self, to: &str, via: &str) -> Result<()> {
+        self.ip(&format!("route add {to} via {via}")).map(drop)
+    }
+
+    /// One of each family is possible.
+    pub fn default_route(&self, via: &str) -> Result<()> {
+        self.route("default", via)
+    }
+
+    /// Each as `name=value`.
+    pub fn sysctl(&self, settings: &[&str]) -> Result<()> {
+        run(self.command("sysctl").arg("-qw").args(settings)).map(drop)
+    }
+
+    /// A bridge that is up, for ports to be put into ([`Port::bridge`]) and addresses.
+    pub fn bridge(&self, device: &str) -> Result<()> {
+        // Without snooping: nobody here asks for group memberships, and neighbour discovery
+        // must work from the first packet.
+        self.ip(&format!("link add {device} type bridge mcast_snooping 0"))?;
+        self.ip(&format!("link set {device} up")).map(drop)
+    }
+
+    /// A command that will run here. By nsenter: `ip netns exec` would hide the BPF filesystem.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        self.inside(Command::new("nsenter"), program)
+    }
+
+    /// Runs a program and its arguments to the end; returns what it printed.
+    pub fn run<T: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = T>) -> Result<String> {
+        self.run_within(RUN_LIMIT, words)
+    }
+
+    pub fn run_within<T: AsRef<OsStr>>(
+        &self,
+        limit: Duration,
+        words: impl IntoIterator<Item = T>,
+    ) -> Result<String> {
+        let mut words = words.into_iter();
+        let program = words.next().context("there is no program to run")?;
+        let mut timeout = Command::new("timeout");
+        timeout.arg("--kill-after=1").arg(limit.as_secs_f32().to_string()).arg("nsenter");
+        let mut command = self.inside(timeout, program);
+        run(command.args(words)).inspect_err(|_| self.shared.trouble.store(true, Ordering::Relaxed))
+    }
+
+    /// Starts a program in the background: `host.spawn(host.command("sleep").arg("60"))`.
+    pub fn spawn(&self, command: &mut Command) -> Result<Process> {
+        Process::start(self, command)
+    }
+
+    /// Runs a function whose sockets are this host's. They remain so: a socket may be returned.
+    pub fn enter<T: Send>(&self, function: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        let path = self.namespace_path();
+        let namespace = File::open(&path)
+            .with_context(|| format!("{} can't be opened; is the topology gone?", path.display()))?;
+        // A thread has a namespace of its own, and one that ends need not be brought back.
+        let inside = || {
+            setns(namespace, CloneFlags::CLONE_NEWNET)
+                .with_context(|| format!("{} can't be entered", path.display()))?;
+            function()
+        };
+        thread::scope(|scope| scope.spawn(inside).join()).unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    fn inside(&self, mut command: Command, program: impl AsRef<OsStr>) -> Command {
+        command.arg(format!("--net={}", self.namespace_path().display())).arg("--").arg(program);
+        command
+    }
+}

@@ -1,0 +1,104 @@
+//! Ends of links, and links.
+
+use anyhow::{Context, Result};
+
+use super::Host;
+use super::command::ip;
+
+/// A device to be: one end of a veth pair.
+#[must_use]
+pub struct Port<'a> {
+    host: &'a Host,
+    device: String,
+    addresses: Vec<String>,
+    /// Arguments of `ip link set`.
+    settings: Vec<String>,
+    /// Arguments of `ethtool -K`.
+    offloads: Vec<String>,
+}
+
+impl<'a> Port<'a> {
+    pub(super) fn new(host: &'a Host, device: &str) -> Self {
+        Self {
+            host,
+            device: device.to_owned(),
+            addresses: Vec::new(),
+            settings: Vec::new(),
+            offloads: Vec::new(),
+        }
+    }
+
+    /// With its prefix length. May be given more than once.
+    pub fn address(mut self, address: &str) -> Self {
+        self.addresses.push(address.to_owned());
+        self
+    }
+
+    /// Frames that leave here are as on a real wire: cut to size, with whole checksums. A veth
+    /// leaves both to hardware that is not there, which XDP at the other end would see.
+    pub fn wire(self) -> Self {
+        self.offload("tx off")
+    }
+
+    /// Whether received segments are merged. A veth without XDP delivers what XDP at the other
+    /// end transmits only if they are.
+    pub fn gro(self, on: bool) -> Self {
+        self.offload(if on { "gro on" } else { "gro off" })
+    }
+
+    pub fn mtu(self, bytes: u16) -> Self {
+        self.setting(format!("mtu {bytes}"))
+    }
+
+    /// Else it is random.
+    pub fn mac(self, address: &str) -> Self {
+        self.setting(format!("address {address}"))
+    }
+
+    /// Puts it into a bridge of its host.
+    pub fn bridge(self, bridge: &str) -> Self {
+        self.setting(format!("master {bridge}"))
+    }
+
+    fn setting(mut self, setting: String) -> Self {
+        self.settings.push(setting);
+        self
+    }
+
+    fn offload(mut self, offload: &str) -> Self {
+        self.offloads.extend(offload.split(' ').map(str::to_owned));
+        self
+    }
+
+    fn bring_up(&self) -> Result<()> {
+        let Self { host, device, .. } = self;
+        if !self.offloads.is_empty() {
+            let words = ["ethtool", "-K", device];
+            host.run(words.into_iter().chain(self.offloads.iter().map(String::as_str)))?;
+        }
+        host.ip(&format!("link set {device} {} up", self.settings.join(" "))).map(drop)
+    }
+
+    fn add_addresses(&self) -> Result<()> {
+        self.addresses.iter().try_for_each(|address| self.host.address(&self.device, address))
+    }
+}
+
+pub(super) fn link(one: Port<'_>, other: Port<'_>) -> Result<()> {
+    // Made where they belong: the machine's own namespace never sees them.
+    let (a, b) = (one.host.namespace(), other.host.namespace());
+    let (device, peer) = (&one.device, &other.device);
+    let make = format!("-n {a} link add {device} type veth peer name {peer} netns {b}");
+    let link = || {
+        ip(&make)?;
+        // An IPv6 address on a device without a carrier would be of no use yet.
+        one.bring_up()?;
+        other.bring_up()?;
+        one.add_addresses()?;
+        other.add_addresses()
+    };
+    link().with_context(|| {
+        let (a, b) = (one.host.name(), other.host.name());
+        format!("{device} of {a} can't be linked to {peer} of {b}")
+    })
+}

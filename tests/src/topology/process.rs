@@ -1,0 +1,155 @@
+//! A program in the background of a host.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+
+use super::command::line;
+use super::{Host, Shared, wait_until};
+
+/// Killed when dropped, with the children it has made. What it said is printed then, if the test
+/// has panicked or anything of its topology has failed: a test that passes shows none of it.
+pub struct Process {
+    child: Child,
+    /// `nginx on pod-a`.
+    what: String,
+    log: PathBuf,
+    ended: Option<ExitStatus>,
+    shared: Arc<Shared>,
+}
+
+impl Process {
+    pub(super) fn start(host: &Host, command: &mut Command) -> Result<Self> {
+        let program = program_of(command);
+        let number = host.shared.logs.fetch_add(1, Ordering::Relaxed);
+        let log = host.shared.directory.join(format!("{}-{number}-{program}.log", host.name()));
+        let output = File::create(&log).with_context(|| format!("{} can't be made", log.display()))?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            // A group of its own: its children can be killed with it, and Ctrl-C is left to us.
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("{} can't be started", line(command)))?;
+        let what = format!("{program} on {}", host.name());
+        Ok(Self { child, what, log, ended: None, shared: host.shared.clone() })
+    }
+
+    /// Of the program itself: nsenter becomes it.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// All it has said so far, on both its outputs.
+    pub fn output(&self) -> String {
+        let bytes = fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Waits until it has said something. Fails if it ends before.
+    pub fn wait_for_output(&mut self, text: &str, limit: Duration) -> Result<()> {
+        self.wait_until_so(&format!("says {text:?}"), limit, |process| process.output().contains(text))
+    }
+
+    /// Waits until something is so that it is to bring about. Fails if it ends before.
+    pub fn wait_until_so(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        is_so: impl Fn(&Self) -> bool,
+    ) -> Result<()> {
+        let what = format!("{} {what}", self.what);
+        let mut so = false;
+        let waited = wait_until(&what, limit, || {
+            // In this order: the last thing it does before its end counts.
+            let ended = self.has_ended();
+            so = is_so(self);
+            so || ended
+        });
+        match (waited, self.ended) {
+            (Ok(()), _) if so => Ok(()),
+            (Err(error), _) => Err(self.fail(error.to_string())),
+            (Ok(()), ended) => Err(self.fail(format!("{what}: it ended before, with {ended:?}"))),
+        }
+    }
+
+    pub fn signal(&mut self, signal: Signal) -> Result<()> {
+        if self.has_ended() {
+            bail!("{} can't be sent {signal}: it has ended", self.what);
+        }
+        kill(self.group(), signal).with_context(|| format!("{}: {signal}", self.what))
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let what = format!("{} ends", self.what);
+        if let Err(error) = wait_until(&what, limit, || self.has_ended()) {
+            return Err(self.fail(error.to_string()));
+        }
+        self.ended.context("it has ended")
+    }
+
+    /// Asks it to end, and waits until it has.
+    pub fn terminate(mut self, limit: Duration) -> Result<ExitStatus> {
+        self.signal(Signal::SIGTERM)?;
+        self.wait(limit)
+    }
+
+    /// Ends it as a crash would.
+    pub fn kill(self) {}
+
+    pub fn has_ended(&mut self) -> bool {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait().ok().flatten();
+        }
+        self.ended.is_some()
+    }
+
+    fn group(&self) -> Pid {
+        Pid::from_raw(self.child.id() as i32)
+    }
+
+    fn fail(&self, message: String) -> anyhow::Error {
+        self.shared.trouble.store(true, Ordering::Relaxed);
+        anyhow::anyhow!("{message}; it said:\n{}", tail(&self.output()))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // The number of one that was waited for may be somebody else's by now.
+        if !self.has_ended() {
+            let _ = killpg(self.group(), Signal::SIGKILL);
+            let _ = self.child.wait();
+        }
+        if thread::panicking() || self.shared.trouble.load(Ordering::Relaxed) {
+            eprintln!("--- {} said:\n{}", self.what, tail(&self.output()));
+        }
+    }
+}
+
+/// What the command runs in the end: nsenter's own arguments are before `--`.
+fn program_of(command: &Command) -> String {
+    let mut words = command.get_args().skip_while(|word| *word != "--").skip(1);
+    let program = PathBuf::from(words.next().unwrap_or(command.get_program()));
+    program.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The last lines, which tell most.
+fn tail(text: &str) -> String {
+    const LINES: usize = 40;
+    let lines: Vec<&str> = text.trim_end().lines().collect();
+    let skipped = lines.len().saturating_sub(LINES);
+    let dots = if skipped > 0 { format!("... {skipped} lines before\n") } else { String::new() };
+    dots + &lines[skipped..].join("\n")
+}

@@ -1,0 +1,111 @@
+//! Real servers: nginx and iperf3.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::{Host, Process};
+
+/// The size of what web servers serve at `/large`, in bytes.
+pub const LARGE: usize = 16 << 20;
+
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+impl Host {
+    /// An nginx that accepts at all these addresses. It answers every request with `answer`, but
+    ///
+    /// - `/client` with the client's address as the server sees it,
+    /// - `/large` with [`LARGE`] bytes: the numbers from 0, of four bytes each, big-endian.
+    pub fn http_server(&self, listen: &[&str], answer: &str) -> Result<Process> {
+        let addresses =
+            listen.iter().map(|address| socket_address(address)).collect::<Result<Vec<_>>>()?;
+        let number = self.shared.logs.fetch_add(1, Ordering::Relaxed);
+        let directory = self.shared.directory.join(format!("{}-{number}-http", self.name()));
+        fs::create_dir(&directory)?;
+        let large = large_file(&self.shared.directory)?;
+        let configuration = directory.join("nginx.conf");
+        fs::write(&configuration, nginx_conf(&directory, &large, listen, answer))?;
+
+        let mut command = self.command("nginx");
+        command.arg("-p").arg(&directory).arg("-c").arg(&configuration).args(["-e", "stderr"]);
+        let mut server = self.spawn(&mut command)?;
+        for address in addresses {
+            let accepts = |_: &Process| self.enter(|| Ok(TcpStream::connect(address)?)).is_ok();
+            server.wait_until_so(&format!("accepts at {address}"), START_LIMIT, accepts)?;
+        }
+        Ok(server)
+    }
+
+    /// An iperf3 server. It serves one client at a time.
+    pub fn iperf3_server(&self, listen: &str) -> Result<Process> {
+        let address = socket_address(listen)?;
+        let mut command = self.command("iperf3");
+        command.args(["--server", "--forceflush", "--bind", &address.ip().to_string()]);
+        command.args(["--port", &address.port().to_string()]);
+        let mut server = self.spawn(&mut command)?;
+        // Not by a connection: it would take that for a client.
+        server.wait_for_output("Server listening", START_LIMIT)?;
+        Ok(server)
+    }
+}
+
+pub(super) fn socket_address(text: &str) -> Result<SocketAddr> {
+    text.parse().with_context(|| {
+        format!("{text:?} is no address with a port, as in 10.244.1.10:8080 or [fd00::10]:8080")
+    })
+}
+
+fn nginx_conf(directory: &Path, large: &Path, listen: &[&str], answer: &str) -> String {
+    let (directory, large) = (directory.display(), large.display());
+    let listen: String =
+        listen.iter().map(|address| format!("listen {address} backlog=4096; ")).collect();
+    format!(
+        r#"
+daemon off;
+user root;
+worker_processes 1;
+worker_rlimit_nofile 16384;
+pid {directory}/pid;
+error_log stderr warn;
+events {{ worker_connections 8192; }}
+http {{
+    access_log off;
+    default_type text/plain;
+    sendfile on;
+    keepalive_requests 1000000;
+    client_body_temp_path {directory}/body;
+    proxy_temp_path {directory}/proxy;
+    fastcgi_temp_path {directory}/fastcgi;
+    uwsgi_temp_path {directory}/uwsgi;
+    scgi_temp_path {directory}/scgi;
+    server {{
+        {listen}
+        location / {{ return 200 "{answer}\n"; }}
+        location = /client {{ return 200 "$remote_addr\n"; }}
+        location = /large {{ alias {large}; }}
+    }}
+}}
+"#
+    )
+}
+
+/// One for all servers of a topology, made when it is first needed.
+fn large_file(directory: &Path) -> Result<PathBuf> {
+    let path = directory.join("large");
+    if !path.exists() {
+        let unfinished = tempfile::NamedTempFile::new_in(directory)?;
+        let mut file = BufWriter::new(File::create(unfinished.path())?);
+        for number in 0..(LARGE / size_of::<u32>()) as u32 {
+            file.write_all(&number.to_be_bytes())?;
+        }
+        file.flush()?;
+        // At once: another server may be looking for it.
+        unfinished.persist(&path)?;
+    }
+    Ok(path)
+}

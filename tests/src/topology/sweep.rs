@@ -1,0 +1,91 @@
+//! Taking topologies away: this run's at their end, a killed run's at the next start.
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{env, fs, io, process, thread};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::Id;
+use super::bpffs::{pins, test_pins};
+use super::command::ip;
+
+const NAMESPACES: &str = "/run/netns";
+
+/// Removes what runs that are no more have left behind. The first topology of a process does it.
+pub fn sweep() {
+    let orphans: BTreeSet<Id> = [PathBuf::from(NAMESPACES), test_pins(), env::temp_dir()]
+        .iter()
+        .flat_map(|directory| names(directory))
+        .filter_map(|name| Id::parse(&name))
+        .filter(|id| id.is_orphaned())
+        .collect();
+    orphans.into_iter().for_each(remove);
+}
+
+/// Removes all that there is of a topology. What can't be removed is told, not an error: whoever
+/// calls has nothing better to do than to go on with the rest.
+pub(super) fn remove(id: Id) {
+    let prefix = format!("{id}-");
+    let namespaces: Vec<String> =
+        names(Path::new(NAMESPACES)).filter(|name| name.starts_with(&prefix)).collect();
+    // First those who could still pin something, last the namespaces that pinned links are in.
+    end_processes(&namespaces);
+    tell(&pins(id), fs::remove_dir_all(pins(id)));
+    for namespace in &namespaces {
+        let path = Path::new(NAMESPACES).join(namespace);
+        if let Err(error) = ip(&format!("netns delete {namespace}"))
+            && path.exists()
+        {
+            tell(&path, Err(io::Error::other(error)));
+        }
+    }
+    tell(&directory(id), fs::remove_dir_all(directory(id)));
+}
+
+pub(super) fn directory(id: Id) -> PathBuf {
+    env::temp_dir().join(id.to_string())
+}
+
+/// Kills what runs in these namespaces, until nothing does.
+fn end_processes(namespaces: &[String]) {
+    let inodes: BTreeSet<_> = namespaces
+        .iter()
+        .filter_map(|namespace| inode(&Path::new(NAMESPACES).join(namespace)))
+        .collect();
+    // Half a second: more than a killed process needs, unless the kernel is stuck in it.
+    for _ in 0..100 {
+        let inside = names(Path::new("/proc"))
+            .filter_map(|name| name.parse().ok())
+            .filter(|pid| *pid != process::id() as i32)
+            .filter(|pid| inode(&PathBuf::from(format!("/proc/{pid}/ns/net"))).is_some_and(|inode| inodes.contains(&inode)));
+        let killed = inside.map(|pid| kill(Pid::from_raw(pid), Signal::SIGKILL)).count();
+        if killed == 0 {
+            return;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Two paths are the same namespace if they have the same.
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    let metadata = fs::metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+fn names(directory: &Path) -> impl Iterator<Item = String> + use<> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok())
+}
+
+fn tell(path: &Path, removed: io::Result<()>) {
+    if let Err(error) = removed
+        && error.kind() != ErrorKind::NotFound
+    {
+        eprintln!("{} can't be removed: {error}; remove it by hand", path.display());
+    }
+}
