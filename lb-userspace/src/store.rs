@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::{Endpoints, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use crate::model::ServiceName;
+use crate::model::{NodeContext, ServiceName};
 use crate::source::{Kind, Object, ObjectRef};
 
 mod mirror;
@@ -43,8 +43,14 @@ impl Store {
             Object::EndpointSlice(slice) => self.apply_slice(&reference, *slice),
             Object::Endpoints(endpoints) => self.apply_endpoints(&reference, &endpoints),
             Object::Node(node) => {
-                self.nodes.insert(reference.name, *node);
-                Affected::All
+                let context = NodeContext::of(&reference.name, Some(&node));
+                let before = self.nodes.insert(reference.name.clone(), *node);
+                // Nodes report all the time; Services ask for very little of that.
+                if before.is_some_and(|b| NodeContext::of(&reference.name, Some(&b)) == context) {
+                    Affected::nothing()
+                } else {
+                    Affected::All
+                }
             }
         }
     }
@@ -122,6 +128,10 @@ impl Store {
 }
 
 impl Affected {
+    fn nothing() -> Self {
+        Self::Services(BTreeSet::new())
+    }
+
     fn one(name: ServiceName) -> Self {
         Self::Services(BTreeSet::from([name]))
     }
@@ -162,6 +172,37 @@ mod tests {
         let reference = slice("a", "api").reference();
         assert_eq!(store.delete(&reference), services(&["api"]));
         assert_eq!(store.delete(&reference), services(&[]));
+    }
+
+    #[test]
+    fn a_node_concerns_all_services_only_when_it_moves() {
+        let node = |zone: &str, ready: &str| {
+            object(json!({
+                "apiVersion": "v1", "kind": "Node",
+                "metadata": {"name": "a", "labels": {"topology.kubernetes.io/zone": zone}},
+                "status": {"conditions": [{"type": "Ready", "status": ready}]}
+            }))
+        };
+        let mut store = Store::default();
+        assert_eq!(store.apply(node("z1", "False")), Affected::All);
+        assert_eq!(store.apply(node("z1", "True")), Affected::nothing());
+        assert_eq!(store.apply(node("z2", "True")), Affected::All);
+    }
+
+    #[test]
+    fn slices_of_one_name_in_two_namespaces_are_two() {
+        let mut store = Store::default();
+        let elsewhere = |service: &str| {
+            object(json!({
+                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+                "addressType": "IPv4", "endpoints": [],
+                "metadata": {"name": "a", "namespace": "b", "labels": {SERVICE_NAME: service}}
+            }))
+        };
+        store.apply(slice("a", "web"));
+        store.apply(elsewhere("web"));
+        store.delete(&elsewhere("web").reference());
+        assert_eq!(store.slices(&ServiceName::new("default", "web")).len(), 1);
     }
 
     #[test]

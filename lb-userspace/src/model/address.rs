@@ -34,7 +34,14 @@ pub fn parse_range(text: &str) -> Option<IpNet> {
 
 /// Old objects may hold `010.0.0.1`; Kubernetes has always read that as decimal.
 fn with_leading_zeros(text: &str) -> Option<IpAddr> {
-    let octets: Option<Vec<u8>> = text.split('.').map(|octet| octet.parse().ok()).collect();
-    let octets: [u8; 4] = octets?.try_into().ok()?;
-    Some(IpAddr::V4(Ipv4Addr::from(octets)))
+    let octet = |text: &str| {
+        let significant = text.trim_start_matches('0');
+        if significant.is_empty() && !text.is_empty() {
+            "0".to_owned()
+        } else {
+            significant.to_owned()
+        }
+    };
+    let octets: Vec<String> = text.split('.').map(octet).collect();
+    octets.join(".").parse::<Ipv4Addr>().ok().map(IpAddr::V4)
 }

@@ -10,6 +10,9 @@ use super::types::{
     AddressFamily, Backend, NodeContext, Problem, Protocol, ServiceName, ServicePortKey,
 };
 
+/// Host names are no addresses: nothing can be sent to `FQDN`.
+const ADDRESS_TYPES: [&str; 3] = ["IPv4", "IPv6", "FQDN"];
+
 /// An endpoint of one service port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
@@ -32,6 +35,11 @@ pub fn of_port(
     let mut found: BTreeMap<(IpAddr, u16), Endpoint> = BTreeMap::new();
     for slice in slices {
         if slice.address_type != key.family.name() {
+            if !ADDRESS_TYPES.contains(&slice.address_type.as_str()) {
+                let message =
+                    format!("{:?} is none of {}", slice.address_type, ADDRESS_TYPES.join(", "));
+                problems.push(problem(slice, "addressType".to_owned(), message));
+            }
             continue;
         }
         let Some(port) = port_of(key, slice, problems) else { continue };
@@ -66,8 +74,16 @@ fn port_of(
     problems: &mut Vec<Problem>,
 ) -> Option<u16> {
     for (index, port) in slice.ports.iter().flatten().enumerate() {
-        let same_name = port.name.as_deref().unwrap_or_default() == key.port;
-        if !same_name || Protocol::parse(port.protocol.as_deref()) != Some(key.protocol) {
+        if port.name.as_deref().unwrap_or_default() != key.port {
+            continue;
+        }
+        let protocol = Protocol::parse(port.protocol.as_deref());
+        if protocol.is_none() {
+            let name = port.protocol.clone().unwrap_or_default();
+            let message = format!("{name:?} is none of TCP, UDP, SCTP");
+            problems.push(problem(slice, format!("ports[{index}].protocol"), message));
+        }
+        if protocol != Some(key.protocol) {
             continue;
         }
         let number = port.port.and_then(|port| u16::try_from(port).ok()).filter(|&port| port != 0);

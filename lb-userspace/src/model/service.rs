@@ -79,8 +79,8 @@ pub fn read(service: &Service, name: &ServiceName, problems: &mut Vec<Problem>) 
 
 /// Whether a label says that another proxy serves it, or none.
 fn is_labelled_away(service: &Service) -> bool {
-    let labels = service.metadata.labels.iter().flatten();
-    labels.into_iter().any(|(label, _)| label == PROXY_NAME || label == HEADLESS)
+    let mut labels = service.metadata.labels.iter().flatten();
+    labels.any(|(label, _)| label == PROXY_NAME || label == HEADLESS)
 }
 
 /// Every address that clients dial, with its kind; none if the Service has no cluster address.

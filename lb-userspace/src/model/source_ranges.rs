@@ -38,6 +38,16 @@ impl SourceRanges {
         }
         read.ranges.sort();
         read.ranges.dedup();
+        for family in AddressFamily::ALL {
+            if read.of(family) == Admitted::Nobody {
+                let message = format!(
+                    "no {} range can be read; until one can, nobody may use the load \
+                     balancer's {0} addresses",
+                    family.name()
+                );
+                fields.problem("spec.loadBalancerSourceRanges", message);
+            }
+        }
         read
     }
 

@@ -6,9 +6,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use lb_common::header::protocol;
 use lb_common::layout::FrontendKind;
+
+const ZONE: &str = "topology.kubernetes.io/zone";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AddressFamily {
@@ -176,8 +179,16 @@ pub struct HealthCheck {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeContext {
     pub name: String,
-    /// The label `topology.kubernetes.io/zone`.
     pub zone: Option<String>,
+}
+
+impl NodeContext {
+    /// `node` is what the API says about it, if it says anything.
+    pub fn of(name: &str, node: Option<&Node>) -> Self {
+        let labels = node.and_then(|node| node.metadata.labels.as_ref());
+        let zone = labels.and_then(|labels| labels.get(ZONE)).filter(|zone| !zone.is_empty());
+        Self { name: name.to_owned(), zone: zone.cloned() }
+    }
 }
 
 /// Something in an object or file that can't be used, and why.

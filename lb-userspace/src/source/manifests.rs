@@ -1,17 +1,24 @@
-//! Objects from files: YAML or JSON, several documents a file, lists of objects.
+//! Objects from files and directories.
+//!
+//! Invariant: traffic does not suffer from a slip of the pen. A file or object that was read and
+//! can't be read any more keeps what it said; only what is taken out is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
-use serde::Deserialize;
-use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::object::{Kind, Object, ObjectRef};
-use super::{Event, Source, watch};
+use super::documents::{self, Contents};
+use super::watch::Watch;
+use super::{Event, Source};
 use crate::model::Problem;
+
+const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
 /// The files and directories to read.
 #[derive(Clone, Debug)]
@@ -19,16 +26,9 @@ pub struct Manifests {
     paths: Vec<PathBuf>,
 }
 
-/// What the files say.
-#[derive(Debug, Default)]
-pub struct Contents {
-    pub objects: BTreeMap<ObjectRef, Object>,
-    pub problems: BTreeSet<Problem>,
-}
-
 impl Manifests {
     /// Takes the paths if every one of them can be read and is YAML or JSON throughout: whoever
-    /// starts the agent is there to mend it. Later, a broken file keeps only itself out.
+    /// starts the agent is there to mend it.
     pub fn open(paths: Vec<PathBuf>) -> Result<Self> {
         for path in &paths {
             let files = files(path)
@@ -37,32 +37,25 @@ impl Manifests {
                 tracing::warn!("{}: no .yaml, .yml or .json files yet", path.display());
             }
             for file in files {
-                documents(&file)?;
+                let text = fs::read_to_string(&file)
+                    .with_context(|| format!("--manifests {}: can't be read", file.display()))?;
+                documents::read(&file.display().to_string(), &text)
+                    .map_err(|problem| anyhow!("--manifests {problem}\nMend it or take it out"))?;
             }
         }
         Ok(Self { paths })
-    }
-
-    pub fn read(&self) -> Contents {
-        let mut contents = Contents::default();
-        for path in &self.paths {
-            match files(path) {
-                Ok(files) => files.iter().for_each(|file| contents.add_file(file)),
-                Err(error) => contents.problem(path, "", &format!("can't be read: {error}")),
-            }
-        }
-        contents
     }
 }
 
 impl Source for Manifests {
     async fn run(self, events: mpsc::UnboundedSender<Event>) -> Result<()> {
-        let mut changes = watch::changes(&self.paths)?;
-        let mut known = Contents::default();
+        let mut watch = Watch::start(&self.paths)?;
+        let mut files = Files::default();
+        let mut told = Contents::default();
         let mut synced = false;
         loop {
-            let now = self.read();
-            for event in difference(&known, &now) {
+            let now = files.read(&self.paths);
+            for event in difference(&told, &now) {
                 if events.send(event).is_err() {
                     return Ok(());
                 }
@@ -71,9 +64,9 @@ impl Source for Manifests {
                 return Ok(());
             }
             synced = true;
-            known = now;
+            told = now;
             tokio::select! {
-                changed = changes.changed() => if !changed { bail!("the files are not watched any more") },
+                changed = watch.changed() => if !changed { bail!("the files are not watched any more") },
                 () = events.closed() => return Ok(()),
             }
         }
@@ -83,103 +76,133 @@ impl Source for Manifests {
 /// What happened between two readings.
 fn difference(before: &Contents, now: &Contents) -> Vec<Event> {
     let gone = before.objects.keys().filter(|reference| !now.objects.contains_key(reference));
-    let changed = now
-        .objects
-        .iter()
-        .filter(|(reference, object)| before.objects.get(reference) != Some(object));
+    let changed = now.objects.iter().filter(|(reference, object)| {
+        let known = before.objects.get(reference);
+        !known.is_some_and(|known| Arc::ptr_eq(known, object) || known == *object)
+    });
     let problems = now.problems.difference(&before.problems);
     gone.cloned()
         .map(Event::Deleted)
-        .chain(changed.map(|(_, object)| Event::Applied(object.clone())))
+        .chain(changed.map(|(_, object)| Event::Applied(object.as_ref().clone())))
         .chain(problems.cloned().map(Event::Problem))
         .collect()
 }
 
-impl Contents {
-    fn add_file(&mut self, file: &Path) {
-        match documents(file) {
-            Ok(documents) => {
-                for (index, document) in documents.into_iter().enumerate() {
-                    self.add(file, &format!("document {}", index + 1), document);
+/// The files as they were last read.
+#[derive(Default)]
+struct Files(BTreeMap<PathBuf, File>);
+
+struct File {
+    /// Of the text, so that only files that changed are read as YAML again.
+    hash: u64,
+    /// What it said when it last made sense.
+    contents: Contents,
+    /// Why that is not what it says now.
+    trouble: Option<Problem>,
+}
+
+impl Files {
+    fn read(&mut self, paths: &[PathBuf]) -> Contents {
+        let mut known = std::mem::take(&mut self.0);
+        let mut problems = BTreeSet::new();
+        for path in paths {
+            match files(path) {
+                Ok(files) => {
+                    for file in files {
+                        let before = known.remove(&file);
+                        let now = File::read(&file, before);
+                        self.0.extend(now.map(|now| (file, now)));
+                    }
+                }
+                Err(error) => {
+                    problems.insert(cannot_be_read(path, &error));
+                    if error.kind() != io::ErrorKind::NotFound {
+                        let kept = known.extract_if(.., |file, _| file.starts_with(path));
+                        self.0.extend(kept);
+                    }
                 }
             }
-            Err(error) => self.problem(file, "", &format!("{error:#}")),
         }
-    }
-
-    /// Takes in an object, or all objects of a list.
-    fn add(&mut self, file: &Path, place: &str, mut value: Value) {
-        let text = |value: &Value, field: &str| {
-            value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
-        };
-        let (api_version, kind) = (text(&value, "apiVersion"), text(&value, "kind"));
-        if let Some(Value::Array(items)) = value.get_mut("items").map(Value::take) {
-            let item_kind = kind.strip_suffix("List").unwrap_or_default();
-            for (index, mut item) in items.into_iter().enumerate() {
-                // Items of a `ServiceList` need not repeat what they are.
-                if let Value::Object(fields) = &mut item
-                    && !item_kind.is_empty()
-                {
-                    fields.entry("apiVersion").or_insert_with(|| api_version.clone().into());
-                    fields.entry("kind").or_insert_with(|| item_kind.into());
-                }
-                self.add(file, &format!("{place}, items[{index}]"), item);
+        let mut all = Contents { problems, ..Contents::default() };
+        for (path, file) in &self.0 {
+            all.problems.extend(file.contents.problems.iter().chain(&file.trouble).cloned());
+            for (reference, object) in &file.contents.objects {
+                all.insert(&path.display().to_string(), reference.clone(), Arc::clone(object));
             }
-            return;
         }
-        let Some(kind) = Kind::of(&api_version, &kind) else {
-            if kind.is_empty() && !value.is_null() {
-                self.problem(file, place, "has no kind, so it is no object");
-            }
-            tracing::debug!("{}: {place}: not needed: {api_version} {kind}", file.display());
-            return;
-        };
-        match Object::read(kind, value) {
-            Ok(object) => self.insert(file, place, object),
-            Err(error) => self.problem(file, place, &format!("{}: {error}", kind.name())),
-        }
-    }
-
-    fn insert(&mut self, file: &Path, place: &str, object: Object) {
-        let reference = object.reference();
-        if reference.name.is_empty() {
-            self.problem(
-                file,
-                place,
-                &format!("{}: metadata.name is missing", reference.kind.name()),
-            );
-            return;
-        }
-        if self.objects.contains_key(&reference) {
-            self.problem(
-                file,
-                place,
-                &format!("{reference} is defined twice; the first one counts"),
-            );
-            return;
-        }
-        self.objects.insert(reference, object);
-    }
-
-    fn problem(&mut self, file: &Path, place: &str, message: &str) {
-        let object = file.display().to_string();
-        let field = if place.is_empty() { "file".to_owned() } else { place.to_owned() };
-        self.problems.insert(Problem { object, field, message: message.to_owned() });
+        all
     }
 }
 
+impl File {
+    /// Reads a file anew; `None` if it is gone.
+    fn read(path: &Path, before: Option<Self>) -> Option<Self> {
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) => return Some(Self::keep(before, 0, cannot_be_read(path, &error))),
+        };
+        let hash = hash(&text);
+        if before.as_ref().is_some_and(|before| before.hash == hash) {
+            return before;
+        }
+        let place = path.display().to_string();
+        // `kubectl get ... > file` empties the file long before it writes.
+        if text.is_empty() && before.is_some() {
+            let message = "is empty, as if just being written".to_owned();
+            let trouble = Problem { object: place, field: String::new(), message };
+            return Some(Self::keep(before, hash, trouble));
+        }
+        match documents::read(&place, &text) {
+            Ok(contents) => {
+                let contents = keep_objects(contents, before);
+                Some(Self { hash, contents, trouble: None })
+            }
+            Err(trouble) => Some(Self::keep(before, hash, trouble)),
+        }
+    }
+
+    fn keep(before: Option<Self>, hash: u64, mut trouble: Problem) -> Self {
+        let contents = before.map(|before| before.contents).unwrap_or_default();
+        if !contents.objects.is_empty() {
+            trouble.message.push_str("; what it said before stays in force");
+        }
+        Self { hash, contents, trouble: Some(trouble) }
+    }
+}
+
+/// What can't be read any more stays as it was.
+fn keep_objects(mut contents: Contents, before: Option<File>) -> Contents {
+    let Some(before) = before else { return contents };
+    for reference in &contents.unreadable {
+        if let Some(object) = before.contents.objects.get(reference) {
+            contents.objects.entry(reference.clone()).or_insert_with(|| Arc::clone(object));
+        }
+    }
+    contents
+}
+
+fn hash(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn cannot_be_read(path: &Path, error: &io::Error) -> Problem {
+    let message = format!("can't be read: {error}");
+    Problem { object: path.display().to_string(), field: String::new(), message }
+}
+
 /// The manifests at a path: the file itself, or those in a directory, in order of their names.
-fn files(path: &Path) -> Result<Vec<PathBuf>> {
+fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
     if !fs::metadata(path)?.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
     let mut files = Vec::new();
     for entry in fs::read_dir(path)? {
         let file = entry?.path();
-        let is_manifest = file
-            .extension()
-            .is_some_and(|e| ["yaml", "yml", "json"].iter().any(|known| e == *known));
-        if is_manifest && file.is_file() {
+        let extension = file.extension().and_then(|extension| extension.to_str());
+        if extension.is_some_and(|extension| EXTENSIONS.contains(&extension)) && file.is_file() {
             files.push(file);
         }
     }
@@ -187,75 +210,5 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The documents of a file. The error says where it stops being YAML.
-fn documents(file: &Path) -> Result<Vec<Value>> {
-    let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
-    serde_norway::Deserializer::from_str(&text)
-        .map(Value::deserialize)
-        .collect::<Result<_, _>>()
-        .map_err(|error| match error.location() {
-            Some(at) => anyhow!("{}:{}:{}: {error}", file.display(), at.line(), at.column()),
-            None => anyhow!("{}: {error}", file.display()),
-        })
-        .context("not valid YAML or JSON")
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(text: &str) -> Contents {
-        let directory = tempfile::tempdir().unwrap();
-        fs::write(directory.path().join("a.yaml"), text).unwrap();
-        Manifests { paths: vec![directory.path().to_owned()] }.read()
-    }
-
-    fn names(contents: &Contents) -> Vec<String> {
-        contents.objects.keys().map(ToString::to_string).collect()
-    }
-
-    const SERVICE: &str = "{apiVersion: v1, kind: Service, metadata: {name: web}}";
-
-    #[test]
-    fn several_documents_and_lists_are_read() {
-        let list = "{apiVersion: v1, kind: ServiceList, items: [{metadata: {name: listed}}]}";
-        let contents = read(&format!("{SERVICE}\n---\n{list}\n---\n# nothing\n"));
-        assert_eq!(names(&contents), ["Service default/listed", "Service default/web"]);
-        assert!(contents.problems.is_empty(), "{:?}", contents.problems);
-    }
-
-    #[test]
-    fn other_kinds_are_left_alone() {
-        let contents = read("{apiVersion: apps/v1, kind: Deployment, metadata: {name: web}}");
-        assert!(contents.objects.is_empty() && contents.problems.is_empty());
-    }
-
-    #[test]
-    fn what_is_wrong_is_named_by_file_document_and_field_and_the_rest_goes_on() {
-        let wrong =
-            "{apiVersion: v1, kind: Service, metadata: {name: x}, spec: {ports: [{port: many}]}}";
-        let contents = read(&format!("{wrong}\n---\n{SERVICE}"));
-        assert_eq!(names(&contents), ["Service default/web"]);
-        let problem = contents.problems.first().unwrap().to_string();
-        assert!(problem.contains("a.yaml: document 1: Service: spec.ports[0].port"), "{problem}");
-    }
-
-    #[test]
-    fn a_start_with_broken_yaml_is_refused_with_the_line() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("broken.yaml");
-        fs::write(&file, "kind: Service\nmetadata: {name: [}\n").unwrap();
-        let error = format!("{:#}", Manifests::open(vec![file]).unwrap_err());
-        assert!(error.contains("broken.yaml:2:"), "{error}");
-    }
-
-    #[test]
-    fn only_differences_are_told() {
-        let before = read(&format!("{SERVICE}\n---\n{}", SERVICE.replace("web", "gone")));
-        let now = read(&format!("{SERVICE}\n---\n{}", SERVICE.replace("web", "new")));
-        let events = difference(&before, &now);
-        assert_eq!(events.len(), 2);
-        assert!(matches!(&events[0], Event::Deleted(reference) if reference.name == "gone"));
-        assert!(matches!(&events[1], Event::Applied(object) if object.reference().name == "new"));
-    }
-}
+mod tests;

@@ -1,5 +1,6 @@
 //! Where objects come from. The rest of the agent can't tell one source from another.
 
+pub mod documents;
 pub mod manifests;
 mod object;
 mod watch;

@@ -1,10 +1,12 @@
+//! The objects that matter here, and their names.
+
 use std::fmt::{self, Display};
 
 use anyhow::{Result, anyhow};
 use k8s_openapi::api::core::v1::{Endpoints, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 /// The kinds of objects that matter here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,6 +51,22 @@ pub struct ObjectRef {
     pub name: String,
 }
 
+impl ObjectRef {
+    pub fn new(kind: Kind, namespace: Option<&str>, name: Option<&str>) -> Self {
+        let namespace = match kind {
+            Kind::Node => "",
+            _ => namespace.filter(|namespace| !namespace.is_empty()).unwrap_or("default"),
+        };
+        Self { kind, namespace: namespace.to_owned(), name: name.unwrap_or_default().to_owned() }
+    }
+
+    /// The reference of what may yet turn out not to be readable.
+    pub fn of(kind: Kind, value: &Value) -> Self {
+        let text = |field| value.get("metadata")?.get(field)?.as_str();
+        Self::new(kind, text("namespace"), text("name"))
+    }
+}
+
 impl Display for ObjectRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, namespace, name } = self;
@@ -69,7 +87,7 @@ pub enum Object {
 
 impl Object {
     /// Reads an object of a kind; the error names the field.
-    pub fn read(kind: Kind, value: serde_json::Value) -> Result<Self> {
+    pub fn read(kind: Kind, value: Value) -> Result<Self> {
         Ok(match kind {
             Kind::Service => Self::Service(read(value)?),
             Kind::EndpointSlice => Self::EndpointSlice(read(value)?),
@@ -85,23 +103,11 @@ impl Object {
             Self::Endpoints(object) => (Kind::Endpoints, &object.metadata),
             Self::Node(object) => (Kind::Node, &object.metadata),
         };
-        reference(kind, metadata)
+        ObjectRef::new(kind, metadata.namespace.as_deref(), metadata.name.as_deref())
     }
 }
 
-fn reference(kind: Kind, metadata: &ObjectMeta) -> ObjectRef {
-    let namespace = match kind {
-        Kind::Node => "",
-        _ => metadata.namespace.as_deref().unwrap_or("default"),
-    };
-    ObjectRef {
-        kind,
-        namespace: namespace.to_owned(),
-        name: metadata.name.clone().unwrap_or_default(),
-    }
-}
-
-fn read<T: DeserializeOwned>(value: serde_json::Value) -> Result<Box<T>> {
+fn read<T: DeserializeOwned>(value: Value) -> Result<Box<T>> {
     serde_path_to_error::deserialize(value)
         .map(Box::new)
         .map_err(|error| anyhow!("{}: {}", error.path(), error.inner()))

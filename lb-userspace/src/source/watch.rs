@@ -1,54 +1,93 @@
-//! Noticing that files change.
+//! Noticing that files change: written in place, replaced by renaming, added, removed, or a
+//! directory put in place of another.
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf, absolute};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
 
 /// Editors and `cp` write in several steps; a change is taken up when it has been quiet this
-/// long.
+/// long,
 const QUIET: Duration = Duration::from_millis(20);
+/// and at the latest after this long, however busy the directory is.
+const PATIENCE: Duration = Duration::from_millis(500);
 
-pub struct Changes {
+pub struct Watch {
+    /// Absolute, as the notices are.
+    paths: BTreeSet<PathBuf>,
     notices: mpsc::UnboundedReceiver<()>,
-    _watcher: RecommendedWatcher,
+    watcher: RecommendedWatcher,
 }
 
-/// Watches files and directories. A file is watched through its directory: when it is replaced
-/// by renaming another one onto it, only the directory notices.
-pub fn changes(paths: &[PathBuf]) -> Result<Changes> {
-    let (notify, notices) = mpsc::unbounded_channel();
-    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        // Reading the files ourselves is an access, too.
-        if !event.is_ok_and(|event| matches!(event.kind, EventKind::Access(_))) {
-            let _ = notify.send(());
-        }
-    })?;
-    for path in paths {
-        let directory = if path.is_dir() { path } else { directory_of(path) };
-        watcher
-            .watch(directory, RecursiveMode::NonRecursive)
-            .with_context(|| format!("{} can't be watched for changes", directory.display()))?;
+impl Watch {
+    pub fn start(paths: &[PathBuf]) -> Result<Self> {
+        let paths: BTreeSet<PathBuf> = paths.iter().map(absolute).collect::<Result<_, _>>()?;
+        let (notify, notices) = mpsc::unbounded_channel();
+        let concerns = concerns(&paths);
+        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            // After an error some events may be lost.
+            if event.map_or(true, |event| concerns(&event)) {
+                let _ = notify.send(());
+            }
+        })?;
+        let mut watch = Self { paths, notices, watcher };
+        watch.watch_all()?;
+        Ok(watch)
     }
-    Ok(Changes { notices, _watcher: watcher })
-}
 
-impl Changes {
     /// Waits for a change and for the quiet after it; false if none can come any more.
     pub async fn changed(&mut self) -> bool {
         if self.notices.recv().await.is_none() {
             return false;
         }
-        while let Ok(Some(())) = tokio::time::timeout(QUIET, self.notices.recv()).await {}
+        let patience = Instant::now() + PATIENCE;
+        let until = || patience.min(Instant::now() + QUIET);
+        while let Ok(Some(())) = timeout_at(until(), self.notices.recv()).await {}
+        // A directory may be another one by now, or none for the moment: its parent tells when
+        // it comes back.
+        if let Err(error) = self.watch_all() {
+            tracing::debug!("{error:#}");
+        }
         true
+    }
+
+    /// Watches all that can be watched; the error is of the first that can't.
+    fn watch_all(&mut self) -> Result<()> {
+        let Self { paths, watcher, .. } = self;
+        paths.iter().map(|path| watch(watcher, path)).fold(Ok(()), Result::and)
     }
 }
 
-fn directory_of(file: &Path) -> &Path {
-    match file.parent() {
-        Some(directory) if !directory.as_os_str().is_empty() => directory,
-        _ => Path::new("."),
+/// A path is watched through the directory that holds it, too: when it is replaced by renaming
+/// another one onto it, only that notices.
+fn watch(watcher: &mut RecommendedWatcher, path: &Path) -> Result<()> {
+    let mut watch = |directory: &Path| {
+        watcher
+            .watch(directory, RecursiveMode::NonRecursive)
+            .with_context(|| format!("can't watch {} for changes", directory.display()))
+    };
+    let holder = path.parent().map_or(Ok(()), &mut watch);
+    // Where the holder of a directory is closed to us, the directory alone will do.
+    if path.is_dir() { watch(path) } else { holder }
+}
+
+/// Whether an event concerns the paths. What else happens beside a directory does not; beside a
+/// file it may, as a file in a mounted ConfigMap is a link to one that is a link, too.
+fn concerns(paths: &BTreeSet<PathBuf>) -> impl Fn(&notify::Event) -> bool + use<> {
+    let holders = paths.iter().filter(|path| !path.is_dir()).filter_map(|path| path.parent());
+    let within: BTreeSet<PathBuf> =
+        paths.iter().map(PathBuf::as_path).chain(holders).map(Path::to_owned).collect();
+    let paths = paths.clone();
+    move |event| {
+        // Reading the files ourselves is an access, too.
+        let access = matches!(event.kind, EventKind::Access(_));
+        let ours = |path: &PathBuf| {
+            paths.contains(path) || path.parent().is_some_and(|parent| within.contains(parent))
+        };
+        !access && (event.paths.is_empty() || event.need_rescan() || event.paths.iter().any(ours))
     }
 }
