@@ -7,6 +7,7 @@ use anyhow::Result;
 use super::{Host, Process};
 
 /// Ends when dropped. A failing test prints what it has seen.
+#[must_use = "it ends when dropped"]
 pub struct Capture {
     process: Process,
 }

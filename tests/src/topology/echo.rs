@@ -17,6 +17,7 @@ use super::Host;
 use super::server::socket_address;
 
 /// Runs until it is dropped.
+#[must_use = "it stops when dropped"]
 pub struct Echo {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::panic::resume_unwind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -126,26 +126,37 @@ impl Host {
         let mut timeout = Command::new("timeout");
         timeout.arg("--kill-after=1").arg(limit.as_secs_f32().to_string()).arg("nsenter");
         let mut command = self.inside(timeout, program);
-        run(command.args(words)).inspect_err(|_| self.shared.trouble.store(true, Ordering::Relaxed))
+        run(command.args(words)).map_err(|error| {
+            self.shared.trouble.store(true, Ordering::Relaxed);
+            // As timeout(1) says it.
+            let late = error.to_string().contains("exit status: 124");
+            if late { error.context(format!("did not end within {limit:?}")) } else { error }
+        })
     }
 
     /// Starts a program in the background: `host.spawn(host.command("sleep").arg("60"))`.
     pub fn spawn(&self, command: &mut Command) -> Result<Process> {
-        Process::start(self, command)
+        // nsenter's own arguments are before `--`.
+        let mut words = command.get_args().skip_while(|word| *word != "--").skip(1);
+        let program = Path::new(words.next().unwrap_or(command.get_program()));
+        let program = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Process::start(self, &program, command)
     }
 
     /// Runs a function whose sockets are this host's. They remain so: a socket may be returned.
     pub fn enter<T: Send>(&self, function: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let path = self.namespace_path();
-        let namespace = File::open(&path)
-            .with_context(|| format!("{} can't be opened; is the topology gone?", path.display()))?;
+        let namespace = File::open(&path).with_context(|| {
+            format!("{} can't be opened; is the topology gone?", path.display())
+        })?;
         // A thread has a namespace of its own, and one that ends need not be brought back.
         let inside = || {
             setns(namespace, CloneFlags::CLONE_NEWNET)
                 .with_context(|| format!("{} can't be entered", path.display()))?;
             function()
         };
-        thread::scope(|scope| scope.spawn(inside).join()).unwrap_or_else(|panic| resume_unwind(panic))
+        thread::scope(|scope| scope.spawn(inside).join())
+            .unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     fn inside(&self, mut command: Command, program: impl AsRef<OsStr>) -> Command {

@@ -62,6 +62,7 @@ pub use server::LARGE;
 pub use sweep::sweep;
 
 /// Hosts and wires. Keep it as long as they are needed: it takes them away when it is dropped.
+#[must_use = "it is taken away when dropped"]
 pub struct Topology {
     shared: Arc<Shared>,
 }

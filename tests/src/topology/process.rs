@@ -18,6 +18,7 @@ use super::{Host, Shared, wait_until};
 
 /// Killed when dropped, with the children it has made. What it said is printed then, if the test
 /// has panicked or anything of its topology has failed: a test that passes shows none of it.
+#[must_use = "it is killed when dropped"]
 pub struct Process {
     child: Child,
     /// `nginx on pod-a`.
@@ -28,11 +29,12 @@ pub struct Process {
 }
 
 impl Process {
-    pub(super) fn start(host: &Host, command: &mut Command) -> Result<Self> {
-        let program = program_of(command);
+    /// The program's name is for people.
+    pub(super) fn start(host: &Host, program: &str, command: &mut Command) -> Result<Self> {
         let number = host.shared.logs.fetch_add(1, Ordering::Relaxed);
         let log = host.shared.directory.join(format!("{}-{number}-{program}.log", host.name()));
-        let output = File::create(&log).with_context(|| format!("{} can't be made", log.display()))?;
+        let output =
+            File::create(&log).with_context(|| format!("{} can't be made", log.display()))?;
         let child = command
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
@@ -58,7 +60,9 @@ impl Process {
 
     /// Waits until it has said something. Fails if it ends before.
     pub fn wait_for_output(&mut self, text: &str, limit: Duration) -> Result<()> {
-        self.wait_until_so(&format!("says {text:?}"), limit, |process| process.output().contains(text))
+        self.wait_until_so(&format!("says {text:?}"), limit, |process| {
+            process.output().contains(text)
+        })
     }
 
     /// Waits until something is so that it is to bring about. Fails if it ends before.
@@ -106,7 +110,9 @@ impl Process {
     }
 
     /// Ends it as a crash would.
-    pub fn kill(self) {}
+    pub fn kill(self) {
+        // By being dropped.
+    }
 
     pub fn has_ended(&mut self) -> bool {
         if self.ended.is_none() {
@@ -136,13 +142,6 @@ impl Drop for Process {
             eprintln!("--- {} said:\n{}", self.what, tail(&self.output()));
         }
     }
-}
-
-/// What the command runs in the end: nsenter's own arguments are before `--`.
-fn program_of(command: &Command) -> String {
-    let mut words = command.get_args().skip_while(|word| *word != "--").skip(1);
-    let program = PathBuf::from(words.next().unwrap_or(command.get_program()));
-    program.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// The last lines, which tell most.

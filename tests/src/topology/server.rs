@@ -1,7 +1,7 @@
 //! Real servers: nginx and iperf3.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::fs;
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ impl Host {
     /// An nginx that accepts at all these addresses. It answers every request with `answer`, but
     ///
     /// - `/client` with the client's address as the server sees it,
-    /// - `/large` with [`LARGE`] bytes: the numbers from 0, of four bytes each, big-endian.
+    /// - `/large` with [`LARGE`] bytes: each four of them are the number of their KiB, big-endian.
     pub fn http_server(&self, listen: &[&str], answer: &str) -> Result<Process> {
         let addresses =
             listen.iter().map(|address| socket_address(address)).collect::<Result<Vec<_>>>()?;
@@ -31,9 +31,11 @@ impl Host {
         let configuration = directory.join("nginx.conf");
         fs::write(&configuration, nginx_conf(&directory, &large, listen, answer))?;
 
-        let mut command = self.command("nginx");
-        command.arg("-p").arg(&directory).arg("-c").arg(&configuration).args(["-e", "stderr"]);
-        let mut server = self.spawn(&mut command)?;
+        // The usual 1024 files are few for connections.
+        let mut command = self.command("prlimit");
+        command.args(["--nofile=16384", "nginx", "-e", "stderr"]);
+        command.arg("-p").arg(&directory).arg("-c").arg(&configuration);
+        let mut server = Process::start(self, "nginx", &mut command)?;
         for address in addresses {
             let accepts = |_: &Process| self.enter(|| Ok(TcpStream::connect(address)?)).is_ok();
             server.wait_until_so(&format!("accepts at {address}"), START_LIMIT, accepts)?;
@@ -68,8 +70,8 @@ fn nginx_conf(directory: &Path, large: &Path, listen: &[&str], answer: &str) -> 
         r#"
 daemon off;
 user root;
-worker_processes 1;
-worker_rlimit_nofile 16384;
+# One process, our child: a worker would be an orphan when its master is killed.
+master_process off;
 pid {directory}/pid;
 error_log stderr warn;
 events {{ worker_connections 8192; }}
@@ -98,12 +100,10 @@ http {{
 fn large_file(directory: &Path) -> Result<PathBuf> {
     let path = directory.join("large");
     if !path.exists() {
-        let unfinished = tempfile::NamedTempFile::new_in(directory)?;
-        let mut file = BufWriter::new(File::create(unfinished.path())?);
-        for number in 0..(LARGE / size_of::<u32>()) as u32 {
-            file.write_all(&number.to_be_bytes())?;
+        let mut unfinished = tempfile::NamedTempFile::new_in(directory)?;
+        for number in 0..(LARGE / 1024) as u32 {
+            unfinished.write_all(&[number.to_be_bytes(); 256].concat())?;
         }
-        file.flush()?;
         // At once: another server may be looking for it.
         unfinished.persist(&path)?;
     }

@@ -62,9 +62,12 @@ fn end_processes(namespaces: &[String]) {
         let inside = names(Path::new("/proc"))
             .filter_map(|name| name.parse().ok())
             .filter(|pid| *pid != process::id() as i32)
-            .filter(|pid| inode(&PathBuf::from(format!("/proc/{pid}/ns/net"))).is_some_and(|inode| inodes.contains(&inode)));
-        let killed = inside.map(|pid| kill(Pid::from_raw(pid), Signal::SIGKILL)).count();
-        if killed == 0 {
+            .filter(|pid| {
+                inode(&PathBuf::from(format!("/proc/{pid}/ns/net")))
+                    .is_some_and(|inode| inodes.contains(&inode))
+            });
+        let killed = inside.filter(|pid| kill(Pid::from_raw(*pid), Signal::SIGKILL).is_ok());
+        if killed.count() == 0 {
             return;
         }
         thread::sleep(Duration::from_millis(5));
