@@ -101,11 +101,8 @@ fn goes_on<F: Network, T: FamilyTables<F>>(
     segment: &Segment<F>,
     now: Ticks,
 ) -> bool {
-    use crate::layout::FlowState::{Closed, ClosedForward, ClosedReverse};
-
     if segment.place.is_tcp() {
-        let closing = matches!(found.state(), ClosedForward | ClosedReverse | Closed);
-        if closing && tcp::opens(segment.tcp_flags) {
+        if tcp::is_closing(found.state()) && tcp::opens(segment.tcp_flags) {
             return false;
         }
     } else if found.expired(now) {

@@ -55,6 +55,10 @@ fn follow<F: Network, T: FamilyTables<F>>(
     for bucket in hash.buckets(tables.flow_mask()) {
         let bucket = tables.flow_bucket(bucket).ok_or(Reason::CorruptTable)?;
         if let Some(found) = flow_table::find(bucket, hash, |flow| origin(flow, segment)) {
+            if tcp::answers_a_later_dial(found.state(), segment.tcp_flags) {
+                found.release();
+                break;
+            }
             let state = tcp::next_state(found.state(), Direction::Reverse, segment.tcp_flags);
             found.touch(tables.now(), state);
             return Ok(found.record);

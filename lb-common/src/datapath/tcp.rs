@@ -37,6 +37,19 @@ pub fn opens(flags: u8) -> bool {
     flags & (Tcp::SYN | Tcp::ACK) == Tcp::SYN
 }
 
+/// Whether a backend's packet answers a SYN that came after the flow's end, and not through the
+/// Service: through it, the SYN would have begun another flow.
+#[inline(always)]
+pub fn answers_a_later_dial(state: FlowState, flags: u8) -> bool {
+    flags & Tcp::SYN != 0 && is_closing(state)
+}
+
+/// Whether one side or both have closed.
+#[inline(always)]
+pub fn is_closing(state: FlowState) -> bool {
+    matches!(state, FlowState::ClosedForward | FlowState::ClosedReverse | FlowState::Closed)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -55,6 +55,24 @@ pub fn a_syn_on_a_closing_connection_starts_a_new_one(c: &mut Conversation, at: 
     assert_eq!(c.flows().only_state(), FlowState::Nascent);
 }
 
+pub fn a_connection_past_the_service_is_not_taken_for_a_closed_one(
+    c: &mut Conversation,
+    at: &Ends,
+) {
+    c.set(&at.web(1));
+    let backend = at.backends(1)[0].clone();
+    let request = at.to_web(40000);
+    let answer = request.reversed();
+    establish(c, &request, &backend);
+    c.forward(&request.fin_ack()).becomes(&request.fin_ack().to(backend.as_str()));
+    c.reverse(&answer.fin_ack().from(backend.as_str())).becomes(&answer.fin_ack());
+    // The client dials the backend itself, from the port that it has used before.
+    let direct = answer.from(backend.as_str());
+    c.reverse(&direct.syn_ack()).passes_for(Reason::NoFlow);
+    c.reverse(&direct.psh_ack().payload(b"answer")).passes_for(Reason::NoFlow);
+    assert!(c.flows().is_empty());
+}
+
 pub fn a_packet_in_the_middle_of_an_unknown_connection_follows_the_table(
     c: &mut Conversation,
     at: &Ends,

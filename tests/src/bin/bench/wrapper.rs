@@ -1,0 +1,163 @@
+//! The BPF programs that give the program under test a fresh packet every time.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use aya::maps::{Array, ProgramArray};
+use aya::programs::{ProgramFd, SchedClassifier, TestRun, TestRunOptions, TestRunResult, Xdp};
+use aya::{Ebpf, EbpfLoader, Pod};
+use lb_common::bench::{HEADERS, Template};
+use tests::datapath::Hook;
+use tests::packet::Packet;
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_BENCH_OBJECT"));
+
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+struct Plain(Template);
+
+// SAFETY: `repr(C)` integers without padding, asserted beside `Template`.
+unsafe impl Pod for Plain {}
+
+/// Where a packet's client stands in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Source,
+    Destination,
+}
+
+/// A packet as a template whose client varies over so many clients, a power of two.
+pub fn template(packet: &Packet, side: Side, clients: u32) -> Template {
+    assert!(packet.len() >= HEADERS && clients.is_power_of_two());
+    let mut headers = [0; HEADERS / 8];
+    for (word, bytes) in headers.iter_mut().zip(packet.chunks_exact(8)) {
+        *word = u64::from_ne_bytes(bytes.try_into().expect("chunks of 8"));
+    }
+    let v6 = packet[packet.network_offset()] >> 4 == 6;
+    let address = packet.network_offset()
+        + match (v6, side) {
+            (false, Side::Source) => 12,
+            (false, Side::Destination) => 16,
+            (true, Side::Source) => 8 + 12,
+            (true, Side::Destination) => 24 + 12,
+        };
+    let port = packet.transport_offset() + if side == Side::Source { 0 } else { 2 };
+    let octets = packet[address..address + 4].try_into().expect("4 octets");
+    Template {
+        headers,
+        address_offset: address as u32,
+        port_offset: port as u32,
+        first_address: u32::from_be_bytes(octets),
+        client_mask: clients - 1,
+    }
+}
+
+pub struct Wrapper {
+    ebpf: Ebpf,
+    hook: Hook,
+}
+
+impl Wrapper {
+    /// Around the empty program.
+    pub fn around_nothing(hook: Hook) -> Result<Self> {
+        let mut wrapper = Self::load(hook)?;
+        let empty = match hook {
+            Hook::Forward => {
+                let program: &mut Xdp = program(&mut wrapper.ebpf, "empty_xdp")?;
+                program.load()?;
+                program.fd()?.try_clone()?
+            }
+            Hook::Reverse => {
+                let program: &mut SchedClassifier = program(&mut wrapper.ebpf, "empty_tc")?;
+                program.load()?;
+                program.fd()?.try_clone()?
+            }
+        };
+        wrapper.put_under_test(&empty)?;
+        Ok(wrapper)
+    }
+
+    pub fn around(hook: Hook, under_test: &ProgramFd) -> Result<Self> {
+        let mut wrapper = Self::load(hook)?;
+        wrapper.put_under_test(under_test)?;
+        Ok(wrapper)
+    }
+
+    fn load(hook: Hook) -> Result<Self> {
+        if OBJECT.is_empty() {
+            bail!("this was built without the benchmark's BPF object: use `cargo xtask bench`");
+        }
+        let mut ebpf = EbpfLoader::new().load(OBJECT)?;
+        match hook {
+            Hook::Forward => program::<Xdp>(&mut ebpf, "wrap_xdp")?.load()?,
+            Hook::Reverse => program::<SchedClassifier>(&mut ebpf, "wrap_tc")?.load()?,
+        }
+        Ok(Self { ebpf, hook })
+    }
+
+    fn put_under_test(&mut self, under_test: &ProgramFd) -> Result<()> {
+        let name = match self.hook {
+            Hook::Forward => "XDP_UNDER_TEST",
+            Hook::Reverse => "TC_UNDER_TEST",
+        };
+        let map = self.ebpf.map_mut(name).with_context(|| format!("no map {name}"))?;
+        Ok(ProgramArray::try_from(map)?.set(0, under_test, 0)?)
+    }
+
+    /// Runs packets made from a template; the time that one took on average.
+    pub fn run(&mut self, template: &Template, packet: &[u8], repeat: u32) -> Result<Duration> {
+        let map = self.ebpf.map_mut("TEMPLATE").context("no map TEMPLATE")?;
+        Array::<_, Plain>::try_from(map)?.set(0, Plain(*template), 0)?;
+        let name = match self.hook {
+            Hook::Forward => "wrap_xdp",
+            Hook::Reverse => "wrap_tc",
+        };
+        let result = test_run(&mut self.ebpf, self.hook, name, packet, repeat)?;
+        let wanted = match self.hook {
+            Hook::Forward => &[2][..],
+            // Unspecified, as ours says, or OK, as the empty one does.
+            Hook::Reverse => &[u32::MAX, 0],
+        };
+        if !wanted.contains(&result.return_value) {
+            bail!("the program under test returned {}", result.return_value as i32);
+        }
+        Ok(result.duration)
+    }
+
+    /// The empty program without a wrapper.
+    pub fn run_empty(&mut self, packet: &[u8], repeat: u32) -> Result<Duration> {
+        let name = match self.hook {
+            Hook::Forward => "empty_xdp",
+            Hook::Reverse => "empty_tc",
+        };
+        Ok(test_run(&mut self.ebpf, self.hook, name, packet, repeat)?.duration)
+    }
+}
+
+fn test_run(
+    ebpf: &mut Ebpf,
+    hook: Hook,
+    name: &str,
+    packet: &[u8],
+    repeat: u32,
+) -> Result<TestRunResult> {
+    let mut out = vec![0; packet.len() + 256];
+    let options = TestRunOptions {
+        data_in: Some(packet),
+        data_out: Some(&mut out),
+        repeat,
+        ..TestRunOptions::default()
+    };
+    Ok(match hook {
+        Hook::Forward => program::<Xdp>(ebpf, name)?.test_run(options)?,
+        Hook::Reverse => program::<SchedClassifier>(ebpf, name)?.test_run(options)?,
+    })
+}
+
+fn program<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P>
+where
+    &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = aya::programs::ProgramError>,
+{
+    let program = ebpf.program_mut(name).with_context(|| format!("no program {name}"))?;
+    Ok(program.try_into()?)
+}
