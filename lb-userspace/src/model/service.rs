@@ -105,16 +105,17 @@ fn addresses(
         let address = fields.address(&field, text, address::parse);
         found.extend(address.map(|address| (address, FrontendKind::ClusterIp)));
     }
+    if service_type == "LoadBalancer" {
+        let virtual_addresses = virtual_addresses(service, fields);
+        found.extend(virtual_addresses.map(|address| (address, FrontendKind::LoadBalancer)));
+    }
     for (index, text) in spec.external_ips.iter().flatten().enumerate() {
         let field = format!("spec.externalIPs[{index}]");
         let address = fields.address(&field, text, address::parse_global);
         found.extend(address.map(|address| (address, FrontendKind::ExternalIp)));
     }
-    if service_type == "LoadBalancer" {
-        let virtual_addresses = virtual_addresses(service, fields);
-        found.extend(virtual_addresses.map(|address| (address, FrontendKind::LoadBalancer)));
-    }
-    // One address has one meaning: the first kind in this order.
+    // One address has one meaning: the first kind in this order. A load balancer's address that is
+    // listed as an externalIP, too, keeps its source ranges.
     let mut seen = BTreeSet::new();
     found.retain(|(address, _)| seen.insert(*address));
     found

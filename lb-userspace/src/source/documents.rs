@@ -3,6 +3,7 @@
 //! Pure. What can't be read becomes a problem that names file, line and field, and the rest
 //! goes on; only a text that is no YAML at all has no contents.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -92,11 +93,14 @@ impl Contents {
 
     /// Takes in an object; of two with one name the first counts.
     pub fn insert(&mut self, place: &str, reference: ObjectRef, object: Arc<Object>) {
-        if self.objects.contains_key(&reference) {
-            let message = "is defined twice; the first one counts";
-            self.note(place, &reference.to_string(), message);
-        } else {
-            self.objects.insert(reference, object);
+        match self.objects.entry(reference) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(object);
+            }
+            Entry::Occupied(known) => {
+                let path = known.key().to_string();
+                self.note(place, &path, "is defined twice; the first one counts");
+            }
         }
     }
 

@@ -1,0 +1,141 @@
+//! The rules of Kubernetes, a file each: `model/*.txt`.
+//!
+//! A file holds manifests, the line `--- expect`, and what they mean: each service port with its
+//! frontends and pools, health checks and problems. We are the node `node-a`, in no zone;
+//! a comment `# zone: z1` puts us into one, and so does a manifest of the Node.
+//!
+//! With `UPDATE_EXPECT=1` the expectations are written anew; read them with care.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use lb_common::layout::FrontendKind;
+use lb_userspace::model::{Claims, Frontend, NodeContext, Policy, Resolved, ServicePort, resolve};
+use lb_userspace::source::{Object, documents};
+use lb_userspace::store::Store;
+
+const NODE: &str = "node-a";
+const EXPECT: &str = "--- expect\n";
+
+#[test]
+fn every_rule_of_the_model_holds() {
+    let update = std::env::var_os("UPDATE_EXPECT").is_some();
+    let mut failures = String::new();
+    for file in files() {
+        let name = file.file_stem().unwrap().to_string_lossy();
+        let text = fs::read_to_string(&file).unwrap();
+        let (manifests, expected) = text.split_once(EXPECT).unwrap_or((&text, ""));
+        let meant = meaning(&name, manifests);
+        if update {
+            fs::write(&file, format!("{manifests}{EXPECT}{meant}")).unwrap();
+        } else if meant != expected {
+            write!(failures, "\n{name}:\n{}", difference(expected, &meant)).unwrap();
+        }
+    }
+    assert!(failures.is_empty(), "(-: expected, +: is)\n{failures}");
+}
+
+fn files() -> Vec<PathBuf> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/model");
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "txt"));
+    files.sort();
+    assert!(!files.is_empty());
+    files
+}
+
+/// What manifests mean, for people.
+fn meaning(name: &str, manifests: &str) -> String {
+    let contents = documents::read(name, manifests).unwrap_or_else(|problem| panic!("{problem}"));
+    let mut store = Store::default();
+    for object in contents.objects.values() {
+        store.apply(Object::clone(object));
+    }
+    let mut node = NodeContext::of(NODE, store.node(NODE));
+    if let Some(zone) = manifests.lines().find_map(|line| line.strip_prefix("# zone: ")) {
+        node.zone = Some(zone.to_owned());
+    }
+
+    let mut claims = Claims::default();
+    for name in store.services() {
+        let service = store.service(name).unwrap();
+        let created = service.metadata.creation_timestamp.as_ref();
+        let created = created.map(|time| time.0.to_string());
+        claims.set(name, created, Some(resolve(service, &store.slices(name), &node)));
+    }
+    let mut text = String::new();
+    let mut problems = contents.problems;
+    for name in store.services() {
+        let Resolved { service_ports, health_check, problems: found } = claims.settled(name);
+        for (key, service_port) in &service_ports {
+            writeln!(text, "{key}{}", policies(service_port)).unwrap();
+            members(&mut text, service_port);
+        }
+        if let Some(check) = health_check {
+            let (port, local) = (check.port, check.local_endpoints);
+            writeln!(text, "health check {name} *:{port} local endpoints={local}").unwrap();
+        }
+        problems.extend(found);
+    }
+    for problem in problems {
+        writeln!(text, "problem {problem}").unwrap();
+    }
+    if text.is_empty() { "nothing\n".to_owned() } else { text }
+}
+
+fn policies(service_port: &ServicePort) -> String {
+    let name = |policy| match policy {
+        Policy::Cluster => "Cluster",
+        Policy::Local => "Local",
+    };
+    let (external, internal) =
+        (name(service_port.external_policy), name(service_port.internal_policy));
+    let mut text = format!("  external={external} internal={internal}");
+    if let Some(affinity) = service_port.affinity {
+        write!(text, " affinity={}s", affinity.as_secs()).unwrap();
+    }
+    if !service_port.source_ranges.is_empty() {
+        let ranges: Vec<String> =
+            service_port.source_ranges.iter().map(ToString::to_string).collect();
+        write!(text, " from={}", ranges.join(",")).unwrap();
+    }
+    text
+}
+
+fn members(text: &mut String, service_port: &ServicePort) {
+    for frontend in &service_port.frontends {
+        writeln!(text, "  frontend {}", dialled(frontend)).unwrap();
+    }
+    for (pool, backends) in [("cluster", &service_port.cluster), ("local", &service_port.local)] {
+        for backend in backends {
+            let here = if backend.local { " here" } else { "" };
+            writeln!(text, "  {pool} {backend}{here}").unwrap();
+        }
+    }
+}
+
+fn dialled(frontend: &Frontend) -> String {
+    let at = std::net::SocketAddr::new(frontend.address, frontend.port);
+    match frontend.kind {
+        FrontendKind::ClusterIp => format!("ClusterIP {at}"),
+        FrontendKind::NodePort => format!("NodePort *:{}", frontend.port),
+        FrontendKind::ExternalIp => format!("ExternalIP {at}"),
+        FrontendKind::LoadBalancer => format!("LoadBalancer {at}"),
+        FrontendKind::NodeAddress => format!("NodeAddress {at}"),
+    }
+}
+
+/// The lines that differ, with what is the same left out at both ends.
+fn difference(expected: &str, meant: &str) -> String {
+    let (mut old, mut new): (Vec<&str>, Vec<&str>) =
+        (expected.lines().collect(), meant.lines().collect());
+    while !old.is_empty() && old.last() == new.last() {
+        old.pop();
+        new.pop();
+    }
+    let same = old.iter().zip(&new).take_while(|(old, new)| old == new).count();
+    let old = old[same..].iter().map(|line| format!("- {line}\n"));
+    old.chain(new[same..].iter().map(|line| format!("+ {line}\n"))).collect()
+}
