@@ -6,6 +6,9 @@
 //!
 //! With `UPDATE_EXPECT=1` the expectations are written anew; read them with care.
 
+// All of this file is a test.
+#![allow(clippy::unwrap_used)]
+
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};

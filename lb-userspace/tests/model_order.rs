@@ -1,5 +1,8 @@
 //! What objects mean does not depend on the order in which they come.
 
+// All of this file is a test.
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Service;
