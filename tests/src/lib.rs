@@ -1,6 +1,8 @@
-//! End-to-end tests of Millrace and what they are made of: packets that can be read, tables to
-//! put them through, networks of namespaces with real servers and clients.
+//! End-to-end tests of Millrace and what they are made of: packets that can be read, the data
+//! plane between tables and packets, topologies of namespaces with real servers and clients.
 
+pub mod agent;
 pub mod datapath;
-pub mod network;
+pub mod one_node;
 pub mod packet;
+pub mod topology;

@@ -5,22 +5,22 @@ use std::path::Path;
 
 use anyhow::Result;
 use aya::programs::{SchedClassifier, TcAttachType};
-use tests::network::one_node::{DEVICE, OneNode};
-use tests::network::{Agent, run};
+use tests::agent::{Agent, program};
+use tests::one_node::{DEVICE, OneNode};
 
 /// Runs the agent, which must fail; returns what it said.
 fn refused(network: &OneNode, arguments: &[&str]) -> Result<String> {
-    let output = network.node.command(tests::network::program()?).args(arguments).output()?;
+    let output = network.node.command(program()?).args(arguments).output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert_eq!(attached(network)?, (false, 0), "left behind");
-    assert!(!network.network.pin_path().exists(), "left behind: pins");
+    assert!(!network.pin_path().exists(), "left behind: pins");
     Ok(said)
 }
 
 /// Whether XDP is on the node's device, and how many programs are at its egress.
 fn attached(network: &OneNode) -> Result<(bool, usize)> {
-    let device = network.node.run("ip", &["-details", "link", "show", "dev", DEVICE])?;
+    let device = network.node.run(["ip", "-details", "link", "show", "dev", DEVICE])?;
     let egress =
         network.node.enter(|| Ok(SchedClassifier::query_tcx(DEVICE, TcAttachType::Egress)?))?;
     Ok((device.contains("prog/xdp"), egress.1.len()))
@@ -35,9 +35,9 @@ struct Case {
 impl Case {
     fn new() -> Result<Self> {
         let network = OneNode::with_pods(0)?;
-        let file = network.network.files().join("empty.yaml");
+        let file = network.topology.directory().join("empty.yaml");
         fs::write(&file, "# nothing\n")?;
-        let pins = network.network.pin_path().display().to_string();
+        let pins = network.pin_path().display().to_string();
         Ok(Self { network, manifests: file.display().to_string(), pins })
     }
 
@@ -89,7 +89,7 @@ fn broken_yaml_is_named_by_file_and_line() -> Result<()> {
 #[test]
 fn a_pin_path_that_is_no_bpf_filesystem_is_refused_with_the_cure() -> Result<()> {
     let case = Case::new()?;
-    let elsewhere = case.network.network.files().join("pins");
+    let elsewhere = case.network.topology.directory().join("pins");
     let said = case.run(&case.manifests, DEVICE, &elsewhere.display().to_string())?;
     assert!(said.contains("not on a BPF filesystem") && said.contains("mount -t bpf"), "{said}");
     assert!(!elsewhere.exists());
@@ -100,11 +100,11 @@ fn a_pin_path_that_is_no_bpf_filesystem_is_refused_with_the_cure() -> Result<()>
 fn a_second_agent_is_refused_and_the_first_goes_on() -> Result<()> {
     let case = Case::new()?;
     let manifests = Path::new(&case.manifests);
-    let first = Agent::start(&case.network.node, Path::new(&case.pins), manifests, DEVICE)?;
+    let first = Agent::start(&case.network.node, Path::new(&case.pins), manifests, DEVICE, &[])?;
     let output = case
         .network
         .node
-        .command(tests::network::program()?)
+        .command(program()?)
         .args(["run", "--manifests", &case.manifests, "--device", DEVICE, "--pin-path", &case.pins])
         .output()?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -119,12 +119,12 @@ fn a_second_agent_is_refused_and_the_first_goes_on() -> Result<()> {
 fn a_device_with_anothers_program_is_refused_and_left_as_it_was() -> Result<()> {
     let case = Case::new()?;
     let manifests = Path::new(&case.manifests);
-    let first = Agent::start(&case.network.node, Path::new(&case.pins), manifests, DEVICE)?;
+    let first = Agent::start(&case.network.node, Path::new(&case.pins), manifests, DEVICE, &[])?;
     let other = format!("{}-other", case.pins);
     let output = case
         .network
         .node
-        .command(tests::network::program()?)
+        .command(program()?)
         .args(["run", "--manifests", &case.manifests, "--device", DEVICE, "--pin-path", &other])
         .output()?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -138,13 +138,12 @@ fn a_device_with_anothers_program_is_refused_and_left_as_it_was() -> Result<()> 
 #[test]
 fn somebody_who_is_not_root_is_told_so() -> Result<()> {
     let case = Case::new()?;
-    let program = tests::network::program()?;
-    let program = program.display().to_string();
+    let program = program()?;
     // A copy that anybody may execute, wherever the build is.
-    let copy = case.network.network.files().join("millrace");
+    let copy = case.network.topology.directory().join("millrace");
     fs::copy(&program, &copy)?;
     let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(case.network.network.files(), everybody)?;
+    fs::set_permissions(case.network.topology.directory(), everybody)?;
     let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "--"];
     let output = std::process::Command::new("setpriv")
         .args(nobody)
@@ -161,12 +160,17 @@ fn somebody_who_is_not_root_is_told_so() -> Result<()> {
 fn cleanup_detaches_and_removes_everything() -> Result<()> {
     let case = Case::new()?;
     let manifests = Path::new(&case.manifests);
-    let agent = Agent::start(&case.network.node, Path::new(&case.pins), manifests, DEVICE)?;
+    let agent = Agent::start(&case.network.node, Path::new(&case.pins), manifests, DEVICE, &[])?;
     assert!(agent.terminate()?.success());
     assert_eq!(attached(&case.network)?, (true, 1), "an agent that ends leaves all forwarding");
 
-    let program = tests::network::program()?;
-    run(&program.to_string_lossy(), &["cleanup", "--pin-path", &case.pins])?;
+    let program = program()?;
+    case.network.node.run([
+        program.as_os_str(),
+        "cleanup".as_ref(),
+        "--pin-path".as_ref(),
+        case.pins.as_ref(),
+    ])?;
     assert_eq!(attached(&case.network)?, (false, 0), "left behind");
     assert!(!Path::new(&case.pins).exists());
     Ok(())

@@ -6,8 +6,9 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tests::network::one_node::{CLIENT, DEVICE, OneNode};
-use tests::network::{Agent, wait_until};
+use tests::agent::{Agent, SOON};
+use tests::one_node::{CLIENT, DEVICE, OneNode};
+use tests::topology::{LARGE, wait_until};
 
 const VIP: &str = "http://203.0.113.10/";
 
@@ -38,7 +39,7 @@ fn web(endpoints: &[&str]) -> String {
 }
 
 fn answers(network: &OneNode, url: &str, count: usize) -> Result<Vec<String>> {
-    (0..count).map(|_| network.client.curl(url).map(|answer| answer.trim().to_owned())).collect()
+    (0..count).map(|_| network.curl(url).map(|answer| answer.trim().to_owned())).collect()
 }
 
 #[test]
@@ -72,7 +73,7 @@ fn every_kind_of_frontend_answers_and_all_backends_take_part() -> Result<()> {
 fn a_backend_sees_the_clients_own_address() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let (_agent, _) = network.agent_on(&web(&["10.244.1.10"]))?;
-    assert_eq!(network.client.curl("http://203.0.113.10/client")?.trim(), CLIENT);
+    assert_eq!(network.curl("http://203.0.113.10/client")?.trim(), CLIENT);
     Ok(())
 }
 
@@ -80,14 +81,10 @@ fn a_backend_sees_the_clients_own_address() -> Result<()> {
 fn a_large_answer_arrives_whole() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let (agent, _) = network.agent_on(&web(&["10.244.1.10"]))?;
-    let size = network.client.run(
-        "curl",
-        &["--silent", "--fail", "--max-time", "20", "--output", "/dev/null"]
-            .into_iter()
-            .chain(["--write-out", "%{size_download}", "http://203.0.113.10/large"])
-            .collect::<Vec<_>>(),
-    )?;
-    assert_eq!(size, (8 << 20).to_string());
+    let quiet = ["curl", "--silent", "--fail", "--max-time", "9", "--output", "/dev/null"];
+    let size = ["--write-out", "%{size_download}", "http://203.0.113.10/large"];
+    let size = network.client.run(quiet.into_iter().chain(size))?;
+    assert_eq!(size, LARGE.to_string());
     assert!(agent.get(&["flows"])?.contains("203.0.113.10:80"));
     Ok(())
 }
@@ -99,26 +96,26 @@ fn the_spread_follows_the_endpoints_as_the_file_changes() -> Result<()> {
     assert!(answers(&network, VIP, 10)?.iter().all(|answer| answer == "pod-0"));
 
     fs::write(&file, web(&["10.244.1.11"]))?;
-    wait_until("the other pod answers", || network.client.curl(VIP).is_ok_and(|a| a == "pod-1\n"))?;
+    wait_until("the other pod answers", SOON, || network.curl(VIP).is_ok_and(|a| a == "pod-1\n"))?;
     assert!(answers(&network, VIP, 10)?.iter().all(|answer| answer == "pod-1"));
 
     // Replaced by renaming, as configuration is.
     let new = file.with_extension("new");
     fs::write(&new, web(&["10.244.1.10"]))?;
     fs::rename(&new, &file)?;
-    wait_until("the first pod answers", || network.client.curl(VIP).is_ok_and(|a| a == "pod-0\n"))
+    wait_until("the first pod answers", SOON, || network.curl(VIP).is_ok_and(|a| a == "pod-0\n"))
 }
 
 #[test]
 fn a_deleted_service_leaves_empty_maps() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let (agent, file) = network.agent_on(&web(&["10.244.1.10"]))?;
-    assert!(network.client.curl(VIP).is_ok());
+    assert!(network.curl(VIP).is_ok());
     fs::write(&file, "# nothing\n")?;
-    wait_until("no frontend is left", || {
+    wait_until("no frontend is left", SOON, || {
         agent.get(&["frontends", "-o", "json"]).is_ok_and(|frontends| frontends.trim() == "[]")
     })?;
-    assert!(network.client.curl(VIP).is_err());
+    assert!(network.curl(VIP).is_err());
     Ok(())
 }
 
@@ -131,19 +128,17 @@ fn an_established_connection_survives_a_new_endpoint_and_the_agents_death() -> R
     assert_eq!(ask(&mut connection)?, "pod-0");
 
     fs::write(&file, web(&["10.244.1.10", "10.244.1.11"]))?;
-    wait_until("the new pod takes part", || {
-        network.client.curl(VIP).is_ok_and(|a| a == "pod-1\n")
-    })?;
+    wait_until("the new pod takes part", SOON, || network.curl(VIP).is_ok_and(|a| a == "pod-1\n"))?;
     assert_eq!(ask(&mut connection)?, "pod-0");
 
-    agent.kill()?;
+    agent.kill();
     assert_eq!(ask(&mut connection)?, "pod-0", "the kernel goes on without an agent");
-    assert!(network.client.curl(VIP).is_ok(), "and opens new connections");
+    assert!(network.curl(VIP).is_ok(), "and opens new connections");
 
     let agent = network.agent(&file)?;
     assert!(agent.said().contains("adopting"), "{}", agent.said());
     assert_eq!(ask(&mut connection)?, "pod-0", "the next agent keeps the flows");
-    assert!(network.client.curl(VIP).is_ok());
+    assert!(network.curl(VIP).is_ok());
     Ok(())
 }
 
@@ -168,11 +163,11 @@ fn ask(connection: &mut TcpStream) -> Result<String> {
 fn what_is_no_services_reaches_the_node_untouched() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let (_agent, _) = network.agent_on(&web(&["10.244.1.10"]))?;
-    network.client.run("ping", &["-c", "1", "-W", "2", "192.0.2.1"])?;
+    network.client.run(["ping", "-c", "1", "-W", "2", "192.0.2.1"])?;
     let _server = network.node.http_server(&["192.0.2.1:80"], "node")?;
-    assert_eq!(network.client.curl("http://192.0.2.1/")?, "node\n");
+    assert_eq!(network.curl("http://192.0.2.1/")?, "node\n");
     // A pod by its own address, past the Service.
-    assert_eq!(network.client.curl("http://10.244.1.10:8080/")?, "pod-0\n");
+    assert_eq!(network.curl("http://10.244.1.10:8080/")?, "pod-0\n");
     Ok(())
 }
 
@@ -180,10 +175,10 @@ fn what_is_no_services_reaches_the_node_untouched() -> Result<()> {
 fn the_maps_show_their_fields_by_name() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let (_agent, _) = network.agent_on(&web(&["10.244.1.10"]))?;
-    assert!(network.client.curl(VIP).is_ok());
+    assert!(network.curl(VIP).is_ok());
     let map = |name: &str| {
-        let path = network.network.pin_path().join(name);
-        tests::network::run("bpftool", &["-j", "map", "dump", "pinned", &path.to_string_lossy()])
+        let path = network.pin_path().join(name);
+        network.node.run(["bpftool", "-j", "map", "dump", "pinned", &path.to_string_lossy()])
     };
     for (name, fields) in [
         ("FRONTENDS4", &["address", "port", "protocol", "service_port", "cluster_pool"][..]),
@@ -203,12 +198,12 @@ fn the_maps_show_their_fields_by_name() -> Result<()> {
 #[test]
 fn generic_xdp_serves_where_it_is_wanted() -> Result<()> {
     let network = OneNode::with_pods(1)?;
-    let file = network.network.files().join("web.yaml");
+    let file = network.topology.directory().join("web.yaml");
     fs::write(&file, web(&["10.244.1.10"]))?;
-    let pin_path = network.network.pin_path();
+    let pin_path = network.pin_path();
     let mode = ["--xdp-mode", "generic"];
-    let agent = Agent::start_with(&network.node, &pin_path, &file, DEVICE, &mode)?;
+    let agent = Agent::start(&network.node, &pin_path, &file, DEVICE, &mode)?;
     assert!(agent.said().contains("generic XDP"), "{}", agent.said());
-    assert_eq!(network.client.curl(VIP)?, "pod-0\n");
+    assert_eq!(network.curl(VIP)?, "pod-0\n");
     Ok(())
 }

@@ -1,12 +1,5 @@
 //! The topologies that other tests stand on.
 
-#![cfg(feature = "privileged")]
-
-// Included, not imported: the package's library has no need of it.
-#[allow(dead_code, unused_imports)]
-#[path = "../src/topology/mod.rs"]
-mod topology;
-
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,7 +11,7 @@ use std::time::Duration;
 use std::{env, fs};
 
 use anyhow::{Context, Result};
-use topology::{Host, Id, LARGE, Topology, bpffs, sweep, wait_until};
+use tests::topology::{Host, Id, LARGE, Topology, bpffs, sweep, wait_until};
 
 const SOON: Duration = Duration::from_secs(10);
 

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::env;
 use std::path::PathBuf;
 use std::sync::mpsc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tests::network::OneNode;
-use tests::network::one_node::NODE;
+use tests::one_node::{NODE, OneNode};
 
 const REQUESTS: usize = 300;
 const URLS: [(&str, &str); 3] = [
@@ -42,7 +42,7 @@ fn main() -> Result<()> {
         }
     }
 
-    let pin_path = network.network.pin_path();
+    let pin_path = network.pin_path();
     let client = network.client.namespace();
     println!("\nLook into it:");
     println!("  bpftool map dump pinned {}/FRONTENDS4", pin_path.display());
@@ -60,13 +60,10 @@ fn main() -> Result<()> {
 /// How many requests each pod answered. One curl makes them all, each on a connection of its own.
 fn spread(network: &OneNode, url: &str) -> Result<BTreeMap<String, usize>> {
     let urls = format!("{url}?[1-{REQUESTS}]");
-    let answers = network.client.run(
-        "curl",
-        &["--silent", "--show-error", "--fail", "--max-time", "30", "--no-keepalive"]
-            .into_iter()
-            .chain(["--header", "Connection: close", &glob(&urls)])
-            .collect::<Vec<_>>(),
-    )?;
+    let quiet = ["curl", "--silent", "--show-error", "--fail", "--max-time", "30"];
+    let each_anew = ["--no-keepalive", "--header", "Connection: close", &glob(&urls)];
+    let words = quiet.into_iter().chain(each_anew);
+    let answers = network.client.run_within(Duration::from_secs(40), words)?;
     let mut spread: BTreeMap<String, usize> =
         network.pods.iter().map(|pod| (pod.name.clone(), 0)).collect();
     for answer in answers.lines() {

@@ -1,9 +1,5 @@
 //! The data plane in the kernel, run by BPF_PROG_TEST_RUN.
 
-use std::path::PathBuf;
-use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use anyhow::Result;
 use aya::programs::{TestRun, TestRunOptions};
 use lb_common::layout::Reason;
@@ -11,7 +7,7 @@ use lb_userspace::kernel::{DataPlane, Pins, Sizes, Tables};
 use lb_userspace::plan::Step;
 
 use super::{Flows, Hook, Outcome, World};
-use crate::network::sweep;
+use crate::topology::Topology;
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
@@ -23,31 +19,18 @@ const TC_ACT_SHOT: u32 = 2;
 pub struct KernelWorld {
     pub data_plane: DataPlane,
     pub tables: Tables,
-    pins: Option<Pins>,
+    _pins: Pins,
+    /// Without hosts: it takes the pins away in the end, and sweeps those of killed runs.
+    _topology: Topology,
 }
 
 impl KernelWorld {
     pub fn new(sizes: Sizes) -> Result<Self> {
-        static SWEEP: Once = Once::new();
-        SWEEP.call_once(sweep::leftovers);
-        let pins = Pins::open(&pin_path())?;
+        let topology = Topology::new("kernel")?;
+        let pins = Pins::open(&topology.pins())?;
         let mut data_plane = DataPlane::load(&pins, sizes)?;
         let tables = data_plane.tables()?;
-        Ok(Self { data_plane, tables, pins: Some(pins) })
-    }
-}
-
-fn pin_path() -> PathBuf {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    sweep::pin_root().join(format!("mr{}-k{number}", std::process::id()))
-}
-
-impl Drop for KernelWorld {
-    fn drop(&mut self) {
-        if let Some(Err(error)) = self.pins.take().map(Pins::remove) {
-            eprintln!("{error:#}");
-        }
+        Ok(Self { data_plane, tables, _pins: pins, _topology: topology })
     }
 }
 

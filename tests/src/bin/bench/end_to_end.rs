@@ -7,8 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use tests::network::OneNode;
-use tests::network::one_node::NODE;
+use tests::one_node::{NODE, OneNode};
 
 use super::report::{Record, Sample};
 
@@ -40,11 +39,11 @@ pub fn measure(quick: bool, wants: impl Fn(&str) -> bool) -> Result<Vec<Record>>
         return Ok(Vec::new());
     }
     let network = OneNode::with_pods(2)?;
-    let manifests = network.network.files().join("bench.yaml");
+    let manifests = network.topology.directory().join("bench.yaml");
     fs::write(&manifests, MANIFESTS)?;
     let agent = network.agent(&manifests)?;
-    let _behind = network.pods[0].host.iperf3_server(POD, STREAM_PORT)?;
-    let _direct = network.pods[1].host.iperf3_server(DIRECT, STREAM_PORT)?;
+    let _behind = network.pods[0].host.iperf3_server(&format!("{POD}:{STREAM_PORT}"))?;
+    let _direct = network.pods[1].host.iperf3_server(&format!("{DIRECT}:{STREAM_PORT}"))?;
 
     let (rounds, seconds) = if quick { (1, 1) } else { (5, 2) };
     let mut samples: [Sample; 4] = Default::default();
@@ -116,9 +115,8 @@ fn request(server: SocketAddr) -> Result<()> {
 /// Gbit/s that arrive over one connection.
 fn throughput(network: &OneNode, address: &str, port: u16, seconds: u64) -> Result<f64> {
     let (port, seconds) = (port.to_string(), seconds.to_string());
-    let said = network
-        .client
-        .run("iperf3", &["--client", address, "--port", &port, "--time", &seconds, "--json"])?;
+    let dial = ["iperf3", "--client", address, "--port", &port, "--time", &seconds, "--json"];
+    let said = network.client.run(dial)?;
     let report: serde_json::Value = serde_json::from_str(&said)?;
     let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
     Ok(bits.context("iperf3 reported no throughput")? / 1e9)

@@ -2,27 +2,25 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
-use super::command::{Process, output};
-use super::host::Host;
+use crate::topology::{Host, Process};
+
+/// Generous: the machine may be busy. It costs time only when something is wrong.
+pub const SOON: Duration = Duration::from_secs(20);
 
 /// An agent on a node.
 pub struct Agent {
-    host: Host,
     process: Process,
     pin_path: PathBuf,
 }
 
 impl Agent {
     /// Starts it on some manifests and one device, and waits until it is ready.
-    pub fn start(node: &Host, pin_path: &Path, manifests: &Path, device: &str) -> Result<Self> {
-        Self::start_with(node, pin_path, manifests, device, &[])
-    }
-
-    pub fn start_with(
+    pub fn start(
         node: &Host,
         pin_path: &Path,
         manifests: &Path,
@@ -37,28 +35,32 @@ impl Agent {
             .arg("--pin-path")
             .arg(pin_path)
             .args(more);
-        let mut process = node.start(command)?;
-        process.wait_for("ready:")?;
-        Ok(Self { host: node.clone(), process, pin_path: pin_path.to_owned() })
+        let mut process = node.spawn(&mut command)?;
+        process.wait_for_output("ready:", SOON)?;
+        Ok(Self { process, pin_path: pin_path.to_owned() })
     }
 
     /// What `millrace get` prints.
     pub fn get(&self, arguments: &[&str]) -> Result<String> {
-        let mut command = self.host.command(program()?);
-        output(command.arg("--pin-path").arg(&self.pin_path).arg("get").args(arguments))
+        let mut command = Command::new(program()?);
+        let output =
+            command.arg("--pin-path").arg(&self.pin_path).arg("get").args(arguments).output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).context("millrace prints UTF-8")
     }
 
+    /// What it has logged so far.
     pub fn said(&self) -> String {
-        self.process.said()
+        self.process.output()
     }
 
-    pub fn terminate(mut self) -> Result<ExitStatus> {
-        self.process.terminate()
+    pub fn terminate(self) -> Result<ExitStatus> {
+        self.process.terminate(SOON)
     }
 
     /// As a crash would.
-    pub fn kill(mut self) -> Result<()> {
-        self.process.kill()
+    pub fn kill(self) {
+        self.process.kill();
     }
 }
 

@@ -1,0 +1,80 @@
+//! The topology that the demonstration, the benchmark and most tests use: a client, wired to a
+//! node, and pods on that node with a web server each.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use crate::agent::Agent;
+use crate::topology::{Host, Process, Topology};
+
+pub const CLIENT: &str = "192.0.2.2";
+pub const NODE: &str = "192.0.2.1";
+pub const NODE6: &str = "2001:db8::1";
+/// The node's device towards the client.
+pub const DEVICE: &str = "ext0";
+
+pub struct OneNode {
+    pub client: Host,
+    pub node: Host,
+    pub pods: Vec<Pod>,
+    pub topology: Topology,
+}
+
+pub struct Pod {
+    pub host: Host,
+    pub name: String,
+    _server: Process,
+}
+
+impl OneNode {
+    /// With so many pods, at 10.244.1.10 and following, and fd00:10:244:1::10 and following.
+    pub fn with_pods(count: usize) -> Result<Self> {
+        let topology = Topology::new("one-node")?;
+        let client = topology.host("client")?;
+        let node = topology.router("node")?;
+        topology.link(
+            client.port("eth0").address("192.0.2.2/24").address("2001:db8::2/64").wire(),
+            node.port(DEVICE).address("192.0.2.1/24").address("2001:db8::1/64"),
+        )?;
+        client.default_route(NODE)?;
+        client.default_route(NODE6)?;
+        let pods = (0..count).map(|number| Pod::new(&node, number)).collect::<Result<_>>()?;
+        Ok(Self { client, node, pods, topology })
+    }
+
+    /// Where the agent is to pin; nothing is there before it does.
+    pub fn pin_path(&self) -> PathBuf {
+        self.topology.pins().join("millrace")
+    }
+
+    /// Starts the agent on a file or directory of manifests.
+    pub fn agent(&self, manifests: &Path) -> Result<Agent> {
+        Agent::start(&self.node, &self.pin_path(), manifests, DEVICE, &[])
+    }
+
+    /// Starts the agent on the text of manifests; returns the file, too, for changing it.
+    pub fn agent_on(&self, text: &str) -> Result<(Agent, PathBuf)> {
+        let file = self.topology.directory().join("manifests.yaml");
+        std::fs::write(&file, text)?;
+        Ok((self.agent(&file)?, file))
+    }
+
+    /// Fetches a page at the client, or fails after a while.
+    pub fn curl(&self, url: &str) -> Result<String> {
+        let quiet = ["curl", "--silent", "--show-error", "--fail", "--max-time", "5", "--globoff"];
+        self.client.run(quiet.into_iter().chain([url]))
+    }
+}
+
+impl Pod {
+    fn new(node: &Host, number: usize) -> Result<Self> {
+        let name = format!("pod-{number}");
+        let address = format!("10.244.1.{}", 10 + number);
+        let address6 = format!("fd00:10:244:1::{}", 10 + number);
+        let host = node.pod(&name, &[&address, &address6])?;
+        let listen = [format!("{address}:8080"), format!("[{address6}]:8080")];
+        let server = host.http_server(&[&listen[0], &listen[1]], &name)?;
+        Ok(Self { host, name, _server: server })
+    }
+}
