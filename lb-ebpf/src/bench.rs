@@ -43,7 +43,7 @@ pub fn wrap_tc(context: TcContext) -> i32 {
         // SAFETY: nothing is left to be dropped.
         unsafe { TC_UNDER_TEST.tail_call(&context, 0) };
     }
-    TC_ACT_SHOT as i32
+    TC_ACT_SHOT
 }
 
 #[xdp(frags)]
@@ -53,7 +53,7 @@ pub fn empty_xdp(_: XdpContext) -> u32 {
 
 #[classifier]
 pub fn empty_tc(_: TcContext) -> i32 {
-    TC_ACT_OK as i32
+    TC_ACT_OK
 }
 
 /// Makes the next packet; false if the packet given is no place for it.

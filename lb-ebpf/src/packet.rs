@@ -8,7 +8,7 @@ use aya_ebpf::bindings::{BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR};
 use aya_ebpf::helpers::{bpf_l4_csum_replace, bpf_xdp_get_buff_len};
 use aya_ebpf::programs::{TcContext, XdpContext};
 use lb_common::checksum::Delta;
-use lb_common::datapath::{MAX_OFFSET, Packet};
+use lb_common::datapath::Packet;
 use lb_common::header::Header;
 
 /// The address of `H` at `offset` between `start` and `end`, if it fits.

@@ -23,7 +23,7 @@ use crate::family::{Family, V4, V6};
 use crate::layout::Reason;
 
 pub use parse::Network;
-pub use traits::{Direction, FamilyTables, MAX_OFFSET, Packet, Tables};
+pub use traits::{Direction, FamilyTables, Packet, Tables};
 
 /// What happens to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,9 +3,6 @@ use crate::family::Family;
 use crate::header::Header;
 use crate::layout::{Backend, FlowBucket, Frontend, FrontendKey, Pool, Reason, Settings, Ticks};
 
-/// Above every offset of a header that is looked for.
-pub const MAX_OFFSET: usize = 1 << 14;
-
 /// A packet's bytes, from the start of its Ethernet header.
 pub trait Packet {
     /// Lays a header over the bytes at `offset`; `None` if the packet ends before it does.
@@ -13,7 +10,7 @@ pub trait Packet {
 
     fn header_mut<H: Header>(&mut self, offset: usize) -> Option<&mut H>;
 
-    /// Returns `offset`, which is below [`MAX_OFFSET`].
+    /// Returns `offset`, which is below 2^14.
     ///
     /// In the kernel it hides which of its possible values an offset has: the verifier would
     /// follow all that comes after once for every combination of tags and extension headers.
