@@ -124,6 +124,7 @@ async fn start(
         let attached = attachments.attach(&mut data_plane, device, xdp_mode)?;
         tracing::info!("attached to {device}: {} in, {} out", attached.ingress, attached.egress);
     }
+    attachments.detach_others(devices)?;
     attachments.keep();
     tracing::info!(
         "ready: {} service ports of {} Services in force",

@@ -1,4 +1,5 @@
-//! What the agent says when it can't start, and that it leaves nothing behind then.
+//! What the agent says when it can't start, and that nothing is left behind: not by a start that
+//! fails, not by a device that is no longer served, not by `cleanup`.
 
 use std::fs;
 use std::path::Path;
@@ -153,6 +154,22 @@ fn somebody_who_is_not_root_is_told_so() -> Result<()> {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("must run as root") && said.contains("sudo"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn an_agent_leaves_the_devices_that_its_forerunner_served_and_it_is_not_to() -> Result<()> {
+    let case = Case::new()?;
+    let node = &case.network.node;
+    let other = case.network.topology.host("other")?;
+    case.network.topology.link(node.port("ext1"), other.port("eth0"))?;
+    let (pins, manifests) = (Path::new(&case.pins), Path::new(&case.manifests));
+    let both = Agent::start(node, pins, manifests, DEVICE, &["--device", "ext1"])?;
+    assert!(both.terminate()?.success());
+    assert_eq!(attached(&case.network)?, (true, 1));
+
+    let _one = Agent::start(node, pins, manifests, "ext1", &[])?;
+    assert_eq!(attached(&case.network)?, (false, 0), "left behind");
     Ok(())
 }
 

@@ -5,17 +5,14 @@ use std::fmt::{self, Display};
 
 use anyhow::{Context, Result, anyhow, bail};
 use aya::programs::links::{FdLink, LinkError, PinnedLink};
-use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions};
+use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
 use aya::programs::xdp::XdpLink;
-use aya::programs::{LinkOrder, ProgramError, TcAttachType, tc};
-use aya::util::KernelVersion;
+use aya::programs::{LinkOrder, ProgramError, TcAttachType};
 use clap::ValueEnum;
 use nix::net::if_::{if_nameindex, if_nametoindex};
 
 use super::object::DataPlane;
 use super::pins::{Pins, remove_pin};
-
-const TCX_SINCE: KernelVersion = KernelVersion::new(6, 6, 0);
 
 /// Where XDP runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -35,7 +32,6 @@ pub enum Hook {
     XdpNative,
     XdpGeneric,
     Tcx,
-    Clsact,
 }
 
 impl Display for Hook {
@@ -44,7 +40,6 @@ impl Display for Hook {
             Self::XdpNative => "native XDP",
             Self::XdpGeneric => "generic XDP",
             Self::Tcx => "tcx",
-            Self::Clsact => "clsact",
         })
     }
 }
@@ -88,6 +83,24 @@ impl<'a> Attachments<'a> {
         let egress = self.attach_egress(data_plane, device)?;
         let ingress = self.attach_ingress(data_plane, device, mode)?;
         Ok(Attached { device: device.to_owned(), ingress, egress })
+    }
+
+    /// Detaches from the devices that an earlier agent served and this one is not to.
+    pub fn detach_others(&self, devices: &[String]) -> Result<()> {
+        let ours = |link: &str| {
+            devices.iter().any(|device| {
+                let hooks = [Hook::XdpNative, Hook::XdpGeneric];
+                link == egress_pin(device)
+                    || hooks.iter().any(|&hook| link == ingress_pin(device, hook))
+            })
+        };
+        for (link, path) in self.pins.links()? {
+            if !ours(&link) {
+                remove_pin(&path)?;
+                tracing::info!("detached {link}, which an earlier agent had attached");
+            }
+        }
+        Ok(())
     }
 
     fn attach_ingress(
@@ -145,11 +158,8 @@ impl<'a> Attachments<'a> {
     }
 
     fn attach_egress(&mut self, data_plane: &mut DataPlane, device: &str) -> Result<Hook> {
-        let name = format!("{device}-egress");
+        let name = egress_pin(device);
         let program = data_plane.external_out()?;
-        if KernelVersion::current().is_ok_and(|running| running < TCX_SINCE) {
-            return attach_clsact(program, device);
-        }
         if let Some(old) = self.pinned(&name)? {
             match program.attach_to_link(SchedClassifierLink::try_from(FdLink::from(old))?) {
                 Ok(id) => {
@@ -209,24 +219,6 @@ impl Drop for Attachments<'_> {
     }
 }
 
-/// Kernels before 6.6 have no tcx. Such an attachment has no link: it stays with the device.
-fn attach_clsact(program: &mut tc::SchedClassifier, device: &str) -> Result<Hook> {
-    match tc::qdisc_add_clsact(device) {
-        Ok(()) => {}
-        Err(tc::TcError::AlreadyAttached) => {}
-        Err(error) => {
-            return Err(anyhow!(error).context(format!("{device} takes no clsact qdisc")));
-        }
-    }
-    // One's own place: attaching again replaces the program there.
-    let options = NlOptions { priority: 1, handle: tc::TcHandle::new(0, 1), classid: None };
-    let link = program
-        .attach_with_options(device, TcAttachType::Egress, TcAttachOptions::Netlink(options))
-        .map_err(|error| explain(error, device, "clsact"))?;
-    std::mem::forget(program.take_link(link)?);
-    Ok(Hook::Clsact)
-}
-
 /// Whether somebody else's program is in the place; the kernel says it in two ways.
 fn is_busy(error: &ProgramError) -> bool {
     use nix::libc::{EBUSY, EEXIST};
@@ -259,6 +251,10 @@ fn ingress_pin(device: &str, hook: Hook) -> String {
         Hook::XdpGeneric => format!("{device}-xdp-generic"),
         _ => format!("{device}-xdp-native"),
     }
+}
+
+fn egress_pin(device: &str) -> String {
+    format!("{device}-egress")
 }
 
 /// The devices of this network namespace; /sys/class/net may be another's.

@@ -5,8 +5,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use aya::util::KernelVersion;
 
-/// bpf_ktime_get_coarse_ns, multi-buffer XDP and pinned XDP links are all there.
-const OLDEST_KERNEL: (u8, u8) = (5, 18);
+/// The first with tcx links.
+const OLDEST_KERNEL: (u8, u8) = (6, 6);
 
 pub fn preflight() -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
