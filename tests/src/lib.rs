@@ -2,6 +2,7 @@
 //! plane between tables and packets, topologies of namespaces with real servers and clients.
 
 pub mod agent;
+pub mod cases;
 pub mod datapath;
 pub mod one_node;
 pub mod packet;

@@ -11,3 +11,4 @@ fn run(case: fn(&mut Conversation, &Ends), ends: &Ends) {
 }
 
 tests::every_case!(run);
+tests::every_further_case!(run);

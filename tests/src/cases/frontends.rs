@@ -1,0 +1,120 @@
+//! Frontends of every kind, and what happens when they or their backends go.
+
+use lb_common::layout::{FlowState, FrontendKind, Reason};
+use lb_userspace::model::Frontend;
+
+use super::establish;
+use crate::datapath::cases::Ends;
+use crate::datapath::{Conversation, Service};
+use crate::packet::{tcp, udp};
+
+fn external_ip(mut service: Service, end: &str) -> Service {
+    let end: std::net::SocketAddr = end.parse().expect("an end of a case");
+    let kind = FrontendKind::ExternalIp;
+    service.port.frontends.insert(Frontend { address: end.ip(), port: end.port(), kind });
+    service
+}
+
+pub fn datagrams_reach_every_kind_of_frontend(c: &mut Conversation, at: &Ends) {
+    c.node_addresses(&[at.node]);
+    let dns = at.dns(1).load_balancer(&at.load_balancer(5353)).node_port(30053);
+    c.set(&external_ip(dns, &at.end(at.elsewhere, 53)));
+    let backend = &at.backends(1)[0];
+    let dialled =
+        [at.cluster(53), at.load_balancer(5353), at.end(at.node, 30053), at.end(at.elsewhere, 53)];
+    for (port, frontend) in (40000..).zip(dialled) {
+        let question = udp(at.client(port).as_str(), frontend.as_str()).payload(b"question");
+        c.forward(&question).becomes(&question.to(backend.as_str()));
+        let answer = question.reversed().payload(b"answer");
+        c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    }
+}
+
+pub fn a_frontend_comes_before_a_node_port(c: &mut Conversation, at: &Ends) {
+    c.node_addresses(&[at.node]);
+    let backends = at.backends(2);
+    let on_node = at.end(at.node, 30080);
+    c.set(&at.service(81, "TCP", 0).backends(&[&backends[1]]).node_port(30080));
+    c.set(&external_ip(at.web(1), &on_node));
+    let request = tcp(at.client(40000).as_str(), on_node.as_str()).syn();
+    c.forward(&request).becomes(&request.to(backends[0].as_str()));
+    c.set(&at.web(1));
+    let request = tcp(at.client(40001).as_str(), on_node.as_str()).syn();
+    c.forward(&request).becomes(&request.to(backends[1].as_str()));
+}
+
+pub fn the_nodes_other_ports_pass(c: &mut Conversation, at: &Ends) {
+    c.node_addresses(&[at.node]);
+    c.set(&at.web(1).node_port(30080));
+    let ssh = tcp(at.client(40000).as_str(), at.end(at.node, 22).as_str()).syn();
+    c.forward(&ssh).passes_for(Reason::NoFrontend);
+    let datagram = udp(at.client(40000).as_str(), at.end(at.node, 30080).as_str()).payload(b"?");
+    c.forward(&datagram).passes_for(Reason::NoFrontend);
+}
+
+pub fn a_service_that_is_gone_is_nobodys(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1));
+    c.remove(&at.web(1));
+    c.forward(&at.to_web(40000).syn()).passes();
+    c.reverse(&at.to_web(40000).reversed().from(at.backends(1)[0].as_str())).passes();
+}
+
+/// As long as its backend serves another, and the address is somebody's.
+pub fn a_connection_outlives_its_service(c: &mut Conversation, at: &Ends) {
+    let backend = at.backends(1)[0].clone();
+    c.set(&at.web(1));
+    c.set(&at.service(81, "TCP", 1));
+    let request = at.to_web(40000);
+    establish(c, &request, &backend);
+    c.remove(&at.web(1));
+    c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
+    c.forward(&at.to_web(40001).syn()).passes_for(Reason::NoFrontend);
+}
+
+pub fn the_last_backend_takes_datagrams_along(c: &mut Conversation, at: &Ends) {
+    let backend = at.backends(1)[0].clone();
+    c.set(&at.dns(1));
+    let question = at.to_dns(40000);
+    c.forward(&question).becomes(&question.to(backend.as_str()));
+    c.set(&at.dns(0));
+    c.forward(&question).is_dropped_for(Reason::NoBackend);
+    assert!(c.flows().is_empty());
+    c.set(&at.dns(1));
+    c.forward(&question).becomes(&question.to(backend.as_str()));
+}
+
+pub fn a_backend_of_two_services_stays_for_the_other(c: &mut Conversation, at: &Ends) {
+    let backend = at.backends(1)[0].clone();
+    let other = at.service(81, "TCP", 1);
+    c.set(&at.web(1));
+    c.set(&other);
+    let to_other = at.to_web(40000).to(at.cluster(81).as_str());
+    establish(c, &to_other, &backend);
+    c.set(&at.web(0));
+    c.forward(&to_other.ack()).becomes(&to_other.ack().to(backend.as_str()));
+    let answer = to_other.reversed().ack();
+    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+}
+
+/// The backend it comes to knows nothing of it, and resets it.
+pub fn a_connection_without_its_backend_starts_anew(c: &mut Conversation, at: &Ends) {
+    let backends = at.backends(2);
+    c.set(&at.web(1));
+    let request = at.to_web(40000);
+    establish(c, &request, &backends[0]);
+    c.set(&at.web(0).backends(&[&backends[1]]));
+    c.forward(&request.ack()).becomes(&request.ack().to(backends[1].as_str()));
+    assert_eq!(c.flows().only_state(), FlowState::Nascent);
+    let reset = request.reversed().rst();
+    c.reverse(&reset.from(backends[1].as_str())).becomes(&reset);
+    assert_eq!(c.flows().only_state(), FlowState::Closed);
+}
+
+/// A fault today: policy `Local` for clients outside is applied to the ClusterIP, too, where the
+/// internal policy rules.
+pub fn a_cluster_ip_keeps_to_the_internal_policy(c: &mut Conversation, at: &Ends) {
+    let backend = &at.backends(1)[0];
+    c.set(&at.web(1).load_balancer(&at.load_balancer(80)).external_local());
+    let request = at.to_web(40000).syn();
+    c.forward(&request).becomes(&request.to(backend.as_str()));
+}

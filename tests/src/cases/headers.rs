@@ -1,0 +1,111 @@
+//! Headers that pile up, lie, or are cut off.
+
+use lb_common::layout::Reason;
+
+use super::establish;
+use crate::datapath::Conversation;
+use crate::datapath::cases::Ends;
+use crate::packet::Packet;
+
+/// Sends a packet to the only backend and its answer back.
+fn there_and_back(c: &mut Conversation, request: &Packet, backend: &str) {
+    c.forward(request).becomes(&request.to(backend));
+    let answer = request.reversed();
+    c.reverse(&answer.from(backend)).becomes(&answer);
+}
+
+pub fn tags_options_and_headers_together_stay(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1));
+    let request = at.to_web(40000).syn().mss(1460).qinq(200, 100).padded(180);
+    let request = if at.is_v6() {
+        // As many as the data plane looks past.
+        (0..3).fold(request.hop_by_hop(), |request, _| request.destination_options())
+    } else {
+        request.ip_options(&[1; 40])
+    };
+    there_and_back(c, &request, &at.backends(1)[0]);
+}
+
+pub fn a_jumbo_frame_is_translated(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1));
+    // Arriving: XDP sees the rest of it in fragments. Leaving, the kernel's test harness takes no
+    // more than a page.
+    let backend = &at.backends(1)[0];
+    let request = at.to_web(40000).psh_ack().payload(&[0xa5; 8900]);
+    c.forward(&request).becomes(&request.to(backend.as_str()));
+    there_and_back(c, &request.payload(&[0xa5; 3000]), backend);
+}
+
+pub fn a_checksum_that_comes_to_zero_is_written_as_ones(c: &mut Conversation, at: &Ends) {
+    c.set(&at.dns(1));
+    let backend = at.backends(1)[0].clone();
+    let question = at.to_dns(40000).payload(&[0, 0]);
+    let field = question.transport_offset() + 6;
+    // What the checksum is without it makes it zero.
+    let there = question.to(backend.as_str());
+    let question = question.payload(&there[field..field + 2]);
+    assert_eq!(question.to(backend.as_str())[field..field + 2], [0xff, 0xff]);
+    there_and_back(c, &question, &backend);
+
+    let answer = question.reversed().payload(&[0, 0]);
+    let answer = answer.payload(&answer[field..field + 2]);
+    assert_eq!(answer[field..field + 2], [0xff, 0xff]);
+    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+}
+
+pub fn what_a_sender_chose_stays(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1));
+    let request = at.to_web(40000).flags("SEW").seq(u32::MAX).window(1).ttl(1).tos(0xb9).id(7);
+    there_and_back(c, &request, &at.backends(1)[0]);
+}
+
+pub fn a_third_tag_is_one_too_many(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1));
+    c.forward(&at.to_web(40000).syn().qinq(300, 200).vlan(100)).passes();
+}
+
+pub fn a_chain_of_headers_that_is_too_long_passes(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1));
+    if at.is_v6() {
+        let request = at.to_web(40000).syn();
+        let request = (0..5).fold(request, |request, _| request.destination_options());
+        c.forward(&request).passes_for(Reason::UnknownProtocol);
+        c.reverse(&request.reversed()).passes();
+    }
+}
+
+pub fn a_header_that_leads_past_the_end_passes(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1));
+    let request = at.to_web(40000).syn();
+    let network = request.network_offset();
+    let lying = if at.is_v6() {
+        // The first extension header's length, in units of eight bytes.
+        request.hop_by_hop().with(move |bytes| bytes[network + 41] = 0xff)
+    } else {
+        request.with(move |bytes| bytes[network] = 0x4f)
+    };
+    c.forward(&lying).passes_for(Reason::Malformed);
+    assert!(c.flows().is_empty());
+}
+
+pub fn answers_cut_off_at_every_length_pass(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1));
+    let backend = at.backends(1)[0].clone();
+    let request = at.to_web(40000);
+    establish(c, &request, &backend);
+    let answer = request.reversed().ack().from(backend.as_str());
+    for length in answer.transport_offset()..answer.len() {
+        c.reverse(&answer.truncated(length)).passes();
+    }
+}
+
+/// A fault today: a datagram that ends within its header's second half is written to, counted as
+/// unwritable and dropped, and leaves a flow behind.
+pub fn datagrams_cut_off_at_every_length_pass(c: &mut Conversation, at: &Ends) {
+    c.set(&at.dns(1));
+    let question = at.to_dns(40000).payload(b"");
+    for length in question.transport_offset()..question.len() {
+        c.forward(&question.truncated(length)).passes_for(Reason::Malformed);
+    }
+    assert!(c.flows().is_empty());
+}
