@@ -11,11 +11,53 @@ use lb_common::checksum::Delta;
 use lb_common::datapath::Packet;
 use lb_common::header::Header;
 
-/// The address of `H` at `offset` between `start` and `end`, if it fits.
-#[inline(always)]
-fn place<H: Header>(start: usize, end: usize, offset: usize) -> Option<*mut H> {
-    let address = start + offset;
-    (address + size_of::<H>() <= end).then_some(address as *mut H)
+/// A context that lets its packet be viewed.
+trait View {
+    fn start(&self) -> usize;
+    fn end(&self) -> usize;
+
+    #[inline(always)]
+    fn view<H: Header>(&self, offset: usize) -> Option<&H> {
+        // SAFETY: within the packet by the check of `place`; `Header` may lie anywhere.
+        self.place::<H>(offset).map(|header| unsafe { &*header })
+    }
+
+    #[inline(always)]
+    fn view_mut<H: Header>(&mut self, offset: usize) -> Option<&mut H> {
+        // SAFETY: as above; the borrow of the context is exclusive.
+        self.place::<H>(offset).map(|header| unsafe { &mut *header })
+    }
+
+    /// Where `H` is at `offset`, if it fits.
+    #[inline(always)]
+    fn place<H: Header>(&self, offset: usize) -> Option<*mut H> {
+        let address = self.start() + offset;
+        (address + size_of::<H>() <= self.end()).then_some(address as *mut H)
+    }
+}
+
+impl View for XdpContext {
+    #[inline(always)]
+    fn start(&self) -> usize {
+        self.data()
+    }
+
+    #[inline(always)]
+    fn end(&self) -> usize {
+        self.data_end()
+    }
+}
+
+impl View for TcContext {
+    #[inline(always)]
+    fn start(&self) -> usize {
+        self.data()
+    }
+
+    #[inline(always)]
+    fn end(&self) -> usize {
+        self.data_end()
+    }
 }
 
 /// `offset`, mixed with eight bits that are always 0, which neither compiler nor verifier knows:
@@ -40,16 +82,12 @@ impl XdpPacket {
 impl Packet for XdpPacket {
     #[inline(always)]
     fn header<H: Header>(&self, offset: usize) -> Option<&H> {
-        let header = place::<H>(self.context.data(), self.context.data_end(), offset)?;
-        // SAFETY: within the packet by the check above; `Header` may lie anywhere.
-        Some(unsafe { &*header })
+        self.context.view(offset)
     }
 
     #[inline(always)]
     fn header_mut<H: Header>(&mut self, offset: usize) -> Option<&mut H> {
-        let header = place::<H>(self.context.data(), self.context.data_end(), offset)?;
-        // SAFETY: as above; the borrow of `self` is exclusive.
-        Some(unsafe { &mut *header })
+        self.context.view_mut(offset)
     }
 
     #[inline(always)]
@@ -91,16 +129,12 @@ impl TcPacket {
 impl Packet for TcPacket {
     #[inline(always)]
     fn header<H: Header>(&self, offset: usize) -> Option<&H> {
-        let header = place::<H>(self.context.data(), self.context.data_end(), offset)?;
-        // SAFETY: within the packet by the check above; `Header` may lie anywhere.
-        Some(unsafe { &*header })
+        self.context.view(offset)
     }
 
     #[inline(always)]
     fn header_mut<H: Header>(&mut self, offset: usize) -> Option<&mut H> {
-        let header = place::<H>(self.context.data(), self.context.data_end(), offset)?;
-        // SAFETY: as above; the borrow of `self` is exclusive.
-        Some(unsafe { &mut *header })
+        self.context.view_mut(offset)
     }
 
     #[inline(always)]

@@ -1,19 +1,17 @@
 //! A packet on its way from a client to a Service.
 
 use super::parse::{self, Network, Segment};
-use super::translate::{self, End};
+use super::translate::{self, End, Rewrite};
 use super::{Direction, FamilyTables, Packet, Verdict, select, tcp};
 use crate::flow_table::{self, Found};
 use crate::hash::FlowHash;
 use crate::header::NetworkHeader;
 use crate::layout::{Backend, Flow, Reason, Ticks};
 
-/// Where a packet goes, and under whose name it is counted.
+/// The flow's rewrite, and the backend's generation when it was chosen.
 struct Target<F: Network> {
-    backend: End<F::Address>,
-    service_port: u32,
-    backend_index: u32,
-    backend_generation: u32,
+    rewrite: Rewrite<F>,
+    generation: u32,
 }
 
 #[inline(never)]
@@ -35,10 +33,13 @@ pub fn packet<F: Network, P: Packet, T: FamilyTables<F>>(
     };
 
     let found = follow(tables, &segment).and_then(|known| match known {
-        Some(target) => Ok(target),
+        Some(rewrite) => Ok(rewrite),
         None => open(tables, &segment),
     });
-    match found.and_then(|target| send(packet, tables, &segment, &target)) {
+    let sent = found.and_then(|rewrite| {
+        translate::send(packet, tables, &segment, Direction::Forward, &rewrite)
+    });
+    match sent {
         Ok(()) => Verdict::Pass,
         // Addresses of ours are also addresses of other things: a node has its ssh.
         Err(reason @ Reason::NoFrontend) => pass(tables, reason),
@@ -60,7 +61,7 @@ fn hash<F: Network, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> Flo
 fn follow<F: Network, T: FamilyTables<F>>(
     tables: &T,
     segment: &Segment<F>,
-) -> Result<Option<Target<F>>, Reason> {
+) -> Result<Option<Rewrite<F>>, Reason> {
     let hash = hash(tables, segment);
     for bucket in hash.buckets(tables.flow_mask()) {
         let bucket = tables.flow_bucket(bucket).ok_or(Reason::CorruptTable)?;
@@ -72,7 +73,7 @@ fn follow<F: Network, T: FamilyTables<F>>(
             return Ok(None);
         }
         found.touch(now, tcp::next_state(found.state(), Direction::Forward, segment.tcp_flags));
-        return Ok(Some(found.record));
+        return Ok(Some(found.record.rewrite));
     }
     Ok(None)
 }
@@ -85,12 +86,16 @@ fn target<F: Network>(flow: &Flow<F>, segment: &Segment<F>) -> Option<Target<F>>
         && flow.frontend == segment.destination
         && flow.frontend_port == segment.destination_port
         && flow.protocol == segment.place.protocol;
-    same.then_some(Target {
-        backend: End { address: flow.backend, port: flow.backend_port },
+    same.then_some(Target { rewrite: rewrite(flow), generation: flow.backend_generation })
+}
+
+#[inline(always)]
+fn rewrite<F: Network>(flow: &Flow<F>) -> Rewrite<F> {
+    Rewrite {
+        to: End { address: flow.backend, port: flow.backend_port },
         service_port: flow.service_port,
         backend_index: flow.backend_index,
-        backend_generation: flow.backend_generation,
-    })
+    }
 }
 
 /// Whether the packet belongs to the flow found, or to a new one with the same ends.
@@ -111,8 +116,8 @@ fn goes_on<F: Network, T: FamilyTables<F>>(
     // A flow whose backend is gone starts anew: datagrams go to another backend at once, and a
     // TCP connection is reset by the backend that does not know it.
     let target = &found.record;
-    tables.backend(target.backend_index).is_some_and(|backend: Backend<F::Address>| {
-        backend.protocol != 0 && backend.generation == target.backend_generation
+    tables.backend(target.rewrite.backend_index).is_some_and(|backend: Backend<F::Address>| {
+        backend.protocol != 0 && backend.generation == target.generation
     })
 }
 
@@ -124,7 +129,7 @@ fn goes_on<F: Network, T: FamilyTables<F>>(
 fn open<F: Network, T: FamilyTables<F>>(
     tables: &T,
     segment: &Segment<F>,
-) -> Result<Target<F>, Reason> {
+) -> Result<Rewrite<F>, Reason> {
     let frontend = select::frontend(tables, segment).ok_or(Reason::NoFrontend)?;
     let choice = select::backend(tables, segment, &frontend)?;
     let flow = Flow {
@@ -147,29 +152,10 @@ fn open<F: Network, T: FamilyTables<F>>(
         let bucket = tables.flow_bucket(bucket).ok_or(Reason::CorruptTable)?;
         if flow_table::insert(bucket, hash, &flow, !segment.place.is_tcp(), now) {
             tables.count_new_flow(flow.service_port, flow.backend_index);
-            return Ok(Target {
-                backend: End { address: flow.backend, port: flow.backend_port },
-                service_port: flow.service_port,
-                backend_index: flow.backend_index,
-                backend_generation: flow.backend_generation,
-            });
+            return Ok(rewrite(&flow));
         }
     }
     Err(Reason::FlowTableFull)
-}
-
-#[inline(always)]
-fn send<F: Network, P: Packet, T: FamilyTables<F>>(
-    packet: &mut P,
-    tables: &T,
-    segment: &Segment<F>,
-    target: &Target<F>,
-) -> Result<(), Reason> {
-    let old = End { address: segment.destination, port: segment.destination_port };
-    let bytes = packet.length();
-    translate::destination::<F, P>(packet, segment.place, &old, &target.backend)?;
-    tables.count_packet(target.service_port, target.backend_index, Direction::Forward, bytes);
-    Ok(())
 }
 
 #[inline(always)]

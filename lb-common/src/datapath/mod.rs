@@ -41,14 +41,7 @@ where
     P: Packet,
     T: FamilyTables<V4> + FamilyTables<V6>,
 {
-    let Some(frame) = parse::frame(packet) else {
-        return Verdict::Pass;
-    };
-    match frame.ether_type {
-        V4::ETHER_TYPE => forward::packet::<V4, P, T>(packet, tables, frame.network),
-        V6::ETHER_TYPE => forward::packet::<V6, P, T>(packet, tables, frame.network),
-        _ => Verdict::Pass,
-    }
+    by_family(packet, tables, Direction::Forward)
 }
 
 /// A packet leaving by an external device: an answer of a backend, perhaps.
@@ -58,12 +51,31 @@ where
     P: Packet,
     T: FamilyTables<V4> + FamilyTables<V6>,
 {
+    by_family(packet, tables, Direction::Reverse)
+}
+
+#[inline(always)]
+fn by_family<P, T>(packet: &mut P, tables: &T, direction: Direction) -> Verdict
+where
+    P: Packet,
+    T: FamilyTables<V4> + FamilyTables<V6>,
+{
     let Some(frame) = parse::frame(packet) else {
         return Verdict::Pass;
     };
-    match frame.ether_type {
-        V4::ETHER_TYPE => reverse::packet::<V4, P, T>(packet, tables, frame.network),
-        V6::ETHER_TYPE => reverse::packet::<V6, P, T>(packet, tables, frame.network),
+    match (frame.ether_type, direction) {
+        (V4::ETHER_TYPE, Direction::Forward) => {
+            forward::packet::<V4, P, T>(packet, tables, frame.network)
+        }
+        (V6::ETHER_TYPE, Direction::Forward) => {
+            forward::packet::<V6, P, T>(packet, tables, frame.network)
+        }
+        (V4::ETHER_TYPE, Direction::Reverse) => {
+            reverse::packet::<V4, P, T>(packet, tables, frame.network)
+        }
+        (V6::ETHER_TYPE, Direction::Reverse) => {
+            reverse::packet::<V6, P, T>(packet, tables, frame.network)
+        }
         _ => Verdict::Pass,
     }
 }

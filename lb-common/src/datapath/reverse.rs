@@ -1,18 +1,11 @@
 //! A packet on its way from a backend back to the client.
 
 use super::parse::{self, Network, Segment};
-use super::translate::{self, End};
+use super::translate::{self, End, Rewrite};
 use super::{Direction, FamilyTables, Packet, Verdict, tcp};
 use crate::flow_table;
 use crate::hash::FlowHash;
 use crate::layout::{Flow, Reason};
-
-/// Under whose name the answer leaves, and is counted.
-struct Origin<F: Network> {
-    frontend: End<F::Address>,
-    service_port: u32,
-    backend_index: u32,
-}
 
 #[inline(never)]
 pub fn packet<F: Network, P: Packet, T: FamilyTables<F>>(
@@ -28,7 +21,10 @@ pub fn packet<F: Network, P: Packet, T: FamilyTables<F>>(
     if !tables.may_be_source(segment.source, segment.source_port, segment.place.protocol) {
         return Verdict::Pass;
     }
-    match follow(tables, &segment).and_then(|origin| send(packet, tables, &segment, &origin)) {
+    let sent = follow(tables, &segment).and_then(|rewrite| {
+        translate::send(packet, tables, &segment, Direction::Reverse, &rewrite)
+    });
+    match sent {
         Ok(()) => Verdict::Pass,
         Err(reason @ Reason::NoFlow) => {
             tables.count(reason);
@@ -45,7 +41,7 @@ pub fn packet<F: Network, P: Packet, T: FamilyTables<F>>(
 fn follow<F: Network, T: FamilyTables<F>>(
     tables: &T,
     segment: &Segment<F>,
-) -> Result<Origin<F>, Reason> {
+) -> Result<Rewrite<F>, Reason> {
     let hash = FlowHash::of_client::<F>(
         tables.settings().flow_seed,
         segment.destination,
@@ -69,29 +65,15 @@ fn follow<F: Network, T: FamilyTables<F>>(
 
 /// What the flow says of the packet, if it is the packet's flow.
 #[inline(always)]
-fn origin<F: Network>(flow: &Flow<F>, segment: &Segment<F>) -> Option<Origin<F>> {
+fn origin<F: Network>(flow: &Flow<F>, segment: &Segment<F>) -> Option<Rewrite<F>> {
     let same = flow.client == segment.destination
         && flow.client_port == segment.destination_port
         && flow.backend == segment.source
         && flow.backend_port == segment.source_port
         && flow.protocol == segment.place.protocol;
-    same.then_some(Origin {
-        frontend: End { address: flow.frontend, port: flow.frontend_port },
+    same.then_some(Rewrite {
+        to: End { address: flow.frontend, port: flow.frontend_port },
         service_port: flow.service_port,
         backend_index: flow.backend_index,
     })
-}
-
-#[inline(always)]
-fn send<F: Network, P: Packet, T: FamilyTables<F>>(
-    packet: &mut P,
-    tables: &T,
-    segment: &Segment<F>,
-    origin: &Origin<F>,
-) -> Result<(), Reason> {
-    let old = End { address: segment.source, port: segment.source_port };
-    let bytes = packet.length();
-    translate::source::<F, P>(packet, segment.place, &old, &origin.frontend)?;
-    tables.count_packet(origin.service_port, origin.backend_index, Direction::Reverse, bytes);
-    Ok(())
 }

@@ -1,7 +1,7 @@
 //! Rewriting one end of a packet, with its checksums.
 
-use super::Packet;
-use super::parse::{Network, Place};
+use super::parse::{Network, Place, Segment};
+use super::{Direction, FamilyTables, Packet};
 use crate::checksum::Delta;
 use crate::header::{NetworkHeader, Ports, Tcp, Udp};
 use crate::layout::Reason;
@@ -12,36 +12,47 @@ pub struct End<A> {
     pub port: u16,
 }
 
-#[inline(always)]
-pub fn destination<F: Network, P: Packet>(
-    packet: &mut P,
-    place: Place,
-    old: &End<F::Address>,
-    new: &End<F::Address>,
-) -> Result<(), Reason> {
-    let network: &mut F::Header = packet.header_mut(place.network).ok_or(Reason::Unwritable)?;
-    network.set_destination(new.address);
-    let address = finish_network::<F>(network, old, new);
-
-    let ports: &mut Ports = packet.header_mut(place.transport).ok_or(Reason::Unwritable)?;
-    ports.destination = new.port.to_be_bytes();
-    finish_transport(packet, place, address, Delta::of_port(old.port, new.port))
+/// What becomes of one end of a packet, and under whose name it is counted.
+pub struct Rewrite<F: Network> {
+    pub to: End<F::Address>,
+    pub service_port: u32,
+    pub backend_index: u32,
 }
 
+/// Translates a packet and counts it: forward its destination, reverse its source.
 #[inline(always)]
-pub fn source<F: Network, P: Packet>(
+pub fn send<F: Network, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
-    place: Place,
-    old: &End<F::Address>,
-    new: &End<F::Address>,
+    tables: &T,
+    segment: &Segment<F>,
+    direction: Direction,
+    rewrite: &Rewrite<F>,
 ) -> Result<(), Reason> {
+    let place = segment.place;
+    let new = &rewrite.to;
+    let bytes = packet.length();
+
     let network: &mut F::Header = packet.header_mut(place.network).ok_or(Reason::Unwritable)?;
-    network.set_source(new.address);
-    let address = finish_network::<F>(network, old, new);
+    let old = match direction {
+        Direction::Forward => {
+            network.set_destination(new.address);
+            End { address: segment.destination, port: segment.destination_port }
+        }
+        Direction::Reverse => {
+            network.set_source(new.address);
+            End { address: segment.source, port: segment.source_port }
+        }
+    };
+    let address = finish_network::<F>(network, &old, new);
 
     let ports: &mut Ports = packet.header_mut(place.transport).ok_or(Reason::Unwritable)?;
-    ports.source = new.port.to_be_bytes();
-    finish_transport(packet, place, address, Delta::of_port(old.port, new.port))
+    match direction {
+        Direction::Forward => ports.destination = new.port.to_be_bytes(),
+        Direction::Reverse => ports.source = new.port.to_be_bytes(),
+    }
+    finish_transport(packet, place, address, Delta::of_port(old.port, new.port))?;
+    tables.count_packet(rewrite.service_port, rewrite.backend_index, direction, bytes);
+    Ok(())
 }
 
 #[inline(always)]
