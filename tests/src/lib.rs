@@ -6,4 +6,5 @@ pub mod cases;
 pub mod datapath;
 pub mod one_node;
 pub mod packet;
+pub mod scenario;
 pub mod topology;

@@ -1,7 +1,10 @@
-//! Rung 2: the packet tables on the host.
+//! Rung 2: the packet tables on the host, and what holds for packets and tables of any kind.
 
-use tests::datapath::Conversation;
+use proptest::prelude::*;
 use tests::datapath::cases::Ends;
+use tests::datapath::{Conversation, Hook, Outcome};
+use tests::packet::{Packet, dissect, explain_difference};
+use tests::scenario::{self, Event, Sent};
 
 fn run(case: fn(&mut Conversation, &Ends), ends: &Ends) {
     case(&mut Conversation::on_host(), ends);
@@ -26,4 +29,87 @@ mod known_faults {
     fn a_cluster_ip_keeps_to_the_internal_policy() {
         super::run(frontends::a_cluster_ip_keeps_to_the_internal_policy, &V4);
     }
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_only_ends_and_checksums_change(day in scenario::day(1..40)) {
+        let mut conversation = Conversation::on_host();
+        for event in &day {
+            let answer = event.happen(&mut conversation);
+            if let (Event::Packet(sent), Some(answer)) = (event, answer) {
+                check(sent, &answer.outcome)?;
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_whole_is_dropped_where_all_services_have_backends(
+        services in prop::collection::vec(scenario::serving(), 1..4),
+        packets in prop::collection::vec(scenario::intact(), 1..30),
+    ) {
+        let mut conversation = Conversation::on_host();
+        services.iter().for_each(|service| conversation.set(service));
+        for sent in &packets {
+            let answer = conversation.run(sent.hook, &sent.packet);
+            prop_assert!(answer.outcome.passed, "dropped:\n{}", dissect(&sent.packet));
+        }
+    }
+
+    #[test]
+    fn an_answer_undoes_what_the_request_met(
+        services in prop::collection::vec(scenario::serving(), 1..4),
+        sent in scenario::intact(),
+    ) {
+        let mut conversation = Conversation::on_host();
+        services.iter().for_each(|service| conversation.set(service));
+        let there = conversation.run(Hook::Forward, &sent.packet).outcome.bytes;
+        let Some(backend) = chosen_backend(&sent, &there) else { return Ok(()) };
+
+        let answer = sent.packet.reversed();
+        let back = conversation.run(Hook::Reverse, &answer.from(backend.as_str())).outcome.bytes;
+        prop_assert!(back == answer[..], "{}", explain_difference(&answer, &back));
+    }
+}
+
+/// What holds for one packet, whatever came before it.
+fn check(sent: &Sent, outcome: &Outcome) -> Result<(), TestCaseError> {
+    let packet: &[u8] = &sent.packet;
+    let difference = || explain_difference(packet, &outcome.bytes);
+    if !outcome.passed || outcome.bytes == packet {
+        return Ok(());
+    }
+    prop_assert_eq!(outcome.bytes.len(), packet.len());
+    let changed = outcome.bytes.iter().zip(packet).filter(|(new, old)| new != old).count();
+    // An address, a port, two checksums.
+    prop_assert!(changed <= 16 + 2 + 2 + 2, "{}", difference());
+    let is_wrong = |bytes| dissect(bytes).contains("WRONG");
+    prop_assert!(is_wrong(packet) || !is_wrong(&outcome.bytes), "{}", difference());
+    if sent.intact {
+        let expected = sent.has_ports && translations(sent).iter().any(|p| outcome.bytes == p[..]);
+        prop_assert!(expected, "{}", difference());
+    }
+    Ok(())
+}
+
+/// Everything that a packet may become at its hook.
+fn translations(sent: &Sent) -> Vec<Packet> {
+    let ends = match sent.hook {
+        Hook::Forward => sent.at.backends(scenario::BACKENDS),
+        Hook::Reverse => scenario::frontends(sent.at),
+    };
+    let translate = |end: &String| match sent.hook {
+        Hook::Forward => sent.packet.to(end.as_str()),
+        Hook::Reverse => sent.packet.from(end.as_str()),
+    };
+    ends.iter().map(translate).collect()
+}
+
+/// The backend that a packet went to, if it was translated.
+fn chosen_backend(sent: &Sent, outcome: &[u8]) -> Option<String> {
+    if !sent.has_ports || outcome == &sent.packet[..] {
+        return None;
+    }
+    let backends = sent.at.backends(scenario::BACKENDS);
+    backends.into_iter().find(|backend| sent.packet.to(backend.as_str())[..] == *outcome)
 }

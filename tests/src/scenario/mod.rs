@@ -1,0 +1,85 @@
+//! Random days in a data plane's life: Services come and go, packets of all sorts pass by.
+//!
+//! Everything is drawn from a handful of addresses and ports, so that what is drawn meets: a
+//! packet its Service, an answer its flow. Strategies are proptest's, so the host's properties
+//! shrink what they find; [`draw`] gives the same to a run with a seed of its own.
+
+mod headers;
+mod packet;
+mod service;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+use crate::datapath::cases::Ends;
+use crate::datapath::{Answer, Conversation, Service};
+
+pub use packet::{Sent, damaged, intact};
+pub use service::{BACKENDS, frontends, service, serving};
+
+/// One thing that happens.
+#[derive(Clone, Debug)]
+pub enum Event {
+    Set(Service),
+    Remove(Service),
+    /// NodePorts are open on these addresses from now on.
+    NodeAddresses(Vec<&'static str>),
+    Packet(Sent),
+}
+
+/// A few Services to begin with, then whatever may happen; most of it is packets.
+pub fn day(events: impl Into<prop::collection::SizeRange>) -> impl Strategy<Value = Vec<Event>> {
+    let morning = vec(serving().prop_map(Event::Set), 4..8);
+    let nodes = node_addresses().prop_map(Event::NodeAddresses);
+    (morning, nodes, vec(event(), events)).prop_map(|(mut day, nodes, events)| {
+        day.push(nodes);
+        day.extend(events);
+        day
+    })
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        4 => service().prop_map(Event::Set),
+        1 => service().prop_map(Event::Remove),
+        1 => node_addresses().prop_map(Event::NodeAddresses),
+        32 => intact().prop_map(Event::Packet),
+        12 => damaged().prop_map(Event::Packet),
+    ]
+}
+
+fn node_addresses() -> impl Strategy<Value = Vec<&'static str>> {
+    let all: Vec<&str> = ends().iter().flat_map(|at| [at.node, at.elsewhere]).collect();
+    prop::sample::subsequence(all, 2..=4)
+}
+
+/// Both families' addresses.
+pub fn ends() -> [&'static Ends; 2] {
+    use crate::datapath::cases::{V4, V6};
+    [&V4, &V6]
+}
+
+impl Event {
+    /// Lets it happen; a packet has an answer.
+    pub fn happen(&self, conversation: &mut Conversation) -> Option<Answer> {
+        match self {
+            Self::Set(service) => conversation.set(service),
+            Self::Remove(service) => conversation.remove(service),
+            Self::NodeAddresses(addresses) => conversation.node_addresses(addresses),
+            Self::Packet(sent) => return Some(conversation.run(sent.hook, &sent.packet)),
+        }
+        None
+    }
+}
+
+/// What a strategy makes of a seed: always the same.
+pub fn draw<S: Strategy>(strategy: &S, seed: u64) -> S::Value {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let random = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let mut runner = TestRunner::new_with_rng(Config::default(), random);
+    let tree = strategy.new_tree(&mut runner);
+    tree.unwrap_or_else(|reason| panic!("nothing can be drawn: {reason}")).current()
+}

@@ -1,0 +1,116 @@
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::headers::{Around, around};
+use super::service::{BACKENDS, NODE_PORT};
+use super::{ends, frontends};
+use crate::datapath::Hook;
+use crate::datapath::cases::Ends;
+use crate::packet::{Packet, icmp_echo, raw, sctp, tcp, udp};
+
+/// Clients' ports: few, so that packets meet the flows of others.
+const CLIENT_PORTS: std::ops::Range<u16> = 40000..40002;
+
+/// A packet at a hook, and what is known of how it was made.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    pub at: &'static Ends,
+    pub hook: Hook,
+    pub packet: Packet,
+    /// Of a protocol that Services have.
+    pub has_ports: bool,
+    /// As a sender means it: whole, its checksums right.
+    pub intact: bool,
+}
+
+/// A packet as clients and backends send them; most are of a Service's, some of nobody's.
+pub fn intact() -> impl Strategy<Value = Sent> {
+    let hook = prop_oneof![3 => Just(Hook::Forward), 2 => Just(Hook::Reverse)];
+    let protocol = prop_oneof![8 => Just(6u8), 6 => Just(17), 1 => Just(132), 1 => Just(1)];
+    let ends = (0..ends().len(), CLIENT_PORTS, any::<prop::sample::Index>());
+    // Now and then a packet turns up at the other hook.
+    (hook, protocol, ends, around(), prop::bool::weighted(0.1)).prop_map(
+        |(hook, protocol, (family, client_port, other), around, astray)| {
+            let at = self::ends()[family];
+            let client = at.client(client_port);
+            let (source, destination) = match hook {
+                Hook::Forward => (client, other.get(&dialled(at, protocol)).clone()),
+                Hook::Reverse => (other.get(&at.backends(BACKENDS)).clone(), client),
+            };
+            let packet = build(at, protocol, &source, &destination, &around);
+            let hook = if astray { opposite(hook) } else { hook };
+            let has_ports = protocol == 6 || protocol == 17;
+            Sent { at, hook, packet, has_ports, intact: true }
+        },
+    )
+}
+
+/// What a client dials: mostly a Service's port of that protocol.
+fn dialled(at: &Ends, protocol: u8) -> Vec<String> {
+    let port = if protocol == 17 { 53 } else { 80 };
+    let own = [at.cluster(port), at.load_balancer(port), at.end(at.node, NODE_PORT)];
+    let often = own.iter().cycle().take(8 * own.len()).cloned();
+    often.chain(frontends(at)).collect()
+}
+
+fn build(at: &Ends, protocol: u8, source: &str, destination: &str, around: &Around) -> Packet {
+    match protocol {
+        6 => around.tcp(at, &tcp(source, destination)),
+        17 => around.udp(at, &udp(source, destination)),
+        132 => around.ip(at, &sctp(source, destination)),
+        _ => around.ip(at, &icmp_echo(address_of(source), address_of(destination))),
+    }
+}
+
+fn address_of(end: &str) -> std::net::IpAddr {
+    let end: std::net::SocketAddr = end.parse().expect("an end of a scenario");
+    end.ip()
+}
+
+fn opposite(hook: Hook) -> Hook {
+    match hook {
+        Hook::Forward => Hook::Reverse,
+        Hook::Reverse => Hook::Forward,
+    }
+}
+
+/// The same after an accident: bytes changed, the end lost, a fragment, or plain noise.
+pub fn damaged() -> impl Strategy<Value = Sent> {
+    let accident = prop_oneof![
+        4 => vec((0usize..120, any::<u8>()), 1..4).prop_map(Accident::Overwritten),
+        3 => (0usize..140).prop_map(Accident::CutTo),
+        1 => (0usize..6, 1usize..6).prop_map(|(from, eighths)| Accident::Fragment(from, eighths)),
+        1 => vec(any::<u8>(), 14..120).prop_map(Accident::Noise),
+    ];
+    (intact(), accident).prop_map(|(sent, accident)| {
+        let packet = accident.to(&sent.packet);
+        Sent { packet, intact: false, ..sent }
+    })
+}
+
+#[derive(Clone, Debug)]
+enum Accident {
+    Overwritten(Vec<(usize, u8)>),
+    CutTo(usize),
+    /// From which multiple of eight bytes, and how many of them.
+    Fragment(usize, usize),
+    Noise(Vec<u8>),
+}
+
+impl Accident {
+    fn to(&self, packet: &Packet) -> Packet {
+        match self.clone() {
+            Self::Overwritten(changes) => packet.with(move |bytes| {
+                for &(offset, value) in &changes {
+                    let offset = offset % bytes.len();
+                    bytes[offset] = value;
+                }
+            }),
+            Self::CutTo(length) => packet.truncated(length),
+            Self::Fragment(from, eighths) => {
+                packet.payload(&[7; 96]).fragment(from * 8..(from + eighths) * 8)
+            }
+            Self::Noise(bytes) => raw(&bytes),
+        }
+    }
+}
