@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use tokio::sync::mpsc;
 
 use super::documents::{self, Contents};
@@ -20,10 +20,11 @@ use crate::model::Problem;
 
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
-/// The files and directories to read.
-#[derive(Clone, Debug)]
+/// The files and directories to read, and what they said so far.
+#[derive(Debug)]
 pub struct Manifests {
     paths: Vec<PathBuf>,
+    files: Files,
 }
 
 impl Manifests {
@@ -31,30 +32,28 @@ impl Manifests {
     /// starts the agent is there to mend it.
     pub fn open(paths: Vec<PathBuf>) -> Result<Self> {
         for path in &paths {
-            let files = files(path)
+            let found = files(path)
                 .with_context(|| format!("--manifests {}: can't be read", path.display()))?;
-            if files.is_empty() {
+            if found.is_empty() {
                 tracing::warn!("{}: no .yaml, .yml or .json files yet", path.display());
             }
-            for file in files {
-                let text = fs::read_to_string(&file)
-                    .with_context(|| format!("--manifests {}: can't be read", file.display()))?;
-                documents::read(&file.display().to_string(), &text)
-                    .map_err(|problem| anyhow!("--manifests {problem}\nMend it or take it out"))?;
-            }
         }
-        Ok(Self { paths })
+        let mut files = Files::default();
+        files.read(&paths);
+        match files.0.values().find_map(|file| file.trouble.as_ref()) {
+            Some(trouble) => bail!("--manifests {trouble}\nMend it or take it out"),
+            None => Ok(Self { paths, files }),
+        }
     }
 }
 
 impl Source for Manifests {
-    async fn run(self, events: mpsc::UnboundedSender<Event>) -> Result<()> {
+    async fn run(mut self, events: mpsc::UnboundedSender<Event>) -> Result<()> {
         let mut watch = Watch::start(&self.paths)?;
-        let mut files = Files::default();
         let mut told = Contents::default();
         let mut synced = false;
         loop {
-            let now = files.read(&self.paths);
+            let now = self.files.read(&self.paths);
             for event in difference(&told, &now) {
                 if events.send(event).is_err() {
                     return Ok(());
@@ -89,9 +88,10 @@ fn difference(before: &Contents, now: &Contents) -> Vec<Event> {
 }
 
 /// The files as they were last read.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Files(BTreeMap<PathBuf, File>);
 
+#[derive(Debug)]
 struct File {
     /// Of the text, so that only files that changed are read as YAML again.
     hash: u64,
@@ -117,8 +117,10 @@ impl Files {
                 Err(error) => {
                     problems.insert(cannot_be_read(path, &error));
                     if error.kind() != io::ErrorKind::NotFound {
-                        let kept = known.extract_if(.., |file, _| file.starts_with(path));
+                        let within = |(file, _): &(PathBuf, File)| file.starts_with(path);
+                        let (kept, rest) = known.into_iter().partition::<BTreeMap<_, _>, _>(within);
                         self.0.extend(kept);
+                        known = rest;
                     }
                 }
             }
