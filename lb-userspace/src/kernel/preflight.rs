@@ -15,14 +15,7 @@ pub fn preflight() -> Result<()> {
              Run it with sudo, or as a privileged container"
         );
     }
-    let current = KernelVersion::current().context("the kernel does not tell its version")?;
-    let (major, minor) = OLDEST_KERNEL;
-    if current < KernelVersion::new(major, minor, 0) {
-        bail!(
-            "this kernel is too old: Millrace needs Linux {major}.{minor} or newer, \
-             `uname -r` says what runs here"
-        );
-    }
+    new_enough(KernelVersion::current().context("the kernel does not tell its version")?)?;
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
         bail!(
             "this kernel has no BTF (/sys/kernel/btf/vmlinux is missing).\n\
@@ -30,4 +23,29 @@ pub fn preflight() -> Result<()> {
         );
     }
     Ok(())
+}
+
+fn new_enough(running: KernelVersion) -> Result<()> {
+    let (major, minor) = OLDEST_KERNEL;
+    if running < KernelVersion::new(major, minor, 0) {
+        bail!(
+            "this kernel is too old: Millrace needs Linux {major}.{minor} or newer; \
+             `uname -r` says what runs here.\n\
+             Upgrade the kernel: of Debian, 13 has a newer one, and 12 by backports"
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_kernel_is_refused_with_the_version_that_is_needed() {
+        assert!(new_enough(KernelVersion::new(6, 6, 0)).is_ok());
+        assert!(new_enough(KernelVersion::new(7, 0, 0)).is_ok());
+        let error = new_enough(KernelVersion::new(6, 1, 176)).unwrap_err().to_string();
+        assert!(error.contains("needs Linux 6.6"), "{error}");
+    }
 }
