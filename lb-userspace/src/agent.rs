@@ -99,9 +99,9 @@ async fn start(
         claims: Claims::default(),
         planner,
         tables,
-        node: NodeContext { name: node_name.to_owned(), zone: None },
+        node: NodeContext::of(node_name, None),
         in_force: BTreeMap::new(),
-        reported: BTreeSet::new(),
+        reported: BTreeMap::new(),
     };
 
     let (sender, mut events) = mpsc::unbounded_channel();
@@ -142,8 +142,8 @@ struct Agent {
     node: NodeContext,
     /// The service ports of each Service that have been planned.
     in_force: BTreeMap<ServiceName, BTreeSet<ServicePortKey>>,
-    /// What has been complained about and is still wrong.
-    reported: BTreeSet<Problem>,
+    /// What has been complained about and is still wrong, by Service.
+    reported: BTreeMap<ServiceName, BTreeSet<Problem>>,
 }
 
 impl Agent {
@@ -173,7 +173,8 @@ impl Agent {
         let services = match affected {
             Affected::Services(services) => services,
             Affected::All => {
-                self.node.zone = self.zone();
+                let name = self.node.name.clone();
+                self.node = NodeContext::of(&name, self.store.node(&name));
                 self.store.services().chain(self.in_force.keys()).cloned().collect()
             }
         };
@@ -227,20 +228,14 @@ impl Agent {
 
     /// Complains once about each thing, and again if it was mended in between.
     fn report(&mut self, service: &ServiceName, problems: Vec<Problem>) {
-        let about = format!("Service {service}");
         let now: BTreeSet<Problem> = problems.into_iter().collect();
-        self.reported.retain(|problem| problem.object != about || now.contains(problem));
-        for problem in now {
-            if !self.reported.contains(&problem) {
-                tracing::warn!("{problem}");
-                self.reported.insert(problem);
-            }
+        let before = self.reported.remove(service).unwrap_or_default();
+        for problem in now.difference(&before) {
+            tracing::warn!("{problem}");
         }
-    }
-
-    fn zone(&self) -> Option<String> {
-        let node = self.store.node(&self.node.name)?;
-        node.metadata.labels.as_ref()?.get("topology.kubernetes.io/zone").cloned()
+        if !now.is_empty() {
+            self.reported.insert(service.clone(), now);
+        }
     }
 }
 

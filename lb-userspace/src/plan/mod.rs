@@ -26,7 +26,7 @@ use std::net::IpAddr;
 use lb_common::layout::{self, FrontendKind, Pool, capacity};
 use lb_common::maglev;
 
-use crate::model::{Policy, ServicePort, ServicePortKey};
+use crate::model::{Policy, Protocol, ServicePort, ServicePortKey};
 
 pub use adopt::{FoundBackend, Snapshot};
 pub use backends::BackendKey;
@@ -127,6 +127,7 @@ impl Planner {
         if self.held.get(&key).is_some_and(|held| held.service_port == wanted) {
             return None;
         }
+        withhold(&key, &mut wanted, plan);
         let old = match self.held.remove(&key) {
             Some(held) => held,
             None => self.start(&key, &wanted, plan)?,
@@ -322,6 +323,25 @@ impl Planner {
 impl Default for Planner {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// Takes out what the data plane can't do yet and must not half do, and says so.
+fn withhold(key: &ServicePortKey, wanted: &mut ServicePort, plan: &mut Plan) {
+    if !wanted.source_ranges.is_empty() {
+        let before = wanted.frontends.len();
+        wanted.frontends.retain(|frontend| frontend.kind != FrontendKind::LoadBalancer);
+        if wanted.frontends.len() < before {
+            let message = "loadBalancerSourceRanges are not enforced yet: the load balancer's \
+                           addresses stay closed to everybody";
+            plan.problem(key, message.to_owned());
+        }
+    }
+    if wanted.affinity.is_some() {
+        plan.problem(key, "session affinity is not honoured yet".to_owned());
+    }
+    if key.protocol == Protocol::Sctp {
+        plan.problem(key, "SCTP is not translated yet".to_owned());
     }
 }
 

@@ -7,7 +7,7 @@ use lb_common::layout::{self, Bitmap, FrontendKind, Pool};
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{AddressFamily, Backend, Protocol, ServiceName};
+use crate::model::{AddressFamily, Backend, ServiceName};
 
 /// The kernel's tables, in memory.
 #[derive(Clone, Default)]
@@ -276,6 +276,22 @@ fn backends_that_do_not_fit_are_named_and_the_rest_goes_on() {
     assert_eq!(plan.problems.len(), 1, "{:?}", plan.problems);
     assert!(plan.problems[0].contains("10.244.0.3"), "{:?}", plan.problems);
     assert_eq!(memory.visible().len(), 1);
+}
+
+#[test]
+fn an_address_whose_source_ranges_are_not_enforced_stays_closed() {
+    let mut limited = service_port("10.96.0.1", &["10.244.0.1"]);
+    limited.source_ranges = vec!["192.0.2.0/24".parse().unwrap()];
+    limited.frontends.insert(crate::model::Frontend {
+        address: "203.0.113.10".parse().unwrap(),
+        port: 80,
+        kind: FrontendKind::LoadBalancer,
+    });
+    let plan = Planner::new().plan(change([(key("web"), Some(limited))]));
+    let mut memory = Memory::default();
+    memory.carry_out(&plan);
+    assert_eq!(memory.frontends.len(), 1, "the ClusterIP is served");
+    assert!(plan.problems[0].contains("loadBalancerSourceRanges"), "{:?}", plan.problems);
 }
 
 /// A random state of up to four services that share addresses of frontends and backends.
