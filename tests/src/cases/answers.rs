@@ -1,5 +1,7 @@
 //! Which flow an answer is of, and what it makes of it.
 
+use std::net::SocketAddr;
+
 use lb_common::layout::{FlowState, Reason};
 
 use super::establish;
@@ -17,11 +19,15 @@ pub fn an_answer_to_another_client_passes(c: &mut Conversation, at: &Ends) {
 }
 
 pub fn an_answer_from_another_port_passes(c: &mut Conversation, at: &Ends) {
+    let backend: SocketAddr = at.backends(1)[0].parse().expect("a backend's end");
+    let other = SocketAddr::new(backend.ip(), 9090).to_string();
     c.set(&at.web(1));
-    let backend: std::net::SocketAddr = at.backends(1)[0].parse().expect("a backend's end");
+    // It serves there, too, but not this client.
+    c.set(&at.service(81, "TCP", 0).backends(&[&other]));
     establish(c, &at.to_web(40000), &backend.to_string());
-    let other = std::net::SocketAddr::new(backend.ip(), 22);
-    c.reverse(&at.to_web(40000).reversed().ack().from(other)).passes();
+    let answer = at.to_web(40000).reversed().ack();
+    c.reverse(&answer.from(other.as_str())).passes_for(Reason::NoFlow);
+    c.reverse(&answer.from(SocketAddr::new(backend.ip(), 22))).passes();
 }
 
 pub fn a_datagram_flow_is_established_by_an_answered_question(c: &mut Conversation, at: &Ends) {

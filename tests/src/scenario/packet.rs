@@ -17,9 +17,9 @@ pub struct Sent {
     pub at: &'static Ends,
     pub hook: Hook,
     pub packet: Packet,
-    /// Of a protocol that Services have.
+    /// Its ports can be read: it is of a protocol that Services have, and no fragment.
     pub has_ports: bool,
-    /// As a sender means it: whole, its checksums right.
+    /// As a sender means it.
     pub intact: bool,
 }
 
@@ -79,12 +79,13 @@ pub fn damaged() -> impl Strategy<Value = Sent> {
     let accident = prop_oneof![
         4 => vec((0usize..120, any::<u8>()), 1..4).prop_map(Accident::Overwritten),
         3 => (0usize..140).prop_map(Accident::CutTo),
-        1 => (0usize..6, 1usize..6).prop_map(|(from, eighths)| Accident::Fragment(from, eighths)),
+        2 => (0usize..6, 1usize..6).prop_map(|(from, eighths)| Accident::Fragment(from, eighths)),
         1 => vec(any::<u8>(), 14..120).prop_map(Accident::Noise),
     ];
     (intact(), accident).prop_map(|(sent, accident)| {
         let packet = accident.to(&sent.packet);
-        Sent { packet, intact: false, ..sent }
+        let is_fragment = matches!(accident, Accident::Fragment(..));
+        Sent { packet, intact: is_fragment, has_ports: sent.has_ports && !is_fragment, ..sent }
     })
 }
 
