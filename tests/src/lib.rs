@@ -2,7 +2,6 @@
 //! plane between tables and packets, topologies of namespaces with real servers and clients.
 
 pub mod agent;
-pub mod cases;
 pub mod datapath;
 pub mod one_node;
 pub mod packet;

@@ -12,7 +12,6 @@ fn run(case: fn(&mut Conversation, &Ends), ends: &Ends) {
 }
 
 tests::every_case!(run);
-tests::every_further_case!(run);
 
 fn both() -> Conversation {
     Conversation::on_host_and_in_kernel().unwrap_or_else(|error| panic!("{error:#}"))

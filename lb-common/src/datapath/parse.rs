@@ -3,7 +3,7 @@
 use super::Packet;
 use crate::family::{Family, V4, V6};
 use crate::header::{
-    Ethernet, Extension, Ipv4, Ipv6, NetworkHeader, Ports, QINQ, Tcp, VLAN, VlanTag, protocol,
+    Ethernet, Extension, Ipv4, Ipv6, NetworkHeader, QINQ, Tcp, Udp, VLAN, VlanTag, protocol,
 };
 use crate::layout::Reason;
 
@@ -119,8 +119,8 @@ pub fn segment<F: Network, P: Packet>(packet: &P, place: Place) -> Result<Segmen
             (&tcp.ports, tcp.flags)
         }
         protocol::UDP => {
-            let ports: &Ports = packet.header(place.transport).ok_or(Reason::Malformed)?;
-            (ports, 0)
+            let udp: &Udp = packet.header(place.transport).ok_or(Reason::Malformed)?;
+            (&udp.ports, 0)
         }
         _ => return Err(Reason::UnknownProtocol),
     };

@@ -39,7 +39,12 @@ pub fn backend<F: Network, T: FamilyTables<F>>(
     segment: &Segment<F>,
     frontend: &Frontend,
 ) -> Result<Choice<F>, Reason> {
-    let local = frontend.external_local != 0;
+    let policy = if frontend.kind == FrontendKind::ClusterIp as u8 {
+        frontend.internal_local
+    } else {
+        frontend.external_local
+    };
+    let local = policy != 0;
     let wanted = if local { frontend.local_pool } else { frontend.cluster_pool };
     let pool = tables.pool(wanted).ok_or(Reason::CorruptTable)?;
     if pool.size == 0 {

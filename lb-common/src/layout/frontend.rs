@@ -37,9 +37,9 @@ pub struct Frontend {
     /// The pool of this node's own backends, for policy `Local`.
     pub local_pool: u32,
     pub kind: u8,
-    /// 1 if clients from outside get `local_pool` and keep their address.
+    /// 1 if who dials one of the other kinds from outside gets `local_pool`.
     pub external_local: u8,
-    /// 1 if clients in the cluster get `local_pool`.
+    /// 1 if who dials the ClusterIP gets `local_pool`.
     pub internal_local: u8,
     pub reserved: u8,
 }

@@ -2,17 +2,9 @@
 
 use lb_common::layout::{FlowState, Reason};
 
-use super::Ends;
+use super::{Ends, establish};
 use crate::datapath::Conversation;
 use crate::packet::Packet;
-
-/// Opens a connection to the only backend: SYN, SYN-ACK, ACK.
-fn establish(c: &mut Conversation, request: &Packet, backend: &str) {
-    c.forward(&request.syn()).becomes(&request.syn().to(backend));
-    let answer = request.reversed();
-    c.reverse(&answer.syn_ack().from(backend)).becomes(&answer.syn_ack());
-    c.forward(&request.ack()).becomes(&request.ack().to(backend));
-}
 
 pub fn a_connection_lives_from_syn_to_fin(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1));

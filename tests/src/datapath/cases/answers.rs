@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 
 use lb_common::layout::{FlowState, Reason};
 
+use super::Ends;
 use super::establish;
 use crate::datapath::Conversation;
-use crate::datapath::cases::Ends;
 use crate::packet::tcp;
 
 pub fn an_answer_to_another_client_passes(c: &mut Conversation, at: &Ends) {

@@ -2,9 +2,9 @@
 
 use lb_common::layout::Reason;
 
+use super::Ends;
 use super::establish;
 use crate::datapath::Conversation;
-use crate::datapath::cases::Ends;
 use crate::packet::Packet;
 
 /// Sends a packet to the only backend and its answer back.

@@ -3,8 +3,8 @@
 use lb_common::layout::{FlowState, FrontendKind, Reason};
 use lb_userspace::model::Frontend;
 
+use super::Ends;
 use super::establish;
-use crate::datapath::cases::Ends;
 use crate::datapath::{Conversation, Service};
 use crate::packet::{tcp, udp};
 
