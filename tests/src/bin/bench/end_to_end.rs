@@ -1,123 +1,217 @@
-//! From a real client to a real server, through a NodePort and past it.
+//! From a real client to real servers: by a NodePort, as traffic of no Service, and without any
+//! balancer.
 
-use std::fs;
+use std::env;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use tests::one_node::{NODE, OneNode};
+use serde_json::Value;
+use tests::agent::Agent;
+use tests::one_node::OneNode;
+use tests::topology::Process;
 
-use super::report::{Record, Sample};
+use super::check_interrupted;
+use super::pattern::Pattern;
+use super::record::{Record, Sample};
 
-const NODE_PORT: u16 = 30080;
-const STREAM_NODE_PORT: u16 = 30521;
-const STREAM_PORT: u16 = 5201;
-/// Behind the Service.
-const POD: &str = "10.244.1.10";
-/// Dialled directly. It is another pod: on one and the same, the connections of both ways would
-/// meet each other's ports in TIME-WAIT.
-const DIRECT: &str = "10.244.1.11";
 /// Connections in flight.
 const CLIENTS: usize = 4;
 
+/// Web servers on both pods; one that takes streams, as one iperf3 makes two connections that
+/// must meet.
 const MANIFESTS: &str = "\
-{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {type: NodePort, clusterIP: 10.96.0.10,
-  ports: [{name: http, port: 80, nodePort: 30080}, {name: stream, port: 5201, nodePort: 30521}]}}
+{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {type: NodePort,
+  clusterIP: 10.96.0.10, ports: [{name: http, port: 80, nodePort: 30080}]}}
 ---
 {apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4,
   metadata: {name: web-1, labels: {kubernetes.io/service-name: web}},
-  ports: [{name: http, port: 8080}, {name: stream, port: 5201}],
-  endpoints: [{addresses: [10.244.1.10], nodeName: node}]}
+  ports: [{name: http, port: 8080}], endpoints: [
+    {addresses: [10.244.1.10], nodeName: node}, {addresses: [10.244.1.11], nodeName: node}]}
+---
+{apiVersion: v1, kind: Service, metadata: {name: stream}, spec: {type: NodePort,
+  clusterIP: 10.96.0.11, ports: [{name: iperf, port: 5201, nodePort: 30521}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4,
+  metadata: {name: stream-1, labels: {kubernetes.io/service-name: stream}},
+  ports: [{name: iperf, port: 5201}], endpoints: [{addresses: [10.244.1.10], nodeName: node}]}
 ";
 
-pub fn measure(quick: bool, wants: impl Fn(&str) -> bool) -> Result<Vec<Record>> {
-    let crr = wants("e2e.nodeport.crr") || wants("e2e.direct.crr");
-    let stream = wants("e2e.nodeport.stream") || wants("e2e.direct.stream");
+/// Then the node's device carries our programs, and everything passes them.
+const NO_SERVICES: &str = "---\n";
+
+const WAYS: [&str; 3] = ["nodeport", "passing", "direct"];
+
+const NODE_PORTS: Addresses = Addresses { web: &["192.0.2.1:30080"], stream: "192.0.2.1:30521" };
+const PODS: Addresses =
+    Addresses { web: &["10.244.1.10:8080", "10.244.1.11:8080"], stream: "10.244.1.10:5201" };
+
+/// What the client dials; web servers in turn.
+struct Addresses {
+    web: &'static [&'static str],
+    stream: &'static str,
+}
+
+/// One network, dialled one way.
+struct Way {
+    name: &'static str,
+    addresses: Addresses,
+    /// Whether the connections are the balancer's work.
+    balanced: bool,
+    requests: Sample,
+    gigabits: Sample,
+    /// Without a balancer there is no agent, and no program on the node's device.
+    agent: Option<Agent>,
+    network: OneNode,
+    _stream_server: Option<Process>,
+}
+
+/// All ways, in turn, in networks of their own.
+pub fn measure(quick: bool, only: &Pattern) -> Result<Vec<Record>> {
+    let wants = |what: &str| {
+        let wanted = WAYS.iter().any(|way| only.fits(&format!("e2e.{way}.{what}")));
+        wanted && can_run(what)
+    };
+    let (crr, stream) = (wants("crr"), wants("stream"));
     if !crr && !stream {
         return Ok(Vec::new());
     }
-    let network = OneNode::with_pods(2)?;
-    let manifests = network.topology.directory().join("bench.yaml");
-    fs::write(&manifests, MANIFESTS)?;
-    let agent = network.agent(&manifests)?;
-    let _behind = network.pods[0].host.iperf3_server(&format!("{POD}:{STREAM_PORT}"))?;
-    let _direct = network.pods[1].host.iperf3_server(&format!("{DIRECT}:{STREAM_PORT}"))?;
-
-    let (rounds, seconds) = if quick { (1, 1) } else { (5, 2) };
-    let mut samples: [Sample; 4] = Default::default();
+    let [nodeport, passing, direct] = WAYS;
+    let mut ways = [
+        Way::new(nodeport, NODE_PORTS, Some(MANIFESTS), stream)?,
+        Way::new(passing, PODS, Some(NO_SERVICES), stream)?,
+        Way::new(direct, PODS, None, stream)?,
+    ];
+    let (rounds, seconds) = if quick { (3, 1) } else { (5, 2) };
     for _ in 0..rounds {
-        if crr {
-            samples[0].push(requests(&network, NODE, NODE_PORT, seconds)?);
-            samples[1].push(requests(&network, DIRECT, 8080, seconds)?);
-        }
-        if stream {
-            samples[2].push(throughput(&network, NODE, STREAM_NODE_PORT, seconds)?);
-            samples[3].push(throughput(&network, DIRECT, STREAM_PORT, seconds)?);
+        for way in &mut ways {
+            if crr {
+                check_interrupted()?;
+                way.crr(Duration::from_secs(seconds))?;
+            }
+            if stream {
+                check_interrupted()?;
+                way.stream(seconds)?;
+            }
         }
     }
-    // The proof that the NodePort was Millrace's work.
-    let frontends = agent.get(&["frontends", "-o", "json"])?;
-    let frontends: Vec<serde_json::Value> = serde_json::from_str(&frontends)?;
-    let flows: u64 = frontends.iter().filter_map(|f| f["newFlows"].as_u64()).max().unwrap_or(0);
-    ensure!(flows > 0, "no connection went through the balancer");
-
-    let cases = [
-        ("e2e.nodeport.crr", "requests/s"),
-        ("e2e.direct.crr", "requests/s"),
-        ("e2e.nodeport.stream", "Gbit/s"),
-        ("e2e.direct.stream", "Gbit/s"),
-    ];
-    Ok(cases
-        .into_iter()
-        .zip(samples)
-        .filter(|((case, _), sample)| wants(case) && sample.median() > 0.0)
-        .map(|((case, unit), sample)| Record::end_to_end(case, sample.median(), unit))
-        .collect())
-}
-
-/// Requests a second, each over a connection of its own.
-fn requests(network: &OneNode, address: &str, port: u16, seconds: u64) -> Result<f64> {
-    let server: SocketAddr = format!("{address}:{port}").parse()?;
-    let ended = Instant::now() + Duration::from_secs(seconds);
-    let workers: Vec<Result<u64>> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..CLIENTS)
-            .map(|_| {
-                scope.spawn(move || {
-                    network.client.enter(move || {
-                        let mut done = 0;
-                        while Instant::now() < ended {
-                            request(server)?;
-                            done += 1;
-                        }
-                        Ok(done)
-                    })
-                })
-            })
-            .collect();
-        workers.into_iter().map(|w| w.join().expect("a client does not panic")).collect()
+    let records = ways.iter().flat_map(|way| {
+        let of = |what, sample: &Sample, unit| {
+            let case = format!("e2e.{}.{what}", way.name);
+            sample.end_to_end(&case, unit)
+        };
+        let crr = crr.then(|| of("crr", &way.requests, "requests/s"));
+        crr.into_iter().chain(stream.then(|| of("stream", &way.gigabits, "Gbit/s")))
     });
-    let total = workers.into_iter().sum::<Result<u64>>()?;
-    Ok(total as f64 / seconds as f64)
+    Ok(records.filter(|record| only.fits(&record.case)).collect())
 }
 
-fn request(server: SocketAddr) -> Result<()> {
-    let mut connection = TcpStream::connect_timeout(&server, Duration::from_secs(5))?;
-    connection.set_read_timeout(Some(Duration::from_secs(5)))?;
+/// Whether the programs for it are there; says so if not.
+fn can_run(what: &str) -> bool {
+    let programs: &[&str] = if what == "stream" { &["nginx", "iperf3"] } else { &["nginx"] };
+    let path = env::var_os("PATH").unwrap_or_default();
+    let missing = programs.iter().find(|program| {
+        let mut directories = env::split_paths(&path);
+        !directories.any(|directory| directory.join(program).exists())
+    });
+    if let Some(program) = missing {
+        eprintln!("skipped: e2e.*.{what}: {program} is not installed");
+    }
+    missing.is_none()
+}
+
+impl Way {
+    fn new(
+        name: &'static str,
+        addresses: Addresses,
+        manifests: Option<&str>,
+        stream: bool,
+    ) -> Result<Self> {
+        let network = OneNode::with_pods(2)?;
+        // More than connections in the time that the kernel keeps their ports from being reused.
+        network.client.sysctl(&["net.ipv4.ip_local_port_range=1025 65535"])?;
+        let server = || network.pods[0].host.iperf3_server(PODS.stream);
+        let _stream_server = stream.then(server).transpose()?;
+        let agent = manifests.map(|text| network.agent_on(text)).transpose()?;
+        let agent = agent.map(|(agent, _)| agent);
+        let balanced = addresses.web == NODE_PORTS.web;
+        let (requests, gigabits) = Default::default();
+        Ok(Self { name, addresses, balanced, requests, gigabits, agent, network, _stream_server })
+    }
+
+    /// Requests a second, each over a connection of its own.
+    fn crr(&mut self, time: Duration) -> Result<()> {
+        let servers: Vec<SocketAddr> =
+            self.addresses.web.iter().map(|address| address.parse()).collect::<Result<_, _>>()?;
+        let before = self.new_flows(":30080")?;
+        let started = Instant::now();
+        let work = || -> Result<u64> {
+            let mut done = 0;
+            for server in servers.iter().cycle() {
+                if started.elapsed() >= time {
+                    break;
+                }
+                request(server)?;
+                done += 1;
+            }
+            Ok(done)
+        };
+        let client = &self.network.client;
+        let done = thread::scope(|scope| {
+            let start = || scope.spawn(|| client.enter(work));
+            let workers: Vec<_> = (0..CLIENTS).map(|_| start()).collect();
+            workers.into_iter().map(|w| w.join().expect("no client panics")).sum::<Result<u64>>()
+        })?;
+        self.requests.push(done as f64 / started.elapsed().as_secs_f64());
+        self.prove(before, self.new_flows(":30080")?, done)
+    }
+
+    /// Gbit/s that arrive over one connection.
+    fn stream(&mut self, seconds: u64) -> Result<()> {
+        let (address, port) =
+            self.addresses.stream.split_once(':').context("an address has a port")?;
+        let before = self.new_flows(":30521")?;
+        let seconds = seconds.to_string();
+        let words = ["iperf3", "--client", address, "--port", port, "--time", &seconds, "--json"];
+        let report: Value = serde_json::from_str(&self.network.client.run(words)?)?;
+        let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
+        self.gigabits.push(bits.context("iperf3 reported no throughput")? / 1e9);
+        // One more for control.
+        self.prove(before, self.new_flows(":30521")?, 2)
+    }
+
+    /// How many flows were opened by way of a NodePort.
+    fn new_flows(&self, node_port: &str) -> Result<u64> {
+        let Some(agent) = &self.agent else { return Ok(0) };
+        let frontends: Vec<Value> =
+            serde_json::from_str(&agent.get(&["frontends", "-o", "json"])?)?;
+        let asked = frontends.iter().find(|frontend| {
+            frontend["address"].as_str().is_some_and(|address| address.ends_with(node_port))
+        });
+        Ok(asked.and_then(|frontend| frontend["newFlows"].as_u64()).unwrap_or(0))
+    }
+
+    /// The balancer must have seen every connection, or none: else another way was measured.
+    fn prove(&self, before: u64, after: u64, connections: u64) -> Result<()> {
+        let (seen, expected) = (after - before, if self.balanced { connections } else { 0 });
+        ensure!(
+            seen == expected,
+            "e2e.{}: the balancer saw {seen} of {connections} connections instead of {expected}",
+            self.name
+        );
+        Ok(())
+    }
+}
+
+fn request(server: &SocketAddr) -> Result<()> {
+    let limit = Duration::from_secs(5);
+    let mut connection = TcpStream::connect_timeout(server, limit)?;
+    connection.set_read_timeout(Some(limit))?;
     connection.write_all(b"GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n")?;
     let mut answer = Vec::with_capacity(512);
     connection.read_to_end(&mut answer)?;
-    ensure!(answer.starts_with(b"HTTP/1.1 200"), "not answered");
+    ensure!(answer.starts_with(b"HTTP/1.1 200"), "{server} did not answer the request");
     Ok(())
-}
-
-/// Gbit/s that arrive over one connection.
-fn throughput(network: &OneNode, address: &str, port: u16, seconds: u64) -> Result<f64> {
-    let (port, seconds) = (port.to_string(), seconds.to_string());
-    let dial = ["iperf3", "--client", address, "--port", &port, "--time", &seconds, "--json"];
-    let said = network.client.run(dial)?;
-    let report: serde_json::Value = serde_json::from_str(&said)?;
-    let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
-    Ok(bits.context("iperf3 reported no throughput")? / 1e9)
 }

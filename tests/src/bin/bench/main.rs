@@ -1,42 +1,52 @@
 //! `cargo xtask bench`: what a packet costs, and what that is worth from end to end.
 
+mod baselines;
+mod case;
 mod end_to_end;
+mod pattern;
 mod plot;
+mod record;
 mod report;
 mod subject;
 mod wrapper;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressStyle};
 
-use report::Record;
-use subject::{Baselines, Subject};
+use baselines::Baselines;
+use case::Case;
+use pattern::Pattern;
+use record::Record;
+use subject::Subject;
 
 /// Measure Millrace
 ///
-/// Every case is interleaved with all others over several rounds; medians are reported, less what
-/// the harness itself costs. Figures of one run compare with each other; machines differ.
+/// Packets are measured by BPF_PROG_TEST_RUN, in a wrapper that makes every packet fresh; what the
+/// wrapper costs is measured in the same rounds and taken off. All cases with the same number of
+/// flows are interleaved. Figures of one run compare with each other; machines differ.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask bench", bin_name = "cargo xtask bench")]
 struct Options {
-    /// Show the change since an earlier JSON file
+    /// Show the change since an earlier run's JSON file
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
 
-    /// Only cases whose names match; * stands for anything, e.g. 'xdp.v4.*'
-    #[arg(long, value_name = "PATTERN")]
-    only: Option<String>,
+    /// Only cases with this in their names; with * for anything it is the whole name, as in
+    /// 'xdp.*.new'
+    #[arg(long, value_name = "PATTERN", default_value = "")]
+    only: Pattern,
 
     /// Fewer rounds, and not the largest tables
     #[arg(long)]
     quick: bool,
 
-    /// Where latest.json and latest.svg go
-    #[arg(long, value_name = "DIRECTORY", default_value = OUTPUT)]
+    /// Where the JSON and the plot go
+    #[arg(long, value_name = "DIRECTORY", default_value = OUTPUT, hide_default_value = true)]
     output: PathBuf,
 }
 
@@ -44,94 +54,91 @@ const OUTPUT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/bench");
 
 const FLOWS: [u32; 4] = [1, 4_096, 65_536, 524_288];
 
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
 fn main() -> Result<()> {
     let options = Options::parse();
     let earlier = options.compare.as_deref().map(report::read).transpose()?;
-    let rounds = if options.quick { 3 } else { 9 };
-    let flows = if options.quick { &FLOWS[..2] } else { &FLOWS[..] };
+    // A handler instead of the default: Ctrl-C must not skip the clean-up.
+    ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::Relaxed))?;
 
-    let mut records = Vec::new();
-    for &flows in flows {
-        records.extend(packets(&options, flows, rounds)?);
+    let mut records = packets(&options)?;
+    // What was measured so far is worth having, whatever becomes of the rest.
+    let ended = end_to_end::measure(options.quick, &options.only).map(|more| records.extend(more));
+    if records.is_empty() && ended.is_ok() {
+        anyhow::bail!("--only {}: nothing that could be measured has such a name", options.only);
     }
-    if records.iter().all(|record| record.net_ns.is_none()) && options.only.is_none() {
-        anyhow::bail!("nothing was measured");
-    }
-    records.extend(end_to_end::measure(options.quick, |case| options.wants(case))?);
     records.sort_by_key(Record::order);
 
     print!("{}", report::table(&records, earlier.as_deref()));
-    report::write(&options.output, &records)?;
+    let own = report::write(&options.output, &records)?;
     plot::write(&options.output.join("latest.svg"), &records)?;
-    println!("\nlatest.json and latest.svg are in {}", options.output.display());
+    println!("\nWritten: {}, the same as latest.json, and latest.svg", own.display());
+    ended
+}
+
+/// To be asked between measurements.
+fn check_interrupted() -> Result<()> {
+    ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted; what was made is taken away");
     Ok(())
 }
 
-impl Options {
-    fn wants(&self, case: &str) -> bool {
-        self.only.as_deref().is_none_or(|pattern| matches(pattern, case))
+/// The harness's own cost, and the packet cases.
+fn packets(options: &Options) -> Result<Vec<Record>> {
+    let rounds = if options.quick { 3 } else { 9 };
+    let sizes = if options.quick { &FLOWS[..2] } else { &FLOWS[..] };
+    let wanted = |flows| case::cases(flows).into_iter().filter(|c| options.only.fits(&c.name()));
+    let cases: Vec<(u32, Vec<Case>)> =
+        sizes.iter().map(|&flows| (flows, wanted(flows).collect())).collect();
+
+    let mut baselines = Baselines::new()?;
+    let mut records = Vec::new();
+    for (flows, cases) in cases {
+        if cases.is_empty() {
+            continue;
+        }
+        records.extend(with_flows(flows, cases, rounds, &mut baselines)?);
     }
+    if records.is_empty() {
+        (0..rounds).try_for_each(|_| baselines.measure())?;
+    }
+    let baselines = baselines.records();
+    records.extend(baselines.into_iter().filter(|record| options.only.fits(&record.case)));
+    Ok(records)
 }
 
-/// Whether a name fits a pattern in which `*` stands for anything.
-fn matches(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == name,
-        Some((start, rest)) => name.strip_prefix(start).is_some_and(|name| {
-            (0..=name.len()).any(|at| name.is_char_boundary(at) && matches(rest, &name[at..]))
-        }),
-    }
-}
-
-/// All packet cases with so many live flows.
-fn packets(options: &Options, flows: u32, rounds: usize) -> Result<Vec<Record>> {
-    let wanted: Vec<_> =
-        subject::cases(flows).into_iter().filter(|case| options.wants(&case.name())).collect();
-    if wanted.is_empty() {
-        return Ok(Vec::new());
-    }
-    let bar = progress((wanted.len() * (rounds + 1)) as u64);
-    let mut baselines = Baselines::new(flows)?;
+/// The cases with so many live flows, interleaved.
+fn with_flows(
+    flows: u32,
+    cases: Vec<Case>,
+    rounds: usize,
+    baselines: &mut Baselines,
+) -> Result<Vec<Record>> {
+    let bar = progress(cases.len() * (rounds + 1))?;
     let mut subjects = Vec::new();
-    for case in wanted {
+    for case in cases {
+        check_interrupted()?;
         bar.set_message(format!("{} with {flows} flows: setting up", case.name()));
-        let name = case.name();
-        subjects.push(Subject::new(case, flows).with_context(|| name)?);
+        subjects.push(Subject::new(case, flows).with_context(|| case.name())?);
         bar.inc(1);
     }
     for _ in 0..rounds {
         baselines.measure()?;
         for subject in &mut subjects {
+            check_interrupted()?;
             bar.set_message(format!("{} with {flows} flows", subject.name()));
-            subject.measure(&baselines).with_context(|| subject.name())?;
+            subject.measure(baselines).with_context(|| subject.name())?;
             bar.inc(1);
         }
     }
     bar.finish_and_clear();
-    let mut records = if flows == 1 { baselines.records() } else { Vec::new() };
-    records.extend(subjects.iter().map(Subject::record));
-    Ok(records)
+    Ok(subjects.iter().map(Subject::record).collect())
 }
 
-fn progress(steps: u64) -> ProgressBar {
+fn progress(steps: usize) -> Result<ProgressBar> {
     if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
+        return Ok(ProgressBar::hidden());
     }
-    let style = indicatif::ProgressStyle::with_template("{bar:30} {pos}/{len} {wide_msg}");
-    ProgressBar::new(steps)
-        .with_style(style.unwrap_or_else(|_| indicatif::ProgressStyle::default_bar()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::matches;
-
-    #[test]
-    fn patterns_match_whole_names() {
-        assert!(matches("xdp.v4.*", "xdp.v4.tcp.new"));
-        assert!(matches("*.new", "xdp.v4.tcp.new"));
-        assert!(matches("xdp.*.tcp.*", "xdp.v6.tcp.established"));
-        assert!(!matches("xdp.v4", "xdp.v4.none"));
-        assert!(!matches("tc.*", "xdp.v4.none"));
-    }
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {wide_msg}")?;
+    Ok(ProgressBar::new(steps as u64).with_style(style))
 }

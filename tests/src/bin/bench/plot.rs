@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::report::Record;
+use super::record::Record;
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 460.0;
@@ -77,6 +77,9 @@ fn plot(records: &[Record]) -> String {
             .filter(|point| point.0 == *name)
             .map(|point| format!("{:.1},{:.1}", x(point.1), y(point.2)))
             .collect();
+        for (cx, cy) in line.iter().filter_map(|point| point.split_once(',')) {
+            add(format_args!("<circle cx=\"{cx}\" cy=\"{cy}\" r=\"3\" fill=\"{colour}\"/>"));
+        }
         add(format_args!(
             "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
             line.join(" ")

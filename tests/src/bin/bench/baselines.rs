@@ -1,0 +1,78 @@
+//! What the harness itself costs, measured in the same rounds as the cases.
+
+use anyhow::Result;
+use lb_common::bench::Template;
+use tests::datapath::Hook;
+use tests::packet::Packet;
+
+use super::case::{Case, Kind};
+use super::record::{Record, Sample};
+use super::wrapper::{Side, Wrapper, template};
+
+const REPEAT: u32 = 400_000;
+
+pub struct Baselines {
+    forward: Baseline,
+    reverse: Baseline,
+}
+
+/// Of one hook.
+struct Baseline {
+    wrapper: Wrapper,
+    packet: Packet,
+    template: Template,
+    /// The empty program in the wrapper.
+    wrapped: Sample,
+    /// The empty program.
+    empty: Sample,
+}
+
+impl Baselines {
+    pub fn new() -> Result<Self> {
+        Ok(Self { forward: Baseline::new(Hook::Forward)?, reverse: Baseline::new(Hook::Reverse)? })
+    }
+
+    pub fn measure(&mut self) -> Result<()> {
+        self.forward.measure()?;
+        self.reverse.measure()
+    }
+
+    /// The wrapper's cost in this round, in nanoseconds.
+    pub fn wrapper(&self, hook: Hook) -> f64 {
+        match hook {
+            Hook::Forward => self.forward.wrapped.last(),
+            Hook::Reverse => self.reverse.wrapped.last(),
+        }
+    }
+
+    /// Called `<hook>.empty` and `<hook>.wrapper`; nothing has been taken off these.
+    pub fn records(&self) -> Vec<Record> {
+        [("xdp", &self.forward), ("tc", &self.reverse)]
+            .into_iter()
+            .flat_map(|(hook, baseline)| {
+                let Baseline { empty, wrapped, .. } = baseline;
+                [("empty", empty), ("wrapper", wrapped)]
+                    .map(|(what, sample)| sample.packet(&format!("{hook}.{what}"), 0, None))
+            })
+            .collect()
+    }
+}
+
+impl Baseline {
+    fn new(hook: Hook) -> Result<Self> {
+        let packet = Case { hook, v6: false, udp: false, kind: Kind::None }.request();
+        // As costly with one client as with many: it reads nothing of them.
+        let template = template(&packet, Side::Source, 1);
+        let wrapper = Wrapper::around_nothing(hook)?;
+        let (wrapped, empty) = (Sample::default(), Sample::default());
+        Ok(Self { wrapper, packet, template, wrapped, empty })
+    }
+
+    fn measure(&mut self) -> Result<()> {
+        let Self { wrapper, packet, template, wrapped, empty } = self;
+        wrapper.run(template, packet, REPEAT / 4)?;
+        wrapped.push(wrapper.run(template, packet, REPEAT)?.as_nanos() as f64);
+        empty.push(wrapper.run_empty(packet, REPEAT)?.as_nanos() as f64);
+        Ok(())
+    }
+}

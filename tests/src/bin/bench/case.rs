@@ -1,0 +1,154 @@
+//! The cases: which packets meet which program, and what Service they are for.
+
+use lb_common::layout::Traffic;
+use tests::datapath::{Hook, Service, service};
+use tests::packet::{Packet, tcp, udp};
+
+use super::wrapper::Side;
+
+const BACKENDS: u32 = 100;
+
+/// More clients than a measurement has packets: each is new.
+const ENDLESS: u32 = 1 << 28;
+
+/// What a packet is to the flow table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Established,
+    /// Of a client never seen before. New flows take what room established ones have left, and
+    /// then each other's places, as in a flood.
+    New,
+    /// Of no Service.
+    None,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    pub hook: Hook,
+    pub v6: bool,
+    pub udp: bool,
+    pub kind: Kind,
+}
+
+/// The cases that make sense with so many live flows.
+pub fn cases(flows: u32) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for v6 in [false, true] {
+        for udp in [false, true] {
+            let case = Case { hook: Hook::Forward, v6, udp, kind: Kind::Established };
+            cases.push(case);
+            cases.push(Case { kind: Kind::New, ..case });
+            cases.push(Case { hook: Hook::Reverse, ..case });
+        }
+        if flows == 1 {
+            for hook in [Hook::Forward, Hook::Reverse] {
+                cases.push(Case { hook, v6, udp: false, kind: Kind::None });
+            }
+        }
+    }
+    cases
+}
+
+impl Case {
+    pub fn name(&self) -> String {
+        let hook = if self.hook == Hook::Forward { "xdp" } else { "tc" };
+        let family = if self.v6 { "v6" } else { "v4" };
+        let protocol = if self.udp { "udp" } else { "tcp" };
+        match self.kind {
+            Kind::None => format!("{hook}.{family}.none"),
+            Kind::New => format!("{hook}.{family}.{protocol}.new"),
+            Kind::Established => format!("{hook}.{family}.{protocol}.established"),
+        }
+    }
+
+    pub fn service(&self) -> Service {
+        let protocol = if self.udp { "UDP" } else { "TCP" };
+        let backends = self.backends();
+        let backends: Vec<&str> = backends.iter().map(String::as_str).collect();
+        service(&format!("{}/{protocol}", self.frontend())).backends(&backends)
+    }
+
+    /// What is measured: the packet, where its client stands in it, and how many clients there
+    /// are.
+    pub fn packet(&self, flows: u32) -> (Packet, Side, u32) {
+        match (self.hook, self.kind) {
+            (Hook::Forward, Kind::New) => {
+                let fresh = self.request_of(self.end("16.0.0.0", "2001:db8:16::", 10_000));
+                (if self.udp { fresh } else { fresh.syn() }, Side::Source, ENDLESS)
+            }
+            (Hook::Forward, _) => (self.request(), Side::Source, flows),
+            (Hook::Reverse, _) => (self.answer(), Side::Destination, flows),
+        }
+    }
+
+    /// A packet in the middle of a connection.
+    pub fn request(&self) -> Packet {
+        self.request_of(self.end("100.64.0.0", "2001:db8:64::", 10_000))
+    }
+
+    pub fn answer(&self) -> Packet {
+        let answer = self.request().reversed();
+        match self.kind {
+            Kind::None => answer,
+            _ => answer.from(self.backends()[0].as_str()),
+        }
+    }
+
+    /// A packet as it comes in, and all forms in which it may go out.
+    pub fn expected(&self) -> (Packet, Vec<Packet>) {
+        let packet = match self.hook {
+            Hook::Forward => self.request(),
+            Hook::Reverse => self.answer(),
+        };
+        let expected = match (self.hook, self.kind) {
+            (_, Kind::None) => vec![packet.clone()],
+            (Hook::Forward, _) => {
+                self.backends().iter().map(|backend| packet.to(backend.as_str())).collect()
+            }
+            (Hook::Reverse, _) => vec![packet.from(self.frontend().as_str())],
+        };
+        (packet, expected)
+    }
+
+    /// By how much the service port's counters rise with so many packets; bytes are not looked
+    /// at.
+    pub fn expected_rise(&self, packets: u64) -> Traffic {
+        let (forward_packets, reverse_packets, new_flows) = match (self.hook, self.kind) {
+            (_, Kind::None) => (0, 0, 0),
+            (Hook::Forward, Kind::New) => (packets, 0, packets),
+            (Hook::Forward, Kind::Established) => (packets, 0, 0),
+            (Hook::Reverse, _) => (0, packets, 0),
+        };
+        Traffic { forward_packets, reverse_packets, new_flows, ..Traffic::default() }
+    }
+
+    fn request_of(&self, client: String) -> Packet {
+        let to = match self.kind {
+            Kind::None => self.end("192.0.2.99", "2001:db8::99", 80),
+            _ => self.frontend(),
+        };
+        let packet = if self.udp {
+            udp(client.as_str(), to.as_str())
+        } else {
+            tcp(client.as_str(), to.as_str()).ack()
+        };
+        packet.payload(&[b'x'; 100])
+    }
+
+    fn frontend(&self) -> String {
+        self.end("10.96.0.10", "fd00:10:96::a", 80)
+    }
+
+    /// Answers all come from one backend, as the wrapper varies nothing but the client: which
+    /// backend it is decides nothing on their way.
+    fn backends(&self) -> Vec<String> {
+        let count = if self.hook == Hook::Forward { BACKENDS } else { 1 };
+        (1..=count)
+            .map(|n| self.end(&format!("10.244.1.{n}"), &format!("fd00:10:244::{n}"), 8080))
+            .collect()
+    }
+
+    fn end(&self, v4: &str, v6: &str, port: u16) -> String {
+        if self.v6 { format!("[{v6}]:{port}") } else { format!("{v4}:{port}") }
+    }
+}
