@@ -187,13 +187,13 @@ impl<R> Found<'_, R> {
     }
 }
 
-/// Looks through one bucket for the flow that `wanted` recognises. `wanted` returns copies of
-/// the fields it needs.
+/// Looks through one bucket for the flow that `wanted` recognises by its record and state.
+/// `wanted` returns copies of the fields it needs.
 #[inline(always)]
 pub fn find<'a, F: Family, R>(
     bucket: &'a FlowBucket<F>,
     hash: FlowHash,
-    wanted: impl Fn(&Flow<F>) -> Option<R>,
+    wanted: impl Fn(&Flow<F>, FlowState) -> Option<R>,
 ) -> Option<Found<'a, R>> {
     for tag in &bucket.tags {
         let word = Word(tag.word.load());
@@ -206,7 +206,7 @@ pub fn find<'a, F: Family, R>(
         // kernel another processor may be writing the record; any bit pattern is a valid
         // `Flow`, and what was read is discarded unless the tag says that nothing changed. On
         // the host a bucket is not `Sync`.
-        let found = wanted(unsafe { &*record.get() });
+        let found = wanted(unsafe { &*record.get() }, word.state());
         if let Some(record) = found
             && word.same_owner(Word(tag.word.load()))
         {

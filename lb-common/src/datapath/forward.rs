@@ -65,7 +65,7 @@ fn follow<F: Network, T: FamilyTables<F>>(
     let hash = hash(tables, segment);
     for bucket in hash.buckets(tables.flow_mask()) {
         let bucket = tables.flow_bucket(bucket).ok_or(Reason::CorruptTable)?;
-        let found = flow_table::find(bucket, hash, |flow| target(flow, segment));
+        let found = flow_table::find(bucket, hash, |flow, _| target(flow, segment));
         let Some(found) = found else { continue };
         let now = tables.now();
         if !goes_on(tables, &found, segment, now) {

@@ -48,16 +48,28 @@ fn follow<F: Network, T: FamilyTables<F>>(
         segment.destination_port,
         segment.place.protocol,
     );
-    for bucket in hash.buckets(tables.flow_mask()) {
+    let buckets = hash.buckets(tables.flow_mask());
+    for bucket in buckets {
         let bucket = tables.flow_bucket(bucket).ok_or(Reason::CorruptTable)?;
-        if let Some(found) = flow_table::find(bucket, hash, |flow| origin(flow, segment)) {
-            if tcp::answers_a_later_dial(found.state(), segment.tcp_flags) {
-                found.release();
-                break;
-            }
+        let found = flow_table::find(bucket, hash, |flow, state| {
+            // It may be another flow's of the same client and backend.
+            let passed_over = tcp::answers_a_later_dial(state, segment.tcp_flags);
+            if passed_over { None } else { rewrite(flow, segment) }
+        });
+        if let Some(found) = found {
             let state = tcp::next_state(found.state(), Direction::Reverse, segment.tcp_flags);
             found.touch(tables.now(), state);
             return Ok(found.record);
+        }
+    }
+    // Nor is it to a later dial through the Service: the client has dialled the backend itself,
+    // and a flow that has ended must not take what comes now for its own.
+    if tcp::answers(segment.tcp_flags) {
+        for bucket in buckets {
+            let bucket = tables.flow_bucket(bucket).ok_or(Reason::CorruptTable)?;
+            if let Some(ended) = flow_table::find(bucket, hash, |flow, _| rewrite(flow, segment)) {
+                ended.release();
+            }
         }
     }
     Err(Reason::NoFlow)
@@ -65,7 +77,7 @@ fn follow<F: Network, T: FamilyTables<F>>(
 
 /// What the flow says of the packet, if it is the packet's flow.
 #[inline(always)]
-fn origin<F: Network>(flow: &Flow<F>, segment: &Segment<F>) -> Option<Rewrite<F>> {
+fn rewrite<F: Network>(flow: &Flow<F>, segment: &Segment<F>) -> Option<Rewrite<F>> {
     let same = flow.client == segment.destination
         && flow.client_port == segment.destination_port
         && flow.backend == segment.source

@@ -37,11 +37,17 @@ pub fn opens(flags: u8) -> bool {
     flags & (Tcp::SYN | Tcp::ACK) == Tcp::SYN
 }
 
+/// Whether a backend's packet accepts a connection.
+#[inline(always)]
+pub fn answers(flags: u8) -> bool {
+    flags & Tcp::SYN != 0
+}
+
 /// Whether a backend's packet answers a SYN that came after the flow's end, and not through the
 /// Service: through it, the SYN would have begun another flow.
 #[inline(always)]
 pub fn answers_a_later_dial(state: FlowState, flags: u8) -> bool {
-    flags & Tcp::SYN != 0 && is_closing(state)
+    answers(flags) && is_closing(state)
 }
 
 /// Whether one side or both have closed.

@@ -65,6 +65,29 @@ pub fn a_connection_past_the_service_is_not_taken_for_a_closed_one(
     assert!(c.flows().is_empty());
 }
 
+pub fn a_closed_connection_does_not_take_the_answers_of_a_later_one(
+    c: &mut Conversation,
+    at: &Ends,
+) {
+    let backends = at.backends(2);
+    c.set(&at.web(1).load_balancer(&at.load_balancer(80)));
+    c.set(&at.service(81, "TCP", 0).backends(&[&backends[1]]));
+    let to_web = at.to_web(40000);
+    let to_other = to_web.to(at.cluster(81).as_str());
+    for (request, backend) in [(&to_other, &backends[1]), (&to_web, &backends[0])] {
+        establish(c, request, backend);
+        c.forward(&request.fin_ack()).becomes(&request.fin_ack().to(backend.as_str()));
+        let answer = request.reversed().fin_ack();
+        c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    }
+    // A dial past the Service frees the first one's place, which is looked at last.
+    let direct = to_other.reversed().from(backends[1].as_str()).syn_ack();
+    c.reverse(&direct).passes_for(Reason::NoFlow);
+    assert_eq!(c.flows().len(), 1);
+    // The later one takes it: from the same port to another frontend of the same backend.
+    establish(c, &to_web.to(at.load_balancer(80).as_str()), &backends[0]);
+}
+
 pub fn a_packet_in_the_middle_of_an_unknown_connection_follows_the_table(
     c: &mut Conversation,
     at: &Ends,

@@ -52,6 +52,7 @@ macro_rules! every_case {
                 a_reset_closes_a_connection,
                 a_syn_on_a_closing_connection_starts_a_new_one,
                 a_connection_past_the_service_is_not_taken_for_a_closed_one,
+                a_closed_connection_does_not_take_the_answers_of_a_later_one,
                 a_packet_in_the_middle_of_an_unknown_connection_follows_the_table,
                 an_answer_without_a_flow_passes,
                 a_flow_moves_when_its_backend_goes,
