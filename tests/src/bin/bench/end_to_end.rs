@@ -4,6 +4,7 @@
 use std::env;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::RangeInclusive;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -147,14 +148,19 @@ impl Way {
             self.addresses.web.iter().map(|address| address.parse()).collect::<Result<_, _>>()?;
         let before = self.new_flows(":30080")?;
         let started = Instant::now();
-        let work = || -> Result<u64> {
-            let mut done = 0;
+        let work = || -> Result<Done> {
+            let mut done = Done::default();
             for server in servers.iter().cycle() {
                 if started.elapsed() >= time {
                     break;
                 }
-                request(server)?;
-                done += 1;
+                match request(server) {
+                    Ok(()) => done.answered += 1,
+                    Err(error) => {
+                        eprintln!("a request to {server} failed: {error:#}");
+                        done.failed += 1;
+                    }
+                }
             }
             Ok(done)
         };
@@ -162,10 +168,18 @@ impl Way {
         let done = thread::scope(|scope| {
             let start = || scope.spawn(|| client.enter(work));
             let workers: Vec<_> = (0..CLIENTS).map(|_| start()).collect();
-            workers.into_iter().map(|w| w.join().expect("no client panics")).sum::<Result<u64>>()
+            let workers = workers.into_iter().map(|w| w.join().expect("no client panics"));
+            workers.collect::<Result<Vec<Done>>>()
         })?;
-        self.requests.push(done as f64 / started.elapsed().as_secs_f64());
-        self.prove(before, self.new_flows(":30080")?, done)
+        let answered: u64 = done.iter().map(|done| done.answered).sum();
+        let failed: u64 = done.iter().map(|done| done.failed).sum();
+        ensure!(
+            failed * 1000 <= answered,
+            "e2e.{}: {failed} requests failed beside {answered} answered",
+            self.name
+        );
+        self.requests.push(answered as f64 / started.elapsed().as_secs_f64());
+        self.prove(before, self.new_flows(":30080")?, answered..=answered + failed)
     }
 
     /// Gbit/s that arrive over one connection.
@@ -179,7 +193,7 @@ impl Way {
         let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
         self.gigabits.push(bits.context("iperf3 reported no throughput")? / 1e9);
         // One more for control.
-        self.prove(before, self.new_flows(":30521")?, 2)
+        self.prove(before, self.new_flows(":30521")?, 2..=2)
     }
 
     /// How many flows were opened by way of a NodePort.
@@ -194,15 +208,23 @@ impl Way {
     }
 
     /// The balancer must have seen every connection, or none: else another way was measured.
-    fn prove(&self, before: u64, after: u64, connections: u64) -> Result<()> {
-        let (seen, expected) = (after - before, if self.balanced { connections } else { 0 });
+    fn prove(&self, before: u64, after: u64, connections: RangeInclusive<u64>) -> Result<()> {
+        let seen = after - before;
+        let expected = if self.balanced { connections } else { 0..=0 };
         ensure!(
-            seen == expected,
-            "e2e.{}: the balancer saw {seen} of {connections} connections instead of {expected}",
+            expected.contains(&seen),
+            "e2e.{}: the balancer saw {seen} connections instead of {expected:?}",
             self.name
         );
         Ok(())
     }
+}
+
+/// What became of one worker's requests. On a busy machine one in many thousands may be lost.
+#[derive(Default)]
+struct Done {
+    answered: u64,
+    failed: u64,
 }
 
 fn request(server: &SocketAddr) -> Result<()> {
