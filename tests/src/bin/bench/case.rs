@@ -30,20 +30,18 @@ pub struct Case {
     pub kind: Kind,
 }
 
-/// The cases that make sense with so many live flows.
-pub fn cases(flows: u32) -> Vec<Case> {
+/// The cases of one family that make sense with so many live flows.
+pub fn cases(flows: u32, v6: bool) -> Vec<Case> {
     let mut cases = Vec::new();
-    for v6 in [false, true] {
-        for udp in [false, true] {
-            let case = Case { hook: Hook::Forward, v6, udp, kind: Kind::Established };
-            cases.push(case);
-            cases.push(Case { kind: Kind::New, ..case });
-            cases.push(Case { hook: Hook::Reverse, ..case });
-        }
-        if flows == 1 {
-            for hook in [Hook::Forward, Hook::Reverse] {
-                cases.push(Case { hook, v6, udp: false, kind: Kind::None });
-            }
+    for udp in [false, true] {
+        let case = Case { hook: Hook::Forward, v6, udp, kind: Kind::Established };
+        cases.push(case);
+        cases.push(Case { kind: Kind::New, ..case });
+        cases.push(Case { hook: Hook::Reverse, ..case });
+    }
+    if flows == 1 {
+        for hook in [Hook::Forward, Hook::Reverse] {
+            cases.push(Case { hook, v6, udp: false, kind: Kind::None });
         }
     }
     cases

@@ -27,8 +27,8 @@ use subject::Subject;
 /// Measure Millrace
 ///
 /// Packets are measured by BPF_PROG_TEST_RUN, in a wrapper that makes every packet fresh; what the
-/// wrapper costs is measured in the same rounds and taken off. All cases with the same number of
-/// flows are interleaved. Figures of one run compare with each other; machines differ.
+/// wrapper costs is measured in the same rounds and taken off. The cases of one address family and
+/// number of flows are interleaved. Figures of one run compare with each other; machines differ.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask bench", bin_name = "cargo xtask bench")]
 struct Options {
@@ -87,17 +87,17 @@ fn check_interrupted() -> Result<()> {
 fn packets(options: &Options) -> Result<Vec<Record>> {
     let rounds = if options.quick { 3 } else { 9 };
     let sizes = if options.quick { &FLOWS[..2] } else { &FLOWS[..] };
-    let wanted = |flows| case::cases(flows).into_iter().filter(|c| options.only.fits(&c.name()));
-    let cases: Vec<(u32, Vec<Case>)> =
-        sizes.iter().map(|&flows| (flows, wanted(flows).collect())).collect();
-
     let mut baselines = Baselines::new()?;
     let mut records = Vec::new();
-    for (flows, cases) in cases {
-        if cases.is_empty() {
-            continue;
+    for &flows in sizes {
+        // One family after the other: the largest tables of both would take twice the memory.
+        for v6 in [false, true] {
+            let cases = case::cases(flows, v6).into_iter();
+            let wanted: Vec<Case> = cases.filter(|c| options.only.fits(&c.name())).collect();
+            if !wanted.is_empty() {
+                records.extend(interleaved(flows, wanted, rounds, &mut baselines)?);
+            }
         }
-        records.extend(with_flows(flows, cases, rounds, &mut baselines)?);
     }
     if records.is_empty() {
         (0..rounds).try_for_each(|_| baselines.measure())?;
@@ -107,8 +107,8 @@ fn packets(options: &Options) -> Result<Vec<Record>> {
     Ok(records)
 }
 
-/// The cases with so many live flows, interleaved.
-fn with_flows(
+/// Cases with so many live flows, interleaved.
+fn interleaved(
     flows: u32,
     cases: Vec<Case>,
     rounds: usize,
@@ -118,16 +118,18 @@ fn with_flows(
     let mut subjects = Vec::new();
     for case in cases {
         check_interrupted()?;
-        bar.set_message(format!("{} with {flows} flows: setting up", case.name()));
-        subjects.push(Subject::new(case, flows).with_context(|| case.name())?);
+        let what = format!("setting up {} with {flows} flows", case.name());
+        bar.set_message(what.clone());
+        subjects.push(Subject::new(case, flows).context(what)?);
         bar.inc(1);
     }
     for _ in 0..rounds {
         baselines.measure()?;
         for subject in &mut subjects {
             check_interrupted()?;
-            bar.set_message(format!("{} with {flows} flows", subject.name()));
-            subject.measure(baselines).with_context(|| subject.name())?;
+            let what = format!("{} with {flows} flows", subject.name());
+            bar.set_message(what.clone());
+            subject.measure(baselines).context(what)?;
             bar.inc(1);
         }
     }
