@@ -14,7 +14,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -62,11 +62,16 @@ fn main() -> Result<()> {
     // A handler instead of the default: Ctrl-C must not skip the clean-up.
     ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::Relaxed))?;
 
-    let mut records = packets(&options)?;
-    // What was measured so far is worth having, whatever becomes of the rest.
-    let ended = end_to_end::measure(options.quick, &options.only).map(|more| records.extend(more));
-    if records.is_empty() && ended.is_ok() {
-        anyhow::bail!("--only {}: nothing that could be measured has such a name", options.only);
+    let mut records = Vec::new();
+    let mut failed = Vec::new();
+    // What was measured is worth having, whatever becomes of the rest.
+    let packets = packets(&options, &mut records, &mut failed);
+    let ended = packets.and_then(|()| {
+        records.extend(end_to_end::measure(options.quick, &options.only)?);
+        Ok(())
+    });
+    if records.is_empty() && failed.is_empty() && ended.is_ok() {
+        bail!("--only {}: nothing that could be measured has such a name", options.only);
     }
     records.sort_by_key(Record::order);
 
@@ -74,7 +79,10 @@ fn main() -> Result<()> {
     let own = report::write(&options.output, &records)?;
     plot::write(&options.output.join("latest.svg"), &records)?;
     println!("\nWritten: {}, the same as latest.json, and latest.svg", own.display());
-    ended
+    failed.iter().for_each(|failure| eprintln!("FAILED: {failure:#}"));
+    ended?;
+    ensure!(failed.is_empty(), "{} cases failed", failed.len());
+    Ok(())
 }
 
 /// To be asked between measurements.
@@ -83,28 +91,30 @@ fn check_interrupted() -> Result<()> {
     Ok(())
 }
 
-/// The harness's own cost, and the packet cases.
-fn packets(options: &Options) -> Result<Vec<Record>> {
+/// The harness's own cost, and the packet cases. A case that fails takes no other with it.
+fn packets(
+    options: &Options,
+    records: &mut Vec<Record>,
+    failed: &mut Vec<anyhow::Error>,
+) -> Result<()> {
     let rounds = if options.quick { 3 } else { 9 };
     let sizes = if options.quick { &FLOWS[..2] } else { &FLOWS[..] };
     let mut baselines = Baselines::new()?;
-    let mut records = Vec::new();
+    // Enough to tell of them alone, and the first ones warm the processor up.
+    (0..3).try_for_each(|_| baselines.measure())?;
     for &flows in sizes {
         // One family after the other: the largest tables of both would take twice the memory.
         for v6 in [false, true] {
             let cases = case::cases(flows, v6).into_iter();
             let wanted: Vec<Case> = cases.filter(|c| options.only.fits(&c.name())).collect();
             if !wanted.is_empty() {
-                records.extend(interleaved(flows, wanted, rounds, &mut baselines)?);
+                records.extend(interleaved(flows, wanted, rounds, &mut baselines, failed)?);
             }
         }
     }
-    if records.is_empty() {
-        (0..rounds).try_for_each(|_| baselines.measure())?;
-    }
     let baselines = baselines.records();
     records.extend(baselines.into_iter().filter(|record| options.only.fits(&record.case)));
-    Ok(records)
+    Ok(())
 }
 
 /// Cases with so many live flows, interleaved.
@@ -113,25 +123,30 @@ fn interleaved(
     cases: Vec<Case>,
     rounds: usize,
     baselines: &mut Baselines,
+    failed: &mut Vec<anyhow::Error>,
 ) -> Result<Vec<Record>> {
     let bar = progress(cases.len() * (rounds + 1))?;
     let mut subjects = Vec::new();
     for case in cases {
         check_interrupted()?;
-        let what = format!("setting up {} with {flows} flows", case.name());
-        bar.set_message(what.clone());
-        subjects.push(Subject::new(case, flows).context(what)?);
+        let what = format!("{} with {flows} flows", case.name());
+        bar.set_message(format!("{what}: setting up"));
+        match Subject::new(case, flows) {
+            Ok(subject) => subjects.push(subject),
+            Err(error) => failed.push(error.context(what)),
+        }
         bar.inc(1);
     }
     for _ in 0..rounds {
+        check_interrupted()?;
         baselines.measure()?;
-        for subject in &mut subjects {
-            check_interrupted()?;
+        subjects.retain_mut(|subject| {
             let what = format!("{} with {flows} flows", subject.name());
             bar.set_message(what.clone());
-            subject.measure(baselines).context(what)?;
             bar.inc(1);
-        }
+            let measured = subject.measure(baselines);
+            measured.map_err(|error| failed.push(error.context(what))).is_ok()
+        });
     }
     bar.finish_and_clear();
     Ok(subjects.iter().map(Subject::record).collect())
