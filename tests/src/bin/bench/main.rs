@@ -70,18 +70,23 @@ fn main() -> Result<()> {
         records.extend(end_to_end::measure(options.quick, &options.only)?);
         Ok(())
     });
-    if records.is_empty() && failed.is_empty() && ended.is_ok() {
-        bail!("--only {}: nothing that could be measured has such a name", options.only);
+    if !records.is_empty() {
+        show(&options, records, earlier.as_deref())?;
+    } else if failed.is_empty() && ended.is_ok() {
+        bail!("--only {}: no case that can be measured here has such a name", options.only);
     }
-    records.sort_by_key(Record::order);
-
-    print!("{}", report::table(&records, earlier.as_deref()));
-    let own = report::write(&options.output, &records)?;
-    plot::write(&options.output.join("latest.svg"), &records)?;
-    println!("\nWritten: {}, the same as latest.json, and latest.svg", own.display());
     failed.iter().for_each(|failure| eprintln!("FAILED: {failure:#}"));
     ended?;
     ensure!(failed.is_empty(), "{} cases failed", failed.len());
+    Ok(())
+}
+
+fn show(options: &Options, mut records: Vec<Record>, earlier: Option<&[Record]>) -> Result<()> {
+    records.sort_by_key(Record::order);
+    print!("{}", report::table(&records, earlier));
+    let own = report::write(&options.output, &records)?;
+    plot::write(&options.output.join("latest.svg"), &records)?;
+    println!("\nWritten: {}, the same as latest.json, and latest.svg", own.display());
     Ok(())
 }
 
