@@ -26,7 +26,8 @@ fn mix_end<F: Family>(seed: u64, address: F::Address, port: u16, protocol: u8) -
     if size_of::<F::Address>() == 4 {
         mix(seed ^ (first | end))
     } else {
-        mix(mix(seed ^ first) ^ second.wrapping_add(end.rotate_left(13)))
+        // A round for each word: what is only added up can cancel out, whatever the seed.
+        mix(mix(mix(seed ^ first) ^ second) ^ end)
     }
 }
 
@@ -75,6 +76,8 @@ pub fn scale(hash: u32, size: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::*;
     use crate::family::{Address4, V4};
 
@@ -97,6 +100,21 @@ mod tests {
             .filter(|hash| hash.buckets(1023)[0] == hash.buckets(1023)[1])
             .count();
         assert!(same < 40, "{same} of 10,000 where about 10 are expected");
+    }
+
+    #[test]
+    fn ends_of_neighbours_do_not_collide_in_ipv6() {
+        use crate::family::{Address6, V6};
+        let mut hashes = std::collections::HashSet::new();
+        for host in 0..=255 {
+            let mut octets = [0x20; 16];
+            octets[15] = host;
+            for port in 10_000..10_256 {
+                let address = Address6::from(octets);
+                hashes.insert(FlowHash::of_client::<V6>(99, address, port, 6).0);
+            }
+        }
+        assert_eq!(hashes.len(), 256 * 256);
     }
 
     #[test]
