@@ -88,7 +88,8 @@ fn name(service: u8) -> ServiceName {
 fn claim(service: u8, [address, port, _]: [u8; 3]) -> Resolved {
     let spec = json!({
         "clusterIP": format!("10.96.0.{}", service + 1),
-        "externalIPs": [format!("203.0.113.{}", address + 1)],
+        // Its own cluster address, or another's.
+        "externalIPs": [format!("203.0.113.{}", address + 1), format!("10.96.0.{}", address + 1)],
         "ports": [{"name": "http", "port": 80, "nodePort": 30000 + i32::from(port)}],
     });
     meaning(&self::service(&name(service).name, spec), &[])

@@ -1,4 +1,6 @@
-//! Two Services that claim one frontend: the older one has it.
+//! Two Services that claim one frontend: the older one has it, except that nobody takes a
+//! ClusterIP away. Cluster addresses are given out by the cluster; externalIPs are whatever a
+//! user writes, who could otherwise draw another Service's traffic (CVE-2020-8554).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,9 +9,22 @@ use lb_common::layout::FrontendKind;
 use super::Resolved;
 use super::types::{Frontend, Problem, Protocol, ServiceName, ServicePortKey};
 
-/// How old a Service is: its creation time, then its name, as two may come at once. A Service
-/// without a time, as a file has none, is as old as can be.
-type Age = (Option<String>, ServiceName);
+/// A Service's claim; the least one wins.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Claim {
+    right: Right,
+    /// When the Service was made. One without a time, as a file has none, is as old as can be.
+    created: Option<String>,
+    /// Decides between Services made at once.
+    service: ServiceName,
+}
+
+/// By which right a frontend is claimed, the strongest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Right {
+    ClusterIp,
+    Other,
+}
 
 /// What clients dial, whatever the kind.
 type Dialled = (std::net::IpAddr, u16, Protocol);
@@ -18,7 +33,7 @@ type Dialled = (std::net::IpAddr, u16, Protocol);
 #[derive(Debug, Default)]
 pub struct Claims {
     resolved: BTreeMap<ServiceName, (Option<String>, Resolved)>,
-    claims: BTreeMap<Dialled, BTreeSet<Age>>,
+    claims: BTreeMap<Dialled, BTreeSet<Claim>>,
 }
 
 impl Claims {
@@ -32,22 +47,22 @@ impl Claims {
     ) -> BTreeSet<ServiceName> {
         let mut affected = BTreeSet::from([service.clone()]);
         if let Some((created, old)) = self.resolved.remove(service) {
-            let age = (created, service.clone());
-            for dialled in dialled(&old) {
+            for (dialled, right) in claimed(&old) {
                 let Some(claimants) = self.claims.get_mut(&dialled) else { continue };
-                claimants.remove(&age);
-                affected.extend(claimants.iter().map(|(_, name)| name.clone()));
+                let (created, service) = (created.clone(), service.clone());
+                claimants.remove(&Claim { right, created, service });
+                affected.extend(claimants.iter().map(|claim| claim.service.clone()));
                 if claimants.is_empty() {
                     self.claims.remove(&dialled);
                 }
             }
         }
         if let Some(resolved) = resolved {
-            let age = (created.clone(), service.clone());
-            for dialled in dialled(&resolved) {
+            for (dialled, right) in claimed(&resolved) {
                 let claimants = self.claims.entry(dialled).or_default();
-                affected.extend(claimants.iter().map(|(_, name)| name.clone()));
-                claimants.insert(age.clone());
+                affected.extend(claimants.iter().map(|claim| claim.service.clone()));
+                let (created, service) = (created.clone(), service.clone());
+                claimants.insert(Claim { right, created, service });
             }
             self.resolved.insert(service.clone(), (created, resolved));
         }
@@ -63,7 +78,7 @@ impl Claims {
         for (key, service_port) in &mut settled.service_ports {
             service_port.frontends.retain(|frontend| {
                 let owner = self.owner(key, frontend);
-                let own = owner.is_none_or(|owner| owner == service);
+                let own = owner.is_none_or(|owner| owner.service == *service);
                 if !own && let Some(owner) = owner {
                     settled.problems.push(lost(key, frontend, owner));
                 }
@@ -73,20 +88,25 @@ impl Claims {
         settled
     }
 
-    fn owner(&self, key: &ServicePortKey, frontend: &Frontend) -> Option<&ServiceName> {
-        let claimants = self.claims.get(&(frontend.address, frontend.port, key.protocol))?;
-        claimants.first().map(|(_, name)| name)
+    fn owner(&self, key: &ServicePortKey, frontend: &Frontend) -> Option<&Claim> {
+        self.claims.get(&(frontend.address, frontend.port, key.protocol))?.first()
     }
 }
 
-fn dialled(resolved: &Resolved) -> Vec<Dialled> {
+fn claimed(resolved: &Resolved) -> Vec<(Dialled, Right)> {
     let ports = resolved.service_ports.iter();
     ports
-        .flat_map(|(key, port)| port.frontends.iter().map(|f| (f.address, f.port, key.protocol)))
+        .flat_map(|(key, port)| {
+            port.frontends.iter().map(|f| ((f.address, f.port, key.protocol), right(f.kind)))
+        })
         .collect()
 }
 
-fn lost(key: &ServicePortKey, frontend: &Frontend, owner: &ServiceName) -> Problem {
+fn right(kind: FrontendKind) -> Right {
+    if kind == FrontendKind::ClusterIp { Right::ClusterIp } else { Right::Other }
+}
+
+fn lost(key: &ServicePortKey, frontend: &Frontend, owner: &Claim) -> Problem {
     let field = match frontend.kind {
         FrontendKind::NodePort => "spec.ports",
         FrontendKind::ExternalIp => "spec.externalIPs",
@@ -98,9 +118,14 @@ fn lost(key: &ServicePortKey, frontend: &Frontend, owner: &ServiceName) -> Probl
         FrontendKind::NodePort => format!("node port {}", frontend.port),
         _ => std::net::SocketAddr::new(frontend.address, frontend.port).to_string(),
     };
+    let why = if owner.right < right(frontend.kind) {
+        "as its cluster address"
+    } else {
+        "which came first"
+    };
     Problem {
         object: format!("Service {}", key.service),
         field: field.to_owned(),
-        message: format!("{what} ({protocol}) belongs to Service {owner}, which came first"),
+        message: format!("{what} ({protocol}) belongs to Service {}, {why}", owner.service),
     }
 }
