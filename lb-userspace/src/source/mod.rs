@@ -29,5 +29,5 @@ pub enum Event {
 
 /// Delivers events until nobody listens any more.
 pub trait Source {
-    fn run(self, events: mpsc::UnboundedSender<Event>) -> impl Future<Output = Result<()>>;
+    fn run(self, events: mpsc::UnboundedSender<Event>) -> impl Future<Output = Result<()>> + Send;
 }
