@@ -4,6 +4,7 @@
 //! made there, without I/O. `source` and `kernel` are the rim.
 
 mod agent;
+pub mod api;
 pub mod cli;
 pub mod kernel;
 pub mod model;

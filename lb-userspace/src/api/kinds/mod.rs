@@ -1,0 +1,119 @@
+//! The kinds of objects that are served, and what is particular to each.
+//!
+//! Objects are JSON here, as clients sent them: fields that this build does not know are gone by
+//! then (`operations::decode`). Rules are pure, but for what they take from `Allocations`.
+
+mod violation;
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+use serde_json::Value;
+
+pub use violation::{Violation, ViolationKind};
+
+pub struct Kind {
+    /// Empty: the core group.
+    pub group: &'static str,
+    pub version: &'static str,
+    pub kind: &'static str,
+    pub plural: &'static str,
+    pub singular: &'static str,
+    pub short_names: &'static [&'static str],
+    pub categories: &'static [&'static str],
+    pub namespaced: bool,
+    pub has_status: bool,
+    pub rules: &'static dyn Rules,
+}
+
+/// The part of an object that a request writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subresource {
+    /// The object itself.
+    None,
+    Status,
+}
+
+pub trait Rules: Sync {
+    /// Fills in defaults, as a real server does on decoding.
+    fn set_defaults(&self, object: &mut Value);
+
+    /// Wipes what a client may not set, keeps status on updates of the spec (and the other way
+    /// round), sets the generation where the kind has one. `old` is none on creation.
+    fn prepare(&self, object: &mut Value, old: Option<&Value>, subresource: Subresource);
+
+    /// Every violation, with field paths as kubectl prints them. Of the metadata only the form of
+    /// the name is the kind's to check; `operations::metadata` checks the rest.
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Violation>;
+
+    /// Takes the addresses and ports the object needs and writes them into it, gives back what
+    /// it no longer needs. Called within the write, after `validate`: what was taken is given
+    /// back when the write fails or is a dry run.
+    fn allocate(
+        &self,
+        object: &mut Value,
+        old: Option<&Value>,
+        allocations: &mut dyn Allocations,
+    ) -> Result<(), Violation>;
+
+    /// Gives back all that an object which is being removed holds.
+    fn release(&self, object: &Value, allocations: &mut dyn Allocations);
+
+    fn columns(&self) -> &'static [Column];
+
+    /// One cell for each column.
+    fn row(&self, object: &Value, now: Timestamp) -> Vec<Value>;
+
+    /// The value of a field that a field selector may name besides `metadata.name` and
+    /// `metadata.namespace`; none if it may not name this one.
+    fn field(&self, object: &Value, path: &str) -> Option<String>;
+}
+
+/// A column of the tables that kubectl prints.
+#[derive(Debug, Clone, Copy)]
+pub struct Column {
+    pub name: &'static str,
+    /// An OpenAPI type: `string`, `integer`, ...
+    pub type_: &'static str,
+    /// `name` for the column that names the object, else mostly empty.
+    pub format: &'static str,
+    pub description: &'static str,
+    /// 0 is always shown, 1 with `-o wide`.
+    pub priority: i32,
+}
+
+/// What only one object may hold at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Resource {
+    ClusterIp(IpAddr),
+    /// Of any protocol; health checks' node ports are among them.
+    NodePort(u16),
+}
+
+/// What is held by whom, within one write.
+pub trait Allocations {
+    fn ranges(&self) -> &Ranges;
+
+    /// Who holds it, as `namespace/name`.
+    fn holder(&self, resource: Resource) -> Option<String>;
+
+    /// True if the object being written holds it now, false if another one does.
+    fn take(&mut self, resource: Resource) -> bool;
+
+    /// Does nothing unless the object being written holds it.
+    fn give_back(&mut self, resource: Resource);
+}
+
+/// What addresses and ports are taken from.
+#[derive(Debug, Clone)]
+pub struct Ranges {
+    /// The first is of the primary address family; at most one of each.
+    pub cluster_ips: Vec<IpNet>,
+    pub node_ports: RangeInclusive<u16>,
+}
+
+pub fn all() -> &'static [Kind] {
+    &[]
+}

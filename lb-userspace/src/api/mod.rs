@@ -1,0 +1,7 @@
+//! The embedded Kubernetes API, for one machine without a cluster.
+//!
+//! `storage` keeps objects, `operations` does what clients ask, `http` speaks to them; what
+//! differs from kind to kind is in `kinds`, and nowhere else. The agent watches this API as it
+//! would watch a cluster's: it can't tell them apart.
+
+pub mod kinds;
