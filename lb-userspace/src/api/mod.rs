@@ -5,3 +5,4 @@
 //! would watch a cluster's: it can't tell them apart.
 
 pub mod kinds;
+pub mod storage;

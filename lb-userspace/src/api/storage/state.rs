@@ -1,0 +1,134 @@
+//! What readers see: the objects now, and the changes that led here.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::{Change, Gone, Key, Stored, Window};
+
+/// A list of objects with their keys, and the revision at which they were so.
+#[derive(Debug)]
+pub struct Page {
+    pub revision: u64,
+    pub objects: Vec<(Key, Arc<Stored>)>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    revision: u64,
+    objects: BTreeMap<Key, Arc<Stored>>,
+    /// Revisions follow each other without a gap, the last is `revision`.
+    changes: VecDeque<Arc<Change>>,
+    bytes: usize,
+    window: Window,
+}
+
+impl State {
+    pub fn new(
+        revision: u64,
+        objects: BTreeMap<Key, Arc<Stored>>,
+        changes: VecDeque<Arc<Change>>,
+        window: Window,
+    ) -> Self {
+        let bytes = changes.iter().map(|change| change.size).sum();
+        Self { revision, objects, changes, bytes, window }
+    }
+
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    pub fn get(&self, key: &str) -> Option<Arc<Stored>> {
+        self.objects.get(key).cloned()
+    }
+
+    pub fn range<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a str>,
+    ) -> impl Iterator<Item = (&'a Key, &'a Arc<Stored>)> {
+        let from = match after {
+            Some(after) if after >= prefix => Bound::Excluded(after),
+            _ => Bound::Included(prefix),
+        };
+        self.objects
+            .range::<str, _>((from, Bound::Unbounded))
+            .take_while(move |(key, _)| key.starts_with(prefix))
+    }
+
+    pub fn list(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        revision: Option<u64>,
+    ) -> Result<Page, Gone> {
+        let wanted = revision.unwrap_or(self.revision);
+        let mut objects: BTreeMap<&Key, &Arc<Stored>> = self.range(prefix, after).collect();
+        // Undone from the youngest back: what was before the first change after `wanted` stays.
+        for change in self.since(wanted)?.rev() {
+            let key = &change.key;
+            if !key.starts_with(prefix) || after.is_some_and(|after| **key <= *after) {
+                continue;
+            }
+            match &change.before {
+                Some(before) => objects.insert(key, before),
+                None => objects.remove(key),
+            };
+        }
+        let objects =
+            objects.into_iter().map(|(key, stored)| (key.clone(), stored.clone())).collect();
+        Ok(Page { revision: wanted, objects })
+    }
+
+    pub fn changes(&self, prefix: &str, revision: u64) -> Result<(Vec<Arc<Change>>, u64), Gone> {
+        let changes = self.since(revision)?;
+        let ours = changes.filter(|change| change.key.starts_with(prefix)).cloned().collect();
+        Ok((ours, self.revision))
+    }
+
+    fn since(&self, revision: u64) -> Result<impl DoubleEndedIterator<Item = &Arc<Change>>, Gone> {
+        let oldest = self.revision - self.changes.len() as u64;
+        if revision < oldest {
+            return Err(Gone { oldest });
+        }
+        let told = usize::try_from(revision - oldest).unwrap_or(usize::MAX);
+        Ok(self.changes.range(told.min(self.changes.len())..))
+    }
+
+    /// Takes in changes that are on disk.
+    pub fn publish(&mut self, changes: Vec<Arc<Change>>) {
+        for change in changes {
+            debug_assert_eq!(change.revision, self.revision + 1);
+            self.revision = change.revision;
+            match &change.after {
+                Some(after) => self.objects.insert(change.key.clone(), after.clone()),
+                None => self.objects.remove(&change.key),
+            };
+            self.bytes += change.size;
+            self.changes.push_back(change);
+        }
+        let outgrown = self.outgrown(&[]);
+        for change in self.changes.drain(..outgrown) {
+            self.bytes -= change.size;
+        }
+    }
+
+    /// How many of the oldest changes the window has no room for once `coming` are there, too.
+    pub fn outgrown(&self, coming: &[Arc<Change>]) -> usize {
+        let mut number = self.changes.len() + coming.len();
+        let mut bytes = self.bytes + coming.iter().map(|change| change.size).sum::<usize>();
+        let all = self.changes.iter().chain(coming);
+        all.take_while(|change| {
+            let too_many = number > self.window.changes || bytes > self.window.bytes;
+            number -= 1;
+            bytes -= change.size;
+            too_many
+        })
+        .count()
+    }
+
+    /// The revision of the oldest change remembered.
+    pub fn oldest_change(&self) -> Option<u64> {
+        self.changes.front().map(|change| change.revision)
+    }
+}

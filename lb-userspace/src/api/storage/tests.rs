@@ -1,0 +1,212 @@
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::path::Path;
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+const WINDOW: Window = Window { changes: 8, bytes: 1 << 20 };
+
+fn open(directory: &Path) -> Storage {
+    Storage::open(directory, WINDOW).unwrap()
+}
+
+fn object(name: &str, number: u64) -> Value {
+    json!({"metadata": {"name": name}, "number": number})
+}
+
+async fn put(storage: &Storage, key: &str, number: u64) -> Arc<Stored> {
+    let key = key.to_owned();
+    let put = move |transaction: &mut Transaction<'_>| {
+        Ok::<_, Infallible>(transaction.put(&key, object(&key, number)))
+    };
+    storage.write(put).await.unwrap().unwrap()
+}
+
+async fn delete(storage: &Storage, key: &str) {
+    let key = key.to_owned();
+    let delete = move |transaction: &mut Transaction<'_>| {
+        Ok::<_, Infallible>(transaction.delete(&key).map(|stored| stored.revision))
+    };
+    storage.write(delete).await.unwrap().unwrap();
+}
+
+fn numbers(page: &Page) -> Vec<(&str, u64)> {
+    let number = |stored: &Stored| stored.object["number"].as_u64().unwrap();
+    page.objects.iter().map(|(key, stored)| (&**key, number(stored))).collect()
+}
+
+#[tokio::test]
+async fn a_write_moves_the_one_revision_on_and_is_in_the_object() {
+    let directory = tempfile::tempdir().unwrap();
+    let storage = open(directory.path());
+    let first = put(&storage, "a/1", 1).await;
+    let second = put(&storage, "b/1", 2).await;
+    assert_eq!(second.revision, first.revision + 1);
+    assert_eq!(second.object["metadata"]["resourceVersion"], second.revision.to_string());
+    assert_eq!(storage.revision(), second.revision);
+}
+
+#[tokio::test]
+async fn what_fails_or_is_discarded_leaves_nothing_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    let storage = open(directory.path());
+    let revision = storage.revision();
+    let failing = storage.write(|transaction| {
+        transaction.put("a/1", object("1", 1));
+        Err::<(), _>("no")
+    });
+    assert_eq!(failing.await.unwrap(), Err("no"));
+    let dry = storage.write(|transaction| {
+        transaction.discard();
+        Ok::<_, Infallible>(transaction.put("a/1", object("1", 1)).revision)
+    });
+    assert_eq!(dry.await.unwrap(), Ok(revision + 1));
+    assert_eq!(storage.revision(), revision);
+    assert!(storage.get("a/1").is_none());
+}
+
+#[tokio::test]
+async fn an_operation_that_panics_harms_no_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let storage = open(directory.path());
+    let panicking = storage.write(|transaction| -> Result<(), Infallible> {
+        transaction.put("a/1", object("1", 1));
+        panic!("on purpose")
+    });
+    assert!(matches!(panicking.await, Err(WriteError::Panicked)));
+    assert!(storage.get("a/1").is_none());
+    put(&storage, "a/2", 2).await;
+    assert!(storage.get("a/2").is_some());
+}
+
+#[tokio::test]
+async fn a_list_goes_on_as_it_was_while_objects_change() {
+    let directory = tempfile::tempdir().unwrap();
+    let storage = open(directory.path());
+    for name in ["a/1", "a/2", "a/3"] {
+        put(&storage, name, 1).await;
+    }
+    let revision = storage.revision();
+    put(&storage, "a/2", 2).await;
+    put(&storage, "a/2", 3).await;
+    put(&storage, "a/25", 2).await;
+    delete(&storage, "a/3").await;
+    let then = storage.list("a/", Some("a/1"), Some(revision)).unwrap();
+    assert_eq!(numbers(&then), [("a/2", 1), ("a/3", 1)]);
+    let now = storage.list("a/", None, None).unwrap();
+    assert_eq!(numbers(&now), [("a/1", 1), ("a/2", 3), ("a/25", 2)]);
+}
+
+#[tokio::test]
+async fn beyond_the_window_the_past_is_gone_but_the_present_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let storage = open(directory.path());
+    let first = put(&storage, "a/1", 0).await.revision;
+    for number in 1..=8 {
+        put(&storage, "a/2", number).await;
+    }
+    assert_eq!(storage.changes("a/", first).unwrap().0.len(), 8);
+    let before_first = storage.changes("a/", first - 1).unwrap_err();
+    assert_eq!(before_first, Gone { oldest: first });
+    assert!(storage.list("a/", None, Some(first - 1)).is_err());
+    assert_eq!(numbers(&storage.list("a/", None, None).unwrap()), [("a/1", 0), ("a/2", 8)]);
+}
+
+#[tokio::test]
+async fn large_changes_make_the_window_shorter() {
+    let directory = tempfile::tempdir().unwrap();
+    let window = Window { changes: 100, bytes: 4000 };
+    let storage = Storage::open(directory.path(), window).unwrap();
+    let text = "x".repeat(1000);
+    for _ in 0..4 {
+        let object = json!({"metadata": {}, "text": text});
+        let write = move |t: &mut Transaction<'_>| Ok::<_, Infallible>(t.put("a/1", object));
+        storage.write(write).await.unwrap().unwrap();
+    }
+    // A change holds the object twice, before and after.
+    let revision = storage.revision();
+    assert_eq!(storage.changes("a/", revision - 1).unwrap().0.len(), 1);
+    assert!(storage.changes("a/", revision - 2).is_err());
+}
+
+#[test]
+fn a_store_can_be_open_only_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let storage = open(directory.path());
+    let error = Storage::open(directory.path(), WINDOW).err().unwrap().to_string();
+    assert!(error.contains("in use by another millrace"), "{error}");
+    drop(storage);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Put(u8),
+    Delete(u8),
+    Reopen,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Objects, revision and every snapshot in the window are those of a plain model, whatever is
+    /// written and however often the store is opened anew.
+    #[test]
+    fn reopening_changes_nothing(steps in prop::collection::vec(prop_oneof![
+        6 => (0..6_u8).prop_map(Step::Put),
+        3 => (0..6_u8).prop_map(Step::Delete),
+        1 => Just(Step::Reopen),
+    ], 1..40)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let directory = tempfile::tempdir().unwrap();
+            let mut storage = Some(open(directory.path()));
+            let mut model: BTreeMap<String, u64> = BTreeMap::new();
+            let mut snapshots = vec![(storage.as_ref().unwrap().revision(), model.clone())];
+            for (number, step) in (0..).zip(steps) {
+                let current = storage.as_ref().unwrap();
+                match step {
+                    Step::Put(name) => {
+                        let key = format!("a/{name}");
+                        put(current, &key, number).await;
+                        model.insert(key, number);
+                    }
+                    Step::Delete(name) => {
+                        let key = format!("a/{name}");
+                        if model.remove(&key).is_none() {
+                            continue;
+                        }
+                        delete(current, &key).await;
+                    }
+                    Step::Reopen => {
+                        drop(storage.take());
+                        storage = Some(reopen(directory.path()).await);
+                        continue;
+                    }
+                }
+                snapshots.push((current.revision(), model.clone()));
+            }
+            let storage = storage.unwrap();
+            assert_eq!(storage.revision(), snapshots.last().unwrap().0);
+            for (revision, model) in snapshots.iter().rev().take(WINDOW.changes + 1) {
+                let page = storage.list("a/", None, Some(*revision)).unwrap();
+                let model: Vec<(&str, u64)> =
+                    model.iter().map(|(key, number)| (key.as_str(), *number)).collect();
+                assert_eq!(numbers(&page), model, "at {}", revision);
+            }
+        });
+    }
+}
+
+/// The writer closes the file a moment after the last handle is gone.
+async fn reopen(directory: &Path) -> Storage {
+    loop {
+        match Storage::open(directory, WINDOW) {
+            Ok(storage) => return storage,
+            Err(error) if error.to_string().contains("in use") => tokio::task::yield_now().await,
+            Err(error) => panic!("{error:#}"),
+        }
+    }
+}
