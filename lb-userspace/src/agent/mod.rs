@@ -13,14 +13,21 @@ use tokio::sync::mpsc;
 
 use crate::kernel::{Attachments, DataPlane, Pins, Sizes, XdpMode, preflight};
 use crate::plan::Planner;
-use crate::source::{Event, Manifests, Source};
+use crate::source::cluster::Access;
+use crate::source::{Cluster, Event, Manifests, Source};
 use crate::store::Affected;
 
 use control::Agent;
 use node_addresses::node_addresses;
 
+/// Where the Services come from.
+pub enum Origin {
+    Manifests(Vec<PathBuf>),
+    Cluster(Access),
+}
+
 pub struct Options {
-    pub manifests: Vec<PathBuf>,
+    pub origin: Origin,
     pub devices: Vec<String>,
     pub node_name: String,
     /// Empty: the devices' own addresses.
@@ -34,7 +41,7 @@ pub struct Options {
 /// Runs until it is told to end. What fails before everything is in force undoes itself.
 pub async fn run(options: Options) -> Result<()> {
     preflight()?;
-    let source = Manifests::open(options.manifests.clone())?;
+    let source = open(&options).await?;
     let node_addresses = node_addresses(&options.nodeport_addresses, &options.devices)?;
     let mut ending = Ending::new()?;
 
@@ -73,10 +80,37 @@ pub async fn run(options: Options) -> Result<()> {
     ended
 }
 
+/// A source that has been found to be usable as far as one can tell without waiting for it.
+type Opened = Box<dyn FnOnce(mpsc::UnboundedSender<Event>) + Send>;
+
+async fn open(options: &Options) -> Result<Opened> {
+    match &options.origin {
+        Origin::Manifests(paths) => {
+            let source = Manifests::open(paths.clone())?;
+            Ok(Box::new(|events| run_source(source, events)))
+        }
+        Origin::Cluster(access) => {
+            let connection = access.open().await?;
+            tracing::info!("watching the cluster at {}", connection.description);
+            let source = Cluster::new(connection.client, &options.node_name);
+            Ok(Box::new(|events| run_source(source, events)))
+        }
+    }
+}
+
+/// Beside the agent; it ends with the process.
+fn run_source<S: Source + Send + 'static>(source: S, events: mpsc::UnboundedSender<Event>) {
+    tokio::spawn(async move {
+        if let Err(error) = source.run(events).await {
+            tracing::error!("{error:#}");
+        }
+    });
+}
+
 /// Loads, waits for everything the source knows, puts it in force, and only then attaches.
-async fn start<S: Source + Send + 'static>(
+async fn start(
     pins: &Pins,
-    source: S,
+    source: Opened,
     options: &Options,
     node_addresses: BTreeSet<IpAddr>,
 ) -> Result<(Agent, mpsc::UnboundedReceiver<Event>)> {
@@ -91,11 +125,7 @@ async fn start<S: Source + Send + 'static>(
     let mut agent = Agent::new(&options.node_name, planner, tables);
 
     let (sender, mut events) = mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        if let Err(error) = source.run(sender).await {
-            tracing::error!("{error:#}");
-        }
-    });
+    source(sender);
     loop {
         match events.recv().await {
             Some(Event::Synced) => break,

@@ -31,7 +31,10 @@ struct Millrace {
 
 const EXAMPLES: &str = "\
 Examples:
-  Balance the Services of some manifests on one device:
+  Balance the Services of the cluster that kubectl talks to, as the node that it calls worker-1:
+    millrace run --device eth0 --node-name worker-1
+
+  Balance the Services of some manifests, without a cluster:
     millrace run --manifests services/ --device eth0
 
   See what is in force, and what was counted:

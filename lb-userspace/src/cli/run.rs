@@ -4,14 +4,28 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::Args;
 
-use crate::agent;
+use crate::agent::{self, Origin};
 use crate::kernel::{Sizes, XdpMode};
+use crate::source::cluster::Access;
 
 #[derive(Debug, Args)]
 pub struct Options {
-    /// A file or directory of manifests: Services, EndpointSlices, Endpoints; may be repeated
-    #[arg(long, value_name = "PATH", required = true)]
+    /// Take the Services from a file or directory of manifests, not from a cluster; may be repeated
+    #[arg(long, value_name = "PATH")]
+    #[arg(conflicts_with_all = ["kubeconfig", "context", "api_server"])]
     manifests: Vec<PathBuf>,
+
+    /// How to reach the cluster [default: $KUBECONFIG, the pod's service account, ~/.kube/config]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+
+    /// Another context of the kubeconfig than its current one
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+
+    /// The API server's own address: it must not be a Service, which there is not without us
+    #[arg(long, value_name = "URL", env = "MILLRACE_API_SERVER")]
+    api_server: Option<String>,
 
     /// A device by which clients reach this node; may be repeated
     #[arg(long, value_name = "NAME", required = true)]
@@ -47,9 +61,21 @@ pub fn run(options: Options, pin_path: &Path) -> Result<()> {
             .to_string_lossy()
             .into_owned(),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let origin = if options.manifests.is_empty() {
+        Origin::Cluster(Access {
+            kubeconfig: options.kubeconfig,
+            context: options.context,
+            api_server: options.api_server,
+        })
+    } else {
+        Origin::Manifests(options.manifests)
+    };
+    // The agent itself runs on this thread; what it reads and serves runs beside it, and neither
+    // makes the other wait.
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(agent::run(agent::Options {
-        manifests: options.manifests,
+        origin,
         devices: options.device,
         node_name,
         nodeport_addresses: options.nodeport_address,

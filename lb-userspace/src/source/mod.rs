@@ -1,5 +1,6 @@
 //! Where objects come from. The rest of the agent can't tell one source from another.
 
+pub mod cluster;
 pub mod documents;
 pub mod manifests;
 mod object;
@@ -12,6 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::model::Problem;
 
+pub use cluster::Cluster;
 pub use manifests::Manifests;
 pub use object::{Kind, Object, ObjectRef};
 

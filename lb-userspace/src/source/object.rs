@@ -36,6 +36,16 @@ impl Kind {
         }
     }
 
+    /// Where the API serves all objects of the kind, in all namespaces.
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Service => "/api/v1/services",
+            Self::EndpointSlice => "/apis/discovery.k8s.io/v1/endpointslices",
+            Self::Endpoints => "/api/v1/endpoints",
+            Self::Node => "/api/v1/nodes",
+        }
+    }
+
     pub fn of(api_version: &str, kind: &str) -> Option<Self> {
         let same = |known: &Self| known.name() == kind && known.api_version() == api_version;
         Self::ALL.into_iter().find(same)

@@ -1,0 +1,157 @@
+//! Which cluster, and how we may enter it.
+
+use std::env;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+/// How the user wants to reach a cluster.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    /// A kubeconfig; without one as `kubectl` finds it, or as a pod does.
+    pub kubeconfig: Option<PathBuf>,
+    /// A context of the kubeconfig other than its current one.
+    pub context: Option<String>,
+    /// The address of the API server, if not as configured.
+    pub api_server: Option<String>,
+}
+
+/// A way into a cluster. That the server answers is not known yet.
+pub struct Connection {
+    pub client: Client,
+    /// Where it leads, for people.
+    pub description: String,
+}
+
+impl Access {
+    /// Reads the configuration. The server need not be there: a node that starts again must
+    /// forward before its cluster can be reached.
+    pub async fn open(&self) -> Result<Connection> {
+        let (mut config, origin) = self.config().await?;
+        if let Some(server) = &self.api_server {
+            config.cluster_url = server
+                .parse()
+                .with_context(|| format!("--api-server {server}: not a URL such as https://..."))?;
+        }
+        let description = format!("{} ({origin})", config.cluster_url);
+        let client = Client::try_from(config).with_context(|| format!("{origin} can't be used"))?;
+        Ok(Connection { client, description })
+    }
+
+    /// What was asked for; else `KUBECONFIG`; else a pod's own account; else the user's file.
+    async fn config(&self) -> Result<(Config, String)> {
+        if let Some(path) = &self.kubeconfig {
+            let origin = format!("--kubeconfig {}", path.display());
+            let kubeconfig =
+                Kubeconfig::read_from(path).with_context(|| format!("{origin}: can't be read"))?;
+            return self.of_kubeconfig(kubeconfig, origin).await;
+        }
+        let in_pod = env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+        if in_pod && self.context.is_none() && env::var_os("KUBECONFIG").is_none() {
+            let config = Config::incluster().context(
+                "the pod's own credentials can't be read.\n\
+                 Is there a service account, and automountServiceAccountToken not false?",
+            )?;
+            return Ok((config, "this pod's service account".to_owned()));
+        }
+        let kubeconfig = Kubeconfig::read().context(
+            "no cluster is configured, and no manifests are given.\n\
+             Name a cluster with --kubeconfig FILE, or files with --manifests PATH",
+        )?;
+        let origin = env::var("KUBECONFIG").unwrap_or_else(|_| "~/.kube/config".to_owned());
+        self.of_kubeconfig(kubeconfig, origin).await
+    }
+
+    async fn of_kubeconfig(
+        &self,
+        kubeconfig: Kubeconfig,
+        origin: String,
+    ) -> Result<(Config, String)> {
+        let current = kubeconfig.current_context.clone();
+        let known: Vec<String> =
+            kubeconfig.contexts.iter().map(|context| context.name.clone()).collect();
+        let options =
+            KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
+        let context = self.context.clone().or(current).unwrap_or_default();
+        let config =
+            Config::from_custom_kubeconfig(kubeconfig, &options).await.with_context(|| {
+                format!(
+                    "{origin}: context {context:?} can't be used; there are: {}",
+                    known.join(", ")
+                )
+            })?;
+        Ok((config, format!("context {context} of {origin}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const KUBECONFIG: &str = "
+apiVersion: v1
+kind: Config
+current-context: one
+clusters:
+- {name: one, cluster: {server: 'http://192.0.2.1:8001'}}
+- {name: two, cluster: {server: 'http://192.0.2.2:8001'}}
+users: [{name: me, user: {}}]
+contexts:
+- {name: one, context: {cluster: one, user: me}}
+- {name: two, context: {cluster: two, user: me}}
+";
+
+    async fn open(access: impl FnOnce(PathBuf) -> Access) -> Result<String, String> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config");
+        fs::write(&path, KUBECONFIG).unwrap();
+        let opened = access(path).open().await;
+        opened.map(|opened| opened.description).map_err(|error| format!("{error:#}"))
+    }
+
+    #[tokio::test]
+    async fn the_current_context_is_used_unless_another_is_named() {
+        let current =
+            open(|path| Access { kubeconfig: Some(path), ..Access::default() }).await.unwrap();
+        assert!(current.starts_with("http://192.0.2.1:8001/ (context one of "), "{current}");
+        let other = open(|path| Access {
+            kubeconfig: Some(path),
+            context: Some("two".to_owned()),
+            ..Access::default()
+        });
+        let other = other.await.unwrap();
+        assert!(other.starts_with("http://192.0.2.2:8001/ (context two of "), "{other}");
+    }
+
+    #[tokio::test]
+    async fn a_context_that_is_not_there_is_named_with_those_that_are() {
+        let error = open(|path| Access {
+            kubeconfig: Some(path),
+            context: Some("three".to_owned()),
+            ..Access::default()
+        });
+        let error = error.await.unwrap_err();
+        assert!(error.contains("context \"three\"") && error.contains("one, two"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn the_servers_address_can_be_another() {
+        let opened = open(|path| Access {
+            kubeconfig: Some(path),
+            api_server: Some("https://198.51.100.7:6443".to_owned()),
+            ..Access::default()
+        });
+        assert!(opened.await.unwrap().starts_with("https://198.51.100.7:6443/ "));
+    }
+
+    #[tokio::test]
+    async fn a_kubeconfig_that_is_not_there_is_named() {
+        let access = Access { kubeconfig: Some("/nowhere/config".into()), ..Access::default() };
+        let error = format!("{:#}", access.open().await.err().unwrap());
+        assert!(error.contains("--kubeconfig /nowhere/config: can't be read"), "{error}");
+    }
+}

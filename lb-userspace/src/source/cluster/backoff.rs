@@ -1,0 +1,45 @@
+//! How long to wait before trying again.
+
+use std::time::Duration;
+
+const FIRST: Duration = Duration::from_millis(200);
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Doubles with every failure. The waits are random between half and all of that, so that the
+/// agents of all nodes don't come back to a server that just started at the same moment.
+#[derive(Debug, Default)]
+pub struct Backoff {
+    failures: u32,
+}
+
+impl Backoff {
+    pub fn reset(&mut self) {
+        self.failures = 0;
+    }
+
+    pub fn next(&mut self) -> Duration {
+        let factor = 2u32.saturating_pow(self.failures);
+        self.failures = self.failures.saturating_add(1);
+        let whole = FIRST.saturating_mul(factor).min(LONGEST);
+        // Without randomness all wait the longest: slower, and as safe.
+        let random = getrandom::u32().unwrap_or(u32::MAX);
+        whole / 2 + (whole / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_to_their_limit_and_start_again() {
+        let mut backoff = Backoff::default();
+        let first = backoff.next();
+        assert!(first >= FIRST / 2 && first <= FIRST, "{first:?}");
+        let waits: Vec<Duration> = (0..40).map(|_| backoff.next()).collect();
+        assert!(waits.iter().all(|wait| *wait <= LONGEST), "{waits:?}");
+        assert!(waits[39] >= LONGEST / 2, "{waits:?}");
+        backoff.reset();
+        assert!(backoff.next() <= FIRST);
+    }
+}

@@ -1,0 +1,314 @@
+//! The cluster source against an API server over real HTTP: what it tells, and what it makes of
+//! a server that hangs up, forgets, refuses or goes away.
+
+// All of this is tests.
+#![allow(clippy::unwrap_used)]
+
+mod server;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use kube::{Client, Config};
+use lb_userspace::source::{Cluster, Event, Source};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use server::{NODES, SERVICES, SLICES, Server};
+
+/// Generous: it costs time only when something is wrong.
+pub const SOON: Duration = Duration::from_secs(30);
+
+/// What a source has told.
+struct Told {
+    events: mpsc::UnboundedReceiver<Event>,
+    /// Everything that was told and is there, as `Kind namespace/name`.
+    there: BTreeSet<String>,
+    applied: Vec<String>,
+    deleted: Vec<String>,
+    problems: Vec<String>,
+    synced: usize,
+}
+
+impl Told {
+    fn watching(server: &Server) -> Self {
+        let url = format!("http://{}", server.address()).parse().unwrap();
+        let client = Client::try_from(Config::new(url)).unwrap();
+        let (sender, events) = mpsc::unbounded_channel();
+        tokio::spawn(Cluster::new(client, "node-a").run(sender));
+        Self {
+            events,
+            there: BTreeSet::new(),
+            applied: Vec::new(),
+            deleted: Vec::new(),
+            problems: Vec::new(),
+            synced: 0,
+        }
+    }
+
+    async fn synced(server: &Server) -> Self {
+        let mut told = Self::watching(server);
+        told.until(|told| told.synced == 1).await;
+        told
+    }
+
+    /// Takes in what is told until it is such.
+    async fn until(&mut self, such: impl Fn(&Self) -> bool) {
+        while !such(self) {
+            let event = timeout(SOON, self.events.recv()).await;
+            let event = event.unwrap_or_else(|_| panic!("told only {:?}", self.there));
+            self.take(event.expect("a source never ends"));
+        }
+    }
+
+    /// Takes in what was told by now.
+    fn so_far(&mut self) -> &Self {
+        while let Ok(event) = self.events.try_recv() {
+            self.take(event);
+        }
+        self
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Applied(object) => {
+                let name = object.reference().to_string();
+                self.there.insert(name.clone());
+                self.applied.push(name);
+            }
+            Event::Deleted(reference) => {
+                assert!(self.there.remove(&reference.to_string()), "{reference} was not there");
+                self.deleted.push(reference.to_string());
+            }
+            Event::Problem(problem) => self.problems.push(problem.to_string()),
+            Event::Synced => self.synced += 1,
+        }
+    }
+
+    fn is_there(&self, name: &str) -> bool {
+        self.there.contains(name)
+    }
+}
+
+fn service(name: &str) -> Value {
+    json!({"metadata": {"name": name, "namespace": "default", "uid": name}, "spec": {}})
+}
+
+fn slice(name: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": "default", "uid": name},
+        "addressType": "IPv4", "endpoints": []
+    })
+}
+
+fn node(name: &str) -> Value {
+    json!({"metadata": {"name": name, "uid": name}})
+}
+
+async fn with_services(names: &[&str]) -> Server {
+    let server = Server::start().await;
+    server.put(NODES, node("node-a"));
+    for name in names {
+        server.put(SERVICES, service(name));
+    }
+    server
+}
+
+fn lists(requests: &[server::Request], path: &str) -> usize {
+    requests.iter().filter(|request| request.path == path && !request.watch).count()
+}
+
+fn watches(requests: &[server::Request], path: &str) -> usize {
+    let watched = |r: &&server::Request| r.path == path && r.watch && r.status == 200;
+    requests.iter().filter(watched).count()
+}
+
+#[tokio::test]
+async fn everything_is_listed_in_pages_and_then_watched() {
+    let names: Vec<String> = (0..1_100).map(|number| format!("service-{number}")).collect();
+    let server = with_services(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    server.put(SLICES, slice("web-1"));
+
+    let mut told = Told::synced(&server).await;
+    assert_eq!(told.there.len(), 1_100 + 2);
+    assert_eq!(lists(&server.requests(), SERVICES), 3);
+
+    server.put(SERVICES, service("new"));
+    server.remove(SERVICES, "default/service-7");
+    told.until(|told| told.is_there("Service default/new") && !told.deleted.is_empty()).await;
+    assert_eq!(told.deleted, ["Service default/service-7"]);
+    assert_eq!(lists(&server.requests(), SERVICES), 3, "a change is no reason to list");
+}
+
+#[tokio::test]
+async fn synced_is_told_when_every_kind_has_been_listed() {
+    let server = with_services(&["web"]).await;
+    server.refuse(SLICES, 500);
+    let mut told = Told::watching(&server);
+    // Everything else is there, and the slices are asked for again.
+    server
+        .asked(|r| lists(r, SLICES) > 1 && watches(r, SERVICES) > 0 && watches(r, NODES) > 0)
+        .await;
+    told.until(|told| told.there.len() == 2).await;
+    assert_eq!(told.so_far().synced, 0);
+
+    server.put(SLICES, slice("web-1"));
+    server.refuse(SLICES, 200);
+    told.until(|told| told.synced == 1).await;
+    assert!(told.is_there("EndpointSlice default/web-1"));
+}
+
+#[tokio::test]
+async fn a_watch_that_is_hung_up_goes_on_where_it_was() {
+    let server = with_services(&["web"]).await;
+    let mut told = Told::synced(&server).await;
+    server.asked(|r| watches(r, SERVICES) == 1).await;
+    server.refuse(SERVICES, 503);
+    server.hang_up();
+    server.put(SERVICES, service("meanwhile"));
+    server.remove(SERVICES, "default/web");
+    server.refuse(SERVICES, 200);
+    told.until(|told| {
+        told.is_there("Service default/meanwhile") && !told.is_there("Service default/web")
+    })
+    .await;
+    assert_eq!(lists(&server.requests(), SERVICES), 1);
+}
+
+#[tokio::test]
+async fn a_bookmark_keeps_a_quiet_watch_within_the_window() {
+    let server = with_services(&["web"]).await;
+    let mut told = Told::synced(&server).await;
+    server.asked(|r| watches(r, SERVICES) == 1).await;
+    // Slices change all the time, Services never.
+    server.put(SLICES, slice("web-1"));
+    server.bookmark(SERVICES).await;
+    server.forget();
+    server.hang_up();
+    server.put(SERVICES, service("later"));
+    told.until(|told| told.is_there("Service default/later")).await;
+    assert_eq!(lists(&server.requests(), SERVICES), 1, "{:?}", server.requests());
+}
+
+async fn forgets(server: Server) {
+    let mut told = Told::synced(&server).await;
+    server.asked(|r| watches(r, SERVICES) == 1).await;
+    told.applied.clear();
+    server.refuse(SERVICES, 503);
+    server.hang_up();
+    server.remove(SERVICES, "default/gone");
+    server.put(SERVICES, service("meanwhile"));
+    server.forget();
+    server.refuse(SERVICES, 200);
+    told.until(|told| !told.deleted.is_empty()).await;
+    assert_eq!(told.deleted, ["Service default/gone"]);
+    assert_eq!(told.applied, ["Service default/meanwhile"], "what is as it was is not told again");
+    assert_eq!(told.so_far().synced, 1);
+    server.put(SERVICES, service("later"));
+    told.until(|told| told.is_there("Service default/later")).await;
+}
+
+#[tokio::test]
+async fn after_410_gone_the_difference_is_told() {
+    forgets(with_services(&["web", "gone"]).await).await;
+}
+
+#[tokio::test]
+async fn a_410_within_the_stream_is_the_same() {
+    let server = with_services(&["web", "gone"]).await;
+    server.say_gone_as_event();
+    forgets(server).await;
+}
+
+#[tokio::test]
+async fn a_list_that_can_not_be_continued_is_begun_anew() {
+    let names: Vec<String> = (0..600).map(|number| format!("service-{number}")).collect();
+    let server = with_services(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    server.forget_next_page();
+    let told = Told::synced(&server).await;
+    assert_eq!(told.there.len(), 601);
+    assert_eq!(lists(&server.requests(), SERVICES), 4, "two pages, twice");
+    assert!(told.deleted.is_empty());
+}
+
+#[tokio::test]
+async fn a_server_that_goes_away_takes_nothing_along() {
+    let mut server = with_services(&["web", "gone"]).await;
+    let mut told = Told::synced(&server).await;
+    server.asked(|r| watches(r, SERVICES) == 1 && watches(r, NODES) == 1).await;
+    server.go_away().await;
+    server.remove(SERVICES, "default/gone");
+    server.put(SERVICES, service("meanwhile"));
+    // A restored server may not remember at all.
+    server.forget();
+    assert!(told.so_far().deleted.is_empty());
+    server.come_back().await;
+    told.until(|told| !told.deleted.is_empty() && told.is_there("Service default/meanwhile")).await;
+    assert_eq!(told.deleted, ["Service default/gone"]);
+    assert!(told.is_there("Service default/web"));
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_at_the_start_is_waited_for() {
+    let mut server = with_services(&["web"]).await;
+    server.go_away().await;
+    let mut told = Told::watching(&server);
+    assert_eq!(told.so_far().synced, 0);
+    server.come_back().await;
+    told.until(|told| told.synced == 1).await;
+    assert!(told.is_there("Service default/web"));
+}
+
+#[tokio::test]
+async fn an_object_that_can_not_be_read_keeps_only_itself_out() {
+    let server = with_services(&["web"]).await;
+    let mut wrong = service("wrong");
+    wrong["spec"]["ports"] = json!([{"port": "http"}]);
+    server.put(SERVICES, wrong.clone());
+    let mut told = Told::synced(&server).await;
+    assert!(told.is_there("Service default/web"));
+    assert!(told.problems[0].contains("Service default/wrong: spec.ports[0].port"));
+
+    wrong["metadata"]["name"] = "web".into();
+    server.put(SERVICES, wrong);
+    told.until(|told| told.problems.len() == 2).await;
+    assert!(told.is_there("Service default/web"), "what it was before stays true");
+}
+
+#[tokio::test]
+async fn services_of_other_proxies_are_not_sent() {
+    let server = with_services(&["web"]).await;
+    let mut headless = service("headless");
+    headless["metadata"]["labels"] = json!({"service.kubernetes.io/headless": ""});
+    server.put(SERVICES, headless);
+    let mut told = Told::synced(&server).await;
+    assert!(!told.is_there("Service default/headless"));
+
+    let mut others = service("web");
+    others["metadata"]["labels"] = json!({"service.kubernetes.io/service-proxy-name": "other"});
+    server.put(SERVICES, others);
+    told.until(|told| !told.is_there("Service default/web")).await;
+    server.put(SERVICES, service("web"));
+    told.until(|told| told.is_there("Service default/web")).await;
+}
+
+#[tokio::test]
+async fn of_the_nodes_only_ours_is_watched() {
+    let server = with_services(&[]).await;
+    server.put(NODES, node("node-b"));
+    let mut told = Told::synced(&server).await;
+    assert_eq!(told.there, BTreeSet::from(["Node node-a".to_owned()]));
+    assert!(told.problems.is_empty());
+    server.remove(NODES, "node-a");
+    told.until(|told| told.there.is_empty()).await;
+    assert_eq!(told.deleted, ["Node node-a"]);
+}
+
+#[tokio::test]
+async fn a_node_that_the_cluster_does_not_know_is_named() {
+    let server = Server::start().await;
+    let told = Told::synced(&server).await;
+    let [problem] = &told.problems[..] else { panic!("{:?}", told.problems) };
+    assert!(problem.starts_with("Node node-a: is not in the cluster"), "{problem}");
+}

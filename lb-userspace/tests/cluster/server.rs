@@ -1,0 +1,389 @@
+//! An API server as far as a watching client can tell: lists in pages, watches with bookmarks,
+//! a window of versions, and all that can go wrong with it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Query, State};
+use axum::http::{StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+
+pub const SERVICES: &str = "/api/v1/services";
+pub const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
+pub const NODES: &str = "/api/v1/nodes";
+
+pub struct Server {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    serving: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    world: Mutex<World>,
+    /// Moves on with every change of the world.
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct World {
+    version: u64,
+    /// By path and namespace/name.
+    objects: BTreeMap<(String, String), Value>,
+    log: Vec<Logged>,
+    /// Watches can't begin before this version.
+    oldest: u64,
+    /// Watches of an older generation have been hung up.
+    generation: u64,
+    /// Until this version everybody has been told by a bookmark.
+    bookmark: u64,
+    /// The last bookmark that was sent, by path.
+    bookmarked: BTreeMap<String, u64>,
+    /// What remains of a list that is handed out in pages.
+    pages: HashMap<String, (u64, Vec<Value>)>,
+    forget_page: bool,
+    requests: Vec<Request>,
+    refused: BTreeMap<String, u16>,
+    gone_as_event: bool,
+}
+
+struct Logged {
+    version: u64,
+    path: String,
+    before: Option<Value>,
+    after: Option<Value>,
+}
+
+/// What a client asked for, and the status it got.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub path: String,
+    pub watch: bool,
+    pub status: u16,
+}
+
+impl Server {
+    pub async fn start() -> Self {
+        let shared = Shared { world: Mutex::default(), changed: watch::Sender::new(0) };
+        let shared = Arc::new(shared);
+        let (address, serving) = serve(&shared, "127.0.0.1:0".parse().unwrap()).await;
+        Self { shared, address, serving: Some(serving) }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// All connections break, and no new ones are answered.
+    pub async fn go_away(&mut self) {
+        if let Some(serving) = self.serving.take() {
+            serving.abort();
+            assert!(serving.await.unwrap_err().is_cancelled());
+        }
+    }
+
+    pub async fn come_back(&mut self) {
+        let (_, serving) = serve(&self.shared, self.address).await;
+        self.serving = Some(serving);
+    }
+
+    /// Ends all watches, as servers do now and then.
+    pub fn hang_up(&self) {
+        self.change(|world| world.generation += 1);
+    }
+
+    /// Sends every watch a bookmark of the present version, and waits until that on `path` has it.
+    pub async fn bookmark(&self, path: &str) {
+        self.change(|world| world.bookmark = world.version);
+        self.until(|world| world.bookmarked.get(path) == Some(&world.bookmark)).await;
+    }
+
+    /// Forgets all changes up to now: who watches from an earlier version gets 410 Gone.
+    pub fn forget(&self) {
+        self.change(|world| world.oldest = world.version);
+    }
+
+    /// Sends 410 in the stream instead of as the answer's status, as older servers do.
+    pub fn say_gone_as_event(&self) {
+        self.change(|world| world.gone_as_event = true);
+    }
+
+    /// The next time that a list is to be continued, it can't be any more.
+    pub fn forget_next_page(&self) {
+        self.change(|world| world.forget_page = true);
+    }
+
+    /// Answers requests for a path with a status; 200 lifts that.
+    pub fn refuse(&self, path: &str, status: u16) {
+        self.change(|world| match status {
+            200 => drop(world.refused.remove(path)),
+            _ => drop(world.refused.insert(path.to_owned(), status)),
+        });
+    }
+
+    pub fn put(&self, path: &str, mut object: Value) {
+        self.change(|world| {
+            world.version += 1;
+            object["metadata"]["resourceVersion"] = world.version.to_string().into();
+            let key = (path.to_owned(), name(&object));
+            let before = world.objects.insert(key, object.clone());
+            world.record(path, before, Some(object));
+        });
+    }
+
+    pub fn remove(&self, path: &str, name: &str) {
+        self.change(|world| {
+            world.version += 1;
+            let mut before = world.objects.remove(&(path.to_owned(), name.to_owned())).unwrap();
+            before["metadata"]["resourceVersion"] = world.version.to_string().into();
+            world.record(path, Some(before), None);
+        });
+    }
+
+    pub fn requests(&self) -> Vec<Request> {
+        self.shared.world().requests.clone()
+    }
+
+    /// Waits until clients' requests so far are such.
+    pub async fn asked(&self, such: impl Fn(&[Request]) -> bool) {
+        self.until(|world| such(&world.requests)).await;
+    }
+
+    async fn until(&self, such: impl Fn(&World) -> bool) {
+        let mut changed = self.shared.changed.subscribe();
+        let until = async {
+            while !such(&self.shared.world()) {
+                changed.changed().await.unwrap();
+            }
+        };
+        tokio::time::timeout(super::SOON, until).await.expect("clients ask");
+    }
+
+    fn change(&self, change: impl FnOnce(&mut World)) {
+        change(&mut self.shared.world());
+        self.shared.note_change();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(serving) = &self.serving {
+            serving.abort();
+        }
+    }
+}
+
+impl Shared {
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap()
+    }
+
+    fn note_change(&self) {
+        self.changed.send_modify(|count| *count += 1);
+    }
+}
+
+impl World {
+    fn record(&mut self, path: &str, before: Option<Value>, after: Option<Value>) {
+        let logged = Logged { version: self.version, path: path.to_owned(), before, after };
+        self.log.push(logged);
+    }
+
+    /// The next page of a list, and what leads to the one after it.
+    fn list(&mut self, path: &str, query: &HashMap<String, String>) -> Option<Value> {
+        let (version, mut rest) = match query.get("continue") {
+            Some(_) if std::mem::take(&mut self.forget_page) => return None,
+            Some(token) => self.pages.remove(token)?,
+            None => {
+                let all = self.objects.iter().filter(|((of, _), _)| of == path);
+                let selected = all.map(|(_, object)| object).filter(|o| selects(query, o));
+                (self.version, selected.cloned().collect())
+            }
+        };
+        let limit = query.get("limit").map_or(usize::MAX, |limit| limit.parse().unwrap());
+        let next = rest.split_off(rest.len().min(limit));
+        let mut metadata = json!({"resourceVersion": version.to_string()});
+        if !next.is_empty() {
+            let token = format!("page-{}", self.requests.len());
+            metadata["continue"] = token.clone().into();
+            self.pages.insert(token, (version, next));
+        }
+        Some(json!({"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": rest}))
+    }
+
+    /// What a watch that has come so far is still to be told.
+    fn events(&mut self, watch: &mut Watch) -> Vec<Value> {
+        let mut events = Vec::new();
+        for logged in &self.log {
+            if logged.version <= watch.version || logged.path != watch.path {
+                continue;
+            }
+            watch.version = logged.version;
+            let selected = |object: &Option<Value>| {
+                object.clone().filter(|object| selects(&watch.query, object))
+            };
+            let event = match (selected(&logged.before), selected(&logged.after)) {
+                (None, None) => continue,
+                (None, Some(after)) => json!({"type": "ADDED", "object": after}),
+                (Some(_), Some(after)) => json!({"type": "MODIFIED", "object": after}),
+                (Some(mut before), None) => {
+                    before["metadata"]["resourceVersion"] = logged.version.to_string().into();
+                    json!({"type": "DELETED", "object": before})
+                }
+            };
+            events.push(event);
+        }
+        if self.bookmark > watch.bookmark && watch.query.contains_key("allowWatchBookmarks") {
+            watch.bookmark = self.bookmark;
+            self.bookmarked.insert(watch.path.clone(), self.bookmark);
+            let version = self.bookmark.max(watch.version).to_string();
+            let object = json!({
+                "apiVersion": "v1", "kind": "Any", "metadata": {"resourceVersion": version}
+            });
+            events.push(json!({"type": "BOOKMARK", "object": object}));
+        }
+        events
+    }
+}
+
+struct Watch {
+    path: String,
+    query: HashMap<String, String>,
+    version: u64,
+    bookmark: u64,
+    generation: u64,
+}
+
+fn name(object: &Value) -> String {
+    let metadata = &object["metadata"];
+    match metadata["namespace"].as_str() {
+        Some(namespace) => format!("{namespace}/{}", metadata["name"].as_str().unwrap()),
+        None => metadata["name"].as_str().unwrap().to_owned(),
+    }
+}
+
+/// Whether selectors of the forms that we use select an object.
+fn selects(query: &HashMap<String, String>, object: &Value) -> bool {
+    let labels = query.get("labelSelector").into_iter().flat_map(|selector| selector.split(','));
+    let labelled_away = labels
+        .map(|term| term.strip_prefix('!').expect("only absent labels are asked for"))
+        .any(|label| !object["metadata"]["labels"][label].is_null());
+    let named = query.get("fieldSelector").is_none_or(|selector| {
+        let name = selector.strip_prefix("metadata.name=").expect("only names are asked for");
+        object["metadata"]["name"] == name
+    });
+    !labelled_away && named
+}
+
+async fn serve(shared: &Arc<Shared>, address: SocketAddr) -> (SocketAddr, JoinHandle<()>) {
+    let listener = TcpListener::bind(address).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let router = Router::new().fallback(answer).with_state(Arc::clone(shared));
+    let serving = tokio::spawn(async move {
+        // Dropped with this task, and all connections with it.
+        let mut connections = JoinSet::new();
+        loop {
+            let Ok((stream, _)) = listener.accept().await else { continue };
+            let service = TowerToHyperService::new(router.clone());
+            let connection = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service);
+            connections.spawn(async { drop(connection.await) });
+        }
+    });
+    (address, serving)
+}
+
+async fn answer(
+    State(shared): State<Arc<Shared>>,
+    uri: Uri,
+    Query(query): Query<HashMap<String, String>>,
+) -> Response {
+    let path = uri.path().to_owned();
+    let watch = query.get("watch").is_some_and(|watch| watch == "true");
+    let response = respond(&shared, &path, watch, query);
+    let status = response.status().as_u16();
+    shared.world().requests.push(Request { path, watch, status });
+    shared.note_change();
+    response
+}
+
+fn respond(
+    shared: &Arc<Shared>,
+    path: &str,
+    watch: bool,
+    query: HashMap<String, String>,
+) -> Response {
+    let mut world = shared.world();
+    if let Some(&refused) = world.refused.get(path) {
+        return refusal(refused).into_response();
+    }
+    if !watch {
+        return match world.list(path, &query) {
+            Some(list) => axum::Json(list).into_response(),
+            None => refusal(410).into_response(),
+        };
+    }
+    let version: u64 = query["resourceVersion"].parse().expect("a watch begins at a version");
+    if version < world.oldest {
+        let (status, axum::Json(object)) = refusal(410);
+        return if world.gone_as_event {
+            lines(&[json!({"type": "ERROR", "object": object})]).into_response()
+        } else {
+            (status, axum::Json(object)).into_response()
+        };
+    }
+    let watch = Watch {
+        path: path.to_owned(),
+        query,
+        version,
+        bookmark: world.bookmark,
+        generation: world.generation,
+    };
+    drop(world);
+    stream(Arc::clone(shared), watch)
+}
+
+fn refusal(status: u16) -> (StatusCode, axum::Json<Value>) {
+    let code = StatusCode::from_u16(status).unwrap();
+    let reason = code.canonical_reason().unwrap().replace(' ', "");
+    let object = json!({
+        "apiVersion": "v1", "kind": "Status", "status": "Failure", "code": status,
+        "reason": reason, "message": format!("the test refuses: {reason}")
+    });
+    (code, axum::Json(object))
+}
+
+fn stream(shared: Arc<Shared>, watch: Watch) -> Response {
+    let changed = shared.changed.subscribe();
+    let events = futures::stream::unfold((shared, watch, changed), async |state| {
+        let (shared, mut watch, mut changed) = state;
+        loop {
+            let events = {
+                let mut world = shared.world();
+                if world.generation != watch.generation {
+                    return None;
+                }
+                world.events(&mut watch)
+            };
+            if !events.is_empty() {
+                shared.note_change();
+                return Some((Ok::<_, Infallible>(lines(&events)), (shared, watch, changed)));
+            }
+            changed.changed().await.ok()?;
+        }
+    });
+    Body::from_stream(events).into_response()
+}
+
+fn lines(events: &[Value]) -> Bytes {
+    events.iter().map(|event| format!("{event}\n")).collect::<String>().into()
+}
