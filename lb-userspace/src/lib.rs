@@ -8,6 +8,7 @@ pub mod api;
 pub mod cli;
 pub mod kernel;
 pub mod model;
+pub mod network;
 pub mod plan;
 pub mod source;
 pub mod store;

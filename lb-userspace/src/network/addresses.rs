@@ -1,0 +1,318 @@
+//! Which addresses are this node's: where NodePorts are open, and from which address a connection
+//! is sent that leaves by a device. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::attachments::Attachments;
+use super::selection::NodePortAddresses;
+use super::snapshot::{Address, Mac, Scope, Snapshot};
+
+/// What the data plane is to know of a device by which packets leave.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Device {
+    pub name: String,
+    /// The node's addresses for what leaves here.
+    pub v4: Option<Ipv4Addr>,
+    pub v6: Option<Ipv6Addr>,
+    pub mtu: u32,
+    pub mac: Mac,
+}
+
+/// All devices but loopback ones, by index.
+pub fn devices(snapshot: &Snapshot) -> BTreeMap<u32, Device> {
+    let [node4, node6] = [false, true].map(|v6| node_address(snapshot, v6));
+    let links = snapshot.links.values().filter(|link| !link.loopback);
+    links
+        .map(|link| {
+            let source = |v6, otherwise: Option<IpAddr>| {
+                own_address(snapshot, link.index, v6)
+                    .or_else(|| preferred_source(snapshot, link.index, v6))
+                    .or(otherwise)
+            };
+            let device = Device {
+                name: link.name.clone(),
+                v4: source(false, node4).and_then(as_v4),
+                v6: source(true, node6).and_then(as_v6),
+                mtu: link.mtu,
+                mac: link.mac,
+            };
+            (link.index, device)
+        })
+        .collect()
+}
+
+/// Where NodePorts are open: never on loopback addresses, nor on those that mean something only
+/// on one link.
+pub fn node_addresses(
+    snapshot: &Snapshot,
+    attachments: &Attachments,
+    told: &[NodePortAddresses],
+) -> BTreeSet<IpAddr> {
+    let all = || snapshot.addresses.values().flatten().filter(|address| is_dialled(address));
+    let mut addresses = BTreeSet::new();
+    for told in told {
+        match told {
+            NodePortAddresses::Exactly(ip) => drop(addresses.insert(*ip)),
+            NodePortAddresses::Within(range) => {
+                addresses.extend(all().map(|address| address.ip).filter(|ip| range.contains(ip)));
+            }
+            NodePortAddresses::Primary => {
+                addresses.extend([false, true].iter().filter_map(|&v6| {
+                    node_address(snapshot, v6)
+                        .or_else(|| external_address(snapshot, attachments, v6))
+                }));
+            }
+        }
+    }
+    if told.is_empty() {
+        let own = attachments.external().flat_map(|device| snapshot.addresses_of(device.index));
+        addresses.extend(own.filter(|address| is_dialled(address)).map(|address| address.ip));
+    }
+    addresses.retain(|ip| !ip.is_loopback() && !ip.is_unspecified() && !ip.is_multicast());
+    addresses
+}
+
+/// Whether clients may dial it as an address of this node.
+fn is_dialled(address: &Address) -> bool {
+    let link_local = matches!(address.ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    address.scope == Scope::Global && !address.unusable && !link_local
+}
+
+/// This node's address of a family: that of the device by which it reaches the world, else one
+/// that it has for itself.
+fn node_address(snapshot: &Snapshot, v6: bool) -> Option<IpAddr> {
+    let mut routes: Vec<_> =
+        snapshot.default_routes.iter().filter(|route| route.v6 == v6).collect();
+    routes.sort();
+    let devices = || routes.iter().flat_map(|route| route.devices.iter().copied());
+    devices()
+        .find_map(|device| own_address(snapshot, device, v6))
+        .or_else(|| devices().find_map(|device| preferred_source(snapshot, device, v6)))
+        .or_else(|| {
+            let mut loopbacks = snapshot.links.values().filter(|link| link.loopback);
+            loopbacks.find_map(|link| own_address(snapshot, link.index, v6))
+        })
+}
+
+fn external_address(snapshot: &Snapshot, attachments: &Attachments, v6: bool) -> Option<IpAddr> {
+    attachments.external().find_map(|device| own_address(snapshot, device.index, v6))
+}
+
+/// The address of a device that new connections are sent from.
+fn own_address(snapshot: &Snapshot, device: u32, v6: bool) -> Option<IpAddr> {
+    let fits = |address: &&Address| {
+        address.ip.is_ipv6() == v6
+            && is_dialled(address)
+            && !address.deprecated
+            && !address.ip.is_loopback()
+    };
+    let candidates = snapshot.addresses_of(device).iter().filter(fits);
+    // The first of equals is taken; `min_by_key` does so.
+    candidates.min_by_key(|address| rank(address)).map(|address| address.ip)
+}
+
+/// The least is the best. The kernel keeps IPv4 addresses in an order that is the user's; of
+/// those of IPv6 the order depends on when they came, so it must not decide.
+fn rank(address: &Address) -> (bool, bool, Option<Ipv6Addr>) {
+    match address.ip {
+        IpAddr::V4(_) => (address.secondary, false, None),
+        // One of the world can be answered from more places than a local one.
+        IpAddr::V6(v6) => (address.secondary, v6.is_unique_local(), Some(v6)),
+    }
+}
+
+/// The address that a default route by this device says to send from.
+fn preferred_source(snapshot: &Snapshot, device: u32, v6: bool) -> Option<IpAddr> {
+    let routes = snapshot.default_routes.iter();
+    routes
+        .filter(|route| route.v6 == v6 && route.devices.contains(&device))
+        .min()
+        .and_then(|route| route.source)
+}
+
+fn as_v4(ip: IpAddr) -> Option<Ipv4Addr> {
+    match ip {
+        IpAddr::V4(v4) => Some(v4),
+        IpAddr::V6(_) => None,
+    }
+}
+
+fn as_v6(ip: IpAddr) -> Option<Ipv6Addr> {
+    match ip {
+        IpAddr::V6(v6) => Some(v6),
+        IpAddr::V4(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::{DefaultRoute, Link, Settings, plan_attachments};
+
+    /// Devices as `NAME: ADDRESS[ FLAG ...], ...`, one a line, with indexes from 1; `default
+    /// NAME [METRIC] [SOURCE]` are default routes of both families, or the source's.
+    fn network(text: &str) -> Snapshot {
+        let mut snapshot = Snapshot::default();
+        for (index, line) in (1..).zip(text.lines()) {
+            let Some((name, addresses)) = line.split_once(':') else {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                let device = snapshot.link_named(words[1]).unwrap().index;
+                let source: Option<IpAddr> = words.get(3).map(|word| word.parse().unwrap());
+                for v6 in [false, true] {
+                    if source.is_none_or(|source| source.is_ipv6() == v6) {
+                        snapshot.default_routes.push(DefaultRoute {
+                            v6,
+                            metric: words.get(2).map_or(0, |word| word.parse().unwrap()),
+                            devices: vec![device],
+                            source,
+                        });
+                    }
+                }
+                continue;
+            };
+            let link = Link {
+                index,
+                name: name.to_owned(),
+                loopback: name == "lo",
+                ethernet: name != "lo",
+                mtu: 1500,
+                mac: [2, 0, 0, 0, 0, index as u8],
+                ..Link::default()
+            };
+            snapshot.links.insert(index, link);
+            let addresses = addresses.split(", ").filter(|text| !text.trim().is_empty());
+            snapshot.addresses.insert(index, addresses.map(address).collect());
+        }
+        snapshot
+    }
+
+    fn address(text: &str) -> Address {
+        let mut words = text.split_whitespace();
+        let mut address = Address {
+            ip: words.next().unwrap().parse().unwrap(),
+            scope: Scope::Global,
+            secondary: false,
+            deprecated: false,
+            unusable: false,
+        };
+        for word in words {
+            match word {
+                "link" => address.scope = Scope::Link,
+                "host" => address.scope = Scope::Host,
+                "secondary" => address.secondary = true,
+                "deprecated" => address.deprecated = true,
+                "tentative" => address.unusable = true,
+                other => panic!("{other}"),
+            }
+        }
+        address
+    }
+
+    const NODE: &str = "lo: 127.0.0.1 host, ::1 host\n\
+         eth0: 192.0.2.1, 192.0.2.9 secondary, 2001:db8::1, fe80::1 link\n\
+         eth1: 10.0.0.1, fd00::1 deprecated, fd00::2\n\
+         veth1: fe80::2 link\n\
+         default eth0";
+
+    #[test]
+    fn node_ports_are_open_where_it_was_told() {
+        let unusual = "lo: 127.0.0.1 host, 203.0.113.1\n\
+             eth0: 192.0.2.1, 2001:db8::7 tentative, 2001:db8::8 deprecated, fe80::1\n\
+             default eth0";
+        for (name, text, told, expected) in [
+            ("the external device's own", NODE, "", "192.0.2.1 192.0.2.9 2001:db8::1"),
+            ("a range", NODE, "10.0.0.0/8", "10.0.0.1"),
+            (
+                "ranges of all",
+                NODE,
+                "0.0.0.0/0 ::/0",
+                "10.0.0.1 192.0.2.1 192.0.2.9 2001:db8::1 fd00::1 fd00::2",
+            ),
+            ("a range of none", NODE, "198.51.100.0/24", ""),
+            ("never loopback", NODE, "127.0.0.0/8 ::1/128 127.0.0.1", ""),
+            ("never of a link only", NODE, "fe80::/10", ""),
+            ("primary", NODE, "primary", "192.0.2.1 2001:db8::1"),
+            (
+                "primary and more",
+                NODE,
+                "primary fd00::/64",
+                "192.0.2.1 2001:db8::1 fd00::1 fd00::2",
+            ),
+            ("an address no device has", NODE, "198.51.100.7", "198.51.100.7"),
+            ("not ours yet; still ours", unusual, "", "192.0.2.1 2001:db8::8"),
+            ("of lo, if it means something elsewhere", unusual, "203.0.113.0/24", "203.0.113.1"),
+        ] {
+            let snapshot = network(text);
+            let settings =
+                Settings { external: vec!["eth0".parse().unwrap()], ..Settings::default() };
+            let attachments = plan_attachments(&snapshot, &settings, &BTreeSet::new());
+            let told: Vec<_> = told.split_whitespace().map(|word| word.parse().unwrap()).collect();
+            let addresses = node_addresses(&snapshot, &attachments, &told);
+            let addresses: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
+            assert_eq!(addresses.join(" "), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_leaves_by_a_device_has_the_right_source() {
+        for (name, text, device, v4, v6) in [
+            ("its own", NODE, "eth0", "192.0.2.1", "2001:db8::1"),
+            ("each its own", NODE, "eth1", "10.0.0.1", "fd00::2"),
+            ("one without has the node's", NODE, "veth1", "192.0.2.1", "2001:db8::1"),
+            (
+                "not the secondary, deprecated, tentative or local one",
+                "eth0: 192.0.2.9 secondary, 169.254.0.1 link, 192.0.2.1, 2001:db8::3 tentative, \
+                 2001:db8::9 secondary, fd00::1, 2001:db8::2 deprecated, 2001:db8::1",
+                "eth0",
+                "192.0.2.1",
+                "2001:db8::1",
+            ),
+            ("the order is the user's", "eth0: 10.0.0.9, 10.0.0.1", "eth0", "10.0.0.9", "-"),
+            (
+                "unnumbered: what the route prefers",
+                "lo: 127.0.0.1 host, 203.0.113.9\neth0: fe80::1 link\ndefault eth0 0 203.0.113.1",
+                "eth0",
+                "203.0.113.1",
+                "-",
+            ),
+            (
+                "unnumbered: the node's for itself",
+                "lo: 127.0.0.1 host, 203.0.113.9, 2001:db8::9\neth0: fe80::1 link\ndefault eth0",
+                "eth0",
+                "203.0.113.9",
+                "2001:db8::9",
+            ),
+            (
+                "of two uplinks the preferred one's",
+                "eth0: 192.0.2.1\neth1: 198.51.100.1\nveth1:\ndefault eth0 200\ndefault eth1 100",
+                "veth1",
+                "198.51.100.1",
+                "-",
+            ),
+            ("none", "eth0:", "eth0", "-", "-"),
+        ] {
+            let snapshot = network(text);
+            let index = snapshot.link_named(device).unwrap().index;
+            let device = &devices(&snapshot)[&index];
+            let show = |ip: Option<IpAddr>| ip.map_or("-".to_owned(), |ip| ip.to_string());
+            assert_eq!(show(device.v4.map(IpAddr::V4)), v4, "{name}");
+            assert_eq!(show(device.v6.map(IpAddr::V6)), v6, "{name}");
+        }
+    }
+
+    #[test]
+    fn ipv6_sources_do_not_depend_on_the_order_of_arrival() {
+        let one = devices(&network("eth0: 2001:db8::1, 2001:db8::2"));
+        let other = devices(&network("eth0: 2001:db8::2, 2001:db8::1"));
+        assert_eq!(one, other);
+    }
+
+    #[test]
+    fn devices_know_their_mtu_and_mac_and_lo_is_none() {
+        let devices = devices(&network(NODE));
+        assert_eq!(devices.keys().copied().collect::<Vec<_>>(), [2, 3, 4]);
+        let eth0 = &devices[&2];
+        assert_eq!((&*eth0.name, eth0.mtu, eth0.mac), ("eth0", 1500, [2, 0, 0, 0, 0, 2]));
+    }
+}

@@ -1,0 +1,239 @@
+//! Messages as the kernel writes them, with what could be mistaken.
+
+use nix::libc;
+use proptest::prelude::*;
+
+use super::*;
+
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let mut bytes = (4 + value.len() as u16).to_ne_bytes().to_vec();
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(value);
+    bytes.resize(align(bytes.len()), 0);
+    bytes
+}
+
+fn body(header: &[u8], attributes: &[Vec<u8>]) -> Vec<u8> {
+    [header, &attributes.concat()].concat()
+}
+
+/// `struct ifinfomsg` of a device with index 7 that is up and running.
+fn link_header(family: libc::c_int) -> Vec<u8> {
+    let mut header = vec![family as u8, 0];
+    header.extend(libc::ARPHRD_ETHER.to_ne_bytes());
+    header.extend(7u32.to_ne_bytes());
+    header.extend(((libc::IFF_UP | libc::IFF_RUNNING) as u32).to_ne_bytes());
+    header.extend([0; 4]);
+    header
+}
+
+fn bond(mode: u8, policy: u8) -> Vec<u8> {
+    let data =
+        [attribute(IFLA_BOND_MODE, &[mode]), attribute(IFLA_BOND_XMIT_HASH_POLICY, &[policy])];
+    // The kernel marks nested ones, or not.
+    let data = attribute(libc::IFLA_INFO_DATA | libc::NLA_F_NESTED as u16, &data.concat());
+    attribute(libc::IFLA_LINKINFO, &[attribute(libc::IFLA_INFO_KIND, b"bond\0"), data].concat())
+}
+
+fn route(family: libc::c_int, destination: u8, table: u8, flags: u32) -> Vec<u8> {
+    let mut header = vec![family as u8, destination, 0, 0, table, 0, 0, libc::RTN_UNICAST];
+    header.extend(flags.to_ne_bytes());
+    header
+}
+
+fn neighbour(family: libc::c_int, state: u16, flags: u8) -> Vec<u8> {
+    let mut header = vec![family as u8, 0, 0, 0];
+    header.extend(7u32.to_ne_bytes());
+    header.extend(state.to_ne_bytes());
+    header.extend([flags, 0]);
+    let attributes =
+        [attribute(libc::NDA_DST, &[192, 0, 2, 2]), attribute(libc::NDA_LLADDR, &[2; 6])];
+    body(&header, &attributes)
+}
+
+#[test]
+fn a_link_is_read_whatever_else_is_in_its_message() {
+    let attributes = [
+        attribute(libc::IFLA_IFNAME, b"eth0\0"),
+        attribute(0x3fff, b"of a kernel to come"),
+        attribute(libc::IFLA_MTU, &1500u32.to_ne_bytes()),
+        attribute(libc::IFLA_ADDRESS, &[2, 0, 0, 0, 0, 7]),
+        attribute(libc::IFLA_LINK, &3u32.to_ne_bytes()),
+        attribute(libc::IFLA_MASTER, &5u32.to_ne_bytes()),
+        bond(1, 0),
+    ];
+    let body = body(&link_header(libc::AF_UNSPEC), &attributes);
+    let expected = Link {
+        index: 7,
+        name: "eth0".into(),
+        kind: Kind::Bond { mode: BondMode::ActiveBackup, by_vlan: false },
+        up: true,
+        running: true,
+        loopback: false,
+        ethernet: true,
+        mtu: 1500,
+        mac: [2, 0, 0, 0, 0, 7],
+        lower: Some(3),
+        master: Some(5),
+    };
+    assert_eq!(notice(libc::RTM_NEWLINK, &body), Some(Notice::Link(expected)));
+    assert_eq!(notice(libc::RTM_DELLINK, &body), Some(Notice::LinkGone(7)));
+}
+
+#[test]
+fn a_device_that_leaves_a_bridge_is_not_gone() {
+    let body = body(&link_header(libc::AF_BRIDGE), &[attribute(libc::IFLA_IFNAME, b"eth0\0")]);
+    assert_eq!(notice(libc::RTM_DELLINK, &body), None);
+}
+
+#[test]
+fn a_lower_device_elsewhere_is_none_of_ours() {
+    let attributes = [
+        attribute(libc::IFLA_LINK_NETNSID, &0u32.to_ne_bytes()),
+        attribute(libc::IFLA_LINK, &3u32.to_ne_bytes()),
+    ];
+    let link = link(&body(&link_header(libc::AF_UNSPEC), &attributes)).unwrap();
+    assert_eq!(link.lower, None);
+}
+
+#[test]
+fn bonds_have_modes_and_one_not_known_is_trusted_least() {
+    for (mode, policy, expected, by_vlan) in [
+        (0, 0, BondMode::BalanceRoundRobin, false),
+        (2, 5, BondMode::BalanceXor, true),
+        (4, 1, BondMode::Ieee8023ad, false),
+        (6, 0, BondMode::BalanceAdaptive, false),
+        (99, 0, BondMode::Broadcast, false),
+    ] {
+        let body = body(&link_header(libc::AF_UNSPEC), &[bond(mode, policy)]);
+        assert_eq!(link(&body).unwrap().kind, Kind::Bond { mode: expected, by_vlan }, "{mode}");
+    }
+}
+
+#[test]
+fn addresses_tell_what_they_are_good_for() {
+    let message = |flags: u32, scope: u8| {
+        let header = [libc::AF_INET6 as u8, 64, 0x80, scope, 7, 0, 0, 0];
+        let ip = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+        let attributes =
+            [attribute(libc::IFA_ADDRESS, &ip), attribute(libc::IFA_FLAGS, &flags.to_ne_bytes())];
+        address(&body(&header, &attributes)).unwrap()
+    };
+    let (device, plain) = message(libc::IFA_F_PERMANENT, libc::RT_SCOPE_UNIVERSE);
+    assert_eq!((device, plain.ip), (7, "2001:db8::1".parse().unwrap()));
+    assert!(!plain.secondary && !plain.deprecated && !plain.unusable);
+    assert_eq!(message(0, libc::RT_SCOPE_LINK).1.scope, Scope::Link);
+    assert_eq!(message(0, libc::RT_SCOPE_HOST).1.scope, Scope::Host);
+    assert!(message(libc::IFA_F_DEPRECATED, 0).1.deprecated);
+    assert!(message(libc::IFA_F_SECONDARY, 0).1.secondary);
+    assert!(message(libc::IFA_F_TENTATIVE, 0).1.unusable);
+    assert!(!message(libc::IFA_F_TENTATIVE | libc::IFA_F_OPTIMISTIC, 0).1.unusable);
+    assert!(message(libc::IFA_F_DADFAILED, 0).1.unusable);
+}
+
+#[test]
+fn of_a_link_to_a_peer_our_own_address_counts() {
+    let header = [libc::AF_INET as u8, 32, 0, 0, 7, 0, 0, 0];
+    let attributes = [
+        attribute(libc::IFA_ADDRESS, &[192, 0, 2, 2]),
+        attribute(libc::IFA_LOCAL, &[192, 0, 2, 1]),
+    ];
+    let (_, address) = address(&body(&header, &attributes)).unwrap();
+    assert_eq!(address.ip, IpAddr::from([192, 0, 2, 1]));
+}
+
+#[test]
+fn default_routes_of_the_main_table_are_told_from_others() {
+    let (v4, v6, main) = (libc::AF_INET, libc::AF_INET6, libc::RT_TABLE_MAIN);
+    let other = attribute(libc::RTA_TABLE, &100u32.to_ne_bytes());
+    for (name, body, expected) in [
+        ("default", route(v4, 0, main, 0), Some(Notice::DefaultRoutes)),
+        ("default of IPv6", route(v6, 0, main, 0), Some(Notice::DefaultRoutes)),
+        ("a network's", route(v4, 24, main, 0), Some(Notice::Routing)),
+        ("of another table", route(v4, 0, 100, 0), Some(Notice::Routing)),
+        (
+            "of another table, whatever the header says",
+            body(&route(v4, 0, main, 0), &[other]),
+            Some(Notice::Routing),
+        ),
+        ("the kernel's own note", route(v6, 128, main, libc::RTM_F_CLONED), None),
+    ] {
+        assert_eq!(notice(libc::RTM_NEWROUTE, &body), expected, "{name}");
+        assert_eq!(notice(libc::RTM_DELROUTE, &body), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_default_route_is_read_with_all_its_devices() {
+    let hop = |device: u32| {
+        let mut hop = 16u16.to_ne_bytes().to_vec();
+        hop.extend([0, 0]);
+        hop.extend(device.to_ne_bytes());
+        hop.extend(attribute(libc::RTA_GATEWAY, &[192, 0, 2, 254]));
+        hop
+    };
+    let attributes = [
+        attribute(libc::RTA_PRIORITY, &100u32.to_ne_bytes()),
+        attribute(libc::RTA_PREFSRC, &[192, 0, 2, 1]),
+        attribute(libc::RTA_MULTIPATH, &[hop(2), hop(3)].concat()),
+    ];
+    let header = route(libc::AF_INET, 0, libc::RT_TABLE_MAIN, 0);
+    let expected = DefaultRoute {
+        v6: false,
+        metric: 100,
+        devices: vec![2, 3],
+        source: Some([192, 0, 2, 1].into()),
+    };
+    assert_eq!(default_route(&body(&header, &attributes)), Some(expected));
+
+    let single = attribute(libc::RTA_OIF, &2u32.to_ne_bytes());
+    assert_eq!(default_route(&body(&header, &[single])).unwrap().devices, [2]);
+    let mut unreachable = header.clone();
+    unreachable[7] = libc::RTN_UNREACHABLE;
+    assert_eq!(default_route(&unreachable), None);
+}
+
+#[test]
+fn a_neighbour_is_one_while_it_can_be_sent_to() {
+    let ip = IpAddr::from([192, 0, 2, 2]);
+    let here = Some(Notice::Neighbour { device: 7, ip, mac: [2; 6] });
+    let gone = Some(Notice::NeighbourGone { device: 7, ip });
+    for (state, expected) in [
+        (libc::NUD_REACHABLE, &here),
+        (libc::NUD_STALE, &here),
+        (libc::NUD_DELAY, &here),
+        (libc::NUD_PROBE, &here),
+        (libc::NUD_PERMANENT, &here),
+        (libc::NUD_NOARP, &here),
+        (libc::NUD_INCOMPLETE, &gone),
+        (libc::NUD_FAILED, &gone),
+        (libc::NUD_NONE, &gone),
+    ] {
+        let body = neighbour(libc::AF_INET, state, 0);
+        assert_eq!(notice(libc::RTM_NEWNEIGH, &body), *expected, "{state:#x}");
+        assert_eq!(notice(libc::RTM_DELNEIGH, &body), gone, "{state:#x}");
+    }
+    let bridged = neighbour(libc::AF_BRIDGE, libc::NUD_PERMANENT, 0);
+    assert_eq!(notice(libc::RTM_NEWNEIGH, &bridged), None);
+    let proxied = neighbour(libc::AF_INET, libc::NUD_PERMANENT, libc::NTF_PROXY);
+    assert_eq!(notice(libc::RTM_NEWNEIGH, &proxied), None);
+}
+
+proptest! {
+    #[test]
+    fn no_message_is_too_odd(kind in 16u16..120, body in prop::collection::vec(any::<u8>(), 0..96)) {
+        let _ = notice(kind, &body);
+        let _ = default_route(&body);
+    }
+
+    /// What is cut off is not read as something else.
+    #[test]
+    fn a_message_cut_off_tells_less_or_nothing(length in 0usize..128) {
+        let whole = body(&link_header(libc::AF_UNSPEC), &[attribute(libc::IFLA_IFNAME, b"eth0\0")]);
+        let part = &whole[..length.min(whole.len())];
+        if let Some(link) = link(part) {
+            prop_assert!(part.len() >= LINK_HEADER);
+            prop_assert!(link.name.is_empty() || part.len() >= LINK_HEADER + 9);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! When to tell: the first change after a quiet time at once, those of a burst together.
+
+use std::time::{Duration, Instant};
+
+/// At most once in this time.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+#[derive(Default)]
+pub struct Pace {
+    last: Option<Instant>,
+}
+
+impl Pace {
+    /// When a change may be told that is known now.
+    pub fn due(&self, now: Instant) -> Instant {
+        self.last.map_or(now, |last| now.max(last + INTERVAL))
+    }
+
+    pub fn told(&mut self, now: Instant) {
+        self.last = Some(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lone_change_is_told_at_once_and_a_burst_once_in_an_interval() {
+        let start = Instant::now();
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        let mut pace = Pace::default();
+        assert_eq!(pace.due(start), start, "the first");
+        pace.told(start);
+        assert_eq!(pace.due(at(1)), at(100), "the burst behind it");
+        assert_eq!(pace.due(at(99)), at(100));
+        pace.told(at(100));
+        assert_eq!(pace.due(at(101)), at(200));
+        assert_eq!(pace.due(at(5000)), at(5000), "after a quiet time");
+    }
+}

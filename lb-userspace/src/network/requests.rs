@@ -1,0 +1,99 @@
+//! Reading what there is: devices, addresses, default routes, neighbours.
+
+use std::io;
+
+use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
+use nix::libc;
+
+use super::message::{default_route, notice, read_u32};
+use super::snapshot::{DefaultRoute, Snapshot};
+use super::socket::{Message, Socket, dump_request, messages};
+
+/// How often to begin anew when the kernel says that something changed while it told.
+const ATTEMPTS: usize = 10;
+
+/// Everything there is. What changes meanwhile is told by the notices of a socket that was opened
+/// before.
+pub async fn read_everything() -> Result<Snapshot> {
+    let mut snapshot = Snapshot::default();
+    // The bodies are `struct ifinfomsg`, `ifaddrmsg` and `ndmsg`: of every family and device.
+    for (kind, body) in [
+        (libc::RTM_GETLINK, &[0; 16][..]),
+        (libc::RTM_GETADDR, &[0; 8]),
+        (libc::RTM_GETNEIGH, &[0; 12]),
+    ] {
+        let take = |message: &Message<'_>| notice(message.kind, message.body);
+        for notice in dump(kind, body, take).await? {
+            snapshot.apply(notice);
+        }
+    }
+    snapshot.default_routes = read_default_routes().await?;
+    Ok(snapshot)
+}
+
+pub async fn read_default_routes() -> Result<Vec<DefaultRoute>> {
+    let mut routes = Vec::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        // `struct rtmsg`, of any table.
+        let mut body = [0; 12];
+        body[0] = family as u8;
+        let found = dump(libc::RTM_GETROUTE, &body, |message| default_route(message.body)).await?;
+        // A kernel without IPv6 answers with all it has, once more.
+        let v6 = family == libc::AF_INET6;
+        routes.extend(found.into_iter().filter(|route| route.v6 == v6));
+    }
+    Ok(routes)
+}
+
+/// Asks for all of a kind; returns what is taken of it.
+async fn dump<T>(
+    kind: u16,
+    body: &[u8],
+    take: impl Fn(&Message<'_>) -> Option<T>,
+) -> Result<Vec<T>> {
+    for sequence in 1..=ATTEMPTS as u32 {
+        if let Some(found) = dump_once(kind, sequence, body, &take).await? {
+            return Ok(found);
+        }
+    }
+    bail!("this machine's network changes faster than it can be read")
+}
+
+/// `None`: something changed meanwhile, and the answer may have gaps.
+async fn dump_once<T>(
+    kind: u16,
+    sequence: u32,
+    body: &[u8],
+    take: &impl Fn(&Message<'_>) -> Option<T>,
+) -> Result<Option<Vec<T>>> {
+    let mut socket = Socket::for_requests()?;
+    socket.send(&dump_request(kind, sequence, body)).context("the kernel can't be asked")?;
+    let (mut found, mut whole) = (Vec::new(), true);
+    loop {
+        let datagram = socket.receive().await.context("the kernel does not answer")?;
+        for message in messages(&datagram) {
+            let message = message?;
+            whole &= message.flags & libc::NLM_F_DUMP_INTR as u16 == 0;
+            match i32::from(message.kind) {
+                libc::NLMSG_DONE | libc::NLMSG_ERROR => {
+                    answered(&message).context("the kernel does not tell of its network")?;
+                    return Ok(whole.then_some(found));
+                }
+                _ => found.extend(take(&message)),
+            }
+        }
+    }
+}
+
+/// How the kernel says that it has told all, or why not.
+fn answered(message: &Message<'_>) -> io::Result<()> {
+    // Both begin with 0 or a negative error number; none at all is no error.
+    let code = read_u32(message.body, 0).unwrap_or(0) as i32;
+    match code {
+        0 => Ok(()),
+        // No table of routes was made yet.
+        code if code == -(Errno::ENOENT as i32) => Ok(()),
+        code => Err(io::Error::from_raw_os_error(-code)),
+    }
+}

@@ -1,0 +1,148 @@
+//! What a person says of devices and addresses on the command line.
+
+use std::fmt::{self, Display};
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use glob::Pattern;
+use ipnet::IpNet;
+
+/// What to serve, and where NodePorts are open.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Devices by which clients reach this node.
+    pub external: Vec<DeviceSelector>,
+    /// The host's ends of pods' interfaces.
+    pub workload: Vec<DeviceSelector>,
+    /// Where NodePorts are open; empty: on the external devices' own addresses.
+    pub node_ports: Vec<NodePortAddresses>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceSelector {
+    /// Those that carry default routes.
+    Auto,
+    Name(String),
+    /// As a shell understands it.
+    Pattern(Pattern),
+}
+
+impl DeviceSelector {
+    /// Whether it selects a device by its name.
+    pub fn matches(&self, name: &str) -> bool {
+        match self {
+            Self::Auto => false,
+            Self::Name(wanted) => wanted == name,
+            Self::Pattern(pattern) => pattern.matches(name),
+        }
+    }
+}
+
+impl FromStr for DeviceSelector {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // As the kernel has it: 15 octets, none of them a slash or a blank.
+        let is_odd = |c: char| c == '/' || c.is_whitespace();
+        if text.is_empty() || text.contains(is_odd) {
+            return Err("no name of a device: it has no slashes and blanks".to_owned());
+        }
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        if text.contains(['*', '?', '[']) {
+            let explain = |error| format!("no pattern: {error}; try one such as eth*");
+            return Pattern::new(text).map(Self::Pattern).map_err(explain);
+        }
+        if text.len() > 15 {
+            return Err("no name of a device: it is longer than 15 letters".to_owned());
+        }
+        Ok(Self::Name(text.to_owned()))
+    }
+}
+
+impl Display for DeviceSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Name(name) => name,
+            Self::Pattern(pattern) => pattern.as_str(),
+        })
+    }
+}
+
+/// Where NodePorts are open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodePortAddresses {
+    /// This node's address of each family.
+    Primary,
+    /// The addresses of this node that are in it.
+    Within(IpNet),
+    /// This one, whether or not a device has it: a router may have it for us.
+    Exactly(IpAddr),
+}
+
+impl FromStr for NodePortAddresses {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        if text == "primary" {
+            return Ok(Self::Primary);
+        }
+        let within = || text.parse().map(Self::Within);
+        text.parse().map(Self::Exactly).or_else(|_| within()).map_err(|_| {
+            "neither an address range such as 192.0.2.0/24, nor an address, nor `primary`"
+                .to_owned()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_patterns_and_auto_are_told_apart() {
+        let selected = |text: &str, name: &str| {
+            text.parse::<DeviceSelector>().unwrap_or_else(|e| panic!("{text}: {e}")).matches(name)
+        };
+        for (text, name, expected) in [
+            ("eth0", "eth0", true),
+            ("eth0", "eth00", false),
+            ("eth0.100", "eth0.100", true),
+            ("eth0.100", "eth0x100", false),
+            ("eth*", "eth12", true),
+            ("eth*", "veth1", false),
+            ("eth?", "eth0", true),
+            ("eth?", "eth10", false),
+            ("en[op]*", "enp3s0", true),
+            ("en[op]*", "ens3", false),
+            ("*", "anything", true),
+            ("auto", "auto", false),
+        ] {
+            assert_eq!(selected(text, name), expected, "{text} {name}");
+        }
+        assert_eq!("auto".parse(), Ok(DeviceSelector::Auto));
+    }
+
+    #[test]
+    fn what_can_be_no_device_is_refused() {
+        for text in ["", "eth 0", "../eth0", "a-name-of-16-octets", "eth["] {
+            assert!(text.parse::<DeviceSelector>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn nodeport_addresses_are_ranges_addresses_or_primary() {
+        use NodePortAddresses::{Exactly, Primary, Within};
+        let parse = |text: &str| text.parse::<NodePortAddresses>();
+        assert_eq!(parse("primary"), Ok(Primary));
+        assert_eq!(parse("192.0.2.0/24"), Ok(Within("192.0.2.0/24".parse().unwrap())));
+        assert_eq!(parse(" ::/0"), Ok(Within("::/0".parse().unwrap())));
+        assert_eq!(parse("192.0.2.1"), Ok(Exactly("192.0.2.1".parse().unwrap())));
+        for text in ["", "eth0", "192.0.2.0/33", "192.0.2"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! A socket of rtnetlink: datagrams in and out, and the messages in them.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use anyhow::{Context, Result};
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::socket::sockopt::RcvBufForce;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recvfrom, sendto,
+    setsockopt, socket,
+};
+use tokio::io::unix::AsyncFd;
+
+use super::message::{align, read_u16, read_u32};
+
+/// What the kernel is to tell us when it changes.
+const GROUPS: [libc::c_uint; 11] = [
+    libc::RTNLGRP_LINK,
+    libc::RTNLGRP_NEIGH,
+    libc::RTNLGRP_IPV4_IFADDR,
+    libc::RTNLGRP_IPV6_IFADDR,
+    libc::RTNLGRP_IPV4_ROUTE,
+    libc::RTNLGRP_IPV6_ROUTE,
+    libc::RTNLGRP_IPV4_RULE,
+    libc::RTNLGRP_IPV6_RULE,
+    libc::RTNLGRP_IPV4_NETCONF,
+    libc::RTNLGRP_IPV6_NETCONF,
+    libc::RTNLGRP_NEXTHOP,
+];
+
+/// How much may wait for us in the kernel: thousands of notices, as when a node's pods all go.
+const BACKLOG: usize = 4 << 20;
+/// The kernel makes no larger datagrams.
+const DATAGRAM: usize = 64 << 10;
+/// `struct nlmsghdr`
+const HEADER: usize = 16;
+
+pub struct Socket {
+    fd: AsyncFd<OwnedFd>,
+    buffer: Vec<u8>,
+}
+
+/// One message of a datagram.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    pub kind: u16,
+    pub flags: u16,
+    pub sequence: u32,
+    pub body: &'a [u8],
+}
+
+impl Socket {
+    /// One that is told of changes.
+    pub fn for_notices() -> Result<Self> {
+        let groups = GROUPS.iter().fold(0, |mask, group| mask | 1 << (group - 1));
+        let socket = Self::open(groups)?;
+        // Without CAP_NET_ADMIN the usual size has to do: what does not fit is read anew.
+        if let Err(errno) = setsockopt(&socket.fd, RcvBufForce, &BACKLOG) {
+            tracing::debug!("the netlink socket keeps its small buffer: {errno}");
+        }
+        Ok(socket)
+    }
+
+    /// One to ask by.
+    pub fn for_requests() -> Result<Self> {
+        Self::open(0)
+    }
+
+    fn open(groups: u32) -> Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let route = SockProtocol::NetlinkRoute;
+        let fd = socket(AddressFamily::Netlink, SockType::Raw, flags, route).context(
+            "no netlink socket can be opened, so the devices of this machine stay unknown",
+        )?;
+        bind(fd.as_raw_fd(), &NetlinkAddr::new(0, groups))
+            .context("the netlink socket can't be bound")?;
+        // SAFETY: the `AsyncFd` owns the descriptor, which therefore stays open, and the same,
+        // until both are dropped.
+        let fd = unsafe { AsyncFd::register(fd)? };
+        Ok(Self { fd, buffer: vec![0; DATAGRAM] })
+    }
+
+    pub fn send(&self, datagram: &[u8]) -> io::Result<()> {
+        // To the kernel itself, which takes it at once.
+        let kernel = NetlinkAddr::new(0, 0);
+        sendto(self.fd.as_raw_fd(), datagram, &kernel, MsgFlags::empty())?;
+        Ok(())
+    }
+
+    /// Waits until there is something to receive. Nothing is lost if it is given up.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.fd.readable().await.map(|mut guard| guard.retain_ready())
+    }
+
+    /// The next datagram of the kernel, if one is waiting.
+    pub fn try_receive(&mut self) -> io::Result<Option<&[u8]>> {
+        let Self { fd, buffer } = self;
+        loop {
+            let received = fd.try_io(tokio::io::Interest::READABLE, |fd| {
+                Ok(recvfrom::<NetlinkAddr>(fd.as_raw_fd(), buffer)?)
+            });
+            match received {
+                Ok((length, sender)) => {
+                    // Any process may write to us; only the kernel is believed.
+                    if sender.is_some_and(|sender| sender.pid() == 0) {
+                        return Ok(Some(&self.buffer[..length]));
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    pub async fn receive(&mut self) -> io::Result<Vec<u8>> {
+        loop {
+            self.readable().await?;
+            if let Some(datagram) = self.try_receive()? {
+                return Ok(datagram.to_owned());
+            }
+        }
+    }
+}
+
+/// Whether the kernel had more to tell than we had room for.
+pub fn is_overrun(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::ENOBUFS as i32)
+}
+
+/// The messages of a datagram, up to one that is cut off: that is an error.
+pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = io::Result<Message<'_>>> {
+    std::iter::from_fn(move || {
+        if datagram.is_empty() {
+            return None;
+        }
+        let message = first(datagram);
+        let length = message.as_ref().map_or(datagram.len(), |m| align(HEADER + m.body.len()));
+        datagram = datagram.get(length..).unwrap_or_default();
+        Some(message.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof)))
+    })
+}
+
+fn first(datagram: &[u8]) -> Option<Message<'_>> {
+    Some(Message {
+        body: datagram.get(HEADER..read_u32(datagram, 0)? as usize)?,
+        kind: read_u16(datagram, 4)?,
+        flags: read_u16(datagram, 6)?,
+        sequence: read_u32(datagram, 8)?,
+    })
+}
+
+/// A message that asks for all there is of something.
+pub fn dump_request(kind: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
+    let length = (HEADER + body.len()) as u32;
+    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
+    let mut message = Vec::with_capacity(length as usize);
+    message.extend(length.to_ne_bytes());
+    message.extend(kind.to_ne_bytes());
+    message.extend(flags.to_ne_bytes());
+    message.extend(sequence.to_ne_bytes());
+    // Our own port: the kernel fills it in.
+    message.extend(0u32.to_ne_bytes());
+    message.extend(body);
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_told_apart_and_one_cut_off_is_an_error() {
+        let mut datagram = dump_request(18, 7, &[1, 2, 3, 4, 5]);
+        datagram.resize(align(datagram.len()), 0);
+        datagram.extend(dump_request(22, 8, &[6]));
+        let found: Vec<_> = messages(&datagram).map(Result::unwrap).collect();
+        let bodies: Vec<_> = found.iter().map(|m| (m.kind, m.sequence, m.body)).collect();
+        assert_eq!(bodies, [(18, 7, &[1, 2, 3, 4, 5][..]), (22, 8, &[6])]);
+
+        for length in 1..datagram.len() {
+            // The first ends at 21, the second begins at 24.
+            let whole = messages(&datagram[..length]).all(|message| message.is_ok());
+            assert_eq!(whole, (21..=24).contains(&length), "{length}");
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Following the kernel's notices, and telling what they mean for us.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::pending;
+use std::io;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use tokio::sync::mpsc::error::SendError;
+use tokio::time::{sleep, sleep_until};
+
+use super::addresses::{Device, devices, node_addresses};
+use super::attachments::{Attachments, plan_attachments};
+use super::message::notice;
+use super::pace::Pace;
+use super::requests::{read_default_routes, read_everything};
+use super::selection::{DeviceSelector, Settings};
+use super::snapshot::{Effect, Snapshot};
+use super::socket::{Socket, is_overrun, messages};
+
+/// How many datagrams are read before what they change is told, however many there are.
+const BATCH: usize = 4096;
+/// Between attempts to read everything anew: doubled from the first to the last.
+const FIRST_DELAY: Duration = Duration::from_millis(50);
+const LAST_DELAY: Duration = Duration::from_secs(5);
+
+const EVERYTHING: Effect = Effect { next_hops: true, facts: true, default_routes: false };
+
+/// What changed of the network. Of what changed together, the epoch is told last: whoever
+/// resolves anew finds the new facts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Devices that came or changed; `None`: it is gone.
+    Devices(BTreeMap<u32, Option<Device>>),
+    Attachments(Attachments),
+    NodeAddresses(BTreeSet<IpAddr>),
+    /// Next hops that were resolved before are to be resolved anew.
+    Epoch,
+}
+
+type Sender = tokio::sync::mpsc::UnboundedSender<Event>;
+
+/// This machine's network.
+pub struct Network {
+    settings: Settings,
+    notices: Socket,
+    snapshot: Snapshot,
+    view: View,
+}
+
+/// What follows from a snapshot.
+#[derive(Default)]
+struct View {
+    attachments: Attachments,
+    devices: BTreeMap<u32, Device>,
+    node_addresses: BTreeSet<IpAddr>,
+}
+
+impl Network {
+    /// Reads what there is. Fails if what is named is not there, or no device serves clients.
+    pub async fn open(settings: Settings) -> Result<Self> {
+        let (notices, snapshot) = subscribe_and_read().await?;
+        let view = View::of(&snapshot, &settings, &BTreeSet::new());
+        view.check(&snapshot, &settings)?;
+        Ok(Self { settings, notices, snapshot, view })
+    }
+
+    pub fn attachments(&self) -> &Attachments {
+        &self.view.attachments
+    }
+
+    /// By index.
+    pub fn devices(&self) -> &BTreeMap<u32, Device> {
+        &self.view.devices
+    }
+
+    /// Where NodePorts are open.
+    pub fn node_addresses(&self) -> &BTreeSet<IpAddr> {
+        &self.view.node_addresses
+    }
+
+    /// Tells what changes, until nobody listens any more.
+    pub async fn follow(mut self, events: Sender) {
+        let mut pace = Pace::default();
+        let mut untold = Effect::default();
+        loop {
+            let due = (untold != Effect::default()).then(|| pace.due(Instant::now()));
+            tokio::select! {
+                readable = self.notices.readable() => {
+                    let taken_in = readable.and_then(|()| self.take_in());
+                    untold = untold.and(match taken_in {
+                        Ok(effect) => effect,
+                        Err(error) => self.begin_anew(error).await,
+                    });
+                }
+                () = wait_until(due) => {}
+                () = events.closed() => return,
+            }
+            let now = Instant::now();
+            if untold == Effect::default() || pace.due(now) > now {
+                continue;
+            }
+            if untold.default_routes {
+                untold = untold.and(self.reread_default_routes().await);
+            }
+            if self.tell(untold, &events).is_err() {
+                return;
+            }
+            pace.told(now);
+            untold = Effect::default();
+        }
+    }
+
+    /// Takes in the notices that wait.
+    fn take_in(&mut self) -> io::Result<Effect> {
+        let mut effect = Effect::default();
+        for _ in 0..BATCH {
+            let Some(datagram) = self.notices.try_receive()? else { break };
+            for message in messages(datagram) {
+                let message = message?;
+                if let Some(notice) = notice(message.kind, message.body) {
+                    effect = effect.and(self.snapshot.apply(notice));
+                }
+            }
+        }
+        Ok(effect)
+    }
+
+    /// Notices were lost: anything may have changed.
+    async fn begin_anew(&mut self, error: io::Error) -> Effect {
+        if is_overrun(&error) {
+            tracing::info!("more changed at once than could be followed: reading everything anew");
+        } else {
+            tracing::warn!("the network can't be followed ({error}): reading everything anew");
+            // A socket that fails at once, time and again, must not keep us busy.
+            sleep(FIRST_DELAY).await;
+        }
+        let mut delay = FIRST_DELAY;
+        loop {
+            match subscribe_and_read().await {
+                Ok((notices, snapshot)) => {
+                    (self.notices, self.snapshot) = (notices, snapshot);
+                    return EVERYTHING;
+                }
+                Err(error) => tracing::warn!("{error:#}; trying again in {delay:?}"),
+            }
+            sleep(delay).await;
+            delay = LAST_DELAY.min(delay * 2);
+        }
+    }
+
+    /// What can't be read now is read with the next change of them, or anew with everything.
+    async fn reread_default_routes(&mut self) -> Effect {
+        match read_default_routes().await {
+            Ok(routes) => {
+                self.snapshot.default_routes = routes;
+                Effect { facts: true, ..Effect::default() }
+            }
+            Err(error) => self.begin_anew(io::Error::other(format!("{error:#}"))).await,
+        }
+    }
+
+    /// Sends what is not as it was told before.
+    fn tell(&mut self, effect: Effect, events: &Sender) -> Result<(), SendError<Event>> {
+        if effect.facts {
+            let before = self.view.attachments.external().map(|device| device.index).collect();
+            let view = View::of(&self.snapshot, &self.settings, &before);
+            let old = std::mem::replace(&mut self.view, view);
+            let devices = changed(&old.devices, &self.view.devices);
+            if !devices.is_empty() {
+                events.send(Event::Devices(devices))?;
+            }
+            if old.attachments != self.view.attachments {
+                events.send(Event::Attachments(self.view.attachments.clone()))?;
+            }
+            if old.node_addresses != self.view.node_addresses {
+                events.send(Event::NodeAddresses(self.view.node_addresses.clone()))?;
+            }
+        }
+        if effect.next_hops {
+            events.send(Event::Epoch)?;
+        }
+        Ok(())
+    }
+}
+
+impl View {
+    fn of(snapshot: &Snapshot, settings: &Settings, external_before: &BTreeSet<u32>) -> Self {
+        let attachments = plan_attachments(snapshot, settings, external_before);
+        Self {
+            devices: devices(snapshot),
+            node_addresses: node_addresses(snapshot, &attachments, &settings.node_ports),
+            attachments,
+        }
+    }
+
+    /// Whether it is what a person meant who has just said so.
+    fn check(&self, snapshot: &Snapshot, settings: &Settings) -> Result<()> {
+        let known = || {
+            let names: BTreeSet<&str> =
+                snapshot.links.values().map(|link| link.name.as_str()).collect();
+            names.into_iter().collect::<Vec<_>>().join(", ")
+        };
+        if let Some(name) = self.attachments.missing.first() {
+            bail!("there is no device {name} here.\nKnown devices: {}", known());
+        }
+        for (device, refusal) in &self.attachments.refused {
+            let named = DeviceSelector::Name(device.name.clone());
+            if settings.external.contains(&named) || settings.workload.contains(&named) {
+                bail!("{} can't be served: {refusal}", device.name);
+            }
+        }
+        if self.attachments.external().next().is_none() {
+            let wanted: Vec<String> = settings.external.iter().map(|s| s.to_string()).collect();
+            let refused = self.attachments.refused.iter();
+            let refused: String = refused.map(|(d, why)| format!("\n{}: {why}", d.name)).collect();
+            bail!(
+                "no device is known by which clients reach this node: none that can be served is \
+                 meant by --device {} (`auto`: those that carry default routes).{refused}\n\
+                 Name it with --device. Known devices: {}",
+                wanted.join(" --device "),
+                known()
+            );
+        }
+        Ok(())
+    }
+}
+
+/// In this order: what changes after the reading is told.
+async fn subscribe_and_read() -> Result<(Socket, Snapshot)> {
+    let notices = Socket::for_notices()?;
+    Ok((notices, read_everything().await?))
+}
+
+fn changed(
+    old: &BTreeMap<u32, Device>,
+    new: &BTreeMap<u32, Device>,
+) -> BTreeMap<u32, Option<Device>> {
+    let gone = old.keys().filter(|index| !new.contains_key(index)).map(|&index| (index, None));
+    let here = new.iter().filter(|&(index, device)| old.get(index) != Some(device));
+    gone.chain(here.map(|(&index, device)| (index, Some(device.clone())))).collect()
+}
+
+async fn wait_until(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due.into()).await,
+        None => pending().await,
+    }
+}
