@@ -5,4 +5,5 @@
 //! would watch a cluster's: it can't tell them apart.
 
 pub mod kinds;
+pub mod patch;
 pub mod storage;
