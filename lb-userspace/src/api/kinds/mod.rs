@@ -3,6 +3,16 @@
 //! Objects are JSON here, as clients sent them: fields that this build does not know are gone by
 //! then (`operations::decode`). Rules are pure, but for what they take from `Allocations`.
 
+mod event;
+mod ingress_class;
+mod json;
+mod lease;
+pub mod metadata;
+pub mod names;
+mod namespace;
+mod node;
+mod secret;
+pub mod table;
 mod violation;
 
 use std::net::IpAddr;
@@ -38,14 +48,14 @@ pub enum Subresource {
 
 pub trait Rules: Sync {
     /// Fills in defaults, as a real server does on decoding.
-    fn set_defaults(&self, object: &mut Value);
+    fn set_defaults(&self, _object: &mut Value) {}
 
     /// Wipes what a client may not set, keeps status on updates of the spec (and the other way
     /// round), sets the generation where the kind has one. `old` is none on creation.
     fn prepare(&self, object: &mut Value, old: Option<&Value>, subresource: Subresource);
 
     /// Every violation, with field paths as kubectl prints them. Of the metadata only the form of
-    /// the name is the kind's to check; `operations::metadata` checks the rest.
+    /// the name is the kind's to check; `metadata::validate` does the rest, for all kinds.
     fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Violation>;
 
     /// Takes the addresses and ports the object needs and writes them into it, gives back what
@@ -53,13 +63,44 @@ pub trait Rules: Sync {
     /// back when the write fails or is a dry run.
     fn allocate(
         &self,
-        object: &mut Value,
-        old: Option<&Value>,
-        allocations: &mut dyn Allocations,
-    ) -> Result<(), Violation>;
+        _object: &mut Value,
+        _old: Option<&Value>,
+        _allocations: &mut dyn Allocations,
+    ) -> Result<(), Violation> {
+        Ok(())
+    }
 
     /// Gives back all that an object which is being removed holds.
-    fn release(&self, object: &Value, allocations: &mut dyn Allocations);
+    fn release(&self, _object: &Value, _allocations: &mut dyn Allocations) {}
+
+    /// Sentences for the header `Warning`.
+    fn warnings(&self, _object: &Value, _old: Option<&Value>) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Whether a PUT to a name that is not there creates the object.
+    fn creates_on_update(&self) -> bool {
+        false
+    }
+
+    /// Whether a PUT without `resourceVersion` overwrites whatever is there.
+    fn updates_unconditionally(&self) -> bool {
+        true
+    }
+
+    /// The kind whose objects these are another view of: they are stored as that kind, and
+    /// `to_stored` and `as_shown` translate.
+    fn stored_as(&self) -> Option<&'static Kind> {
+        None
+    }
+
+    fn to_stored(&self, object: &Value) -> Value {
+        object.clone()
+    }
+
+    fn as_shown(&self, object: &Value) -> Value {
+        object.clone()
+    }
 
     fn columns(&self) -> &'static [Column];
 
@@ -114,6 +155,98 @@ pub struct Ranges {
     pub node_ports: RangeInclusive<u16>,
 }
 
-pub fn all() -> &'static [Kind] {
-    &[]
+impl Kind {
+    /// `v1`, `networking.k8s.io/v1`
+    pub fn api_version(&self) -> String {
+        match self.group {
+            "" => self.version.to_owned(),
+            group => format!("{group}/{}", self.version),
+        }
+    }
 }
+
+/// In the order of discovery.
+pub fn all() -> &'static [Kind] {
+    &ALL
+}
+
+/// By what a request's path names.
+pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Kind> {
+    ALL.iter().find(|kind| (kind.group, kind.version, kind.plural) == (group, version, plural))
+}
+
+/// By what a manifest names.
+pub fn find_kind(api_version: &str, name: &str) -> Option<&'static Kind> {
+    ALL.iter().find(|kind| kind.kind == name && kind.api_version() == api_version)
+}
+
+const CORE: Kind = Kind {
+    group: "",
+    version: "v1",
+    kind: "",
+    plural: "",
+    singular: "",
+    short_names: &[],
+    categories: &[],
+    namespaced: true,
+    has_status: false,
+    rules: &event::Core,
+};
+
+static ALL: [Kind; 7] = [
+    Kind {
+        kind: "Event",
+        plural: "events",
+        singular: "event",
+        short_names: &["ev"],
+        rules: &event::Core,
+        ..CORE
+    },
+    Kind {
+        kind: "Namespace",
+        plural: "namespaces",
+        singular: "namespace",
+        short_names: &["ns"],
+        namespaced: false,
+        has_status: true,
+        rules: &namespace::Namespace,
+        ..CORE
+    },
+    Kind {
+        kind: "Node",
+        plural: "nodes",
+        singular: "node",
+        short_names: &["no"],
+        namespaced: false,
+        has_status: true,
+        rules: &node::Node,
+        ..CORE
+    },
+    Kind { kind: "Secret", plural: "secrets", singular: "secret", rules: &secret::Secret, ..CORE },
+    Kind {
+        group: "coordination.k8s.io",
+        kind: "Lease",
+        plural: "leases",
+        singular: "lease",
+        rules: &lease::Lease,
+        ..CORE
+    },
+    Kind {
+        group: "events.k8s.io",
+        kind: "Event",
+        plural: "events",
+        singular: "event",
+        short_names: &["ev"],
+        rules: &event::Grouped,
+        ..CORE
+    },
+    Kind {
+        group: "networking.k8s.io",
+        kind: "IngressClass",
+        plural: "ingressclasses",
+        singular: "ingressclass",
+        namespaced: false,
+        rules: &ingress_class::IngressClass,
+        ..CORE
+    },
+];

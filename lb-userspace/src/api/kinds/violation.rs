@@ -87,7 +87,12 @@ impl Violation {
                 | ViolationKind::TooLong
                 | ViolationKind::Internal
         );
-        let value = if shows_value { format!(": {}", self.value) } else { String::new() };
+        let value = match &self.value {
+            _ if !shows_value => String::new(),
+            // As a real server, which formats a missing value like a text.
+            Value::Null => ": \"null\"".to_owned(),
+            value => format!(": {value}"),
+        };
         let detail =
             if self.detail.is_empty() { String::new() } else { format!(": {}", self.detail) };
         format!("{kind}{value}{detail}")
@@ -128,5 +133,43 @@ impl ViolationKind {
 impl fmt::Display for Violation {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}: {}", self.field, self.message())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn violations_read_as_an_api_servers() {
+        for (violation, expected) in [
+            (
+                Violation::invalid(
+                    "spec.ports[0].port",
+                    0,
+                    "must be between 1 and 65535, inclusive",
+                ),
+                "spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive",
+            ),
+            (Violation::required("spec.ports", ""), "spec.ports: Required value"),
+            (
+                Violation::not_supported("spec.type", "Foo", &["ClusterIP", "NodePort"]),
+                r#"spec.type: Unsupported value: "Foo": supported values: "ClusterIP", "NodePort""#,
+            ),
+            (
+                Violation::invalid("spec.clusterIP", Value::Null, "field is immutable"),
+                r#"spec.clusterIP: Invalid value: "null": field is immutable"#,
+            ),
+            (
+                Violation::too_many("endpoints", 1001, 1000),
+                "endpoints: Too many: 1001: must have at most 1000 items",
+            ),
+            (
+                Violation::duplicate("spec.ports[1].name", "a"),
+                r#"spec.ports[1].name: Duplicate value: "a""#,
+            ),
+        ] {
+            assert_eq!(violation.to_string(), expected);
+        }
     }
 }

@@ -1,0 +1,104 @@
+//! Reading and writing fields of objects by dotted paths.
+
+use serde_json::{Map, Value};
+
+/// `at(service, "spec.ports")`. Keys that have dots in them can't be reached so.
+pub fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
+    path.split('.').try_fold(object, |value, name| value.get(name)).filter(|value| !value.is_null())
+}
+
+/// Empty if there is no such text.
+pub fn text<'a>(object: &'a Value, path: &str) -> &'a str {
+    at(object, path).and_then(Value::as_str).unwrap_or_default()
+}
+
+pub fn number(object: &Value, path: &str) -> i64 {
+    at(object, path).and_then(Value::as_i64).unwrap_or_default()
+}
+
+pub fn flag(object: &Value, path: &str) -> bool {
+    at(object, path).and_then(Value::as_bool).unwrap_or_default()
+}
+
+pub fn list<'a>(object: &'a Value, path: &str) -> &'a [Value] {
+    at(object, path).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+/// The texts of a list.
+pub fn texts<'a>(object: &'a Value, path: &str) -> Vec<&'a str> {
+    list(object, path).iter().filter_map(Value::as_str).collect()
+}
+
+/// Name and value of each entry, in order of names.
+pub fn entries<'a>(object: &'a Value, path: &str) -> impl Iterator<Item = (&'a str, &'a Value)> {
+    at(object, path)
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| (key.as_str(), value))
+}
+
+/// The object at the path, made if there is none.
+pub fn object_mut<'a>(object: &'a mut Value, path: &str) -> &'a mut Map<String, Value> {
+    let mut value = object;
+    for name in path.split('.') {
+        value = as_map(value).entry(name).or_insert_with(|| Value::Object(Map::new()));
+    }
+    as_map(value)
+}
+
+pub fn list_mut<'a>(object: &'a mut Value, path: &str) -> Option<&'a mut Vec<Value>> {
+    path.split('.').try_fold(object, |value, name| value.get_mut(name))?.as_array_mut()
+}
+
+/// `set(service, "spec.type", "ClusterIP")`
+pub fn set(object: &mut Value, path: &str, value: impl Into<Value>) {
+    let (parent, name) = parent(object, path);
+    parent.insert(name.to_owned(), value.into());
+}
+
+/// Only if there is nothing yet. An empty text counts as nothing, as everywhere in the API.
+pub fn set_default(object: &mut Value, path: &str, value: impl Into<Value>) {
+    if at(object, path).is_none_or(|present| present == "") {
+        set(object, path, value);
+    }
+}
+
+pub fn remove(object: &mut Value, path: &str) -> Option<Value> {
+    match path.rsplit_once('.') {
+        None => object.as_object_mut()?.remove(path),
+        Some((parent, name)) => parent
+            .split('.')
+            .try_fold(object, |value, name| value.get_mut(name))?
+            .as_object_mut()?
+            .remove(name),
+    }
+}
+
+/// Makes a field what it is in another object, or takes it away if it isn't there.
+pub fn copy(object: &mut Value, from: &Value, path: &str) {
+    match at(from, path) {
+        Some(value) => set(object, path, value.clone()),
+        None => {
+            remove(object, path);
+        }
+    }
+}
+
+fn parent<'a, 'b>(object: &'a mut Value, path: &'b str) -> (&'a mut Map<String, Value>, &'b str) {
+    match path.rsplit_once('.') {
+        None => (as_map(object), path),
+        Some((parent, name)) => (object_mut(object, parent), name),
+    }
+}
+
+/// What should be an object and is none is replaced: the decoder has refused wrong types before.
+fn as_map(value: &mut Value) -> &mut Map<String, Value> {
+    if !value.is_object() {
+        *value = Value::Object(Map::new());
+    }
+    match value {
+        Value::Object(map) => map,
+        _ => unreachable!("made an object above"),
+    }
+}

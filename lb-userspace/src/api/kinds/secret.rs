@@ -1,0 +1,131 @@
+//! Secrets.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::json::{at, entries, flag, object_mut, remove, set_default, text};
+use super::violation::Violation;
+use super::{Column, Rules, Subresource, metadata, names, table};
+
+pub struct Secret;
+
+const MOST_BYTES: usize = 1024 * 1024;
+const SERVICE_ACCOUNT_TOKEN: &str = "kubernetes.io/service-account-token";
+const SERVICE_ACCOUNT: &str = "kubernetes.io/service-account.name";
+
+impl Rules for Secret {
+    fn set_defaults(&self, object: &mut Value) {
+        set_default(object, "type", "Opaque");
+        // What clients may write as plain text is only ever kept and shown encoded.
+        if let Some(Value::Object(texts)) = remove(object, "stringData") {
+            let data = object_mut(object, "data");
+            for (key, text) in texts {
+                let encoded = STANDARD.encode(text.as_str().unwrap_or_default());
+                data.insert(key, encoded.into());
+            }
+        }
+    }
+
+    fn prepare(&self, object: &mut Value, old: Option<&Value>, _subresource: Subresource) {
+        metadata::keep_generation(object, old);
+    }
+
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Violation> {
+        let mut violations = metadata::name(object, old, names::subdomain);
+        if let Some(old) = old {
+            violations.extend(metadata::immutable(object, old, "type"));
+            violations.extend(frozen(object, old));
+        }
+        violations.extend(data(object));
+        violations.extend(required(object));
+        violations
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        const {
+            &[
+                table::NAME,
+                Column::text("Type", "Used to facilitate programmatic handling of secret data."),
+                Column::text("Data", "The number of entries."),
+                table::AGE,
+            ]
+        }
+    }
+
+    fn row(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        vec![
+            table::name(object),
+            text(object, "type").into(),
+            entries(object, "data").count().into(),
+            table::age(object, now),
+        ]
+    }
+
+    fn field(&self, object: &Value, path: &str) -> Option<String> {
+        metadata::field(object, path, &["type"])
+    }
+}
+
+fn frozen(object: &Value, old: &Value) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    if !flag(old, "immutable") {
+        return violations;
+    }
+    let detail = "field is immutable when `immutable` is set";
+    if !flag(object, "immutable") {
+        violations.push(Violation::forbidden("immutable", detail));
+    }
+    if at(object, "data") != at(old, "data") {
+        violations.push(Violation::forbidden("data", detail));
+    }
+    violations
+}
+
+fn data(object: &Value) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let mut size = 0;
+    for (key, value) in entries(object, "data") {
+        let field = format!("data[{key}]");
+        violations.extend(names::violations(&field, key, names::data_key));
+        match STANDARD.decode(value.as_str().unwrap_or_default()) {
+            Ok(bytes) => size += bytes.len(),
+            Err(error) => {
+                let detail = format!("must be encoded as base64: {error}");
+                violations.push(Violation::invalid(field, "<redacted>", &detail));
+            }
+        }
+    }
+    if size > MOST_BYTES {
+        violations.push(Violation::too_long("data", MOST_BYTES));
+    }
+    violations
+}
+
+/// What well-known types must carry.
+fn required(object: &Value) -> Vec<Violation> {
+    let has = |key: &str| object.get("data").and_then(|data| data.get(key)).is_some();
+    let missing = |key: &str| Violation::required(format!("data[{key}]"), "");
+    let all = |keys: &[&str]| -> Vec<Violation> {
+        keys.iter().filter(|key| !has(key)).map(|key| missing(key)).collect()
+    };
+    match text(object, "type") {
+        "kubernetes.io/tls" => all(&["tls.crt", "tls.key"]),
+        "kubernetes.io/dockercfg" => all(&[".dockercfg"]),
+        "kubernetes.io/dockerconfigjson" => all(&[".dockerconfigjson"]),
+        "kubernetes.io/ssh-auth" => all(&["ssh-privatekey"]),
+        // One of the two is enough.
+        "kubernetes.io/basic-auth" if !has("username") && !has("password") => {
+            all(&["username", "password"])
+        }
+        SERVICE_ACCOUNT_TOKEN
+            if object["metadata"]["annotations"][SERVICE_ACCOUNT]
+                .as_str()
+                .is_none_or(str::is_empty) =>
+        {
+            vec![Violation::required(format!("metadata.annotations[{SERVICE_ACCOUNT}]"), "")]
+        }
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,122 @@
+//! The tables that `kubectl get` prints: columns, ages and other common cells.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::Column;
+use super::json::{entries, text};
+
+impl Column {
+    pub const fn text(name: &'static str, description: &'static str) -> Self {
+        Self { name, type_: "string", format: "", description, priority: 0 }
+    }
+
+    pub const fn integer(name: &'static str, description: &'static str) -> Self {
+        Self { name, type_: "integer", format: "", description, priority: 0 }
+    }
+
+    /// The same, but shown only by `-o wide`.
+    pub const fn wide(self) -> Self {
+        Self { priority: 1, ..self }
+    }
+}
+
+pub const NAME: Column = Column {
+    name: "Name",
+    type_: "string",
+    format: "name",
+    description: "Name must be unique within a namespace.",
+    priority: 0,
+};
+
+pub const AGE: Column = Column::text("Age", "How long ago this object was created.");
+
+pub fn name(object: &Value) -> Value {
+    text(object, "metadata.name").into()
+}
+
+pub fn age(object: &Value, now: Timestamp) -> Value {
+    since(text(object, "metadata.creationTimestamp"), now).into()
+}
+
+/// How long ago a time was, `<unknown>` if there is none.
+pub fn since(time: &str, now: Timestamp) -> String {
+    match time.parse::<Timestamp>() {
+        Ok(time) => duration(now.as_second() - time.as_second()),
+        Err(_) => "<unknown>".to_owned(),
+    }
+}
+
+/// Two units at most, and only one where the second would say little.
+pub fn duration(seconds: i64) -> String {
+    const MINUTE: i64 = 60;
+    const HOUR: i64 = 60 * MINUTE;
+    const DAY: i64 = 24 * HOUR;
+    const YEAR: i64 = 365 * DAY;
+    let pair = |unit, name, smaller, smaller_name| match seconds % unit / smaller {
+        0 => format!("{}{name}", seconds / unit),
+        rest => format!("{}{name}{rest}{smaller_name}", seconds / unit),
+    };
+    match seconds {
+        // Clocks may differ by a little.
+        ..-1 => "<invalid>".to_owned(),
+        -1..0 => "0s".to_owned(),
+        0..120 => format!("{seconds}s"),
+        120..600 => pair(MINUTE, "m", 1, "s"),
+        600..10_800 => format!("{}m", seconds / MINUTE),
+        10_800..28_800 => pair(HOUR, "h", MINUTE, "m"),
+        28_800..172_800 => format!("{}h", seconds / HOUR),
+        172_800..691_200 => pair(DAY, "d", HOUR, "h"),
+        691_200..63_072_000 => format!("{}d", seconds / DAY),
+        63_072_000..252_288_000 => pair(YEAR, "y", DAY, "d"),
+        _ => format!("{}y", seconds / YEAR),
+    }
+}
+
+/// `<none>` for nothing.
+pub fn or_none(cell: &str) -> &str {
+    if cell.is_empty() { "<none>" } else { cell }
+}
+
+/// `a=1,b=2`, in order of keys.
+pub fn labels(object: &Value, path: &str) -> String {
+    let pairs: Vec<String> = entries(object, path)
+        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+        .collect();
+    or_none(&pairs.join(",")).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_said_as_kubectl_does() {
+        for (seconds, expected) in [
+            (-2, "<invalid>"),
+            (-1, "0s"),
+            (0, "0s"),
+            (119, "119s"),
+            (120, "2m"),
+            (125, "2m5s"),
+            (599, "9m59s"),
+            (600, "10m"),
+            (10_799, "179m"),
+            (10_800, "3h"),
+            (11_400, "3h10m"),
+            (28_799, "7h59m"),
+            (28_800, "8h"),
+            (172_799, "47h"),
+            (172_800, "2d"),
+            (180_000, "2d2h"),
+            (691_199, "7d23h"),
+            (691_200, "8d"),
+            (63_071_999, "729d"),
+            (63_072_000, "2y"),
+            (63_158_400, "2y1d"),
+            (252_288_000, "8y"),
+        ] {
+            assert_eq!(duration(seconds), expected, "{seconds}");
+        }
+    }
+}
