@@ -5,10 +5,16 @@
 
 mod agent;
 pub mod api;
+mod backoff;
 pub mod cli;
 pub mod kernel;
 pub mod model;
+<<<<<<< HEAD
 pub mod network;
+=======
+pub mod notices;
+>>>>>>> df1e277 (Agent: health, metrics and notices; what the kernel refuses is tried again)
 pub mod plan;
+pub mod serve;
 pub mod source;
 pub mod store;

@@ -122,12 +122,49 @@ impl Store {
         }
     }
 
+    pub fn slice(&self, namespace: &str, name: &str) -> Option<&EndpointSlice> {
+        let owner = self.slice_owners.get(&ServiceName::new(namespace, name))?;
+        self.slices.get(owner)?.get(name)
+    }
+
+    /// What tells an object from others that had its name; empty if it is not known.
+    pub fn uid(&self, reference: &ObjectRef) -> &str {
+        let metadata = match reference.kind {
+            Kind::Service => self.services.get(&name_of(reference)).map(|object| &object.metadata),
+            Kind::EndpointSlice => {
+                let slice = self.slice(&reference.namespace, &reference.name);
+                slice.map(|object| &object.metadata)
+            }
+            Kind::Node => self.nodes.get(&reference.name).map(|object| &object.metadata),
+            // Kept only as what they amount to.
+            Kind::Endpoints => None,
+        };
+        metadata.and_then(|metadata| metadata.uid.as_deref()).unwrap_or_default()
+    }
+
     pub fn node(&self, name: &str) -> Option<&Node> {
         self.nodes.get(name)
     }
 }
 
+impl Default for Affected {
+    fn default() -> Self {
+        Self::nothing()
+    }
+}
+
 impl Affected {
+    /// What either concerns.
+    pub fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Services(mut first), Self::Services(second)) => {
+                first.extend(second);
+                Self::Services(first)
+            }
+            _ => Self::All,
+        }
+    }
+
     fn nothing() -> Self {
         Self::Services(BTreeSet::new())
     }

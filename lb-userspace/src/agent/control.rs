@@ -2,38 +2,75 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::{Instant, SystemTime};
 
 use tokio::sync::mpsc;
 
-use crate::kernel::Tables;
-use crate::model::{Claims, NodeContext, Problem, ServiceName, ServicePortKey, resolve};
-use crate::plan::{Change, Planner};
-use crate::source::Event;
+use super::complaints::Complaints;
+use super::latency::Latency;
+use super::outlets::Outlets;
+use super::tally::Tally;
+use crate::backoff::Backoff;
+use crate::kernel::{Backlog, Write};
+use crate::model::{
+    Claims, HealthCheck, NodeContext, Problem, ServiceName, ServicePort, ServicePortKey,
+    is_eligible, resolve,
+};
+use crate::notices::Reason;
+use crate::plan::{BackendKey, Change, Plan, Planner};
+use crate::serve::Changed;
+use crate::source::{Event, Kind, Object, ObjectRef};
 use crate::store::{Affected, Store};
 
 /// What the agent knows and has planned.
-pub struct Agent {
+pub struct Agent<T> {
     store: Store,
     claims: Claims,
     planner: Planner,
-    tables: Tables,
+    tables: Backlog<T>,
     node: NodeContext,
+    /// What has changed and is not planned yet.
+    unplanned: Unplanned,
+    /// While steps fail: how long to wait.
+    failing: Option<Backoff>,
+    retry_at: Option<Instant>,
     /// The service ports of each Service that have been planned.
     in_force: BTreeMap<ServiceName, BTreeSet<ServicePortKey>>,
-    /// What has been complained about and is still wrong, by Service.
-    reported: BTreeMap<ServiceName, BTreeSet<Problem>>,
+    health_checks: BTreeMap<ServiceName, HealthCheck>,
+    /// What there was no room for.
+    lacking: BTreeSet<ServiceName>,
+    invalid: Complaints,
+    withheld: Complaints,
+    latency: Latency,
+    tally: Tally,
+    outlets: Outlets,
 }
 
-impl Agent {
-    pub fn new(node_name: &str, planner: Planner, tables: Tables) -> Self {
+#[derive(Default)]
+struct Unplanned {
+    services: Affected,
+    node_addresses: Option<BTreeSet<IpAddr>>,
+}
+
+impl<T: Write> Agent<T> {
+    pub fn new(node_name: &str, planner: Planner, tables: T, outlets: Outlets) -> Self {
         Self {
             store: Store::default(),
             claims: Claims::default(),
             planner,
-            tables,
+            tables: Backlog::new(tables),
             node: NodeContext::of(node_name, None),
+            unplanned: Unplanned::default(),
+            failing: None,
+            retry_at: None,
             in_force: BTreeMap::new(),
-            reported: BTreeMap::new(),
+            health_checks: BTreeMap::new(),
+            lacking: BTreeSet::new(),
+            invalid: Complaints::default(),
+            withheld: Complaints::default(),
+            latency: Latency::new(SystemTime::now()),
+            tally: Tally::default(),
+            outlets,
         }
     }
 
@@ -45,27 +82,111 @@ impl Agent {
     /// Takes in an event and all that wait behind it: a burst becomes one change, a lone event
     /// waits for nothing.
     pub fn take_in(&mut self, first: Event, events: &mut mpsc::UnboundedReceiver<Event>) {
+        self.outlets.health.changed(Instant::now());
         let mut affected = self.store_event(first);
         while let Ok(event) = events.try_recv() {
-            affected = both(affected, self.store_event(event));
+            affected = affected.and(self.store_event(event));
         }
         self.put_in_force(affected, None);
     }
 
     pub fn store_event(&mut self, event: Event) -> Affected {
         match event {
-            Event::Applied(object) => self.store.apply(object),
-            Event::Deleted(reference) => self.store.delete(&reference),
-            Event::Problem(problem) => {
-                tracing::warn!("{problem}");
-                Affected::Services(BTreeSet::new())
+            Event::Applied(object) => {
+                self.look_at(&object);
+                self.store.apply(object)
             }
-            Event::Synced => Affected::Services(BTreeSet::new()),
+            Event::Deleted(reference) => {
+                self.note_change(reference.kind);
+                if self.is_our_node(&reference) {
+                    self.outlets.health.set_node_eligible(false);
+                }
+                self.store.delete(&reference)
+            }
+            Event::Problem(problem) => {
+                self.outlets.post(&problem, Reason::NotServed, &self.store);
+                Affected::default()
+            }
+            Event::Synced => Affected::default(),
         }
     }
 
+    /// What is to be known of an object before it takes the place of what it was.
+    fn look_at(&mut self, object: &Object) {
+        let reference = object.reference();
+        self.note_change(reference.kind);
+        match object {
+            Object::EndpointSlice(slice) => {
+                let before = self.store.slice(&reference.namespace, &reference.name);
+                self.latency.come(before, slice);
+            }
+            Object::Node(node) if self.is_our_node(&reference) => {
+                self.outlets.health.set_node_eligible(is_eligible(node));
+            }
+            Object::Service(_) | Object::Endpoints(_) | Object::Node(_) => {}
+        }
+    }
+
+    fn note_change(&self, kind: Kind) {
+        let what = match kind {
+            Kind::Service => Changed::Service,
+            Kind::EndpointSlice | Kind::Endpoints => Changed::Endpoints,
+            Kind::Node => return,
+        };
+        self.outlets.metrics.changed(what, SystemTime::now());
+    }
+
+    fn is_our_node(&self, reference: &ObjectRef) -> bool {
+        reference.kind == Kind::Node && reference.name == self.node.name
+    }
+
+    /// Plans and carries out what has changed. While earlier steps can't be carried out nothing
+    /// new is planned: it is remembered, and planned as one change when they are.
     pub fn put_in_force(&mut self, affected: Affected, node_addresses: Option<BTreeSet<IpAddr>>) {
-        let services = match affected {
+        self.unplanned.services = std::mem::take(&mut self.unplanned.services).and(affected);
+        if node_addresses.is_some() {
+            self.unplanned.node_addresses = node_addresses;
+        }
+        self.outlets.health.changed(Instant::now());
+        if self.retry_at.is_none() {
+            self.work();
+        }
+    }
+
+    /// When to call `retry`; never, if nothing has failed.
+    pub fn retry_at(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    /// Tries again what the kernel refused.
+    pub fn retry(&mut self) {
+        match self.tables.retry() {
+            Ok(()) => self.work(),
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    fn work(&mut self) {
+        let began = Instant::now();
+        // Twice, since what the first plan gives up makes room in the next.
+        for _ in 0..2 {
+            let unplanned = std::mem::take(&mut self.unplanned);
+            let plan = self.plan(unplanned);
+            let carried_out = self.tables.carry_out(&plan);
+            self.report_set_aside();
+            if let Err(error) = carried_out {
+                return self.fail(&error);
+            }
+            if plan.retire.is_empty() || self.lacking.is_empty() {
+                break;
+            }
+            self.unplanned.services = Affected::Services(std::mem::take(&mut self.lacking));
+        }
+        self.succeed(began);
+    }
+
+    fn plan(&mut self, Unplanned { services, node_addresses }: Unplanned) -> Plan {
+        let services = match services {
             Affected::Services(services) => services,
             Affected::All => {
                 let name = self.node.name.clone();
@@ -81,18 +202,15 @@ impl Agent {
         for service in &concerned {
             self.collect(service, &mut change);
         }
+        self.tally.count(&change.service_ports);
+        let backends = backends(&change);
         let plan = self.planner.plan(change);
-        for problem in &plan.problems {
-            tracing::error!("{problem}");
-        }
-        for step in plan.steps() {
-            if let Err(error) = self.tables.apply(step) {
-                tracing::error!("{error:#}");
-            }
-        }
+        Tally::catalogue(&backends, &plan, &self.planner, &self.outlets.metrics);
+        self.report_lacking(&concerned, &plan);
         if !plan.is_empty() {
             tracing::info!("{} Services changed: {} steps", concerned.len(), plan.steps().count());
         }
+        plan
     }
 
     /// Works out anew what a Service means; returns whom that concerns.
@@ -108,7 +226,13 @@ impl Agent {
 
     fn collect(&mut self, name: &ServiceName, change: &mut Change) {
         let settled = self.claims.settled(name);
-        self.report(name, settled.problems);
+        for problem in self.invalid.set(name, settled.problems) {
+            self.outlets.post(&problem, Reason::NotServed, &self.store);
+        }
+        match settled.health_check {
+            Some(check) => drop(self.health_checks.insert(name.clone(), check)),
+            None => drop(self.health_checks.remove(name)),
+        }
         let keys: BTreeSet<ServicePortKey> = settled.service_ports.keys().cloned().collect();
         let before = if keys.is_empty() {
             self.in_force.remove(name)
@@ -121,25 +245,70 @@ impl Agent {
         change.service_ports.extend(wanted);
     }
 
-    /// Complains once about each thing, and again if it was mended in between.
-    fn report(&mut self, service: &ServiceName, problems: Vec<Problem>) {
-        let now: BTreeSet<Problem> = problems.into_iter().collect();
-        let before = self.reported.remove(service).unwrap_or_default();
-        for problem in now.difference(&before) {
-            tracing::warn!("{problem}");
+    /// Names what does not fit, and remembers it.
+    fn report_lacking(&mut self, concerned: &BTreeSet<ServiceName>, plan: &Plan) {
+        let mut problems: BTreeMap<String, Vec<Problem>> = BTreeMap::new();
+        for problem in &plan.problems {
+            problems.entry(problem.object.clone()).or_default().push(problem.clone());
         }
-        if !now.is_empty() {
-            self.reported.insert(service.clone(), now);
+        for service in concerned {
+            let problems = problems.remove(&format!("Service {service}")).unwrap_or_default();
+            let lacks = plan.lacking.iter().any(|key| key.service == *service);
+            let reason = if lacks { Reason::NoRoom } else { Reason::NotServed };
+            for problem in self.withheld.set(service, problems) {
+                self.outlets.post(&problem, reason, &self.store);
+            }
+            self.lacking.remove(service);
         }
+        self.lacking.extend(plan.lacking.iter().map(|key| key.service.clone()));
+    }
+
+    /// Names the frontends for which the kernel has no room.
+    fn report_set_aside(&mut self) {
+        for problem in self.tally.set_aside(self.tables.set_aside(), &self.planner) {
+            self.outlets.post(&problem, Reason::NoRoom, &self.store);
+        }
+    }
+
+    fn fail(&mut self, error: &anyhow::Error) {
+        self.outlets.metrics.write_failed();
+        if self.failing.is_none() {
+            tracing::error!("{error:#}; everything after it waits. Trying again");
+        } else {
+            tracing::debug!("{error:#}");
+        }
+        let wait = self.failing.get_or_insert_default().next();
+        self.retry_at = Some(Instant::now() + wait);
+    }
+
+    fn succeed(&mut self, began: Instant) {
+        if self.failing.take().is_some() {
+            tracing::info!("the maps can be written again; everything is in force");
+        }
+        self.retry_at = None;
+        let now = SystemTime::now();
+        self.outlets.check_health(&self.health_checks, &self.store);
+        self.outlets.health.in_force(now);
+        let metrics = &self.outlets.metrics;
+        metrics.in_force(began.elapsed(), now);
+        for latency in self.latency.in_force(now) {
+            metrics.programmed(latency);
+        }
+        metrics.set_problems(self.invalid.services());
+        self.tally.tell(&self.planner, self.lacking.len(), metrics);
     }
 }
 
-fn both(first: Affected, second: Affected) -> Affected {
-    match (first, second) {
-        (Affected::Services(mut first), Affected::Services(second)) => {
-            first.extend(second);
-            Affected::Services(first)
-        }
-        _ => Affected::All,
-    }
+/// The backends that the service ports of a change may lead to.
+fn backends(change: &Change) -> BTreeMap<ServicePortKey, Vec<BackendKey>> {
+    let of = |(key, port): (&ServicePortKey, &Option<ServicePort>)| {
+        let members = port.iter().flat_map(|port| port.cluster.union(&port.local));
+        let protocol = key.protocol.number();
+        let backends = members.map(|m| BackendKey::new(m.address, m.port, protocol)).collect();
+        (key.clone(), backends)
+    };
+    change.service_ports.iter().map(of).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,24 +1,33 @@
 //! The agent: from what the sources tell to what the kernel holds.
 
+mod complaints;
 mod control;
+mod latency;
 mod node_addresses;
+mod outlets;
+mod tally;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Result, bail};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::kernel::{Attachments, DataPlane, Pins, Sizes, XdpMode, preflight};
+use crate::kernel::{Attachments, DataPlane, Pins, Sizes, Tables, XdpMode, preflight};
+use crate::notices::{Log, Notices};
 use crate::plan::Planner;
-use crate::source::cluster::Access;
+use crate::serve::{self, Addresses, Health, Metrics};
+use crate::source::cluster::{Access, Events};
 use crate::source::{Cluster, Event, Manifests, Source};
 use crate::store::Affected;
 
 use control::Agent;
 use node_addresses::node_addresses;
+use outlets::Outlets;
 
 /// Where the Services come from.
 pub enum Origin {
@@ -36,6 +45,8 @@ pub struct Options {
     pub sizes: Sizes,
     pub cleanup_on_exit: bool,
     pub pin_path: PathBuf,
+    /// Where to serve health and metrics.
+    pub addresses: Addresses,
 }
 
 /// Runs until it is told to end. What fails before everything is in force undoes itself.
@@ -67,6 +78,7 @@ pub async fn run(options: Options) -> Result<()> {
                 Some(event) => agent.take_in(event, &mut events),
                 None => break Err(anyhow::anyhow!("the source of objects has ended")),
             },
+            () = until(agent.retry_at()) => agent.retry(),
             () = ending.told() => break Ok(()),
         }
     };
@@ -80,20 +92,29 @@ pub async fn run(options: Options) -> Result<()> {
     ended
 }
 
-/// A source that has been found to be usable as far as one can tell without waiting for it.
-type Opened = Box<dyn FnOnce(mpsc::UnboundedSender<Event>) + Send>;
+/// A source that has been found to be usable as far as one can tell without waiting for it, and
+/// where notices about its objects go.
+struct Opened {
+    run: Box<dyn FnOnce(mpsc::UnboundedSender<Event>) + Send>,
+    notices: Arc<dyn Notices>,
+}
 
 async fn open(options: &Options) -> Result<Opened> {
     match &options.origin {
         Origin::Manifests(paths) => {
             let source = Manifests::open(paths.clone())?;
-            Ok(Box::new(|events| run_source(source, events)))
+            Ok(Opened {
+                run: Box::new(|events| run_source(source, events)),
+                notices: Arc::new(Log),
+            })
         }
         Origin::Cluster(access) => {
             let connection = access.open().await?;
             tracing::info!("watching the cluster at {}", connection.description);
+            let notices = Events::new(connection.client.clone(), &options.node_name);
             let source = Cluster::new(connection.client, &options.node_name);
-            Ok(Box::new(|events| run_source(source, events)))
+            let run = Box::new(|events| run_source(source, events));
+            Ok(Opened { run, notices: Arc::new(notices) })
         }
     }
 }
@@ -113,7 +134,7 @@ async fn start(
     source: Opened,
     options: &Options,
     node_addresses: BTreeSet<IpAddr>,
-) -> Result<(Agent, mpsc::UnboundedReceiver<Event>)> {
+) -> Result<(Agent<Tables>, mpsc::UnboundedReceiver<Event>)> {
     let mut data_plane = DataPlane::load(pins, options.sizes)?;
     let tables = data_plane.tables()?;
     let planner = if data_plane.adopted() {
@@ -122,10 +143,15 @@ async fn start(
     } else {
         Planner::new()
     };
-    let mut agent = Agent::new(&options.node_name, planner, tables);
+    let health = Arc::new(Health::new(data_plane.adopted()));
+    let metrics = Arc::new(Metrics::new());
+    metrics.read_traffic_at(&options.pin_path);
+    serve::start(&options.addresses, &health, &metrics, &source.notices);
+    let outlets = Outlets::new(source.notices, health, metrics);
+    let mut agent = Agent::new(&options.node_name, planner, tables, outlets);
 
     let (sender, mut events) = mpsc::unbounded_channel();
-    source(sender);
+    (source.run)(sender);
     loop {
         match events.recv().await {
             Some(Event::Synced) => break,
@@ -145,6 +171,14 @@ async fn start(
     let (services, service_ports) = agent.in_force();
     tracing::info!("ready: {service_ports} service ports of {services} Services in force");
     Ok((agent, events))
+}
+
+/// For good, if there is no such moment.
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment.into()).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// The signals by which an agent is told to end.

@@ -61,7 +61,7 @@ struct Common {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the agent: load the programs, attach them, keep the maps true
-    Run(run::Options),
+    Run(Box<run::Options>),
     /// Show what the kernel holds
     Get(get::Options),
     /// Detach the programs and remove the maps; connections through Services end
@@ -83,7 +83,7 @@ pub fn main() -> ExitCode {
 
 fn dispatch(command: Command, common: &Common) -> Result<()> {
     match command {
-        Command::Run(options) => run::run(options, &common.pin_path),
+        Command::Run(options) => run::run(*options, &common.pin_path),
         Command::Get(options) => get::get(&options, &common.pin_path),
         Command::Cleanup => cleanup::cleanup(&common.pin_path),
         Command::Completions { shell } => {

@@ -1,4 +1,4 @@
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -6,6 +6,7 @@ use clap::Args;
 
 use crate::agent::{self, Origin};
 use crate::kernel::{Sizes, XdpMode};
+use crate::serve::Addresses;
 use crate::source::cluster::Access;
 
 #[derive(Debug, Args)]
@@ -38,6 +39,16 @@ pub struct Options {
     /// An address on which NodePorts are open; may be repeated [default: the devices' own]
     #[arg(long, value_name = "ADDRESS")]
     nodeport_address: Vec<IpAddr>,
+
+    /// Where to tell load balancers and probes of this node's health: /healthz, /livez; `off`: nowhere
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:10256")]
+    #[arg(value_parser = address)]
+    healthz_bind_address: Address,
+
+    /// Where to serve /metrics; `off`: nowhere
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10249")]
+    #[arg(value_parser = address)]
+    metrics_bind_address: Address,
 
     /// Where XDP runs
     #[arg(long, value_enum, default_value_t)]
@@ -83,5 +94,23 @@ pub fn run(options: Options, pin_path: &Path) -> Result<()> {
         sizes: Sizes::for_flows(options.max_flows),
         cleanup_on_exit: options.cleanup_on_exit,
         pin_path: pin_path.to_owned(),
+        addresses: Addresses {
+            healthz: options.healthz_bind_address.0,
+            metrics: options.metrics_bind_address.0,
+        },
     }))
+}
+
+/// Where to listen, if at all.
+#[derive(Clone, Copy, Debug)]
+struct Address(Option<SocketAddr>);
+
+fn address(text: &str) -> Result<Address, String> {
+    match text {
+        "off" | "" => Ok(Address(None)),
+        _ => text
+            .parse()
+            .map(|address| Address(Some(address)))
+            .map_err(|_| "not an address and port, such as 127.0.0.1:10249, nor `off`".to_owned()),
+    }
 }

@@ -4,6 +4,7 @@
 //! Everything that forwards packets is pinned, so it goes on forwarding while no agent runs.
 
 mod attach;
+mod backlog;
 mod mapped;
 mod object;
 mod pins;
@@ -12,8 +13,9 @@ mod preflight;
 mod tables;
 
 pub use attach::{Attached, Attachments, Hook, XdpMode};
+pub use backlog::{Backlog, Write};
 pub use object::{DataPlane, Sizes};
 pub use pins::{DEFAULT_PIN_PATH, Pins};
 pub use plain::Plain;
 pub use preflight::preflight;
-pub use tables::Tables;
+pub use tables::{Occupancy, Tables};

@@ -9,7 +9,7 @@ use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValue
 use aya::util::nr_cpus;
 use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::layout::{
-    self, Backend, Bitmap, Flow, FlowBucket, FlowState, Pool, Reason, Ticks, Traffic, map,
+    self, Backend, Bitmap, Flow, FlowBucket, FlowState, Pool, Reason, Ticks, Traffic, WAYS, map,
 };
 
 use super::mapped::Mapped;
@@ -212,6 +212,15 @@ impl Tables {
         flows(&self.flows6)
     }
 
+    /// How full the flow tables are.
+    pub fn occupancy4(&self) -> Occupancy {
+        occupancy::<V4>(&self.flows4)
+    }
+
+    pub fn occupancy6(&self) -> Occupancy {
+        occupancy::<V6>(&self.flows6)
+    }
+
     /// How often each reason was met, over all processors.
     pub fn reasons(&self) -> Result<Vec<(Reason, u64)>> {
         Reason::ALL
@@ -275,13 +284,33 @@ fn bits(bitmap: &Mapped) -> Vec<Bitmap> {
 }
 
 fn flows<F: Family>(mapped: &Mapped) -> impl Iterator<Item = (FlowState, Ticks, Flow<F>)> + '_ {
-    (0..mapped.len()).flat_map(|index| {
-        // SAFETY: the map's values are `FlowBucket`s: their size was compared when it was
-        // mapped. The kernel writes to them meanwhile; a bucket is made of cells and is read by
-        // its own rules.
-        let bucket = unsafe { &*mapped.address(index).cast::<FlowBucket<F>>() };
-        bucket.entries()
-    })
+    (0..mapped.len()).flat_map(|index| bucket::<F>(mapped, index).entries())
+}
+
+/// How many flows a table holds, and could hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Occupancy {
+    pub occupied: u64,
+    pub places: u64,
+}
+
+/// Buckets that are looked at for an estimate. They are chosen by a hash of the flow, so any are
+/// as good as others.
+const SAMPLE: u32 = 2_048;
+
+fn occupancy<F: Family>(mapped: &Mapped) -> Occupancy {
+    let sample = mapped.len().min(SAMPLE);
+    let found: u64 =
+        (0..sample).map(|index| bucket::<F>(mapped, index).entries().count() as u64).sum();
+    let scale = u64::from(mapped.len()) / u64::from(sample.max(1));
+    Occupancy { occupied: found * scale, places: u64::from(mapped.len()) * WAYS as u64 }
+}
+
+fn bucket<F: Family>(mapped: &Mapped, index: u32) -> &FlowBucket<F> {
+    // SAFETY: the map's values are `FlowBucket`s: their size was compared when it was mapped.
+    // The kernel writes to them meanwhile; a bucket is made of cells and is read by its own
+    // rules.
+    unsafe { &*mapped.address(index).cast::<FlowBucket<F>>() }
 }
 
 fn reset(map: &mut PerCpuArray<MapData, Plain<Traffic>>, index: u32) -> Result<()> {

@@ -7,6 +7,7 @@
 
 mod address;
 mod conflicts;
+mod eligibility;
 mod endpoints;
 mod fields;
 mod health_check;
@@ -23,6 +24,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use health_check::ReadyHere;
 
 pub use conflicts::Claims;
+pub use eligibility::is_eligible;
 pub use types::{
     AddressFamily, Backend, Frontend, HealthCheck, NodeContext, Policy, Problem, Protocol,
     ServiceName, ServicePort, ServicePortKey,

@@ -68,6 +68,10 @@ impl Protocol {
         }
     }
 
+    pub fn of_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|protocol| protocol.number() == number)
+    }
+
     /// By the API's name; TCP where none is given.
     pub fn parse(name: Option<&str>) -> Option<Self> {
         let name = name.filter(|name| !name.is_empty()).unwrap_or("TCP");

@@ -99,6 +99,12 @@ impl Regions {
         true
     }
 
+    /// Slots in no region, also those that can't be taken yet.
+    pub fn free_slots(&self) -> u32 {
+        self.free.values().sum::<u32>()
+            + self.settling.iter().map(|region| region.size).sum::<u32>()
+    }
+
     pub fn give_back(&mut self, region: Region) {
         if region.size > 0 {
             self.settling.push(region);

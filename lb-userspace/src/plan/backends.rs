@@ -73,6 +73,14 @@ impl Backends {
         self.indexes.settle();
     }
 
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    pub fn index_of(&self, backend: &BackendKey) -> Option<u32> {
+        self.held.get(backend).map(|held| held.index)
+    }
+
     /// Notes one more pool that the backend is in, and says its index.
     pub fn acquire(
         &mut self,

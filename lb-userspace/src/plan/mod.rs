@@ -16,6 +16,7 @@ mod adopt;
 mod allocate;
 mod backends;
 mod bits;
+mod look;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -105,6 +106,7 @@ impl Planner {
         // change hands within one change, and must not be retired in between.
         let mut leftovers = Vec::new();
         for (key, wanted) in change.service_ports {
+            plan.current = Some(key.clone());
             match wanted {
                 Some(wanted) => leftovers.extend(self.put(key, wanted, &mut plan)),
                 None => leftovers.extend(self.take_out(key)),
@@ -207,7 +209,7 @@ impl Planner {
             return Some(held);
         }
         let Some(index) = self.indexes.take() else {
-            plan.problem(key, format!("all {} service ports are in use", capacity::SERVICE_PORTS));
+            plan.lack(key, format!("all {} service ports are in use", capacity::SERVICE_PORTS));
             return None;
         };
         plan.prepare.push(Step::ResetServiceTraffic { index });
@@ -238,7 +240,7 @@ impl Planner {
         }
         let Some(region) = self.regions.take(size) else {
             let full = format!("no room for a table of {size} slots: the pool stays as it was");
-            plan.problem(&scope, full);
+            plan.lack(&scope, full);
             *members = old_members.clone();
             return old_region;
         };
@@ -248,9 +250,7 @@ impl Planner {
             let backend = self.backends.acquire(key, member.local, &mut self.bits, plan);
             match backend {
                 Some(backend) => entries.push((key.identity(), backend)),
-                None => {
-                    plan.problem(&key, format!("all {} backends are in use", capacity::BACKENDS))
-                }
+                None => plan.lack(&key, format!("all {} backends are in use", capacity::BACKENDS)),
             }
             backend.is_some()
         });

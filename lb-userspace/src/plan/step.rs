@@ -1,11 +1,11 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use lb_common::layout::{self, Bitmap, Pool};
 
 use super::BackendKey;
-use crate::model::{Backend, ServicePort};
+use crate::model::{Backend, Problem, ServicePort, ServicePortKey};
 
 /// One change of the kernel's tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +58,12 @@ pub struct Plan {
     pub publish_frontends: Vec<Step>,
     /// What nothing leads to any more.
     pub retire: Vec<Step>,
-    pub problems: Vec<String>,
+    pub problems: Vec<Problem>,
+    /// The service ports that are in force only in part, for lack of room: to be planned again
+    /// when something has gone.
+    pub lacking: BTreeSet<ServicePortKey>,
+    /// What is being planned.
+    pub(super) current: Option<ServicePortKey>,
 }
 
 impl Plan {
@@ -75,7 +80,18 @@ impl Plan {
     }
 
     pub(super) fn problem(&mut self, about: &impl Display, message: String) {
-        self.problems.push(format!("{about}: {message}"));
+        let service = self.current.as_ref().map(|key| &key.service);
+        self.problems.push(Problem {
+            object: service.map_or_else(String::new, |service| format!("Service {service}")),
+            field: about.to_string(),
+            message,
+        });
+    }
+
+    /// Something of the current service port does not fit.
+    pub(super) fn lack(&mut self, about: &impl Display, message: String) {
+        self.problem(about, message);
+        self.lacking.extend(self.current.clone());
     }
 }
 
@@ -99,6 +115,16 @@ impl FrontendKey {
 
     pub fn is_node_port(&self) -> bool {
         self.address.is_unspecified()
+    }
+}
+
+impl Display for FrontendKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_node_port() {
+            write!(f, "node port {}", self.port)
+        } else {
+            SocketAddr::new(self.address, self.port).fmt(f)
+        }
     }
 }
 

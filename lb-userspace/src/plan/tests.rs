@@ -274,7 +274,8 @@ fn backends_that_do_not_fit_are_named_and_the_rest_goes_on() {
     let mut memory = Memory::default();
     memory.carry_out(&plan);
     assert_eq!(plan.problems.len(), 1, "{:?}", plan.problems);
-    assert!(plan.problems[0].contains("10.244.0.3"), "{:?}", plan.problems);
+    assert!(plan.problems[0].field.contains("10.244.0.3"), "{:?}", plan.problems);
+    assert_eq!(plan.lacking, BTreeSet::from([key("web")]));
     assert_eq!(memory.visible().len(), 1);
 }
 
@@ -291,7 +292,7 @@ fn an_address_whose_source_ranges_are_not_enforced_stays_closed() {
     let mut memory = Memory::default();
     memory.carry_out(&plan);
     assert_eq!(memory.frontends.len(), 1, "the ClusterIP is served");
-    assert!(plan.problems[0].contains("loadBalancerSourceRanges"), "{:?}", plan.problems);
+    assert!(plan.problems[0].message.contains("loadBalancerSourceRanges"), "{:?}", plan.problems);
 }
 
 /// A random state of up to four services that share addresses of frontends and backends.

@@ -29,7 +29,7 @@ impl Kind {
         }
     }
 
-    fn api_version(self) -> &'static str {
+    pub fn api_version(self) -> &'static str {
         match self {
             Self::EndpointSlice => "discovery.k8s.io/v1",
             Self::Service | Self::Endpoints | Self::Node => "v1",
@@ -68,6 +68,17 @@ impl ObjectRef {
             _ => namespace.filter(|namespace| !namespace.is_empty()).unwrap_or("default"),
         };
         Self { kind, namespace: namespace.to_owned(), name: name.unwrap_or_default().to_owned() }
+    }
+
+    /// Reads what `Display` writes.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (kind, name) = text.split_once(' ')?;
+        let kind = Kind::ALL.into_iter().find(|known| known.name() == kind)?;
+        let (namespace, name) = match kind {
+            Kind::Node => ("", name),
+            _ => name.split_once('/')?,
+        };
+        Some(Self { kind, namespace: namespace.to_owned(), name: name.to_owned() })
     }
 
     /// The reference of what may yet turn out not to be readable.
@@ -121,4 +132,19 @@ fn read<T: DeserializeOwned>(value: Value) -> Result<Box<T>> {
     serde_path_to_error::deserialize(value)
         .map(Box::new)
         .map_err(|error| anyhow!("{}: {}", error.path(), error.inner()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_can_be_read_back() {
+        for (kind, namespace) in [(Kind::Service, Some("shop")), (Kind::Node, None)] {
+            let reference = ObjectRef::new(kind, namespace, Some("a.b"));
+            assert_eq!(ObjectRef::parse(&reference.to_string()), Some(reference));
+        }
+        assert_eq!(ObjectRef::parse("services/web.yaml:3"), None);
+        assert_eq!(ObjectRef::parse("Service without-namespace"), None);
+    }
 }

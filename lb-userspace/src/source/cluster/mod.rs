@@ -7,7 +7,7 @@
 //! Tests: `tests/cluster/`, against an API server over real HTTP.
 
 mod access;
-mod backoff;
+mod events;
 mod known;
 mod strip;
 mod trouble;
@@ -22,6 +22,7 @@ use super::object::Kind;
 use super::{Event, Source};
 
 pub use access::{Access, Connection};
+pub use events::Events;
 
 use watched::Watched;
 

@@ -11,9 +11,9 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::backoff::Backoff;
 use super::known::Known;
 use super::trouble::Trouble;
+use crate::backoff::Backoff;
 use crate::model::Problem;
 use crate::source::{Event, Kind, ObjectRef};
 

@@ -1,0 +1,48 @@
+//! What has been complained about: each thing once, and again if it was mended in between.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::model::{Problem, ServiceName};
+
+#[derive(Debug, Default)]
+pub struct Complaints(BTreeMap<ServiceName, BTreeSet<Problem>>);
+
+impl Complaints {
+    /// Takes in all that is wrong with a Service now; returns what is new of it.
+    pub fn set(&mut self, service: &ServiceName, problems: Vec<Problem>) -> Vec<Problem> {
+        let now: BTreeSet<Problem> = problems.into_iter().collect();
+        let before = self.0.remove(service).unwrap_or_default();
+        let new = now.difference(&before).cloned().collect();
+        if !now.is_empty() {
+            self.0.insert(service.clone(), now);
+        }
+        new
+    }
+
+    /// With how many Services something is wrong.
+    pub fn services(&self) -> usize {
+        self.0.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thing_is_new_once_and_again_after_it_was_mended() {
+        let web = ServiceName::new("default", "web");
+        let problem = |message: &str| Problem {
+            object: "Service default/web".to_owned(),
+            field: String::new(),
+            message: message.to_owned(),
+        };
+        let mut complaints = Complaints::default();
+        assert_eq!(complaints.set(&web, vec![problem("a")]), [problem("a")]);
+        assert_eq!(complaints.set(&web, vec![problem("a"), problem("b")]), [problem("b")]);
+        assert_eq!(complaints.services(), 1);
+        assert_eq!(complaints.set(&web, vec![]), []);
+        assert_eq!(complaints.services(), 0);
+        assert_eq!(complaints.set(&web, vec![problem("a")]), [problem("a")]);
+    }
+}

@@ -1,0 +1,270 @@
+//! The agent on tables that fail, and on maps that are full.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use lb_common::layout::Pool;
+use nix::errno::Errno;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::notices::{Notice, Notices};
+use crate::plan::{FrontendKey, Scope, Step};
+use crate::serve::{Health, Metrics};
+
+/// Tables in memory; the test keeps another handle.
+#[derive(Clone, Default)]
+struct Memory(Arc<Mutex<Held>>);
+
+#[derive(Default)]
+struct Held {
+    frontends: BTreeMap<FrontendKey, u32>,
+    pools: BTreeMap<u32, Pool>,
+    slots: BTreeMap<u32, u32>,
+    backends: BTreeMap<u32, IpAddr>,
+    broken: bool,
+    room: Option<usize>,
+    writes: usize,
+}
+
+impl Write for Memory {
+    fn apply(&mut self, step: &Step) -> Result<()> {
+        let mut held = self.0.lock().unwrap();
+        if held.broken {
+            return Err(anyhow!(io::Error::from_raw_os_error(Errno::ENOMEM as i32)));
+        }
+        held.writes += 1;
+        match step.clone() {
+            Step::SetFrontend { key, value } => {
+                let full = held.room.is_some_and(|room| held.frontends.len() >= room);
+                if full && !held.frontends.contains_key(&key) {
+                    return Err(anyhow!(io::Error::from_raw_os_error(Errno::E2BIG as i32)));
+                }
+                held.frontends.insert(key, value.service_port);
+            }
+            Step::RemoveFrontend { key } => drop(held.frontends.remove(&key)),
+            Step::SwapPool { index, pool } => drop(held.pools.insert(index, pool)),
+            Step::WriteSlots { offset, slots } => held.slots.extend((offset..).zip(slots)),
+            Step::SetBackend { index, backend, .. } => {
+                held.backends.insert(index, backend.address);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Memory {
+    fn break_down(&self, broken: bool) {
+        self.0.lock().unwrap().broken = broken;
+    }
+
+    fn limit(&self, room: usize) {
+        self.0.lock().unwrap().room = Some(room);
+    }
+
+    fn writes(&self) -> usize {
+        self.0.lock().unwrap().writes
+    }
+
+    /// Each frontend's address with those of its backends.
+    fn led_to(&self) -> BTreeMap<String, Vec<String>> {
+        let held = self.0.lock().unwrap();
+        let backends = |service_port: u32| {
+            let pool = held.pools.get(&Scope::Cluster.pool_index(service_port));
+            let Pool { offset, size } = pool.copied().unwrap_or_default();
+            let slots = (offset..offset + size).map(|slot| held.slots[&slot]);
+            let mut found: Vec<String> =
+                slots.map(|index| held.backends[&index].to_string()).collect();
+            found.sort();
+            found.dedup();
+            found
+        };
+        let frontends = held.frontends.iter();
+        frontends.map(|(key, &port)| (key.address.to_string(), backends(port))).collect()
+    }
+}
+
+#[derive(Clone, Default)]
+struct Posted(Arc<Mutex<Vec<String>>>);
+
+impl Notices for Posted {
+    fn post(&self, notice: Notice) {
+        self.0.lock().unwrap().push(notice.to_string());
+    }
+}
+
+impl Posted {
+    fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+struct Case {
+    agent: Agent<Memory>,
+    memory: Memory,
+    posted: Posted,
+    health: Arc<Health>,
+}
+
+impl Case {
+    fn new() -> Self {
+        let (memory, posted) = (Memory::default(), Posted::default());
+        let health = Arc::new(Health::new(false));
+        let notices = Arc::new(posted.clone());
+        let outlets = Outlets::new(notices, Arc::clone(&health), Arc::new(Metrics::new()));
+        let agent = Agent::new("node-a", Planner::new(), memory.clone(), outlets);
+        Self { agent, memory, posted, health }
+    }
+
+    /// An event, with nothing waiting behind it.
+    fn tell(&mut self, event: Event) {
+        let (_sender, mut nothing) = mpsc::unbounded_channel();
+        self.agent.take_in(event, &mut nothing);
+    }
+
+    fn service(&mut self, name: &str, address: &str) {
+        self.tell(applied(json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+            "spec": {"clusterIP": address, "ports": [{"port": 80}]}
+        })));
+    }
+
+    fn endpoints(&mut self, service: &str, addresses: &[&str]) {
+        let endpoints: Vec<Value> =
+            addresses.iter().map(|address| json!({"addresses": [address]})).collect();
+        self.tell(applied(json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {
+                "name": format!("{service}-1"), "labels": {"kubernetes.io/service-name": service}
+            },
+            "ports": [{"port": 8080}], "endpoints": endpoints
+        })));
+    }
+
+    fn node(&mut self, spec: Value) {
+        let metadata = json!({"name": "node-a"});
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec});
+        self.tell(applied(node));
+    }
+
+    fn is_healthy(&self) -> bool {
+        self.health.report(Instant::now()).healthz()
+    }
+}
+
+fn applied(object: Value) -> Event {
+    let text = |field: &str| object[field].as_str().unwrap().to_owned();
+    let kind = Kind::of(&text("apiVersion"), &text("kind")).unwrap();
+    Event::Applied(Object::read(kind, object).unwrap())
+}
+
+#[test]
+fn what_the_kernel_refuses_is_tried_again_with_all_that_has_come_since() {
+    let mut case = Case::new();
+    case.service("web", "10.96.0.1");
+    case.memory.break_down(true);
+    case.endpoints("web", &["10.244.0.1"]);
+    case.endpoints("web", &["10.244.0.1", "10.244.0.2"]);
+    case.service("api", "10.96.0.2");
+    case.endpoints("web", &["10.244.0.3"]);
+    assert!(case.agent.retry_at().is_some());
+    case.agent.retry();
+    assert!(case.agent.retry_at().is_some(), "still broken");
+
+    case.memory.break_down(false);
+    case.agent.retry();
+    assert_eq!(case.agent.retry_at(), None);
+    let expected = [("10.96.0.1", vec!["10.244.0.3"]), ("10.96.0.2", vec![])];
+    let expected = expected.map(|(frontend, backends)| {
+        (frontend.to_owned(), backends.into_iter().map(str::to_owned).collect())
+    });
+    assert_eq!(case.memory.led_to(), BTreeMap::from(expected));
+}
+
+#[test]
+fn a_change_that_can_not_be_put_in_force_makes_the_node_sick() {
+    let mut case = Case::new();
+    case.service("web", "10.96.0.1");
+    assert!(case.is_healthy());
+    case.memory.break_down(true);
+    case.service("api", "10.96.0.2");
+    let later = Instant::now() + Duration::from_secs(120);
+    assert!(!case.health.report(later).healthz());
+    case.memory.break_down(false);
+    case.agent.retry();
+    assert!(case.health.report(later).healthz());
+}
+
+#[test]
+fn what_does_not_fit_is_named_once_and_comes_in_when_there_is_room() {
+    let mut case = Case::new();
+    case.memory.limit(1);
+    case.service("web", "10.96.0.1");
+    case.service("api", "10.96.0.2");
+    case.endpoints("web", &["10.244.0.1"]);
+    let posted = case.posted.all();
+    let [posted] = &posted[..] else { panic!("{posted:?}") };
+    let expected = "Service default/api: 10.96.0.2:80 is not served: the map of frontends is full";
+    assert_eq!(posted, expected);
+    assert_eq!(case.memory.led_to()["10.96.0.1"], ["10.244.0.1"], "the rest goes on");
+
+    case.tell(Event::Deleted(ObjectRef::new(Kind::Service, None, Some("web"))));
+    assert_eq!(case.memory.led_to().into_keys().collect::<Vec<_>>(), ["10.96.0.2"]);
+}
+
+#[test]
+fn a_node_that_is_being_deleted_gets_no_more_traffic() {
+    let mut case = Case::new();
+    case.node(json!({}));
+    assert!(case.is_healthy());
+    case.node(json!({"taints": [
+        {"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}
+    ]}));
+    assert!(!case.is_healthy());
+    case.node(json!({}));
+    assert!(case.is_healthy());
+    case.tell(Event::Deleted(ObjectRef::new(Kind::Node, None, Some("node-a"))));
+    assert!(!case.is_healthy());
+}
+
+#[test]
+fn another_nodes_deletion_is_not_ours() {
+    let mut case = Case::new();
+    case.node(json!({}));
+    case.tell(Event::Deleted(ObjectRef::new(Kind::Node, None, Some("node-b"))));
+    assert!(case.is_healthy());
+}
+
+#[test]
+fn an_endpoints_change_costs_the_same_whatever_else_there_is() {
+    let writes = |others: usize| {
+        let mut case = Case::new();
+        for other in 0..others {
+            let name = format!("other-{other}");
+            case.service(&name, &format!("10.97.{}.{}", other / 250, other % 250 + 1));
+            case.endpoints(&name, &["10.244.1.1"]);
+        }
+        case.service("web", "10.96.0.1");
+        case.endpoints("web", &["10.244.0.1"]);
+        let before = case.memory.writes();
+        case.endpoints("web", &["10.244.0.1", "10.244.0.2"]);
+        case.memory.writes() - before
+    };
+    assert_eq!(writes(0), writes(300));
+}
+
+#[test]
+fn a_bad_object_is_named_once_and_keeps_only_itself_out() {
+    let mut case = Case::new();
+    case.service("web", "10.96.0.1");
+    case.service("bad", "10.96.0.300");
+    case.endpoints("bad", &["10.244.0.1"]);
+    assert_eq!(case.posted.all().len(), 1, "{:?}", case.posted.all());
+    assert!(case.posted.all()[0].starts_with("Service default/bad: spec.clusterIP"));
+    assert_eq!(case.memory.led_to().len(), 1);
+}

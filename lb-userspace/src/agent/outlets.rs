@@ -1,0 +1,57 @@
+//! What the agent tells, and to whom.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::model::{HealthCheck, Problem, ServiceName};
+use crate::notices::{About, Notice, Notices, Reason};
+use crate::serve::{Check, Health, HealthChecks, Metrics};
+use crate::source::{Kind, ObjectRef};
+use crate::store::Store;
+
+pub struct Outlets {
+    pub notices: Arc<dyn Notices>,
+    pub health: Arc<Health>,
+    pub metrics: Arc<Metrics>,
+    health_checks: HealthChecks,
+}
+
+impl Outlets {
+    pub fn new(notices: Arc<dyn Notices>, health: Arc<Health>, metrics: Arc<Metrics>) -> Self {
+        let health_checks = HealthChecks::new(Arc::clone(&health), Arc::clone(&notices));
+        Self { notices, health, metrics, health_checks }
+    }
+
+    /// Posts what is wrong with an object, or with a file.
+    pub fn post(&self, problem: &Problem, reason: Reason, store: &Store) {
+        let reference = ObjectRef::parse(&problem.object);
+        let Problem { field, message, .. } = problem;
+        let message = match (field.is_empty(), reference.is_some()) {
+            (true, true) => message.clone(),
+            (false, true) => format!("{field}: {message}"),
+            (_, false) => problem.to_string(),
+        };
+        let about = reference.map(|reference| about(reference, store));
+        self.notices.post(Notice { about, reason, message });
+    }
+
+    /// Answers health checks by what is in force now. Of two Services that want one port the
+    /// first by name has it; no API server lets that happen.
+    pub fn check_health(&mut self, checks: &BTreeMap<ServiceName, HealthCheck>, store: &Store) {
+        let mut by_port = BTreeMap::new();
+        for (service, HealthCheck { port, local_endpoints }) in checks {
+            let (namespace, name) = (service.namespace.as_str(), service.name.as_str());
+            let reference = ObjectRef::new(Kind::Service, Some(namespace), Some(name));
+            by_port.entry(*port).or_insert_with(|| Check {
+                service: service.clone(),
+                about: about(reference, store),
+                local_endpoints: *local_endpoints,
+            });
+        }
+        self.health_checks.set(by_port);
+    }
+}
+
+fn about(reference: ObjectRef, store: &Store) -> About {
+    About { uid: store.uid(&reference).to_owned(), reference }
+}

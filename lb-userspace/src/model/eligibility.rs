@@ -1,0 +1,37 @@
+//! Whether load balancers may send new traffic to a node.
+
+use k8s_openapi::api::core::v1::Node;
+
+/// By which the cluster's autoscaler announces a deletion.
+const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
+
+/// Not to a node that is about to go.
+pub fn is_eligible(node: &Node) -> bool {
+    let spec = node.spec.as_ref();
+    let mut taints = spec.and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
+    node.metadata.deletion_timestamp.is_none() && !taints.any(|taint| taint.key == TO_BE_DELETED)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn eligible(node: Value) -> bool {
+        is_eligible(&serde_json::from_value(node).unwrap())
+    }
+
+    #[test]
+    fn a_node_that_is_about_to_go_is_not_eligible() {
+        assert!(eligible(json!({"metadata": {"name": "a"}})));
+        let tainted = |key| {
+            let taints = json!([{"key": key, "effect": "NoSchedule"}]);
+            json!({"metadata": {"name": "a"}, "spec": {"taints": taints}})
+        };
+        assert!(eligible(tainted("node.kubernetes.io/unschedulable")), "its pods still serve");
+        assert!(!eligible(tainted("ToBeDeletedByClusterAutoscaler")));
+        let deleted = json!({"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"});
+        assert!(!eligible(json!({"metadata": deleted})));
+    }
+}

@@ -1,0 +1,40 @@
+//! What was planned, for whoever names or counts it.
+
+use lb_common::layout::capacity;
+
+use super::{BackendKey, FrontendKey, Planner};
+use crate::model::ServicePortKey;
+
+impl Planner {
+    /// The index of a service port, by which its traffic is counted.
+    pub fn service_port_index(&self, key: &ServicePortKey) -> Option<u32> {
+        self.held.get(key).map(|held| held.index)
+    }
+
+    /// The index of a backend, by which its traffic is counted.
+    pub fn backend_index(&self, backend: &BackendKey) -> Option<u32> {
+        self.backends.index_of(backend)
+    }
+
+    /// Whose a frontend is.
+    pub fn owner(&self, frontend: &FrontendKey) -> Option<&ServicePortKey> {
+        self.owners.get(frontend)
+    }
+
+    pub fn frontends(&self) -> usize {
+        self.owners.len() + self.node_addresses.len()
+    }
+
+    pub fn service_ports(&self) -> usize {
+        self.held.len()
+    }
+
+    pub fn backends(&self) -> usize {
+        self.backends.len()
+    }
+
+    /// Of `POOL_SLOTS`, those in use.
+    pub fn pool_slots(&self) -> u32 {
+        capacity::POOL_SLOTS - self.regions.free_slots()
+    }
+}

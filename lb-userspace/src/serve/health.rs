@@ -1,0 +1,163 @@
+//! Whether this node may get traffic, and whether the agent is alive. Time is passed in.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::model::AddressFamily;
+
+/// A change that is not in force after this long means that something is stuck. As kube-proxy
+/// has it.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Written by the agent, read by servers.
+#[derive(Debug)]
+pub struct Health(Mutex<State>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    /// An earlier agent's tables are in force until there are our own.
+    adopted: bool,
+    /// When the last change was put in force.
+    updated: Option<SystemTime>,
+    /// Since when a change has been waiting to be put in force.
+    waiting: Option<Instant>,
+    node_ineligible: bool,
+}
+
+/// The state at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Report {
+    pub forwarding: bool,
+    /// No change has been waiting for too long.
+    pub keeps_up: bool,
+    pub node_eligible: bool,
+    updated: Option<SystemTime>,
+}
+
+impl Health {
+    /// `adopted`: whether an earlier agent's tables are in force meanwhile.
+    pub fn new(adopted: bool) -> Self {
+        Self(Mutex::new(State { adopted, ..State::default() }))
+    }
+
+    /// Something has changed that is not in force yet.
+    pub fn changed(&self, now: Instant) {
+        self.state().waiting.get_or_insert(now);
+    }
+
+    /// All that has changed is in force.
+    pub fn in_force(&self, now: SystemTime) {
+        let mut state = self.state();
+        state.waiting = None;
+        state.updated = Some(now);
+    }
+
+    /// A node that is being deleted is to get no new traffic.
+    pub fn set_node_eligible(&self, eligible: bool) {
+        self.state().node_ineligible = !eligible;
+    }
+
+    pub fn report(&self, now: Instant) -> Report {
+        let state = *self.state();
+        let waiting = state.waiting.map(|since| now.saturating_duration_since(since));
+        Report {
+            forwarding: state.adopted || state.updated.is_some(),
+            keeps_up: waiting.is_none_or(|waiting| waiting < LIMIT),
+            node_eligible: !state.node_ineligible,
+            updated: state.updated,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Whoever panicked has left a state all of whose fields are true of some moment.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Report {
+    /// Whether load balancers should send traffic.
+    pub fn healthz(&self) -> bool {
+        self.is_serving() && self.node_eligible
+    }
+
+    /// Whether the agent is alive: waiting for a cluster's first word is no reason to restart it.
+    pub fn livez(&self) -> bool {
+        self.keeps_up
+    }
+
+    /// Whether what this node serves is up to date.
+    pub fn is_serving(&self) -> bool {
+        self.forwarding && self.keeps_up
+    }
+
+    pub fn to_json(self, with_node: bool) -> String {
+        let healthy = if with_node { self.healthz() } else { self.livez() };
+        let updated = rfc3339(self.updated.unwrap_or(SystemTime::UNIX_EPOCH));
+        let mut report = json!({
+            "lastUpdated": updated,
+            "currentTime": rfc3339(SystemTime::now()),
+            "healthy": healthy,
+        });
+        if with_node {
+            report["nodeEligible"] = self.node_eligible.into();
+        }
+        // One set of tables holds both families: they keep up together.
+        report["status"] = AddressFamily::ALL
+            .into_iter()
+            .map(|family| {
+                let status = json!({"lastUpdated": updated, "healthy": self.keeps_up});
+                (family.name().to_owned(), status)
+            })
+            .collect::<serde_json::Map<String, Value>>()
+            .into();
+        report.to_string()
+    }
+}
+
+fn rfc3339(time: SystemTime) -> String {
+    Timestamp::try_from(time).unwrap_or_default().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_that_waits_too_long_makes_it_sick_until_it_is_in_force() {
+        let start = Instant::now();
+        let health = Health::new(false);
+        health.in_force(SystemTime::now());
+        health.changed(start);
+        health.changed(start + LIMIT / 2);
+        assert!(health.report(start + LIMIT / 2).healthz());
+        let stuck = health.report(start + LIMIT);
+        assert!(!stuck.healthz() && !stuck.livez());
+        health.in_force(SystemTime::now());
+        assert!(health.report(start + LIMIT).healthz());
+    }
+
+    #[test]
+    fn before_the_first_change_is_in_force_only_adopted_tables_serve() {
+        let now = Instant::now();
+        let fresh = Health::new(false).report(now);
+        assert!(!fresh.healthz() && fresh.livez());
+        assert!(Health::new(true).report(now).healthz());
+    }
+
+    #[test]
+    fn a_node_that_is_deleted_is_alive_and_gets_no_traffic() {
+        let health = Health::new(true);
+        health.set_node_eligible(false);
+        let report = health.report(Instant::now());
+        assert!(!report.healthz() && report.livez() && report.is_serving());
+        let json: Value = serde_json::from_str(&report.to_json(true)).unwrap();
+        assert_eq!(json["nodeEligible"], false);
+        assert_eq!(json["healthy"], false);
+        assert_eq!(json["status"]["IPv6"]["healthy"], true);
+        let json: Value = serde_json::from_str(&report.to_json(false)).unwrap();
+        assert!(json["nodeEligible"].is_null() && json["healthy"] == true);
+    }
+}

@@ -1,0 +1,251 @@
+//! The agent's metrics. Those named `kubeproxy_…` are what people have alerts on already.
+
+use std::fmt::Debug;
+use std::path::Path;
+use std::sync::atomic::{AtomicI64, AtomicU64};
+use std::time::{Duration, SystemTime};
+
+use lb_common::layout::capacity;
+use prometheus_client::encoding::text;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+
+use super::traffic::{Catalog, Traffic};
+
+type Labelled<M> = Family<[(&'static str, &'static str); 1], M>;
+type Seconds = Gauge<f64, AtomicU64>;
+
+/// How much of the maps is in use.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    pub frontends: usize,
+    pub service_ports: usize,
+    pub backends: usize,
+    pub pool_slots: u32,
+}
+
+pub struct Metrics {
+    registry: Registry,
+    traffic: Traffic,
+    healthz: Labelled<Counter>,
+    livez: Labelled<Counter>,
+    sync_duration: Histogram,
+    sync_last: Seconds,
+    sync_last_queued: Seconds,
+    changes: [Counter; 2],
+    pending: [Gauge; 2],
+    no_local_endpoints: Labelled<Gauge>,
+    programming: Histogram,
+    entries: Labelled<Gauge<i64, AtomicI64>>,
+    write_failures: Counter,
+    lacking: Gauge,
+    set_aside: Gauge,
+    problems: Gauge,
+}
+
+/// Which objects a change was of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changed {
+    Service = 0,
+    Endpoints = 1,
+}
+
+impl Metrics {
+    pub fn new() -> Self {
+        let mut registry = Registry::default();
+        let sync = "kubeproxy_sync_proxy_rules";
+        let mut metrics = Self {
+            healthz: register(&mut registry, "kubeproxy_proxy_healthz", "Answers of /healthz"),
+            livez: register(&mut registry, "kubeproxy_proxy_livez", "Answers of /livez"),
+            sync_duration: with(
+                &mut registry,
+                &format!("{sync}_duration_seconds"),
+                "How long it took to put changes in force",
+                Histogram::new(exponential_buckets(0.000_1, 2.0, 20)),
+            ),
+            sync_last: register(
+                &mut registry,
+                &format!("{sync}_last_timestamp_seconds"),
+                "When changes were last put in force",
+            ),
+            sync_last_queued: register(
+                &mut registry,
+                &format!("{sync}_last_queued_timestamp_seconds"),
+                "When changes were last taken in",
+            ),
+            changes: ["service", "endpoint"].map(|kind| {
+                let name = format!("{sync}_{kind}_changes");
+                register(&mut registry, &name, "Changes that were taken in")
+            }),
+            pending: ["service", "endpoint"].map(|kind| {
+                let name = format!("{sync}_{kind}_changes_pending");
+                register(&mut registry, &name, "Changes that are not in force yet")
+            }),
+            no_local_endpoints: register(
+                &mut registry,
+                &format!("{sync}_no_local_endpoints_total"),
+                "Service ports of a Local traffic policy without an endpoint on this node",
+            ),
+            programming: with(
+                &mut registry,
+                "kubeproxy_network_programming_duration_seconds",
+                "From a change of endpoints in the cluster to its being in force here",
+                Histogram::new(programming_buckets()),
+            ),
+            entries: register(&mut registry, "millrace_map_entries", "Entries of maps in use"),
+            write_failures: register(
+                &mut registry,
+                "millrace_map_write_failures",
+                "Writes of maps that failed; each is tried again",
+            ),
+            lacking: register(
+                &mut registry,
+                "millrace_services_without_room",
+                "Services of which something does not fit into the maps",
+            ),
+            set_aside: register(
+                &mut registry,
+                "millrace_frontends_without_room",
+                "Frontends that do not fit into their map",
+            ),
+            problems: register(
+                &mut registry,
+                "millrace_services_with_problems",
+                "Services of which something is not served because it breaks a rule",
+            ),
+            traffic: Traffic::default(),
+            registry: Registry::default(),
+        };
+        let capacities: Labelled<Gauge> =
+            register(&mut registry, "millrace_map_capacity", "Entries that maps have room for");
+        for (map, capacity) in [
+            ("frontends", capacity::FRONTENDS),
+            ("service_ports", capacity::SERVICE_PORTS),
+            ("backends", capacity::BACKENDS),
+            ("pool_slots", capacity::POOL_SLOTS),
+        ] {
+            capacities.get_or_create(&[("map", map)]).set(capacity.into());
+        }
+        let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
+        registry.register("millrace_build", "What is running", build);
+        registry.register_collector(Box::new(metrics.traffic.clone()));
+        metrics.registry = registry;
+        metrics
+    }
+
+    /// In the text format of OpenMetrics.
+    pub fn encode(&self) -> String {
+        let mut text = String::new();
+        // Writing into a string fails only if a metric does, and ours that can fail say nothing.
+        let _ = text::encode(&mut text, &self.registry);
+        text
+    }
+
+    pub fn read_traffic_at(&self, pin_path: &Path) {
+        self.traffic.read_at(pin_path);
+    }
+
+    /// Changes what the kernel's counters are counted under.
+    pub fn catalogue(&self, change: impl FnOnce(&mut Catalog)) {
+        self.traffic.catalogue(change);
+    }
+
+    pub fn count_healthz(&self, healthy: bool) {
+        self.healthz.get_or_create(&code(healthy)).inc();
+    }
+
+    pub fn count_livez(&self, healthy: bool) {
+        self.livez.get_or_create(&code(healthy)).inc();
+    }
+
+    /// An object has changed.
+    pub fn changed(&self, what: Changed, now: SystemTime) {
+        self.changes[what as usize].inc();
+        self.pending[what as usize].inc();
+        self.sync_last_queued.set(seconds(now));
+    }
+
+    /// All that has changed is in force.
+    pub fn in_force(&self, took: Duration, now: SystemTime) {
+        self.sync_duration.observe(took.as_secs_f64());
+        self.sync_last.set(seconds(now));
+        for pending in &self.pending {
+            pending.set(0);
+        }
+    }
+
+    /// A change of endpoints in the cluster has come into force after so long.
+    pub fn programmed(&self, after: Duration) {
+        self.programming.observe(after.as_secs_f64());
+    }
+
+    pub fn write_failed(&self) {
+        self.write_failures.inc();
+    }
+
+    pub fn set_usage(&self, usage: Usage) {
+        let set = |map, entries| {
+            self.entries.get_or_create(&[("map", map)]).set(entries);
+        };
+        set("frontends", usage.frontends as i64);
+        set("service_ports", usage.service_ports as i64);
+        set("backends", usage.backends as i64);
+        set("pool_slots", usage.pool_slots.into());
+    }
+
+    pub fn set_without_room(&self, services: usize, frontends: usize) {
+        self.lacking.set(services as i64);
+        self.set_aside.set(frontends as i64);
+    }
+
+    pub fn set_problems(&self, services: usize) {
+        self.problems.set(services as i64);
+    }
+
+    pub fn set_no_local_endpoints(&self, internal: usize, external: usize) {
+        for (policy, count) in [("internal", internal), ("external", external)] {
+            self.no_local_endpoints.get_or_create(&[("traffic_policy", policy)]).set(count as i64);
+        }
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn register<M>(registry: &mut Registry, name: &str, help: &str) -> M
+where
+    M: prometheus_client::registry::Metric + Clone + Default,
+{
+    with(registry, name, help, M::default())
+}
+
+fn with<M>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M
+where
+    M: prometheus_client::registry::Metric + Clone,
+{
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+fn code(healthy: bool) -> [(&'static str, &'static str); 1] {
+    [("code", if healthy { "200" } else { "503" })]
+}
+
+fn seconds(time: SystemTime) -> f64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+/// kube-proxy's, and finer ones below: it measures in seconds what takes milliseconds here.
+fn programming_buckets() -> impl Iterator<Item = f64> {
+    let fine = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5].into_iter();
+    let seconds = (1..60).map(f64::from);
+    let longer = (60..120).step_by(5).chain((120..=300).step_by(30)).map(f64::from);
+    fine.chain(seconds).chain(longer)
+}

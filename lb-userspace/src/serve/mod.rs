@@ -1,0 +1,97 @@
+//! What the agent tells over HTTP: its health, its metrics, and to load balancers outside the
+//! cluster whether a Service is served here.
+//!
+//! Invariant: nothing here makes the agent wait. Servers run beside it and read what it shares.
+
+mod health;
+mod health_checks;
+mod listener;
+mod metrics;
+mod traffic;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+use crate::notices::{Notice, Notices, Reason};
+
+pub use health::Health;
+pub use health_checks::{Check, HealthChecks};
+pub use metrics::{Changed, Metrics, Usage};
+pub use traffic::Catalog;
+
+/// Where to listen; `None`: not at all.
+#[derive(Clone, Debug)]
+pub struct Addresses {
+    pub healthz: Option<SocketAddr>,
+    pub metrics: Option<SocketAddr>,
+}
+
+#[derive(Clone)]
+struct Shared {
+    health: Arc<Health>,
+    metrics: Arc<Metrics>,
+}
+
+/// Starts the servers. A port that can't be bound is complained about and tried again: the
+/// agent does its work without it.
+pub fn start(
+    addresses: &Addresses,
+    health: &Arc<Health>,
+    metrics: &Arc<Metrics>,
+    notices: &Arc<dyn Notices>,
+) {
+    let shared = Shared { health: Arc::clone(health), metrics: Arc::clone(metrics) };
+    let health = Router::new().route("/healthz", get(healthz)).route("/livez", get(livez));
+    let metrics = Router::new().route("/metrics", get(metrics_text));
+    let servers = [
+        (addresses.healthz, "--healthz-bind-address", health),
+        (addresses.metrics, "--metrics-bind-address", metrics),
+    ];
+    for (address, option, router) in servers {
+        let Some(address) = address else { continue };
+        let notices = Arc::clone(notices);
+        let complain = move |error: &std::io::Error| {
+            let message = format!("{option} {address}: can't be bound: {error}; trying again");
+            notices.post(Notice { about: None, reason: Reason::NotServed, message });
+        };
+        tokio::spawn(listener::serve(address, router.with_state(shared.clone()), complain));
+    }
+}
+
+async fn healthz(State(shared): State<Shared>) -> Response {
+    let report = shared.health.report(Instant::now());
+    shared.metrics.count_healthz(report.healthz());
+    answer(report.healthz(), report.to_json(true))
+}
+
+async fn livez(State(shared): State<Shared>) -> Response {
+    let report = shared.health.report(Instant::now());
+    shared.metrics.count_livez(report.livez());
+    answer(report.livez(), report.to_json(false))
+}
+
+fn answer(healthy: bool, body: String) -> Response {
+    let headers =
+        [(header::CONTENT_TYPE, "application/json"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    let status = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, headers, body).into_response()
+}
+
+async fn metrics_text(State(shared): State<Shared>) -> Response {
+    // Reading the counters takes a while where there are many.
+    let text = tokio::task::spawn_blocking(move || shared.metrics.encode()).await;
+    match text {
+        Ok(text) => {
+            let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([(header::CONTENT_TYPE, content_type)], text).into_response()
+        }
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
