@@ -9,11 +9,8 @@ mod backoff;
 pub mod cli;
 pub mod kernel;
 pub mod model;
-<<<<<<< HEAD
 pub mod network;
-=======
 pub mod notices;
->>>>>>> df1e277 (Agent: health, metrics and notices; what the kernel refuses is tried again)
 pub mod plan;
 pub mod serve;
 pub mod source;
