@@ -3,15 +3,19 @@
 //! Objects are JSON here, as clients sent them: fields that this build does not know are gone by
 //! then (`operations::decode`). Rules are pure, but for what they take from `Allocations`.
 
+mod choice;
 mod event;
 mod ingress_class;
 mod json;
 mod lease;
+#[cfg(test)]
+mod ledger;
 pub mod metadata;
 pub mod names;
 mod namespace;
 mod node;
 mod secret;
+mod service;
 pub mod table;
 mod violation;
 
@@ -193,7 +197,7 @@ const CORE: Kind = Kind {
     rules: &event::Core,
 };
 
-static ALL: [Kind; 7] = [
+static ALL: [Kind; 8] = [
     Kind {
         kind: "Event",
         plural: "events",
@@ -223,6 +227,16 @@ static ALL: [Kind; 7] = [
         ..CORE
     },
     Kind { kind: "Secret", plural: "secrets", singular: "secret", rules: &secret::Secret, ..CORE },
+    Kind {
+        kind: "Service",
+        plural: "services",
+        singular: "service",
+        short_names: &["svc"],
+        categories: &["all"],
+        has_status: true,
+        rules: &service::Service,
+        ..CORE
+    },
     Kind {
         group: "coordination.k8s.io",
         kind: "Lease",

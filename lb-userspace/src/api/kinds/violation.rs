@@ -68,6 +68,11 @@ impl Violation {
         Self::new(ViolationKind::TooMany, field, actual, &detail)
     }
 
+    /// Not the client's fault: answered by 500.
+    pub fn internal(field: impl Into<String>, detail: &str) -> Self {
+        Self::new(ViolationKind::Internal, field, Value::Null, detail)
+    }
+
     fn new(
         kind: ViolationKind,
         field: impl Into<String>,

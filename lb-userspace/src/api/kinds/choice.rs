@@ -1,0 +1,175 @@
+//! Choosing free cluster addresses and node ports.
+//!
+//! Every range has a lower band, left to those who ask for a certain address or port, and an upper
+//! one, from which free ones are chosen; the lower is touched when the upper is full. A server in a
+//! cluster has the same bands.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+
+use super::{Allocations, Resource};
+
+/// Takes a free address of a family. `seed` decides which.
+pub fn address(family: &str, seed: u64, allocations: &mut dyn Allocations) -> Option<IpAddr> {
+    let range = *allocations
+        .ranges()
+        .cluster_ips
+        .iter()
+        .find(|range| range.addr().is_ipv4() == (family == "IPv4"))?;
+    let is_v4 = range.addr().is_ipv4();
+    Bands::of_addresses(&range)
+        .search(seed, |number| allocations.take(Resource::ClusterIp(to_address(is_v4, number))))
+        .map(|number| to_address(is_v4, number))
+}
+
+/// Takes a free node port.
+pub fn port(seed: u64, allocations: &mut dyn Allocations) -> Option<u16> {
+    let range = allocations.ranges().node_ports.clone();
+    let free = |number| {
+        let resource = Resource::NodePort(to_port(number));
+        // One that this object has already is not free for another of its ports.
+        allocations.holder(resource).is_none() && allocations.take(resource)
+    };
+    Bands::of_ports(*range.start(), *range.end()).search(seed, free).map(to_port)
+}
+
+/// Whether the range may give out this address: not the network's own, nor an IPv4 broadcast.
+pub fn is_usable(address: IpAddr, range: &IpNet) -> bool {
+    let bands = Bands::of_addresses(range);
+    range.contains(&address) && (bands.first..=bands.last).contains(&number(address))
+}
+
+/// FNV-1a over all parts.
+pub fn hash(parts: &[&str]) -> u64 {
+    let bytes = parts.iter().flat_map(|part| part.bytes().chain([0]));
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// Numbers from `first` to `last`; those below `dynamic` are the lower band.
+struct Bands {
+    first: u128,
+    dynamic: u128,
+    last: u128,
+}
+
+impl Bands {
+    fn of_addresses(range: &IpNet) -> Self {
+        let (start, end) = (number(range.network()), number(range.broadcast()));
+        let reserved = u128::from(range.addr().is_ipv4());
+        let first = (start + 1).min(end);
+        let size = (end - start).saturating_add(1);
+        Self {
+            first,
+            dynamic: first + lower(size, 16, 256, 16),
+            last: end.saturating_sub(reserved).max(first),
+        }
+    }
+
+    fn of_ports(first: u16, last: u16) -> Self {
+        let (first, last) = (u128::from(first), u128::from(last));
+        Self { first, dynamic: first + lower(last.saturating_sub(first) + 1, 16, 128, 32), last }
+    }
+
+    fn search(&self, seed: u64, mut take: impl FnMut(u128) -> bool) -> Option<u128> {
+        let end = self.last + 1;
+        let dynamic = self.dynamic.min(end);
+        around(dynamic, end, seed)
+            .find(|number| take(*number))
+            .or_else(|| around(self.first, dynamic, seed).find(|number| take(*number)))
+    }
+}
+
+/// The size of the lower band: a fraction of the range, within bounds.
+fn lower(size: u128, least: u128, most: u128, fraction: u128) -> u128 {
+    if size < least { 0 } else { (size / fraction).clamp(least, most) }
+}
+
+/// Every number once, beginning anywhere.
+fn around(from: u128, until: u128, seed: u64) -> impl Iterator<Item = u128> {
+    let size = until.saturating_sub(from);
+    let start = u128::from(seed).checked_rem(size).unwrap_or(0);
+    (0..size).map(move |step| from + (start + step) % size)
+}
+
+fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u128::from(address.to_bits()),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+fn to_address(is_v4: bool, number: u128) -> IpAddr {
+    match u32::try_from(number) {
+        Ok(bits) if is_v4 => IpAddr::V4(Ipv4Addr::from_bits(bits)),
+        _ => IpAddr::V6(Ipv6Addr::from_bits(number)),
+    }
+}
+
+/// Numbers of port ranges come from ports.
+fn to_port(number: u128) -> u16 {
+    u16::try_from(number).unwrap_or(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::ledger::Ledger;
+    use super::*;
+
+    #[test]
+    fn the_lower_band_is_touched_last() {
+        let mut ledger = Ledger::new(&["10.96.0.0/26"]);
+        let mut chosen = Vec::new();
+        for seed in 0..62 {
+            ledger.write_as(&format!("default/{seed}"));
+            chosen
+                .push(address("IPv4", hash(&[&seed.to_string()]), &mut ledger).expect("62 hosts"));
+        }
+        let limit: IpAddr = "10.96.0.16".parse().expect("an address");
+        assert!(chosen[..46].iter().all(|address| *address > limit), "{chosen:?}");
+        assert!(chosen[46..].iter().all(|address| *address <= limit), "{chosen:?}");
+        assert_eq!(chosen.iter().collect::<BTreeSet<_>>().len(), 62);
+        ledger.write_as("default/late");
+        assert_eq!(address("IPv4", 0, &mut ledger), None);
+    }
+
+    #[test]
+    fn bands_are_a_fraction_within_bounds() {
+        for (range, expected) in [
+            ("10.0.0.0/29", 0),
+            ("10.0.0.0/28", 16),
+            ("10.0.0.0/24", 16),
+            ("10.0.0.0/22", 64),
+            ("10.0.0.0/12", 256),
+            ("fd00::/108", 256),
+        ] {
+            let bands = Bands::of_addresses(&range.parse().expect("a range"));
+            assert_eq!(bands.dynamic - bands.first, expected, "{range}");
+        }
+        let bands = Bands::of_ports(30000, 32767);
+        assert_eq!(bands.dynamic - bands.first, 86);
+    }
+
+    #[test]
+    fn the_ends_of_a_network_are_not_usable() {
+        let range: IpNet = "10.96.0.0/24".parse().expect("a range");
+        for (address, expected) in [
+            ("10.96.0.0", false),
+            ("10.96.0.1", true),
+            ("10.96.0.254", true),
+            ("10.96.0.255", false),
+            ("10.97.0.1", false),
+            ("fd00::1", false),
+        ] {
+            assert_eq!(
+                is_usable(address.parse().expect("an address"), &range),
+                expected,
+                "{address}"
+            );
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Taking cluster addresses and node ports for a Service, and giving them back.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use serde_json::Value;
+
+use super::super::choice;
+use super::super::json::{list, list_mut, number, set, text, texts};
+use super::super::names::parse_ip;
+use super::super::violation::Violation;
+use super::super::{Allocations, Resource};
+use super::prepare::node_ports;
+use super::{is_headless, may_have_node_ports, needs_health_check, needs_node_ports};
+
+/// An address for each family of the Service. Those are known by now.
+pub fn addresses(
+    service: &mut Value,
+    old: Option<&Value>,
+    allocations: &mut dyn Allocations,
+) -> Result<(), Violation> {
+    let held = old.map(cluster_ips).unwrap_or_default();
+    if is_headless(service) || super::kind(service) == "ExternalName" {
+        give_back(&held, &BTreeSet::new(), allocations);
+        return Ok(());
+    }
+    let seed = seed(service);
+    let mut addresses: Vec<String> =
+        texts(service, "spec.clusterIPs").into_iter().map(str::to_owned).collect();
+    let families: Vec<String> =
+        texts(service, "spec.ipFamilies").into_iter().map(str::to_owned).collect();
+    for (index, family) in families.iter().enumerate() {
+        match addresses.get(index).and_then(|address| parse_ip(address)) {
+            Some(address) if held.contains(&address) => {}
+            Some(address) => claim(address, &addresses, allocations)?,
+            None => {
+                let address = choice::address(family, seed, allocations).ok_or_else(|| {
+                    Violation::internal(
+                        "spec.clusterIPs",
+                        "failed to allocate a serviceIP: range is full",
+                    )
+                })?;
+                addresses.truncate(index);
+                addresses.push(address.to_string());
+            }
+        }
+    }
+    if let Some(first) = addresses.first() {
+        set(service, "spec.clusterIP", first.as_str());
+    }
+    set(service, "spec.clusterIPs", addresses);
+    give_back(&held, &cluster_ips(service), allocations);
+    Ok(())
+}
+
+fn claim(
+    address: IpAddr,
+    all: &[String],
+    allocations: &mut dyn Allocations,
+) -> Result<(), Violation> {
+    let refused = |why: &str| {
+        let detail = format!("failed to allocate IP {address}: {why}");
+        Err(Violation::invalid("spec.clusterIPs", all.to_vec(), &detail))
+    };
+    let range = allocations
+        .ranges()
+        .cluster_ips
+        .iter()
+        .find(|range| range.addr().is_ipv4() == address.is_ipv4());
+    let Some(range) = range else {
+        return refused("no range of this address family is configured");
+    };
+    if !choice::is_usable(address, range) {
+        let range = range.trunc();
+        return refused(&format!(
+            "provided IP is not in the valid range. The range of valid IPs is {range}"
+        ));
+    }
+    if allocations.take(Resource::ClusterIp(address)) {
+        Ok(())
+    } else {
+        refused("provided IP is already allocated")
+    }
+}
+
+fn give_back(held: &BTreeSet<IpAddr>, kept: &BTreeSet<IpAddr>, allocations: &mut dyn Allocations) {
+    for address in held.difference(kept) {
+        allocations.give_back(Resource::ClusterIp(*address));
+    }
+}
+
+fn cluster_ips(service: &Value) -> BTreeSet<IpAddr> {
+    texts(service, "spec.clusterIPs").into_iter().filter_map(parse_ip).collect()
+}
+
+pub fn ports(
+    service: &mut Value,
+    old: Option<&Value>,
+    allocations: &mut dyn Allocations,
+) -> Result<(), Violation> {
+    let held = old.map(all_node_ports).unwrap_or_default();
+    if may_have_node_ports(service) {
+        requested(service, &held, allocations)?;
+        if needs_node_ports(service) {
+            missing(service, old.is_none(), allocations)?;
+        }
+    }
+    if needs_health_check(service) {
+        health_check(service, &held, allocations)?;
+    }
+    for port in held.difference(&all_node_ports(service)) {
+        allocations.give_back(Resource::NodePort(*port));
+    }
+    Ok(())
+}
+
+/// Those the client asked for come first, so that none of them is chosen for another port.
+fn requested(
+    service: &Value,
+    held: &BTreeSet<u16>,
+    allocations: &mut dyn Allocations,
+) -> Result<(), Violation> {
+    for (index, port) in list(service, "spec.ports").iter().enumerate() {
+        let number = number(port, "nodePort");
+        if number != 0 {
+            let refused = |why: String| {
+                Violation::invalid(format!("spec.ports[{index}].nodePort"), number, &why)
+            };
+            claim_port(number, held, allocations).map_err(refused)?;
+        }
+    }
+    Ok(())
+}
+
+fn claim_port(
+    number: i64,
+    held: &BTreeSet<u16>,
+    allocations: &mut dyn Allocations,
+) -> Result<(), String> {
+    let range = allocations.ranges().node_ports.clone();
+    match u16::try_from(number) {
+        Ok(port) if held.contains(&port) => Ok(()),
+        Ok(port) if range.contains(&port) => {
+            if allocations.take(Resource::NodePort(port)) {
+                Ok(())
+            } else {
+                Err("provided port is already allocated".to_owned())
+            }
+        }
+        _ => Err(format!(
+            "provided port is not in the valid range. The range of valid ports is {}-{}",
+            range.start(),
+            range.end()
+        )),
+    }
+}
+
+/// In a new Service, ports of one number and several protocols share a node port.
+fn missing(
+    service: &mut Value,
+    is_new: bool,
+    allocations: &mut dyn Allocations,
+) -> Result<(), Violation> {
+    let seed = seed(service);
+    for index in 0..list(service, "spec.ports").len() {
+        let ports = list(service, "spec.ports");
+        let port = &ports[index];
+        if number(port, "nodePort") != 0 {
+            continue;
+        }
+        let shared = ports.iter().find(|other| {
+            number(other, "port") == number(port, "port")
+                && text(other, "protocol") != text(port, "protocol")
+                && number(other, "nodePort") != 0
+        });
+        let chosen = match shared.map(|other| number(other, "nodePort")).filter(|_| is_new) {
+            Some(number) => number,
+            None => choice::port(seed, allocations).map(i64::from).ok_or_else(|| {
+                let detail = "failed to allocate a nodePort: range is full";
+                Violation::internal(format!("spec.ports[{index}].nodePort"), detail)
+            })?,
+        };
+        if let Some(ports) = list_mut(service, "spec.ports") {
+            set(&mut ports[index], "nodePort", chosen);
+        }
+    }
+    Ok(())
+}
+
+fn health_check(
+    service: &mut Value,
+    held: &BTreeSet<u16>,
+    allocations: &mut dyn Allocations,
+) -> Result<(), Violation> {
+    let path = "spec.healthCheckNodePort";
+    let requested = number(service, path);
+    if requested != 0 {
+        return claim_port(requested, held, allocations).map_err(|why| {
+            let detail =
+                format!("failed to allocate requested HealthCheck NodePort {requested}: {why}");
+            Violation::internal(path, &detail)
+        });
+    }
+    let port = choice::port(seed(service), allocations).ok_or_else(|| {
+        Violation::internal(path, "failed to allocate a HealthCheck NodePort: range is full")
+    })?;
+    set(service, path, port);
+    Ok(())
+}
+
+fn all_node_ports(service: &Value) -> BTreeSet<u16> {
+    let mut ports = node_ports(service);
+    ports.insert(number(service, "spec.healthCheckNodePort"));
+    ports
+        .into_iter()
+        .filter_map(|port| u16::try_from(port).ok())
+        .filter(|port| *port != 0)
+        .collect()
+}
+
+pub fn release(service: &Value, allocations: &mut dyn Allocations) {
+    give_back(&cluster_ips(service), &BTreeSet::new(), allocations);
+    for port in all_node_ports(service) {
+        allocations.give_back(Resource::NodePort(port));
+    }
+}
+
+/// The uid of an object is random: where the search for free numbers begins can't be foretold, and
+/// a number that was given back is not given out again soon.
+fn seed(service: &Value) -> u64 {
+    let uid = text(service, "metadata.uid");
+    let name = text(service, "metadata.name");
+    choice::hash(&[uid, text(service, "metadata.namespace"), name])
+}

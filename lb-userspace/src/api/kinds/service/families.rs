@@ -1,0 +1,205 @@
+//! Which address families a Service is to have, inferred from what the client said and what this
+//! server has ranges for.
+
+use ipnet::IpNet;
+use serde_json::Value;
+
+use super::super::Ranges;
+use super::super::json::{at, list, set, text, texts};
+use super::super::names::parse_ip;
+use super::super::violation::Violation;
+use super::{has_selector, is_headless, kind, needs_cluster_ip};
+
+const FAMILIES: &str = "spec.ipFamilies";
+const POLICY: &str = "spec.ipFamilyPolicy";
+const ADDRESSES: &str = "spec.clusterIPs";
+
+/// Fills in `ipFamilyPolicy` and `ipFamilies`. The Service has been validated.
+pub fn resolve(service: &mut Value, old: Option<&Value>, ranges: &Ranges) -> Result<(), Violation> {
+    if !needs_cluster_ip(service) {
+        return Ok(());
+    }
+    // An address that changed is the client's error, whatever the families come to.
+    if let Some(old) = old {
+        same_first_address(service, old)?;
+        if is_settled(service, old) {
+            return Ok(());
+        }
+    }
+    default_policy(service, old);
+    match old {
+        Some(old) if text(service, POLICY) == "SingleStack" => shorten(service, old),
+        Some(old) => refuse_reduction(service, old)?,
+        None => {}
+    }
+    refuse_two_of_single(service)?;
+    let configured: Vec<&str> = ranges.cluster_ips.iter().map(family_of_range).collect();
+    infer_from_addresses(service, &configured)?;
+    choose(service, &configured)?;
+    match old {
+        Some(old) => unchanged(service, old),
+        None => Ok(()),
+    }
+}
+
+fn family_of_range(range: &IpNet) -> &'static str {
+    family(range.addr().is_ipv4())
+}
+
+fn family(is_v4: bool) -> &'static str {
+    if is_v4 { "IPv4" } else { "IPv6" }
+}
+
+fn other(family: &str) -> &'static str {
+    if family == "IPv4" { "IPv6" } else { "IPv4" }
+}
+
+fn policy_violation(service: &Value, detail: &str) -> Violation {
+    Violation::invalid(POLICY, text(service, POLICY), detail)
+}
+
+/// A Service that prefers two families is not upgraded or downgraded because the server's ranges
+/// changed, but only when its owner changes something.
+fn is_settled(service: &Value, old: &Value) -> bool {
+    text(service, POLICY) == "PreferDualStack"
+        && text(old, POLICY) == "PreferDualStack"
+        && list(service, ADDRESSES).len() == list(old, ADDRESSES).len()
+        && list(service, FAMILIES) == list(old, FAMILIES)
+}
+
+fn default_policy(service: &mut Value, old: Option<&Value>) {
+    if at(service, POLICY).is_some() {
+        return;
+    }
+    let before = old.map(|old| text(old, POLICY)).filter(|policy| !policy.is_empty());
+    let policy = match before {
+        Some(policy) => policy,
+        // Nothing is known about endpoints that someone else provides.
+        None if is_headless(service) && !has_selector(service) => "RequireDualStack",
+        None => "SingleStack",
+    };
+    set(service, POLICY, policy);
+}
+
+/// Going back to one family is said by the policy alone; the first address stays.
+fn shorten(service: &mut Value, old: &Value) {
+    for path in [ADDRESSES, FAMILIES] {
+        let values = list(service, path);
+        if values.len() > 1 && values == list(old, path) {
+            let first = values[..1].to_vec();
+            set(service, path, first);
+        }
+    }
+}
+
+fn refuse_reduction(service: &Value, old: &Value) -> Result<(), Violation> {
+    for (path, what) in [(ADDRESSES, "cluster IP"), (FAMILIES, "IP family")] {
+        let count = list(service, path).len();
+        if count > 0 && count < list(old, path).len() {
+            let detail = format!("must be 'SingleStack' to release the secondary {what}");
+            return Err(policy_violation(service, &detail));
+        }
+    }
+    Ok(())
+}
+
+fn refuse_two_of_single(service: &Value) -> Result<(), Violation> {
+    if text(service, POLICY) != "SingleStack" {
+        return Ok(());
+    }
+    for (path, what) in [(ADDRESSES, "cluster IPs"), (FAMILIES, "IP families")] {
+        if list(service, path).len() == 2 {
+            let detail = format!(
+                "must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified"
+            );
+            return Err(policy_violation(service, &detail));
+        }
+    }
+    Ok(())
+}
+
+fn infer_from_addresses(service: &mut Value, configured: &[&str]) -> Result<(), Violation> {
+    if is_headless(service) {
+        return Ok(());
+    }
+    let mut families: Vec<String> = owned(texts(service, FAMILIES));
+    for (index, address) in texts(service, ADDRESSES).iter().enumerate().skip(families.len()) {
+        let Some(address) = parse_ip(address) else { continue };
+        let family = family(address.is_ipv4());
+        if !configured.contains(&family) {
+            let detail = format!("{family} is not configured on this cluster");
+            let all = texts(service, ADDRESSES);
+            return Err(Violation::invalid(format!("{ADDRESSES}[{index}]"), all, &detail));
+        }
+        families.push(family.to_owned());
+    }
+    if !families.is_empty() {
+        set(service, FAMILIES, families);
+    }
+    Ok(())
+}
+
+fn choose(service: &mut Value, configured: &[&str]) -> Result<(), Violation> {
+    let mut families = owned(texts(service, FAMILIES));
+    let wants_two = text(service, POLICY) != "SingleStack";
+    let primary = configured.first().copied().unwrap_or("IPv4").to_owned();
+    let is_anyones = is_headless(service) && !has_selector(service);
+    if !is_anyones {
+        if text(service, POLICY) == "RequireDualStack" && configured.len() < 2 {
+            let detail = "this cluster is not configured for dual-stack services";
+            return Err(policy_violation(service, detail));
+        }
+        for (index, family) in families.iter().enumerate() {
+            if !configured.contains(&family.as_str()) {
+                let field = format!("{FAMILIES}[{index}]");
+                let detail = "not configured on this cluster";
+                return Err(Violation::invalid(field, family.as_str(), detail));
+            }
+        }
+    }
+    if families.is_empty() {
+        families.push(primary);
+    }
+    if families.len() == 1 && wants_two && (is_anyones || configured.len() == 2) {
+        families.push(other(&families[0]).to_owned());
+    }
+    set(service, FAMILIES, families);
+    Ok(())
+}
+
+fn same_first_address(service: &Value, old: &Value) -> Result<(), Violation> {
+    if !needs_cluster_ip(old) {
+        return Ok(());
+    }
+    let (new, old) = (texts(service, ADDRESSES), texts(old, ADDRESSES));
+    let shared = new.len().min(old.len());
+    // Of several that go or come, only the first one must be what it was.
+    let compared = if new.len() == old.len() { shared } else { shared.min(1) };
+    if new.is_empty() && !old.is_empty() {
+        let detail = "primary clusterIP can not be unset";
+        return Err(Violation::invalid(format!("{ADDRESSES}[0]"), new, detail));
+    }
+    match (0..compared).find(|index| new[*index] != old[*index]) {
+        Some(index) => {
+            let field = format!("{ADDRESSES}[{index}]");
+            Err(Violation::invalid(field, new, "may not change once set"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn unchanged(service: &Value, old: &Value) -> Result<(), Violation> {
+    if kind(old) == "ExternalName" || is_headless(service) || is_headless(old) {
+        return Ok(());
+    }
+    let (new, old) = (texts(service, FAMILIES), texts(old, FAMILIES));
+    let compared = if new.len() == old.len() { new.len() } else { new.len().min(old.len()).min(1) };
+    if new[..compared] == old[..compared] {
+        return Ok(());
+    }
+    Err(Violation::invalid(format!("{FAMILIES}[0]"), new, "may not change once set"))
+}
+
+fn owned(texts: Vec<&str>) -> Vec<String> {
+    texts.into_iter().map(str::to_owned).collect()
+}

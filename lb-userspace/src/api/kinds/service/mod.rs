@@ -1,0 +1,144 @@
+//! Services.
+//!
+//! Fields of a Service depend on each other, and are allocated or inferred when a client leaves
+//! them out: `prepare` finds out what an update means, `families` which address families are meant,
+//! `allocate` takes addresses and ports. Their tests are in `tests.rs`.
+
+mod allocate;
+mod families;
+mod prepare;
+mod table;
+#[cfg(test)]
+mod tests;
+mod validate;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::json::{at, flag, list, list_mut, remove, set, set_default, text, texts};
+use super::violation::Violation;
+use super::{Allocations, Column, Rules, Subresource, metadata};
+
+pub struct Service;
+
+const AFFINITY_SECONDS: i64 = 10_800;
+
+impl Rules for Service {
+    fn set_defaults(&self, object: &mut Value) {
+        set_default(object, "spec.sessionAffinity", "None");
+        match text(object, "spec.sessionAffinity") {
+            "None" => {
+                remove(object, "spec.sessionAffinityConfig");
+            }
+            "ClientIP" => {
+                let timeout = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
+                set_default(object, timeout, AFFINITY_SECONDS);
+            }
+            _ => {}
+        }
+        set_default(object, "spec.type", "ClusterIP");
+        for port in list_mut(object, "spec.ports").into_iter().flatten() {
+            set_default(port, "protocol", "TCP");
+            let target = at(port, "targetPort");
+            if target.is_none_or(|target| target == 0 || target == "") {
+                let number = at(port, "port").cloned().unwrap_or_else(|| 0.into());
+                set(port, "targetPort", number);
+            }
+        }
+        if is_reachable_from_outside(object) {
+            set_default(object, "spec.externalTrafficPolicy", "Cluster");
+        }
+        if ["ClusterIP", "NodePort", "LoadBalancer"].contains(&kind(object)) {
+            set_default(object, "spec.internalTrafficPolicy", "Cluster");
+        }
+        if kind(object) == "LoadBalancer" {
+            set_default(object, "spec.allocateLoadBalancerNodePorts", true);
+            for ingress in list_mut(object, "status.loadBalancer.ingress").into_iter().flatten() {
+                if !text(ingress, "ip").is_empty() {
+                    set_default(ingress, "ipMode", "VIP");
+                }
+            }
+        }
+    }
+
+    fn prepare(&self, object: &mut Value, old: Option<&Value>, subresource: Subresource) {
+        metadata::keep_generation(object, old);
+        prepare::prepare(object, old, subresource);
+    }
+
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Violation> {
+        validate::validate(object, old)
+    }
+
+    fn allocate(
+        &self,
+        object: &mut Value,
+        old: Option<&Value>,
+        allocations: &mut dyn Allocations,
+    ) -> Result<(), Violation> {
+        families::resolve(object, old, allocations.ranges())?;
+        allocate::addresses(object, old, allocations)?;
+        allocate::ports(object, old, allocations)
+    }
+
+    fn release(&self, object: &Value, allocations: &mut dyn Allocations) {
+        allocate::release(object, allocations);
+    }
+
+    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
+        validate::warnings(object)
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        table::COLUMNS
+    }
+
+    fn row(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        table::row(object, now)
+    }
+
+    fn field(&self, object: &Value, path: &str) -> Option<String> {
+        metadata::field(object, path, &["spec.clusterIP", "spec.type"])
+    }
+}
+
+fn kind(service: &Value) -> &str {
+    text(service, "spec.type")
+}
+
+fn needs_cluster_ip(service: &Value) -> bool {
+    kind(service) != "ExternalName"
+}
+
+fn may_have_node_ports(service: &Value) -> bool {
+    matches!(kind(service), "NodePort" | "LoadBalancer")
+}
+
+/// Whether every port is to have a node port, asked for or not.
+fn needs_node_ports(service: &Value) -> bool {
+    match kind(service) {
+        "NodePort" => true,
+        "LoadBalancer" => {
+            at(service, "spec.allocateLoadBalancerNodePorts").is_none()
+                || flag(service, "spec.allocateLoadBalancerNodePorts")
+        }
+        _ => false,
+    }
+}
+
+fn needs_health_check(service: &Value) -> bool {
+    kind(service) == "LoadBalancer" && text(service, "spec.externalTrafficPolicy") == "Local"
+}
+
+fn is_reachable_from_outside(service: &Value) -> bool {
+    may_have_node_ports(service)
+        || (kind(service) == "ClusterIP" && !list(service, "spec.externalIPs").is_empty())
+}
+
+fn is_headless(service: &Value) -> bool {
+    texts(service, "spec.clusterIPs") == ["None"]
+}
+
+fn has_selector(service: &Value) -> bool {
+    at(service, "spec.selector").and_then(Value::as_object).is_some_and(|map| !map.is_empty())
+}

@@ -1,0 +1,149 @@
+//! What is wrong with a Service, apart from what depends on this server's ranges.
+
+mod addresses;
+mod ports;
+mod status;
+mod traffic;
+
+use ipnet::IpNet;
+use serde_json::Value;
+
+use super::super::json::{at, list, text, texts};
+use super::super::violation::Violation;
+use super::super::{metadata, names};
+use super::{is_headless, kind};
+
+const TYPES: [&str; 4] = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
+const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
+const TOPOLOGY_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
+const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+
+pub fn validate(service: &Value, old: Option<&Value>) -> Vec<Violation> {
+    let mut violations = metadata::name(service, old, names::letter_label);
+    if let Some(old) = old {
+        violations.extend(traffic::updated(service, old));
+    }
+    violations.extend(topology(service));
+    violations.extend(of_kind(service));
+    violations.extend(ports::validate(service));
+    violations.extend(metadata::labels(service, "spec.selector"));
+    violations.extend(traffic::affinity(service));
+    violations.extend(addresses::validate(service));
+    violations.extend(source_ranges(service));
+    violations.extend(traffic::validate(service));
+    violations.extend(status::validate(service));
+    violations
+}
+
+pub fn warnings(service: &Value) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if annotation(service, TOPOLOGY_HINTS).is_some() {
+        warnings.push(format!(
+            "annotation {TOPOLOGY_HINTS} is deprecated, please use {TOPOLOGY_MODE} instead"
+        ));
+    }
+    if is_headless(service) {
+        if !text(service, "spec.loadBalancerIP").is_empty() {
+            warnings.push("spec.loadBalancerIP is ignored for headless services".to_owned());
+        }
+        if !list(service, "spec.externalIPs").is_empty() {
+            warnings.push("spec.externalIPs is ignored for headless services".to_owned());
+        }
+        if text(service, "spec.sessionAffinity") != "None" {
+            warnings.push("spec.SessionAffinity is ignored for headless services".to_owned());
+        }
+    }
+    if kind(service) == "ExternalName" && !list(service, "spec.externalIPs").is_empty() {
+        warnings.push("spec.externalIPs is ignored when spec.type is \"ExternalName\"".to_owned());
+    }
+    if kind(service) != "ExternalName" && !text(service, "spec.externalName").is_empty() {
+        warnings
+            .push("spec.externalName is ignored when spec.type is not \"ExternalName\"".to_owned());
+    }
+    warnings
+}
+
+fn annotation<'a>(service: &'a Value, name: &str) -> Option<&'a str> {
+    at(service, "metadata.annotations")?.get(name)?.as_str()
+}
+
+fn topology(service: &Value) -> Option<Violation> {
+    let (mode, hints) = (annotation(service, TOPOLOGY_MODE)?, annotation(service, TOPOLOGY_HINTS)?);
+    (mode != hints).then(|| {
+        let detail = format!("must match annotations[{TOPOLOGY_HINTS}] when both are specified");
+        Violation::invalid(format!("metadata.annotations[{TOPOLOGY_MODE}]"), mode, &detail)
+    })
+}
+
+fn of_kind(service: &Value) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let kind = kind(service);
+    if kind.is_empty() {
+        violations.push(Violation::required("spec.type", ""));
+    } else if !TYPES.contains(&kind) {
+        violations.push(Violation::not_supported("spec.type", kind, &TYPES));
+    }
+    if matches!(kind, "NodePort" | "LoadBalancer") && is_headless(service) {
+        let detail = format!("may not be set to 'None' for {kind} services");
+        violations.push(Violation::invalid("spec.clusterIPs[0]", "None", &detail));
+    }
+    if kind == "ExternalName" {
+        violations.extend(external_name(service));
+    }
+    if kind != "LoadBalancer" {
+        for path in ["spec.allocateLoadBalancerNodePorts", "spec.loadBalancerClass"] {
+            if at(service, path).is_some() {
+                let detail = "may only be used when `type` is 'LoadBalancer'";
+                violations.push(Violation::forbidden(path, detail));
+            }
+        }
+    } else if let Some(Value::String(class)) = at(service, "spec.loadBalancerClass") {
+        violations.extend(names::violations("spec.loadBalancerClass", class, names::qualified));
+    }
+    violations
+}
+
+fn external_name(service: &Value) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let is_set = [
+        ("spec.clusterIPs", !list(service, "spec.clusterIPs").is_empty()),
+        ("spec.ipFamilies", !list(service, "spec.ipFamilies").is_empty()),
+        ("spec.ipFamilyPolicy", at(service, "spec.ipFamilyPolicy").is_some()),
+    ];
+    for (path, _) in is_set.iter().filter(|(_, is_set)| *is_set) {
+        violations.push(Violation::forbidden(*path, "may not be set for ExternalName services"));
+    }
+    let field = "spec.externalName";
+    let name = text(service, field);
+    // A dot at the end says that the name is complete.
+    match name.strip_suffix('.').unwrap_or(name) {
+        "" => violations.push(Violation::required(field, "")),
+        name => violations.extend(names::violations(field, name, names::subdomain)),
+    }
+    violations
+}
+
+fn source_ranges(service: &Value) -> Vec<Violation> {
+    let ranges = texts(service, "spec.loadBalancerSourceRanges");
+    // A real server names the field so.
+    let (field, ranges) = match (ranges.is_empty(), annotation(service, SOURCE_RANGES)) {
+        (false, _) => ("spec.LoadBalancerSourceRanges".to_owned(), ranges),
+        (true, Some(annotation)) => {
+            let ranges = annotation.split(',').filter(|range| !range.trim().is_empty()).collect();
+            (format!("metadata.annotations[{SOURCE_RANGES}]"), ranges)
+        }
+        (true, None) => return Vec::new(),
+    };
+    let mut violations = Vec::new();
+    if kind(service) != "LoadBalancer" {
+        let detail = "may only be used when `type` is 'LoadBalancer'";
+        violations.push(Violation::forbidden(field.as_str(), detail));
+    }
+    for (index, range) in ranges.iter().enumerate() {
+        if range.trim().parse::<IpNet>().is_err() {
+            let detail = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
+            violations.push(Violation::invalid(format!("{field}[{index}]"), range.trim(), detail));
+        }
+    }
+    violations
+}

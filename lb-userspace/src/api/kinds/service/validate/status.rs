@@ -1,0 +1,57 @@
+//! The status of a Service: what its load balancer says.
+
+use serde_json::Value;
+
+use super::super::super::json::{list, text};
+use super::super::super::names;
+use super::super::super::violation::Violation;
+use super::super::kind;
+
+const MODES: [&str; 2] = ["Proxy", "VIP"];
+
+pub fn validate(service: &Value) -> Vec<Violation> {
+    let path = "status.loadBalancer.ingress";
+    let ingresses = list(service, path);
+    if kind(service) != "LoadBalancer" && !ingresses.is_empty() {
+        let detail = "may only be used when `spec.type` is 'LoadBalancer'";
+        return vec![Violation::forbidden(path, detail)];
+    }
+    let points = ingresses.iter().enumerate();
+    points.flat_map(|(index, ingress)| point(ingress, &format!("{path}[{index}]"))).collect()
+}
+
+/// Also those of Ingresses, but for the mode.
+pub fn place(ingress: &Value, field: &str) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let (ip, hostname) = (text(ingress, "ip"), text(ingress, "hostname"));
+    if !ip.is_empty() {
+        violations.extend(names::violations(&format!("{field}.ip"), ip, names::ip));
+    }
+    if !hostname.is_empty() {
+        let field = format!("{field}.hostname");
+        violations.extend(names::violations(&field, hostname, names::subdomain));
+        if names::parse_ip(hostname).is_some() {
+            let detail = "must be a DNS name, not an IP address";
+            violations.push(Violation::invalid(field, hostname, detail));
+        }
+    }
+    violations
+}
+
+fn point(ingress: &Value, field: &str) -> Vec<Violation> {
+    let mut violations = place(ingress, field);
+    let mode_field = format!("{field}.ipMode");
+    match (text(ingress, "ipMode"), text(ingress, "ip").is_empty()) {
+        ("", false) => {
+            violations.push(Violation::required(mode_field, "must be specified when `ip` is set"))
+        }
+        ("", true) => {}
+        (_, true) => violations
+            .push(Violation::forbidden(mode_field, "may not be specified when `ip` is not set")),
+        (mode, false) if !MODES.contains(&mode) => {
+            violations.push(Violation::not_supported(mode_field, mode, &MODES));
+        }
+        _ => {}
+    }
+    violations
+}
