@@ -4,7 +4,10 @@
 //! then (`operations::decode`). Rules are pure, but for what they take from `Allocations`.
 
 mod choice;
+mod endpoint_slice;
+mod endpoints;
 mod event;
+mod ingress;
 mod ingress_class;
 mod json;
 mod lease;
@@ -17,6 +20,8 @@ mod node;
 mod secret;
 mod service;
 pub mod table;
+#[cfg(test)]
+mod tests;
 mod violation;
 
 use std::net::IpAddr;
@@ -197,7 +202,15 @@ const CORE: Kind = Kind {
     rules: &event::Core,
 };
 
-static ALL: [Kind; 8] = [
+static ALL: [Kind; 11] = [
+    Kind {
+        kind: "Endpoints",
+        plural: "endpoints",
+        singular: "endpoints",
+        short_names: &["ep"],
+        rules: &endpoints::Endpoints,
+        ..CORE
+    },
     Kind {
         kind: "Event",
         plural: "events",
@@ -246,12 +259,30 @@ static ALL: [Kind; 8] = [
         ..CORE
     },
     Kind {
+        group: "discovery.k8s.io",
+        kind: "EndpointSlice",
+        plural: "endpointslices",
+        singular: "endpointslice",
+        rules: &endpoint_slice::EndpointSlice,
+        ..CORE
+    },
+    Kind {
         group: "events.k8s.io",
         kind: "Event",
         plural: "events",
         singular: "event",
         short_names: &["ev"],
         rules: &event::Grouped,
+        ..CORE
+    },
+    Kind {
+        group: "networking.k8s.io",
+        kind: "Ingress",
+        plural: "ingresses",
+        singular: "ingress",
+        short_names: &["ing"],
+        has_status: true,
+        rules: &ingress::Ingress,
         ..CORE
     },
     Kind {

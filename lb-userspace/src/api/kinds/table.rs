@@ -78,6 +78,16 @@ pub fn or_none(cell: &str) -> &str {
     if cell.is_empty() { "<none>" } else { cell }
 }
 
+/// The first of many, and how many more there are.
+pub fn first(all: &[impl AsRef<str>], most: usize) -> String {
+    let shown: Vec<&str> = all.iter().take(most).map(AsRef::as_ref).collect();
+    let shown = shown.join(",");
+    match all.len().checked_sub(most) {
+        None | Some(0) => shown,
+        Some(more) => format!("{shown} + {more} more..."),
+    }
+}
+
 /// `a=1,b=2`, in order of keys.
 pub fn labels(object: &Value, path: &str) -> String {
     let pairs: Vec<String> = entries(object, path)

@@ -19,6 +19,8 @@ use super::json::{at, flag, list, list_mut, remove, set, set_default, text, text
 use super::violation::Violation;
 use super::{Allocations, Column, Rules, Subresource, metadata};
 
+pub use validate::place;
+
 pub struct Service;
 
 const AFFINITY_SECONDS: i64 = 10_800;

@@ -13,6 +13,8 @@ use super::super::violation::Violation;
 use super::super::{metadata, names};
 use super::{is_headless, kind};
 
+pub use status::place;
+
 const TYPES: [&str; 4] = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
 const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
 const TOPOLOGY_HINTS: &str = "service.kubernetes.io/topology-aware-hints";

@@ -1,0 +1,381 @@
+//! Tables, fields and messages of the smaller kinds, and what is true of all.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn rules(api_version: &str, kind: &str) -> &'static dyn Rules {
+    find_kind(api_version, kind).expect("a served kind").rules
+}
+
+/// What a create is told.
+fn said(api_version: &str, kind: &str, mut object: Value) -> Vec<String> {
+    let rules = rules(api_version, kind);
+    object["metadata"] = json!({ "name": "web", "namespace": "default" });
+    rules.set_defaults(&mut object);
+    rules.prepare(&mut object, None, Subresource::None);
+    rules.validate(&object, None).iter().map(ToString::to_string).collect()
+}
+
+fn row(api_version: &str, kind: &str, mut object: Value) -> Value {
+    let now = "2026-01-02T03:04:05Z".parse().expect("a time");
+    object["metadata"]["name"] = json!("web");
+    object["metadata"]["creationTimestamp"] = json!("2026-01-02T03:03:00Z");
+    rules(api_version, kind).row(&object, now).into()
+}
+
+#[test]
+fn every_kind_is_found_by_both_of_its_names_and_fills_its_columns() {
+    let mut seen = BTreeSet::new();
+    for kind in all() {
+        assert!(std::ptr::eq(find(kind.group, kind.version, kind.plural).expect("found"), kind));
+        assert!(std::ptr::eq(find_kind(&kind.api_version(), kind.kind).expect("found"), kind));
+        assert!(seen.insert((kind.group, kind.plural)), "{} twice", kind.plural);
+        let cells = row(&kind.api_version(), kind.kind, json!({}));
+        assert_eq!(
+            cells.as_array().map(Vec::len),
+            Some(kind.rules.columns().len()),
+            "{}",
+            kind.kind
+        );
+        assert_eq!(kind.rules.field(&json!({}), "spec.nonsense"), None, "{}", kind.kind);
+    }
+    assert_eq!(seen.len(), 11);
+}
+
+#[test]
+fn rows_are_those_of_kubectl() {
+    let cases = [
+        (
+            "v1",
+            "Endpoints",
+            json!({ "subsets": [
+                { "addresses": [{ "ip": "10.0.0.1" }, { "ip": "10.0.0.2" }], "ports": [{ "port": 80 }, { "port": 81 }] },
+                { "addresses": [{ "ip": "fd00::1" }], "ports": [{ "port": 80 }] },
+            ] }),
+            json!(["web", "10.0.0.1:80,10.0.0.2:80,10.0.0.1:81 + 2 more...", "65s"]),
+        ),
+        ("v1", "Endpoints", json!({}), json!(["web", "<none>", "65s"])),
+        (
+            "discovery.k8s.io/v1",
+            "EndpointSlice",
+            json!({
+                "addressType": "IPv4",
+                "ports": [{ "name": "http", "port": 80 }, { "name": "any" }, { "name": "" }],
+                "endpoints": [{ "addresses": ["10.0.0.1"] }, { "addresses": ["10.0.0.2"] }],
+            }),
+            json!(["web", "IPv4", "80,any,*", "10.0.0.1,10.0.0.2", "65s"]),
+        ),
+        (
+            "discovery.k8s.io/v1",
+            "EndpointSlice",
+            json!({ "addressType": "IPv6" }),
+            json!(["web", "IPv6", "<unset>", "<unset>", "65s"]),
+        ),
+        (
+            "networking.k8s.io/v1",
+            "Ingress",
+            json!({
+                "spec": {
+                    "ingressClassName": "front",
+                    "rules": [{ "host": "a" }, { "host": "b" }, { "host": "c" }, { "host": "d" }],
+                    "tls": [{ "hosts": ["a"] }],
+                },
+                "status": { "loadBalancer": { "ingress": [{ "ip": "192.0.2.1" }] } },
+            }),
+            json!(["web", "front", "a,b,c + 1 more...", "192.0.2.1", "80, 443", "65s"]),
+        ),
+        (
+            "networking.k8s.io/v1",
+            "Ingress",
+            json!({ "spec": { "rules": [{}] } }),
+            json!(["web", "<none>", "*", "", "80", "65s"]),
+        ),
+        (
+            "networking.k8s.io/v1",
+            "IngressClass",
+            json!({ "spec": { "controller": "a.b/c", "parameters": { "apiGroup": "k.io", "kind": "P", "name": "x" } } }),
+            json!(["web", "a.b/c", "P.k.io/x", "65s"]),
+        ),
+        (
+            "v1",
+            "Namespace",
+            json!({ "status": { "phase": "Active" } }),
+            json!(["web", "Active", "65s"]),
+        ),
+        (
+            "v1",
+            "Node",
+            json!({
+                "metadata": { "labels": { "node-role.kubernetes.io/worker": "", "kubernetes.io/role": "edge" } },
+                "spec": { "unschedulable": true },
+                "status": {
+                    "conditions": [{ "type": "Ready", "status": "True" }],
+                    "addresses": [{ "type": "InternalIP", "address": "10.0.0.1" }],
+                    "nodeInfo": { "kubeletVersion": "v1.33.0", "kernelVersion": "6.18" },
+                },
+            }),
+            json!([
+                "web",
+                "Ready,SchedulingDisabled",
+                "edge,worker",
+                "65s",
+                "v1.33.0",
+                "10.0.0.1",
+                "<none>",
+                "<unknown>",
+                "6.18",
+                "<unknown>"
+            ]),
+        ),
+        (
+            "v1",
+            "Secret",
+            json!({ "type": "Opaque", "data": { "a": "", "b": "" } }),
+            json!(["web", "Opaque", 2, "65s"]),
+        ),
+        (
+            "coordination.k8s.io/v1",
+            "Lease",
+            json!({ "spec": { "holderIdentity": "me" } }),
+            json!(["web", "me", "65s"]),
+        ),
+        (
+            "v1",
+            "Event",
+            json!({
+                "type": "Warning", "reason": "Failed", "message": " no luck\n", "count": 3,
+                "involvedObject": { "kind": "Service", "name": "web" },
+                "source": { "component": "agent", "host": "here" },
+                "firstTimestamp": "2026-01-02T02:04:05Z", "lastTimestamp": "2026-01-02T03:04:00Z",
+            }),
+            json!([
+                "5s",
+                "Warning",
+                "Failed",
+                "service/web",
+                "",
+                "agent, here",
+                "no luck",
+                "60m",
+                3,
+                "web"
+            ]),
+        ),
+        (
+            "events.k8s.io/v1",
+            "Event",
+            json!({
+                "type": "Normal", "reason": "Done", "note": "fine", "eventTime": "2026-01-02T03:04:00.000000Z",
+                "regarding": { "kind": "Node", "name": "here" },
+                "reportingController": "agent", "reportingInstance": "agent-1",
+                "series": { "count": 7, "lastObservedTime": "2026-01-02T03:04:03.000000Z" },
+            }),
+            json!([
+                "2s",
+                "Normal",
+                "Done",
+                "node/here",
+                "",
+                "agent, agent-1",
+                "fine",
+                "5s",
+                7,
+                "web"
+            ]),
+        ),
+    ];
+    for (api_version, kind, object, expected) in cases {
+        assert_eq!(row(api_version, kind, object), expected, "{kind}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_as_by_a_server() {
+    let slice = |endpoints: Value| json!({ "addressType": "IPv4", "endpoints": endpoints });
+    let many: Vec<Value> = vec![json!({ "addresses": ["10.0.0.1"] }); 1001];
+    let ports: Vec<Value> = (0..101).map(|index| json!({ "name": format!("p{index}") })).collect();
+    let backend = json!({ "service": { "name": "web", "port": { "number": 80 } } });
+    let path = |path: Value| json!({ "spec": { "rules": [{ "http": { "paths": [path] } }] } });
+    let cases = vec![
+        ("discovery.k8s.io/v1", "EndpointSlice", json!({}), "addressType: Required value"),
+        (
+            "discovery.k8s.io/v1",
+            "EndpointSlice",
+            json!({ "addressType": "IP" }),
+            "addressType: Unsupported value: \"IP\": supported values: \"FQDN\", \"IPv4\", \"IPv6\"",
+        ),
+        (
+            "discovery.k8s.io/v1",
+            "EndpointSlice",
+            slice(json!(many)),
+            "endpoints: Too many: 1001: must have at most 1000 items",
+        ),
+        (
+            "discovery.k8s.io/v1",
+            "EndpointSlice",
+            json!({ "addressType": "IPv4", "ports": ports }),
+            "ports: Too many: 101: must have at most 100 items",
+        ),
+        (
+            "discovery.k8s.io/v1",
+            "EndpointSlice",
+            slice(json!([{ "addresses": [] }])),
+            "endpoints[0].addresses: Required value: must contain at least 1 address",
+        ),
+        (
+            "discovery.k8s.io/v1",
+            "EndpointSlice",
+            slice(json!([{ "addresses": ["fd00::1"] }])),
+            "endpoints[0].addresses[0]: Invalid value: \"fd00::1\": must be a valid IPv4 address",
+        ),
+        (
+            "discovery.k8s.io/v1",
+            "EndpointSlice",
+            slice(json!([{ "addresses": ["127.0.0.1"] }])),
+            "endpoints[0].addresses[0]: Invalid value: \"127.0.0.1\": may not be in the loopback range (127.0.0.0/8, ::1/128)",
+        ),
+        (
+            "discovery.k8s.io/v1",
+            "EndpointSlice",
+            json!({ "addressType": "IPv4", "ports": [{ "port": 80 }, { "port": 81 }] }),
+            "ports[1].name: Duplicate value: \"\"",
+        ),
+        (
+            "v1",
+            "Endpoints",
+            json!({ "subsets": [{ "ports": [{ "port": 80 }] }] }),
+            "subsets[0]: Required value: must specify `addresses` or `notReadyAddresses`",
+        ),
+        (
+            "v1",
+            "Endpoints",
+            json!({ "subsets": [{ "addresses": [{ "ip": "10.0.0.1" }], "ports": [{ "port": 0 }] }] }),
+            "subsets[0].ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive",
+        ),
+        (
+            "networking.k8s.io/v1",
+            "Ingress",
+            json!({ "spec": {} }),
+            "spec: Invalid value: []: either `defaultBackend` or `rules` must be specified",
+        ),
+        (
+            "networking.k8s.io/v1",
+            "Ingress",
+            path(json!({ "path": "/", "backend": backend })),
+            "spec.rules[0].http.paths[0].pathType: Required value: pathType must be specified",
+        ),
+        (
+            "networking.k8s.io/v1",
+            "Ingress",
+            path(json!({ "path": "a", "pathType": "Prefix", "backend": backend })),
+            "spec.rules[0].http.paths[0].path: Invalid value: \"a\": must be an absolute path",
+        ),
+        (
+            "networking.k8s.io/v1",
+            "Ingress",
+            path(
+                json!({ "path": "/", "pathType": "Exact", "backend": { "service": { "name": "web", "port": {} } } }),
+            ),
+            "spec.rules[0].http.paths[0].backend: Required value: port name or number is required",
+        ),
+        (
+            "v1",
+            "Secret",
+            json!({ "type": "kubernetes.io/tls", "stringData": { "tls.crt": "x" } }),
+            "data[tls.key]: Required value",
+        ),
+        (
+            "coordination.k8s.io/v1",
+            "Lease",
+            json!({ "spec": { "leaseDurationSeconds": 0 } }),
+            "spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0",
+        ),
+        (
+            "v1",
+            "Event",
+            json!({ "involvedObject": { "namespace": "other" } }),
+            "involvedObject.namespace: Invalid value: \"other\": does not match event.namespace",
+        ),
+    ];
+    for (api_version, kind, object, expected) in cases {
+        assert_eq!(said(api_version, kind, object), [expected], "{kind}");
+    }
+}
+
+#[test]
+fn a_class_keeps_its_controller() {
+    let rules = rules("networking.k8s.io/v1", "IngressClass");
+    let old = json!({ "metadata": { "name": "a" }, "spec": { "controller": "a.b/c" } });
+    let new = json!({ "metadata": { "name": "a" }, "spec": { "controller": "a.b/d" } });
+    let said: Vec<String> =
+        rules.validate(&new, Some(&old)).iter().map(ToString::to_string).collect();
+    assert_eq!(said, ["spec.controller: Invalid value: \"a.b/d\": field is immutable"]);
+}
+
+#[test]
+fn generations_count_changes_of_what_is_desired() {
+    let rules = rules("discovery.k8s.io/v1", "EndpointSlice");
+    let mut first = json!({ "metadata": { "name": "a" }, "addressType": "IPv4" });
+    rules.prepare(&mut first, None, Subresource::None);
+    assert_eq!(first["metadata"]["generation"], 1);
+
+    let mut labelled = first.clone();
+    labelled["metadata"]["labels"] = json!({ "a": "b" });
+    rules.prepare(&mut labelled, Some(&first), Subresource::None);
+    assert_eq!(labelled["metadata"]["generation"], 1);
+
+    let mut changed = labelled.clone();
+    changed["endpoints"] = json!([{ "addresses": ["10.0.0.1"] }]);
+    rules.prepare(&mut changed, Some(&labelled), Subresource::None);
+    assert_eq!(changed["metadata"]["generation"], 2);
+}
+
+#[test]
+fn plain_texts_of_a_secret_are_kept_encoded() {
+    let mut secret = json!({ "data": { "a": "eA==" }, "stringData": { "a": "y", "b": "z" } });
+    rules("v1", "Secret").set_defaults(&mut secret);
+    assert_eq!(secret, json!({ "type": "Opaque", "data": { "a": "eQ==", "b": "eg==" } }));
+}
+
+#[test]
+fn both_views_of_an_event_are_of_one_thing() {
+    let view = rules("events.k8s.io/v1", "Event");
+    let event = json!({
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": { "name": "web.1", "namespace": "default" },
+        "note": "fine",
+        "regarding": { "kind": "Service", "name": "web", "namespace": "default" },
+        "reportingController": "agent",
+        "type": "Normal",
+    });
+    let stored = view.to_stored(&event);
+    assert_eq!(stored["apiVersion"], "v1");
+    assert_eq!(stored["involvedObject"]["name"], "web");
+    assert_eq!(stored["message"], "fine");
+    assert_eq!(view.as_shown(&stored), event);
+    assert_eq!(view.field(&event, "regarding.name").as_deref(), Some("web"));
+    assert_eq!(
+        rules("v1", "Event").field(&stored, "involvedObject.kind").as_deref(),
+        Some("Service")
+    );
+    assert_eq!(rules("v1", "Event").field(&stored, "source").as_deref(), Some("agent"));
+}
+
+#[test]
+fn what_clients_may_select_by_is_there_even_when_it_is_not_set() {
+    for (api_version, kind, path, expected) in [
+        ("v1", "Node", "spec.unschedulable", "false"),
+        ("v1", "Service", "spec.type", ""),
+        ("v1", "Secret", "type", ""),
+        ("v1", "Namespace", "status.phase", ""),
+        ("v1", "Event", "involvedObject.uid", ""),
+        ("events.k8s.io/v1", "Event", "regarding.uid", ""),
+    ] {
+        let value = rules(api_version, kind).field(&json!({}), path);
+        assert_eq!(value.as_deref(), Some(expected), "{kind} {path}");
+    }
+}
