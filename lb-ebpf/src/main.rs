@@ -26,7 +26,16 @@ pub fn external_in(context: XdpContext) -> u32 {
     }
 }
 
-/// Packets leaving by an external device.
+/// Packets that a pod sends.
+#[classifier]
+pub fn workload_in(context: TcContext) -> i32 {
+    match forward(&mut TcPacket::new(context), &KernelTables) {
+        Verdict::Pass => TC_ACT_UNSPEC,
+        Verdict::Drop(_) => TC_ACT_SHOT,
+    }
+}
+
+/// Packets leaving by a device, external or a pod's.
 #[classifier]
 pub fn external_out(context: TcContext) -> i32 {
     match reverse(&mut TcPacket::new(context), &KernelTables) {

@@ -16,6 +16,7 @@ use crate::model::{
     Claims, HealthCheck, NodeContext, Problem, ServiceName, ServicePort, ServicePortKey,
     is_eligible, resolve,
 };
+use crate::network;
 use crate::notices::Reason;
 use crate::plan::{BackendKey, Change, Plan, Planner};
 use crate::serve::Changed;
@@ -88,6 +89,20 @@ impl<T: Write> Agent<T> {
             affected = affected.and(self.store_event(event));
         }
         self.put_in_force(affected, None);
+    }
+
+    /// Takes in what changed of the network.
+    pub fn take_in_network(&mut self, event: network::Event) {
+        match event {
+            network::Event::NodeAddresses(addresses) => {
+                let addresses_alone = Affected::Services(BTreeSet::new());
+                self.put_in_force(addresses_alone, Some(addresses));
+            }
+            // The data plane asks the kernel for every packet's way: it remembers none.
+            network::Event::Devices(_) | network::Event::Epoch => {}
+            // Not ours: whoever has the links follows them.
+            network::Event::Attachments(_) => {}
+        }
     }
 
     pub fn store_event(&mut self, event: Event) -> Affected {

@@ -2,13 +2,11 @@
 
 mod complaints;
 mod control;
+mod devices;
 mod latency;
-mod node_addresses;
 mod outlets;
 mod tally;
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,7 +15,8 @@ use anyhow::{Result, bail};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::kernel::{Attachments, DataPlane, Pins, Sizes, Tables, XdpMode, preflight};
+use crate::kernel::{DataPlane, Pins, Sizes, Tables, XdpMode, preflight};
+use crate::network::{self, Network};
 use crate::notices::{Log, Notices};
 use crate::plan::Planner;
 use crate::serve::{self, Addresses, Health, Metrics};
@@ -26,7 +25,7 @@ use crate::source::{Cluster, Event, Manifests, Source};
 use crate::store::Affected;
 
 use control::Agent;
-use node_addresses::node_addresses;
+use devices::Devices;
 use outlets::Outlets;
 
 /// Where the Services come from.
@@ -37,10 +36,8 @@ pub enum Origin {
 
 pub struct Options {
     pub origin: Origin,
-    pub devices: Vec<String>,
+    pub network: network::Settings,
     pub node_name: String,
-    /// Empty: the devices' own addresses.
-    pub nodeport_addresses: Vec<IpAddr>,
     pub xdp_mode: XdpMode,
     pub sizes: Sizes,
     pub cleanup_on_exit: bool,
@@ -53,25 +50,28 @@ pub struct Options {
 pub async fn run(options: Options) -> Result<()> {
     preflight()?;
     let source = open(&options).await?;
-    let node_addresses = node_addresses(&options.nodeport_addresses, &options.devices)?;
+    let network = Network::open(options.network.clone()).await?;
     let mut ending = Ending::new()?;
 
     let existed = options.pin_path.exists();
     let pins = Pins::open(&options.pin_path)?;
     let started = tokio::select! {
-        started = start(&pins, source, &options, node_addresses) => started.map(Some),
+        started = start(&pins, source, &options, &network) => started.map(Some),
         () = ending.told() => Ok(None),
     };
-    let (mut agent, mut events) = match started {
+    let (mut agent, mut events, mut devices) = match started {
         Ok(Some(started)) => started,
-        other => {
+        ended => {
+            // Nothing holds the links any more.
+            let ended = ended.map(drop);
             if !existed && let Err(error) = pins.remove() {
                 tracing::warn!("{error:#}");
             }
-            return other.map(drop);
+            return ended;
         }
     };
 
+    let mut network_events = network.follow();
     let ended = loop {
         tokio::select! {
             event = events.recv() => match event {
@@ -79,10 +79,16 @@ pub async fn run(options: Options) -> Result<()> {
                 None => break Err(anyhow::anyhow!("the source of objects has ended")),
             },
             () = until(agent.retry_at()) => agent.retry(),
+            event = network_events.recv() => match event {
+                Some(network::Event::Attachments(attachments)) => devices.follow(&attachments),
+                Some(event) => agent.take_in_network(event),
+                None => break Err(anyhow::anyhow!("this machine's network is followed no longer")),
+            },
+            () = devices.retry_due() => devices.attach_missing(),
             () = ending.told() => break Ok(()),
         }
     };
-    drop(agent);
+    drop((agent, devices));
     if options.cleanup_on_exit {
         pins.remove()?;
         tracing::info!("detached and removed everything");
@@ -129,12 +135,12 @@ fn run_source<S: Source + Send + 'static>(source: S, events: mpsc::UnboundedSend
 }
 
 /// Loads, waits for everything the source knows, puts it in force, and only then attaches.
-async fn start(
-    pins: &Pins,
+async fn start<'a>(
+    pins: &'a Pins,
     source: Opened,
     options: &Options,
-    node_addresses: BTreeSet<IpAddr>,
-) -> Result<(Agent<Tables>, mpsc::UnboundedReceiver<Event>)> {
+    network: &Network,
+) -> Result<(Agent<Tables>, mpsc::UnboundedReceiver<Event>, Devices<'a>)> {
     let mut data_plane = DataPlane::load(pins, options.sizes)?;
     let tables = data_plane.tables()?;
     let planner = if data_plane.adopted() {
@@ -159,18 +165,12 @@ async fn start(
             None => bail!("the source of objects ended before it had told everything"),
         }
     }
-    agent.put_in_force(Affected::All, Some(node_addresses));
+    agent.put_in_force(Affected::All, Some(network.node_addresses().clone()));
 
-    let mut attachments = Attachments::new(pins);
-    for device in &options.devices {
-        let attached = attachments.attach(&mut data_plane, device, options.xdp_mode)?;
-        tracing::info!("attached to {device}: {} in, {} out", attached.ingress, attached.egress);
-    }
-    attachments.detach_others(&options.devices)?;
-    attachments.keep();
+    let devices = Devices::start(pins, data_plane, options.xdp_mode, network.attachments())?;
     let (services, service_ports) = agent.in_force();
     tracing::info!("ready: {service_ports} service ports of {services} Services in force");
-    Ok((agent, events))
+    Ok((agent, events, devices))
 }
 
 /// For good, if there is no such moment.

@@ -1,4 +1,4 @@
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -6,6 +6,7 @@ use clap::Args;
 
 use crate::agent::{self, Origin};
 use crate::kernel::{Sizes, XdpMode};
+use crate::network::{self, DeviceSelector, NodePortAddresses};
 use crate::serve::Addresses;
 use crate::source::cluster::Access;
 
@@ -28,17 +29,23 @@ pub struct Options {
     #[arg(long, value_name = "URL", env = "MILLRACE_API_SERVER")]
     api_server: Option<String>,
 
-    /// A device by which clients reach this node; may be repeated
-    #[arg(long, value_name = "NAME", required = true)]
-    device: Vec<String>,
+    /// A device by which clients reach this node: a name, a pattern such as eth*, or auto for
+    /// those that carry default routes; may be repeated
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    device: Vec<DeviceSelector>,
+
+    /// The host's ends of pods' interfaces, as veth*, cali* or lxc*; may be repeated
+    #[arg(long, value_name = "PATTERN")]
+    workload_device: Vec<DeviceSelector>,
 
     /// This node's name: which endpoints are local [default: the host's name]
     #[arg(long, value_name = "NAME", env = "NODE_NAME")]
     node_name: Option<String>,
 
-    /// An address on which NodePorts are open; may be repeated [default: the devices' own]
-    #[arg(long, value_name = "ADDRESS")]
-    nodeport_address: Vec<IpAddr>,
+    /// Where NodePorts are open: ranges that addresses of this node are in, addresses, or
+    /// primary; may be repeated [default: the addresses of the devices given by --device]
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    nodeport_addresses: Vec<NodePortAddresses>,
 
     /// Where to tell load balancers and probes of this node's health: /healthz, /livez; `off`: nowhere
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:10256")]
@@ -87,9 +94,12 @@ pub fn run(options: Options, pin_path: &Path) -> Result<()> {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(agent::run(agent::Options {
         origin,
-        devices: options.device,
+        network: network::Settings {
+            external: options.device,
+            workload: options.workload_device,
+            node_ports: options.nodeport_addresses,
+        },
         node_name,
-        nodeport_addresses: options.nodeport_address,
         xdp_mode: options.xdp_mode,
         sizes: Sizes::for_flows(options.max_flows),
         cleanup_on_exit: options.cleanup_on_exit,

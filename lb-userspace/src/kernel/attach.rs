@@ -1,15 +1,15 @@
 //! Attaching the programs to devices, by links that are pinned: they outlive the agent, and the
 //! next one replaces their program in one step, without a packet between.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use aya::programs::links::{FdLink, LinkError, PinnedLink};
 use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
 use aya::programs::xdp::XdpLink;
-use aya::programs::{LinkOrder, ProgramError, TcAttachType};
+use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType, Xdp};
 use clap::ValueEnum;
-use nix::net::if_::{if_nameindex, if_nametoindex};
 
 use super::object::DataPlane;
 use super::pins::{Pins, remove_pin};
@@ -26,12 +26,25 @@ pub enum XdpMode {
     Generic,
 }
 
-/// The place of a device where a program sits.
+/// Where a program of ours sits on a device. In this order they are attached: answers are never
+/// translated later than their questions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// tc, what leaves by the device.
+    Out,
+    /// tc, what pods send.
+    WorkloadIn,
+    /// XDP, what arrives from clients.
+    ExternalIn,
+}
+
+/// How a program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
     XdpNative,
     XdpGeneric,
-    Tcx,
+    TcxIngress,
+    TcxEgress,
 }
 
 impl Display for Hook {
@@ -39,28 +52,32 @@ impl Display for Hook {
         f.write_str(match self {
             Self::XdpNative => "native XDP",
             Self::XdpGeneric => "generic XDP",
-            Self::Tcx => "tcx",
+            Self::TcxIngress => "tcx ingress",
+            Self::TcxEgress => "tcx egress",
         })
     }
 }
 
-/// What was attached to one device.
-#[derive(Debug)]
-pub struct Attached {
-    pub device: String,
-    pub ingress: Hook,
-    pub egress: Hook,
+impl Place {
+    /// The hooks it may be attached by.
+    fn hooks(self) -> &'static [Hook] {
+        match self {
+            Self::Out => &[Hook::TcxEgress],
+            Self::WorkloadIn => &[Hook::TcxIngress],
+            Self::ExternalIn => &[Hook::XdpNative, Hook::XdpGeneric],
+        }
+    }
 }
 
-/// The devices' attachments, until they are dropped: then what this agent attached anew and
-/// has not kept is detached again, so that a start that fails leaves nothing half-attached.
-pub struct Attachments<'a> {
+/// The links of our programs to devices. What is attached anew through this and not kept is
+/// detached again when it is dropped, so that a start that fails leaves nothing half-attached.
+pub struct Links<'a> {
     pins: &'a Pins,
     fresh: Vec<String>,
     kept: bool,
 }
 
-impl<'a> Attachments<'a> {
+impl<'a> Links<'a> {
     pub fn new(pins: &'a Pins) -> Self {
         Self { pins, fresh: Vec::new(), kept: false }
     }
@@ -74,28 +91,31 @@ impl<'a> Attachments<'a> {
         &mut self,
         data_plane: &mut DataPlane,
         device: &str,
+        place: Place,
         mode: XdpMode,
-    ) -> Result<Attached> {
-        if if_nametoindex(device).is_err() {
-            bail!("there is no device {device} here.\nKnown devices: {}", devices().join(", "));
+    ) -> Result<Hook> {
+        match place {
+            Place::Out => self.attach_tc(data_plane.external_out()?, device, Hook::TcxEgress),
+            Place::WorkloadIn => {
+                self.attach_tc(data_plane.workload_in()?, device, Hook::TcxIngress)
+            }
+            Place::ExternalIn => self.attach_xdp(data_plane.external_in()?, device, mode),
         }
-        // Egress first: an answer is never translated before its question was.
-        let egress = self.attach_egress(data_plane, device)?;
-        let ingress = self.attach_ingress(data_plane, device, mode)?;
-        Ok(Attached { device: device.to_owned(), ingress, egress })
     }
 
-    /// Detaches from the devices that an earlier agent served and this one is not to.
-    pub fn detach_others(&self, devices: &[String]) -> Result<()> {
-        let ours = |link: &str| {
-            devices.iter().any(|device| {
-                let hooks = [Hook::XdpNative, Hook::XdpGeneric];
-                link == egress_pin(device)
-                    || hooks.iter().any(|&hook| link == ingress_pin(device, hook))
-            })
+    /// Also of a device that is gone: its name may come back with another one.
+    pub fn detach(&self, device: &str, place: Place) -> Result<()> {
+        place.hooks().iter().try_for_each(|&hook| remove_pin(&self.pins.link(&pin(device, hook))))
+    }
+
+    /// Detaches what an earlier agent attached and this one is not to.
+    pub fn detach_others(&self, wanted: &BTreeSet<(String, Place)>) -> Result<()> {
+        let pin_names = |(device, place): &(String, Place)| {
+            place.hooks().iter().map(|&hook| pin(device, hook)).collect::<Vec<_>>()
         };
+        let ours: BTreeSet<String> = wanted.iter().flat_map(pin_names).collect();
         for (link, path) in self.pins.links()? {
-            if !ours(&link) {
+            if !ours.contains(&link) {
                 remove_pin(&path)?;
                 tracing::info!("detached {link}, which an earlier agent had attached");
             }
@@ -103,20 +123,14 @@ impl<'a> Attachments<'a> {
         Ok(())
     }
 
-    fn attach_ingress(
-        &mut self,
-        data_plane: &mut DataPlane,
-        device: &str,
-        mode: XdpMode,
-    ) -> Result<Hook> {
-        let program = data_plane.external_in()?;
+    fn attach_xdp(&mut self, program: &mut Xdp, device: &str, mode: XdpMode) -> Result<Hook> {
         let wanted: &[Hook] = match mode {
             XdpMode::Auto => &[Hook::XdpNative, Hook::XdpGeneric],
             XdpMode::Native => &[Hook::XdpNative],
             XdpMode::Generic => &[Hook::XdpGeneric],
         };
         for hook in [Hook::XdpNative, Hook::XdpGeneric] {
-            let name = ingress_pin(device, hook);
+            let name = pin(device, hook);
             let Some(old) = self.pinned(&name)? else { continue };
             if !wanted.contains(&hook) {
                 remove_pin(&self.pins.link(&name))?;
@@ -140,12 +154,12 @@ impl<'a> Attachments<'a> {
             match program.attach(device, mode) {
                 Ok(id) => {
                     let link: FdLink = program.take_link(id)?.try_into().map_err(not_a_link)?;
-                    self.pin(link, ingress_pin(device, hook))?;
+                    self.pin(link, pin(device, hook))?;
                     return Ok(hook);
                 }
                 Err(error) => {
                     let busy = is_busy(&error);
-                    let error = explain(error, device, &hook.to_string());
+                    let error = explain(error, device, hook);
                     if busy {
                         return Err(error);
                     }
@@ -157,25 +171,33 @@ impl<'a> Attachments<'a> {
         Err(refusal.unwrap_or_else(|| anyhow!("no XDP mode was tried on {device}")))
     }
 
-    fn attach_egress(&mut self, data_plane: &mut DataPlane, device: &str) -> Result<Hook> {
-        let name = egress_pin(device);
-        let program = data_plane.external_out()?;
+    fn attach_tc(
+        &mut self,
+        program: &mut SchedClassifier,
+        device: &str,
+        hook: Hook,
+    ) -> Result<Hook> {
+        let name = pin(device, hook);
         if let Some(old) = self.pinned(&name)? {
             match program.attach_to_link(SchedClassifierLink::try_from(FdLink::from(old))?) {
                 Ok(id) => {
                     drop(program.take_link(id)?);
-                    return Ok(Hook::Tcx);
+                    return Ok(hook);
                 }
                 Err(error) => self.discard(&name, &error)?,
             }
         }
+        let direction = match hook {
+            Hook::TcxIngress => TcAttachType::Ingress,
+            _ => TcAttachType::Egress,
+        };
         let options = TcAttachOptions::TcxOrder(LinkOrder::default());
         let link = program
-            .attach_with_options(device, TcAttachType::Egress, options)
-            .map_err(|error| explain(error, device, "tcx"))?;
+            .attach_with_options(device, direction, options)
+            .map_err(|error| explain(error, device, hook))?;
         let link: FdLink = program.take_link(link)?.try_into().map_err(not_a_link)?;
         self.pin(link, name)?;
-        Ok(Hook::Tcx)
+        Ok(hook)
     }
 
     fn pinned(&self, name: &str) -> Result<Option<PinnedLink>> {
@@ -206,7 +228,7 @@ impl<'a> Attachments<'a> {
     }
 }
 
-impl Drop for Attachments<'_> {
+impl Drop for Links<'_> {
     fn drop(&mut self) {
         if self.kept {
             return;
@@ -226,14 +248,14 @@ fn is_busy(error: &ProgramError) -> bool {
     error.io_error.raw_os_error().is_some_and(|code| code == EBUSY || code == EEXIST)
 }
 
-fn explain(error: ProgramError, device: &str, what: &str) -> anyhow::Error {
+fn explain(error: ProgramError, device: &str, hook: Hook) -> anyhow::Error {
     let context = if is_busy(&error) {
         format!(
-            "another program holds {what} on {device}; `bpftool net show dev {device}` names it.\n\
+            "another program holds {hook} on {device}; `bpftool net show dev {device}` names it.\n\
              Detach it first: `ip link set dev {device} xdp off`, or stop whoever attached it"
         )
     } else {
-        format!("{what} can't be attached to {device}")
+        format!("{hook} can't be attached to {device}")
     };
     anyhow!(error).context(context)
 }
@@ -245,26 +267,14 @@ fn not_a_link(error: LinkError) -> anyhow::Error {
     )
 }
 
-/// The mode stands in the pin's name: a link doesn't tell it.
-fn ingress_pin(device: &str, hook: Hook) -> String {
-    match hook {
-        Hook::XdpGeneric => format!("{device}-xdp-generic"),
-        _ => format!("{device}-xdp-native"),
-    }
-}
-
-fn egress_pin(device: &str) -> String {
-    format!("{device}-egress")
-}
-
-/// The devices of this network namespace; /sys/class/net may be another's.
-fn devices() -> Vec<String> {
-    let mut names: Vec<String> = if_nameindex()
-        .into_iter()
-        .flat_map(|all| {
-            all.iter().map(|i| i.name().to_string_lossy().into_owned()).collect::<Vec<_>>()
-        })
-        .collect();
-    names.sort();
-    names
+/// The hook stands in the pin's name: a link doesn't tell it. A dot, as VLAN devices have one in
+/// their names, is not allowed in a BPF filesystem.
+fn pin(device: &str, hook: Hook) -> String {
+    let suffix = match hook {
+        Hook::XdpNative => "xdp-native",
+        Hook::XdpGeneric => "xdp-generic",
+        Hook::TcxIngress => "ingress",
+        Hook::TcxEgress => "egress",
+    };
+    format!("{}-{suffix}", device.replace('.', "%2E"))
 }

@@ -12,7 +12,7 @@ mod plain;
 mod preflight;
 mod tables;
 
-pub use attach::{Attached, Attachments, Hook, XdpMode};
+pub use attach::{Hook, Links, Place, XdpMode};
 pub use backlog::{Backlog, Write};
 pub use object::{DataPlane, Sizes};
 pub use pins::{DEFAULT_PIN_PATH, Pins};

@@ -81,6 +81,7 @@ impl DataPlane {
         let mut data_plane = Self { ebpf, adopted, flow_seed: identity.flow_seed };
         data_plane.external_in()?.load().map_err(refused)?;
         data_plane.external_out()?.load().map_err(refused)?;
+        data_plane.workload_in()?.load().map_err(refused)?;
         Ok(data_plane)
     }
 
@@ -104,6 +105,10 @@ impl DataPlane {
 
     pub fn external_out(&mut self) -> Result<&mut SchedClassifier> {
         program(&mut self.ebpf, "external_out")
+    }
+
+    pub fn workload_in(&mut self) -> Result<&mut SchedClassifier> {
+        program(&mut self.ebpf, "workload_in")
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use tokio::sync::mpsc::error::SendError;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, sleep_until};
 
 use super::addresses::{Device, devices, node_addresses};
@@ -39,7 +40,7 @@ pub enum Event {
     Epoch,
 }
 
-type Sender = tokio::sync::mpsc::UnboundedSender<Event>;
+type Sender = UnboundedSender<Event>;
 
 /// This machine's network.
 pub struct Network {
@@ -81,7 +82,13 @@ impl Network {
     }
 
     /// Tells what changes, until nobody listens any more.
-    pub async fn follow(mut self, events: Sender) {
+    pub fn follow(self) -> UnboundedReceiver<Event> {
+        let (sender, events) = unbounded_channel();
+        tokio::spawn(self.run(sender));
+        events
+    }
+
+    async fn run(mut self, events: Sender) {
         let mut pace = Pace::default();
         let mut untold = Effect::default();
         loop {
