@@ -225,7 +225,8 @@ fn neighbour(kind: u16, body: &[u8]) -> Option<Notice> {
             _ => {}
         }
     }
-    let ip = ip?;
+    // Groups have neighbours, too, whose address follows from theirs.
+    let ip = ip.filter(|ip| !ip.is_multicast())?;
     let unknown = libc::NUD_NONE | libc::NUD_INCOMPLETE | libc::NUD_FAILED;
     if kind == libc::RTM_DELNEIGH || state == libc::NUD_NONE || state & unknown != 0 {
         return Some(Notice::NeighbourGone { device, ip });

@@ -1,0 +1,454 @@
+//! What the agent knows of a machine's network while that changes: first as its module tells it,
+//! then as the agent acts on it.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use lb_userspace::network::{Event, Network, NodePortAddresses, Settings};
+use tests::agent::{Agent, SOON};
+use tests::one_node::{DEVICE, OneNode};
+use tests::topology::{Host, Topology, wait_until};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::timeout;
+
+/// Within what time the data plane is to follow a changed route.
+const PROMISED: Duration = Duration::from_secs(1);
+
+/// A node wired to a router, which knows nothing of it.
+struct Wire {
+    node: Host,
+    topology: Topology,
+}
+
+impl Wire {
+    fn new() -> Result<Self> {
+        let topology = Topology::new("network")?;
+        let node = topology.host("node")?;
+        let router = topology.host("router")?;
+        topology.link(
+            node.port("ext0").address("192.0.2.1/24").address("2001:db8::1/64").mtu(1400),
+            router.port("eth0").address("192.0.2.2/24").address("2001:db8::2/64"),
+        )?;
+        Ok(Self { node, topology })
+    }
+
+    /// Opens the node's network and does something with it, in the node's namespace.
+    fn follow(
+        &self,
+        settings: Settings,
+        body: impl AsyncFnOnce(Network) -> Result<()> + Send,
+    ) -> Result<()> {
+        self.node.enter(|| {
+            // Of one thread: it remains in the namespace, and reads nothing while a test blocks it.
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async { body(Network::open(settings).await?).await })
+        })
+    }
+
+    fn ip(&self, commands: &[&str]) -> Result<()> {
+        commands.iter().try_for_each(|command| self.node.ip(command).map(drop))
+    }
+
+    /// While what is followed can be read.
+    async fn ip_beside(&self, command: String) -> Result<()> {
+        let node = self.node.clone();
+        tokio::task::spawn_blocking(move || node.ip(&command)).await?.map(drop)
+    }
+}
+
+fn serving(external: &str, workload: &str) -> Settings {
+    let selectors =
+        |text: &str| text.split_whitespace().map(|word| word.parse().expect("a device")).collect();
+    Settings { external: selectors(external), workload: selectors(workload), ..Settings::default() }
+}
+
+/// Waits for an event that is as wanted; returns it.
+async fn expect<T>(
+    events: &mut UnboundedReceiver<Event>,
+    what: &str,
+    wanted: impl Fn(Event) -> Option<T>,
+) -> Result<T> {
+    let found = timeout(SOON, async {
+        loop {
+            let event = events.recv().await.context("the network is followed no longer")?;
+            if let Some(found) = wanted(event) {
+                return Ok(found);
+            }
+        }
+    });
+    found.await.unwrap_or_else(|_| bail!("waited in vain until {what}"))
+}
+
+async fn expect_epoch(events: &mut UnboundedReceiver<Event>, what: &str) -> Result<()> {
+    expect(events, what, |event| matches!(event, Event::Epoch).then_some(())).await
+}
+
+async fn expect_addresses(events: &mut UnboundedReceiver<Event>, wanted: &str) -> Result<()> {
+    let wanted = addresses(wanted);
+    let is_it = |event| matches!(event, Event::NodeAddresses(found) if found == wanted);
+    let what = format!("NodePorts are open on {wanted:?}");
+    expect(events, &what, |event| is_it(event).then_some(())).await
+}
+
+fn addresses(text: &str) -> BTreeSet<IpAddr> {
+    text.split_whitespace().map(|word| word.parse().expect("an address")).collect()
+}
+
+#[test]
+fn devices_are_read_with_their_addresses_mtu_and_mac() -> Result<()> {
+    let wire = Wire::new()?;
+    wire.node.ip("link set ext0 address 02:00:00:00:00:07")?;
+    wire.follow(serving("ext0", ""), async |network| {
+        assert_eq!(*network.node_addresses(), addresses("192.0.2.1 2001:db8::1"));
+        let devices: Vec<_> = network.devices().values().collect();
+        let [device] = devices[..] else { bail!("{devices:?}") };
+        assert_eq!((&*device.name, device.mtu, device.mac), ("ext0", 1400, [2, 0, 0, 0, 0, 7]));
+        assert_eq!(device.v4, Some([192, 0, 2, 1].into()));
+        assert_eq!(device.v6, Some("2001:db8::1".parse()?));
+        Ok(())
+    })
+}
+
+#[test]
+fn node_addresses_come_and_go() -> Result<()> {
+    let wire = Wire::new()?;
+    let node_ports = vec!["198.51.100.0/24".parse::<NodePortAddresses>().unwrap()];
+    wire.follow(serving("ext0", ""), async |network| {
+        let mut events = network.follow();
+        wire.ip(&["address add 192.0.2.9/24 dev ext0"])?;
+        expect_addresses(&mut events, "192.0.2.1 192.0.2.9 2001:db8::1").await?;
+        wire.ip(&["address add 2001:db8::9/64 dev ext0 nodad"])?;
+        expect_addresses(&mut events, "192.0.2.1 192.0.2.9 2001:db8::1 2001:db8::9").await?;
+        wire.ip(&["address del 192.0.2.1/24 dev ext0", "address flush dev ext0 scope global"])?;
+        expect_addresses(&mut events, "").await
+    })?;
+    wire.follow(Settings { node_ports, ..serving("ext0", "") }, async |network| {
+        assert_eq!(*network.node_addresses(), addresses(""));
+        let mut events = network.follow();
+        wire.ip(&["address add 198.51.100.1/32 dev lo"])?;
+        expect_addresses(&mut events, "198.51.100.1").await
+    })
+}
+
+#[test]
+fn the_source_of_what_leaves_by_a_device_follows_its_addresses() -> Result<()> {
+    let wire = Wire::new()?;
+    wire.follow(serving("ext0", ""), async |network| {
+        let index = *network.devices().keys().next().context("no device")?;
+        let mut events = network.follow();
+        let v6 = "2001:db8::8".parse()?;
+        wire.ip(&[
+            "address change 2001:db8::1/64 dev ext0 preferred_lft 0",
+            "address add 2001:db8::8/64 dev ext0 nodad",
+            "address del 192.0.2.1/24 dev ext0",
+            "address add 192.0.2.8/24 dev ext0",
+        ])?;
+        expect(&mut events, "ext0 has other addresses", |event| {
+            let Event::Devices(mut devices) = event else { return None };
+            let device = devices.remove(&index)??;
+            (device.v4 == Some([192, 0, 2, 8].into()) && device.v6 == Some(v6)).then_some(())
+        })
+        .await
+    })
+}
+
+#[test]
+fn devices_that_appear_are_planned_for_until_they_go() -> Result<()> {
+    let wire = Wire::new()?;
+    wire.follow(serving("ext0", "pod*"), async |network| {
+        let mut events = network.follow();
+        let served = |event| {
+            let Event::Attachments(attachments) = event else { return None };
+            Some(attachments.served.into_keys().map(|device| device.name).collect::<Vec<_>>())
+        };
+        wire.ip(&["link add pod1 type veth peer name far1"])?;
+        expect(&mut events, "pod1 is planned for", |event| {
+            served(event).filter(|names| names.contains(&"pod1".to_owned()))
+        })
+        .await?;
+        wire.ip(&["link del pod1"])?;
+        expect(&mut events, "pod1 is forgotten", |event| {
+            served(event).filter(|names| names == &["ext0"])
+        })
+        .await?;
+        wire.ip(&["link set ext0 down", "link set ext0 name ext7"])?;
+        expect(&mut events, "ext0 is missing", |event| {
+            let Event::Attachments(attachments) = event else { return None };
+            (attachments.served.is_empty() && attachments.missing.contains("ext0")).then_some(())
+        })
+        .await
+    })
+}
+
+#[test]
+fn auto_is_where_the_default_route_leads() -> Result<()> {
+    let wire = Wire::new()?;
+    let refused = wire.follow(serving("auto", ""), async |_| Ok(())).unwrap_err().to_string();
+    assert!(refused.contains("default routes") && refused.contains("ext0"), "{refused}");
+
+    wire.ip(&["route add default via 192.0.2.2"])?;
+    wire.follow(serving("auto", ""), async |network| {
+        let external = |event| {
+            let Event::Attachments(attachments) = event else { return None };
+            Some(attachments.external().map(|device| device.name.clone()).collect::<Vec<_>>())
+        };
+        let before: Vec<_> = network.attachments().external().map(|d| d.name.clone()).collect();
+        assert_eq!(before, ["ext0"]);
+        let mut events = network.follow();
+        wire.ip(&[
+            "link add ext1 type veth peer name far1",
+            "link set ext1 up",
+            "link set far1 up",
+            "address add 198.51.100.1/24 dev ext1",
+            // Of several next hops, as routers have them.
+            "route replace default nexthop via 198.51.100.2 dev ext1 nexthop via 192.0.2.2",
+        ])?;
+        expect(&mut events, "ext1 is external, too", |event| {
+            external(event).filter(|names| names == &["ext0", "ext1"])
+        })
+        .await
+        .map(drop)
+    })
+}
+
+#[test]
+fn the_epoch_moves_within_a_second_of_what_matters() -> Result<()> {
+    let wire = Wire::new()?;
+    wire.ip(&["link add mark0 type veth peer name mark1"])?;
+    wire.follow(serving("ext0", ""), async |network| {
+        let mut events = network.follow();
+        for (mtu, command) in (1000..).zip([
+            "route add 203.0.113.0/24 via 192.0.2.2",
+            "route change 203.0.113.0/24 via 192.0.2.3",
+            "route del 203.0.113.0/24",
+            "route add 2001:db8:1::/48 via 2001:db8::2",
+            "route del 2001:db8:1::/48 via 2001:db8::2",
+            "route add 203.0.113.0/24 via 192.0.2.2 table 100",
+            "rule add from 192.0.2.7 table 100",
+            "nexthop add id 7 via 192.0.2.2 dev ext0",
+            "neighbour change 192.0.2.7 lladdr 02:00:00:00:00:02 dev ext0",
+            "neighbour del 192.0.2.7 dev ext0",
+            "neighbour change 2001:db8::7 lladdr 02:00:00:00:00:02 dev ext0",
+            "neighbour change 2001:db8::7 nud failed dev ext0",
+            "address add 192.0.2.9/24 dev ext0",
+            "address del 192.0.2.9/24 dev ext0",
+            "link set ext0 mtu 1300",
+            "link set ext0 address 02:00:00:00:00:08",
+            "link set ext0 down",
+            "link set ext0 up",
+        ]) {
+            if let Some(rest) = command.strip_prefix("neighbour change ") {
+                let ip = rest.split(' ').next().unwrap_or_default();
+                wire.ip(&[&format!("neighbour replace {ip} lladdr 02:00:00:00:00:01 dev ext0")])?;
+            }
+            settle(&wire, &mut events, mtu).await?;
+            wire.ip(&[command])?;
+            let start = Instant::now();
+            expect_epoch(&mut events, &format!("the epoch moves after: ip {command}")).await?;
+            assert!(start.elapsed() < PROMISED, "ip {command}: {:?}", start.elapsed());
+        }
+        Ok(())
+    })
+}
+
+/// Waits until everything that was done before has been told: by changing a device that nothing
+/// else concerns. Returns how often the epoch has moved before that.
+async fn settle(wire: &Wire, events: &mut UnboundedReceiver<Event>, mtu: u32) -> Result<usize> {
+    wire.ip(&[&format!("link set mark0 mtu {mtu}")])?;
+    let mut epochs = 0;
+    let is_mark = |event: &Event| {
+        let Event::Devices(devices) = event else { return false };
+        devices.values().flatten().any(|device| device.name == "mark0" && device.mtu == mtu)
+    };
+    let told = timeout(SOON, async {
+        loop {
+            let event = events.recv().await.context("the network is followed no longer")?;
+            if is_mark(&event) {
+                return Ok::<_, anyhow::Error>(());
+            }
+            epochs += usize::from(event == Event::Epoch);
+        }
+    });
+    told.await.context("the mark was not told")??;
+    // The mark's own.
+    expect_epoch(events, "the epoch moves with the mark").await?;
+    Ok(epochs)
+}
+
+#[test]
+fn a_neighbour_that_only_ages_moves_no_epoch() -> Result<()> {
+    let wire = Wire::new()?;
+    wire.ip(&["link add mark0 type veth peer name mark1"])?;
+    wire.follow(serving("ext0", ""), async |network| {
+        let mut events = network.follow();
+        let neighbour = "neighbour replace 192.0.2.7 lladdr 02:00:00:00:00:01 dev ext0";
+        wire.ip(&[neighbour])?;
+        settle(&wire, &mut events, 1000).await?;
+        // For longer than a burst is held back.
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(500) {
+            for state in ["stale", "reachable", "delay", "probe", "permanent"] {
+                wire.ip_beside(format!("{neighbour} nud {state}")).await?;
+            }
+        }
+        assert_eq!(settle(&wire, &mut events, 1001).await?, 0);
+        Ok(())
+    })
+}
+
+#[test]
+fn what_was_not_heard_is_read() -> Result<()> {
+    let wire = Wire::new()?;
+    // More than fits: while this blocks the only thread, nothing is read.
+    let mut batch = String::new();
+    for number in 0..30_000 {
+        let (high, low) = (number / 256, number % 256);
+        writeln!(batch, "route add 10.{}.{high}.{low}/32 dev ext0", number % 7)?;
+    }
+    batch.push_str("address add 192.0.2.9/24 dev ext0\n");
+    let file = wire.topology.directory().join("routes");
+    fs::write(&file, batch)?;
+    wire.follow(serving("ext0", ""), async |network| {
+        let mut events = network.follow();
+        let batch = format!("-batch {}", file.display());
+        wire.node.ip(&batch)?;
+        // Its own notice did not fit any more.
+        expect_addresses(&mut events, "192.0.2.1 192.0.2.9 2001:db8::1").await?;
+        expect_epoch(&mut events, "the epoch moves, as anything may have changed").await
+    })
+}
+
+/// A Service of any node's port 30080, and of an address that pods dial.
+const WEB: &str = "\
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: NodePort
+  clusterIP: 10.96.0.10
+  ports: [{name: http, port: 80, nodePort: 30080}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: [10.244.1.10], nodeName: node}]
+";
+
+/// Starts the agent on [`WEB`].
+fn agent(network: &OneNode, device: &str, more: &[&str]) -> Result<Agent> {
+    let file = network.topology.directory().join("web.yaml");
+    fs::write(&file, WEB)?;
+    Agent::start(&network.node, &network.pin_path(), &file, device, more)
+}
+
+#[test]
+fn a_node_port_opens_on_an_address_that_is_added_and_closes_when_it_goes() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    let _agent = agent(&network, DEVICE, &[])?;
+    let url = "http://192.0.2.77:30080/";
+    assert_eq!(network.curl("http://192.0.2.1:30080/")?, "pod-0\n");
+    assert!(network.curl(url).is_err());
+    network.node.address(DEVICE, "192.0.2.77/24")?;
+    wait_until("the NodePort is open on the new address", SOON, || {
+        network.curl(url).is_ok_and(|answer| answer == "pod-0\n")
+    })?;
+    // The address still leads here, so that a refusal is the node's own.
+    network.node.ip(&format!("address del 192.0.2.77/24 dev {DEVICE}"))?;
+    network.node.address("lo", "192.0.2.77/32")?;
+    wait_until("the NodePort is closed on it", SOON, || network.curl(url).is_err())?;
+    assert_eq!(network.curl("http://192.0.2.1:30080/")?, "pod-0\n");
+    Ok(())
+}
+
+#[test]
+fn node_ports_are_open_only_where_it_was_told() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    network.node.address(DEVICE, "192.0.2.77/24")?;
+    let told = ["--nodeport-addresses", "192.0.2.64/26,2001:db8::/64"];
+    let _agent = agent(&network, DEVICE, &told)?;
+    assert_eq!(network.curl("http://192.0.2.77:30080/")?, "pod-0\n");
+    assert!(network.curl("http://192.0.2.1:30080/").is_err());
+    Ok(())
+}
+
+#[test]
+fn a_device_that_appears_is_served_also_when_it_comes_back() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    let agent = agent(&network, "ext*", &[])?;
+    let other = network.topology.host("other")?;
+    for round in 1..=2 {
+        network.topology.link(
+            other.port("eth0").address("198.51.100.2/24").wire(),
+            network.node.port("ext1").address("198.51.100.1/24"),
+        )?;
+        other.ip("route replace default via 198.51.100.1")?;
+        let curl = ["curl", "-sf", "--max-time", "2", "http://198.51.100.1:30080/"];
+        wait_until("the new device is served", SOON, || {
+            other.run(curl).is_ok_and(|answer| answer == "pod-0\n")
+        })?;
+        network.node.ip("link del ext1")?;
+        wait_until("the device is forgotten", SOON, || {
+            agent.said().matches("ext1 is served no longer").count() == round
+        })?;
+        assert_eq!(agent.said().matches("attached to ext1").count(), round, "{}", agent.said());
+    }
+    let links = fs::read_dir(network.pin_path().join("links"))?;
+    let names: Vec<_> = links.map(|link| Ok(link?.file_name())).collect::<Result<_>>()?;
+    assert!(names.iter().all(|name| !name.to_string_lossy().contains("ext1")), "{names:?}");
+    assert_eq!(network.curl("http://192.0.2.1:30080/")?, "pod-0\n");
+    Ok(())
+}
+
+#[test]
+fn a_pod_that_comes_later_is_a_client_like_any_other() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    let agent = agent(&network, DEVICE, &["--workload-device", "pod-*"])?;
+    let late = network.node.pod("pod-late", &["10.244.1.99"])?;
+    wait_until("the pod is served", SOON, || agent.said().contains("attached to pod-late"))?;
+    let curl = ["curl", "-sf", "--max-time", "5", "http://10.96.0.10/"];
+    assert_eq!(late.run(curl)?, "pod-0\n");
+    network.node.ip("link del pod-late")?;
+    wait_until("the pod is forgotten", SOON, || {
+        agent.said().contains("pod-late is served no longer")
+    })?;
+    Ok(())
+}
+
+#[test]
+fn without_a_device_named_the_one_with_the_default_route_is_served() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    network.node.default_route("192.0.2.2")?;
+    let agent = agent(&network, "auto", &[])?;
+    assert!(agent.said().contains(&format!("attached to {DEVICE}")), "{}", agent.said());
+    assert_eq!(network.curl("http://192.0.2.1:30080/")?, "pod-0\n");
+    // The route flaps, as when an address is leased anew: what is served remains so.
+    network.node.ip("route del default")?;
+    network.node.address(DEVICE, "192.0.2.77/24")?;
+    wait_until("the route's end was noticed with the address", SOON, || {
+        network.curl("http://192.0.2.77:30080/").is_ok_and(|answer| answer == "pod-0\n")
+    })?;
+    assert!(!agent.said().contains("served no longer"), "{}", agent.said());
+    Ok(())
+}
+
+#[test]
+fn a_bridge_is_served_and_its_port_is_refused_with_the_reason() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    network.node.bridge("br0")?;
+    network.node.ip(&format!("address flush dev {DEVICE}"))?;
+    network.node.ip(&format!("link set {DEVICE} master br0"))?;
+    network.node.address("br0", "192.0.2.1/24")?;
+    let refused = agent(&network, DEVICE, &[]).err().context("a port was served")?.to_string();
+    assert!(refused.contains("port of the bridge br0"), "{refused}");
+
+    let agent = agent(&network, "br0", &[])?;
+    assert!(agent.said().contains("generic XDP"), "{}", agent.said());
+    wait_until("the bridge forwards", SOON, || network.curl("http://192.0.2.1:30080/").is_ok())?;
+    Ok(())
+}
