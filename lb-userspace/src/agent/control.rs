@@ -95,8 +95,7 @@ impl<T: Write> Agent<T> {
     pub fn take_in_network(&mut self, event: network::Event) {
         match event {
             network::Event::NodeAddresses(addresses) => {
-                let addresses_alone = Affected::Services(BTreeSet::new());
-                self.put_in_force(addresses_alone, Some(addresses));
+                self.put_in_force(Affected::default(), Some(addresses));
             }
             // The data plane asks the kernel for every packet's way: it remembers none.
             network::Event::Devices(_) | network::Event::Epoch => {}
