@@ -10,7 +10,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kube::{Client, Config};
-use lb_userspace::source::{Cluster, Event, Source};
+use lb_userspace::notices::{About, Notice, Notices, Reason};
+use lb_userspace::source::cluster::Events;
+use lb_userspace::source::{Cluster, Event, Kind, ObjectRef, Source};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -33,8 +35,7 @@ struct Told {
 
 impl Told {
     fn watching(server: &Server) -> Self {
-        let url = format!("http://{}", server.address()).parse().unwrap();
-        let client = Client::try_from(Config::new(url)).unwrap();
+        let client = client(server);
         let (sender, events) = mpsc::unbounded_channel();
         tokio::spawn(Cluster::new(client, "node-a").run(sender));
         Self {
@@ -89,6 +90,11 @@ impl Told {
     fn is_there(&self, name: &str) -> bool {
         self.there.contains(name)
     }
+}
+
+fn client(server: &Server) -> Client {
+    let url = format!("http://{}", server.address()).parse().unwrap();
+    Client::try_from(Config::new(url)).unwrap()
 }
 
 fn service(name: &str) -> Value {
@@ -311,4 +317,47 @@ async fn a_node_that_the_cluster_does_not_know_is_named() {
     let told = Told::synced(&server).await;
     let [problem] = &told.problems[..] else { panic!("{:?}", told.problems) };
     assert!(problem.starts_with("Node node-a: is not in the cluster"), "{problem}");
+}
+
+fn notice(kind: Kind, reason: Reason) -> Notice {
+    let reference = ObjectRef::new(kind, Some("shop"), Some("web"));
+    let about = Some(About { reference, uid: "1234".to_owned() });
+    Notice { about, reason, message: "spec.ports: something is wrong".to_owned() }
+}
+
+#[tokio::test]
+async fn a_notice_becomes_an_event_on_its_object() {
+    let server = Server::start().await;
+    Events::new(client(&server), "node-a").post(notice(Kind::Service, Reason::NotServed));
+    let [event] = &server.events(1, 0).await[..] else { panic!() };
+    let involved = json!({
+        "apiVersion": "v1", "kind": "Service", "namespace": "shop", "name": "web", "uid": "1234"
+    });
+    assert_eq!(event["involvedObject"], involved);
+    assert_eq!(event["type"], "Warning");
+    assert_eq!(event["reason"], "NotServed");
+    assert_eq!(event["message"], "spec.ports: something is wrong");
+    assert_eq!(event["source"], json!({"component": "millrace", "host": "node-a"}));
+}
+
+#[tokio::test]
+async fn what_all_nodes_notice_is_one_event() {
+    let server = Server::start().await;
+    for node in ["node-a", "node-b"] {
+        let events = Events::new(client(&server), node);
+        events.post(notice(Kind::Service, Reason::NotServed));
+        events.post(notice(Kind::Service, Reason::NoRoom));
+        events.post(Notice { about: None, ..notice(Kind::Service, Reason::NotServed) });
+    }
+    server.events(3, 1).await;
+}
+
+#[tokio::test]
+async fn an_event_about_a_node_is_where_kubectl_looks_for_it() {
+    let server = Server::start().await;
+    Events::new(client(&server), "node-a").post(notice(Kind::Node, Reason::NotServed));
+    let [event] = &server.events(1, 0).await[..] else { panic!() };
+    assert_eq!(event["metadata"]["namespace"], "default");
+    assert_eq!(event["involvedObject"]["name"], "web");
+    assert!(event["involvedObject"]["namespace"].is_null());
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
-use axum::http::{StatusCode, Uri};
+use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
@@ -54,6 +54,9 @@ struct World {
     requests: Vec<Request>,
     refused: BTreeMap<String, u16>,
     gone_as_event: bool,
+    /// Events that clients have made, by namespace/name, and how many were turned away.
+    events: BTreeMap<String, Value>,
+    turned_away: usize,
 }
 
 struct Logged {
@@ -166,6 +169,12 @@ impl Server {
             }
         };
         tokio::time::timeout(super::SOON, until).await.expect("clients ask");
+    }
+
+    /// Waits until so many Events were made and so many turned away; returns those made.
+    pub async fn events(&self, made: usize, turned_away: usize) -> Vec<Value> {
+        self.until(|world| world.events.len() == made && world.turned_away == turned_away).await;
+        self.shared.world().events.values().cloned().collect()
     }
 
     fn change(&self, change: impl FnOnce(&mut World)) {
@@ -304,16 +313,37 @@ async fn serve(shared: &Arc<Shared>, address: SocketAddr) -> (SocketAddr, JoinHa
 
 async fn answer(
     State(shared): State<Arc<Shared>>,
+    method: Method,
     uri: Uri,
     Query(query): Query<HashMap<String, String>>,
+    body: Bytes,
 ) -> Response {
     let path = uri.path().to_owned();
+    if method == Method::POST {
+        let response = create_event(&shared, &path, &body);
+        shared.note_change();
+        return response;
+    }
     let watch = query.get("watch").is_some_and(|watch| watch == "true");
     let response = respond(&shared, &path, watch, query);
     let status = response.status().as_u16();
     shared.world().requests.push(Request { path, watch, status });
     shared.note_change();
     response
+}
+
+fn create_event(shared: &Shared, path: &str, body: &[u8]) -> Response {
+    let event: Value = serde_json::from_slice(body).unwrap();
+    let namespace = event["metadata"]["namespace"].as_str().unwrap();
+    assert_eq!(path, format!("/api/v1/namespaces/{namespace}/events"));
+    let mut world = shared.world();
+    let name = name(&event);
+    if world.events.contains_key(&name) {
+        world.turned_away += 1;
+        return refusal(409).into_response();
+    }
+    world.events.insert(name, event.clone());
+    (StatusCode::CREATED, axum::Json(event)).into_response()
 }
 
 fn respond(

@@ -1,0 +1,249 @@
+//! What the agent tells over HTTP, asked by a plain client.
+
+// All of this is tests.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use lb_userspace::model::ServiceName;
+use lb_userspace::notices::{About, Notice, Notices, Reason};
+use lb_userspace::serve::{self, Addresses, Check, Health, HealthChecks, Metrics};
+use lb_userspace::source::{Kind, ObjectRef};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{sleep, timeout};
+
+/// Generous: it costs time only when something is wrong.
+const SOON: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Default)]
+struct Posted(Arc<Mutex<Vec<Notice>>>);
+
+impl Notices for Posted {
+    fn post(&self, notice: Notice) {
+        self.0.lock().unwrap().push(notice);
+    }
+}
+
+struct Answer {
+    status: u16,
+    headers: String,
+    body: String,
+}
+
+/// Asks as soon as somebody listens.
+async fn get(port: u16, path: &str) -> Answer {
+    let connect = async {
+        loop {
+            match TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {
+                Ok(stream) => return stream,
+                Err(_) => sleep(Duration::from_millis(5)).await,
+            }
+        }
+    };
+    let mut stream = timeout(SOON, connect).await.expect("somebody listens");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    timeout(SOON, stream.read_to_string(&mut answer)).await.expect("an answer").unwrap();
+    let (headers, body) = answer.split_once("\r\n\r\n").unwrap();
+    Answer {
+        status: headers.split(' ').nth(1).unwrap().parse().unwrap(),
+        headers: headers.to_lowercase(),
+        body: body.to_owned(),
+    }
+}
+
+/// A port that nobody has at the moment.
+async fn free_port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap().local_addr().unwrap().port()
+}
+
+struct Served {
+    health: Arc<Health>,
+    metrics: Arc<Metrics>,
+    healthz: u16,
+    metrics_port: u16,
+}
+
+async fn served(adopted: bool) -> Served {
+    let (healthz, metrics_port) = (free_port().await, free_port().await);
+    let address = |port| Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    let addresses = Addresses { healthz: address(healthz), metrics: address(metrics_port) };
+    let health = Arc::new(Health::new(adopted));
+    let metrics = Arc::new(Metrics::new());
+    let notices: Arc<dyn Notices> = Arc::new(Posted::default());
+    serve::start(&addresses, &health, &metrics, &notices);
+    Served { health, metrics, healthz, metrics_port }
+}
+
+#[tokio::test]
+async fn healthz_is_about_traffic_and_livez_about_the_agent() {
+    let served = served(false).await;
+    assert_eq!(get(served.healthz, "/healthz").await.status, 503, "nothing is in force yet");
+    assert_eq!(get(served.healthz, "/livez").await.status, 200);
+
+    served.health.in_force(SystemTime::now());
+    let answer = get(served.healthz, "/healthz").await;
+    assert_eq!(answer.status, 200);
+    assert!(answer.headers.contains("content-type: application/json"), "{}", answer.headers);
+    let body: Value = serde_json::from_str(&answer.body).unwrap();
+    assert_eq!(body["nodeEligible"], true);
+    assert_eq!(body["healthy"], true);
+    for field in ["lastUpdated", "currentTime"] {
+        assert!(body[field].as_str().unwrap().starts_with("20"), "{body}");
+    }
+    for family in ["IPv4", "IPv6"] {
+        assert_eq!(body["status"][family]["healthy"], true);
+    }
+
+    served.health.set_node_eligible(false);
+    assert_eq!(get(served.healthz, "/healthz").await.status, 503);
+    assert_eq!(get(served.healthz, "/livez").await.status, 200);
+
+    let metrics = get(served.metrics_port, "/metrics").await.body;
+    for line in [
+        "kubeproxy_proxy_healthz_total{code=\"200\"} 1",
+        "kubeproxy_proxy_healthz_total{code=\"503\"} 2",
+        "kubeproxy_proxy_livez_total{code=\"200\"} 2",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_adopted_tables_is_healthy_from_the_start() {
+    assert_eq!(get(served(true).await.healthz, "/healthz").await.status, 200);
+}
+
+#[tokio::test]
+async fn metrics_have_the_names_that_people_have_alerts_on() {
+    let served = served(false).await;
+    served.metrics.changed(serve::Changed::Endpoints, SystemTime::now());
+    served.metrics.set_no_local_endpoints(1, 2);
+    let before = get(served.metrics_port, "/metrics").await.body;
+    assert!(before.contains("kubeproxy_sync_proxy_rules_endpoint_changes_pending 1"), "{before}");
+
+    served.metrics.in_force(Duration::from_millis(3), SystemTime::now());
+    served.metrics.programmed(Duration::from_millis(40));
+    let answer = get(served.metrics_port, "/metrics").await;
+    assert!(answer.headers.contains("content-type: application/openmetrics-text"));
+    for line in [
+        "kubeproxy_sync_proxy_rules_duration_seconds_count 1",
+        "kubeproxy_sync_proxy_rules_last_timestamp_seconds ",
+        "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds ",
+        "kubeproxy_sync_proxy_rules_endpoint_changes_pending 0",
+        "kubeproxy_sync_proxy_rules_endpoint_changes_total 1",
+        "kubeproxy_sync_proxy_rules_service_changes_pending 0",
+        "kubeproxy_sync_proxy_rules_service_changes_total 0",
+        "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"internal\"} 1",
+        "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"external\"} 2",
+        "kubeproxy_network_programming_duration_seconds_bucket{le=\"0.05\"} 1",
+        "kubeproxy_network_programming_duration_seconds_bucket{le=\"0.02\"} 0",
+        "millrace_build_info{version=\"",
+        "millrace_map_capacity{map=\"frontends\"} ",
+    ] {
+        assert!(answer.body.contains(line), "{line} is not in\n{}", answer.body);
+    }
+    assert!(answer.body.ends_with("# EOF\n"));
+}
+
+fn check(local_endpoints: usize) -> Check {
+    let reference = ObjectRef::new(Kind::Service, Some("shop"), Some("web"));
+    Check {
+        service: ServiceName::new("shop", "web"),
+        about: About { reference, uid: "1234".to_owned() },
+        local_endpoints,
+    }
+}
+
+struct Checked {
+    health: Arc<Health>,
+    posted: Posted,
+    checks: HealthChecks,
+}
+
+fn checked() -> Checked {
+    let health = Arc::new(Health::new(true));
+    let posted = Posted::default();
+    let checks = HealthChecks::new(Arc::clone(&health), Arc::new(posted.clone()));
+    Checked { health, posted, checks }
+}
+
+#[tokio::test]
+async fn a_health_check_answers_as_kube_proxy_does() {
+    let mut checked = checked();
+    let port = free_port().await;
+    checked.checks.set(BTreeMap::from([(port, check(2))]));
+    let answer = get(port, "/whatever").await;
+    assert_eq!(answer.status, 200);
+    for header in [
+        "content-type: application/json",
+        "x-content-type-options: nosniff",
+        "x-load-balancing-endpoint-weight: 2",
+    ] {
+        assert!(answer.headers.contains(header), "{}", answer.headers);
+    }
+    let expected = "{\n\t\"service\": {\n\t\t\"namespace\": \"shop\",\n\t\t\"name\": \"web\"\n\t},\n\t\"localEndpoints\": 2,\n\t\"serviceProxyHealthy\": true\n}";
+    assert_eq!(answer.body, expected);
+
+    checked.checks.set(BTreeMap::from([(port, check(0))]));
+    let answer = get(port, "/").await;
+    assert_eq!(answer.status, 503);
+    assert!(answer.headers.contains("x-load-balancing-endpoint-weight: 0"));
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_keep_up_fails_its_health_checks() {
+    let mut checked = checked();
+    let port = free_port().await;
+    checked.checks.set(BTreeMap::from([(port, check(1))]));
+    // A node that is being deleted still serves what comes.
+    checked.health.set_node_eligible(false);
+    assert_eq!(get(port, "/").await.status, 200);
+    let long_ago = std::time::Instant::now().checked_sub(Duration::from_secs(120));
+    checked.health.changed(long_ago.expect("the machine has been running for two minutes"));
+    let answer = get(port, "/").await;
+    assert_eq!(answer.status, 503);
+    assert!(answer.body.contains("\"serviceProxyHealthy\": false"), "{}", answer.body);
+}
+
+#[tokio::test]
+async fn a_port_that_is_no_longer_asked_for_is_closed() {
+    let mut checked = checked();
+    let port = free_port().await;
+    checked.checks.set(BTreeMap::from([(port, check(1))]));
+    get(port, "/").await;
+    checked.checks.set(BTreeMap::new());
+    let closed = async {
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.is_ok() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(SOON, closed).await.expect("it is closed");
+}
+
+#[tokio::test]
+async fn a_port_that_another_has_is_named_once_and_taken_when_it_is_free() {
+    let other = TcpListener::bind("[::]:0").await.unwrap();
+    let port = other.local_addr().unwrap().port();
+    let mut checked = checked();
+    checked.checks.set(BTreeMap::from([(port, check(1))]));
+    let named = async {
+        while checked.posted.0.lock().unwrap().is_empty() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(SOON, named).await.expect("a notice");
+    drop(other);
+    assert_eq!(get(port, "/").await.status, 200);
+    let posted = checked.posted.0.lock().unwrap();
+    let [notice] = &posted[..] else { panic!("{posted:?}") };
+    assert_eq!(notice.reason, Reason::FailedToStartServiceHealthcheck);
+    assert_eq!(notice.about, Some(check(1).about));
+    assert!(notice.message.contains(&format!("port {port}")), "{}", notice.message);
+}
