@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use lb_userspace::network::{Event, Network, NodePortAddresses, Settings};
+use lb_userspace::network::{Device, Event, Network, NodePortAddresses, Settings};
 use tests::agent::{Agent, SOON};
 use tests::one_node::{DEVICE, OneNode};
 use tests::topology::{Host, Topology, wait_until};
@@ -153,6 +153,29 @@ fn the_source_of_what_leaves_by_a_device_follows_its_addresses() -> Result<()> {
             (device.v4 == Some([192, 0, 2, 8].into()) && device.v6 == Some(v6)).then_some(())
         })
         .await
+    })
+}
+
+#[test]
+fn whether_xdp_may_send_by_a_device_follows_what_its_driver_says() -> Result<()> {
+    let wire = Wire::new()?;
+    let make = "link add pod1 type veth peer name far1";
+    wire.ip(&[make, "link set pod1 up", "link set far1 up"])?;
+    wire.follow(serving("ext0", ""), async |network| {
+        let named = |(index, device): (&u32, &Device)| (device.name == "pod1").then_some(*index);
+        let index = network.devices().iter().find_map(named).context("no pod1")?;
+        assert!(!network.devices()[&index].redirect);
+        let mut events = network.follow();
+        // A veth takes frames of XDP's when its other end has a queue for them.
+        for (setting, expected) in [("on", true), ("off", false)] {
+            wire.node.run(["ethtool", "-K", "far1", "gro", setting])?;
+            expect(&mut events, &format!("pod1 takes frames: {expected}"), |event| {
+                let Event::Devices(mut devices) = event else { return None };
+                (devices.remove(&index)??.redirect == expected).then_some(())
+            })
+            .await?;
+        }
+        Ok(())
     })
 }
 

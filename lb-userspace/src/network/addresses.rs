@@ -17,6 +17,8 @@ pub struct Device {
     pub v6: Option<Ipv6Addr>,
     pub mtu: u32,
     pub mac: Mac,
+    /// XDP may send by it what came in by another.
+    pub redirect: bool,
 }
 
 /// All devices but loopback ones, by index.
@@ -36,6 +38,7 @@ pub fn devices(snapshot: &Snapshot) -> BTreeMap<u32, Device> {
                 v6: source(true, node6).and_then(as_v6),
                 mtu: link.mtu,
                 mac: link.mac,
+                redirect: snapshot.redirect.contains(&link.index),
             };
             (link.index, device)
         })

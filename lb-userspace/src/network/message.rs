@@ -236,7 +236,7 @@ fn neighbour(kind: u16, body: &[u8]) -> Option<Notice> {
 }
 
 /// Kinds and values, up to the first that is cut off.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     /// Length and kind.
     const HEADER: usize = 4;
     std::iter::from_fn(move || {
@@ -254,7 +254,7 @@ pub fn align(length: usize) -> usize {
     length.next_multiple_of(4)
 }
 
-fn text(value: &[u8]) -> String {
+pub fn text(value: &[u8]) -> String {
     let end = value.iter().position(|&byte| byte == 0).unwrap_or(value.len());
     String::from_utf8_lossy(&value[..end]).into_owned()
 }
@@ -271,4 +271,8 @@ pub fn read_u16(bytes: &[u8], offset: usize) -> Option<u16> {
 
 pub fn read_u32(bytes: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(offset..offset + 4)?.try_into().ok()?))
+}
+
+pub fn read_u64(bytes: &[u8], offset: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(offset..offset + 8)?.try_into().ok()?))
 }

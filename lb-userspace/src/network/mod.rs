@@ -15,6 +15,8 @@
 mod addresses;
 mod attachments;
 mod message;
+mod netdev;
+mod notices;
 mod pace;
 mod requests;
 mod selection;

@@ -5,8 +5,10 @@ use std::io;
 use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
 use nix::libc;
+use nix::sys::socket::SockProtocol;
 
 use super::message::{default_route, notice, read_u32};
+use super::netdev::{self, Netdev};
 use super::snapshot::{DefaultRoute, Snapshot};
 use super::socket::{Message, Socket, dump_request, messages};
 
@@ -15,7 +17,7 @@ const ATTEMPTS: usize = 10;
 
 /// Everything there is. What changes meanwhile is told by the notices of a socket that was opened
 /// before.
-pub async fn read_everything() -> Result<Snapshot> {
+pub async fn read_everything(netdev: Option<Netdev>) -> Result<Snapshot> {
     let mut snapshot = Snapshot::default();
     // The bodies are `struct ifinfomsg`, `ifaddrmsg` and `ndmsg`: of every family and device.
     for (kind, body) in [
@@ -24,9 +26,12 @@ pub async fn read_everything() -> Result<Snapshot> {
         (libc::RTM_GETNEIGH, &[0; 12]),
     ] {
         let take = |message: &Message<'_>| notice(message.kind, message.body);
-        for notice in dump(kind, body, take).await? {
+        for notice in dump(SockProtocol::NetlinkRoute, kind, body, take).await? {
             snapshot.apply(notice);
         }
+    }
+    for notice in netdev::read(netdev).await? {
+        snapshot.apply(notice);
     }
     snapshot.default_routes = read_default_routes().await?;
     Ok(snapshot)
@@ -38,7 +43,8 @@ pub async fn read_default_routes() -> Result<Vec<DefaultRoute>> {
         // `struct rtmsg`, of any table.
         let mut body = [0; 12];
         body[0] = family as u8;
-        let found = dump(libc::RTM_GETROUTE, &body, |message| default_route(message.body)).await?;
+        let take = |message: &Message<'_>| default_route(message.body);
+        let found = dump(SockProtocol::NetlinkRoute, libc::RTM_GETROUTE, &body, take).await?;
         // A kernel without IPv6 answers with all it has, once more.
         let v6 = family == libc::AF_INET6;
         routes.extend(found.into_iter().filter(|route| route.v6 == v6));
@@ -47,13 +53,14 @@ pub async fn read_default_routes() -> Result<Vec<DefaultRoute>> {
 }
 
 /// Asks for all of a kind; returns what is taken of it.
-async fn dump<T>(
+pub async fn dump<T>(
+    protocol: SockProtocol,
     kind: u16,
     body: &[u8],
     take: impl Fn(&Message<'_>) -> Option<T>,
 ) -> Result<Vec<T>> {
     for sequence in 1..=ATTEMPTS as u32 {
-        if let Some(found) = dump_once(kind, sequence, body, &take).await? {
+        if let Some(found) = dump_once(protocol, kind, sequence, body, &take).await? {
             return Ok(found);
         }
     }
@@ -62,12 +69,13 @@ async fn dump<T>(
 
 /// `None`: something changed meanwhile, and the answer may have gaps.
 async fn dump_once<T>(
+    protocol: SockProtocol,
     kind: u16,
     sequence: u32,
     body: &[u8],
     take: &impl Fn(&Message<'_>) -> Option<T>,
 ) -> Result<Option<Vec<T>>> {
-    let mut socket = Socket::for_requests()?;
+    let mut socket = Socket::for_requests(protocol)?;
     socket.send(&dump_request(kind, sequence, body)).context("the kernel can't be asked")?;
     let (mut found, mut whole) = (Vec::new(), true);
     loop {

@@ -1,7 +1,7 @@
 //! The devices, addresses, default routes and neighbours of this machine as far as the agent
 //! needs them, and what the kernel's notices change of them. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 pub type Mac = [u8; 6];
@@ -16,6 +16,8 @@ pub struct Snapshot {
     /// Those that can be sent to. They are known so that a change that matters can be told from
     /// the many that don't.
     neighbours: BTreeMap<(u32, IpAddr), Mac>,
+    /// The devices by which XDP may send what came in by another.
+    pub redirect: BTreeSet<u32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -128,6 +130,11 @@ pub enum Notice {
         device: u32,
         ip: IpAddr,
     },
+    /// Whether XDP may send by the device what came in by another.
+    Redirect {
+        device: u32,
+        redirect: bool,
+    },
 }
 
 /// What notices have changed.
@@ -190,6 +197,13 @@ impl Snapshot {
                 let next_hops = self.neighbours.remove(&(device, ip)).is_some();
                 Effect { next_hops, ..Effect::default() }
             }
+            // How packets are sent, not where to: next hops remain true.
+            Notice::Redirect { device, redirect: true } => {
+                Effect { facts: self.redirect.insert(device), ..Effect::default() }
+            }
+            Notice::Redirect { device, redirect: false } => {
+                Effect { facts: self.redirect.remove(&device), ..Effect::default() }
+            }
         }
     }
 
@@ -214,6 +228,7 @@ impl Snapshot {
             return Effect::default();
         }
         self.addresses.remove(&index);
+        self.redirect.remove(&index);
         self.neighbours.retain(|&(device, _), _| device != index);
         Effect { next_hops: true, facts: true, default_routes: self.has_default(index) }
     }

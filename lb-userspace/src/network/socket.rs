@@ -1,4 +1,4 @@
-//! A socket of rtnetlink: datagrams in and out, and the messages in them.
+//! A socket of netlink: datagrams in and out, and the messages in them.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -55,7 +55,7 @@ impl Socket {
     /// One that is told of changes.
     pub fn for_notices() -> Result<Self> {
         let groups = GROUPS.iter().fold(0, |mask, group| mask | 1 << (group - 1));
-        let socket = Self::open(groups)?;
+        let socket = Self::open(SockProtocol::NetlinkRoute, groups)?;
         // Without CAP_NET_ADMIN the usual size has to do: what does not fit is read anew.
         if let Err(errno) = setsockopt(&socket.fd, RcvBufForce, &BACKLOG) {
             tracing::debug!("the netlink socket keeps its small buffer: {errno}");
@@ -63,15 +63,31 @@ impl Socket {
         Ok(socket)
     }
 
-    /// One to ask by.
-    pub fn for_requests() -> Result<Self> {
-        Self::open(0)
+    /// One of generic netlink that is told what a group is told.
+    pub fn for_group(group: u32) -> Result<Self> {
+        let socket = Self::open(SockProtocol::NetlinkGeneric, 0)?;
+        // SAFETY: the value is read as the integer that it is, while it is there.
+        let result = unsafe {
+            libc::setsockopt(
+                socket.fd.as_raw_fd(),
+                libc::SOL_NETLINK,
+                libc::NETLINK_ADD_MEMBERSHIP,
+                (&raw const group).cast(),
+                size_of_val(&group) as libc::socklen_t,
+            )
+        };
+        Errno::result(result).context("the kernel does not tell what changes of its devices")?;
+        Ok(socket)
     }
 
-    fn open(groups: u32) -> Result<Self> {
+    /// One to ask by.
+    pub fn for_requests(protocol: SockProtocol) -> Result<Self> {
+        Self::open(protocol, 0)
+    }
+
+    fn open(protocol: SockProtocol, groups: u32) -> Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let route = SockProtocol::NetlinkRoute;
-        let fd = socket(AddressFamily::Netlink, SockType::Raw, flags, route).context(
+        let fd = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol).context(
             "no netlink socket can be opened, so the devices of this machine stay unknown",
         )?;
         bind(fd.as_raw_fd(), &NetlinkAddr::new(0, groups))

@@ -13,15 +13,13 @@ use tokio::time::{sleep, sleep_until};
 
 use super::addresses::{Device, devices, node_addresses};
 use super::attachments::{Attachments, plan_attachments};
-use super::message::notice;
+use super::notices::Notices;
 use super::pace::Pace;
-use super::requests::{read_default_routes, read_everything};
+use super::requests::read_default_routes;
 use super::selection::{DeviceSelector, Settings};
 use super::snapshot::{Effect, Snapshot};
-use super::socket::{Socket, is_overrun, messages};
+use super::socket::is_overrun;
 
-/// How many datagrams are read before what they change is told, however many there are.
-const BATCH: usize = 4096;
 /// Between attempts to read everything anew: doubled from the first to the last.
 const FIRST_DELAY: Duration = Duration::from_millis(50);
 const LAST_DELAY: Duration = Duration::from_secs(5);
@@ -45,7 +43,7 @@ type Sender = UnboundedSender<Event>;
 /// This machine's network.
 pub struct Network {
     settings: Settings,
-    notices: Socket,
+    notices: Notices,
     snapshot: Snapshot,
     view: View,
 }
@@ -61,7 +59,7 @@ struct View {
 impl Network {
     /// Reads what there is. Fails if what is named is not there, or no device serves clients.
     pub async fn open(settings: Settings) -> Result<Self> {
-        let (notices, snapshot) = subscribe_and_read().await?;
+        let (notices, snapshot) = Notices::subscribe().await?;
         let view = View::of(&snapshot, &settings, &BTreeSet::new());
         view.check(&snapshot, &settings)?;
         Ok(Self { settings, notices, snapshot, view })
@@ -95,7 +93,7 @@ impl Network {
             let due = (untold != Effect::default()).then(|| pace.due(Instant::now()));
             tokio::select! {
                 readable = self.notices.readable() => {
-                    let taken_in = readable.and_then(|()| self.take_in());
+                    let taken_in = readable.and_then(|()| self.notices.take_in(&mut self.snapshot));
                     untold = untold.and(match taken_in {
                         Ok(effect) => effect,
                         Err(error) => self.begin_anew(error).await,
@@ -119,21 +117,6 @@ impl Network {
         }
     }
 
-    /// Takes in the notices that wait.
-    fn take_in(&mut self) -> io::Result<Effect> {
-        let mut effect = Effect::default();
-        for _ in 0..BATCH {
-            let Some(datagram) = self.notices.try_receive()? else { break };
-            for message in messages(datagram) {
-                let message = message?;
-                if let Some(notice) = notice(message.kind, message.body) {
-                    effect = effect.and(self.snapshot.apply(notice));
-                }
-            }
-        }
-        Ok(effect)
-    }
-
     /// Notices were lost: anything may have changed.
     async fn begin_anew(&mut self, error: io::Error) -> Effect {
         if is_overrun(&error) {
@@ -145,7 +128,7 @@ impl Network {
         }
         let mut delay = FIRST_DELAY;
         loop {
-            match subscribe_and_read().await {
+            match Notices::subscribe().await {
                 Ok((notices, snapshot)) => {
                     (self.notices, self.snapshot) = (notices, snapshot);
                     return EVERYTHING;
@@ -232,12 +215,6 @@ impl View {
         }
         Ok(())
     }
-}
-
-/// In this order: what changes after the reading is told.
-async fn subscribe_and_read() -> Result<(Socket, Snapshot)> {
-    let notices = Socket::for_notices()?;
-    Ok((notices, read_everything().await?))
 }
 
 fn changed(

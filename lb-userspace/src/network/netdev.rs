@@ -1,0 +1,138 @@
+//! What drivers let XDP do, as the family `netdev` of generic netlink tells (Linux 6.3); it may
+//! change with a device's settings, and with programs on it.
+
+use anyhow::Result;
+use nix::libc;
+use nix::sys::socket::SockProtocol;
+
+use super::message::{attributes, read_u16, read_u32, read_u64, text};
+use super::requests::dump;
+use super::snapshot::Notice;
+use super::socket::Message;
+
+/// `struct genlmsghdr`: a command, a version, two octets of nothing.
+const HEADER: usize = 4;
+
+/// <https://github.com/torvalds/linux/blob/v6.12/include/uapi/linux/netdev.h>
+const NETDEV_CMD_DEV_GET: u8 = 1;
+const NETDEV_CMD_DEV_ADD_NTF: u8 = 2;
+const NETDEV_CMD_DEV_CHANGE_NTF: u8 = 4;
+const NETDEV_A_DEV_IFINDEX: u16 = 1;
+const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
+const NETDEV_XDP_ACT_NDO_XMIT: u64 = 4;
+
+/// The family, as this kernel numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Netdev {
+    kind: u16,
+    /// The group that is told of changes.
+    pub group: u32,
+}
+
+/// Finds the family. A kernel without it lets XDP redirect as ever, but does not say where to.
+pub async fn find() -> Result<Option<Netdev>> {
+    let body = [libc::CTRL_CMD_GETFAMILY as u8, 1, 0, 0];
+    let kind = libc::GENL_ID_CTRL as u16;
+    let found = dump(SockProtocol::NetlinkGeneric, kind, &body, |message| family(message.body));
+    Ok(found.await?.into_iter().next())
+}
+
+/// What there is of all devices.
+pub async fn read(netdev: Option<Netdev>) -> Result<Vec<Notice>> {
+    let Some(netdev) = netdev else { return Ok(Vec::new()) };
+    let body = [NETDEV_CMD_DEV_GET, 1, 0, 0];
+    let take = |message: &Message<'_>| notice(netdev, message.kind, message.body);
+    dump(SockProtocol::NetlinkGeneric, netdev.kind, &body, take).await
+}
+
+pub fn notice(netdev: Netdev, kind: u16, body: &[u8]) -> Option<Notice> {
+    let command = *body.first()?;
+    let tells =
+        matches!(command, NETDEV_CMD_DEV_GET | NETDEV_CMD_DEV_ADD_NTF | NETDEV_CMD_DEV_CHANGE_NTF);
+    if kind != netdev.kind || !tells {
+        return None;
+    }
+    let (mut device, mut features) = (None, 0);
+    for (kind, value) in attributes(body.get(HEADER..)?) {
+        match kind {
+            NETDEV_A_DEV_IFINDEX => device = read_u32(value, 0),
+            NETDEV_A_DEV_XDP_FEATURES => features = read_u64(value, 0)?,
+            _ => {}
+        }
+    }
+    let redirect = features & NETDEV_XDP_ACT_NDO_XMIT != 0;
+    Some(Notice::Redirect { device: device?, redirect })
+}
+
+/// The family of that name, of a message that describes a family.
+fn family(body: &[u8]) -> Option<Netdev> {
+    let (mut kind, mut group, mut is_it) = (None, None, false);
+    for (attribute, value) in attributes(body.get(HEADER..)?) {
+        match i32::from(attribute) {
+            libc::CTRL_ATTR_FAMILY_NAME => is_it = text(value) == "netdev",
+            libc::CTRL_ATTR_FAMILY_ID => kind = read_u16(value, 0),
+            libc::CTRL_ATTR_MCAST_GROUPS => {
+                group = attributes(value).find_map(|(_, value)| management_group(value));
+            }
+            _ => {}
+        }
+    }
+    is_it.then_some(Netdev { kind: kind?, group: group? })
+}
+
+fn management_group(group: &[u8]) -> Option<u32> {
+    let find = |wanted| {
+        attributes(group).find(|&(kind, _)| i32::from(kind) == wanted).map(|(_, value)| value)
+    };
+    let is_it = find(libc::CTRL_ATTR_MCAST_GRP_NAME).map(text)? == "mgmt";
+    find(libc::CTRL_ATTR_MCAST_GRP_ID).filter(|_| is_it).and_then(|value| read_u32(value, 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(kind: i32, value: &[u8]) -> Vec<u8> {
+        let mut bytes = (4 + value.len() as u16).to_ne_bytes().to_vec();
+        bytes.extend((kind as u16).to_ne_bytes());
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    const NETDEV: Netdev = Netdev { kind: 20, group: 9 };
+
+    #[test]
+    fn the_family_is_found_by_its_name() {
+        let group = |name: &[u8], id: u32| {
+            let id = attribute(libc::CTRL_ATTR_MCAST_GRP_ID, &id.to_ne_bytes());
+            [attribute(libc::CTRL_ATTR_MCAST_GRP_NAME, name), id].concat()
+        };
+        let groups =
+            [attribute(1, &group(b"page-pool\0", 8)), attribute(2, &group(b"mgmt\0", 9))].concat();
+        let described = |name: &[u8]| {
+            let mut body = vec![1, 2, 0, 0];
+            body.extend(attribute(libc::CTRL_ATTR_FAMILY_NAME, name));
+            body.extend(attribute(libc::CTRL_ATTR_FAMILY_ID, &20u16.to_ne_bytes()));
+            body.extend(attribute(libc::CTRL_ATTR_MCAST_GROUPS, &groups));
+            body
+        };
+        assert_eq!(family(&described(b"netdev\0")), Some(NETDEV));
+        assert_eq!(family(&described(b"nl80211\0")), None);
+    }
+
+    #[test]
+    fn a_device_says_whether_xdp_may_send_by_it() {
+        let message = |command: u8, features: u64| {
+            let mut body = vec![command, 1, 0, 0];
+            body.extend(attribute(NETDEV_A_DEV_IFINDEX.into(), &7u32.to_ne_bytes()));
+            body.extend(attribute(NETDEV_A_DEV_XDP_FEATURES.into(), &features.to_ne_bytes()));
+            body
+        };
+        let tells = |redirect| Some(Notice::Redirect { device: 7, redirect });
+        assert_eq!(notice(NETDEV, 20, &message(NETDEV_CMD_DEV_CHANGE_NTF, 0x27)), tells(true));
+        assert_eq!(notice(NETDEV, 20, &message(NETDEV_CMD_DEV_GET, 0x23)), tells(false));
+        assert_eq!(notice(NETDEV, 21, &message(NETDEV_CMD_DEV_GET, 0x27)), None, "of others");
+        assert_eq!(notice(NETDEV, 20, &message(3, 0x27)), None, "gone");
+    }
+}
