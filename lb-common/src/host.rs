@@ -2,6 +2,8 @@
 //!
 //! Tests run the data plane here, and compare it with the kernel's.
 
+mod sockets;
+
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
@@ -12,6 +14,8 @@ use crate::layout::{
     Backend, Bitmap, DESTINATION_WORDS, FlowBucket, Frontend, FrontendKey, Pool, Reason,
     SOURCE_WORDS, Settings, Ticks, Traffic,
 };
+
+pub use sockets::HostSockets;
 
 /// A frame in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +60,7 @@ pub struct HostFamily<F: Family> {
     pub frontends: HashMap<FrontendKey<F>, Frontend>,
     pub backends: HashMap<u32, Backend<F::Address>>,
     pub flows: Vec<FlowBucket<F>>,
+    pub sockets: HostSockets<F>,
 }
 
 /// Chooses a family's part by type.
@@ -127,6 +132,7 @@ impl<F: Family> HostFamily<F> {
             frontends: HashMap::new(),
             backends: HashMap::new(),
             flows: (0..buckets).map(|_| FlowBucket::default()).collect(),
+            sockets: HostSockets::default(),
         }
     }
 }

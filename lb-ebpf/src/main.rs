@@ -7,6 +7,7 @@
 
 mod maps;
 mod packet;
+mod socket;
 mod tables;
 
 use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};

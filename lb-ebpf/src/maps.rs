@@ -3,16 +3,17 @@
 //! Sizes are defaults; the agent may set others when it loads the object.
 
 use aya_ebpf::bindings::BPF_F_MMAPABLE;
-use aya_ebpf::btf_maps::{Array, HashMap, PerCpuArray};
+use aya_ebpf::btf_maps::{Array, HashMap, LruHashMap, PerCpuArray};
 use aya_ebpf::macros::btf_map;
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::capacity::{
-    BACKENDS as MAX_BACKENDS, FLOW_BUCKETS, FRONTENDS as MAX_FRONTENDS, POOL_SLOTS as MAX_SLOTS,
-    POOLS as MAX_POOLS, SERVICE_PORTS as MAX_SERVICE_PORTS,
+    BACKENDS as MAX_BACKENDS, CONNECTED as MAX_CONNECTED, FLOW_BUCKETS, FRONTENDS as MAX_FRONTENDS,
+    POOL_SLOTS as MAX_SLOTS, POOLS as MAX_POOLS, SERVICE_PORTS as MAX_SERVICE_PORTS,
+    UNCONNECTED as MAX_UNCONNECTED,
 };
 use lb_common::layout::{
-    Backend, DESTINATION_WORDS, FlowBucket, Frontend, FrontendKey, Identity, Pool, Reason,
-    SOURCE_WORDS, Settings, Traffic,
+    Backend, DESTINATION_WORDS, FlowBucket, Frontend, FrontendKey, Host, Identity, Pool, Reason,
+    SOURCE_WORDS, Settings, SocketEnd, SocketFlow, Traffic,
 };
 
 /// The agent writes these through its own address space, without a system call. Their memory
@@ -54,6 +55,26 @@ pub static DESTINATIONS: Array<u64, { DESTINATION_WORDS as usize }, SHARED> = Ar
 
 #[btf_map]
 pub static SOURCES: Array<u64, { SOURCE_WORDS as usize }, SHARED> = Array::new();
+
+#[btf_map]
+pub static HOST: Array<Host, 1> = Array::new();
+
+/// By cookie.
+#[btf_map]
+pub static CONNECTED4: LruHashMap<u64, SocketFlow<V4>, { MAX_CONNECTED as usize }> =
+    LruHashMap::new();
+
+#[btf_map]
+pub static CONNECTED6: LruHashMap<u64, SocketFlow<V6>, { MAX_CONNECTED as usize }> =
+    LruHashMap::new();
+
+#[btf_map]
+pub static UNCONNECTED4: LruHashMap<SocketEnd<V4>, SocketFlow<V4>, { MAX_UNCONNECTED as usize }> =
+    LruHashMap::new();
+
+#[btf_map]
+pub static UNCONNECTED6: LruHashMap<SocketEnd<V6>, SocketFlow<V6>, { MAX_UNCONNECTED as usize }> =
+    LruHashMap::new();
 
 #[btf_map]
 pub static REASONS: PerCpuArray<u64, { Reason::COUNT as usize }> = PerCpuArray::new();

@@ -15,6 +15,7 @@ mod forward;
 mod parse;
 mod reverse;
 mod select;
+pub mod socket;
 mod tcp;
 mod traits;
 mod translate;
@@ -24,6 +25,7 @@ use crate::layout::Reason;
 
 pub use parse::Network;
 pub use traits::{Direction, FamilyTables, Packet, Tables};
+pub use translate::End;
 
 /// What happens to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

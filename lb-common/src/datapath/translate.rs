@@ -7,6 +7,7 @@ use crate::header::{NetworkHeader, Ports, Tcp, Udp};
 use crate::layout::Reason;
 
 /// An address and a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End<A> {
     pub address: A,
     pub port: u16,

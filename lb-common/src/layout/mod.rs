@@ -14,6 +14,7 @@ mod flow;
 mod frontend;
 mod pool;
 mod settings;
+mod socket;
 
 pub use backend::{Backend, NO_BACKEND};
 pub use bitmap::{Bitmap, DESTINATION_WORDS, SOURCE_WORDS};
@@ -22,9 +23,10 @@ pub use flow::{Flow, FlowBucket, FlowState, FlowTag, Ticks, WAYS};
 pub use frontend::{Frontend, FrontendKey, FrontendKind};
 pub use pool::{NO_POOL, Pool};
 pub use settings::{Identity, Settings};
+pub use socket::{Host, Side, SocketEnd, SocketFlow};
 
 /// Moves on with every change of a layout or of what a field means.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// How many entries each map holds; a map's memory is reserved when it is made.
 pub mod capacity {
@@ -35,6 +37,10 @@ pub mod capacity {
     pub const BACKENDS: u32 = 1 << 17;
     /// Buckets of [`super::WAYS`] flows each, per family; a power of two.
     pub const FLOW_BUCKETS: u32 = 1 << 16;
+    /// Connected sockets of processes on this node, per family.
+    pub const CONNECTED: u32 = 1 << 16;
+    /// Flows of unconnected sockets, twice each, per family.
+    pub const UNCONNECTED: u32 = 1 << 15;
 }
 
 /// Map names, which are also their file names under the pin directory.
@@ -50,11 +56,16 @@ pub mod map {
     pub const FLOWS6: &str = "FLOWS6";
     pub const DESTINATIONS: &str = "DESTINATIONS";
     pub const SOURCES: &str = "SOURCES";
+    pub const HOST: &str = "HOST";
+    pub const CONNECTED4: &str = "CONNECTED4";
+    pub const CONNECTED6: &str = "CONNECTED6";
+    pub const UNCONNECTED4: &str = "UNCONNECTED4";
+    pub const UNCONNECTED6: &str = "UNCONNECTED6";
     pub const REASONS: &str = "REASONS";
     pub const SERVICE_TRAFFIC: &str = "SERVICE_TRAFFIC";
     pub const BACKEND_TRAFFIC: &str = "BACKEND_TRAFFIC";
 
-    pub const ALL: [&str; 14] = [
+    pub const ALL: [&str; 19] = [
         IDENTITY,
         FRONTENDS4,
         FRONTENDS6,
@@ -66,6 +77,11 @@ pub mod map {
         FLOWS6,
         DESTINATIONS,
         SOURCES,
+        HOST,
+        CONNECTED4,
+        CONNECTED6,
+        UNCONNECTED4,
+        UNCONNECTED6,
         REASONS,
         SERVICE_TRAFFIC,
         BACKEND_TRAFFIC,
