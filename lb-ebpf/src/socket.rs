@@ -104,6 +104,9 @@ pub fn sock_release(context: SockContext) -> i32 {
 
 const AF_INET6: u32 = 10;
 
+/// The state of a connected socket, also of UDP.
+const ESTABLISHED: u32 = 1;
+
 /// How an end stands in a context.
 trait Form {
     type Family: Network;
@@ -137,17 +140,25 @@ impl Form for V6 {
 
     #[inline(always)]
     fn read(context: &SockAddrContext) -> End<Address6> {
-        // SAFETY: as above, and words are octets in the order in which they lie in memory.
-        let octets = unsafe { transmute::<[u32; 4], [u8; 16]>((*context.sock_addr).user_ip6) };
+        // SAFETY: octets in the order in which the words lie in memory.
+        let octets = unsafe { transmute::<[u32; 4], [u8; 16]>(words(context)) };
         End { address: Address6::from(octets), port: port(context) }
     }
 
     #[inline(always)]
     fn write(context: &SockAddrContext, end: End<Address6>) {
         // SAFETY: as above.
+        let words = unsafe { transmute::<[u8; 16], [u32; 4]>(end.address.octets) };
+        // Volatile, here and when reading: the verifier wants whole words at fixed offsets of the
+        // context, and no copying of octets.
+        // SAFETY: the context is the one this program was called with.
         unsafe {
-            (*context.sock_addr).user_ip6 = transmute::<[u8; 16], [u32; 4]>(end.address.octets)
-        };
+            let place = &raw mut (*context.sock_addr).user_ip6;
+            (&raw mut (*place)[0]).write_volatile(words[0]);
+            (&raw mut (*place)[1]).write_volatile(words[1]);
+            (&raw mut (*place)[2]).write_volatile(words[2]);
+            (&raw mut (*place)[3]).write_volatile(words[3]);
+        }
         set_port(context, end.port);
     }
 }
@@ -157,8 +168,7 @@ impl Form for Mapped {
 
     #[inline(always)]
     fn read(context: &SockAddrContext) -> End<Address4> {
-        // SAFETY: as above.
-        let address = unsafe { (*context.sock_addr).user_ip6[3] };
+        let [_, _, _, address] = words(context);
         End { address: Address4::from(address.to_ne_bytes()), port: port(context) }
     }
 
@@ -172,9 +182,22 @@ impl Form for Mapped {
 
 #[inline(always)]
 fn is_mapped(context: &SockAddrContext) -> bool {
-    // SAFETY: as above.
-    let words = unsafe { (*context.sock_addr).user_ip6 };
-    words[0] == 0 && words[1] == 0 && words[2] == 0xffff_u32.to_be()
+    let [first, second, third, _] = words(context);
+    first == 0 && second == 0 && third == 0xffff_u32.to_be()
+}
+
+#[inline(always)]
+fn words(context: &SockAddrContext) -> [u32; 4] {
+    // SAFETY: the context is the one this program was called with.
+    unsafe {
+        let place = &raw const (*context.sock_addr).user_ip6;
+        [
+            (&raw const (*place)[0]).read_volatile(),
+            (&raw const (*place)[1]).read_volatile(),
+            (&raw const (*place)[2]).read_volatile(),
+            (&raw const (*place)[3]).read_volatile(),
+        ]
+    }
 }
 
 #[inline(always)]
@@ -250,7 +273,10 @@ fn socket(context: &SockAddrContext) -> Option<Socket> {
         return None;
     }
     // SAFETY: as above.
-    Some(Socket { cookie: unsafe { bpf_get_socket_cookie(context.as_ptr()) }, protocol })
+    let cookie = unsafe { bpf_get_socket_cookie(context.as_ptr()) };
+    // SAFETY: as above; every context has its socket.
+    let state = unsafe { (*(*context.sock_addr).__bindgen_anon_1.sk).state };
+    Some(Socket { cookie, protocol, connected: state == ESTABLISHED })
 }
 
 #[inline(always)]

@@ -34,6 +34,8 @@ impl Agent {
             .arg(manifests)
             .arg("--pin-path")
             .arg(pin_path)
+            .arg("--cgroup")
+            .arg(node.cgroup())
             .args(more);
         let mut process = node.spawn(&mut command)?;
         process.wait_for_output("ready:", SOON)?;

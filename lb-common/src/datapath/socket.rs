@@ -9,11 +9,11 @@
 //! Tests: beside the code, and `tests/tests/sockets.rs` with real programs.
 
 use super::parse::{Place, Segment};
-use super::{End, FamilyTables, Network, select};
+use super::{End, FamilyTables, Network, Tables, select};
 use crate::family::Address;
 use crate::hash::mix;
 use crate::header::protocol;
-use crate::layout::{Backend, Reason, Side, SocketEnd, SocketFlow};
+use crate::layout::{Backend, NO_BACKEND, Reason, Side, SocketEnd, SocketFlow};
 
 /// What is remembered of sockets.
 pub trait SocketTables<F: Network>: FamilyTables<F> {
@@ -35,6 +35,8 @@ pub trait SocketTables<F: Network>: FamilyTables<F> {
 pub struct Socket {
     pub cookie: u64,
     pub protocol: u8,
+    /// Whether it is connected already: then it hears nobody else.
+    pub connected: bool,
 }
 
 /// What happens to what a socket dials.
@@ -58,12 +60,17 @@ pub fn connect<F: Network, T: SocketTables<F>>(
     socket: Socket,
     end: End<F::Address>,
 ) -> SocketVerdict<F::Address> {
-    let chosen = choose(tables, socket, end);
-    if let Ok(None) = chosen {
+    let mut flow = SocketFlow::dialling(end);
+    let verdict = match choose(tables, socket, &mut flow) {
+        Ok(()) if tables.set_connected(socket.cookie, &flow) => lead(tables, &flow),
+        Ok(()) => stop(tables, Reason::FlowTableFull),
+        Err(reason) => stop(tables, reason),
+    };
+    if let SocketVerdict::Pass = verdict {
         // It may have been connected to a Service before.
         tables.remove_connected(socket.cookie);
     }
-    open(tables, chosen, |flow| tables.set_connected(socket.cookie, flow))
+    verdict
 }
 
 /// A socket sends a datagram to `end`, to which it is not connected.
@@ -76,17 +83,19 @@ pub fn send<F: Network, T: SocketTables<F>>(
     if let Some(flow) = followed(tables, socket, end) {
         return SocketVerdict::Translate(flow.backend());
     }
-    let chosen = choose(tables, socket, end);
-    if let Ok(None) = chosen
+    let mut flow = SocketFlow::dialling(end);
+    let verdict = match choose(tables, socket, &mut flow) {
+        Ok(()) if keep_unconnected(tables, socket, &flow) => lead(tables, &flow),
+        Ok(()) => stop(tables, Reason::FlowTableFull),
+        Err(reason) => stop(tables, reason),
+    };
+    if let SocketVerdict::Pass = verdict
         && tables.may_be_source(end.address, end.port, socket.protocol)
     {
         // A backend, dialled by its own name: that is whom its answers come from now.
         tables.remove_unconnected(&answers_of(socket, end));
     }
-    open(tables, chosen, |flow| {
-        tables.set_unconnected(&sends_of(socket, flow.frontend()), flow)
-            && tables.set_unconnected(&answers_of(socket, flow.backend()), flow)
-    })
+    verdict
 }
 
 /// Whom a socket dialled that has received a datagram from `end`; `None` if `end` itself.
@@ -96,13 +105,12 @@ pub fn receive<F: Network, T: SocketTables<F>>(
     socket: Socket,
     end: End<F::Address>,
 ) -> Option<End<F::Address>> {
-    if !tables.may_be_source(end.address, end.port, socket.protocol) {
-        return None;
+    // The prefilter says nothing here: the last answer of a backend may come after its end.
+    if socket.connected {
+        return peer_name(tables, socket, end);
     }
-    peer_name(tables, socket, end).or_else(|| {
-        let flow = tables.unconnected(&answers_of(socket, end))?;
-        (flow.backend() == end).then(|| flow.frontend())
-    })
+    let flow = tables.unconnected(&answers_of(socket, end))?;
+    (flow.backend() == end).then(|| flow.frontend())
 }
 
 /// Whom a socket dialled that is connected to `end`; `None` if `end` itself.
@@ -123,10 +131,24 @@ pub fn release<F: Network, T: SocketTables<F>>(tables: &T, cookie: u64) {
 }
 
 impl<F: Network> SocketFlow<F> {
+    /// A flow whose backend has not been chosen yet.
+    #[inline(always)]
+    fn dialling(frontend: End<F::Address>) -> Self {
+        Self {
+            frontend: frontend.address,
+            backend: F::Address::unspecified(),
+            frontend_port: frontend.port,
+            backend_port: 0,
+            service_port: 0,
+            backend_index: NO_BACKEND,
+            backend_generation: 0,
+        }
+    }
+
     /// Whether the backend that was chosen is there still. `backend` is what its index names now.
     #[inline(always)]
     pub fn leads_to(&self, backend: &Backend<F::Address>) -> bool {
-        backend.protocol != 0 && backend.generation == self.backend_generation
+        is_same(backend, self.backend_generation)
     }
 
     #[inline(always)]
@@ -150,19 +172,35 @@ fn followed<F: Network, T: SocketTables<F>>(
     if !tables.may_be_destination(end.address) {
         return None;
     }
-    let goes_on = |flow: &SocketFlow<F>| {
-        let backend = tables.backend(flow.backend_index);
-        flow.frontend() == end && backend.is_some_and(|backend| flow.leads_to(&backend))
-    };
     // A connected socket hears only the backend that it is connected to.
-    if let Some(flow) = tables.connected(socket.cookie).filter(goes_on) {
-        return Some(flow);
+    if socket.connected
+        && let Some(flow) = tables.connected(socket.cookie)
+        && flow.frontend() == end
+    {
+        return is_there(tables, flow.backend_index, flow.backend_generation).then_some(flow);
     }
-    let flow = tables.unconnected(&sends_of(socket, end)).filter(goes_on)?;
+    let flow = tables.unconnected(&sends_of(socket, end))?;
+    if flow.frontend() != end || !is_there(tables, flow.backend_index, flow.backend_generation) {
+        return None;
+    }
     // The flow is noted twice; one note may have made room for others without the other.
     let answers = answers_of(socket, flow.backend());
     let noted = tables.unconnected(&answers).is_some_and(|found| found.frontend() == end);
     (noted || tables.set_unconnected(&answers, &flow)).then_some(flow)
+}
+
+/// Whether the backend that was chosen is there still.
+///
+/// A function of its own in the kernel, too: merged with the comparisons around it, it would have
+/// the verifier look at registers that nothing was loaded into.
+#[inline(never)]
+fn is_there<F: Network, T: SocketTables<F>>(tables: &T, index: u32, generation: u32) -> bool {
+    tables.backend(index).is_some_and(|backend| is_same(&backend, generation))
+}
+
+#[inline(always)]
+fn is_same<A>(backend: &Backend<A>, generation: u32) -> bool {
+    backend.protocol != 0 && backend.generation == generation
 }
 
 /// Where the flow is noted for what the socket sends to a frontend.
@@ -177,16 +215,29 @@ fn answers_of<F: Network>(socket: Socket, backend: End<F::Address>) -> SocketEnd
     SocketEnd::new(socket.cookie, backend.address, backend.port, Side::Backend)
 }
 
-/// Chooses a backend for a process on this node; `None` if `end` is no Service's.
 #[inline(always)]
+fn keep_unconnected<F: Network, T: SocketTables<F>>(
+    tables: &T,
+    socket: Socket,
+    flow: &SocketFlow<F>,
+) -> bool {
+    tables.set_unconnected(&sends_of(socket, flow.frontend()), flow)
+        && tables.set_unconnected(&answers_of(socket, flow.backend()), flow)
+}
+
+/// Chooses a backend for a process on this node, and writes it into the flow.
+///
+/// A function of its own in the kernel, too, as [`is_there`] is; there it can return a number only.
+#[inline(never)]
 fn choose<F: Network, T: SocketTables<F>>(
     tables: &T,
     socket: Socket,
-    end: End<F::Address>,
-) -> Result<Option<SocketFlow<F>>, Reason> {
+    flow: &mut SocketFlow<F>,
+) -> Result<(), Reason> {
+    let end = flow.frontend();
     // NodePorts are stored under it. A process that dials it means itself.
     if end.address == F::Address::unspecified() || !tables.may_be_destination(end.address) {
-        return Ok(None);
+        return Err(Reason::NoFrontend);
     }
     let segment = Segment {
         place: Place { network: 0, transport: 0, protocol: socket.protocol },
@@ -196,22 +247,16 @@ fn choose<F: Network, T: SocketTables<F>>(
         destination_port: end.port,
         tcp_flags: 0,
     };
-    let Some(mut frontend) = select::frontend(tables, &segment) else {
-        tables.count(Reason::NoFrontend);
-        return Ok(None);
-    };
+    let mut frontend = select::frontend(tables, &segment).ok_or(Reason::NoFrontend)?;
     // As if it had gone out and come back.
     frontend.external_local = 0;
     let choice = select::backend(tables, &segment, &frontend)?;
-    Ok(Some(SocketFlow {
-        frontend: end.address,
-        backend: choice.backend.address,
-        frontend_port: end.port,
-        backend_port: choice.backend.port,
-        service_port: frontend.service_port,
-        backend_index: choice.index,
-        backend_generation: choice.backend.generation,
-    }))
+    flow.backend = choice.backend.address;
+    flow.backend_port = choice.backend.port;
+    flow.service_port = frontend.service_port;
+    flow.backend_index = choice.index;
+    flow.backend_generation = choice.backend.generation;
+    Ok(())
 }
 
 /// Stands for the port that a socket has not got yet: another one for another socket.
@@ -220,23 +265,22 @@ fn stand_in(cookie: u64) -> u16 {
     mix(cookie) as u16
 }
 
-/// Keeps what was chosen, and says what that means for the socket.
 #[inline(always)]
-fn open<F: Network, T: SocketTables<F>>(
+fn lead<F: Network, T: SocketTables<F>>(
     tables: &T,
-    chosen: Result<Option<SocketFlow<F>>, Reason>,
-    keep: impl FnOnce(&SocketFlow<F>) -> bool,
+    flow: &SocketFlow<F>,
 ) -> SocketVerdict<F::Address> {
-    let reason = match chosen {
-        Ok(None) => return SocketVerdict::Pass,
-        Ok(Some(flow)) if keep(&flow) => {
-            tables.count_new_flow(flow.service_port, flow.backend_index);
-            return SocketVerdict::Translate(flow.backend());
-        }
-        Ok(Some(_)) => Reason::FlowTableFull,
-        Err(reason) => reason,
-    };
-    tables.count(reason);
+    tables.count_new_flow(flow.service_port, flow.backend_index);
+    SocketVerdict::Translate(flow.backend())
+}
+
+#[inline(always)]
+fn stop<A, T: Tables>(tables: &T, reason: Reason) -> SocketVerdict<A> {
+    match reason {
+        // Not counted: most of what processes dial is no Service's.
+        Reason::NoFrontend => return SocketVerdict::Pass,
+        _ => tables.count(reason),
+    }
     match reason {
         Reason::NoBackend => SocketVerdict::Refuse(reason),
         _ => SocketVerdict::Drop(reason),

@@ -7,7 +7,7 @@ mod latency;
 mod outlets;
 mod tally;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,7 +15,10 @@ use anyhow::{Result, bail};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::kernel::{DataPlane, Pins, Sizes, Tables, XdpMode, preflight};
+use crate::kernel::{
+    DataPlane, Links, Pins, Sizes, Tables, WithSockets, XdpMode, cgroup_root, preflight,
+    serve_own_namespace,
+};
 use crate::network::{self, Network};
 use crate::notices::{Log, Notices};
 use crate::plan::Planner;
@@ -39,6 +42,8 @@ pub struct Options {
     pub network: network::Settings,
     pub node_name: String,
     pub xdp_mode: XdpMode,
+    /// Whose processes reach Services, too; none: of all the node.
+    pub cgroup: Option<PathBuf>,
     pub sizes: Sizes,
     pub cleanup_on_exit: bool,
     pub pin_path: PathBuf,
@@ -81,7 +86,14 @@ pub async fn run(options: Options) -> Result<()> {
             () = until(agent.retry_at()) => agent.retry(),
             event = network_events.recv() => match event {
                 Some(network::Event::Attachments(attachments)) => devices.follow(&attachments),
-                Some(event) => agent.take_in_network(event),
+                Some(event) => {
+                    if let network::Event::NodeAddresses(addresses) = &event
+                        && let Err(error) = serve_own_namespace(&pins, addresses)
+                    {
+                        tracing::warn!("{error:#}");
+                    }
+                    agent.take_in_network(event);
+                }
                 None => break Err(anyhow::anyhow!("this machine's network is followed no longer")),
             },
             () = devices.retry_due() => devices.attach_missing(),
@@ -140,7 +152,7 @@ async fn start<'a>(
     source: Opened,
     options: &Options,
     network: &Network,
-) -> Result<(Agent<Tables>, mpsc::UnboundedReceiver<Event>, Devices<'a>)> {
+) -> Result<(Agent<WithSockets<Tables>>, mpsc::UnboundedReceiver<Event>, Devices<'a>)> {
     let mut data_plane = DataPlane::load(pins, options.sizes)?;
     let tables = data_plane.tables()?;
     let planner = if data_plane.adopted() {
@@ -154,6 +166,8 @@ async fn start<'a>(
     metrics.read_traffic_at(&options.pin_path);
     serve::start(&options.addresses, &health, &metrics, &source.notices);
     let outlets = Outlets::new(source.notices, health, metrics);
+    serve_own_namespace(pins, network.node_addresses())?;
+    let tables = WithSockets::new(tables, pins)?;
     let mut agent = Agent::new(&options.node_name, planner, tables, outlets);
 
     let (sender, mut events) = mpsc::unbounded_channel();
@@ -167,10 +181,37 @@ async fn start<'a>(
     }
     agent.put_in_force(Affected::All, Some(network.node_addresses().clone()));
 
+    let links = attach_processes(pins, &mut data_plane, options.cgroup.as_deref())?;
     let devices = Devices::start(pins, data_plane, options.xdp_mode, network.attachments())?;
+    links.keep();
     let (services, service_ports) = agent.in_force();
     tracing::info!("ready: {service_ports} service ports of {services} Services in force");
     Ok((agent, events, devices))
+}
+
+/// Attaches to the processes of this node, or of a control group of it.
+fn attach_processes<'a>(
+    pins: &'a Pins,
+    data_plane: &mut DataPlane,
+    cgroup: Option<&Path>,
+) -> Result<Links<'a>> {
+    let mut links = Links::new(pins);
+    let root = if cgroup.is_none() { cgroup_root()? } else { None };
+    match cgroup.or(root.as_deref()) {
+        Some(cgroup) => {
+            links.attach_processes(data_plane, cgroup)?;
+            tracing::info!("attached to the processes of {}", cgroup.display());
+        }
+        None => {
+            links.detach_processes()?;
+            tracing::warn!(
+                "no control groups of version 2 are mounted: processes of this node itself don't \
+                 reach Services.\nMount them (mount -t cgroup2 none DIRECTORY), or name one with \
+                 --cgroup"
+            );
+        }
+    }
+    Ok(links)
 }
 
 /// For good, if there is no such moment.

@@ -61,6 +61,10 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t)]
     xdp_mode: XdpMode,
 
+    /// The control group whose processes reach Services, too [default: the node's root]
+    #[arg(long, value_name = "DIRECTORY")]
+    cgroup: Option<PathBuf>,
+
     /// Room for so many connections of each address family; 40 bytes each (IPv6: 80)
     #[arg(long, value_name = "NUMBER", default_value_t = 524_288)]
     #[arg(value_parser = clap::value_parser!(u32).range(8..=134_217_728))]
@@ -101,6 +105,7 @@ pub fn run(options: Options, pin_path: &Path) -> Result<()> {
         },
         node_name,
         xdp_mode: options.xdp_mode,
+        cgroup: options.cgroup,
         sizes: Sizes::for_flows(options.max_flows),
         cleanup_on_exit: options.cleanup_on_exit,
         pin_path: pin_path.to_owned(),

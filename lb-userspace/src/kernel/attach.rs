@@ -1,6 +1,8 @@
 //! Attaching the programs to devices, by links that are pinned: they outlive the agent, and the
 //! next one replaces their program in one step, without a packet between.
 
+pub mod cgroup;
+
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 
@@ -13,6 +15,8 @@ use clap::ValueEnum;
 
 use super::object::DataPlane;
 use super::pins::{Pins, remove_pin};
+
+pub use cgroup::root as cgroup_root;
 
 /// Where XDP runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -115,7 +119,7 @@ impl<'a> Links<'a> {
         };
         let ours: BTreeSet<String> = wanted.iter().flat_map(pin_names).collect();
         for (link, path) in self.pins.links()? {
-            if !ours.contains(&link) {
+            if !ours.contains(&link) && !cgroup::is_pin(&link) {
                 remove_pin(&path)?;
                 tracing::info!("detached {link}, which an earlier agent had attached");
             }

@@ -5,17 +5,20 @@
 
 mod attach;
 mod backlog;
+mod link;
 mod mapped;
 mod object;
 mod pins;
 mod plain;
 mod preflight;
+mod sockets;
 mod tables;
 
-pub use attach::{Hook, Links, Place, XdpMode};
+pub use attach::{Hook, Links, Place, XdpMode, cgroup_root};
 pub use backlog::{Backlog, Write};
 pub use object::{DataPlane, Sizes};
 pub use pins::{DEFAULT_PIN_PATH, Pins};
 pub use plain::Plain;
 pub use preflight::preflight;
+pub use sockets::{WithSockets, serve_own_namespace};
 pub use tables::{Occupancy, Tables};

@@ -4,10 +4,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use aya::maps::{Array, Map, MapData};
-use aya::programs::{ProgramError, SchedClassifier, Xdp};
+use aya::programs::{Program, ProgramError, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use lb_common::layout::{Identity, SCHEMA, Settings, WAYS, capacity, map};
 
+use super::attach::cgroup;
 use super::pins::{Pins, remove_pin};
 use super::plain::Plain;
 use super::tables::Tables;
@@ -82,6 +83,14 @@ impl DataPlane {
         data_plane.external_in()?.load().map_err(refused)?;
         data_plane.external_out()?.load().map_err(refused)?;
         data_plane.workload_in()?.load().map_err(refused)?;
+        for name in cgroup::PROGRAMS {
+            match data_plane.program(name)? {
+                Program::CgroupSockAddr(program) => program.load(),
+                Program::CgroupSock(program) => program.load(),
+                _ => bail!("{name} is none for control groups"),
+            }
+            .map_err(refused)?;
+        }
         Ok(data_plane)
     }
 
@@ -101,6 +110,10 @@ impl DataPlane {
 
     pub fn external_in(&mut self) -> Result<&mut Xdp> {
         program(&mut self.ebpf, "external_in")
+    }
+
+    pub fn program(&mut self, name: &str) -> Result<&mut Program> {
+        self.ebpf.program_mut(name).with_context(|| format!("the object has no {name}"))
     }
 
     pub fn external_out(&mut self) -> Result<&mut SchedClassifier> {

@@ -23,9 +23,11 @@ macro_rules! layouts {
 }
 
 use lb_common::family::{Address4, Address6, V4, V6};
-use lb_common::layout::{Backend, Frontend, FrontendKey, Identity, Settings, Traffic};
+use lb_common::layout::{
+    Backend, Frontend, FrontendKey, Host, Identity, Settings, SocketFlow, Traffic,
+};
 
 layouts! {
     FrontendKey<V4>, FrontendKey<V6>, Frontend, Backend<Address4>, Backend<Address6>,
-    Identity, Settings, Traffic,
+    Identity, Settings, Traffic, Host, SocketFlow<V4>, SocketFlow<V6>,
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::sched::{CloneFlags, setns};
 
+use super::cgroup;
 use super::command::{ip, run};
 use super::{Port, Process, Shared, check_name};
 
@@ -159,7 +160,13 @@ impl Host {
             .unwrap_or_else(|panic| resume_unwind(panic))
     }
 
+    /// The control group that its programs are in, and those of all hosts of the topology.
+    pub fn cgroup(&self) -> &Path {
+        &self.shared.cgroup
+    }
+
     fn inside(&self, mut command: Command, program: impl AsRef<OsStr>) -> Command {
+        cgroup::join(&mut command, self.cgroup());
         command.arg(format!("--net={}", self.namespace_path().display())).arg("--").arg(program);
         command
     }

@@ -31,6 +31,7 @@
 
 mod bpffs;
 mod capture;
+mod cgroup;
 mod command;
 mod echo;
 mod host;
@@ -72,6 +73,7 @@ struct Shared {
     id: Id,
     name: String,
     directory: PathBuf,
+    cgroup: PathBuf,
     /// Numbers the log files.
     logs: AtomicU32,
     /// Something failed: logs are worth printing.
@@ -94,12 +96,14 @@ impl Topology {
             id,
             name: name.to_owned(),
             directory: sweep::directory(id),
+            cgroup: cgroup::path(id)?,
             logs: AtomicU32::new(0),
             trouble: AtomicBool::new(false),
         };
         // From here on, drop takes away what was made.
         let topology = Self { shared: Arc::new(shared) };
         make_directory(topology.directory())?;
+        cgroup::make(id)?;
         bpffs()?;
         fs::create_dir_all(bpffs::test_pins())?;
         make_directory(&topology.pins())?;
@@ -131,6 +135,11 @@ impl Topology {
     /// A directory of the BPF filesystem, removed with the topology.
     pub fn pins(&self) -> PathBuf {
         bpffs::pins(self.shared.id)
+    }
+
+    /// The control group that the hosts' programs are in, removed with the topology.
+    pub fn cgroup(&self) -> &Path {
+        &self.shared.cgroup
     }
 
     /// A directory for files, removed with the topology. Logs are here.

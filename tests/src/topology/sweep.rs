@@ -12,13 +12,15 @@ use nix::unistd::Pid;
 
 use super::Id;
 use super::bpffs::{pins, test_pins};
+use super::cgroup;
 use super::command::ip;
 
 const NAMESPACES: &str = "/run/netns";
 
 /// Removes what runs that are no more have left behind. The first topology of a process does it.
 pub fn sweep() {
-    let orphans: BTreeSet<Id> = [PathBuf::from(NAMESPACES), test_pins(), env::temp_dir()]
+    let groups = cgroup::root().unwrap_or_default();
+    let orphans: BTreeSet<Id> = [PathBuf::from(NAMESPACES), test_pins(), env::temp_dir(), groups]
         .iter()
         .flat_map(|directory| names(directory))
         .filter_map(|name| Id::parse(&name))
@@ -43,6 +45,9 @@ pub(super) fn remove(id: Id) {
         {
             tell(&path, Err(io::Error::other(error)));
         }
+    }
+    if let Ok(group) = cgroup::path(id) {
+        tell(&group, fs::remove_dir(&group));
     }
     tell(&directory(id), fs::remove_dir_all(directory(id)));
 }

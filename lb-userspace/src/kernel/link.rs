@@ -1,0 +1,100 @@
+//! What bpf(2) can do with links of control groups, and aya can't: tell where one is attached,
+//! and replace its program in one step.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use nix::libc::{SYS_bpf, c_long, syscall};
+
+const BPF_OBJ_GET: c_long = 7;
+const BPF_OBJ_GET_INFO_BY_FD: c_long = 15;
+const BPF_LINK_UPDATE: c_long = 29;
+
+/// A link that is pinned.
+pub struct PinnedLink {
+    link: OwnedFd,
+}
+
+impl PinnedLink {
+    /// `None` if nothing is pinned there.
+    pub fn open(path: &Path) -> io::Result<Option<Self>> {
+        #[repr(C)]
+        struct Attributes {
+            path: u64,
+            descriptor: u32,
+            flags: u32,
+        }
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        let attributes = Attributes { path: path.as_ptr() as u64, descriptor: 0, flags: 0 };
+        // SAFETY: the kernel reads the path, which lives until after the call.
+        match unsafe { bpf(BPF_OBJ_GET, &attributes) } {
+            // SAFETY: a new descriptor, that nobody else has.
+            Ok(link) => Ok(Some(Self { link: unsafe { OwnedFd::from_raw_fd(link as i32) } })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The id of the control group it is attached to: the inode of its directory; 0 if that
+    /// is gone.
+    pub fn cgroup(&self) -> io::Result<u64> {
+        #[repr(C)]
+        struct Attributes {
+            descriptor: u32,
+            length: u32,
+            information: u64,
+        }
+        /// `struct bpf_link_info` as far as it concerns control groups.
+        #[repr(C)]
+        #[derive(Default)]
+        struct Information {
+            kind: u32,
+            id: u32,
+            program: u32,
+            reserved: u32,
+            cgroup: u64,
+            attach_type: u32,
+            reserved2: u32,
+        }
+        let mut information = Information::default();
+        let attributes = Attributes {
+            descriptor: self.link.as_raw_fd() as u32,
+            length: size_of::<Information>() as u32,
+            information: (&raw mut information) as u64,
+        };
+        // SAFETY: the kernel writes at most `length` bytes to `information`, which lives until
+        // after the call.
+        unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &attributes) }?;
+        Ok(information.cgroup)
+    }
+
+    /// Puts another program in the place of the one that is attached.
+    pub fn update(&self, program: BorrowedFd<'_>) -> io::Result<()> {
+        #[repr(C)]
+        struct Attributes {
+            link: u32,
+            program: u32,
+            flags: u32,
+            old_program: u32,
+        }
+        let attributes = Attributes {
+            link: self.link.as_raw_fd() as u32,
+            program: program.as_fd().as_raw_fd() as u32,
+            flags: 0,
+            old_program: 0,
+        };
+        // SAFETY: the attributes name no memory.
+        unsafe { bpf(BPF_LINK_UPDATE, &attributes) }.map(drop)
+    }
+}
+
+/// # Safety
+/// Memory that the attributes name must be as the command expects it until the call has ended.
+unsafe fn bpf<T>(command: c_long, attributes: &T) -> io::Result<c_long> {
+    // SAFETY: the attributes are as long as is said; what they name is the caller's care.
+    let result = unsafe { syscall(SYS_bpf, command, &raw const *attributes, size_of::<T>()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}

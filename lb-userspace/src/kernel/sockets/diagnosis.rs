@@ -1,0 +1,225 @@
+//! The kernel's list of sockets, and how to end one: sock_diag(7).
+//!
+//! A socket that is destroyed fails its process's next or waiting call with ECONNABORTED; its
+//! peer, of TCP, gets a reset.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use anyhow::{Context, Result, bail};
+use nix::libc::{
+    AF_INET, AF_INET6, EOPNOTSUPP, IPPROTO_TCP, IPPROTO_UDP, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST,
+    NLMSG_DONE, NLMSG_ERROR,
+};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket,
+};
+
+use super::stale::Connected;
+
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const SOCK_DESTROY: u16 = 21;
+
+/// `struct nlmsghdr`: length, type, flags, sequence, port.
+const HEADER: usize = 16;
+/// `struct inet_diag_req_v2`: family, protocol, extensions, padding, states, id.
+const REQUEST: usize = 8 + ID;
+/// `struct inet_diag_sockid`: ports, source, destination, interface, cookie.
+const ID: usize = 48;
+/// In `struct inet_diag_msg`: family, state, timer, retransmissions, id.
+const ID_IN_ANSWER: usize = 4;
+
+/// States of TCP, as bits, in which a socket has a peer: all but TIME_WAIT, CLOSE, LISTEN and
+/// the requests of listening ones. A connected socket of UDP is ESTABLISHED.
+const CONNECTED: u32 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11;
+
+/// What the kernel needs to find a socket again.
+pub struct Handle {
+    family: u8,
+    protocol: u8,
+    id: [u8; ID],
+}
+
+/// The kernel's list of the sockets of this network namespace.
+pub struct Diagnosis {
+    netlink: OwnedFd,
+    sequence: u32,
+}
+
+impl Diagnosis {
+    pub fn open() -> Result<Self> {
+        let netlink = socket(
+            AddressFamily::Netlink,
+            SockType::Raw,
+            SockFlag::SOCK_CLOEXEC,
+            SockProtocol::NetlinkSockDiag,
+        )
+        .context("the kernel's list of sockets can't be opened (CONFIG_INET_DIAG)")?;
+        Ok(Self { netlink, sequence: 0 })
+    }
+
+    /// All connected sockets of TCP and UDP that are wanted.
+    pub fn connected(&mut self, wanted: impl Fn(&Connected) -> bool) -> Result<Vec<Handle>> {
+        let mut found = Vec::new();
+        for protocol in [IPPROTO_TCP as u8, IPPROTO_UDP as u8] {
+            for family in [AF_INET as u8, AF_INET6 as u8] {
+                self.request(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, family, protocol, &[0; ID])?;
+                self.answers(|answer| {
+                    if let Some((socket, id)) = read_socket(answer)
+                        && wanted(&socket)
+                    {
+                        found.push(Handle { family, protocol, id });
+                    }
+                })
+                .context("the kernel does not tell its sockets")?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// False if it is closed already.
+    pub fn destroy(&mut self, socket: &Handle) -> Result<bool> {
+        self.request(SOCK_DESTROY, NLM_F_ACK, socket.family, socket.protocol, &socket.id)?;
+        match self.answers(|_| ()) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) if error.raw_os_error() == Some(EOPNOTSUPP) => bail!(
+                "this kernel can't end sockets (CONFIG_INET_DIAG_DESTROY is off): processes of \
+                 this node keep talking to backends that are gone until they notice"
+            ),
+            Err(error) => Err(error).context("a socket can't be ended"),
+        }
+    }
+
+    fn request(
+        &mut self,
+        kind: u16,
+        flags: i32,
+        family: u8,
+        protocol: u8,
+        id: &[u8; ID],
+    ) -> Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut message = Vec::with_capacity(HEADER + REQUEST);
+        message.extend(((HEADER + REQUEST) as u32).to_ne_bytes());
+        message.extend(kind.to_ne_bytes());
+        message.extend(((NLM_F_REQUEST | flags) as u16).to_ne_bytes());
+        message.extend(self.sequence.to_ne_bytes());
+        message.extend(0u32.to_ne_bytes());
+        message.extend([family, protocol, 0, 0]);
+        message.extend(CONNECTED.to_ne_bytes());
+        message.extend(id);
+        send(self.netlink.as_raw_fd(), &message, MsgFlags::empty())
+            .context("the kernel takes no question about sockets")?;
+        Ok(())
+    }
+
+    /// Reads all messages that answer the last request.
+    fn answers(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            let length = recv(self.netlink.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
+            let mut rest = &buffer[..length];
+            while let Some((kind, sequence, body, after)) = split(rest) {
+                rest = after;
+                if sequence != self.sequence {
+                    continue;
+                }
+                match i32::from(kind) {
+                    NLMSG_DONE => return Ok(()),
+                    NLMSG_ERROR => return error_of(body),
+                    _ => each(body),
+                }
+            }
+        }
+    }
+}
+
+/// The first message: type, sequence, body, and what comes after it.
+fn split(bytes: &[u8]) -> Option<(u16, u32, &[u8], &[u8])> {
+    let length = u32_at(bytes, 0)? as usize;
+    let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
+    let sequence = u32_at(bytes, 8)?;
+    let body = bytes.get(HEADER..length)?;
+    // Messages are aligned to four bytes.
+    let after = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    Some((kind, sequence, body, after))
+}
+
+/// An acknowledgement is error 0.
+fn error_of(body: &[u8]) -> io::Result<()> {
+    match u32_at(body, 0).map(|code| code as i32) {
+        Some(0) => Ok(()),
+        Some(code) => Err(io::Error::from_raw_os_error(code.wrapping_neg())),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+fn read_socket(answer: &[u8]) -> Option<(Connected, [u8; ID])> {
+    let family = i32::from(*answer.first()?);
+    let id: [u8; ID] = answer.get(ID_IN_ANSWER..)?.get(..ID)?.try_into().ok()?;
+    let port = u16::from_be_bytes([id[2], id[3]]);
+    let address: [u8; 16] = id[20..36].try_into().ok()?;
+    let address = match family {
+        AF_INET => {
+            let [a, b, c, d, ..] = address;
+            IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+        }
+        AF_INET6 => IpAddr::V6(Ipv6Addr::from(address)),
+        _ => return None,
+    };
+    let (low, high) = (u32_at(&id, 40)?, u32_at(&id, 44)?);
+    let cookie = u64::from(low) | u64::from(high) << 32;
+    Some((Connected { cookie, remote: SocketAddr::new(address, port) }, id))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+
+    use super::*;
+
+    /// The remote ends that the kernel lists, of sockets connected to one of these.
+    fn listed(ends: &[SocketAddr]) -> Vec<SocketAddr> {
+        let seen = std::cell::RefCell::new(Vec::new());
+        let mut diagnosis = Diagnosis::open().expect("anybody may ask for sockets");
+        let found = diagnosis.connected(|socket| {
+            let wanted = ends.contains(&socket.remote);
+            if wanted {
+                seen.borrow_mut().push(socket.remote);
+            }
+            wanted
+        });
+        assert_eq!(found.expect("the kernel answers").len(), seen.borrow().len());
+        seen.into_inner()
+    }
+
+    #[test]
+    fn connected_sockets_are_listed_with_their_peers() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let tcp = listener.local_addr().expect("it is bound");
+        let _stream = TcpStream::connect(tcp).expect("it listens");
+        let server = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        let udp = server.local_addr().expect("it is bound");
+        let client = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        assert_eq!(listed(&[tcp, udp]), [tcp], "the socket of UDP has no peer yet");
+        client.connect(udp).expect("connecting sends nothing");
+        assert_eq!(listed(&[tcp, udp]), [tcp, udp]);
+    }
+
+    #[test]
+    fn a_message_that_is_cut_off_is_none() {
+        let mut message = 20u32.to_ne_bytes().to_vec();
+        message.extend([0; 12]);
+        assert!(split(&message).is_none());
+        message.extend([0; 4]);
+        let (kind, sequence, body, after) = split(&message).expect("it is whole");
+        assert_eq!((kind, sequence, body, after), (0, 0, &[0; 4][..], &[][..]));
+        assert!(read_socket(&[2, 1, 0, 0]).is_none());
+    }
+}

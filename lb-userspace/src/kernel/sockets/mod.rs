@@ -1,0 +1,208 @@
+//! Sockets of processes on this node: whose are led to backends, and the end of those whose
+//! backend is gone.
+//!
+//! The kernel asks us when a socket dials, and never again. So a socket that stays connected to
+//! a backend that has gone must be told.
+
+mod diagnosis;
+mod stale;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixDatagram;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use aya::maps::{Array, HashMap, Map, MapData, MapError};
+use lb_common::datapath::Network;
+use lb_common::family::{Address4, Address6, Family, V4, V6};
+use lb_common::layout::{Backend, Host, SocketFlow, map};
+use nix::errno::Errno;
+use nix::libc::{SO_NETNS_COOKIE, SOL_SOCKET, getsockopt, socklen_t};
+
+use self::diagnosis::Diagnosis;
+use self::stale::{Held, is_stale};
+use super::backlog::Write;
+use super::pins::Pins;
+use super::plain::Plain;
+use crate::plan::Step;
+
+type Flows<F> = HashMap<MapData, u64, Plain<SocketFlow<F>>>;
+type Backends<F> = Array<MapData, Plain<Backend<<F as Family>::Address>>>;
+
+/// How long after a backend's end sockets are looked at once more: a process may have been
+/// between asking us and dialling.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Says whose sockets are led to backends: those of the network namespace that this runs in.
+pub fn serve_own_namespace(pins: &Pins, addresses: &BTreeSet<IpAddr>) -> Result<()> {
+    let mut host = Host { network_namespace: own_namespace()?, ..Host::default() };
+    // Of several, any: it stands for the node where a Service tells its clients apart.
+    for address in addresses.iter().rev() {
+        match *address {
+            IpAddr::V4(address) => host.address4 = address.into(),
+            IpAddr::V6(address) => host.address6 = address.into(),
+        }
+    }
+    let mut pinned: Array<_, Plain<Host>> = open(pins, map::HOST)?.try_into()?;
+    pinned.set(0, Plain(host), 0).context("this node's network namespace can't be noted")
+}
+
+/// Tables whose backends, when they go, take the sockets along that are connected to them.
+pub struct WithSockets<T> {
+    tables: T,
+    changed: Sender<()>,
+}
+
+impl<T> WithSockets<T> {
+    /// Looks at once: an agent may have ended after a backend and before its sockets.
+    pub fn new(tables: T, pins: &Pins) -> Result<Self> {
+        let (changed, changes) = channel();
+        let held = Tables::open(pins)?;
+        match Diagnosis::open() {
+            Ok(mut diagnosis) => {
+                thread::Builder::new()
+                    .name("stale sockets".into())
+                    .spawn(move || watch(&held, &mut diagnosis, &changes))?;
+            }
+            Err(error) => tracing::warn!(
+                "{error:#}: processes of this node keep talking to backends that are gone until \
+                 they notice"
+            ),
+        }
+        let with_sockets = Self { tables, changed };
+        with_sockets.backends_are_gone();
+        Ok(with_sockets)
+    }
+
+    /// Returns at once: the kernel lists its sockets in another thread.
+    fn backends_are_gone(&self) {
+        // If nobody listens, it has been said why.
+        let _ = self.changed.send(());
+    }
+}
+
+impl<T: Write> Write for WithSockets<T> {
+    fn apply(&mut self, step: &Step) -> Result<()> {
+        self.tables.apply(step)?;
+        if let Step::RetireBackend { .. } = step {
+            self.backends_are_gone();
+        }
+        Ok(())
+    }
+}
+
+/// Until the agent ends.
+fn watch(tables: &Tables, diagnosis: &mut Diagnosis, changes: &Receiver<()>) {
+    while changes.recv().is_ok() {
+        loop {
+            // Of a burst of changes the last says all.
+            while changes.try_recv().is_ok() {}
+            if let Err(error) = end_stale(tables, diagnosis) {
+                tracing::warn!("{error:#}");
+            }
+            match changes.recv_timeout(AGAIN) {
+                Ok(()) => {}
+                Err(RecvTimeoutError::Timeout) => break,
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+        if let Err(error) = end_stale(tables, diagnosis) {
+            tracing::debug!("{error:#}");
+        }
+    }
+}
+
+fn end_stale(tables: &Tables, diagnosis: &mut Diagnosis) -> Result<()> {
+    let mut ended = 0;
+    for socket in diagnosis.connected(|socket| is_stale(socket, tables))? {
+        ended += usize::from(diagnosis.destroy(&socket)?);
+    }
+    if ended > 0 {
+        tracing::info!("ended {ended} sockets of this node: their backends are gone");
+    }
+    Ok(())
+}
+
+/// The maps, opened beside whoever writes them.
+struct Tables {
+    connected4: Flows<V4>,
+    connected6: Flows<V6>,
+    backends4: Backends<V4>,
+    backends6: Backends<V6>,
+}
+
+impl Tables {
+    fn open(pins: &Pins) -> Result<Self> {
+        Ok(Self {
+            connected4: open(pins, map::CONNECTED4)?.try_into()?,
+            connected6: open(pins, map::CONNECTED6)?.try_into()?,
+            backends4: open(pins, map::BACKENDS4)?.try_into()?,
+            backends6: open(pins, map::BACKENDS6)?.try_into()?,
+        })
+    }
+}
+
+impl Held<V4> for Tables {
+    fn flow(&self, cookie: u64) -> Option<SocketFlow<V4>> {
+        flow(&self.connected4, cookie)
+    }
+
+    fn backend(&self, index: u32) -> Option<Backend<Address4>> {
+        self.backends4.get(&index, 0).ok().map(|Plain(backend)| backend)
+    }
+}
+
+impl Held<V6> for Tables {
+    fn flow(&self, cookie: u64) -> Option<SocketFlow<V6>> {
+        flow(&self.connected6, cookie)
+    }
+
+    fn backend(&self, index: u32) -> Option<Backend<Address6>> {
+        self.backends6.get(&index, 0).ok().map(|Plain(backend)| backend)
+    }
+}
+
+fn flow<F: Network>(flows: &Flows<F>, cookie: u64) -> Option<SocketFlow<F>>
+where
+    Plain<SocketFlow<F>>: aya::Pod,
+{
+    match flows.get(&cookie, 0) {
+        Ok(Plain(flow)) => Some(flow),
+        Err(MapError::KeyNotFound) => None,
+        Err(error) => {
+            tracing::warn!("a socket's flow can't be read: {error}");
+            None
+        }
+    }
+}
+
+fn open(pins: &Pins, name: &str) -> Result<Map> {
+    let path = pins.map(name);
+    let data =
+        MapData::from_pin(&path).with_context(|| format!("{} can't be opened", path.display()))?;
+    Ok(Map::from_map_data(data)?)
+}
+
+/// The cookie of the network namespace that this runs in.
+fn own_namespace() -> Result<u64> {
+    let socket = UnixDatagram::unbound().context("a socket can't be made")?;
+    let mut cookie = 0u64;
+    let mut length = size_of_val(&cookie) as socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to the cookie, which is that long.
+    let result = unsafe {
+        getsockopt(
+            socket.as_raw_fd(),
+            SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    Errno::result(result)
+        .context("the kernel does not tell its network namespaces apart (Linux 5.14 does)")?;
+    Ok(cookie)
+}

@@ -1,0 +1,148 @@
+//! Which sockets are connected to a backend that is gone. Pure.
+
+use std::net::{IpAddr, SocketAddr};
+
+use lb_common::datapath::{End, Network};
+use lb_common::family::{V4, V6};
+use lb_common::layout::{Backend, SocketFlow};
+
+/// A connected socket of a process on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connected {
+    pub cookie: u64,
+    pub remote: SocketAddr,
+}
+
+/// What the kernel holds of one family.
+pub trait Held<F: Network> {
+    fn flow(&self, cookie: u64) -> Option<SocketFlow<F>>;
+    fn backend(&self, index: u32) -> Option<Backend<F::Address>>;
+}
+
+/// Whether the socket was led to a backend, is connected to it still, and the backend is gone.
+/// One that is only draining is there, and connections to it go on.
+pub fn is_stale(socket: &Connected, held: &(impl Held<V4> + Held<V6>)) -> bool {
+    let port = socket.remote.port();
+    match socket.remote.ip().to_canonical() {
+        IpAddr::V4(address) => is_led_astray::<V4>(socket, address.into(), port, held),
+        IpAddr::V6(address) => is_led_astray::<V6>(socket, address.into(), port, held),
+    }
+}
+
+fn is_led_astray<F: Network>(
+    socket: &Connected,
+    address: F::Address,
+    port: u16,
+    held: &impl Held<F>,
+) -> bool {
+    let Some(flow) = held.flow(socket.cookie) else { return false };
+    // Else it has been connected to somebody else since, past any Service.
+    flow.backend() == End { address, port }
+        && !held.backend(flow.backend_index).is_some_and(|backend| flow.leads_to(&backend))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    const COOKIE: u64 = 42;
+    const INDEX: u32 = 3;
+    const GENERATION: u32 = 7;
+
+    #[derive(Default)]
+    struct Tables {
+        flows4: HashMap<u64, SocketFlow<V4>>,
+        flows6: HashMap<u64, SocketFlow<V6>>,
+        backends4: HashMap<u32, Backend<<V4 as lb_common::family::Family>::Address>>,
+        backends6: HashMap<u32, Backend<<V6 as lb_common::family::Family>::Address>>,
+    }
+
+    impl Held<V4> for Tables {
+        fn flow(&self, cookie: u64) -> Option<SocketFlow<V4>> {
+            self.flows4.get(&cookie).copied()
+        }
+
+        fn backend(&self, index: u32) -> Option<Backend<lb_common::family::Address4>> {
+            self.backends4.get(&index).copied()
+        }
+    }
+
+    impl Held<V6> for Tables {
+        fn flow(&self, cookie: u64) -> Option<SocketFlow<V6>> {
+            self.flows6.get(&cookie).copied()
+        }
+
+        fn backend(&self, index: u32) -> Option<Backend<lb_common::family::Address6>> {
+            self.backends6.get(&index).copied()
+        }
+    }
+
+    fn flow<F: Network>(frontend: F::Address, backend: F::Address) -> SocketFlow<F> {
+        SocketFlow {
+            frontend,
+            backend,
+            frontend_port: 80,
+            backend_port: 8080,
+            service_port: 1,
+            backend_index: INDEX,
+            backend_generation: GENERATION,
+        }
+    }
+
+    /// A socket that was led to 10.244.1.1:8080, and what its backend's entry says.
+    fn given(generation: u32, protocol: u8) -> Tables {
+        let (frontend, address) = ([10, 96, 0, 10].into(), [10, 244, 1, 1].into());
+        let backend = Backend { address, port: 8080, protocol, generation, ..Backend::default() };
+        Tables {
+            flows4: HashMap::from([(COOKIE, flow(frontend, address))]),
+            backends4: HashMap::from([(INDEX, backend)]),
+            ..Tables::default()
+        }
+    }
+
+    fn socket(cookie: u64, remote: &str) -> Connected {
+        Connected { cookie, remote: remote.parse().expect("an address with a port") }
+    }
+
+    #[test]
+    fn a_socket_is_stale_when_its_backend_is_gone() {
+        let socket = socket(COOKIE, "10.244.1.1:8080");
+        assert!(!is_stale(&socket, &given(GENERATION, 6)), "it is there");
+        assert!(is_stale(&socket, &given(GENERATION, 0)), "the entry is unused");
+        assert!(is_stale(&socket, &given(GENERATION + 1, 6)), "the entry is another backend's");
+        let no_entry = Tables { backends4: HashMap::new(), ..given(GENERATION, 6) };
+        assert!(is_stale(&socket, &no_entry));
+    }
+
+    #[test]
+    fn a_socket_that_we_did_not_lead_there_is_left_alone() {
+        let gone = given(GENERATION, 0);
+        assert!(!is_stale(&socket(COOKIE + 1, "10.244.1.1:8080"), &gone), "another socket");
+        assert!(!is_stale(&socket(COOKIE, "10.244.1.2:8080"), &gone), "connected elsewhere since");
+        assert!(!is_stale(&socket(COOKIE, "10.244.1.1:8081"), &gone), "to another port since");
+        assert!(!is_stale(&socket(COOKIE, "[fd00::1]:8080"), &gone), "in the other family");
+    }
+
+    #[test]
+    fn a_mapped_address_is_one_of_ipv4() {
+        assert!(is_stale(&socket(COOKIE, "[::ffff:10.244.1.1]:8080"), &given(GENERATION, 0)));
+    }
+
+    #[test]
+    fn ipv6_is_judged_by_its_own_tables() {
+        let (frontend, address) = ([0xfd; 16].into(), [0xfc; 16].into());
+        let mut tables = Tables {
+            flows6: HashMap::from([(COOKIE, flow(frontend, address))]),
+            ..given(GENERATION, 6)
+        };
+        let socket = socket(COOKIE, "[fcfc:fcfc:fcfc:fcfc:fcfc:fcfc:fcfc:fcfc]:8080");
+        assert!(is_stale(&socket, &tables), "the backend in the other family is none of its own");
+        let generation = GENERATION;
+        let backend =
+            Backend { address, port: 8080, protocol: 6, generation, ..Backend::default() };
+        tables.backends6.insert(INDEX, backend);
+        assert!(!is_stale(&socket, &tables));
+    }
+}

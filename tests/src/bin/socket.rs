@@ -1,0 +1,147 @@
+//! A program with one socket, for tests of what a process sees of Services.
+//!
+//! `socket tcp|udp BIND ACTION...`: the actions are done in turn, and each says what came of it.
+//! `BIND` is `0.0.0.0:0` or `[::]:0`; TCP connects from any address and takes no heed of it.
+
+use std::env;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+const USAGE: &str = "socket tcp|udp BIND ACTION...
+  connect=END       connects
+  peer              getpeername
+  ask=TEXT          sends to whom it is connected, and says what comes back from whom
+  ask=TEXT@END      sends there, unconnected
+  keep-asking=END   the same again and again; says when another answers or it fails
+  hold              waits until the connection ends, and says how";
+
+/// Answers come within it, or not at all.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two questions: a test sees a change soon, and the log stays short.
+const PAUSE: Duration = Duration::from_millis(20);
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let [protocol, bind, actions @ ..] = &arguments[..] else { bail!("{USAGE}") };
+    let mut socket: Box<dyn Socket> = match protocol.as_str() {
+        "tcp" => Box::new(Tcp(None)),
+        "udp" => {
+            let socket = UdpSocket::bind(bind)?;
+            socket.set_read_timeout(Some(PATIENCE))?;
+            Box::new(socket)
+        }
+        _ => bail!("{USAGE}"),
+    };
+    actions.iter().try_for_each(|action| act(socket.as_mut(), action))
+}
+
+fn act(socket: &mut dyn Socket, action: &str) -> Result<()> {
+    let (verb, rest) = action.split_once('=').unwrap_or((action, ""));
+    let came = match verb {
+        "connect" => socket.dial(end(rest)?).map(|()| "done".to_owned()),
+        "peer" => socket.peer().map(|peer| peer.to_string()),
+        "ask" => match rest.split_once('@') {
+            Some((text, to)) => socket.ask(text, Some(end(to)?)),
+            None => socket.ask(rest, None),
+        },
+        "keep-asking" => {
+            let mut last = String::new();
+            let to = end(rest)?;
+            loop {
+                let came = said(socket.ask("again", Some(to)));
+                if came != last {
+                    println!("{action}: {came}");
+                    last = came;
+                }
+                sleep(PAUSE);
+            }
+        }
+        "hold" => socket.hold().map(|()| "closed".to_owned()),
+        _ => bail!("{action}?\n{USAGE}"),
+    };
+    println!("{action}: {}", said(came));
+    Ok(())
+}
+
+fn said(came: io::Result<String>) -> String {
+    came.unwrap_or_else(|error| error.to_string())
+}
+
+fn end(text: &str) -> Result<SocketAddr> {
+    text.parse().with_context(|| format!("{text} is no address with a port"))
+}
+
+trait Socket {
+    fn dial(&mut self, end: SocketAddr) -> io::Result<()>;
+    fn peer(&self) -> io::Result<SocketAddr>;
+    /// Says what came back, and from whom.
+    fn ask(&mut self, text: &str, to: Option<SocketAddr>) -> io::Result<String>;
+    fn hold(&mut self) -> io::Result<()>;
+}
+
+impl Socket for UdpSocket {
+    fn dial(&mut self, end: SocketAddr) -> io::Result<()> {
+        self.connect(end)
+    }
+
+    fn peer(&self) -> io::Result<SocketAddr> {
+        self.peer_addr()
+    }
+
+    fn ask(&mut self, text: &str, to: Option<SocketAddr>) -> io::Result<String> {
+        match to {
+            Some(end) => self.send_to(text.as_bytes(), end)?,
+            None => self.send(text.as_bytes())?,
+        };
+        let mut buffer = [0; 2048];
+        let (length, from) = self.recv_from(&mut buffer)?;
+        Ok(format!("{} from {from}", String::from_utf8_lossy(&buffer[..length])))
+    }
+
+    fn hold(&mut self) -> io::Result<()> {
+        self.set_read_timeout(None)?;
+        self.recv(&mut [0]).map(drop)
+    }
+}
+
+struct Tcp(Option<TcpStream>);
+
+impl Tcp {
+    fn stream(&self) -> io::Result<&TcpStream> {
+        self.0.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+}
+
+impl Socket for Tcp {
+    fn dial(&mut self, end: SocketAddr) -> io::Result<()> {
+        let stream = TcpStream::connect_timeout(&end, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        self.0 = Some(stream);
+        Ok(())
+    }
+
+    fn peer(&self) -> io::Result<SocketAddr> {
+        self.stream()?.peer_addr()
+    }
+
+    fn ask(&mut self, text: &str, _: Option<SocketAddr>) -> io::Result<String> {
+        let mut stream = self.stream()?;
+        stream.write_all(format!("{text}\n").as_bytes())?;
+        let mut answer = Vec::new();
+        let mut byte = [0];
+        while stream.read(&mut byte)? == 1 && byte[0] != b'\n' {
+            answer.push(byte[0]);
+        }
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
+
+    fn hold(&mut self) -> io::Result<()> {
+        let mut stream = self.stream()?;
+        stream.set_read_timeout(None)?;
+        stream.read(&mut [0]).map(drop)
+    }
+}

@@ -1,0 +1,48 @@
+//! A topology's control group: every program that is started on one of its hosts is in it.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+use anyhow::{Context, Result};
+use lb_userspace::kernel::cgroup_root;
+use nix::mount::{MsFlags, mount};
+
+use super::Id;
+
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// Where control groups of version 2 are; mounted if they were not.
+pub(super) fn root() -> Result<PathBuf> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock();
+    if let Some(root) = cgroup_root()? {
+        return Ok(root);
+    }
+    mount(Some("none"), CGROUPS, Some("cgroup2"), MsFlags::empty(), None::<&str>)
+        .with_context(|| format!("control groups can't be mounted at {CGROUPS}"))?;
+    Ok(CGROUPS.into())
+}
+
+pub(super) fn path(id: Id) -> Result<PathBuf> {
+    Ok(root()?.join(id.to_string()))
+}
+
+pub(super) fn make(id: Id) -> Result<PathBuf> {
+    let path = path(id)?;
+    fs::create_dir(&path)
+        .with_context(|| format!("the control group {} can't be made", path.display()))?;
+    Ok(path)
+}
+
+/// Makes a program be in the control group from its first instruction on.
+pub(super) fn join(command: &mut Command, cgroup: &Path) {
+    let processes = cgroup.join("cgroup.procs");
+    // SAFETY: between fork and exec it only opens and writes a file. The kernel takes 0 for
+    // whoever writes it.
+    unsafe {
+        command.pre_exec(move || fs::write(&processes, b"0"));
+    }
+}

@@ -1,0 +1,432 @@
+//! Processes of the node itself, and the Services that they dial.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use tests::agent::{Agent, SOON, program};
+use tests::one_node::OneNode;
+use tests::topology::{Echo, Host, Process, wait_until};
+
+const SOCKET: &str = env!("CARGO_BIN_EXE_socket");
+const ANY4: &str = "0.0.0.0:0";
+const ANY6: &str = "[::]:0";
+
+/// Two Services, `web` (TCP) and `dns` (UDP), in both families, and where their endpoints are.
+#[derive(Clone, Copy, Default)]
+struct Services<'a> {
+    /// Numbers of pods, and the name of the node each is said to be on.
+    endpoints: &'a [(usize, &'a str)],
+    /// Further fields of both Services' specs.
+    more: &'a str,
+}
+
+impl Services<'_> {
+    fn manifests(&self) -> String {
+        self.service("web", "10.96.0.10", "fd00:10:96::a", "TCP", 80, 8080, 30080)
+            + &self.service("dns", "10.96.0.53", "fd00:10:96::53", "UDP", 53, 5300, 30053)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "a table's columns")]
+    fn service(
+        &self,
+        name: &str,
+        v4: &str,
+        v6: &str,
+        protocol: &str,
+        port: u16,
+        target: u16,
+        node_port: u16,
+    ) -> String {
+        let more = self.more;
+        let service = format!(
+            "apiVersion: v1\n\
+             kind: Service\n\
+             metadata: {{name: {name}}}\n\
+             spec:\n\
+             \x20 type: NodePort\n\
+             \x20 clusterIP: {v4}\n\
+             \x20 clusterIPs: [{v4}, \"{v6}\"]\n\
+             \x20 ipFamilies: [IPv4, IPv6]\n\
+             \x20 ports: [{{port: {port}, protocol: {protocol}, nodePort: {node_port}}}]\n\
+             {more}\
+             ---\n"
+        );
+        let slices =
+            [("IPv4", "10.244.1."), ("IPv6", "fd00:10:244:1::")].map(|(family, prefix)| {
+                let endpoints: String = self
+                    .endpoints
+                    .iter()
+                    .map(|(pod, node)| {
+                        format!("  - {{addresses: [\"{prefix}{}\"], nodeName: {node}}}\n", 10 + pod)
+                    })
+                    .collect();
+                let (label, suffix) = ("kubernetes.io/service-name", family.to_lowercase());
+                format!(
+                    "apiVersion: discovery.k8s.io/v1\n\
+                 kind: EndpointSlice\n\
+                 metadata: {{name: {name}-{suffix}, labels: {{{label}: {name}}}}}\n\
+                 addressType: {family}\n\
+                 ports: [{{port: {target}, protocol: {protocol}}}]\n\
+                 endpoints:\n{endpoints}\
+                 ---\n"
+                )
+            });
+        service + &slices.concat()
+    }
+}
+
+/// A node with the agent, and pods with servers of TCP and UDP.
+struct Case {
+    agent: Agent,
+    manifests: PathBuf,
+    _servers: Vec<Echo>,
+    network: OneNode,
+}
+
+impl Case {
+    fn new(pods: usize, services: Services) -> Result<Self> {
+        let network = OneNode::with_pods(pods)?;
+        let mut servers = Vec::new();
+        for (number, pod) in network.pods.iter().enumerate() {
+            let ends = ["10.244.1.", "fd00:10:244:1::"].map(|prefix| {
+                let address = format!("{prefix}{}", 10 + number);
+                if address.contains(':') { format!("[{address}]") } else { address }
+            });
+            for end in ends {
+                servers.push(pod.host.udp_echo(&format!("{end}:5300"), &pod.name)?);
+            }
+        }
+        let (agent, manifests) = network.agent_on(&services.manifests())?;
+        Ok(Self { agent, manifests, _servers: servers, network })
+    }
+
+    fn change(&self, services: Services) -> Result<()> {
+        Ok(fs::write(&self.manifests, services.manifests())?)
+    }
+
+    /// Does these things with one socket of the node, and returns what came of each.
+    fn socket(&self, protocol: &str, bind: &str, actions: &[&str]) -> Result<Vec<String>> {
+        came_of(&self.network.node, protocol, bind, actions)
+    }
+
+    /// Starts a socket that goes on in the background.
+    fn start(&self, protocol: &str, bind: &str, actions: &[&str]) -> Result<Process> {
+        let node = &self.network.node;
+        let mut command = node.command(SOCKET);
+        node.spawn(command.args([protocol, bind]).args(actions))
+    }
+
+    /// A map's entries, as bpftool tells them.
+    fn entries(&self, map: &str) -> Result<Vec<serde_json::Value>> {
+        let path = self.network.pin_path().join(map);
+        let path = path.to_string_lossy();
+        let dump = self.network.node.run(["bpftool", "-j", "map", "dump", "pinned", &path])?;
+        Ok(serde_json::from_str(&dump)?)
+    }
+
+    /// How often a reason was counted.
+    fn counted(&self, reason: &str) -> Result<u64> {
+        let counters = self.agent.get(&["counters"])?;
+        let line = counters.lines().find(|line| line.split_whitespace().any(|w| w == reason));
+        let line = line.with_context(|| format!("{reason} is not among:\n{counters}"))?;
+        let count = line.split_whitespace().find_map(|word| word.parse().ok());
+        count.with_context(|| format!("no number in {line}"))
+    }
+}
+
+fn came_of(host: &Host, protocol: &str, bind: &str, actions: &[&str]) -> Result<Vec<String>> {
+    let words = [SOCKET, protocol, bind].into_iter().chain(actions.iter().copied());
+    let output = host.run(words)?;
+    let lines: Vec<String> = output
+        .lines()
+        .zip(actions)
+        .map(|(line, action)| {
+            let came = line.strip_prefix(action).and_then(|line| line.strip_prefix(": "));
+            came.map(str::to_owned).with_context(|| format!("{line} is not about {action}"))
+        })
+        .collect::<Result<_>>()?;
+    ensure!(lines.len() == actions.len(), "not all was done:\n{output}");
+    Ok(lines)
+}
+
+const ONE: Services = Services { endpoints: &[(0, "node")], more: "" };
+const NONE: Services = Services { endpoints: &[], more: "" };
+
+#[test]
+fn a_connection_of_the_node_reaches_a_service_and_shows_whom_it_dialled() -> Result<()> {
+    let case = Case::new(1, ONE)?;
+    for (host, remote) in [
+        ("10.96.0.10:80", "10.96.0.10 80"),
+        ("[fd00:10:96::a]:80", "fd00:10:96::a 80"),
+        // NodePorts are open on the node's own addresses.
+        ("192.0.2.1:30080", "192.0.2.1 30080"),
+        ("[2001:db8::1]:30080", "2001:db8::1 30080"),
+        // A socket of IPv6 that talks IPv4. curl prints such a peer as it is.
+        ("[::ffff:10.96.0.10]:80", "::ffff:10.96.0.10 80"),
+    ] {
+        let url = format!("http://{host}/");
+        let shown = "%{remote_ip} %{remote_port}";
+        let quiet = ["curl", "--silent", "--show-error", "--globoff", "--max-time", "5"];
+        let more = ["--write-out", shown, &url];
+        let said = case.network.node.run(quiet.into_iter().chain(more)).context(url.clone())?;
+        assert_eq!(said, format!("pod-0\n{remote}"), "{url}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_node_port_is_not_open_on_loopback() -> Result<()> {
+    let case = Case::new(1, ONE)?;
+    for end in ["127.0.0.1:30080", "0.0.0.0:30080", "[::1]:30080", "[::]:30080"] {
+        let came = case.socket("tcp", ANY4, &[&format!("connect={end}")])?;
+        assert_eq!(came, ["Connection refused (os error 111)"], "{end}");
+    }
+    assert!(case.entries("CONNECTED4")?.is_empty());
+    assert_eq!(case.counted("no_backend")?, 0, "nobody listens there: it was not us who refused");
+    Ok(())
+}
+
+#[test]
+fn datagrams_of_the_node_reach_a_service_and_their_answers_come_from_it() -> Result<()> {
+    let case = Case::new(1, ONE)?;
+    for (bind, end) in [
+        (ANY4, "10.96.0.53:53"),
+        (ANY6, "[fd00:10:96::53]:53"),
+        (ANY4, "192.0.2.1:30053"),
+        (ANY6, "[2001:db8::1]:30053"),
+        (ANY6, "[::ffff:10.96.0.53]:53"),
+    ] {
+        let connect = format!("connect={end}");
+        let connected = case.socket("udp", bind, &[&connect, "peer", "ask=hello", "ask=again"])?;
+        assert_eq!(connected[..2], ["done", end], "{end}");
+        for (answer, asked) in connected[2..].iter().zip(["hello", "again"]) {
+            let told =
+                answer.starts_with("pod-0 ") && answer.ends_with(&format!("{asked} from {end}"));
+            assert!(told, "{end}, connected: {answer}");
+        }
+
+        let ask = format!("ask=hello@{end}");
+        for answer in case.socket("udp", bind, &[&ask, &ask])? {
+            let told =
+                answer.starts_with("pod-0 ") && answer.ends_with(&format!("hello from {end}"));
+            assert!(told, "{end}, unconnected: {answer}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn one_socket_tells_services_and_others_apart() -> Result<()> {
+    let case = Case::new(1, ONE)?;
+    // By its own name, the backend is itself; also after it was dialled as the Service.
+    let (service, itself) = ("10.96.0.53:53", "10.244.1.10:5300");
+    let actions = [service, itself, service].map(|end| format!("ask=hello@{end}"));
+    let actions: Vec<&str> = actions.iter().map(String::as_str).collect();
+    let came = case.socket("udp", ANY4, &actions)?;
+    for (answer, end) in came.iter().zip([service, itself, service]) {
+        assert!(answer.ends_with(&format!("hello from {end}")), "{answer}");
+    }
+    let connects = [service, itself].map(|end| format!("connect={end}"));
+    let came = case.socket("udp", ANY4, &[&connects[0], "peer", &connects[1], "peer"])?;
+    assert_eq!(came, ["done", service, "done", itself]);
+    Ok(())
+}
+
+#[test]
+fn without_backends_a_process_is_refused_at_once() -> Result<()> {
+    let case = Case::new(1, NONE)?;
+    let refused = "Connection refused (os error 111)";
+    for (protocol, bind, action) in [
+        ("tcp", ANY4, "connect=10.96.0.10:80"),
+        ("tcp", ANY6, "connect=[fd00:10:96::a]:80"),
+        ("tcp", ANY6, "connect=[::ffff:10.96.0.10]:80"),
+        ("tcp", ANY4, "connect=192.0.2.1:30080"),
+        ("udp", ANY4, "connect=10.96.0.53:53"),
+        ("udp", ANY4, "ask=hello@10.96.0.53:53"),
+        ("udp", ANY6, "ask=hello@[fd00:10:96::53]:53"),
+        ("udp", ANY6, "ask=hello@[::ffff:10.96.0.53]:53"),
+    ] {
+        let before = case.counted("no_backend")?;
+        assert_eq!(case.socket(protocol, bind, &[action])?, [refused], "{protocol} {action}");
+        assert_eq!(case.counted("no_backend")?, before + 1, "{protocol} {action}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_internal_policy_local_keeps_to_the_node() -> Result<()> {
+    let local = "  internalTrafficPolicy: Local\n";
+    let elsewhere = Services { endpoints: &[(0, "elsewhere")], more: local };
+    let case = Case::new(2, elsewhere)?;
+    let connect = "connect=10.96.0.10:80";
+    assert_eq!(case.socket("tcp", ANY4, &[connect])?, ["No route to host (os error 113)"]);
+    assert_eq!(case.counted("no_local_backend")?, 1);
+
+    case.change(Services { endpoints: &[(0, "elsewhere"), (1, "node")], more: local })?;
+    let connected = || case.socket("tcp", ANY4, &[connect]).is_ok_and(|came| came == ["done"]);
+    wait_until("the local pod is dialled", SOON, connected)?;
+    for _ in 0..10 {
+        let ask = ["ask=hello@10.96.0.53:53"];
+        let came = case.socket("udp", ANY4, &ask)?;
+        assert!(came[0].starts_with("pod-1 "), "{came:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_external_policy_local_is_none_for_the_node_itself() -> Result<()> {
+    let local = "  externalTrafficPolicy: Local\n";
+    let case = Case::new(1, Services { endpoints: &[(0, "elsewhere")], more: local })?;
+    let came = case.socket("udp", ANY4, &["ask=hello@192.0.2.1:30053"])?;
+    assert!(came[0].starts_with("pod-0 "), "{came:?}");
+    Ok(())
+}
+
+#[test]
+fn sockets_of_other_namespaces_are_left_alone() -> Result<()> {
+    let case = Case::new(1, NONE)?;
+    // The pod's program is in the same control group. At its socket nobody knows of Services.
+    let pod = &case.network.pods[0].host;
+    let connect = ["connect=10.96.0.53:53"];
+    assert_eq!(case.socket("udp", ANY4, &connect)?, ["Connection refused (os error 111)"]);
+    assert_eq!(came_of(pod, "udp", ANY4, &connect)?, ["done"]);
+    assert_eq!(case.counted("no_backend")?, 1);
+
+    case.change(ONE)?;
+    let connected = || case.socket("udp", ANY4, &connect).is_ok_and(|came| came == ["done"]);
+    wait_until("the node's socket is connected", SOON, connected)?;
+    assert_eq!(came_of(pod, "udp", ANY4, &connect)?, ["done"]);
+    assert!(case.entries("CONNECTED4")?.is_empty(), "what is closed is forgotten");
+    Ok(())
+}
+
+#[test]
+fn connected_sockets_end_with_their_backend() -> Result<()> {
+    let case = Case::new(2, ONE)?;
+    let ends = ["10.96.0.10:80", "[fd00:10:96::a]:80", "[::ffff:10.96.0.10]:80"];
+    let datagram_ends = ["10.96.0.53:53", "[fd00:10:96::53]:53", "[::ffff:10.96.0.53]:53"];
+    let mut sockets = Vec::new();
+    for (protocol, end) in
+        ends.map(|end| ("tcp", end)).into_iter().chain(datagram_ends.map(|end| ("udp", end)))
+    {
+        let bind = if end.starts_with('[') { ANY6 } else { ANY4 };
+        let mut socket =
+            case.start(protocol, bind, &[&format!("connect={end}"), "peer", "hold"])?;
+        socket.wait_for_output(&format!("peer: {end}"), SOON)?;
+        sockets.push(socket);
+    }
+    // Past any Service, to the same pod.
+    let mut direct = case.start("udp", ANY4, &["connect=10.244.1.10:5300", "peer", "hold"])?;
+    direct.wait_for_output("peer: 10.244.1.10:5300", SOON)?;
+
+    case.change(Services { endpoints: &[(0, "node"), (1, "node")], more: "" })?;
+    let other = || {
+        let came = case.socket("udp", ANY4, &["ask=hello@10.96.0.53:53"]);
+        came.is_ok_and(|came| came[0].starts_with("pod-1 "))
+    };
+    wait_until("the other pod takes part", SOON, other)?;
+    for socket in &mut sockets {
+        assert!(!socket.has_ended(), "its backend is there: {}", socket.output());
+    }
+
+    case.change(Services { endpoints: &[(1, "node")], more: "" })?;
+    for socket in &mut sockets {
+        socket.wait_for_output("hold: Software caused connection abort (os error 103)", SOON)?;
+    }
+    assert!(!direct.has_ended(), "it was not led there by us: {}", direct.output());
+    Ok(())
+}
+
+#[test]
+fn an_unconnected_socket_stays_with_its_backend_and_moves_when_that_goes() -> Result<()> {
+    let case = Case::new(2, ONE)?;
+    let mut sockets = Vec::new();
+    for (bind, end) in [(ANY4, "10.96.0.53:53"), (ANY6, "[fd00:10:96::53]:53")] {
+        for _ in 0..6 {
+            let mut socket = case.start("udp", bind, &[&format!("keep-asking={end}")])?;
+            socket.wait_for_output("pod-0 ", SOON)?;
+            sockets.push((socket, end));
+        }
+    }
+    case.change(Services { endpoints: &[(0, "node"), (1, "node")], more: "" })?;
+    let other = || {
+        let came = case.socket("udp", ANY4, &["ask=hello@10.96.0.53:53"]);
+        came.is_ok_and(|came| came[0].starts_with("pod-1 "))
+    };
+    wait_until("the other pod takes part", SOON, other)?;
+    for (socket, _) in &sockets {
+        assert!(!socket.output().contains("pod-1 "), "it was moved: {}", socket.output());
+    }
+    case.change(Services { endpoints: &[(1, "node")], more: "" })?;
+    for (socket, end) in &mut sockets {
+        socket.wait_for_output("pod-1 ", SOON)?;
+        let output = socket.output();
+        let from = format!(" from {end}");
+        assert!(output.lines().all(|line| line.ends_with(&from)), "from somebody else: {output}");
+    }
+    Ok(())
+}
+
+#[test]
+fn processes_dial_services_also_while_no_agent_runs_and_after_it_came_back() -> Result<()> {
+    let Case { agent, manifests, network, _servers } = Case::new(1, ONE)?;
+    let is_served = || {
+        let ask = ["ask=hello@10.96.0.53:53", "connect=10.96.0.53:53", "peer"];
+        let came = came_of(&network.node, "udp", ANY4, &ask)?;
+        ensure!(came[0].starts_with("pod-0 ") && came[2] == "10.96.0.53:53", "{came:?}");
+        Ok(())
+    };
+    is_served()?;
+    let links = attached(&network)?;
+    assert_eq!(links.len(), 9, "{links:?}");
+
+    agent.kill();
+    is_served().context("the kernel goes on without an agent")?;
+
+    let _agent = network.agent(&manifests)?;
+    is_served().context("with another agent")?;
+    let replaced = attached(&network)?;
+    assert_eq!(replaced.len(), 9, "beside the old programs: {replaced:?}");
+    assert!(replaced.iter().all(|id| !links.contains(id)), "the old programs are still there");
+    Ok(())
+}
+
+#[test]
+fn sockets_whose_backends_went_while_no_agent_ran_end_when_one_comes() -> Result<()> {
+    let Case { agent, manifests, network, _servers } = Case::new(2, ONE)?;
+    let mut command = network.node.command(SOCKET);
+    let actions = ["udp", ANY4, "connect=10.96.0.53:53", "peer", "hold"];
+    let mut held = network.node.spawn(command.args(actions))?;
+    held.wait_for_output("peer: 10.96.0.53:53", SOON)?;
+    agent.kill();
+    fs::write(&manifests, Services { endpoints: &[(1, "node")], more: "" }.manifests())?;
+    let _agent = network.agent(&manifests)?;
+    held.wait_for_output("hold: Software caused connection abort (os error 103)", SOON)
+}
+
+#[test]
+fn cleanup_leaves_processes_to_themselves() -> Result<()> {
+    let Case { agent, network, .. } = Case::new(1, ONE)?;
+    assert_eq!(attached(&network)?.len(), 9);
+    assert!(agent.terminate()?.success());
+    assert_eq!(attached(&network)?.len(), 9, "an agent that ends leaves all in place");
+    let program = program()?;
+    let pins = network.pin_path();
+    let words = ["cleanup", "--pin-path"].map(OsStr::new);
+    network.node.run([program.as_os_str(), words[0], words[1], pins.as_os_str()])?;
+    // The kernel lets go of a link by and by.
+    let is_empty = || attached(&network).is_ok_and(|programs| programs.is_empty());
+    wait_until("no program is attached", SOON, is_empty)
+}
+
+/// The programs attached to the test's control group, by their ids.
+fn attached(network: &OneNode) -> Result<Vec<u64>> {
+    let group = network.topology.cgroup().to_string_lossy();
+    let shown = network.node.run(["bpftool", "-j", "cgroup", "show", &group])?;
+    // Nothing at all is said of a group with no programs.
+    let shown: Vec<serde_json::Value> =
+        if shown.trim().is_empty() { Vec::new() } else { serde_json::from_str(&shown)? };
+    Ok(shown.iter().filter_map(|program| program["id"].as_u64()).collect())
+}
