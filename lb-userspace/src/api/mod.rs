@@ -6,4 +6,5 @@
 
 pub mod kinds;
 pub mod patch;
+pub mod schema;
 pub mod storage;

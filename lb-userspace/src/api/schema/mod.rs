@@ -1,0 +1,101 @@
+//! What objects look like: the types of the API's reference, from k8s-openapi, and beside them
+//! what only the Go types say (`fields.txt`).
+
+mod fields;
+
+use std::sync::LazyLock;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Endpoints, Event, Namespace, Node, Secret, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::events::v1::Event as EventsEvent;
+use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ListMeta, Patch, Status};
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value};
+
+pub use fields::{Field, ListType, Message, message};
+
+/// Before the name in a reference of one definition to another.
+pub const REFERENCE: &str = "#/$defs/";
+
+/// All definitions, by names like `io.k8s.api.core.v1.Service`.
+pub fn definitions() -> &'static Map<String, Value> {
+    static DEFINITIONS: LazyLock<Map<String, Value>> = LazyLock::new(generate);
+    &DEFINITIONS
+}
+
+/// The definition of a kind, if it is one that is served.
+pub fn definition_of(group: &str, version: &str, kind: &str) -> Option<&'static str> {
+    let group = match group.split('.').next() {
+        None | Some("") => "core",
+        Some(first) => first,
+    };
+    let name = format!("io.k8s.api.{group}.{version}.{kind}");
+    definitions().get_key_value(&name).map(|(name, _)| name.as_str())
+}
+
+/// The definition that a schema refers to.
+pub fn reference(schema: &Value) -> Option<&'static str> {
+    let name = schema.get("$ref")?.as_str()?.strip_prefix(REFERENCE)?;
+    definitions().get_key_value(name).map(|(name, _)| name.as_str())
+}
+
+fn generate() -> Map<String, Value> {
+    let mut generator = SchemaSettings::draft2020_12().into_generator();
+    generator.subschema_for::<Endpoints>();
+    generator.subschema_for::<Event>();
+    generator.subschema_for::<Namespace>();
+    generator.subschema_for::<Node>();
+    generator.subschema_for::<Secret>();
+    generator.subschema_for::<Service>();
+    generator.subschema_for::<Lease>();
+    generator.subschema_for::<EndpointSlice>();
+    generator.subschema_for::<EventsEvent>();
+    generator.subschema_for::<Ingress>();
+    generator.subschema_for::<IngressClass>();
+    generator.subschema_for::<DeleteOptions>();
+    generator.subschema_for::<ListMeta>();
+    generator.subschema_for::<Patch>();
+    generator.subschema_for::<Status>();
+    generator.take_definitions(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_fields_knows_every_field_and_no_others() {
+        for (name, definition) in definitions() {
+            let Some(properties) = definition.get("properties").and_then(Value::as_object) else {
+                continue;
+            };
+            let of_answers = ["ListMeta", "ShardInfo", "Status", "StatusCause", "StatusDetails"];
+            let Some(message) = message(name) else {
+                assert!(of_answers.iter().any(|end| name.ends_with(end)), "{name} is missing");
+                continue;
+            };
+            for field in properties.keys() {
+                // Type and version are not in the messages. The number of the last one is in no
+                // published definition yet; as JSON it is taken.
+                let known = message.fields.contains_key(field.as_str())
+                    || ["apiVersion", "kind", "runningInUserNamespace"].contains(&field.as_str());
+                assert!(known, "{name}.{field} is missing");
+            }
+            for (field, facts) in &message.fields {
+                assert!(properties.contains_key(*field), "{name} has no {field}");
+                assert!(facts.number > 0, "{name}.{field} has no number");
+            }
+        }
+    }
+
+    #[test]
+    fn the_ports_of_a_service_are_merged_by_number_and_protocol() {
+        let message = message("io.k8s.api.core.v1.ServiceSpec").unwrap();
+        let ports = &message.fields["ports"];
+        assert_eq!(ports.list, Some(ListType::Map(vec!["port", "protocol"])));
+        assert_eq!((ports.patch_strategy, ports.patch_merge_key), (Some("merge"), Some("port")));
+        assert!(message.fields["selector"].atomic);
+    }
+}
