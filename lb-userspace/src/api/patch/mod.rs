@@ -1,7 +1,13 @@
 //! The four ways to change a part of an object. Pure: from what is there to what shall be.
 
+pub mod apply;
+mod fields;
 pub mod json;
+mod managed;
 pub mod merge;
+mod shape;
+pub mod strategic;
+mod typed;
 
 use std::fmt;
 

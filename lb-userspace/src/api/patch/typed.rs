@@ -1,0 +1,241 @@
+//! Objects seen as sets of fields: which there are, which differ, merging and taking away.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use super::fields::{Fields, named};
+use super::shape::{Place, Shape, keyed, valued};
+
+/// Every field of a value.
+pub fn fields_of(value: &Value, place: Place) -> Fields {
+    let mut fields = Fields::default();
+    collect(value, place, &mut Vec::new(), &mut fields);
+    fields
+}
+
+fn collect(value: &Value, place: Place, path: &mut Vec<String>, fields: &mut Fields) {
+    let shape = place.shape();
+    match (&shape, value) {
+        (Shape::Entries, Value::Object(entries)) => {
+            for (name, entry) in entries.iter().filter(|(_, entry)| !entry.is_null()) {
+                path.push(named(name));
+                let child = place.child(name);
+                collect(entry, child, path, fields);
+                if entry.as_object().is_some_and(Map::is_empty) {
+                    fields.insert(path);
+                }
+                path.pop();
+            }
+        }
+        (Shape::Set | Shape::Keyed(_), Value::Array(items)) => {
+            for item in items {
+                path.push(element(&shape, item));
+                collect(item, place.item(), path, fields);
+                fields.insert(path);
+                path.pop();
+            }
+        }
+        _ => fields.insert(path),
+    }
+}
+
+fn element(shape: &Shape, item: &Value) -> String {
+    match shape {
+        Shape::Keyed(keys) => keyed(item, keys),
+        _ => valued(item),
+    }
+}
+
+/// What differs between two values.
+#[derive(Debug, Default)]
+pub struct Changes {
+    pub added: Fields,
+    pub modified: Fields,
+    pub removed: Fields,
+}
+
+pub fn compare(old: &Value, new: &Value, place: Place) -> Changes {
+    let mut changes = Changes::default();
+    walk(Some(old), Some(new), place, &mut Vec::new(), &mut changes);
+    changes
+}
+
+fn walk(
+    old: Option<&Value>,
+    new: Option<&Value>,
+    place: Place,
+    path: &mut Vec<String>,
+    changes: &mut Changes,
+) {
+    let shape = place.shape();
+    let children = children(old, new, place, &shape);
+    if children.is_empty() {
+        match (old, new) {
+            (None, Some(_)) => changes.added.insert(path),
+            (Some(_), None) => changes.removed.insert(path),
+            (old, new) if old != new => changes.modified.insert(path),
+            _ => {}
+        }
+        return;
+    }
+    for Child { element, old, new, place } in children {
+        path.push(element);
+        walk(old, new, place, path, changes);
+        path.pop();
+    }
+    match (old, new) {
+        _ if path.is_empty() => {}
+        (None, Some(_)) => changes.added.insert(path),
+        (Some(_), None) => changes.removed.insert(path),
+        _ => {}
+    }
+}
+
+struct Child<'a> {
+    element: String,
+    old: Option<&'a Value>,
+    new: Option<&'a Value>,
+    place: Place,
+}
+
+/// None of what is taken as one, and none where both are empty: then it counts itself.
+fn children<'a>(
+    old: Option<&'a Value>,
+    new: Option<&'a Value>,
+    place: Place,
+    shape: &Shape,
+) -> Vec<Child<'a>> {
+    match shape {
+        Shape::Whole => Vec::new(),
+        Shape::Entries => {
+            let (old, new) = (entries(old), entries(new));
+            let names: BTreeSet<&String> = old.into_iter().chain(new).flat_map(Map::keys).collect();
+            names
+                .into_iter()
+                .map(|name| Child {
+                    element: named(name),
+                    old: present(old, name),
+                    new: present(new, name),
+                    place: place.child(name),
+                })
+                .filter(|child| child.old.is_some() || child.new.is_some())
+                .collect()
+        }
+        Shape::Set | Shape::Keyed(_) => {
+            let (old, new) = (items(old, shape), items(new, shape));
+            let elements: BTreeSet<&String> =
+                old.iter().chain(&new).map(|(element, _)| element).collect();
+            elements
+                .into_iter()
+                .map(|element| Child {
+                    element: element.clone(),
+                    old: find(&old, element),
+                    new: find(&new, element),
+                    place: place.item(),
+                })
+                .collect()
+        }
+    }
+}
+
+fn entries(value: Option<&Value>) -> Option<&Map<String, Value>> {
+    value?.as_object()
+}
+
+fn present<'a>(entries: Option<&'a Map<String, Value>>, name: &str) -> Option<&'a Value> {
+    entries?.get(name).filter(|value| !value.is_null())
+}
+
+fn items<'a>(value: Option<&'a Value>, shape: &Shape) -> Vec<(String, &'a Value)> {
+    let items = value.and_then(Value::as_array).into_iter().flatten();
+    items.map(|item| (element(shape, item), item)).collect()
+}
+
+fn find<'a>(items: &[(String, &'a Value)], element: &str) -> Option<&'a Value> {
+    items.iter().find(|(one, _)| one == element).map(|(_, item)| *item)
+}
+
+/// What is there, with what is applied on top.
+pub fn merge(live: &Value, applied: &Value, place: Place) -> Value {
+    let shape = place.shape();
+    match (&shape, live, applied) {
+        (Shape::Entries, Value::Object(live), Value::Object(applied)) => {
+            let mut merged = live.clone();
+            for (name, value) in applied {
+                let value = match live.get(name) {
+                    Some(live) => merge(live, value, place.child(name)),
+                    None => value.clone(),
+                };
+                merged.insert(name.clone(), value);
+            }
+            Value::Object(merged)
+        }
+        (Shape::Set | Shape::Keyed(_), Value::Array(_), Value::Array(_)) => {
+            let (live, applied) = (items(Some(live), &shape), items(Some(applied), &shape));
+            Value::Array(merge_items(&live, &applied, place.item()))
+        }
+        _ => applied.clone(),
+    }
+}
+
+/// In the order of what is applied; what is only there already keeps its place before what it
+/// came before.
+fn merge_items(
+    live: &[(String, &Value)],
+    applied: &[(String, &Value)],
+    place: Place,
+) -> Vec<Value> {
+    let is_shared = |element: &String| find(applied, element).is_some();
+    let mut merged = Vec::new();
+    let (mut left, mut right) = (0, 0);
+    loop {
+        let next_shared = applied[right..]
+            .iter()
+            .map(|(element, _)| element)
+            .find(|one| find(live, one).is_some());
+        match (live.get(left), applied.get(right)) {
+            (Some((element, value)), _) if !is_shared(element) => {
+                merged.push((*value).clone());
+                left += 1;
+            }
+            (Some((ours, live)), Some((theirs, item))) if ours == theirs => {
+                merged.push(merge(live, item, place));
+                left += 1;
+                right += 1;
+            }
+            // It goes where what is applied has it.
+            (Some((element, _)), _) if next_shared != Some(element) => left += 1,
+            (_, Some((element, item))) => {
+                merged.push(match find(live, element) {
+                    Some(live) => merge(live, item, place),
+                    None => (*item).clone(),
+                });
+                right += 1;
+            }
+            (_, None) => return merged,
+        }
+    }
+}
+
+/// Takes away every field of the set, and all that is below one.
+pub fn remove(value: &mut Value, place: Place, gone: &Fields) {
+    let shape = place.shape();
+    match (&shape, value) {
+        (Shape::Entries, Value::Object(entries)) => entries.retain(|name, entry| {
+            let Some(gone) = gone.below(&named(name)) else { return true };
+            if !gone.is_member() {
+                remove(entry, place.child(name), gone);
+            }
+            !gone.is_member()
+        }),
+        (Shape::Set | Shape::Keyed(_), Value::Array(items)) => items.retain_mut(|item| {
+            let Some(gone) = gone.below(&element(&shape, item)) else { return true };
+            if !gone.is_member() {
+                remove(item, place.item(), gone);
+            }
+            !gone.is_member()
+        }),
+        _ => {}
+    }
+}
