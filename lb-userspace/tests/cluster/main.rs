@@ -4,6 +4,7 @@
 // All of this is tests.
 #![allow(clippy::unwrap_used)]
 
+mod permissions;
 mod server;
 
 use std::collections::BTreeSet;

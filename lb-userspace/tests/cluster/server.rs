@@ -321,6 +321,8 @@ async fn answer(
     let path = uri.path().to_owned();
     if method == Method::POST {
         let response = create_event(&shared, &path, &body);
+        let status = response.status().as_u16();
+        shared.world().requests.push(Request { path, watch: false, status });
         shared.note_change();
         return response;
     }

@@ -1,0 +1,63 @@
+//! `deploy/millrace.yaml` gives the agent what it asks for, and nothing else.
+
+use std::collections::BTreeSet;
+
+use lb_userspace::notices::{Notices, Reason};
+use lb_userspace::source::Kind;
+use lb_userspace::source::cluster::Events;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::server::{Request, Server};
+use super::{Told, client, node, notice, watches};
+
+const MANIFEST: &str = include_str!("../../../deploy/millrace.yaml");
+
+/// API group, resource, verb.
+type Permission = (String, String, String);
+
+fn granted() -> BTreeSet<Permission> {
+    let documents = serde_norway::Deserializer::from_str(MANIFEST);
+    let documents = documents.map(|document| Value::deserialize(document).unwrap());
+    let role = documents.into_iter().find(|document| document["kind"] == "ClusterRole").unwrap();
+    let texts = |rule: &Value, field: &str| -> Vec<String> {
+        let texts = rule[field].as_array().unwrap().iter();
+        texts.map(|text| text.as_str().unwrap().to_owned()).collect()
+    };
+    let mut granted = BTreeSet::new();
+    for rule in role["rules"].as_array().unwrap() {
+        for group in texts(rule, "apiGroups") {
+            for resource in texts(rule, "resources") {
+                for verb in texts(rule, "verbs") {
+                    granted.insert((group.clone(), resource.clone(), verb));
+                }
+            }
+        }
+    }
+    granted
+}
+
+fn needed(request: &Request) -> Permission {
+    let parts: Vec<&str> = request.path.trim_start_matches('/').split('/').collect();
+    let group = if parts[0] == "api" { "" } else { parts[1] };
+    let resource = parts[parts.len() - 1];
+    let verb = match (resource, request.watch) {
+        ("events", _) => "create",
+        (_, true) => "watch",
+        (_, false) => "list",
+    };
+    (group.to_owned(), resource.to_owned(), verb.to_owned())
+}
+
+#[tokio::test]
+async fn the_deployed_role_is_what_the_agent_needs() {
+    let server = Server::start().await;
+    server.put(super::NODES, node("node-a"));
+    let _told = Told::synced(&server).await;
+    Events::new(client(&server), "node-a").post(notice(Kind::Service, Reason::NotServed));
+    server.events(1, 0).await;
+    let all = [super::SERVICES, super::SLICES, super::NODES];
+    server.asked(|requests| all.iter().all(|path| watches(requests, path) > 0)).await;
+    let needed: BTreeSet<Permission> = server.requests().iter().map(needed).collect();
+    assert_eq!(granted(), needed);
+}
