@@ -324,6 +324,28 @@ fn a_neighbour_that_only_ages_moves_no_epoch() -> Result<()> {
 }
 
 #[test]
+fn a_burst_moves_the_epoch_a_few_times_only() -> Result<()> {
+    let wire = Wire::new()?;
+    wire.ip(&["link add mark0 type veth peer name mark1"])?;
+    let batch: String = (0..3000)
+        .map(|number| format!("route add 10.0.{}.{}/32 dev ext0\n", number / 256, number % 256))
+        .collect();
+    let file = wire.topology.directory().join("routes");
+    fs::write(&file, batch)?;
+    wire.follow(serving("ext0", ""), async |network| {
+        let mut events = network.follow();
+        settle(&wire, &mut events, 1000).await?;
+        let start = Instant::now();
+        wire.ip_beside(format!("-batch {}", file.display())).await?;
+        let epochs = settle(&wire, &mut events, 1001).await?;
+        // Each at least the pace's 100 ms after the one before; the last one is the mark's.
+        let most = start.elapsed().as_millis() / 100 + 1;
+        assert!((epochs as u128) < most + 1, "{epochs} in {:?}", start.elapsed());
+        Ok(())
+    })
+}
+
+#[test]
 fn what_was_not_heard_is_read() -> Result<()> {
     let wire = Wire::new()?;
     // More than fits: while this blocks the only thread, nothing is read.
