@@ -1,0 +1,169 @@
+//! Why a request was not carried out: the Status that a client gets, in the words it knows.
+
+use std::fmt;
+
+use serde_json::{Value, json};
+
+use super::kinds::{Kind, Violation, ViolationKind};
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Failure {
+    pub code: u16,
+    /// For machines; empty if there is no word for it.
+    pub reason: &'static str,
+    pub message: String,
+    pub details: Option<Value>,
+    /// Where to go on with a list that is too old.
+    pub continue_token: Option<String>,
+}
+
+impl Failure {
+    pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { code, reason, message: message.into(), details: None, continue_token: None }
+    }
+
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(400, "BadRequest", message)
+    }
+
+    pub fn internal(message: impl fmt::Display) -> Self {
+        let mut failure =
+            Self::new(500, "InternalError", format!("Internal error occurred: {message}"));
+        failure.details = Some(json!({"causes": [{"message": message.to_string()}]}));
+        failure
+    }
+
+    /// Of an object.
+    pub fn not_found(kind: &Kind, name: &str) -> Self {
+        let message = format!("{} \"{name}\" not found", resource(kind));
+        Self { details: Some(of_resource(kind, name)), ..Self::new(404, "NotFound", message) }
+    }
+
+    /// Of a path.
+    pub fn no_such_path() -> Self {
+        let message = "the server could not find the requested resource";
+        Self { details: Some(json!({})), ..Self::new(404, "NotFound", message) }
+    }
+
+    pub fn already_exists(kind: &Kind, name: &str) -> Self {
+        let message = format!("{} \"{name}\" already exists", resource(kind));
+        Self { details: Some(of_resource(kind, name)), ..Self::new(409, "AlreadyExists", message) }
+    }
+
+    pub fn conflict(kind: &Kind, name: &str, why: &str) -> Self {
+        let message =
+            format!("Operation cannot be fulfilled on {} \"{name}\": {why}", resource(kind));
+        Self { details: Some(of_resource(kind, name)), ..Self::new(409, "Conflict", message) }
+    }
+
+    /// The object changed since the client read it.
+    pub fn modified(kind: &Kind, name: &str) -> Self {
+        let why = "the object has been modified; please apply your changes to the latest version \
+                   and try again";
+        Self::conflict(kind, name, why)
+    }
+
+    pub fn forbidden(kind: &Kind, name: &str, why: &str) -> Self {
+        let message = format!("{} \"{name}\" is forbidden: {why}", resource(kind));
+        Self { details: Some(of_resource(kind, name)), ..Self::new(403, "Forbidden", message) }
+    }
+
+    pub fn method_not_allowed() -> Self {
+        let message = "the server does not allow this method on the requested resource";
+        Self { details: Some(json!({})), ..Self::new(405, "MethodNotAllowed", message) }
+    }
+
+    pub fn invalid(kind: &Kind, name: &str, violations: &[Violation]) -> Self {
+        Self::invalid_of(kind.group, kind.kind, name, violations)
+    }
+
+    /// Of what need not be an object, such as options.
+    pub fn invalid_of(group: &str, kind: &str, name: &str, violations: &[Violation]) -> Self {
+        let qualified = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
+        let mut sentences: Vec<String> = Vec::new();
+        for violation in violations {
+            let sentence = violation.to_string();
+            if !sentences.contains(&sentence) {
+                sentences.push(sentence);
+            }
+        }
+        let all = match sentences.as_slice() {
+            [one] => one.clone(),
+            several => format!("[{}]", several.join(", ")),
+        };
+        let causes: Vec<Value> = violations.iter().map(cause).collect();
+        let mut details = json!({"name": name, "kind": kind, "causes": causes});
+        if !group.is_empty() {
+            details["group"] = json!(group);
+        }
+        let message = format!("{qualified} \"{name}\" is invalid: {all}");
+        if violations.iter().any(|violation| violation.kind == ViolationKind::Internal) {
+            return Self { details: Some(details), ..Self::new(500, "InternalError", message) };
+        }
+        Self { details: Some(details), ..Self::new(422, "Invalid", message) }
+    }
+
+    pub fn expired(message: impl Into<String>) -> Self {
+        Self::new(410, "Expired", message)
+    }
+
+    /// The client may try again after a while.
+    pub fn retry_after(mut self, seconds: u32) -> Self {
+        let details = self.details.get_or_insert_with(|| json!({}));
+        details["retryAfterSeconds"] = json!(seconds);
+        self
+    }
+
+    pub fn retry_after_seconds(&self) -> Option<u64> {
+        self.details.as_ref()?.get("retryAfterSeconds")?.as_u64()
+    }
+
+    pub fn status(&self) -> Value {
+        let mut metadata = json!({});
+        if let Some(token) = &self.continue_token {
+            metadata["continue"] = json!(token);
+        }
+        let mut status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": metadata, "status": "Failure",
+            "message": self.message, "code": self.code,
+        });
+        if !self.reason.is_empty() {
+            status["reason"] = json!(self.reason);
+        }
+        if let Some(details) = &self.details {
+            status["details"] = details.clone();
+        }
+        status
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.message)
+    }
+}
+
+/// `services`, `ingresses.networking.k8s.io`
+fn resource(kind: &Kind) -> String {
+    if kind.group.is_empty() {
+        kind.plural.to_owned()
+    } else {
+        format!("{}.{}", kind.plural, kind.group)
+    }
+}
+
+fn of_resource(kind: &Kind, name: &str) -> Value {
+    let mut details = json!({"name": name, "kind": kind.plural});
+    if !kind.group.is_empty() {
+        details["group"] = json!(kind.group);
+    }
+    details
+}
+
+fn cause(violation: &Violation) -> Value {
+    json!({
+        "reason": violation.kind.reason(),
+        "message": violation.message(),
+        "field": violation.field,
+    })
+}
