@@ -97,6 +97,11 @@ pub trait Rules: Sync {
         true
     }
 
+    /// Whether a DELETE that ends the object answers with it, not with a Status.
+    fn returns_deleted(&self) -> bool {
+        false
+    }
+
     /// The kind whose objects these are another view of: they are stored as that kind, and
     /// `to_stored` and `as_shown` translate.
     fn stored_as(&self) -> Option<&'static Kind> {

@@ -1,0 +1,146 @@
+//! Which object holds which address or port.
+//!
+//! Nothing of it is stored: it follows from the objects, and is made anew at every start.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail};
+
+use super::super::kinds::{self, Allocations, Kind, Ranges, Resource};
+use super::super::storage::Storage;
+use super::prefix;
+
+#[derive(Debug)]
+pub(super) struct Ledger {
+    ranges: Ranges,
+    holders: BTreeMap<Resource, String>,
+}
+
+impl Ledger {
+    /// What the stored objects hold. Where an object no longer gets what it has (the ranges may
+    /// be others now), it keeps it, and that is told.
+    pub fn of_stored(storage: &Storage, ranges: Ranges) -> Result<Self> {
+        if ranges.node_ports.is_empty() || ranges.cluster_ips.is_empty() {
+            bail!("the ranges of node ports and of cluster addresses may not be empty");
+        }
+        let mut ledger = Self { ranges, holders: BTreeMap::new() };
+        for kind in kinds::all().iter().filter(|kind| kind.rules.stored_as().is_none()) {
+            let Ok(page) = storage.list(&prefix(kind, None), None, None) else {
+                continue;
+            };
+            for (key, stored) in page.objects {
+                let mut object = stored.object.clone();
+                let mut hold = ledger.hold(owner(kind, &object));
+                match kind.rules.allocate(&mut object, None, &mut hold) {
+                    Ok(()) => hold.keep(),
+                    Err(violation) => tracing::warn!("{key}: {violation}"),
+                }
+            }
+        }
+        Ok(ledger)
+    }
+
+    /// Begins to take and give back for one object; nothing is final before `keep`.
+    pub fn hold(&mut self, owner: String) -> Hold<'_> {
+        Hold { ledger: self, owner, changes: BTreeMap::new() }
+    }
+}
+
+/// As `Allocations::holder` names it.
+pub(super) fn owner(kind: &Kind, object: &serde_json::Value) -> String {
+    let name = super::text(object, "name");
+    if kind.namespaced {
+        format!("{}/{name}", super::text(object, "namespace"))
+    } else {
+        name.to_owned()
+    }
+}
+
+pub(super) struct Hold<'a> {
+    ledger: &'a mut Ledger,
+    owner: String,
+    /// True: taken, false: given back.
+    changes: BTreeMap<Resource, bool>,
+}
+
+impl Hold<'_> {
+    pub fn keep(self) {
+        for (resource, taken) in self.changes {
+            if taken {
+                self.ledger.holders.insert(resource, self.owner.clone());
+            } else {
+                self.ledger.holders.remove(&resource);
+            }
+        }
+    }
+}
+
+impl Allocations for Hold<'_> {
+    fn ranges(&self) -> &Ranges {
+        &self.ledger.ranges
+    }
+
+    fn holder(&self, resource: Resource) -> Option<String> {
+        match self.changes.get(&resource) {
+            Some(true) => Some(self.owner.clone()),
+            Some(false) => None,
+            None => self.ledger.holders.get(&resource).cloned(),
+        }
+    }
+
+    fn take(&mut self, resource: Resource) -> bool {
+        let free = self.holder(resource).is_none_or(|holder| holder == self.owner);
+        if free {
+            self.changes.insert(resource, true);
+        }
+        free
+    }
+
+    fn give_back(&mut self, resource: Resource) {
+        if self.holder(resource).as_deref() == Some(&self.owner) {
+            self.changes.insert(resource, false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ledger() -> Ledger {
+        let ranges = Ranges {
+            cluster_ips: vec!["10.96.0.0/24".parse().unwrap()],
+            node_ports: 30000..=32767,
+        };
+        Ledger { ranges, holders: BTreeMap::new() }
+    }
+
+    #[test]
+    fn what_was_not_kept_is_free_again() {
+        let mut ledger = ledger();
+        let port = Resource::NodePort(30000);
+        assert!(ledger.hold("default/a".to_owned()).take(port));
+        let mut hold = ledger.hold("default/b".to_owned());
+        assert!(hold.take(port));
+        hold.keep();
+        assert!(!ledger.hold("default/a".to_owned()).take(port));
+        assert!(ledger.hold("default/b".to_owned()).take(port));
+    }
+
+    #[test]
+    fn only_the_holder_gives_back() {
+        let mut ledger = ledger();
+        let port = Resource::NodePort(30000);
+        let mut hold = ledger.hold("default/a".to_owned());
+        hold.take(port);
+        hold.keep();
+        let mut other = ledger.hold("default/b".to_owned());
+        other.give_back(port);
+        other.keep();
+        let mut hold = ledger.hold("default/a".to_owned());
+        assert_eq!(hold.holder(port).as_deref(), Some("default/a"));
+        hold.give_back(port);
+        hold.keep();
+        assert!(ledger.hold("default/b".to_owned()).take(port));
+    }
+}

@@ -1,0 +1,126 @@
+//! What the server sets in every object's metadata.
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::super::codec::value_of_seconds;
+use super::super::failure::Failure;
+
+/// No vowels, so that no words come out, and no letters that are taken for others.
+const SUFFIX_LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+const SUFFIX_LENGTH: usize = 5;
+const LONGEST_NAME: usize = 63;
+
+/// A prefix as `generateName` has it, with chance behind it.
+pub fn generated_name(prefix: &str) -> Result<String, Failure> {
+    let mut end = prefix.len().min(LONGEST_NAME - SUFFIX_LENGTH);
+    while !prefix.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut name = prefix[..end].to_owned();
+    for byte in random::<SUFFIX_LENGTH>()? {
+        name.push(SUFFIX_LETTERS[usize::from(byte) % SUFFIX_LETTERS.len()].into());
+    }
+    Ok(name)
+}
+
+/// A UUID of version 4.
+fn uid() -> Result<String, Failure> {
+    let mut bytes = random::<16>()?;
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let number = u128::from_be_bytes(bytes);
+    let hex = format!("{number:032x}");
+    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    Ok(parts.join("-"))
+}
+
+fn random<const N: usize>() -> Result<[u8; N], Failure> {
+    let mut bytes = [0; N];
+    let filled: Result<()> =
+        getrandom::fill(&mut bytes).map_err(anyhow::Error::from).context("no random numbers");
+    filled.map_err(Failure::internal)?;
+    Ok(bytes)
+}
+
+/// For an object that is created: what a client can't decide.
+pub fn begin(object: &mut Value, now: Timestamp) -> Result<(), Failure> {
+    let uid = uid()?;
+    let metadata = fields(object);
+    for name in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion"] {
+        metadata.remove(name);
+    }
+    metadata.insert("uid".to_owned(), uid.into());
+    metadata.insert("creationTimestamp".to_owned(), value_of_seconds(now).into());
+    Ok(())
+}
+
+/// For an object that is changed: what stays, whatever the client sent.
+pub fn carry_over(object: &mut Value, old: &Value) {
+    let metadata = fields(object);
+    for name in [
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generateName",
+        "namespace",
+        "resourceVersion",
+    ] {
+        match old["metadata"].get(name) {
+            Some(value) => metadata.insert(name.to_owned(), value.clone()),
+            None => metadata.remove(name),
+        };
+    }
+    metadata.remove("selfLink");
+}
+
+/// From now on the object only waits for its finalizers.
+pub fn mark_deleted(object: &mut Value, now: Timestamp) {
+    let metadata = fields(object);
+    metadata.insert("deletionTimestamp".to_owned(), value_of_seconds(now).into());
+    metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(0));
+}
+
+pub fn is_being_deleted(object: &Value) -> bool {
+    !object["metadata"]["deletionTimestamp"].is_null()
+}
+
+/// Whether nothing keeps an object that is to be deleted.
+pub fn is_free_to_go(object: &Value) -> bool {
+    let is_empty = |list: &Value| list.as_array().is_none_or(Vec::is_empty);
+    // Only Namespaces have finalizers in their spec.
+    is_empty(&object["metadata"]["finalizers"]) && is_empty(&object["spec"]["finalizers"])
+}
+
+pub fn fields(object: &mut Value) -> &mut serde_json::Map<String, Value> {
+    if !object["metadata"].is_object() {
+        object["metadata"] = json!({});
+    }
+    match &mut object["metadata"] {
+        Value::Object(fields) => fields,
+        _ => unreachable!("it was made an object just now"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generated_names_keep_their_prefix_and_stay_short_enough() {
+        let name = generated_name("web-").unwrap();
+        assert!(name.starts_with("web-") && name.len() == 9, "{name}");
+        assert_eq!(generated_name(&"x".repeat(100)).unwrap().len(), 63);
+        assert_ne!(generated_name("web-").unwrap(), generated_name("web-").unwrap());
+    }
+
+    #[test]
+    fn uids_are_uuids_of_chance() {
+        let uid = uid().unwrap();
+        assert_eq!(uid.len(), 36);
+        assert_eq!(&uid[14..15], "4");
+        assert!("89ab".contains(&uid[19..20]), "{uid}");
+    }
+}

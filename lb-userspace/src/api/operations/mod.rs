@@ -1,0 +1,214 @@
+//! What clients ask of objects, done as a real server does it; the same for all kinds.
+//!
+//! Nothing here knows of HTTP: a `Request` comes in, an `Answer`, a stream or a `Failure` goes out.
+
+mod allocations;
+mod change;
+mod create;
+mod delete;
+mod list;
+mod metadata;
+pub mod options;
+mod patch;
+pub mod render;
+mod selectors;
+mod update;
+mod watch;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::Result;
+use serde_json::Value;
+
+use allocations::Ledger;
+use options::Query;
+
+use super::codec::{self, Format};
+use super::failure::Failure;
+use super::kinds::{self, Kind, Ranges, Subresource};
+use super::storage::{Storage, Stored, Transaction};
+
+pub(super) use delete::{FOREGROUND, ORPHAN};
+pub use watch::Watch;
+
+/// The objects and all that can be done to them. Clones are the same.
+#[derive(Clone)]
+pub struct Api {
+    storage: Storage,
+    ledger: Arc<Mutex<Ledger>>,
+}
+
+/// What a request is about.
+#[derive(Clone)]
+pub struct Target {
+    pub kind: &'static Kind,
+    /// None: all namespaces, or the kind has none.
+    pub namespace: Option<String>,
+    /// None: all objects.
+    pub name: Option<String>,
+    pub subresource: Subresource,
+}
+
+#[derive(Clone)]
+pub struct Request {
+    pub target: Target,
+    pub query: Query,
+    pub user_agent: String,
+    pub content_type: String,
+    pub body: bytes::Bytes,
+}
+
+/// An object, a list or a Status, as it is to be sent.
+#[derive(Debug)]
+pub struct Answer {
+    pub code: u16,
+    pub value: Value,
+    pub warnings: Vec<String>,
+}
+
+impl Answer {
+    fn ok(value: Value) -> Self {
+        Self { code: 200, value, warnings: Vec::new() }
+    }
+}
+
+impl Api {
+    pub fn new(storage: Storage, ranges: Ranges) -> Result<Self> {
+        let ledger = Ledger::of_stored(&storage, ranges)?;
+        Ok(Self { storage, ledger: Arc::new(Mutex::new(ledger)) })
+    }
+
+    pub fn storage(&self) -> &Storage {
+        &self.storage
+    }
+
+    /// Runs a write on the storage; its own faults become the server's.
+    async fn write<T, F>(&self, operation: F) -> Result<T, Failure>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Transaction<'_>, &mut Ledger) -> Result<T, Failure> + Send + 'static,
+    {
+        let ledger = Arc::clone(&self.ledger);
+        let written =
+            self.storage.write(move |transaction| operation(transaction, &mut lock(&ledger))).await;
+        written.map_err(Failure::internal)?
+    }
+}
+
+/// The ledger is changed only when nothing can fail any more.
+fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
+    ledger.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Target")
+            .field("kind", &self.kind.kind)
+            .field("namespace", &self.namespace)
+            .field("name", &self.name)
+            .field("subresource", &self.subresource)
+            .finish()
+    }
+}
+
+impl Target {
+    /// The name, where the path has one.
+    fn name(&self) -> Result<&str, Failure> {
+        self.name.as_deref().ok_or_else(Failure::method_not_allowed)
+    }
+
+    fn key(&self) -> Result<String, Failure> {
+        Ok(key(self.kind, self.namespace.as_deref(), self.name()?))
+    }
+
+    fn prefix(&self) -> String {
+        prefix(self.kind, self.namespace.as_deref())
+    }
+}
+
+impl Request {
+    fn format(&self) -> Result<Format, Failure> {
+        Format::of(&self.content_type).ok_or_else(|| unsupported(&self.content_type, &SUPPORTED))
+    }
+
+    /// The body as an object of the target's kind, and the warnings about it.
+    fn object(&self, validation: codec::FieldValidation) -> Result<(Value, Vec<String>), Failure> {
+        let decoded = codec::decode(self.target.kind, self.format()?, &self.body)?;
+        let warnings = judge(decoded.oddities, validation, |message| {
+            codec::cannot_be_handled(self.target.kind, message)
+        })?;
+        Ok((decoded.value, warnings))
+    }
+}
+
+const SUPPORTED: [&str; 3] =
+    ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+
+fn unsupported(content_type: &str, supported: &[&str]) -> Failure {
+    Failure::new(
+        415,
+        "UnsupportedMediaType",
+        format!(
+            "the body of the request was in an unknown format ({content_type:?}) - accepted media \
+             types include: {}",
+            supported.join(", ")
+        ),
+    )
+}
+
+/// Oddities are warned of, are failures or are nothing, as the client wants it.
+fn judge(
+    oddities: Vec<String>,
+    validation: codec::FieldValidation,
+    failure: impl FnOnce(&str) -> Failure,
+) -> Result<Vec<String>, Failure> {
+    match validation {
+        codec::FieldValidation::Ignore => Ok(Vec::new()),
+        codec::FieldValidation::Warn => Ok(oddities),
+        codec::FieldValidation::Strict if oddities.is_empty() => Ok(oddities),
+        codec::FieldValidation::Strict => {
+            Err(failure(&format!("strict decoding error: {}", oddities.join(", "))))
+        }
+    }
+}
+
+/// The kind whose objects are stored for those of `kind`.
+fn stored_kind(kind: &'static Kind) -> &'static Kind {
+    kind.rules.stored_as().unwrap_or(kind)
+}
+
+pub(super) fn prefix(kind: &'static Kind, namespace: Option<&str>) -> String {
+    let stored = stored_kind(kind);
+    let resource = match stored.group {
+        "" => stored.plural.to_owned(),
+        group => format!("{}.{group}", stored.plural),
+    };
+    match namespace {
+        Some(namespace) => format!("{resource}/{namespace}/"),
+        None => format!("{resource}/"),
+    }
+}
+
+pub(super) fn key(kind: &'static Kind, namespace: Option<&str>, name: &str) -> String {
+    format!("{}{name}", prefix(kind, namespace))
+}
+
+/// A stored object as one of `kind`.
+fn shown(kind: &Kind, stored: &Stored) -> Value {
+    match kind.rules.stored_as() {
+        None => stored.object.clone(),
+        Some(_) => kind.rules.as_shown(&stored.object),
+    }
+}
+
+/// The kind of that name in the core group; there are always Namespaces and Services.
+fn core(name: &str) -> Result<&'static Kind, Failure> {
+    kinds::find_kind("v1", name)
+        .ok_or_else(|| Failure::internal(format!("the kind {name} is missing")))
+}
+
+fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object["metadata"][field].as_str().unwrap_or_default()
+}
