@@ -1,0 +1,35 @@
+//! The kubeconfig that a user gives to kubectl: where the server is, whom to trust, who one is.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::Result;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::json;
+
+use super::pki::{Authority, write_private};
+
+const NAME: &str = "millrace";
+
+/// Writes a kubeconfig with a new client certificate; only its owner may read it.
+pub fn write(path: &Path, authority: &Authority, server: SocketAddr) -> Result<()> {
+    let client = authority.client("millrace-admin")?;
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": NAME,
+        "clusters": [{"name": NAME, "cluster": {
+            "server": format!("https://{server}"),
+            "certificate-authority-data": STANDARD.encode(authority.certificate()),
+        }}],
+        "users": [{"name": NAME, "user": {
+            "client-certificate-data": STANDARD.encode(&client.certificate),
+            "client-key-data": STANDARD.encode(&client.key),
+        }}],
+        "contexts": [{"name": NAME, "context": {
+            "cluster": NAME, "user": NAME, "namespace": "default",
+        }}],
+    });
+    write_private(path, &serde_norway::to_string(&config)?)
+}

@@ -1,0 +1,193 @@
+//! The certificates: an authority of our own, made once and kept beside the store; the server's,
+//! made at every start; and one for each client's kubeconfig.
+
+use std::fs;
+use std::io::Write;
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow};
+use jiff::{Timestamp, ToSpan, tz::TimeZone};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+use rustls::RootCertStore;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+
+const CERTIFICATE: &str = "ca.crt";
+const KEY: &str = "ca.key";
+/// A server that runs for years must not lock its users out: there is nobody to renew it.
+const YEARS: i64 = 10;
+
+pub struct Authority {
+    certificate: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A certificate and its key, as PEM.
+pub struct Credentials {
+    pub certificate: String,
+    pub key: String,
+}
+
+impl Authority {
+    /// The authority of a directory, made if there is none.
+    pub fn open(directory: &Path) -> Result<Self> {
+        let (certificate, key) = (directory.join(CERTIFICATE), directory.join(KEY));
+        if !certificate.exists() {
+            let made = make().context("a certificate authority can't be made")?;
+            // The certificate is last: where it is, the key is, too.
+            write_private(&key, &made.key)?;
+            write_private(&certificate, &made.certificate)?;
+        }
+        let read = |path: &Path| {
+            fs::read_to_string(path).with_context(|| format!("{} can't be read", path.display()))
+        };
+        let (certificate, key) = (read(&certificate)?, read(&key)?);
+        let issuer = KeyPair::from_pem(&key)
+            .and_then(|key| Issuer::from_ca_cert_pem(&certificate, key))
+            .with_context(|| {
+                format!(
+                    "{} and {} are no certificate authority; remove both to have a new one made \
+                     (kubeconfigs made so far will be refused then)",
+                    directory.join(CERTIFICATE).display(),
+                    directory.join(KEY).display()
+                )
+            })?;
+        Ok(Self { certificate, issuer })
+    }
+
+    /// As PEM.
+    pub fn certificate(&self) -> &str {
+        &self.certificate
+    }
+
+    /// For a client, who may do everything.
+    pub fn client(&self, name: &str) -> Result<Credentials> {
+        let mut params = params(name, ExtendedKeyUsagePurpose::ClientAuth)?;
+        params.distinguished_name.push(DnType::OrganizationName, "system:masters");
+        self.sign(params)
+    }
+
+    /// TLS for a server that is reached by these addresses and by this machine's name.
+    pub fn server(&self, addresses: &[IpAddr], host: &str) -> Result<Arc<ServerConfig>> {
+        let mut params = params("millrace", ExtendedKeyUsagePurpose::ServerAuth)?;
+        let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
+        for name in names.into_iter().chain((!host.is_empty()).then_some(host)) {
+            // A host's name may be none that a certificate can have.
+            if let Ok(name) = name.try_into() {
+                params.subject_alt_names.push(SanType::DnsName(name));
+            }
+        }
+        let addresses = addresses.iter().map(|address| SanType::IpAddress(*address));
+        params.subject_alt_names.extend(addresses);
+        let credentials = self.sign(params)?;
+
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(self.certificate.as_bytes())?)?;
+        let clients =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+                .build()?;
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_client_cert_verifier(clients)
+            .with_single_cert(
+                vec![CertificateDer::from_pem_slice(credentials.certificate.as_bytes())?],
+                PrivateKeyDer::from_pem_slice(credentials.key.as_bytes())?,
+            )?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+
+    fn sign(&self, params: CertificateParams) -> Result<Credentials> {
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        Ok(Credentials { certificate: certificate.pem(), key: key.serialize_pem() })
+    }
+}
+
+fn make() -> Result<Credentials> {
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.distinguished_name.push(DnType::CommonName, "millrace-ca");
+    set_validity(&mut params)?;
+    Ok(Credentials { certificate: params.self_signed(&key)?.pem(), key: key.serialize_pem() })
+}
+
+fn params(name: &str, usage: ExtendedKeyUsagePurpose) -> Result<CertificateParams> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![usage];
+    params.use_authority_key_identifier_extension = true;
+    set_validity(&mut params)?;
+    Ok(params)
+}
+
+/// From yesterday, as clocks are set back sometimes.
+fn set_validity(params: &mut CertificateParams) -> Result<()> {
+    let today = Timestamp::now().to_zoned(TimeZone::UTC).date();
+    let date = |date: jiff::civil::Date| -> Result<_> {
+        let (month, day) = (u8::try_from(date.month())?, u8::try_from(date.day())?);
+        Ok(rcgen::date_time_ymd(date.year().into(), month, day))
+    };
+    params.not_before = date(today.checked_sub(1.day())?)?;
+    params.not_after = date(today.checked_add(YEARS.years())?)?;
+    Ok(())
+}
+
+/// Writes a file that only its owner may read, whole or not at all.
+pub fn write_private(path: &Path, content: &str) -> Result<()> {
+    let cannot = || format!("{} can't be written", path.display());
+    let name = path.file_name().ok_or_else(|| anyhow!("{} is no file", path.display()))?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new("."));
+    fs::create_dir_all(directory).with_context(cannot)?;
+    let unfinished = directory.join(format!(".{}.new", name.to_string_lossy()));
+    // What a killed run left may have other permissions.
+    let _ = fs::remove_file(&unfinished);
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&unfinished)
+        .with_context(cannot)?;
+    file.write_all(content.as_bytes()).and_then(|()| file.sync_all()).with_context(cannot)?;
+    fs::rename(&unfinished, path).with_context(cannot)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn the_authority_stays_the_same_and_its_key_private() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = Authority::open(directory.path()).unwrap();
+        let second = Authority::open(directory.path()).unwrap();
+        assert_eq!(first.certificate(), second.certificate());
+        let mode = fs::metadata(directory.path().join(KEY)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        first.server(&["127.0.0.1".parse().unwrap()], "a_host").unwrap();
+    }
+
+    #[test]
+    fn a_broken_authority_says_what_to_do() {
+        let directory = tempfile::tempdir().unwrap();
+        Authority::open(directory.path()).unwrap();
+        fs::write(directory.path().join(KEY), "nonsense").unwrap();
+        let error = format!("{:#}", Authority::open(directory.path()).err().unwrap());
+        assert!(error.contains("remove both"), "{error}");
+    }
+}
