@@ -10,6 +10,8 @@ use crate::source::{Kind, Object, ObjectRef};
 
 mod mirror;
 
+pub use mirror::slices as mirrored_slices;
+
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 #[derive(Debug, Default)]

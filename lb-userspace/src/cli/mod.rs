@@ -4,6 +4,7 @@ mod cleanup;
 mod get;
 mod output;
 mod run;
+mod standalone;
 
 use std::io;
 use std::path::PathBuf;
@@ -62,6 +63,8 @@ struct Common {
 enum Command {
     /// Run the agent: load the programs, attach them, keep the maps true
     Run(Box<run::Options>),
+    /// Run without a cluster: serve the Kubernetes API here, and balance what is stored in it
+    Standalone(Box<standalone::Options>),
     /// Show what the kernel holds
     Get(get::Options),
     /// Detach the programs and remove the maps; connections through Services end
@@ -84,6 +87,7 @@ pub fn main() -> ExitCode {
 fn dispatch(command: Command, common: &Common) -> Result<()> {
     match command {
         Command::Run(options) => run::run(*options, &common.pin_path),
+        Command::Standalone(options) => standalone::run(*options, &common.pin_path),
         Command::Get(options) => get::get(&options, &common.pin_path),
         Command::Cleanup => cleanup::cleanup(&common.pin_path),
         Command::Completions { shell } => {

@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use tokio::runtime::Runtime;
 
 use crate::agent::{self, Origin};
 use crate::kernel::{Sizes, XdpMode};
@@ -29,6 +30,13 @@ pub struct Options {
     #[arg(long, value_name = "URL", env = "MILLRACE_API_SERVER")]
     api_server: Option<String>,
 
+    #[command(flatten)]
+    agent: AgentOptions,
+}
+
+/// How the agent works, wherever its Services come from.
+#[derive(Debug, Args)]
+pub struct AgentOptions {
     /// A device by which clients reach this node: a name, a pattern such as eth*, or auto for
     /// those that carry default routes; may be repeated
     #[arg(long, value_name = "NAME", default_value = "auto")]
@@ -76,13 +84,6 @@ pub struct Options {
 }
 
 pub fn run(options: Options, pin_path: &Path) -> Result<()> {
-    let node_name = match options.node_name {
-        Some(name) => name,
-        None => nix::unistd::gethostname()
-            .context("the host's name can't be read; give one with --node-name")?
-            .to_string_lossy()
-            .into_owned(),
-    };
     let origin = if options.manifests.is_empty() {
         Origin::Cluster(Access {
             kubeconfig: options.kubeconfig,
@@ -92,28 +93,46 @@ pub fn run(options: Options, pin_path: &Path) -> Result<()> {
     } else {
         Origin::Manifests(options.manifests)
     };
-    // The agent itself runs on this thread; what it reads and serves runs beside it, and neither
-    // makes the other wait.
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(agent::run(agent::Options {
-        origin,
-        network: network::Settings {
-            external: options.device,
-            workload: options.workload_device,
-            node_ports: options.nodeport_addresses,
-        },
-        node_name,
-        xdp_mode: options.xdp_mode,
-        cgroup: options.cgroup,
-        sizes: Sizes::for_flows(options.max_flows),
-        cleanup_on_exit: options.cleanup_on_exit,
-        pin_path: pin_path.to_owned(),
-        addresses: Addresses {
-            healthz: options.healthz_bind_address.0,
-            metrics: options.metrics_bind_address.0,
-        },
-    }))
+    runtime()?.block_on(agent::run(options.agent.with(origin, pin_path)?))
+}
+
+/// The agent itself runs on the thread that blocks on it; what it reads and serves runs beside
+/// it, and neither makes the other wait.
+pub fn runtime() -> Result<Runtime> {
+    Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?)
+}
+
+impl AgentOptions {
+    pub fn node_name(&self) -> Result<String> {
+        match &self.node_name {
+            Some(name) => Ok(name.clone()),
+            None => Ok(nix::unistd::gethostname()
+                .context("the host's name can't be read; give one with --node-name")?
+                .to_string_lossy()
+                .into_owned()),
+        }
+    }
+
+    pub fn with(self, origin: Origin, pin_path: &Path) -> Result<agent::Options> {
+        Ok(agent::Options {
+            node_name: self.node_name()?,
+            origin,
+            network: network::Settings {
+                external: self.device,
+                workload: self.workload_device,
+                node_ports: self.nodeport_addresses,
+            },
+            xdp_mode: self.xdp_mode,
+            cgroup: self.cgroup,
+            sizes: Sizes::for_flows(self.max_flows),
+            cleanup_on_exit: self.cleanup_on_exit,
+            pin_path: pin_path.to_owned(),
+            addresses: Addresses {
+                healthz: self.healthz_bind_address.0,
+                metrics: self.metrics_bind_address.0,
+            },
+        })
+    }
 }
 
 /// Where to listen, if at all.

@@ -1,0 +1,139 @@
+//! What a cluster's controllers do for the kinds that are served: empties namespaces that are to
+//! end, collects what lost its owners, and mirrors Endpoints into slices.
+//!
+//! Works from the state, not from the single change, so nothing is missed by a restart: a sweep
+//! does all there is to do, and finds nothing to do the next time.
+
+mod garbage;
+mod mirror;
+mod namespaces;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::failure::Failure;
+use super::kinds::{self, Kind, Subresource};
+use super::operations::options::Query;
+use super::operations::{self, Api, Request, Target};
+use super::storage::{Change, Stored};
+
+/// One object, with its kind.
+struct Item {
+    kind: &'static Kind,
+    object: std::sync::Arc<Stored>,
+}
+
+pub async fn run(api: Api) {
+    let mut revisions = api.storage().revisions();
+    let mut position = None;
+    loop {
+        revisions.mark_unchanged();
+        let (relevant, reached) = match position.map(|from| api.storage().changes("", from)) {
+            Some(Ok((changes, reached))) => (changes.iter().any(|c| is_relevant(c)), reached),
+            // At the start, or too much has happened meanwhile.
+            None | Some(Err(_)) => (true, api.storage().revision()),
+        };
+        position = Some(reached);
+        if relevant {
+            sweep(&api).await;
+        }
+        if revisions.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Whether a change may leave something to do.
+fn is_relevant(change: &Change) -> bool {
+    let Some(after) = &change.after else {
+        return true;
+    };
+    let metadata = &after.object["metadata"];
+    let owned = change.before.is_none() && metadata["ownerReferences"].is_array();
+    let mirrored = after.object["kind"] == "Endpoints"
+        || (after.object["kind"] == "Service" && change.before.is_none());
+    !metadata["deletionTimestamp"].is_null() || owned || mirrored
+}
+
+async fn sweep(api: &Api) {
+    let items = items(api);
+    namespaces::sweep(api, &items).await;
+    garbage::sweep(api, &items).await;
+    mirror::sweep(api, &items).await;
+}
+
+fn items(api: &Api) -> Vec<Item> {
+    let mut items = Vec::new();
+    for kind in kinds::all().iter().filter(|kind| kind.rules.stored_as().is_none()) {
+        let Ok(page) = api.storage().list(&operations::prefix(kind, None), None, None) else {
+            continue;
+        };
+        items.extend(page.objects.into_iter().map(|(_, object)| Item { kind, object }));
+    }
+    items
+}
+
+impl Item {
+    fn metadata(&self) -> &Value {
+        &self.object.object["metadata"]
+    }
+
+    fn text(&self, field: &str) -> &str {
+        self.metadata()[field].as_str().unwrap_or_default()
+    }
+
+    fn is_being_deleted(&self) -> bool {
+        !self.metadata()["deletionTimestamp"].is_null()
+    }
+
+    fn has_finalizer(&self, finalizer: &str) -> bool {
+        self.metadata()["finalizers"]
+            .as_array()
+            .is_some_and(|finalizers| finalizers.iter().any(|one| one == finalizer))
+    }
+
+    fn target(&self) -> Target {
+        let namespace = self.text("namespace");
+        Target {
+            kind: self.kind,
+            namespace: (!namespace.is_empty()).then(|| namespace.to_owned()),
+            name: Some(self.text("name").to_owned()),
+            subresource: Subresource::None,
+        }
+    }
+
+    /// Deletes it, if it is still the same one.
+    async fn delete(&self, api: &Api, manager: &str) {
+        let options = json!({
+            "propagationPolicy": "Background", "preconditions": {"uid": self.text("uid")},
+        });
+        let request = request(self.target(), manager, "application/json", &options);
+        report(api.delete(request).await.map(drop), self);
+    }
+
+    async fn merge(&self, api: &Api, manager: &str, mut patch: Value) {
+        patch["metadata"]["uid"] = self.text("uid").into();
+        patch["metadata"]["resourceVersion"] = self.text("resourceVersion").into();
+        let request = request(self.target(), manager, "application/merge-patch+json", &patch);
+        report(api.patch(request).await.map(drop), self);
+    }
+}
+
+fn request(target: Target, manager: &str, content_type: &str, body: &Value) -> Request {
+    Request {
+        target,
+        query: Query::default(),
+        user_agent: manager.to_owned(),
+        content_type: content_type.to_owned(),
+        body: Bytes::from(body.to_string()),
+    }
+}
+
+/// What was changed or is gone meanwhile is seen to in the next sweep.
+fn report(done: Result<(), Failure>, item: &Item) {
+    if let Err(failure) = done
+        && !matches!(failure.code, 404 | 409)
+    {
+        tracing::warn!("{} {}: {failure}", item.kind.plural, item.text("name"));
+    }
+}

@@ -1,0 +1,146 @@
+//! The objects that are there from the beginning: namespaces, and this machine as a Node.
+
+use std::fs;
+use std::net::IpAddr;
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use nix::ifaddrs::getifaddrs;
+use serde_json::{Value, json};
+
+use super::codec::value_of_seconds;
+use super::failure::Failure;
+use super::kinds::{self, Subresource};
+use super::operations::options::Query;
+use super::operations::{Api, Request, Target};
+
+const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
+/// How we are named among the managers of fields.
+pub const USER_AGENT: &str = "millrace";
+
+/// What a Node says of this machine.
+pub struct Machine {
+    pub node_name: String,
+    pub host_name: String,
+    addresses: Vec<IpAddr>,
+    kernel: String,
+    system: String,
+}
+
+impl Machine {
+    pub fn of_this(node_name: &str) -> Result<Self> {
+        let host_name = nix::unistd::gethostname().context("the host's name can't be read")?;
+        let interfaces = getifaddrs().context("this machine's addresses can't be read")?;
+        let mut addresses: Vec<IpAddr> = interfaces
+            .filter_map(|interface| {
+                let address = interface.address?;
+                let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+                v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+            })
+            .filter(|address| match address {
+                IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
+                IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
+            })
+            .collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+        let system = release
+            .lines()
+            .find_map(|line| line.strip_prefix("PRETTY_NAME="))
+            .map(|name| name.trim_matches('"').to_owned());
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Ok(Self {
+            node_name: node_name.to_owned(),
+            host_name: host_name.to_string_lossy().into_owned(),
+            addresses,
+            kernel: kernel.trim().to_owned(),
+            system: system.unwrap_or_else(|| "Linux".to_owned()),
+        })
+    }
+
+    fn architecture() -> &'static str {
+        match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        }
+    }
+
+    fn node(&self) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": self.node_name, "labels": {
+                "kubernetes.io/hostname": self.node_name,
+                "kubernetes.io/os": "linux",
+                "kubernetes.io/arch": Self::architecture(),
+            }},
+        })
+    }
+
+    fn status(&self) -> Value {
+        let now = value_of_seconds(Timestamp::now());
+        let mut addresses: Vec<Value> = self
+            .addresses
+            .iter()
+            .map(|address| json!({"type": "InternalIP", "address": address}))
+            .collect();
+        addresses.push(json!({"type": "Hostname", "address": self.host_name}));
+        json!({
+            "addresses": addresses,
+            "conditions": [{
+                "type": "Ready", "status": "True", "reason": "Standalone",
+                "message": "millrace runs on this machine",
+                "lastHeartbeatTime": now, "lastTransitionTime": now,
+            }],
+            "nodeInfo": {
+                "architecture": Self::architecture(), "operatingSystem": "linux",
+                "kernelVersion": self.kernel, "osImage": self.system,
+                "kubeletVersion": concat!("millrace-", env!("CARGO_PKG_VERSION")),
+                "kubeProxyVersion": "", "containerRuntimeVersion": "none",
+                "bootID": "", "machineID": "", "systemUUID": "",
+            },
+        })
+    }
+}
+
+/// Creates what is missing, and renews what is said of this machine.
+pub async fn create(api: &Api, machine: &Machine) -> Result<()> {
+    for name in NAMESPACES {
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        create_one(api, "Namespace", &namespace).await?;
+    }
+    create_one(api, "Node", &machine.node()).await?;
+    let mut node = machine.node();
+    node["status"] = machine.status();
+    let mut request = request("Node", Some(&machine.node_name), &node)?;
+    request.target.subresource = Subresource::Status;
+    request.content_type = "application/strategic-merge-patch+json".to_owned();
+    api.patch(request).await.map_err(|failure| told(&failure))?;
+    Ok(())
+}
+
+async fn create_one(api: &Api, kind: &str, object: &Value) -> Result<()> {
+    match api.create(request(kind, None, object)?).await {
+        Ok(_) => Ok(()),
+        Err(failure) if failure.reason == "AlreadyExists" => Ok(()),
+        Err(failure) => Err(told(&failure)),
+    }
+}
+
+fn told(failure: &Failure) -> anyhow::Error {
+    anyhow::anyhow!("the objects to begin with can't be stored: {failure}")
+}
+
+fn request(kind: &str, name: Option<&str>, object: &Value) -> Result<Request> {
+    let kind = kinds::find_kind("v1", kind).context("the kind is not among those served")?;
+    let name = name.map(str::to_owned);
+    Ok(Request {
+        target: Target { kind, namespace: None, name, subresource: Subresource::None },
+        query: Query::default(),
+        user_agent: USER_AGENT.to_owned(),
+        content_type: "application/json".to_owned(),
+        body: object.to_string().into(),
+    })
+}

@@ -1,0 +1,106 @@
+//! The embedded API, running: its store, its certificates, the objects it begins with, and who
+//! listens.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use nix::ifaddrs::getifaddrs;
+use tokio::net::TcpListener;
+
+use super::collector;
+use super::first::{self, Machine};
+use super::http::{Authority, Limits, Service, serve, write_kubeconfig};
+use super::kinds::Ranges;
+use super::operations::Api;
+use super::storage::{Storage, Window};
+
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where the store, the certificates and, unless told otherwise, the kubeconfig are.
+    pub data_directory: PathBuf,
+    /// Port 0: any that is free.
+    pub bind: SocketAddr,
+    pub kubeconfig: Option<PathBuf>,
+    pub node_name: String,
+    pub ranges: Ranges,
+    pub window: Window,
+    pub limits: Limits,
+}
+
+/// Serves until it is dropped.
+pub struct Server {
+    /// Where clients of this machine reach it.
+    pub address: SocketAddr,
+    pub kubeconfig: PathBuf,
+    pub api: Api,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Server {
+    /// Returns when it takes connections and the kubeconfig is there.
+    pub async fn start(options: Options) -> Result<Self> {
+        let storage = Storage::open(&options.data_directory, options.window)?;
+        let api = Api::new(storage, options.ranges)?;
+        let machine = Machine::of_this(&options.node_name)?;
+        first::create(&api, &machine).await?;
+
+        let listener = TcpListener::bind(options.bind).await.with_context(|| {
+            format!("{} can't be listened on; is there another server?", options.bind)
+        })?;
+        let address = reachable(listener.local_addr()?);
+        let authority = Authority::open(&options.data_directory.join("pki"))?;
+        let tls = authority.server(&own_addresses()?, &machine.host_name)?;
+        let kubeconfig =
+            options.kubeconfig.unwrap_or_else(|| options.data_directory.join("kubeconfig"));
+        write_kubeconfig(&kubeconfig, &authority, address)?;
+        // Relative paths would mean something else to whoever copies what we print.
+        let kubeconfig = std::path::absolute(&kubeconfig)?;
+
+        let service = Service::new(api.clone(), options.limits);
+        let tasks = vec![
+            tokio::spawn(serve(listener, tls, service)),
+            tokio::spawn(collector::run(api.clone())),
+        ];
+        Ok(Self { address, kubeconfig, api, tasks })
+    }
+
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+/// What is bound to all addresses is reached by loopback.
+fn reachable(bound: SocketAddr) -> SocketAddr {
+    match bound.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::from(([127, 0, 0, 1], bound.port())),
+        IpAddr::V6(ip) if ip.is_unspecified() => {
+            SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, bound.port()))
+        }
+        _ => bound,
+    }
+}
+
+/// All by which this machine may be reached now: a certificate names them.
+fn own_addresses() -> Result<Vec<IpAddr>> {
+    let interfaces = getifaddrs().context("this machine's addresses can't be read")?;
+    let mut addresses: Vec<IpAddr> = interfaces
+        .filter_map(|interface| {
+            let address = interface.address?;
+            let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+            v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+        })
+        .chain([IpAddr::from([127, 0, 0, 1]), std::net::Ipv6Addr::LOCALHOST.into()])
+        .collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    Ok(addresses)
+}
