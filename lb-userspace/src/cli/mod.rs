@@ -113,7 +113,8 @@ fn explain(error: &anyhow::Error) -> String {
 
 /// To stderr; without times where a journal adds its own.
 fn start_log(filter: &str) -> Result<()> {
-    let filter = EnvFilter::try_new(filter)
+    // The client complains of every try; the source that uses it says once what is wrong.
+    let filter = EnvFilter::try_new(format!("kube_client=off,{filter}"))
         .map_err(|error| anyhow::anyhow!("--log {filter}: {error}; try --log debug"))?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
