@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Allocations, Ranges, Resource};
 
+#[derive(Clone)]
 pub struct Ledger {
     ranges: Ranges,
     held: BTreeMap<Resource, String>,

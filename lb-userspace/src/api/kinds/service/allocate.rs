@@ -208,9 +208,15 @@ fn health_check(
     Ok(())
 }
 
+/// Those it holds: an ExternalName may name some, but does not have them.
 fn all_node_ports(service: &Value) -> BTreeSet<u16> {
+    if !may_have_node_ports(service) {
+        return BTreeSet::new();
+    }
     let mut ports = node_ports(service);
-    ports.insert(number(service, "spec.healthCheckNodePort"));
+    if needs_health_check(service) {
+        ports.insert(number(service, "spec.healthCheckNodePort"));
+    }
     ports
         .into_iter()
         .filter_map(|port| u16::try_from(port).ok())
