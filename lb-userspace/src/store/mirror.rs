@@ -4,6 +4,9 @@
 use k8s_openapi::api::core::v1::{EndpointAddress, Endpoints};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 
+/// As many as a slice may have.
+const MOST_ENDPOINTS: usize = 1000;
+
 pub fn slices(endpoints: &Endpoints) -> Vec<EndpointSlice> {
     let mut slices = Vec::new();
     for subset in endpoints.subsets.iter().flatten() {
@@ -28,14 +31,12 @@ pub fn slices(endpoints: &Endpoints) -> Vec<EndpointSlice> {
                 .filter(|(address, _)| of_type(&address.ip))
                 .map(|(address, ready)| endpoint(address, *ready))
                 .collect();
-            if !endpoints.is_empty() {
-                slices.push(EndpointSlice {
-                    address_type: address_type.to_owned(),
-                    endpoints: Some(endpoints),
-                    ports: Some(ports.clone()),
-                    ..EndpointSlice::default()
-                });
-            }
+            slices.extend(endpoints.chunks(MOST_ENDPOINTS).map(|endpoints| EndpointSlice {
+                address_type: address_type.to_owned(),
+                endpoints: Some(endpoints.to_vec()),
+                ports: Some(ports.clone()),
+                ..EndpointSlice::default()
+            }));
         }
     }
     for slice in &mut slices {
@@ -55,5 +56,23 @@ fn endpoint(address: &EndpointAddress, ready: bool) -> Endpoint {
         hostname: address.hostname.clone(),
         node_name: address.node_name.clone(),
         ..Endpoint::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn many_endpoints_are_spread_over_slices() {
+        let address = |index| json!({ "ip": format!("10.0.{}.{}", index / 250, index % 250) });
+        let addresses: Vec<_> = (0..2500).map(address).collect();
+        let endpoints =
+            json!({ "subsets": [{ "addresses": addresses, "ports": [{ "port": 80 }] }] });
+        let slices = slices(&serde_json::from_value(endpoints).expect("Endpoints"));
+        let count = |slice: &EndpointSlice| slice.endpoints.as_ref().map_or(0, Vec::len);
+        assert_eq!(slices.iter().map(count).collect::<Vec<_>>(), [1000, 1000, 500]);
     }
 }

@@ -44,13 +44,8 @@ impl Selector {
             let known = matches!(field.path.as_str(), "metadata.name" | "metadata.namespace")
                 || kind.rules.field(&Value::Null, &field.path).is_some();
             if !known {
-                let path = &field.path;
-                let why = format!(
-                    "Unable to find \"{}\" that match label selector \"\", field selector \
-                     \"{path}={}\": field label not supported: {path}",
-                    resource(kind),
-                    field.value
-                );
+                // kubectl says what it was looking for.
+                let why = format!("field label not supported: {}", field.path);
                 return Err(Failure::bad_request(why));
             }
         }
@@ -94,14 +89,6 @@ impl Test {
             Self::Greater(than) => number().is_some_and(|number| number > *than),
             Self::Less(than) => number().is_some_and(|number| number < *than),
         }
-    }
-}
-
-fn resource(kind: &Kind) -> String {
-    if kind.group.is_empty() {
-        format!("/{}, Resource={}", kind.version, kind.plural)
-    } else {
-        format!("{}/{}, Resource={}", kind.group, kind.version, kind.plural)
     }
 }
 
