@@ -214,6 +214,7 @@ impl Write {
         // As if it had never been taken away, so that its time changes only with its fields.
         let mut all = live.map(Managed::of).unwrap_or_default();
         self.replace(&mut all, managed, own);
+        all.cap_updaters();
         all.write(&mut updated);
         updated
     }
@@ -290,10 +291,11 @@ impl Write {
             return;
         }
         let mut applied = applied.clone();
-        if let Some(annotations) = applied["metadata"]["annotations"].as_object_mut() {
+        if let Some(Value::Object(annotations)) = applied.pointer_mut("/metadata/annotations") {
             annotations.remove(LAST_APPLIED);
         }
-        merged["metadata"]["annotations"][LAST_APPLIED] = applied.to_string().into();
+        // kubectl ends it with a new line, too.
+        merged["metadata"]["annotations"][LAST_APPLIED] = format!("{applied}\n").into();
     }
 }
 

@@ -12,6 +12,10 @@ pub enum Operation {
     Update,
 }
 
+/// More that update are not told apart: the oldest become one.
+const MOST_UPDATERS: usize = 10;
+const OLDEST: &str = "ancient-changes";
+
 /// Whose entry it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manager {
@@ -141,6 +145,28 @@ impl Managed {
         if !fields.is_empty() {
             self.0.push(Entry { manager: manager.clone(), time, fields });
         }
+    }
+
+    /// Merges the oldest entries of those that update, so that an object does not grow for ever.
+    pub fn cap_updaters(&mut self) {
+        let (mut updaters, others): (Vec<Entry>, Vec<Entry>) = std::mem::take(&mut self.0)
+            .into_iter()
+            .partition(|entry| entry.manager.operation == Operation::Update);
+        updaters.sort_by(|a, b| a.time.cmp(&b.time));
+        while updaters.len() > MOST_UPDATERS {
+            let version = updaters[0].manager.api_version.clone();
+            // Entries of another version can't be merged with these.
+            let next = updaters[1..].iter().position(|one| one.manager.api_version == version);
+            let Some(next) = next else { break };
+            let younger = updaters.remove(next + 1);
+            let oldest = &mut updaters[0];
+            oldest.fields = oldest.fields.union(&younger.fields);
+            oldest.time = younger.time;
+            oldest.manager.name = OLDEST.to_owned();
+            oldest.manager.subresource = "";
+        }
+        self.0 = others;
+        self.0.extend(updaters);
     }
 
     /// Takes fields from every entry that is of this version of the type.

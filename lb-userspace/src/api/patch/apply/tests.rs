@@ -219,6 +219,24 @@ fn clients_that_send_no_managed_fields_do_not_remove_them() {
 }
 
 #[test]
+fn many_updaters_become_few() {
+    let mut live = updated(None, &object(json!({ "type": "X" })), "first");
+    for number in 0..30 {
+        let mut changed = live.clone();
+        changed["metadata"]["labels"][format!("l{number}")] = json!("x");
+        let name = format!("m{number}");
+        live = update(service(), Some(&live), &changed, &name, Subresource::None, at(number));
+    }
+    let managed = Managed::of(&live);
+    assert_eq!(managed.0.len(), 10);
+    let oldest = managed.0.iter().find(|entry| entry.manager.name == "ancient-changes");
+    let paths = oldest.expect("the oldest are merged").fields.paths();
+    assert!(paths.contains(&".metadata.labels.l0".to_owned()), "{paths:?}");
+    assert!(paths.contains(&".metadata.labels.l20".to_owned()), "{paths:?}");
+    assert_eq!(managed.0.last().map(|entry| entry.manager.name.as_str()), Some("m29"));
+}
+
+#[test]
 fn status_and_spec_have_managers_of_their_own() {
     let live = updated(None, &object(json!({ "type": "LoadBalancer" })), "creator");
     let mut changed = live.clone();
@@ -256,7 +274,7 @@ fn kubectl_takes_over_what_it_applied_in_the_manner_of_before() {
     let now = apply_as(Some(&live), &next, "kubectl", false).expect("its own");
     assert_eq!(now["spec"]["type"], "Y");
     let annotation = annotation(&now).expect("kept");
-    assert_eq!(annotation["spec"]["type"], "Y");
+    assert_eq!(annotation, next);
     assert!(apply_as(Some(&live), &next, "other", false).is_err());
 
     let mut touched = live.clone();
