@@ -82,11 +82,15 @@ impl Rules for Grouped {
     fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Violation> {
         let mut violations = metadata::name(object, old, names::subdomain);
         violations.extend(same_namespace(object, "regarding"));
-        if old.is_none() && at(object, "eventTime").is_none() {
+        if let Some(old) = old {
+            violations.extend(changed(object, old));
+        } else if at(object, "eventTime").is_none() {
             violations.push(Violation::required("eventTime", ""));
         }
-        violations.extend(reported(object, "reportingController"));
-        violations.extend(described(object, "note"));
+        if old.is_none() || at(object, "eventTime").is_some() {
+            violations.extend(reported(object, "reportingController"));
+            violations.extend(described(object, "note"));
+        }
         violations
     }
 
@@ -154,6 +158,14 @@ fn same_namespace(object: &Value, subject: &str) -> Option<Violation> {
         return None;
     };
     Some(Violation::invalid(field, of_subject, detail))
+}
+
+/// Of an event only its series goes on.
+fn changed(object: &Value, old: &Value) -> Vec<Violation> {
+    const OTHERS: [&str; 7] =
+        ["reason", "type", "eventTime", "action", "related", "reportingInstance", "metadata.name"];
+    let fields = RENAMED.iter().map(|(_, field)| *field).chain(OTHERS);
+    fields.filter_map(|field| metadata::immutable(object, old, field)).collect()
 }
 
 fn reported(object: &Value, controller: &str) -> Vec<Violation> {

@@ -366,6 +366,30 @@ fn both_views_of_an_event_are_of_one_thing() {
 }
 
 #[test]
+fn of_an_event_only_the_series_goes_on() {
+    let view = rules("events.k8s.io/v1", "Event");
+    let old = json!({
+        "metadata": { "name": "web.1", "namespace": "default" },
+        "eventTime": "2026-01-02T03:04:00.000000Z",
+        "regarding": { "kind": "Service", "name": "web", "namespace": "default" },
+        "reportingController": "agent",
+        "reportingInstance": "agent-1",
+        "action": "Sync",
+        "reason": "Done",
+        "note": "fine",
+        "type": "Normal",
+    });
+    let said = |new: &Value| -> Vec<String> {
+        view.validate(new, Some(&old)).iter().map(ToString::to_string).collect()
+    };
+    let mut new = old.clone();
+    new["series"] = json!({ "count": 2, "lastObservedTime": "2026-01-02T03:05:00.000000Z" });
+    assert_eq!(said(&new), Vec::<String>::new());
+    new["note"] = json!("better");
+    assert_eq!(said(&new), ["note: Invalid value: \"better\": field is immutable"]);
+}
+
+#[test]
 fn what_clients_may_select_by_is_there_even_when_it_is_not_set() {
     for (api_version, kind, path, expected) in [
         ("v1", "Node", "spec.unschedulable", "false"),
