@@ -79,6 +79,12 @@ pub trait Rules: Sync {
         Ok(())
     }
 
+    /// Takes what a stored object has, also where the ranges are others now than when it was
+    /// written. Violations tell what it should not have: it lies in no range, or is another's.
+    fn reclaim(&self, _object: &Value, _allocations: &mut dyn Allocations) -> Vec<Violation> {
+        Vec::new()
+    }
+
     /// Gives back all that an object which is being removed holds.
     fn release(&self, _object: &Value, _allocations: &mut dyn Allocations) {}
 

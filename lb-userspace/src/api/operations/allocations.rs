@@ -17,7 +17,7 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// What the stored objects hold. Where an object no longer gets what it has (the ranges may
+    /// What the stored objects hold. Where an object should not have what it has (the ranges may
     /// be others now), it keeps it, and that is told.
     pub fn of_stored(storage: &Storage, ranges: Ranges) -> Result<Self> {
         if ranges.node_ports.is_empty() || ranges.cluster_ips.is_empty() {
@@ -29,12 +29,11 @@ impl Ledger {
                 continue;
             };
             for (key, stored) in page.objects {
-                let mut object = stored.object.clone();
-                let mut hold = ledger.hold(owner(kind, &object));
-                match kind.rules.allocate(&mut object, None, &mut hold) {
-                    Ok(()) => hold.keep(),
-                    Err(violation) => tracing::warn!("{key}: {violation}"),
+                let mut hold = ledger.hold(owner(kind, &stored.object));
+                for violation in kind.rules.reclaim(&stored.object, &mut hold) {
+                    tracing::warn!("{key}: {violation}; it is kept as it is");
                 }
+                hold.keep();
             }
         }
         Ok(ledger)

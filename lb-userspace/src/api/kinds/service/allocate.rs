@@ -224,6 +224,32 @@ fn all_node_ports(service: &Value) -> BTreeSet<u16> {
         .collect()
 }
 
+pub fn reclaim(service: &Value, allocations: &mut dyn Allocations) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for address in cluster_ips(service) {
+        let is_usable = |range| choice::is_usable(address, range);
+        let detail = if !allocations.take(Resource::ClusterIp(address)) {
+            "provided IP is already allocated"
+        } else if !allocations.ranges().cluster_ips.iter().any(is_usable) {
+            "provided IP is not in the valid range"
+        } else {
+            continue;
+        };
+        violations.push(Violation::invalid("spec.clusterIPs", address.to_string(), detail));
+    }
+    for port in all_node_ports(service) {
+        let detail = if !allocations.take(Resource::NodePort(port)) {
+            "provided port is already allocated"
+        } else if !allocations.ranges().node_ports.contains(&port) {
+            "provided port is not in the valid range"
+        } else {
+            continue;
+        };
+        violations.push(Violation::invalid("spec.ports", port, detail));
+    }
+    violations
+}
+
 pub fn release(service: &Value, allocations: &mut dyn Allocations) {
     give_back(&cluster_ips(service), &BTreeSet::new(), allocations);
     for port in all_node_ports(service) {

@@ -83,6 +83,10 @@ impl Rules for Service {
         allocate::ports(object, old, allocations)
     }
 
+    fn reclaim(&self, object: &Value, allocations: &mut dyn Allocations) -> Vec<Violation> {
+        allocate::reclaim(object, allocations)
+    }
+
     fn release(&self, object: &Value, allocations: &mut dyn Allocations) {
         allocate::release(object, allocations);
     }

@@ -437,6 +437,26 @@ fn what_another_service_has_is_refused() {
 }
 
 #[test]
+fn what_is_stored_is_held_again_under_other_ranges() {
+    let spec = json!({
+        "type": "NodePort",
+        "ipFamilyPolicy": "RequireDualStack",
+        "ports": [{ "port": 80, "nodePort": 30007 }],
+    });
+    let stored = write(&mut Ledger::new(TWO_RANGES), spec, None).expect("valid");
+    let mut ledger = Ledger::new(&["10.97.0.0/24"]);
+    let said = Service.reclaim(&stored, &mut ledger);
+    assert_eq!(said.len(), 2, "both addresses lie in no range now: {said:?}");
+    assert_eq!(ledger.held_by("default/web").len(), 3);
+
+    ledger.write_as("default/other");
+    let said = Service.reclaim(&stored, &mut ledger);
+    assert_eq!(said.len(), 3);
+    assert!(said[2].to_string().ends_with("30007: provided port is already allocated"));
+    assert!(ledger.held_by("default/other").is_empty());
+}
+
+#[test]
 fn status_and_spec_are_written_apart() {
     let mut ledger = Ledger::new(ONE_RANGE);
     let spec = json!({ "type": "LoadBalancer", "ports": [{ "port": 80 }] });
