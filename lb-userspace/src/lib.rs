@@ -3,7 +3,7 @@
 //! `model` and `plan` are pure: every rule of Kubernetes and every decision about the maps is
 //! made there, without I/O. `source` and `kernel` are the rim.
 
-mod agent;
+pub mod agent;
 pub mod api;
 mod backoff;
 pub mod cli;

@@ -37,6 +37,7 @@ Examples:
   Measure, change something, and compare:
     cargo xtask bench --quick
     cargo xtask bench --only 'xdp*' --compare before.json
+    cargo xtask bench control --services 1000,10000
 
   Only the BPF objects, and why by this compiler:
     cargo xtask build-ebpf --verbose
@@ -50,7 +51,7 @@ enum Command {
     Run(Passed),
     /// Run all tests and linters; ends with "N passed, M failed"
     Test(test::Options),
-    /// Measure: nanoseconds per packet, requests per second
+    /// Measure: nanoseconds per packet, requests per second; `bench control`: the control plane
     Bench(Passed),
     /// Build the BPF objects, installing a compiler for them if there is none
     BuildEbpf(ebpf::Options),

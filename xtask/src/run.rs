@@ -15,8 +15,15 @@ pub fn demo(arguments: &[String]) -> Result<()> {
     become_root_command(&programs.join("demo"), arguments, &programs.join("millrace"))
 }
 
+/// `control` before all other arguments measures the control plane instead of packets.
 pub fn bench(arguments: &[String]) -> Result<()> {
     packages::ensure()?;
+    if let Some((first, rest)) = arguments.split_first()
+        && first == "control"
+    {
+        let programs = build("control", "release")?;
+        return become_root_command(&programs.join("control"), rest, &programs.join("millrace"));
+    }
     let programs = build("bench", "release")?;
     become_root_command(&programs.join("bench"), arguments, &programs.join("millrace"))
 }

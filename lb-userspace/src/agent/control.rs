@@ -80,6 +80,11 @@ impl<T: Write> Agent<T> {
         (self.in_force.len(), self.in_force.values().map(BTreeSet::len).sum())
     }
 
+    /// Of how many Services something does not fit.
+    pub fn lacking(&self) -> usize {
+        self.lacking.len()
+    }
+
     /// Takes in an event and all that wait behind it: a burst becomes one change, a lone event
     /// waits for nothing.
     pub fn take_in(&mut self, first: Event, events: &mut mpsc::UnboundedReceiver<Event>) {

@@ -27,9 +27,10 @@ use crate::source::cluster::{Access, Events};
 use crate::source::{Cluster, Event, Manifests, Source};
 use crate::store::Affected;
 
-use control::Agent;
+pub use control::Agent;
+pub use outlets::Outlets;
+
 use devices::Devices;
-use outlets::Outlets;
 
 /// Where the Services come from.
 pub enum Origin {

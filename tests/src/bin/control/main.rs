@@ -1,0 +1,107 @@
+//! `cargo xtask bench control`: what it costs to keep the maps true, by the number of Services.
+//!
+//! Each size is measured in a process of its own, on maps of its own, through the agent's own
+//! code from an object's text to the last written slot. No packet is sent and no device touched.
+
+mod measure;
+mod objects;
+mod plot;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+
+use measure::Measured;
+
+/// Measure the control plane
+///
+/// Times are from an object's arrival to its being in force: it has been stored, resolved and
+/// planned, and every write of a map has returned.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask bench control", bin_name = "cargo xtask bench control")]
+struct Options {
+    /// How many Services; several are measured one after the other
+    #[arg(long, value_name = "NUMBER", value_delimiter = ',', default_value = "1000,3000,10000")]
+    services: Vec<u32>,
+
+    /// How many endpoints each has
+    #[arg(long, value_name = "NUMBER", default_value_t = 10)]
+    endpoints: u32,
+
+    /// Where the JSON and the plot go
+    #[arg(long, value_name = "DIRECTORY", default_value = OUTPUT, hide_default_value = true)]
+    output: PathBuf,
+
+    /// Measure one size here, and print what came out as JSON
+    #[arg(long, hide = true)]
+    here: bool,
+}
+
+const OUTPUT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/bench");
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    if options.here {
+        let services = *options.services.first().context("--here needs --services")?;
+        println!("{}", serde_json::to_string(&measure::measure(services, options.endpoints)?)?);
+        return Ok(());
+    }
+    let mut all = Vec::new();
+    println!(
+        "{:>9} {:>10} {:>10} {:>11} {:>11} {:>11} {:>11} {:>9} {:>9} {:>8}",
+        "services",
+        "read",
+        "in force",
+        "endpoint",
+        "(99 %)",
+        "new one",
+        "(99 %)",
+        "memory",
+        "maps",
+        "lacking"
+    );
+    for &services in &options.services {
+        let measured = elsewhere(services, options.endpoints)?;
+        println!(
+            "{:>9} {:>8.0}ms {:>8.0}ms {:>9.0}us {:>9.0}us {:>9.0}us {:>9.0}us {:>6.0}MiB {:>6.0}MiB {:>8}",
+            measured.services,
+            measured.read_ms,
+            measured.in_force_ms,
+            measured.endpoint_us.median,
+            measured.endpoint_us.worst_of_hundred,
+            measured.creation_us.median,
+            measured.creation_us.worst_of_hundred,
+            measured.memory_mib,
+            measured.maps_mib,
+            measured.lacking,
+        );
+        all.push(measured);
+    }
+    fs::create_dir_all(&options.output)?;
+    let json = options.output.join("control.json");
+    fs::write(&json, serde_json::to_string_pretty(&all)? + "\n")?;
+    let plot = options.output.join("control.svg");
+    fs::write(&plot, plot::plot(&all))?;
+    println!("{} and {}", json.display(), plot.display());
+    let lacking: Vec<_> = all.iter().filter(|measured| measured.lacking > 0).collect();
+    ensure!(
+        lacking.is_empty(),
+        "the maps have no room for all of {} Services",
+        lacking.iter().map(|m| m.services.to_string()).collect::<Vec<_>>().join(", ")
+    );
+    Ok(())
+}
+
+/// In a process of its own, so that its memory is its own.
+fn elsewhere(services: u32, endpoints: u32) -> Result<Measured> {
+    let output = Command::new(std::env::current_exe()?)
+        .args(["--here", "--services", &services.to_string()])
+        .args(["--endpoints", &endpoints.to_string()])
+        .stderr(std::process::Stdio::inherit())
+        .output()?;
+    ensure!(output.status.success(), "{services} Services could not be measured");
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
