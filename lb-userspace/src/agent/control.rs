@@ -270,16 +270,17 @@ impl<T: Write> Agent<T> {
         for problem in &plan.problems {
             problems.entry(problem.object.clone()).or_default().push(problem.clone());
         }
+        let lacking: BTreeSet<&ServiceName> = plan.lacking.iter().map(|key| &key.service).collect();
         for service in concerned {
             let problems = problems.remove(&format!("Service {service}")).unwrap_or_default();
-            let lacks = plan.lacking.iter().any(|key| key.service == *service);
+            let lacks = lacking.contains(service);
             let reason = if lacks { Reason::NoRoom } else { Reason::NotServed };
             for problem in self.withheld.set(service, problems) {
                 self.outlets.post(&problem, reason, &self.store);
             }
             self.lacking.remove(service);
         }
-        self.lacking.extend(plan.lacking.iter().map(|key| key.service.clone()));
+        self.lacking.extend(lacking.into_iter().cloned());
     }
 
     /// Names the frontends for which the kernel has no room.

@@ -1,0 +1,109 @@
+//! What the agent tells about real traffic, and what load balancers outside hear.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use tests::agent::SOON;
+use tests::one_node::{NODE, OneNode};
+use tests::topology::wait_until;
+
+/// A Service for clients outside, served only by nodes that have an endpoint of their own.
+fn web(policy: &str, node_of_endpoint: &str) -> String {
+    format!(
+        "apiVersion: v1\n\
+         kind: Service\n\
+         metadata: {{name: web, namespace: shop}}\n\
+         spec:\n\
+         \x20 type: LoadBalancer\n\
+         \x20 externalTrafficPolicy: {policy}\n\
+         \x20 healthCheckNodePort: 32000\n\
+         \x20 clusterIP: 10.96.0.10\n\
+         \x20 ports: [{{name: http, port: 80}}]\n\
+         status: {{loadBalancer: {{ingress: [{{ip: 203.0.113.10}}]}}}}\n\
+         ---\n\
+         apiVersion: discovery.k8s.io/v1\n\
+         kind: EndpointSlice\n\
+         metadata: {{name: web-1, namespace: shop, labels: {{kubernetes.io/service-name: web}}}}\n\
+         addressType: IPv4\n\
+         ports: [{{name: http, port: 8080}}]\n\
+         endpoints: [{{addresses: [10.244.1.10], nodeName: {node_of_endpoint}}}]\n"
+    )
+}
+
+/// What the node says of itself.
+fn ask(network: &OneNode, url: &str) -> Result<String> {
+    network.node.run(["curl", "--silent", "--show-error", "--max-time", "5", url])
+}
+
+/// The status that a client outside gets at the node; 0 if nobody answers.
+fn status(network: &OneNode, port: u16) -> Result<u16> {
+    let url = format!("http://{NODE}:{port}/healthz");
+    let status = network.client.run([
+        "sh",
+        "-c",
+        &format!("curl --silent --max-time 5 --output /dev/null --write-out '%{{http_code}}' {url} || true"),
+    ])?;
+    status.trim().parse().with_context(|| status.clone())
+}
+
+#[test]
+fn what_the_kernel_counts_is_in_the_metrics() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    let (_agent, _) = network.agent_on(&web("Cluster", "node"))?;
+    let before = ask(&network, "http://127.0.0.1:10249/metrics")?;
+    assert!(!before.contains("millrace_service_new_flows_total{"), "{before}");
+
+    for _ in 0..12 {
+        network.curl("http://203.0.113.10/")?;
+    }
+    let metrics = ask(&network, "http://127.0.0.1:10249/metrics")?;
+    let value = |name: &str| {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name));
+        let value = line.and_then(|value| value.trim().parse::<u64>().ok());
+        value.with_context(|| format!("{name} is not in\n{metrics}"))
+    };
+    let service =
+        "{namespace=\"shop\",service=\"web\",port=\"http\",protocol=\"TCP\",family=\"IPv4\"}";
+    assert_eq!(value(&format!("millrace_service_new_flows_total{service}"))?, 12);
+    let backend = "{backend=\"10.244.1.10:8080\",protocol=\"TCP\"}";
+    assert_eq!(value(&format!("millrace_backend_new_flows_total{backend}"))?, 12);
+    for counted in ["forward_packets", "forward_bytes", "reverse_packets", "reverse_bytes"] {
+        let of_service = value(&format!("millrace_service_{counted}_total{service}"))?;
+        let of_backend = value(&format!("millrace_backend_{counted}_total{backend}"))?;
+        assert!(of_service >= 12 && of_service == of_backend, "{counted}: {metrics}");
+    }
+    assert_eq!(value("millrace_map_entries{map=\"service_ports\"}")?, 1);
+    assert_eq!(value("kubeproxy_sync_proxy_rules_service_changes_total")?, 1);
+    Ok(())
+}
+
+#[test]
+fn a_load_balancer_hears_which_node_serves() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    let (_agent, file) = network.agent_on(&web("Local", "node"))?;
+    wait_until("the node serves", SOON, || status(&network, 32_000).is_ok_and(|s| s == 200))?;
+    assert_eq!(status(&network, 10_256)?, 200, "healthz");
+
+    fs::write(&file, web("Local", "elsewhere"))?;
+    wait_until("it no longer does", SOON, || status(&network, 32_000).is_ok_and(|s| s == 503))?;
+
+    fs::write(&file, web("Cluster", "node"))?;
+    wait_until("nobody need ask", SOON, || status(&network, 32_000).is_ok_and(|s| s == 0))?;
+    assert_eq!(status(&network, 10_256)?, 200, "healthz");
+    Ok(())
+}
+
+#[test]
+fn a_node_that_is_being_deleted_says_so() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    let node = "---\napiVersion: v1\nkind: Node\nmetadata: {name: node}\n";
+    let text = web("Local", "node");
+    let (_agent, file) = network.agent_on(&format!("{text}{node}"))?;
+    assert_eq!(status(&network, 10_256)?, 200);
+    let taint = "spec: {taints: [{key: ToBeDeletedByClusterAutoscaler, effect: NoSchedule}]}\n";
+    fs::write(&file, format!("{text}{node}{taint}"))?;
+    wait_until("it is sick", SOON, || status(&network, 10_256).is_ok_and(|s| s == 503))?;
+    // What it has it still serves.
+    assert!(network.curl("http://203.0.113.10/").is_ok());
+    Ok(())
+}
