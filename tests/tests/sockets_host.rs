@@ -1,0 +1,405 @@
+//! Rung 2: what becomes of what sockets dial, by tables on the host.
+
+use std::net::{IpAddr, SocketAddr};
+
+use lb_common::datapath::socket::{
+    Socket, SocketVerdict, connect, peer_name, receive, release, send,
+};
+use lb_common::datapath::{End, Network};
+use lb_common::family;
+use lb_common::header::protocol::{TCP, UDP};
+use lb_common::host::{HostFamily, HostTables, OfFamily};
+use lb_common::layout::{Bitmap, Reason, Side, SocketEnd};
+use lb_userspace::plan::{Change, Planner};
+use tests::datapath::cases::{Ends, V4, V6};
+use tests::datapath::{HostWorld, Service, World};
+
+/// What came of dialling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Came {
+    Passed,
+    Led(SocketAddr),
+    Refused(Reason),
+    Dropped(Reason),
+}
+
+/// A node whose processes have sockets.
+struct Node {
+    world: HostWorld,
+    planner: Planner,
+    sockets: u64,
+}
+
+impl Node {
+    fn new() -> Self {
+        Self { world: HostWorld::new(4, 0x5eed), planner: Planner::new(), sockets: 0 }
+    }
+
+    fn with(services: &[Service]) -> Self {
+        let mut node = Self::new();
+        services.iter().for_each(|service| node.set(service));
+        node
+    }
+
+    fn set(&mut self, service: &Service) {
+        let ports = [(service.key.clone(), Some(service.port.clone()))];
+        self.change(Change { service_ports: ports.into(), ..Change::default() });
+    }
+
+    fn node_address(&mut self, address: &str) {
+        let address: IpAddr = address.parse().expect("an address");
+        self.change(Change { node_addresses: Some([address].into()), ..Change::default() });
+    }
+
+    fn change(&mut self, change: Change) {
+        for step in self.planner.plan(change).steps() {
+            self.world.apply(step);
+        }
+    }
+
+    fn socket(&mut self, protocol: u8) -> Socket {
+        self.sockets += 1;
+        Socket { cookie: self.sockets, protocol, connected: false }
+    }
+
+    fn tcp(&mut self) -> Socket {
+        self.socket(TCP)
+    }
+
+    fn udp(&mut self) -> Socket {
+        self.socket(UDP)
+    }
+
+    fn connect(&self, socket: &mut Socket, end: &str) -> Came {
+        let tables = &self.world.tables;
+        let came = match address(end) {
+            SocketAddr::V4(end) => came(connect::<family::V4, _>(tables, *socket, end4(end))),
+            SocketAddr::V6(end) => came(connect::<family::V6, _>(tables, *socket, end6(end))),
+        };
+        socket.connected |= matches!(came, Came::Passed | Came::Led(_));
+        came
+    }
+
+    fn send(&self, socket: Socket, end: &str) -> Came {
+        let tables = &self.world.tables;
+        match address(end) {
+            SocketAddr::V4(end) => came(send::<family::V4, _>(tables, socket, end4(end))),
+            SocketAddr::V6(end) => came(send::<family::V6, _>(tables, socket, end6(end))),
+        }
+    }
+
+    /// Whom it hears when a datagram comes from there.
+    fn hears(&self, socket: Socket, from: &str) -> String {
+        let tables = &self.world.tables;
+        match address(from) {
+            SocketAddr::V4(end) => named(receive::<family::V4, _>(tables, socket, end4(end)), from),
+            SocketAddr::V6(end) => named(receive::<family::V6, _>(tables, socket, end6(end)), from),
+        }
+    }
+
+    /// Its peer's name when it is connected there.
+    fn peer(&self, socket: Socket, to: &str) -> String {
+        let tables = &self.world.tables;
+        match address(to) {
+            SocketAddr::V4(end) => named(peer_name::<family::V4, _>(tables, socket, end4(end)), to),
+            SocketAddr::V6(end) => named(peer_name::<family::V6, _>(tables, socket, end6(end)), to),
+        }
+    }
+
+    fn close(&self, socket: Socket) {
+        release::<family::V4, _>(&self.world.tables, socket.cookie);
+        release::<family::V6, _>(&self.world.tables, socket.cookie);
+    }
+
+    fn counted(&self, reason: Reason) -> u64 {
+        self.world.tables.reasons.borrow().get(&reason).copied().unwrap_or_default()
+    }
+
+    fn new_flows(&self) -> u64 {
+        self.world.tables.service_traffic.borrow().values().map(|traffic| traffic.new_flows).sum()
+    }
+
+    /// Forgets where an unconnected socket's flow was noted, as if others had needed the room.
+    fn forget(&mut self, socket: Socket, end: &str, side: Side) {
+        let tables = &self.world.tables;
+        let gone = match address(end) {
+            SocketAddr::V4(end) => {
+                let key = SocketEnd::new(socket.cookie, (*end.ip()).into(), end.port(), side);
+                tables.v4.sockets.unconnected.borrow_mut().remove(&key).is_some()
+            }
+            SocketAddr::V6(end) => {
+                let key = SocketEnd::new(socket.cookie, (*end.ip()).into(), end.port(), side);
+                tables.v6.sockets.unconnected.borrow_mut().remove(&key).is_some()
+            }
+        };
+        assert!(gone, "{end} was not noted");
+    }
+
+    fn set_room(&mut self, room: usize) {
+        fn set<F: Network>(family: &mut HostFamily<F>, room: usize) {
+            family.sockets.room = room;
+        }
+        set(OfFamily::<family::V4>::family_mut(&mut self.world.tables), room);
+        set(OfFamily::<family::V6>::family_mut(&mut self.world.tables), room);
+    }
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap_or_else(|_| panic!("{text} is no end"))
+}
+
+fn end4(end: std::net::SocketAddrV4) -> End<family::Address4> {
+    End { address: (*end.ip()).into(), port: end.port() }
+}
+
+fn end6(end: std::net::SocketAddrV6) -> End<family::Address6> {
+    End { address: (*end.ip()).into(), port: end.port() }
+}
+
+fn to_std<A: Into<IpAddr>>(end: End<A>) -> SocketAddr {
+    SocketAddr::new(end.address.into(), end.port)
+}
+
+fn came<A: Into<IpAddr>>(verdict: SocketVerdict<A>) -> Came {
+    match verdict {
+        SocketVerdict::Pass => Came::Passed,
+        SocketVerdict::Translate(end) => Came::Led(to_std(end)),
+        SocketVerdict::Refuse(reason) => Came::Refused(reason),
+        SocketVerdict::Drop(reason) => Came::Dropped(reason),
+    }
+}
+
+fn named<A: Into<IpAddr>>(dialled: Option<End<A>>, itself: &str) -> String {
+    dialled.map_or(itself.to_owned(), |end| to_std(end).to_string())
+}
+
+fn led(end: &str) -> Came {
+    Came::Led(address(end))
+}
+
+/// Makes a test of each case in both families.
+macro_rules! cases {
+    ($($(#[$doc:meta])* fn $case:ident($at:ident: &Ends) $body:block)*) => {$(
+        mod $case {
+            use super::*;
+
+            $(#[$doc])*
+            fn case($at: &Ends) $body
+
+            #[test]
+            fn ipv4() {
+                case(&V4);
+            }
+
+            #[test]
+            fn ipv6() {
+                case(&V6);
+            }
+        }
+    )*};
+}
+
+cases! {
+    fn a_connection_is_led_to_a_backend_and_shows_whom_it_dialled(at: &Ends) {
+        let mut node = Node::with(&[at.web(1)]);
+        let (frontend, backend) = (at.cluster(80), &at.backends(1)[0]);
+        let mut socket = node.tcp();
+        assert_eq!(node.connect(&mut socket, &frontend), led(backend));
+        assert_eq!(node.peer(socket, backend), frontend);
+        assert_eq!(node.new_flows(), 1);
+
+        let other = node.tcp();
+        assert_eq!(node.peer(other, backend), *backend, "a socket that dialled the backend");
+        node.close(socket);
+        assert_eq!(node.peer(socket, backend), *backend, "it is forgotten");
+    }
+
+    fn what_is_no_services_passes_uncounted(at: &Ends) {
+        let mut node = Node::with(&[at.web(1)]);
+        node.node_address(at.node);
+        for end in [
+            at.end(at.elsewhere, 80),
+            at.cluster(81),
+            at.end(at.node, 22),
+            at.backends(1)[0].clone(),
+        ] {
+            let mut socket = node.tcp();
+            assert_eq!(node.connect(&mut socket, &end), Came::Passed, "{end}");
+            assert_eq!(node.peer(socket, &end), end);
+        }
+        let mut datagrams = node.udp();
+        assert_eq!(node.connect(&mut datagrams, &at.cluster(80)), Came::Passed, "of TCP only");
+        assert_eq!(node.counted(Reason::NoFrontend), 0);
+        assert_eq!(node.new_flows(), 0);
+    }
+
+    fn a_socket_that_is_connected_elsewhere_forgets_the_service(at: &Ends) {
+        let mut node = Node::with(&[at.dns(1)]);
+        let backend = &at.backends(1)[0];
+        let mut socket = node.udp();
+        assert_eq!(node.connect(&mut socket, &at.cluster(53)), led(backend));
+        assert_eq!(node.connect(&mut socket, backend), Came::Passed);
+        assert_eq!(node.peer(socket, backend), *backend);
+        assert_eq!(node.hears(socket, backend), *backend);
+    }
+
+    fn sockets_spread_over_all_backends(at: &Ends) {
+        let mut node = Node::with(&[at.web(3)]);
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..60 {
+            let mut socket = node.tcp();
+            match node.connect(&mut socket, &at.cluster(80)) {
+                Came::Led(backend) => drop(seen.insert(backend)),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(seen.len(), 3);
+    }
+
+    fn a_node_port_is_open_on_the_nodes_addresses_only(at: &Ends) {
+        let mut node = Node::with(&[at.web(1).node_port(30080)]);
+        node.node_address(at.node);
+        let (loopback, any) = if at.is_v6() { ("::1", "::") } else { ("127.0.0.1", "0.0.0.0") };
+        // As a frontend's address with the same bit would have it.
+        let tables = &mut node.world.tables;
+        for address in [loopback, any] {
+            set_destination(tables, address.parse().expect("an address"));
+        }
+        let backend = &at.backends(1)[0];
+        let mut socket = node.tcp();
+        assert_eq!(node.connect(&mut socket, &at.end(at.node, 30080)), led(backend));
+        for address in [loopback, any, at.elsewhere] {
+            let mut socket = node.tcp();
+            assert_eq!(node.connect(&mut socket, &at.end(address, 30080)), Came::Passed);
+        }
+    }
+
+    fn without_backends_it_is_refused(at: &Ends) {
+        let mut node = Node::with(&[at.web(0), at.dns(0)]);
+        let (mut stream, mut datagrams) = (node.tcp(), node.udp());
+        let refused = Came::Refused(Reason::NoBackend);
+        assert_eq!(node.connect(&mut stream, &at.cluster(80)), refused);
+        assert_eq!(node.connect(&mut datagrams, &at.cluster(53)), refused);
+        assert_eq!(node.send(datagrams, &at.cluster(53)), refused);
+        assert_eq!(node.counted(Reason::NoBackend), 3);
+        assert_eq!(node.new_flows(), 0);
+    }
+
+    fn the_node_itself_is_inside_whatever_the_external_policy(at: &Ends) {
+        let mut node = Node::with(&[at.web(1).load_balancer(&at.load_balancer(443)).external_local()]);
+        let mut socket = node.tcp();
+        assert_eq!(node.connect(&mut socket, &at.load_balancer(443)), led(&at.backends(1)[0]));
+    }
+
+    fn an_unconnected_socket_hears_whom_it_asked(at: &Ends) {
+        let mut node = Node::with(&[at.dns(1)]);
+        let (frontend, backend) = (at.cluster(53), &at.backends(1)[0]);
+        let socket = node.udp();
+        assert_eq!(node.send(socket, &frontend), led(backend));
+        assert_eq!(node.send(socket, &frontend), led(backend));
+        assert_eq!(node.new_flows(), 1, "the second belongs to the flow of the first");
+        assert_eq!(node.hears(socket, backend), frontend);
+        let other = node.udp();
+        assert_eq!(node.hears(other, backend), *backend, "who has not asked");
+        assert_eq!(node.hears(socket, &at.end(at.elsewhere, 53)), at.end(at.elsewhere, 53));
+
+        // By its own name it is itself, until it is the Service again.
+        assert_eq!(node.send(socket, backend), Came::Passed);
+        assert_eq!(node.hears(socket, backend), *backend);
+        assert_eq!(node.send(socket, &frontend), led(backend));
+        assert_eq!(node.hears(socket, backend), frontend);
+    }
+
+    fn an_unconnected_socket_stays_with_its_backend(at: &Ends) {
+        let mut node = Node::with(&[at.dns(1)]);
+        let backend = &at.backends(1)[0];
+        let sockets: Vec<Socket> = (0..20).map(|_| node.udp()).collect();
+        for socket in &sockets {
+            assert_eq!(node.send(*socket, &at.cluster(53)), led(backend));
+        }
+        node.set(&at.dns(10));
+        for socket in &sockets {
+            assert_eq!(node.send(*socket, &at.cluster(53)), led(backend));
+        }
+    }
+
+    fn an_unconnected_socket_moves_when_its_backend_goes(at: &Ends) {
+        let mut node = Node::with(&[at.dns(1)]);
+        let (frontend, gone) = (at.cluster(53), &at.backends(1)[0]);
+        let there = at.end(at.elsewhere, 5300);
+        let socket = node.udp();
+        assert_eq!(node.send(socket, &frontend), led(gone));
+        // Several times: the index of the first is given to another one some time.
+        for _ in 0..3 {
+            node.set(&at.dns(0).backends(&[&there]));
+            assert_eq!(node.send(socket, &frontend), led(&there));
+            assert_eq!(node.hears(socket, &there), frontend);
+            assert_eq!(node.hears(socket, gone), frontend, "its last answer was on its way");
+            node.set(&at.dns(1));
+            assert_eq!(node.send(socket, &frontend), led(gone));
+        }
+        node.set(&at.dns(0));
+        assert_eq!(node.send(socket, &frontend), Came::Refused(Reason::NoBackend));
+    }
+
+    fn a_flow_that_is_noted_on_one_side_only_is_made_whole(at: &Ends) {
+        let mut node = Node::with(&[at.dns(1)]);
+        let (frontend, backend) = (at.cluster(53), &at.backends(1)[0]);
+        let socket = node.udp();
+        assert_eq!(node.send(socket, &frontend), led(backend));
+        node.forget(socket, backend, Side::Backend);
+        assert_eq!(node.send(socket, &frontend), led(backend));
+        assert_eq!(node.hears(socket, backend), frontend);
+        assert_eq!(node.new_flows(), 1);
+
+        node.forget(socket, &frontend, Side::Frontend);
+        assert_eq!(node.hears(socket, backend), frontend);
+        assert_eq!(node.send(socket, &frontend), led(backend));
+        assert_eq!(node.new_flows(), 2, "nothing tells it from a new one");
+    }
+
+    fn a_connected_socket_sends_to_the_backend_that_it_hears(at: &Ends) {
+        let mut node = Node::with(&[at.dns(1)]);
+        let (frontend, backend) = (at.cluster(53), &at.backends(1)[0]);
+        let mut sockets: Vec<Socket> = (0..20).map(|_| node.udp()).collect();
+        for socket in &mut sockets {
+            assert_eq!(node.connect(socket, &frontend), led(backend));
+        }
+        node.set(&at.dns(10));
+        for socket in &sockets {
+            assert_eq!(node.send(*socket, &frontend), led(backend));
+            assert_eq!(node.hears(*socket, backend), frontend);
+        }
+        assert_eq!(node.new_flows(), 20);
+    }
+
+    fn two_services_of_one_backend_are_told_apart_by_whom_was_asked_last(at: &Ends) {
+        let other = tests::datapath::service(&format!("{}/UDP", at.load_balancer(53)));
+        let backend = &at.backends(1)[0];
+        let mut node = Node::with(&[at.dns(1), other.backends(&[backend])]);
+        let socket = node.udp();
+        for frontend in [at.cluster(53), at.load_balancer(53), at.cluster(53)] {
+            assert_eq!(node.send(socket, &frontend), led(backend));
+            assert_eq!(node.hears(socket, backend), frontend);
+        }
+    }
+
+    fn where_there_is_no_room_nothing_is_half_remembered(at: &Ends) {
+        let mut node = Node::with(&[at.web(1), at.dns(1)]);
+        node.set_room(0);
+        let (mut stream, datagrams) = (node.tcp(), node.udp());
+        let dropped = Came::Dropped(Reason::FlowTableFull);
+        assert_eq!(node.connect(&mut stream, &at.cluster(80)), dropped);
+        assert_eq!(node.send(datagrams, &at.cluster(53)), dropped);
+        assert_eq!(node.counted(Reason::FlowTableFull), 2);
+        assert_eq!(node.new_flows(), 0);
+    }
+}
+
+fn set_destination(tables: &mut HostTables, address: IpAddr) {
+    let bit = match address {
+        IpAddr::V4(address) => Bitmap::destination::<family::V4>(address.into()),
+        IpAddr::V6(address) => Bitmap::destination::<family::V6>(address.into()),
+    };
+    tables.set_destination(bit, true);
+}
