@@ -135,6 +135,15 @@ impl Node {
         assert!(gone, "{end} was not noted");
     }
 
+    /// Changes the generation and the protocol of every backend's entry.
+    fn change_backends(&mut self, change: impl Fn(&mut u32, &mut u8)) {
+        let tables = &mut self.world.tables;
+        let backends4 = tables.v4.backends.values_mut();
+        backends4.for_each(|backend| change(&mut backend.generation, &mut backend.protocol));
+        let backends6 = tables.v6.backends.values_mut();
+        backends6.for_each(|backend| change(&mut backend.generation, &mut backend.protocol));
+    }
+
     fn set_room(&mut self, room: usize) {
         fn set<F: Network>(family: &mut HostFamily<F>, room: usize) {
             family.sockets.room = room;
@@ -340,6 +349,19 @@ cases! {
         }
         node.set(&at.dns(0));
         assert_eq!(node.send(socket, &frontend), Came::Refused(Reason::NoBackend));
+    }
+
+    fn an_index_that_another_backend_has_takes_no_socket_along(at: &Ends) {
+        let mut node = Node::with(&[at.dns(1)]);
+        let (frontend, backend) = (at.cluster(53), &at.backends(1)[0]);
+        let socket = node.udp();
+        assert_eq!(node.send(socket, &frontend), led(backend));
+        node.change_backends(|generation, _| *generation += 1);
+        assert_eq!(node.send(socket, &frontend), led(backend));
+        assert_eq!(node.new_flows(), 2, "it was chosen anew");
+        // A table that still names the index is wrong; the socket must not follow it either.
+        node.change_backends(|_, protocol| *protocol = 0);
+        assert_eq!(node.send(socket, &frontend), Came::Dropped(Reason::CorruptTable));
     }
 
     fn a_flow_that_is_noted_on_one_side_only_is_made_whole(at: &Ends) {
