@@ -11,6 +11,7 @@ use std::time::Duration;
 use std::{env, fs};
 
 use anyhow::{Context, Result};
+use lb_userspace::kernel::cgroup_root;
 use tests::topology::{Host, Id, LARGE, Topology, bpffs, sweep, wait_until};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -47,7 +48,9 @@ fn remains(id: &str) -> Vec<String> {
     let is_of = |name: &str| {
         name.strip_prefix(id).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
     };
-    let places = ["/run/netns".into(), PathBuf::from("/sys/fs/bpf/millrace-test"), env::temp_dir()];
+    let groups = cgroup_root().ok().flatten().unwrap_or_default();
+    let pins = PathBuf::from("/sys/fs/bpf/millrace-test");
+    let places = ["/run/netns".into(), pins, groups, env::temp_dir()];
     let entries = places.iter().filter_map(|place| fs::read_dir(place).ok()).flatten().flatten();
     entries
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
@@ -286,7 +289,7 @@ fn a_panic_leaves_nothing_behind() -> Result<()> {
         fs::create_dir_all(topology.pins().join("deep/down")).expect("a directory for pins");
         // Also what nobody holds.
         stray = server.command("sleep").arg("600").spawn().ok();
-        assert_eq!(remains(&id).len(), 5, "3 hosts, pins, files: {:?}", remains(&id));
+        assert_eq!(remains(&id).len(), 6, "3 hosts, pins, group, files: {:?}", remains(&id));
         panic!("as a failing test does");
     }));
     assert!(panic.is_err());
@@ -306,9 +309,11 @@ fn what_a_killed_run_left_is_swept_and_a_living_ones_is_not() -> Result<()> {
     let mut stray = Command::new("nsenter").args([&path, "sleep", "600"]).spawn()?;
     fs::create_dir_all(bpffs()?.join("millrace-test").join(&id).join("maps"))?;
     fs::create_dir_all(env::temp_dir().join(&id))?;
+    let groups = cgroup_root()?.context("control groups are mounted")?;
+    fs::create_dir(groups.join(&id))?;
 
     sweep();
-    assert_eq!(remains(&id).len(), 3, "its owner lives");
+    assert_eq!(remains(&id).len(), 4, "its owner lives");
     assert!(stray.try_wait()?.is_none());
 
     owner.kill()?;

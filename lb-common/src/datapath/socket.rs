@@ -6,7 +6,7 @@
 //! - An end that is no Service's is left as it was dialled.
 //! - A flow is followed only as long as its backend is the one that was chosen.
 //!
-//! Tests: beside the code, and `tests/tests/sockets.rs` with real programs.
+//! Tests: `tests/tests/sockets_host.rs`, and `tests/tests/sockets.rs` with real programs.
 
 use super::parse::{Place, Segment};
 use super::{End, FamilyTables, Network, Tables, select};

@@ -1,10 +1,13 @@
 //! A topology's control group: every program that is started on one of its hosts is in it.
 
 use std::fs;
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use lb_userspace::kernel::cgroup_root;
@@ -35,6 +38,19 @@ pub(super) fn make(id: Id) -> Result<PathBuf> {
     fs::create_dir(&path)
         .with_context(|| format!("the control group {} can't be made", path.display()))?;
     Ok(path)
+}
+
+/// A process that has been killed is in its group for a moment longer.
+pub(super) fn remove(cgroup: &Path) -> io::Result<()> {
+    for _ in 0..100 {
+        match fs::remove_dir(cgroup) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            done => return done,
+        }
+    }
+    fs::remove_dir(cgroup)
 }
 
 /// Makes a program be in the control group from its first instruction on.

@@ -47,7 +47,7 @@ pub(super) fn remove(id: Id) {
         }
     }
     if let Ok(group) = cgroup::path(id) {
-        tell(&group, fs::remove_dir(&group));
+        tell(&group, cgroup::remove(&group));
     }
     tell(&directory(id), fs::remove_dir_all(directory(id)));
 }
