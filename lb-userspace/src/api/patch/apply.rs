@@ -295,7 +295,9 @@ impl Write {
             annotations.remove(LAST_APPLIED);
         }
         // kubectl ends it with a new line, too.
-        merged["metadata"]["annotations"][LAST_APPLIED] = format!("{applied}\n").into();
+        if let Some(Value::Object(annotations)) = merged.pointer_mut("/metadata/annotations") {
+            annotations.insert(LAST_APPLIED.to_owned(), format!("{applied}\n").into());
+        }
     }
 }
 
