@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use lb_common::layout::Pool;
 use nix::errno::Errno;
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
@@ -267,4 +268,83 @@ fn a_bad_object_is_named_once_and_keeps_only_itself_out() {
     assert_eq!(case.posted.all().len(), 1, "{:?}", case.posted.all());
     assert!(case.posted.all()[0].starts_with("Service default/bad: spec.clusterIP"));
     assert_eq!(case.memory.led_to().len(), 1);
+}
+
+/// What may happen, in the order in which it does.
+#[derive(Clone, Copy, Debug)]
+enum Happening {
+    /// A Service is there, at one of few addresses, or gone.
+    Service(u8, Option<u8>),
+    /// The endpoints of a Service, as bits, or no slice at all.
+    Endpoints(u8, Option<u8>),
+    /// The kernel begins or ceases to refuse everything.
+    Broken(bool),
+    Retry,
+}
+
+fn happenings() -> impl Strategy<Value = Vec<Happening>> {
+    use Happening::{Broken, Endpoints, Retry, Service};
+    let service = (0..5u8, prop::option::weighted(0.8, 1..5u8));
+    let endpoints = (0..5u8, prop::option::weighted(0.8, 0..16u8));
+    let happening = prop_oneof![
+        4 => service.prop_map(|(name, address)| Service(name, address)),
+        4 => endpoints.prop_map(|(service, bits)| Endpoints(service, bits)),
+        2 => any::<bool>().prop_map(Broken),
+        1 => Just(Retry),
+    ];
+    prop::collection::vec(happening, 1..60)
+}
+
+impl Case {
+    fn happen(&mut self, happening: Happening) {
+        let delete = |kind, name: &str| Event::Deleted(ObjectRef::new(kind, None, Some(name)));
+        match happening {
+            Happening::Service(name, Some(address)) => {
+                self.service(&format!("s{name}"), &format!("10.96.0.{address}"));
+            }
+            Happening::Service(name, None) => {
+                self.tell(delete(Kind::Service, &format!("s{name}")));
+            }
+            Happening::Endpoints(service, Some(bits)) => {
+                let addresses: Vec<String> = (0..4)
+                    .filter(|bit| bits & (1 << bit) != 0)
+                    .map(|bit| format!("10.244.0.{}", bit + 1))
+                    .collect();
+                let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+                self.endpoints(&format!("s{service}"), &addresses);
+            }
+            Happening::Endpoints(service, None) => {
+                self.tell(delete(Kind::EndpointSlice, &format!("s{service}-1")));
+            }
+            Happening::Broken(broken) => self.memory.break_down(broken),
+            Happening::Retry if self.agent.retry_at().is_some() => self.agent.retry(),
+            Happening::Retry => {}
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn after_any_events_and_faults_the_tables_are_those_of_a_fresh_start(
+        happenings in happenings(),
+    ) {
+        let mut case = Case::new();
+        happenings.iter().for_each(|&happening| case.happen(happening));
+        case.happen(Happening::Broken(false));
+        case.happen(Happening::Retry);
+        prop_assert_eq!(case.agent.retry_at(), None);
+
+        // Only what each object was in the end, and none of the faults.
+        let mut last = BTreeMap::new();
+        for happening in happenings {
+            match happening {
+                Happening::Service(name, _) => drop(last.insert((0, name), happening)),
+                Happening::Endpoints(name, _) => drop(last.insert((1, name), happening)),
+                Happening::Broken(_) | Happening::Retry => {}
+            }
+        }
+        let mut fresh = Case::new();
+        last.into_values().for_each(|happening| fresh.happen(happening));
+        prop_assert_eq!(case.memory.led_to(), fresh.memory.led_to());
+    }
 }
