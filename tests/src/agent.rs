@@ -34,9 +34,11 @@ impl Agent {
             .arg(manifests)
             .arg("--pin-path")
             .arg(pin_path)
-            .arg("--cgroup")
-            .arg(node.cgroup())
             .args(more);
+        // Never the machine's own processes.
+        if !more.contains(&"--cgroup") {
+            command.arg("--cgroup").arg(node.cgroup());
+        }
         let mut process = node.spawn(&mut command)?;
         process.wait_for_output("ready:", SOON)?;
         Ok(Self { process, pin_path: pin_path.to_owned() })

@@ -98,6 +98,20 @@ fn a_pin_path_that_is_no_bpf_filesystem_is_refused_with_the_cure() -> Result<()>
 }
 
 #[test]
+fn a_control_group_that_is_none_is_named_and_nothing_stays_attached() -> Result<()> {
+    let case = Case::new()?;
+    for (cgroup, complaint) in
+        [("/nowhere/groups", "No such file"), ("/proc", "no control group of version 2")]
+    {
+        let arguments = ["run", "--manifests", &case.manifests, "--device", DEVICE];
+        let more = ["--pin-path", &case.pins, "--cgroup", cgroup];
+        let said = refused(&case.network, &[&arguments[..], &more[..]].concat())?;
+        assert!(said.contains(cgroup) && said.contains(complaint), "{said}");
+    }
+    Ok(())
+}
+
+#[test]
 fn a_second_agent_is_refused_and_the_first_goes_on() -> Result<()> {
     let case = Case::new()?;
     let manifests = Path::new(&case.manifests);

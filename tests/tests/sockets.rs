@@ -2,11 +2,11 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use tests::agent::{Agent, SOON, program};
-use tests::one_node::OneNode;
+use tests::one_node::{DEVICE, OneNode};
 use tests::topology::{Echo, Host, Process, wait_until};
 
 const SOCKET: &str = env!("CARGO_BIN_EXE_socket");
@@ -340,6 +340,37 @@ fn connected_sockets_end_with_their_backend() -> Result<()> {
 }
 
 #[test]
+fn connections_to_a_terminating_backend_go_on() -> Result<()> {
+    let case = Case::new(1, ONE)?;
+    let mut sockets = Vec::new();
+    for (protocol, end) in [("tcp", "10.96.0.10:80"), ("udp", "10.96.0.53:53")] {
+        let connect = format!("connect={end}");
+        let mut socket = case.start(protocol, ANY4, &[&connect, "peer", "hold"])?;
+        socket.wait_for_output(&format!("peer: {end}"), SOON)?;
+        sockets.push(socket);
+    }
+    // The last one there is, so new connections go to it, too. A Service beside it says when the
+    // change is in force.
+    let terminating = "node, conditions: {ready: false, serving: true, terminating: true}";
+    let services = Services { endpoints: &[(0, terminating)], more: "" };
+    let beside = services.service("beside", "10.96.0.99", "fd00:10:96::99", "TCP", 80, 8080, 30099);
+    fs::write(&case.manifests, services.manifests() + &beside)?;
+    let in_force =
+        || case.socket("tcp", ANY4, &["connect=10.96.0.99:80"]).is_ok_and(|came| came == ["done"]);
+    wait_until("the change is in force", SOON, in_force)?;
+    for socket in &mut sockets {
+        assert!(!socket.has_ended(), "it was ended: {}", socket.output());
+    }
+
+    // When it has gone at last, they end: so they could have been ended before.
+    case.change(NONE)?;
+    for socket in &mut sockets {
+        socket.wait_for_output("hold: Software caused connection abort (os error 103)", SOON)?;
+    }
+    Ok(())
+}
+
+#[test]
 fn an_unconnected_socket_stays_with_its_backend_and_moves_when_that_goes() -> Result<()> {
     let case = Case::new(2, ONE)?;
     let mut sockets = Vec::new();
@@ -407,6 +438,28 @@ fn sockets_whose_backends_went_while_no_agent_ran_end_when_one_comes() -> Result
 }
 
 #[test]
+fn an_agent_that_is_told_another_control_group_leaves_the_old_one() -> Result<()> {
+    let Case { agent, network, manifests, _servers } = Case::new(1, ONE)?;
+    agent.kill();
+    let inner = network.topology.cgroup().join("inner");
+    fs::create_dir(&inner)?;
+    let more = ["--cgroup", &inner.to_string_lossy()];
+    let agent = Agent::start(&network.node, &network.pin_path(), &manifests, DEVICE, &more)?;
+    let is_empty = || attached(&network).is_ok_and(|programs| programs.is_empty());
+    wait_until("the old group has no programs", SOON, is_empty)?;
+    assert_eq!(attached_to(&network, &inner)?.len(), 9);
+
+    agent.kill();
+    fs::remove_dir(&inner)?;
+    // The links are there still, of a group that is gone.
+    let _agent = network.agent(&manifests)?;
+    assert_eq!(attached(&network)?.len(), 9);
+    let came = came_of(&network.node, "udp", ANY4, &["ask=hello@10.96.0.53:53"])?;
+    assert!(came[0].starts_with("pod-0 "), "{came:?}");
+    Ok(())
+}
+
+#[test]
 fn cleanup_leaves_processes_to_themselves() -> Result<()> {
     let Case { agent, network, .. } = Case::new(1, ONE)?;
     assert_eq!(attached(&network)?.len(), 9);
@@ -423,7 +476,11 @@ fn cleanup_leaves_processes_to_themselves() -> Result<()> {
 
 /// The programs attached to the test's control group, by their ids.
 fn attached(network: &OneNode) -> Result<Vec<u64>> {
-    let group = network.topology.cgroup().to_string_lossy();
+    attached_to(network, network.topology.cgroup())
+}
+
+fn attached_to(network: &OneNode, group: &Path) -> Result<Vec<u64>> {
+    let group = group.to_string_lossy();
     let shown = network.node.run(["bpftool", "-j", "cgroup", "show", &group])?;
     // Nothing at all is said of a group with no programs.
     let shown: Vec<serde_json::Value> =

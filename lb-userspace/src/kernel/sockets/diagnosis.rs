@@ -65,14 +65,20 @@ impl Diagnosis {
         for protocol in [IPPROTO_TCP as u8, IPPROTO_UDP as u8] {
             for family in [AF_INET as u8, AF_INET6 as u8] {
                 self.request(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, family, protocol, &[0; ID])?;
-                self.answers(|answer| {
+                let told = self.answers(|answer| {
                     if let Some((socket, id)) = read_socket(answer)
                         && wanted(&socket)
                     {
                         found.push(Handle { family, protocol, id });
                     }
-                })
-                .context("the kernel does not tell its sockets")?;
+                });
+                match told {
+                    // A kernel without IPv6, or that can't list this protocol's sockets.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                        tracing::debug!("sockets of protocol {protocol} are not listed: {error}");
+                    }
+                    told => told.context("the kernel does not tell its sockets")?,
+                }
             }
         }
         Ok(found)
