@@ -2,7 +2,7 @@
 //!
 //! Fields of a Service depend on each other, and are allocated or inferred when a client leaves
 //! them out: `prepare` finds out what an update means, `families` which address families are meant,
-//! `allocate` takes addresses and ports. Their tests are in `tests.rs`.
+//! `allocate` takes addresses and ports. Their tests are in `tests`.
 
 mod allocate;
 mod families;
