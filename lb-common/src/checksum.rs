@@ -42,6 +42,34 @@ impl Delta {
     }
 }
 
+/// The sum of what a checksum is over, as it comes together.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sum(u64);
+
+impl Sum {
+    #[inline(always)]
+    pub fn address<A: Address>(self, address: A) -> Self {
+        Self(self.0 + address.sum())
+    }
+
+    /// In host order.
+    #[inline(always)]
+    pub fn word(self, word: u16) -> Self {
+        Self(self.0 + u64::from(word.to_be()))
+    }
+
+    /// As they lie in the packet, at an even offset.
+    #[inline(always)]
+    pub fn octets(self, octets: [u8; 4]) -> Self {
+        Self(self.0 + u64::from(u32::from_ne_bytes(octets)))
+    }
+
+    #[inline(always)]
+    pub fn checksum(self) -> [u8; 2] {
+        (!fold(self.0)).to_ne_bytes()
+    }
+}
+
 #[inline(always)]
 fn fold(sum: u64) -> u16 {
     let sum = (sum & 0xffff_ffff) + (sum >> 32);

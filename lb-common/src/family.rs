@@ -4,6 +4,7 @@ use core::fmt::Debug;
 use core::hash::{Hash, Hasher};
 
 use crate::header::{Ipv4, Ipv6, NetworkHeader};
+use crate::layout::Device;
 
 /// IPv4 or IPv6.
 pub trait Family: Copy + Debug + PartialEq + Eq + 'static {
@@ -11,13 +12,25 @@ pub trait Family: Copy + Debug + PartialEq + Eq + 'static {
     type Header: NetworkHeader<Address = Self::Address>;
     /// What a record with some addresses needs to be a multiple of their alignment.
     type Padding: Copy + Debug + Default + PartialEq + Eq;
+    /// What a flow and its ways need to fill whole cache lines.
+    type PlacePadding: Copy + Debug + Default + PartialEq + Eq;
+    /// An address without alignment.
+    type Octets: Copy + Debug + PartialEq + Eq + core::hash::Hash + From<Self::Address>;
+
+    /// This family's address of a device.
+    fn address_of(device: &Device) -> Self::Address;
+
+    /// The family's number among those of sockets.
+    const SOCKET_FAMILY: u8;
 
     /// The EtherType that announces this family, in host order.
     const ETHER_TYPE: u16;
 }
 
 /// An address as it stands in a packet and in a map: octets in network order.
-pub trait Address: Copy + Debug + PartialEq + Eq + Hash + Ord + Default + 'static {
+pub trait Address:
+    Copy + Debug + PartialEq + Eq + Hash + Ord + Default + Into<core::net::IpAddr> + 'static
+{
     /// The address as 64-bit words for hashing; IPv4 fills the low half of the first.
     fn words(self) -> [u64; 2];
 
@@ -40,14 +53,30 @@ impl Family for V4 {
     type Address = Address4;
     type Header = Ipv4;
     type Padding = [u32; 0];
+    type PlacePadding = [u64; 0];
+    type Octets = [u8; 4];
     const ETHER_TYPE: u16 = 0x0800;
+    const SOCKET_FAMILY: u8 = 2;
+
+    #[inline(always)]
+    fn address_of(device: &Device) -> Address4 {
+        device.address4
+    }
 }
 
 impl Family for V6 {
     type Address = Address6;
     type Header = Ipv6;
     type Padding = [u32; 1];
+    type PlacePadding = [u64; 2];
+    type Octets = [u8; 16];
     const ETHER_TYPE: u16 = 0x86dd;
+    const SOCKET_FAMILY: u8 = 10;
+
+    #[inline(always)]
+    fn address_of(device: &Device) -> Address6 {
+        device.address6
+    }
 }
 
 #[repr(C, align(4))]
@@ -147,6 +176,20 @@ impl From<[u8; 16]> for Address6 {
     #[inline(always)]
     fn from(octets: [u8; 16]) -> Self {
         Self { octets }
+    }
+}
+
+impl From<Address4> for [u8; 4] {
+    #[inline(always)]
+    fn from(address: Address4) -> Self {
+        address.octets
+    }
+}
+
+impl From<Address6> for [u8; 16] {
+    #[inline(always)]
+    fn from(address: Address6) -> Self {
+        address.octets
     }
 }
 

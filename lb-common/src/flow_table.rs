@@ -12,9 +12,10 @@
 //! The rules are plain code over memory, the same on the host and in the kernel.
 //! Tests: below, and the packet tables of the crate `tests`.
 
+use crate::branchless::larger;
 use crate::family::Family;
 use crate::hash::FlowHash;
-use crate::layout::{Flow, FlowBucket, FlowState, FlowTag, Ticks, WAYS};
+use crate::layout::{Flow, FlowBucket, FlowPlace, FlowState, FlowTag, Ticks, WAYS, Ways};
 
 /// A tag's word, taken apart.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -48,6 +49,11 @@ impl Word {
     }
 
     #[inline(always)]
+    fn generation(self) -> u32 {
+        (self.0 >> 8) & 0xff
+    }
+
+    #[inline(always)]
     fn class(self) -> &'static Class {
         let kind = (self.0 >> 4) & 8;
         &CLASSES[(kind | self.0 & 7) as usize]
@@ -61,6 +67,11 @@ impl Word {
     #[inline(always)]
     fn holds_a_flow(self) -> bool {
         self.0 & Self::STATE >= FlowState::Nascent as u32
+    }
+
+    #[inline(always)]
+    fn is_free(self) -> bool {
+        self.0 & Self::STATE == FlowState::Free as u32
     }
 
     #[inline(always)]
@@ -86,6 +97,12 @@ impl FlowState {
 impl Ticks {
     const fn seconds(seconds: u64) -> u32 {
         ((seconds * 1_000_000_000) >> 24) as u32
+    }
+
+    /// As a time span.
+    #[inline(always)]
+    pub fn in_seconds(seconds: u32) -> u32 {
+        Self::seconds(seconds as u64)
     }
 
     #[inline(always)]
@@ -148,10 +165,11 @@ static CLASSES: [Class; 16] = {
     ]
 };
 
-/// A flow that was found: its tag, and what the finder wanted of its record.
+/// A flow that was found: its tag, its ways out, and what the finder wanted of its record.
 pub struct Found<'a, R> {
     tag: &'a FlowTag,
     word: Word,
+    pub ways: &'a Ways,
     pub record: R,
 }
 
@@ -164,7 +182,7 @@ impl<R> Found<'_, R> {
     /// Whether nothing was seen of it for longer than its state allows.
     #[inline(always)]
     pub fn expired(&self, now: Ticks) -> bool {
-        now.since(self.tag.seen.load()) > self.word.class().idle_limit
+        expired(self.tag, self.word, now)
     }
 
     /// Notes a packet: when it came and what it makes of the flow. A processor that is beaten to
@@ -187,6 +205,11 @@ impl<R> Found<'_, R> {
     }
 }
 
+#[inline(always)]
+fn expired(tag: &FlowTag, word: Word, now: Ticks) -> bool {
+    now.since(tag.seen.load()) > word.class().idle_limit
+}
+
 /// Looks through one bucket for the flow that `wanted` recognises by its record and state.
 /// `wanted` returns copies of the fields it needs.
 #[inline(always)]
@@ -201,64 +224,126 @@ pub fn find<'a, F: Family, R>(
             continue;
         }
         let tag = &bucket.tags[word.way()];
-        let record = &bucket.flows[word.way()];
-        // SAFETY: always initialised: maps start as zeros, and zeros are a valid `Flow`. In the
-        // kernel another processor may be writing the record; any bit pattern is a valid
-        // `Flow`, and what was read is discarded unless the tag says that nothing changed. On
-        // the host a bucket is not `Sync`.
-        let found = wanted(unsafe { &*record.get() }, word.state());
-        if let Some(record) = found
-            && word.same_owner(Word(tag.word.load()))
-        {
-            return Some(Found { tag, word, record });
+        if let Some(found) = read(tag, word, &bucket.places[word.way()], &wanted) {
+            return Some(found);
         }
     }
     None
 }
 
-/// Stores a new flow in one bucket, as nascent; false if every place is taken by a flow that may not be
-/// evicted.
+/// Reads the flow at a place whose tag's word was `word`.
 #[inline(always)]
-pub fn insert<F: Family>(
-    bucket: &FlowBucket<F>,
-    hash: FlowHash,
-    flow: &Flow<F>,
-    datagram: bool,
-    now: Ticks,
-) -> bool {
-    // Rank and way in one number: the verifier need not follow how each was chosen.
-    let best = bucket
-        .tags
-        .iter()
-        .zip(0..)
-        .map(|(tag, way)| (eviction_rank(tag, now) << 3) | way)
-        .fold(0, larger);
-    if best >> 3 == 0 {
-        return false;
-    }
-    let best = best as usize & (WAYS - 1);
-    let (tag, record) = (&bucket.tags[best], &bucket.flows[best]);
-
-    let old = Word(tag.word.load());
-    let claimed = old.claim(hash, best, datagram);
-    if !tag.word.replace(old.0, claimed.0) {
-        // Another processor was faster. Trying again could be beaten again, without bound; the
-        // caller still has the other bucket.
-        return false;
-    }
-    // SAFETY: the claim makes this processor the record's only writer; readers notice by the
-    // tag that what they copied was in the making.
-    unsafe { *record.get() = *flow };
-    tag.seen.store(now.0);
-    // Nobody else changes a claimed tag.
-    tag.word.replace(claimed.0, claimed.with_state(FlowState::Nascent).0)
+fn read<'a, F: Family, R>(
+    tag: &'a FlowTag,
+    word: Word,
+    place: &'a FlowPlace<F>,
+    wanted: &impl Fn(&Flow<F>, FlowState) -> Option<R>,
+) -> Option<Found<'a, R>> {
+    // SAFETY: always initialised: maps start as zeros, and zeros are a valid `Flow`. In the
+    // kernel another processor may be writing the record; any bit pattern is a valid `Flow`,
+    // and what was read is discarded unless the tag says that nothing changed. On the host a
+    // bucket is not `Sync`.
+    let record = wanted(unsafe { &*place.flow.get() }, word.state())?;
+    let unchanged = word.same_owner(Word(tag.word.load()));
+    unchanged.then_some(Found { tag, word, ways: &place.ways, record })
 }
 
-/// The larger of two numbers below 2^63, without a branch.
+/// Where a flow is, as the index of answers notes it: 4 bits of way, 8 of generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub bucket: u32,
+    pub way: u32,
+    pub generation: u32,
+}
+
+/// Looks at one place for the flow that was there when it was noted.
 #[inline(always)]
-fn larger(one: u64, other: u64) -> u64 {
-    let other_if_larger = (one.wrapping_sub(other) as i64 >> 63) as u64;
-    one ^ ((one ^ other) & other_if_larger)
+pub fn find_at<'a, F: Family, R>(
+    bucket: &'a FlowBucket<F>,
+    place: Place,
+    wanted: impl Fn(&Flow<F>, FlowState) -> Option<R>,
+) -> Option<Found<'a, R>> {
+    let way = place.way as usize & (WAYS - 1);
+    let tag = &bucket.tags[way];
+    let word = Word(tag.word.load());
+    if word.generation() != place.generation || !word.holds_a_flow() {
+        return None;
+    }
+    read(tag, word, &bucket.places[way], &wanted)
+}
+
+/// Whether the flow that was noted may still be met: neither replaced nor idle for too long.
+#[inline(always)]
+pub fn is_alive<F: Family>(bucket: &FlowBucket<F>, place: Place, now: Ticks) -> bool {
+    let tag = &bucket.tags[place.way as usize & (WAYS - 1)];
+    let word = Word(tag.word.load());
+    word.generation() == place.generation && !word.is_free() && !expired(tag, word, now)
+}
+
+/// A place that this processor alone may write, until it is published or abandoned.
+pub struct Claim<'a, F: Family> {
+    tag: &'a FlowTag,
+    place: &'a FlowPlace<F>,
+    word: Word,
+    pub at: Place,
+}
+
+impl<'a, F: Family> Claim<'a, F> {
+    #[inline(always)]
+    pub fn write(&self, flow: &Flow<F>) {
+        // SAFETY: the claim makes this processor the record's only writer; readers notice by the
+        // tag that what they copied was in the making.
+        unsafe { *self.place.flow.get() = *flow };
+        self.place.ways.forget();
+    }
+
+    /// The flow begins, as nascent.
+    #[inline(always)]
+    pub fn publish(self, now: Ticks) -> &'a Ways {
+        self.tag.seen.store(now.0);
+        // Nobody else changes a claimed tag.
+        self.tag.word.replace(self.word.0, self.word.with_state(FlowState::Nascent).0);
+        &self.place.ways
+    }
+
+    #[inline(always)]
+    pub fn abandon(self) {
+        self.tag.word.replace(self.word.0, self.word.with_state(FlowState::Free).0);
+    }
+}
+
+/// Claims the better place of two buckets for a new flow; `None` if every place is taken by a flow
+/// that may not be evicted, or by processors that were faster.
+#[inline(always)]
+pub fn claim<'a, F: Family>(
+    buckets: [(u32, &'a FlowBucket<F>); 2],
+    hash: FlowHash,
+    datagram: bool,
+    now: Ticks,
+) -> Option<Claim<'a, F>> {
+    // Rank and place in one number: the verifier need not follow how each was chosen.
+    let mut best = 0;
+    for ((_, bucket), first) in buckets.iter().zip([0, WAYS as u64]) {
+        for (tag, way) in bucket.tags.iter().zip(first..) {
+            best = larger(best, (eviction_rank(tag, now) << 4) | way);
+        }
+    }
+    if best >> 4 == 0 {
+        return None;
+    }
+    let (index, bucket) = if best & WAYS as u64 == 0 { buckets[0] } else { buckets[1] };
+    let way = best as usize & (WAYS - 1);
+    let (tag, place) = (&bucket.tags[way], &bucket.places[way]);
+    let old = Word(tag.word.load());
+    let word = old.claim(hash, way, datagram);
+    // If another processor is faster the new flow is refused: trying again could be beaten again,
+    // without bound, and its packet is sent again by whoever cares.
+    tag.word.replace(old.0, word.0).then_some(Claim {
+        tag,
+        place,
+        word,
+        at: Place { bucket: index, way: way as u32, generation: word.generation() },
+    })
 }
 
 /// How gladly a place is given to a new flow; 0: not at all. Without branches, of which the
@@ -271,6 +356,13 @@ fn eviction_rank(tag: &FlowTag, now: Ticks) -> u64 {
     u64::from((class.rank + (idle & class.idle_mask)) | expired << EXPIRED.trailing_zeros())
 }
 
+impl Ways {
+    #[inline(always)]
+    fn forget(&self) {
+        self.hops.iter().for_each(|hop| hop.store(0));
+    }
+}
+
 impl FlowTag {
     pub fn is_free(&self) -> bool {
         !Word(self.word.load()).holds_a_flow()
@@ -280,11 +372,11 @@ impl FlowTag {
 impl<F: Family> FlowBucket<F> {
     /// What is in the bucket, for people and tests: state, when last seen, the record.
     pub fn entries(&self) -> impl Iterator<Item = (FlowState, Ticks, Flow<F>)> + '_ {
-        self.tags.iter().zip(&self.flows).filter_map(|(tag, record)| {
+        self.tags.iter().zip(&self.places).filter_map(|(tag, place)| {
             let word = Word(tag.word.load());
             // SAFETY: initialised, see `find`. The kernel may write it meanwhile if this is a
             // mapped map: any pattern is valid, the read is volatile, and discarded below.
-            let flow = unsafe { record.get().read_volatile() };
+            let flow = unsafe { place.flow.get().read_volatile() };
             let unchanged = word.same_owner(Word(tag.word.load()));
             (word.holds_a_flow() && unchanged).then(|| (word.state(), Ticks(tag.seen.load()), flow))
         })

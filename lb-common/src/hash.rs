@@ -55,6 +55,41 @@ impl FlowHash {
     }
 }
 
+/// Where the index of answers notes an aliased flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnswerHash(u64);
+
+impl AnswerHash {
+    /// By the answer's ends: from the backend to the alias.
+    #[inline(always)]
+    pub fn of<F: Family>(
+        seed: u64,
+        backend: (F::Address, u16),
+        alias: (F::Address, u16),
+        protocol: u8,
+    ) -> Self {
+        let near = mix_end::<F>(seed, alias.0, alias.1, protocol);
+        Self(mix_end::<F>(near, backend.0, backend.1, protocol))
+    }
+
+    #[inline(always)]
+    pub fn buckets(self, mask: u32) -> [u32; 2] {
+        [self.0 as u32 & mask, (self.0 >> 24) as u32 & mask]
+    }
+
+    /// One of the sixteen ways of both buckets.
+    #[inline(always)]
+    pub fn any_way(self) -> u32 {
+        (self.0 >> 60) as u32
+    }
+
+    /// 28 bits of which the highest is set, so that no fingerprint is 0.
+    #[inline(always)]
+    pub fn fingerprint(self) -> u32 {
+        (mix(self.0) >> 36) as u32 | 1 << 27
+    }
+}
+
 /// The hash that chooses among a pool's slots: the connection as the client dials it.
 #[inline(always)]
 pub fn spread<F: Family>(

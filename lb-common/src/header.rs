@@ -2,6 +2,7 @@
 //!
 //! Every view is made of bytes, so it may lie at any offset and any bytes are a valid one.
 
+use crate::checksum::Delta;
 use crate::family::{Address, Address4, Address6};
 
 /// A type that may be laid over any bytes.
@@ -105,6 +106,16 @@ pub struct Udp {
     pub checksum: [u8; 2],
 }
 
+/// Of ICMP and ICMPv6 errors.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Icmp {
+    pub kind: u8,
+    pub code: u8,
+    pub checksum: [u8; 2],
+    pub rest: [u8; 4],
+}
+
 macro_rules! headers {
     ($($header:ty: $size:literal,)*) => {$(
         // SAFETY: `repr(C)` structs of `u8` and arrays of it: alignment 1, every pattern valid.
@@ -122,7 +133,10 @@ headers! {
     Ports: 4,
     Tcp: 20,
     Udp: 8,
+    Icmp: 8,
     [u8; 2]: 2,
+    [u8; 4]: 4,
+    [u8; 14]: 14,
 }
 
 /// Reads an address as whole words, wherever it lies.
@@ -159,6 +173,15 @@ pub trait NetworkHeader: Header {
     fn set_source(&mut self, address: Self::Address);
     fn set_destination(&mut self, address: Self::Address);
 
+    /// How many more times the packet may be forwarded, and this one.
+    fn hop_limit(&self) -> u8;
+
+    /// Notes that it is forwarded; the limit is more than 0.
+    fn decrement_hop_limit(&mut self);
+
+    /// Of the whole packet from this header on, as the header says.
+    fn length(&self) -> u32;
+
     /// The header's own checksum; IPv6 has none.
     fn checksum_mut(&mut self) -> Option<&mut [u8; 2]>;
 }
@@ -184,6 +207,24 @@ impl NetworkHeader for Ipv4 {
     #[inline(always)]
     fn set_destination(&mut self, address: Address4) {
         store(&mut self.destination, address);
+    }
+
+    #[inline(always)]
+    fn hop_limit(&self) -> u8 {
+        self.time_to_live
+    }
+
+    #[inline(always)]
+    fn decrement_hop_limit(&mut self) {
+        let before = u16::from_be_bytes([self.time_to_live, self.protocol]);
+        self.time_to_live = self.time_to_live.wrapping_sub(1);
+        let after = u16::from_be_bytes([self.time_to_live, self.protocol]);
+        self.checksum = Delta::of_port(before, after).apply(self.checksum);
+    }
+
+    #[inline(always)]
+    fn length(&self) -> u32 {
+        u32::from(u16::from_be_bytes(self.total_length))
     }
 
     #[inline(always)]
@@ -213,6 +254,21 @@ impl NetworkHeader for Ipv6 {
     #[inline(always)]
     fn set_destination(&mut self, address: Address6) {
         store(&mut self.destination, address);
+    }
+
+    #[inline(always)]
+    fn hop_limit(&self) -> u8 {
+        self.hop_limit
+    }
+
+    #[inline(always)]
+    fn decrement_hop_limit(&mut self) {
+        self.hop_limit = self.hop_limit.wrapping_sub(1);
+    }
+
+    #[inline(always)]
+    fn length(&self) -> u32 {
+        size_of::<Self>() as u32 + u32::from(u16::from_be_bytes(self.payload_length))
     }
 
     #[inline(always)]

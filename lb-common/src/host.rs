@@ -4,39 +4,97 @@
 
 mod sockets;
 
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::cell::{Cell, RefCell, UnsafeCell};
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::rc::Rc;
 
-use crate::datapath::{Direction, FamilyTables, Packet, Tables};
+use ipnet::IpNet;
+
+use crate::datapath::{
+    Allowance, Direction, Draft, FamilyTables, Packet, Query, Rejection, Role, Route, Tables,
+};
 use crate::family::{Family, V4, V6};
 use crate::header::Header;
 use crate::layout::{
-    Backend, Bitmap, DESTINATION_WORDS, FlowBucket, Frontend, FrontendKey, Pool, Reason,
-    SOURCE_WORDS, Settings, Ticks, Traffic,
+    Affinity, AffinityKey, Backend, Bitmap, DESTINATION_WORDS, Device, FlowBucket, Fragment,
+    FragmentKey, Frontend, FrontendKey, Member, Pool, Reason, ReturnBucket, SOURCE_WORDS, Settings,
+    Ticks, Traffic,
 };
 
 pub use sockets::HostSockets;
 
-/// A frame in memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame(pub Vec<u8>);
+/// A frame in memory, at a hook of a machine that is made up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Frame {
+    pub bytes: Vec<u8>,
+    pub role: Role,
+    pub device: u32,
+    /// Whether the hook is one that can resolve next hops.
+    pub resolves: bool,
+    pub routes: Routes,
+    /// By which device it leaves, if the verdict says so.
+    pub left_by: u32,
+}
+
+/// The machine's routing tables: the answer for each destination that has one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Routes(pub Rc<Vec<(IpAddr, Route)>>);
+
+impl Frame {
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self { bytes, ..Self::default() }
+    }
+}
 
 impl Packet for Frame {
+    fn role(&self) -> Role {
+        self.role
+    }
+
+    fn device(&self) -> u32 {
+        self.device
+    }
+
+    fn resolves(&self) -> bool {
+        self.resolves
+    }
+
+    fn leave_by(&mut self, device: u32) {
+        self.left_by = device;
+    }
+
+    fn route<F: Family>(&self, query: &Query<F>) -> Route {
+        let to: IpAddr = query.to.into();
+        let found = self.routes.0.iter().find(|(address, _)| *address == to);
+        found.map_or(Route::None, |&(_, route)| route)
+    }
+
+    fn grow_front(&mut self, bytes: usize) -> Option<()> {
+        self.bytes.splice(0..0, std::iter::repeat_n(0, bytes));
+        Some(())
+    }
+
+    fn resize(&mut self, length: u32) -> Option<()> {
+        self.bytes.resize(length as usize, 0);
+        Some(())
+    }
+
     fn header<H: Header>(&self, offset: usize) -> Option<&H> {
-        let bytes = self.0.get(offset..)?.get(..size_of::<H>())?;
+        let bytes = self.bytes.get(offset..)?.get(..size_of::<H>())?;
         // SAFETY: the bytes are as many as `H` has, and `Header` promises that `H` may lie
         // anywhere and take any value.
         Some(unsafe { &*bytes.as_ptr().cast::<H>() })
     }
 
     fn header_mut<H: Header>(&mut self, offset: usize) -> Option<&mut H> {
-        let bytes = self.0.get_mut(offset..)?.get_mut(..size_of::<H>())?;
+        let bytes = self.bytes.get_mut(offset..)?.get_mut(..size_of::<H>())?;
         // SAFETY: as above, and the borrow is exclusive.
         Some(unsafe { &mut *bytes.as_mut_ptr().cast::<H>() })
     }
 
     fn length(&self) -> u32 {
-        self.0.len() as u32
+        self.bytes.len() as u32
     }
 }
 
@@ -46,6 +104,14 @@ pub struct HostTables {
     pub now: Cell<Ticks>,
     pub pools: HashMap<u32, Pool>,
     pub slots: HashMap<u32, u32>,
+    pub members: HashSet<Member>,
+    pub devices: HashMap<u32, Device>,
+    pub epoch: Cell<u32>,
+    /// By service port.
+    pub source_ranges: HashMap<u32, Vec<IpNet>>,
+    pub allowance: Cell<Allowance>,
+    rejection: Cell<Rejection>,
+    attempt: Cell<u32>,
     pub v4: HostFamily<V4>,
     pub v6: HostFamily<V6>,
     destinations: Vec<u64>,
@@ -61,6 +127,10 @@ pub struct HostFamily<F: Family> {
     pub backends: HashMap<u32, Backend<F::Address>>,
     pub flows: Vec<FlowBucket<F>>,
     pub sockets: HostSockets<F>,
+    pub returns: Vec<ReturnBucket>,
+    draft: UnsafeCell<Draft<F>>,
+    pub affinities: RefCell<HashMap<AffinityKey<F>, Affinity>>,
+    pub fragments: RefCell<HashMap<FragmentKey<F>, Fragment>>,
 }
 
 /// Chooses a family's part by type.
@@ -95,10 +165,24 @@ impl HostTables {
         assert!(buckets.is_power_of_two());
         let mask = buckets - 1;
         Self {
-            settings: Settings { flow_seed, flow_mask4: mask, flow_mask6: mask },
+            settings: Settings {
+                flow_seed,
+                flow_mask4: mask,
+                flow_mask6: mask,
+                return_mask: mask,
+                alias_port_first: 1024,
+                alias_port_count: 31_741,
+            },
             now: Cell::default(),
             pools: HashMap::new(),
             slots: HashMap::new(),
+            members: HashSet::new(),
+            devices: HashMap::new(),
+            epoch: Cell::new(1),
+            source_ranges: HashMap::new(),
+            allowance: Cell::default(),
+            rejection: Cell::default(),
+            attempt: Cell::default(),
             v4: HostFamily::new(buckets),
             v6: HostFamily::new(buckets),
             destinations: vec![0; DESTINATION_WORDS as usize],
@@ -133,6 +217,11 @@ impl<F: Family> HostFamily<F> {
             backends: HashMap::new(),
             flows: (0..buckets).map(|_| FlowBucket::default()).collect(),
             sockets: HostSockets::default(),
+            returns: (0..buckets).map(|_| ReturnBucket::default()).collect(),
+            // SAFETY: plain numbers, for which zeros are valid.
+            draft: UnsafeCell::new(unsafe { std::mem::zeroed() }),
+            affinities: RefCell::default(),
+            fragments: RefCell::default(),
         }
     }
 }
@@ -153,6 +242,41 @@ impl Tables for HostTables {
 
     fn slot(&self, index: u32) -> Option<u32> {
         self.slots.get(&index).copied()
+    }
+
+    fn is_member(&self, member: Member) -> bool {
+        self.members.contains(&member)
+    }
+
+    fn device(&self, index: u32) -> Option<Device> {
+        self.devices.get(&index).copied()
+    }
+
+    fn network_epoch(&self) -> u32 {
+        self.epoch.get()
+    }
+
+    fn may_answer(&self) -> bool {
+        let mut allowance = self.allowance.get();
+        let may = allowance.take(self.now());
+        self.allowance.set(allowance);
+        may
+    }
+
+    fn set_rejection(&self, rejection: Rejection) {
+        self.rejection.set(rejection);
+    }
+
+    fn rejection(&self) -> Rejection {
+        self.rejection.get()
+    }
+
+    fn set_attempt(&self, attempt: u32) {
+        self.attempt.set(attempt);
+    }
+
+    fn attempt(&self) -> u32 {
+        self.attempt.get()
     }
 
     fn count(&self, reason: Reason) {
@@ -203,5 +327,36 @@ where
 
     fn flow_bucket(&self, index: u32) -> Option<&FlowBucket<F>> {
         self.family().flows.get(index as usize)
+    }
+
+    fn return_bucket(&self, index: u32) -> Option<&ReturnBucket> {
+        self.family().returns.get(index as usize)
+    }
+
+    fn draft(&self) -> Option<&mut Draft<F>> {
+        // SAFETY: a packet is at one stage at a time, and none keeps a draft beyond itself.
+        Some(unsafe { &mut *self.family().draft.get() })
+    }
+
+    fn affinity(&self, key: &AffinityKey<F>) -> Option<Affinity> {
+        self.family().affinities.borrow().get(key).copied()
+    }
+
+    fn set_affinity(&self, key: &AffinityKey<F>, affinity: Affinity) {
+        self.family().affinities.borrow_mut().insert(*key, affinity);
+    }
+
+    fn is_source_allowed(&self, service_port: u32, client: F::Address) -> bool {
+        let client: IpAddr = client.into();
+        let ranges = self.source_ranges.get(&service_port);
+        ranges.into_iter().flatten().any(|range| range.contains(&client))
+    }
+
+    fn fragment(&self, key: &FragmentKey<F>) -> Option<Fragment> {
+        self.family().fragments.borrow().get(key).copied()
+    }
+
+    fn set_fragment(&self, key: &FragmentKey<F>, fragment: Fragment) {
+        self.family().fragments.borrow_mut().insert(*key, fragment);
     }
 }

@@ -8,11 +8,12 @@
 //! allocates.
 
 #![cfg_attr(not(feature = "std"), no_std)]
-#![cfg_attr(target_arch = "bpf", feature(core_intrinsics))]
+#![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch, core_intrinsics))]
 #![cfg_attr(target_arch = "bpf", allow(internal_features))]
 
 pub mod atomic;
 pub mod bench;
+mod branchless;
 pub mod checksum;
 pub mod datapath;
 pub mod family;
@@ -23,3 +24,4 @@ pub mod header;
 pub mod host;
 pub mod layout;
 pub mod maglev;
+pub mod return_table;

@@ -1,4 +1,4 @@
-//! Millrace's programs: one entry point per hook. What happens to a packet is decided in
+//! Millrace's programs: one entry point per hook and stage. What happens to a packet is decided in
 //! `lb_common::datapath`; here contexts become packets, maps become tables, verdicts become the
 //! hook's return codes.
 
@@ -11,38 +11,157 @@ mod socket;
 mod tables;
 
 use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
+use aya_ebpf::helpers::{bpf_redirect, bpf_redirect_neigh};
 use aya_ebpf::macros::{classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
-use lb_common::datapath::{Verdict, forward, reverse};
+use lb_common::datapath::{Packet, Role, Stage, Verdict, egress, ingress, stage};
+use lb_common::layout::Reason;
 
+use crate::maps::{TC_STAGES, XDP_STAGES};
 use crate::packet::{TcPacket, XdpPacket};
 use crate::tables::KernelTables;
 
 /// Packets arriving on an external device.
 #[xdp(frags)]
 pub fn external_in(context: XdpContext) -> u32 {
-    match forward(&mut XdpPacket::new(context), &KernelTables) {
+    let mut packet = XdpPacket::new(context);
+    let verdict = ingress(&mut packet, &KernelTables);
+    xdp_action_of(verdict, packet)
+}
+
+#[xdp(frags)]
+pub fn xdp_open(context: XdpContext) -> u32 {
+    xdp_stage(Stage::Open, context)
+}
+
+#[xdp(frags)]
+pub fn xdp_alias(context: XdpContext) -> u32 {
+    xdp_stage(Stage::Alias, context)
+}
+
+#[xdp(frags)]
+pub fn xdp_reset(context: XdpContext) -> u32 {
+    xdp_stage(Stage::Reset, context)
+}
+
+#[xdp(frags)]
+pub fn xdp_reject(context: XdpContext) -> u32 {
+    xdp_stage(Stage::Reject, context)
+}
+
+#[inline(always)]
+fn xdp_stage(which: Stage, context: XdpContext) -> u32 {
+    let mut packet = XdpPacket::new(context);
+    let verdict = stage(which, &mut packet, &KernelTables);
+    xdp_action_of(verdict, packet)
+}
+
+#[inline(always)]
+fn xdp_action_of(verdict: Verdict, mut packet: XdpPacket) -> u32 {
+    match verdict {
         Verdict::Pass => xdp_action::XDP_PASS,
-        Verdict::Drop(_) => xdp_action::XDP_DROP,
+        Verdict::Drop => xdp_action::XDP_DROP,
+        Verdict::Transmit => xdp_action::XDP_TX,
+        // SAFETY: takes numbers only.
+        Verdict::Redirect => unsafe { bpf_redirect(packet.left_by(), 0) as u32 },
+        Verdict::Defer | Verdict::Resolve if packet.defer() => xdp_action::XDP_PASS,
+        Verdict::Defer | Verdict::Resolve => {
+            tables::count(Reason::Unwritable);
+            xdp_action::XDP_DROP
+        }
+        Verdict::Next(next) => {
+            // SAFETY: nothing is left to be dropped.
+            unsafe { XDP_STAGES.tail_call(packet.context(), next as u32) };
+            tables::count(Reason::CorruptTable);
+            xdp_action::XDP_DROP
+        }
     }
+}
+
+/// Packets that XDP has left to the stack's side of an external device.
+#[classifier]
+pub fn external_deferred(context: TcContext) -> i32 {
+    if !TcPacket::is_deferred(&context) {
+        return TC_ACT_UNSPEC;
+    }
+    tc_ingress(context, Role::External)
+}
+
+/// Packets arriving on an external device that has no XDP.
+#[classifier]
+pub fn external_in_tc(context: TcContext) -> i32 {
+    tc_ingress(context, Role::External)
 }
 
 /// Packets that a pod sends.
 #[classifier]
 pub fn workload_in(context: TcContext) -> i32 {
-    match forward(&mut TcPacket::new(context), &KernelTables) {
-        Verdict::Pass => TC_ACT_UNSPEC,
-        Verdict::Drop(_) => TC_ACT_SHOT,
-    }
+    tc_ingress(context, Role::Workload)
+}
+
+#[inline(always)]
+fn tc_ingress(context: TcContext, role: Role) -> i32 {
+    TcPacket::set_role(&context, role);
+    let mut packet = TcPacket::new(context);
+    let verdict = ingress(&mut packet, &KernelTables);
+    tc_action_of(verdict, packet)
 }
 
 /// Packets leaving by a device, external or a pod's.
 #[classifier]
-pub fn external_out(context: TcContext) -> i32 {
-    match reverse(&mut TcPacket::new(context), &KernelTables) {
+pub fn out(context: TcContext) -> i32 {
+    let mut packet = TcPacket::new(context);
+    let verdict = egress(&mut packet, &KernelTables);
+    tc_action_of(verdict, packet)
+}
+
+#[classifier]
+pub fn tc_open(context: TcContext) -> i32 {
+    tc_stage(Stage::Open, context)
+}
+
+#[classifier]
+pub fn tc_alias(context: TcContext) -> i32 {
+    tc_stage(Stage::Alias, context)
+}
+
+#[classifier]
+pub fn tc_reset(context: TcContext) -> i32 {
+    tc_stage(Stage::Reset, context)
+}
+
+#[classifier]
+pub fn tc_reject(context: TcContext) -> i32 {
+    tc_stage(Stage::Reject, context)
+}
+
+#[inline(always)]
+fn tc_stage(which: Stage, context: TcContext) -> i32 {
+    let mut packet = TcPacket::new(context);
+    let verdict = stage(which, &mut packet, &KernelTables);
+    tc_action_of(verdict, packet)
+}
+
+#[inline(always)]
+fn tc_action_of(verdict: Verdict, packet: TcPacket) -> i32 {
+    match verdict {
         // Not OK: programs behind ours still want to see the packet.
-        Verdict::Pass => TC_ACT_UNSPEC,
-        Verdict::Drop(_) => TC_ACT_SHOT,
+        Verdict::Pass | Verdict::Defer => TC_ACT_UNSPEC,
+        Verdict::Drop => TC_ACT_SHOT,
+        // SAFETY: takes numbers only.
+        Verdict::Transmit => unsafe { bpf_redirect(packet.device(), 0) as i32 },
+        // SAFETY: as above.
+        Verdict::Redirect => unsafe { bpf_redirect(packet.left_by(), 0) as i32 },
+        // SAFETY: without parameters the kernel asks its routing tables itself.
+        Verdict::Resolve => unsafe {
+            bpf_redirect_neigh(packet.left_by(), core::ptr::null_mut(), 0, 0) as i32
+        },
+        Verdict::Next(next) => {
+            // SAFETY: nothing is left to be dropped.
+            unsafe { TC_STAGES.tail_call(packet.context(), next as u32) };
+            tables::count(Reason::CorruptTable);
+            TC_ACT_SHOT
+        }
     }
 }
 

@@ -2,23 +2,29 @@
 //!
 //! Sizes are defaults; the agent may set others when it loads the object.
 
-use aya_ebpf::bindings::BPF_F_MMAPABLE;
-use aya_ebpf::btf_maps::{Array, HashMap, LruHashMap, PerCpuArray};
+use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
+use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray};
 use aya_ebpf::macros::btf_map;
+use lb_common::datapath::{Allowance, Draft, Rejection, Stage};
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::capacity::{
-    BACKENDS as MAX_BACKENDS, CONNECTED as MAX_CONNECTED, FLOW_BUCKETS, FRONTENDS as MAX_FRONTENDS,
-    POOL_SLOTS as MAX_SLOTS, POOLS as MAX_POOLS, SERVICE_PORTS as MAX_SERVICE_PORTS,
+    AFFINITIES as MAX_AFFINITIES, BACKENDS as MAX_BACKENDS, CONNECTED as MAX_CONNECTED,
+    DEVICES as MAX_DEVICES, FLOW_BUCKETS, FRAGMENTS as MAX_FRAGMENTS, FRONTENDS as MAX_FRONTENDS,
+    MEMBERS as MAX_MEMBERS, POOL_SLOTS as MAX_SLOTS, POOLS as MAX_POOLS,
+    SERVICE_PORTS as MAX_SERVICE_PORTS, SOURCE_RANGES as MAX_SOURCE_RANGES,
     UNCONNECTED as MAX_UNCONNECTED,
 };
 use lb_common::layout::{
-    Backend, DESTINATION_WORDS, FlowBucket, Frontend, FrontendKey, Host, Identity, Pool, Reason,
-    SOURCE_WORDS, Settings, SocketEnd, SocketFlow, Traffic,
+    Affinity, AffinityKey, Backend, DESTINATION_WORDS, Device, FlowBucket, Fragment, FragmentKey,
+    Frontend, FrontendKey, Host, Identity, Member, Network, Pool, Reason, ReturnBucket,
+    SOURCE_WORDS, Settings, SocketEnd, SocketFlow, SourceRange, Traffic,
 };
 
 /// The agent writes these through its own address space, without a system call. Their memory
 /// starts on a page, so buckets of whole cache lines stay aligned to them.
 const SHARED: usize = BPF_F_MMAPABLE as usize;
+
+const ON_DEMAND: usize = BPF_F_NO_PREALLOC as usize;
 
 /// For agents only; no program reads it.
 #[btf_map]
@@ -49,6 +55,70 @@ pub static FLOWS4: Array<FlowBucket<V4>, { FLOW_BUCKETS as usize }, SHARED> = Ar
 
 #[btf_map]
 pub static FLOWS6: Array<FlowBucket<V6>, { FLOW_BUCKETS as usize }, SHARED> = Array::new();
+
+#[btf_map]
+pub static RETURNS4: Array<ReturnBucket, { FLOW_BUCKETS as usize }, SHARED> = Array::new();
+
+#[btf_map]
+pub static RETURNS6: Array<ReturnBucket, { FLOW_BUCKETS as usize }, SHARED> = Array::new();
+
+#[btf_map]
+pub static AFFINITIES4: LruHashMap<AffinityKey<V4>, Affinity, { MAX_AFFINITIES as usize }> =
+    LruHashMap::new();
+
+#[btf_map]
+pub static AFFINITIES6: LruHashMap<AffinityKey<V6>, Affinity, { MAX_AFFINITIES as usize }> =
+    LruHashMap::new();
+
+/// Most clusters have few of them: memory is taken as they come.
+#[btf_map]
+pub static MEMBERS: HashMap<Member, u32, { MAX_MEMBERS as usize }, ON_DEMAND> = HashMap::new();
+
+#[btf_map]
+pub static SOURCE_RANGES4: LpmTrie<SourceRange<V4>, u32, { MAX_SOURCE_RANGES as usize }> =
+    LpmTrie::new();
+
+#[btf_map]
+pub static SOURCE_RANGES6: LpmTrie<SourceRange<V6>, u32, { MAX_SOURCE_RANGES as usize }> =
+    LpmTrie::new();
+
+#[btf_map]
+pub static FRAGMENTS4: LruHashMap<FragmentKey<V4>, Fragment, { MAX_FRAGMENTS as usize }> =
+    LruHashMap::new();
+
+#[btf_map]
+pub static FRAGMENTS6: LruHashMap<FragmentKey<V6>, Fragment, { MAX_FRAGMENTS as usize }> =
+    LruHashMap::new();
+
+#[btf_map]
+pub static DEVICES: HashMap<u32, Device, { MAX_DEVICES as usize }, ON_DEMAND> = HashMap::new();
+
+#[btf_map]
+pub static NETWORK: Array<Network, 1, SHARED> = Array::new();
+
+/// What a packet takes along from stage to stage, and what this processor may still answer.
+#[repr(C)]
+pub struct Scratch {
+    pub rejection: Rejection,
+    pub attempt: u32,
+    pub allowance: Allowance,
+}
+
+#[btf_map]
+pub static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
+
+#[btf_map]
+pub static DRAFTS4: PerCpuArray<Draft<V4>, 1> = PerCpuArray::new();
+
+#[btf_map]
+pub static DRAFTS6: PerCpuArray<Draft<V6>, 1> = PerCpuArray::new();
+
+/// The stages' programs; an agent that starts replaces them before those that lead to them.
+#[btf_map]
+pub static XDP_STAGES: ProgramArray<{ Stage::ALL.len() }> = ProgramArray::new();
+
+#[btf_map]
+pub static TC_STAGES: ProgramArray<{ Stage::ALL.len() }> = ProgramArray::new();
 
 #[btf_map]
 pub static DESTINATIONS: Array<u64, { DESTINATION_WORDS as usize }, SHARED> = Array::new();
@@ -88,5 +158,11 @@ pub static BACKEND_TRAFFIC: PerCpuArray<Traffic, { MAX_BACKENDS as usize }> = Pe
 
 /// Set by the agent before loading; constant to the verifier.
 #[unsafe(no_mangle)]
-pub static SETTINGS: Settings =
-    Settings { flow_seed: 0, flow_mask4: FLOW_BUCKETS - 1, flow_mask6: FLOW_BUCKETS - 1 };
+pub static SETTINGS: Settings = Settings {
+    flow_seed: 0,
+    flow_mask4: FLOW_BUCKETS - 1,
+    flow_mask6: FLOW_BUCKETS - 1,
+    return_mask: FLOW_BUCKETS - 1,
+    alias_port_first: 1024,
+    alias_port_count: 31_741,
+};

@@ -4,17 +4,23 @@
 //! slices hide that from it.
 
 use aya_ebpf::EbpfContext;
-use aya_ebpf::bindings::{BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR};
-use aya_ebpf::helpers::{bpf_l4_csum_replace, bpf_xdp_get_buff_len};
+use aya_ebpf::bindings::{
+    __sk_buff, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, BPF_FIB_LKUP_RET_FRAG_NEEDED,
+    BPF_FIB_LKUP_RET_NO_NEIGH, BPF_FIB_LKUP_RET_SUCCESS, bpf_fib_lookup as FibQuery,
+};
+use aya_ebpf::helpers::{
+    bpf_fib_lookup, bpf_l4_csum_replace, bpf_skb_change_head, bpf_skb_change_tail,
+    bpf_xdp_adjust_head, bpf_xdp_adjust_meta, bpf_xdp_adjust_tail, bpf_xdp_get_buff_len,
+};
 use aya_ebpf::programs::{TcContext, XdpContext};
 use lb_common::checksum::Delta;
-use lb_common::datapath::Packet;
+use lb_common::datapath::{NextHop, Packet, Query, Role, Route};
+use lb_common::family::Family;
 use lb_common::header::Header;
 
 /// A context that lets its packet be viewed.
 trait View {
-    fn start(&self) -> usize;
-    fn end(&self) -> usize;
+    fn bounds(&self) -> (usize, usize);
 
     #[inline(always)]
     fn view<H: Header>(&self, offset: usize) -> Option<&H> {
@@ -31,32 +37,23 @@ trait View {
     /// Where `H` is at `offset`, if it fits.
     #[inline(always)]
     fn place<H: Header>(&self, offset: usize) -> Option<*mut H> {
-        let address = self.start() + offset;
-        (address + size_of::<H>() <= self.end()).then_some(address as *mut H)
+        let (start, end) = self.bounds();
+        let address = start + offset;
+        (address + size_of::<H>() <= end).then_some(address as *mut H)
     }
 }
 
 impl View for XdpContext {
     #[inline(always)]
-    fn start(&self) -> usize {
-        self.data()
-    }
-
-    #[inline(always)]
-    fn end(&self) -> usize {
-        self.data_end()
+    fn bounds(&self) -> (usize, usize) {
+        (self.data(), self.data_end())
     }
 }
 
 impl View for TcContext {
     #[inline(always)]
-    fn start(&self) -> usize {
-        self.data()
-    }
-
-    #[inline(always)]
-    fn end(&self) -> usize {
-        self.data_end()
+    fn bounds(&self) -> (usize, usize) {
+        (self.data(), self.data_end())
     }
 }
 
@@ -68,18 +65,123 @@ fn blur(offset: usize, below_2_to_24: u32) -> usize {
     offset ^ (zero | zero << 6)
 }
 
+/// Asks the kernel's routing tables on behalf of a hook.
+#[inline(always)]
+fn route<F: Family>(context: *mut core::ffi::c_void, device: u32, query: &Query<F>) -> Route {
+    /// Addresses are written as whole words, the stack takes these only where they are aligned.
+    #[repr(align(8))]
+    struct Aligned(FibQuery);
+    // SAFETY: plain numbers and unions of them, for which zeros are valid.
+    let mut aligned: Aligned = unsafe { core::mem::zeroed() };
+    let asked = &mut aligned.0;
+    asked.family = F::SOCKET_FAMILY;
+    asked.l4_protocol = query.protocol;
+    asked.ifindex = device;
+    asked.__bindgen_anon_1.tot_len = query.length as u16;
+    // SAFETY: both unions begin with the address, of either family, in 16 bytes.
+    unsafe {
+        (&raw mut asked.__bindgen_anon_3).cast::<F::Address>().write(query.from);
+        (&raw mut asked.__bindgen_anon_4).cast::<F::Address>().write(query.to);
+    }
+    // SAFETY: the context is the hook's own, the length that of what is passed.
+    let answer =
+        unsafe { bpf_fib_lookup(context, &raw mut *asked, size_of::<FibQuery>() as i32, 0) };
+    match answer as u32 {
+        BPF_FIB_LKUP_RET_SUCCESS => {
+            Route::Known(NextHop { device: asked.ifindex, neighbour: asked.dmac })
+        }
+        BPF_FIB_LKUP_RET_NO_NEIGH => Route::NoNeighbour(asked.ifindex),
+        // SAFETY: in this case the kernel has written the largest size that fits.
+        BPF_FIB_LKUP_RET_FRAG_NEEDED => {
+            Route::TooBig(u32::from(unsafe { asked.__bindgen_anon_1.mtu_result }))
+        }
+        _ => Route::None,
+    }
+}
+
 pub struct XdpPacket {
     context: XdpContext,
+    left_by: u32,
 }
+
+/// What XDP writes before a packet that it leaves to tc.
+const DEFERRED: u32 = 0x4d69_6c6c;
 
 impl XdpPacket {
     #[inline(always)]
     pub fn new(context: XdpContext) -> Self {
-        Self { context }
+        Self { context, left_by: 0 }
+    }
+
+    #[inline(always)]
+    pub fn left_by(&self) -> u32 {
+        self.left_by
+    }
+
+    #[inline(always)]
+    pub fn context(&self) -> &XdpContext {
+        &self.context
+    }
+
+    /// Marks the packet for the tc program of the same device; false if the driver can't.
+    #[inline(always)]
+    pub fn defer(&mut self) -> bool {
+        // SAFETY: the context is the one this program was called with.
+        if unsafe { bpf_xdp_adjust_meta(self.context.ctx, -(size_of::<u32>() as i32)) } != 0 {
+            return false;
+        }
+        let (mark, data) = (self.context.metadata(), self.context.data());
+        if mark + size_of::<u32>() > data {
+            return false;
+        }
+        // SAFETY: before the packet's start, by the check.
+        unsafe { (mark as *mut u32).write(DEFERRED) };
+        true
     }
 }
 
 impl Packet for XdpPacket {
+    #[inline(always)]
+    fn role(&self) -> Role {
+        Role::External
+    }
+
+    #[inline(always)]
+    fn device(&self) -> u32 {
+        // SAFETY: the context is the one this program was called with.
+        unsafe { (*self.context.ctx).ingress_ifindex }
+    }
+
+    #[inline(always)]
+    fn resolves(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn leave_by(&mut self, device: u32) {
+        self.left_by = device;
+    }
+
+    #[inline(always)]
+    fn route<F: Family>(&self, query: &Query<F>) -> Route {
+        route(self.context.as_ptr(), self.device(), query)
+    }
+
+    #[inline(always)]
+    fn grow_front(&mut self, bytes: usize) -> Option<()> {
+        // SAFETY: the context is the one this program was called with.
+        let result = unsafe { bpf_xdp_adjust_head(self.context.ctx, -(bytes as i32)) };
+        (result == 0).then_some(())
+    }
+
+    #[inline(always)]
+    fn resize(&mut self, length: u32) -> Option<()> {
+        let change = length.wrapping_sub(self.length()) as i32;
+        // SAFETY: the context is the one this program was called with.
+        let result = unsafe { bpf_xdp_adjust_tail(self.context.ctx, change) };
+        (result == 0).then_some(())
+    }
+
     #[inline(always)]
     fn header<H: Header>(&self, offset: usize) -> Option<&H> {
         self.context.view(offset)
@@ -106,6 +208,7 @@ impl Packet for XdpPacket {
 
 pub struct TcPacket {
     context: TcContext,
+    left_by: u32,
 }
 
 /// The most that the headers of a packet of ours take: Ethernet with two tags, IPv6 with a few
@@ -122,11 +225,94 @@ impl TcPacket {
             // If it fails the views fail, and the packet passes as malformed.
             let _ = context.pull_data(wanted);
         }
-        Self { context }
+        Self { context, left_by: 0 }
+    }
+
+    #[inline(always)]
+    pub fn left_by(&self) -> u32 {
+        self.left_by
+    }
+
+    #[inline(always)]
+    pub fn context(&self) -> &TcContext {
+        &self.context
+    }
+
+    #[inline(always)]
+    fn buffer(&self) -> *mut __sk_buff {
+        self.context.skb.skb
+    }
+
+    /// Whether XDP has left the packet to this hook.
+    #[inline(always)]
+    pub fn is_deferred(context: &TcContext) -> bool {
+        let buffer = context.skb.skb;
+        // SAFETY: the context is the one this program was called with.
+        let (mark, data) = unsafe { ((*buffer).data_meta as usize, (*buffer).data as usize) };
+        // SAFETY: before the packet's start, by the check.
+        mark + size_of::<u32>() <= data && unsafe { (mark as *const u32).read() } == DEFERRED
+    }
+
+    /// Notes who is behind the device, for the stages that follow.
+    #[inline(always)]
+    pub fn set_role(context: &TcContext, role: Role) {
+        // SAFETY: the context is the one this program was called with.
+        unsafe { (*context.skb.skb).cb[0] = role as u32 };
     }
 }
 
 impl Packet for TcPacket {
+    #[inline(always)]
+    fn role(&self) -> Role {
+        // SAFETY: the context is the one this program was called with.
+        let role = unsafe { (*self.buffer()).cb[0] };
+        if role == Role::Workload as u32 { Role::Workload } else { Role::External }
+    }
+
+    #[inline(always)]
+    fn device(&self) -> u32 {
+        // SAFETY: the context is the one this program was called with.
+        unsafe { (*self.buffer()).ifindex }
+    }
+
+    #[inline(always)]
+    fn resolves(&self) -> bool {
+        true
+    }
+
+    /// Of one segment, if the device is to cut the packet. Its headers are taken to be the
+    /// smallest ones: a segment that fits is never said to be too big.
+    #[inline(always)]
+    fn wire_length(&self) -> u32 {
+        // SAFETY: the context is the one this program was called with.
+        let segment = unsafe { (*self.buffer()).gso_size };
+        if segment == 0 { self.length() } else { segment + 14 + 20 + 20 }
+    }
+
+    #[inline(always)]
+    fn leave_by(&mut self, device: u32) {
+        self.left_by = device;
+    }
+
+    #[inline(always)]
+    fn route<F: Family>(&self, query: &Query<F>) -> Route {
+        route(self.context.as_ptr(), self.device(), query)
+    }
+
+    #[inline(always)]
+    fn grow_front(&mut self, bytes: usize) -> Option<()> {
+        // SAFETY: the context is the one this program was called with.
+        let result = unsafe { bpf_skb_change_head(self.buffer(), bytes as u32, 0) };
+        (result == 0).then_some(())
+    }
+
+    #[inline(always)]
+    fn resize(&mut self, length: u32) -> Option<()> {
+        // SAFETY: the context is the one this program was called with.
+        let result = unsafe { bpf_skb_change_tail(self.buffer(), length, 0) };
+        (result == 0).then_some(())
+    }
+
     #[inline(always)]
     fn header<H: Header>(&self, offset: usize) -> Option<&H> {
         self.context.view(offset)

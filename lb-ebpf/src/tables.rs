@@ -1,16 +1,21 @@
 //! The maps as the data plane's `Tables`.
 
 use aya_ebpf::btf_maps::PerCpuArray;
+use aya_ebpf::btf_maps::lpm_trie::Key;
 use aya_ebpf::helpers::bpf_ktime_get_coarse_ns;
-use lb_common::datapath::{Direction, FamilyTables, Tables};
+use lb_common::datapath::{Direction, Draft, FamilyTables, Rejection, Tables};
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::{
-    Backend, Bitmap, FlowBucket, Frontend, FrontendKey, Pool, Reason, Settings, Ticks, Traffic,
+    Affinity, AffinityKey, Backend, Bitmap, Device, FlowBucket, Fragment, FragmentKey, Frontend,
+    FrontendKey, Member, Pool, Reason, ReturnBucket, SERVICE_PORT_BITS, Settings, SourceRange,
+    Ticks, Traffic,
 };
 
 use crate::maps::{
-    BACKEND_TRAFFIC, BACKENDS4, BACKENDS6, DESTINATIONS, FLOWS4, FLOWS6, FRONTENDS4, FRONTENDS6,
-    POOL_SLOTS, POOLS, REASONS, SERVICE_TRAFFIC, SETTINGS, SOURCES,
+    AFFINITIES4, AFFINITIES6, BACKEND_TRAFFIC, BACKENDS4, BACKENDS6, DESTINATIONS, DEVICES,
+    DRAFTS4, DRAFTS6, FLOWS4, FLOWS6, FRAGMENTS4, FRAGMENTS6, FRONTENDS4, FRONTENDS6, MEMBERS,
+    NETWORK, POOL_SLOTS, POOLS, REASONS, RETURNS4, RETURNS6, SCRATCH, SERVICE_TRAFFIC, SETTINGS,
+    SOURCE_RANGES4, SOURCE_RANGES6, SOURCES, Scratch,
 };
 
 pub struct KernelTables;
@@ -43,11 +48,54 @@ impl Tables for KernelTables {
     }
 
     #[inline(always)]
+    fn is_member(&self, member: Member) -> bool {
+        // SAFETY: nothing is kept of the entry.
+        unsafe { MEMBERS.get(&member) }.is_some()
+    }
+
+    #[inline(always)]
+    fn device(&self, index: u32) -> Option<Device> {
+        // SAFETY: a replaced entry is freed only after this program has ended.
+        unsafe { DEVICES.get(&index).copied() }
+    }
+
+    #[inline(always)]
+    fn network_epoch(&self) -> u32 {
+        // SAFETY: the map has the entry; the agent writes whole aligned words.
+        NETWORK
+            .get_ptr(0)
+            .map_or(0, |network| unsafe { (&raw const (*network).epoch).read_volatile() })
+    }
+
+    #[inline(always)]
+    fn may_answer(&self) -> bool {
+        let now = self.now();
+        scratch(|scratch| scratch.allowance.take(now)).unwrap_or(false)
+    }
+
+    #[inline(always)]
+    fn set_rejection(&self, rejection: Rejection) {
+        scratch(|scratch| scratch.rejection = rejection);
+    }
+
+    #[inline(always)]
+    fn rejection(&self) -> Rejection {
+        scratch(|scratch| scratch.rejection).unwrap_or_default()
+    }
+
+    #[inline(always)]
+    fn set_attempt(&self, attempt: u32) {
+        scratch(|scratch| scratch.attempt = attempt);
+    }
+
+    #[inline(always)]
+    fn attempt(&self) -> u32 {
+        scratch(|scratch| scratch.attempt).unwrap_or_default()
+    }
+
+    #[inline(always)]
     fn count(&self, reason: Reason) {
-        if let Some(counter) = REASONS.get_ptr_mut(reason as u32) {
-            // SAFETY: this processor's own copy; a program is not interrupted by itself.
-            unsafe { *counter += 1 };
-        }
+        count(reason);
     }
 
     #[inline(always)]
@@ -64,6 +112,20 @@ impl Tables for KernelTables {
 }
 
 #[inline(always)]
+pub fn count(reason: Reason) {
+    if let Some(counter) = REASONS.get_ptr_mut(reason as u32) {
+        // SAFETY: this processor's own copy; a program is not interrupted by itself.
+        unsafe { *counter += 1 };
+    }
+}
+
+#[inline(always)]
+fn scratch<R>(change: impl FnOnce(&mut Scratch) -> R) -> Option<R> {
+    // SAFETY: this processor's own copy; a program is not interrupted by itself.
+    SCRATCH.get_ptr_mut(0).map(|scratch| change(unsafe { &mut *scratch }))
+}
+
+#[inline(always)]
 fn with<const N: usize>(
     map: &PerCpuArray<Traffic, N>,
     index: u32,
@@ -77,7 +139,10 @@ fn with<const N: usize>(
 
 /// Both families, from the maps of each. A macro, because statics cannot be reached by type.
 macro_rules! family_tables {
-    ($family:ty, $address:ty, $frontends:ident, $backends:ident, $flows:ident, $mask:ident) => {
+    (
+        $family:ty, $address:ty, $frontends:ident, $backends:ident, $flows:ident, $mask:ident,
+        $returns:ident, $drafts:ident, $affinities:ident, $ranges:ident, $fragments:ident
+    ) => {
         impl FamilyTables<$family> for KernelTables {
             #[inline(always)]
             fn may_be_destination(&self, address: $address) -> bool {
@@ -113,9 +178,80 @@ macro_rules! family_tables {
             fn flow_bucket(&self, index: u32) -> Option<&FlowBucket<$family>> {
                 $flows.get(index)
             }
+
+            #[inline(always)]
+            fn return_bucket(&self, index: u32) -> Option<&ReturnBucket> {
+                $returns.get(index)
+            }
+
+            #[inline(always)]
+            fn draft(&self) -> Option<&mut Draft<$family>> {
+                // SAFETY: this processor's own copy; a program is not interrupted by itself.
+                $drafts.get_ptr_mut(0).map(|draft| unsafe { &mut *draft })
+            }
+
+            #[inline(always)]
+            fn affinity(&self, key: &AffinityKey<$family>) -> Option<Affinity> {
+                // SAFETY: as above; an entry that is being overwritten names another backend of
+                // the same pool, or one that is found to be none.
+                unsafe { $affinities.get(key).copied() }
+            }
+
+            #[inline(always)]
+            fn set_affinity(&self, key: &AffinityKey<$family>, affinity: Affinity) {
+                // It fails only if all entries are being replaced at once: nothing is kept then.
+                let _ = $affinities.insert(key, &affinity, 0);
+            }
+
+            #[inline(always)]
+            fn is_source_allowed(&self, service_port: u32, client: $address) -> bool {
+                let range = SourceRange::<$family> {
+                    service_port: service_port.to_be_bytes(),
+                    octets: client.octets,
+                };
+                let bits = SERVICE_PORT_BITS + 8 * size_of::<$address>() as u32;
+                $ranges.get(&Key::new(bits, range)).is_some()
+            }
+
+            #[inline(always)]
+            fn fragment(&self, key: &FragmentKey<$family>) -> Option<Fragment> {
+                // SAFETY: as above; one packet's fragments all say the same.
+                unsafe { $fragments.get(key).copied() }
+            }
+
+            #[inline(always)]
+            fn set_fragment(&self, key: &FragmentKey<$family>, fragment: Fragment) {
+                // It fails only if all entries are being replaced at once: the other fragments
+                // are then counted as without their first.
+                let _ = $fragments.insert(key, &fragment, 0);
+            }
         }
     };
 }
 
-family_tables!(V4, Address4, FRONTENDS4, BACKENDS4, FLOWS4, flow_mask4);
-family_tables!(V6, Address6, FRONTENDS6, BACKENDS6, FLOWS6, flow_mask6);
+family_tables!(
+    V4,
+    Address4,
+    FRONTENDS4,
+    BACKENDS4,
+    FLOWS4,
+    flow_mask4,
+    RETURNS4,
+    DRAFTS4,
+    AFFINITIES4,
+    SOURCE_RANGES4,
+    FRAGMENTS4
+);
+family_tables!(
+    V6,
+    Address6,
+    FRONTENDS6,
+    BACKENDS6,
+    FLOWS6,
+    flow_mask6,
+    RETURNS6,
+    DRAFTS6,
+    AFFINITIES6,
+    SOURCE_RANGES6,
+    FRAGMENTS6
+);

@@ -45,7 +45,7 @@ fn live_through(seed: u64) {
 fn is_accepted(sent: &Sent) -> bool {
     let fewest = match sent.hook {
         Hook::Forward => 14,
-        Hook::Reverse => 14 + 40,
+        Hook::Workload | Hook::Reverse => 14 + 40,
     };
     sent.packet.len() >= fewest
 }

@@ -1,63 +1,85 @@
 //! The data plane: what happens to a packet, as a function of its bytes and the tables.
 //!
-//! [`forward`] takes packets on their way to a Service, [`reverse`] the answers. Both climb the
-//! same ladder, the cheapest exit first: parse, prefilter, flow; and only for a packet that
-//! opens a flow: frontend, pool, backend, commit. Then the packet is translated.
+//! [`ingress`] takes packets that arrive on a device, [`egress`] those that leave by one. Both
+//! climb the same ladder, the cheapest exit first: parse, prefilter, flow. What few packets need
+//! is a [`Stage`] of its own: opening a flow, rejecting, ICMP errors, fragments. In the kernel a
+//! stage is a program of its own, on a stack of its own; the ladder only says that it comes next.
 //!
 //! # Invariants
 //! - What is not ours is passed, bit for bit as it came. Nothing is dropped but for a counted
 //!   [`Reason`](crate::layout::Reason).
 //! - No I/O, no clock, no allocation: everything comes in by [`Packet`] and [`Tables`].
+//! - A packet that goes to another stage has not been changed yet.
 //!
 //! Tests: the packet tables in the crate `tests`, run on the host and in the kernel.
 
-mod forward;
+mod affinity;
+mod alias;
+mod answer;
+mod egress;
+mod follow;
+mod ingress;
+mod limit;
+mod open;
 mod parse;
-mod reverse;
 mod select;
 pub mod socket;
 mod tcp;
 mod traits;
 mod translate;
+mod way;
 
 use crate::family::{Family, V4, V6};
-use crate::layout::Reason;
-
+pub use answer::Rejection;
+pub use limit::Allowance;
+pub use open::Draft;
 pub use parse::Network;
-pub use traits::{Direction, FamilyTables, Packet, Tables};
+pub use traits::{Direction, FamilyTables, Packet, Role, Tables};
 pub use translate::End;
+pub use way::{NextHop, Query, Route};
 
 /// What happens to a packet.
+///
+/// One number: the kernel's verifier does not like values that are there in some variants only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// It goes on its way, translated or untouched.
     Pass,
     /// It ends here; the reason has been counted.
-    Drop(Reason),
+    Drop,
+    /// It leaves by the device it came in by; its link-layer header is complete.
+    Transmit,
+    /// It leaves by the device of [`Packet::leave_by`]; its link-layer header is complete.
+    Redirect,
+    /// The same, but the stack is to find out the next hop's link-layer address.
+    Resolve,
+    /// Untouched, it goes to the hook behind this one on its way in, which can do more.
+    Defer,
+    /// Another stage is to decide.
+    Next(Stage),
 }
 
-/// A packet arriving on an external device: towards a Service, perhaps.
-#[inline(always)]
-pub fn forward<P, T>(packet: &mut P, tables: &T) -> Verdict
-where
-    P: Packet,
-    T: FamilyTables<V4> + FamilyTables<V6>,
-{
-    by_family(packet, tables, Direction::Forward)
+/// What comes after the ladder that all packets climb.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// A packet on its way in that belongs to no flow.
+    Open = 0,
+    /// One that opens a flow under an alias: [`FamilyTables::draft`] is the flow.
+    Alias = 1,
+    /// A TCP packet that is answered by a reset.
+    Reset = 2,
+    /// A packet that is answered by an ICMP error: [`Tables::rejection`] says by which.
+    Reject = 3,
 }
 
-/// A packet leaving by an external device: an answer of a backend, perhaps.
-#[inline(always)]
-pub fn reverse<P, T>(packet: &mut P, tables: &T) -> Verdict
-where
-    P: Packet,
-    T: FamilyTables<V4> + FamilyTables<V6>,
-{
-    by_family(packet, tables, Direction::Reverse)
+impl Stage {
+    pub const ALL: [Self; 4] = [Self::Open, Self::Alias, Self::Reset, Self::Reject];
 }
 
+/// A packet arriving on a device: towards a Service, perhaps.
 #[inline(always)]
-fn by_family<P, T>(packet: &mut P, tables: &T, direction: Direction) -> Verdict
+pub fn ingress<P, T>(packet: &mut P, tables: &T) -> Verdict
 where
     P: Packet,
     T: FamilyTables<V4> + FamilyTables<V6>,
@@ -65,19 +87,58 @@ where
     let Some(frame) = parse::frame(packet) else {
         return Verdict::Pass;
     };
-    match (frame.ether_type, direction) {
-        (V4::ETHER_TYPE, Direction::Forward) => {
-            forward::packet::<V4, P, T>(packet, tables, frame.network)
-        }
-        (V6::ETHER_TYPE, Direction::Forward) => {
-            forward::packet::<V6, P, T>(packet, tables, frame.network)
-        }
-        (V4::ETHER_TYPE, Direction::Reverse) => {
-            reverse::packet::<V4, P, T>(packet, tables, frame.network)
-        }
-        (V6::ETHER_TYPE, Direction::Reverse) => {
-            reverse::packet::<V6, P, T>(packet, tables, frame.network)
-        }
+    match frame.ether_type {
+        V4::ETHER_TYPE => ingress::packet::<V4, P, T>(packet, tables, frame.network),
+        V6::ETHER_TYPE => ingress::packet::<V6, P, T>(packet, tables, frame.network),
         _ => Verdict::Pass,
+    }
+}
+
+/// A packet leaving by a device: an answer of a backend, perhaps.
+#[inline(always)]
+pub fn egress<P, T>(packet: &mut P, tables: &T) -> Verdict
+where
+    P: Packet,
+    T: FamilyTables<V4> + FamilyTables<V6>,
+{
+    let Some(frame) = parse::frame(packet) else {
+        return Verdict::Pass;
+    };
+    match frame.ether_type {
+        V4::ETHER_TYPE => egress::packet::<V4, P, T>(packet, tables, frame.network),
+        V6::ETHER_TYPE => egress::packet::<V6, P, T>(packet, tables, frame.network),
+        _ => Verdict::Pass,
+    }
+}
+
+/// What a packet came to after [`Verdict::Next`].
+#[inline(always)]
+pub fn stage<P, T>(stage: Stage, packet: &mut P, tables: &T) -> Verdict
+where
+    P: Packet,
+    T: FamilyTables<V4> + FamilyTables<V6>,
+{
+    let Some(frame) = parse::frame(packet) else {
+        return Verdict::Pass;
+    };
+    match frame.ether_type {
+        V4::ETHER_TYPE => stage_of::<V4, P, T>(stage, packet, tables, frame.network),
+        V6::ETHER_TYPE => stage_of::<V6, P, T>(stage, packet, tables, frame.network),
+        _ => Verdict::Pass,
+    }
+}
+
+#[inline(always)]
+fn stage_of<F, P, T>(stage: Stage, packet: &mut P, tables: &T, network: usize) -> Verdict
+where
+    F: answer::Answering,
+    P: Packet,
+    T: FamilyTables<F>,
+{
+    match stage {
+        Stage::Open => open::packet::<F, P, T>(packet, tables, network),
+        Stage::Alias => open::alias::<F, P, T>(packet, tables, network),
+        Stage::Reset => answer::reset::<F, P, T>(packet, tables, network),
+        Stage::Reject => answer::reject::<F, P, T>(packet, tables, network),
     }
 }

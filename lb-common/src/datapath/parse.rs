@@ -1,6 +1,7 @@
 //! Where the headers are. Nothing is judged here but shape.
 
 use super::Packet;
+use super::select::Dialled;
 use crate::family::{Family, V4, V6};
 use crate::header::{
     Ethernet, Extension, Ipv4, Ipv6, NetworkHeader, QINQ, Tcp, Udp, VLAN, VlanTag, protocol,
@@ -41,6 +42,29 @@ impl Place {
     #[inline(always)]
     pub fn is_tcp(&self) -> bool {
         self.protocol == protocol::TCP
+    }
+
+    /// Whether the protocol knows no connections.
+    #[inline(always)]
+    pub fn is_datagram(&self) -> bool {
+        self.protocol == protocol::UDP
+    }
+}
+
+impl<F: Family> Segment<F> {
+    /// The connection that a client's packet is of.
+    #[inline(always)]
+    pub fn dialled(&self) -> Dialled<F>
+    where
+        F: Network,
+    {
+        Dialled {
+            client: self.source,
+            client_port: self.source_port,
+            address: self.destination,
+            port: self.destination_port,
+            protocol: self.place.protocol,
+        }
     }
 }
 
@@ -106,6 +130,12 @@ impl Network for V6 {
         // At most four headers of 2 KiB.
         Ok(Place { network, transport: packet.blur(transport), protocol })
     }
+}
+
+/// Finds and reads the ends of the packet.
+#[inline(always)]
+pub fn packet<F: Network, P: Packet>(packet: &P, network: usize) -> Result<Segment<F>, Reason> {
+    F::transport(packet, network).and_then(|place| segment(packet, place))
 }
 
 /// Reads the ends of the packet.

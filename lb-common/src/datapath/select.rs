@@ -1,9 +1,30 @@
 //! Which backend a new flow goes to: frontend → pool by policy → Maglev slot → backend.
 
-use super::FamilyTables;
-use super::parse::{Network, Segment};
+use super::parse::Network;
+use super::{FamilyTables, affinity};
+use crate::family::Address;
 use crate::hash;
 use crate::layout::{Backend, Frontend, FrontendKey, FrontendKind, Reason};
+
+/// A connection as its client dials it.
+#[derive(Clone, Copy)]
+pub struct Dialled<F: Network> {
+    pub client: F::Address,
+    pub client_port: u16,
+    pub address: F::Address,
+    pub port: u16,
+    pub protocol: u8,
+}
+
+/// Where a client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Outside,
+    /// In a pod of this node, or on the node itself.
+    Inside,
+    /// Another node has chosen this one.
+    Tunnel,
+}
 
 pub struct Choice<F: Network> {
     pub index: u32,
@@ -15,47 +36,52 @@ pub struct Choice<F: Network> {
 #[inline(always)]
 pub fn frontend<F: Network, T: FamilyTables<F>>(
     tables: &T,
-    segment: &Segment<F>,
-) -> Option<Frontend> {
-    use crate::family::Address;
-
-    let port = segment.destination_port;
-    let protocol = segment.place.protocol;
-    if let Some(found) = tables.frontend(&FrontendKey::new(segment.destination, port, protocol)) {
-        return Some(found);
+    dialled: &Dialled<F>,
+) -> Result<Frontend, Reason> {
+    let Dialled { address, port, protocol, .. } = *dialled;
+    if let Some(found) = tables.frontend(&FrontendKey::new(address, port, protocol)) {
+        return Ok(found);
     }
     // The entry with port 0 says what the address itself is.
-    let address = tables.frontend(&FrontendKey::new(segment.destination, 0, 0))?;
-    if address.kind != FrontendKind::NodeAddress as u8 {
-        return None;
+    let itself = tables.frontend(&FrontendKey::new(address, 0, 0)).ok_or(Reason::NoFrontend)?;
+    if itself.kind == FrontendKind::ClusterIp as u8 {
+        return Err(Reason::NoSuchPort);
     }
-    tables.frontend(&FrontendKey::new(F::Address::unspecified(), port, protocol))
+    let any = FrontendKey::new(F::Address::unspecified(), port, protocol);
+    tables.frontend(&any).ok_or(Reason::NoFrontend)
 }
 
-/// Chooses a backend for a client outside the cluster.
+/// Chooses a backend.
 #[inline(always)]
 pub fn backend<F: Network, T: FamilyTables<F>>(
     tables: &T,
-    segment: &Segment<F>,
+    dialled: &Dialled<F>,
     frontend: &Frontend,
+    origin: Origin,
 ) -> Result<Choice<F>, Reason> {
-    let policy = if frontend.kind == FrontendKind::ClusterIp as u8 {
-        frontend.internal_local
-    } else {
-        frontend.external_local
-    };
-    let local = policy != 0;
+    let restricted = frontend.restricted != 0 && frontend.kind == FrontendKind::LoadBalancer as u8;
+    if restricted && !tables.is_source_allowed(frontend.service_port, dialled.client) {
+        return Err(Reason::SourceNotAllowed);
+    }
+    let local = is_local_wanted(frontend, origin);
     let wanted = if local { frontend.local_pool } else { frontend.cluster_pool };
     let pool = tables.pool(wanted).ok_or(Reason::CorruptTable)?;
     if pool.size == 0 {
-        return Err(if local { Reason::NoLocalBackend } else { Reason::NoBackend });
+        let elsewhere = local && frontend.populated != 0;
+        return Err(if elsewhere { Reason::NoLocalBackend } else { Reason::NoBackend });
+    }
+    if frontend.affinity != 0
+        && let Some((index, backend)) =
+            affinity::remembered(tables, dialled.client, frontend, wanted)
+    {
+        return Ok(Choice { index, backend });
     }
     let hash = hash::spread::<F>(
-        segment.source,
-        segment.source_port,
-        segment.destination,
-        segment.destination_port,
-        segment.place.protocol,
+        dialled.client,
+        dialled.client_port,
+        dialled.address,
+        dialled.port,
+        dialled.protocol,
     );
     let slot = pool.offset.wrapping_add(hash::scale(hash, pool.size));
     let index = tables.slot(slot).ok_or(Reason::CorruptTable)?;
@@ -64,4 +90,18 @@ pub fn backend<F: Network, T: FamilyTables<F>>(
         return Err(Reason::CorruptTable);
     }
     Ok(Choice { index, backend })
+}
+
+/// Which of the two pools, by the frontend's policy and where the client is.
+#[inline(always)]
+fn is_local_wanted(frontend: &Frontend, origin: Origin) -> bool {
+    if frontend.kind == FrontendKind::ClusterIp as u8 {
+        return frontend.internal_local != 0;
+    }
+    match origin {
+        Origin::Outside => frontend.external_local != 0,
+        // As if it had gone out and come back.
+        Origin::Inside => false,
+        Origin::Tunnel => true,
+    }
 }

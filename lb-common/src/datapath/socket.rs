@@ -8,8 +8,8 @@
 //!
 //! Tests: `tests/tests/sockets_host.rs`, and `tests/tests/sockets.rs` with real programs.
 
-use super::parse::{Place, Segment};
-use super::{End, FamilyTables, Network, Tables, select};
+use super::select::{self, Dialled, Origin};
+use super::{End, FamilyTables, Network, Tables, affinity};
 use crate::family::Address;
 use crate::hash::mix;
 use crate::header::protocol;
@@ -239,18 +239,19 @@ fn choose<F: Network, T: SocketTables<F>>(
     if end.address == F::Address::unspecified() || !tables.may_be_destination(end.address) {
         return Err(Reason::NoFrontend);
     }
-    let segment = Segment {
-        place: Place { network: 0, transport: 0, protocol: socket.protocol },
-        source: tables.own_address(),
-        destination: end.address,
-        source_port: stand_in(socket.cookie),
-        destination_port: end.port,
-        tcp_flags: 0,
+    let dialled = Dialled {
+        client: tables.own_address(),
+        client_port: stand_in(socket.cookie),
+        address: end.address,
+        port: end.port,
+        protocol: socket.protocol,
     };
-    let mut frontend = select::frontend(tables, &segment).ok_or(Reason::NoFrontend)?;
-    // As if it had gone out and come back.
-    frontend.external_local = 0;
-    let choice = select::backend(tables, &segment, &frontend)?;
+    let frontend = select::frontend(tables, &dialled)?;
+    let choice = select::backend(tables, &dialled, &frontend, Origin::Inside)?;
+    if frontend.affinity != 0 {
+        let (service_port, generation) = (frontend.service_port, choice.backend.generation);
+        affinity::remember(tables, dialled.client, service_port, choice.index, generation);
+    }
     flow.backend = choice.backend.address;
     flow.backend_port = choice.backend.port;
     flow.service_port = frontend.service_port;
@@ -282,7 +283,7 @@ fn stop<A, T: Tables>(tables: &T, reason: Reason) -> SocketVerdict<A> {
         _ => tables.count(reason),
     }
     match reason {
-        Reason::NoBackend => SocketVerdict::Refuse(reason),
+        Reason::NoBackend | Reason::NoSuchPort => SocketVerdict::Refuse(reason),
         _ => SocketVerdict::Drop(reason),
     }
 }

@@ -50,6 +50,12 @@ pub fn answers_a_later_dial(state: FlowState, flags: u8) -> bool {
     answers(flags) && is_closing(state)
 }
 
+/// How many sequence numbers the flags take.
+#[inline(always)]
+pub fn length_of_control(flags: u8) -> u32 {
+    u32::from(flags & Tcp::SYN != 0) + u32::from(flags & Tcp::FIN != 0)
+}
+
 /// Whether one side or both have closed.
 #[inline(always)]
 pub fn is_closing(state: FlowState) -> bool {

@@ -1,10 +1,53 @@
 use crate::checksum::Delta;
 use crate::family::Family;
-use crate::header::Header;
-use crate::layout::{Backend, FlowBucket, Frontend, FrontendKey, Pool, Reason, Settings, Ticks};
+use crate::header::{Ethernet, Header, QINQ, VLAN};
+use crate::layout::{
+    Affinity, AffinityKey, Backend, Device, FlowBucket, Fragment, FragmentKey, Frontend,
+    FrontendKey, Member, Pool, Reason, ReturnBucket, Settings, Ticks,
+};
 
-/// A packet's bytes, from the start of its Ethernet header.
+use super::{Draft, Query, Rejection, Route};
+
+/// A packet's bytes, from the start of its Ethernet header, and what its hook can do with it.
 pub trait Packet {
+    /// Who is behind the device that the packet came in by.
+    fn role(&self) -> Role;
+
+    /// The index of the device that the packet came in by.
+    fn device(&self) -> u32;
+
+    /// Whether the hook can have the stack find out a next hop's link-layer address, and can
+    /// send by every device. The one before it leaves such packets to it.
+    fn resolves(&self) -> bool;
+
+    /// The length of what leaves on the wire: of one of its segments, if the packet stands for
+    /// several.
+    fn wire_length(&self) -> u32 {
+        self.length()
+    }
+
+    /// Whether VLAN tags stand in its bytes.
+    #[inline(always)]
+    fn is_tagged(&self) -> bool {
+        let ethernet: Option<&Ethernet> = self.header(0);
+        ethernet.is_some_and(|ethernet| {
+            let ether_type = u16::from_be_bytes(ethernet.ether_type);
+            ether_type == VLAN || ether_type == QINQ
+        })
+    }
+
+    /// Says by which device the packet is to leave.
+    fn leave_by(&mut self, device: u32);
+
+    /// Asks where packets from here leave for an address.
+    fn route<F: Family>(&self, query: &Query<F>) -> Route;
+
+    /// Makes room before the first byte; what is in it is not known. Void all views.
+    fn grow_front(&mut self, bytes: usize) -> Option<()>;
+
+    /// Cuts off, or adds zeros, at the end.
+    fn resize(&mut self, length: u32) -> Option<()>;
+
     /// Lays a header over the bytes at `offset`; `None` if the packet ends before it does.
     fn header<H: Header>(&self, offset: usize) -> Option<&H>;
 
@@ -47,6 +90,16 @@ pub trait Packet {
     }
 }
 
+/// Who is behind a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// The world outside this node.
+    #[default]
+    External,
+    /// A pod of this node.
+    Workload,
+}
+
 /// Which way a packet of a flow goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -63,6 +116,19 @@ pub trait Tables {
     fn pool(&self, index: u32) -> Option<Pool>;
     /// The backend index in one slot of `POOL_SLOTS`.
     fn slot(&self, index: u32) -> Option<u32>;
+    /// Whether a backend is in a pool whose clients stay with their backends.
+    fn is_member(&self, member: Member) -> bool;
+    fn device(&self, index: u32) -> Option<Device>;
+    /// Moves on with every change of the network.
+    fn network_epoch(&self) -> u32;
+    /// Whether one more packet of our own making may be sent.
+    fn may_answer(&self) -> bool;
+    /// Keeps what the next stage of this packet is to answer.
+    fn set_rejection(&self, rejection: Rejection);
+    fn rejection(&self) -> Rejection;
+    /// Keeps how often this packet's stage began anew.
+    fn set_attempt(&self, attempt: u32);
+    fn attempt(&self) -> u32;
     fn count(&self, reason: Reason);
     fn count_packet(&self, service_port: u32, backend: u32, direction: Direction, bytes: u32);
     fn count_new_flow(&self, service_port: u32, backend: u32);
@@ -78,4 +144,13 @@ pub trait FamilyTables<F: Family>: Tables {
     fn backend(&self, index: u32) -> Option<Backend<F::Address>>;
     fn flow_mask(&self) -> u32;
     fn flow_bucket(&self, index: u32) -> Option<&FlowBucket<F>>;
+    fn return_bucket(&self, index: u32) -> Option<&ReturnBucket>;
+    /// The flow that this packet is to begin, from stage to stage. Nobody else has it.
+    #[expect(clippy::mut_from_ref, reason = "the memory is the table's, one packet's at a time")]
+    fn draft(&self) -> Option<&mut Draft<F>>;
+    fn affinity(&self, key: &AffinityKey<F>) -> Option<Affinity>;
+    fn set_affinity(&self, key: &AffinityKey<F>, affinity: Affinity);
+    fn is_source_allowed(&self, service_port: u32, client: F::Address) -> bool;
+    fn fragment(&self, key: &FragmentKey<F>) -> Option<Fragment>;
+    fn set_fragment(&self, key: &FragmentKey<F>, fragment: Fragment);
 }

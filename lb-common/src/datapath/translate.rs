@@ -13,14 +13,15 @@ pub struct End<A> {
     pub port: u16,
 }
 
-/// What becomes of one end of a packet, and under whose name it is counted.
+/// What becomes of a packet's ends, and under whose name it is counted.
 pub struct Rewrite<F: Network> {
-    pub to: End<F::Address>,
+    pub source: End<F::Address>,
+    pub destination: End<F::Address>,
     pub service_port: u32,
     pub backend_index: u32,
 }
 
-/// Translates a packet and counts it: forward its destination, reverse its source.
+/// Translates a packet and counts it.
 #[inline(always)]
 pub fn send<F: Network, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -30,43 +31,26 @@ pub fn send<F: Network, P: Packet, T: FamilyTables<F>>(
     rewrite: &Rewrite<F>,
 ) -> Result<(), Reason> {
     let place = segment.place;
-    let new = &rewrite.to;
+    let Rewrite { source, destination, .. } = rewrite;
     let bytes = packet.length();
 
     let network: &mut F::Header = packet.header_mut(place.network).ok_or(Reason::Unwritable)?;
-    let old = match direction {
-        Direction::Forward => {
-            network.set_destination(new.address);
-            End { address: segment.destination, port: segment.destination_port }
-        }
-        Direction::Reverse => {
-            network.set_source(new.address);
-            End { address: segment.source, port: segment.source_port }
-        }
-    };
-    let address = finish_network::<F>(network, &old, new);
+    network.set_source(source.address);
+    network.set_destination(destination.address);
+    let address = Delta::of_address(segment.source, source.address)
+        .plus(Delta::of_address(segment.destination, destination.address));
+    if let Some(checksum) = network.checksum_mut() {
+        *checksum = address.apply(*checksum);
+    }
 
     let ports: &mut Ports = packet.header_mut(place.transport).ok_or(Reason::Unwritable)?;
-    match direction {
-        Direction::Forward => ports.destination = new.port.to_be_bytes(),
-        Direction::Reverse => ports.source = new.port.to_be_bytes(),
-    }
-    finish_transport(packet, place, address, Delta::of_port(old.port, new.port))?;
+    ports.source = source.port.to_be_bytes();
+    ports.destination = destination.port.to_be_bytes();
+    let port = Delta::of_port(segment.source_port, source.port)
+        .plus(Delta::of_port(segment.destination_port, destination.port));
+    finish_transport(packet, place, address, port)?;
     tables.count_packet(rewrite.service_port, rewrite.backend_index, direction, bytes);
     Ok(())
-}
-
-#[inline(always)]
-fn finish_network<F: Network>(
-    network: &mut F::Header,
-    old: &End<F::Address>,
-    new: &End<F::Address>,
-) -> Delta {
-    let delta = Delta::of_address(old.address, new.address);
-    if let Some(checksum) = network.checksum_mut() {
-        *checksum = delta.apply(*checksum);
-    }
-    delta
 }
 
 /// Last of all: updating a checksum may invalidate every view of the packet.

@@ -5,22 +5,42 @@ use crate::family::{Family, V4, V6};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Backend<A> {
     pub address: A,
-    pub port: u16,
-    /// 0 marks an unused entry.
-    pub protocol: u8,
-    /// 1 if it runs on this node.
-    pub local: u8,
+    /// The address of the node it runs on, for packets that are tunnelled there; unspecified if
+    /// it is not known.
+    pub node: A,
     /// Moves on when the index is given to another backend: a flow that names an index with
     /// another generation names one that is gone.
     pub generation: u32,
+    pub port: u16,
+    /// 0 marks an unused entry.
+    pub protocol: u8,
+    /// [`Backend::LOCAL`], [`Backend::DRAINING`].
+    pub flags: u8,
 }
 
 /// Index 0 is never used.
 pub const NO_BACKEND: u32 = 0;
 
+impl<A> Backend<A> {
+    /// It runs on this node.
+    pub const LOCAL: u8 = 1;
+    /// No pool has it any more, but its endpoint is still there: connections go on.
+    pub const DRAINING: u8 = 2;
+
+    #[inline(always)]
+    pub fn is_local(&self) -> bool {
+        self.flags & Self::LOCAL != 0
+    }
+
+    #[inline(always)]
+    pub fn is_draining(&self) -> bool {
+        self.flags & Self::DRAINING != 0
+    }
+}
+
 const _: () = {
     use core::mem::offset_of;
-    assert!(size_of::<Backend<<V4 as Family>::Address>>() == 12);
-    assert!(size_of::<Backend<<V6 as Family>::Address>>() == 24);
-    assert!(offset_of!(Backend<<V6 as Family>::Address>, generation) == 20);
+    assert!(size_of::<Backend<<V4 as Family>::Address>>() == 16);
+    assert!(size_of::<Backend<<V6 as Family>::Address>>() == 40);
+    assert!(offset_of!(Backend<<V6 as Family>::Address>, generation) == 32);
 };

@@ -36,13 +36,13 @@ impl Traffic {
 pub enum Reason {
     /// The headers are cut short or contradict themselves. Passed.
     Malformed = 0,
-    /// A fragment of an IP packet. Passed.
+    /// A fragment whose first one has not come. Passed.
     Fragment = 1,
     /// A transport protocol that Services don't have. Passed.
     UnknownProtocol = 2,
     /// The address is a frontend's, the port is not. Passed.
     NoFrontend = 3,
-    /// The service port has no backend. Dropped.
+    /// The service port has no backend. Rejected.
     NoBackend = 4,
     /// Policy `Local`, and this node has no backend. Dropped.
     NoLocalBackend = 5,
@@ -54,10 +54,30 @@ pub enum Reason {
     Unwritable = 8,
     /// From a backend, but of no flow we know. Passed.
     NoFlow = 9,
+    /// The client is in none of the service port's source ranges. Dropped.
+    SourceNotAllowed = 10,
+    /// No alias is free for one more connection to the backend. Dropped.
+    NoAlias = 11,
+    /// There is no way to the next hop. Dropped.
+    NoRoute = 12,
+    /// The next hop's link-layer address is not known yet: left to the stack to resolve.
+    NoNeighbour = 13,
+    /// The connection's backend is gone. Reset.
+    BackendGone = 14,
+    /// The address is a Service's own, and serves no such port. Rejected.
+    NoSuchPort = 15,
+    /// Too many answers of ours lately: this packet got none. Dropped.
+    RateLimited = 16,
+    /// It does not fit through the device it would leave by. Answered.
+    TooBig = 17,
+    /// It has been forwarded too often. Answered.
+    HopLimit = 18,
+    /// An ICMP error about a packet of no flow we know. Passed.
+    UnknownQuote = 19,
 }
 
 impl Reason {
-    pub const COUNT: u32 = 10;
+    pub const COUNT: u32 = 20;
 
     pub const ALL: [Self; Self::COUNT as usize] = [
         Self::Malformed,
@@ -70,6 +90,16 @@ impl Reason {
         Self::CorruptTable,
         Self::Unwritable,
         Self::NoFlow,
+        Self::SourceNotAllowed,
+        Self::NoAlias,
+        Self::NoRoute,
+        Self::NoNeighbour,
+        Self::BackendGone,
+        Self::NoSuchPort,
+        Self::RateLimited,
+        Self::TooBig,
+        Self::HopLimit,
+        Self::UnknownQuote,
     ];
 
     /// The name in metrics and tables.
@@ -85,6 +115,16 @@ impl Reason {
             Self::CorruptTable => "corrupt_table",
             Self::Unwritable => "unwritable",
             Self::NoFlow => "no_flow",
+            Self::SourceNotAllowed => "source_not_allowed",
+            Self::NoAlias => "no_alias",
+            Self::NoRoute => "no_route",
+            Self::NoNeighbour => "no_neighbour",
+            Self::BackendGone => "backend_gone",
+            Self::NoSuchPort => "no_such_port",
+            Self::RateLimited => "rate_limited",
+            Self::TooBig => "too_big",
+            Self::HopLimit => "hop_limit",
+            Self::UnknownQuote => "unknown_quote",
         }
     }
 }

@@ -1,6 +1,6 @@
 use core::cell::UnsafeCell;
 
-use crate::atomic::AtomicWord;
+use crate::atomic::{AtomicLong, AtomicWord};
 use crate::family::{Family, V4, V6};
 
 /// One connection, found from both directions.
@@ -10,16 +10,62 @@ pub struct Flow<F: Family> {
     pub client: F::Address,
     pub frontend: F::Address,
     pub backend: F::Address,
+    /// As whom the backend knows the client: the client itself, or an address of ours.
+    pub alias: F::Address,
     pub client_port: u16,
     pub frontend_port: u16,
     pub backend_port: u16,
-    pub protocol: u8,
-    pub reserved: u8,
+    pub alias_port: u16,
     pub service_port: u32,
     pub backend_index: u32,
     pub backend_generation: u32,
-    /// Fills IPv6's record to whole 64-bit words; nothing for IPv4.
-    pub padding: F::Padding,
+    pub protocol: u8,
+    pub kind: FlowKind,
+    pub reserved: [u8; 2],
+}
+
+/// What happens to a flow's packets apart from the translation of their destination.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FlowKind(pub u8);
+
+impl FlowKind {
+    /// The source is translated, too: answers go to the alias, and are found by it.
+    pub const ALIASED: Self = Self(1);
+    /// Packets are sent out by the data plane in both directions, not by the stack.
+    pub const FORWARDED: Self = Self(2);
+    /// Packets are not translated but tunnelled to the backend's node.
+    pub const IPIP: Self = Self(4);
+    pub const GUE: Self = Self(8);
+
+    #[inline(always)]
+    pub fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    #[inline(always)]
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// A flow and its ways out; IPv4's fill one cache line.
+#[repr(C)]
+pub struct FlowPlace<F: Family> {
+    pub flow: UnsafeCell<Flow<F>>,
+    pub ways: Ways,
+    pub padding: F::PlacePadding,
+}
+
+/// Where a flow's packets leave, by direction, as far as it has been resolved.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Ways {
+    /// The next hop's link-layer address (6 octets, as they lie in memory), then the device (16
+    /// bits); 0 if it is not resolved.
+    pub hops: [AtomicLong; 2],
+    /// The network's epoch when it was resolved: whatever changed since makes it void.
+    pub epochs: [AtomicWord; 2],
 }
 
 /// How many flows share a bucket. Their tags fill one cache line.
@@ -32,7 +78,7 @@ pub const WAYS: usize = 8;
 #[repr(C)]
 pub struct FlowBucket<F: Family> {
     pub tags: [FlowTag; WAYS],
-    pub flows: [UnsafeCell<Flow<F>>; WAYS],
+    pub places: [FlowPlace<F>; WAYS],
 }
 
 /// What is known about a flow without touching its record.
@@ -81,12 +127,12 @@ impl<F: Family> Default for FlowBucket<F> {
 const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<FlowTag>() == 8);
-    assert!(size_of::<Flow<V4>>() == 32);
-    assert!(offset_of!(Flow<V4>, client_port) == 12);
-    assert!(offset_of!(Flow<V4>, service_port) == 20);
-    assert!(size_of::<Flow<V6>>() == 72);
-    assert!(offset_of!(Flow<V6>, client_port) == 48);
-    assert!(size_of::<FlowBucket<V4>>() == 320);
-    assert!(size_of::<FlowBucket<V6>>() == 640);
-    assert!(offset_of!(FlowBucket<V4>, flows) == 64);
+    assert!(size_of::<Flow<V4>>() == 40);
+    assert!(offset_of!(Flow<V4>, client_port) == 16);
+    assert!(offset_of!(Flow<V4>, service_port) == 24);
+    assert!(size_of::<Flow<V6>>() == 88);
+    assert!(offset_of!(Flow<V6>, client_port) == 64);
+    assert!(size_of::<FlowPlace<V4>>() == 64);
+    assert!(size_of::<FlowPlace<V6>>() == 128);
+    assert!(offset_of!(FlowBucket<V4>, places) == 64);
 };

@@ -1,7 +1,8 @@
 use crate::family::{Family, V4, V6};
 
 /// What a client dials. NodePorts are stored under the unspecified address. The entry of an
-/// address with port 0 and protocol 0 says what the address itself is.
+/// address with port 0 and protocol 0 says what the address itself is: of this node, or wholly a
+/// Service's, so that what it does not serve is rejected.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrontendKey<F: Family> {
@@ -36,25 +37,52 @@ pub struct Frontend {
     pub cluster_pool: u32,
     /// The pool of this node's own backends, for policy `Local`.
     pub local_pool: u32,
+    /// How long a client stays with its backend after its last new connection, in seconds; 0
+    /// if it need not stay at all.
+    pub affinity: u32,
     pub kind: u8,
     /// 1 if who dials one of the other kinds from outside gets `local_pool`.
     pub external_local: u8,
     /// 1 if who dials the ClusterIP gets `local_pool`.
     pub internal_local: u8,
-    pub reserved: u8,
+    /// 1 if only clients in `SOURCE_RANGES` may dial it.
+    pub restricted: u8,
+    /// 1 if there is an endpoint anywhere: a pool that is empty all the same drops packets, where
+    /// it would otherwise reject them.
+    pub populated: u8,
+    /// How packets get to backends on other nodes: a [`Forwarding`].
+    pub forwarding: u8,
+    pub reserved: [u8; 2],
+}
+
+/// How packets get to backends on other nodes.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Forwarding {
+    /// From an address of this node, through which the answers come back.
+    #[default]
+    Masquerade = 0,
+    /// As they are, in an IP tunnel to the backend's node, which answers the client directly.
+    Ipip = 1,
+    /// The same in UDP: Generic UDP Encapsulation.
+    Gue = 2,
 }
 
 impl Frontend {
-    /// The entry of an address of this node; it leads nowhere by itself.
-    pub const fn node_address() -> Self {
+    /// The entry of an address itself, with port 0; it leads nowhere.
+    pub const fn of_address(kind: FrontendKind) -> Self {
         Self {
             service_port: 0,
             cluster_pool: 0,
             local_pool: 0,
-            kind: FrontendKind::NodeAddress as u8,
+            affinity: 0,
+            kind: kind as u8,
             external_local: 0,
             internal_local: 0,
-            reserved: 0,
+            restricted: 0,
+            populated: 0,
+            forwarding: Forwarding::Masquerade as u8,
+            reserved: [0; 2],
         }
     }
 }
@@ -66,7 +94,7 @@ pub enum FrontendKind {
     NodePort = 2,
     ExternalIp = 3,
     LoadBalancer = 4,
-    /// Of the entry with port 0: an address of this node, where NodePorts are open.
+    /// Of an entry with port 0: an address of this node, where NodePorts are open.
     NodeAddress = 5,
 }
 
@@ -77,6 +105,6 @@ const _: () = {
     assert!(offset_of!(FrontendKey<V4>, protocol) == 6);
     assert!(size_of::<FrontendKey<V6>>() == 24);
     assert!(offset_of!(FrontendKey<V6>, port) == 16);
-    assert!(size_of::<Frontend>() == 16);
-    assert!(offset_of!(Frontend, kind) == 12);
+    assert!(size_of::<Frontend>() == 24);
+    assert!(offset_of!(Frontend, kind) == 16);
 };

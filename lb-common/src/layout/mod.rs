@@ -7,23 +7,33 @@
 //! Ports are in host order here, addresses are octets in network order: `bpftool map dump`
 //! then shows what a person expects.
 
+mod affinity;
 mod backend;
 mod bitmap;
 mod counters;
+mod device;
 mod flow;
+mod fragment;
 mod frontend;
 mod pool;
+mod returns;
 mod settings;
 mod socket;
+mod source_range;
 
+pub use affinity::{Affinity, AffinityKey, Member};
 pub use backend::{Backend, NO_BACKEND};
 pub use bitmap::{Bitmap, DESTINATION_WORDS, SOURCE_WORDS};
 pub use counters::{Reason, Traffic};
-pub use flow::{Flow, FlowBucket, FlowState, FlowTag, Ticks, WAYS};
-pub use frontend::{Frontend, FrontendKey, FrontendKind};
+pub use device::{Device, Network};
+pub use flow::{Flow, FlowBucket, FlowKind, FlowPlace, FlowState, FlowTag, Ticks, WAYS, Ways};
+pub use fragment::{Fragment, FragmentKey};
+pub use frontend::{Forwarding, Frontend, FrontendKey, FrontendKind};
 pub use pool::{NO_POOL, Pool};
+pub use returns::{RETURN_WAYS, ReturnBucket};
 pub use settings::{Identity, Settings};
 pub use socket::{Host, Side, SocketEnd, SocketFlow};
+pub use source_range::{SERVICE_PORT_BITS, SourceRange};
 
 /// Moves on with every change of a layout or of what a field means.
 pub const SCHEMA: u32 = 2;
@@ -41,6 +51,15 @@ pub mod capacity {
     pub const CONNECTED: u32 = 1 << 16;
     /// Flows of unconnected sockets, twice each, per family.
     pub const UNCONNECTED: u32 = 1 << 15;
+    /// Clients that stay with a backend, per family; the one unseen for longest makes room.
+    pub const AFFINITIES: u32 = 1 << 18;
+    /// Backends in pools whose clients stay with them.
+    pub const MEMBERS: u32 = 1 << 18;
+    /// Ranges of all restricted service ports, per family.
+    pub const SOURCE_RANGES: u32 = 1 << 16;
+    /// Fragmented packets whose first fragment was seen, per family.
+    pub const FRAGMENTS: u32 = 1 << 13;
+    pub const DEVICES: u32 = 1 << 12;
 }
 
 /// Map names, which are also their file names under the pin directory.
@@ -54,6 +73,22 @@ pub mod map {
     pub const BACKENDS6: &str = "BACKENDS6";
     pub const FLOWS4: &str = "FLOWS4";
     pub const FLOWS6: &str = "FLOWS6";
+    pub const RETURNS4: &str = "RETURNS4";
+    pub const RETURNS6: &str = "RETURNS6";
+    pub const AFFINITIES4: &str = "AFFINITIES4";
+    pub const AFFINITIES6: &str = "AFFINITIES6";
+    pub const MEMBERS: &str = "MEMBERS";
+    pub const SOURCE_RANGES4: &str = "SOURCE_RANGES4";
+    pub const SOURCE_RANGES6: &str = "SOURCE_RANGES6";
+    pub const FRAGMENTS4: &str = "FRAGMENTS4";
+    pub const FRAGMENTS6: &str = "FRAGMENTS6";
+    pub const DEVICES: &str = "DEVICES";
+    pub const NETWORK: &str = "NETWORK";
+    pub const SCRATCH: &str = "SCRATCH";
+    pub const DRAFTS4: &str = "DRAFTS4";
+    pub const DRAFTS6: &str = "DRAFTS6";
+    pub const XDP_STAGES: &str = "XDP_STAGES";
+    pub const TC_STAGES: &str = "TC_STAGES";
     pub const DESTINATIONS: &str = "DESTINATIONS";
     pub const SOURCES: &str = "SOURCES";
     pub const HOST: &str = "HOST";
@@ -65,7 +100,7 @@ pub mod map {
     pub const SERVICE_TRAFFIC: &str = "SERVICE_TRAFFIC";
     pub const BACKEND_TRAFFIC: &str = "BACKEND_TRAFFIC";
 
-    pub const ALL: [&str; 19] = [
+    pub const ALL: [&str; 35] = [
         IDENTITY,
         FRONTENDS4,
         FRONTENDS6,
@@ -75,6 +110,22 @@ pub mod map {
         BACKENDS6,
         FLOWS4,
         FLOWS6,
+        RETURNS4,
+        RETURNS6,
+        AFFINITIES4,
+        AFFINITIES6,
+        MEMBERS,
+        SOURCE_RANGES4,
+        SOURCE_RANGES6,
+        FRAGMENTS4,
+        FRAGMENTS6,
+        DEVICES,
+        NETWORK,
+        SCRATCH,
+        DRAFTS4,
+        DRAFTS6,
+        XDP_STAGES,
+        TC_STAGES,
         DESTINATIONS,
         SOURCES,
         HOST,

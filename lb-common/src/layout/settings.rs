@@ -8,9 +8,14 @@ pub struct Settings {
     /// Number of flow buckets less one, per family.
     pub flow_mask4: u32,
     pub flow_mask6: u32,
+    /// Number of buckets of the index of answers less one, per family.
+    pub return_mask: u32,
+    /// The ports that aliases have: from the first, so many.
+    pub alias_port_first: u16,
+    pub alias_port_count: u16,
 }
 
-const _: () = assert!(size_of::<Settings>() == 16);
+const _: () = assert!(size_of::<Settings>() == 24);
 
 /// Pinned beside the maps: what an agent that starts must know before it adopts them.
 #[repr(C)]

@@ -102,8 +102,13 @@ impl<T: Write> Agent<T> {
             network::Event::NodeAddresses(addresses) => {
                 self.put_in_force(Affected::default(), Some(addresses));
             }
-            // The data plane asks the kernel for every packet's way: it remembers none.
-            network::Event::Devices(_) | network::Event::Epoch => {}
+            network::Event::Devices(devices) => {
+                if let Err(error) = self.tables.tables_mut().change_devices(&devices) {
+                    tracing::error!("{error:#}");
+                }
+                self.tables.tables_mut().next_epoch();
+            }
+            network::Event::Epoch => self.tables.tables_mut().next_epoch(),
             // Not ours: whoever has the links follows them.
             network::Event::Attachments(_) => {}
         }

@@ -148,7 +148,7 @@ fn places(attachments: &Attachments) -> Places {
     for (device, served) in &attachments.served {
         let own = places.entry(device.clone()).or_default();
         match served.role {
-            Role::External => own.extend([Place::Out]),
+            Role::External => own.extend([Place::Out, Place::ExternalDeferred]),
             Role::Workload => own.extend([Place::Out, Place::WorkloadIn]),
         }
         for device in &served.xdp {

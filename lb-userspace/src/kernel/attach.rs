@@ -38,6 +38,8 @@ pub enum Place {
     Out,
     /// tc, what pods send.
     WorkloadIn,
+    /// tc, what XDP has left to it.
+    ExternalDeferred,
     /// XDP, what arrives from clients.
     ExternalIn,
 }
@@ -67,7 +69,7 @@ impl Place {
     fn hooks(self) -> &'static [Hook] {
         match self {
             Self::Out => &[Hook::TcxEgress],
-            Self::WorkloadIn => &[Hook::TcxIngress],
+            Self::WorkloadIn | Self::ExternalDeferred => &[Hook::TcxIngress],
             Self::ExternalIn => &[Hook::XdpNative, Hook::XdpGeneric],
         }
     }
@@ -99,9 +101,12 @@ impl<'a> Links<'a> {
         mode: XdpMode,
     ) -> Result<Hook> {
         match place {
-            Place::Out => self.attach_tc(data_plane.external_out()?, device, Hook::TcxEgress),
+            Place::Out => self.attach_tc(data_plane.out()?, device, Hook::TcxEgress),
             Place::WorkloadIn => {
                 self.attach_tc(data_plane.workload_in()?, device, Hook::TcxIngress)
+            }
+            Place::ExternalDeferred => {
+                self.attach_tc(data_plane.external_deferred()?, device, Hook::TcxIngress)
             }
             Place::ExternalIn => self.attach_xdp(data_plane.external_in()?, device, mode),
         }

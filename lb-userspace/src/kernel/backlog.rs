@@ -16,16 +16,29 @@ use lb_common::layout;
 use nix::errno::Errno;
 
 use super::Tables;
+use crate::network;
 use crate::plan::{FrontendKey, Plan, Step};
 
 /// What steps are carried out on.
 pub trait Write {
     fn apply(&mut self, step: &Step) -> Result<()>;
+    /// By index; `None`: gone.
+    fn change_devices(&mut self, devices: &BTreeMap<u32, Option<network::Device>>) -> Result<()>;
+    /// Makes void what flows remember of the network.
+    fn next_epoch(&mut self);
 }
 
 impl Write for Tables {
     fn apply(&mut self, step: &Step) -> Result<()> {
         Tables::apply(self, step)
+    }
+
+    fn change_devices(&mut self, devices: &BTreeMap<u32, Option<network::Device>>) -> Result<()> {
+        Tables::change_devices(self, devices)
+    }
+
+    fn next_epoch(&mut self) {
+        Tables::next_epoch(self);
     }
 }
 
@@ -38,6 +51,10 @@ pub struct Backlog<T> {
 impl<T: Write> Backlog<T> {
     pub fn new(tables: T) -> Self {
         Self { tables, waiting: VecDeque::new(), set_aside: BTreeMap::new() }
+    }
+
+    pub fn tables_mut(&mut self) -> &mut T {
+        &mut self.tables
     }
 
     pub fn tables(&self) -> &T {

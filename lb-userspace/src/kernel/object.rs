@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use aya::maps::{Array, Map, MapData};
-use aya::programs::{Program, ProgramError, SchedClassifier, Xdp};
+use aya::maps::{Array, Map, MapData, ProgramArray};
+use aya::programs::{Program, ProgramError, ProgramInfo, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
+use lb_common::datapath::Stage;
 use lb_common::layout::{Identity, SCHEMA, Settings, WAYS, capacity, map};
 
 use super::attach::cgroup;
@@ -13,7 +14,19 @@ use super::pins::{Pins, remove_pin};
 use super::plain::Plain;
 use super::tables::Tables;
 
-const SIZED_BY_FLOWS: [&str; 2] = [map::FLOWS4, map::FLOWS6];
+const SIZED_BY_FLOWS: [&str; 4] = [map::FLOWS4, map::FLOWS6, map::RETURNS4, map::RETURNS6];
+
+/// The programs of each stage, in the order of [`Stage`].
+const XDP_STAGES: [&str; Stage::ALL.len()] = ["xdp_open", "xdp_alias", "xdp_reset", "xdp_reject"];
+const TC_STAGES: [&str; Stage::ALL.len()] = ["tc_open", "tc_alias", "tc_reset", "tc_reject"];
+
+/// The programs that are attached.
+const TC_PROGRAMS: [&str; 4] = ["external_deferred", "external_in_tc", "workload_in", "out"];
+
+/// From where on aliases have ports: below those that processes get when they don't ask for one.
+const ALIAS_PORT_FIRST: u16 = 1024;
+/// A prime: 1,024 to 32,764.
+const ALIAS_PORT_COUNT: u16 = 31_741;
 
 /// Built by `cargo xtask build-ebpf`; empty if that has not been run.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_BPF_OBJECT"));
@@ -63,6 +76,9 @@ impl DataPlane {
             flow_seed: identity.flow_seed,
             flow_mask4: sizes.flow_buckets - 1,
             flow_mask6: sizes.flow_buckets - 1,
+            return_mask: sizes.flow_buckets - 1,
+            alias_port_first: ALIAS_PORT_FIRST,
+            alias_port_count: ALIAS_PORT_COUNT,
         });
 
         let mut loader = EbpfLoader::new();
@@ -80,9 +96,11 @@ impl DataPlane {
         pinned.set(0, Plain(identity), 0)?;
 
         let mut data_plane = Self { ebpf, adopted, flow_seed: identity.flow_seed };
+        data_plane.load_stages()?;
         data_plane.external_in()?.load().map_err(refused)?;
-        data_plane.external_out()?.load().map_err(refused)?;
-        data_plane.workload_in()?.load().map_err(refused)?;
+        for name in TC_PROGRAMS {
+            data_plane.classifier(name)?.load().map_err(refused)?;
+        }
         for name in cgroup::PROGRAMS {
             match data_plane.program(name)? {
                 Program::CgroupSockAddr(program) => program.load(),
@@ -92,6 +110,30 @@ impl DataPlane {
             .map_err(refused)?;
         }
         Ok(data_plane)
+    }
+
+    /// The stages come first: programs that lead to them may be running already, over pinned maps.
+    fn load_stages(&mut self) -> Result<()> {
+        let mut programs = Vec::new();
+        for (index, name) in (0..).zip(XDP_STAGES) {
+            let stage: &mut Xdp = program(&mut self.ebpf, name)?;
+            stage.load().map_err(refused)?;
+            programs.push((map::XDP_STAGES, index, stage.fd()?.try_clone()?));
+        }
+        for (index, name) in (0..).zip(TC_STAGES) {
+            let stage = self.classifier(name)?;
+            stage.load().map_err(refused)?;
+            programs.push((map::TC_STAGES, index, stage.fd()?.try_clone()?));
+        }
+        for (name, index, stage) in programs {
+            let stages = self.ebpf.map_mut(name).context("the object has no stages")?;
+            ProgramArray::try_from(stages)?.set(index, &stage, 0)?;
+        }
+        Ok(())
+    }
+
+    fn classifier(&mut self, name: &str) -> Result<&mut SchedClassifier> {
+        program(&mut self.ebpf, name)
     }
 
     /// Whether the maps are an earlier agent's.
@@ -108,6 +150,11 @@ impl DataPlane {
         Tables::take(&mut self.ebpf)
     }
 
+    /// Every program that is loaded, by name.
+    pub fn programs(&self) -> impl Iterator<Item = (&str, Result<ProgramInfo, ProgramError>)> {
+        self.ebpf.programs().map(|(name, program)| (name, program.info()))
+    }
+
     pub fn external_in(&mut self) -> Result<&mut Xdp> {
         program(&mut self.ebpf, "external_in")
     }
@@ -116,12 +163,22 @@ impl DataPlane {
         self.ebpf.program_mut(name).with_context(|| format!("the object has no {name}"))
     }
 
-    pub fn external_out(&mut self) -> Result<&mut SchedClassifier> {
-        program(&mut self.ebpf, "external_out")
+    /// What XDP has left to the stack's side of an external device.
+    pub fn external_deferred(&mut self) -> Result<&mut SchedClassifier> {
+        self.classifier("external_deferred")
+    }
+
+    /// For external devices without XDP.
+    pub fn external_in_tc(&mut self) -> Result<&mut SchedClassifier> {
+        self.classifier("external_in_tc")
     }
 
     pub fn workload_in(&mut self) -> Result<&mut SchedClassifier> {
-        program(&mut self.ebpf, "workload_in")
+        self.classifier("workload_in")
+    }
+
+    pub fn out(&mut self) -> Result<&mut SchedClassifier> {
+        self.classifier("out")
     }
 }
 

@@ -1,5 +1,6 @@
 //! The maps that the agent writes: carrying out a plan's steps, and reading back what is there.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
@@ -9,11 +10,13 @@ use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValue
 use aya::util::nr_cpus;
 use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::layout::{
-    self, Backend, Bitmap, Flow, FlowBucket, FlowState, Pool, Reason, Ticks, Traffic, WAYS, map,
+    self, Backend, Bitmap, Device, Flow, FlowBucket, FlowState, Network, Pool, Reason, Ticks,
+    Traffic, WAYS, map,
 };
 
 use super::mapped::Mapped;
 use super::plain::Plain;
+use crate::network;
 use crate::plan::{BackendKey, FoundBackend, FrontendKey, Snapshot, Step};
 
 type Frontends<F> = HashMap<MapData, Plain<layout::FrontendKey<F>>, Plain<layout::Frontend>>;
@@ -27,6 +30,8 @@ pub struct Tables {
     slots: Mapped,
     destinations: Mapped,
     sources: Mapped,
+    devices: HashMap<MapData, u32, Plain<Device>>,
+    network: Mapped,
     flows4: Mapped,
     flows6: Mapped,
     reasons: PerCpuArray<MapData, u64>,
@@ -62,6 +67,8 @@ impl Tables {
             slots: mapped::<u32>(map(map::POOL_SLOTS)?)?,
             destinations: mapped::<u64>(map(map::DESTINATIONS)?)?,
             sources: mapped::<u64>(map(map::SOURCES)?)?,
+            devices: map(map::DEVICES)?.try_into()?,
+            network: mapped::<Network>(map(map::NETWORK)?)?,
             flows4: mapped::<FlowBucket<V4>>(map(map::FLOWS4)?)?,
             flows6: mapped::<FlowBucket<V6>>(map(map::FLOWS6)?)?,
             reasons: map(map::REASONS)?.try_into()?,
@@ -70,27 +77,54 @@ impl Tables {
         })
     }
 
+    /// Takes over what changed of this machine's devices; `None`: one is gone.
+    pub fn change_devices(
+        &mut self,
+        devices: &BTreeMap<u32, Option<network::Device>>,
+    ) -> Result<()> {
+        for (&index, device) in devices {
+            let Some(device) = device else {
+                match self.devices.remove(&index) {
+                    Ok(()) | Err(MapError::KeyNotFound) => continue,
+                    Err(error) => return Err(anyhow!(error).context("a device can't be removed")),
+                }
+            };
+            let network::Device { name, v4, v6, mtu, mac, redirect } = device;
+            let entry = Device {
+                address4: v4.map(Into::into).unwrap_or_default(),
+                address6: v6.map(Into::into).unwrap_or_default(),
+                mtu: *mtu,
+                link_address: *mac,
+                flags: if *redirect { Device::REDIRECT } else { 0 },
+                reserved: 0,
+            };
+            self.devices
+                .insert(index, Plain(entry), 0)
+                .with_context(|| format!("device {name} can't be written"))?;
+        }
+        Ok(())
+    }
+
+    /// The network has changed: ways out that were resolved before are void.
+    pub fn next_epoch(&self) {
+        let epoch = self.network.half_word(0).load(Ordering::Relaxed);
+        self.network.half_word(0).store(epoch.wrapping_add(1), Ordering::Release);
+    }
+
     /// Carries out one step.
     pub fn apply(&mut self, step: &Step) -> Result<()> {
         match step {
-            Step::SetBackend { index, backend, local, generation } => {
-                let BackendKey { address, port, protocol } = *backend;
-                let local = u8::from(*local);
-                let generation = *generation;
-                match address {
-                    IpAddr::V4(a) => self.backends4.set(
-                        *index,
-                        Plain(Backend { address: a.into(), port, protocol, local, generation }),
-                        0,
-                    ),
-                    IpAddr::V6(a) => self.backends6.set(
-                        *index,
-                        Plain(Backend { address: a.into(), port, protocol, local, generation }),
-                        0,
-                    ),
+            Step::SetBackend { index, backend, local, generation } => match backend.address {
+                IpAddr::V4(address) => {
+                    let entry = backend.entry::<Address4>(address.into(), *local, *generation);
+                    self.backends4.set(*index, Plain(entry), 0)
                 }
-                .with_context(|| format!("backend {backend} can't be written"))
+                IpAddr::V6(address) => {
+                    let entry = backend.entry::<Address6>(address.into(), *local, *generation);
+                    self.backends6.set(*index, Plain(entry), 0)
+                }
             }
+            .with_context(|| format!("backend {backend} can't be written")),
             Step::RetireBackend { index, family, generation } => {
                 let generation = *generation;
                 match family {
@@ -261,9 +295,9 @@ fn found_backend(
 ) -> Option<FoundBackend> {
     let generation = four.generation.max(six.generation);
     let backend = if four.protocol != 0 {
-        Some((BackendKey::new(four.address.into(), four.port, four.protocol), four.local != 0))
+        Some((BackendKey::new(four.address.into(), four.port, four.protocol), four.is_local()))
     } else if six.protocol != 0 {
-        Some((BackendKey::new(six.address.into(), six.port, six.protocol), six.local != 0))
+        Some((BackendKey::new(six.address.into(), six.port, six.protocol), six.is_local()))
     } else {
         None
     };

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use lb_common::family::{Address, Address4, Address6};
 use lb_common::hash::mix;
-use lb_common::layout::capacity;
+use lb_common::layout::{Backend, capacity};
 
 use super::allocate::Indexes;
 use super::bits::Bits;
@@ -23,6 +23,13 @@ pub struct BackendKey {
 impl BackendKey {
     pub fn new(address: IpAddr, port: u16, protocol: u8) -> Self {
         Self { address, port, protocol }
+    }
+
+    /// As the kernel's tables have it.
+    pub fn entry<A: Address>(&self, address: A, local: bool, generation: u32) -> Backend<A> {
+        let flags = if local { Backend::<A>::LOCAL } else { 0 };
+        let (port, protocol) = (self.port, self.protocol);
+        Backend { address, node: A::default(), generation, port, protocol, flags }
     }
 
     /// What its place in a Maglev table follows from: the same on every node.

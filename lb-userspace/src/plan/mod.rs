@@ -24,7 +24,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use lb_common::layout::{self, FrontendKind, Pool, capacity};
+use lb_common::layout::{self, Forwarding, FrontendKind, Pool, capacity};
 use lb_common::maglev;
 
 use crate::model::{Policy, Protocol, ServicePort, ServicePortKey};
@@ -306,7 +306,7 @@ impl Planner {
     }
 
     fn move_node_addresses(&mut self, wanted: BTreeSet<IpAddr>, plan: &mut Plan) {
-        let value = layout::Frontend::node_address();
+        let value = layout::Frontend::of_address(FrontendKind::NodeAddress);
         for &address in wanted.difference(&self.node_addresses) {
             self.bits.add_destination(address, plan);
             let key = FrontendKey::of_address(address);
@@ -351,9 +351,13 @@ fn frontend_value(index: u32, service_port: &ServicePort) -> layout::Frontend {
         service_port: index,
         cluster_pool: Scope::Cluster.pool_index(index),
         local_pool: Scope::Local.pool_index(index),
+        affinity: 0,
         kind: 0,
         external_local: (service_port.external_policy == Policy::Local) as u8,
         internal_local: (service_port.internal_policy == Policy::Local) as u8,
-        reserved: 0,
+        restricted: 0,
+        populated: u8::from(!service_port.cluster.is_empty() || !service_port.local.is_empty()),
+        forwarding: Forwarding::Masquerade as u8,
+        reserved: [0; 2],
     }
 }

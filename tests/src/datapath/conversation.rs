@@ -1,14 +1,14 @@
 //! Packets in a row, and what is to become of each.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Result;
 use lb_common::layout::Reason;
 use lb_userspace::kernel::Sizes;
 use lb_userspace::plan::{Change, Planner};
 
-use super::{Flows, Hook, HostWorld, KernelWorld, Outcome, Service, World};
+use super::{Fate, Flows, Hook, HostWorld, KernelWorld, Outcome, Service, World};
 use crate::packet::{Packet, assert_same_packet, dissect, explain_difference};
 
 /// Buckets of the flow table that conversations have: few, so that they can be filled.
@@ -73,6 +73,11 @@ impl Conversation {
         self.run(Hook::Forward, packet)
     }
 
+    /// A packet arrives from a pod of this node.
+    pub fn from_pod(&mut self, packet: &Packet) -> Answer {
+        self.run(Hook::Workload, packet)
+    }
+
     /// A packet leaves by an external device.
     pub fn reverse(&mut self, packet: &Packet) -> Answer {
         self.run(Hook::Reverse, packet)
@@ -111,9 +116,9 @@ impl Conversation {
 fn check_agreement(place: &str, packet: &[u8], host: &Outcome, kernel: &Outcome) {
     assert!(
         host == kernel,
-        "{place}: host and kernel differ; passed: {} and {}\n{}\nin was:\n{}",
-        host.passed,
-        kernel.passed,
+        "{place}: host and kernel differ: {:?} and {:?}\n{}\nin was:\n{}",
+        host.fate,
+        kernel.fate,
         explain_difference(&host.bytes, &kernel.bytes),
         dissect(packet)
     );
@@ -132,7 +137,7 @@ impl Answer {
     /// It passed as another packet.
     #[track_caller]
     pub fn becomes(&self, expected: &Packet) {
-        assert!(self.outcome.passed, "{}: dropped: {:?}", self.place, self.counted);
+        self.assert_fate(Fate::Passed);
         assert_same_packet(&self.place, expected, &self.outcome.bytes);
         assert_eq!(self.counted, [], "{}", self.place);
     }
@@ -150,15 +155,38 @@ impl Answer {
 
     #[track_caller]
     fn passes_because(&self, reasons: &[Reason]) {
-        assert!(self.outcome.passed, "{}: dropped: {:?}", self.place, self.counted);
+        self.assert_fate(Fate::Passed);
         assert_same_packet(&self.place, &self.packet, &self.outcome.bytes);
         assert_eq!(self.counted, reasons, "{}", self.place);
     }
 
+    /// It was turned into another packet, which is sent back.
+    #[track_caller]
+    pub fn is_answered_by(&self, expected: &Packet, reason: Reason) {
+        self.assert_fate(Fate::Sent);
+        assert_same_packet(&self.place, expected, &self.outcome.bytes);
+        assert_eq!(self.counted, [reason], "{}", self.place);
+    }
+
+    #[track_caller]
+    fn assert_fate(&self, expected: Fate) {
+        let fate = self.outcome.fate;
+        assert!(fate == expected, "{}: {fate:?}, counted {:?}", self.place, self.counted);
+    }
+
     #[track_caller]
     pub fn is_dropped_for(&self, reason: Reason) {
-        assert!(!self.outcome.passed, "{}: not dropped", self.place);
+        self.assert_fate(Fate::Dropped);
         assert_eq!(self.counted, [reason], "{}", self.place);
+    }
+
+    /// It passed as another packet, but for its source: the client's end as the backend sees it.
+    #[track_caller]
+    pub fn aliased_as(&self, expected: &Packet) -> String {
+        self.assert_fate(Fate::Passed);
+        let (source, _) = ends(&self.outcome.bytes);
+        assert_same_packet(&self.place, &expected.from(source.as_str()), &self.outcome.bytes);
+        source
     }
 
     /// To which of some backends it went; `sent` makes the packet that each would get.
@@ -169,4 +197,27 @@ impl Answer {
             panic!("{}: went to no backend:\n{}", self.place, dissect(&self.outcome.bytes))
         })
     }
+}
+
+/// The source and destination of a packet of TCP or UDP.
+pub fn ends(packet: &[u8]) -> (String, String) {
+    use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+
+    let sliced = SlicedPacket::from_ethernet(packet).unwrap_or_else(|error| panic!("{error}"));
+    let ports = match &sliced.transport {
+        Some(TransportSlice::Tcp(tcp)) => (tcp.source_port(), tcp.destination_port()),
+        Some(TransportSlice::Udp(udp)) => (udp.source_port(), udp.destination_port()),
+        other => panic!("no ports: {other:?}"),
+    };
+    let addresses: (IpAddr, IpAddr) = match &sliced.net {
+        Some(NetSlice::Ipv4(ip)) => {
+            (ip.header().source_addr().into(), ip.header().destination_addr().into())
+        }
+        Some(NetSlice::Ipv6(ip)) => {
+            (ip.header().source_addr().into(), ip.header().destination_addr().into())
+        }
+        other => panic!("no addresses: {other:?}"),
+    };
+    let end = |address, port| SocketAddr::new(address, port).to_string();
+    (end(addresses.0, ports.0), end(addresses.1, ports.1))
 }

@@ -47,8 +47,14 @@ impl Service {
         self.frontend(FrontendKind::NodePort, any)
     }
 
-    /// Backends anywhere in the cluster.
+    /// Backends for policy `Cluster`, all of them on this node.
     pub fn backends(mut self, backends: &[&str]) -> Self {
+        self.port.cluster = members(backends, true);
+        self
+    }
+
+    /// Backends for policy `Cluster`, on other nodes.
+    pub fn remote_backends(mut self, backends: &[&str]) -> Self {
         self.port.cluster = members(backends, false);
         self
     }

@@ -1,12 +1,12 @@
 use std::net::IpAddr;
 
-use lb_common::datapath::{self, Verdict};
+use lb_common::datapath::{self, Role, Verdict};
 use lb_common::family::Family;
 use lb_common::host::{Frame, HostFamily, HostTables};
-use lb_common::layout::{Backend, Flow, FlowState, FrontendKey, Reason, Ticks};
+use lb_common::layout::{Flow, FlowState, FrontendKey, Reason, Ticks};
 use lb_userspace::plan::Step;
 
-use super::{Flows, Hook, Outcome, World};
+use super::{Fate, Flows, Hook, Outcome, World};
 
 /// The data plane on the host.
 pub struct HostWorld {
@@ -45,18 +45,15 @@ impl World for HostWorld {
         let tables = &mut self.tables;
         match step {
             Step::SetBackend { index, backend, local, generation } => {
-                let (port, protocol, local) = (backend.port, backend.protocol, u8::from(*local));
                 let generation = *generation;
                 match backend.address {
-                    IpAddr::V4(a) => {
-                        let address = a.into();
-                        let backend = Backend { address, port, protocol, local, generation };
-                        tables.v4.backends.insert(*index, backend);
+                    IpAddr::V4(address) => {
+                        let entry = backend.entry(address.into(), *local, generation);
+                        tables.v4.backends.insert(*index, entry);
                     }
-                    IpAddr::V6(a) => {
-                        let address = a.into();
-                        let backend = Backend { address, port, protocol, local, generation };
-                        tables.v6.backends.insert(*index, backend);
+                    IpAddr::V6(address) => {
+                        let entry = backend.entry(address.into(), *local, generation);
+                        tables.v6.backends.insert(*index, entry);
                     }
                 }
             }
@@ -102,12 +99,24 @@ impl World for HostWorld {
         // Time goes on: the flow seen last is known from the one before.
         let now = self.tables.now.get();
         self.tables.now.set(Ticks(now.0 + 1));
-        let mut frame = Frame(frame.to_vec());
-        let verdict = match hook {
-            Hook::Forward => datapath::forward(&mut frame, &self.tables),
-            Hook::Reverse => datapath::reverse(&mut frame, &self.tables),
+        let mut frame = Frame::new(frame.to_vec());
+        if hook == Hook::Workload {
+            frame.role = Role::Workload;
+            frame.resolves = true;
+        }
+        let mut verdict = match hook {
+            Hook::Forward | Hook::Workload => datapath::ingress(&mut frame, &self.tables),
+            Hook::Reverse => datapath::egress(&mut frame, &self.tables),
         };
-        Outcome { passed: verdict == Verdict::Pass, bytes: frame.0 }
+        while let Verdict::Next(stage) = verdict {
+            verdict = datapath::stage(stage, &mut frame, &self.tables);
+        }
+        let fate = match verdict {
+            Verdict::Pass | Verdict::Defer => Fate::Passed,
+            Verdict::Transmit | Verdict::Redirect | Verdict::Resolve => Fate::Sent,
+            Verdict::Drop | Verdict::Next(_) => Fate::Dropped,
+        };
+        Outcome { fate, bytes: frame.bytes }
     }
 
     fn flows(&self) -> Flows {

@@ -6,14 +6,17 @@ use lb_common::layout::Reason;
 use lb_userspace::kernel::{DataPlane, Pins, Sizes, Tables};
 use lb_userspace::plan::Step;
 
-use super::{Flows, Hook, Outcome, World};
+use super::{Fate, Flows, Hook, Outcome, World};
 use crate::topology::Topology;
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
+const XDP_TX: u32 = 3;
+const XDP_REDIRECT: u32 = 4;
 /// -1 as the kernel returns it.
 const TC_ACT_UNSPEC: u32 = u32::MAX;
 const TC_ACT_SHOT: u32 = 2;
+const TC_ACT_REDIRECT: u32 = 7;
 
 /// A data plane of its own, pinned in a directory of its own, attached to nothing.
 pub struct KernelWorld {
@@ -48,20 +51,25 @@ impl World for KernelWorld {
         };
         let result = match hook {
             Hook::Forward => self.data_plane.external_in().map(|program| program.test_run(options)),
-            Hook::Reverse => {
-                self.data_plane.external_out().map(|program| program.test_run(options))
+            Hook::Workload => {
+                self.data_plane.workload_in().map(|program| program.test_run(options))
             }
+            Hook::Reverse => self.data_plane.out().map(|program| program.test_run(options)),
         };
         let result = result
             .unwrap_or_else(|error| panic!("{hook:?}: {error:#}"))
             .unwrap_or_else(|error| panic!("{hook:?} of {} bytes: {error:#}", frame.len()));
-        let passed = match (hook, result.return_value) {
-            (Hook::Forward, XDP_PASS) | (Hook::Reverse, TC_ACT_UNSPEC) => true,
-            (Hook::Forward, XDP_DROP) | (Hook::Reverse, TC_ACT_SHOT) => false,
+        let fate = match (hook, result.return_value) {
+            (Hook::Forward, XDP_PASS) => Fate::Passed,
+            (Hook::Forward, XDP_DROP) => Fate::Dropped,
+            (Hook::Forward, XDP_TX | XDP_REDIRECT) => Fate::Sent,
+            (Hook::Workload | Hook::Reverse, TC_ACT_UNSPEC) => Fate::Passed,
+            (Hook::Workload | Hook::Reverse, TC_ACT_SHOT) => Fate::Dropped,
+            (Hook::Workload, TC_ACT_REDIRECT) => Fate::Sent,
             (hook, other) => panic!("{hook:?} returned {other}"),
         };
         out.truncate(result.data_size_out as usize);
-        Outcome { passed, bytes: out }
+        Outcome { fate, bytes: out }
     }
 
     fn flows(&self) -> Flows {

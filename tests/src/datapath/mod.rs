@@ -15,7 +15,7 @@ use lb_common::family::{V4, V6};
 use lb_common::layout::{Flow, FlowState, Reason, Ticks};
 use lb_userspace::plan::Step;
 
-pub use conversation::{Answer, Conversation};
+pub use conversation::{Answer, Conversation, ends};
 pub use given::{Service, service};
 pub use host::HostWorld;
 pub use kernel::KernelWorld;
@@ -25,15 +25,31 @@ pub use kernel::KernelWorld;
 pub enum Hook {
     /// Arriving on an external device.
     Forward,
-    /// Leaving by an external device.
+    /// Arriving from a pod of this node.
+    Workload,
+    /// Leaving by a device.
     Reverse,
 }
 
 /// What became of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    pub passed: bool,
+    pub fate: Fate,
     pub bytes: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Passed,
+    Dropped,
+    /// It leaves without going up the stack.
+    Sent,
+}
+
+impl Outcome {
+    pub fn passed(&self) -> bool {
+        self.fate == Fate::Passed
+    }
 }
 
 /// A home of the data plane.

@@ -25,7 +25,11 @@ pub struct Sent {
 
 /// A packet as clients and backends send them; most are of a Service's, some of nobody's.
 pub fn intact() -> impl Strategy<Value = Sent> {
-    let hook = prop_oneof![3 => Just(Hook::Forward), 2 => Just(Hook::Reverse)];
+    let hook = prop_oneof![
+        3 => Just(Hook::Forward),
+        1 => Just(Hook::Workload),
+        2 => Just(Hook::Reverse),
+    ];
     let protocol = prop_oneof![8 => Just(6u8), 6 => Just(17), 1 => Just(132), 1 => Just(1)];
     let ends = (0..ends().len(), CLIENT_PORTS, any::<prop::sample::Index>());
     // Now and then a packet turns up at the other hook.
@@ -34,7 +38,9 @@ pub fn intact() -> impl Strategy<Value = Sent> {
             let at = self::ends()[family];
             let client = at.client(client_port);
             let (source, destination) = match hook {
-                Hook::Forward => (client, other.get(&dialled(at, protocol)).clone()),
+                Hook::Forward | Hook::Workload => {
+                    (client, other.get(&dialled(at, protocol)).clone())
+                }
                 Hook::Reverse => (other.get(&at.backends(BACKENDS)).clone(), client),
             };
             let packet = build(at, protocol, &source, &destination, &around);
@@ -69,7 +75,7 @@ fn address_of(end: &str) -> std::net::IpAddr {
 
 fn opposite(hook: Hook) -> Hook {
     match hook {
-        Hook::Forward => Hook::Reverse,
+        Hook::Forward | Hook::Workload => Hook::Reverse,
         Hook::Reverse => Hook::Forward,
     }
 }

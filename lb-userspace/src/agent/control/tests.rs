@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::network;
 use crate::notices::{Notice, Notices};
 use crate::plan::{FrontendKey, Scope, Step};
 use crate::serve::{Health, Metrics};
@@ -57,6 +58,12 @@ impl Write for Memory {
         }
         Ok(())
     }
+
+    fn change_devices(&mut self, _: &BTreeMap<u32, Option<network::Device>>) -> Result<()> {
+        Ok(())
+    }
+
+    fn next_epoch(&mut self) {}
 }
 
 impl Memory {

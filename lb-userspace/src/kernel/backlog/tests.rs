@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::model::{AddressFamily, Backend, Frontend, Protocol, ServiceName};
 use crate::model::{ServicePort, ServicePortKey};
+use crate::network;
 use crate::plan::{Change, Planner};
 
 /// Everything that steps write, by what it is written to.
@@ -80,6 +81,12 @@ impl Write for Faulty {
         self.carried_out.push(step.clone());
         Ok(())
     }
+
+    fn change_devices(&mut self, _: &BTreeMap<u32, Option<network::Device>>) -> Result<()> {
+        Ok(())
+    }
+
+    fn next_epoch(&mut self) {}
 }
 
 /// Services by number: the number of their frontend, and of their backends.

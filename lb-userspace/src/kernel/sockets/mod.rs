@@ -7,7 +7,7 @@
 mod diagnosis;
 mod stale;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
@@ -28,6 +28,7 @@ use self::stale::{Held, is_stale};
 use super::backlog::Write;
 use super::pins::Pins;
 use super::plain::Plain;
+use crate::network;
 use crate::plan::Step;
 
 type Flows<F> = HashMap<MapData, u64, Plain<SocketFlow<F>>>;
@@ -92,6 +93,14 @@ impl<T: Write> Write for WithSockets<T> {
             self.backends_are_gone();
         }
         Ok(())
+    }
+
+    fn change_devices(&mut self, devices: &BTreeMap<u32, Option<network::Device>>) -> Result<()> {
+        self.tables.change_devices(devices)
+    }
+
+    fn next_epoch(&mut self) {
+        self.tables.next_epoch();
     }
 }
 

@@ -58,7 +58,7 @@ impl Subject {
 
         let under_test = match case.hook {
             Hook::Forward => world.data_plane.external_in()?.fd()?.try_clone()?,
-            Hook::Reverse => world.data_plane.external_out()?.fd()?.try_clone()?,
+            Hook::Workload | Hook::Reverse => world.data_plane.out()?.fd()?.try_clone()?,
         };
         let wrapper = Wrapper::around(case.hook, &under_test)?;
         let (packet, side, clients) = case.packet(flows);
@@ -165,7 +165,7 @@ fn check_output(case: &Case, world: &mut KernelWorld) -> Result<()> {
     let (packet, expected) = case.expected();
     let outcome = world.run(case.hook, &packet);
     ensure!(
-        outcome.passed && expected.iter().any(|expected| **expected == outcome.bytes[..]),
+        outcome.passed() && expected.iter().any(|expected| **expected == outcome.bytes[..]),
         "the packet came out as\n{}\nwhere this was expected, or another backend:\n{}",
         dissect(&outcome.bytes),
         dissect(&expected[0])

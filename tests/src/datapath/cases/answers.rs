@@ -85,21 +85,38 @@ pub fn a_client_may_reset_and_dial_again(c: &mut Conversation, at: &Ends) {
     assert_eq!(c.flows().only_state(), FlowState::Established);
 }
 
-/// What happens today, and should not: the answers of two connections can't be told apart by
-/// their ends, and all go to the one that is found first.
-pub fn two_frontends_of_one_backend_share_a_clients_answers(c: &mut Conversation, at: &Ends) {
+/// The second connection's packets reach the backend from another port.
+pub fn two_frontends_of_one_backend_are_told_apart(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1).load_balancer(&at.load_balancer(443)));
     let backend = at.backends(1)[0].clone();
     let one = at.to_web(40000);
     let other = tcp(at.client(40000).as_str(), at.load_balancer(443).as_str());
     c.forward(&one.syn()).becomes(&one.syn().to(backend.as_str()));
-    c.forward(&other.syn()).becomes(&other.syn().to(backend.as_str()));
+    let alias = c.forward(&other.syn()).aliased_as(&other.syn().to(backend.as_str()));
+    assert_ne!(alias, at.client(40000));
     assert_eq!(c.flows().len(), 2);
 
-    let sent = other.reversed().syn_ack().from(backend.as_str());
-    let first = c.reverse(&sent).outcome.bytes;
-    let second = c.reverse(&sent).outcome.bytes;
-    assert_eq!(first, second, "always the same connection's");
-    let theirs = [one.reversed().syn_ack(), other.reversed().syn_ack()];
-    assert!(theirs.iter().any(|answer| first == answer[..]));
+    let answer = one.reversed().syn_ack();
+    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    let answer = other.reversed().syn_ack();
+    c.reverse(&answer.from(backend.as_str()).to(alias.as_str())).becomes(&answer);
+    c.forward(&other.ack()).becomes(&other.ack().to(backend.as_str()).from(alias.as_str()));
+    c.forward(&one.ack()).becomes(&one.ack().to(backend.as_str()));
+    assert_eq!(c.flows().states(), [FlowState::Established; 2]);
+}
+
+/// The port that one flow has as its alias may be another's own.
+pub fn an_alias_is_nobody_elses_end(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1).load_balancer(&at.load_balancer(443)));
+    let backend = at.backends(1)[0].clone();
+    let to = |frontend: String, port| tcp(at.client(port).as_str(), frontend.as_str()).syn();
+    c.forward(&to(at.cluster(80), 40000)).becomes(&to(at.cluster(80), 40000).to(backend.as_str()));
+    let second = to(at.load_balancer(443), 40000);
+    let alias = c.forward(&second).aliased_as(&second.to(backend.as_str()));
+    // The client's own use of the port comes after it.
+    let port: u16 = alias.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or_default();
+    let third = to(at.cluster(80), port);
+    let other = c.forward(&third).aliased_as(&third.to(backend.as_str()));
+    assert_ne!(alias, other);
+    assert_eq!(c.flows().len(), 3);
 }

@@ -47,6 +47,10 @@ impl Ends {
         self.end(self.cluster, port)
     }
 
+    pub fn cluster_address(&self) -> &'static str {
+        self.cluster
+    }
+
     pub fn load_balancer(&self, port: u16) -> String {
         self.end(self.load_balancer, port)
     }

@@ -98,8 +98,11 @@ pub fn a_packet_in_the_middle_of_an_unknown_connection_follows_the_table(
     // Where another node, which builds the same table, has sent the SYN.
     let syn = at.to_web(40000).syn();
     let there = c.forward(&syn).chosen(&backends, |backend| syn.to(backend)).to_owned();
+    // It is forgotten here with its backends.
     c.remove(&at.web(10));
     c.set(&at.web(10));
+    let _ = c.forward(&at.to_web(40000).ack());
+    assert!(c.flows().is_empty());
     let data = at.to_web(40000).psh_ack().payload(b"more");
     c.forward(&data).becomes(&data.to(there.as_str()));
 }
@@ -177,7 +180,7 @@ pub fn nascent_flows_make_room(c: &mut Conversation, at: &Ends) {
     for port in 0..2000 {
         let request = at.to_web(10000 + port);
         let opened = c.forward(&request.syn());
-        if !opened.outcome.passed {
+        if !opened.outcome.passed() {
             opened.is_dropped_for(Reason::FlowTableFull);
             continue;
         }

@@ -6,7 +6,7 @@ use lb_userspace::model::Frontend;
 use super::Ends;
 use super::establish;
 use crate::datapath::{Conversation, Service};
-use crate::packet::{tcp, udp};
+use crate::packet::{CLIENT_MAC, NODE_MAC, port_unreachable, tcp, udp};
 
 fn external_ip(mut service: Service, end: &str) -> Service {
     let end: std::net::SocketAddr = end.parse().expect("an end of a case");
@@ -77,7 +77,9 @@ pub fn the_last_backend_takes_datagrams_along(c: &mut Conversation, at: &Ends) {
     let question = at.to_dns(40000);
     c.forward(&question).becomes(&question.to(backend.as_str()));
     c.set(&at.dns(0));
-    c.forward(&question).is_dropped_for(Reason::NoBackend);
+    let refusal = port_unreachable(at.cluster_address(), &question);
+    let refusal = refusal.quoting_only(8).macs(NODE_MAC, CLIENT_MAC);
+    c.forward(&question).is_answered_by(&refusal.ttl(64).id(0), Reason::NoBackend);
     assert!(c.flows().is_empty());
     c.set(&at.dns(1));
     c.forward(&question).becomes(&question.to(backend.as_str()));
@@ -96,22 +98,21 @@ pub fn a_backend_of_two_services_stays_for_the_other(c: &mut Conversation, at: &
     c.reverse(&answer.from(backend.as_str())).becomes(&answer);
 }
 
-/// The backend it comes to knows nothing of it, and resets it.
-pub fn a_connection_without_its_backend_starts_anew(c: &mut Conversation, at: &Ends) {
+/// It is not left to hang, nor moved to a backend that knows nothing of it.
+pub fn a_connection_without_its_backend_is_reset(c: &mut Conversation, at: &Ends) {
     let backends = at.backends(2);
     c.set(&at.web(1));
     let request = at.to_web(40000);
     establish(c, &request, &backends[0]);
     c.set(&at.web(0).backends(&[&backends[1]]));
-    c.forward(&request.ack()).becomes(&request.ack().to(backends[1].as_str()));
-    assert_eq!(c.flows().only_state(), FlowState::Nascent);
-    let reset = request.reversed().rst();
-    c.reverse(&reset.from(backends[1].as_str())).becomes(&reset);
-    assert_eq!(c.flows().only_state(), FlowState::Closed);
+    let more = request.ack().ack_number(5);
+    let reset = more.reversed().rst().seq(5).ack_number(0).window(0).ttl(64).id(0);
+    c.forward(&more).is_answered_by(&reset, Reason::BackendGone);
+    assert!(c.flows().is_empty());
+    // Who dials again is served.
+    c.forward(&request.syn()).becomes(&request.syn().to(backends[1].as_str()));
 }
 
-/// A fault today: policy `Local` for clients outside is applied to the ClusterIP, too, where the
-/// internal policy rules.
 pub fn a_cluster_ip_keeps_to_the_internal_policy(c: &mut Conversation, at: &Ends) {
     let backend = &at.backends(1)[0];
     c.set(&at.web(1).load_balancer(&at.load_balancer(80)).external_local());

@@ -42,7 +42,7 @@ macro_rules! every_case {
                 connections_spread_over_all_backends,
                 all_frontends_of_a_service_port_lead_to_its_backends,
                 a_node_port_is_open_on_the_nodes_addresses_only,
-                without_backends_packets_are_dropped,
+                without_backends_connections_are_reset,
                 policy_local_wants_a_local_backend,
                 another_port_of_a_frontends_address_passes,
                 another_protocol_on_a_frontends_port_passes,
@@ -88,7 +88,7 @@ macro_rules! every_case {
                 a_connection_outlives_its_service,
                 the_last_backend_takes_datagrams_along,
                 a_backend_of_two_services_stays_for_the_other,
-                a_connection_without_its_backend_starts_anew,
+                a_connection_without_its_backend_is_reset,
                 a_cluster_ip_keeps_to_the_internal_policy,
             ]
             answers: [
@@ -98,7 +98,8 @@ macro_rules! every_case {
                 a_syn_sent_again_after_the_answer_proves_nothing,
                 a_server_may_close_first,
                 a_client_may_reset_and_dial_again,
-                two_frontends_of_one_backend_share_a_clients_answers,
+                two_frontends_of_one_backend_are_told_apart,
+                an_alias_is_nobody_elses_end,
             ]
         }
     };

@@ -34,15 +34,12 @@ pub fn all_frontends_of_a_service_port_lead_to_its_backends(c: &mut Conversation
     c.node_addresses(&[at.node]);
     c.set(&at.web(1).load_balancer(&at.load_balancer(443)).node_port(30080));
     let backend = &at.backends(1)[0];
-    for frontend in [at.cluster(80), at.load_balancer(443), at.end(at.node, 30080)] {
-        let request = tcp(at.client(40000).as_str(), frontend.as_str()).syn();
+    let frontends = [at.cluster(80), at.load_balancer(443), at.end(at.node, 30080)];
+    for (frontend, port) in frontends.iter().zip(40000..) {
+        let request = tcp(at.client(port).as_str(), frontend.as_str()).syn();
         c.forward(&request).becomes(&request.to(backend.as_str()));
         let answer = request.reversed().syn_ack();
-        // One client's port and one backend: the answers of the three can't be told apart by
-        // their ends. Later flows get a port of their own; today the first answer wins.
-        if frontend == at.cluster(80) {
-            c.reverse(&answer.from(backend.as_str())).becomes(&answer);
-        }
+        c.reverse(&answer.from(backend.as_str())).becomes(&answer);
     }
 }
 
@@ -61,9 +58,15 @@ pub fn a_node_port_is_open_on_the_nodes_addresses_only(c: &mut Conversation, at:
     c.forward(&request).passes();
 }
 
-pub fn without_backends_packets_are_dropped(c: &mut Conversation, at: &Ends) {
+pub fn without_backends_connections_are_reset(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(0));
-    c.forward(&at.to_web(40000).syn()).is_dropped_for(Reason::NoBackend);
+    let refused = at.to_web(40000).seq(7).syn();
+    let reset = refused.reversed().rst_ack().seq(0).ack_number(8).window(0).ttl(64).id(0);
+    c.forward(&refused).is_answered_by(&reset, Reason::NoBackend);
+    let refused = at.to_web(40000).seq(7).ack_number(99).psh_ack().payload(b"more");
+    let reset = refused.reversed().rst().payload(b"").seq(99).ack_number(0);
+    c.forward(&refused).is_answered_by(&reset.window(0).ttl(64).id(0), Reason::NoBackend);
+    c.forward(&at.to_web(40000).rst()).is_dropped_for(Reason::NoBackend);
     assert!(c.flows().is_empty());
     c.set(&at.web(1));
     let request = at.to_web(40000).syn();

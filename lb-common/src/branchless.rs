@@ -1,0 +1,62 @@
+//! Decisions without branches.
+//!
+//! The kernel's verifier follows every combination of branches: of a choice made at each of sixteen
+//! entries, too many. These make one path of them, and keep the compiler from seeing through it.
+
+/// The number itself, of which the compiler knows nothing.
+#[inline(always)]
+fn opaque(number: u64) -> u64 {
+    #[cfg(target_arch = "bpf")]
+    {
+        let mut number = number;
+        // SAFETY: copies a register to itself. An instruction there must be: the kernel takes no
+        // two lines of source for one.
+        unsafe {
+            core::arch::asm!("{0} = {0}", inout(reg) number, options(pure, nomem, nostack));
+        }
+        number
+    }
+    #[cfg(not(target_arch = "bpf"))]
+    number
+}
+
+/// 1 for a number of 2^63 and more, else 0.
+#[inline(always)]
+fn sign(number: u64) -> u64 {
+    opaque(opaque(number) >> 63)
+}
+
+/// 1 for 0, and 0 for other numbers below 2^63.
+#[inline(always)]
+pub fn is_zero(number: u64) -> u64 {
+    sign(number.wrapping_sub(1))
+}
+
+/// `one` if the bit is 1, `other` if it is 0.
+///
+/// No constant may meet the mask: the verifier would follow both of its values apart.
+#[inline(always)]
+pub fn choose(bit: u64, one: u64, other: u64) -> u64 {
+    other ^ (opaque(one ^ other) & opaque(bit.wrapping_neg()))
+}
+
+/// The larger of two numbers below 2^63.
+#[inline(always)]
+pub fn larger(one: u64, other: u64) -> u64 {
+    choose(sign(one.wrapping_sub(other)), other, one)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_and_choices() {
+        assert_eq!([is_zero(0), is_zero(1), is_zero(i64::MAX as u64)], [1, 0, 0]);
+        assert_eq!([choose(1, 3, 5), choose(0, 3, 5)], [3, 5]);
+        assert_eq!(
+            [larger(3, 5), larger(5, 3), larger(4, 4), larger(0, 1 << 62)],
+            [5, 5, 4, 1 << 62]
+        );
+    }
+}

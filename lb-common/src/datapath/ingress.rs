@@ -1,0 +1,51 @@
+//! A packet that arrives on a device: towards a Service, or an answer to an alias of ours.
+
+use super::follow::{self, Known};
+use super::parse::{self, Network, Segment};
+use super::{FamilyTables, Packet, Stage, Verdict};
+use crate::header::NetworkHeader;
+use crate::layout::Reason;
+
+#[inline(never)]
+pub fn packet<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    let Some(header) = packet.header::<F::Header>(network) else {
+        return pass(tables, Reason::Malformed);
+    };
+    if !tables.may_be_destination(header.destination()) {
+        return Verdict::Pass;
+    }
+    let parsed = parse::packet(packet, network);
+    let segment: Segment<F> = match parsed {
+        Ok(segment) => segment,
+        Err(reason) => return pass(tables, reason),
+    };
+    match follow::forward(tables, &segment) {
+        Ok(Known::Flow(found)) => follow::send(packet, tables, &segment, &found.record, found.ways),
+        Ok(Known::Gone) => {
+            tables.count(Reason::BackendGone);
+            Verdict::Next(Stage::Reset)
+        }
+        Ok(Known::Nothing) => match follow::answer(tables, &segment) {
+            Ok(Some(found)) => follow::send(packet, tables, &segment, &found.record, found.ways),
+            Ok(None) => Verdict::Next(Stage::Open),
+            Err(reason) => drop_for(tables, reason),
+        },
+        Err(reason) => drop_for(tables, reason),
+    }
+}
+
+#[inline(always)]
+pub fn pass<T: super::Tables>(tables: &T, reason: Reason) -> Verdict {
+    tables.count(reason);
+    Verdict::Pass
+}
+
+#[inline(always)]
+pub fn drop_for<T: super::Tables>(tables: &T, reason: Reason) -> Verdict {
+    tables.count(reason);
+    Verdict::Drop
+}

@@ -1,0 +1,247 @@
+//! A packet that belongs to no flow: it may open one.
+
+use super::alias;
+use super::follow::{self, Known, Target};
+use super::parse::{self, Network, Segment};
+use super::select::{self, Choice, Dialled, Origin};
+use super::way::{self, Query, Route};
+use super::{FamilyTables, Packet, Rejection, Role, Stage, Verdict, affinity, answer, ingress};
+use crate::family::Family;
+use crate::flow_table::{self, Claim};
+use crate::header::protocol;
+use crate::layout::{Flow, FlowKind, Reason, Ticks, Ways};
+
+/// In two parts, so that what one needs of the stack is free for the other.
+#[inline(always)]
+pub fn packet<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    match choose(packet, tables, network) {
+        Verdict::Next(Stage::Open) => begin(packet, tables, network),
+        verdict => verdict,
+    }
+}
+
+/// Drafts the flow that the packet opens. [`Stage::Open`] comes next if nothing is in its way.
+#[inline(never)]
+fn choose<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    let segment = match parse::packet(packet, network) {
+        Ok(segment) => segment,
+        Err(reason) => return ingress::pass(tables, reason),
+    };
+    let dialled = segment.dialled();
+    let origin = match packet.role() {
+        Role::External => Origin::Outside,
+        Role::Workload => Origin::Inside,
+    };
+    let frontend = match select::frontend(tables, &dialled) {
+        Ok(frontend) => frontend,
+        Err(reason) => return refuse(tables, &segment, reason),
+    };
+    let choice = match select::backend(tables, &dialled, &frontend, origin) {
+        Ok(choice) => choice,
+        Err(reason) => return refuse(tables, &segment, reason),
+    };
+    let masquerade = match masquerade(packet, tables, &dialled, &choice, origin) {
+        Ok(masquerade) => masquerade,
+        Err(verdict) => return verdict,
+    };
+    let Some(draft) = tables.draft() else {
+        return ingress::drop_for(tables, Reason::CorruptTable);
+    };
+    draft.sticky = u32::from(frontend.affinity != 0);
+    write_flow(&mut draft.flow, &dialled, &choice, frontend.service_port, masquerade);
+    if draft.flow.kind.has(FlowKind::ALIASED) || alias::is_taken(tables, &draft.flow, tables.now())
+    {
+        tables.set_attempt(0);
+        return Verdict::Next(Stage::Alias);
+    }
+    Verdict::Next(Stage::Open)
+}
+
+/// Begins the flow that was drafted.
+#[inline(never)]
+fn begin<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    let (Ok(segment), Some(draft)) = (parse::packet(packet, network), tables.draft()) else {
+        return ingress::drop_for(tables, Reason::CorruptTable);
+    };
+    match commit(tables, draft) {
+        Ok(ways) => follow::send(packet, tables, &segment, &Target::forward(&draft.flow), ways),
+        Err(reason) => ingress::drop_for(tables, reason),
+    }
+}
+
+/// What a new flow will be, on its way from one stage to the next.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Draft<F: Family> {
+    pub flow: Flow<F>,
+    /// 1 if the client is to stay with the backend.
+    pub sticky: u32,
+    pub reserved: u32,
+}
+
+/// A flow that needs an alias: it gets one, and begins.
+#[inline(always)]
+pub fn alias<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    match alias::begin::<F, T>(tables) {
+        Verdict::Next(Stage::Open) => go_on(packet, tables, network),
+        verdict => verdict,
+    }
+}
+
+/// The packet's flow is there now.
+#[inline(never)]
+fn go_on<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    let Ok::<Segment<F>, _>(segment) = parse::packet(packet, network) else {
+        return ingress::drop_for(tables, Reason::CorruptTable);
+    };
+    match follow::forward(tables, &segment) {
+        Ok(Known::Flow(found)) => follow::send(packet, tables, &segment, &found.record, found.ways),
+        _ => ingress::drop_for(tables, Reason::CorruptTable),
+    }
+}
+
+/// What becomes of a packet that opens no flow.
+#[inline(always)]
+fn refuse<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    segment: &Segment<F>,
+    reason: Reason,
+) -> Verdict {
+    match reason {
+        // Addresses of ours are also addresses of other things: a node has its ssh.
+        Reason::NoFrontend => ingress::pass(tables, reason),
+        Reason::NoBackend | Reason::NoSuchPort => {
+            tables.count(reason);
+            answer::unreachable(tables, segment.place)
+        }
+        _ => ingress::drop_for(tables, reason),
+    }
+}
+
+/// The address that the backend is to see instead of the client's, if answers would not come back
+/// through this node otherwise.
+#[inline(always)]
+fn masquerade<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &P,
+    tables: &T,
+    dialled: &Dialled<F>,
+    choice: &Choice<F>,
+    origin: Origin,
+) -> Result<Option<F::Address>, Verdict> {
+    let backend = &choice.backend;
+    let wanted = match origin {
+        Origin::Outside => !backend.is_local(),
+        // Nobody takes a packet from the network that comes from himself.
+        Origin::Inside => backend.address == dialled.client,
+        Origin::Tunnel => false,
+    };
+    if !wanted {
+        return Ok(None);
+    }
+    let query: Query<F> =
+        Query { to: backend.address, from: dialled.client, protocol: dialled.protocol, length: 0 };
+    let device = match way::ask(packet, &query) {
+        Route::Known(next) => next.device,
+        Route::NoNeighbour(device) if packet.resolves() => device,
+        Route::NoNeighbour(_) => {
+            tables.count(Reason::NoNeighbour);
+            return Err(Verdict::Defer);
+        }
+        Route::TooBig(mtu) => return Err(answer::later(tables, Rejection::too_big(mtu))),
+        Route::None => return Err(ingress::drop_for(tables, Reason::NoRoute)),
+    };
+    let device = tables.device(device);
+    let address = device.map(|device| F::address_of(&device));
+    match address {
+        Some(address) if address != F::Address::default() => Ok(Some(address)),
+        _ => Err(ingress::drop_for(tables, Reason::NoAlias)),
+    }
+}
+
+/// Writes the flow field by field: whole, it would be put together on the stack first.
+#[inline(always)]
+fn write_flow<F: Network>(
+    flow: &mut Flow<F>,
+    dialled: &Dialled<F>,
+    choice: &Choice<F>,
+    service_port: u32,
+    masquerade: Option<F::Address>,
+) {
+    let (alias, kind) = match masquerade {
+        Some(address) => (address, FlowKind::ALIASED.and(FlowKind::FORWARDED)),
+        None => (dialled.client, FlowKind::default()),
+    };
+    flow.client = dialled.client;
+    flow.frontend = dialled.address;
+    flow.backend = choice.backend.address;
+    flow.alias = alias;
+    flow.client_port = dialled.client_port;
+    flow.frontend_port = dialled.port;
+    flow.backend_port = choice.backend.port;
+    flow.alias_port = dialled.client_port;
+    flow.service_port = service_port;
+    flow.backend_index = choice.index;
+    flow.backend_generation = choice.backend.generation;
+    flow.protocol = dialled.protocol;
+    flow.kind = kind;
+    flow.reserved = [0; 2];
+}
+
+/// Writes the flow into the table.
+#[inline(always)]
+fn commit<'a, F: Network, T: FamilyTables<F>>(
+    tables: &'a T,
+    draft: &Draft<F>,
+) -> Result<&'a Ways, Reason> {
+    let now = tables.now();
+    let claim = claim(tables, &draft.flow, now)?;
+    claim.write(&draft.flow);
+    account(tables, draft);
+    Ok(claim.publish(now))
+}
+
+#[inline(always)]
+pub fn claim<'a, F: Network, T: FamilyTables<F>>(
+    tables: &'a T,
+    flow: &Flow<F>,
+    now: Ticks,
+) -> Result<Claim<'a, F>, Reason> {
+    let hash = follow::client_hash(tables, flow.client, flow.client_port, flow.protocol);
+    let [first, second] = hash.buckets(tables.flow_mask());
+    let one = tables.flow_bucket(first).ok_or(Reason::CorruptTable)?;
+    let other = tables.flow_bucket(second).ok_or(Reason::CorruptTable)?;
+    let datagram = flow.protocol == protocol::UDP;
+    flow_table::claim([(first, one), (second, other)], hash, datagram, now)
+        .ok_or(Reason::FlowTableFull)
+}
+
+/// What a new flow is counted for, and remembered by.
+#[inline(always)]
+pub fn account<F: Network, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) {
+    let flow = &draft.flow;
+    tables.count_new_flow(flow.service_port, flow.backend_index);
+    if draft.sticky != 0 {
+        let (backend, generation) = (flow.backend_index, flow.backend_generation);
+        affinity::remember(tables, flow.client, flow.service_port, backend, generation);
+    }
+}

@@ -1,0 +1,18 @@
+use crate::family::{Family, V4, V6};
+
+/// A prefix of clients that may dial a restricted service port, as the trie has it after the
+/// length of the prefix: the service port's index in network order, then the address.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceRange<F: Family> {
+    pub service_port: [u8; 4],
+    pub octets: F::Octets,
+}
+
+/// Bits of a prefix that are the service port's.
+pub const SERVICE_PORT_BITS: u32 = 32;
+
+const _: () = {
+    assert!(size_of::<SourceRange<V4>>() == 8);
+    assert!(size_of::<SourceRange<V6>>() == 20);
+};

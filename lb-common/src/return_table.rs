@@ -1,0 +1,143 @@
+//! The index that finds aliased flows by the answers to them.
+//!
+//! Answers to an alias do not carry the client's end, by which flows are placed. An entry here says
+//! where the flow is; what it is, only the flow's own record says.
+//!
+//! # Invariants
+//! - A living flow's entry is never taken: only free entries, and those of flows that are gone,
+//!   are. So flow and entry can't be evicted apart.
+//! - Of all living entries that one answer may find, no two have the same fingerprint: the first
+//!   one that fits is the only one. Whoever adds an entry looks again afterwards, and takes it
+//!   back if somebody else added its like meanwhile.
+
+use crate::branchless::{choose, is_zero, larger};
+use crate::datapath::FamilyTables;
+use crate::family::Family;
+use crate::flow_table::{self, Place};
+use crate::hash::AnswerHash;
+use crate::layout::{RETURN_WAYS, ReturnBucket, Ticks};
+
+/// One entry, taken apart; see [`ReturnBucket`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Entry(u64);
+
+impl Entry {
+    #[inline(always)]
+    fn new(hash: AnswerHash, place: Place) -> Self {
+        let Place { bucket, way, generation } = place;
+        Self(
+            u64::from(hash.fingerprint()) << 36
+                | u64::from(generation) << 28
+                | u64::from(way) << 24
+                | u64::from(bucket),
+        )
+    }
+
+    /// 1 if the entry has the fingerprint, else 0.
+    #[inline(always)]
+    fn fits(self, hash: AnswerHash) -> u64 {
+        is_zero(self.0 >> 36 ^ u64::from(hash.fingerprint()))
+    }
+
+    #[inline(always)]
+    fn place(self) -> Place {
+        Place {
+            bucket: self.0 as u32 & 0xff_ffff,
+            way: (self.0 >> 24) as u32 & 0xf,
+            generation: (self.0 >> 28) as u32 & 0xff,
+        }
+    }
+}
+
+/// Where the flow is whose answers have this hash, if there is one.
+#[inline(always)]
+pub fn find<F: Family, T: FamilyTables<F>>(tables: &T, hash: AnswerHash) -> Option<Place> {
+    let found = first(tables, hash);
+    (found.0 != 0).then(|| found.place())
+}
+
+/// 1 if nothing is noted under this hash, else 0: what is noted may be gone.
+#[inline(always)]
+pub fn seems_free<F: Family, T: FamilyTables<F>>(tables: &T, hash: AnswerHash) -> u64 {
+    is_zero(first(tables, hash).0 >> 1)
+}
+
+#[inline(always)]
+fn first<F: Family, T: FamilyTables<F>>(tables: &T, hash: AnswerHash) -> Entry {
+    let mut found = 0;
+    for index in hash.buckets(tables.settings().return_mask) {
+        let Some(bucket): Option<&ReturnBucket> = tables.return_bucket(index) else { continue };
+        for entry in &bucket.entries {
+            let entry = Entry(entry.load());
+            found = choose(entry.fits(hash), entry.0, found);
+        }
+    }
+    Entry(found)
+}
+
+/// Notes where a flow is; false if its answers could be taken for another's, or if there is no
+/// room where it was looked for.
+#[inline(always)]
+pub fn insert<F: Family, T: FamilyTables<F>>(
+    tables: &T,
+    hash: AnswerHash,
+    place: Place,
+    now: Ticks,
+) -> bool {
+    let [first, second] = hash.buckets(tables.settings().return_mask);
+    let (Some(one), Some(other)) = (tables.return_bucket(first), tables.return_bucket(second))
+    else {
+        return false;
+    };
+    let number = room(one, other, hash);
+    let bucket = if number & RETURN_WAYS == 0 { one } else { other };
+    let slot = &bucket.entries[number & (RETURN_WAYS - 1)];
+    let old = Entry(slot.load());
+    if old.0 != 0 && is_alive(tables, old, now) {
+        return false;
+    }
+    let new = Entry::new(hash, place);
+    if !slot.replace(old.0, new.0) {
+        return false;
+    }
+    // One bucket may be both.
+    let likes = count(one, hash) + if first == second { 0 } else { count(other, hash) };
+    if likes != 1 {
+        slot.replace(new.0, 0);
+    }
+    likes == 1
+}
+
+/// The number of the entry to take, of those of both buckets: one with this fingerprint, for there
+/// must not be two; else a free one; else any, which may be a flow's that is gone.
+#[inline(always)]
+fn room(one: &ReturnBucket, other: &ReturnBucket, hash: AnswerHash) -> usize {
+    const FITS: u32 = 9;
+    const FREE: u32 = 8;
+    let mut best = u64::from(hash.any_way());
+    for (bucket, first) in [(one, 0), (other, RETURN_WAYS as u64)] {
+        for (way, slot) in bucket.entries.iter().enumerate() {
+            let entry = Entry(slot.load());
+            let rank = entry.fits(hash) << FITS | is_zero(entry.0 >> 1) << FREE;
+            // One without a rank is not chosen before the one that is any.
+            best = choose(is_zero(rank), best, larger(best, rank | first | way as u64));
+        }
+    }
+    best as usize & (2 * RETURN_WAYS - 1)
+}
+
+#[inline(always)]
+fn count(bucket: &ReturnBucket, hash: AnswerHash) -> u64 {
+    let mut likes = 0;
+    for slot in &bucket.entries {
+        likes += Entry(slot.load()).fits(hash);
+    }
+    likes
+}
+
+#[inline(always)]
+fn is_alive<F: Family, T: FamilyTables<F>>(tables: &T, entry: Entry, now: Ticks) -> bool {
+    let place = entry.place();
+    let bucket = tables.flow_bucket(place.bucket & tables.flow_mask());
+    bucket.is_some_and(|bucket| flow_table::is_alive(bucket, place, now))
+}
