@@ -49,10 +49,12 @@ fn is_relevant(change: &Change) -> bool {
         return true;
     };
     let metadata = &after.object["metadata"];
-    let owned = change.before.is_none() && metadata["ownerReferences"].is_array();
-    let mirrored = after.object["kind"] == "Endpoints"
-        || (after.object["kind"] == "Service" && change.before.is_none());
-    !metadata["deletionTimestamp"].is_null() || owned || mirrored
+    let owners_before = change.before.as_ref().map(|before| &before.object["metadata"]);
+    let owners_before = owners_before.map_or(&Value::Null, |metadata| &metadata["ownerReferences"]);
+    let owners_changed = metadata["ownerReferences"] != *owners_before;
+    let kind = &after.object["kind"];
+    let mirrored = kind == "Endpoints" || (kind == "Service" && change.before.is_none());
+    !metadata["deletionTimestamp"].is_null() || owners_changed || mirrored
 }
 
 async fn sweep(api: &Api) {
