@@ -21,6 +21,9 @@ pub enum Path {
         group: String,
         version: String,
     },
+    /// A list that clients ask for on their way to something else, and that is always empty here:
+    /// its API version and kind.
+    Empty(&'static str, &'static str),
     OpenApi2,
     OpenApi3,
     /// `/openapi/v3/api/v1`, `/openapi/v3/apis/{group}/{version}`
@@ -47,6 +50,12 @@ impl Path {
             [] => Some(Self::Index),
             ["version"] => Some(Self::Version),
             ["healthz" | "livez" | "readyz", ..] => Some(Self::Health),
+            // `kubectl describe node` lists them.
+            ["api", "v1", "pods"] => Some(Self::Empty("v1", "PodList")),
+            // kubectl looks here before it says that a kind is not served.
+            ["apis", "apiextensions.k8s.io", "v1", "customresourcedefinitions"] => {
+                Some(Self::Empty("apiextensions.k8s.io/v1", "CustomResourceDefinitionList"))
+            }
             ["openapi", "v2"] => Some(Self::OpenApi2),
             ["openapi", "v3"] => Some(Self::OpenApi3),
             ["openapi", "v3", "api", version] => {
@@ -166,7 +175,8 @@ mod tests {
             ("/apis/coordination.k8s.io/v1/namespaces/a/leases/b", Some("leases a b")),
             ("/apis/coordination.k8s.io/v1/leases", Some("leases * *")),
             ("/apis/coordination.k8s.io/v2/leases", None),
-            ("/api/v1/pods", None),
+            ("/api/v1/pods", Some("Empty(\"v1\", \"PodList\")")),
+            ("/api/v1/namespaces/default/pods", None),
             ("/api/v1/namespaces/a/secrets/b%2Fc", None),
             ("/api/v1/namespaces/a/secrets/%zz", None),
             ("/nothing", None),

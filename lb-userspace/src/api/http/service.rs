@@ -83,6 +83,10 @@ impl Service {
         match path {
             Path::Version => json(discovery::version()),
             Path::Health => Ok(respond::full(200, "text/plain; charset=utf-8", "ok")),
+            Path::Empty(version, kind) => json(json!({
+                "apiVersion": version, "kind": kind, "items": [],
+                "metadata": {"resourceVersion": self.api.storage().revision().to_string()},
+            })),
             Path::Index => json(discovery::index()),
             Path::CoreVersions | Path::Groups => {
                 let core = matches!(path, Path::CoreVersions);
