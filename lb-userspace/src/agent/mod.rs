@@ -155,8 +155,7 @@ async fn start<'a>(
     network: &Network,
 ) -> Result<(Agent<WithSockets<Tables>>, mpsc::UnboundedReceiver<Event>, Devices<'a>)> {
     let mut data_plane = DataPlane::load(pins, options.sizes)?;
-    let mut tables = data_plane.tables()?;
-    tables.replace_devices(network.devices())?;
+    let tables = data_plane.tables()?;
     let planner = if data_plane.adopted() {
         tracing::info!("adopting the maps of an earlier agent");
         Planner::adopting(tables.snapshot()?)

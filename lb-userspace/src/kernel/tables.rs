@@ -77,17 +77,6 @@ impl Tables {
         })
     }
 
-    /// Puts these devices in the place of those that an earlier agent knew. Ways out that were
-    /// resolved since are void: nobody followed what changed.
-    pub fn replace_devices(&mut self, devices: &BTreeMap<u32, network::Device>) -> Result<()> {
-        let known = self.devices.keys().collect::<Result<Vec<u32>, _>>()?;
-        let gone = known.into_iter().filter(|index| !devices.contains_key(index));
-        let here = devices.iter().map(|(&index, device)| (index, Some(device.clone())));
-        let changed = self.change_devices(&gone.map(|index| (index, None)).chain(here).collect());
-        self.next_epoch();
-        changed
-    }
-
     /// Takes over what changed of this machine's devices; `None`: one is gone.
     pub fn change_devices(
         &mut self,

@@ -1,0 +1,227 @@
+//! Scripts of commands, run by every kubectl there is, and what each printed.
+//!
+//! `scripts/NAME.txt` has commands after `$ `, their input after `| `, and below them what the
+//! newest kubectl printed; `NAME.v1.27.txt` is there where an older one prints something else.
+//! `UPDATE_EXPECT=1` writes what came out, for you to read with care.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::server::TestServer;
+
+const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/api/scripts");
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_kubectl_prints_what_it_prints_on_a_cluster() {
+    let kubectls = kubectls();
+    assert!(
+        !kubectls.is_empty() || env::var_os("CI").is_none(),
+        "there is no kubectl; CI has to have one"
+    );
+    if kubectls.is_empty() {
+        eprintln!("there is no kubectl on the PATH: nothing is tested by it");
+        return;
+    }
+    let update = env::var_os("UPDATE_EXPECT").is_some();
+    let mut wrong = String::new();
+    for script in scripts() {
+        let name = script.file_stem().unwrap().to_string_lossy().into_owned();
+        let text = fs::read_to_string(&script).unwrap();
+        let runs: Vec<_> = kubectls
+            .iter()
+            .map(|(version, program)| {
+                let (version, program, text) = (version.clone(), program.clone(), text.clone());
+                tokio::spawn(async move { (version, run(&text, &program).await) })
+            })
+            .collect();
+        // The newest first: the others are told by how they differ from it.
+        for (index, run) in runs.into_iter().rev().enumerate() {
+            let (version, printed) = run.await.unwrap();
+            let own = script.with_file_name(format!("{name}.{version}.txt"));
+            if update {
+                if index == 0 {
+                    fs::write(&script, &printed).unwrap();
+                } else if printed == fs::read_to_string(&script).unwrap() {
+                    let _ = fs::remove_file(&own);
+                } else {
+                    fs::write(&own, &printed).unwrap();
+                }
+                continue;
+            }
+            let expected = fs::read_to_string(&own).unwrap_or_else(|_| text.clone());
+            if printed != expected {
+                let difference = first_difference(&expected, &printed);
+                writeln!(wrong, "{name}, kubectl {version}:\n{difference}").unwrap();
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// All scripts, without the variants of older versions.
+fn scripts() -> Vec<PathBuf> {
+    let mut scripts: Vec<PathBuf> = fs::read_dir(SCRIPTS)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| !path.to_string_lossy().contains(".v1."))
+        .collect();
+    scripts.sort();
+    scripts
+}
+
+/// By version: those on the PATH, and those that stand beside one of them as `kubectl.1.27`.
+fn kubectls() -> BTreeMap<String, PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut directories: Vec<PathBuf> = env::split_paths(&path).collect();
+    let linked = directories.iter().filter_map(|directory| {
+        Some(fs::canonicalize(directory.join("kubectl")).ok()?.parent()?.to_owned())
+    });
+    let linked: Vec<PathBuf> = linked.collect();
+    directories.extend(linked);
+    let mut found = BTreeMap::new();
+    for directory in directories {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if (name == "kubectl" || name.starts_with("kubectl.1."))
+                && let Some(version) = version(&entry.path())
+            {
+                found.insert(version, entry.path());
+            }
+        }
+    }
+    found
+}
+
+/// `v1.27`; none for what is no kubectl, or one that only calls others.
+fn version(program: &Path) -> Option<String> {
+    let output = Command::new(program).args(["version", "--client", "-o", "json"]).output().ok()?;
+    let version: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
+    let version = version["clientVersion"]["gitVersion"].as_str()?;
+    if version.contains("dispatcher") {
+        return None;
+    }
+    let mut parts = version.split('.');
+    Some(format!("{}.{}", parts.next()?, parts.next()?))
+}
+
+/// Runs the commands of a script on a server of their own; the script with what they printed.
+async fn run(script: &str, program: &Path) -> String {
+    let server = TestServer::start().await;
+    let directory = server.directory.path();
+    let wrapper = directory.join("kubectl");
+    let text = format!(
+        "#!/bin/sh\nexec {} --kubeconfig {} --cache-dir {} \"$@\"\n",
+        program.display(),
+        server.server.kubeconfig.display(),
+        directory.join("cache").display()
+    );
+    fs::write(&wrapper, text).unwrap();
+    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", directory.display(), env::var("PATH").unwrap());
+
+    let mut printed = String::new();
+    let mut lines = script.lines().peekable();
+    while let Some(line) = lines.next() {
+        if line.starts_with('#') {
+            writeln!(printed, "{line}").unwrap();
+            continue;
+        }
+        let Some(command) = line.strip_prefix("$ ") else {
+            continue;
+        };
+        writeln!(printed, "{line}").unwrap();
+        let mut input = String::new();
+        while let Some(line) = lines.next_if(|line| line.starts_with('|')) {
+            writeln!(printed, "{line}").unwrap();
+            writeln!(input, "{}", line[1..].strip_prefix(' ').unwrap_or(&line[1..])).unwrap();
+        }
+        let (command, path) = (command.to_owned(), path.clone());
+        let output = tokio::task::spawn_blocking(move || shell(&command, &input, &path));
+        printed.push_str(&plain(&output.await.unwrap(), directory));
+    }
+    printed
+}
+
+fn shell(command: &str, input: &str, path: &str) -> String {
+    let mut child = Command::new("timeout")
+        .args(["60", "sh", "-c", &format!("{{ {command}\n}} 2>&1")])
+        .env("PATH", path)
+        .env("LC_ALL", "C")
+        .env_remove("KUBECONFIG")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Without what differs from run to run: chosen addresses and ports, times, ages, identities.
+fn plain(output: &str, directory: &Path) -> String {
+    let output = output.replace(&*directory.to_string_lossy(), "DIRECTORY");
+    let mut plain = String::new();
+    for line in output.lines() {
+        let mut words = Vec::new();
+        for word in line.split(' ') {
+            words.push(plain_word(word));
+        }
+        let mut line = words.join(" ");
+        // Columns are as wide as what stands in them.
+        while line.contains("   ") {
+            line = line.replace("   ", "  ");
+        }
+        writeln!(plain, "{}", line.trim_end()).unwrap();
+    }
+    plain
+}
+
+fn plain_word(word: &str) -> String {
+    let bare = word.trim_matches(|c| "\"',:".contains(c));
+    let replace = |with: &str| word.replace(bare, with);
+    if bare.starts_with("10.96.") && bare.parse::<std::net::IpAddr>().is_ok() {
+        return replace("CLUSTER-IP");
+    }
+    if bare.starts_with("fd00:10:96:") && bare.parse::<std::net::IpAddr>().is_ok() {
+        return replace("CLUSTER-IP6");
+    }
+    if bare.len() == 36 && bare.split('-').map(str::len).eq([8, 4, 4, 4, 12]) {
+        return replace("UID");
+    }
+    if bare.len() == 20 && bare.parse::<jiff::Timestamp>().is_ok() {
+        return replace("TIME");
+    }
+    if is_age(bare) {
+        return replace("AGE");
+    }
+    word.to_owned()
+}
+
+/// As kubectl says how old something is: `5s`, `2m3s`.
+fn is_age(word: &str) -> bool {
+    let parts: Vec<&str> = word.split_inclusive(['s', 'm', 'h', 'd']).collect();
+    let is_part = |part: &&str| {
+        part.trim_end_matches(['s', 'm', 'h', 'd']).parse::<u32>().is_ok()
+            && part.ends_with(['s', 'm', 'h', 'd'])
+    };
+    matches!(parts.len(), 1 | 2) && parts.iter().all(is_part)
+}
+
+fn first_difference(expected: &str, printed: &str) -> String {
+    let mut command = "";
+    for (expected, printed) in expected.lines().chain([""]).zip(printed.lines().chain([""])) {
+        if expected.starts_with("$ ") {
+            command = expected;
+        }
+        if expected != printed {
+            return format!("  {command}\n  expected: {expected}\n  printed:  {printed}");
+        }
+    }
+    "  one of them has more lines".to_owned()
+}

@@ -1,0 +1,145 @@
+//! The process is killed in the middle of writes, again and again: no acknowledged write is lost,
+//! nothing is half there, and it starts up again each time.
+
+// All of this is tests.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Service;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+const ROUNDS: usize = 6;
+const WRITERS: usize = 8;
+/// So many acknowledged writes are waited for before the kill, different ones each round.
+const BEFORE_KILL: usize = 150;
+
+/// By name: the number that was last acknowledged, and that last sent.
+type Numbers = Arc<Mutex<BTreeMap<String, (u64, u64)>>>;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_in_the_middle_of_writes_loses_nothing_that_was_acknowledged() {
+    let directory = tempfile::tempdir().unwrap();
+    let numbers = Numbers::default();
+    let mut revision = 0;
+    for round in 0..ROUNDS {
+        let mut process = start(directory.path()).await;
+        let client = client(directory.path()).await;
+        revision = check(&client, &numbers, revision).await;
+
+        let acknowledged = Arc::new(tokio::sync::Semaphore::new(0));
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let (client, numbers) = (client.clone(), Arc::clone(&numbers));
+                let acknowledged = Arc::clone(&acknowledged);
+                tokio::spawn(write(client, format!("s{writer}"), numbers, acknowledged))
+            })
+            .collect();
+        let enough = u32::try_from(BEFORE_KILL + round * 37).unwrap();
+        drop(acknowledged.acquire_many(enough).await.unwrap());
+        process.start_kill().unwrap();
+        process.wait().await.unwrap();
+        for writer in writers {
+            writer.await.unwrap();
+        }
+    }
+    let _process = start(directory.path()).await;
+    check(&client(directory.path()).await, &numbers, revision).await;
+}
+
+async fn start(directory: &Path) -> Child {
+    let mut process = Command::new(env!("CARGO_BIN_EXE_millrace"))
+        .args(["standalone", "--api-only", "--api-bind-address", "127.0.0.1:0", "--data-dir"])
+        .arg(directory)
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
+    let mut said = String::new();
+    let serving = async {
+        while let Some(line) = lines.next_line().await.unwrap() {
+            if line.contains("serving") {
+                return;
+            }
+            said.push_str(&line);
+        }
+        panic!("it ended: {said}");
+    };
+    tokio::time::timeout(Duration::from_secs(60), serving).await.expect("it starts");
+    // What else it says must have somewhere to go.
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    process
+}
+
+async fn client(directory: &Path) -> Client {
+    let kubeconfig = Kubeconfig::read_from(directory.join("kubeconfig")).unwrap();
+    let options = KubeConfigOptions::default();
+    Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap().try_into().unwrap()
+}
+
+/// Creates a Service, then writes ever higher numbers into it, until the server is gone.
+async fn write(
+    client: Client,
+    name: String,
+    numbers: Numbers,
+    acknowledged: Arc<tokio::sync::Semaphore>,
+) {
+    let services: Api<Service> = Api::default_namespaced(client);
+    let service = serde_json::from_value(json!({
+        "metadata": {"name": name, "annotations": {"number": "0"}},
+        "spec": {"type": "NodePort", "ports": [{"port": 80}]},
+    }))
+    .unwrap();
+    let existed = numbers.lock().unwrap().contains_key(&name);
+    if !existed {
+        numbers.lock().unwrap().insert(name.clone(), (0, 0));
+        services.create(&PostParams::default(), &service).await.unwrap();
+    }
+    loop {
+        let number = {
+            let mut numbers = numbers.lock().unwrap();
+            let entry = numbers.get_mut(&name).unwrap();
+            entry.1 += 1;
+            entry.1
+        };
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {
+            "number": number.to_string(),
+        }}}));
+        if services.patch(&name, &PatchParams::default(), &patch).await.is_err() {
+            return;
+        }
+        numbers.lock().unwrap().get_mut(&name).unwrap().0 = number;
+        acknowledged.add_permits(1);
+    }
+}
+
+/// Everything acknowledged is there, and nothing that was never sent. The revision has not gone
+/// back, and is told.
+async fn check(client: &Client, numbers: &Numbers, before: u64) -> u64 {
+    let services: Api<Service> = Api::default_namespaced(client.clone());
+    let list = services.list(&ListParams::default()).await.unwrap();
+    let numbers = numbers.lock().unwrap();
+    assert_eq!(list.items.len(), numbers.len());
+    let mut ports = std::collections::BTreeSet::new();
+    for service in list.items {
+        let name = service.metadata.name.unwrap();
+        let number: u64 = service.metadata.annotations.unwrap()["number"].parse().unwrap();
+        let (acknowledged, sent) = numbers[&name];
+        assert!((acknowledged..=sent).contains(&number), "{name}: {number} {acknowledged} {sent}");
+        let port = service.spec.unwrap().ports.unwrap()[0].node_port.unwrap();
+        assert!(ports.insert(port), "node port {port} is held twice");
+    }
+    let revision = list.metadata.resource_version.unwrap().parse().unwrap();
+    assert!(revision >= before, "{revision} after {before}");
+    revision
+}
