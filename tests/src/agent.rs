@@ -44,6 +44,22 @@ impl Agent {
         Ok(Self { process, pin_path: pin_path.to_owned() })
     }
 
+    /// Starts it together with an API of its own, and waits until both are ready.
+    pub fn standalone(node: &Host, pin_path: &Path, data: &Path, device: &str) -> Result<Self> {
+        let mut command = node.command(program()?);
+        command
+            .args(["standalone", "--node-name", "node", "--device", device])
+            .arg("--data-dir")
+            .arg(data)
+            .arg("--pin-path")
+            .arg(pin_path)
+            .arg("--cgroup")
+            .arg(node.cgroup());
+        let mut process = node.spawn(&mut command)?;
+        process.wait_for_output("ready:", SOON)?;
+        Ok(Self { process, pin_path: pin_path.to_owned() })
+    }
+
     /// What `millrace get` prints.
     pub fn get(&self, arguments: &[&str]) -> Result<String> {
         let mut command = Command::new(program()?);

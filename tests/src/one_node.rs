@@ -1,6 +1,8 @@
 //! The topology that the demonstration, the benchmark and most tests use: a client, wired to a
 //! node, and pods on that node with a web server each.
 
+use std::env;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -60,11 +62,43 @@ impl OneNode {
         Ok((self.agent(&file)?, file))
     }
 
+    /// Starts the agent with an API of its own, which `kubectl` speaks to.
+    pub fn standalone(&self) -> Result<Agent> {
+        Agent::standalone(&self.node, &self.pin_path(), &self.data_directory(), DEVICE)
+    }
+
+    fn data_directory(&self) -> PathBuf {
+        self.topology.directory().join("data")
+    }
+
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.data_directory().join("kubeconfig")
+    }
+
+    /// Runs kubectl on the node, against the API of `standalone`.
+    pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        let (kubeconfig, cache) = (self.kubeconfig(), self.data_directory().join("cache"));
+        let own = [
+            OsStr::new("kubectl"),
+            OsStr::new("--kubeconfig"),
+            kubeconfig.as_os_str(),
+            OsStr::new("--cache-dir"),
+            cache.as_os_str(),
+        ];
+        self.node.run(own.into_iter().chain(arguments.iter().map(OsStr::new)))
+    }
+
     /// Fetches a page at the client, or fails after a while.
     pub fn curl(&self, url: &str) -> Result<String> {
         let quiet = ["curl", "--silent", "--show-error", "--fail", "--max-time", "5", "--globoff"];
         self.client.run(quiet.into_iter().chain([url]))
     }
+}
+
+/// Whether there is a kubectl at all: it is not among what the tests install.
+pub fn has_kubectl() -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|directory| directory.join("kubectl").exists())
 }
 
 impl Pod {

@@ -485,43 +485,6 @@ fn a_pod_that_comes_later_is_a_client_like_any_other() -> Result<()> {
 }
 
 #[test]
-fn the_data_plane_knows_the_devices_and_when_ways_out_are_void() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
-    let first = agent(&network, DEVICE, &[])?;
-    let dump = |map: &str| {
-        let path = network.pin_path().join(map);
-        let path = path.to_string_lossy();
-        let text = network.node.run(["bpftool", "-j", "map", "dump", "pinned", &path])?;
-        Ok::<serde_json::Value, anyhow::Error>(serde_json::from_str(&text)?)
-    };
-    let epoch =
-        || Ok::<_, anyhow::Error>(dump("NETWORK")?[0]["formatted"]["value"]["epoch"].as_u64());
-    let mtus = || {
-        let devices = dump("DEVICES")?;
-        let devices = devices.as_array().context("no list of devices")?;
-        let mtus = devices.iter().map(|device| device["formatted"]["value"]["mtu"].as_u64());
-        Ok::<_, anyhow::Error>(mtus.collect::<BTreeSet<_>>())
-    };
-    assert_eq!(mtus()?, [Some(1500)].into());
-
-    let before = epoch()?;
-    network.node.ip("route add 198.51.100.0/24 via 192.0.2.2")?;
-    wait_until("the epoch moves", SOON, || epoch().is_ok_and(|now| now > before))?;
-    network.node.ip(&format!("link set {DEVICE} mtu 1400"))?;
-    wait_until("the MTU is known", SOON, || {
-        mtus().is_ok_and(|mtus| mtus == [Some(1400), Some(1500)].into())
-    })?;
-
-    first.kill();
-    let before = epoch()?;
-    network.node.ip("link del pod-0")?;
-    let _second = agent(&network, DEVICE, &[])?;
-    assert_eq!(mtus()?, [Some(1400)].into(), "a device that went meanwhile is forgotten");
-    assert!(epoch()? > before, "nobody knows what changed meanwhile");
-    Ok(())
-}
-
-#[test]
 fn without_a_device_named_the_one_with_the_default_route_is_served() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     network.node.default_route("192.0.2.2")?;

@@ -7,20 +7,27 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tests::one_node::{NODE, OneNode};
+use tests::agent::{Agent, SOON};
+use tests::one_node::{OneNode, has_kubectl};
+use tests::topology::wait_until;
 
 const REQUESTS: usize = 300;
 const URLS: [(&str, &str); 3] = [
-    ("LoadBalancer, IPv4", "http://203.0.113.10/"),
-    ("LoadBalancer, IPv6", "http://[2001:db8:113::10]/"),
+    ("an address of its own, IPv4", "http://203.0.113.10/"),
+    ("an address of its own, IPv6", "http://[2001:db8:113::10]/"),
     ("NodePort", "http://192.0.2.1:30080/"),
 ];
+const EXIT: &str = "--exit-after-demo";
+const MANIFESTS: &str = "--manifests";
 
 fn main() -> Result<()> {
-    let exit_after_demo = env::args().skip(1).any(|argument| argument == "--exit-after-demo");
-    if let Some(unknown) = env::args().skip(1).find(|argument| argument != "--exit-after-demo") {
-        anyhow::bail!("{unknown} is not known; there is --exit-after-demo");
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    if let Some(unknown) =
+        arguments.iter().find(|argument| ![EXIT, MANIFESTS].contains(&&***argument))
+    {
+        anyhow::bail!("{unknown} is not known; there are {EXIT} and {MANIFESTS}");
     }
+    let told = |argument: &str| arguments.iter().any(|one| one == argument);
     // A handler instead of the default: Ctrl-C must not skip the clean-up.
     let (ended, end) = mpsc::channel();
     ctrlc::set_handler(move || {
@@ -29,9 +36,13 @@ fn main() -> Result<()> {
 
     println!("Laying out a client, this node and three pods with web servers ...");
     let network = OneNode::with_pods(3)?;
-    let manifests = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/manifests"));
-    println!("Starting the agent on tests/manifests ...");
-    let agent = network.agent(&manifests)?;
+    let by_api = !told(MANIFESTS) && has_kubectl();
+    if !told(MANIFESTS) && !by_api {
+        println!(
+            "There is no kubectl on the PATH, so the Services come from files, not from the API."
+        );
+    }
+    let agent = if by_api { standalone(&network)? } else { from_manifests(&network)? };
     println!("\n{}", agent.get(&["frontends"])?);
 
     for (kind, url) in URLS {
@@ -42,19 +53,55 @@ fn main() -> Result<()> {
         }
     }
 
+    if by_api {
+        print_commands(&network);
+    }
     let pin_path = network.pin_path();
-    let client = network.client.namespace();
     println!("\nLook into it:");
     println!("  bpftool map dump pinned {}/FRONTENDS4", pin_path.display());
     println!("  millrace --pin-path {} get flows -o wide", pin_path.display());
-    println!("  nsenter --net=/run/netns/{client} curl http://{NODE}:30080/");
-    if !exit_after_demo {
+    if !told(EXIT) {
         println!("\nIt stays up until Ctrl-C.");
         end.recv()?;
     }
     println!("Taking everything away.");
     agent.terminate()?;
     Ok(())
+}
+
+/// The agent with an API of its own, and the example applied to it as anybody would.
+fn standalone(network: &OneNode) -> Result<Agent> {
+    println!("Starting `millrace standalone` on the node ...");
+    let agent = network.standalone()?;
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/web.yaml");
+    println!("$ kubectl apply -f examples/web.yaml");
+    print!("{}", network.kubectl(&["apply", "-f", example])?);
+    println!("$ kubectl get services,endpointslices");
+    print!("{}", network.kubectl(&["get", "services,endpointslices"])?);
+    let in_force = || agent.get(&["frontends"]).is_ok_and(|all| all.contains("10.244.1.12:8080"));
+    wait_until("the Service is in force", SOON, in_force)?;
+    Ok(agent)
+}
+
+fn from_manifests(network: &OneNode) -> Result<Agent> {
+    println!("Starting the agent on tests/manifests ...");
+    network.agent(&PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/manifests")))
+}
+
+/// What a newcomer would try first.
+fn print_commands(network: &OneNode) {
+    let node = network.node.namespace();
+    let client = network.client.namespace();
+    let kubeconfig = network.kubeconfig();
+    let kubectl =
+        format!("nsenter --net=/run/netns/{node} kubectl --kubeconfig {}", kubeconfig.display());
+    println!("\nTry it, as root: look, take a backend away, and see who answers now:");
+    println!("  {kubectl} get svc");
+    println!(
+        "  {kubectl} patch endpointslice web-ipv4 --type=json -p \
+         '[{{\"op\": \"remove\", \"path\": \"/endpoints/2\"}}]'"
+    );
+    println!("  nsenter --net=/run/netns/{client} curl -s 'http://203.0.113.10/?[1-9]'");
 }
 
 /// How many requests each pod answered. One curl makes them all, each on a connection of its own.

@@ -1,0 +1,62 @@
+//! `millrace standalone` as a newcomer meets it: stock kubectl, and packets that follow it.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use tests::agent::SOON;
+use tests::one_node::{OneNode, has_kubectl};
+use tests::topology::wait_until;
+
+const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/web.yaml");
+const VIP: &str = "http://203.0.113.10/";
+
+/// Who answers a number of requests.
+fn answers(network: &OneNode) -> Result<BTreeSet<String>> {
+    (0..30).map(|_| Ok(network.curl(VIP)?.trim().to_owned())).collect()
+}
+
+#[test]
+fn what_kubectl_applies_is_in_force_and_what_it_deletes_is_gone() -> Result<()> {
+    if !has_kubectl() {
+        eprintln!("there is no kubectl on the PATH: nothing is tested by it");
+        return Ok(());
+    }
+    let network = OneNode::with_pods(3)?;
+    let agent = network.standalone()?;
+    let frontends = || agent.get(&["frontends"]);
+    let nothing = frontends()?;
+
+    network.kubectl(&["apply", "-f", EXAMPLE])?;
+    let in_force = || frontends().is_ok_and(|all| all.contains("10.244.1.12:8080"));
+    wait_until("the Service is in force", SOON, in_force)?;
+    let all: BTreeSet<String> = network.pods.iter().map(|pod| pod.name.clone()).collect();
+    assert_eq!(answers(&network)?, all);
+
+    let patch = r#"[{"op": "remove", "path": "/endpoints/2"}]"#;
+    network.kubectl(&["patch", "endpointslice", "web-ipv4", "--type=json", "-p", patch])?;
+    let gone = || frontends().is_ok_and(|all| !all.contains("10.244.1.12:8080"));
+    wait_until("the endpoint is out of use", SOON, gone)?;
+    assert_eq!(answers(&network)?.len(), 2);
+
+    network.kubectl(&["delete", "-f", EXAMPLE])?;
+    wait_until("the maps are empty", SOON, || frontends().is_ok_and(|all| all == nothing))?;
+    Ok(())
+}
+
+#[test]
+fn what_was_applied_is_there_and_in_force_after_a_crash() -> Result<()> {
+    if !has_kubectl() {
+        eprintln!("there is no kubectl on the PATH: nothing is tested by it");
+        return Ok(());
+    }
+    let network = OneNode::with_pods(3)?;
+    let agent = network.standalone()?;
+    network.kubectl(&["apply", "-f", EXAMPLE])?;
+    agent.kill();
+    let agent = network.standalone()?;
+    let in_force = || agent.get(&["frontends"]).is_ok_and(|all| all.contains("10.244.1.12:8080"));
+    wait_until("the Service is in force", SOON, in_force)?;
+    assert_eq!(answers(&network)?.len(), 3);
+    assert!(network.kubectl(&["get", "service", "web"])?.contains("30080"));
+    Ok(())
+}
