@@ -106,22 +106,29 @@ impl<T: Write> Write for WithSockets<T> {
 
 /// Until the agent ends.
 fn watch(tables: &Tables, diagnosis: &mut Diagnosis, changes: &Receiver<()>) {
+    let mut complained = String::new();
+    let mut look = || match end_stale(tables, diagnosis) {
+        Ok(()) => complained.clear(),
+        Err(error) => {
+            let complaint = format!("{error:#}");
+            if complaint != complained {
+                tracing::warn!("{complaint}");
+            }
+            complained = complaint;
+        }
+    };
     while changes.recv().is_ok() {
         loop {
             // Of a burst of changes the last says all.
             while changes.try_recv().is_ok() {}
-            if let Err(error) = end_stale(tables, diagnosis) {
-                tracing::warn!("{error:#}");
-            }
+            look();
             match changes.recv_timeout(AGAIN) {
                 Ok(()) => {}
                 Err(RecvTimeoutError::Timeout) => break,
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
-        if let Err(error) = end_stale(tables, diagnosis) {
-            tracing::debug!("{error:#}");
-        }
+        look();
     }
 }
 
