@@ -9,7 +9,7 @@ use lb_common::datapath::{End, Network};
 use lb_common::family;
 use lb_common::header::protocol::{TCP, UDP};
 use lb_common::host::{HostFamily, HostTables, OfFamily};
-use lb_common::layout::{Bitmap, Reason, Side, SocketEnd};
+use lb_common::layout::{Backend, Bitmap, Reason, Side, SocketEnd};
 use lb_userspace::plan::{Change, Planner};
 use tests::datapath::cases::{Ends, V4, V6};
 use tests::datapath::{HostWorld, Service, World};
@@ -135,13 +135,13 @@ impl Node {
         assert!(gone, "{end} was not noted");
     }
 
-    /// Changes the generation and the protocol of every backend's entry.
-    fn change_backends(&mut self, change: impl Fn(&mut u32, &mut u8)) {
+    /// Changes generation, protocol and flags of every backend's entry.
+    fn change_backends(&mut self, change: impl Fn(&mut u32, &mut u8, &mut u8)) {
         let tables = &mut self.world.tables;
         let backends4 = tables.v4.backends.values_mut();
-        backends4.for_each(|backend| change(&mut backend.generation, &mut backend.protocol));
+        backends4.for_each(|b| change(&mut b.generation, &mut b.protocol, &mut b.flags));
         let backends6 = tables.v6.backends.values_mut();
-        backends6.for_each(|backend| change(&mut backend.generation, &mut backend.protocol));
+        backends6.for_each(|b| change(&mut b.generation, &mut b.protocol, &mut b.flags));
     }
 
     fn set_room(&mut self, room: usize) {
@@ -356,12 +356,26 @@ cases! {
         let (frontend, backend) = (at.cluster(53), &at.backends(1)[0]);
         let socket = node.udp();
         assert_eq!(node.send(socket, &frontend), led(backend));
-        node.change_backends(|generation, _| *generation += 1);
+        node.change_backends(|generation, _, _| *generation += 1);
         assert_eq!(node.send(socket, &frontend), led(backend));
         assert_eq!(node.new_flows(), 2, "it was chosen anew");
         // A table that still names the index is wrong; the socket must not follow it either.
-        node.change_backends(|_, protocol| *protocol = 0);
+        node.change_backends(|_, protocol, _| *protocol = 0);
         assert_eq!(node.send(socket, &frontend), Came::Dropped(Reason::CorruptTable));
+    }
+
+    fn datagrams_leave_a_backend_that_no_pool_has_and_connections_stay(at: &Ends) {
+        let mut node = Node::with(&[at.dns(1)]);
+        let (frontend, backend) = (at.cluster(53), &at.backends(1)[0]);
+        let (unconnected, mut connected) = (node.udp(), node.udp());
+        assert_eq!(node.send(unconnected, &frontend), led(backend));
+        assert_eq!(node.connect(&mut connected, &frontend), led(backend));
+        assert_eq!(node.new_flows(), 2);
+        node.change_backends(|_, _, flags| *flags |= Backend::<()>::DRAINING);
+        assert_eq!(node.send(connected, &frontend), led(backend));
+        assert_eq!(node.new_flows(), 2);
+        node.send(unconnected, &frontend);
+        assert_eq!(node.new_flows(), 3, "it was chosen anew");
     }
 
     fn a_flow_that_is_noted_on_one_side_only_is_made_whole(at: &Ends) {

@@ -177,10 +177,13 @@ fn followed<F: Network, T: SocketTables<F>>(
         && let Some(flow) = tables.connected(socket.cookie)
         && flow.frontend() == end
     {
-        return is_there(tables, flow.backend_index, flow.backend_generation).then_some(flow);
+        let (index, generation) = (flow.backend_index, flow.backend_generation);
+        return is_there(tables, index, generation, true).then_some(flow);
     }
     let flow = tables.unconnected(&sends_of(socket, end))?;
-    if flow.frontend() != end || !is_there(tables, flow.backend_index, flow.backend_generation) {
+    // Datagrams move on as soon as no pool has their backend any more.
+    let (index, generation) = (flow.backend_index, flow.backend_generation);
+    if flow.frontend() != end || !is_there(tables, index, generation, false) {
         return None;
     }
     // The flow is noted twice; one note may have made room for others without the other.
@@ -189,13 +192,20 @@ fn followed<F: Network, T: SocketTables<F>>(
     (noted || tables.set_unconnected(&answers, &flow)).then_some(flow)
 }
 
-/// Whether the backend that was chosen is there still.
+/// Whether the backend that was chosen is there still; `draining`: or was, and keeps connections.
 ///
 /// A function of its own in the kernel, too: merged with the comparisons around it, it would have
 /// the verifier look at registers that nothing was loaded into.
 #[inline(never)]
-fn is_there<F: Network, T: SocketTables<F>>(tables: &T, index: u32, generation: u32) -> bool {
-    tables.backend(index).is_some_and(|backend| is_same(&backend, generation))
+fn is_there<F: Network, T: SocketTables<F>>(
+    tables: &T,
+    index: u32,
+    generation: u32,
+    draining: bool,
+) -> bool {
+    tables.backend(index).is_some_and(|backend| {
+        is_same(&backend, generation) && (draining || !backend.is_draining())
+    })
 }
 
 #[inline(always)]
