@@ -9,7 +9,9 @@ use lb_common::datapath::{End, Network};
 use lb_common::family;
 use lb_common::header::protocol::{TCP, UDP};
 use lb_common::host::{HostFamily, HostTables, OfFamily};
-use lb_common::layout::{Backend, Bitmap, Reason, Side, SocketEnd};
+use lb_common::layout::{
+    Backend, Bitmap, Frontend, FrontendKey, FrontendKind, Member, Reason, Side, SocketEnd,
+};
 use lb_userspace::plan::{Change, Planner};
 use tests::datapath::cases::{Ends, V4, V6};
 use tests::datapath::{HostWorld, Service, World};
@@ -142,6 +144,21 @@ impl Node {
         backends4.for_each(|b| change(&mut b.generation, &mut b.protocol, &mut b.flags));
         let backends6 = tables.v6.backends.values_mut();
         backends6.for_each(|b| change(&mut b.generation, &mut b.protocol, &mut b.flags));
+    }
+
+    fn change_frontends(&mut self, change: impl Fn(&mut Frontend)) {
+        let tables = &mut self.world.tables;
+        tables.v4.frontends.values_mut().for_each(&change);
+        tables.v6.frontends.values_mut().for_each(&change);
+    }
+
+    /// What this node is to Services.
+    fn own_address(&mut self, address: &str) {
+        let tables = &mut self.world.tables;
+        match address.parse().expect("an address") {
+            IpAddr::V4(address) => tables.v4.sockets.own_address = address.into(),
+            IpAddr::V6(address) => tables.v6.sockets.own_address = address.into(),
+        }
     }
 
     fn set_room(&mut self, room: usize) {
@@ -298,6 +315,60 @@ cases! {
         let mut node = Node::with(&[at.web(1).load_balancer(&at.load_balancer(443)).external_local()]);
         let mut socket = node.tcp();
         assert_eq!(node.connect(&mut socket, &at.load_balancer(443)), led(&at.backends(1)[0]));
+    }
+
+    fn all_processes_of_the_node_stay_with_one_backend_where_clients_do(at: &Ends) {
+        let mut node = Node::with(&[at.web(10)]);
+        node.own_address(at.node);
+        node.change_frontends(|frontend| frontend.affinity = 60);
+        let pools: Vec<u32> = node.world.tables.pools.keys().copied().collect();
+        let pairs = pools.into_iter().flat_map(|pool| (1..=10).map(move |b| (pool, b)));
+        node.world.tables.members = pairs.map(|(pool, backend)| Member { pool, backend }).collect();
+        let mut dial = || {
+            let mut socket = node.tcp();
+            node.connect(&mut socket, &at.cluster(80))
+        };
+        let first = dial();
+        assert!(matches!(first, Came::Led(_)), "{first:?}");
+        for _ in 0..20 {
+            assert_eq!(dial(), first);
+        }
+    }
+
+    fn source_ranges_mean_the_node_by_its_own_address(at: &Ends) {
+        let mut node = Node::with(&[at.web(1).load_balancer(&at.load_balancer(443))]);
+        node.own_address(at.node);
+        node.change_frontends(|frontend| frontend.restricted = 1);
+        let mut socket = node.tcp();
+        let dropped = Came::Dropped(Reason::SourceNotAllowed);
+        assert_eq!(node.connect(&mut socket, &at.load_balancer(443)), dropped);
+        assert_eq!(node.counted(Reason::SourceNotAllowed), 1);
+        let backend = &at.backends(1)[0];
+        assert_eq!(node.connect(&mut socket, &at.cluster(80)), led(backend), "for it there is none");
+
+        let own = format!("{}/{}", at.node, if at.is_v6() { 128 } else { 32 });
+        for service_port in 0..8 {
+            let range = own.parse().expect("a range");
+            node.world.tables.source_ranges.insert(service_port, vec![range]);
+        }
+        assert_eq!(node.connect(&mut socket, &at.load_balancer(443)), led(backend));
+    }
+
+    fn a_port_that_an_address_of_a_service_does_not_serve_is_refused(at: &Ends) {
+        let mut node = Node::with(&[at.web(1)]);
+        let itself = Frontend::of_address(FrontendKind::ClusterIp);
+        let tables = &mut node.world.tables;
+        match address(&at.cluster(0)).ip() {
+            IpAddr::V4(address) => {
+                tables.v4.frontends.insert(FrontendKey::new(address.into(), 0, 0), itself);
+            }
+            IpAddr::V6(address) => {
+                tables.v6.frontends.insert(FrontendKey::new(address.into(), 0, 0), itself);
+            }
+        }
+        let mut socket = node.tcp();
+        let refused = Came::Refused(Reason::NoSuchPort);
+        assert_eq!(node.connect(&mut socket, &at.cluster(81)), refused);
     }
 
     fn an_unconnected_socket_hears_whom_it_asked(at: &Ends) {
