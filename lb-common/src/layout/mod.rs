@@ -43,7 +43,8 @@ pub mod capacity {
     pub const FRONTENDS: u32 = 1 << 18;
     pub const SERVICE_PORTS: u32 = 1 << 16;
     pub const POOLS: u32 = 1 << 17;
-    pub const POOL_SLOTS: u32 = 1 << 22;
+    /// 10,000 service ports of ten backends take ten million.
+    pub const POOL_SLOTS: u32 = 1 << 24;
     pub const BACKENDS: u32 = 1 << 17;
     /// Buckets of [`super::WAYS`] flows each, per family; a power of two.
     pub const FLOW_BUCKETS: u32 = 1 << 16;

@@ -112,9 +112,12 @@ impl Backends {
         }
         let index = self.indexes.take()?;
         let generation = self.generations.entry(index).or_default();
+        // The counters of an index that nobody has had yet are zero.
+        if *generation > 0 {
+            plan.prepare.push(Step::ResetBackendTraffic { index });
+        }
         *generation = generation.wrapping_add(1);
         let generation = *generation;
-        plan.prepare.push(Step::ResetBackendTraffic { index });
         plan.prepare.push(Step::SetBackend { index, backend, local, generation });
         bits.add_source(backend, plan);
         self.held.insert(backend, Held { index, local, pools: 1 });

@@ -1,10 +1,13 @@
 //! One size: from nothing to in force, then change by change.
 
 use std::fs;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use aya::maps::MapData;
+use lb_common::layout::map;
 use lb_userspace::agent::{Agent, Outlets};
 use lb_userspace::kernel::{DataPlane, Pins, Sizes, Tables};
 use lb_userspace::notices::{Notice, Notices};
@@ -111,7 +114,7 @@ fn on(pins: &Pins, services: u32, endpoints: u32) -> Result<Measured> {
         endpoint_us: Spread::of(changes),
         creation_us: Spread::of(creations),
         memory_mib: own_memory()? / 1024.0,
-        maps_mib: map_memory()? / 1024.0,
+        maps_mib: map_memory(pins)? / 1024.0,
         lacking,
     })
 }
@@ -144,17 +147,16 @@ fn own_memory() -> Result<f64> {
     field(&fs::read_to_string("/proc/self/status")?, "RssAnon:").context("no RssAnon")
 }
 
-/// Of all maps that this process has open, in KiB.
-fn map_memory() -> Result<f64> {
-    let mut maps = std::collections::BTreeMap::new();
-    for entry in fs::read_dir("/proc/self/fdinfo")? {
-        // The directory's own descriptor is gone by now.
-        let Ok(text) = fs::read_to_string(entry?.path()) else { continue };
-        if let (Some(id), Some(bytes)) = (field(&text, "map_id:"), field(&text, "memlock:")) {
-            maps.insert(id as u64, bytes / 1024.0);
-        }
+/// Of all maps, in KiB.
+fn map_memory(pins: &Pins) -> Result<f64> {
+    let mut total = 0.0;
+    for name in map::ALL {
+        let map = MapData::from_pin(pins.map(name))?;
+        let descriptor = map.fd().as_fd().as_raw_fd();
+        let text = fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}"))?;
+        total += field(&text, "memlock:").context("no memlock")? / 1024.0;
     }
-    Ok(maps.values().sum())
+    Ok(total)
 }
 
 fn field(text: &str, name: &str) -> Option<f64> {
