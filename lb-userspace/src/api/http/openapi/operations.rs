@@ -115,7 +115,11 @@ fn operation(kind: &Kind, dialect: Dialect, action: &str, suffix: &str) -> Value
         "list" => (LIST.iter().collect(), None, format!("{own}List")),
         "post" | "put" => (WRITE.iter().collect(), Some(own.to_owned()), own.to_owned()),
         "patch" => (WRITE.iter().chain([&FORCE]).collect(), Some(meta("Patch")), own.to_owned()),
-        "delete" => (DELETE.iter().collect(), Some(meta("DeleteOptions")), meta("Status")),
+        "delete" => {
+            let returned = kind.rules.returns_deleted();
+            let answer = if returned { own.to_owned() } else { meta("Status") };
+            (DELETE.iter().collect(), Some(meta("DeleteOptions")), answer)
+        }
         "deletecollection" => {
             let parameters = DELETE.iter().chain(&LIST[..8]).collect();
             (parameters, Some(meta("DeleteOptions")), meta("Status"))

@@ -95,6 +95,10 @@ impl Rules for Service {
         validate::warnings(object)
     }
 
+    fn returns_deleted(&self) -> bool {
+        true
+    }
+
     fn columns(&self) -> &'static [Column] {
         table::COLUMNS
     }
