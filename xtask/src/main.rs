@@ -6,6 +6,7 @@ mod linker;
 mod lint;
 mod packages;
 mod process;
+mod python;
 mod run;
 mod stages;
 mod test;
@@ -93,7 +94,10 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Fmt { check } => lint::format(check)?,
         Command::Lint => lint::lint()?,
         Command::Ci => return test::test(&test::Options::default()),
-        Command::Prerequisites => packages::ensure()?,
+        Command::Prerequisites => {
+            packages::ensure()?;
+            python::ensure();
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -7,5 +7,6 @@
 mod clients;
 mod hostile;
 mod kubectl;
+mod python;
 mod reading;
 mod server;
