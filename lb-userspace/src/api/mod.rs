@@ -8,6 +8,7 @@ pub mod codec;
 mod collector;
 pub mod failure;
 mod first;
+mod health_checker;
 pub mod http;
 pub mod kinds;
 pub mod operations;

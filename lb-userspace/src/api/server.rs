@@ -10,6 +10,7 @@ use tokio::net::TcpListener;
 
 use super::collector;
 use super::first::{self, Machine};
+use super::health_checker;
 use super::http::{Authority, Limits, Service, serve, write_kubeconfig};
 use super::kinds::Ranges;
 use super::operations::Api;
@@ -61,6 +62,7 @@ impl Server {
         let tasks = vec![
             tokio::spawn(serve(listener, tls, service)),
             tokio::spawn(collector::run(api.clone())),
+            tokio::spawn(health_checker::run(api.clone())),
         ];
         Ok(Self { address, kubeconfig, api, tasks })
     }

@@ -38,6 +38,9 @@ Examples:
   Balance the Services of some manifests, without a cluster:
     millrace run --manifests services/ --device eth0
 
+  The same with an API of our own, for kubectl, instead of a cluster:
+    millrace standalone --device eth0
+
   See what is in force, and what was counted:
     millrace get frontends
     millrace get flows -o wide

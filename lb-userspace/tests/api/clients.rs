@@ -1,7 +1,7 @@
 //! kube-rs: as the agent itself talks to the API.
 
 use futures::{StreamExt, TryStreamExt};
-use k8s_openapi::api::core::v1::{Endpoints, Service};
+use k8s_openapi::api::core::v1::{Endpoints, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
 use kube::api::{
@@ -187,6 +187,45 @@ async fn endpoints_of_a_service_without_a_selector_are_mirrored() {
     endpoints.delete("web", &DeleteParams::default()).await.unwrap();
     let event = watch.next().await.unwrap().unwrap();
     assert!(said(event).starts_with("deleted"));
+}
+
+/// Slices may not name loopback, so a server listens on an address of this machine.
+#[tokio::test]
+async fn a_slice_that_asks_for_it_is_kept_true_to_life() {
+    let server = TestServer::start().await;
+    let client = server.client().await;
+    let nodes: Api<Node> = Api::all(client.clone());
+    let node = nodes.get("node-1").await.unwrap();
+    let addresses = node.status.unwrap().addresses.unwrap();
+    let v4 = addresses.iter().find(|one| one.type_ == "InternalIP" && one.address.contains('.'));
+    let Some(address) = v4.map(|one| one.address.clone()) else {
+        eprintln!("this machine has no address but loopback: nothing is tested by it");
+        return;
+    };
+    let backend = tokio::net::TcpListener::bind(format!("{address}:0")).await.unwrap();
+    let port = backend.local_addr().unwrap().port();
+    let slices: Api<EndpointSlice> = Api::default_namespaced(client);
+    let slice = serde_json::from_value(json!({
+        "metadata": {"name": "checked", "annotations": {"millrace.io/health-check": "tcp"}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [address], "conditions": {"ready": false}}],
+        "ports": [{"port": port}],
+    }))
+    .unwrap();
+    slices.create(&PostParams::default(), &slice).await.unwrap();
+    let mut watch = slices.watch(&WatchParams::default(), "0").await.unwrap().boxed();
+    let mut becomes = async |ready: bool| loop {
+        let event = watch.next().await.unwrap().unwrap();
+        if let WatchEvent::Added(slice) | WatchEvent::Modified(slice) = event {
+            let conditions = slice.endpoints.unwrap()[0].conditions.clone().unwrap();
+            if conditions.ready == Some(ready) {
+                return;
+            }
+        }
+    };
+    becomes(true).await;
+    drop(backend);
+    becomes(false).await;
 }
 
 fn said<T: kube::ResourceExt>(event: WatchEvent<T>) -> String {
