@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::StreamExt;
 use http_body_util::Empty;
 use hyper_util::rt::TokioExecutor;
 use k8s_openapi::api::core::v1::{Secret, Service};
@@ -86,4 +87,43 @@ async fn watches_take_no_place_of_requests_and_have_their_own() {
     let refused = client.request(request).await.unwrap();
     assert_eq!(refused.status(), 429);
     assert_eq!(refused.headers()["retry-after"], "1");
+}
+
+#[tokio::test]
+async fn a_client_that_reads_nothing_keeps_nobody_waiting_and_is_given_up() {
+    const CHANGES: usize = 200;
+    let limits = Limits { stall: Duration::from_millis(500), ..Limits::default() };
+    let server = TestServer::start_with(Window::default(), limits).await;
+    // Each on a connection of its own.
+    let secrets: Api<Secret> = Api::default_namespaced(server.client().await);
+    let others: Api<Secret> = Api::default_namespaced(server.client().await);
+    let idle: Api<Secret> = Api::default_namespaced(server.client().await);
+    let mut idle = idle.watch(&WatchParams::default(), "0").await.unwrap().boxed();
+    let mut busy = others.watch(&WatchParams::default(), "0").await.unwrap().boxed();
+    let secret = |number: usize| -> Secret {
+        // More than all buffers between server and client hold.
+        serde_json::from_value(json!({
+            "metadata": {"name": format!("s{number}")},
+            "stringData": {"key": "x".repeat(100_000)},
+        }))
+        .unwrap()
+    };
+    for number in 0..CHANGES {
+        secrets.create(&PostParams::default(), &secret(number)).await.unwrap();
+        busy.next().await.unwrap().unwrap();
+    }
+    // The server hangs up in the middle, when it has waited long enough; what was under way
+    // until then is still read.
+    let mut read = 0;
+    while let Some(event) = idle.next().await {
+        if event.is_err() {
+            break;
+        }
+        read += 1;
+        if read == 1 {
+            // There is nothing to see while the server waits for us: only time can pass.
+            tokio::time::sleep(limits.stall * 3).await;
+        }
+    }
+    assert!(read < CHANGES, "it was never given up");
 }
