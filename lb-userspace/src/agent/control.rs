@@ -30,6 +30,8 @@ pub struct Agent<T> {
     planner: Planner,
     tables: Backlog<T>,
     node: NodeContext,
+    /// This machine's devices, by index.
+    devices: BTreeMap<u32, network::Device>,
     /// What has changed and is not planned yet.
     unplanned: Unplanned,
     /// While steps fail: how long to wait.
@@ -51,6 +53,7 @@ pub struct Agent<T> {
 struct Unplanned {
     services: Affected,
     node_addresses: Option<BTreeSet<IpAddr>>,
+    alias_addresses: Option<BTreeSet<IpAddr>>,
 }
 
 impl<T: Write> Agent<T> {
@@ -61,6 +64,7 @@ impl<T: Write> Agent<T> {
             planner,
             tables: Backlog::new(tables),
             node: NodeContext::of(node_name, None),
+            devices: BTreeMap::new(),
             unplanned: Unplanned::default(),
             failing: None,
             retry_at: None,
@@ -102,16 +106,29 @@ impl<T: Write> Agent<T> {
             network::Event::NodeAddresses(addresses) => {
                 self.put_in_force(Affected::default(), Some(addresses));
             }
-            network::Event::Devices(devices) => {
-                if let Err(error) = self.tables.tables_mut().change_devices(&devices) {
-                    tracing::error!("{error:#}");
-                }
-                self.tables.tables_mut().next_epoch();
-            }
+            network::Event::Devices(devices) => self.change_devices(devices),
             network::Event::Epoch => self.tables.tables_mut().next_epoch(),
             // Not ours: whoever has the links follows them.
             network::Event::Attachments(_) => {}
         }
+    }
+
+    fn change_devices(&mut self, changed: BTreeMap<u32, Option<network::Device>>) {
+        if let Err(error) = self.tables.tables_mut().change_devices(&changed) {
+            tracing::error!("{error:#}");
+        }
+        self.tables.tables_mut().next_epoch();
+        for (index, device) in changed {
+            match device {
+                Some(device) => self.devices.insert(index, device),
+                None => self.devices.remove(&index),
+            };
+        }
+        let addresses = |device: &network::Device| {
+            [device.v4.map(IpAddr::V4), device.v6.map(IpAddr::V6)].into_iter().flatten()
+        };
+        self.unplanned.alias_addresses = Some(self.devices.values().flat_map(addresses).collect());
+        self.put_in_force(Affected::default(), None);
     }
 
     pub fn store_event(&mut self, event: Event) -> Affected {
@@ -209,7 +226,7 @@ impl<T: Write> Agent<T> {
         self.succeed(began);
     }
 
-    fn plan(&mut self, Unplanned { services, node_addresses }: Unplanned) -> Plan {
+    fn plan(&mut self, Unplanned { services, node_addresses, alias_addresses }: Unplanned) -> Plan {
         let services = match services {
             Affected::Services(services) => services,
             Affected::All => {
@@ -222,7 +239,7 @@ impl<T: Write> Agent<T> {
         for service in &services {
             concerned.extend(self.resolve(service));
         }
-        let mut change = Change { node_addresses, ..Change::default() };
+        let mut change = Change { node_addresses, alias_addresses, ..Change::default() };
         for service in &concerned {
             self.collect(service, &mut change);
         }

@@ -7,6 +7,7 @@ mod latency;
 mod outlets;
 mod tally;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -168,6 +169,10 @@ async fn start<'a>(
     serve::start(&options.addresses, &health, &metrics, &source.notices);
     let outlets = Outlets::new(source.notices, health, metrics);
     serve_own_namespace(pins, network.node_addresses())?;
+    // Also what an earlier agent noted of devices that are gone.
+    let mut devices: BTreeMap<u32, Option<network::Device>> =
+        tables.devices().map(|index| (index, None)).collect();
+    devices.extend(network.devices().iter().map(|(&index, device)| (index, Some(device.clone()))));
     let tables = WithSockets::new(tables, pins)?;
     let mut agent = Agent::new(&options.node_name, planner, tables, outlets);
 
@@ -181,6 +186,7 @@ async fn start<'a>(
         }
     }
     agent.put_in_force(Affected::All, Some(network.node_addresses().clone()));
+    agent.take_in_network(network::Event::Devices(devices));
 
     let links = attach_processes(pins, &mut data_plane, options.cgroup.as_deref())?;
     let devices = Devices::start(pins, data_plane, options.xdp_mode, network.attachments())?;

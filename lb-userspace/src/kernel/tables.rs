@@ -77,6 +77,11 @@ impl Tables {
         })
     }
 
+    /// The indexes of the devices that are known.
+    pub fn devices(&self) -> impl Iterator<Item = u32> + '_ {
+        self.devices.keys().filter_map(Result::ok)
+    }
+
     /// Takes over what changed of this machine's devices; `None`: one is gone.
     pub fn change_devices(
         &mut self,

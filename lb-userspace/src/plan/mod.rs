@@ -44,6 +44,9 @@ pub struct Change {
     pub service_ports: BTreeMap<ServicePortKey, Option<ServicePort>>,
     /// The addresses of this node on which NodePorts are open, if they changed.
     pub node_addresses: Option<BTreeSet<IpAddr>>,
+    /// The addresses under which this node forwards connections to others, if they changed:
+    /// answers come to them.
+    pub alias_addresses: Option<BTreeSet<IpAddr>>,
 }
 
 /// What the kernel holds as far as it was planned.
@@ -52,6 +55,7 @@ pub struct Planner {
     /// Who put each frontend there: it may move from one service port to another in one change.
     owners: HashMap<FrontendKey, ServicePortKey>,
     node_addresses: BTreeSet<IpAddr>,
+    alias_addresses: BTreeSet<IpAddr>,
     indexes: Indexes,
     regions: Regions,
     backends: Backends,
@@ -83,6 +87,7 @@ impl Planner {
             held: BTreeMap::new(),
             owners: HashMap::new(),
             node_addresses: BTreeSet::new(),
+            alias_addresses: BTreeSet::new(),
             // Index 0 has the pool that is always empty.
             indexes: Indexes::new(1, capacity::SERVICE_PORTS),
             regions: Regions::new(capacity::POOL_SLOTS),
@@ -101,6 +106,9 @@ impl Planner {
 
         if let Some(addresses) = change.node_addresses {
             self.move_node_addresses(addresses, &mut plan);
+        }
+        if let Some(addresses) = change.alias_addresses {
+            self.move_alias_addresses(addresses, &mut plan);
         }
         // First everything that appears, then everything that goes: a frontend or backend may
         // change hands within one change, and must not be retired in between.
@@ -317,6 +325,17 @@ impl Planner {
             self.bits.remove_destination(address, plan);
         }
         self.node_addresses = wanted;
+    }
+
+    /// What comes to an alias must not end at the prefilter.
+    fn move_alias_addresses(&mut self, wanted: BTreeSet<IpAddr>, plan: &mut Plan) {
+        for &address in wanted.difference(&self.alias_addresses) {
+            self.bits.add_destination(address, plan);
+        }
+        for &address in self.alias_addresses.difference(&wanted) {
+            self.bits.remove_destination(address, plan);
+        }
+        self.alias_addresses = wanted;
     }
 }
 

@@ -156,7 +156,7 @@ fn service_port(frontend: &str, backends: &[&str]) -> ServicePort {
 }
 
 fn change(ports: impl IntoIterator<Item = (ServicePortKey, Option<ServicePort>)>) -> Change {
-    Change { service_ports: ports.into_iter().collect(), node_addresses: None }
+    Change { service_ports: ports.into_iter().collect(), ..Change::default() }
 }
 
 #[test]

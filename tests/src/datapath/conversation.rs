@@ -43,12 +43,12 @@ impl Conversation {
     /// Adds a service port, or changes it.
     pub fn set(&mut self, service: &Service) {
         let service_ports = BTreeMap::from([(service.key.clone(), Some(service.port.clone()))]);
-        self.change(Change { service_ports, node_addresses: None });
+        self.change(Change { service_ports, ..Change::default() });
     }
 
     pub fn remove(&mut self, service: &Service) {
         let service_ports = BTreeMap::from([(service.key.clone(), None)]);
-        self.change(Change { service_ports, node_addresses: None });
+        self.change(Change { service_ports, ..Change::default() });
     }
 
     pub fn node_addresses(&mut self, addresses: &[&str]) {

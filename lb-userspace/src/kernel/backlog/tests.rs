@@ -132,7 +132,7 @@ fn plans(states: &[State]) -> Vec<Plan> {
         let gone = before.into_keys().filter(|key| !now.contains_key(key));
         let mut service_ports: BTreeMap<_, _> = gone.map(|key| (key, None)).collect();
         service_ports.extend(now.iter().map(|(key, port)| (key.clone(), Some(port.clone()))));
-        plans.push(planner.plan(Change { service_ports, node_addresses: None }));
+        plans.push(planner.plan(Change { service_ports, ..Change::default() }));
         before = now;
     }
     plans

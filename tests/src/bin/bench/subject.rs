@@ -48,7 +48,7 @@ impl Subject {
         let mut world = KernelWorld::new(Sizes::for_flows(room))?;
         let Service { key, port } = case.service();
         let service_ports = BTreeMap::from([(key, Some(port))]);
-        let plan = Planner::new().plan(Change { service_ports, node_addresses: None });
+        let plan = Planner::new().plan(Change { service_ports, ..Change::default() });
         plan.steps().for_each(|step| world.apply(step));
 
         if case.kind != Kind::None {

@@ -1,0 +1,182 @@
+//! Backends on other nodes: connections are forwarded to them under an address of this node's.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use anyhow::Result;
+use tests::agent::Agent;
+use tests::topology::{Host, Process, Topology};
+
+const VIP: &str = "http://203.0.113.10/";
+const VIP6: &str = "http://[2001:db8:113::10]/";
+
+/// A client and another node, before and behind a node with a Service whose backend is there.
+struct TwoNodes {
+    client: Host,
+    node: Host,
+    other: Host,
+    _server: Process,
+    topology: Topology,
+}
+
+impl TwoNodes {
+    /// The other node, which knows nothing of the client's network, is behind a second device.
+    fn on_two_devices() -> Result<Self> {
+        let topology = Topology::new("forwarding")?;
+        let client = topology.host("client")?;
+        let node = topology.router("node")?;
+        let other = topology.host("other")?;
+        topology.link(
+            client.port("eth0").address("192.0.2.2/24").address("2001:db8::2/64").wire(),
+            node.port("ext0").address("192.0.2.1/24").address("2001:db8::1/64"),
+        )?;
+        topology.link(
+            other.port("eth0").address("10.0.0.2/24").address("fd00:a::2/64").wire(),
+            node.port("in0").address("10.0.0.1/24").address("fd00:a::1/64"),
+        )?;
+        client.default_route("192.0.2.1")?;
+        client.default_route("2001:db8::1")?;
+        Self::serving(topology, client, node, other)
+    }
+
+    /// All are in one network: what comes in by the node's only device leaves by it again. The
+    /// other node has another network, of which the client knows nothing.
+    fn on_one_device() -> Result<Self> {
+        let topology = Topology::new("forwarding")?;
+        let (client, fabric) = (topology.host("client")?, topology.host("fabric")?);
+        let (node, other) = (topology.router("node")?, topology.host("other")?);
+        fabric.bridge("br0")?;
+        for (host, device, addresses, port) in [
+            (&client, "eth0", ["192.0.2.2/24", "2001:db8::2/64"], "p1"),
+            (&node, "ext0", ["192.0.2.1/24", "2001:db8::1/64"], "p2"),
+            (&other, "eth0", ["10.0.0.2/24", "fd00:a::2/64"], "p3"),
+        ] {
+            let [v4, v6] = addresses;
+            let port = fabric.port(port).bridge("br0").wire().gro(true);
+            topology.link(host.port(device).address(v4).address(v6).wire(), port)?;
+        }
+        node.address("ext0", "10.0.0.1/24")?;
+        node.address("ext0", "fd00:a::1/64")?;
+        client.default_route("192.0.2.1")?;
+        client.default_route("2001:db8::1")?;
+        other.default_route("10.0.0.1")?;
+        other.default_route("fd00:a::1")?;
+        Self::serving(topology, client, node, other)
+    }
+
+    fn serving(topology: Topology, client: Host, node: Host, other: Host) -> Result<Self> {
+        let server = other.http_server(&["10.0.0.2:8080", "[fd00:a::2]:8080"], "other")?;
+        Ok(Self { client, node, other, _server: server, topology })
+    }
+
+    fn agent(&self, more: &[&str]) -> Result<Agent> {
+        let file = self.topology.directory().join("manifests.yaml");
+        fs::write(&file, MANIFESTS)?;
+        Agent::start(&self.node, &self.topology.pins().join("millrace"), &file, "ext0", more)
+    }
+
+    fn curl(&self, url: &str) -> Result<String> {
+        let quiet = ["curl", "--silent", "--show-error", "--fail", "--max-time", "5", "--globoff"];
+        Ok(self.client.run(quiet.into_iter().chain([url]))?.trim().to_owned())
+    }
+}
+
+const MANIFESTS: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: LoadBalancer
+  clusterIPs: [10.96.0.10, 'fd00:10:96::a']
+  ports: [{name: http, port: 80}]
+status: {loadBalancer: {ingress: [{ip: 203.0.113.10}, {ip: '2001:db8:113::10'}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-4, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: [10.0.0.2], nodeName: other}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-6, labels: {kubernetes.io/service-name: web}}
+addressType: IPv6
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: ['fd00:a::2'], nodeName: other}]
+";
+
+#[test]
+fn the_first_connection_to_another_node_comes_through() -> Result<()> {
+    let network = TwoNodes::on_two_devices()?;
+    let _agent = network.agent(&["--device", "in0"])?;
+    assert_eq!(network.curl(VIP)?, "other");
+    assert_eq!(network.curl(VIP6)?, "other");
+    Ok(())
+}
+
+#[test]
+fn another_nodes_backend_sees_this_nodes_address() -> Result<()> {
+    let network = TwoNodes::on_two_devices()?;
+    let _agent = network.agent(&["--device", "in0"])?;
+    assert_eq!(network.curl(&format!("{VIP}client"))?, "10.0.0.1");
+    assert_eq!(network.curl(&format!("{VIP6}client"))?, "fd00:a::1");
+    Ok(())
+}
+
+#[test]
+fn many_connections_to_another_node_come_through() -> Result<()> {
+    let network = TwoNodes::on_two_devices()?;
+    let agent = network.agent(&["--device", "in0"])?;
+    for number in 0..100 {
+        let answer = network.curl(VIP)?;
+        assert_eq!(answer, "other", "connection {number}: {}", agent.get(&["counters"])?);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_large_answer_from_another_node_arrives_whole() -> Result<()> {
+    let network = TwoNodes::on_two_devices()?;
+    let _agent = network.agent(&["--device", "in0"])?;
+    for url in [VIP, VIP6] {
+        let quiet = ["curl", "--silent", "--fail", "--max-time", "20", "--output", "/dev/null"];
+        let url = format!("{url}large");
+        let size = ["--globoff", "--write-out", "%{size_download}", &url];
+        let size = network.client.run(quiet.into_iter().chain(size))?;
+        assert_eq!(size, tests::topology::LARGE.to_string());
+    }
+    Ok(())
+}
+
+#[test]
+fn what_comes_in_by_a_device_leaves_by_it() -> Result<()> {
+    let network = TwoNodes::on_one_device()?;
+    let agent = network.agent(&[])?;
+    for number in 0..20 {
+        let answers = [network.curl(VIP)?, network.curl(VIP6)?];
+        assert_eq!(answers, ["other", "other"], "{number}: {}", agent.get(&["counters"])?);
+    }
+    // An address of the node's, not the client's.
+    assert_eq!(network.curl(&format!("{VIP}client"))?, "192.0.2.1");
+    Ok(())
+}
+
+#[test]
+fn a_connection_follows_its_backends_link_address() -> Result<()> {
+    let network = TwoNodes::on_two_devices()?;
+    let _agent = network.agent(&["--device", "in0"])?;
+    let mut stream = network.client.tcp_connect("203.0.113.10:80")?;
+    let mut ask = move || -> Result<usize> {
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: web\r\n\r\n")?;
+        Ok(stream.read(&mut [0; 1000])?)
+    };
+    assert!(ask()? > 0);
+    // Another card in the other node; the node is told, as by gratuitous ARP.
+    network.other.ip("link set eth0 address 02:00:00:00:0a:02")?;
+    network.node.ip("neigh replace 10.0.0.2 lladdr 02:00:00:00:0a:02 dev in0 nud reachable")?;
+    assert!(ask()? > 0);
+    Ok(())
+}
