@@ -6,7 +6,7 @@ use super::{FamilyTables, Packet, Stage, Tables, Verdict, tcp};
 use crate::checksum::Sum;
 use crate::family::{Family, V4, V6};
 use crate::header::{Ethernet, Icmp, Ipv4, Ipv6, NetworkHeader, Tcp, protocol};
-use crate::layout::Reason;
+use crate::layout::{Device, Reason};
 
 /// What a packet's sender is told.
 #[repr(C)]
@@ -38,9 +38,19 @@ impl Rejection {
     }
 }
 
-/// Has the next stage tell the sender that nobody serves what he dialled.
+/// Has the next stage tell the sender that nobody serves what he dialled, or goes on serving it;
+/// counts why.
 #[inline(always)]
-pub fn unreachable<T: Tables>(tables: &T, place: Place) -> Verdict {
+pub fn unreachable<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    place: Place,
+    reason: Reason,
+) -> Verdict {
+    if !can_answer(packet, tables) {
+        return Verdict::Defer;
+    }
+    tables.count(reason);
     if place.is_tcp() {
         return Verdict::Next(Stage::Reset);
     }
@@ -50,11 +60,21 @@ pub fn unreachable<T: Tables>(tables: &T, place: Place) -> Verdict {
 
 /// Has the next stage tell the sender why his packet can't be forwarded.
 #[inline(always)]
-pub fn later<T: Tables>(tables: &T, rejection: Rejection) -> Verdict {
+pub fn later<P: Packet, T: Tables>(packet: &P, tables: &T, rejection: Rejection) -> Verdict {
+    if !can_answer(packet, tables) {
+        return Verdict::Defer;
+    }
     let too_big = rejection.kind == RejectionKind::TOO_BIG;
     tables.count(if too_big { Reason::TooBig } else { Reason::HopLimit });
     tables.set_rejection(rejection);
     Verdict::Next(Stage::Reject)
+}
+
+/// Whether the hook can send by the device that the packet came in by; else the next hook does.
+#[inline(always)]
+fn can_answer<P: Packet, T: Tables>(packet: &P, tables: &T) -> bool {
+    packet.resolves()
+        || tables.device(packet.device()).is_some_and(|known| known.flags & Device::TRANSMIT != 0)
 }
 
 /// How a family writes the headers of an answer.

@@ -41,7 +41,7 @@ impl<F: Network> Target<F> {
 pub enum Known<'a, F: Network> {
     Flow(Found<'a, Target<F>>),
     /// It is of a connection whose backend is gone.
-    Gone,
+    Gone(Found<'a, Target<F>>),
     Nothing,
 }
 
@@ -83,10 +83,7 @@ pub fn forward<'a, F: Network, T: FamilyTables<F>>(
                 found.release();
                 return Ok(Known::Nothing);
             }
-            Judgement::Gone => {
-                found.release();
-                return Ok(Known::Gone);
-            }
+            Judgement::Gone => return Ok(Known::Gone(found)),
         }
         found.touch(now, tcp::next_state(found.state(), Direction::Forward, segment.tcp_flags));
         return Ok(Known::Flow(found));
@@ -218,7 +215,7 @@ pub fn send<F: Network, P: Packet, T: FamilyTables<F>>(
     }
     let header = packet.header::<F::Header>(segment.place.network);
     if header.is_none_or(|header| header.hop_limit() <= 1) {
-        return answer::later(tables, Rejection::HOP_LIMIT);
+        return answer::later(packet, tables, Rejection::HOP_LIMIT);
     }
     let query = Query {
         to: target.rewrite.destination.address,

@@ -2,7 +2,7 @@
 
 use super::follow::{self, Known};
 use super::parse::{self, Network, Segment};
-use super::{FamilyTables, Packet, Stage, Verdict};
+use super::{FamilyTables, Packet, Stage, Verdict, answer};
 use crate::header::NetworkHeader;
 use crate::layout::Reason;
 
@@ -25,9 +25,12 @@ pub fn packet<F: Network, P: Packet, T: FamilyTables<F>>(
     };
     match follow::forward(tables, &segment) {
         Ok(Known::Flow(found)) => follow::send(packet, tables, &segment, &found.record, found.ways),
-        Ok(Known::Gone) => {
-            tables.count(Reason::BackendGone);
-            Verdict::Next(Stage::Reset)
+        Ok(Known::Gone(found)) => {
+            let verdict = answer::unreachable(packet, tables, segment.place, Reason::BackendGone);
+            if verdict != Verdict::Defer {
+                found.release();
+            }
+            verdict
         }
         Ok(Known::Nothing) => match follow::answer(tables, &segment) {
             Ok(Some(found)) => follow::send(packet, tables, &segment, &found.record, found.ways),

@@ -42,11 +42,11 @@ fn choose<F: Network, P: Packet, T: FamilyTables<F>>(
     };
     let frontend = match select::frontend(tables, &dialled) {
         Ok(frontend) => frontend,
-        Err(reason) => return refuse(tables, &segment, reason),
+        Err(reason) => return refuse(packet, tables, &segment, reason),
     };
     let choice = match select::backend(tables, &dialled, &frontend, origin) {
         Ok(choice) => choice,
-        Err(reason) => return refuse(tables, &segment, reason),
+        Err(reason) => return refuse(packet, tables, &segment, reason),
     };
     let masquerade = match masquerade(packet, tables, &dialled, &choice, origin) {
         Ok(masquerade) => masquerade,
@@ -122,7 +122,8 @@ fn go_on<F: Network, P: Packet, T: FamilyTables<F>>(
 
 /// What becomes of a packet that opens no flow.
 #[inline(always)]
-fn refuse<F: Network, T: FamilyTables<F>>(
+fn refuse<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &P,
     tables: &T,
     segment: &Segment<F>,
     reason: Reason,
@@ -131,8 +132,7 @@ fn refuse<F: Network, T: FamilyTables<F>>(
         // Addresses of ours are also addresses of other things: a node has its ssh.
         Reason::NoFrontend => ingress::pass(tables, reason),
         Reason::NoBackend | Reason::NoSuchPort => {
-            tables.count(reason);
-            answer::unreachable(tables, segment.place)
+            answer::unreachable(packet, tables, segment.place, reason)
         }
         _ => ingress::drop_for(tables, reason),
     }
@@ -167,7 +167,7 @@ fn masquerade<F: Network, P: Packet, T: FamilyTables<F>>(
             tables.count(Reason::NoNeighbour);
             return Err(Verdict::Defer);
         }
-        Route::TooBig(mtu) => return Err(answer::later(tables, Rejection::too_big(mtu))),
+        Route::TooBig(mtu) => return Err(answer::later(packet, tables, Rejection::too_big(mtu))),
         Route::None => return Err(ingress::drop_for(tables, Reason::NoRoute)),
     };
     let device = tables.device(device);

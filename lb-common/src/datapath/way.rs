@@ -35,8 +35,9 @@ pub enum Route {
 
 /// How a packet leaves.
 pub struct Out {
-    /// 0: by the device it came in by.
     device: u32,
+    /// Whether the packet came in by it.
+    back: bool,
     /// Whether the stack is to find out to whom.
     unresolved: bool,
     neighbour: [u8; 6],
@@ -117,7 +118,7 @@ fn unresolved<P: Packet, T: super::Tables>(
             tables.count(Reason::NoNeighbour);
             Err(Verdict::Defer)
         }
-        Route::TooBig(mtu) => Err(answer::later(tables, Rejection::too_big(mtu))),
+        Route::TooBig(mtu) => Err(answer::later(packet, tables, Rejection::too_big(mtu))),
         Route::None | Route::Known(_) => Err(ingress::drop_for(tables, Reason::NoRoute)),
     }
 }
@@ -130,20 +131,19 @@ fn by<P: Packet, T: super::Tables>(
     length: u32,
 ) -> Result<Out, Verdict> {
     let NextHop { device, neighbour } = next;
-    if device == packet.device() {
-        return Ok(Out { device: 0, unresolved: false, neighbour, source: [0; 6] });
-    }
     let Some(known) = tables.device(device) else {
         return if packet.resolves() { Ok(Out::unresolved(device)) } else { Err(Verdict::Defer) };
     };
     if length > known.mtu {
-        return Err(answer::later(tables, Rejection::too_big(known.mtu)));
+        return Err(answer::later(packet, tables, Rejection::too_big(known.mtu)));
     }
+    let back = device == packet.device();
     // A tag that came with the packet is not the other device's.
-    if !packet.resolves() && (known.flags & Device::REDIRECT == 0 || packet.is_tagged()) {
+    let needed = if back { Device::TRANSMIT } else { Device::REDIRECT };
+    if !packet.resolves() && (known.flags & needed == 0 || !back && packet.is_tagged()) {
         return Err(Verdict::Defer);
     }
-    Ok(Out { device, unresolved: false, neighbour, source: known.link_address })
+    Ok(Out { device, back, unresolved: false, neighbour, source: known.link_address })
 }
 
 /// Notes that a packet is forwarded once more.
@@ -157,7 +157,7 @@ pub fn hop<F: Network, P: Packet>(packet: &mut P, place: Place) -> Result<(), Re
 impl Out {
     #[inline(always)]
     fn unresolved(device: u32) -> Self {
-        Self { device, unresolved: true, neighbour: [0; 6], source: [0; 6] }
+        Self { device, back: false, unresolved: true, neighbour: [0; 6], source: [0; 6] }
     }
 
     /// Writes the link-layer header.
@@ -168,9 +168,8 @@ impl Out {
             return Ok(Verdict::Resolve);
         }
         let ethernet: &mut Ethernet = packet.header_mut(0).ok_or(Reason::Unwritable)?;
-        // It came in by an address of this node.
-        ethernet.source = if self.device == 0 { ethernet.destination } else { self.source };
+        ethernet.source = self.source;
         ethernet.destination = self.neighbour;
-        Ok(if self.device == 0 { Verdict::Transmit } else { Verdict::Redirect })
+        Ok(if self.back { Verdict::Transmit } else { Verdict::Redirect })
     }
 }

@@ -11,7 +11,7 @@ pub struct Device {
     /// The largest IP packet, in bytes.
     pub mtu: u32,
     pub link_address: [u8; 6],
-    /// [`Device::REDIRECT`].
+    /// [`Device::REDIRECT`], [`Device::TRANSMIT`].
     pub flags: u8,
     pub reserved: u8,
 }
@@ -19,6 +19,9 @@ pub struct Device {
 impl Device {
     /// XDP may send packets out by it that came in by another.
     pub const REDIRECT: u8 = 1;
+    /// XDP may send back by it what came in by it. A veth whose other end does not poll takes
+    /// such packets and loses them.
+    pub const TRANSMIT: u8 = 2;
 }
 
 /// What changes as the network does.

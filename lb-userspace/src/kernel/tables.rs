@@ -94,13 +94,14 @@ impl Tables {
                     Err(error) => return Err(anyhow!(error).context("a device can't be removed")),
                 }
             };
-            let network::Device { name, v4, v6, mtu, mac, redirect } = device;
+            let network::Device { name, v4, v6, mtu, mac, redirect, transmit } = device;
+            let flag = |on: &bool, flag| if *on { flag } else { 0 };
             let entry = Device {
                 address4: v4.map(Into::into).unwrap_or_default(),
                 address6: v6.map(Into::into).unwrap_or_default(),
                 mtu: *mtu,
                 link_address: *mac,
-                flags: if *redirect { Device::REDIRECT } else { 0 },
+                flags: flag(redirect, Device::REDIRECT) | flag(transmit, Device::TRANSMIT),
                 reserved: 0,
             };
             self.devices

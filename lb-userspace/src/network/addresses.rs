@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::attachments::Attachments;
 use super::selection::NodePortAddresses;
-use super::snapshot::{Address, Mac, Scope, Snapshot};
+use super::snapshot::{Address, Kind, Mac, Scope, Snapshot};
 
 /// What the data plane is to know of a device by which packets leave.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub struct Device {
     pub mac: Mac,
     /// XDP may send by it what came in by another.
     pub redirect: bool,
+    /// XDP may send back by it what came in by it.
+    pub transmit: bool,
 }
 
 /// All devices but loopback ones, by index.
@@ -39,6 +41,8 @@ pub fn devices(snapshot: &Snapshot) -> BTreeMap<u32, Device> {
                 mtu: link.mtu,
                 mac: link.mac,
                 redirect: snapshot.redirect.contains(&link.index),
+                // Between veths it is the same as sending on: the other end must poll.
+                transmit: link.kind != Kind::Veth || snapshot.redirect.contains(&link.index),
             };
             (link.index, device)
         })

@@ -171,7 +171,7 @@ fn refusal(snapshot: &Snapshot, link: &Link, role: Role) -> Option<Refusal> {
         (Kind::Bond { .. }, _) => "bond",
         (Kind::Team, _) => "team",
         // A device in a VRF keeps its addresses, as one without a master.
-        (Kind::Vlan | Kind::Vrf | Kind::Other, _) => return None,
+        (Kind::Veth | Kind::Vlan | Kind::Vrf | Kind::Other, _) => return None,
     };
     Some(Refusal::Port { of: master.name.clone(), kind })
 }

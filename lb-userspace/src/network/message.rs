@@ -106,6 +106,7 @@ fn link_kind(info: &[u8]) -> Kind {
         "bridge" => Kind::Bridge,
         "openvswitch" => Kind::OpenVSwitch,
         "team" => Kind::Team,
+        "veth" => Kind::Veth,
         "vlan" => Kind::Vlan,
         "vrf" => Kind::Vrf,
         _ => Kind::Other,

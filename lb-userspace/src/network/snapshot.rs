@@ -42,9 +42,10 @@ pub struct Link {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing that matters here: hardware, veth, ...
+    /// Nothing that matters here: hardware, ...
     #[default]
     Other,
+    Veth,
     Bond {
         mode: BondMode,
         /// Ports are chosen by VLAN tags and source addresses.

@@ -3,9 +3,10 @@ use std::net::IpAddr;
 use lb_common::datapath::{self, Role, Verdict};
 use lb_common::family::Family;
 use lb_common::host::{Frame, HostFamily, HostTables};
-use lb_common::layout::{Flow, FlowState, FrontendKey, Reason, Ticks};
+use lb_common::layout::{Device, Flow, FlowState, FrontendKey, Reason, Ticks};
 use lb_userspace::plan::Step;
 
+use super::kernel::TEST_RUN_DEVICE;
 use super::{Fate, Flows, Hook, Outcome, World};
 
 /// The data plane on the host.
@@ -15,7 +16,10 @@ pub struct HostWorld {
 
 impl HostWorld {
     pub fn new(buckets: u32, flow_seed: u64) -> Self {
-        Self { tables: HostTables::new(buckets, flow_seed) }
+        let mut tables = HostTables::new(buckets, flow_seed);
+        let device = Device { flags: Device::TRANSMIT, ..Device::default() };
+        tables.devices.insert(TEST_RUN_DEVICE, device);
+        Self { tables }
     }
 }
 
@@ -99,7 +103,7 @@ impl World for HostWorld {
         // Time goes on: the flow seen last is known from the one before.
         let now = self.tables.now.get();
         self.tables.now.set(Ticks(now.0 + 1));
-        let mut frame = Frame::new(frame.to_vec());
+        let mut frame = Frame { device: TEST_RUN_DEVICE, ..Frame::new(frame.to_vec()) };
         if hook == Hook::Workload {
             frame.role = Role::Workload;
             frame.resolves = true;

@@ -1,13 +1,19 @@
 //! The data plane in the kernel, run by BPF_PROG_TEST_RUN.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use aya::programs::{TestRun, TestRunOptions};
 use lb_common::layout::Reason;
 use lb_userspace::kernel::{DataPlane, Pins, Sizes, Tables};
+use lb_userspace::network::Device;
 use lb_userspace::plan::Step;
 
 use super::{Fate, Flows, Hook, Outcome, World};
 use crate::topology::Topology;
+
+/// By which BPF_PROG_TEST_RUN says that packets come in: the loopback device.
+pub const TEST_RUN_DEVICE: u32 = 1;
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
@@ -32,7 +38,9 @@ impl KernelWorld {
         let topology = Topology::new("kernel")?;
         let pins = Pins::open(&topology.pins())?;
         let mut data_plane = DataPlane::load(&pins, sizes)?;
-        let tables = data_plane.tables()?;
+        let mut tables = data_plane.tables()?;
+        let device = Device { transmit: true, ..Device::default() };
+        tables.change_devices(&BTreeMap::from([(TEST_RUN_DEVICE, Some(device))]))?;
         Ok(Self { data_plane, tables, _pins: pins, _topology: topology })
     }
 }
