@@ -153,7 +153,6 @@ fn masquerade<F: Network, P: Packet, T: FamilyTables<F>>(
         Origin::Outside => !backend.is_local(),
         // Nobody takes a packet from the network that comes from himself.
         Origin::Inside => backend.address == dialled.client,
-        Origin::Tunnel => false,
     };
     if !wanted {
         return Ok(None);

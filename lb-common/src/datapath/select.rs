@@ -22,8 +22,6 @@ pub enum Origin {
     Outside,
     /// In a pod of this node, or on the node itself.
     Inside,
-    /// Another node has chosen this one.
-    Tunnel,
 }
 
 pub struct Choice<F: Network> {
@@ -102,6 +100,5 @@ fn is_local_wanted(frontend: &Frontend, origin: Origin) -> bool {
         Origin::Outside => frontend.external_local != 0,
         // As if it had gone out and come back.
         Origin::Inside => false,
-        Origin::Tunnel => true,
     }
 }

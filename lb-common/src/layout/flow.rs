@@ -34,9 +34,6 @@ impl FlowKind {
     pub const ALIASED: Self = Self(1);
     /// Packets are sent out by the data plane in both directions, not by the stack.
     pub const FORWARDED: Self = Self(2);
-    /// Packets are not translated but tunnelled to the backend's node.
-    pub const IPIP: Self = Self(4);
-    pub const GUE: Self = Self(8);
 
     #[inline(always)]
     pub fn has(self, other: Self) -> bool {

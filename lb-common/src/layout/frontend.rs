@@ -50,22 +50,7 @@ pub struct Frontend {
     /// 1 if there is an endpoint anywhere: a pool that is empty all the same drops packets, where
     /// it would otherwise reject them.
     pub populated: u8,
-    /// How packets get to backends on other nodes: a [`Forwarding`].
-    pub forwarding: u8,
-    pub reserved: [u8; 2],
-}
-
-/// How packets get to backends on other nodes.
-#[repr(u8)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Forwarding {
-    /// From an address of this node, through which the answers come back.
-    #[default]
-    Masquerade = 0,
-    /// As they are, in an IP tunnel to the backend's node, which answers the client directly.
-    Ipip = 1,
-    /// The same in UDP: Generic UDP Encapsulation.
-    Gue = 2,
+    pub reserved: [u8; 3],
 }
 
 impl Frontend {
@@ -81,8 +66,7 @@ impl Frontend {
             internal_local: 0,
             restricted: 0,
             populated: 0,
-            forwarding: Forwarding::Masquerade as u8,
-            reserved: [0; 2],
+            reserved: [0; 3],
         }
     }
 }

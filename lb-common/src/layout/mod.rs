@@ -28,7 +28,7 @@ pub use counters::{Reason, Traffic};
 pub use device::{Device, Network};
 pub use flow::{Flow, FlowBucket, FlowKind, FlowPlace, FlowState, FlowTag, Ticks, WAYS, Ways};
 pub use fragment::{Fragment, FragmentKey};
-pub use frontend::{Forwarding, Frontend, FrontendKey, FrontendKind};
+pub use frontend::{Frontend, FrontendKey, FrontendKind};
 pub use pool::{NO_POOL, Pool};
 pub use returns::{RETURN_WAYS, ReturnBucket};
 pub use settings::{Identity, Settings};

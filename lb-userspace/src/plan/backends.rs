@@ -29,7 +29,7 @@ impl BackendKey {
     pub fn entry<A: Address>(&self, address: A, local: bool, generation: u32) -> Backend<A> {
         let flags = if local { Backend::<A>::LOCAL } else { 0 };
         let (port, protocol) = (self.port, self.protocol);
-        Backend { address, node: A::default(), generation, port, protocol, flags }
+        Backend { address, generation, port, protocol, flags }
     }
 
     /// What its place in a Maglev table follows from: the same on every node.

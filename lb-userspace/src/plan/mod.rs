@@ -24,7 +24,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use lb_common::layout::{self, Forwarding, FrontendKind, Pool, capacity};
+use lb_common::layout::{self, FrontendKind, Pool, capacity};
 use lb_common::maglev;
 
 use crate::model::{Policy, Protocol, ServicePort, ServicePortKey};
@@ -376,7 +376,6 @@ fn frontend_value(index: u32, service_port: &ServicePort) -> layout::Frontend {
         internal_local: (service_port.internal_policy == Policy::Local) as u8,
         restricted: 0,
         populated: u8::from(!service_port.cluster.is_empty() || !service_port.local.is_empty()),
-        forwarding: Forwarding::Masquerade as u8,
-        reserved: [0; 2],
+        reserved: [0; 3],
     }
 }

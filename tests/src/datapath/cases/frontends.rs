@@ -1,6 +1,6 @@
 //! Frontends of every kind, and what happens when they or their backends go.
 
-use lb_common::layout::{FlowState, FrontendKind, Reason};
+use lb_common::layout::{FrontendKind, Reason};
 use lb_userspace::model::Frontend;
 
 use super::Ends;
