@@ -91,9 +91,10 @@ fn route<F: Family>(context: *mut core::ffi::c_void, device: u32, query: &Query<
             Route::Known(NextHop { device: asked.ifindex, neighbour: asked.dmac })
         }
         BPF_FIB_LKUP_RET_NO_NEIGH => Route::NoNeighbour(asked.ifindex),
-        // SAFETY: in this case the kernel has written the largest size that fits.
         BPF_FIB_LKUP_RET_FRAG_NEEDED => {
-            Route::TooBig(u32::from(unsafe { asked.__bindgen_anon_1.mtu_result }))
+            // SAFETY: in this case the kernel has written the largest size that fits.
+            let mtu = unsafe { asked.__bindgen_anon_1.mtu_result };
+            Route::TooBig(u32::from(mtu))
         }
         _ => Route::None,
     }

@@ -50,13 +50,13 @@ impl Tables for KernelTables {
     #[inline(always)]
     fn is_member(&self, member: Member) -> bool {
         // SAFETY: nothing is kept of the entry.
-        unsafe { MEMBERS.get(&member) }.is_some()
+        unsafe { MEMBERS.get(member) }.is_some()
     }
 
     #[inline(always)]
     fn device(&self, index: u32) -> Option<Device> {
         // SAFETY: a replaced entry is freed only after this program has ended.
-        unsafe { DEVICES.get(&index).copied() }
+        unsafe { DEVICES.get(index).copied() }
     }
 
     #[inline(always)]
