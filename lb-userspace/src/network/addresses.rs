@@ -87,7 +87,7 @@ fn is_dialled(address: &Address) -> bool {
 }
 
 /// This node's address of a family: that of the device by which it reaches the world, else one
-/// that it has for itself.
+/// that it has for itself, else that of its first device that has one.
 fn node_address(snapshot: &Snapshot, v6: bool) -> Option<IpAddr> {
     let mut routes: Vec<_> =
         snapshot.default_routes.iter().filter(|route| route.v6 == v6).collect();
@@ -100,6 +100,7 @@ fn node_address(snapshot: &Snapshot, v6: bool) -> Option<IpAddr> {
             let mut loopbacks = snapshot.links.values().filter(|link| link.loopback);
             loopbacks.find_map(|link| own_address(snapshot, link.index, v6))
         })
+        .or_else(|| snapshot.links.keys().find_map(|&device| own_address(snapshot, device, v6)))
 }
 
 fn external_address(snapshot: &Snapshot, attachments: &Attachments, v6: bool) -> Option<IpAddr> {

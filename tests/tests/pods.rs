@@ -1,0 +1,90 @@
+//! Pods as clients of Services, by the host's ends of their devices.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use tests::agent::Agent;
+use tests::one_node::{NODE, OneNode};
+
+/// Services of one pod each, and one of none.
+const MANIFESTS: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: first}
+spec: {clusterIPs: [10.96.0.1, 'fd00:10:96::1'], ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: first-4, labels: {kubernetes.io/service-name: first}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.244.1.10], nodeName: node}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: first-6, labels: {kubernetes.io/service-name: first}}
+addressType: IPv6
+ports: [{port: 8080}]
+endpoints: [{addresses: ['fd00:10:244:1::10'], nodeName: node}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: nobody}
+spec: {clusterIPs: [10.96.0.9, 'fd00:10:96::9'], ports: [{port: 80}]}
+";
+
+fn start() -> Result<(OneNode, Agent)> {
+    let network = OneNode::with_pods(2)?;
+    let file = network.topology.directory().join("manifests.yaml");
+    std::fs::write(&file, MANIFESTS)?;
+    let more = ["--workload-device", "pod-*"];
+    let agent = Agent::start(&network.node, &network.pin_path(), &file, "ext0", &more)?;
+    Ok((network, agent))
+}
+
+fn curl(network: &OneNode, pod: usize, url: &str) -> Result<String> {
+    let words = ["curl", "--silent", "--show-error", "--fail", "--max-time", "5", "--globoff", url];
+    Ok(network.pods[pod].host.run(words)?.trim().to_owned())
+}
+
+#[test]
+fn a_pod_reaches_another_through_a_service_as_itself() -> Result<()> {
+    let (network, _agent) = start()?;
+    for url in ["http://10.96.0.1/", "http://[fd00:10:96::1]/"] {
+        assert_eq!(curl(&network, 1, url)?, "pod-0");
+    }
+    assert_eq!(curl(&network, 1, "http://10.96.0.1/client")?, "10.244.1.11");
+    Ok(())
+}
+
+#[test]
+fn a_pod_reaches_itself_through_a_service() -> Result<()> {
+    let (network, agent) = start()?;
+    for url in ["http://10.96.0.1/", "http://[fd00:10:96::1]/"] {
+        let answer = curl(&network, 0, url);
+        assert_eq!(answer?, "pod-0", "{url}: {}", agent.get(&["counters"])?);
+    }
+    // It can't come from itself: no machine takes such a packet from outside.
+    assert_eq!(curl(&network, 0, "http://10.96.0.1/client")?, NODE);
+    Ok(())
+}
+
+#[test]
+fn without_endpoints_clients_are_refused_at_once() -> Result<()> {
+    let (network, agent) = start()?;
+    for url in ["http://10.96.0.9/", "http://[fd00:10:96::9]/"] {
+        for host in [&network.client, &network.pods[0].host] {
+            let began = Instant::now();
+            let words = ["curl", "--silent", "--show-error", "--max-time", "5", "--globoff", url];
+            let error = host.run(words).expect_err("nobody serves it").to_string();
+            let counters = agent.get(&["counters"])?;
+            assert!(
+                error.contains("exit status: 7"),
+                "{}, {url}: {error}\n{counters}",
+                host.name()
+            );
+            assert!(began.elapsed() < Duration::from_secs(4), "{url}");
+        }
+    }
+    Ok(())
+}
