@@ -1,9 +1,10 @@
 //! Rung 2: the packet tables on the host, and what holds for packets and tables of any kind.
 
+use lb_common::layout::{Reason, Ticks};
 use proptest::prelude::*;
-use tests::datapath::cases::Ends;
+use tests::datapath::cases::{Ends, V4, V6};
 use tests::datapath::{Conversation, Fate, Hook, Outcome, ends};
-use tests::packet::{Packet, dissect, explain_difference};
+use tests::packet::{Packet, dissect, explain_difference, tcp};
 use tests::scenario::{self, Event, Sent};
 
 fn run(case: fn(&mut Conversation, &Ends), ends: &Ends) {
@@ -11,6 +12,47 @@ fn run(case: fn(&mut Conversation, &Ends), ends: &Ends) {
 }
 
 tests::every_case!(run);
+
+/// Every frontend that one client's port dials takes an alias of its own, towards one backend.
+#[test]
+fn when_ports_run_out_new_flows_are_refused_and_others_go_on() {
+    for at in [&V4, &V6] {
+        let mut c = Conversation::on_host();
+        c.host_tables().settings.alias_port_count = 7;
+        let backend = at.backends(1)[0].clone();
+        let requests: Vec<Packet> = (80..90)
+            .map(|port| tcp(at.client(40000).as_str(), at.cluster(port).as_str()))
+            .collect();
+        for port in 80..90 {
+            c.set(&at.service(port, "TCP", 1));
+        }
+        let mut seen = Vec::new();
+        for request in &requests[..8] {
+            let opened = request.syn();
+            let alias = c.forward(&opened).aliased_as(&opened.to(backend.as_str()));
+            let answer = request.reversed().syn_ack();
+            c.reverse(&answer.from(backend.as_str()).to(alias.as_str())).becomes(&answer);
+            let again = request.ack().to(backend.as_str()).from(alias.as_str());
+            c.forward(&request.ack()).becomes(&again);
+            assert!(!seen.contains(&alias), "{alias} twice");
+            seen.push(alias);
+        }
+        assert_eq!(seen[0], at.client(40000), "the first needs none");
+        for request in &requests[8..] {
+            c.forward(&request.syn()).is_dropped_for(Reason::NoAlias);
+        }
+        // One that ends makes room for another.
+        c.forward(&requests[3].rst()).assert_passed();
+        c.host_tables().now.set(Ticks(1 << 20));
+        for (request, alias) in requests[..8].iter().zip(&seen).skip(4) {
+            let again = request.ack().to(backend.as_str()).from(alias.as_str());
+            c.forward(&request.ack()).becomes(&again);
+        }
+        let opened = requests[9].syn();
+        let alias = c.forward(&opened).aliased_as(&opened.to(backend.as_str()));
+        assert_eq!(alias, seen[3]);
+    }
+}
 
 proptest! {
     #[test]

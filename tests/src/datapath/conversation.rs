@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Result;
+use lb_common::host::HostTables;
 use lb_common::layout::Reason;
 use lb_userspace::kernel::Sizes;
 use lb_userspace::plan::{Change, Planner};
@@ -38,6 +39,12 @@ impl Conversation {
 
     fn between(host: HostWorld, kernel: Option<KernelWorld>) -> Self {
         Self { host, kernel, planner: Planner::new(), packets: 0 }
+    }
+
+    /// The host's tables, for what no plan sets; where there is a kernel, too, they would differ.
+    pub fn host_tables(&mut self) -> &mut HostTables {
+        assert!(self.kernel.is_none(), "the kernel's tables are not these");
+        &mut self.host.tables
     }
 
     /// Adds a service port, or changes it.
@@ -158,6 +165,12 @@ impl Answer {
         self.assert_fate(Fate::Passed);
         assert_same_packet(&self.place, &self.packet, &self.outcome.bytes);
         assert_eq!(self.counted, reasons, "{}", self.place);
+    }
+
+    /// It passed, whatever it became.
+    #[track_caller]
+    pub fn assert_passed(&self) {
+        self.assert_fate(Fate::Passed);
     }
 
     /// It was turned into another packet, which is sent back.
