@@ -106,6 +106,18 @@ pub struct Udp {
     pub checksum: [u8; 2],
 }
 
+/// The common header, and the start of the first chunk: there is no packet without one.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Sctp {
+    pub ports: Ports,
+    pub verification_tag: [u8; 4],
+    pub checksum: [u8; 4],
+    pub chunk: u8,
+    pub chunk_flags: u8,
+    pub chunk_length: [u8; 2],
+}
+
 /// Of ICMP and ICMPv6 errors.
 #[repr(C)]
 #[derive(Debug)]
@@ -133,6 +145,7 @@ headers! {
     Ports: 4,
     Tcp: 20,
     Udp: 8,
+    Sctp: 16,
     Icmp: 8,
     [u8; 2]: 2,
     [u8; 4]: 4,
@@ -282,4 +295,14 @@ impl Tcp {
     pub const SYN: u8 = 0x02;
     pub const RST: u8 = 0x04;
     pub const ACK: u8 = 0x10;
+}
+
+/// Types of chunks.
+impl Sctp {
+    pub const INIT: u8 = 1;
+    pub const INIT_ACK: u8 = 2;
+    pub const ABORT: u8 = 6;
+    pub const SHUTDOWN: u8 = 7;
+    pub const SHUTDOWN_ACK: u8 = 8;
+    pub const SHUTDOWN_COMPLETE: u8 = 14;
 }

@@ -15,6 +15,7 @@ pub mod atomic;
 pub mod bench;
 mod branchless;
 pub mod checksum;
+pub mod crc32c;
 pub mod datapath;
 pub mod family;
 pub mod flow_table;

@@ -180,9 +180,9 @@ fn judge<F: Network, T: FamilyTables<F>>(
     segment: &Segment<F>,
     now: Ticks,
 ) -> Judgement {
-    let is_tcp = segment.place.is_tcp();
-    let opens = is_tcp && tcp::opens(segment.tcp_flags);
-    let over = if is_tcp { opens && tcp::is_closing(found.state()) } else { found.expired(now) };
+    let connected = !segment.place.is_datagram();
+    let opens = connected && tcp::opens(segment.tcp_flags);
+    let over = if connected { opens && tcp::is_closing(found.state()) } else { found.expired(now) };
     if over {
         return Judgement::Anew;
     }
@@ -193,7 +193,7 @@ fn judge<F: Network, T: FamilyTables<F>>(
         // Datagrams move on at once; connections may end where they are.
         Some(backend) if segment.place.is_datagram() && backend.is_draining() => Judgement::Anew,
         Some(_) => Judgement::GoesOn,
-        None if is_tcp && !opens => Judgement::Gone,
+        None if connected && !opens => Judgement::Gone,
         None => Judgement::Anew,
     }
 }

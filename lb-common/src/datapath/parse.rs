@@ -1,10 +1,10 @@
 //! Where the headers are. Nothing is judged here but shape.
 
-use super::Packet;
 use super::select::Dialled;
+use super::{Packet, tcp};
 use crate::family::{Family, V4, V6};
 use crate::header::{
-    Ethernet, Extension, Ipv4, Ipv6, NetworkHeader, QINQ, Tcp, Udp, VLAN, VlanTag, protocol,
+    Ethernet, Extension, Ipv4, Ipv6, NetworkHeader, QINQ, Sctp, Tcp, Udp, VLAN, VlanTag, protocol,
 };
 use crate::layout::Reason;
 
@@ -34,7 +34,7 @@ pub struct Segment<F: Family> {
     pub destination: F::Address,
     pub source_port: u16,
     pub destination_port: u16,
-    /// TCP's flags; 0 for the protocols that have none.
+    /// TCP's flags, or those that say the same of an SCTP packet; 0 for datagrams.
     pub tcp_flags: u8,
 }
 
@@ -42,6 +42,11 @@ impl Place {
     #[inline(always)]
     pub fn is_tcp(&self) -> bool {
         self.protocol == protocol::TCP
+    }
+
+    #[inline(always)]
+    pub fn is_sctp(&self) -> bool {
+        self.protocol == protocol::SCTP
     }
 
     /// Whether the protocol knows no connections.
@@ -151,6 +156,10 @@ pub fn segment<F: Network, P: Packet>(packet: &P, place: Place) -> Result<Segmen
         protocol::UDP => {
             let udp: &Udp = packet.header(place.transport).ok_or(Reason::Malformed)?;
             (&udp.ports, 0)
+        }
+        protocol::SCTP => {
+            let sctp: &Sctp = packet.header(place.transport).ok_or(Reason::Malformed)?;
+            (&sctp.ports, tcp::flags_of_chunk(sctp.chunk))
         }
         _ => return Err(Reason::UnknownProtocol),
     };

@@ -1,7 +1,8 @@
-//! A flow's life, as far as it can be seen from the middle.
+//! A flow's life, as far as it can be seen from the middle. SCTP's is told in TCP's words.
 
 use super::Direction;
-use crate::header::Tcp;
+use crate::branchless::{choose, is_zero};
+use crate::header::{Sctp, Tcp};
 use crate::layout::FlowState;
 
 /// The state after a packet. Protocols without flags pass 0 and get as far as `Established`.
@@ -29,6 +30,24 @@ pub fn next_state(state: FlowState, direction: Direction, flags: u8) -> FlowStat
         (ClosedForward, Reverse) | (ClosedReverse, Forward) if fin => Closed,
         _ => state,
     }
+}
+
+/// The flags of TCP that say what an SCTP packet's first chunk says. Those that begin or end an
+/// association are first in their packets, but for an ABORT behind other control chunks.
+#[inline(always)]
+pub fn flags_of_chunk(kind: u8) -> u8 {
+    const fn bit(kind: u8) -> u64 {
+        1 << kind
+    }
+    const SYN: u64 = bit(Sctp::INIT) | bit(Sctp::INIT_ACK);
+    const ACK: u64 = bit(Sctp::INIT_ACK);
+    const FIN: u64 = bit(Sctp::SHUTDOWN) | bit(Sctp::SHUTDOWN_ACK);
+    const RST: u64 = bit(Sctp::ABORT) | bit(Sctp::SHUTDOWN_COMPLETE);
+
+    let kind = u64::from(kind);
+    let has = |kinds: u64, flag: u8| (kinds >> (kind & 31) & 1) * u64::from(flag);
+    let flags = has(SYN, Tcp::SYN) | has(ACK, Tcp::ACK) | has(FIN, Tcp::FIN) | has(RST, Tcp::RST);
+    choose(is_zero(kind >> 5), flags, 0) as u8
 }
 
 /// Whether the packet asks for a connection of its own.
@@ -97,6 +116,17 @@ mod tests {
         assert_eq!(with(&[(Reverse, FIN)]), FlowState::ClosedReverse);
         assert_eq!(with(&[(Reverse, FIN), (Forward, FIN)]), FlowState::Closed);
         assert_eq!(with(&[(Reverse, Tcp::RST)]), FlowState::Closed);
+    }
+
+    #[test]
+    fn only_chunks_that_begin_or_end_an_association_have_flags() {
+        let flags: Vec<(u8, u8)> = (0..=u8::MAX)
+            .map(|kind| (kind, flags_of_chunk(kind)))
+            .filter(|(_, flags)| *flags != 0)
+            .collect();
+        let (fin, rst) = (Tcp::FIN, Tcp::RST);
+        let expected = [(1, SYN), (2, SYN_ACK), (6, rst), (7, fin), (8, fin), (14, rst)];
+        assert_eq!(flags, expected);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use super::parse::{Network, Place, Segment};
 use super::{Direction, FamilyTables, Packet};
 use crate::checksum::Delta;
-use crate::header::{NetworkHeader, Ports, Tcp, Udp};
+use crate::crc32c;
+use crate::header::{NetworkHeader, Ports, Sctp, Tcp, Udp};
 use crate::layout::Reason;
 
 /// An address and a port.
@@ -46,10 +47,41 @@ pub fn send<F: Network, P: Packet, T: FamilyTables<F>>(
     let ports: &mut Ports = packet.header_mut(place.transport).ok_or(Reason::Unwritable)?;
     ports.source = source.port.to_be_bytes();
     ports.destination = destination.port.to_be_bytes();
+    if place.is_sctp() {
+        finish_sctp::<F, P>(packet, segment, rewrite)?;
+        tables.count_packet(rewrite.service_port, rewrite.backend_index, direction, bytes);
+        return Ok(());
+    }
     let port = Delta::of_port(segment.source_port, source.port)
         .plus(Delta::of_port(segment.destination_port, destination.port));
     finish_transport(packet, place, address, port)?;
     tables.count_packet(rewrite.service_port, rewrite.backend_index, direction, bytes);
+    Ok(())
+}
+
+/// SCTP's checksum knows nothing of addresses. A field of zeros is left to a device to complete.
+#[inline(always)]
+fn finish_sctp<F: Network, P: Packet>(
+    packet: &mut P,
+    segment: &Segment<F>,
+    rewrite: &Rewrite<F>,
+) -> Result<(), Reason> {
+    let Place { network, transport, .. } = segment.place;
+    let [a, b] = (segment.source_port ^ rewrite.source.port).to_be_bytes();
+    let [c, d] = (segment.destination_port ^ rewrite.destination.port).to_be_bytes();
+    let change = [a, b, c, d];
+    if change == [0; 4] {
+        return Ok(());
+    }
+    let header: &F::Header = packet.header(network).ok_or(Reason::Unwritable)?;
+    // Not to the packet's end: Ethernet pads short ones.
+    let length = header.length().wrapping_sub((transport - network) as u32);
+    let change = crc32c::of_change(change, length as u16);
+    let sctp: &mut Sctp = packet.header_mut(transport).ok_or(Reason::Unwritable)?;
+    let checksum = u32::from_le_bytes(sctp.checksum);
+    if checksum != 0 {
+        sctp.checksum = (checksum ^ change).to_le_bytes();
+    }
     Ok(())
 }
 

@@ -27,7 +27,7 @@ use std::net::IpAddr;
 use lb_common::layout::{self, FrontendKind, Pool, capacity};
 use lb_common::maglev;
 
-use crate::model::{Policy, Protocol, ServicePort, ServicePortKey};
+use crate::model::{Policy, ServicePort, ServicePortKey};
 
 pub use adopt::{FoundBackend, Snapshot};
 pub use backends::BackendKey;
@@ -358,9 +358,6 @@ fn withhold(key: &ServicePortKey, wanted: &mut ServicePort, plan: &mut Plan) {
     }
     if wanted.affinity.is_some() {
         plan.problem(key, "session affinity is not honoured yet".to_owned());
-    }
-    if key.protocol == Protocol::Sctp {
-        plan.problem(key, "SCTP is not translated yet".to_owned());
     }
 }
 

@@ -212,7 +212,7 @@ impl Answer {
     }
 }
 
-/// The source and destination of a packet of TCP or UDP.
+/// The source and destination of a packet of TCP, UDP or SCTP.
 pub fn ends(packet: &[u8]) -> (String, String) {
     use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 
@@ -220,6 +220,7 @@ pub fn ends(packet: &[u8]) -> (String, String) {
     let ports = match &sliced.transport {
         Some(TransportSlice::Tcp(tcp)) => (tcp.source_port(), tcp.destination_port()),
         Some(TransportSlice::Udp(udp)) => (udp.source_port(), udp.destination_port()),
+        None => ports_of_sctp(&sliced),
         other => panic!("no ports: {other:?}"),
     };
     let addresses: (IpAddr, IpAddr) = match &sliced.net {
@@ -233,4 +234,16 @@ pub fn ends(packet: &[u8]) -> (String, String) {
     };
     let end = |address, port| SocketAddr::new(address, port).to_string();
     (end(addresses.0, ports.0), end(addresses.1, ports.1))
+}
+
+/// `etherparse` does not know SCTP.
+fn ports_of_sctp(packet: &etherparse::SlicedPacket) -> (u16, u16) {
+    match packet.ip_payload() {
+        Some(&etherparse::IpPayloadSlice {
+            ip_number: etherparse::IpNumber::SCTP,
+            payload: &[a, b, c, d, ..],
+            ..
+        }) => (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])),
+        other => panic!("no ports: {other:?}"),
+    }
 }

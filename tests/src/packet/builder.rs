@@ -161,7 +161,7 @@ impl Packet {
 
 /// The rest.
 impl Packet {
-    /// What follows the transport header. SCTP carries it in a DATA chunk instead of its INIT.
+    /// What follows the transport header. SCTP carries it in a DATA chunk instead of another.
     pub fn payload(&self, payload: &[u8]) -> Self {
         self.change_ip(|ip| ip.body = Body::Bytes(payload.to_vec()))
     }

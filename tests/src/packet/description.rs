@@ -76,6 +76,8 @@ pub enum Transport {
         source: u16,
         destination: u16,
         tag: u32,
+        /// The type of the only chunk, if there is no payload.
+        chunk: u8,
     },
     Icmp {
         kind: u8,

@@ -29,7 +29,7 @@ pub fn udp(source: impl Into<Endpoint>, destination: impl Into<Endpoint>) -> Pac
 pub fn sctp(source: impl Into<Endpoint>, destination: impl Into<Endpoint>) -> Packet {
     let (source, destination) = (source.into(), destination.into());
     let transport =
-        Transport::Sctp { source: port(source), destination: port(destination), tag: 0 };
+        Transport::Sctp { source: port(source), destination: port(destination), tag: 0, chunk: 1 };
     datagram(source, destination, transport)
 }
 

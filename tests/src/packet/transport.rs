@@ -98,4 +98,12 @@ impl Packet {
             _ => panic!("this is not SCTP"),
         })
     }
+
+    /// The type of the only chunk, if there is no payload.
+    pub fn chunk(&self, kind: u8) -> Self {
+        self.change_ip(|ip| match &mut ip.transport {
+            Transport::Sctp { chunk, .. } => *chunk = kind,
+            _ => panic!("this is not SCTP"),
+        })
+    }
 }

@@ -1,7 +1,7 @@
 //! The addresses that cases use, in both families.
 
 use crate::datapath::{Service, service};
-use crate::packet::{Packet, tcp, udp};
+use crate::packet::{Packet, sctp, tcp, udp};
 
 #[derive(Debug)]
 pub struct Ends {
@@ -75,6 +75,10 @@ impl Ends {
         service(&format!("{}/{protocol}", self.cluster(port))).backends(&backends)
     }
 
+    pub fn diameter(&self, backends: u16) -> Service {
+        self.service(3868, "SCTP", backends)
+    }
+
     /// A TCP packet of a client's to the Service.
     pub fn to_web(&self, client_port: u16) -> Packet {
         tcp(self.client(client_port).as_str(), self.cluster(80).as_str())
@@ -82,6 +86,11 @@ impl Ends {
 
     pub fn to_dns(&self, client_port: u16) -> Packet {
         udp(self.client(client_port).as_str(), self.cluster(53).as_str()).payload(b"question")
+    }
+
+    /// An SCTP packet of a client's, with an INIT, to the Service.
+    pub fn to_diameter(&self, client_port: u16) -> Packet {
+        sctp(self.client(client_port).as_str(), self.cluster(3868).as_str()).verification_tag(7)
     }
 
     pub fn is_v6(&self) -> bool {

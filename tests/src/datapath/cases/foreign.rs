@@ -4,7 +4,7 @@ use lb_common::layout::Reason;
 
 use super::Ends;
 use crate::datapath::{Conversation, Hook};
-use crate::packet::{Packet, arp, icmp_echo, ip, port_unreachable, raw, sctp, tcp, udp};
+use crate::packet::{Packet, arp, icmp_echo, ip, port_unreachable, raw, tcp, udp};
 
 /// A packet that the prefilter knows nothing of, at both hooks.
 fn pass(c: &mut Conversation, packet: &Packet) {
@@ -32,7 +32,6 @@ pub fn other_protocols_pass(c: &mut Conversation, at: &Ends) {
         icmp_echo(client.as_str(), address.as_str()),
         port_unreachable(client.as_str(), &at.to_web(40000).reversed().ack()),
         ip(client.as_str(), address.as_str(), 47).payload(b"tunnel"),
-        sctp(at.client(40000).as_str(), frontend.as_str()),
     ] {
         c.run(Hook::Forward, &packet).passes_for(Reason::UnknownProtocol);
         c.run(Hook::Reverse, &packet).passes();

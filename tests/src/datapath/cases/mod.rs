@@ -7,6 +7,7 @@ pub mod flows;
 pub mod foreign;
 pub mod frontends;
 pub mod headers;
+pub mod sctp;
 pub mod selection;
 pub mod translation;
 
@@ -90,6 +91,18 @@ macro_rules! every_case {
                 a_backend_of_two_services_stays_for_the_other,
                 a_connection_without_its_backend_is_reset,
                 a_cluster_ip_keeps_to_the_internal_policy,
+            ]
+            sctp: [
+                an_association_lives_from_init_to_shutdown_complete,
+                an_abort_closes_an_association,
+                a_wrong_checksum_stays_wrong,
+                a_checksum_that_a_device_completes_stays_empty,
+                padding_is_not_summed_up,
+                messages_of_every_length_are_translated,
+                associations_of_two_frontends_are_told_apart,
+                an_init_that_nobody_serves_is_answered,
+                an_association_without_its_backend_is_answered,
+                packets_cut_off_at_every_length_pass,
             ]
             answers: [
                 an_answer_to_another_client_passes,

@@ -20,8 +20,8 @@ impl Datagram {
             &Transport::Icmp { kind, code, rest } => {
                 encode_icmp(self.addresses(), kind, code, rest, &body)
             }
-            &Transport::Sctp { source, destination, tag } => {
-                encode_sctp(source, destination, tag, &body)
+            &Transport::Sctp { source, destination, tag, chunk } => {
+                encode_sctp(source, destination, tag, chunk, &body)
             }
             Transport::Other(_) => body,
         }
@@ -81,21 +81,24 @@ fn encode_icmp(
     [&header, body].concat()
 }
 
-fn encode_sctp(source: u16, destination: u16, tag: u32, payload: &[u8]) -> Vec<u8> {
+fn encode_sctp(source: u16, destination: u16, tag: u32, chunk: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = [source.to_be_bytes(), destination.to_be_bytes()].concat();
     bytes.extend(tag.to_be_bytes());
     bytes.extend([0; 4]);
-    if payload.is_empty() {
-        // INIT: type, flags, length, initiate tag, receiver window, streams out and in, first
-        // sequence number.
-        bytes.extend([1, 0, 0, 20, 0, 0, 0, 1, 0, 0, 0xff, 0xff, 0, 1, 0, 1, 0, 0, 0, 1]);
-    } else {
+    if !payload.is_empty() {
         // DATA, first and last part of a message: type, flags, length, sequence number, stream,
         // number in it, protocol.
         let length = u16::try_from(16 + payload.len()).expect(FITS).to_be_bytes();
         bytes.extend([0, 3, length[0], length[1], 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
         bytes.extend(payload);
         bytes.resize(bytes.len().next_multiple_of(4), 0);
+    } else if matches!(chunk, 1 | 2) {
+        // INIT and its acknowledgement: type, flags, length, initiate tag, receiver window, streams out and in, first
+        // sequence number.
+        bytes.extend([chunk, 0, 0, 20, 0, 0, 0, 1, 0, 0, 0xff, 0xff, 0, 1, 0, 1, 0, 0, 0, 1]);
+    } else {
+        // Others by their header alone.
+        bytes.extend([chunk, 0, 0, 4]);
     }
     // RFC 9260, appendix A: the one checksum of these protocols that is stored little-endian.
     let checksum = crc32c::crc32c(&bytes).to_le_bytes();

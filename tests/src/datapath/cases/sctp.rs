@@ -1,0 +1,176 @@
+//! SCTP: flows by its chunks, and a checksum that is not the others'.
+
+use lb_common::header::Sctp;
+use lb_common::layout::{FlowState, Reason};
+
+use super::Ends;
+use crate::datapath::Conversation;
+use crate::packet::{CLIENT_MAC, NODE_MAC, Packet, port_unreachable, sctp};
+
+const COOKIE_ECHO: u8 = 10;
+const COOKIE_ACK: u8 = 11;
+
+/// Where the checksum is.
+fn checksum(packet: &Packet) -> std::ops::Range<usize> {
+    let start = packet.transport_offset() + 8;
+    start..start + 4
+}
+
+/// What tells the client that nobody serves the port.
+fn refusal(at: &Ends, packet: &Packet) -> Packet {
+    let refusal = port_unreachable(at.cluster_address(), packet);
+    refusal.quoting_only(8).macs(NODE_MAC, CLIENT_MAC).ttl(64).id(0)
+}
+
+fn associate(c: &mut Conversation, request: &Packet, backend: &str) {
+    let answer = request.reversed();
+    let forward = |c: &mut Conversation, kind| {
+        c.forward(&request.chunk(kind)).becomes(&request.chunk(kind).to(backend));
+    };
+    let reverse = |c: &mut Conversation, kind| {
+        c.reverse(&answer.chunk(kind).from(backend)).becomes(&answer.chunk(kind));
+    };
+    forward(c, Sctp::INIT);
+    assert_eq!(c.flows().only_state(), FlowState::Nascent);
+    reverse(c, Sctp::INIT_ACK);
+    forward(c, Sctp::INIT);
+    assert_eq!(c.flows().only_state(), FlowState::Answered);
+    forward(c, COOKIE_ECHO);
+    assert_eq!(c.flows().only_state(), FlowState::Established);
+    reverse(c, COOKIE_ACK);
+    assert_eq!(c.flows().only_state(), FlowState::Established);
+}
+
+pub fn an_association_lives_from_init_to_shutdown_complete(c: &mut Conversation, at: &Ends) {
+    c.set(&at.diameter(1));
+    let backend = at.backends(1)[0].clone();
+    let request = at.to_diameter(40000);
+    let answer = request.reversed();
+    associate(c, &request, &backend);
+    let data = request.payload(b"question");
+    c.forward(&data).becomes(&data.to(backend.as_str()));
+    let data = answer.payload(b"an answer");
+    c.reverse(&data.from(backend.as_str())).becomes(&data);
+    assert_eq!(c.flows().only_state(), FlowState::Established);
+
+    let shutdown = request.chunk(Sctp::SHUTDOWN);
+    c.forward(&shutdown).becomes(&shutdown.to(backend.as_str()));
+    assert_eq!(c.flows().only_state(), FlowState::ClosedForward);
+    // The server still has something to say.
+    c.reverse(&data.from(backend.as_str())).becomes(&data);
+    assert_eq!(c.flows().only_state(), FlowState::ClosedForward);
+    let shutdown_ack = answer.chunk(Sctp::SHUTDOWN_ACK);
+    c.reverse(&shutdown_ack.from(backend.as_str())).becomes(&shutdown_ack);
+    let complete = request.chunk(Sctp::SHUTDOWN_COMPLETE);
+    c.forward(&complete).becomes(&complete.to(backend.as_str()));
+    assert_eq!(c.flows().only_state(), FlowState::Closed);
+    // Who dials again is served.
+    c.forward(&request).becomes(&request.to(backend.as_str()));
+    assert_eq!(c.flows().only_state(), FlowState::Nascent);
+}
+
+pub fn an_abort_closes_an_association(c: &mut Conversation, at: &Ends) {
+    c.set(&at.diameter(1));
+    let backend = at.backends(1)[0].clone();
+    let request = at.to_diameter(40000);
+    associate(c, &request, &backend);
+    let abort = request.reversed().chunk(Sctp::ABORT);
+    c.reverse(&abort.from(backend.as_str())).becomes(&abort);
+    assert_eq!(c.flows().only_state(), FlowState::Closed);
+}
+
+pub fn a_wrong_checksum_stays_wrong(c: &mut Conversation, at: &Ends) {
+    c.set(&at.diameter(1));
+    let request = at.to_diameter(40000);
+    let field = checksum(&request);
+    let first = field.start;
+    let answer = c.forward(&request.with(move |bytes| bytes[first] ^= 0x40));
+    assert!(answer.outcome.passed());
+    let right = request.to(at.backends(1)[0].as_str());
+    let mut got = answer.outcome.bytes;
+    // As wrong as it came.
+    got[first] ^= 0x40;
+    assert_eq!(got, right[..]);
+}
+
+pub fn a_checksum_that_a_device_completes_stays_empty(c: &mut Conversation, at: &Ends) {
+    c.set(&at.diameter(1));
+    let backend = at.backends(1)[0].clone();
+    let request = at.to_diameter(40000);
+    let field = checksum(&request);
+    let request = request.with(move |bytes| bytes[field.clone()].fill(0));
+    c.forward(&request).becomes(&request.to(backend.as_str()));
+    let answer = request.reversed();
+    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+}
+
+pub fn padding_is_not_summed_up(c: &mut Conversation, at: &Ends) {
+    c.set(&at.diameter(1));
+    let request = at.to_diameter(40000).chunk(COOKIE_ECHO).padded(120);
+    c.forward(&request).becomes(&request.to(at.backends(1)[0].as_str()));
+}
+
+pub fn messages_of_every_length_are_translated(c: &mut Conversation, at: &Ends) {
+    c.set(&at.diameter(1));
+    let backend = at.backends(1)[0].clone();
+    let request = at.to_diameter(40000);
+    for length in (1..=300).chain([1400, 3000]) {
+        let data = request.payload(&vec![length as u8; length]);
+        c.forward(&data).becomes(&data.to(backend.as_str()));
+    }
+    let tagged = request.qinq(200, 100).payload(b"tagged");
+    c.forward(&tagged).becomes(&tagged.to(backend.as_str()));
+    let more = if at.is_v6() {
+        request.hop_by_hop().destination_options()
+    } else {
+        request.ip_options(&[1; 40])
+    };
+    c.forward(&more).becomes(&more.to(backend.as_str()));
+}
+
+/// The second association's packets reach the backend from another port.
+pub fn associations_of_two_frontends_are_told_apart(c: &mut Conversation, at: &Ends) {
+    c.set(&at.diameter(1).load_balancer(&at.load_balancer(3868)));
+    let backend = at.backends(1)[0].clone();
+    let one = at.to_diameter(40000);
+    let other = sctp(at.client(40000).as_str(), at.load_balancer(3868).as_str());
+    c.forward(&one).becomes(&one.to(backend.as_str()));
+    let alias = c.forward(&other).aliased_as(&other.to(backend.as_str()));
+    assert_ne!(alias, at.client(40000));
+    let answer = one.reversed().chunk(Sctp::INIT_ACK);
+    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    let answer = other.reversed().chunk(Sctp::INIT_ACK);
+    c.reverse(&answer.from(backend.as_str()).to(alias.as_str())).becomes(&answer);
+    let echo = other.chunk(COOKIE_ECHO);
+    c.forward(&echo).becomes(&echo.to(backend.as_str()).from(alias.as_str()));
+}
+
+pub fn an_init_that_nobody_serves_is_answered(c: &mut Conversation, at: &Ends) {
+    c.set(&at.diameter(0));
+    let request = at.to_diameter(40000);
+    let refusal = refusal(at, &request);
+    c.forward(&request).is_answered_by(&refusal, Reason::NoBackend);
+    assert!(c.flows().is_empty());
+}
+
+/// It is not left to hang, nor moved to a backend that knows nothing of it.
+pub fn an_association_without_its_backend_is_answered(c: &mut Conversation, at: &Ends) {
+    let backends = at.backends(2);
+    c.set(&at.diameter(1));
+    let request = at.to_diameter(40000);
+    associate(c, &request, &backends[0]);
+    c.set(&at.diameter(0).backends(&[&backends[1]]));
+    let data = request.payload(b"question");
+    c.forward(&data).is_answered_by(&refusal(at, &data), Reason::BackendGone);
+    assert!(c.flows().is_empty());
+    c.forward(&request).becomes(&request.to(backends[1].as_str()));
+}
+
+pub fn packets_cut_off_at_every_length_pass(c: &mut Conversation, at: &Ends) {
+    c.set(&at.diameter(1));
+    let request = at.to_diameter(40000).chunk(COOKIE_ECHO);
+    for length in request.transport_offset()..request.len() {
+        c.forward(&request.truncated(length)).passes_for(Reason::Malformed);
+    }
+    assert!(c.flows().is_empty());
+}
