@@ -6,8 +6,6 @@
 //!
 //! Numbers are polynomials over one bit, mirrored, as CRC32c has them: bit 31 is that of 1.
 
-use crate::branchless::choose;
-
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 const ONE: u32 = 1 << 31;
 /// x^8: what a byte multiplies by.
@@ -16,6 +14,17 @@ const BYTE: u32 = ONE >> 8;
 /// x^(8n) for n from 0 to 255, and for multiples of 256.
 static BYTES: [u32; 256] = powers(BYTE);
 static BLOCKS: [u32; 256] = powers(product(powers(BYTE)[255], BYTE));
+
+/// x^8 times each number below 256.
+static REMAINDERS: [u32; 256] = {
+    let mut remainders = [0; 256];
+    let mut number = 0;
+    while number < remainders.len() {
+        remainders[number] = product(number as u32, BYTE);
+        number += 1;
+    }
+    remainders
+};
 
 /// What a change of the first four of `length` bytes adds (xor) to the checksum of all of them.
 ///
@@ -29,13 +38,32 @@ pub fn of_change(change: [u8; 4], length: u16) -> u32 {
 
 #[inline(always)]
 fn multiply(one: u32, other: u32) -> u32 {
-    let (mut shifted, other) = (u64::from(one), u64::from(other));
-    let mut product = 0;
-    for power in 0..32 {
-        product ^= choose(other >> (31 - power) & 1, shifted, 0);
-        shifted = shifted >> 1 ^ choose(shifted & 1, u64::from(POLYNOMIAL), 0);
+    // Mirrored, too: the lower half has the higher powers.
+    let product = carryless(u64::from(one), u64::from(other)) << 1;
+    let mut higher = product as u32;
+    for _ in 0..size_of::<u32>() {
+        higher = higher >> 8 ^ REMAINDERS[(higher & 0xff) as usize];
     }
-    product as u32
+    higher ^ (product >> 32) as u32
+}
+
+/// The product of two numbers below 2^32, with nothing carried from bit to bit.
+///
+/// By multiplications of every fourth bit: what is carried, from sums of at most eight, stays
+/// in the three bits between.
+#[inline(always)]
+fn carryless(one: u64, other: u64) -> u64 {
+    const EVERY_FOURTH: u64 = 0x1111_1111_1111_1111;
+    let mut product = 0;
+    for shift in 0..4 {
+        let mut sum = 0;
+        for part in 0..4 {
+            let of_one = one & EVERY_FOURTH << part;
+            sum ^= of_one.wrapping_mul(other & EVERY_FOURTH << ((shift + 4 - part) & 3));
+        }
+        product |= sum & EVERY_FOURTH << shift;
+    }
+    product
 }
 
 const fn product(mut one: u32, mut other: u32) -> u32 {
