@@ -5,6 +5,7 @@
 
 mod attach;
 mod backlog;
+mod details;
 mod link;
 mod mapped;
 mod object;

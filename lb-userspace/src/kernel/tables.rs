@@ -14,6 +14,7 @@ use lb_common::layout::{
     Traffic, WAYS, map,
 };
 
+use super::details::Details;
 use super::mapped::Mapped;
 use super::plain::Plain;
 use crate::network;
@@ -30,6 +31,7 @@ pub struct Tables {
     slots: Mapped,
     destinations: Mapped,
     sources: Mapped,
+    details: Details,
     devices: HashMap<MapData, u32, Plain<Device>>,
     network: Mapped,
     flows4: Mapped,
@@ -67,6 +69,7 @@ impl Tables {
             slots: mapped::<u32>(map(map::POOL_SLOTS)?)?,
             destinations: mapped::<u64>(map(map::DESTINATIONS)?)?,
             sources: mapped::<u64>(map(map::SOURCES)?)?,
+            details: Details::collect(&mut map)?,
             devices: map(map::DEVICES)?.try_into()?,
             network: mapped::<Network>(map(map::NETWORK)?)?,
             flows4: mapped::<FlowBucket<V4>>(map(map::FLOWS4)?)?,
@@ -170,6 +173,8 @@ impl Tables {
                 self.sources.clear_bit(*word, *bit);
                 Ok(())
             }
+            Step::SetDetail(detail) => self.details.set(detail),
+            Step::RemoveDetail(detail) => self.details.remove(detail),
             Step::ResetServiceTraffic { index } => reset(&mut self.service_traffic, *index),
             Step::ResetBackendTraffic { index } => reset(&mut self.backend_traffic, *index),
         }
@@ -230,6 +235,7 @@ impl Tables {
                 (self.backends4.get(&index, 0)?, self.backends6.get(&index, 0)?);
             snapshot.backends.extend(found_backend(index, &four, &six));
         }
+        snapshot.details = self.details.all()?;
         snapshot.destination_bits = bits(&self.destinations);
         snapshot.source_bits = bits(&self.sources);
         Ok(snapshot)

@@ -4,13 +4,13 @@
 //! sources know. What that plan needs keeps its index, so that flows go on naming the right
 //! backend; the rest is retired by the same plan.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use lb_common::layout::{self, Bitmap, Pool};
 
 use super::allocate::Region;
 use super::backends::BackendKey;
-use super::step::{FrontendKey, Plan, Scope, Step};
+use super::step::{Detail, FrontendKey, Plan, Scope, Step};
 use super::{Held, Planner};
 use crate::model::{ServicePort, ServicePortKey};
 
@@ -23,6 +23,7 @@ pub struct Snapshot {
     pub backends: Vec<FoundBackend>,
     pub destination_bits: Vec<Bitmap>,
     pub source_bits: Vec<Bitmap>,
+    pub details: Vec<Detail>,
 }
 
 #[derive(Debug)]
@@ -41,6 +42,7 @@ pub(super) struct Adopted {
     unclaimed: BTreeSet<u32>,
     destination_bits: Vec<Bitmap>,
     source_bits: Vec<Bitmap>,
+    details: Vec<Detail>,
 }
 
 impl Planner {
@@ -78,6 +80,7 @@ impl Planner {
             unclaimed,
             destination_bits: snapshot.destination_bits,
             source_bits: snapshot.source_bits,
+            details: snapshot.details,
         });
         planner
     }
@@ -95,7 +98,12 @@ impl Planner {
         adopted.unclaimed.remove(&index);
         let regions = Scope::BOTH
             .map(|scope| adopted.pools.remove(&scope.pool_index(index)).unwrap_or(Region::EMPTY));
-        Some(Held { index, service_port: ServicePort::default(), regions })
+        Some(Held {
+            index,
+            service_port: ServicePort::default(),
+            regions,
+            details: BTreeSet::new(),
+        })
     }
 
     /// After the first plan: retires what was found and is not wanted.
@@ -111,6 +119,10 @@ impl Planner {
                 plan.retire.push(Step::RemoveFrontend { key });
             }
         }
+        let wanted: HashSet<Detail> =
+            self.held.values().flat_map(|held| held.details.iter().copied()).collect();
+        let unwanted = adopted.details.into_iter().filter(|detail| !wanted.contains(detail));
+        plan.retire.extend(unwanted.map(Step::RemoveDetail));
         for (index, region) in adopted.pools {
             plan.retire.push(Step::SwapPool { index, pool: Pool::default() });
             self.regions.give_back(region);

@@ -24,14 +24,14 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use lb_common::layout::{self, FrontendKind, Pool, capacity};
+use lb_common::layout::{self, FrontendKind, Member, Pool, capacity};
 use lb_common::maglev;
 
 use crate::model::{Policy, ServicePort, ServicePortKey};
 
 pub use adopt::{FoundBackend, Snapshot};
 pub use backends::BackendKey;
-pub use step::{FrontendKey, Plan, Scope, Step};
+pub use step::{Detail, FrontendKey, Plan, Scope, Step};
 
 use allocate::{Indexes, Region, Regions};
 use backends::Backends;
@@ -69,6 +69,7 @@ struct Held {
     service_port: ServicePort,
     /// By scope: cluster, local.
     regions: [Region; 2],
+    details: BTreeSet<Detail>,
 }
 
 /// What a service port had and has no more.
@@ -76,6 +77,7 @@ struct Leftover {
     owner: ServicePortKey,
     frontends: Vec<FrontendKey>,
     members: Vec<BackendKey>,
+    details: Vec<Detail>,
     /// The index and regions of a service port that is gone altogether.
     retired: Option<(u32, [Region; 2])>,
 }
@@ -137,7 +139,6 @@ impl Planner {
         if self.held.get(&key).is_some_and(|held| held.service_port == wanted) {
             return None;
         }
-        withhold(&key, &mut wanted, plan);
         let old = match self.held.remove(&key) {
             Some(held) => held,
             None => self.start(&key, &wanted, plan)?,
@@ -146,6 +147,9 @@ impl Planner {
         let protocol = key.protocol.number();
         let regions =
             Scope::BOTH.map(|scope| self.refill(index, scope, protocol, &old, &mut wanted, plan));
+
+        let details = self.details(index, protocol, &wanted);
+        plan.prepare.extend(details.difference(&old.details).copied().map(Step::SetDetail));
 
         let value = frontend_value(index, &wanted);
         let republish = frontend_value(index, &old.service_port) != value;
@@ -169,10 +173,11 @@ impl Planner {
                 .flat_map(|scope| scope.members(&old.service_port))
                 .map(|member| BackendKey::new(member.address, member.port, protocol))
                 .collect(),
+            details: old.details.difference(&details).copied().collect(),
             owner: key.clone(),
             retired: None,
         };
-        self.held.insert(key, Held { index, service_port: wanted, regions });
+        self.held.insert(key, Held { index, service_port: wanted, regions, details });
         Some(leftover)
     }
 
@@ -186,15 +191,34 @@ impl Planner {
         Some(Leftover {
             frontends: frontends.map(|f| FrontendKey::new(f.address, f.port, protocol)).collect(),
             members: members.map(|m| BackendKey::new(m.address, m.port, protocol)).collect(),
+            details: held.details.iter().copied().collect(),
             owner: key,
             retired: Some((held.index, held.regions)),
         })
+    }
+
+    /// What is to be looked up of a service port, once its backends have their indexes.
+    fn details(&self, index: u32, protocol: u8, wanted: &ServicePort) -> BTreeSet<Detail> {
+        let mut details = BTreeSet::new();
+        if wanted.affinity.is_some() {
+            for scope in Scope::BOTH {
+                let pool = scope.pool_index(index);
+                let keys = scope.members(wanted).iter();
+                let keys = keys.map(|m| BackendKey::new(m.address, m.port, protocol));
+                let backends = keys.filter_map(|key| self.backends.index_of(&key));
+                details.extend(backends.map(|backend| Detail::Member(Member { pool, backend })));
+            }
+        }
+        let ranges = wanted.source_ranges.iter();
+        details.extend(ranges.map(|&range| Detail::SourceRange { service_port: index, range }));
+        details
     }
 
     fn retire(&mut self, leftover: Leftover, plan: &mut Plan) {
         for frontend in leftover.frontends {
             self.retire_frontend(frontend, &leftover.owner, plan);
         }
+        plan.retire.extend(leftover.details.into_iter().map(Step::RemoveDetail));
         if let Some((index, regions)) = leftover.retired {
             for scope in Scope::BOTH {
                 self.empty_pool(index, scope, regions[scope as usize], plan);
@@ -221,7 +245,12 @@ impl Planner {
             return None;
         };
         plan.prepare.push(Step::ResetServiceTraffic { index });
-        Some(Held { index, service_port: ServicePort::default(), regions: [Region::EMPTY; 2] })
+        Some(Held {
+            index,
+            service_port: ServicePort::default(),
+            regions: [Region::EMPTY; 2],
+            details: BTreeSet::new(),
+        })
     }
 
     /// Writes a pool's table into a region of its own, and swaps the pool to it. What does not
@@ -345,33 +374,18 @@ impl Default for Planner {
     }
 }
 
-/// Takes out what the data plane can't do yet and must not half do, and says so.
-fn withhold(key: &ServicePortKey, wanted: &mut ServicePort, plan: &mut Plan) {
-    if !wanted.source_ranges.is_empty() {
-        let before = wanted.frontends.len();
-        wanted.frontends.retain(|frontend| frontend.kind != FrontendKind::LoadBalancer);
-        if wanted.frontends.len() < before {
-            let message = "loadBalancerSourceRanges are not enforced yet: the load balancer's \
-                           addresses stay closed to everybody";
-            plan.problem(key, message.to_owned());
-        }
-    }
-    if wanted.affinity.is_some() {
-        plan.problem(key, "session affinity is not honoured yet".to_owned());
-    }
-}
-
 /// What all frontends of a service port have in common; the kind is each one's own.
 fn frontend_value(index: u32, service_port: &ServicePort) -> layout::Frontend {
     layout::Frontend {
         service_port: index,
         cluster_pool: Scope::Cluster.pool_index(index),
         local_pool: Scope::Local.pool_index(index),
-        affinity: 0,
+        // The API's bound, a day, fits by far.
+        affinity: service_port.affinity.map_or(0, |time| time.as_secs() as u32),
         kind: 0,
         external_local: (service_port.external_policy == Policy::Local) as u8,
         internal_local: (service_port.internal_policy == Policy::Local) as u8,
-        restricted: 0,
+        restricted: u8::from(!service_port.source_ranges.is_empty()),
         populated: u8::from(!service_port.cluster.is_empty() || !service_port.local.is_empty()),
         reserved: [0; 3],
     }

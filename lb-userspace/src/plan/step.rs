@@ -2,7 +2,8 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 use std::net::{IpAddr, SocketAddr};
 
-use lb_common::layout::{self, Bitmap, Pool};
+use ipnet::IpNet;
+use lb_common::layout::{self, Bitmap, Member, Pool};
 
 use super::BackendKey;
 use crate::model::{Backend, Problem, ServicePort, ServicePortKey};
@@ -41,12 +42,23 @@ pub enum Step {
     ClearDestinationBit(Bitmap),
     SetSourceBit(Bitmap),
     ClearSourceBit(Bitmap),
+    SetDetail(Detail),
+    RemoveDetail(Detail),
     ResetServiceTraffic {
         index: u32,
     },
     ResetBackendTraffic {
         index: u32,
     },
+}
+
+/// What the data plane looks up of a service port beside its frontends and pools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Detail {
+    /// A backend of a pool whose clients stay with their backends.
+    Member(Member),
+    /// Clients that may dial a restricted service port, given by its index.
+    SourceRange { service_port: u32, range: IpNet },
 }
 
 /// The steps from one state of the tables to the next, in the order of these fields.

@@ -18,6 +18,7 @@ struct Memory {
     backends: BTreeMap<u32, (Option<(BackendKey, bool)>, u32)>,
     destinations: HashSet<Bitmap>,
     sources: HashSet<Bitmap>,
+    details: BTreeSet<Detail>,
 }
 
 impl Memory {
@@ -57,6 +58,12 @@ impl Memory {
             }
             Step::ClearSourceBit(bit) => {
                 self.sources.remove(&bit);
+            }
+            Step::SetDetail(detail) => {
+                self.details.insert(detail);
+            }
+            Step::RemoveDetail(detail) => {
+                self.details.remove(&detail);
             }
             Step::ResetServiceTraffic { .. } | Step::ResetBackendTraffic { .. } => {}
         }
@@ -106,6 +113,7 @@ impl Memory {
 
     fn snapshot(&self) -> Snapshot {
         Snapshot {
+            details: self.details.iter().copied().collect(),
             frontends: self.frontends.iter().map(|(key, value)| (*key, *value)).collect(),
             pools: self
                 .pools
@@ -279,20 +287,50 @@ fn backends_that_do_not_fit_are_named_and_the_rest_goes_on() {
     assert_eq!(memory.visible().len(), 1);
 }
 
+/// Clients stay with their backends, and may come from one network only.
+fn particular(endpoints: &[&str]) -> ServicePort {
+    let mut port = service_port("10.96.0.1", endpoints);
+    port.affinity = Some(std::time::Duration::from_secs(60));
+    port.source_ranges = vec!["192.0.2.0/24".parse().unwrap()];
+    port
+}
+
 #[test]
-fn an_address_whose_source_ranges_are_not_enforced_stays_closed() {
-    let mut limited = service_port("10.96.0.1", &["10.244.0.1"]);
-    limited.source_ranges = vec!["192.0.2.0/24".parse().unwrap()];
-    limited.frontends.insert(crate::model::Frontend {
-        address: "203.0.113.10".parse().unwrap(),
-        port: 80,
-        kind: FrontendKind::LoadBalancer,
-    });
-    let plan = Planner::new().plan(change([(key("web"), Some(limited))]));
+fn details_come_before_the_frontend_and_go_with_it() {
+    let mut planner = Planner::new();
     let mut memory = Memory::default();
+    let wanted = particular(&["10.244.0.1", "10.244.0.2"]);
+    let plan = planner.plan(change([(key("web"), Some(wanted))]));
+    let of =
+        |found: fn(&Step) -> bool| plan.steps().enumerate().filter(move |(_, step)| found(step));
+    let last_detail = of(|step| matches!(step, Step::SetDetail(_))).map(|(at, _)| at).max();
+    let frontend = of(|step| matches!(step, Step::SetFrontend { .. })).map(|(at, _)| at).min();
+    assert!(last_detail < frontend, "{last_detail:?}, {frontend:?}");
     memory.carry_out(&plan);
-    assert_eq!(memory.frontends.len(), 1, "the ClusterIP is served");
-    assert!(plan.problems[0].message.contains("loadBalancerSourceRanges"), "{:?}", plan.problems);
+    assert_eq!(memory.details.len(), 3, "two members and a range: {:?}", memory.details);
+
+    memory.carry_out(&planner.plan(change([(key("web"), Some(particular(&["10.244.0.2"])))])));
+    assert_eq!(memory.details.len(), 2, "{:?}", memory.details);
+    memory.carry_out(&planner.plan(change([(key("web"), None)])));
+    assert_eq!(memory.details, BTreeSet::new());
+}
+
+#[test]
+fn details_that_an_earlier_agent_left_stay_or_go_with_what_they_are_of() {
+    let mut memory = Memory::default();
+    let before = change([
+        (key("web"), Some(particular(&["10.244.0.1"]))),
+        (
+            key("gone"),
+            Some(ServicePort { frontends: BTreeSet::new(), ..particular(&["10.244.0.2"]) }),
+        ),
+    ]);
+    memory.carry_out(&Planner::new().plan(before));
+    let mut planner = Planner::adopting(memory.snapshot());
+    memory.carry_out(&planner.plan(change([(key("web"), Some(particular(&["10.244.0.1"])))])));
+    assert_eq!(memory.details.len(), 2, "{:?}", memory.details);
+    memory.carry_out(&planner.plan(change([(key("web"), None)])));
+    assert_eq!(memory.details, BTreeSet::new());
 }
 
 /// A random state of up to four services that share addresses of frontends and backends.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use lb_common::layout::FrontendKind;
 use lb_userspace::model::{
@@ -62,6 +63,19 @@ impl Service {
     /// Backends on this node, for policy `Local`.
     pub fn local_backends(mut self, backends: &[&str]) -> Self {
         self.port.local = members(backends, true);
+        self
+    }
+
+    /// Clients stay with their backend for so many seconds.
+    pub fn affinity(mut self, seconds: u64) -> Self {
+        self.port.affinity = Some(Duration::from_secs(seconds));
+        self
+    }
+
+    /// From where the load balancer's addresses may be dialled.
+    pub fn source_ranges(mut self, ranges: &[&str]) -> Self {
+        let parse = |text: &&str| text.parse().unwrap_or_else(|_| panic!("{text}"));
+        self.port.source_ranges = ranges.iter().map(parse).collect();
         self
     }
 

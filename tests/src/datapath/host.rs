@@ -4,7 +4,7 @@ use lb_common::datapath::{self, Role, Verdict};
 use lb_common::family::Family;
 use lb_common::host::{Frame, HostFamily, HostTables};
 use lb_common::layout::{Device, Flow, FlowState, FrontendKey, Reason, Ticks};
-use lb_userspace::plan::Step;
+use lb_userspace::plan::{Detail, Step};
 
 use super::kernel::TEST_RUN_DEVICE;
 use super::{Fate, Flows, Hook, Outcome, World};
@@ -95,6 +95,19 @@ impl World for HostWorld {
             Step::ClearDestinationBit(bit) => tables.set_destination(*bit, false),
             Step::SetSourceBit(bit) => tables.set_source(*bit, true),
             Step::ClearSourceBit(bit) => tables.set_source(*bit, false),
+            Step::SetDetail(Detail::Member(member)) => {
+                tables.members.insert(*member);
+            }
+            Step::RemoveDetail(Detail::Member(member)) => {
+                tables.members.remove(member);
+            }
+            Step::SetDetail(Detail::SourceRange { service_port, range }) => {
+                tables.source_ranges.entry(*service_port).or_default().push(*range);
+            }
+            Step::RemoveDetail(Detail::SourceRange { service_port, range }) => {
+                let ranges = tables.source_ranges.entry(*service_port).or_default();
+                ranges.retain(|found| found != range);
+            }
             Step::ResetServiceTraffic { .. } | Step::ResetBackendTraffic { .. } => {}
         }
     }

@@ -42,6 +42,8 @@ impl Memory {
             Step::SwapPool { index, pool } => set(format!("pool {index}"), format!("{pool:?}")),
             Step::SetDestinationBit(bit) => set(format!("destination {bit:?}"), "1".into()),
             Step::ClearDestinationBit(bit) => set(format!("destination {bit:?}"), "0".into()),
+            Step::SetDetail(detail) => set(format!("{detail:?}"), "1".into()),
+            Step::RemoveDetail(detail) => set(format!("{detail:?}"), "0".into()),
             Step::SetSourceBit(bit) => set(format!("source {bit:?}"), "1".into()),
             Step::ClearSourceBit(bit) => set(format!("source {bit:?}"), "0".into()),
             other => set(format!("{other:?}"), String::new()),

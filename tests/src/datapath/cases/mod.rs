@@ -1,6 +1,7 @@
 //! The packet tables. A case is a function of a conversation and of the addresses to use, so
 //! that each runs in both families.
 
+pub mod affinity;
 pub mod answers;
 pub mod ends;
 pub mod flows;
@@ -9,6 +10,7 @@ pub mod frontends;
 pub mod headers;
 pub mod sctp;
 pub mod selection;
+pub mod source_ranges;
 pub mod translation;
 
 pub use ends::{Ends, V4, V6};
@@ -37,6 +39,17 @@ macro_rules! every_case {
                 a_datagram_without_a_checksum_keeps_none,
                 a_wrong_checksum_stays_wrong,
                 a_packet_with_padding_keeps_it,
+            ]
+            affinity: [
+                a_client_stays_with_its_backend_whatever_it_dials,
+                it_stays_while_others_come_and_go,
+                affinity_is_switched_for_new_connections_at_once,
+            ]
+            source_ranges: [
+                clients_outside_of_the_ranges_are_dropped,
+                ranges_are_for_load_balancers_addresses_only,
+                a_range_of_length_zero_is_everybody,
+                ranges_are_their_services_own,
             ]
             selection: [
                 a_connection_stays_with_its_backend,

@@ -1,0 +1,118 @@
+//! The maps of what is looked up beside frontends and pools.
+
+use std::net::IpAddr;
+
+use anyhow::{Context, Result, anyhow};
+use aya::maps::lpm_trie::Key;
+use aya::maps::{HashMap, LpmTrie, Map, MapData, MapError};
+use ipnet::IpNet;
+use lb_common::family::{V4, V6};
+use lb_common::layout::{Member, SERVICE_PORT_BITS, SourceRange, map};
+
+use super::plain::Plain;
+use crate::plan::Detail;
+
+pub struct Details {
+    members: HashMap<MapData, Plain<Member>, u32>,
+    source_ranges4: LpmTrie<MapData, Plain<SourceRange<V4>>, u32>,
+    source_ranges6: LpmTrie<MapData, Plain<SourceRange<V6>>, u32>,
+}
+
+impl Details {
+    pub fn collect(map: &mut impl FnMut(&str) -> Result<Map>) -> Result<Self> {
+        Ok(Self {
+            members: map(map::MEMBERS)?.try_into()?,
+            source_ranges4: map(map::SOURCE_RANGES4)?.try_into()?,
+            source_ranges6: map(map::SOURCE_RANGES6)?.try_into()?,
+        })
+    }
+
+    pub fn set(&mut self, detail: &Detail) -> Result<()> {
+        match detail {
+            Detail::Member(member) => self.members.insert(Plain(*member), 1, 0),
+            Detail::SourceRange { service_port, range } => match range {
+                IpNet::V4(range) => {
+                    let octets = range.network().octets();
+                    let key = key(*service_port, range.prefix_len(), octets, source_range4);
+                    self.source_ranges4.insert(&key, 1, 0)
+                }
+                IpNet::V6(range) => {
+                    let octets = range.network().octets();
+                    let key = key(*service_port, range.prefix_len(), octets, source_range6);
+                    self.source_ranges6.insert(&key, 1, 0)
+                }
+            },
+        }
+        .with_context(|| format!("{detail:?} can't be written"))
+    }
+
+    pub fn remove(&mut self, detail: &Detail) -> Result<()> {
+        let removed = match detail {
+            Detail::Member(member) => self.members.remove(&Plain(*member)),
+            Detail::SourceRange { service_port, range } => match range {
+                IpNet::V4(range) => {
+                    let octets = range.network().octets();
+                    let key = key(*service_port, range.prefix_len(), octets, source_range4);
+                    self.source_ranges4.remove(&key)
+                }
+                IpNet::V6(range) => {
+                    let octets = range.network().octets();
+                    let key = key(*service_port, range.prefix_len(), octets, source_range6);
+                    self.source_ranges6.remove(&key)
+                }
+            },
+        };
+        match removed {
+            // Gone is gone.
+            Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
+            Err(error) => Err(anyhow!(error).context(format!("{detail:?} can't be removed"))),
+        }
+    }
+
+    /// What an earlier agent left.
+    pub fn all(&self) -> Result<Vec<Detail>> {
+        let mut found = Vec::new();
+        for member in self.members.keys() {
+            found.push(Detail::Member(member?.0));
+        }
+        for key in self.source_ranges4.keys() {
+            let key = key?;
+            let Plain(range) = key.data();
+            found.extend(detail(key.prefix_len(), range.service_port, range.octets.into()));
+        }
+        for key in self.source_ranges6.keys() {
+            let key = key?;
+            let Plain(range) = key.data();
+            found.extend(detail(key.prefix_len(), range.service_port, range.octets.into()));
+        }
+        Ok(found)
+    }
+}
+
+fn key<O, R>(
+    service_port: u32,
+    prefix: u8,
+    octets: O,
+    range: impl Fn([u8; 4], O) -> R,
+) -> Key<Plain<R>>
+where
+    Plain<R>: aya::Pod,
+{
+    let bits = SERVICE_PORT_BITS + u32::from(prefix);
+    Key::new(bits, Plain(range(service_port.to_be_bytes(), octets)))
+}
+
+fn source_range4(service_port: [u8; 4], octets: [u8; 4]) -> SourceRange<V4> {
+    SourceRange { service_port, octets }
+}
+
+fn source_range6(service_port: [u8; 4], octets: [u8; 16]) -> SourceRange<V6> {
+    SourceRange { service_port, octets }
+}
+
+/// `None`: not one of ours, which has the whole service port in its prefix.
+fn detail(prefix: u32, service_port: [u8; 4], address: IpAddr) -> Option<Detail> {
+    let prefix = u8::try_from(prefix.checked_sub(SERVICE_PORT_BITS)?).ok()?;
+    let range = IpNet::new(address, prefix).ok()?;
+    Some(Detail::SourceRange { service_port: u32::from_be_bytes(service_port), range })
+}

@@ -1,0 +1,62 @@
+//! Clients that stay with their backend.
+
+use std::collections::BTreeSet;
+
+use super::Ends;
+use crate::datapath::Conversation;
+use crate::packet::tcp;
+
+/// The backend of a new connection from this port to a frontend.
+fn dial(c: &mut Conversation, at: &Ends, port: u16, frontend: &str) -> String {
+    let backends = at.backends(5);
+    let backends: Vec<&str> = backends.iter().map(String::as_str).collect();
+    let request = tcp(at.client(port).as_str(), frontend).syn();
+    c.forward(&request).chosen(&backends, |backend| request.to(backend)).to_owned()
+}
+
+pub fn a_client_stays_with_its_backend_whatever_it_dials(c: &mut Conversation, at: &Ends) {
+    c.node_addresses(&[at.node]);
+    let web = at.web(5).load_balancer(&at.load_balancer(443)).node_port(30080);
+    c.set(&web.affinity(3600));
+    let frontends = [at.cluster(80), at.load_balancer(443), at.end(at.node, 30080)];
+    let chosen: BTreeSet<String> = (0..24)
+        .map(|number| dial(c, at, 40000 + number, &frontends[usize::from(number) % 3]))
+        .collect();
+    assert_eq!(chosen.len(), 1, "{chosen:?}");
+}
+
+pub fn it_stays_while_others_come_and_go(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(3).affinity(3600));
+    let chosen = dial(c, at, 40000, &at.cluster(80));
+    let others: Vec<String> = at.backends(5).into_iter().filter(|b| *b != chosen).collect();
+    for others in [&others[..1], &others[1..4], &others[..0]] {
+        let members: Vec<&str> = others.iter().chain([&chosen]).map(String::as_str).collect();
+        c.set(&at.web(0).backends(&members).affinity(3600));
+        for port in 40001..40008 {
+            assert_eq!(dial(c, at, port, &at.cluster(80)), chosen);
+        }
+    }
+    // It does not wait for one that is gone, and stays with the next.
+    let others: Vec<&str> = others.iter().map(String::as_str).collect();
+    c.set(&at.web(0).backends(&others).affinity(3600));
+    let next = dial(c, at, 41000, &at.cluster(80));
+    assert_ne!(next, chosen);
+    c.set(&at.web(5).affinity(3600));
+    for port in 41001..41008 {
+        assert_eq!(dial(c, at, port, &at.cluster(80)), next);
+    }
+}
+
+pub fn affinity_is_switched_for_new_connections_at_once(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(5));
+    let spread: BTreeSet<String> =
+        (0..40).map(|n| dial(c, at, 40000 + n, &at.cluster(80))).collect();
+    assert!(spread.len() > 1);
+    c.set(&at.web(5).affinity(3600));
+    let one: BTreeSet<String> = (0..20).map(|n| dial(c, at, 41000 + n, &at.cluster(80))).collect();
+    assert_eq!(one.len(), 1);
+    c.set(&at.web(5));
+    let spread: BTreeSet<String> =
+        (0..40).map(|n| dial(c, at, 42000 + n, &at.cluster(80))).collect();
+    assert!(spread.len() > 1);
+}
