@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Result;
 use lb_common::host::HostTables;
-use lb_common::layout::Reason;
+use lb_common::layout::{Reason, Ticks};
 use lb_userspace::kernel::Sizes;
 use lb_userspace::plan::{Change, Planner};
 
@@ -34,6 +34,8 @@ impl Conversation {
     pub fn on_host_and_in_kernel() -> Result<Self> {
         let kernel = KernelWorld::new(Sizes::for_flows(FLOWS))?;
         let host = HostWorld::new(BUCKETS, kernel.data_plane.flow_seed());
+        // What the first packets leave must not look old when the host takes over the kernel's clock.
+        host.tables.now.set(kernel_clock()?);
         Ok(Self::between(host, Some(kernel)))
     }
 
@@ -118,6 +120,12 @@ impl Conversation {
     pub fn flows(&self) -> Flows {
         self.host.flows()
     }
+}
+
+fn kernel_clock() -> Result<Ticks> {
+    let uptime = std::fs::read_to_string("/proc/uptime")?;
+    let seconds: f64 = uptime.split(' ').next().unwrap_or_default().parse()?;
+    Ok(Ticks::from_nanoseconds((seconds * 1e9) as u64))
 }
 
 fn check_agreement(place: &str, packet: &[u8], host: &Outcome, kernel: &Outcome) {
