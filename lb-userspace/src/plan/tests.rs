@@ -7,7 +7,7 @@ use lb_common::layout::{self, Bitmap, FrontendKind, Pool};
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{AddressFamily, Backend, ServiceName};
+use crate::model::{AddressFamily, Backend, Protocol, ServiceName};
 
 /// The kernel's tables, in memory.
 #[derive(Clone, Default)]
