@@ -104,6 +104,10 @@ fn policies(service_port: &ServicePort) -> String {
             service_port.source_ranges.iter().map(ToString::to_string).collect();
         write!(text, " from={}", ranges.join(",")).unwrap();
     }
+    // Else the pools tell.
+    if service_port.populated && service_port.cluster.is_empty() && service_port.local.is_empty() {
+        text.push_str(" populated");
+    }
     text
 }
 
@@ -111,7 +115,12 @@ fn members(text: &mut String, service_port: &ServicePort) {
     for frontend in &service_port.frontends {
         writeln!(text, "  frontend {}", dialled(frontend)).unwrap();
     }
-    for (pool, backends) in [("cluster", &service_port.cluster), ("local", &service_port.local)] {
+    let pools = [
+        ("cluster", &service_port.cluster),
+        ("local", &service_port.local),
+        ("draining", &service_port.draining),
+    ];
+    for (pool, backends) in pools {
         for backend in backends {
             let here = if backend.local { " here" } else { "" };
             writeln!(text, "  {pool} {backend}{here}").unwrap();

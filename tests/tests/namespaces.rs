@@ -142,6 +142,42 @@ fn an_established_connection_survives_a_new_endpoint_and_the_agents_death() -> R
     Ok(())
 }
 
+#[test]
+fn a_terminating_pod_keeps_its_connections_until_it_is_gone() -> Result<()> {
+    let network = OneNode::with_pods(2)?;
+    let (_agent, file) = network.agent_on(&web(&["10.244.1.10"]))?;
+    let mut connection = network.client.enter(|| Ok(TcpStream::connect("203.0.113.10:80")?))?;
+    connection.set_read_timeout(Some(Duration::from_secs(5)))?;
+    assert_eq!(ask(&mut connection)?, "pod-0");
+
+    let conditions = "conditions: {ready: false, serving: false, terminating: true}";
+    let ending = format!("10.244.1.10], {conditions}, nodeName: node}}\n  - {{addresses: [");
+    let ending = web(&["ENDING10.244.1.11"]).replace("ENDING", &ending);
+    fs::write(&file, ending)?;
+    wait_until("the other pod answers", SOON, || network.curl(VIP).is_ok_and(|a| a == "pod-1\n"))?;
+    assert_eq!(ask(&mut connection)?, "pod-0");
+    assert!(answers(&network, VIP, 10)?.iter().all(|answer| answer == "pod-1"));
+
+    fs::write(&file, web(&["10.244.1.11"]))?;
+    wait_until("the connection is reset", SOON, || ask(&mut connection).is_err())?;
+    assert!(answers(&network, VIP, 10)?.iter().all(|answer| answer == "pod-1"));
+    Ok(())
+}
+
+#[test]
+fn a_port_that_no_service_has_is_refused_at_a_cluster_address() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    let (_agent, _) = network.agent_on(&web(&["10.244.1.10"]))?;
+    let dial = |to: &'static str| {
+        let timeout = Duration::from_secs(5);
+        network.client.enter(|| Ok(TcpStream::connect_timeout(&to.parse()?, timeout)?))
+    };
+    let refused = dial("10.96.0.10:81").expect_err("nobody is there");
+    let kind = refused.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    assert_eq!(kind, Some(std::io::ErrorKind::ConnectionRefused), "{refused:#}");
+    Ok(())
+}
+
 /// Asks over a connection that stays open; which pod answers.
 fn ask(connection: &mut TcpStream) -> Result<String> {
     connection.write_all(b"GET / HTTP/1.1\r\nHost: web\r\n\r\n")?;

@@ -9,9 +9,7 @@ use lb_common::datapath::{End, Network};
 use lb_common::family;
 use lb_common::header::protocol::{TCP, UDP};
 use lb_common::host::{HostFamily, HostTables, OfFamily};
-use lb_common::layout::{
-    Backend, Bitmap, Frontend, FrontendKey, FrontendKind, Member, Reason, Side, SocketEnd,
-};
+use lb_common::layout::{Backend, Bitmap, Frontend, Member, Reason, Side, SocketEnd};
 use lb_userspace::plan::{Change, Planner};
 use tests::datapath::cases::{Ends, V4, V6};
 use tests::datapath::{HostWorld, Service, World};
@@ -241,11 +239,11 @@ cases! {
     }
 
     fn what_is_no_services_passes_uncounted(at: &Ends) {
-        let mut node = Node::with(&[at.web(1)]);
+        let mut node = Node::with(&[at.web(1).load_balancer(&at.load_balancer(80))]);
         node.node_address(at.node);
         for end in [
             at.end(at.elsewhere, 80),
-            at.cluster(81),
+            at.load_balancer(81),
             at.end(at.node, 22),
             at.backends(1)[0].clone(),
         ] {
@@ -254,7 +252,7 @@ cases! {
             assert_eq!(node.peer(socket, &end), end);
         }
         let mut datagrams = node.udp();
-        assert_eq!(node.connect(&mut datagrams, &at.cluster(80)), Came::Passed, "of TCP only");
+        assert_eq!(node.connect(&mut datagrams, &at.load_balancer(80)), Came::Passed, "of TCP only");
         assert_eq!(node.counted(Reason::NoFrontend), 0);
         assert_eq!(node.new_flows(), 0);
     }
@@ -356,16 +354,6 @@ cases! {
 
     fn a_port_that_an_address_of_a_service_does_not_serve_is_refused(at: &Ends) {
         let mut node = Node::with(&[at.web(1)]);
-        let itself = Frontend::of_address(FrontendKind::ClusterIp);
-        let tables = &mut node.world.tables;
-        match address(&at.cluster(0)).ip() {
-            IpAddr::V4(address) => {
-                tables.v4.frontends.insert(FrontendKey::new(address.into(), 0, 0), itself);
-            }
-            IpAddr::V6(address) => {
-                tables.v6.frontends.insert(FrontendKey::new(address.into(), 0, 0), itself);
-            }
-        }
         let mut socket = node.tcp();
         let refused = Came::Refused(Reason::NoSuchPort);
         assert_eq!(node.connect(&mut socket, &at.cluster(81)), refused);

@@ -18,7 +18,7 @@ use super::details::Details;
 use super::mapped::Mapped;
 use super::plain::Plain;
 use crate::network;
-use crate::plan::{BackendKey, FoundBackend, FrontendKey, Snapshot, Step};
+use crate::plan::{BackendKey, FoundBackend, FrontendKey, Snapshot, Standing, Step};
 
 type Frontends<F> = HashMap<MapData, Plain<layout::FrontendKey<F>>, Plain<layout::Frontend>>;
 
@@ -123,13 +123,13 @@ impl Tables {
     /// Carries out one step.
     pub fn apply(&mut self, step: &Step) -> Result<()> {
         match step {
-            Step::SetBackend { index, backend, local, generation } => match backend.address {
+            Step::SetBackend { index, backend, standing, generation } => match backend.address {
                 IpAddr::V4(address) => {
-                    let entry = backend.entry::<Address4>(address.into(), *local, *generation);
+                    let entry = backend.entry::<Address4>(address.into(), *standing, *generation);
                     self.backends4.set(*index, Plain(entry), 0)
                 }
                 IpAddr::V6(address) => {
-                    let entry = backend.entry::<Address6>(address.into(), *local, *generation);
+                    let entry = backend.entry::<Address6>(address.into(), *standing, *generation);
                     self.backends6.set(*index, Plain(entry), 0)
                 }
             }
@@ -307,9 +307,9 @@ fn found_backend(
 ) -> Option<FoundBackend> {
     let generation = four.generation.max(six.generation);
     let backend = if four.protocol != 0 {
-        Some((BackendKey::new(four.address.into(), four.port, four.protocol), four.is_local()))
+        Some((BackendKey::new(four.address.into(), four.port, four.protocol), Standing::of(four)))
     } else if six.protocol != 0 {
-        Some((BackendKey::new(six.address.into(), six.port, six.protocol), six.is_local()))
+        Some((BackendKey::new(six.address.into(), six.port, six.protocol), Standing::of(six)))
     } else {
         None
     };

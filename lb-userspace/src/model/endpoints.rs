@@ -25,6 +25,18 @@ pub struct Endpoint {
     pub for_zones: Option<Vec<String>>,
 }
 
+impl Endpoint {
+    /// Ends, but still serves: for clients who would find nobody else.
+    pub fn is_last_resort(&self) -> bool {
+        self.serving && self.terminating
+    }
+
+    /// Whether it is in the pool of some node.
+    pub fn may_serve(&self) -> bool {
+        self.ready || self.is_last_resort()
+    }
+}
+
 /// The endpoints of a service port, each address and port once.
 pub fn of_port(
     key: &ServicePortKey,

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use super::endpoints::Endpoint;
 use super::types::{Backend, NodeContext, Policy, ServicePort};
 
-/// Fills the pools that some frontend wants.
+/// Fills the pools that some frontend wants. Whoever is in none of them is draining: endpoints
+/// that terminate, that are not ready for a moment, or that serve other zones.
 pub fn fill(service_port: &mut ServicePort, endpoints: &[Endpoint], node: &NodeContext) {
     let external = service_port.is_external();
     let wants_cluster = service_port.internal_policy == Policy::Cluster || external;
@@ -17,6 +18,11 @@ pub fn fill(service_port: &mut ServicePort, endpoints: &[Endpoint], node: &NodeC
     if wants_local {
         service_port.local = local(endpoints);
     }
+    service_port.populated = endpoints.iter().any(Endpoint::may_serve);
+    let pools = [&service_port.cluster, &service_port.local];
+    let draining = endpoints.iter().map(|endpoint| endpoint.backend);
+    service_port.draining =
+        draining.filter(|backend| !pools.iter().any(|pool| pool.contains(backend))).collect();
 }
 
 /// The ready endpoints that topology allows; else those that terminate and still serve.
@@ -37,8 +43,11 @@ fn local(endpoints: &[Endpoint]) -> BTreeSet<Backend> {
 }
 
 fn last_resort(endpoints: &[Endpoint]) -> BTreeSet<Backend> {
-    let serving = |endpoint: &&Endpoint| endpoint.serving && endpoint.terminating;
-    endpoints.iter().filter(serving).map(|endpoint| endpoint.backend).collect()
+    endpoints
+        .iter()
+        .filter(|endpoint| endpoint.is_last_resort())
+        .map(|endpoint| endpoint.backend)
+        .collect()
 }
 
 /// Those that their hints give to this node, or to its zone; all, if any has no such hint or

@@ -134,6 +134,11 @@ pub struct ServicePort {
     pub cluster: BTreeSet<Backend>,
     /// Whom clients may be sent to on this node.
     pub local: BTreeSet<Backend>,
+    /// Endpoints that are in no pool: they get no new clients, and keep those that they have.
+    pub draining: BTreeSet<Backend>,
+    /// Whether anybody serves it, wherever that is: if so, clients that may go to nobody are
+    /// kept waiting instead of being refused.
+    pub populated: bool,
     pub external_policy: Policy,
     pub internal_policy: Policy,
     /// How long a client stays with its backend after its last new connection.

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use lb_common::layout::{self, Bitmap, Pool};
 
 use super::allocate::Region;
-use super::backends::BackendKey;
+use super::backends::{BackendKey, Standing};
 use super::step::{Detail, FrontendKey, Plan, Scope, Step};
 use super::{Held, Planner};
 use crate::model::{ServicePort, ServicePortKey};
@@ -31,7 +31,7 @@ pub struct FoundBackend {
     pub index: u32,
     pub generation: u32,
     /// `None`: the index is unused, and only its generation matters.
-    pub backend: Option<(BackendKey, bool)>,
+    pub backend: Option<(BackendKey, Standing)>,
 }
 
 /// What was found and nobody has claimed yet.
@@ -51,8 +51,8 @@ impl Planner {
         let mut planner = Self::new();
         for found in snapshot.backends {
             planner.backends.adopt_generation(found.index, found.generation);
-            if let Some((backend, local)) = found.backend {
-                planner.backends.adopt(found.index, backend, local, &mut planner.bits);
+            if let Some((backend, standing)) = found.backend {
+                planner.backends.adopt(found.index, backend, standing, &mut planner.bits);
             }
         }
         let mut unclaimed = BTreeSet::new();
@@ -98,12 +98,7 @@ impl Planner {
         adopted.unclaimed.remove(&index);
         let regions = Scope::BOTH
             .map(|scope| adopted.pools.remove(&scope.pool_index(index)).unwrap_or(Region::EMPTY));
-        Some(Held {
-            index,
-            service_port: ServicePort::default(),
-            regions,
-            details: BTreeSet::new(),
-        })
+        Some(Held::empty(index, regions))
     }
 
     /// After the first plan: retires what was found and is not wanted.
@@ -111,7 +106,7 @@ impl Planner {
         let Some(adopted) = self.adopted.take() else { return };
         for key in adopted.frontends.into_keys() {
             let wanted = if key.port == 0 {
-                self.node_addresses.contains(&key.address)
+                self.addresses.has_entry(key.address)
             } else {
                 self.owners.contains_key(&key)
             };
@@ -131,7 +126,7 @@ impl Planner {
             self.indexes.give_back(index);
         }
         self.empty_taken_over(plan);
-        self.backends.retire_unused(&mut self.bits, plan);
+        self.backends.settle_adopted(&mut self.bits, plan);
         for bit in adopted.destination_bits {
             if !self.bits.needs_destination(bit) {
                 plan.retire.push(Step::ClearDestinationBit(bit));

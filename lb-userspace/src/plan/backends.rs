@@ -26,8 +26,10 @@ impl BackendKey {
     }
 
     /// As the kernel's tables have it.
-    pub fn entry<A: Address>(&self, address: A, local: bool, generation: u32) -> Backend<A> {
-        let flags = if local { Backend::<A>::LOCAL } else { 0 };
+    pub fn entry<A: Address>(&self, address: A, standing: Standing, generation: u32) -> Backend<A> {
+        let flag = |on: bool, flag: u8| if on { flag } else { 0 };
+        let flags = flag(standing.local, Backend::<A>::LOCAL)
+            | flag(standing.draining, Backend::<A>::DRAINING);
         let (port, protocol) = (self.port, self.protocol);
         Backend { address, generation, port, protocol, flags }
     }
@@ -48,6 +50,21 @@ impl Display for BackendKey {
     }
 }
 
+/// How a backend stands to this node, and to clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// On this node.
+    pub local: bool,
+    /// In no pool: there for the connections that it has.
+    pub draining: bool,
+}
+
+impl Standing {
+    pub fn of<A: Address>(entry: &Backend<A>) -> Self {
+        Self { local: entry.is_local(), draining: entry.is_draining() }
+    }
+}
+
 pub struct Backends {
     indexes: Indexes,
     held: HashMap<BackendKey, Held>,
@@ -57,8 +74,11 @@ pub struct Backends {
 
 struct Held {
     index: u32,
-    local: bool,
+    /// As the kernel has it.
+    standing: Standing,
     pools: u32,
+    /// How many service ports keep it for its connections.
+    keepers: u32,
 }
 
 impl Backends {
@@ -96,17 +116,13 @@ impl Backends {
         bits: &mut Bits,
         plan: &mut Plan,
     ) -> Option<u32> {
+        let standing = Standing { local, draining: false };
         if let Some(held) = self.held.get_mut(&backend) {
             held.pools += 1;
-            if held.local != local {
-                held.local = local;
-                let generation = self.generations[&held.index];
-                plan.prepare.push(Step::SetBackend {
-                    index: held.index,
-                    backend,
-                    local,
-                    generation,
-                });
+            if held.standing != standing {
+                held.standing = standing;
+                let (index, generation) = (held.index, self.generations[&held.index]);
+                plan.prepare.push(Step::SetBackend { index, backend, standing, generation });
             }
             return Some(held.index);
         }
@@ -118,19 +134,46 @@ impl Backends {
         }
         *generation = generation.wrapping_add(1);
         let generation = *generation;
-        plan.prepare.push(Step::SetBackend { index, backend, local, generation });
+        plan.prepare.push(Step::SetBackend { index, backend, standing, generation });
         bits.add_source(backend, plan);
-        self.held.insert(backend, Held { index, local, pools: 1 });
+        self.held.insert(backend, Held { index, standing, pools: 1, keepers: 0 });
         Some(index)
     }
 
-    /// Notes one pool less; the last one retires the backend.
+    /// Notes one pool less; the last one leaves the backend draining, or retires it.
     pub fn release(&mut self, backend: BackendKey, bits: &mut Bits, plan: &mut Plan) {
         let Some(held) = self.held.get_mut(&backend) else { return };
         held.pools -= 1;
-        if held.pools == 0 {
-            self.retire(backend, bits, plan);
+        self.settle_one(backend, bits, plan);
+    }
+
+    /// Notes that a service port keeps a backend that is in none of its pools, if the kernel has
+    /// it at all: nobody has a connection to one that was never in a pool.
+    pub fn keep(&mut self, backend: &BackendKey) -> bool {
+        let held = self.held.get_mut(backend);
+        held.map(|held| held.keepers += 1).is_some()
+    }
+
+    /// Notes one keeper less.
+    pub fn let_go(&mut self, backend: BackendKey, bits: &mut Bits, plan: &mut Plan) {
+        let Some(held) = self.held.get_mut(&backend) else { return };
+        held.keepers -= 1;
+        self.settle_one(backend, bits, plan);
+    }
+
+    /// What becomes of a backend that may be in no pool any more.
+    fn settle_one(&mut self, backend: BackendKey, bits: &mut Bits, plan: &mut Plan) {
+        let Some(held) = self.held.get_mut(&backend) else { return };
+        if held.pools > 0 || (held.keepers > 0 && held.standing.draining) {
+            return;
         }
+        if held.keepers == 0 {
+            return self.retire(backend, bits, plan);
+        }
+        held.standing.draining = true;
+        let (index, standing) = (held.index, held.standing);
+        let generation = self.generations[&index];
+        plan.retire.push(Step::SetBackend { index, backend, standing, generation });
     }
 
     fn retire(&mut self, backend: BackendKey, bits: &mut Bits, plan: &mut Plan) {
@@ -146,10 +189,10 @@ impl Backends {
     }
 
     /// Takes in a backend that the kernel held before this agent began, in no pool as yet.
-    pub fn adopt(&mut self, index: u32, backend: BackendKey, local: bool, bits: &mut Bits) {
+    pub fn adopt(&mut self, index: u32, backend: BackendKey, standing: Standing, bits: &mut Bits) {
         self.indexes.take_exactly(index);
         bits.adopt_source(backend);
-        self.held.insert(backend, Held { index, local, pools: 0 });
+        self.held.insert(backend, Held { index, standing, pools: 0, keepers: 0 });
     }
 
     /// Remembers the generation of an index, used or not.
@@ -157,12 +200,12 @@ impl Backends {
         self.generations.insert(index, generation);
     }
 
-    /// Retires what was adopted and is in no pool.
-    pub fn retire_unused(&mut self, bits: &mut Bits, plan: &mut Plan) {
-        let unused: Vec<BackendKey> =
+    /// Retires what was adopted and nobody wants, or lets it drain.
+    pub fn settle_adopted(&mut self, bits: &mut Bits, plan: &mut Plan) {
+        let adopted: Vec<BackendKey> =
             self.held.iter().filter(|(_, held)| held.pools == 0).map(|(key, _)| *key).collect();
-        for backend in unused {
-            self.retire(backend, bits, plan);
+        for backend in adopted {
+            self.settle_one(backend, bits, plan);
         }
     }
 }

@@ -18,11 +18,11 @@ impl Planner {
 
     /// Whose a frontend is.
     pub fn owner(&self, frontend: &FrontendKey) -> Option<&ServicePortKey> {
-        self.owners.get(frontend)
+        self.owners.get(frontend).map(|owner| &owner.service_port)
     }
 
     pub fn frontends(&self) -> usize {
-        self.owners.len() + self.node_addresses.len()
+        self.owners.len() + self.addresses.len()
     }
 
     pub fn service_ports(&self) -> usize {

@@ -12,6 +12,7 @@
 //!
 //! Tests: `tests.rs` beside this file.
 
+mod addresses;
 mod adopt;
 mod allocate;
 mod backends;
@@ -30,9 +31,10 @@ use lb_common::maglev;
 use crate::model::{Policy, ServicePort, ServicePortKey};
 
 pub use adopt::{FoundBackend, Snapshot};
-pub use backends::BackendKey;
+pub use backends::{BackendKey, Standing};
 pub use step::{Detail, FrontendKey, Plan, Scope, Step};
 
+use addresses::Addresses;
 use allocate::{Indexes, Region, Regions};
 use backends::Backends;
 use bits::Bits;
@@ -53,14 +55,19 @@ pub struct Change {
 pub struct Planner {
     held: BTreeMap<ServicePortKey, Held>,
     /// Who put each frontend there: it may move from one service port to another in one change.
-    owners: HashMap<FrontendKey, ServicePortKey>,
-    node_addresses: BTreeSet<IpAddr>,
-    alias_addresses: BTreeSet<IpAddr>,
+    owners: HashMap<FrontendKey, Owner>,
+    addresses: Addresses,
     indexes: Indexes,
     regions: Regions,
     backends: Backends,
     bits: Bits,
     adopted: Option<adopt::Adopted>,
+}
+
+/// Who put a frontend into the kernel, and as what.
+struct Owner {
+    service_port: ServicePortKey,
+    kind: FrontendKind,
 }
 
 /// One service port in the kernel.
@@ -69,7 +76,22 @@ struct Held {
     service_port: ServicePort,
     /// By scope: cluster, local.
     regions: [Region; 2],
+    /// Those of its endpoints in no pool that the kernel knows: some flow may lead to them.
+    draining: Vec<BackendKey>,
     details: BTreeSet<Detail>,
+}
+
+impl Held {
+    /// As it is before anything of it is in the kernel.
+    fn empty(index: u32, regions: [Region; 2]) -> Self {
+        Self {
+            index,
+            service_port: ServicePort::default(),
+            regions,
+            draining: Vec::new(),
+            details: BTreeSet::new(),
+        }
+    }
 }
 
 /// What a service port had and has no more.
@@ -77,6 +99,7 @@ struct Leftover {
     owner: ServicePortKey,
     frontends: Vec<FrontendKey>,
     members: Vec<BackendKey>,
+    draining: Vec<BackendKey>,
     details: Vec<Detail>,
     /// The index and regions of a service port that is gone altogether.
     retired: Option<(u32, [Region; 2])>,
@@ -88,8 +111,7 @@ impl Planner {
         Self {
             held: BTreeMap::new(),
             owners: HashMap::new(),
-            node_addresses: BTreeSet::new(),
-            alias_addresses: BTreeSet::new(),
+            addresses: Addresses::default(),
             // Index 0 has the pool that is always empty.
             indexes: Indexes::new(1, capacity::SERVICE_PORTS),
             regions: Regions::new(capacity::POOL_SLOTS),
@@ -107,10 +129,10 @@ impl Planner {
         self.backends.settle();
 
         if let Some(addresses) = change.node_addresses {
-            self.move_node_addresses(addresses, &mut plan);
+            self.addresses.move_node(addresses, &mut self.bits, &mut plan);
         }
         if let Some(addresses) = change.alias_addresses {
-            self.move_alias_addresses(addresses, &mut plan);
+            self.addresses.move_alias(addresses, &mut self.bits, &mut plan);
         }
         // First everything that appears, then everything that goes: a frontend or backend may
         // change hands within one change, and must not be retired in between.
@@ -147,6 +169,12 @@ impl Planner {
         let protocol = key.protocol.number();
         let regions =
             Scope::BOTH.map(|scope| self.refill(index, scope, protocol, &old, &mut wanted, plan));
+        // Before what left the pools is released, so that it stays.
+        let draining = wanted.draining.iter();
+        let draining: Vec<BackendKey> = draining
+            .map(|member| BackendKey::new(member.address, member.port, protocol))
+            .filter(|member| self.backends.keep(member))
+            .collect();
 
         let details = self.details(index, protocol, &wanted);
         plan.prepare.extend(details.difference(&old.details).copied().map(Step::SetDetail));
@@ -173,11 +201,12 @@ impl Planner {
                 .flat_map(|scope| scope.members(&old.service_port))
                 .map(|member| BackendKey::new(member.address, member.port, protocol))
                 .collect(),
+            draining: old.draining,
             details: old.details.difference(&details).copied().collect(),
             owner: key.clone(),
             retired: None,
         };
-        self.held.insert(key, Held { index, service_port: wanted, regions, details });
+        self.held.insert(key, Held { index, service_port: wanted, regions, draining, details });
         Some(leftover)
     }
 
@@ -191,6 +220,7 @@ impl Planner {
         Some(Leftover {
             frontends: frontends.map(|f| FrontendKey::new(f.address, f.port, protocol)).collect(),
             members: members.map(|m| BackendKey::new(m.address, m.port, protocol)).collect(),
+            draining: held.draining,
             details: held.details.iter().copied().collect(),
             owner: key,
             retired: Some((held.index, held.regions)),
@@ -228,6 +258,9 @@ impl Planner {
         for member in leftover.members {
             self.backends.release(member, &mut self.bits, plan);
         }
+        for member in leftover.draining {
+            self.backends.let_go(member, &mut self.bits, plan);
+        }
     }
 
     /// A service port that the kernel doesn't hold yet, as an empty one that has its index.
@@ -245,12 +278,7 @@ impl Planner {
             return None;
         };
         plan.prepare.push(Step::ResetServiceTraffic { index });
-        Some(Held {
-            index,
-            service_port: ServicePort::default(),
-            regions: [Region::EMPTY; 2],
-            details: BTreeSet::new(),
-        })
+        Some(Held::empty(index, [Region::EMPTY; 2]))
     }
 
     /// Writes a pool's table into a region of its own, and swaps the pool to it. What does not
@@ -324,47 +352,33 @@ impl Planner {
         value: layout::Frontend,
         plan: &mut Plan,
     ) {
-        if self.owners.insert(frontend, owner.clone()).is_none() && !frontend.is_node_port() {
+        let owner = Owner { service_port: owner.clone(), kind };
+        let old = self.owners.insert(frontend, owner);
+        if old.is_none() && !frontend.is_node_port() {
             self.bits.add_destination(frontend.address, plan);
+        }
+        let was_cluster = old.is_some_and(|old| old.kind == FrontendKind::ClusterIp);
+        match (was_cluster, kind == FrontendKind::ClusterIp) {
+            (false, true) => self.addresses.add_cluster(frontend.address, plan),
+            (true, false) => self.addresses.remove_cluster(frontend.address, plan),
+            _ => {}
         }
         let value = layout::Frontend { kind: kind as u8, ..value };
         plan.publish_frontends.push(Step::SetFrontend { key: frontend, value });
     }
 
     fn retire_frontend(&mut self, frontend: FrontendKey, owner: &ServicePortKey, plan: &mut Plan) {
-        if self.owners.get(&frontend) != Some(owner) {
+        if self.owner(&frontend) != Some(owner) {
             return;
         }
-        self.owners.remove(&frontend);
+        let owned = self.owners.remove(&frontend);
         plan.retire.push(Step::RemoveFrontend { key: frontend });
+        if owned.is_some_and(|owned| owned.kind == FrontendKind::ClusterIp) {
+            self.addresses.remove_cluster(frontend.address, plan);
+        }
         if !frontend.is_node_port() {
             self.bits.remove_destination(frontend.address, plan);
         }
-    }
-
-    fn move_node_addresses(&mut self, wanted: BTreeSet<IpAddr>, plan: &mut Plan) {
-        let value = layout::Frontend::of_address(FrontendKind::NodeAddress);
-        for &address in wanted.difference(&self.node_addresses) {
-            self.bits.add_destination(address, plan);
-            let key = FrontendKey::of_address(address);
-            plan.publish_frontends.push(Step::SetFrontend { key, value });
-        }
-        for &address in self.node_addresses.difference(&wanted) {
-            plan.retire.push(Step::RemoveFrontend { key: FrontendKey::of_address(address) });
-            self.bits.remove_destination(address, plan);
-        }
-        self.node_addresses = wanted;
-    }
-
-    /// What comes to an alias must not end at the prefilter.
-    fn move_alias_addresses(&mut self, wanted: BTreeSet<IpAddr>, plan: &mut Plan) {
-        for &address in wanted.difference(&self.alias_addresses) {
-            self.bits.add_destination(address, plan);
-        }
-        for &address in self.alias_addresses.difference(&wanted) {
-            self.bits.remove_destination(address, plan);
-        }
-        self.alias_addresses = wanted;
     }
 }
 
@@ -386,7 +400,7 @@ fn frontend_value(index: u32, service_port: &ServicePort) -> layout::Frontend {
         external_local: (service_port.external_policy == Policy::Local) as u8,
         internal_local: (service_port.internal_policy == Policy::Local) as u8,
         restricted: u8::from(!service_port.source_ranges.is_empty()),
-        populated: u8::from(!service_port.cluster.is_empty() || !service_port.local.is_empty()),
+        populated: u8::from(service_port.populated),
         reserved: [0; 3],
     }
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use lb_common::layout::{self, Bitmap, Member, Pool};
 
-use super::BackendKey;
+use super::backends::{BackendKey, Standing};
 use crate::model::{Backend, Problem, ServicePort, ServicePortKey};
 
 /// One change of the kernel's tables.
@@ -14,7 +14,7 @@ pub enum Step {
     SetBackend {
         index: u32,
         backend: BackendKey,
-        local: bool,
+        standing: Standing,
         generation: u32,
     },
     /// The entry stays, unused, and keeps its generation.
@@ -68,6 +68,8 @@ pub struct Plan {
     pub prepare: Vec<Step>,
     pub publish_pools: Vec<Step>,
     pub publish_frontends: Vec<Step>,
+    /// What addresses are themselves: after their frontends, which would be rejected in between.
+    pub publish_addresses: Vec<Step>,
     /// What nothing leads to any more.
     pub retire: Vec<Step>,
     pub problems: Vec<Problem>,
@@ -84,6 +86,7 @@ impl Plan {
             .iter()
             .chain(&self.publish_pools)
             .chain(&self.publish_frontends)
+            .chain(&self.publish_addresses)
             .chain(&self.retire)
     }
 

@@ -15,7 +15,7 @@ struct Memory {
     frontends: BTreeMap<FrontendKey, layout::Frontend>,
     pools: HashMap<u32, Pool>,
     slots: HashMap<u32, u32>,
-    backends: BTreeMap<u32, (Option<(BackendKey, bool)>, u32)>,
+    backends: BTreeMap<u32, (Option<(BackendKey, Standing)>, u32)>,
     destinations: HashSet<Bitmap>,
     sources: HashSet<Bitmap>,
     details: BTreeSet<Detail>,
@@ -31,8 +31,8 @@ impl Memory {
 
     fn apply(&mut self, step: &Step) {
         match step.clone() {
-            Step::SetBackend { index, backend, local, generation } => {
-                self.backends.insert(index, (Some((backend, local)), generation));
+            Step::SetBackend { index, backend, standing, generation } => {
+                self.backends.insert(index, (Some((backend, standing)), generation));
             }
             Step::RetireBackend { index, generation, .. } => {
                 self.backends.insert(index, (None, generation));
@@ -98,7 +98,10 @@ impl Memory {
         (offset..offset + size)
             .map(|slot| {
                 let index = self.slots[&slot];
-                self.backends[&index].0.expect("a slot names a backend in use").0
+                let found = self.backends[&index].0;
+                let (backend, standing) = found.expect("a slot names a backend in use");
+                assert!(!standing.draining, "{backend} is draining, and chosen");
+                backend
             })
             .collect()
     }
@@ -132,11 +135,22 @@ impl Memory {
     }
 
     fn index_of(&self, address: &str) -> (u32, u32) {
+        let (index, generation, _) = self.find(address).expect("it is a backend");
+        (index, generation)
+    }
+
+    fn find(&self, address: &str) -> Option<(u32, u32, Standing)> {
         let address: IpAddr = address.parse().unwrap();
-        let found = self.backends.iter().find_map(|(&index, &(backend, generation))| {
-            (backend?.0.address == address).then_some((index, generation))
-        });
-        found.unwrap_or_else(|| panic!("{address} is no backend"))
+        self.backends.iter().find_map(|(&index, &(backend, generation))| {
+            let (backend, standing) = backend?;
+            (backend.address == address).then_some((index, generation, standing))
+        })
+    }
+
+    /// The backends that are there for their connections only.
+    fn draining(&self) -> impl Iterator<Item = BackendKey> + '_ {
+        let used = self.backends.values().filter_map(|(backend, _)| *backend);
+        used.filter(|(_, standing)| standing.draining).map(|(backend, _)| backend)
     }
 }
 
@@ -161,6 +175,12 @@ fn service_port(frontend: &str, backends: &[&str]) -> ServicePort {
         cluster: backends.iter().map(backend).collect(),
         ..ServicePort::default()
     }
+}
+
+/// The same, with endpoints that are in no pool.
+fn with_draining(frontend: &str, backends: &[&str], draining: &[&str]) -> ServicePort {
+    let draining = service_port(frontend, draining).cluster;
+    ServicePort { draining, ..service_port(frontend, backends) }
 }
 
 fn change(ports: impl IntoIterator<Item = (ServicePortKey, Option<ServicePort>)>) -> Change {
@@ -204,9 +224,9 @@ fn a_frontend_that_moves_to_another_service_is_never_gone() {
     let plan = planner.plan(change([(key("old"), None), (key("new"), Some(new))]));
     for step in plan.steps() {
         memory.apply(step);
-        assert_eq!(memory.frontends.len(), 1, "after {step:?}");
+        assert_eq!(memory.frontends.len(), 2, "its address is one, too; after {step:?}");
     }
-    let (_, _, [cluster, _]) = memory.visible().remove(0);
+    let (_, _, [cluster, _]) = memory.visible().remove(1);
     assert_eq!(cluster[0].to_string(), "10.244.0.2:8080");
 }
 
@@ -225,6 +245,7 @@ fn two_services_can_swap_their_addresses_in_one_change() {
     let led_to: Vec<String> = memory
         .visible()
         .iter()
+        .filter(|(key, ..)| key.port != 0)
         .map(|(key, _, [cluster, _])| format!("{} {}", key.address, cluster[0]))
         .collect();
     assert_eq!(led_to, ["10.96.0.1 10.244.0.2:8080", "10.96.0.2 10.244.0.1:8080"]);
@@ -248,6 +269,118 @@ fn a_reused_backend_index_has_another_generation() {
 }
 
 #[test]
+fn a_backend_that_leaves_its_pools_drains_until_its_endpoint_goes() {
+    let mut planner = Planner::new();
+    let mut memory = Memory::default();
+    let mut set = |wanted| memory.carry_out(&planner.plan(change([(key("web"), Some(wanted))])));
+    let both = ["10.244.0.1", "10.244.0.2"];
+    set(service_port("10.96.0.1", &both));
+    let before = memory.find("10.244.0.1");
+
+    let mut set = |wanted| {
+        memory.carry_out(&planner.plan(change([(key("web"), Some(wanted))])));
+        memory.find("10.244.0.1")
+    };
+    let drains = |found: Option<(u32, u32, Standing)>| found.map(|(.., s)| s.draining);
+    let left = set(with_draining("10.96.0.1", &both[1..], &both[..1]));
+    assert_eq!(drains(left), Some(true));
+    assert_eq!(left.map(|(i, g, _)| (i, g)), before.map(|(i, g, _)| (i, g)), "flows name it so");
+    assert_eq!(set(service_port("10.96.0.1", &both)), before, "it is ready again");
+    set(with_draining("10.96.0.1", &both[1..], &both[..1]));
+    assert_eq!(set(service_port("10.96.0.1", &both[1..])), None, "its endpoint has gone");
+}
+
+#[test]
+fn an_endpoint_that_never_was_in_a_pool_costs_nothing() {
+    let mut planner = Planner::new();
+    let mut memory = Memory::default();
+    let wanted = with_draining("10.96.0.1", &["10.244.0.1"], &["10.244.0.2"]);
+    memory.carry_out(&planner.plan(change([(key("web"), Some(wanted))])));
+    assert_eq!(memory.find("10.244.0.2"), None);
+}
+
+#[test]
+fn a_backend_drains_only_when_the_last_of_its_services_lets_it_go() {
+    let mut planner = Planner::new();
+    let mut memory = Memory::default();
+    let mut set = |name: &str, wanted| {
+        memory.carry_out(&planner.plan(change([(key(name), wanted)])));
+        memory.find("10.244.0.1").map(|(.., standing)| standing.draining)
+    };
+    let pod = ["10.244.0.1"];
+    set("web", Some(service_port("10.96.0.1", &pod)));
+    set("api", Some(service_port("10.96.0.2", &pod)));
+    assert_eq!(set("web", Some(with_draining("10.96.0.1", &[], &pod))), Some(false));
+    assert_eq!(set("api", Some(with_draining("10.96.0.2", &[], &pod))), Some(true));
+    assert_eq!(set("api", None), Some(true), "the other keeps it");
+    assert_eq!(set("web", None), None);
+}
+
+#[test]
+fn a_restarted_agent_lets_backends_drain_on() {
+    let mut memory = Memory::default();
+    let mut planner = Planner::new();
+    let pods = ["10.244.0.1", "10.244.0.2", "10.244.0.3"];
+    let mut set = |planner: &mut Planner, wanted| {
+        memory.carry_out(&planner.plan(change([(key("web"), Some(wanted))])));
+    };
+    set(&mut planner, service_port("10.96.0.1", &pods));
+    set(&mut planner, with_draining("10.96.0.1", &pods[1..], &pods[..1]));
+    // While no agent runs one pod begins to terminate, too.
+    let mut planner = Planner::adopting(memory.snapshot());
+    let wanted = with_draining("10.96.0.1", &pods[2..], &pods[..2]);
+    memory.carry_out(&planner.plan(change([(key("web"), Some(wanted))])));
+    let draining: BTreeSet<String> = memory.draining().map(|b| b.address.to_string()).collect();
+    assert_eq!(draining, BTreeSet::from(["10.244.0.1".to_owned(), "10.244.0.2".to_owned()]));
+}
+
+/// The kinds of the entries that say what an address itself is.
+fn itself(memory: &Memory, address: &str) -> Option<u8> {
+    let key = FrontendKey::of_address(address.parse().unwrap());
+    memory.frontends.get(&key).map(|entry| entry.kind)
+}
+
+#[test]
+fn a_cluster_address_is_ours_as_long_as_it_has_frontends() {
+    let mut planner = Planner::new();
+    let mut memory = Memory::default();
+    let mut set = |name: &str, wanted| {
+        memory.carry_out(&planner.plan(change([(key(name), wanted)])));
+        itself(&memory, "10.96.0.1")
+    };
+    let cluster = Some(FrontendKind::ClusterIp as u8);
+    let mut other_port = service_port("10.96.0.1", &[]);
+    other_port.frontends = other_port
+        .frontends
+        .into_iter()
+        .map(|f| crate::model::Frontend { port: 81, ..f })
+        .collect();
+    assert_eq!(set("web", Some(service_port("10.96.0.1", &[]))), cluster);
+    assert_eq!(set("api", Some(other_port)), cluster);
+    assert_eq!(set("web", None), cluster);
+    assert_eq!(set("api", None), None);
+}
+
+#[test]
+fn an_address_of_this_node_is_never_taken_for_a_cluster_address() {
+    let mut planner = Planner::new();
+    let mut memory = Memory::default();
+    let own = |addresses: &[&str]| Change {
+        node_addresses: Some(addresses.iter().map(|a| a.parse().unwrap()).collect()),
+        ..Change::default()
+    };
+    memory.carry_out(&planner.plan(own(&["10.96.0.1"])));
+    let web = service_port("10.96.0.1", &[]);
+    memory.carry_out(&planner.plan(change([(key("web"), Some(web))])));
+    assert_eq!(itself(&memory, "10.96.0.1"), Some(FrontendKind::NodeAddress as u8));
+    memory.carry_out(&planner.plan(own(&[])));
+    assert_eq!(itself(&memory, "10.96.0.1"), Some(FrontendKind::ClusterIp as u8));
+    memory.carry_out(&planner.plan(own(&["10.96.0.1"])));
+    memory.carry_out(&planner.plan(change([(key("web"), None)])));
+    assert_eq!(itself(&memory, "10.96.0.1"), Some(FrontendKind::NodeAddress as u8));
+}
+
+#[test]
 fn a_restarted_agent_keeps_indexes_and_retires_what_has_gone() {
     let mut memory = Memory::default();
     memory.carry_out(&Planner::new().plan(change([
@@ -263,7 +396,7 @@ fn a_restarted_agent_keeps_indexes_and_retires_what_has_gone() {
     )])));
 
     assert_eq!(memory.index_of("10.244.0.2"), before);
-    assert_eq!(memory.visible().len(), 1);
+    assert_eq!(memory.visible().len(), 2, "a frontend and its address");
     assert!(
         memory
             .backends
@@ -284,7 +417,7 @@ fn backends_that_do_not_fit_are_named_and_the_rest_goes_on() {
     assert_eq!(plan.problems.len(), 1, "{:?}", plan.problems);
     assert!(plan.problems[0].field.contains("10.244.0.3"), "{:?}", plan.problems);
     assert_eq!(plan.lacking, BTreeSet::from([key("web")]));
-    assert_eq!(memory.visible().len(), 1);
+    assert_eq!(memory.visible().len(), 2, "a frontend and its address");
 }
 
 /// Clients stay with their backends, and may come from one network only.
@@ -334,15 +467,16 @@ fn details_that_an_earlier_agent_left_stay_or_go_with_what_they_are_of() {
 }
 
 /// A random state of up to four services that share addresses of frontends and backends.
-fn state() -> impl Strategy<Value = BTreeMap<u8, (u8, BTreeSet<u8>, BTreeSet<u8>)>> {
+fn state() -> impl Strategy<Value = State> {
     let members = || prop::collection::btree_set(0u8..6, 0..5);
-    prop::collection::btree_map(0u8..4, (0u8..6, members(), members()), 0..4)
+    prop::collection::btree_map(0u8..4, (0u8..6, members(), members(), members()), 0..4)
 }
 
+/// By Service: its frontend, its pools, and endpoints that are in neither unless they are.
+type State = BTreeMap<u8, (u8, BTreeSet<u8>, BTreeSet<u8>, BTreeSet<u8>)>;
+
 /// The service ports of a state; no two have one frontend, as the model promises.
-fn service_ports(
-    state: &BTreeMap<u8, (u8, BTreeSet<u8>, BTreeSet<u8>)>,
-) -> BTreeMap<ServicePortKey, ServicePort> {
+fn service_ports(state: &State) -> BTreeMap<ServicePortKey, ServicePort> {
     let mut taken = BTreeSet::new();
     let backend = |n: &u8| Backend {
         address: Ipv4Addr::new(10, 244, 0, *n).into(),
@@ -351,11 +485,13 @@ fn service_ports(
     };
     state
         .iter()
-        .filter(|(_, (frontend, _, _))| taken.insert(*frontend))
-        .map(|(name, (frontend, cluster, local))| {
+        .filter(|(_, (frontend, ..))| taken.insert(*frontend))
+        .map(|(name, (frontend, cluster, local, others))| {
             let mut port = service_port(&format!("10.96.0.{frontend}"), &[]);
             port.cluster = cluster.iter().map(backend).collect();
             port.local = local.iter().map(backend).collect();
+            let pools = &port.cluster | &port.local;
+            port.draining = others.iter().map(backend).filter(|b| !pools.contains(b)).collect();
             (key(&name.to_string()), port)
         })
         .collect()
@@ -390,7 +526,14 @@ proptest! {
             fresh.carry_out(&Planner::new().plan(difference(&BTreeMap::new(), &held)));
             prop_assert_eq!(memory.visible(), fresh.visible());
             prop_assert_eq!(&memory.destinations, &fresh.destinations);
-            prop_assert_eq!(&memory.sources, &fresh.sources);
+            // Beside those that are as at a fresh start there are some with old connections.
+            let kept: HashSet<Bitmap> = memory.draining().map(bits::source_bit).collect();
+            prop_assert!(memory.sources.is_superset(&fresh.sources));
+            prop_assert!(memory.sources.difference(&fresh.sources).all(|bit| kept.contains(bit)));
+            for backend in memory.draining() {
+                let there = held.values().flat_map(|port| &port.draining);
+                prop_assert!(there.map(|b| b.address).any(|address| address == backend.address));
+            }
         }
     }
 }

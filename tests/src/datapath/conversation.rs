@@ -189,6 +189,11 @@ impl Answer {
         assert_eq!(self.counted, [reason], "{}", self.place);
     }
 
+    /// Whether this reason was counted, and no other.
+    pub fn is_counted_for(&self, reason: Reason) -> bool {
+        self.counted == [reason]
+    }
+
     #[track_caller]
     fn assert_fate(&self, expected: Fate) {
         let fate = self.outcome.fate;

@@ -51,18 +51,29 @@ impl Service {
     /// Backends for policy `Cluster`, all of them on this node.
     pub fn backends(mut self, backends: &[&str]) -> Self {
         self.port.cluster = members(backends, true);
-        self
+        self.populated(!backends.is_empty())
     }
 
     /// Backends for policy `Cluster`, on other nodes.
     pub fn remote_backends(mut self, backends: &[&str]) -> Self {
         self.port.cluster = members(backends, false);
-        self
+        self.populated(!backends.is_empty())
     }
 
     /// Backends on this node, for policy `Local`.
     pub fn local_backends(mut self, backends: &[&str]) -> Self {
         self.port.local = members(backends, true);
+        self.populated(!backends.is_empty())
+    }
+
+    /// Endpoints on this node that are in no pool any more.
+    pub fn draining(mut self, backends: &[&str]) -> Self {
+        self.port.draining = members(backends, true);
+        self
+    }
+
+    fn populated(mut self, populated: bool) -> Self {
+        self.port.populated |= populated;
         self
     }
 

@@ -48,15 +48,15 @@ impl World for HostWorld {
     fn apply(&mut self, step: &Step) {
         let tables = &mut self.tables;
         match step {
-            Step::SetBackend { index, backend, local, generation } => {
+            Step::SetBackend { index, backend, standing, generation } => {
                 let generation = *generation;
                 match backend.address {
                     IpAddr::V4(address) => {
-                        let entry = backend.entry(address.into(), *local, generation);
+                        let entry = backend.entry(address.into(), *standing, generation);
                         tables.v4.backends.insert(*index, entry);
                     }
                     IpAddr::V6(address) => {
-                        let entry = backend.entry(address.into(), *local, generation);
+                        let entry = backend.entry(address.into(), *standing, generation);
                         tables.v6.backends.insert(*index, entry);
                     }
                 }

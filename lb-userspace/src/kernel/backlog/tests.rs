@@ -28,8 +28,8 @@ impl Memory {
         match step {
             Step::SetFrontend { key, value } => drop(self.frontends.insert(*key, *value)),
             Step::RemoveFrontend { key } => drop(self.frontends.remove(key)),
-            Step::SetBackend { index, backend, local, generation } => {
-                set(format!("backend {index}"), format!("{backend:?} {local} {generation}"));
+            Step::SetBackend { index, backend, standing, generation } => {
+                set(format!("backend {index}"), format!("{backend:?} {standing:?} {generation}"));
             }
             Step::RetireBackend { index, generation, .. } => {
                 set(format!("backend {index}"), format!("none {generation}"));

@@ -68,7 +68,9 @@ pub fn a_connection_outlives_its_service(c: &mut Conversation, at: &Ends) {
     establish(c, &request, &backend);
     c.remove(&at.web(1));
     c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
-    c.forward(&at.to_web(40001).syn()).passes_for(Reason::NoFrontend);
+    let refused = at.to_web(40001).seq(7).syn();
+    let reset = refused.reversed().rst_ack().seq(0).ack_number(8).window(0).ttl(64).id(0);
+    c.forward(&refused).is_answered_by(&reset, Reason::NoSuchPort);
 }
 
 pub fn the_last_backend_takes_datagrams_along(c: &mut Conversation, at: &Ends) {

@@ -3,6 +3,7 @@
 
 pub mod affinity;
 pub mod answers;
+pub mod draining;
 pub mod ends;
 pub mod flows;
 pub mod foreign;
@@ -58,8 +59,10 @@ macro_rules! every_case {
                 a_node_port_is_open_on_the_nodes_addresses_only,
                 without_backends_connections_are_reset,
                 policy_local_wants_a_local_backend,
-                another_port_of_a_frontends_address_passes,
-                another_protocol_on_a_frontends_port_passes,
+                who_may_only_stay_here_waits_while_others_serve,
+                another_port_of_a_cluster_address_is_refused,
+                another_port_of_an_external_address_passes,
+                another_protocol_on_a_frontends_port_is_refused,
             ]
             flows: [
                 a_connection_lives_from_syn_to_fin,
@@ -75,6 +78,13 @@ macro_rules! every_case {
                 established_flows_are_not_evicted_by_a_flood,
                 nascent_flows_make_room,
                 one_port_of_a_client_reaches_two_services,
+            ]
+            draining: [
+                a_backend_that_ends_keeps_its_connections,
+                the_last_backend_that_ends_keeps_its_connections,
+                a_new_connection_from_an_old_port_goes_elsewhere,
+                datagrams_leave_a_backend_that_ends,
+                affinity_does_not_lead_to_a_backend_that_ends,
             ]
             foreign: [
                 what_is_to_other_addresses_passes,

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use lb_common::layout::Reason;
+use lb_userspace::model::Policy;
 
 use super::Ends;
 use crate::datapath::{Conversation, service};
-use crate::packet::{tcp, udp};
+use crate::packet::{CLIENT_MAC, NODE_MAC, port_unreachable, tcp, udp};
 
 /// Which of so many backends a client's SYN goes to.
 fn chosen(c: &mut Conversation, at: &Ends, client_port: u16, backends: u16) -> String {
@@ -82,16 +83,44 @@ pub fn policy_local_wants_a_local_backend(c: &mut Conversation, at: &Ends) {
     c.forward(&request).becomes(&request.to(at.backends(2)[1].as_str()));
 }
 
-pub fn another_port_of_a_frontends_address_passes(c: &mut Conversation, at: &Ends) {
+/// It is not refused: other nodes have backends, and may have this node's next.
+pub fn who_may_only_stay_here_waits_while_others_serve(c: &mut Conversation, at: &Ends) {
+    let mut web = at.web(0);
+    web.port.internal_policy = Policy::Local;
+    web.port.populated = true;
+    c.set(&web);
+    c.from_pod(&at.to_web(40000).syn()).is_dropped_for(Reason::NoLocalBackend);
+    web.port.populated = false;
+    c.set(&web);
+    let refused = at.to_web(40000).seq(7).syn();
+    let reset = refused.reversed().rst_ack().seq(0).ack_number(8).window(0).ttl(64).id(0);
+    c.from_pod(&refused).is_answered_by(&reset, Reason::NoBackend);
+}
+
+pub fn another_port_of_a_cluster_address_is_refused(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1));
-    let request = tcp(at.client(40000).as_str(), at.cluster(81).as_str()).syn();
+    let request = tcp(at.client(40000).as_str(), at.cluster(81).as_str()).seq(7).syn();
+    let reset = request.reversed().rst_ack().seq(0).ack_number(8).window(0).ttl(64).id(0);
+    c.forward(&request).is_answered_by(&reset, Reason::NoSuchPort);
+    c.from_pod(&request).is_answered_by(&reset, Reason::NoSuchPort);
+    // It is again as if it had never been.
+    c.remove(&at.web(1));
+    c.forward(&request).passes();
+}
+
+/// Something else may listen there: it is an address of the network around us.
+pub fn another_port_of_an_external_address_passes(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1).load_balancer(&at.load_balancer(80)));
+    let request = tcp(at.client(40000).as_str(), at.load_balancer(81).as_str()).syn();
     c.forward(&request).passes_for(Reason::NoFrontend);
 }
 
-pub fn another_protocol_on_a_frontends_port_passes(c: &mut Conversation, at: &Ends) {
+pub fn another_protocol_on_a_frontends_port_is_refused(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1));
     let request = udp(at.client(40000).as_str(), at.cluster(80).as_str()).payload(b"?");
-    c.forward(&request).passes_for(Reason::NoFrontend);
+    let refusal = port_unreachable(at.cluster_address(), &request);
+    let refusal = refusal.quoting_only(8).macs(NODE_MAC, CLIENT_MAC);
+    c.forward(&request).is_answered_by(&refusal.ttl(64).id(0), Reason::NoSuchPort);
     // Unless the Service has it, too: the same number, other backends.
     c.set(&service(&format!("{}/UDP", at.cluster(80))).backends(&[&at.backends(2)[1]]));
     c.forward(&request).becomes(&request.to(at.backends(2)[1].as_str()));
