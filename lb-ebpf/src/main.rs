@@ -49,6 +49,11 @@ pub fn xdp_reject(context: XdpContext) -> u32 {
     xdp_stage(Stage::Reject, context)
 }
 
+#[xdp(frags)]
+pub fn xdp_error_in(context: XdpContext) -> u32 {
+    xdp_stage(Stage::ErrorIn, context)
+}
+
 #[inline(always)]
 fn xdp_stage(which: Stage, context: XdpContext) -> u32 {
     let mut packet = XdpPacket::new(context);
@@ -133,6 +138,16 @@ pub fn tc_reset(context: TcContext) -> i32 {
 #[classifier]
 pub fn tc_reject(context: TcContext) -> i32 {
     tc_stage(Stage::Reject, context)
+}
+
+#[classifier]
+pub fn tc_error_in(context: TcContext) -> i32 {
+    tc_stage(Stage::ErrorIn, context)
+}
+
+#[classifier]
+pub fn tc_error_out(context: TcContext) -> i32 {
+    tc_stage(Stage::ErrorOut, context)
 }
 
 #[inline(always)]

@@ -79,7 +79,6 @@ fn can_answer<P: Packet, T: Tables>(packet: &P, tables: &T) -> bool {
 
 /// How a family writes the headers of an answer.
 pub trait Answering: Network {
-    const ICMP: u8;
     /// The most that is quoted of a packet: its network header and the start of what follows.
     const QUOTED: usize;
 
@@ -113,7 +112,6 @@ fn pseudo_header<F: Family>(
 }
 
 impl Answering for V4 {
-    const ICMP: u8 = protocol::ICMP;
     const QUOTED: usize = 60 + 8;
 
     #[inline(always)]
@@ -170,7 +168,6 @@ impl Answering for V4 {
 }
 
 impl Answering for V6 {
-    const ICMP: u8 = protocol::ICMPV6;
     const QUOTED: usize = 40 + 64 + 8;
 
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use super::follow;
 use super::parse::{self, Network, Segment};
-use super::{FamilyTables, Packet, Verdict, ingress, tcp, translate};
+use super::{FamilyTables, Packet, Stage, Verdict, ingress, tcp, translate};
 use crate::flow_table;
 use crate::layout::{Flow, Reason};
 
@@ -14,8 +14,10 @@ pub fn packet<F: Network, P: Packet, T: FamilyTables<F>>(
 ) -> Verdict {
     // Most of what leaves is no answer of a backend: a packet of any shape passes uncounted.
     let parsed = parse::packet(packet, network);
-    let Ok::<Segment<F>, _>(segment) = parsed else {
-        return Verdict::Pass;
+    let segment: Segment<F> = match parsed {
+        Ok(segment) => segment,
+        Err(Reason::UnknownQuote) => return Verdict::Next(Stage::ErrorOut),
+        Err(_) => return Verdict::Pass,
     };
     if !tables.may_be_source(segment.source, segment.source_port, segment.place.protocol) {
         return Verdict::Pass;

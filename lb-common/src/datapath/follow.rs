@@ -71,24 +71,18 @@ pub fn forward<'a, F: Network, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
 ) -> Result<Known<'a, F>, Reason> {
-    let hash = client_hash(tables, segment.source, segment.source_port, segment.place.protocol);
-    for bucket in hash.buckets(tables.flow_mask()) {
-        let bucket = tables.flow_bucket(bucket).ok_or(Reason::CorruptTable)?;
-        let found = flow_table::find(bucket, hash, |flow, _| dialled(flow, segment));
-        let Some(found) = found else { continue };
-        let now = tables.now();
-        match judge(tables, &found, segment, now) {
-            Judgement::GoesOn => {}
-            Judgement::Anew => {
-                found.release();
-                return Ok(Known::Nothing);
-            }
-            Judgement::Gone => return Ok(Known::Gone(found)),
+    let Some(found) = find_dialled(tables, segment)? else { return Ok(Known::Nothing) };
+    let now = tables.now();
+    match judge(tables, &found, segment, now) {
+        Judgement::GoesOn => {}
+        Judgement::Anew => {
+            found.release();
+            return Ok(Known::Nothing);
         }
-        found.touch(now, tcp::next_state(found.state(), Direction::Forward, segment.tcp_flags));
-        return Ok(Known::Flow(found));
+        Judgement::Gone => return Ok(Known::Gone(found)),
     }
-    Ok(Known::Nothing)
+    found.touch(now, tcp::next_state(found.state(), Direction::Forward, segment.tcp_flags));
+    Ok(Known::Flow(found))
 }
 
 /// The flow of a packet from a backend to an alias.
@@ -97,15 +91,8 @@ pub fn answer<'a, F: Network, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
 ) -> Result<Option<Found<'a, Target<F>>>, Reason> {
-    let Some(place) = return_table::find(tables, answer_hash(tables, segment)) else {
-        return Ok(None);
-    };
-    let bucket = tables.flow_bucket(place.bucket).ok_or(Reason::CorruptTable)?;
-    let found = flow_table::find_at(bucket, place, |flow, state| answered(flow, state, segment));
-    let Some(found) = found else { return Ok(None) };
-    let state = tcp::next_state(found.state(), Direction::Reverse, segment.tcp_flags);
-    found.touch(tables.now(), state);
-    Ok(Some(found))
+    let found = find_alias(tables, segment)?;
+    Ok(found.inspect(|found| touch_reverse(tables, found, segment)))
 }
 
 /// The flow of a packet from a backend to a client whose end the backend knows.
@@ -114,15 +101,63 @@ pub fn reverse<'a, F: Network, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
 ) -> Result<Option<Found<'a, Target<F>>>, Reason> {
+    let found = find_answered(tables, segment)?;
+    Ok(found.inspect(|found| touch_reverse(tables, found, segment)))
+}
+
+#[inline(always)]
+fn touch_reverse<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    found: &Found<'_, Target<F>>,
+    segment: &Segment<F>,
+) {
+    let state = tcp::next_state(found.state(), Direction::Reverse, segment.tcp_flags);
+    found.touch(tables.now(), state);
+}
+
+/// Finds the flow of a packet from a client, and notes nothing.
+#[inline(always)]
+pub fn find_dialled<'a, F: Network, T: FamilyTables<F>>(
+    tables: &'a T,
+    segment: &Segment<F>,
+) -> Result<Option<Found<'a, Target<F>>>, Reason> {
+    let hash = client_hash(tables, segment.source, segment.source_port, segment.place.protocol);
+    for bucket in hash.buckets(tables.flow_mask()) {
+        let bucket = tables.flow_bucket(bucket).ok_or(Reason::CorruptTable)?;
+        let found = flow_table::find(bucket, hash, |flow, _| dialled(flow, segment));
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
+
+/// Finds the flow of a packet to an alias, and notes nothing.
+#[inline(always)]
+pub fn find_alias<'a, F: Network, T: FamilyTables<F>>(
+    tables: &'a T,
+    segment: &Segment<F>,
+) -> Result<Option<Found<'a, Target<F>>>, Reason> {
+    let Some(place) = return_table::find(tables, answer_hash(tables, segment)) else {
+        return Ok(None);
+    };
+    let bucket = tables.flow_bucket(place.bucket).ok_or(Reason::CorruptTable)?;
+    Ok(flow_table::find_at(bucket, place, |flow, state| answered(flow, state, segment)))
+}
+
+/// Finds the flow of a packet to a client whose end the backend knows, and notes nothing.
+#[inline(always)]
+pub fn find_answered<'a, F: Network, T: FamilyTables<F>>(
+    tables: &'a T,
+    segment: &Segment<F>,
+) -> Result<Option<Found<'a, Target<F>>>, Reason> {
     let Segment { place, destination, destination_port, .. } = *segment;
     let hash = client_hash(tables, destination, destination_port, place.protocol);
     for bucket in hash.buckets(tables.flow_mask()) {
         let bucket = tables.flow_bucket(bucket).ok_or(Reason::CorruptTable)?;
         let found = flow_table::find(bucket, hash, |flow, state| answered(flow, state, segment));
-        if let Some(found) = found {
-            let state = tcp::next_state(found.state(), Direction::Reverse, segment.tcp_flags);
-            found.touch(tables.now(), state);
-            return Ok(Some(found));
+        if found.is_some() {
+            return Ok(found);
         }
     }
     Ok(None)

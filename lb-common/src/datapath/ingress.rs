@@ -21,6 +21,7 @@ pub fn packet<F: Network, P: Packet, T: FamilyTables<F>>(
     let parsed = parse::packet(packet, network);
     let segment: Segment<F> = match parsed {
         Ok(segment) => segment,
+        Err(Reason::UnknownQuote) => return Verdict::Next(Stage::ErrorIn),
         Err(reason) => return pass(tables, reason),
     };
     match follow::forward(tables, &segment) {

@@ -17,6 +17,7 @@ mod affinity;
 mod alias;
 mod answer;
 mod egress;
+mod errors;
 mod follow;
 mod ingress;
 mod limit;
@@ -71,10 +72,15 @@ pub enum Stage {
     Reset = 2,
     /// A packet that is answered by an ICMP error: [`Tables::rejection`] says by which.
     Reject = 3,
+    /// An ICMP packet on its way in: an error about a packet of ours, perhaps.
+    ErrorIn = 4,
+    /// The same on its way out.
+    ErrorOut = 5,
 }
 
 impl Stage {
-    pub const ALL: [Self; 4] = [Self::Open, Self::Alias, Self::Reset, Self::Reject];
+    pub const ALL: [Self; 6] =
+        [Self::Open, Self::Alias, Self::Reset, Self::Reject, Self::ErrorIn, Self::ErrorOut];
 }
 
 /// A packet arriving on a device: towards a Service, perhaps.
@@ -140,5 +146,7 @@ where
         Stage::Alias => open::alias::<F, P, T>(packet, tables, network),
         Stage::Reset => answer::reset::<F, P, T>(packet, tables, network),
         Stage::Reject => answer::reject::<F, P, T>(packet, tables, network),
+        Stage::ErrorIn => errors::arriving::<F, P, T>(packet, tables, network),
+        Stage::ErrorOut => errors::leaving::<F, P, T>(packet, tables, network),
     }
 }

@@ -92,10 +92,24 @@ pub fn frame<P: Packet>(packet: &P) -> Option<Frame> {
 
 /// A family's way to find the transport header.
 pub trait Network: Family {
+    /// The protocol of errors.
+    const ICMP: u8;
+
+    /// Whether an ICMP packet of this type quotes another packet that something is wrong with.
+    fn is_error(kind: u8) -> bool;
+
     fn transport<P: Packet>(packet: &P, network: usize) -> Result<Place, Reason>;
 }
 
 impl Network for V4 {
+    const ICMP: u8 = protocol::ICMP;
+
+    /// Unreachable, source quench, time exceeded, parameter problem.
+    #[inline(always)]
+    fn is_error(kind: u8) -> bool {
+        matches!(kind, 3 | 4 | 11 | 12)
+    }
+
     #[inline(always)]
     fn transport<P: Packet>(packet: &P, network: usize) -> Result<Place, Reason> {
         let header: &Ipv4 = packet.header(network).ok_or(Reason::Malformed)?;
@@ -112,6 +126,14 @@ impl Network for V4 {
 }
 
 impl Network for V6 {
+    const ICMP: u8 = protocol::ICMPV6;
+
+    /// Unreachable, packet too big, time exceeded, parameter problem.
+    #[inline(always)]
+    fn is_error(kind: u8) -> bool {
+        matches!(kind, 1..=4)
+    }
+
     #[inline(always)]
     fn transport<P: Packet>(packet: &P, network: usize) -> Result<Place, Reason> {
         let header: &Ipv6 = packet.header(network).ok_or(Reason::Malformed)?;
@@ -137,7 +159,8 @@ impl Network for V6 {
     }
 }
 
-/// Finds and reads the ends of the packet.
+/// Finds and reads the ends of the packet. ICMP has none: `UnknownQuote` is what it comes to if no
+/// stage makes more of it.
 #[inline(always)]
 pub fn packet<F: Network, P: Packet>(packet: &P, network: usize) -> Result<Segment<F>, Reason> {
     F::transport(packet, network).and_then(|place| segment(packet, place))
@@ -161,6 +184,7 @@ pub fn segment<F: Network, P: Packet>(packet: &P, place: Place) -> Result<Segmen
             let sctp: &Sctp = packet.header(place.transport).ok_or(Reason::Malformed)?;
             (&sctp.ports, tcp::flags_of_chunk(sctp.chunk))
         }
+        protocol if protocol == F::ICMP => return Err(Reason::UnknownQuote),
         _ => return Err(Reason::UnknownProtocol),
     };
     Ok(Segment {

@@ -16,9 +16,22 @@ use super::tables::Tables;
 
 const SIZED_BY_FLOWS: [&str; 4] = [map::FLOWS4, map::FLOWS6, map::RETURNS4, map::RETURNS6];
 
-/// The programs of each stage, in the order of [`Stage`].
-const XDP_STAGES: [&str; Stage::ALL.len()] = ["xdp_open", "xdp_alias", "xdp_reset", "xdp_reject"];
-const TC_STAGES: [&str; Stage::ALL.len()] = ["tc_open", "tc_alias", "tc_reset", "tc_reject"];
+/// The programs of the stages. XDP has only those that packets come to on their way in.
+const XDP_STAGES: [(Stage, &str); 5] = [
+    (Stage::Open, "xdp_open"),
+    (Stage::Alias, "xdp_alias"),
+    (Stage::Reset, "xdp_reset"),
+    (Stage::Reject, "xdp_reject"),
+    (Stage::ErrorIn, "xdp_error_in"),
+];
+const TC_STAGES: [(Stage, &str); Stage::ALL.len()] = [
+    (Stage::Open, "tc_open"),
+    (Stage::Alias, "tc_alias"),
+    (Stage::Reset, "tc_reset"),
+    (Stage::Reject, "tc_reject"),
+    (Stage::ErrorIn, "tc_error_in"),
+    (Stage::ErrorOut, "tc_error_out"),
+];
 
 /// The programs that are attached.
 const TC_PROGRAMS: [&str; 4] = ["external_deferred", "external_in_tc", "workload_in", "out"];
@@ -115,15 +128,15 @@ impl DataPlane {
     /// The stages come first: programs that lead to them may be running already, over pinned maps.
     fn load_stages(&mut self) -> Result<()> {
         let mut programs = Vec::new();
-        for (index, name) in (0..).zip(XDP_STAGES) {
-            let stage: &mut Xdp = program(&mut self.ebpf, name)?;
-            stage.load().map_err(refused)?;
-            programs.push((map::XDP_STAGES, index, stage.fd()?.try_clone()?));
+        for (stage, name) in XDP_STAGES {
+            let program: &mut Xdp = program(&mut self.ebpf, name)?;
+            program.load().map_err(refused)?;
+            programs.push((map::XDP_STAGES, stage as u32, program.fd()?.try_clone()?));
         }
-        for (index, name) in (0..).zip(TC_STAGES) {
-            let stage = self.classifier(name)?;
-            stage.load().map_err(refused)?;
-            programs.push((map::TC_STAGES, index, stage.fd()?.try_clone()?));
+        for (stage, name) in TC_STAGES {
+            let program = self.classifier(name)?;
+            program.load().map_err(refused)?;
+            programs.push((map::TC_STAGES, stage as u32, program.fd()?.try_clone()?));
         }
         for (name, index, stage) in programs {
             let stages = self.ebpf.map_mut(name).context("the object has no stages")?;

@@ -4,7 +4,7 @@ use lb_common::layout::Reason;
 
 use super::Ends;
 use crate::datapath::{Conversation, Hook};
-use crate::packet::{Packet, arp, icmp_echo, ip, port_unreachable, raw, tcp, udp};
+use crate::packet::{Packet, arp, icmp_echo, ip, raw, tcp, udp};
 
 /// A packet that the prefilter knows nothing of, at both hooks.
 fn pass(c: &mut Conversation, packet: &Packet) {
@@ -30,7 +30,6 @@ pub fn other_protocols_pass(c: &mut Conversation, at: &Ends) {
     pass(c, &arp("192.0.2.2", "192.0.2.1"));
     for packet in [
         icmp_echo(client.as_str(), address.as_str()),
-        port_unreachable(client.as_str(), &at.to_web(40000).reversed().ack()),
         ip(client.as_str(), address.as_str(), 47).payload(b"tunnel"),
     ] {
         c.run(Hook::Forward, &packet).passes_for(Reason::UnknownProtocol);

@@ -5,6 +5,7 @@ pub mod affinity;
 pub mod answers;
 pub mod draining;
 pub mod ends;
+pub mod errors;
 pub mod flows;
 pub mod foreign;
 pub mod frontends;
@@ -85,6 +86,17 @@ macro_rules! every_case {
                 a_new_connection_from_an_old_port_goes_elsewhere,
                 datagrams_leave_a_backend_that_ends,
                 affinity_does_not_lead_to_a_backend_that_ends,
+            ]
+            errors: [
+                a_backend_hears_what_becomes_of_its_answers,
+                a_client_hears_what_becomes_of_its_requests,
+                a_pod_hears_what_becomes_of_its_packets,
+                quotes_of_datagrams_and_of_sctp_are_restored,
+                errors_about_aliased_flows_are_told_apart,
+                an_error_changes_nothing_of_its_flow,
+                tags_options_and_headers_of_errors_stay,
+                errors_about_others_packets_pass,
+                errors_cut_off_at_every_length_are_never_half_translated,
             ]
             foreign: [
                 what_is_to_other_addresses_passes,
