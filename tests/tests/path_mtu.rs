@@ -1,0 +1,174 @@
+//! Path MTU discovery through the balancer: on neither side's way do full-sized packets fit, and
+//! both sides hear of it only by ICMP errors about packets that were translated in between.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use tests::agent::Agent;
+use tests::topology::{Host, LARGE, Port, Process, Topology};
+
+/// client - outer =(1400)= inner - node - pod
+///                                  \ gate =(1300)= other
+struct Narrow {
+    client: Host,
+    other: Host,
+    agent: Agent,
+    _server: Process,
+    _topology: Topology,
+}
+
+impl Narrow {
+    fn new() -> Result<Self> {
+        let topology = Topology::new("path-mtu")?;
+        let (client, pod, other) =
+            (topology.host("client")?, topology.host("pod")?, topology.host("other")?);
+        let router = |name| topology.router(name);
+        let (outer, inner, gate) = (router("outer")?, router("inner")?, router("gate")?);
+        let node = router("node")?;
+        for (one, one_device, other, other_device, network, mtu) in [
+            (&client, "eth0", &outer, "near", 1, 1500),
+            (&outer, "far", &inner, "far", 2, 1400),
+            (&inner, "near", &node, "ext0", 3, 1500),
+            (&node, "pod0", &pod, "eth0", 4, 1500),
+            (&node, "in0", &gate, "near", 5, 1500),
+            (&gate, "far", &other, "eth0", 6, 1300),
+        ] {
+            let left = numbered(one.port(one_device), network, 1).mtu(mtu).wire();
+            let right = numbered(other.port(other_device), network, 2).mtu(mtu).wire();
+            topology.link(left, right)?;
+        }
+        for (host, to, network, number) in [
+            (&client, "default", 1, 2),
+            (&outer, "default", 2, 2),
+            (&inner, "default", 3, 2),
+            (&node, "default", 3, 1),
+            (&pod, "default", 4, 1),
+            (&gate, "default", 5, 1),
+            (&other, "default", 6, 1),
+        ] {
+            for (via, _) in addresses(network, number) {
+                host.route(to, &via)?;
+            }
+        }
+        // The networks that are not in the default direction.
+        for (host, to, network, number) in [(&inner, 1, 2, 1), (&node, 6, 5, 2)] {
+            for ((to, bits), (via, _)) in addresses(to, 0).iter().zip(addresses(network, number)) {
+                host.route(&format!("{to}/{bits}"), &via)?;
+            }
+        }
+        let file = topology.directory().join("manifests.yaml");
+        fs::write(&file, MANIFESTS)?;
+        let server = pod.http_server(&["10.7.4.2:8080", "[fd07:4::2]:8080"], "pod")?;
+        let pins = topology.pins().join("millrace");
+        let agent = Agent::start(&node, &pins, &file, "ext0", &["--device", "in0"])?;
+        Ok(Self { client, other, agent, _server: server, _topology: topology })
+    }
+
+    fn counters(&self) -> String {
+        self.agent.get(&["counters"]).unwrap_or_default()
+    }
+}
+
+fn numbered(port: Port<'_>, network: u8, number: u8) -> Port<'_> {
+    let addresses = addresses(network, number).into_iter();
+    addresses.fold(port, |port, (address, bits)| port.address(&format!("{address}/{bits}")))
+}
+
+/// The address of an end in both families, with the length of its network's prefix.
+fn addresses(network: u8, number: u8) -> [(String, u8); 2] {
+    [(format!("10.7.{network}.{number}"), 24), (format!("fd07:{network}::{number}"), 64)]
+}
+
+const MANIFESTS: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: here}
+spec:
+  type: LoadBalancer
+  clusterIPs: [10.96.0.10, 'fd00:10:96::a']
+  ports: [{name: http, port: 80}]
+status: {loadBalancer: {ingress: [{ip: 203.0.113.10}, {ip: '2001:db8:113::10'}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: here-4, labels: {kubernetes.io/service-name: here}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: [10.7.4.2], nodeName: node}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: here-6, labels: {kubernetes.io/service-name: here}}
+addressType: IPv6
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: ['fd07:4::2'], nodeName: node}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: there}
+spec:
+  type: LoadBalancer
+  clusterIPs: [10.96.0.11, 'fd00:10:96::b']
+  ports: [{name: sink, port: 9000}]
+status: {loadBalancer: {ingress: [{ip: 203.0.113.11}, {ip: '2001:db8:113::11'}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: there-4, labels: {kubernetes.io/service-name: there}}
+addressType: IPv4
+ports: [{name: sink, port: 9000}]
+endpoints: [{addresses: [10.7.6.2], nodeName: other}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: there-6, labels: {kubernetes.io/service-name: there}}
+addressType: IPv6
+ports: [{name: sink, port: 9000}]
+endpoints: [{addresses: ['fd07:6::2'], nodeName: other}]
+";
+
+#[test]
+fn a_large_answer_fits_through_a_narrow_way_to_the_client() -> Result<()> {
+    let network = Narrow::new()?;
+    for url in ["http://203.0.113.10/large", "http://[2001:db8:113::10]/large"] {
+        let quiet = ["curl", "--silent", "--fail", "--max-time", "20", "--output", "/dev/null"];
+        let size = ["--globoff", "--write-out", "%{size_download}", url];
+        let size = network.client.run(quiet.into_iter().chain(size));
+        let size = size.with_context(|| format!("{url}\n{}", network.counters()))?;
+        assert_eq!(size, LARGE.to_string());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_large_request_fits_through_a_narrow_way_to_another_node() -> Result<()> {
+    const SIZE: usize = 2_000_000;
+    let network = Narrow::new()?;
+    for (sink, frontend) in
+        [("10.7.6.2:9000", "203.0.113.11:9000"), ("[fd07:6::2]:9000", "[2001:db8:113::11]:9000")]
+    {
+        let listener = network.other.enter(|| Ok(TcpListener::bind(sink)?))?;
+        let received = thread::spawn(move || count_all(&listener));
+        let mut stream = network.client.tcp_connect(frontend)?;
+        stream.set_write_timeout(Some(Duration::from_secs(20)))?;
+        stream.write_all(&vec![7; SIZE])?;
+        stream.shutdown(Shutdown::Write)?;
+        // The other side has read everything when it closes.
+        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        let ended = stream.read(&mut [0; 1]);
+        ensure!(matches!(ended, Ok(0)), "{frontend}: {ended:?}\n{}", network.counters());
+        let received = received.join().map_err(|_| anyhow!("the sink failed"))??;
+        assert_eq!(received, SIZE as u64, "{frontend}");
+    }
+    Ok(())
+}
+
+fn count_all(listener: &TcpListener) -> Result<u64> {
+    let (mut stream, _): (TcpStream, _) = listener.accept()?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    Ok(std::io::copy(&mut stream, &mut std::io::sink())?)
+}
