@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use tokio::time::{Instant, sleep_until};
 
-use crate::kernel::{DataPlane, Links, Pins, Place, XdpMode};
+use crate::kernel::{DataPlane, Links, Modes, Pins, Place, XdpMode};
 use crate::network::{Attachments, DeviceName, Role};
 
 /// Between attempts to attach to a device that could not be attached to.
@@ -19,7 +19,10 @@ type Places = BTreeMap<DeviceName, BTreeSet<Place>>;
 pub struct Devices<'a> {
     pins: &'a Pins,
     data_plane: DataPlane,
-    mode: XdpMode,
+    modes: Modes,
+    attachments: Attachments,
+    /// Those that take no XDP: tc alone serves what arrives by them.
+    without_xdp: BTreeSet<DeviceName>,
     wanted: Places,
     attached: Places,
     /// What has been complained about, of devices that are still wanted.
@@ -33,41 +36,54 @@ impl<'a> Devices<'a> {
     pub fn start(
         pins: &'a Pins,
         data_plane: DataPlane,
-        mode: XdpMode,
+        modes: Modes,
         attachments: &Attachments,
     ) -> Result<Self> {
-        let wanted = places(attachments);
-        let (attached, complained) = (Places::new(), BTreeMap::new());
-        let mut devices =
-            Self { pins, data_plane, mode, wanted, attached, complained, retry: None };
+        let modes = Modes { tc: modes.tc.resolve()?, ..modes };
+        let mut devices = Self {
+            pins,
+            data_plane,
+            modes,
+            attachments: attachments.clone(),
+            without_xdp: BTreeSet::new(),
+            wanted: Places::new(),
+            attached: Places::new(),
+            complained: BTreeMap::new(),
+            retry: None,
+        };
+        devices.decide();
         let mut links = Links::new(pins);
-        for (device, places) in devices.wanted.clone() {
-            if !is_workload(&places) {
-                devices.attach(&mut links, &device, &places)?;
-            }
+        while let Some((device, missing)) = devices.next_missing(|_, places| !is_workload(places)) {
+            devices.attach(&mut links, &device, &missing)?;
         }
         links.detach_others(&by_name(&devices.wanted))?;
         links.keep();
-        devices.complain_of_refused(attachments);
+        devices.complain_of_refused();
         devices.attach_missing();
         Ok(devices)
     }
 
     /// Attaches to what came and forgets what went.
     pub fn follow(&mut self, attachments: &Attachments) {
-        self.wanted = places(attachments);
+        self.attachments = attachments.clone();
+        self.without_xdp
+            .retain(|device| attachments.served.values().any(|served| served.xdp.contains(device)));
+        self.decide();
         // First what goes: a device that was served by itself and is now a port of another one
         // must be free before that is attached to.
         for (device, places) in self.attached.clone() {
-            let wanted = self.wanted.get(&device);
-            let surplus = |place: &&Place| wanted.is_none_or(|wanted| !wanted.contains(place));
-            let surplus: Vec<Place> = places.iter().filter(surplus).copied().collect();
+            // What takes another one's place is attached over it, without a packet between.
+            let stays = |place: &Place| {
+                let wanted = self.wanted.get(&device);
+                wanted.is_some_and(|wanted| wanted.iter().any(|w| w.slot() == place.slot()))
+            };
+            let surplus: Vec<Place> = places.into_iter().filter(|place| !stays(place)).collect();
             self.detach(&device, &surplus);
         }
         self.complained.retain(|device, _| {
             self.wanted.contains_key(device) || attachments.refused.contains_key(device)
         });
-        self.complain_of_refused(attachments);
+        self.complain_of_refused();
         self.attach_missing();
     }
 
@@ -80,36 +96,72 @@ impl<'a> Devices<'a> {
     }
 
     pub fn attach_missing(&mut self) {
-        for (device, places) in self.wanted.clone() {
-            let attached = self.attached.get(&device);
-            let missing = |place: &&Place| attached.is_none_or(|there| !there.contains(place));
-            let missing: BTreeSet<Place> = places.iter().filter(missing).copied().collect();
-            if missing.is_empty() {
-                continue;
-            }
+        let mut failed = BTreeSet::new();
+        while let Some((device, missing)) = self.next_missing(|device, _| !failed.contains(device))
+        {
             let mut links = Links::new(self.pins);
             match self.attach(&mut links, &device, &missing) {
                 Ok(()) => links.keep(),
-                Err(error) => self.complain(&device, format!("{error:#}")),
+                Err(error) => {
+                    self.complain(&device, format!("{error:#}"));
+                    failed.insert(device);
+                }
             }
         }
-        self.retry = (self.wanted != self.attached).then(|| Instant::now() + RETRY);
+        self.retry = (!failed.is_empty()).then(|| Instant::now() + RETRY);
     }
 
+    /// One of these devices that lacks something it is to have, and what.
+    fn next_missing(
+        &self,
+        of: impl Fn(&DeviceName, &BTreeSet<Place>) -> bool,
+    ) -> Option<(DeviceName, BTreeSet<Place>)> {
+        let wanted = self.wanted.iter().filter(|(device, places)| of(device, places));
+        let none = BTreeSet::new();
+        wanted
+            .map(|(device, wanted)| (device, wanted, self.attached.get(device).unwrap_or(&none)))
+            .find(|(_, wanted, attached)| !wanted.is_subset(attached))
+            .map(|(device, wanted, attached)| (device.clone(), wanted - attached))
+    }
+
+    fn decide(&mut self) {
+        let without_xdp = |device: &DeviceName| {
+            self.modes.xdp == XdpMode::Off || self.without_xdp.contains(device)
+        };
+        self.wanted = places(&self.attachments, without_xdp);
+    }
+
+    /// Attaches, or learns that the device takes no XDP, and then something else is wanted.
     fn attach(
         &mut self,
         links: &mut Links<'_>,
         device: &DeviceName,
         places: &BTreeSet<Place>,
     ) -> Result<()> {
-        let mut hooks = Vec::new();
+        let (mut hooks, mut attached) = (Vec::new(), BTreeSet::new());
         for &place in places {
-            let hook = links.attach(&mut self.data_plane, &device.name, place, self.mode)?;
-            hooks.push(hook.to_string());
+            match links.attach(&mut self.data_plane, &device.name, place, self.modes)? {
+                Some(hook) => {
+                    hooks.push(hook.to_string());
+                    attached.insert(place);
+                }
+                None => {
+                    tracing::warn!(
+                        "{} takes no XDP: what arrives by it is served by tc, which is slower",
+                        device.name
+                    );
+                    self.without_xdp.insert(device.clone());
+                }
+            }
         }
-        tracing::info!("attached to {}: {}", device.name, hooks.join(", "));
-        self.attached.entry(device.clone()).or_default().extend(places);
+        if !attached.is_empty() {
+            tracing::info!("attached to {}: {}", device.name, hooks.join(", "));
+            let there = self.attached.entry(device.clone()).or_default();
+            there.retain(|old| !attached.iter().any(|new| new.slot() == old.slot()));
+            there.extend(attached);
+        }
         self.complained.remove(device);
+        self.decide();
         Ok(())
     }
 
@@ -128,9 +180,9 @@ impl<'a> Devices<'a> {
         }
     }
 
-    fn complain_of_refused(&mut self, attachments: &Attachments) {
-        for (device, refusal) in &attachments.refused {
-            self.complain(device, format!("{} is not served: {refusal}", device.name));
+    fn complain_of_refused(&mut self) {
+        for (device, refusal) in self.attachments.refused.clone() {
+            self.complain(&device, format!("{} is not served: {refusal}", device.name));
         }
     }
 
@@ -143,15 +195,18 @@ impl<'a> Devices<'a> {
     }
 }
 
-fn places(attachments: &Attachments) -> Places {
+/// Where one of the devices below an external one has no XDP, tc takes in everything that arrives:
+/// what XDP has translated before is no Service's any more.
+fn places(attachments: &Attachments, without_xdp: impl Fn(&DeviceName) -> bool) -> Places {
     let mut places = Places::new();
     for (device, served) in &attachments.served {
-        let own = places.entry(device.clone()).or_default();
-        match served.role {
-            Role::External => own.extend([Place::Out, Place::ExternalDeferred]),
-            Role::Workload => own.extend([Place::Out, Place::WorkloadIn]),
-        }
-        for device in &served.xdp {
+        let ingress = match served.role {
+            Role::Workload => Place::WorkloadIn,
+            Role::External if served.xdp.iter().any(&without_xdp) => Place::ExternalInTc,
+            Role::External => Place::ExternalDeferred,
+        };
+        places.entry(device.clone()).or_default().extend([Place::Out, ingress]);
+        for device in served.xdp.iter().filter(|device| !without_xdp(device)) {
             places.entry(device.clone()).or_default().insert(Place::ExternalIn);
         }
     }
@@ -165,4 +220,45 @@ fn is_workload(places: &BTreeSet<Place>) -> bool {
 fn by_name(places: &Places) -> BTreeSet<(String, Place)> {
     let each = places.iter().flat_map(|(device, places)| places.iter().map(move |p| (device, p)));
     each.map(|(device, &place)| (device.name.clone(), place)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::Served;
+
+    fn device(index: u32, name: &str) -> DeviceName {
+        DeviceName { index, name: name.to_owned() }
+    }
+
+    /// A bond on two ports, and a pod.
+    fn attachments() -> Attachments {
+        let xdp = BTreeSet::from([device(1, "port0"), device(2, "port1")]);
+        let mut attachments = Attachments::default();
+        let served = &mut attachments.served;
+        served.insert(device(3, "bond0"), Served { role: Role::External, xdp });
+        served.insert(device(4, "pod"), Served { role: Role::Workload, xdp: BTreeSet::new() });
+        attachments
+    }
+
+    fn check(without_xdp: &[&str], expected: &[(&str, &[Place])]) {
+        let places = places(&attachments(), |device| without_xdp.contains(&&*device.name));
+        let found: Vec<(&str, Vec<Place>)> = places
+            .iter()
+            .map(|(device, places)| (&*device.name, places.iter().copied().collect()))
+            .collect();
+        let expected: Vec<_> = expected.iter().map(|(name, p)| (*name, p.to_vec())).collect();
+        assert_eq!(found, expected, "without XDP: {without_xdp:?}");
+    }
+
+    #[test]
+    fn what_has_no_xdp_is_taken_in_by_tc() {
+        use Place::{ExternalDeferred, ExternalIn, ExternalInTc, Out, WorkloadIn};
+        let pod: (&str, &[Place]) = ("pod", &[Out, WorkloadIn]);
+        let deferred: (&str, &[Place]) = ("bond0", &[Out, ExternalDeferred]);
+        let alone: (&str, &[Place]) = ("bond0", &[Out, ExternalInTc]);
+        check(&[], &[("port0", &[ExternalIn]), ("port1", &[ExternalIn]), deferred, pod]);
+        check(&["port1"], &[("port0", &[ExternalIn]), alone, pod]);
+        check(&["port0", "port1"], &[alone, pod]);
+    }
 }

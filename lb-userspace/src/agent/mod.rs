@@ -17,7 +17,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::kernel::{
-    DataPlane, Links, Pins, Sizes, Tables, WithSockets, XdpMode, cgroup_root, preflight,
+    self, DataPlane, Links, Modes, Pins, Sizes, Tables, WithSockets, cgroup_root, preflight,
     serve_own_namespace,
 };
 use crate::network::{self, Network};
@@ -43,7 +43,7 @@ pub struct Options {
     pub origin: Origin,
     pub network: network::Settings,
     pub node_name: String,
-    pub xdp_mode: XdpMode,
+    pub modes: Modes,
     /// Whose processes reach Services, too; none: of all the node.
     pub cgroup: Option<PathBuf>,
     pub sizes: Sizes,
@@ -71,7 +71,7 @@ pub async fn run(options: Options) -> Result<()> {
         ended => {
             // Nothing holds the links any more.
             let ended = ended.map(drop);
-            if !existed && let Err(error) = pins.remove() {
+            if !existed && let Err(error) = kernel::remove(pins) {
                 tracing::warn!("{error:#}");
             }
             return ended;
@@ -104,7 +104,7 @@ pub async fn run(options: Options) -> Result<()> {
     };
     drop((agent, devices));
     if options.cleanup_on_exit {
-        pins.remove()?;
+        kernel::remove(pins)?;
         tracing::info!("detached and removed everything");
     } else {
         tracing::info!("ending; the kernel goes on forwarding (`millrace cleanup` ends that)");
@@ -189,7 +189,7 @@ async fn start<'a>(
     agent.take_in_network(network::Event::Devices(devices));
 
     let links = attach_processes(pins, &mut data_plane, options.cgroup.as_deref())?;
-    let devices = Devices::start(pins, data_plane, options.xdp_mode, network.attachments())?;
+    let devices = Devices::start(pins, data_plane, options.modes, network.attachments())?;
     links.keep();
     let (services, service_ports) = agent.in_force();
     tracing::info!("ready: {service_ports} service ports of {services} Services in force");

@@ -6,7 +6,7 @@ use clap::Args;
 use tokio::runtime::Runtime;
 
 use crate::agent::{self, Origin};
-use crate::kernel::{Sizes, XdpMode};
+use crate::kernel::{Modes, Sizes, TcMode, XdpMode};
 use crate::network::{self, DeviceSelector, NodePortAddresses};
 use crate::serve::Addresses;
 use crate::source::cluster::Access;
@@ -69,6 +69,10 @@ pub struct AgentOptions {
     #[arg(long, value_enum, default_value_t)]
     xdp_mode: XdpMode,
 
+    /// How tc programs are attached
+    #[arg(long, value_enum, default_value_t)]
+    tc_mode: TcMode,
+
     /// The control group whose processes reach Services, too [default: the node's root]
     #[arg(long, value_name = "DIRECTORY")]
     cgroup: Option<PathBuf>,
@@ -122,7 +126,7 @@ impl AgentOptions {
                 workload: self.workload_device,
                 node_ports: self.nodeport_addresses,
             },
-            xdp_mode: self.xdp_mode,
+            modes: Modes { xdp: self.xdp_mode, tc: self.tc_mode },
             cgroup: self.cgroup,
             sizes: Sizes::for_flows(self.max_flows),
             cleanup_on_exit: self.cleanup_on_exit,

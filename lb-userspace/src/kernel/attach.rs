@@ -1,33 +1,60 @@
-//! Attaching the programs to devices, by links that are pinned: they outlive the agent, and the
-//! next one replaces their program in one step, without a packet between.
+//! Attaching the programs to devices: attachments outlive the agent, and the next one replaces
+//! their program in one step, without a packet between.
+//!
+//! They are links that are pinned; in tc, where the kernel has no such links, filters that are
+//! noted beside the pins.
 
 pub mod cgroup;
+mod filters;
+mod tc;
+mod xdp;
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 
 use anyhow::{Context, Result, anyhow};
+use aya::programs::ProgramError;
 use aya::programs::links::{FdLink, LinkError, PinnedLink};
-use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
-use aya::programs::xdp::XdpLink;
-use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType, Xdp};
 use clap::ValueEnum;
 
 use super::object::DataPlane;
-use super::pins::{Pins, remove_pin};
+use super::pins::{Pins, escaped, remove_pin};
+
+use filters::Direction;
 
 pub use cgroup::root as cgroup_root;
 
 /// Where XDP runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum XdpMode {
-    /// In the driver if it can, else in the stack
+    /// In the driver if it can, else in the stack, else tc serves without it
     #[default]
     Auto,
     /// In the driver only
     Native,
     /// In the stack only: slower, works on every device
     Generic,
+    /// Nowhere: tc serves alone, beside others that use XDP
+    Off,
+}
+
+/// How programs are attached to tc.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum TcMode {
+    /// By tcx where the kernel has it (Linux 6.6), else by clsact
+    #[default]
+    Auto,
+    /// By links
+    Tcx,
+    /// By filters of a clsact qdisc
+    Clsact,
+}
+
+/// How programs are attached, as far as that is the user's choice.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Modes {
+    pub xdp: XdpMode,
+    pub tc: TcMode,
 }
 
 /// Where a program of ours sits on a device. In this order they are attached: answers are never
@@ -40,6 +67,8 @@ pub enum Place {
     WorkloadIn,
     /// tc, what XDP has left to it.
     ExternalDeferred,
+    /// tc, what arrives from clients by a device without XDP.
+    ExternalInTc,
     /// XDP, what arrives from clients.
     ExternalIn,
 }
@@ -51,6 +80,8 @@ pub enum Hook {
     XdpGeneric,
     TcxIngress,
     TcxEgress,
+    ClsactIngress,
+    ClsactEgress,
 }
 
 impl Display for Hook {
@@ -60,26 +91,54 @@ impl Display for Hook {
             Self::XdpGeneric => "generic XDP",
             Self::TcxIngress => "tcx ingress",
             Self::TcxEgress => "tcx egress",
+            Self::ClsactIngress => "clsact ingress",
+            Self::ClsactEgress => "clsact egress",
         })
     }
 }
 
+/// Of a device: one place of ours at a time is in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slot {
+    Xdp,
+    Tc(Direction),
+}
+
 impl Place {
-    /// The hooks it may be attached by.
-    fn hooks(self) -> &'static [Hook] {
+    pub fn slot(self) -> Slot {
         match self {
-            Self::Out => &[Hook::TcxEgress],
-            Self::WorkloadIn | Self::ExternalDeferred => &[Hook::TcxIngress],
-            Self::ExternalIn => &[Hook::XdpNative, Hook::XdpGeneric],
+            Self::Out => Slot::Tc(Direction::Egress),
+            Self::WorkloadIn | Self::ExternalDeferred | Self::ExternalInTc => {
+                Slot::Tc(Direction::Ingress)
+            }
+            Self::ExternalIn => Slot::Xdp,
         }
     }
 }
 
-/// The links of our programs to devices. What is attached anew through this and not kept is
+impl Slot {
+    /// The links that may be in it.
+    fn links(self) -> &'static [Hook] {
+        match self {
+            Self::Xdp => &[Hook::XdpNative, Hook::XdpGeneric],
+            Self::Tc(Direction::Ingress) => &[Hook::TcxIngress],
+            Self::Tc(Direction::Egress) => &[Hook::TcxEgress],
+        }
+    }
+}
+
+/// What was attached and was not there before.
+enum Fresh {
+    /// By the pin's name.
+    Link(String),
+    Filter(String, Direction),
+}
+
+/// The attachments of our programs. What is attached anew through this and not kept is
 /// detached again when it is dropped, so that a start that fails leaves nothing half-attached.
 pub struct Links<'a> {
     pins: &'a Pins,
-    fresh: Vec<String>,
+    fresh: Vec<Fresh>,
     kept: bool,
 }
 
@@ -93,34 +152,46 @@ impl<'a> Links<'a> {
         self.kept = true;
     }
 
+    /// `None`: the device takes no XDP. Then tc is to serve alone.
     pub fn attach(
         &mut self,
         data_plane: &mut DataPlane,
         device: &str,
         place: Place,
-        mode: XdpMode,
-    ) -> Result<Hook> {
-        match place {
-            Place::Out => self.attach_tc(data_plane.out()?, device, Hook::TcxEgress),
-            Place::WorkloadIn => {
-                self.attach_tc(data_plane.workload_in()?, device, Hook::TcxIngress)
+        modes: Modes,
+    ) -> Result<Option<Hook>> {
+        let program = match place {
+            Place::Out => data_plane.out()?,
+            Place::WorkloadIn => data_plane.workload_in()?,
+            Place::ExternalDeferred => data_plane.external_deferred()?,
+            Place::ExternalInTc => data_plane.external_in_tc()?,
+            Place::ExternalIn => {
+                return self.attach_xdp(data_plane.external_in()?, device, modes.xdp);
             }
-            Place::ExternalDeferred => {
-                self.attach_tc(data_plane.external_deferred()?, device, Hook::TcxIngress)
-            }
-            Place::ExternalIn => self.attach_xdp(data_plane.external_in()?, device, mode),
-        }
+        };
+        let direction = match place {
+            Place::Out => Direction::Egress,
+            _ => Direction::Ingress,
+        };
+        self.attach_tc(program, device, direction, modes.tc).map(Some)
     }
 
     /// Also of a device that is gone: its name may come back with another one.
     pub fn detach(&self, device: &str, place: Place) -> Result<()> {
-        place.hooks().iter().try_for_each(|&hook| remove_pin(&self.pins.link(&pin(device, hook))))
+        let slot = place.slot();
+        for &hook in slot.links() {
+            remove_pin(&self.pins.link(&pin(device, hook)))?;
+        }
+        match slot {
+            Slot::Tc(direction) => tc::remove_filter(self.pins, device, direction),
+            Slot::Xdp => Ok(()),
+        }
     }
 
     /// Detaches what an earlier agent attached and this one is not to.
     pub fn detach_others(&self, wanted: &BTreeSet<(String, Place)>) -> Result<()> {
         let pin_names = |(device, place): &(String, Place)| {
-            place.hooks().iter().map(|&hook| pin(device, hook)).collect::<Vec<_>>()
+            place.slot().links().iter().map(|&hook| pin(device, hook)).collect::<Vec<_>>()
         };
         let ours: BTreeSet<String> = wanted.iter().flat_map(pin_names).collect();
         for (link, path) in self.pins.links()? {
@@ -129,84 +200,17 @@ impl<'a> Links<'a> {
                 tracing::info!("detached {link}, which an earlier agent had attached");
             }
         }
-        Ok(())
-    }
-
-    fn attach_xdp(&mut self, program: &mut Xdp, device: &str, mode: XdpMode) -> Result<Hook> {
-        let wanted: &[Hook] = match mode {
-            XdpMode::Auto => &[Hook::XdpNative, Hook::XdpGeneric],
-            XdpMode::Native => &[Hook::XdpNative],
-            XdpMode::Generic => &[Hook::XdpGeneric],
-        };
-        for hook in [Hook::XdpNative, Hook::XdpGeneric] {
-            let name = pin(device, hook);
-            let Some(old) = self.pinned(&name)? else { continue };
-            if !wanted.contains(&hook) {
-                remove_pin(&self.pins.link(&name))?;
-                continue;
-            }
-            match program.attach_to_link(XdpLink::try_from(FdLink::from(old))?) {
-                Ok(id) => {
-                    // The pin holds the link; this process need not.
-                    drop(program.take_link(id)?);
-                    return Ok(hook);
-                }
-                Err(error) => self.discard(&name, &error)?,
-            }
-        }
-        let mut refusal = None;
-        for &hook in wanted {
-            let mode = match hook {
-                Hook::XdpNative => aya::programs::XdpMode::Driver,
-                _ => aya::programs::XdpMode::Skb,
+        for (device, direction) in noted_filters(self.pins)? {
+            let is_ours = |(name, place): &(String, Place)| {
+                *name == device && place.slot() == Slot::Tc(direction)
             };
-            match program.attach(device, mode) {
-                Ok(id) => {
-                    let link: FdLink = program.take_link(id)?.try_into().map_err(not_a_link)?;
-                    self.pin(link, pin(device, hook))?;
-                    return Ok(hook);
-                }
-                Err(error) => {
-                    let busy = is_busy(&error);
-                    let error = explain(error, device, hook);
-                    if busy {
-                        return Err(error);
-                    }
-                    tracing::info!("{error:#}");
-                    refusal = Some(error);
-                }
+            if !wanted.iter().any(is_ours) {
+                tc::remove_filter(self.pins, &device, direction)?;
+                let name = direction.name();
+                tracing::info!("detached {device}-{name}, which an earlier agent had attached");
             }
         }
-        Err(refusal.unwrap_or_else(|| anyhow!("no XDP mode was tried on {device}")))
-    }
-
-    fn attach_tc(
-        &mut self,
-        program: &mut SchedClassifier,
-        device: &str,
-        hook: Hook,
-    ) -> Result<Hook> {
-        let name = pin(device, hook);
-        if let Some(old) = self.pinned(&name)? {
-            match program.attach_to_link(SchedClassifierLink::try_from(FdLink::from(old))?) {
-                Ok(id) => {
-                    drop(program.take_link(id)?);
-                    return Ok(hook);
-                }
-                Err(error) => self.discard(&name, &error)?,
-            }
-        }
-        let direction = match hook {
-            Hook::TcxIngress => TcAttachType::Ingress,
-            _ => TcAttachType::Egress,
-        };
-        let options = TcAttachOptions::TcxOrder(LinkOrder::default());
-        let link = program
-            .attach_with_options(device, direction, options)
-            .map_err(|error| explain(error, device, hook))?;
-        let link: FdLink = program.take_link(link)?.try_into().map_err(not_a_link)?;
-        self.pin(link, name)?;
-        Ok(hook)
+        Ok(())
     }
 
     fn pinned(&self, name: &str) -> Result<Option<PinnedLink>> {
@@ -232,7 +236,7 @@ impl<'a> Links<'a> {
     fn pin(&mut self, link: FdLink, name: String) -> Result<()> {
         link.pin(self.pins.link(&name))
             .with_context(|| format!("the link {name} can't be pinned"))?;
-        self.fresh.push(name);
+        self.fresh.push(Fresh::Link(name));
         Ok(())
     }
 }
@@ -242,12 +246,39 @@ impl Drop for Links<'_> {
         if self.kept {
             return;
         }
-        for name in &self.fresh {
-            if let Err(error) = remove_pin(&self.pins.link(name)) {
+        for fresh in &self.fresh {
+            let removed = match fresh {
+                Fresh::Link(name) => remove_pin(&self.pins.link(name)),
+                Fresh::Filter(device, direction) => {
+                    tc::remove_filter(self.pins, device, *direction)
+                }
+            };
+            if let Err(error) = removed {
                 tracing::error!("{error:#}");
             }
         }
     }
+}
+
+/// Detaches and removes everything of a data plane; returns what was attached. Filters are found
+/// in the network namespace that this runs in.
+pub fn remove(pins: Pins) -> Result<Vec<String>> {
+    let mut removed: Vec<String> = pins.links()?.into_iter().map(|(link, _)| link).collect();
+    for (device, direction) in noted_filters(&pins)? {
+        tc::remove_filter(&pins, &device, direction)?;
+        removed.push(format!("{device}-{}", direction.name()));
+    }
+    pins.remove()?;
+    Ok(removed)
+}
+
+fn noted_filters(pins: &Pins) -> Result<Vec<(String, Direction)>> {
+    let mut noted = Vec::new();
+    for device in pins.devices_with_filters()? {
+        let there = |way: &Direction| pins.has_filter(&device, way.name());
+        noted.extend(Direction::ALL.into_iter().filter(there).map(|way| (device.clone(), way)));
+    }
+    Ok(noted)
 }
 
 /// Whether somebody else's program is in the place; the kernel says it in two ways.
@@ -261,7 +292,8 @@ fn explain(error: ProgramError, device: &str, hook: Hook) -> anyhow::Error {
     let context = if is_busy(&error) {
         format!(
             "another program holds {hook} on {device}; `bpftool net show dev {device}` names it.\n\
-             Detach it first: `ip link set dev {device} xdp off`, or stop whoever attached it"
+             Detach it first: `ip link set dev {device} xdp off`, or stop whoever attached it; or \
+             leave it, and serve without XDP: --xdp-mode off"
         )
     } else {
         format!("{hook} can't be attached to {device}")
@@ -276,14 +308,13 @@ fn not_a_link(error: LinkError) -> anyhow::Error {
     )
 }
 
-/// The hook stands in the pin's name: a link doesn't tell it. A dot, as VLAN devices have one in
-/// their names, is not allowed in a BPF filesystem.
+/// The hook stands in the pin's name: a link doesn't tell it.
 fn pin(device: &str, hook: Hook) -> String {
     let suffix = match hook {
         Hook::XdpNative => "xdp-native",
         Hook::XdpGeneric => "xdp-generic",
-        Hook::TcxIngress => "ingress",
-        Hook::TcxEgress => "egress",
+        Hook::TcxIngress | Hook::ClsactIngress => Direction::Ingress.name(),
+        Hook::TcxEgress | Hook::ClsactEgress => Direction::Egress.name(),
     };
-    format!("{}-{suffix}", device.replace('.', "%2E"))
+    format!("{}-{suffix}", escaped(device))
 }

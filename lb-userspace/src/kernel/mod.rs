@@ -8,6 +8,7 @@ mod backlog;
 mod details;
 mod link;
 mod mapped;
+mod netlink;
 mod object;
 mod pins;
 mod plain;
@@ -15,7 +16,7 @@ mod preflight;
 mod sockets;
 mod tables;
 
-pub use attach::{Hook, Links, Place, XdpMode, cgroup_root};
+pub use attach::{Hook, Links, Modes, Place, TcMode, XdpMode, cgroup_root, remove};
 pub use backlog::{Backlog, Write};
 pub use object::{DataPlane, Sizes};
 pub use pins::{DEFAULT_PIN_PATH, Pins};

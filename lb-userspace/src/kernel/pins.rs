@@ -1,4 +1,6 @@
-//! The directory in the BPF filesystem that holds one data plane: its maps and its links.
+//! The directory in the BPF filesystem that holds one data plane: its maps, its links, and notes
+//! of tc filters, which can't be pinned. A note is an empty directory: this filesystem has no
+//! other files.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -13,6 +15,10 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 pub const DEFAULT_PIN_PATH: &str = "/sys/fs/bpf/millrace";
 const BPF_FILESYSTEM: &str = "/sys/fs/bpf";
+const LINKS: &str = "links";
+const FILTERS: &str = "filters";
+/// Beside the notes of a device's filters: that its qdisc is ours, too.
+const QDISC: &str = "qdisc";
 
 /// The pin directory, held by one agent at a time.
 pub struct Pins {
@@ -38,7 +44,9 @@ impl Pins {
             return Err(not_bpf_filesystem(path));
         }
         let lock = lock(path)?;
-        fs::create_dir_all(path.join("links"))?;
+        for directory in [LINKS, FILTERS] {
+            fs::create_dir_all(path.join(directory))?;
+        }
         Ok(Self { path: path.to_owned(), _lock: lock })
     }
 
@@ -50,6 +58,10 @@ impl Pins {
         Self::open(path).map(Some)
     }
 
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub fn map(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
@@ -57,7 +69,7 @@ impl Pins {
     /// The pinned links: name and path.
     pub fn links(&self) -> Result<Vec<(String, PathBuf)>> {
         let mut links = Vec::new();
-        for entry in fs::read_dir(self.path.join("links"))? {
+        for entry in fs::read_dir(self.path.join(LINKS))? {
             let entry = entry?;
             links.push((entry.file_name().to_string_lossy().into_owned(), entry.path()));
         }
@@ -66,15 +78,58 @@ impl Pins {
     }
 
     pub fn link(&self, name: &str) -> PathBuf {
-        self.path.join("links").join(name)
+        self.path.join(LINKS).join(name)
     }
 
-    /// Removes everything: links first, so that no packet meets a map without its program.
-    pub fn remove(self) -> Result<()> {
+    /// Devices of which something is noted.
+    pub fn devices_with_filters(&self) -> Result<Vec<String>> {
+        let mut devices = Vec::new();
+        for entry in fs::read_dir(self.path.join(FILTERS))? {
+            devices.push(unescaped(&entry?.file_name().to_string_lossy()));
+        }
+        devices.sort();
+        Ok(devices)
+    }
+
+    pub fn has_filter(&self, device: &str, direction: &str) -> bool {
+        self.note(device, direction).exists()
+    }
+
+    pub fn note_filter(&self, device: &str, direction: &str) -> Result<()> {
+        let note = self.note(device, direction);
+        fs::create_dir_all(&note).with_context(|| format!("{} can't be made", note.display()))
+    }
+
+    pub fn forget_filter(&self, device: &str, direction: &str) -> Result<()> {
+        remove_note(&self.note(device, direction))
+    }
+
+    pub fn made_qdisc(&self, device: &str) -> bool {
+        self.has_filter(device, QDISC)
+    }
+
+    pub fn note_qdisc(&self, device: &str) -> Result<()> {
+        self.note_filter(device, QDISC)
+    }
+
+    /// The last there is of a device.
+    pub fn forget_qdisc(&self, device: &str) -> Result<()> {
+        self.forget_filter(device, QDISC)?;
+        remove_note(&self.path.join(FILTERS).join(escaped(device)))
+    }
+
+    fn note(&self, device: &str, what: &str) -> PathBuf {
+        self.path.join(FILTERS).join(escaped(device)).join(what)
+    }
+
+    /// Removes everything: links first, so that no packet meets a map without its program. Filters
+    /// must be gone.
+    pub(super) fn remove(self) -> Result<()> {
         for (_, path) in self.links()? {
             remove_pin(&path)?;
         }
-        fs::remove_dir(self.path.join("links"))?;
+        fs::remove_dir(self.path.join(LINKS))?;
+        fs::remove_dir(self.path.join(FILTERS))?;
         for entry in fs::read_dir(&self.path)? {
             remove_pin(&entry?.path())?;
         }
@@ -90,6 +145,24 @@ pub fn remove_pin(path: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+fn remove_note(path: &Path) -> Result<()> {
+    match fs::remove_dir(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(anyhow!(error).context(format!("{} can't be removed", path.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A device's name, in a BPF filesystem: it does not allow a dot, as VLAN devices have one.
+pub fn escaped(device: &str) -> String {
+    device.replace('.', "%2E")
+}
+
+fn unescaped(name: &str) -> String {
+    name.replace("%2E", ".")
 }
 
 fn lock(path: &Path) -> Result<Flock<File>> {

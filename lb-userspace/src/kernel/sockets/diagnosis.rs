@@ -5,24 +5,17 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
 
 use anyhow::{Context, Result, bail};
-use nix::libc::{
-    AF_INET, AF_INET6, EOPNOTSUPP, IPPROTO_TCP, IPPROTO_UDP, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST,
-    NLMSG_DONE, NLMSG_ERROR,
-};
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket,
-};
+use nix::libc::{AF_INET, AF_INET6, EOPNOTSUPP, IPPROTO_TCP, IPPROTO_UDP, NLM_F_ACK, NLM_F_DUMP};
+use nix::sys::socket::SockProtocol;
 
+use super::super::netlink::{Netlink, u32_at};
 use super::stale::Connected;
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 
-/// `struct nlmsghdr`: length, type, flags, sequence, port.
-const HEADER: usize = 16;
 /// `struct inet_diag_req_v2`: family, protocol, extensions, padding, states, id.
 const REQUEST: usize = 8 + ID;
 /// `struct inet_diag_sockid`: ports, source, destination, interface, cookie.
@@ -43,20 +36,14 @@ pub struct Handle {
 
 /// The kernel's list of the sockets of this network namespace.
 pub struct Diagnosis {
-    netlink: OwnedFd,
-    sequence: u32,
+    netlink: Netlink,
 }
 
 impl Diagnosis {
     pub fn open() -> Result<Self> {
-        let netlink = socket(
-            AddressFamily::Netlink,
-            SockType::Raw,
-            SockFlag::SOCK_CLOEXEC,
-            SockProtocol::NetlinkSockDiag,
-        )
-        .context("the kernel's list of sockets can't be opened (CONFIG_INET_DIAG)")?;
-        Ok(Self { netlink, sequence: 0 })
+        let netlink = Netlink::open(SockProtocol::NetlinkSockDiag)
+            .context("the kernel's list of sockets can't be opened (CONFIG_INET_DIAG)")?;
+        Ok(Self { netlink })
     }
 
     /// All connected sockets of TCP and UDP that are wanted.
@@ -64,8 +51,8 @@ impl Diagnosis {
         let mut found = Vec::new();
         for protocol in [IPPROTO_TCP as u8, IPPROTO_UDP as u8] {
             for family in [AF_INET as u8, AF_INET6 as u8] {
-                self.request(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, family, protocol, &[0; ID])?;
-                let told = self.answers(|answer| {
+                let of = (family, protocol);
+                let told = self.ask(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, of, &[0; ID], |answer| {
                     if let Some((socket, id)) = read_socket(answer)
                         && wanted(&socket)
                     {
@@ -86,8 +73,8 @@ impl Diagnosis {
 
     /// False if it is closed already.
     pub fn destroy(&mut self, socket: &Handle) -> Result<bool> {
-        self.request(SOCK_DESTROY, NLM_F_ACK, socket.family, socket.protocol, &socket.id)?;
-        match self.answers(|_| ()) {
+        let of = (socket.family, socket.protocol);
+        match self.ask(SOCK_DESTROY, NLM_F_ACK, of, &socket.id, |_| ()) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) if error.raw_os_error() == Some(EOPNOTSUPP) => bail!(
@@ -98,67 +85,19 @@ impl Diagnosis {
         }
     }
 
-    fn request(
+    fn ask(
         &mut self,
         kind: u16,
         flags: i32,
-        family: u8,
-        protocol: u8,
+        (family, protocol): (u8, u8),
         id: &[u8; ID],
-    ) -> Result<()> {
-        self.sequence = self.sequence.wrapping_add(1);
-        let mut message = Vec::with_capacity(HEADER + REQUEST);
-        message.extend(((HEADER + REQUEST) as u32).to_ne_bytes());
-        message.extend(kind.to_ne_bytes());
-        message.extend(((NLM_F_REQUEST | flags) as u16).to_ne_bytes());
-        message.extend(self.sequence.to_ne_bytes());
-        message.extend(0u32.to_ne_bytes());
-        message.extend([family, protocol, 0, 0]);
-        message.extend(CONNECTED.to_ne_bytes());
-        message.extend(id);
-        send(self.netlink.as_raw_fd(), &message, MsgFlags::empty())
-            .context("the kernel takes no question about sockets")?;
-        Ok(())
-    }
-
-    /// Reads all messages that answer the last request.
-    fn answers(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<()> {
-        let mut buffer = vec![0; 1 << 16];
-        loop {
-            let length = recv(self.netlink.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
-            let mut rest = &buffer[..length];
-            while let Some((kind, sequence, body, after)) = split(rest) {
-                rest = after;
-                if sequence != self.sequence {
-                    continue;
-                }
-                match i32::from(kind) {
-                    NLMSG_DONE => return Ok(()),
-                    NLMSG_ERROR => return error_of(body),
-                    _ => each(body),
-                }
-            }
-        }
-    }
-}
-
-/// The first message: type, sequence, body, and what comes after it.
-fn split(bytes: &[u8]) -> Option<(u16, u32, &[u8], &[u8])> {
-    let length = u32_at(bytes, 0)? as usize;
-    let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
-    let sequence = u32_at(bytes, 8)?;
-    let body = bytes.get(HEADER..length)?;
-    // Messages are aligned to four bytes.
-    let after = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-    Some((kind, sequence, body, after))
-}
-
-/// An acknowledgement is error 0.
-fn error_of(body: &[u8]) -> io::Result<()> {
-    match u32_at(body, 0).map(|code| code as i32) {
-        Some(0) => Ok(()),
-        Some(code) => Err(io::Error::from_raw_os_error(code.wrapping_neg())),
-        None => Err(io::ErrorKind::UnexpectedEof.into()),
+        each: impl FnMut(&[u8]),
+    ) -> io::Result<()> {
+        let mut body = Vec::with_capacity(REQUEST);
+        body.extend([family, protocol, 0, 0]);
+        body.extend(CONNECTED.to_ne_bytes());
+        body.extend(id);
+        self.netlink.ask(kind, flags, &body, each)
     }
 }
 
@@ -178,10 +117,6 @@ fn read_socket(answer: &[u8]) -> Option<(Connected, [u8; ID])> {
     let (low, high) = (u32_at(&id, 40)?, u32_at(&id, 44)?);
     let cookie = u64::from(low) | u64::from(high) << 32;
     Some((Connected { cookie, remote: SocketAddr::new(address, port) }, id))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
 #[cfg(test)]
@@ -219,13 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_cut_off_is_none() {
-        let mut message = 20u32.to_ne_bytes().to_vec();
-        message.extend([0; 12]);
-        assert!(split(&message).is_none());
-        message.extend([0; 4]);
-        let (kind, sequence, body, after) = split(&message).expect("it is whole");
-        assert_eq!((kind, sequence, body, after), (0, 0, &[0; 4][..], &[][..]));
+    fn a_socket_that_is_cut_off_is_none() {
         assert!(read_socket(&[2, 1, 0, 0]).is_none());
     }
 }

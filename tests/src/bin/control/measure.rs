@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use aya::maps::MapData;
 use lb_common::layout::map;
 use lb_userspace::agent::{Agent, Outlets};
-use lb_userspace::kernel::{DataPlane, Pins, Sizes, Tables};
+use lb_userspace::kernel::{self, DataPlane, Pins, Sizes, Tables};
 use lb_userspace::notices::{Notice, Notices};
 use lb_userspace::plan::Planner;
 use lb_userspace::serve::{Health, Metrics};
@@ -68,7 +68,7 @@ pub fn measure(services: u32, endpoints: u32) -> Result<Measured> {
     let path = bpffs()?.join(format!("millrace-bench-control-{}", std::process::id()));
     let pins = Pins::open(&path)?;
     let measured = on(&pins, services, endpoints);
-    pins.remove()?;
+    kernel::remove(pins)?;
     measured
 }
 

@@ -1,0 +1,292 @@
+//! tc filters of a device's clsact qdisc: how programs are attached where the kernel has no tcx.
+//!
+//! Filters belong to the device, not to a link that could be pinned: they stay until somebody
+//! removes them. Ours are told by their name, which no other filter is ever touched for.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use anyhow::{Context, Result, anyhow, bail};
+use nix::libc::{
+    EEXIST, ENODEV, ENOENT, ETH_P_ALL, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_ECHO, NLM_F_EXCL,
+    RTM_DELQDISC, RTM_DELTFILTER, RTM_GETQDISC, RTM_GETTFILTER, RTM_NEWQDISC, RTM_NEWTFILTER,
+};
+use nix::sys::socket::SockProtocol;
+
+use super::super::netlink::{Netlink, attribute, text_attribute, u32_at};
+use crate::network::{attributes, text};
+
+/// `struct tcmsg`: family, padding, device, handle, parent, information.
+const HEADER: usize = 20;
+const HANDLE: usize = 8;
+const INFORMATION: usize = 16;
+
+/// <https://github.com/torvalds/linux/blob/v6.1/include/uapi/linux/pkt_sched.h>
+const TC_H_CLSACT: u32 = 0xffff_fff1;
+const CLSACT_HANDLE: u32 = 0xffff_0000;
+const TCA_KIND: u16 = 1;
+const TCA_OPTIONS: u16 = 2;
+
+/// <https://github.com/torvalds/linux/blob/v6.1/include/uapi/linux/pkt_cls.h>
+const TCA_BPF_FD: u16 = 6;
+const TCA_BPF_NAME: u16 = 7;
+const TCA_BPF_FLAGS: u16 = 8;
+/// The program's return value says what happens to the packet.
+const TCA_BPF_FLAG_ACT_DIRECT: u32 = 1;
+
+/// Where ours goes, or behind what is there already: early, as tcx programs are before all
+/// filters.
+const PRIORITY: u16 = 2;
+const FILTER_HANDLE: u32 = 1;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    Ingress,
+    Egress,
+}
+
+impl Direction {
+    pub const ALL: [Self; 2] = [Self::Ingress, Self::Egress];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ingress => "ingress",
+            Self::Egress => "egress",
+        }
+    }
+
+    /// Where filters of this direction hang.
+    fn parent(self) -> u32 {
+        match self {
+            Self::Ingress => CLSACT_HANDLE | 0xfff2,
+            Self::Egress => CLSACT_HANDLE | 0xfff3,
+        }
+    }
+}
+
+/// The filters of one owner, told by his name, on the devices of this network namespace.
+pub struct Filters {
+    netlink: Netlink,
+    name: String,
+}
+
+/// Where a filter is in its direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Position {
+    priority: u16,
+    handle: u32,
+}
+
+/// What a dump tells of a filter.
+struct Found {
+    position: Position,
+    name: Option<String>,
+}
+
+impl Filters {
+    pub fn open(name: String) -> Result<Self> {
+        let netlink = Netlink::open(SockProtocol::NetlinkRoute)
+            .context("no netlink socket can be opened, so no tc filters can be set")?;
+        Ok(Self { netlink, name })
+    }
+
+    /// Makes sure that the device has a clsact qdisc; true if it had none.
+    pub fn ensure_qdisc(&mut self, device: u32) -> Result<bool> {
+        let body =
+            [header(device, CLSACT_HANDLE, TC_H_CLSACT, 0), text_attribute(TCA_KIND, "clsact")]
+                .concat();
+        let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
+        match self.netlink.ask(RTM_NEWQDISC, flags, &body, |_| ()) {
+            Ok(()) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(EEXIST) => {
+                let kind = self.qdisc(device)?.unwrap_or_default();
+                if kind != "clsact" {
+                    bail!(
+                        "a qdisc {kind:?} is where clsact has to be, and only one of them fits.\n\
+                         If it is not needed, `tc qdisc del dev DEVICE ingress` removes it, with \
+                         its filters"
+                    );
+                }
+                Ok(false)
+            }
+            Err(error) if error.raw_os_error() == Some(ENOENT) => Err(anyhow!(error).context(
+                "this kernel has neither tcx nor clsact.\n\
+                 Load the modules sch_ingress and cls_bpf, or use a kernel with \
+                 CONFIG_NET_SCH_INGRESS and CONFIG_NET_CLS_BPF",
+            )),
+            Err(error) => Err(error).context("no clsact qdisc can be made"),
+        }
+    }
+
+    /// Sets our filter of this direction. If there is one its program is replaced in one step;
+    /// true if there was none.
+    pub fn set(&mut self, device: u32, way: Direction, program: BorrowedFd<'_>) -> Result<bool> {
+        let there = self.list(device, way)?;
+        let ours = there.iter().find(|filter| filter.name.as_ref() == Some(&self.name));
+        let (position, flags) = match ours {
+            Some(filter) => (filter.position, 0),
+            None => (free_position(&there), NLM_F_EXCL),
+        };
+        let options = [
+            attribute(TCA_BPF_FD, &program.as_raw_fd().to_ne_bytes()),
+            text_attribute(TCA_BPF_NAME, &self.name),
+            attribute(TCA_BPF_FLAGS, &TCA_BPF_FLAG_ACT_DIRECT.to_ne_bytes()),
+        ]
+        .concat();
+        let body = [
+            header(device, position.handle, way.parent(), position.information()),
+            text_attribute(TCA_KIND, "bpf"),
+            attribute(TCA_OPTIONS, &options),
+        ]
+        .concat();
+        let flags = NLM_F_ACK | NLM_F_CREATE | flags;
+        match self.netlink.ask(RTM_NEWTFILTER, flags, &body, |_| ()) {
+            Ok(()) => Ok(ours.is_none()),
+            Err(error) if error.raw_os_error() == Some(ENOENT) => Err(anyhow!(error).context(
+                "this kernel has no BPF filters.\n\
+                 Load the module cls_bpf, or use a kernel with CONFIG_NET_CLS_BPF",
+            )),
+            Err(error) => Err(error).context("no tc filter can be set"),
+        }
+    }
+
+    /// Removes our filter of this direction; false if there is none, or no such device.
+    pub fn remove(&mut self, device: u32, way: Direction) -> Result<bool> {
+        let there = self.list(device, way)?;
+        let Some(ours) = there.iter().find(|filter| filter.name.as_ref() == Some(&self.name))
+        else {
+            return Ok(false);
+        };
+        let Position { handle, .. } = ours.position;
+        let body = [
+            header(device, handle, way.parent(), ours.position.information()),
+            text_attribute(TCA_KIND, "bpf"),
+        ]
+        .concat();
+        match self.netlink.ask(RTM_DELTFILTER, NLM_F_ACK, &body, |_| ()) {
+            Err(error) if !is_gone(&error) => Err(error).context("the tc filter can't be removed"),
+            _ => Ok(true),
+        }
+    }
+
+    /// Removes the clsact qdisc if no filter is left in it, of anybody.
+    pub fn remove_qdisc_if_empty(&mut self, device: u32) -> Result<()> {
+        for way in Direction::ALL {
+            if !self.list(device, way)?.is_empty() {
+                return Ok(());
+            }
+        }
+        let body = header(device, CLSACT_HANDLE, TC_H_CLSACT, 0);
+        match self.netlink.ask(RTM_DELQDISC, NLM_F_ACK, &body, |_| ()) {
+            Err(error) if !is_gone(&error) => Err(error).context("clsact can't be removed"),
+            _ => Ok(()),
+        }
+    }
+
+    /// The kind of the qdisc in the place of clsact.
+    fn qdisc(&mut self, device: u32) -> Result<Option<String>> {
+        let mut found = None;
+        let body = header(device, 0, TC_H_CLSACT, 0);
+        self.netlink
+            // Without ECHO the answer goes to those who listen to changes only.
+            .ask(RTM_GETQDISC, NLM_F_ACK | NLM_F_ECHO, &body, |body| {
+                let kind = attributes(body.get(HEADER..).unwrap_or_default())
+                    .find(|&(kind, _)| kind == TCA_KIND);
+                found = kind.map(|(_, value)| text(value));
+            })
+            .context("the kernel does not tell its qdiscs")?;
+        Ok(found)
+    }
+
+    /// Everybody's filters of this direction; none of a device that has no qdisc or is gone.
+    fn list(&mut self, device: u32, way: Direction) -> Result<Vec<Found>> {
+        let mut found = Vec::new();
+        let body = header(device, 0, way.parent(), 0);
+        let told = self.netlink.ask(RTM_GETTFILTER, NLM_F_DUMP, &body, |body| {
+            found.extend(read_filter(body));
+        });
+        match told {
+            Err(error) if !is_gone(&error) => Err(error).context("the kernel tells no tc filters"),
+            _ => Ok(found),
+        }
+    }
+}
+
+impl Position {
+    fn information(self) -> u32 {
+        u32::from(self.priority) << 16 | u32::from((ETH_P_ALL as u16).to_be())
+    }
+}
+
+/// `struct tcmsg`
+fn header(device: u32, handle: u32, parent: u32, information: u32) -> Vec<u8> {
+    let words = [0, device, handle, parent, information];
+    let bytes: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
+    debug_assert_eq!(bytes.len(), HEADER);
+    bytes
+}
+
+fn read_filter(body: &[u8]) -> Option<Found> {
+    let position = Position {
+        handle: u32_at(body, HANDLE)?,
+        priority: (u32_at(body, INFORMATION)? >> 16) as u16,
+    };
+    let find =
+        |bytes, wanted| attributes(bytes).find(|&(kind, _)| kind == wanted).map(|(_, value)| value);
+    let attributes = body.get(HEADER..)?;
+    let is_bpf = find(attributes, TCA_KIND).is_some_and(|kind| text(kind) == "bpf");
+    let options = find(attributes, TCA_OPTIONS).filter(|_| is_bpf).unwrap_or_default();
+    Some(Found { position, name: find(options, TCA_BPF_NAME).map(text) })
+}
+
+/// A priority of our own: filters of one priority have to be of one kind, and some programs
+/// replace whatever has the handle that they use.
+fn free_position(there: &[Found]) -> Position {
+    let taken = |priority: &u16| there.iter().any(|found| found.position.priority == *priority);
+    let priority = (PRIORITY..u16::MAX).find(|priority| !taken(priority));
+    Position { priority: priority.unwrap_or(u16::MAX), handle: FILTER_HANDLE }
+}
+
+/// The device, its qdisc or the filter.
+fn is_gone(error: &io::Error) -> bool {
+    use nix::libc::EINVAL;
+    // Of a device without the qdisc the kernel says that the parent is invalid.
+    error.raw_os_error().is_some_and(|code| [ENODEV, ENOENT, EINVAL].contains(&code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filter(priority: u16, kind: &str, name: &str) -> Vec<u8> {
+        let position = Position { priority, handle: 7 };
+        let options = text_attribute(TCA_BPF_NAME, name);
+        [
+            header(3, position.handle, Direction::Egress.parent(), position.information()),
+            text_attribute(TCA_KIND, kind),
+            attribute(TCA_OPTIONS, &options),
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn a_filter_is_read_as_it_is_written() {
+        let found = read_filter(&filter(12, "bpf", "millrace")).expect("it is whole");
+        assert_eq!(found.position, Position { priority: 12, handle: 7 });
+        assert_eq!(found.name.as_deref(), Some("millrace"));
+        let other = read_filter(&filter(12, "flower", "millrace")).expect("it is whole");
+        assert_eq!(other.name, None, "attribute numbers of other kinds mean other things");
+        assert!(read_filter(&[0; HEADER - 1]).is_none());
+    }
+
+    #[test]
+    fn the_priority_is_nobody_elses() {
+        let there = |priorities: &[u16]| -> Vec<Found> {
+            let filter = |&priority| read_filter(&filter(priority, "bpf", "other"));
+            priorities.iter().filter_map(filter).collect()
+        };
+        assert_eq!(free_position(&[]).priority, 2);
+        assert_eq!(free_position(&there(&[1, 3])).priority, 2);
+        assert_eq!(free_position(&there(&[1, 2, 3, 49152])).priority, 4);
+    }
+}

@@ -1,0 +1,167 @@
+//! Attaching to tc: by tcx, whose links can be pinned as others, and where the kernel has none
+//! (before Linux 6.6) by filters of a clsact qdisc.
+
+use std::os::fd::AsFd;
+
+use anyhow::{Context, Result, anyhow};
+use aya::programs::links::FdLink;
+use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
+use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType};
+use nix::errno::Errno;
+use nix::libc::EINVAL;
+use nix::net::if_::if_nametoindex;
+
+use super::filters::{Direction, Filters};
+use super::{Fresh, Hook, Links, TcMode, explain, not_a_link, pin};
+use crate::kernel::pins::{Pins, remove_pin};
+
+impl TcMode {
+    /// What is meant on this kernel: never `Auto`.
+    pub fn resolve(self) -> Result<Self> {
+        match self {
+            Self::Auto if has_tcx()? => Ok(Self::Tcx),
+            Self::Auto => {
+                tracing::info!(
+                    "this kernel has no tcx (Linux 6.6): attaching to tc by filters of clsact"
+                );
+                Ok(Self::Clsact)
+            }
+            asked_for => Ok(asked_for),
+        }
+    }
+}
+
+/// Asks what is attached to a device that every network namespace has. A kernel without tcx does
+/// not know what is meant.
+fn has_tcx() -> Result<bool> {
+    match SchedClassifier::query_tcx("lo", TcAttachType::Ingress) {
+        Ok(_) => Ok(true),
+        Err(ProgramError::SyscallError(error)) => Ok(error.io_error.raw_os_error() != Some(EINVAL)),
+        Err(error) => Err(anyhow!(error).context("the kernel does not tell whether it has tcx")),
+    }
+}
+
+impl Links<'_> {
+    /// Attaches in the one way, and then detaches what an earlier agent attached in the other:
+    /// a packet in between is translated by the first, and left alone by the second.
+    pub(super) fn attach_tc(
+        &mut self,
+        program: &mut SchedClassifier,
+        device: &str,
+        direction: Direction,
+        mode: TcMode,
+    ) -> Result<Hook> {
+        match mode {
+            TcMode::Clsact => {
+                let hook = clsact_hook(direction);
+                self.attach_filter(program, device, direction)
+                    .with_context(|| format!("{hook} can't be attached to {device}"))?;
+                remove_pin(&self.pins.link(&pin(device, tcx_hook(direction))))?;
+                Ok(hook)
+            }
+            TcMode::Tcx | TcMode::Auto => {
+                let hook = tcx_hook(direction);
+                self.attach_tcx(program, device, direction, hook)?;
+                remove_filter(self.pins, device, direction)?;
+                Ok(hook)
+            }
+        }
+    }
+
+    fn attach_tcx(
+        &mut self,
+        program: &mut SchedClassifier,
+        device: &str,
+        direction: Direction,
+        hook: Hook,
+    ) -> Result<()> {
+        let name = pin(device, hook);
+        if let Some(old) = self.pinned(&name)? {
+            match program.attach_to_link(SchedClassifierLink::try_from(FdLink::from(old))?) {
+                Ok(id) => {
+                    // The pin holds the link; this process need not.
+                    drop(program.take_link(id)?);
+                    return Ok(());
+                }
+                Err(error) => self.discard(&name, &error)?,
+            }
+        }
+        let direction = match direction {
+            Direction::Ingress => TcAttachType::Ingress,
+            Direction::Egress => TcAttachType::Egress,
+        };
+        let options = TcAttachOptions::TcxOrder(LinkOrder::default());
+        let link = program
+            .attach_with_options(device, direction, options)
+            .map_err(|error| explain(error, device, hook))?;
+        let link: FdLink = program.take_link(link)?.try_into().map_err(not_a_link)?;
+        self.pin(link, name)
+    }
+
+    fn attach_filter(
+        &mut self,
+        program: &SchedClassifier,
+        device: &str,
+        direction: Direction,
+    ) -> Result<()> {
+        let index = if_nametoindex(device)?;
+        let mut filters = open_filters(self.pins)?;
+        if filters.ensure_qdisc(index)? {
+            self.pins.note_qdisc(device)?;
+        }
+        // First the note: what is noted and not there does no harm, the other way round it would
+        // stay for good.
+        self.pins.note_filter(device, direction.name())?;
+        if filters.set(index, direction, program.fd()?.as_fd())? {
+            self.fresh.push(Fresh::Filter(device.to_owned(), direction));
+        }
+        Ok(())
+    }
+}
+
+pub fn tcx_hook(direction: Direction) -> Hook {
+    match direction {
+        Direction::Ingress => Hook::TcxIngress,
+        Direction::Egress => Hook::TcxEgress,
+    }
+}
+
+fn clsact_hook(direction: Direction) -> Hook {
+    match direction {
+        Direction::Ingress => Hook::ClsactIngress,
+        Direction::Egress => Hook::ClsactEgress,
+    }
+}
+
+/// Removes our filter, if there is a note of one, and the qdisc with the last of them, if we made
+/// it and nobody else uses it.
+pub fn remove_filter(pins: &Pins, device: &str, direction: Direction) -> Result<()> {
+    if !pins.has_filter(device, direction.name()) {
+        return Ok(());
+    }
+    let index = match if_nametoindex(device) {
+        Ok(index) => Some(index),
+        // It took its filters along.
+        Err(Errno::ENODEV) => None,
+        Err(error) => return Err(error).with_context(|| device.to_owned()),
+    };
+    let mut filters = open_filters(pins)?;
+    if let Some(index) = index {
+        filters.remove(index, direction).with_context(|| device.to_owned())?;
+    }
+    pins.forget_filter(device, direction.name())?;
+    if Direction::ALL.iter().any(|way| pins.has_filter(device, way.name())) {
+        return Ok(());
+    }
+    if let Some(index) = index
+        && pins.made_qdisc(device)
+    {
+        filters.remove_qdisc_if_empty(index).with_context(|| device.to_owned())?;
+    }
+    pins.forget_qdisc(device)
+}
+
+/// Named after the pins: each data plane has its own.
+fn open_filters(pins: &Pins) -> Result<Filters> {
+    Filters::open(format!("millrace:{}", pins.path().display()))
+}

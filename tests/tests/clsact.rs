@@ -1,0 +1,262 @@
+//! tc without tcx, as on kernels before 6.6: by filters of a clsact qdisc, among those of others.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use aya::programs::{SchedClassifier, TcAttachType};
+use tests::agent::{Agent, SOON, program};
+use tests::one_node::{DEVICE, OneNode};
+use tests::topology::wait_until;
+
+const VIP: &str = "http://203.0.113.10/";
+const VIP6: &str = "http://[2001:db8:113::10]/";
+
+const MANIFESTS: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: LoadBalancer
+  clusterIPs: [10.96.0.10, 'fd00:10:96::a']
+  ports: [{port: 80}]
+status: {loadBalancer: {ingress: [{ip: 203.0.113.10}, {ip: '2001:db8:113::10'}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-4, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.244.1.10], nodeName: node}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-6, labels: {kubernetes.io/service-name: web}}
+addressType: IPv6
+ports: [{port: 8080}]
+endpoints: [{addresses: ['fd00:10:244:1::10'], nodeName: node}]
+";
+
+struct Case {
+    network: OneNode,
+    manifests: PathBuf,
+}
+
+impl Case {
+    fn with_pods(count: usize) -> Result<Self> {
+        let network = OneNode::with_pods(count)?;
+        let manifests = network.topology.directory().join("manifests.yaml");
+        fs::write(&manifests, MANIFESTS)?;
+        Ok(Self { network, manifests })
+    }
+
+    fn agent(&self, more: &[&str]) -> Result<Agent> {
+        let Self { network, manifests } = self;
+        Agent::start(&network.node, &network.pin_path(), manifests, DEVICE, more)
+    }
+
+    fn clsact(&self) -> Result<Agent> {
+        self.agent(&["--tc-mode", "clsact", "--workload-device", "pod-*"])
+    }
+
+    /// What `tc filter show` tells of programs in a direction of the device, without the head
+    /// that it writes for each priority.
+    fn filters(&self, direction: &str) -> Result<Vec<String>> {
+        let words = ["tc", "filter", "show", "dev", DEVICE, direction];
+        let shown = self.network.node.run(words)?;
+        Ok(shown.lines().filter(|line| line.contains("handle")).map(str::to_owned).collect())
+    }
+
+    fn ours(&self, direction: &str) -> Result<Vec<String>> {
+        Ok(self.filters(direction)?.into_iter().filter(|line| line.contains("millrace:")).collect())
+    }
+
+    fn has_clsact(&self) -> Result<bool> {
+        Ok(self.network.node.run(["tc", "qdisc", "show", "dev", DEVICE])?.contains("clsact"))
+    }
+
+    fn cleanup(&self) -> Result<()> {
+        let program = program()?;
+        let pins = self.network.pin_path();
+        let words = [program.as_os_str(), "cleanup".as_ref(), "--pin-path".as_ref(), pins.as_ref()];
+        self.network.node.run(words).map(drop)
+    }
+
+    /// A filter of somebody else's: a program that matches nothing.
+    fn others_filter(&self, priority: &str) -> Result<()> {
+        let words = ["tc", "filter", "add", "dev", DEVICE, "ingress", "prio", priority];
+        let rest = ["protocol", "all", "bpf", "bytecode", "1,6 0 0 0"];
+        self.network.node.run(words.into_iter().chain(rest)).map(drop)
+    }
+}
+
+#[test]
+fn services_are_reached_from_outside_and_by_pods() -> Result<()> {
+    let case = Case::with_pods(2)?;
+    let agent = case.clsact()?;
+    assert!(agent.said().contains("clsact ingress"), "{}", agent.said());
+    for url in [VIP, VIP6] {
+        assert_eq!(case.network.curl(url)?, "pod-0\n");
+    }
+    for url in ["http://10.96.0.10/", "http://[fd00:10:96::a]/"] {
+        let words = ["curl", "--silent", "--fail", "--max-time", "5", "--globoff", url];
+        assert_eq!(case.network.pods[1].host.run(words)?, "pod-0\n");
+    }
+    assert_eq!((case.ours("ingress")?.len(), case.ours("egress")?.len()), (1, 1));
+    Ok(())
+}
+
+#[test]
+fn a_new_agent_replaces_the_programs_without_a_packet_between() -> Result<()> {
+    let case = Case::with_pods(1)?;
+    case.clsact()?.kill();
+    let before = case.ours("ingress")?.pop().context("the filter outlives the agent")?;
+    let mut stream = case.network.client.tcp_connect("203.0.113.10:80")?;
+    let mut ask = move || -> Result<bool> {
+        stream.write_all(b"HEAD / HTTP/1.1\r\nHost: web\r\n\r\n")?;
+        let mut answer = [0; 1000];
+        let length = stream.read(&mut answer)?;
+        Ok(answer[..length].starts_with(b"HTTP/1.1 200"))
+    };
+    assert!(ask()?);
+
+    let node = &case.network.node;
+    let mut monitor = node.spawn(node.command("tc").arg("monitor"))?;
+    // It is told what happens from here on; a qdisc of ours shows that it is.
+    wait_until("tc monitor tells", SOON, || {
+        let _ = node.run(["tc", "qdisc", "replace", "dev", "lo", "root", "pfifo"]);
+        monitor.output().contains("dev lo")
+    })?;
+    let _agent = case.clsact()?;
+    monitor.wait_for_output("millrace:", SOON)?;
+    let seen = monitor.output();
+    assert!(
+        !seen.lines().any(|line| line.contains("deleted") && line.contains("filter")),
+        "{seen}"
+    );
+    let after = case.ours("ingress")?;
+    let place = |filter: &str| filter.split(" direct-action").next().map(str::to_owned);
+    assert_eq!(after.iter().map(|f| place(f)).collect::<Vec<_>>(), [place(&before)]);
+    assert_ne!(after, [before], "another program is in the same place");
+    assert!(ask()?);
+    Ok(())
+}
+
+#[test]
+fn filters_of_others_stay_and_so_does_their_qdisc() -> Result<()> {
+    let case = Case::with_pods(1)?;
+    case.network.node.run(["tc", "qdisc", "add", "dev", DEVICE, "clsact"])?;
+    // Where ours would like to be.
+    case.others_filter("2")?;
+    let others = case.filters("ingress")?;
+    let agent = case.clsact()?;
+    assert_eq!(case.network.curl(VIP)?, "pod-0\n");
+    assert_eq!(case.filters("ingress")?.len(), 2);
+    assert!(agent.terminate()?.success());
+    case.cleanup()?;
+    assert_eq!(case.filters("ingress")?, others);
+    assert!(case.has_clsact()?);
+    Ok(())
+}
+
+#[test]
+fn cleanup_removes_our_qdisc_if_nobody_else_uses_it() -> Result<()> {
+    let case = Case::with_pods(1)?;
+    assert!(!case.has_clsact()?);
+    assert!(case.clsact()?.terminate()?.success());
+    case.cleanup()?;
+    assert!(!case.has_clsact()? && !case.network.pin_path().exists(), "left behind");
+
+    case.clsact()?.kill();
+    case.others_filter("7")?;
+    case.cleanup()?;
+    assert!(case.has_clsact()?, "it has another's filter");
+    assert_eq!((case.ours("ingress")?.len(), case.filters("ingress")?.len()), (0, 1));
+    Ok(())
+}
+
+#[test]
+fn an_agent_that_has_tcx_takes_over_from_filters_and_back() -> Result<()> {
+    if std::process::Command::new("uname").arg("-r").output()?.stdout.starts_with(b"6.1.") {
+        println!("this kernel has no tcx");
+        return Ok(());
+    }
+    let case = Case::with_pods(1)?;
+    for (mode, filters) in [("clsact", 1), ("tcx", 0), ("clsact", 1)] {
+        let agent = case.agent(&["--tc-mode", mode])?;
+        assert_eq!(case.network.curl(VIP)?, "pod-0\n", "{mode}");
+        for direction in ["ingress", "egress"] {
+            assert_eq!(case.ours(direction)?.len(), filters, "{mode}, {direction}");
+        }
+        for direction in [TcAttachType::Ingress, TcAttachType::Egress] {
+            let query = || Ok(SchedClassifier::query_tcx(DEVICE, direction)?.1.len());
+            assert_eq!(case.network.node.enter(query)?, 1 - filters, "{mode}, {direction:?}");
+        }
+        assert_eq!(case.has_clsact()?, filters == 1, "{mode}");
+        agent.kill();
+    }
+    Ok(())
+}
+
+#[test]
+fn a_qdisc_in_the_place_of_clsact_is_named_and_left_alone() -> Result<()> {
+    let case = Case::with_pods(0)?;
+    let node = &case.network.node;
+    node.run(["tc", "qdisc", "add", "dev", DEVICE, "ingress"])?;
+    case.others_filter("7")?;
+    let pins = case.network.pin_path();
+    let output = node
+        .command(program()?)
+        .args(["run", "--tc-mode", "clsact", "--device", DEVICE, "--manifests"])
+        .arg(&case.manifests)
+        .arg("--pin-path")
+        .arg(&pins)
+        .arg("--cgroup")
+        .arg(node.cgroup())
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains(DEVICE) && said.contains("tc qdisc del dev"), "{said}");
+    assert_eq!(case.filters("ingress")?.len(), 1);
+    assert!(!pins.exists(), "left behind");
+    Ok(())
+}
+
+#[test]
+fn a_device_that_comes_back_gets_new_filters() -> Result<()> {
+    let case = Case::with_pods(1)?;
+    let _agent = case.clsact()?;
+    let node = &case.network.node;
+    node.bridge("pod-again")?;
+    let filters = || {
+        let words = ["tc", "filter", "show", "dev", "pod-again", "ingress"];
+        node.run(words).is_ok_and(|shown| shown.contains("millrace:"))
+    };
+    wait_until("the first device has a filter", SOON, filters)?;
+    node.ip("link delete pod-again")?;
+    node.bridge("pod-again")?;
+    wait_until("the second device has a filter", SOON, filters)
+}
+
+#[test]
+fn without_xdp_tc_serves_alone() -> Result<()> {
+    let case = Case::with_pods(1)?;
+    for mode in ["tcx", "clsact"] {
+        let agent = case.agent(&["--xdp-mode", "off", "--tc-mode", mode]);
+        let agent = match agent {
+            Err(error) if mode == "tcx" && format!("{error:#}").contains("tcx") => continue,
+            agent => agent?,
+        };
+        for url in [VIP, VIP6] {
+            assert_eq!(case.network.curl(url)?, "pod-0\n", "{mode}");
+        }
+        let device = case.network.node.run(["ip", "-details", "link", "show", "dev", DEVICE])?;
+        assert!(!device.contains("prog/xdp"), "{device}");
+        agent.kill();
+    }
+    // With XDP again, which leaves to tc only what it can't do.
+    let _agent = case.agent(&[])?;
+    assert_eq!(case.network.curl(VIP)?, "pod-0\n");
+    Ok(())
+}
