@@ -18,8 +18,8 @@ use crate::family::{Family, V4, V6};
 use crate::header::Header;
 use crate::layout::{
     Affinity, AffinityKey, Backend, Bitmap, DESTINATION_WORDS, Device, FlowBucket, Fragment,
-    FragmentKey, Frontend, FrontendKey, Member, Pool, Reason, ReturnBucket, SOURCE_WORDS, Settings,
-    Ticks, Traffic,
+    FragmentKey, Frontend, FrontendKey, Member, NO_BACKEND, Pool, Reason, ReturnBucket,
+    SOURCE_WORDS, Settings, Ticks, Traffic, capacity,
 };
 
 pub use sockets::HostSockets;
@@ -236,12 +236,13 @@ impl Tables for HostTables {
     }
 
     fn pool(&self, index: u32) -> Option<Pool> {
-        // An array map has every index; the unused ones are empty.
-        Some(self.pools.get(&index).copied().unwrap_or_default())
+        // An array map has every index up to its end; the unused ones are empty.
+        (index < capacity::POOLS).then(|| self.pools.get(&index).copied().unwrap_or_default())
     }
 
     fn slot(&self, index: u32) -> Option<u32> {
-        self.slots.get(&index).copied()
+        let slot = || self.slots.get(&index).copied().unwrap_or(NO_BACKEND);
+        (index < capacity::POOL_SLOTS).then(slot)
     }
 
     fn is_member(&self, member: Member) -> bool {
@@ -318,7 +319,8 @@ where
 
     fn backend(&self, index: u32) -> Option<Backend<F::Address>> {
         // As with pools: an unused entry is there, and says that it is unused.
-        Some(self.family().backends.get(&index).copied().unwrap_or_default())
+        let backend = || self.family().backends.get(&index).copied().unwrap_or_default();
+        (index < capacity::BACKENDS).then(backend)
     }
 
     fn flow_mask(&self) -> u32 {

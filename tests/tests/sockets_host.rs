@@ -420,7 +420,7 @@ cases! {
         assert_eq!(node.new_flows(), 2, "it was chosen anew");
         // A table that still names the index is wrong; the socket must not follow it either.
         node.change_backends(|_, protocol, _| *protocol = 0);
-        assert_eq!(node.send(socket, &frontend), Came::Dropped(Reason::CorruptTable));
+        assert_eq!(node.send(socket, &frontend), Came::Dropped(Reason::NoSuchBackend));
     }
 
     fn datagrams_leave_a_backend_that_no_pool_has_and_connections_stay(at: &Ends) {

@@ -141,7 +141,7 @@ pub fn find_alias<'a, F: Network, T: FamilyTables<F>>(
     let Some(place) = return_table::find(tables, answer_hash(tables, segment)) else {
         return Ok(None);
     };
-    let bucket = tables.flow_bucket(place.bucket).ok_or(Reason::CorruptTable)?;
+    let bucket = tables.flow_bucket(place.bucket).ok_or(Reason::NoSuchBucket)?;
     Ok(flow_table::find_at(bucket, place, |flow, state| answered(flow, state, segment)))
 }
 

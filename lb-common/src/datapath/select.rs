@@ -57,13 +57,16 @@ pub fn backend<F: Network, T: FamilyTables<F>>(
     frontend: &Frontend,
     origin: Origin,
 ) -> Result<Choice<F>, Reason> {
+    if !frontend.leads_somewhere() {
+        return Err(Reason::CorruptFrontend);
+    }
     let restricted = frontend.restricted != 0 && frontend.kind == FrontendKind::LoadBalancer as u8;
     if restricted && !tables.is_source_allowed(frontend.service_port, dialled.client) {
         return Err(Reason::SourceNotAllowed);
     }
     let local = is_local_wanted(frontend, origin);
     let wanted = if local { frontend.local_pool } else { frontend.cluster_pool };
-    let pool = tables.pool(wanted).ok_or(Reason::CorruptTable)?;
+    let pool = tables.pool(wanted).ok_or(Reason::NoSuchPool)?;
     if pool.size == 0 {
         let elsewhere = local && frontend.populated != 0;
         return Err(if elsewhere { Reason::NoLocalBackend } else { Reason::NoBackend });
@@ -81,11 +84,12 @@ pub fn backend<F: Network, T: FamilyTables<F>>(
         dialled.port,
         dialled.protocol,
     );
-    let slot = pool.offset.wrapping_add(hash::scale(hash, pool.size));
-    let index = tables.slot(slot).ok_or(Reason::CorruptTable)?;
-    let backend = tables.backend(index).ok_or(Reason::CorruptTable)?;
-    if backend.protocol == 0 {
-        return Err(Reason::CorruptTable);
+    // Past the last number there is no slot either: not the first ones, which are other pools'.
+    let slot = pool.offset.saturating_add(hash::scale(hash, pool.size));
+    let index = tables.slot(slot).ok_or(Reason::NoSuchSlot)?;
+    let backend = tables.backend(index).ok_or(Reason::NoSuchBackend)?;
+    if backend.protocol != dialled.protocol {
+        return Err(Reason::NoSuchBackend);
     }
     Ok(Choice { index, backend })
 }

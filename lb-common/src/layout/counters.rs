@@ -48,7 +48,7 @@ pub enum Reason {
     NoLocalBackend = 5,
     /// Every place for this flow is taken by established flows. Dropped.
     FlowTableFull = 6,
-    /// A map named something that is not there: a fault of ours. Dropped.
+    /// Maps or programs don't fit together: a fault of ours. Dropped.
     CorruptTable = 7,
     /// The packet could not be written to. Dropped.
     Unwritable = 8,
@@ -74,10 +74,20 @@ pub enum Reason {
     HopLimit = 18,
     /// An ICMP error about a packet of no flow we know. Passed.
     UnknownQuote = 19,
+    /// A frontend's entry is of no kind that leads anywhere. Dropped.
+    CorruptFrontend = 20,
+    /// A frontend names a pool beyond the last one. Dropped.
+    NoSuchPool = 21,
+    /// A pool's region goes beyond the last slot. Dropped.
+    NoSuchSlot = 22,
+    /// A slot names a backend that is not there, or serves another protocol. Dropped.
+    NoSuchBackend = 23,
+    /// The index of answers names a bucket beyond the last one. Dropped.
+    NoSuchBucket = 24,
 }
 
 impl Reason {
-    pub const COUNT: u32 = 20;
+    pub const COUNT: u32 = 25;
 
     pub const ALL: [Self; Self::COUNT as usize] = [
         Self::Malformed,
@@ -100,6 +110,11 @@ impl Reason {
         Self::TooBig,
         Self::HopLimit,
         Self::UnknownQuote,
+        Self::CorruptFrontend,
+        Self::NoSuchPool,
+        Self::NoSuchSlot,
+        Self::NoSuchBackend,
+        Self::NoSuchBucket,
     ];
 
     /// The name in metrics and tables.
@@ -125,6 +140,11 @@ impl Reason {
             Self::TooBig => "too_big",
             Self::HopLimit => "hop_limit",
             Self::UnknownQuote => "unknown_quote",
+            Self::CorruptFrontend => "corrupt_frontend",
+            Self::NoSuchPool => "no_such_pool",
+            Self::NoSuchSlot => "no_such_slot",
+            Self::NoSuchBackend => "no_such_backend",
+            Self::NoSuchBucket => "no_such_bucket",
         }
     }
 }

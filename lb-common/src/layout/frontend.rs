@@ -69,6 +69,13 @@ impl Frontend {
             reserved: [0; 3],
         }
     }
+
+    /// Whether it is of a kind that clients dial.
+    #[inline(always)]
+    pub fn leads_somewhere(&self) -> bool {
+        let last = FrontendKind::LoadBalancer as u8;
+        self.kind.wrapping_sub(FrontendKind::ClusterIp as u8) < last
+    }
 }
 
 #[repr(u8)]

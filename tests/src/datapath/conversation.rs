@@ -7,7 +7,7 @@ use anyhow::Result;
 use lb_common::host::HostTables;
 use lb_common::layout::{Reason, Ticks};
 use lb_userspace::kernel::Sizes;
-use lb_userspace::plan::{Change, Planner};
+use lb_userspace::plan::{Change, Planner, Step};
 
 use super::{Fate, Flows, Hook, HostWorld, KernelWorld, Outcome, Service, World};
 use crate::packet::{Packet, assert_same_packet, dissect, explain_difference};
@@ -70,10 +70,15 @@ impl Conversation {
         let plan = self.planner.plan(change);
         assert!(plan.problems.is_empty(), "{:?}", plan.problems);
         for step in plan.steps() {
-            self.host.apply(step);
-            if let Some(kernel) = &mut self.kernel {
-                kernel.apply(step);
-            }
+            self.carry_out(step);
+        }
+    }
+
+    /// Changes the tables past the planner, also as it never would.
+    pub fn carry_out(&mut self, step: &Step) {
+        self.host.apply(step);
+        if let Some(kernel) = &mut self.kernel {
+            kernel.apply(step);
         }
     }
 

@@ -3,6 +3,7 @@
 
 pub mod affinity;
 pub mod answers;
+pub mod corrupt;
 pub mod draining;
 pub mod ends;
 pub mod errors;
@@ -79,6 +80,15 @@ macro_rules! every_case {
                 established_flows_are_not_evicted_by_a_flood,
                 nascent_flows_make_room,
                 one_port_of_a_client_reaches_two_services,
+            ]
+            corrupt: [
+                what_is_whole_serves,
+                a_frontend_of_no_kind_leads_nowhere,
+                there_is_no_pool_beyond_the_last,
+                an_empty_pool_refuses,
+                there_is_no_slot_beyond_the_last,
+                a_slot_may_name_nobody,
+                a_backend_serves_its_own_protocol_only,
             ]
             draining: [
                 a_backend_that_ends_keeps_its_connections,
