@@ -138,7 +138,7 @@ fn try_link(program: &Path, llvm: &Path) -> Result<()> {
     output(command.env("LD_LIBRARY_PATH", llvm)).map(drop)
 }
 
-fn tools() -> PathBuf {
+pub fn tools() -> PathBuf {
     root().join("target/tools")
 }
 

@@ -2,6 +2,7 @@
 
 mod ebpf;
 mod fingerprint;
+mod fuzz;
 mod linker;
 mod lint;
 mod packages;
@@ -40,6 +41,9 @@ Examples:
     cargo xtask bench --only 'xdp*' --compare before.json
     cargo xtask bench control --services 1000,10000
 
+  Fuzz the data plane's pipeline on the host for ten minutes:
+    cargo xtask fuzz pipeline --seconds 600
+
   Only the BPF objects, and why by this compiler:
     cargo xtask build-ebpf --verbose
 
@@ -56,6 +60,8 @@ enum Command {
     Bench(Passed),
     /// Build the BPF objects, installing a compiler for them if there is none
     BuildEbpf(ebpf::Options),
+    /// Look for packets and tables that break what holds for all, by cargo-fuzz
+    Fuzz(fuzz::Options),
     /// Format all code
     Fmt {
         /// Only say what is not formatted
@@ -91,6 +97,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Test(options) => return test::test(&options),
         Command::Bench(passed) => run::bench(&passed.arguments)?,
         Command::BuildEbpf(options) => ebpf::build(&options)?,
+        Command::Fuzz(options) => fuzz::fuzz(&options)?,
         Command::Fmt { check } => lint::format(check)?,
         Command::Lint => lint::lint()?,
         Command::Ci => return test::test(&test::Options::default()),

@@ -1,0 +1,138 @@
+//! Changes of the tables, as an agent or an accident makes them.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use lb_common::family::{Family, V4, V6};
+use lb_common::host::{HostFamily, HostTables, OfFamily};
+use lb_common::layout::{Backend, Bitmap, Frontend, FrontendKey, Member, Pool, Ticks};
+
+/// An address, a port and a protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct End {
+    pub address: IpAddr,
+    pub port: u16,
+    pub protocol: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    Frontend {
+        key: End,
+        value: Option<Frontend>,
+    },
+    /// With protocol 0, the entry is unused.
+    Backend {
+        index: u32,
+        end: End,
+        flags: u8,
+        generation: u32,
+    },
+    Slots {
+        offset: u32,
+        slots: Vec<u32>,
+    },
+    Pool {
+        index: u32,
+        pool: Pool,
+    },
+    Destination(IpAddr),
+    Source(End),
+    Member(Member),
+    SourceRange {
+        service_port: u32,
+        range: IpNet,
+    },
+    /// So many ticks go by without a packet: every flow has been idle for as much longer.
+    Idle(u32),
+    /// Every entry in the index of answers names a bucket beyond the last one.
+    DamagedReturns,
+}
+
+/// Makes an entry of the index of answers name a bucket beyond the last one.
+pub fn damaged_return(entry: u64) -> u64 {
+    if entry == 0 { 0 } else { entry | 0xff_ffff }
+}
+
+impl Change {
+    pub fn apply(&self, tables: &mut HostTables) {
+        match self {
+            Self::Frontend { key, value } => match key.address {
+                IpAddr::V4(address) => set_frontend::<V4>(tables, address.into(), key, value),
+                IpAddr::V6(address) => set_frontend::<V6>(tables, address.into(), key, value),
+            },
+            &Self::Backend { index, end: End { address, port, protocol }, flags, generation } => {
+                match address {
+                    IpAddr::V4(address) => {
+                        let address = address.into();
+                        let entry = Backend { address, generation, port, protocol, flags };
+                        tables.v4.backends.insert(index, entry);
+                    }
+                    IpAddr::V6(address) => {
+                        let address = address.into();
+                        let entry = Backend { address, generation, port, protocol, flags };
+                        tables.v6.backends.insert(index, entry);
+                    }
+                }
+            }
+            Self::Slots { offset, slots } => {
+                tables.slots.extend((*offset..).zip(slots.iter().copied()));
+            }
+            Self::Pool { index, pool } => drop(tables.pools.insert(*index, *pool)),
+            Self::Destination(address) => tables.set_destination(destination_bit(*address), true),
+            Self::Source(end) => tables.set_source(source_bit(end), true),
+            Self::Member(member) => drop(tables.members.insert(*member)),
+            Self::SourceRange { service_port, range } => {
+                tables.source_ranges.entry(*service_port).or_default().push(*range);
+            }
+            Self::Idle(ticks) => {
+                age(&tables.v4, *ticks);
+                age(&tables.v6, *ticks);
+            }
+            Self::DamagedReturns => {
+                let buckets = tables.v4.returns.iter().chain(&tables.v6.returns);
+                for entry in buckets.flat_map(|bucket| &bucket.entries) {
+                    entry.store(damaged_return(entry.load()));
+                }
+            }
+        }
+    }
+}
+
+pub fn destination_bit(address: IpAddr) -> Bitmap {
+    match address {
+        IpAddr::V4(address) => Bitmap::destination::<V4>(address.into()),
+        IpAddr::V6(address) => Bitmap::destination::<V6>(address.into()),
+    }
+}
+
+pub fn source_bit(end: &End) -> Bitmap {
+    match end.address {
+        IpAddr::V4(address) => Bitmap::source::<V4>(address.into(), end.port, end.protocol),
+        IpAddr::V6(address) => Bitmap::source::<V6>(address.into(), end.port, end.protocol),
+    }
+}
+
+fn set_frontend<F: Family>(
+    tables: &mut HostTables,
+    address: F::Address,
+    key: &End,
+    value: &Option<Frontend>,
+) where
+    HostTables: OfFamily<F>,
+{
+    let frontends = &mut OfFamily::<F>::family_mut(tables).frontends;
+    let key = FrontendKey::<F>::new(address, key.port, key.protocol);
+    match value {
+        Some(value) => drop(frontends.insert(key, *value)),
+        None => drop(frontends.remove(&key)),
+    }
+}
+
+/// The clock stays: in the kernel it can't be moved.
+fn age<F: Family>(family: &HostFamily<F>, ticks: u32) {
+    for tag in family.flows.iter().flat_map(|bucket| &bucket.tags) {
+        let Ticks(seen) = Ticks(tag.seen.load());
+        tag.seen.store(seen.wrapping_sub(ticks));
+    }
+}

@@ -1,0 +1,69 @@
+//! Checksums over whole headers and payloads, written down from the RFCs: what the data plane
+//! computes from differences has nothing of its own to agree with here.
+
+use std::net::IpAddr;
+
+use lb_common::header::protocol::{ICMP, ICMPV6, SCTP, TCP, UDP};
+
+/// The Internet checksum (RFC 1071) of some parts, of which only the last may have an odd length.
+pub fn internet(parts: &[&[u8]]) -> u16 {
+    let mut sum: u64 = 0;
+    for part in parts {
+        for pair in part.chunks(2) {
+            sum += u64::from(pair[0]) << 8 | pair.get(1).map_or(0, |&low| u64::from(low));
+        }
+    }
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+/// Where a protocol's checksum is in its header.
+pub fn field(protocol: u8) -> Option<std::ops::Range<usize>> {
+    match protocol {
+        TCP => Some(16..18),
+        UDP => Some(6..8),
+        SCTP => Some(8..12),
+        ICMP | ICMPV6 => Some(2..4),
+        _ => None,
+    }
+}
+
+/// What should stand in the checksum's field of a transport header and its payload, as bytes.
+pub fn transport(source: IpAddr, destination: IpAddr, protocol: u8, segment: &[u8]) -> Vec<u8> {
+    let Some(field) = field(protocol) else { return Vec::new() };
+    let mut empty = segment.to_vec();
+    empty[field].fill(0);
+    if protocol == SCTP {
+        return crc32c::crc32c(&empty).to_le_bytes().to_vec();
+    }
+    let sum = sum(source, destination, protocol, &empty);
+    // For UDP, 0 says that there is none.
+    let sum = if protocol == UDP && sum == 0 { 0xffff } else { sum };
+    sum.to_be_bytes().to_vec()
+}
+
+/// Whether the checksum in a segment is right; the Internet checksum has two zeros.
+pub fn is_right(source: IpAddr, destination: IpAddr, protocol: u8, segment: &[u8]) -> bool {
+    if protocol == SCTP {
+        return segment[8..12] == transport(source, destination, protocol, segment);
+    }
+    sum(source, destination, protocol, segment) == 0
+}
+
+fn sum(source: IpAddr, destination: IpAddr, protocol: u8, segment: &[u8]) -> u16 {
+    if protocol == ICMP {
+        return internet(&[segment]);
+    }
+    let [high, low] = (segment.len() as u16).to_be_bytes();
+    let (source, destination) = (octets(source), octets(destination));
+    internet(&[&source, &destination, &[0, protocol, high, low], segment])
+}
+
+pub fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}

@@ -1,0 +1,315 @@
+//! What holds for every packet and every state of the tables.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+
+use lb_common::family::Family;
+use lb_common::host::HostFamily;
+use lb_common::layout::{Flow, FlowState, Reason, Ticks};
+
+use crate::inspect::{self, Datagram};
+use crate::reply::Translated;
+use crate::{Change, DEVICE, End, Event, Fate, Hook, Host, Outcome, Reply, Scenario, checksum};
+
+/// What a run has met.
+#[derive(Clone, Debug, Default)]
+pub struct Met {
+    pub packets: u64,
+    pub translated: u64,
+    /// Sent past the stack.
+    pub sent: u64,
+    /// Answers that were compared with what had been sent.
+    pub undone: u64,
+    pub reasons: HashSet<Reason>,
+}
+
+impl Met {
+    pub fn add(&mut self, other: Self) {
+        self.packets += other.packets;
+        self.translated += other.translated;
+        self.sent += other.sent;
+        self.undone += other.undone;
+        self.reasons.extend(other.reasons);
+    }
+}
+
+/// Runs a scenario and panics at the first thing that does not hold.
+pub fn check(scenario: &Scenario) -> Met {
+    let mut day = Day::new(scenario);
+    for event in &scenario.events {
+        match event {
+            Event::Change(change) => day.change(change),
+            Event::Packet(hook, bytes) => drop(day.packet(*hook, bytes)),
+            Event::Reply(reply) => day.reply(*reply),
+        }
+    }
+    day.met
+}
+
+/// A run, and what is known of it.
+struct Day {
+    host: Host,
+    /// Every end that a backend ever had.
+    backends: HashSet<End>,
+    /// What was dialled, and by whom.
+    dialled: HashSet<(SocketAddr, SocketAddr, u8)>,
+    last: Option<Translated>,
+    /// Nothing has happened since the last packet that was translated.
+    fresh: bool,
+    /// The index of answers says where flows are: nothing else tells whose an alias is.
+    index_is_whole: bool,
+    met: Met,
+}
+
+impl Day {
+    fn new(scenario: &Scenario) -> Self {
+        let mut host = Host::new(7, DEVICE);
+        host.tables.now.set(Ticks(1 << 24));
+        host.set_routes(scenario.routes.clone());
+        let mut day = Self {
+            host,
+            backends: HashSet::new(),
+            dialled: HashSet::new(),
+            last: None,
+            fresh: false,
+            index_is_whole: true,
+            met: Met::default(),
+        };
+        scenario.changes.iter().for_each(|change| day.change(change));
+        day
+    }
+
+    fn change(&mut self, change: &Change) {
+        self.fresh = false;
+        if let Change::Backend { end, .. } = change {
+            self.backends.insert(*end);
+        }
+        self.index_is_whole &= *change != Change::DamagedReturns;
+        change.apply(&mut self.host.tables);
+    }
+
+    /// An answer to the last translated packet; right after it, it is undone for its receiver.
+    fn reply(&mut self, reply: Reply) {
+        let Some(last) = self.last.clone() else { return };
+        let (hook, bytes) = last.reply(reply);
+        let undone = self.fresh && !reply.again && is_plain(reply) && last.hook != Hook::Reverse;
+        let undone = undone && last.can_be_undone();
+        let outcome = self.packet(hook, &bytes);
+        // A way back may be missing; then it is not sent at all.
+        if undone && matches!(outcome.fate, Fate::Passed | Fate::Sent) && !is_error(&outcome) {
+            self.met.undone += 1;
+            let expected = last.expected(reply);
+            let same = without_hop(&outcome.bytes) == without_hop(&expected);
+            assert!(same, "{hook:?}: not undone\n{:02x?}\n{expected:02x?}", outcome.bytes);
+        }
+    }
+
+    fn packet(&mut self, hook: Hook, bytes: &[u8]) -> Outcome {
+        let before = self.flows();
+        let counts = self.host.reasons();
+        let outcome = self.host.run(hook, bytes);
+        let counted: Vec<Reason> = self
+            .host
+            .reasons()
+            .into_iter()
+            .zip(counts)
+            .filter_map(|((reason, now), (_, before))| (now > before).then_some(reason))
+            .collect();
+        if let Some((source, destination, protocol)) = ends(bytes) {
+            self.dialled.insert((source, destination, protocol));
+        }
+        self.judge(bytes, &outcome, &counted);
+        self.judge_flows(bytes, &before);
+        self.fresh = false;
+        self.met.packets += 1;
+        self.met.reasons.extend(counted);
+        self.met.sent += u64::from(outcome.fate == Fate::Sent);
+        self.met.translated += u64::from(outcome.fate == Fate::Passed && outcome.bytes != bytes);
+        if let Some(translated) = Translated::of(hook, bytes, &outcome) {
+            self.last = Some(translated);
+            self.fresh = true;
+        }
+        outcome
+    }
+
+    fn judge(&self, before: &[u8], outcome: &Outcome, counted: &[Reason]) {
+        let after = &outcome.bytes;
+        let told = || format!("{counted:?}\n{before:02x?}\n{after:02x?}");
+        match outcome.fate {
+            Fate::Dropped => {
+                assert!(!counted.is_empty(), "dropped in silence: {}", told());
+                let half_done = counted.contains(&Reason::Unwritable);
+                assert!(after == before || half_done, "changed and dropped: {}", told());
+            }
+            Fate::Deferred => assert!(after == before, "changed and deferred: {}", told()),
+            Fate::Passed if after == before => {}
+            Fate::Passed => self.judge_translation(before, after, &told),
+            Fate::Sent if is_answer(before, after) => {
+                let found = inspect::frame(after).expect("our own packets are whole");
+                assert!(found.is_right(after), "a wrong checksum of ours: {}", told());
+            }
+            Fate::Sent => self.judge_translation(before, after, &told),
+        }
+    }
+
+    fn judge_translation(&self, before: &[u8], after: &[u8], told: &dyn Fn() -> String) {
+        assert_eq!(before.len(), after.len(), "another length: {}", told());
+        let (Ok(old), Ok(new)) = (inspect::frame(before), inspect::frame(after)) else {
+            panic!("headers that can't be read were translated: {}", told());
+        };
+        for at in (0..before.len()).filter(|&at| before[at] != after[at]) {
+            assert!(may_change(&old, before, at), "byte {at} changed: {}", told());
+        }
+        assert!(new.is_right(after) || !old.is_right(before), "checksums: {}", told());
+        if let Some((source, destination, protocol)) = ends(after) {
+            let (address, port) = (destination.ip(), destination.port());
+            let to_backend = self.backends.contains(&End { address, port, protocol });
+            let to_client = self.dialled.contains(&(destination, source, protocol));
+            assert!(to_backend || to_client, "to whom? {}", told());
+        }
+    }
+
+    fn flows(&self) -> Vec<Known> {
+        let mut flows = known(&self.host.tables.v4);
+        flows.extend(known(&self.host.tables.v6));
+        flows
+    }
+
+    fn judge_flows(&self, packet: &[u8], before: &[Known]) {
+        let after = self.flows();
+        let now = self.host.tables.now.get();
+        for (number, flow) in after.iter().enumerate() {
+            for other in &after[number + 1..] {
+                assert!(flow.dialled() != other.dialled(), "twice: {flow:?}\n{other:?}");
+                let mixed = flow.answered() == other.answered();
+                let both = !flow.expired(now) && !other.expired(now);
+                assert!(
+                    !(mixed && both && self.index_is_whole),
+                    "answers of two: {flow:?}\n{other:?}"
+                );
+            }
+        }
+        let own = ends(packet);
+        for flow in before.iter().filter(|flow| flow.state == FlowState::Established) {
+            let ended = flow.expired(now) || own == Some(flow.dialled());
+            let kept = after.iter().any(|other| other.dialled() == flow.dialled());
+            assert!(kept || ended, "evicted: {flow:?}");
+        }
+    }
+}
+
+/// A flow, in either family.
+#[derive(Clone, Debug)]
+struct Known {
+    state: FlowState,
+    seen: Ticks,
+    client: SocketAddr,
+    frontend: SocketAddr,
+    backend: SocketAddr,
+    alias: SocketAddr,
+    protocol: u8,
+}
+
+fn known<F: Family>(family: &HostFamily<F>) -> Vec<Known> {
+    let known = |(state, seen, flow): (FlowState, Ticks, Flow<F>)| {
+        let end = |address: F::Address, port| SocketAddr::new(address.into(), port);
+        Known {
+            state,
+            seen,
+            client: end(flow.client, flow.client_port),
+            frontend: end(flow.frontend, flow.frontend_port),
+            backend: end(flow.backend, flow.backend_port),
+            alias: end(flow.alias, flow.alias_port),
+            protocol: flow.protocol,
+        }
+    };
+    family.flows.iter().flat_map(|bucket| bucket.entries()).map(known).collect()
+}
+
+impl Known {
+    fn dialled(&self) -> (SocketAddr, SocketAddr, u8) {
+        (self.client, self.frontend, self.protocol)
+    }
+
+    fn answered(&self) -> (SocketAddr, SocketAddr, u8) {
+        (self.backend, self.alias, self.protocol)
+    }
+
+    /// By the limits that the flow table documents.
+    fn expired(&self, now: Ticks) -> bool {
+        let seconds = match (self.protocol, self.state) {
+            (17, FlowState::Nascent | FlowState::Answered) => 30,
+            (17, _) => 180,
+            (_, FlowState::Nascent | FlowState::Answered) => 60,
+            (_, FlowState::Established) => 86_400,
+            (_, FlowState::ClosedForward | FlowState::ClosedReverse) => 3_600,
+            _ => 30,
+        };
+        now.0.wrapping_sub(self.seen.0) > Ticks::in_seconds(seconds)
+    }
+}
+
+/// The ends of what has ports.
+fn ends(bytes: &[u8]) -> Option<(SocketAddr, SocketAddr, u8)> {
+    let found = inspect::frame(bytes).ok()?;
+    let (source, destination) = found.ports(bytes)?;
+    let end = SocketAddr::new;
+    Some((end(found.source, source), end(found.destination, destination), found.protocol))
+}
+
+/// Flags that neither begin nor end anything.
+fn is_plain(reply: Reply) -> bool {
+    matches!(reply.tcp_flags, 0x10 | 0x18)
+}
+
+/// Whether a packet is one of our own making that answers another: it goes to the other's sender.
+fn is_answer(before: &[u8], after: &[u8]) -> bool {
+    match (inspect::frame(before), inspect::frame(after)) {
+        (Ok(before), Ok(after)) => {
+            after.destination == before.source && after.source == before.destination
+        }
+        _ => false,
+    }
+}
+
+fn is_error(outcome: &Outcome) -> bool {
+    inspect::frame(&outcome.bytes).is_ok_and(|found| found.is_icmp())
+}
+
+/// A packet but for what changes with every hop: link-layer addresses, hop limit, IPv4's checksum.
+fn without_hop(bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    bytes[..12].fill(0);
+    if let Ok(found) = inspect::frame(&bytes) {
+        let changing = if found.v6 { vec![7] } else { vec![8, 10, 11] };
+        changing.into_iter().for_each(|at| bytes[found.network + at] = 0);
+    }
+    bytes
+}
+
+/// Whether a translation may touch a byte: addresses, ports and checksums, of the packet and of
+/// what an ICMP error quotes; of a packet that is forwarded, its link-layer header and hop limit.
+fn may_change(packet: &Datagram, bytes: &[u8], at: usize) -> bool {
+    if at < 12 || in_header(packet, at) {
+        return true;
+    }
+    if packet.is_icmp() {
+        let quote = packet.transport + 8;
+        let quoted = inspect::datagram(bytes, quote, packet.v6);
+        return (packet.transport + 2..packet.transport + 4).contains(&at)
+            || quoted.is_ok_and(|quoted| in_header(&quoted, at) || in_transport(&quoted, at));
+    }
+    in_transport(packet, at)
+}
+
+fn in_header(packet: &Datagram, at: usize) -> bool {
+    let Some(at) = at.checked_sub(packet.network) else { return false };
+    if packet.v6 { at == 7 || (8..40).contains(&at) } else { at == 8 || (10..20).contains(&at) }
+}
+
+fn in_transport(packet: &Datagram, at: usize) -> bool {
+    let Some(at) = at.checked_sub(packet.transport) else { return false };
+    let sum = checksum::field(packet.protocol).is_some_and(|field| field.contains(&at));
+    let later = packet.fragment == Some(inspect::Part::Later);
+    !later && (at < 4 || sum)
+}

@@ -1,0 +1,305 @@
+//! Packets of all sorts, written from the first byte to the last.
+
+use std::net::IpAddr;
+
+use lb_common::header::protocol::{
+    DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ICMP, ICMPV6, ROUTING, SCTP, TCP, UDP,
+};
+
+use crate::checksum::{self, octets};
+use crate::universe::{
+    self, BACKEND_PORTS, BACKENDS, CLIENT_PORTS, NODE_PORTS, PORTS, PROTOCOLS, client, node,
+};
+use crate::{End, Hook, Input};
+
+/// What a packet is made of.
+#[derive(Clone, Debug)]
+struct Datagram {
+    source: End,
+    destination: End,
+    ttl: u8,
+    tos: u8,
+    /// Words of IPv4 options, or which extension headers there are.
+    between: Vec<u8>,
+    tcp_flags: u8,
+    chunk: u8,
+    /// Of an ICMP message, with the word after its checksum.
+    icmp: [u8; 6],
+    payload: Vec<u8>,
+    checksum: Checksum,
+    fragment: Option<Fragment>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Checksum {
+    Right,
+    None,
+    Wrong,
+}
+
+/// Offset in units of eight bytes, whether more follow, and of which packet.
+#[derive(Clone, Copy, Debug)]
+struct Fragment {
+    offset: u16,
+    more: bool,
+    id: u8,
+}
+
+/// A packet as it would come to a hook, or an accident that happened to one.
+pub fn any(input: &mut Input, hook: Hook) -> Vec<u8> {
+    let v6 = input.chance(128);
+    let tags = input.choose(&[0, 0, 0, 0, 1, 2, 2, 3]);
+    let datagram =
+        if input.chance(40) { error(input, v6, hook) } else { datagram(input, v6, hook) };
+    let mut bytes = ethernet(tags, v6);
+    bytes.extend(datagram.write());
+    match input.below(16) {
+        12 => bytes.resize(bytes.len() + 1 + input.below(60), 0),
+        13 => bytes.truncate(input.below(bytes.len().min(256))),
+        14 => {
+            for _ in 0..1 + input.below(3) {
+                let at = input.below(bytes.len().min(160));
+                bytes[at] = input.byte();
+            }
+        }
+        _ => {}
+    }
+    bytes
+}
+
+/// The first packet of a connection, as plain as can be.
+pub fn opening(v6: bool, which: usize, (number, port): (usize, u16), service: usize) -> Vec<u8> {
+    let protocol = PROTOCOLS[which];
+    let end = |address, port| End { address, port, protocol };
+    let datagram = Datagram {
+        source: end(client(v6, number), port),
+        destination: end(universe::service(v6, service), PORTS[which]),
+        ttl: 64,
+        tos: 0,
+        between: Vec::new(),
+        tcp_flags: 0x02,
+        chunk: 1,
+        icmp: [0; 6],
+        payload: Vec::new(),
+        checksum: Checksum::Right,
+        fragment: None,
+    };
+    let mut bytes = ethernet(0, v6);
+    bytes.extend(datagram.write());
+    bytes
+}
+
+fn ethernet(tags: usize, v6: bool) -> Vec<u8> {
+    let mut bytes = vec![2, 0, 0, 0, 0, 0x0d, 2, 0, 0, 0, 0, 0xc1];
+    for tag in (0..tags).rev() {
+        let ether_type = if tag > 0 { [0x88, 0xa8] } else { [0x81, 0x00] };
+        bytes.extend(ether_type);
+        bytes.extend([0, 100 + tag as u8]);
+    }
+    bytes.extend(if v6 { [0x86, 0xdd] } else { [0x08, 0x00] });
+    bytes
+}
+
+fn datagram(input: &mut Input, v6: bool, hook: Hook) -> Datagram {
+    let which = input.below(PROTOCOLS.len());
+    let (one, other) = ends(input, v6, which);
+    // Answers come the other way round; now and then a packet turns up at another hook.
+    let outward = (hook == Hook::Reverse) != input.chance(24);
+    let (source, destination) = if outward { (other, one) } else { (one, other) };
+    let length = if input.chance(16) { 1400 } else { input.below(48) };
+    let between =
+        if v6 { extensions(input) } else { vec![1; 4 * input.choose(&[0, 0, 0, 0, 0, 1, 3, 10])] };
+    let fragment = input.chance(24).then(|| Fragment {
+        offset: input.choose(&[0, 0, 1, 3, 185, 8191]),
+        more: input.chance(128),
+        id: input.choose(&[1, 2]),
+    });
+    Datagram {
+        source,
+        destination,
+        ttl: input.choose(&[64, 64, 64, 64, 255, 2, 1, 0]),
+        tos: input.byte(),
+        between,
+        tcp_flags: input
+            .choose(&[0x02, 0x10, 0x12, 0x18, 0x11, 0x04, 0x14, 0x02, 0x10, 0, 0xff, 3]),
+        chunk: input.choose(&[1, 0, 2, 3, 6, 7, 8, 14, 10, 255]),
+        icmp: [0; 6],
+        payload: vec![input.byte(); length],
+        checksum: input.choose(&[
+            Checksum::Right,
+            Checksum::Right,
+            Checksum::Right,
+            Checksum::Right,
+            Checksum::Right,
+            Checksum::Right,
+            Checksum::None,
+            Checksum::Wrong,
+        ]),
+        fragment,
+    }
+}
+
+/// A client, and what it dials.
+fn ends(input: &mut Input, v6: bool, which: usize) -> (End, End) {
+    let protocol = PROTOCOLS[which];
+    let end = |address, port| End { address, port, protocol };
+    let one = end(client(v6, input.below(4)), input.choose(&CLIENT_PORTS));
+    let number = input.below(8);
+    let other = match input.below(16) {
+        0..8 => end(universe::service(v6, number), PORTS[which]),
+        8..11 => end(node(v6, number), input.choose(&NODE_PORTS)),
+        11..14 => end(universe::backend(v6, number % BACKENDS), input.choose(&BACKEND_PORTS)),
+        14 => end(universe::service(v6, number), input.choose(&[81, 0, 443, 80])),
+        _ => end(universe::stranger(v6), PORTS[which]),
+    };
+    (one, other)
+}
+
+/// IPv6 extension headers by their numbers: up to five, of which four may be.
+fn extensions(input: &mut Input) -> Vec<u8> {
+    let count = input.choose(&[0, 0, 0, 0, 0, 1, 2, 5]);
+    let numbers = [HOP_BY_HOP, DESTINATION_OPTIONS, ROUTING, DESTINATION_OPTIONS, ROUTING];
+    numbers[..count].to_vec()
+}
+
+/// An ICMP message that quotes the start of a packet that went the other way.
+fn error(input: &mut Input, v6: bool, hook: Hook) -> Datagram {
+    let quoted =
+        datagram(input, v6, if hook == Hook::Reverse { Hook::Forward } else { Hook::Reverse });
+    let mut quote = quoted.write();
+    if input.chance(160) {
+        let whole = quote.len() - quoted.payload.len();
+        quote.truncate(whole.saturating_sub(input.choose(&[0, 12, 12, 16, 20, 24])));
+    }
+    let kinds: [[u8; 2]; 8] = if v6 {
+        [[1, 4], [2, 0], [3, 0], [4, 1], [128, 0], [129, 0], [135, 0], [1, 0]]
+    } else {
+        [[3, 3], [3, 4], [11, 0], [12, 0], [8, 0], [0, 0], [5, 0], [3, 1]]
+    };
+    let [kind, code] = input.choose(&kinds);
+    let protocol = if v6 { ICMPV6 } else { ICMP };
+    // From whoever was on the way, to the sender of what is quoted.
+    let router = match input.below(3) {
+        0 => quoted.destination.address,
+        1 => client(v6, 1),
+        _ => node(v6, 0),
+    };
+    Datagram {
+        source: End { address: router, port: 0, protocol },
+        destination: End { protocol, port: 0, ..quoted.source },
+        between: Vec::new(),
+        icmp: [kind, code, 0, 0, 5, 0x14],
+        payload: quote,
+        checksum: Checksum::Right,
+        fragment: None,
+        ttl: quoted.ttl,
+        ..quoted
+    }
+}
+
+impl Datagram {
+    fn write(&self) -> Vec<u8> {
+        let mut segment = self.transport();
+        if let Some(fragment) = self.fragment
+            && fragment.more
+        {
+            // All but the last are multiples of eight bytes.
+            segment.truncate(segment.len() / 8 * 8);
+        }
+        match self.source.address {
+            IpAddr::V4(_) => self.ipv4(segment),
+            IpAddr::V6(_) => self.ipv6(segment),
+        }
+    }
+
+    fn transport(&self) -> Vec<u8> {
+        let mut segment = Vec::new();
+        let protocol = self.source.protocol;
+        if matches!(protocol, TCP | UDP | SCTP) {
+            segment.extend(self.source.port.to_be_bytes());
+            segment.extend(self.destination.port.to_be_bytes());
+        }
+        let length = self.payload.len();
+        match protocol {
+            TCP => {
+                segment.extend([0, 0, 0, 7, 0, 0, 0, 9]);
+                segment.extend([5 << 4, self.tcp_flags, 0xfa, 0xf0, 0, 0, 0, 0]);
+            }
+            UDP => {
+                segment.extend((8 + length as u16).to_be_bytes());
+                segment.extend([0; 2]);
+            }
+            SCTP => {
+                segment.extend([0, 0, 0, 5, 0, 0, 0, 0]);
+                segment.extend([self.chunk, 0]);
+                segment.extend((4 + length as u16).to_be_bytes());
+            }
+            _ => {
+                let [kind, code, rest @ ..] = self.icmp;
+                segment.extend([kind, code, 0, 0]);
+                segment.extend(rest);
+            }
+        }
+        segment.extend(&self.payload);
+        let (source, destination) = (self.source.address, self.destination.address);
+        let right = checksum::transport(source, destination, protocol, &segment);
+        if let Some(field) = checksum::field(protocol) {
+            match self.checksum {
+                Checksum::Right => segment[field].copy_from_slice(&right),
+                Checksum::Wrong => {
+                    segment[field].iter_mut().zip(right).for_each(|(at, byte)| *at = byte ^ 0x5a);
+                }
+                Checksum::None => {}
+            }
+        }
+        segment
+    }
+
+    fn ipv4(&self, segment: Vec<u8>) -> Vec<u8> {
+        let length = 20 + self.between.len();
+        let mut header = vec![0x40 | (length / 4) as u8, self.tos];
+        header.extend(((length + segment.len()) as u16).to_be_bytes());
+        let (id, flags) = match self.fragment {
+            Some(Fragment { offset, more, id }) => {
+                (id, (offset & 0x1fff) | if more { 0x2000 } else { 0 })
+            }
+            None => (0, 0x4000),
+        };
+        header.extend([0, id]);
+        header.extend(flags.to_be_bytes());
+        header.extend([self.ttl, self.source.protocol, 0, 0]);
+        header.extend(octets(self.source.address));
+        header.extend(octets(self.destination.address));
+        header.extend(&self.between);
+        let sum = checksum::internet(&[&header]).to_be_bytes();
+        header[10..12].copy_from_slice(&sum);
+        header.extend(segment);
+        header
+    }
+
+    fn ipv6(&self, segment: Vec<u8>) -> Vec<u8> {
+        let mut numbers = self.between.clone();
+        numbers.extend(self.fragment.map(|_| FRAGMENT));
+        numbers.push(self.source.protocol);
+        let mut chain = Vec::new();
+        for pair in numbers.windows(2) {
+            if pair[0] == FRAGMENT {
+                let Some(Fragment { offset, more, id }) = self.fragment else { continue };
+                let field = (offset << 3 | u16::from(more)).to_be_bytes();
+                chain.extend([pair[1], 0, field[0], field[1], 0, 0, 0, id]);
+            } else {
+                // Options that are padding.
+                chain.extend([pair[1], 1, 1, 12]);
+                chain.extend([0; 12]);
+            }
+        }
+        let mut header = vec![0x60 | self.tos >> 4, self.tos << 4, 0, 0];
+        header.extend(((chain.len() + segment.len()) as u16).to_be_bytes());
+        header.extend([numbers[0], self.ttl]);
+        header.extend(octets(self.source.address));
+        header.extend(octets(self.destination.address));
+        header.extend(chain);
+        header.extend(segment);
+        header
+    }
+}

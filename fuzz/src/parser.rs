@@ -1,0 +1,74 @@
+//! Any bytes at all as a packet.
+
+use lb_common::header::protocol::{ICMP, ICMPV6, SCTP, TCP, UDP};
+use lb_common::layout::{Bitmap, DESTINATION_WORDS, Reason, SOURCE_WORDS};
+
+use crate::inspect::{self, Other};
+use crate::{DEVICE, Fate, Hook, Host};
+
+/// Where nothing is a Service's, a packet passes as it came, for the reason that its headers give.
+pub fn parser(bytes: &[u8]) {
+    thread_local! {
+        static HOST: Host = open_to_everything();
+    }
+    HOST.with(|host| {
+        for hook in [Hook::Forward, Hook::Workload, Hook::Reverse] {
+            host.tables.reasons.borrow_mut().clear();
+            let outcome = host.run(hook, bytes);
+            assert_eq!(outcome.fate, Fate::Passed, "{hook:?}");
+            assert_eq!(outcome.bytes, bytes, "{hook:?}");
+            let counted: Vec<Reason> = host.tables.reasons.borrow().keys().copied().collect();
+            let expected = if hook == Hook::Reverse { leaving(bytes) } else { arriving(bytes) };
+            assert!(expected.contains(&counted), "{hook:?}: {counted:?}, expected {expected:?}");
+        }
+    });
+}
+
+/// Tables whose prefilters let everything through, and that have nothing behind them.
+fn open_to_everything() -> Host {
+    let mut host = Host::new(1, DEVICE);
+    let words = |words: u32| (0..words).flat_map(|word| (0..64).map(move |n| (word, 1 << n)));
+    for (word, bit) in words(DESTINATION_WORDS) {
+        host.tables.set_destination(Bitmap { word, bit }, true);
+    }
+    for (word, bit) in words(SOURCE_WORDS) {
+        host.tables.set_source(Bitmap { word, bit }, true);
+    }
+    host
+}
+
+/// What may be counted for a packet on its way in.
+fn arriving(bytes: &[u8]) -> Vec<Vec<Reason>> {
+    let found = match inspect::frame(bytes) {
+        Ok(found) => found,
+        Err(Other::NotIp) => return vec![vec![]],
+        Err(Other::Malformed) => return vec![vec![Reason::Malformed]],
+    };
+    if found.fragment.is_some() {
+        return one_of(&[Reason::Fragment, Reason::Malformed, Reason::UnknownProtocol]);
+    }
+    match found.protocol {
+        TCP | UDP | SCTP if found.ports(bytes).is_some() => vec![vec![Reason::NoFrontend]],
+        TCP | UDP | SCTP => vec![vec![Reason::Malformed]],
+        ICMP | ICMPV6 => {
+            one_of(&[Reason::UnknownProtocol, Reason::UnknownQuote, Reason::Malformed])
+        }
+        _ => vec![vec![Reason::UnknownProtocol]],
+    }
+}
+
+/// What leaves passes uncounted, unless it could be the answer of a backend.
+fn leaving(bytes: &[u8]) -> Vec<Vec<Reason>> {
+    let answer = inspect::frame(bytes)
+        .is_ok_and(|found| found.fragment.is_none() && found.ports(bytes).is_some());
+    let fragment = inspect::frame(bytes).is_ok_and(|found| found.fragment.is_some());
+    match (answer, fragment) {
+        (true, _) => vec![vec![Reason::NoFlow]],
+        (_, true) => [vec![vec![]], one_of(&[Reason::Fragment, Reason::NoFlow])].concat(),
+        _ => vec![vec![]],
+    }
+}
+
+fn one_of(reasons: &[Reason]) -> Vec<Vec<Reason>> {
+    reasons.iter().map(|&reason| vec![reason]).collect()
+}

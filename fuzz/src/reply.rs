@@ -1,0 +1,118 @@
+//! Packets that follow from what became of others.
+
+use lb_common::header::protocol::{SCTP, TCP, UDP};
+
+use crate::inspect::{self, Datagram};
+use crate::{Fate, Hook, Outcome, Reply, checksum};
+
+/// A packet that was translated, and what became of it.
+#[derive(Clone, Debug)]
+pub struct Translated {
+    pub hook: Hook,
+    pub before: Vec<u8>,
+    pub after: Vec<u8>,
+    /// It left without going up the stack.
+    pub sent: bool,
+}
+
+impl Translated {
+    /// If the packet was translated, and whole enough to be answered.
+    pub fn of(hook: Hook, before: &[u8], outcome: &Outcome) -> Option<Self> {
+        let (after, fate) = (&outcome.bytes, outcome.fate);
+        let kept = matches!(fate, Fate::Passed | Fate::Sent) && after.len() == before.len();
+        let (there, back) = (answerable(before)?, answerable(after)?);
+        // Of our own making is what goes back to the sender.
+        let ours = there.source == back.destination;
+        let changed = (there.source, there.destination) != (back.source, back.destination);
+        let (before, after) = (before.to_vec(), after.clone());
+        (kept && changed && !ours).then_some(Self { hook, before, after, sent: fate == Fate::Sent })
+    }
+
+    /// The packet that comes next, and where.
+    pub fn reply(&self, reply: Reply) -> (Hook, Vec<u8>) {
+        if reply.again {
+            return (self.hook, with_flags(&self.before, reply.tcp_flags));
+        }
+        let hook = match self.hook {
+            // What was sent past the stack comes back from a device.
+            _ if self.sent => Hook::Forward,
+            Hook::Forward | Hook::Workload => Hook::Reverse,
+            Hook::Reverse => Hook::Forward,
+        };
+        (hook, with_flags(&swapped(&self.after), reply.tcp_flags))
+    }
+
+    /// Whether an answer can be foretold: SCTP's sum changes with the order of the ports, and one that
+    /// is wrong, or of what was cut off, is not computed anew.
+    pub fn can_be_undone(&self) -> bool {
+        answerable(&self.before)
+            .filter(|found| found.protocol == SCTP)
+            .is_none_or(|found| found.end <= self.before.len() && found.is_right(&self.before))
+    }
+
+    /// What the answer's receiver must get: an answer to what he had sent.
+    pub fn expected(&self, reply: Reply) -> Vec<u8> {
+        with_flags(&swapped(&self.before), reply.tcp_flags)
+    }
+}
+
+fn answerable(bytes: &[u8]) -> Option<Datagram> {
+    let found = inspect::frame(bytes).ok()?;
+    found.ports(bytes)?;
+    found.fragment.is_none().then_some(found)
+}
+
+/// The same packet the other way round; sums don't change by that, but SCTP's.
+pub fn swapped(bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    let Some(found) = answerable(&bytes) else { return bytes };
+    let right = found.is_right(&bytes);
+    bytes[..12].rotate_left(6);
+    let (addresses, length) =
+        if found.v6 { (found.network + 8, 32) } else { (found.network + 12, 8) };
+    bytes[addresses..addresses + length].rotate_left(length / 2);
+    bytes[found.transport..found.transport + 4].rotate_left(2);
+    complete(&mut bytes, right);
+    bytes
+}
+
+/// With other flags, or SCTP's chunk that says the same.
+fn with_flags(bytes: &[u8], flags: u8) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    let Some(found) = answerable(&bytes) else { return bytes };
+    let right = found.is_right(&bytes);
+    match found.protocol {
+        TCP => bytes[found.transport + 13] = flags,
+        SCTP => {
+            bytes[found.transport + 12] = match flags {
+                0x12 => 2,
+                0x11 => 7,
+                0x14 => 6,
+                0x02 => 1,
+                0x04 => 14,
+                _ => 0,
+            }
+        }
+        _ => {}
+    }
+    complete(&mut bytes, right);
+    bytes
+}
+
+/// Writes the checksum anew, if it was right before; else it stays as it is.
+fn complete(bytes: &mut [u8], was_right: bool) {
+    let Some(found) = answerable(bytes).filter(|_| was_right) else { return };
+    let Some(segment) = bytes.get(found.transport..found.end) else { return };
+    let Some(field) = checksum::field(found.protocol) else { return };
+    let none = match (segment.get(field.clone()), found.protocol) {
+        // By its own account the packet ends before.
+        (None, _) => true,
+        (Some(sum), UDP | SCTP) => sum.iter().all(|&byte| byte == 0),
+        _ => false,
+    };
+    if !none {
+        let right = checksum::transport(found.source, found.destination, found.protocol, segment);
+        let field = found.transport + field.start..found.transport + field.end;
+        bytes[field].copy_from_slice(&right);
+    }
+}

@@ -1,0 +1,120 @@
+//! The data plane on the host, with the tables of a scenario.
+
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use lb_common::datapath::{self, NextHop, Role, Route, Verdict};
+use lb_common::host::{Frame, HostTables, Routes};
+use lb_common::layout::{Device, Reason};
+
+use crate::Hook;
+
+/// What became of a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    pub fate: Fate,
+    pub bytes: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Passed,
+    /// Left, as it came, to the hook behind this one.
+    Deferred,
+    Dropped,
+    /// It leaves without going up the stack.
+    Sent,
+}
+
+/// Buckets of the flow table: so few that they fill up.
+const BUCKETS: u32 = 4;
+
+/// The most stages that a packet goes through: the kernel follows no more tail calls.
+const MOST_STAGES: usize = 33;
+
+pub struct Host {
+    pub tables: HostTables,
+    pub routes: Routes,
+    /// By which all packets come in.
+    device: u32,
+}
+
+impl Host {
+    pub fn new(flow_seed: u64, device: u32) -> Self {
+        let mut tables = HostTables::new(BUCKETS, flow_seed);
+        // So few that they run out.
+        tables.settings.alias_port_count = 7;
+        let entry = Device { flags: Device::TRANSMIT, ..Device::default() };
+        tables.devices.insert(device, entry);
+        Self { tables, routes: Routes::default(), device }
+    }
+
+    /// Gives the machine a second device, and ways out by both.
+    pub fn set_routes(&mut self, routes: Vec<(IpAddr, Route)>) {
+        let address = |v6| crate::universe::node(v6, 1);
+        for (index, flags) in [(self.device, Device::TRANSMIT), (OTHER_DEVICE, Device::REDIRECT)] {
+            let (IpAddr::V4(v4), IpAddr::V6(v6)) = (address(false), address(true)) else { return };
+            let entry = Device {
+                address4: v4.into(),
+                address6: v6.into(),
+                mtu: 1500,
+                link_address: [2, 0, 0, 0, 1, index as u8],
+                flags,
+                reserved: 0,
+            };
+            self.tables.devices.insert(index, entry);
+        }
+        self.routes = Routes(Rc::new(routes));
+    }
+
+    pub fn run(&self, hook: Hook, bytes: &[u8]) -> Outcome {
+        let mut frame = Frame {
+            device: self.device,
+            routes: self.routes.clone(),
+            ..Frame::new(bytes.to_vec())
+        };
+        if hook == Hook::Workload {
+            frame.role = Role::Workload;
+            frame.resolves = true;
+        }
+        let mut verdict = match hook {
+            Hook::Forward | Hook::Workload => datapath::ingress(&mut frame, &self.tables),
+            Hook::Reverse => datapath::egress(&mut frame, &self.tables),
+        };
+        for _ in 0..MOST_STAGES {
+            let Verdict::Next(stage) = verdict else { break };
+            // A stage finds the packet as it came in.
+            assert_eq!(frame.bytes, bytes, "{stage:?} comes after a change");
+            verdict = datapath::stage(stage, &mut frame, &self.tables);
+        }
+        let fate = match verdict {
+            Verdict::Pass => Fate::Passed,
+            Verdict::Defer => Fate::Deferred,
+            Verdict::Transmit | Verdict::Redirect | Verdict::Resolve => Fate::Sent,
+            Verdict::Drop => Fate::Dropped,
+            Verdict::Next(stage) => panic!("no end of stages: {stage:?}"),
+        };
+        Outcome { fate, bytes: frame.bytes }
+    }
+
+    /// How often each reason was counted.
+    pub fn reasons(&self) -> Vec<(Reason, u64)> {
+        let reasons = self.tables.reasons.borrow();
+        let count = |reason| (reason, reasons.get(&reason).copied().unwrap_or_default());
+        Reason::ALL.into_iter().map(count).collect()
+    }
+}
+
+pub const OTHER_DEVICE: u32 = 9;
+
+/// A way out by either device, or what is in its way.
+pub fn route(number: usize, device: u32) -> Route {
+    let hop = |device| NextHop { device, neighbour: [2, 0, 0, 0, 2, device as u8] };
+    match number % 8 {
+        0..3 => Route::Known(hop(device)),
+        3..5 => Route::Known(hop(OTHER_DEVICE)),
+        5 => Route::NoNeighbour(OTHER_DEVICE),
+        6 => Route::TooBig(1280),
+        _ => Route::None,
+    }
+}

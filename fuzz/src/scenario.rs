@@ -1,0 +1,111 @@
+//! What happens, one thing after the other.
+
+use std::net::IpAddr;
+
+use lb_common::datapath::Route;
+
+use crate::universe::{self, BACKENDS};
+use crate::{Change, Input, packet, run, state};
+
+/// Where a packet meets the data plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// Arriving on an external device.
+    Forward,
+    /// Arriving from a pod of this node.
+    Workload,
+    /// Leaving by a device.
+    Reverse,
+}
+
+#[derive(Clone, Debug)]
+pub enum Event {
+    Change(Change),
+    Packet(Hook, Vec<u8>),
+    /// An answer to what became of the last packet that was translated.
+    Reply(Reply),
+}
+
+/// An answer to a packet, or its sender's next one.
+#[derive(Clone, Copy, Debug)]
+pub struct Reply {
+    /// From its sender again, rather than from who got it.
+    pub again: bool,
+    /// Of TCP; an answer to a datagram has none.
+    pub tcp_flags: u8,
+}
+
+/// The tables, and what happens to them and to packets.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// To backends and clients; some have none.
+    pub routes: Vec<(IpAddr, Route)>,
+    pub changes: Vec<Change>,
+    pub events: Vec<Event>,
+}
+
+/// Events that are read at most: rates and idle times stay what they are meant to be.
+const MOST: usize = 96;
+
+impl Scenario {
+    pub fn read(input: &mut Input) -> Self {
+        let routes = routes(input);
+        let changes = state::begin(input);
+        let mut events = Vec::new();
+        while !input.is_empty() && events.len() < MOST {
+            event(input, &mut events);
+        }
+        Self { routes, changes, events }
+    }
+}
+
+/// Connections of one client, more than there is room for; they are established.
+fn flood(input: &mut Input, events: &mut Vec<Event>) {
+    let hook = input.choose(&[Hook::Forward, Hook::Workload]);
+    let (v6, protocol) = (input.chance(128), input.below(3));
+    let (client, service) = (input.below(4), input.below(3));
+    for number in 0..input.below(48) as u16 {
+        let packet = packet::opening(v6, protocol, (client, 50_000 + number), service);
+        events.push(Event::Packet(hook, packet));
+        events
+            .extend([0x12, 0x10].map(|tcp_flags| Event::Reply(Reply { again: false, tcp_flags })));
+    }
+}
+
+/// By which all packets come in.
+pub const DEVICE: u32 = 1;
+
+fn routes(input: &mut Input) -> Vec<(IpAddr, Route)> {
+    let addresses = [false, true].into_iter().flat_map(|v6| {
+        let backends = (0..BACKENDS).map(move |number| universe::backend(v6, number));
+        backends.chain((0..3).map(move |number| universe::client(v6, number)))
+    });
+    addresses.map(|address| (address, run::route(input.below(8), DEVICE))).collect()
+}
+
+fn event(input: &mut Input, events: &mut Vec<Event>) {
+    match input.below(32) {
+        0..14 => {
+            let hook = input.choose(&[Hook::Forward, Hook::Forward, Hook::Workload, Hook::Reverse]);
+            events.push(Event::Packet(hook, packet::any(input, hook)));
+        }
+        14 => flood(input, events),
+        15..26 => {
+            let tcp_flags = input.choose(&[0x12, 0x10, 0x10, 0x18, 0x11, 0x14, 0x02, 0x04]);
+            events.push(Event::Reply(Reply { again: input.chance(128), tcp_flags }));
+        }
+        26 => events.push(Event::Change(Change::DamagedReturns)),
+        27 => events.extend(state::service_port(input).into_iter().map(Event::Change)),
+        28 => events.extend(state::backend(input).map(Event::Change)),
+        29 => events.push(Event::Change(state::damage(input))),
+        30 => {
+            let ticks = input.choose(&[1_000, 4_000, 12_000, 220_000, 6_000_000]);
+            events.push(Event::Change(Change::Idle(ticks)));
+        }
+        _ => {
+            let hook = input.choose(&[Hook::Forward, Hook::Workload, Hook::Reverse]);
+            let length = 14 + input.below(128);
+            events.push(Event::Packet(hook, input.take(length)));
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Tables as a planner might write them, and accidents that happen to them.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use lb_common::layout::{Backend, Frontend, FrontendKind, Member, Pool, capacity};
+
+use crate::universe::{
+    self, BACKEND_PORTS, BACKENDS, NODE_PORTS, PORTS, PROTOCOLS, backend_index, node, service,
+};
+use crate::{Change, End, Input};
+
+/// Slots that each pool's region has room for.
+const REGION: u32 = 16;
+
+/// Two for each service port: policy `Cluster` and `Local`.
+fn pool_index(service_port: u32, local: bool) -> u32 {
+    service_port * 2 + u32::from(local)
+}
+
+/// Everything there is when the first packet comes.
+pub fn begin(input: &mut Input) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for (v6, which, number) in universe::backend_indexes() {
+        let end = backend_end(v6, which, number, 0);
+        let flags = if input.chance(64) { 0 } else { Backend::<()>::LOCAL };
+        let index = backend_index(v6, which, number);
+        changes.push(Change::Backend { index, end, flags, generation: 1 });
+        changes.push(Change::Source(end));
+    }
+    for v6 in [false, true] {
+        for number in 0..2 {
+            let address = node(v6, number);
+            changes.push(Change::Destination(address));
+            if number == 0 {
+                changes.push(itself(address, FrontendKind::NodeAddress));
+            }
+        }
+        // The first backend's address is a pod's that dials, too.
+        changes.push(Change::Destination(universe::backend(v6, 0)));
+    }
+    for _ in 0..1 + input.below(6) {
+        changes.extend(service_port(input));
+    }
+    changes
+}
+
+fn backend_end(v6: bool, which: usize, number: usize, port: usize) -> End {
+    let (address, protocol) = (universe::backend(v6, number), PROTOCOLS[which]);
+    End { address, port: BACKEND_PORTS[port % BACKEND_PORTS.len()], protocol }
+}
+
+/// The entry that says what an address itself is.
+fn itself(address: IpAddr, kind: FrontendKind) -> Change {
+    let key = End { address, port: 0, protocol: 0 };
+    Change::Frontend { key, value: Some(Frontend::of_address(kind)) }
+}
+
+/// A service port with its pools and frontends; written again, it changes.
+pub fn service_port(input: &mut Input) -> Vec<Change> {
+    let (v6, which, number) = (input.chance(128), input.below(3), input.below(3));
+    let index = 1 + ((usize::from(v6) * 3 + which) * 3 + number) as u32;
+    let mut changes = Vec::new();
+    for local in [false, true] {
+        let pool = pool_index(index, local);
+        let members: Vec<u32> =
+            members(input).into_iter().map(|member| backend_index(v6, which, member)).collect();
+        let offset = pool * REGION;
+        let size = if members.is_empty() { 0 } else { 1 + input.below(REGION as usize) as u32 };
+        let slots = members.iter().copied().cycle().take(size as usize).collect();
+        changes.push(Change::Slots { offset, slots });
+        changes.push(Change::Pool { index: pool, pool: Pool { offset, size } });
+        changes.extend(members.into_iter().map(|backend| Change::Member(Member { pool, backend })));
+    }
+    let flags = input.byte();
+    let frontend = Frontend {
+        service_port: index,
+        cluster_pool: pool_index(index, false),
+        local_pool: pool_index(index, true),
+        affinity: if flags & 0x60 == 0x60 { 60 } else { 0 },
+        external_local: u8::from(flags & 7 == 7),
+        internal_local: u8::from(flags & 0x38 == 0x38),
+        restricted: u8::from(flags & 0xc0 == 0xc0),
+        populated: u8::from(flags & 1 == 1),
+        ..Frontend::of_address(FrontendKind::ClusterIp)
+    };
+    if frontend.restricted != 0 {
+        let range = IpNet::new(universe::client(v6, 0), if v6 { 127 } else { 31 });
+        let service_port = index;
+        changes
+            .extend(range.map(|range| Change::SourceRange { service_port, range: range.trunc() }));
+    }
+    let kinds = input.byte();
+    let protocol = PROTOCOLS[which];
+    let mut publish = |address, port, kind: FrontendKind| {
+        let key = End { address, port, protocol };
+        let value = Some(Frontend { kind: kind as u8, ..frontend });
+        changes.push(Change::Frontend { key, value });
+    };
+    let address = service(v6, number);
+    let (kind, other) = match kinds & 3 {
+        0 | 1 => (FrontendKind::ClusterIp, true),
+        2 => (FrontendKind::LoadBalancer, false),
+        _ => (FrontendKind::ExternalIp, false),
+    };
+    publish(address, PORTS[which], kind);
+    if kinds & 4 != 0 {
+        let any: IpAddr = if v6 { [0u8; 16].into() } else { [0u8; 4].into() };
+        publish(any, NODE_PORTS[number % NODE_PORTS.len()], FrontendKind::NodePort);
+    }
+    changes.push(Change::Destination(address));
+    if other && kinds & 8 != 0 {
+        changes.push(itself(address, FrontendKind::ClusterIp));
+    }
+    changes
+}
+
+fn members(input: &mut Input) -> Vec<usize> {
+    let bits = input.byte();
+    (0..BACKENDS).filter(|number| bits >> number & 1 != 0).collect()
+}
+
+/// A backend comes, goes, drains, or its index is given to another.
+pub fn backend(input: &mut Input) -> [Change; 2] {
+    let (v6, which, number) = (input.chance(128), input.below(3), input.below(BACKENDS));
+    let end = backend_end(v6, which, number, input.below(2));
+    let end = if input.chance(64) { End { protocol: 0, ..end } } else { end };
+    let flags = input.choose(&[
+        Backend::<()>::LOCAL,
+        0,
+        Backend::<()>::LOCAL | Backend::<()>::DRAINING,
+        Backend::<()>::DRAINING,
+    ]);
+    let generation = 1 + input.below(3) as u32;
+    let index = backend_index(v6, which, number);
+    // Bits of the prefilter come before what they let through.
+    [Change::Source(end), Change::Backend { index, end, flags, generation }]
+}
+
+/// An entry as no planner would write it.
+pub fn damage(input: &mut Input) -> Change {
+    let (v6, which, number) = (input.chance(128), input.below(3), input.below(3));
+    let index = 1 + ((usize::from(v6) * 3 + which) * 3 + number) as u32;
+    let pool = pool_index(index, input.chance(128));
+    match input.below(5) {
+        0 => {
+            let offset = input.choose(&[0, capacity::POOL_SLOTS - 1, capacity::POOL_SLOTS, !0, 48]);
+            let size = input.choose(&[0, 1, 5, capacity::POOL_SLOTS, !0]);
+            Change::Pool { index: pool, pool: Pool { offset, size } }
+        }
+        1 => {
+            let other = backend_index(!v6, which, number);
+            let another = backend_index(v6, (which + 1) % 3, number);
+            let wild = [0, capacity::BACKENDS - 1, capacity::BACKENDS, !0, other, another];
+            let slots = (0..REGION).map(|_| input.choose(&wild)).collect();
+            Change::Slots { offset: pool * REGION, slots }
+        }
+        2 => {
+            let key = End {
+                address: service(v6, number),
+                port: PORTS[which],
+                protocol: PROTOCOLS[which],
+            };
+            let bytes = input.take(8);
+            let value = Frontend {
+                service_port: input.choose(&[index, 0, capacity::SERVICE_PORTS - 1, !0]),
+                cluster_pool: input.choose(&[pool, 0, capacity::POOLS - 1, capacity::POOLS, !0]),
+                local_pool: input.choose(&[pool, 0, capacity::POOLS - 1, capacity::POOLS, !0]),
+                affinity: input.choose(&[0, 1, 86_400, !0]),
+                kind: input.choose(&[1, 2, 3, 4, 5, 0, 6, bytes[0]]),
+                external_local: bytes[1],
+                internal_local: bytes[2],
+                restricted: bytes[3],
+                populated: bytes[4],
+                reserved: [0; 3],
+            };
+            Change::Frontend { key, value: Some(value) }
+        }
+        3 => {
+            let end = backend_end(v6, (which + 1) % 3, number, 0);
+            let index = backend_index(v6, which, number);
+            Change::Backend { index, end, flags: input.byte() & 3, generation: 1 }
+        }
+        _ => {
+            let key = End {
+                address: service(v6, number),
+                port: PORTS[which],
+                protocol: PROTOCOLS[which],
+            };
+            Change::Frontend { key, value: None }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The fuzzers' targets without a fuzzer: over the corpus, and over random bytes.
+//!
+//! More of them, or others: `FUZZ_INPUTS=100000 FUZZ_SEED=7 cargo test -p fuzz --release`.
+
+use std::cell::Cell;
+use std::fs;
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use fuzz::{Met, random_bytes, shrink};
+use lb_common::layout::Reason;
+
+/// Random inputs of each target, unless `FUZZ_INPUTS` says how many.
+const INPUTS: u64 = if cfg!(miri) { 20 } else { 1_500 };
+
+fn seeds() -> std::ops::Range<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|number| number.parse().ok());
+    let first = number("FUZZ_SEED").unwrap_or(0);
+    first..first + number("FUZZ_INPUTS").unwrap_or(INPUTS)
+}
+
+fn corpus(target: &str) -> Vec<PathBuf> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+    let entries = fs::read_dir(&directory).expect("the corpus is committed");
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    files.sort();
+    files
+}
+
+fn over_the_corpus(name: &str, target: fn(&[u8])) {
+    let files = corpus(name);
+    assert!(!files.is_empty(), "{name} has no corpus");
+    for file in files {
+        let bytes = fs::read(&file).expect("a file of the corpus");
+        check(&file.display().to_string(), target, &bytes);
+    }
+}
+
+thread_local! {
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Fails with the smallest input that is found to fail, too.
+fn check(name: &str, target: fn(&[u8]), bytes: &[u8]) {
+    let fails = |bytes: &[u8]| catch_unwind(AssertUnwindSafe(|| target(bytes))).is_err();
+    if !fails(bytes) {
+        return;
+    }
+    let told = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        if !QUIET.get() {
+            told(panic);
+        }
+    }));
+    QUIET.set(true);
+    let least = shrink(bytes, fails);
+    QUIET.set(false);
+    let hex: String = least.iter().map(|byte| format!("{byte:02x}")).collect();
+    println!("{name} fails; the least of it, in hexadecimal digits: {hex}");
+    target(&least);
+    panic!("{name} fails");
+}
+
+#[test]
+fn the_parsers_corpus() {
+    over_the_corpus("parser", fuzz::parser);
+}
+
+#[test]
+fn the_pipelines_corpus() {
+    over_the_corpus("pipeline", fuzz::pipeline);
+}
+
+#[test]
+fn the_parser_stands_random_bytes() {
+    for seed in seeds() {
+        // Noise is never IP: it follows a beginning that is.
+        let noise = random_bytes(seed, 40 + seed as usize % 160);
+        let beginnings: [&[u8]; 4] = [&[], &[0x08, 0, 0x45], &[0x86, 0xdd, 0x60], &[0x81, 0]];
+        for beginning in beginnings {
+            check(&format!("seed {seed}"), fuzz::parser, &[&[0; 12], beginning, &noise].concat());
+        }
+    }
+}
+
+/// Nothing that holds for all is broken, and there is nothing that random bytes never meet: they
+/// could not test it.
+#[test]
+fn the_pipeline_stands_random_bytes() {
+    let mut met = Met::default();
+    for seed in seeds() {
+        let bytes = random_bytes(seed, 4096);
+        check(&format!("seed {seed}"), fuzz::pipeline, &bytes);
+        met.add(fuzz::meet(&bytes));
+    }
+    println!("{met:?}");
+    // On the host every packet can be written to, programs fit together, and a scenario is too
+    // short for a flood of answers (`limit.rs` has tests of its own).
+    let elsewhere = [Reason::Unwritable, Reason::CorruptTable, Reason::RateLimited];
+    let wanted = Reason::ALL.into_iter().filter(|reason| !elsewhere.contains(reason));
+    let missing: Vec<Reason> = wanted.filter(|reason| !met.reasons.contains(reason)).collect();
+    assert!(missing.is_empty() || cfg!(miri), "never met: {missing:?}");
+}

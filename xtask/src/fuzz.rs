@@ -1,0 +1,135 @@
+//! `cargo xtask fuzz`: cargo-fuzz, and what it needs.
+//!
+//! Sanitisers and coverage are for nightly compilers. Where there is none, a stable one is told to
+//! take itself for one.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+
+use crate::linker::tools;
+use crate::packages;
+use crate::process::{cargo, find, output, root, run};
+
+const TARGETS: [&str; 2] = ["parser", "pipeline"];
+const VERSION: &str = "0.13.2";
+
+#[derive(Debug, Args)]
+pub struct Options {
+    /// What to fuzz; without it, one after the other
+    #[arg(value_parser = PossibleValuesParser::new(TARGETS))]
+    target: Option<String>,
+    /// How long, for each target
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    seconds: u32,
+}
+
+pub fn fuzz(options: &Options) -> Result<()> {
+    let compiler = Compiler::find()?;
+    if ["c++", "g++", "clang++"].iter().all(|program| find(program).is_none()) {
+        packages::install(&["g++"]).context("libFuzzer is written in C++")?;
+    }
+    let program = ensure()?;
+    let targets = TARGETS
+        .iter()
+        .filter(|&&target| options.target.as_deref().is_none_or(|wanted| wanted == target));
+    for target in targets {
+        eprintln!("fuzzing the {target} for {} seconds, {compiler}", options.seconds);
+        run(&mut compiler.command(&program, target, options.seconds)?)?;
+    }
+    Ok(())
+}
+
+/// Where cargo-fuzz is: on the PATH, or built into a folder of ours.
+fn ensure() -> Result<PathBuf> {
+    let program = tools().join("bin/cargo-fuzz");
+    if let Some(found) = find("cargo-fuzz").or_else(|| program.is_file().then(|| program.clone())) {
+        return Ok(found);
+    }
+    eprintln!("building cargo-fuzz {VERSION}: about a minute, once");
+    let mut command = cargo();
+    command.args(["install", "cargo-fuzz", "--version", VERSION, "--locked", "--quiet"]);
+    command.arg("--root").arg(tools());
+    output(&mut command).with_context(|| {
+        format!(
+            "cargo-fuzz can't be built; it takes a network or a vendored registry. By hand:  \
+             cargo install cargo-fuzz --version {VERSION} --locked"
+        )
+    })?;
+    Ok(program)
+}
+
+struct Compiler {
+    /// Its cargo is called by rustup's name of the toolchain.
+    toolchain: Option<&'static str>,
+    sanitizer: &'static str,
+}
+
+impl Compiler {
+    fn find() -> Result<Self> {
+        let sysroot = |toolchain: Option<&str>| {
+            let mut rustc = Command::new("rustc");
+            if let Some(toolchain) = toolchain {
+                rustc.env("RUSTUP_TOOLCHAIN", toolchain);
+            }
+            output(rustc.args(["--print", "sysroot"])).map(PathBuf::from)
+        };
+        let (toolchain, sysroot) = match sysroot(Some("nightly")) {
+            Ok(found) if found.to_string_lossy().contains("nightly") => (Some("nightly"), found),
+            _ => (None, sysroot(None).context("there is no rustc")?),
+        };
+        let sanitizer = if has_address_sanitizer(&sysroot) { "address" } else { "none" };
+        Ok(Self { toolchain, sanitizer })
+    }
+
+    fn command(&self, program: &Path, target: &str, seconds: u32) -> Result<Command> {
+        let place = root().join("target/fuzz");
+        // What is found goes to the first corpus; the committed one is only read.
+        let (found, finds) = (place.join("corpus").join(target), place.join("artifacts"));
+        for directory in [&found, &finds] {
+            std::fs::create_dir_all(directory)
+                .with_context(|| format!("{} can't be made", directory.display()))?;
+        }
+        let mut command = Command::new(program);
+        command.current_dir(root()).args(["fuzz", "run", "--features", "libfuzzer"]);
+        command.args(["--sanitizer", self.sanitizer]).arg("--target-dir").arg(place.join("build"));
+        command.arg(target).arg(found).arg(root().join("fuzz/corpus").join(target)).arg("--");
+        command.args([format!("-max_total_time={seconds}"), "-max_len=4096".into()]);
+        command.arg(format!("-artifact_prefix={}/{target}-", finds.display()));
+        match self.toolchain {
+            // cargo tells what it starts which toolchain it is of itself.
+            Some(toolchain) => command.env("RUSTUP_TOOLCHAIN", toolchain).env_remove("CARGO"),
+            None => command.env("RUSTC_BOOTSTRAP", "1"),
+        };
+        command.env_remove("RUSTC").env_remove("RUSTFLAGS");
+        // Cargo's own directories come first on the PATH of what it starts, and hide rustup's.
+        if self.toolchain.is_some() {
+            command.env("PATH", without_toolchains(env::var_os("PATH").unwrap_or_default())?);
+        }
+        Ok(command)
+    }
+}
+
+fn without_toolchains(path: std::ffi::OsString) -> Result<std::ffi::OsString> {
+    let others = env::split_paths(&path)
+        .filter(|directory| !directory.to_string_lossy().contains("/toolchains/"));
+    env::join_paths(others).context("the PATH can't be written")
+}
+
+impl std::fmt::Display for Compiler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = self.toolchain.unwrap_or("a stable compiler that is told to be a nightly one");
+        write!(f, "by {name}, with sanitizer: {}", self.sanitizer)
+    }
+}
+
+/// Whether the compiler has the sanitiser's library.
+fn has_address_sanitizer(sysroot: &Path) -> bool {
+    let libraries = format!("lib/rustlib/{}-unknown-linux-gnu/lib", env::consts::ARCH);
+    let entries = std::fs::read_dir(sysroot.join(libraries)).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| entry.file_name().to_string_lossy().ends_with("_rt.asan.a"))
+}
