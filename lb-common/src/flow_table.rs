@@ -280,6 +280,16 @@ pub fn is_alive<F: Family>(bucket: &FlowBucket<F>, place: Place, now: Ticks) -> 
     word.generation() == place.generation && !word.is_free() && !expired(tag, word, now)
 }
 
+/// Gives up the place of the flow that was noted, if it is still there.
+#[inline(always)]
+pub fn release_at<F: Family>(bucket: &FlowBucket<F>, place: Place) {
+    let tag = &bucket.tags[place.way as usize & (WAYS - 1)];
+    let word = Word(tag.word.load());
+    if word.generation() == place.generation && word.holds_a_flow() {
+        tag.word.replace(word.0, word.with_state(FlowState::Free).0);
+    }
+}
+
 /// A place that this processor alone may write, until it is published or abandoned.
 pub struct Claim<'a, F: Family> {
     tag: &'a FlowTag,

@@ -4,8 +4,9 @@
 //! where the flow is; what it is, only the flow's own record says.
 //!
 //! # Invariants
-//! - A living flow's entry is never taken: only free entries, and those of flows that are gone,
-//!   are. So flow and entry can't be evicted apart.
+//! - A living flow's entry is never taken: only free entries, and those of flows that are gone or
+//!   were idle for too long, are; such a flow goes with its entry. So flow and entry can't be
+//!   evicted apart.
 //! - Of all living entries that one answer may find, no two have the same fingerprint: the first
 //!   one that fits is the only one. Whoever adds an entry looks again afterwards, and takes it
 //!   back if somebody else added its like meanwhile.
@@ -100,6 +101,9 @@ pub fn insert<F: Family, T: FamilyTables<F>>(
     if !slot.replace(old.0, new.0) {
         return false;
     }
+    if old.0 != 0 {
+        forget(tables, old);
+    }
     // One bucket may be both.
     let likes = count(one, hash) + if first == second { 0 } else { count(other, hash) };
     if likes != 1 {
@@ -133,6 +137,16 @@ fn count(bucket: &ReturnBucket, hash: AnswerHash) -> u64 {
         likes += Entry(slot.load()).fits(hash);
     }
     likes
+}
+
+/// The flow that an entry led to was idle for too long. If it is still there it goes with its entry:
+/// its client could go on under an alias that is another's now.
+#[inline(always)]
+fn forget<F: Family, T: FamilyTables<F>>(tables: &T, entry: Entry) {
+    let place = entry.place();
+    if let Some(bucket) = tables.flow_bucket(place.bucket & tables.flow_mask()) {
+        flow_table::release_at(bucket, place);
+    }
 }
 
 #[inline(always)]

@@ -54,6 +54,26 @@ fn when_ports_run_out_new_flows_are_refused_and_others_go_on() {
     }
 }
 
+/// The first one is idle for so long that its alias goes to another. Later it must not come back
+/// under it: the backend would take both for one connection.
+#[test]
+fn an_alias_that_was_given_away_is_not_used_by_two() {
+    for at in [&V4, &V6] {
+        let mut c = Conversation::on_host();
+        c.host_tables().settings.alias_port_count = 1;
+        let backend = at.backends(1)[0].clone();
+        (80..83).for_each(|port| c.set(&at.service(port, "TCP", 1)));
+        let [plain, first, second] = [80, 81, 82]
+            .map(|port| tcp(at.client(40000).as_str(), at.cluster(port).as_str()).syn());
+        c.forward(&plain).becomes(&plain.to(backend.as_str()));
+        let alias = c.forward(&first).aliased_as(&first.to(backend.as_str()));
+        c.host_tables().now.set(Ticks(1 << 13));
+        c.forward(&plain).becomes(&plain.to(backend.as_str()));
+        assert_eq!(c.forward(&second).aliased_as(&second.to(backend.as_str())), alias);
+        c.forward(&first).is_dropped_for(Reason::NoAlias);
+    }
+}
+
 proptest! {
     #[test]
     fn whatever_happens_only_ends_and_checksums_change(day in scenario::day(1..40)) {
