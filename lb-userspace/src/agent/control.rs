@@ -144,6 +144,9 @@ impl<T: Write> Agent<T> {
                 }
                 self.store.delete(&reference)
             }
+            Event::Together(events) => events
+                .into_iter()
+                .fold(Affected::default(), |affected, event| affected.and(self.store_event(event))),
             Event::Problem(problem) => {
                 self.outlets.post(&problem, Reason::NotServed, &self.store);
                 Affected::default()

@@ -54,10 +54,9 @@ impl Source for Manifests {
         let mut synced = false;
         loop {
             let now = self.files.read(&self.paths);
-            for event in difference(&told, &now) {
-                if events.send(event).is_err() {
-                    return Ok(());
-                }
+            let changes = difference(&told, &now);
+            if !changes.is_empty() && events.send(Event::Together(changes)).is_err() {
+                return Ok(());
             }
             if !synced && events.send(Event::Synced).is_err() {
                 return Ok(());

@@ -23,6 +23,8 @@ pub enum Event {
     /// The object is there, new or changed.
     Applied(Object),
     Deleted(ObjectRef),
+    /// What has happened at once: nobody may act on a part of it.
+    Together(Vec<Event>),
     /// Everything that is there has been delivered once.
     Synced,
     /// Something could not be read.

@@ -85,6 +85,7 @@ impl Told {
             }
             Event::Problem(problem) => self.problems.push(problem.to_string()),
             Event::Synced => self.synced += 1,
+            Event::Together(events) => events.into_iter().for_each(|event| self.take(event)),
         }
     }
 

@@ -31,6 +31,8 @@ struct Held {
     broken: bool,
     room: Option<usize>,
     writes: usize,
+    /// Frontends that were there and then were not.
+    removed: usize,
 }
 
 impl Write for Memory {
@@ -48,7 +50,9 @@ impl Write for Memory {
                 }
                 held.frontends.insert(key, value.service_port);
             }
-            Step::RemoveFrontend { key } => drop(held.frontends.remove(&key)),
+            Step::RemoveFrontend { key } => {
+                held.removed += usize::from(held.frontends.remove(&key).is_some());
+            }
             Step::SwapPool { index, pool } => drop(held.pools.insert(index, pool)),
             Step::WriteSlots { offset, slots } => held.slots.extend((offset..).zip(slots)),
             Step::SetBackend { index, backend, .. } => {
@@ -77,6 +81,10 @@ impl Memory {
 
     fn writes(&self) -> usize {
         self.0.lock().unwrap().writes
+    }
+
+    fn removed(&self) -> usize {
+        self.0.lock().unwrap().removed
     }
 
     /// Each frontend's address with those of its backends.
@@ -123,6 +131,7 @@ impl Case {
     fn new() -> Self {
         let (memory, posted) = (Memory::default(), Posted::default());
         let health = Arc::new(Health::new(false));
+        health.attached();
         let notices = Arc::new(posted.clone());
         let outlets = Outlets::new(notices, Arc::clone(&health), Arc::new(Metrics::new()));
         let agent = Agent::new("node-a", Planner::new(), memory.clone(), outlets);
@@ -136,10 +145,7 @@ impl Case {
     }
 
     fn service(&mut self, name: &str, address: &str) {
-        self.tell(applied(json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
-            "spec": {"clusterIP": address, "ports": [{"port": 80}]}
-        })));
+        self.tell(applied(service(name, address)));
     }
 
     fn endpoints(&mut self, service: &str, addresses: &[&str]) {
@@ -163,6 +169,13 @@ impl Case {
     fn is_healthy(&self) -> bool {
         self.health.report(Instant::now()).healthz()
     }
+}
+
+fn service(name: &str, address: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+        "spec": {"clusterIP": address, "ports": [{"port": 80}]}
+    })
 }
 
 fn applied(object: Value) -> Event {
@@ -275,6 +288,20 @@ fn a_bad_object_is_named_once_and_keeps_only_itself_out() {
     assert_eq!(case.posted.all().len(), 1, "{:?}", case.posted.all());
     assert!(case.posted.all()[0].starts_with("Service default/bad: spec.clusterIP"));
     assert_eq!(case.memory.led_to().len(), 1);
+}
+
+#[test]
+fn what_happens_together_is_put_in_force_together() {
+    let mut case = Case::new();
+    case.endpoints("new", &["10.244.0.2"]);
+    for (old, new) in [("old", "new"), ("new", "old")] {
+        case.service(old, "10.96.0.1");
+        let before = case.memory.removed();
+        // As two events the address would be nobody's in between.
+        let gone = Event::Deleted(ObjectRef::new(Kind::Service, None, Some(old)));
+        case.tell(Event::Together(vec![gone, applied(service(new, "10.96.0.1"))]));
+        assert_eq!(case.memory.removed(), before);
+    }
 }
 
 /// What may happen, in the order in which it does.

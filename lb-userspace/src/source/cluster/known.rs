@@ -98,7 +98,7 @@ mod tests {
                 Event::Applied(object) => format!("+{}", object.reference().name),
                 Event::Deleted(reference) => format!("-{}", reference.name),
                 Event::Problem(problem) => format!("?{problem}"),
-                Event::Synced => "synced".to_owned(),
+                Event::Synced | Event::Together(_) => panic!("{event:?} is not told here"),
             })
             .collect();
         told.sort();

@@ -132,13 +132,16 @@ impl Watched {
                 .await
                 .map_err(|_| Trouble::Failed(format!("no answer in {} s", PATIENCE.as_secs())))?
                 .map_err(Trouble::of)?;
-            for object in page.items {
-                tell(events, self.known.apply(object));
-            }
+            let mut changes: Vec<Event> =
+                page.items.into_iter().filter_map(|object| self.known.apply(object)).collect();
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => parameters.continue_token = Some(token),
+                Some(token) => {
+                    tell(events, changes);
+                    parameters.continue_token = Some(token);
+                }
                 None => {
-                    tell(events, self.known.listed());
+                    changes.extend(self.known.listed());
+                    tell(events, changes);
                     let version = page.metadata.resource_version;
                     return version.ok_or_else(|| {
                         Trouble::Failed("the server's list has no resourceVersion".to_owned())
@@ -223,7 +226,9 @@ impl Watched {
 
 /// Nobody need listen any more: `run` looks after that.
 fn tell(events: &mpsc::UnboundedSender<Event>, told: impl IntoIterator<Item = Event>) {
-    for event in told {
+    let mut told: Vec<Event> = told.into_iter().collect();
+    let event = if told.len() > 1 { Some(Event::Together(told)) } else { told.pop() };
+    if let Some(event) = event {
         let _ = events.send(event);
     }
 }

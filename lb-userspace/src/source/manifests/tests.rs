@@ -55,6 +55,7 @@ fn short(event: &Event) -> String {
         Event::Deleted(reference) => format!("deleted {reference}"),
         Event::Synced => "synced".to_owned(),
         Event::Problem(problem) => format!("problem {problem}"),
+        Event::Together(events) => events.iter().map(short).collect::<Vec<_>>().join(", "),
     }
 }
 
@@ -180,13 +181,14 @@ async fn a_directory_is_told_once_and_then_watched() {
     assert_eq!(running.next().await, "synced");
 
     directory.write("a.yaml", &service("in-place", "10.96.0.1"));
-    assert_eq!(running.next().await, "deleted Service default/a");
-    assert_eq!(running.next().await, "applied Service default/in-place");
+    assert_eq!(running.next().await, "deleted Service default/a, applied Service default/in-place");
 
     directory.write("new", &service("renamed", "10.96.0.1"));
     fs::rename(directory.path().join("new"), directory.path().join("a.yaml")).unwrap();
-    assert_eq!(running.next().await, "deleted Service default/in-place");
-    assert_eq!(running.next().await, "applied Service default/renamed");
+    assert_eq!(
+        running.next().await,
+        "deleted Service default/in-place, applied Service default/renamed"
+    );
 
     directory.write("b.yaml", &service("b", "10.96.0.2"));
     assert_eq!(running.next().await, "applied Service default/b");
@@ -203,8 +205,9 @@ async fn a_single_file_is_watched_through_its_replacement() {
     for name in ["b", "c"] {
         directory.write("new", &service(name, "10.96.0.1"));
         fs::rename(directory.path().join("new"), directory.path().join("a.yaml")).unwrap();
-        assert!(running.next().await.starts_with("deleted"));
-        assert_eq!(running.next().await, format!("applied Service default/{name}"));
+        let told = running.next().await;
+        assert!(told.starts_with("deleted"), "{told}");
+        assert!(told.ends_with(&format!(", applied Service default/{name}")), "{told}");
     }
 }
 
@@ -224,10 +227,8 @@ async fn a_directory_that_is_put_in_place_of_another_is_watched() {
 
     symlink(&versions[1], top.path().join("next")).unwrap();
     fs::rename(top.path().join("next"), &current).unwrap();
-    assert_eq!(running.next().await, "deleted Service default/one");
-    assert_eq!(running.next().await, "applied Service default/two");
+    assert_eq!(running.next().await, "deleted Service default/one, applied Service default/two");
 
     fs::write(versions[1].join("a.yaml"), service("three", "10.96.0.1")).unwrap();
-    assert_eq!(running.next().await, "deleted Service default/two");
-    assert_eq!(running.next().await, "applied Service default/three");
+    assert_eq!(running.next().await, "deleted Service default/two, applied Service default/three");
 }
