@@ -88,6 +88,8 @@ async fn healthz_is_about_traffic_and_livez_about_the_agent() {
     assert_eq!(get(served.healthz, "/livez").await.status, 200);
 
     served.health.in_force(SystemTime::now());
+    assert_eq!(get(served.healthz, "/healthz").await.status, 503, "no program is attached");
+    served.health.attached();
     let answer = get(served.healthz, "/healthz").await;
     assert_eq!(answer.status, 200);
     assert!(answer.headers.contains("content-type: application/json"), "{}", answer.headers);
@@ -108,7 +110,7 @@ async fn healthz_is_about_traffic_and_livez_about_the_agent() {
     let metrics = get(served.metrics_port, "/metrics").await.body;
     for line in [
         "kubeproxy_proxy_healthz_total{code=\"200\"} 1",
-        "kubeproxy_proxy_healthz_total{code=\"503\"} 2",
+        "kubeproxy_proxy_healthz_total{code=\"503\"} 3",
         "kubeproxy_proxy_livez_total{code=\"200\"} 2",
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");

@@ -163,11 +163,13 @@ async fn start<'a>(
     } else {
         Planner::new()
     };
-    let health = Arc::new(Health::new(data_plane.adopted()));
+    // An agent that died before it had attached left tables that nothing reads.
+    let serves = data_plane.adopted() && pins.has_programs()?;
+    let health = Arc::new(Health::new(serves));
     let metrics = Arc::new(Metrics::new());
     metrics.read_traffic_at(&options.pin_path);
     serve::start(&options.addresses, &health, &metrics, &source.notices);
-    let outlets = Outlets::new(source.notices, health, metrics);
+    let outlets = Outlets::new(source.notices, Arc::clone(&health), metrics);
     serve_own_namespace(pins, network.node_addresses())?;
     // Also what an earlier agent noted of devices that are gone.
     let mut devices: BTreeMap<u32, Option<network::Device>> =
@@ -191,6 +193,7 @@ async fn start<'a>(
     let links = attach_processes(pins, &mut data_plane, options.cgroup.as_deref())?;
     let devices = Devices::start(pins, data_plane, options.modes, network.attachments())?;
     links.keep();
+    health.attached();
     let (services, service_ports) = agent.in_force();
     tracing::info!("ready: {service_ports} service ports of {services} Services in force");
     Ok((agent, events, devices))

@@ -77,6 +77,11 @@ impl Pins {
         Ok(links)
     }
 
+    /// Whether an agent has attached anything, as far as is known here.
+    pub fn has_programs(&self) -> Result<bool> {
+        Ok(!self.links()?.is_empty() || !self.devices_with_filters()?.is_empty())
+    }
+
     pub fn link(&self, name: &str) -> PathBuf {
         self.path.join(LINKS).join(name)
     }

@@ -18,8 +18,10 @@ pub struct Health(Mutex<State>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
-    /// An earlier agent's tables are in force until there are our own.
+    /// An earlier agent's programs forward by its tables until there are our own.
     adopted: bool,
+    /// Our programs meet packets.
+    attached: bool,
     /// When the last change was put in force.
     updated: Option<SystemTime>,
     /// Since when a change has been waiting to be put in force.
@@ -38,9 +40,14 @@ pub struct Report {
 }
 
 impl Health {
-    /// `adopted`: whether an earlier agent's tables are in force meanwhile.
+    /// `adopted`: whether an earlier agent's programs and tables are in force meanwhile.
     pub fn new(adopted: bool) -> Self {
         Self(Mutex::new(State { adopted, ..State::default() }))
+    }
+
+    /// The programs are attached: what is in the tables is in force only now.
+    pub fn attached(&self) {
+        self.state().attached = true;
     }
 
     /// Something has changed that is not in force yet.
@@ -64,7 +71,7 @@ impl Health {
         let state = *self.state();
         let waiting = state.waiting.map(|since| now.saturating_duration_since(since));
         Report {
-            forwarding: state.adopted || state.updated.is_some(),
+            forwarding: state.adopted || state.attached && state.updated.is_some(),
             keeps_up: waiting.is_none_or(|waiting| waiting < LIMIT),
             node_eligible: !state.node_ineligible,
             updated: state.updated,
@@ -129,6 +136,7 @@ mod tests {
     fn a_change_that_waits_too_long_makes_it_sick_until_it_is_in_force() {
         let start = Instant::now();
         let health = Health::new(false);
+        health.attached();
         health.in_force(SystemTime::now());
         health.changed(start);
         health.changed(start + LIMIT / 2);
@@ -145,6 +153,21 @@ mod tests {
         let fresh = Health::new(false).report(now);
         assert!(!fresh.healthz() && fresh.livez());
         assert!(Health::new(true).report(now).healthz());
+    }
+
+    #[test]
+    fn tables_that_no_program_reads_serve_nobody() {
+        let now = Instant::now();
+        let health = Health::new(false);
+        health.in_force(SystemTime::now());
+        let report = health.report(now);
+        assert!(!report.healthz() && !report.is_serving() && report.livez());
+        health.attached();
+        assert!(health.report(now).healthz());
+
+        let health = Health::new(false);
+        health.attached();
+        assert!(!health.report(now).healthz(), "attached to tables that could not be written");
     }
 
     #[test]
