@@ -27,11 +27,36 @@ impl Agent {
         device: &str,
         more: &[&str],
     ) -> Result<Self> {
+        let mut agent = Self::launch(node, pin_path, manifests, device, more)?;
+        agent.process.wait_for_output("ready:", SOON)?;
+        Ok(agent)
+    }
+
+    /// Starts it, and waits for nothing.
+    pub fn launch(
+        node: &Host,
+        pin_path: &Path,
+        manifests: &Path,
+        device: &str,
+        more: &[&str],
+    ) -> Result<Self> {
+        let manifests = manifests.to_string_lossy();
+        let source = ["--manifests", &manifests];
+        Self::launch_on(node, pin_path, source, device, more)
+    }
+
+    /// The same on any source.
+    pub fn launch_on(
+        node: &Host,
+        pin_path: &Path,
+        source: [&str; 2],
+        device: &str,
+        more: &[&str],
+    ) -> Result<Self> {
         let mut command = node.command(program()?);
         command
             .args(["run", "--node-name", "node", "--device", device])
-            .arg("--manifests")
-            .arg(manifests)
+            .args(source)
             .arg("--pin-path")
             .arg(pin_path)
             .args(more);
@@ -39,9 +64,13 @@ impl Agent {
         if !more.contains(&"--cgroup") {
             command.arg("--cgroup").arg(node.cgroup());
         }
-        let mut process = node.spawn(&mut command)?;
-        process.wait_for_output("ready:", SOON)?;
+        let process = node.spawn(&mut command)?;
         Ok(Self { process, pin_path: pin_path.to_owned() })
+    }
+
+    /// Waits until it has said something. Fails if it ends before.
+    pub fn wait_for_output(&mut self, text: &str) -> Result<()> {
+        self.process.wait_for_output(text, SOON)
     }
 
     /// Starts it together with an API of its own, and waits until both are ready.

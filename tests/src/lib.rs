@@ -2,8 +2,10 @@
 //! plane between tables and packets, topologies of namespaces with real servers and clients.
 
 pub mod agent;
+pub mod contents;
 pub mod datapath;
 pub mod one_node;
 pub mod packet;
 pub mod scenario;
 pub mod topology;
+pub mod watcher;

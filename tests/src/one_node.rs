@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use crate::agent::Agent;
+use crate::agent::{Agent, program};
 use crate::topology::{Host, Process, Topology};
 
 pub const CLIENT: &str = "192.0.2.2";
@@ -60,6 +60,13 @@ impl OneNode {
         let file = self.topology.directory().join("manifests.yaml");
         std::fs::write(&file, text)?;
         Ok((self.agent(&file)?, file))
+    }
+
+    /// Takes away what agents have left.
+    pub fn cleanup(&self) -> Result<()> {
+        let (program, pins) = (program()?, self.pin_path());
+        let cleanup = [program.as_os_str(), "--pin-path".as_ref(), pins.as_os_str()];
+        self.node.run(cleanup.into_iter().chain([OsStr::new("cleanup")])).map(drop)
     }
 
     /// Starts the agent with an API of its own, which `kubectl` speaks to.

@@ -2,15 +2,14 @@
 
 use std::net::IpAddr;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use aya::maps::lpm_trie::Key;
-use aya::maps::{HashMap, LpmTrie, Map, MapData};
+use aya::maps::{HashMap, LpmTrie, Map, MapData, MapError};
 use ipnet::IpNet;
 use lb_common::family::{V4, V6};
 use lb_common::layout::{Member, SERVICE_PORT_BITS, SourceRange, map};
 
 use super::plain::Plain;
-use super::tables::gone;
 use crate::plan::Detail;
 
 pub struct Details {
@@ -63,7 +62,11 @@ impl Details {
                 }
             },
         };
-        gone(removed).with_context(|| format!("{detail:?} can't be removed"))
+        match removed {
+            // Gone is gone.
+            Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
+            Err(error) => Err(anyhow!(error).context(format!("{detail:?} can't be removed"))),
+        }
     }
 
     /// What an earlier agent left.

@@ -1,0 +1,83 @@
+//! What a pinned data plane holds, without what may differ between two that serve alike: the
+//! indexes of backends and service ports, where tables lie, generations.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+
+use anyhow::Result;
+use lb_common::layout::{self, Pool};
+use lb_userspace::kernel::Tables;
+use lb_userspace::plan::{BackendKey, Detail, FrontendKey, Scope, Standing};
+
+/// Two that are equal serve alike, and neither holds anything that the other has not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contents {
+    /// Each frontend's entry and the tables behind it, slot by slot.
+    pub frontends: BTreeMap<String, Vec<String>>,
+    /// All backends there are, chosen by somebody or not.
+    pub backends: BTreeSet<String>,
+    /// Tables that no frontend leads to.
+    pub stray_pools: usize,
+    /// Of the prefilters, and of what is looked up beside the frontends.
+    pub destination_bits: BTreeSet<String>,
+    pub source_bits: BTreeSet<String>,
+    pub details: usize,
+}
+
+impl Contents {
+    pub fn of(pin_path: &Path) -> Result<Self> {
+        let tables = Tables::open(|name| pin_path.join(name))?;
+        let snapshot = tables.snapshot()?;
+        let pools: HashMap<u32, Pool> = snapshot.pools.iter().copied().collect();
+        let backends: HashMap<u32, (BackendKey, Standing)> = snapshot
+            .backends
+            .iter()
+            .filter_map(|found| Some((found.index, found.backend?)))
+            .collect();
+        let mut strays: BTreeSet<u32> = pools.keys().copied().collect();
+        let mut frontends = BTreeMap::new();
+        for (key, frontend) in &snapshot.frontends {
+            let mut lines = vec![policies(frontend)];
+            for scope in Scope::BOTH {
+                let index = scope.pool_index(frontend.service_port);
+                strays.remove(&index);
+                let slots = pools.get(&index).map_or(Vec::new(), |&pool| tables.slots(pool));
+                lines.push(named(&slots, &backends).join(" "));
+            }
+            frontends.insert(name(key), lines);
+        }
+        Ok(Self {
+            frontends,
+            backends: backends
+                .values()
+                .map(|(key, standing)| format!("{key} {standing:?}"))
+                .collect(),
+            stray_pools: strays.len(),
+            destination_bits: debug(&snapshot.destination_bits),
+            source_bits: debug(&snapshot.source_bits),
+            details: snapshot.details.iter().collect::<BTreeSet<&Detail>>().len(),
+        })
+    }
+}
+
+fn name(key: &FrontendKey) -> String {
+    format!("{}:{} {}", key.address, key.port, key.protocol)
+}
+
+fn policies(frontend: &layout::Frontend) -> String {
+    // Which service port it is is a matter of who came first.
+    let rest = layout::Frontend { service_port: 0, cluster_pool: 0, local_pool: 0, ..*frontend };
+    format!("{rest:?}")
+}
+
+fn named(slots: &[u32], backends: &HashMap<u32, (BackendKey, Standing)>) -> Vec<String> {
+    let named = |index: &u32| match backends.get(index) {
+        Some((key, _)) => key.to_string(),
+        None => "nobody".to_owned(),
+    };
+    slots.iter().map(named).collect()
+}
+
+fn debug<T: std::fmt::Debug>(all: &[T]) -> BTreeSet<String> {
+    all.iter().map(|one| format!("{one:?}")).collect()
+}

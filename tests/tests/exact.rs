@@ -1,0 +1,217 @@
+//! What clients meet while Services change: what was, or what is to be, and nothing else.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Result;
+use tests::agent::SOON;
+use tests::one_node::OneNode;
+use tests::topology::{Echo, wait_until};
+use tests::watcher::{Answer, Watcher};
+
+/// How often each test changes something under its watchers.
+const CHANGES: usize = 24;
+/// How often each state is met before it changes again.
+const MEETINGS: usize = 5;
+
+/// A Service with the externalIP 203.0.113.10 or none; `ports` are `{name: …, port: …}`.
+fn service(name: &str, cluster_ip: &str, external: bool, ports: &str) -> String {
+    let external = if external { "  externalIPs: [203.0.113.10]\n" } else { "" };
+    format!(
+        "---\n\
+         apiVersion: v1\n\
+         kind: Service\n\
+         metadata: {{name: {name}}}\n\
+         spec:\n\
+         \x20 clusterIP: {cluster_ip}\n\
+         {external}\
+         \x20 ports: [{ports}]\n"
+    )
+}
+
+/// A slice of a Service with one port, and endpoints as they stand in YAML.
+fn slice(name: &str, service: &str, port: &str, endpoints: &[String]) -> String {
+    let endpoints: String = endpoints.iter().map(|endpoint| format!("- {endpoint}\n")).collect();
+    format!(
+        "---\n\
+         apiVersion: discovery.k8s.io/v1\n\
+         kind: EndpointSlice\n\
+         metadata: {{name: {name}, labels: {{kubernetes.io/service-name: {service}}}}}\n\
+         addressType: IPv4\n\
+         ports: [{port}]\n\
+         endpoints:\n{endpoints}"
+    )
+}
+
+fn ready(pod: usize) -> String {
+    format!("{{addresses: [10.244.1.{}], nodeName: node}}", 10 + pod)
+}
+
+const HTTP: &str = "{name: http, port: 80}";
+const TARGET: &str = "{name: http, port: 9000}";
+
+/// A Service that leads to one pod, which stays that pod's Service whatever the others do: the
+/// connections to it are not to end.
+fn kept() -> String {
+    service("kept", "10.96.0.99", false, HTTP)
+        + &slice("kept-1", "kept", TARGET, &[ready(0), ready(1)])
+}
+
+/// The servers of the first two pods: `pod-0` and `pod-1`.
+fn echoes(network: &OneNode) -> Result<Vec<Echo>> {
+    let echo = |number: usize| {
+        let listen = format!("10.244.1.{}:9000", 10 + number);
+        network.pods[number].host.tcp_echo(&listen, &format!("pod-{number}"))
+    };
+    (0..network.pods.len()).map(echo).collect()
+}
+
+/// As configuration is replaced: there is no moment at which half of it can be read.
+fn replace(file: &Path, text: &str) -> Result<()> {
+    let new = file.with_extension("new");
+    fs::write(&new, text)?;
+    Ok(fs::rename(new, file)?)
+}
+
+/// Lets two states of the manifests take turns, and asserts that the clients of each frontend
+/// meet just these turns. A frontend comes with whom its clients meet in each state.
+fn take_turns(
+    changes: usize,
+    states: [String; 2],
+    frontends: &[(&str, [Answer; 2])],
+) -> Result<()> {
+    let network = OneNode::with_pods(2)?;
+    let _echoes = echoes(&network)?;
+    let (_agent, file) = network.agent_on(&states[0])?;
+    let watchers: Vec<Watcher> = frontends
+        .iter()
+        .map(|(frontend, _)| Watcher::start(&network.client, frontend))
+        .collect::<Result<_>>()?;
+    for change in 0..=changes {
+        replace(&file, &states[change % 2])?;
+        for ((_, answers), watcher) in frontends.iter().zip(&watchers) {
+            watcher.wait_for(&answers[change % 2])?;
+        }
+        watchers[0].wait_for_more(MEETINGS)?;
+    }
+    for ((frontend, answers), watcher) in frontends.iter().zip(watchers) {
+        let seen = watcher.stop();
+        let expected: Vec<&Answer> = (0..=changes).map(|change| &answers[change % 2]).collect();
+        assert_eq!(seen.turns(), expected, "{frontend}:\n{seen}");
+    }
+    Ok(())
+}
+
+fn pods(first: usize, second: usize) -> [Answer; 2] {
+    [first, second].map(|number| Answer::from(&format!("pod-{number}")))
+}
+
+#[test]
+fn a_frontend_moves_from_one_service_to_another_at_one_moment() -> Result<()> {
+    let state = |owner: usize| {
+        kept()
+            + &service("a", "10.96.0.1", owner == 0, HTTP)
+            + &slice("a-1", "a", TARGET, &[ready(0)])
+            + &service("b", "10.96.0.2", owner == 1, HTTP)
+            + &slice("b-1", "b", TARGET, &[ready(1)])
+    };
+    take_turns(CHANGES, [state(0), state(1)], &[("203.0.113.10:80", pods(0, 1))])
+}
+
+#[test]
+fn two_services_swap_their_ports_at_one_moment() -> Result<()> {
+    let state = |ports: [u16; 2]| {
+        let [a, b] = ports.map(|port| format!("{{name: http, port: {port}}}"));
+        kept()
+            + &service("a", "10.96.0.1", true, &a)
+            + &slice("a-1", "a", TARGET, &[ready(0)])
+            + &service("b", "10.96.0.2", true, &b)
+            + &slice("b-1", "b", TARGET, &[ready(1)])
+    };
+    let frontends = [("203.0.113.10:80", pods(0, 1)), ("203.0.113.10:81", pods(1, 0))];
+    take_turns(CHANGES, [state([80, 81]), state([81, 80])], &frontends)
+}
+
+#[test]
+fn the_ports_of_one_service_swap_their_targets_at_one_moment() -> Result<()> {
+    // Both pods have the port 9000 only, so the names decide which pod it is.
+    let state = |first: usize| {
+        let target = |name: &str, pod: usize| {
+            let port = format!("{{name: {name}, port: 9000}}");
+            slice(&format!("web-{name}"), "web", &port, &[ready(pod)])
+        };
+        kept()
+            + &service("web", "10.96.0.1", true, "{name: x, port: 80}, {name: y, port: 81}")
+            + &target("x", first)
+            + &target("y", 1 - first)
+    };
+    let frontends = [("203.0.113.10:80", pods(0, 1)), ("203.0.113.10:81", pods(1, 0))];
+    take_turns(CHANGES, [state(0), state(1)], &frontends)
+}
+
+#[test]
+fn a_service_made_anew_with_the_same_address_takes_over_at_one_moment() -> Result<()> {
+    let state = |name: &str, pod: usize| {
+        kept()
+            + &service(name, "10.96.0.1", true, HTTP)
+            + &slice(&format!("{name}-1"), name, TARGET, &[ready(pod)])
+    };
+    let frontends = [("203.0.113.10:80", pods(0, 1)), ("10.96.0.1:80", pods(0, 1))];
+    take_turns(CHANGES, [state("old", 0), state("new", 1)], &frontends)
+}
+
+#[test]
+fn a_service_comes_and_goes_whole() -> Result<()> {
+    let web = service("web", "10.96.0.1", true, HTTP) + &slice("web-1", "web", TARGET, &[ready(0)]);
+    // Never refused: that would be a frontend before its backends, or after.
+    let frontends = [("203.0.113.10:80", [Answer::from("pod-0"), Answer::Nobody])];
+    take_turns(8, [kept() + &web, kept()], &frontends)
+}
+
+/// An endpoint that is there in one state and not in the other, ten times and more in a second,
+/// beside one that stays.
+fn flap(there: &str, not_there: Option<&str>) -> Result<()> {
+    let state = |flapping: Option<&str>| {
+        let endpoints: Vec<String> =
+            [Some(ready(0)), flapping.map(str::to_owned)].into_iter().flatten().collect();
+        kept()
+            + &service("web", "10.96.0.1", true, HTTP)
+            + &slice("web-1", "web", TARGET, &endpoints)
+    };
+    let network = OneNode::with_pods(2)?;
+    let _echoes = echoes(&network)?;
+    let (agent, file) = network.agent_on(&state(Some(there)))?;
+    let watcher = Watcher::start(&network.client, "203.0.113.10:80")?;
+    for _ in 0..4 * CHANGES {
+        replace(&file, &state(not_there))?;
+        watcher.wait_for_more(MEETINGS)?;
+        replace(&file, &state(Some(there)))?;
+        watcher.wait_for_more(MEETINGS)?;
+    }
+    watcher.wait_for(&Answer::from("pod-1"))?;
+    replace(&file, &state(not_there))?;
+    wait_until("the endpoint is out of use", SOON, || {
+        let frontends = agent.get(&["frontends"]).unwrap_or_default();
+        let line = frontends.lines().find(|line| line.contains("203.0.113.10:80"));
+        line.is_some_and(|line| !line.contains("10.244.1.11"))
+    })?;
+    // The request that is on its way may have been opened before.
+    watcher.wait_for_more(1)?;
+    let before = watcher.seen();
+    watcher.wait_for_more(4 * MEETINGS)?;
+    let seen = watcher.stop();
+    assert_eq!(seen.others(&["pod-0", "pod-1"]), Vec::<&(Answer, usize)>::new());
+    assert_eq!(seen.count_of("pod-1"), before.count_of("pod-1"), "it is out of use");
+    Ok(())
+}
+
+#[test]
+fn an_endpoint_whose_readiness_flaps_costs_no_connection() -> Result<()> {
+    let not_ready = "{addresses: [10.244.1.11], nodeName: node, conditions: {ready: false}}";
+    flap(&ready(1), Some(not_ready))
+}
+
+#[test]
+fn an_endpoint_that_comes_and_goes_costs_no_connection() -> Result<()> {
+    flap(&ready(1), None)
+}
