@@ -46,12 +46,20 @@ pub fn larger(one: u64, other: u64) -> u64 {
     choose(sign(one.wrapping_sub(other)), other, one)
 }
 
+/// The number itself below 2^31, and 0 for others: those are differences below zero.
+#[inline(always)]
+pub fn at_least_zero(number: u32) -> u32 {
+    let negative = opaque(u64::from(number >> 31));
+    number & opaque(negative.wrapping_sub(1)) as u32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn bits_and_choices() {
+        assert_eq!([0, 1, 1 << 30, 1 << 31, u32::MAX].map(at_least_zero), [0, 1, 1 << 30, 0, 0]);
         assert_eq!([is_zero(0), is_zero(1), is_zero(i64::MAX as u64)], [1, 0, 0]);
         assert_eq!([choose(1, 3, 5), choose(0, 3, 5)], [3, 5]);
         assert_eq!(

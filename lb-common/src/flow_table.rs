@@ -12,7 +12,7 @@
 //! The rules are plain code over memory, the same on the host and in the kernel.
 //! Tests: below, and the packet tables of the crate `tests`.
 
-use crate::branchless::larger;
+use crate::branchless::{at_least_zero, larger};
 use crate::family::Family;
 use crate::hash::FlowHash;
 use crate::layout::{Flow, FlowBucket, FlowPlace, FlowState, FlowTag, Ticks, WAYS, Ways};
@@ -113,12 +113,14 @@ impl Ticks {
     /// For people; as a float, which BPF does not have.
     #[cfg(feature = "std")]
     pub fn seconds_since(self, earlier: Self) -> f64 {
-        f64::from(self.since(earlier.0)) * f64::from(1 << 24) / 1e9
+        f64::from(self.since(earlier)) * f64::from(1 << 24) / 1e9
     }
 
+    /// How long ago that was. Another processor's clock may have been read a tick later: what is to
+    /// come is not long ago.
     #[inline(always)]
-    fn since(self, earlier: u32) -> u32 {
-        self.0.wrapping_sub(earlier)
+    pub fn since(self, earlier: Self) -> u32 {
+        at_least_zero(self.0.wrapping_sub(earlier.0))
     }
 }
 
@@ -207,7 +209,7 @@ impl<R> Found<'_, R> {
 
 #[inline(always)]
 fn expired(tag: &FlowTag, word: Word, now: Ticks) -> bool {
-    now.since(tag.seen.load()) > word.class().idle_limit
+    now.since(Ticks(tag.seen.load())) > word.class().idle_limit
 }
 
 /// Looks through one bucket for the flow that `wanted` recognises by its record and state.
@@ -335,7 +337,7 @@ pub fn claim<'a, F: Family>(
     let mut best = 0;
     for ((_, bucket), first) in buckets.iter().zip([0, WAYS as u64]) {
         for (tag, way) in bucket.tags.iter().zip(first..) {
-            best = larger(best, (eviction_rank(tag, now) << 4) | way);
+            best = larger(best, (eviction_rank(Word(tag.word.load()), tag, now) << 4) | way);
         }
     }
     if best >> 4 == 0 {
@@ -344,7 +346,11 @@ pub fn claim<'a, F: Family>(
     let (index, bucket) = if best & WAYS as u64 == 0 { buckets[0] } else { buckets[1] };
     let way = best as usize & (WAYS - 1);
     let (tag, place) = (&bucket.tags[way], &bucket.places[way]);
+    // Ranked once more as it stands now: meanwhile its flow may have come to life.
     let old = Word(tag.word.load());
+    if eviction_rank(old, tag, now) == 0 {
+        return None;
+    }
     let word = old.claim(hash, way, datagram);
     // If another processor is faster the new flow is refused: trying again could be beaten again,
     // without bound, and its packet is sent again by whoever cares.
@@ -359,9 +365,9 @@ pub fn claim<'a, F: Family>(
 /// How gladly a place is given to a new flow; 0: not at all. Without branches, of which the
 /// verifier would follow every combination over the ways.
 #[inline(always)]
-fn eviction_rank(tag: &FlowTag, now: Ticks) -> u64 {
-    let class = Word(tag.word.load()).class();
-    let idle = now.since(tag.seen.load()) & IDLE;
+fn eviction_rank(word: Word, tag: &FlowTag, now: Ticks) -> u64 {
+    let class = word.class();
+    let idle = now.since(Ticks(tag.seen.load())) & IDLE;
     let expired = class.idle_limit.wrapping_sub(idle) >> 31;
     u64::from((class.rank + (idle & class.idle_mask)) | expired << EXPIRED.trailing_zeros())
 }

@@ -74,6 +74,32 @@ fn an_alias_that_was_given_away_is_not_used_by_two() {
     }
 }
 
+/// Each processor reads the clock for itself, and one may be a tick ahead.
+#[test]
+fn what_another_processor_has_just_seen_is_not_long_ago() {
+    for at in [&V4, &V6] {
+        let mut c = Conversation::on_host();
+        c.host_tables().now.set(Ticks(1000));
+        let backends = at.backends(2);
+        c.set(&at.dns(0).backends(&[&backends[0]]));
+        c.set(&at.web(2).affinity(60));
+        let question = at.to_dns(40000);
+        c.forward(&question).becomes(&question.to(backends[0].as_str()));
+        let first = at.to_web(40000).syn();
+        let ends = [backends[0].as_str(), backends[1].as_str()];
+        let chosen = c.forward(&first).chosen(&ends, |backend| first.to(backend)).to_owned();
+
+        c.host_tables().now.set(Ticks(999));
+        c.set(&at.dns(0).backends(&[&backends[0], &backends[1]]));
+        for port in 40001..40040 {
+            c.forward(&question).becomes(&question.to(backends[0].as_str()));
+            let request = at.to_web(port).syn();
+            c.forward(&request).becomes(&request.to(chosen.as_str()));
+        }
+        c.forward(&question).becomes(&question.to(backends[0].as_str()));
+    }
+}
+
 proptest! {
     #[test]
     fn whatever_happens_only_ends_and_checksums_change(day in scenario::day(1..40)) {

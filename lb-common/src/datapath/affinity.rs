@@ -13,8 +13,7 @@ pub fn remembered<F: Network, T: FamilyTables<F>>(
     pool: u32,
 ) -> Option<(u32, Backend<F::Address>)> {
     let found = tables.affinity(&AffinityKey::new(client, frontend.service_port))?;
-    let idle = tables.now().0.wrapping_sub(found.used.0);
-    if idle > Ticks::in_seconds(frontend.affinity) {
+    if tables.now().since(found.used) > Ticks::in_seconds(frontend.affinity) {
         return None;
     }
     if !tables.is_member(Member { pool, backend: found.backend }) {
