@@ -78,6 +78,17 @@ pub struct Extension {
     pub length: u8,
 }
 
+/// IPv6's; IPv4 has the same in its header.
+#[repr(C)]
+#[derive(Debug)]
+pub struct FragmentHeader {
+    pub next_header: u8,
+    pub reserved: u8,
+    /// The offset in units of eight octets, 13 bits; two reserved ones; whether more follow.
+    pub offset_and_more: [u8; 2],
+    pub identification: [u8; 4],
+}
+
 #[repr(C)]
 #[derive(Debug)]
 pub struct Ports {
@@ -142,6 +153,7 @@ headers! {
     Ipv4: 20,
     Ipv6: 40,
     Extension: 2,
+    FragmentHeader: 8,
     Ports: 4,
     Tcp: 20,
     Udp: 8,

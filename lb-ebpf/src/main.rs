@@ -54,6 +54,11 @@ pub fn xdp_error_in(context: XdpContext) -> u32 {
     xdp_stage(Stage::ErrorIn, context)
 }
 
+#[xdp(frags)]
+pub fn xdp_fragment_in(context: XdpContext) -> u32 {
+    xdp_stage(Stage::FragmentIn, context)
+}
+
 #[inline(always)]
 fn xdp_stage(which: Stage, context: XdpContext) -> u32 {
     let mut packet = XdpPacket::new(context);
@@ -148,6 +153,16 @@ pub fn tc_error_in(context: TcContext) -> i32 {
 #[classifier]
 pub fn tc_error_out(context: TcContext) -> i32 {
     tc_stage(Stage::ErrorOut, context)
+}
+
+#[classifier]
+pub fn tc_fragment_in(context: TcContext) -> i32 {
+    tc_stage(Stage::FragmentIn, context)
+}
+
+#[classifier]
+pub fn tc_fragment_out(context: TcContext) -> i32 {
+    tc_stage(Stage::FragmentOut, context)
 }
 
 #[inline(always)]

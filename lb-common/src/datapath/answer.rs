@@ -214,7 +214,7 @@ pub fn reset<F: Answering, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
-    let parsed = parse::packet(packet, network);
+    let parsed = parse::begun(packet, network);
     let Ok::<Segment<F>, _>(segment) = parsed else {
         return drop_for(tables, Reason::Malformed);
     };
@@ -289,7 +289,7 @@ pub fn reject<F: Answering, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
-    let Ok(place) = F::transport(packet, network) else {
+    let Ok(place) = parse::beginning::<F, P>(packet, network) else {
         return drop_for(tables, Reason::Malformed);
     };
     let Some(header) = packet.header::<F::Header>(network) else {

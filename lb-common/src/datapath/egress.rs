@@ -17,26 +17,37 @@ pub fn packet<F: Network, P: Packet, T: FamilyTables<F>>(
     let segment: Segment<F> = match parsed {
         Ok(segment) => segment,
         Err(Reason::UnknownQuote) => return Verdict::Next(Stage::ErrorOut),
+        Err(Reason::Fragment) => return Verdict::Next(Stage::FragmentOut),
         Err(_) => return Verdict::Pass,
     };
     if !tables.may_be_source(segment.source, segment.source_port, segment.place.protocol) {
         return Verdict::Pass;
     }
-    let found = match follow::reverse(tables, &segment) {
+    this(packet, tables, &segment)
+}
+
+/// A packet that has been read, and may be an answer.
+#[inline(always)]
+pub fn this<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    segment: &Segment<F>,
+) -> Verdict {
+    let found = match follow::reverse(tables, segment) {
         Ok(Some(found)) => Ok(Some(found)),
-        Ok(None) => follow::answer(tables, &segment),
+        Ok(None) => follow::answer(tables, segment),
         Err(reason) => Err(reason),
     };
     match found {
         Ok(Some(found)) => {
             let target = &found.record;
-            match translate::send(packet, tables, &segment, target.direction, &target.rewrite) {
+            match translate::send(packet, tables, segment, target.direction, &target.rewrite) {
                 Ok(()) => Verdict::Pass,
                 Err(reason) => ingress::drop_for(tables, reason),
             }
         }
         Ok(None) => {
-            forget_ended(tables, &segment);
+            forget_ended(tables, segment);
             ingress::pass(tables, Reason::NoFlow)
         }
         Err(reason) => ingress::drop_for(tables, reason),

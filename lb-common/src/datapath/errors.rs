@@ -8,13 +8,12 @@
 
 use super::follow::{self, Target};
 use super::ingress::{drop_for, pass};
-use super::parse::{Network, Place, Segment};
+use super::parse::{self, Network, Place, Segment};
 use super::translate::Rewrite;
-use super::way::{self, Query};
 use super::{Direction, FamilyTables, Packet, Verdict};
 use crate::checksum::Delta;
 use crate::header::{Icmp, NetworkHeader, Ports, Tcp, Udp, protocol};
-use crate::layout::{FlowKind, Reason, Ways};
+use crate::layout::{FlowKind, Reason};
 
 /// No error of ours begins farther from the packet's start. The verifier wants a bound that leaves
 /// room for the headers of the quote.
@@ -46,7 +45,10 @@ pub fn arriving<F: Network, P: Packet, T: FamilyTables<F>>(
     };
     match found {
         Ok(Some(found)) if found.record.kind.has(FlowKind::FORWARDED) => {
-            forward(packet, tables, &error, &found.record, found.ways)
+            // Errors are not answered by errors.
+            follow::leave(packet, tables, &error.place, &found.record, found.ways, |packet| {
+                translate(packet, &error, &found.record)
+            })
         }
         Ok(Some(found)) => finish(tables, translate(packet, &error, &found.record)),
         Ok(None) => pass(tables, Reason::UnknownQuote),
@@ -83,7 +85,7 @@ pub fn leaving<F: Network, P: Packet, T: FamilyTables<F>>(
 /// Finds the parts of an error; the reason says what else it is.
 #[inline(always)]
 fn read<F: Network, P: Packet>(packet: &P, network: usize) -> Result<Error<F>, Reason> {
-    let place = F::transport(packet, network)?;
+    let place = parse::transport::<F, P>(packet, network)?;
     let icmp: &Icmp = packet.header(place.transport).ok_or(Reason::Malformed)?;
     if place.protocol != F::ICMP || !F::is_error(icmp.kind) {
         return Err(Reason::UnknownProtocol);
@@ -92,7 +94,7 @@ fn read<F: Network, P: Packet>(packet: &P, network: usize) -> Result<Error<F>, R
         return Err(Reason::UnknownQuote);
     }
     let quote = packet.blur(place.transport + size_of::<Icmp>());
-    let quoted = F::transport(packet, quote).map_err(|_| Reason::UnknownQuote)?;
+    let quoted = parse::beginning::<F, P>(packet, quote).map_err(|_| Reason::UnknownQuote)?;
     if !matches!(quoted.protocol, protocol::TCP | protocol::UDP | protocol::SCTP) {
         return Err(Reason::UnknownQuote);
     }
@@ -114,39 +116,6 @@ fn read<F: Network, P: Packet>(packet: &P, network: usize) -> Result<Error<F>, R
 fn finish<T: super::Tables>(tables: &T, translated: Result<(), Reason>) -> Verdict {
     match translated {
         Ok(()) => Verdict::Pass,
-        Err(reason) => drop_for(tables, reason),
-    }
-}
-
-/// Sends an error of a forwarded flow on its way. What is in its way is not told to its sender:
-/// errors are not answered by errors.
-#[inline(always)]
-fn forward<F: Network, P: Packet, T: FamilyTables<F>>(
-    packet: &mut P,
-    tables: &T,
-    error: &Error<F>,
-    target: &Target<F>,
-    ways: &Ways,
-) -> Verdict {
-    let header = packet.header::<F::Header>(error.place.network);
-    if header.is_none_or(|header| header.hop_limit() <= 1) {
-        return drop_for(tables, Reason::HopLimit);
-    }
-    let query = Query {
-        to: target.rewrite.destination.address,
-        from: target.rewrite.source.address,
-        protocol: F::ICMP,
-        length: way::network_length(packet, error.place),
-    };
-    let way = match way::out(packet, tables, ways, target.direction, &query) {
-        Ok(way) => way,
-        Err(Verdict::Next(_)) => return Verdict::Drop,
-        Err(verdict) => return verdict,
-    };
-    let sent =
-        way::hop::<F, P>(packet, error.place).and_then(|()| translate(packet, error, target));
-    match sent.and_then(|()| way.leave(packet)) {
-        Ok(verdict) => verdict,
         Err(reason) => drop_for(tables, reason),
     }
 }

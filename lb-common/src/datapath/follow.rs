@@ -1,6 +1,6 @@
 //! Packets of flows that are known.
 
-use super::parse::{Network, Segment};
+use super::parse::{Network, Place, Segment};
 use super::translate::{self, End, Rewrite};
 use super::way::{self, Query};
 use super::{Direction, FamilyTables, Packet, Rejection, Verdict, answer, ingress, tcp};
@@ -264,6 +264,39 @@ pub fn send<F: Network, P: Packet, T: FamilyTables<F>>(
     };
     let sent = way::hop::<F, P>(packet, segment.place)
         .and_then(|()| translate::send(packet, tables, segment, target.direction, &target.rewrite));
+    match sent.and_then(|()| way.leave(packet)) {
+        Ok(verdict) => verdict,
+        Err(reason) => ingress::drop_for(tables, reason),
+    }
+}
+
+/// Sends a packet of a forwarded flow on from here that no error may answer: an error, or a later
+/// fragment.
+#[inline(always)]
+pub fn leave<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    place: &Place,
+    target: &Target<F>,
+    ways: &Ways,
+    translate: impl FnOnce(&mut P) -> Result<(), Reason>,
+) -> Verdict {
+    let header = packet.header::<F::Header>(place.network);
+    if header.is_none_or(|header| header.hop_limit() <= 1) {
+        return ingress::drop_for(tables, Reason::HopLimit);
+    }
+    let query = Query {
+        to: target.rewrite.destination.address,
+        from: target.rewrite.source.address,
+        protocol: place.protocol,
+        length: way::network_length(packet, *place),
+    };
+    let way = match way::out(packet, tables, ways, target.direction, &query) {
+        Ok(way) => way,
+        Err(Verdict::Next(_)) => return Verdict::Drop,
+        Err(verdict) => return verdict,
+    };
+    let sent = way::hop::<F, P>(packet, *place).and_then(|()| translate(packet));
     match sent.and_then(|()| way.leave(packet)) {
         Ok(verdict) => verdict,
         Err(reason) => ingress::drop_for(tables, reason),

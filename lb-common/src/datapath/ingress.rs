@@ -22,10 +22,21 @@ pub fn packet<F: Network, P: Packet, T: FamilyTables<F>>(
     let segment: Segment<F> = match parsed {
         Ok(segment) => segment,
         Err(Reason::UnknownQuote) => return Verdict::Next(Stage::ErrorIn),
+        Err(Reason::Fragment) => return Verdict::Next(Stage::FragmentIn),
         Err(reason) => return pass(tables, reason),
     };
-    match follow::forward(tables, &segment) {
-        Ok(Known::Flow(found)) => follow::send(packet, tables, &segment, &found.record, found.ways),
+    this(packet, tables, &segment)
+}
+
+/// A packet that has been read.
+#[inline(always)]
+pub fn this<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    segment: &Segment<F>,
+) -> Verdict {
+    match follow::forward(tables, segment) {
+        Ok(Known::Flow(found)) => follow::send(packet, tables, segment, &found.record, found.ways),
         Ok(Known::Gone(found)) => {
             let verdict = answer::unreachable(packet, tables, segment.place, Reason::BackendGone);
             if verdict != Verdict::Defer {
@@ -33,8 +44,8 @@ pub fn packet<F: Network, P: Packet, T: FamilyTables<F>>(
             }
             verdict
         }
-        Ok(Known::Nothing) => match follow::answer(tables, &segment) {
-            Ok(Some(found)) => follow::send(packet, tables, &segment, &found.record, found.ways),
+        Ok(Known::Nothing) => match follow::answer(tables, segment) {
+            Ok(Some(found)) => follow::send(packet, tables, segment, &found.record, found.ways),
             Ok(None) => Verdict::Next(Stage::Open),
             Err(reason) => drop_for(tables, reason),
         },

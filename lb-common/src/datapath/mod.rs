@@ -19,6 +19,7 @@ mod answer;
 mod egress;
 mod errors;
 mod follow;
+mod fragments;
 mod ingress;
 mod limit;
 mod open;
@@ -76,11 +77,23 @@ pub enum Stage {
     ErrorIn = 4,
     /// The same on its way out.
     ErrorOut = 5,
+    /// A fragment on its way in.
+    FragmentIn = 6,
+    /// A fragment on its way out.
+    FragmentOut = 7,
 }
 
 impl Stage {
-    pub const ALL: [Self; 6] =
-        [Self::Open, Self::Alias, Self::Reset, Self::Reject, Self::ErrorIn, Self::ErrorOut];
+    pub const ALL: [Self; 8] = [
+        Self::Open,
+        Self::Alias,
+        Self::Reset,
+        Self::Reject,
+        Self::ErrorIn,
+        Self::ErrorOut,
+        Self::FragmentIn,
+        Self::FragmentOut,
+    ];
 }
 
 /// A packet arriving on a device: towards a Service, perhaps.
@@ -148,5 +161,7 @@ where
         Stage::Reject => answer::reject::<F, P, T>(packet, tables, network),
         Stage::ErrorIn => errors::arriving::<F, P, T>(packet, tables, network),
         Stage::ErrorOut => errors::leaving::<F, P, T>(packet, tables, network),
+        Stage::FragmentIn => fragments::arriving::<F, P, T>(packet, tables, network),
+        Stage::FragmentOut => fragments::leaving::<F, P, T>(packet, tables, network),
     }
 }

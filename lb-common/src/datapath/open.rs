@@ -31,7 +31,7 @@ fn choose<F: Network, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
-    let segment = match parse::packet(packet, network) {
+    let segment = match parse::begun(packet, network) {
         Ok(segment) => segment,
         Err(reason) => return ingress::pass(tables, reason),
     };
@@ -72,8 +72,12 @@ fn begin<F: Network, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
-    let (Ok(segment), Some(draft)) = (parse::packet(packet, network), tables.draft()) else {
+    let Some(draft) = tables.draft() else {
         return ingress::drop_for(tables, Reason::CorruptTable);
+    };
+    let segment = match parse::begun(packet, network) {
+        Ok(segment) => segment,
+        Err(reason) => return ingress::drop_for(tables, reason),
     };
     match commit(tables, draft) {
         Ok(ways) => follow::send(packet, tables, &segment, &Target::forward(&draft.flow), ways),
@@ -111,7 +115,7 @@ fn go_on<F: Network, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
-    let Ok::<Segment<F>, _>(segment) = parse::packet(packet, network) else {
+    let Ok::<Segment<F>, _>(segment) = parse::begun(packet, network) else {
         return ingress::drop_for(tables, Reason::CorruptTable);
     };
     match follow::forward(tables, &segment) {

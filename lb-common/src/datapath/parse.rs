@@ -4,7 +4,8 @@ use super::select::Dialled;
 use super::{Packet, tcp};
 use crate::family::{Family, V4, V6};
 use crate::header::{
-    Ethernet, Extension, Ipv4, Ipv6, NetworkHeader, QINQ, Sctp, Tcp, Udp, VLAN, VlanTag, protocol,
+    Ethernet, Extension, FragmentHeader, Ipv4, Ipv6, NetworkHeader, QINQ, Sctp, Tcp, Udp, VLAN,
+    VlanTag, protocol,
 };
 use crate::layout::Reason;
 
@@ -26,6 +27,29 @@ pub struct Place {
     pub protocol: u8,
 }
 
+/// What a packet is of the one that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    Whole,
+    /// The first fragment: it has the transport header.
+    First,
+    Later,
+    /// Nothing that could be read.
+    Malformed,
+}
+
+/// Where the transport header is, or would be in a later fragment.
+///
+/// Not in a `Result`, for there is a value for every field: the verifier does not like it if one
+/// that is not there goes along.
+pub struct Transport {
+    pub place: Place,
+    pub part: Part,
+    /// What fragments of one packet have in common.
+    pub identification: u32,
+    pub protocol: u8,
+}
+
 /// The ends of a packet, as it stands on the wire.
 #[derive(Clone, Copy)]
 pub struct Segment<F: Family> {
@@ -36,6 +60,16 @@ pub struct Segment<F: Family> {
     pub destination_port: u16,
     /// TCP's flags, or those that say the same of an SCTP packet; 0 for datagrams.
     pub tcp_flags: u8,
+}
+
+impl Transport {
+    const MALFORMED: Self = Self {
+        place: Place { network: 0, transport: 0, protocol: 0 },
+        part: Part::Malformed,
+        identification: 0,
+        protocol: 0,
+    };
+    const FRAGMENT: Self = Self { part: Part::Later, ..Self::MALFORMED };
 }
 
 impl Place {
@@ -98,7 +132,8 @@ pub trait Network: Family {
     /// Whether an ICMP packet of this type quotes another packet that something is wrong with.
     fn is_error(kind: u8) -> bool;
 
-    fn transport<P: Packet>(packet: &P, network: usize) -> Result<Place, Reason>;
+    /// Without `FRAGMENTS` they all count as later ones, and nothing else is said of them.
+    fn transport<const FRAGMENTS: bool, P: Packet>(packet: &P, network: usize) -> Transport;
 }
 
 impl Network for V4 {
@@ -111,17 +146,31 @@ impl Network for V4 {
     }
 
     #[inline(always)]
-    fn transport<P: Packet>(packet: &P, network: usize) -> Result<Place, Reason> {
-        let header: &Ipv4 = packet.header(network).ok_or(Reason::Malformed)?;
+    fn transport<const FRAGMENTS: bool, P: Packet>(packet: &P, network: usize) -> Transport {
+        const MORE_FOLLOW: u16 = 0x2000;
+        const OFFSET: u16 = 0x1fff;
+
+        let Some(header) = packet.header::<Ipv4>(network) else {
+            return Transport::MALFORMED;
+        };
         let length = usize::from(header.version_and_length & 0x0f) * 4;
         if header.version_and_length >> 4 != 4 || length < size_of::<Ipv4>() {
-            return Err(Reason::Malformed);
+            return Transport::MALFORMED;
         }
-        // More fragments follow, or this one is not the first.
-        if u16::from_be_bytes(header.flags_and_offset) & 0x3fff != 0 {
-            return Err(Reason::Fragment);
+        let fragment = u16::from_be_bytes(header.flags_and_offset) & (MORE_FOLLOW | OFFSET);
+        if !FRAGMENTS && fragment != 0 {
+            return Transport::FRAGMENT;
         }
-        Ok(Place { network, transport: network + length, protocol: header.protocol })
+        Transport {
+            place: Place { network, transport: network + length, protocol: header.protocol },
+            part: match fragment {
+                0 => Part::Whole,
+                MORE_FOLLOW => Part::First,
+                _ => Part::Later,
+            },
+            identification: u32::from(u16::from_be_bytes(header.identification)),
+            protocol: header.protocol,
+        }
     }
 }
 
@@ -135,27 +184,61 @@ impl Network for V6 {
     }
 
     #[inline(always)]
-    fn transport<P: Packet>(packet: &P, network: usize) -> Result<Place, Reason> {
-        let header: &Ipv6 = packet.header(network).ok_or(Reason::Malformed)?;
+    fn transport<const FRAGMENTS: bool, P: Packet>(packet: &P, network: usize) -> Transport {
+        let Some(header) = packet.header::<Ipv6>(network) else {
+            return Transport::MALFORMED;
+        };
         if header.version_and_class[0] >> 4 != 6 {
-            return Err(Reason::Malformed);
+            return Transport::MALFORMED;
         }
         let mut protocol = header.next_header;
         let mut transport = network + size_of::<Ipv6>();
+        let (mut part, mut identification, mut part_of) = (Part::Whole, 0, protocol);
         for _ in 0..MAX_EXTENSIONS {
             match protocol {
                 protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS => {
-                    let extension: &Extension =
-                        packet.header(transport).ok_or(Reason::Malformed)?;
+                    let Some(extension) = packet.header::<Extension>(transport) else {
+                        return Transport::MALFORMED;
+                    };
                     protocol = extension.next_header;
                     transport += (usize::from(extension.length) + 1) * 8;
                 }
-                protocol::FRAGMENT => return Err(Reason::Fragment),
+                protocol::FRAGMENT if FRAGMENTS => {
+                    let Some(fragment) = packet.header::<FragmentHeader>(transport) else {
+                        return Transport::MALFORMED;
+                    };
+                    part = fragment.part();
+                    identification = u32::from_be_bytes(fragment.identification);
+                    protocol = fragment.next_header;
+                    part_of = protocol;
+                    transport += size_of::<FragmentHeader>();
+                    if part == Part::Later {
+                        break;
+                    }
+                }
+                protocol::FRAGMENT => return Transport::FRAGMENT,
                 _ => break,
             }
         }
-        // At most four headers of 2 KiB.
-        Ok(Place { network, transport: packet.blur(transport), protocol })
+        Transport {
+            // At most four headers of 2 KiB.
+            place: Place { network, transport: packet.blur(transport), protocol },
+            part,
+            identification,
+            protocol: part_of,
+        }
+    }
+}
+
+impl FragmentHeader {
+    /// One that says it is all there is counts as a whole packet (RFC 6946).
+    #[inline(always)]
+    fn part(&self) -> Part {
+        match u16::from_be_bytes(self.offset_and_more) & 0xfff9 {
+            0 => Part::Whole,
+            1 => Part::First,
+            _ => Part::Later,
+        }
     }
 }
 
@@ -163,7 +246,35 @@ impl Network for V6 {
 /// stage makes more of it.
 #[inline(always)]
 pub fn packet<F: Network, P: Packet>(packet: &P, network: usize) -> Result<Segment<F>, Reason> {
-    F::transport(packet, network).and_then(|place| segment(packet, place))
+    transport::<F, P>(packet, network).and_then(|place| segment(packet, place))
+}
+
+/// Where the transport header of a whole packet is.
+#[inline(always)]
+pub fn transport<F: Network, P: Packet>(packet: &P, network: usize) -> Result<Place, Reason> {
+    let found = F::transport::<false, P>(packet, network);
+    match found.part {
+        Part::Whole => Ok(found.place),
+        Part::Malformed => Err(Reason::Malformed),
+        Part::First | Part::Later => Err(Reason::Fragment),
+    }
+}
+
+/// The same of a packet that may be a first fragment: the later ones have been told what it is.
+#[inline(always)]
+pub fn beginning<F: Network, P: Packet>(packet: &P, network: usize) -> Result<Place, Reason> {
+    let found = F::transport::<true, P>(packet, network);
+    match found.part {
+        Part::Whole | Part::First => Ok(found.place),
+        Part::Malformed => Err(Reason::Malformed),
+        Part::Later => Err(Reason::Fragment),
+    }
+}
+
+/// The ends of such a packet.
+#[inline(always)]
+pub fn begun<F: Network, P: Packet>(packet: &P, network: usize) -> Result<Segment<F>, Reason> {
+    beginning::<F, P>(packet, network).and_then(|place| segment(packet, place))
 }
 
 /// Reads the ends of the packet.

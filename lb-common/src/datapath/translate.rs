@@ -35,15 +35,7 @@ pub fn send<F: Network, P: Packet, T: FamilyTables<F>>(
     let Rewrite { source, destination, .. } = rewrite;
     let bytes = packet.length();
 
-    let network: &mut F::Header = packet.header_mut(place.network).ok_or(Reason::Unwritable)?;
-    network.set_source(source.address);
-    network.set_destination(destination.address);
-    let address = Delta::of_address(segment.source, source.address)
-        .plus(Delta::of_address(segment.destination, destination.address));
-    if let Some(checksum) = network.checksum_mut() {
-        *checksum = address.apply(*checksum);
-    }
-
+    let address = addresses(packet, segment, rewrite)?;
     let ports: &mut Ports = packet.header_mut(place.transport).ok_or(Reason::Unwritable)?;
     ports.source = source.port.to_be_bytes();
     ports.destination = destination.port.to_be_bytes();
@@ -57,6 +49,41 @@ pub fn send<F: Network, P: Packet, T: FamilyTables<F>>(
     finish_transport(packet, place, address, port)?;
     tables.count_packet(rewrite.service_port, rewrite.backend_index, direction, bytes);
     Ok(())
+}
+
+/// Translates a later fragment and counts it.
+#[inline(always)]
+pub fn part<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    segment: &Segment<F>,
+    direction: Direction,
+    rewrite: &Rewrite<F>,
+) -> Result<(), Reason> {
+    let bytes = packet.length();
+    addresses(packet, segment, rewrite)?;
+    tables.count_packet(rewrite.service_port, rewrite.backend_index, direction, bytes);
+    Ok(())
+}
+
+/// Translates what every fragment has; says what that changes.
+#[inline(always)]
+pub fn addresses<F: Network, P: Packet>(
+    packet: &mut P,
+    segment: &Segment<F>,
+    rewrite: &Rewrite<F>,
+) -> Result<Delta, Reason> {
+    let Rewrite { source, destination, .. } = rewrite;
+    let network: &mut F::Header =
+        packet.header_mut(segment.place.network).ok_or(Reason::Unwritable)?;
+    network.set_source(source.address);
+    network.set_destination(destination.address);
+    let change = Delta::of_address(segment.source, source.address)
+        .plus(Delta::of_address(segment.destination, destination.address));
+    if let Some(checksum) = network.checksum_mut() {
+        *checksum = change.apply(*checksum);
+    }
+    Ok(change)
 }
 
 /// SCTP's checksum knows nothing of addresses. A field of zeros is left to a device to complete.

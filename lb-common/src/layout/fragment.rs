@@ -1,4 +1,5 @@
 use crate::family::{Family, V4, V6};
+use crate::layout::Ticks;
 
 /// What all fragments of one packet have in common.
 #[repr(C)]
@@ -7,6 +8,8 @@ pub struct FragmentKey<F: Family> {
     pub source: F::Address,
     pub destination: F::Address,
     pub identification: u32,
+    /// What the fragments say that they are parts of: IPv6 may have more headers before the
+    /// transport header, which only the first fragment has.
     pub protocol: u8,
     pub reserved: [u8; 3],
 }
@@ -24,10 +27,20 @@ impl<F: Family> core::hash::Hash for FragmentKey<F> {
 pub struct Fragment {
     pub source_port: u16,
     pub destination_port: u16,
+    /// When it came.
+    pub seen: Ticks,
+    pub protocol: u8,
+    pub reserved: [u8; 3],
+}
+
+impl Fragment {
+    /// How long the others may take, in seconds: as long as who puts them together waits, at most.
+    /// Later another packet may have the same identification.
+    pub const LIFETIME: u32 = 30;
 }
 
 const _: () = {
     assert!(size_of::<FragmentKey<V4>>() == 16);
     assert!(size_of::<FragmentKey<V6>>() == 40);
-    assert!(size_of::<Fragment>() == 4);
+    assert!(size_of::<Fragment>() == 12);
 };

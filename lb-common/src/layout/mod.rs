@@ -36,7 +36,7 @@ pub use socket::{Host, Side, SocketEnd, SocketFlow};
 pub use source_range::{SERVICE_PORT_BITS, SourceRange};
 
 /// Moves on with every change of a layout or of what a field means.
-pub const SCHEMA: u32 = 2;
+pub const SCHEMA: u32 = 3;
 
 /// How many entries each map holds; a map's memory is reserved when it is made.
 pub mod capacity {

@@ -17,12 +17,13 @@ use super::tables::Tables;
 const SIZED_BY_FLOWS: [&str; 4] = [map::FLOWS4, map::FLOWS6, map::RETURNS4, map::RETURNS6];
 
 /// The programs of the stages. XDP has only those that packets come to on their way in.
-const XDP_STAGES: [(Stage, &str); 5] = [
+const XDP_STAGES: [(Stage, &str); 6] = [
     (Stage::Open, "xdp_open"),
     (Stage::Alias, "xdp_alias"),
     (Stage::Reset, "xdp_reset"),
     (Stage::Reject, "xdp_reject"),
     (Stage::ErrorIn, "xdp_error_in"),
+    (Stage::FragmentIn, "xdp_fragment_in"),
 ];
 const TC_STAGES: [(Stage, &str); Stage::ALL.len()] = [
     (Stage::Open, "tc_open"),
@@ -31,6 +32,8 @@ const TC_STAGES: [(Stage, &str); Stage::ALL.len()] = [
     (Stage::Reject, "tc_reject"),
     (Stage::ErrorIn, "tc_error_in"),
     (Stage::ErrorOut, "tc_error_out"),
+    (Stage::FragmentIn, "tc_fragment_in"),
+    (Stage::FragmentOut, "tc_fragment_out"),
 ];
 
 /// The programs that are attached.

@@ -238,7 +238,7 @@ pub fn ends(packet: &[u8]) -> (String, String) {
     let ports = match &sliced.transport {
         Some(TransportSlice::Tcp(tcp)) => (tcp.source_port(), tcp.destination_port()),
         Some(TransportSlice::Udp(udp)) => (udp.source_port(), udp.destination_port()),
-        None => ports_of_sctp(&sliced),
+        None => ports_of_payload(&sliced),
         other => panic!("no ports: {other:?}"),
     };
     let addresses: (IpAddr, IpAddr) = match &sliced.net {
@@ -254,11 +254,13 @@ pub fn ends(packet: &[u8]) -> (String, String) {
     (end(addresses.0, ports.0), end(addresses.1, ports.1))
 }
 
-/// `etherparse` does not know SCTP.
-fn ports_of_sctp(packet: &etherparse::SlicedPacket) -> (u16, u16) {
+/// `etherparse` does not know SCTP, nor look into first fragments.
+fn ports_of_payload(packet: &etherparse::SlicedPacket) -> (u16, u16) {
+    use etherparse::{IpNumber, IpPayloadSlice};
+
     match packet.ip_payload() {
-        Some(&etherparse::IpPayloadSlice {
-            ip_number: etherparse::IpNumber::SCTP,
+        Some(&IpPayloadSlice {
+            ip_number: IpNumber::TCP | IpNumber::UDP | IpNumber::SCTP,
             payload: &[a, b, c, d, ..],
             ..
         }) => (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])),

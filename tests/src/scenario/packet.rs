@@ -17,7 +17,7 @@ pub struct Sent {
     pub at: &'static Ends,
     pub hook: Hook,
     pub packet: Packet,
-    /// Its ports can be read: it is of a protocol that Services have, and no fragment.
+    /// Its ports can be read: it is of a protocol that Services have, and no later fragment.
     pub has_ports: bool,
     /// As a sender means it.
     pub intact: bool,
@@ -91,7 +91,10 @@ pub fn damaged() -> impl Strategy<Value = Sent> {
     (intact(), accident).prop_map(|(sent, accident)| {
         let packet = accident.to(&sent.packet);
         let is_fragment = matches!(accident, Accident::Fragment(..));
-        Sent { packet, intact: is_fragment, has_ports: sent.has_ports && !is_fragment, ..sent }
+        // Later ones have no ports, and what becomes of them depends on whether the first came.
+        let is_later = matches!(accident, Accident::Fragment(from, _) if from > 0);
+        let intact = is_fragment && !is_later;
+        Sent { packet, intact, has_ports: sent.has_ports && !is_later, ..sent }
     })
 }
 

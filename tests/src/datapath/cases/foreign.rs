@@ -37,15 +37,6 @@ pub fn other_protocols_pass(c: &mut Conversation, at: &Ends) {
     }
 }
 
-pub fn fragments_pass(c: &mut Conversation, at: &Ends) {
-    c.set(&at.dns(1));
-    let whole = at.to_dns(40000).payload(&[7; 3000]);
-    for fragment in [whole.fragment(..1480), whole.fragment(1480..2960), whole.fragment(2960..)] {
-        c.run(Hook::Forward, &fragment).passes_for(Reason::Fragment);
-        c.run(Hook::Reverse, &fragment).passes();
-    }
-}
-
 pub fn truncated_packets_pass_at_every_length(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1));
     let whole = at.to_web(40000).syn();

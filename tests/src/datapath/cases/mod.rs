@@ -9,6 +9,7 @@ pub mod ends;
 pub mod errors;
 pub mod flows;
 pub mod foreign;
+pub mod fragments;
 pub mod frontends;
 pub mod headers;
 pub mod sctp;
@@ -108,10 +109,23 @@ macro_rules! every_case {
                 errors_about_others_packets_pass,
                 errors_cut_off_at_every_length_are_never_half_translated,
             ]
+            fragments: [
+                all_of_a_question_and_of_its_answer_are_translated,
+                segments_in_pieces_are_translated,
+                a_pod_sends_fragments_too,
+                a_fragment_without_its_first_one_is_counted,
+                others_fragments_pass,
+                fragments_that_are_too_short_pass,
+                tags_options_and_headers_of_fragments_stay,
+                fragments_of_sctp_pass,
+                whom_nobody_serves_hears_it_once,
+                errors_about_fragments_are_translated,
+                fragments_cut_off_at_every_length_pass,
+                a_fragment_that_is_the_whole_is_one,
+            ]
             foreign: [
                 what_is_to_other_addresses_passes,
                 other_protocols_pass,
-                fragments_pass,
                 truncated_packets_pass_at_every_length,
                 nonsense_in_headers_passes,
             ]

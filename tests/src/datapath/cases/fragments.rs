@@ -1,0 +1,177 @@
+//! Fragments: of packets of ours all are translated, the first one first; of others none.
+
+use lb_common::layout::{FlowState, Reason};
+
+use super::{Ends, establish};
+use crate::datapath::{Conversation, Hook};
+use crate::packet::{Packet, packet_too_big, port_unreachable, time_exceeded};
+
+/// A large question in three pieces.
+fn pieces(packet: &Packet) -> [Packet; 3] {
+    let whole = packet.payload(&[7; 3000]);
+    [whole.fragment(..1480), whole.fragment(1480..2960), whole.fragment(2960..)]
+}
+
+pub fn all_of_a_question_and_of_its_answer_are_translated(c: &mut Conversation, at: &Ends) {
+    c.set(&at.dns(1));
+    let backend = at.backends(1)[0].clone();
+    let question = at.to_dns(40000).id(0x1234);
+    for piece in pieces(&question) {
+        c.forward(&piece).becomes(&piece.to(backend.as_str()));
+    }
+    let answer = question.reversed().id(0x4321);
+    for piece in pieces(&answer) {
+        c.reverse(&piece.from(backend.as_str())).becomes(&piece);
+    }
+    assert_eq!(c.flows().only_state(), FlowState::Answered);
+    // The next one goes on with the same flow.
+    for piece in pieces(&question.id(0x1235)) {
+        c.forward(&piece).becomes(&piece.to(backend.as_str()));
+    }
+    assert_eq!(c.flows().only_state(), FlowState::Established);
+}
+
+pub fn segments_in_pieces_are_translated(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1));
+    let backend = at.backends(1)[0].clone();
+    let request = at.to_web(40000);
+    establish(c, &request, &backend);
+    for piece in pieces(&request.psh_ack()) {
+        c.forward(&piece).becomes(&piece.to(backend.as_str()));
+    }
+    let answer = request.reversed().psh_ack();
+    for piece in pieces(&answer) {
+        c.reverse(&piece.from(backend.as_str())).becomes(&piece);
+    }
+}
+
+pub fn a_pod_sends_fragments_too(c: &mut Conversation, at: &Ends) {
+    c.set(&at.dns(1));
+    let backend = at.backends(1)[0].clone();
+    for piece in pieces(&at.to_dns(40000)) {
+        c.from_pod(&piece).becomes(&piece.to(backend.as_str()));
+    }
+}
+
+pub fn a_fragment_without_its_first_one_is_counted(c: &mut Conversation, at: &Ends) {
+    c.set(&at.dns(1));
+    let backend = at.backends(1)[0].clone();
+    let [first, second, third] = pieces(&at.to_dns(40000).id(7));
+    let translated = |piece: &Packet| piece.to(backend.as_str());
+    c.forward(&second).passes_for(Reason::Fragment);
+    c.forward(&first).becomes(&translated(&first));
+    c.forward(&third).becomes(&translated(&third));
+    c.forward(&second).becomes(&translated(&second));
+    // Of another packet, another client, another protocol.
+    let [_, other, _] = pieces(&at.to_dns(40000).id(8));
+    c.forward(&other).passes_for(Reason::Fragment);
+    let [_, other, _] = pieces(&at.to_dns(40000).from(at.elsewhere).id(7));
+    c.forward(&other).passes_for(Reason::Fragment);
+    let [_, other, _] = pieces(&at.to_web(40000).id(7));
+    c.forward(&other).passes_for(Reason::Fragment);
+}
+
+pub fn others_fragments_pass(c: &mut Conversation, at: &Ends) {
+    c.set(&at.dns(1));
+    let backend = at.backends(1)[0].clone();
+    for piece in pieces(&at.to_dns(40000).to(at.elsewhere)) {
+        c.forward(&piece).passes();
+        c.reverse(&piece).passes();
+    }
+    // A port of a backend's that is no Service's.
+    let other = at.to_dns(40000).reversed().from(backend.as_str().replace("8080", "9090").as_str());
+    for piece in pieces(&other) {
+        c.reverse(&piece).passes();
+    }
+    // No flow: somebody dialled the backend itself.
+    let [first, second, third] = pieces(&at.to_dns(40000).reversed().from(backend.as_str()));
+    c.reverse(&first).passes_for(Reason::NoFlow);
+    c.reverse(&second).passes();
+    c.reverse(&third).passes();
+}
+
+pub fn fragments_that_are_too_short_pass(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1));
+    let whole = at.to_web(40000).syn();
+    let (first, second) = (whole.fragment(..16), whole.fragment(16..));
+    c.forward(&first).passes_for(Reason::Malformed);
+    c.forward(&second).passes_for(Reason::Fragment);
+    assert!(c.flows().is_empty());
+}
+
+pub fn tags_options_and_headers_of_fragments_stay(c: &mut Conversation, at: &Ends) {
+    c.set(&at.dns(1));
+    let backend = at.backends(1)[0].clone();
+    let question = at.to_dns(40000).qinq(7, 8);
+    let question = if at.is_v6() {
+        question.hop_by_hop().destination_options()
+    } else {
+        question.ip_options(&[0x94, 4, 0, 0])
+    };
+    for piece in pieces(&question) {
+        c.forward(&piece).becomes(&piece.to(backend.as_str()));
+    }
+}
+
+/// SCTP's checksum can't be brought up to date without the whole.
+pub fn fragments_of_sctp_pass(c: &mut Conversation, at: &Ends) {
+    c.set(&at.diameter(1));
+    for piece in pieces(&at.to_diameter(40000)) {
+        c.forward(&piece).passes_for(Reason::Fragment);
+    }
+    assert!(c.flows().is_empty());
+}
+
+pub fn whom_nobody_serves_hears_it_once(c: &mut Conversation, at: &Ends) {
+    c.set(&at.dns(0));
+    let [first, second, third] = pieces(&at.to_dns(40000));
+    let answer = c.forward(&first);
+    assert!(answer.is_counted_for(Reason::NoBackend));
+    assert_eq!(answer.outcome.fate, crate::datapath::Fate::Sent);
+    c.forward(&second).passes_for(Reason::Fragment);
+    c.forward(&third).passes_for(Reason::Fragment);
+}
+
+/// Who puts packets together and gives up quotes the first fragment.
+pub fn errors_about_fragments_are_translated(c: &mut Conversation, at: &Ends) {
+    c.set(&at.dns(1));
+    let backend = at.backends(1)[0].clone();
+    let [first, second, _] = pieces(&at.to_dns(40000).id(7));
+    let there = first.to(backend.as_str());
+    c.forward(&first).becomes(&there);
+    for error in [
+        time_exceeded(at.elsewhere, &there),
+        port_unreachable(at.elsewhere, &there),
+        packet_too_big(at.elsewhere, &there, 1400),
+    ] {
+        let error = error.quoting_only(500);
+        c.reverse(&error).becomes(&error.inner(|_| first.clone()).from(at.cluster_address()));
+    }
+    let error = time_exceeded(at.elsewhere, &second.to(backend.as_str()));
+    c.reverse(&error.quoting_only(500)).passes();
+}
+
+pub fn fragments_cut_off_at_every_length_pass(c: &mut Conversation, at: &Ends) {
+    c.set(&at.dns(1));
+    let first = at.to_dns(40000).payload(&[7; 3000]).fragment(..1480);
+    let network_ends = 14 + if at.is_v6() { 40 } else { 20 };
+    for length in network_ends..first.transport_offset() + 8 {
+        let cut = first.truncated(length);
+        for hook in [Hook::Forward, Hook::Reverse] {
+            let answer = c.run(hook, &cut);
+            assert!(answer.outcome.passed(), "{length}");
+            assert_eq!(answer.outcome.bytes, cut[..], "{length}");
+        }
+    }
+    assert!(c.flows().is_empty());
+}
+
+/// An IPv6 packet may say that it is all of its fragments.
+pub fn a_fragment_that_is_the_whole_is_one(c: &mut Conversation, at: &Ends) {
+    c.set(&at.dns(1));
+    let backend = at.backends(1)[0].clone();
+    let question = at.to_dns(40000).fragment(..);
+    c.forward(&question).becomes(&question.to(backend.as_str()));
+    let answer = at.to_dns(40000).reversed().payload(b"answer").fragment(..);
+    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+}
