@@ -39,11 +39,11 @@ fn state(number: u64) -> String {
          - {addresses: [10.244.1.10], nodeName: node}\n",
     );
     // Its connections go on while it is not ready.
-    let ready = number % 3 != 0;
+    let ready = !number.is_multiple_of(3);
     text += &format!(
         "- {{addresses: [10.244.1.11], nodeName: node, conditions: {{ready: {ready}}}}}\n"
     );
-    for other in (0..40).filter(|other| (other + number) % 4 != 0) {
+    for other in (0..40).filter(|other| !(other + number).is_multiple_of(4)) {
         let node_port = 30_000 + (other * 7 + number) % 50;
         text += &format!(
             "---\n\
@@ -64,7 +64,7 @@ fn state(number: u64) -> String {
              endpoints: [{{addresses: [10.244.2.{}]}}, {{addresses: [10.244.3.{}]}}]\n",
             // Addresses and backends change hands.
             1 + (other + number) % 60,
-            if (other + number) % 5 == 0 { "ClientIP" } else { "None" },
+            if (other + number).is_multiple_of(5) { "ClientIP" } else { "None" },
             8000 + number % 2,
             1 + (other * number) % 250,
             1 + other,
