@@ -65,6 +65,8 @@ impl Day {
     fn new(scenario: &Scenario) -> Self {
         let mut host = Host::new(7, DEVICE);
         host.tables.now.set(Ticks(1 << 24));
+        // So few that they run out.
+        host.tables.settings.alias_port_count = 7;
         host.set_routes(scenario.routes.clone());
         let mut day = Self {
             host,

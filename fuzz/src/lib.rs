@@ -27,6 +27,7 @@ pub use input::Input;
 pub use invariants::Met;
 pub use parser::parser;
 pub use random::{random_bytes, shrink};
+pub use reply::Translated;
 pub use run::{Fate, Host, Outcome};
 pub use scenario::{DEVICE, Event, Hook, Reply, Scenario};
 

@@ -42,8 +42,6 @@ pub struct Host {
 impl Host {
     pub fn new(flow_seed: u64, device: u32) -> Self {
         let mut tables = HostTables::new(BUCKETS, flow_seed);
-        // So few that they run out.
-        tables.settings.alias_port_count = 7;
         let entry = Device { flags: Device::TRANSMIT, ..Device::default() };
         tables.devices.insert(device, entry);
         Self { tables, routes: Routes::default(), device }

@@ -2,14 +2,15 @@
 
 use std::net::IpAddr;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use aya::maps::lpm_trie::Key;
-use aya::maps::{HashMap, LpmTrie, Map, MapData, MapError};
+use aya::maps::{HashMap, LpmTrie, Map, MapData};
 use ipnet::IpNet;
 use lb_common::family::{V4, V6};
 use lb_common::layout::{Member, SERVICE_PORT_BITS, SourceRange, map};
 
 use super::plain::Plain;
+use super::tables::gone;
 use crate::plan::Detail;
 
 pub struct Details {
@@ -62,11 +63,7 @@ impl Details {
                 }
             },
         };
-        match removed {
-            // Gone is gone.
-            Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
-            Err(error) => Err(anyhow!(error).context(format!("{detail:?} can't be removed"))),
-        }
+        gone(removed).with_context(|| format!("{detail:?} can't be removed"))
     }
 
     /// What an earlier agent left.

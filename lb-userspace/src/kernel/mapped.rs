@@ -32,6 +32,7 @@ impl Mapped {
         Ok(Self { memory, element: element.next_multiple_of(8), entries: info.max_entries() })
     }
 
+    #[expect(clippy::len_without_is_empty, reason = "the kernel has no empty arrays")]
     pub fn len(&self) -> u32 {
         self.entries
     }
@@ -56,6 +57,19 @@ impl Mapped {
         assert!(index < self.entries, "element {index} of {}", self.entries);
         // SAFETY: the sum stays within the mapping by the assertion.
         unsafe { self.memory.as_mut_ptr().add(index as usize * self.element) }
+    }
+
+    /// Writes zeros over everything.
+    pub fn clear(&self) {
+        let words = self.element / size_of::<u64>();
+        for index in 0..self.entries {
+            let start = self.address(index).cast::<u64>();
+            for word in 0..words {
+                // SAFETY: within the element, whose size is a multiple of 8, and aligned as in
+                // `word`.
+                unsafe { AtomicU64::from_ptr(start.add(word)) }.store(0, Ordering::Relaxed);
+            }
+        }
     }
 
     pub fn set_bit(&self, word: u32, bit: u64) {

@@ -18,6 +18,7 @@ mod tables;
 
 pub use attach::{Hook, Links, Modes, Place, TcMode, XdpMode, cgroup_root, remove};
 pub use backlog::{Backlog, Write};
+pub use mapped::Mapped;
 pub use object::{DataPlane, Sizes};
 pub use pins::{DEFAULT_PIN_PATH, Pins};
 pub use plain::Plain;

@@ -1,6 +1,7 @@
 //! The maps that the agent writes: carrying out a plan's steps, and reading back what is there.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
@@ -92,10 +93,8 @@ impl Tables {
     ) -> Result<()> {
         for (&index, device) in devices {
             let Some(device) = device else {
-                match self.devices.remove(&index) {
-                    Ok(()) | Err(MapError::KeyNotFound) => continue,
-                    Err(error) => return Err(anyhow!(error).context("a device can't be removed")),
-                }
+                gone(self.devices.remove(&index)).context("a device can't be removed")?;
+                continue;
             };
             let network::Device { name, v4, v6, mtu, mac, redirect, transmit } = device;
             let flag = |on: &bool, flag| if *on { flag } else { 0 };
@@ -203,12 +202,8 @@ impl Tables {
             IpAddr::V4(address) => self.frontends4.remove(&frontend_key(address, key)),
             IpAddr::V6(address) => self.frontends6.remove(&frontend_key6(address, key)),
         };
-        match removed {
-            // Gone is gone.
-            Err(MapError::KeyNotFound) | Ok(()) => Ok(()),
-            Err(error) => Err(anyhow!(error)
-                .context(format!("frontend {}:{} can't be removed", key.address, key.port))),
-        }
+        gone(removed)
+            .with_context(|| format!("frontend {}:{} can't be removed", key.address, key.port))
     }
 
     /// Reads what an earlier agent left.
@@ -281,6 +276,17 @@ impl Tables {
 
     pub fn backend_traffic(&self, index: u32) -> Result<Traffic> {
         Ok(total(&self.backend_traffic.get(&index, 0)?))
+    }
+}
+
+/// Gone is gone: it need not have been there.
+pub(super) fn gone(removed: Result<(), MapError>) -> Result<()> {
+    match removed {
+        Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
+        Err(MapError::SyscallError(error)) if error.io_error.kind() == ErrorKind::NotFound => {
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
     }
 }
 

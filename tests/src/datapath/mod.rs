@@ -10,6 +10,8 @@ mod conversation;
 mod given;
 mod host;
 pub mod kernel;
+pub mod random;
+pub mod random_kernel;
 
 use lb_common::family::{V4, V6};
 use lb_common::layout::{Flow, FlowState, Reason, Ticks};

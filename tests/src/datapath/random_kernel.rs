@@ -1,0 +1,293 @@
+//! A kernel's data plane for random scenarios, thousands of them one after the other: what one
+//! leaves is cleared away before the next.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use aya::maps::{HashMap, Map, MapData};
+use aya::programs::{TestRun, TestRunOptions, TestRunResult};
+use aya::util::nr_cpus;
+use fuzz::{Change, End, Fate, Hook, Outcome, damaged_return, destination_bit, source_bit};
+use lb_common::family::{Family, V4, V6};
+use lb_common::layout::{
+    Affinity, AffinityKey, FlowBucket, Pool, Reason, ReturnBucket, Traffic, map,
+};
+use lb_userspace::kernel::{DataPlane, Mapped, Pins, Plain, Sizes, Tables};
+use lb_userspace::network::Device;
+use lb_userspace::plan::{BackendKey, Detail, FrontendKey, Standing, Step};
+
+use super::kernel::TEST_RUN_DEVICE;
+use crate::topology::Topology;
+
+/// Indexes that scenarios use stay below these.
+const BACKENDS: u32 = 64;
+const POOLS: u32 = 64;
+const SLOTS: u32 = 2_048;
+pub const SERVICE_PORTS: u32 = 32;
+
+pub struct RandomKernel {
+    data_plane: DataPlane,
+    tables: Tables,
+    flows: (Mapped, Mapped),
+    returns: (Mapped, Mapped),
+    affinities: Affinities,
+    scratch: Scratch,
+    /// What undoes the scenario's changes that no loop over indexes does.
+    undo: Vec<Step>,
+    out: Vec<u8>,
+    _pins: Pins,
+    _topology: Topology,
+}
+
+struct Affinities {
+    v4: HashMap<MapData, Plain<AffinityKey<V4>>, Plain<Affinity>>,
+    v6: HashMap<MapData, Plain<AffinityKey<V6>>, Plain<Affinity>>,
+}
+
+impl RandomKernel {
+    /// With room for so many flows.
+    pub fn new(flows: u32) -> Result<Self> {
+        let topology = Topology::new("agreement")?;
+        let pins = Pins::open(&topology.pins())?;
+        let mut data_plane = DataPlane::load(&pins, Sizes::for_flows(flows))?;
+        let mut tables = data_plane.tables()?;
+        let device = Device { transmit: true, ..Device::default() };
+        tables.change_devices(&[(TEST_RUN_DEVICE, Some(device))].into())?;
+        let mapped = |name: &str, size| Mapped::new(&open(&pins.map(name))?, size);
+        let affinities =
+            |name: &str| Ok::<_, anyhow::Error>(Map::LruHashMap(open(&pins.map(name))?));
+        Ok(Self {
+            flows: (
+                mapped(map::FLOWS4, size_of::<FlowBucket<V4>>())?,
+                mapped(map::FLOWS6, size_of::<FlowBucket<V6>>())?,
+            ),
+            returns: (
+                mapped(map::RETURNS4, size_of::<ReturnBucket>())?,
+                mapped(map::RETURNS6, size_of::<ReturnBucket>())?,
+            ),
+            affinities: Affinities {
+                v4: affinities(map::AFFINITIES4)?.try_into()?,
+                v6: affinities(map::AFFINITIES6)?.try_into()?,
+            },
+            scratch: Scratch::open(&pins.map(map::SCRATCH))?,
+            undo: Vec::new(),
+            out: Vec::new(),
+            data_plane,
+            tables,
+            _pins: pins,
+            _topology: topology,
+        })
+    }
+
+    pub fn flow_seed(&self) -> u64 {
+        self.data_plane.flow_seed()
+    }
+
+    /// Empty tables, as if nothing had ever happened, but for what is counted.
+    pub fn reset(&mut self) -> Result<()> {
+        for step in std::mem::take(&mut self.undo) {
+            self.tables.apply(&step)?;
+        }
+        self.tables.apply(&Step::WriteSlots { offset: 0, slots: vec![0; SLOTS as usize] })?;
+        for index in 0..POOLS {
+            self.tables.apply(&Step::SwapPool { index, pool: Pool::default() })?;
+        }
+        for mapped in [&self.flows.0, &self.flows.1, &self.returns.0, &self.returns.1] {
+            mapped.clear();
+        }
+        clear(&mut self.affinities.v4)?;
+        clear(&mut self.affinities.v6)?;
+        self.scratch.clear()
+    }
+
+    pub fn change(&mut self, change: &Change) -> Result<()> {
+        match change {
+            Change::Idle(ticks) => {
+                age::<V4>(&self.flows.0, *ticks);
+                age::<V6>(&self.flows.1, *ticks);
+            }
+            Change::DamagedReturns => {
+                for mapped in [&self.returns.0, &self.returns.1] {
+                    for bucket in buckets::<ReturnBucket>(mapped) {
+                        for entry in &bucket.entries {
+                            entry.store(damaged_return(entry.load()));
+                        }
+                    }
+                }
+            }
+            other => {
+                for (step, undo) in steps(other) {
+                    self.tables.apply(&step).with_context(|| format!("{step:?}"))?;
+                    self.undo.extend(undo.filter(|undo| !self.undo.contains(undo)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub fn run(&mut self, hook: Hook, packet: &[u8]) -> Result<Outcome> {
+        const XDP: [u32; 4] = [2, 1, 3, 4];
+        const TC: [u32; 4] = [u32::MAX, 2, 7, 7];
+
+        self.out.resize(packet.len() + 256, 0);
+        let options = TestRunOptions {
+            data_in: Some(packet),
+            data_out: Some(&mut self.out),
+            ..TestRunOptions::default()
+        };
+        let result: TestRunResult = match hook {
+            Hook::Forward => self.data_plane.external_in()?.test_run(options),
+            Hook::Workload => self.data_plane.workload_in()?.test_run(options),
+            Hook::Reverse => self.data_plane.out()?.test_run(options),
+        }
+        .with_context(|| format!("{hook:?} of {} bytes", packet.len()))?;
+        let codes = if hook == Hook::Forward { XDP } else { TC };
+        let fate = match codes.iter().position(|&code| code == result.return_value) {
+            Some(0) => Fate::Passed,
+            Some(1) => Fate::Dropped,
+            Some(_) => Fate::Sent,
+            None => anyhow::bail!("{hook:?} returned {}", result.return_value),
+        };
+        Ok(Outcome { fate, bytes: self.out[..result.data_size_out as usize].to_vec() })
+    }
+
+    pub fn flows4(&self) -> impl Iterator<Item = &FlowBucket<V4>> {
+        buckets(&self.flows.0)
+    }
+
+    pub fn flows6(&self) -> impl Iterator<Item = &FlowBucket<V6>> {
+        buckets(&self.flows.1)
+    }
+
+    pub fn returns(&self) -> impl Iterator<Item = &ReturnBucket> {
+        buckets(&self.returns.0).chain(buckets(&self.returns.1))
+    }
+
+    pub fn reasons(&self) -> Result<Vec<(Reason, u64)>> {
+        self.tables.reasons()
+    }
+
+    pub fn service_traffic(&self) -> Result<Vec<Traffic>> {
+        (0..SERVICE_PORTS).map(|index| self.tables.service_traffic(index)).collect()
+    }
+
+    pub fn backend_traffic(&self) -> Result<Vec<Traffic>> {
+        (0..BACKENDS).map(|index| self.tables.backend_traffic(index)).collect()
+    }
+}
+
+fn open(path: &Path) -> Result<MapData> {
+    MapData::from_pin(path).with_context(|| path.display().to_string())
+}
+
+fn buckets<T: 'static>(mapped: &Mapped) -> impl Iterator<Item = &T> {
+    (0..mapped.len()).map(|index| {
+        // SAFETY: the map's values are of this type: their size was compared when it was mapped.
+        // Buckets are made of cells; the kernel writes to them while a test run lasts.
+        unsafe { &*mapped.address(index).cast::<T>() }
+    })
+}
+
+fn age<F: Family>(mapped: &Mapped, ticks: u32) {
+    for tag in buckets::<FlowBucket<F>>(mapped).flat_map(|bucket| &bucket.tags) {
+        tag.seen.store(tag.seen.load().wrapping_sub(ticks));
+    }
+}
+
+fn clear<K: aya::Pod>(map: &mut HashMap<MapData, K, Plain<Affinity>>) -> Result<()> {
+    let keys: Vec<K> = map.keys().collect::<Result<_, _>>()?;
+    keys.iter().try_for_each(|key| map.remove(key)).map_err(Into::into)
+}
+
+/// A change as the agent carries it out, and what takes it back.
+fn steps(change: &Change) -> Vec<(Step, Option<Step>)> {
+    let step = match change {
+        Change::Frontend { key, value } => {
+            let key = FrontendKey::new(key.address, key.port, key.protocol);
+            let gone = Step::RemoveFrontend { key };
+            match value {
+                Some(value) => (Step::SetFrontend { key, value: *value }, Some(gone)),
+                None => (gone, None),
+            }
+        }
+        &Change::Backend { index, end, flags, generation } => {
+            let set = |protocol, generation| Step::SetBackend {
+                index,
+                backend: BackendKey::new(end.address, end.port, protocol),
+                standing: Standing { local: flags & 1 != 0, draining: flags & 2 != 0 },
+                generation,
+            };
+            (set(end.protocol, generation), Some(set(0, 0)))
+        }
+        Change::Slots { offset, slots } => {
+            (Step::WriteSlots { offset: *offset, slots: slots.clone() }, None)
+        }
+        Change::Pool { index, pool } => (Step::SwapPool { index: *index, pool: *pool }, None),
+        Change::Destination(address) => {
+            let bit = destination_bit(*address);
+            (Step::SetDestinationBit(bit), Some(Step::ClearDestinationBit(bit)))
+        }
+        Change::Source(end) => {
+            let bit = source_bit(&End { ..*end });
+            (Step::SetSourceBit(bit), Some(Step::ClearSourceBit(bit)))
+        }
+        Change::Member(member) => {
+            let detail = Detail::Member(*member);
+            (Step::SetDetail(detail), Some(Step::RemoveDetail(detail)))
+        }
+        &Change::SourceRange { service_port, range } => {
+            let detail = Detail::SourceRange { service_port, range };
+            (Step::SetDetail(detail), Some(Step::RemoveDetail(detail)))
+        }
+        Change::Idle(_) | Change::DamagedReturns => return Vec::new(),
+    };
+    vec![step]
+}
+
+/// What each processor remembers from packet to packet, written without knowing what it is.
+struct Scratch {
+    data: MapData,
+    /// Of all processors.
+    size: usize,
+}
+
+impl Scratch {
+    fn open(path: &Path) -> Result<Self> {
+        let data = open(path)?;
+        let processors = nr_cpus().map_err(|(_, error)| error)?;
+        let size = (data.info()?.value_size() as usize).next_multiple_of(8) * processors;
+        Ok(Self { data, size })
+    }
+
+    fn clear(&self) -> Result<()> {
+        use std::os::fd::{AsFd, AsRawFd};
+
+        /// The part of `union bpf_attr` that updating an element has.
+        #[repr(C)]
+        struct Update {
+            map: u32,
+            reserved: u32,
+            key: u64,
+            value: u64,
+            flags: u64,
+        }
+        const BPF_MAP_UPDATE_ELEM: i64 = 2;
+
+        let (key, zeros) = (0u32, vec![0u8; self.size]);
+        let map = self.data.fd().as_fd().as_raw_fd() as u32;
+        let (key, value) = ((&raw const key) as u64, zeros.as_ptr() as u64);
+        let update = Update { map, reserved: 0, key, value, flags: 0 };
+        // SAFETY: the kernel reads a key of four bytes, and as many bytes of value as the map has
+        // for all processors.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_bpf,
+                BPF_MAP_UPDATE_ELEM,
+                &raw const update,
+                size_of::<Update>(),
+            )
+        };
+        ensure!(result == 0, "scratch: {}", std::io::Error::last_os_error());
+        Ok(())
+    }
+}
