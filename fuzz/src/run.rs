@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use lb_common::datapath::{self, NextHop, Role, Route, Verdict};
-use lb_common::host::{Frame, HostTables, Routes};
+use lb_common::datapath::{self, Role, Verdict};
+use lb_common::host::{Exit, Frame, HostTables, Routes};
 use lb_common::layout::{Device, Reason};
 
 use crate::Hook;
@@ -48,7 +48,7 @@ impl Host {
     }
 
     /// Gives the machine a second device, and ways out by both.
-    pub fn set_routes(&mut self, routes: Vec<(IpAddr, Route)>) {
+    pub fn set_routes(&mut self, routes: Vec<(IpAddr, Exit)>) {
         let address = |v6| crate::universe::node(v6, 1);
         for (index, flags) in [(self.device, Device::TRANSMIT), (OTHER_DEVICE, Device::REDIRECT)] {
             let (IpAddr::V4(v4), IpAddr::V6(v6)) = (address(false), address(true)) else { return };
@@ -62,7 +62,7 @@ impl Host {
             };
             self.tables.devices.insert(index, entry);
         }
-        self.routes = Routes(Rc::new(routes));
+        self.routes = Routes(Rc::new(routes.into_iter().collect()));
     }
 
     pub fn run(&self, hook: Hook, bytes: &[u8]) -> Outcome {
@@ -106,13 +106,14 @@ impl Host {
 pub const OTHER_DEVICE: u32 = 9;
 
 /// A way out by either device, or what is in its way.
-pub fn route(number: usize, device: u32) -> Route {
-    let hop = |device| NextHop { device, neighbour: [2, 0, 0, 0, 2, device as u8] };
+pub fn exit(number: usize, device: u32) -> Option<Exit> {
+    let by =
+        |device: u32| Exit { device, neighbour: Some([2, 0, 0, 0, 2, device as u8]), mtu: 1500 };
     match number % 8 {
-        0..3 => Route::Known(hop(device)),
-        3..5 => Route::Known(hop(OTHER_DEVICE)),
-        5 => Route::NoNeighbour(OTHER_DEVICE),
-        6 => Route::TooBig(1280),
-        _ => Route::None,
+        0..3 => Some(by(device)),
+        3..5 => Some(by(OTHER_DEVICE)),
+        5 => Some(Exit { neighbour: None, ..by(OTHER_DEVICE) }),
+        6 => Some(Exit { mtu: 1280, ..by(OTHER_DEVICE) }),
+        _ => None,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use lb_common::datapath::Route;
+use lb_common::host::Exit;
 
 use crate::universe::{self, BACKENDS};
 use crate::{Change, Input, packet, run, state};
@@ -39,7 +39,7 @@ pub struct Reply {
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// To backends and clients; some have none.
-    pub routes: Vec<(IpAddr, Route)>,
+    pub routes: Vec<(IpAddr, Exit)>,
     pub changes: Vec<Change>,
     pub events: Vec<Event>,
 }
@@ -75,12 +75,13 @@ fn flood(input: &mut Input, events: &mut Vec<Event>) {
 /// By which all packets come in.
 pub const DEVICE: u32 = 1;
 
-fn routes(input: &mut Input) -> Vec<(IpAddr, Route)> {
+fn routes(input: &mut Input) -> Vec<(IpAddr, Exit)> {
     let addresses = [false, true].into_iter().flat_map(|v6| {
         let backends = (0..BACKENDS).map(move |number| universe::backend(v6, number));
         backends.chain((0..3).map(move |number| universe::client(v6, number)))
     });
-    addresses.map(|address| (address, run::route(input.below(8), DEVICE))).collect()
+    let exit = |address| Some((address, run::exit(input.below(8), DEVICE)?));
+    addresses.filter_map(exit).collect()
 }
 
 fn event(input: &mut Input, events: &mut Vec<Event>) {

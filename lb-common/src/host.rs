@@ -12,7 +12,8 @@ use std::rc::Rc;
 use ipnet::IpNet;
 
 use crate::datapath::{
-    Allowance, Direction, Draft, FamilyTables, Packet, Query, Rejection, Role, Route, Tables,
+    Allowance, Direction, Draft, FamilyTables, NextHop, Packet, Query, Rejection, Role, Route,
+    Tables,
 };
 use crate::family::{Family, V4, V6};
 use crate::header::Header;
@@ -37,9 +38,19 @@ pub struct Frame {
     pub left_by: u32,
 }
 
-/// The machine's routing tables: the answer for each destination that has one.
+/// The machine's routing tables: the way out for each destination that has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Routes(pub Rc<Vec<(IpAddr, Route)>>);
+pub struct Routes(pub Rc<HashMap<IpAddr, Exit>>);
+
+/// Where packets for a destination leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit {
+    pub device: u32,
+    /// The next hop's link-layer address, if somebody has found it out.
+    pub neighbour: Option<[u8; 6]>,
+    /// The longest IP packet that goes this way.
+    pub mtu: u32,
+}
 
 impl Frame {
     pub fn new(bytes: Vec<u8>) -> Self {
@@ -66,8 +77,23 @@ impl Packet for Frame {
 
     fn route<F: Family>(&self, query: &Query<F>) -> Route {
         let to: IpAddr = query.to.into();
-        let found = self.routes.0.iter().find(|(address, _)| *address == to);
-        found.map_or(Route::None, |&(_, route)| route)
+        let Some(&Exit { device, neighbour, mtu }) = self.routes.0.get(&to) else {
+            return Route::None;
+        };
+        // As the kernel does it: where no length is asked for, tc looks at the packet itself, and
+        // lets its link-layer header and one tag be more.
+        const LINK_LAYER: u32 = 14 + 4;
+        let length = match query.length {
+            0 if self.resolves => self.length().saturating_sub(LINK_LAYER),
+            length => length,
+        };
+        if length > mtu {
+            return Route::TooBig(mtu);
+        }
+        match neighbour {
+            Some(neighbour) => Route::Known(NextHop { device, neighbour }),
+            None => Route::NoNeighbour(device),
+        }
     }
 
     fn grow_front(&mut self, bytes: usize) -> Option<()> {

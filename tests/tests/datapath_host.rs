@@ -148,7 +148,7 @@ fn check(sent: &Sent, outcome: &Outcome) -> Result<(), TestCaseError> {
     let packet: &[u8] = &sent.packet;
     let difference = || explain_difference(packet, &outcome.bytes);
     let is_wrong = |bytes| dissect(bytes).contains("WRONG");
-    if outcome.fate == Fate::Sent {
+    if matches!(outcome.fate, Fate::Transmitted | Fate::Sent) {
         // Of our own making; what it quotes may be wrong as it was.
         prop_assert!(is_wrong(packet) || !is_wrong(&outcome.bytes), "{}", difference());
         return Ok(());
@@ -167,7 +167,9 @@ fn check(sent: &Sent, outcome: &Outcome) -> Result<(), TestCaseError> {
                 let (source, destination) = ends(&outcome.bytes);
                 // To the backend, the client may be known by another port; so may answers be.
                 let aliased = match sent.hook {
-                    Hook::Forward | Hook::Workload => translated.from(source.as_str()),
+                    Hook::Forward | Hook::Stack | Hook::Workload => {
+                        translated.from(source.as_str())
+                    }
                     Hook::Reverse => translated.to(destination.as_str()),
                 };
                 outcome.bytes == aliased[..]
@@ -180,11 +182,11 @@ fn check(sent: &Sent, outcome: &Outcome) -> Result<(), TestCaseError> {
 /// Everything that a packet may become at its hook.
 fn translations(sent: &Sent) -> Vec<Packet> {
     let ends = match sent.hook {
-        Hook::Forward | Hook::Workload => sent.at.backends(scenario::BACKENDS),
+        Hook::Forward | Hook::Stack | Hook::Workload => sent.at.backends(scenario::BACKENDS),
         Hook::Reverse => scenario::frontends(sent.at),
     };
     let translate = |end: &String| match sent.hook {
-        Hook::Forward | Hook::Workload => sent.packet.to(end.as_str()),
+        Hook::Forward | Hook::Stack | Hook::Workload => sent.packet.to(end.as_str()),
         Hook::Reverse => sent.packet.from(end.as_str()),
     };
     ends.iter().map(translate).collect()

@@ -1,10 +1,17 @@
 //! Rung 3: the same tables in the kernel, where every answer, the flow entries and the counts
 //! must be the host's.
 
+use std::collections::BTreeMap;
+use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tests::datapath::cases::Ends;
-use tests::datapath::{Conversation, Hook};
+use anyhow::{Context, Result};
+use lb_common::layout::{Reason, map};
+use lb_userspace::kernel::Sizes;
+use tests::datapath::cases::{Ends, V4, V6};
+use tests::datapath::surroundings::{INSIDE, neighbour};
+use tests::datapath::{Conversation, Entry, FLOWS, Hook, KernelWorld};
+use tests::packet::CLIENT_MAC;
 use tests::scenario::{self, Event, Sent};
 
 fn run(case: fn(&mut Conversation, &Ends), ends: &Ends) {
@@ -45,7 +52,68 @@ fn live_through(seed: u64) {
 fn is_accepted(sent: &Sent) -> bool {
     let fewest = match sent.hook {
         Hook::Forward => 14,
-        Hook::Workload | Hook::Reverse => 14 + 40,
+        Hook::Stack | Hook::Workload | Hook::Reverse => 14 + 40,
     };
     sent.packet.len() >= fewest
+}
+
+#[test]
+fn a_world_that_is_used_again_is_like_a_new_one() -> Result<()> {
+    let mut conversation = both();
+    for at in [&V4, &V6] {
+        meet_every_table(&mut conversation, at);
+    }
+    let fresh = contents_of_a_new_world()?;
+    let used = conversation.kernel().context("there is a kernel")?;
+    let spoilt = used.contents()?;
+    for (name, contents) in &spoilt {
+        assert!(*contents != fresh[name] || NOT_MET.contains(name), "{name} is as it was");
+    }
+    used.reset()?;
+    for (name, contents) in used.contents()? {
+        assert_eq!(contents, fresh[name], "{name}");
+    }
+    Ok(())
+}
+
+/// What packets don't write: sockets of the node do.
+const NOT_MET: [&str; 5] =
+    [map::HOST, map::CONNECTED4, map::CONNECTED6, map::UNCONNECTED4, map::UNCONNECTED6];
+
+fn contents_of_a_new_world() -> Result<BTreeMap<&'static str, Vec<Entry>>> {
+    KernelWorld::new(Sizes::for_flows(FLOWS))?.contents()
+}
+
+/// Packets and Services that leave something in every table.
+fn meet_every_table(c: &mut Conversation, at: &Ends) {
+    let ranges = ["198.51.100.0/24", "2001:db8:51::/48"];
+    let range = if at.is_v6() { ranges[1] } else { ranges[0] };
+    let web = at.web(1).load_balancer(&at.load_balancer(443));
+    c.set(&web.affinity(3600).source_ranges(&[range]));
+    for frontend in [at.cluster(80), at.load_balancer(443)] {
+        c.forward(&at.to_web(40000).to(frontend.as_str()).syn()).assert_passed();
+    }
+    c.set(&at.dns(0));
+    let refused = c.forward(&at.to_dns(40000));
+    assert!(refused.is_counted_for(Reason::NoBackend));
+    let backend = at.end(at.elsewhere, 8080);
+    c.set(&at.service(81, "TCP", 0).remote_backends(&[&backend]));
+    c.device(INSIDE, |_| {});
+    c.exit(at.elsewhere, neighbour(INSIDE, CLIENT_MAC));
+    let _ = c.forward(&at.to_web(40000).to(at.cluster(81).as_str()).syn());
+    let first = at.to_web(41000).psh_ack().payload(&[1; 3000]).dont_fragment(false);
+    let _ = c.forward(&first.fragment(..1480));
+}
+
+#[test]
+fn a_test_that_panics_spoils_no_world_for_the_next() {
+    let panicked = thread::spawn(|| {
+        let mut conversation = both();
+        meet_every_table(&mut conversation, &V4);
+        panic!("as a failing test does");
+    });
+    assert!(panicked.join().is_err());
+    let mut conversation = both();
+    assert!(conversation.flows().is_empty());
+    conversation.forward(&V4.to_web(40000).syn()).passes();
 }

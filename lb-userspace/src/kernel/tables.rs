@@ -96,19 +96,9 @@ impl Tables {
                 gone(self.devices.remove(&index)).context("a device can't be removed")?;
                 continue;
             };
-            let network::Device { name, v4, v6, mtu, mac, redirect, transmit } = device;
-            let flag = |on: &bool, flag| if *on { flag } else { 0 };
-            let entry = Device {
-                address4: v4.map(Into::into).unwrap_or_default(),
-                address6: v6.map(Into::into).unwrap_or_default(),
-                mtu: *mtu,
-                link_address: *mac,
-                flags: flag(redirect, Device::REDIRECT) | flag(transmit, Device::TRANSMIT),
-                reserved: 0,
-            };
             self.devices
-                .insert(index, Plain(entry), 0)
-                .with_context(|| format!("device {name} can't be written"))?;
+                .insert(index, Plain(device.into()), 0)
+                .with_context(|| format!("device {} can't be written", device.name))?;
         }
         Ok(())
     }
@@ -287,6 +277,21 @@ pub(super) fn gone(removed: Result<(), MapError>) -> Result<()> {
             Ok(())
         }
         Err(error) => Err(error.into()),
+    }
+}
+
+impl From<&network::Device> for Device {
+    fn from(device: &network::Device) -> Self {
+        let network::Device { name: _, v4, v6, mtu, mac, redirect, transmit } = device;
+        let flag = |on: &bool, flag| if *on { flag } else { 0 };
+        Self {
+            address4: v4.map(Into::into).unwrap_or_default(),
+            address6: v6.map(Into::into).unwrap_or_default(),
+            mtu: *mtu,
+            link_address: *mac,
+            flags: flag(redirect, Self::REDIRECT) | flag(transmit, Self::TRANSMIT),
+            reserved: 0,
+        }
     }
 }
 

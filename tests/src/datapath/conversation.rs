@@ -4,24 +4,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Result;
-use lb_common::host::HostTables;
+use lb_common::host::{Exit, HostTables};
 use lb_common::layout::{Reason, Ticks};
-use lb_userspace::kernel::Sizes;
+use lb_userspace::network::Device;
 use lb_userspace::plan::{Change, Planner, Step};
 
-use super::{Fate, Flows, Hook, HostWorld, KernelWorld, Outcome, Service, World};
-use crate::packet::{Packet, assert_same_packet, dissect, explain_difference};
+use super::surroundings::{self, OUTSIDE};
+use super::{Borrowed, Fate, Flows, Hook, HostWorld, KernelWorld, Outcome, Service, World};
+use crate::packet::{Endpoint, Packet, assert_same_packet, dissect, explain_difference};
 
 /// Buckets of the flow table that conversations have: few, so that they can be filled.
 pub const BUCKETS: u32 = 4;
-const FLOWS: u32 = BUCKETS * 8;
+pub const FLOWS: u32 = BUCKETS * 8;
 const SEED: u64 = 0x5eed;
 
 pub struct Conversation {
     /// Its answers are judged.
     host: HostWorld,
     /// Its answers must be the same.
-    kernel: Option<KernelWorld>,
+    kernel: Option<Borrowed>,
     planner: Planner,
     packets: usize,
 }
@@ -32,14 +33,14 @@ impl Conversation {
     }
 
     pub fn on_host_and_in_kernel() -> Result<Self> {
-        let kernel = KernelWorld::new(Sizes::for_flows(FLOWS))?;
+        let kernel = Borrowed::new()?;
         let host = HostWorld::new(BUCKETS, kernel.data_plane.flow_seed());
         // What the first packets leave must not look old when the host takes over the kernel's clock.
         host.tables.now.set(kernel_clock()?);
         Ok(Self::between(host, Some(kernel)))
     }
 
-    fn between(host: HostWorld, kernel: Option<KernelWorld>) -> Self {
+    fn between(host: HostWorld, kernel: Option<Borrowed>) -> Self {
         Self { host, kernel, planner: Planner::new(), packets: 0 }
     }
 
@@ -47,6 +48,11 @@ impl Conversation {
     pub fn host_tables(&mut self) -> &mut HostTables {
         assert!(self.kernel.is_none(), "the kernel's tables are not these");
         &mut self.host.tables
+    }
+
+    /// The kernel's side, if there is one.
+    pub fn kernel(&mut self) -> Option<&mut KernelWorld> {
+        self.kernel.as_deref_mut()
     }
 
     /// Adds a service port, or changes it.
@@ -76,15 +82,52 @@ impl Conversation {
 
     /// Changes the tables past the planner, also as it never would.
     pub fn carry_out(&mut self, step: &Step) {
-        self.host.apply(step);
+        self.in_both(|world| world.apply(step));
+    }
+
+    /// Makes a device known, as [`surroundings::device`] has it or otherwise.
+    pub fn device(&mut self, index: u32, change: impl FnOnce(&mut Device)) {
+        let mut device = surroundings::device(index);
+        change(&mut device);
+        self.in_both(|world| world.set_device(index, &device));
+    }
+
+    /// Sets where packets for an address leave, from here on.
+    pub fn exit(&mut self, to: &str, exit: Exit) {
+        self.set_exit(to, Some(&exit));
+    }
+
+    /// There is no way to an address any more.
+    pub fn no_exit(&mut self, to: &str) {
+        self.set_exit(to, None);
+    }
+
+    fn set_exit(&mut self, to: &str, exit: Option<&Exit>) {
+        let to = Endpoint::from(to).address;
+        self.in_both(|world| world.set_exit(to, exit));
+        self.in_both(|world| world.next_epoch());
+    }
+
+    /// Time goes by, and nothing happens.
+    pub fn wait(&mut self, seconds: u32) {
+        self.in_both(|world| world.grow_older(Ticks::in_seconds(seconds)));
+    }
+
+    fn in_both(&mut self, change: impl Fn(&mut dyn World)) {
+        change(&mut self.host);
         if let Some(kernel) = &mut self.kernel {
-            kernel.apply(step);
+            change(&mut **kernel);
         }
     }
 
     /// A packet arrives on an external device.
     pub fn forward(&mut self, packet: &Packet) -> Answer {
         self.run(Hook::Forward, packet)
+    }
+
+    /// A packet arrives on an external device, and XDP has nothing to do with it.
+    pub fn stack(&mut self, packet: &Packet) -> Answer {
+        self.run(Hook::Stack, packet)
     }
 
     /// A packet arrives from a pod of this node.
@@ -110,7 +153,8 @@ impl Conversation {
             assert!(agree, "{place}: flows differ:\n{:?}\n{flows:?}", self.host.flows());
             assert_eq!(self.host.reasons(), kernel.reasons(), "{place}: counts differ");
             // Who is evicted next depends on who was seen last: by one clock from here on.
-            self.host.set_seen(&flows);
+            let now = kernel_clock().unwrap_or_else(|error| panic!("{error:#}"));
+            self.host.set_seen(&flows, now);
         }
         let counted = self
             .host
@@ -119,7 +163,8 @@ impl Conversation {
             .zip(before)
             .flat_map(|((reason, now), (_, before))| vec![reason; (now - before) as usize])
             .collect();
-        Answer { place, packet: packet.to_vec(), outcome, counted }
+        let left_by = self.host.left_by();
+        Answer { place, hook, packet: packet.to_vec(), outcome, left_by, counted }
     }
 
     pub fn flows(&self) -> Flows {
@@ -148,8 +193,11 @@ fn check_agreement(place: &str, packet: &[u8], host: &Outcome, kernel: &Outcome)
 #[must_use]
 pub struct Answer {
     place: String,
+    hook: Hook,
     packet: Vec<u8>,
     pub outcome: Outcome,
+    /// If it left.
+    left_by: u32,
     counted: Vec<Reason>,
 }
 
@@ -189,14 +237,51 @@ impl Answer {
     /// It was turned into another packet, which is sent back.
     #[track_caller]
     pub fn is_answered_by(&self, expected: &Packet, reason: Reason) {
-        self.assert_fate(Fate::Sent);
+        self.assert_fate(self.sent_back());
         assert_same_packet(&self.place, expected, &self.outcome.bytes);
         assert_eq!(self.counted, [reason], "{}", self.place);
+    }
+
+    /// It left by a device as another packet.
+    #[track_caller]
+    pub fn leaves_by(&self, device: u32, expected: &Packet) {
+        self.assert_left_by(device);
+        assert_same_packet(&self.place, expected, &self.outcome.bytes);
+        assert_eq!(self.counted, [], "{}", self.place);
+    }
+
+    /// The same, but for its source: the client's end as the backend sees it.
+    #[track_caller]
+    pub fn leaves_aliased_by(&self, device: u32, expected: &Packet) -> String {
+        self.assert_left_by(device);
+        let (source, _) = ends(&self.outcome.bytes);
+        assert_same_packet(&self.place, &expected.from(source.as_str()), &self.outcome.bytes);
+        assert_eq!(self.counted, [], "{}", self.place);
+        source
+    }
+
+    /// Bit for bit as it came it goes on to tc.
+    #[track_caller]
+    pub fn is_deferred_for(&self, reasons: &[Reason]) {
+        self.assert_fate(Fate::Deferred);
+        assert_same_packet(&self.place, &self.packet, &self.outcome.bytes);
+        assert_eq!(self.counted, reasons, "{}", self.place);
     }
 
     /// Whether this reason was counted, and no other.
     pub fn is_counted_for(&self, reason: Reason) -> bool {
         self.counted == [reason]
+    }
+
+    #[track_caller]
+    fn assert_left_by(&self, device: u32) {
+        self.assert_fate(if device == OUTSIDE { self.sent_back() } else { Fate::Sent });
+        assert_eq!(self.left_by, device, "{}", self.place);
+    }
+
+    /// What becomes of a packet that leaves by the device that it came in by.
+    fn sent_back(&self) -> Fate {
+        if self.hook == Hook::Forward { Fate::Transmitted } else { Fate::Sent }
     }
 
     #[track_caller]

@@ -1,38 +1,47 @@
 use std::net::IpAddr;
+use std::rc::Rc;
 
 use lb_common::datapath::{self, Role, Verdict};
 use lb_common::family::Family;
-use lb_common::host::{Frame, HostFamily, HostTables};
+use lb_common::host::{Exit, Frame, HostFamily, HostTables, Routes};
 use lb_common::layout::{Device, Flow, FlowState, FrontendKey, Reason, Ticks};
+use lb_userspace::network;
 use lb_userspace::plan::{Detail, Step};
 
-use super::kernel::TEST_RUN_DEVICE;
+use super::surroundings::OUTSIDE;
 use super::{Fate, Flows, Hook, Outcome, World};
 
 /// The data plane on the host.
 pub struct HostWorld {
     pub tables: HostTables,
+    routes: Routes,
+    /// By which device the last packet left, if it did.
+    left_by: u32,
 }
 
 impl HostWorld {
     pub fn new(buckets: u32, flow_seed: u64) -> Self {
         let mut tables = HostTables::new(buckets, flow_seed);
         let device = Device { flags: Device::TRANSMIT, ..Device::default() };
-        tables.devices.insert(TEST_RUN_DEVICE, device);
-        Self { tables }
+        tables.devices.insert(OUTSIDE, device);
+        Self { tables, routes: Routes::default(), left_by: 0 }
     }
 }
 
 impl HostWorld {
-    /// Takes over when another world with the same entries has seen them.
-    pub fn set_seen(&mut self, flows: &Flows) {
+    /// By which device the last packet left. What the kernel's redirect has noted nobody can read:
+    /// there it is told by the link-layer addresses.
+    pub fn left_by(&self) -> u32 {
+        self.left_by
+    }
+
+    /// Takes over when another world with the same entries has seen them, and its clock.
+    pub fn set_seen(&mut self, flows: &Flows, now: Ticks) {
         let seen = flows.v4.iter().map(|flow| flow.1);
-        set_seen(&self.tables.v4, seen.clone());
+        set_seen(&self.tables.v4, seen);
         let seen6 = flows.v6.iter().map(|flow| flow.1);
-        set_seen(&self.tables.v6, seen6.clone());
-        if let Some(last) = seen.chain(seen6).max_by_key(|ticks| ticks.0) {
-            self.tables.now.set(last);
-        }
+        set_seen(&self.tables.v6, seen6);
+        self.tables.now.set(now);
     }
 }
 
@@ -41,6 +50,19 @@ fn set_seen<F: Family>(family: &HostFamily<F>, seen: impl Iterator<Item = Ticks>
     let used = tags.filter(|tag| !tag.is_free());
     for (tag, seen) in used.zip(seen) {
         tag.seen.store(seen.0);
+    }
+}
+
+fn grow_older<F: Family>(family: &mut HostFamily<F>, ticks: u32) {
+    let tags = family.flows.iter().flat_map(|bucket| &bucket.tags);
+    for tag in tags.filter(|tag| !tag.is_free()) {
+        tag.seen.store(tag.seen.load().wrapping_sub(ticks));
+    }
+    for affinity in family.affinities.get_mut().values_mut() {
+        affinity.used.0 = affinity.used.0.wrapping_sub(ticks);
+    }
+    for fragment in family.fragments.get_mut().values_mut() {
+        fragment.seen.0 = fragment.seen.0.wrapping_sub(ticks);
     }
 }
 
@@ -112,27 +134,55 @@ impl World for HostWorld {
         }
     }
 
+    fn set_device(&mut self, index: u32, device: &network::Device) {
+        self.tables.devices.insert(index, device.into());
+    }
+
+    fn set_exit(&mut self, to: IpAddr, exit: Option<&Exit>) {
+        let routes = Rc::make_mut(&mut self.routes.0);
+        match exit {
+            Some(exit) => routes.insert(to, *exit),
+            None => routes.remove(&to),
+        };
+    }
+
+    fn next_epoch(&mut self) {
+        self.tables.epoch.set(self.tables.epoch.get() + 1);
+    }
+
+    fn grow_older(&mut self, ticks: u32) {
+        grow_older(&mut self.tables.v4, ticks);
+        grow_older(&mut self.tables.v6, ticks);
+    }
+
     fn run(&mut self, hook: Hook, frame: &[u8]) -> Outcome {
         // Time goes on: the flow seen last is known from the one before.
         let now = self.tables.now.get();
         self.tables.now.set(Ticks(now.0 + 1));
-        let mut frame = Frame { device: TEST_RUN_DEVICE, ..Frame::new(frame.to_vec()) };
+        let mut frame = Frame::new(frame.to_vec());
+        frame.device = OUTSIDE;
+        frame.routes = self.routes.clone();
+        frame.resolves = hook != Hook::Forward;
         if hook == Hook::Workload {
             frame.role = Role::Workload;
-            frame.resolves = true;
         }
         let mut verdict = match hook {
-            Hook::Forward | Hook::Workload => datapath::ingress(&mut frame, &self.tables),
+            Hook::Forward | Hook::Stack | Hook::Workload => {
+                datapath::ingress(&mut frame, &self.tables)
+            }
             Hook::Reverse => datapath::egress(&mut frame, &self.tables),
         };
         while let Verdict::Next(stage) = verdict {
             verdict = datapath::stage(stage, &mut frame, &self.tables);
         }
         let fate = match verdict {
+            Verdict::Defer if !frame.resolves => Fate::Deferred,
             Verdict::Pass | Verdict::Defer => Fate::Passed,
+            Verdict::Transmit if !frame.resolves => Fate::Transmitted,
             Verdict::Transmit | Verdict::Redirect | Verdict::Resolve => Fate::Sent,
             Verdict::Drop | Verdict::Next(_) => Fate::Dropped,
         };
+        self.left_by = frame.left_by;
         Outcome { fate, bytes: frame.bytes }
     }
 

@@ -1,19 +1,21 @@
 //! The data plane in the kernel, run by BPF_PROG_TEST_RUN.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem::{offset_of, take};
+use std::net::IpAddr;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use aya::programs::{TestRun, TestRunOptions};
-use lb_common::layout::Reason;
+use lb_common::host::Exit;
+use lb_common::layout::{Affinity, FlowTag, Fragment, Pool, Reason, WAYS, capacity, map};
 use lb_userspace::kernel::{DataPlane, Pins, Sizes, Tables};
 use lb_userspace::network::Device;
 use lb_userspace::plan::Step;
 
+use super::maps::{AnyMap, Entry};
+use super::surroundings::{OUTSIDE, Surroundings};
 use super::{Fate, Flows, Hook, Outcome, World};
 use crate::topology::Topology;
-
-/// By which BPF_PROG_TEST_RUN says that packets come in: the loopback device.
-pub const TEST_RUN_DEVICE: u32 = 1;
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
@@ -23,61 +25,241 @@ const XDP_REDIRECT: u32 = 4;
 const TC_ACT_UNSPEC: u32 = u32::MAX;
 const TC_ACT_SHOT: u32 = 2;
 const TC_ACT_REDIRECT: u32 = 7;
+/// No verdict of XDP: it has passed the packet with a mark for tc.
+const DEFERRED: u32 = u32::MAX;
 
-/// A data plane of its own, pinned in a directory of its own, attached to nothing.
+/// A data plane of its own, pinned in a directory of its own, attached to nothing, on a machine
+/// of its own.
 pub struct KernelWorld {
     pub data_plane: DataPlane,
     pub tables: Tables,
+    surroundings: Surroundings,
+    maps: BTreeMap<&'static str, AnyMap>,
+    /// What was written to arrays that are too large to be cleared wholly.
+    touched: BTreeSet<(&'static str, u32)>,
     _pins: Pins,
-    /// Without hosts: it takes the pins away in the end, and sweeps those of killed runs.
+    /// It takes pins and machine away in the end, and sweeps those of killed runs.
     _topology: Topology,
 }
+
+/// What the kernel or the loader writes once.
+const KEPT: [&str; 3] = [map::IDENTITY, map::XDP_STAGES, map::TC_STAGES];
+
+/// What has too many entries to clear them all each time. Of the counters only those can have
+/// been counted up whose service port or backend was there.
+const LARGE: [&str; 8] = [
+    map::POOLS,
+    map::POOL_SLOTS,
+    map::BACKENDS4,
+    map::BACKENDS6,
+    map::DESTINATIONS,
+    map::SOURCES,
+    map::SERVICE_TRAFFIC,
+    map::BACKEND_TRAFFIC,
+];
 
 impl KernelWorld {
     pub fn new(sizes: Sizes) -> Result<Self> {
         let topology = Topology::new("kernel")?;
         let pins = Pins::open(&topology.pins())?;
         let mut data_plane = DataPlane::load(&pins, sizes)?;
-        let mut tables = data_plane.tables()?;
-        let device = Device { transmit: true, ..Device::default() };
-        tables.change_devices(&BTreeMap::from([(TEST_RUN_DEVICE, Some(device))]))?;
-        Ok(Self { data_plane, tables, _pins: pins, _topology: topology })
+        let tables = data_plane.tables()?;
+        let surroundings = Surroundings::new(&topology)?;
+        let maps = map::ALL
+            .into_iter()
+            .filter(|name| !KEPT.contains(name))
+            .map(|name| Ok((name, AnyMap::open(&pins.map(name))?)))
+            .collect::<Result<_>>()?;
+        let mut world = Self {
+            data_plane,
+            tables,
+            surroundings,
+            maps,
+            touched: BTreeSet::new(),
+            _pins: pins,
+            _topology: topology,
+        };
+        world.begin()?;
+        Ok(world)
     }
+
+    /// What every world knows.
+    fn begin(&mut self) -> Result<()> {
+        let device = Device { transmit: true, ..Device::default() };
+        self.tables.change_devices(&BTreeMap::from([(OUTSIDE, Some(device))]))
+    }
+
+    /// Makes it as it was when it was new.
+    pub fn reset(&mut self) -> Result<()> {
+        self.surroundings.reset()?;
+        for (name, map) in self.maps.iter().filter(|(name, _)| !LARGE.contains(name)) {
+            map.clear().with_context(|| format!("{name} can't be cleared"))?;
+        }
+        for (name, index) in take(&mut self.touched) {
+            let cleared = self.maps[name].clear_entry(index);
+            cleared.with_context(|| format!("{name}[{index}] can't be cleared"))?;
+        }
+        self.begin()
+    }
+
+    /// All that is in its maps, but for what is its own for ever.
+    pub fn contents(&self) -> Result<BTreeMap<&'static str, Vec<Entry>>> {
+        let mut contents = BTreeMap::new();
+        for (&name, map) in &self.maps {
+            // Sixteen million system calls are too many.
+            let found = if name == map::POOL_SLOTS { self.slots() } else { map.contents()? };
+            contents.insert(name, found);
+        }
+        Ok(contents)
+    }
+
+    fn slots(&self) -> Vec<Entry> {
+        let all = Pool { offset: 0, size: capacity::POOL_SLOTS };
+        let slots = (0_u32..).zip(self.tables.slots(all)).filter(|(_, slot)| *slot != 0);
+        slots.map(|(index, slot)| (index.to_ne_bytes().into(), slot.to_ne_bytes().into())).collect()
+    }
+
+    fn touch(&mut self, step: &Step) {
+        let touched = match step {
+            Step::SetBackend { index, .. } => {
+                vec![
+                    (map::BACKENDS4, *index),
+                    (map::BACKENDS6, *index),
+                    (map::BACKEND_TRAFFIC, *index),
+                ]
+            }
+            Step::RetireBackend { index, .. } => {
+                vec![(map::BACKENDS4, *index), (map::BACKENDS6, *index)]
+            }
+            Step::WriteSlots { offset, slots } => {
+                (*offset..).zip(slots).map(|(index, _)| (map::POOL_SLOTS, index)).collect()
+            }
+            Step::SwapPool { index, .. } => vec![(map::POOLS, *index)],
+            Step::SetFrontend { value, .. } => vec![(map::SERVICE_TRAFFIC, value.service_port)],
+            Step::SetDestinationBit(bit) => vec![(map::DESTINATIONS, bit.word)],
+            Step::SetSourceBit(bit) => vec![(map::SOURCES, bit.word)],
+            _ => Vec::new(),
+        };
+        self.touched.extend(touched);
+    }
+
+    /// Runs a program for a packet that has come in by the first device.
+    fn run_program(&mut self, hook: Hook, frame: &[u8]) -> Result<(u32, Vec<u8>)> {
+        let (xdp, tc) = (xdp_context(frame.len() as u32), tc_context());
+        let context: &[u8] = if hook == Hook::Forward { &xdp } else { &tc };
+        let mut left = context.to_vec();
+        let mut out = vec![0; frame.len() + 256];
+        let data_plane = &mut self.data_plane;
+        // The context's device is looked up in the namespace of who runs the program.
+        let result = self.surroundings.host.enter(|| {
+            let options = TestRunOptions {
+                data_in: Some(frame),
+                data_out: Some(&mut out),
+                ctx_in: Some(context),
+                ctx_out: Some(&mut left),
+                ..TestRunOptions::default()
+            };
+            Ok(match hook {
+                Hook::Forward => data_plane.external_in()?.test_run(options)?,
+                Hook::Stack => data_plane.external_in_tc()?.test_run(options)?,
+                Hook::Workload => data_plane.workload_in()?.test_run(options)?,
+                Hook::Reverse => data_plane.out()?.test_run(options)?,
+            })
+        })?;
+        out.truncate(result.data_size_out as usize);
+        if hook == Hook::Forward {
+            // What comes out begins with the metadata; the packet begins where the context says.
+            let word = |at: usize| [0, 1, 2, 3].map(|byte| left[at + byte]);
+            let start = u32::from_ne_bytes(word(XDP_DATA)) as usize;
+            out.drain(..start);
+            if start > 0 && result.return_value == XDP_PASS {
+                return Ok((DEFERRED, out));
+            }
+        }
+        Ok((result.return_value, out))
+    }
+}
+
+/// Where `struct xdp_md` has the packet's start, its end, and the device.
+const XDP_DATA: usize = 0;
+const XDP_DATA_END: usize = 4;
+const XDP_DEVICE: usize = 12;
+const XDP_SIZE: usize = 24;
+
+fn xdp_context(length: u32) -> Vec<u8> {
+    let mut context = vec![0; XDP_SIZE];
+    context[XDP_DATA_END..][..4].copy_from_slice(&length.to_ne_bytes());
+    context[XDP_DEVICE..][..4].copy_from_slice(&OUTSIDE.to_ne_bytes());
+    context
+}
+
+/// Where `struct __sk_buff` has the device, as of Linux 4.10.
+const TC_DEVICE: usize = 40;
+const TC_SIZE: usize = 192;
+
+fn tc_context() -> Vec<u8> {
+    let mut context = vec![0; TC_SIZE];
+    context[TC_DEVICE..][..4].copy_from_slice(&OUTSIDE.to_ne_bytes());
+    context
 }
 
 impl World for KernelWorld {
     fn apply(&mut self, step: &Step) {
+        self.touch(step);
         self.tables.apply(step).unwrap_or_else(|error| panic!("{step:?}: {error:#}"));
     }
 
+    fn set_device(&mut self, index: u32, device: &Device) {
+        let change = BTreeMap::from([(index, Some(device.clone()))]);
+        let changed = self.tables.change_devices(&change);
+        changed.unwrap_or_else(|error| panic!("device {index}: {error:#}"));
+    }
+
+    fn set_exit(&mut self, to: IpAddr, exit: Option<&Exit>) {
+        match exit {
+            Some(exit) => self.surroundings.set_exit(to, exit),
+            None => self.surroundings.remove_exit(to),
+        }
+        .unwrap_or_else(|error| panic!("the way to {to}: {error:#}"));
+    }
+
+    fn next_epoch(&mut self) {
+        self.tables.next_epoch();
+    }
+
+    fn grow_older(&mut self, ticks: u32) {
+        let seen = offset_of!(FlowTag, seen);
+        for name in [map::FLOWS4, map::FLOWS6] {
+            self.change_all(name, |bucket| {
+                for tag in 0..WAYS {
+                    subtract(bucket, tag * size_of::<FlowTag>() + seen, ticks);
+                }
+            });
+        }
+        for name in [map::AFFINITIES4, map::AFFINITIES6] {
+            self.change_all(name, |affinity| subtract(affinity, offset_of!(Affinity, used), ticks));
+        }
+        for name in [map::FRAGMENTS4, map::FRAGMENTS6] {
+            self.change_all(name, |fragment| subtract(fragment, offset_of!(Fragment, seen), ticks));
+        }
+    }
+
     fn run(&mut self, hook: Hook, frame: &[u8]) -> Outcome {
-        let mut out = vec![0; frame.len() + 256];
-        let options = TestRunOptions {
-            data_in: Some(frame),
-            data_out: Some(&mut out),
-            ..TestRunOptions::default()
-        };
-        let result = match hook {
-            Hook::Forward => self.data_plane.external_in().map(|program| program.test_run(options)),
-            Hook::Workload => {
-                self.data_plane.workload_in().map(|program| program.test_run(options))
-            }
-            Hook::Reverse => self.data_plane.out().map(|program| program.test_run(options)),
-        };
-        let result = result
-            .unwrap_or_else(|error| panic!("{hook:?}: {error:#}"))
+        let (verdict, bytes) = self
+            .run_program(hook, frame)
             .unwrap_or_else(|error| panic!("{hook:?} of {} bytes: {error:#}", frame.len()));
-        let fate = match (hook, result.return_value) {
+        let fate = match (hook, verdict) {
+            (Hook::Forward, DEFERRED) => Fate::Deferred,
             (Hook::Forward, XDP_PASS) => Fate::Passed,
             (Hook::Forward, XDP_DROP) => Fate::Dropped,
-            (Hook::Forward, XDP_TX | XDP_REDIRECT) => Fate::Sent,
-            (Hook::Workload | Hook::Reverse, TC_ACT_UNSPEC) => Fate::Passed,
-            (Hook::Workload | Hook::Reverse, TC_ACT_SHOT) => Fate::Dropped,
-            (Hook::Workload, TC_ACT_REDIRECT) => Fate::Sent,
+            (Hook::Forward, XDP_TX) => Fate::Transmitted,
+            (Hook::Forward, XDP_REDIRECT) => Fate::Sent,
+            (Hook::Stack | Hook::Workload | Hook::Reverse, TC_ACT_UNSPEC) => Fate::Passed,
+            (Hook::Stack | Hook::Workload | Hook::Reverse, TC_ACT_SHOT) => Fate::Dropped,
+            (Hook::Stack | Hook::Workload, TC_ACT_REDIRECT) => Fate::Sent,
             (hook, other) => panic!("{hook:?} returned {other}"),
         };
-        out.truncate(result.data_size_out as usize);
-        Outcome { fate, bytes: out }
+        Outcome { fate, bytes }
     }
 
     fn flows(&self) -> Flows {
@@ -87,4 +269,17 @@ impl World for KernelWorld {
     fn reasons(&self) -> Vec<(Reason, u64)> {
         self.tables.reasons().unwrap_or_else(|error| panic!("{error:#}"))
     }
+}
+
+impl KernelWorld {
+    fn change_all(&self, name: &str, change: impl Fn(&mut [u8])) {
+        self.maps[name].change_all(change).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+    }
+}
+
+/// A time that is in an entry's bytes is so much longer ago.
+fn subtract(bytes: &mut [u8], at: usize, ticks: u32) {
+    let word = [0, 1, 2, 3].map(|byte| bytes[at + byte]);
+    let earlier = u32::from_ne_bytes(word).wrapping_sub(ticks);
+    bytes[at..at + 4].copy_from_slice(&earlier.to_ne_bytes());
 }

@@ -10,23 +10,34 @@ mod conversation;
 mod given;
 mod host;
 pub mod kernel;
+mod maps;
 pub mod random;
 pub mod random_kernel;
+pub mod surroundings;
+mod worlds;
+
+use std::net::IpAddr;
 
 use lb_common::family::{V4, V6};
+use lb_common::host::Exit;
 use lb_common::layout::{Flow, FlowState, Reason, Ticks};
+use lb_userspace::network::Device;
 use lb_userspace::plan::Step;
 
-pub use conversation::{Answer, Conversation, ends};
+pub use conversation::{Answer, Conversation, FLOWS, ends};
 pub use given::{Service, service};
 pub use host::HostWorld;
 pub use kernel::KernelWorld;
+pub use maps::{AnyMap, Entry};
+pub use worlds::Borrowed;
 
 /// Where a packet meets the data plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
     /// Arriving on an external device.
     Forward,
+    /// The same, where XDP is not used or has left the packet to tc.
+    Stack,
     /// Arriving from a pod of this node.
     Workload,
     /// Leaving by a device.
@@ -44,7 +55,11 @@ pub struct Outcome {
 pub enum Fate {
     Passed,
     Dropped,
-    /// It leaves without going up the stack.
+    /// Untouched, it goes on to tc, which can do more.
+    Deferred,
+    /// Straight from XDP it leaves by the device that it came in by.
+    Transmitted,
+    /// It leaves by a device without going up the stack.
     Sent,
 }
 
@@ -57,6 +72,14 @@ impl Outcome {
 /// A home of the data plane.
 pub trait World {
     fn apply(&mut self, step: &Step);
+    /// Makes a device known, or known otherwise.
+    fn set_device(&mut self, index: u32, device: &Device);
+    /// Sets where packets for an address leave; `None`: there is no way to it.
+    fn set_exit(&mut self, to: IpAddr, exit: Option<&Exit>);
+    /// The network has changed.
+    fn next_epoch(&mut self);
+    /// Makes everything that the tables hold so much older.
+    fn grow_older(&mut self, ticks: u32);
     fn run(&mut self, hook: Hook, frame: &[u8]) -> Outcome;
     fn flows(&self) -> Flows;
     fn reasons(&self) -> Vec<(Reason, u64)>;

@@ -12,8 +12,8 @@ use lb_common::family::Family;
 use lb_common::layout::{FlowBucket, Reason, ReturnBucket, Ticks, Traffic};
 use nix::time::{ClockId, clock_gettime};
 
-use super::kernel::TEST_RUN_DEVICE;
 use super::random_kernel::RandomKernel;
+use super::random_kernel::TEST_RUN_DEVICE;
 use crate::packet::{dissect, explain_difference};
 
 /// As many as the host's few buckets hold.

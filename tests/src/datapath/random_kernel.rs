@@ -16,8 +16,10 @@ use lb_userspace::kernel::{DataPlane, Mapped, Pins, Plain, Sizes, Tables};
 use lb_userspace::network::Device;
 use lb_userspace::plan::{BackendKey, Detail, FrontendKey, Standing, Step};
 
-use super::kernel::TEST_RUN_DEVICE;
 use crate::topology::Topology;
+
+/// By which BPF_PROG_TEST_RUN says that packets come in: the loopback device.
+pub const TEST_RUN_DEVICE: u32 = 1;
 
 /// Indexes that scenarios use stay below these.
 const BACKENDS: u32 = 64;

@@ -38,7 +38,7 @@ pub fn intact() -> impl Strategy<Value = Sent> {
             let at = self::ends()[family];
             let client = at.client(client_port);
             let (source, destination) = match hook {
-                Hook::Forward | Hook::Workload => {
+                Hook::Forward | Hook::Stack | Hook::Workload => {
                     (client, other.get(&dialled(at, protocol)).clone())
                 }
                 Hook::Reverse => (other.get(&at.backends(BACKENDS)).clone(), client),
@@ -75,7 +75,7 @@ fn address_of(end: &str) -> std::net::IpAddr {
 
 fn opposite(hook: Hook) -> Hook {
     match hook {
-        Hook::Forward | Hook::Workload => Hook::Reverse,
+        Hook::Forward | Hook::Stack | Hook::Workload => Hook::Reverse,
         Hook::Reverse => Hook::Forward,
     }
 }
@@ -93,7 +93,9 @@ pub fn damaged() -> impl Strategy<Value = Sent> {
         let is_fragment = matches!(accident, Accident::Fragment(..));
         // Later ones have no ports, and what becomes of them depends on whether the first came.
         let is_later = matches!(accident, Accident::Fragment(from, _) if from > 0);
-        let intact = is_fragment && !is_later;
+        // A first one that ends within the transport header may have padding in its place.
+        let is_short = matches!(accident, Accident::Fragment(_, eighths) if eighths < 3);
+        let intact = is_fragment && !is_later && !is_short;
         Sent { packet, intact, has_ports: sent.has_ports && !is_later, ..sent }
     })
 }

@@ -41,7 +41,7 @@ impl Baselines {
     pub fn wrapper(&self, hook: Hook) -> f64 {
         match hook {
             Hook::Forward => self.forward.wrapped.last(),
-            Hook::Workload | Hook::Reverse => self.reverse.wrapped.last(),
+            Hook::Stack | Hook::Workload | Hook::Reverse => self.reverse.wrapped.last(),
         }
     }
 

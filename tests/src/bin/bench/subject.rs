@@ -58,7 +58,9 @@ impl Subject {
 
         let under_test = match case.hook {
             Hook::Forward => world.data_plane.external_in()?.fd()?.try_clone()?,
-            Hook::Workload | Hook::Reverse => world.data_plane.out()?.fd()?.try_clone()?,
+            Hook::Stack | Hook::Workload | Hook::Reverse => {
+                world.data_plane.out()?.fd()?.try_clone()?
+            }
         };
         let wrapper = Wrapper::around(case.hook, &under_test)?;
         let (packet, side, clients) = case.packet(flows);

@@ -207,3 +207,26 @@ pub fn one_port_of_a_client_reaches_two_services(c: &mut Conversation, at: &Ends
         c.reverse(&answer.from(backend.as_str())).becomes(&answer);
     }
 }
+
+/// Both ends ignore such packets, or say what they are waiting for; so we may not end it either.
+pub fn what_is_out_of_a_connections_window_does_not_end_it(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(2));
+    let request = at.to_web(40000);
+    let backends = at.backends(2);
+    let backends: Vec<&str> = backends.iter().map(String::as_str).collect();
+    let backend =
+        c.forward(&request.syn()).chosen(&backends, |backend| request.syn().to(backend)).to_owned();
+    establish(c, &request, &backend);
+    let far = request.seq(0x8000_0000).ack_number(0x4000_0000);
+    for stray in [far.psh_ack().payload(b"late"), far.rst(), far.rst_ack(), far.syn()] {
+        c.forward(&stray).becomes(&stray.to(backend.as_str()));
+        let answer = request.reversed().psh_ack().payload(b"answer");
+        c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+        c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
+    }
+    for stray in [far.reversed().ack(), far.reversed().rst(), far.reversed().rst_ack()] {
+        c.reverse(&stray.from(backend.as_str())).becomes(&stray);
+        let more = request.psh_ack().payload(b"more");
+        c.forward(&more).becomes(&more.to(backend.as_str()));
+    }
+}

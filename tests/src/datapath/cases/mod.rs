@@ -81,6 +81,7 @@ macro_rules! every_case {
                 established_flows_are_not_evicted_by_a_flood,
                 nascent_flows_make_room,
                 one_port_of_a_client_reaches_two_services,
+                what_is_out_of_a_connections_window_does_not_end_it,
             ]
             corrupt: [
                 what_is_whole_serves,

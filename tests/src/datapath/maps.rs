@@ -1,0 +1,162 @@
+//! Any BPF map, by its name and without its types: to empty it, and to see all that is in it.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use aya::maps::{MapData, MapType};
+use aya::util::nr_cpus;
+
+/// What a map's entries are found by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Entries come and go.
+    Keyed,
+    /// Every index has an entry.
+    Indexed,
+}
+
+/// An open map.
+pub struct AnyMap {
+    data: MapData,
+    kind: Kind,
+    key_size: usize,
+    /// Of all processors together, where each has its own.
+    value_size: usize,
+    entries: u32,
+}
+
+pub type Entry = (Vec<u8>, Vec<u8>);
+
+impl AnyMap {
+    pub fn open(path: &Path) -> Result<Self> {
+        let data = MapData::from_pin(path)
+            .with_context(|| format!("{} can't be opened", path.display()))?;
+        let info = data.info()?;
+        let size = info.value_size() as usize;
+        let (kind, value_size) = match info.map_type()? {
+            MapType::Hash | MapType::LruHash | MapType::LpmTrie => (Kind::Keyed, size),
+            MapType::Array => (Kind::Indexed, size),
+            MapType::PerCpuArray => {
+                let processors = nr_cpus().map_err(|(_, error)| error)?;
+                (Kind::Indexed, size.next_multiple_of(8) * processors)
+            }
+            other => {
+                bail!("{} is a map of a kind that is not known here: {other:?}", path.display())
+            }
+        };
+        let (key_size, entries) = (info.key_size() as usize, info.max_entries());
+        Ok(Self { data, kind, key_size, value_size, entries })
+    }
+
+    /// Makes it as it was when it was new.
+    pub fn clear(&self) -> Result<()> {
+        match self.kind {
+            Kind::Keyed => {
+                while let Some(key) = self.next_key(None)? {
+                    self.remove(&key)?;
+                }
+                Ok(())
+            }
+            Kind::Indexed => (0..self.entries).try_for_each(|index| self.clear_entry(index)),
+        }
+    }
+
+    /// Writes zeros over one entry of an array.
+    pub fn clear_entry(&self, index: u32) -> Result<()> {
+        self.set(&index.to_ne_bytes(), &vec![0; self.value_size])
+    }
+
+    /// What is in it: of an array, what is not zero.
+    pub fn contents(&self) -> Result<Vec<Entry>> {
+        let mut found = self.entries()?;
+        if self.kind == Kind::Indexed {
+            found.retain(|(_, value)| value.iter().any(|&byte| byte != 0));
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    /// Every entry, in the map's own order.
+    pub fn entries(&self) -> Result<Vec<Entry>> {
+        let mut found = Vec::new();
+        let mut last = None;
+        while let Some(key) = self.next_key(last.as_deref())? {
+            // It may have been evicted meanwhile.
+            if let Some(value) = self.get(&key)? {
+                found.push((key.clone(), value));
+            }
+            last = Some(key);
+        }
+        Ok(found)
+    }
+
+    /// Changes the value of every entry in its place.
+    pub fn change_all(&self, change: impl Fn(&mut [u8])) -> Result<()> {
+        for (key, mut value) in self.entries()? {
+            change(&mut value);
+            self.set(&key, &value)?;
+        }
+        Ok(())
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut value = vec![0; self.value_size];
+        Ok(self.call(LOOKUP, Some(key), value.as_mut_ptr())?.then_some(value))
+    }
+
+    fn set(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        assert_eq!(value.len(), self.value_size, "a value of the map's size");
+        // The kernel only reads it.
+        self.call(UPDATE, Some(key), value.as_ptr().cast_mut()).map(drop)
+    }
+
+    fn remove(&self, key: &[u8]) -> Result<()> {
+        self.call(DELETE, Some(key), std::ptr::null_mut()).map(drop)
+    }
+
+    /// The first one after none.
+    fn next_key(&self, key: Option<&[u8]>) -> Result<Option<Vec<u8>>> {
+        let mut next = vec![0; self.key_size];
+        Ok(self.call(NEXT_KEY, key, next.as_mut_ptr())?.then_some(next))
+    }
+
+    /// False: there is no such entry. `other` must be null, or as long as what the command reads
+    /// or writes there.
+    fn call(&self, command: i64, key: Option<&[u8]>, other: *mut u8) -> Result<bool> {
+        assert!(key.is_none_or(|key| key.len() == self.key_size), "a key of the map's size");
+        let attributes = Attributes {
+            map: self.data.fd().as_fd().as_raw_fd() as u32,
+            reserved: 0,
+            key: key.map_or(0, |key| key.as_ptr() as u64),
+            other: other as u64,
+            flags: 0,
+        };
+        // SAFETY: the kernel reads the key, and reads or writes what `other` points to, in the
+        // map's sizes: the callers' buffers have them.
+        let result = unsafe {
+            libc::syscall(libc::SYS_bpf, command, &raw const attributes, size_of::<Attributes>())
+        };
+        if result == 0 {
+            return Ok(true);
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() == Some(libc::ENOENT) { Ok(false) } else { Err(error.into()) }
+    }
+}
+
+/// The part of `union bpf_attr` that the commands on a map's entries have.
+#[repr(C)]
+struct Attributes {
+    map: u32,
+    reserved: u32,
+    key: u64,
+    other: u64,
+    flags: u64,
+}
+
+const LOOKUP: i64 = 1;
+const UPDATE: i64 = 2;
+const DELETE: i64 = 3;
+const NEXT_KEY: i64 = 4;
