@@ -41,9 +41,12 @@ fn when_ports_run_out_new_flows_are_refused_and_others_go_on() {
         for request in &requests[8..] {
             c.forward(&request.syn()).is_dropped_for(Reason::NoAlias);
         }
-        // One that ends makes room for another.
+        // One that ends makes room for another, half a minute later.
         c.forward(&requests[3].rst()).assert_passed();
-        c.host_tables().now.set(Ticks(1 << 20));
+        let closed = c.host_tables().now.get().0;
+        c.host_tables().now.set(Ticks(closed + Ticks::in_seconds(29)));
+        c.forward(&requests[9].syn()).is_dropped_for(Reason::NoAlias);
+        c.host_tables().now.set(Ticks(closed + Ticks::in_seconds(31)));
         for (request, alias) in requests[..8].iter().zip(&seen).skip(4) {
             let again = request.ack().to(backend.as_str()).from(alias.as_str());
             c.forward(&request.ack()).becomes(&again);

@@ -60,3 +60,49 @@ pub fn affinity_is_switched_for_new_connections_at_once(c: &mut Conversation, at
         (0..40).map(|n| dial(c, at, 42000 + n, &at.cluster(80))).collect();
     assert!(spread.len() > 1);
 }
+
+const TIMEOUT: u32 = 10_800;
+/// More than a test takes, so that the kernel's clock, which goes on, does not matter.
+const MARGIN: u32 = 60;
+
+/// Two ports from which a client without affinity would go to different backends, the first of
+/// which it stays with.
+fn stay(c: &mut Conversation, at: &Ends) -> (u16, u16) {
+    c.set(&at.web(5));
+    let chosen: Vec<String> = (40000..40008)
+        .map(|port| {
+            let chosen = dial(c, at, port, &at.cluster(80));
+            c.forward(&at.to_web(port).rst()).assert_passed();
+            chosen
+        })
+        .collect();
+    let other = chosen.iter().position(|backend| *backend != chosen[0]).expect("five backends");
+    c.set(&at.web(5).affinity(TIMEOUT.into()));
+    assert_eq!(dial(c, at, 40000, &at.cluster(80)), chosen[0]);
+    (40000, 40000 + other as u16)
+}
+
+/// The backend of a new connection from a port that may have been used before.
+fn dial_anew(c: &mut Conversation, at: &Ends, port: u16) -> String {
+    let _ = c.forward(&at.to_web(port).rst());
+    dial(c, at, port, &at.cluster(80))
+}
+
+pub fn affinity_ends_when_no_connection_was_opened_for_its_time(c: &mut Conversation, at: &Ends) {
+    let (first, other) = stay(c, at);
+    let chosen = dial_anew(c, at, first);
+    c.wait(TIMEOUT - MARGIN);
+    // Packets of a connection that is there already don't count.
+    c.forward(&at.to_web(first).ack()).assert_passed();
+    c.wait(2 * MARGIN);
+    assert_ne!(dial_anew(c, at, other), chosen);
+}
+
+pub fn each_new_connection_prolongs_affinity(c: &mut Conversation, at: &Ends) {
+    let (first, other) = stay(c, at);
+    let chosen = dial_anew(c, at, first);
+    for port in [other, first, other] {
+        c.wait(TIMEOUT - MARGIN);
+        assert_eq!(dial_anew(c, at, port), chosen);
+    }
+}

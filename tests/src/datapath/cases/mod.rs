@@ -12,6 +12,7 @@ pub mod foreign;
 pub mod fragments;
 pub mod frontends;
 pub mod headers;
+pub mod idle;
 pub mod sctp;
 pub mod selection;
 pub mod source_ranges;
@@ -48,6 +49,8 @@ macro_rules! every_case {
                 a_client_stays_with_its_backend_whatever_it_dials,
                 it_stays_while_others_come_and_go,
                 affinity_is_switched_for_new_connections_at_once,
+                affinity_ends_when_no_connection_was_opened_for_its_time,
+                each_new_connection_prolongs_affinity,
             ]
             source_ranges: [
                 clients_outside_of_the_ranges_are_dropped,
@@ -163,6 +166,22 @@ macro_rules! every_case {
                 an_init_that_nobody_serves_is_answered,
                 an_association_without_its_backend_is_answered,
                 packets_cut_off_at_every_length_pass,
+            ]
+            idle: [
+                an_established_connection_keeps_its_place_for_a_day,
+                a_connection_closed_by_its_client_keeps_its_place_for_an_hour,
+                a_connection_closed_by_its_server_keeps_its_place_for_an_hour,
+                an_unanswered_connection_keeps_its_end_for_a_minute,
+                an_unfinished_handshake_keeps_its_end_for_a_minute,
+                a_closed_connection_gives_its_end_back_at_once,
+                an_unanswered_question_keeps_its_end_for_half_a_minute,
+                an_answered_question_keeps_its_end_for_half_a_minute,
+                an_exchange_of_datagrams_is_over_after_three_minutes,
+                packets_of_either_side_keep_a_flow,
+                datagrams_follow_the_table_when_they_have_been_idle,
+                a_connection_that_was_silent_for_days_goes_on,
+                an_association_keeps_its_end_for_a_day,
+                later_fragments_are_waited_for_half_a_minute,
             ]
             answers: [
                 an_answer_to_another_client_passes,

@@ -1,0 +1,238 @@
+//! How long flows keep what they have while nothing of them is seen.
+
+use lb_common::header::Sctp;
+use lb_common::layout::{FlowState, Reason};
+
+use super::{Ends, establish};
+use crate::datapath::{Conversation, FLOWS};
+use crate::packet::Packet;
+
+/// More than a test takes, so that the kernel's clock, which goes on, does not matter.
+const MARGIN: u32 = 10;
+
+/// Established connections in every place of the table, and a SYN for which there is none.
+fn fill(c: &mut Conversation, at: &Ends) -> (Vec<Packet>, Packet) {
+    c.set(&at.web(1));
+    let backend = at.backends(1)[0].clone();
+    let mut established = Vec::new();
+    for port in 10_000.. {
+        let request = at.to_web(port);
+        let opened = c.forward(&request.syn());
+        if established.len() == FLOWS as usize {
+            opened.is_dropped_for(Reason::FlowTableFull);
+            return (established, request.syn());
+        }
+        if opened.outcome.passed() {
+            let answer = request.reversed().syn_ack();
+            c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+            c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
+            established.push(request);
+        }
+    }
+    unreachable!("one of so many ports finds the last place");
+}
+
+/// After so many seconds, and not before, there is room for the SYN.
+fn makes_room_after(c: &mut Conversation, at: &Ends, seconds: u32, late: &Packet) {
+    c.wait(seconds - MARGIN);
+    c.forward(late).is_dropped_for(Reason::FlowTableFull);
+    c.wait(2 * MARGIN);
+    c.forward(late).becomes(&late.to(at.backends(1)[0].as_str()));
+}
+
+pub fn an_established_connection_keeps_its_place_for_a_day(c: &mut Conversation, at: &Ends) {
+    let (_, late) = fill(c, at);
+    makes_room_after(c, at, 86_400, &late);
+}
+
+pub fn a_connection_closed_by_its_client_keeps_its_place_for_an_hour(
+    c: &mut Conversation,
+    at: &Ends,
+) {
+    let backend = at.backends(1)[0].clone();
+    let (established, late) = fill(c, at);
+    for request in &established {
+        c.forward(&request.fin_ack()).becomes(&request.fin_ack().to(backend.as_str()));
+    }
+    makes_room_after(c, at, 3_600, &late);
+}
+
+pub fn a_connection_closed_by_its_server_keeps_its_place_for_an_hour(
+    c: &mut Conversation,
+    at: &Ends,
+) {
+    let backend = at.backends(1)[0].clone();
+    let (established, late) = fill(c, at);
+    for request in &established {
+        let answer = request.reversed().fin_ack();
+        c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    }
+    makes_room_after(c, at, 3_600, &late);
+}
+
+/// A flow keeps the client's end for so many seconds after its last packet, and no longer. A second
+/// frontend of the same backend, dialled from the same port, shows who has the end: as long as it is
+/// taken, the backend knows the client by another one.
+fn keeps_its_end_for(
+    c: &mut Conversation,
+    at: &Ends,
+    seconds: u32,
+    opening: &Packet,
+    go_on: impl Fn(&mut Conversation, &Packet, &str),
+) {
+    c.set(&at.web(1).load_balancer(&at.load_balancer(80)));
+    c.set(&at.dns(1).load_balancer(&at.load_balancer(80)));
+    c.set(&at.diameter(1).load_balancer(&at.load_balancer(80)));
+    let backend = at.backends(1)[0].clone();
+    for (port, waited, kept) in [(40001, seconds - MARGIN, true), (40002, seconds + MARGIN, false)]
+    {
+        let first = opening.from(at.client(port).as_str());
+        c.forward(&first).becomes(&first.to(backend.as_str()));
+        go_on(c, &first, &backend);
+        c.wait(waited);
+        let second = first.to(at.load_balancer(80).as_str());
+        let alias = c.forward(&second).aliased_as(&second.to(backend.as_str()));
+        assert_eq!(alias != at.client(port), kept, "after {waited} seconds");
+    }
+}
+
+pub fn an_unanswered_connection_keeps_its_end_for_a_minute(c: &mut Conversation, at: &Ends) {
+    keeps_its_end_for(c, at, 60, &at.to_web(0).syn(), |_, _, _| {});
+}
+
+pub fn an_unfinished_handshake_keeps_its_end_for_a_minute(c: &mut Conversation, at: &Ends) {
+    keeps_its_end_for(c, at, 60, &at.to_web(0).syn(), |c, request, backend| {
+        let answer = request.reversed().syn_ack();
+        c.reverse(&answer.from(backend)).becomes(&answer);
+    });
+}
+
+/// The end is the client's own: it may be used again as soon as the client does.
+pub fn a_closed_connection_gives_its_end_back_at_once(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1).load_balancer(&at.load_balancer(80)));
+    let backend = at.backends(1)[0].clone();
+    let request = at.to_web(40000);
+    establish(c, &request, &backend);
+    let end = request.fin_ack();
+    c.forward(&end).becomes(&end.to(backend.as_str()));
+    c.reverse(&end.reversed().from(backend.as_str())).becomes(&end.reversed());
+    establish(c, &request.to(at.load_balancer(80).as_str()), &backend);
+}
+
+pub fn an_unanswered_question_keeps_its_end_for_half_a_minute(c: &mut Conversation, at: &Ends) {
+    keeps_its_end_for(c, at, 30, &at.to_dns(0), |_, _, _| {});
+}
+
+pub fn an_answered_question_keeps_its_end_for_half_a_minute(c: &mut Conversation, at: &Ends) {
+    keeps_its_end_for(c, at, 30, &at.to_dns(0), |c, question, backend| {
+        let answer = question.reversed().payload(b"answer");
+        c.reverse(&answer.from(backend)).becomes(&answer);
+    });
+}
+
+/// Datagrams in both directions, twice.
+fn exchange(c: &mut Conversation, question: &Packet, backend: &str) {
+    let answer = question.reversed().payload(b"answer");
+    for _ in 0..2 {
+        c.forward(question).becomes(&question.to(backend));
+        c.reverse(&answer.from(backend)).becomes(&answer);
+    }
+}
+
+pub fn an_exchange_of_datagrams_is_over_after_three_minutes(c: &mut Conversation, at: &Ends) {
+    c.set(&at.dns(1));
+    let backend = at.backends(1)[0].clone();
+    for (waited, state) in
+        [(180 - MARGIN, FlowState::Established), (180 + MARGIN, FlowState::Nascent)]
+    {
+        let question = at.to_dns(40000);
+        exchange(c, &question, &backend);
+        c.wait(waited);
+        c.forward(&question).becomes(&question.to(backend.as_str()));
+        assert_eq!(c.flows().only_state(), state, "after {waited} seconds");
+    }
+}
+
+pub fn packets_of_either_side_keep_a_flow(c: &mut Conversation, at: &Ends) {
+    c.set(&at.dns(1));
+    let backend = at.backends(1)[0].clone();
+    let question = at.to_dns(40000);
+    exchange(c, &question, &backend);
+    for number in 0..6 {
+        c.wait(180 - MARGIN);
+        if number < 3 {
+            c.forward(&question).becomes(&question.to(backend.as_str()));
+        } else {
+            let answer = question.reversed().payload(b"more");
+            c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+        }
+        assert_eq!(c.flows().only_state(), FlowState::Established, "after {number}");
+    }
+    c.wait(180 - MARGIN);
+    c.forward(&question).becomes(&question.to(backend.as_str()));
+    assert_eq!(c.flows().only_state(), FlowState::Established);
+}
+
+/// Who has been silent may be led anywhere; who has not stays, whatever the table says now.
+pub fn datagrams_follow_the_table_when_they_have_been_idle(c: &mut Conversation, at: &Ends) {
+    let backends = at.backends(2);
+    let questions: Vec<Packet> = (40000..40008).map(|port| at.to_dns(port)).collect();
+    c.set(&at.dns(1));
+    for question in &questions {
+        exchange(c, question, &backends[0]);
+    }
+    c.set(&at.dns(2));
+    c.wait(180 - MARGIN);
+    for question in &questions {
+        c.forward(question).becomes(&question.to(backends[0].as_str()));
+    }
+    c.wait(180 + MARGIN);
+    let ends = [backends[0].as_str(), backends[1].as_str()];
+    let moved = questions.iter().filter(|question| {
+        let chosen = c.forward(question).chosen(&ends, |backend| question.to(backend));
+        chosen == backends[1]
+    });
+    assert!(moved.count() > 0, "the table leads nobody to the second backend");
+    assert_eq!(c.flows().len(), questions.len());
+}
+
+/// Connections are not datagrams: they stay with their backend however long they were silent, as
+/// long as nobody else needed the place.
+pub fn a_connection_that_was_silent_for_days_goes_on(c: &mut Conversation, at: &Ends) {
+    let backends = at.backends(2);
+    let requests: Vec<Packet> = (40000..40008).map(|port| at.to_web(port)).collect();
+    c.set(&at.web(1));
+    for request in &requests {
+        establish(c, request, &backends[0]);
+    }
+    c.set(&at.web(2));
+    c.wait(3 * 86_400);
+    for request in &requests {
+        let more = request.psh_ack().payload(b"more");
+        c.forward(&more).becomes(&more.to(backends[0].as_str()));
+        c.reverse(&more.reversed().from(backends[0].as_str())).becomes(&more.reversed());
+    }
+}
+
+pub fn an_association_keeps_its_end_for_a_day(c: &mut Conversation, at: &Ends) {
+    const COOKIE_ECHO: u8 = 10;
+    keeps_its_end_for(c, at, 86_400, &at.to_diameter(0), |c, request, backend| {
+        let answer = request.reversed().chunk(Sctp::INIT_ACK);
+        c.reverse(&answer.from(backend)).becomes(&answer);
+        let echo = request.chunk(COOKIE_ECHO);
+        c.forward(&echo).becomes(&echo.to(backend));
+    });
+}
+
+pub fn later_fragments_are_waited_for_half_a_minute(c: &mut Conversation, at: &Ends) {
+    c.set(&at.dns(1));
+    let backend = at.backends(1)[0].clone();
+    let whole = at.to_dns(40000).id(7).payload(&[7; 3000]);
+    let first = whole.fragment(..1480);
+    let [second, third] = [whole.fragment(1480..2960), whole.fragment(2960..)];
+    c.forward(&first).becomes(&first.to(backend.as_str()));
+    c.wait(30 - MARGIN);
+    c.forward(&second).becomes(&second.to(backend.as_str()));
+    c.wait(2 * MARGIN);
+    c.forward(&third).passes_for(Reason::Fragment);
+}
