@@ -17,7 +17,10 @@ pub const INSIDE: u32 = 20;
 /// Another way to them.
 pub const ASIDE: u32 = 30;
 
-const DEVICES: [u32; 3] = [OUTSIDE, INSIDE, ASIDE];
+/// A device that the data plane is told nothing of.
+pub const UNKNOWN: u32 = 40;
+
+const DEVICES: [u32; 4] = [OUTSIDE, INSIDE, ASIDE, UNKNOWN];
 
 /// What the data plane is told of a device: its addresses, 192.0.2.1 and 2001:db8::1 for the
 /// first, and that XDP may send by it whatever came in.
@@ -43,7 +46,8 @@ fn name(index: u32) -> &'static str {
     match index {
         OUTSIDE => "ext0",
         INSIDE => "lan0",
-        _ => "lan1",
+        ASIDE => "lan1",
+        _ => "lan2",
     }
 }
 

@@ -17,6 +17,7 @@ pub mod sctp;
 pub mod selection;
 pub mod source_ranges;
 pub mod translation;
+pub mod way;
 
 pub use ends::{Ends, V4, V6};
 
@@ -182,6 +183,33 @@ macro_rules! every_case {
                 a_connection_that_was_silent_for_days_goes_on,
                 an_association_keeps_its_end_for_a_day,
                 later_fragments_are_waited_for_half_a_minute,
+            ]
+            way: [
+                a_request_leaves_to_the_next_hop_and_its_answer_to_the_client,
+                what_came_in_by_a_device_leaves_by_it,
+                tc_does_the_same,
+                an_unknown_neighbour_is_left_to_the_stack,
+                what_xdp_cant_send_is_left_to_tc,
+                tags_leave_by_their_own_device_only,
+                options_and_headers_leave_as_they_came,
+                without_a_route_packets_are_dropped,
+                what_does_not_fit_through_a_device_is_answered,
+                what_has_come_too_far_is_answered,
+                a_flow_follows_a_changed_route,
+                a_flow_follows_a_changed_neighbour,
+                clients_with_one_port_are_told_apart,
+                ends_are_used_again_soon_after_closing,
+                flows_of_two_frontends_share_a_backend_elsewhere,
+                datagrams_leave_too,
+                associations_leave_too,
+                fragments_leave_where_the_first_one_went,
+                errors_go_on_to_whom_they_are_about,
+                a_pods_packets_go_up_the_stack_as_its_own,
+                a_pod_reaches_itself_under_an_address_of_the_node,
+                a_device_without_an_address_has_no_aliases,
+                what_leaves_by_an_unknown_device_is_left_to_the_stack,
+                a_route_may_be_narrower_than_its_device,
+                what_may_not_be_answered_is_dropped,
             ]
             answers: [
                 an_answer_to_another_client_passes,

@@ -1,0 +1,437 @@
+//! Packets that leave from the data plane: by which device, to whom, and what becomes of those that
+//! can't. All come in by the first device.
+
+use lb_common::header::Sctp;
+use lb_common::host::Exit;
+use lb_common::layout::{FlowState, Reason};
+
+use super::Ends;
+use crate::datapath::Conversation;
+use crate::datapath::surroundings::{
+    ASIDE, INSIDE, OUTSIDE, UNKNOWN, device, mac, neighbour, unknown_neighbour,
+};
+use crate::packet::{
+    CLIENT_MAC, Mac, NODE_MAC, Packet, packet_too_big, port_unreachable, tcp, time_exceeded,
+};
+
+/// Of the next hop to the backends.
+const ROUTER_MAC: Mac = Mac([0x02, 0, 0, 0, 0, 0xee]);
+
+fn address(end: &str) -> String {
+    let end: std::net::SocketAddr = end.parse().expect("an end of a case");
+    end.ip().to_string()
+}
+
+/// A Service whose only backend is on another node, to which there is no way yet.
+fn service_elsewhere(c: &mut Conversation, at: &Ends) -> String {
+    let devices = [OUTSIDE, INSIDE, ASIDE];
+    devices.iter().for_each(|&index| c.device(index, |_| {}));
+    let addresses = devices.map(|index| own_address(at, index));
+    c.node_addresses(&addresses.each_ref().map(String::as_str));
+    let backend = at.backends(1)[0].clone();
+    c.set(&at.web(0).remote_backends(&[&backend]));
+    c.exit(&address(&at.client(0)), neighbour(OUTSIDE, CLIENT_MAC));
+    backend
+}
+
+/// The same, where the backend's node is reached by a device.
+fn service_behind(c: &mut Conversation, at: &Ends, device: u32) -> String {
+    let backend = service_elsewhere(c, at);
+    c.exit(&address(&backend), neighbour(device, ROUTER_MAC));
+    backend
+}
+
+/// This node's address behind a device.
+fn own_address(at: &Ends, index: u32) -> String {
+    let device = device(index);
+    let address = if at.is_v6() { device.v6.map(Into::into) } else { device.v4.map(Into::into) };
+    let address: std::net::IpAddr = address.expect("devices have both");
+    address.to_string()
+}
+
+/// What a packet is once it leaves by a device to a neighbour.
+fn forwarded(packet: &Packet, device: u32, neighbour: Mac) -> Packet {
+    packet.macs(mac(device), neighbour).ttl(63)
+}
+
+/// Opens a connection by way of a device; returns the alias.
+fn open(c: &mut Conversation, request: &Packet, backend: &str, device: u32) -> String {
+    let there = forwarded(&request.syn(), device, ROUTER_MAC).to(backend);
+    let alias = c.forward(&request.syn()).leaves_aliased_by(device, &there);
+    let answer = request.reversed().syn_ack();
+    let back = forwarded(&answer, OUTSIDE, CLIENT_MAC);
+    c.forward(&answer.from(backend).to(alias.as_str())).leaves_by(OUTSIDE, &back);
+    let there = forwarded(&request.ack(), device, ROUTER_MAC).to(backend);
+    c.forward(&request.ack()).leaves_by(device, &there.from(alias.as_str()));
+    alias
+}
+
+fn request(at: &Ends) -> Packet {
+    at.to_web(40000).ttl(64)
+}
+
+pub fn a_request_leaves_to_the_next_hop_and_its_answer_to_the_client(
+    c: &mut Conversation,
+    at: &Ends,
+) {
+    let backend = service_behind(c, at, INSIDE);
+    let alias = open(c, &request(at), &backend, INSIDE);
+    assert_eq!(address(&alias), own_address(at, INSIDE));
+    assert_eq!(c.flows().only_state(), FlowState::Established);
+}
+
+pub fn what_came_in_by_a_device_leaves_by_it(c: &mut Conversation, at: &Ends) {
+    let backend = service_behind(c, at, OUTSIDE);
+    let alias = open(c, &request(at), &backend, OUTSIDE);
+    assert_eq!(address(&alias), own_address(at, OUTSIDE));
+}
+
+pub fn tc_does_the_same(c: &mut Conversation, at: &Ends) {
+    let backend = service_behind(c, at, INSIDE);
+    let syn = request(at).syn();
+    let there = forwarded(&syn, INSIDE, ROUTER_MAC).to(backend.as_str());
+    let alias = c.stack(&syn).leaves_aliased_by(INSIDE, &there);
+    let answer = request(at).reversed().syn_ack();
+    let back = forwarded(&answer, OUTSIDE, CLIENT_MAC);
+    c.stack(&answer.from(backend.as_str()).to(alias.as_str())).leaves_by(OUTSIDE, &back);
+}
+
+pub fn an_unknown_neighbour_is_left_to_the_stack(c: &mut Conversation, at: &Ends) {
+    let backend = service_elsewhere(c, at);
+    c.exit(&address(&backend), unknown_neighbour(INSIDE));
+    let syn = request(at).syn();
+    c.forward(&syn).is_deferred_for(&[Reason::NoNeighbour]);
+    assert!(c.flows().is_empty(), "tc will open it");
+    // The stack writes the link-layer header.
+    let alias = c.stack(&syn).leaves_aliased_by(INSIDE, &syn.to(backend.as_str()).ttl(63));
+    c.exit(&address(&backend), neighbour(INSIDE, ROUTER_MAC));
+    let ack = request(at).ack();
+    let there = forwarded(&ack, INSIDE, ROUTER_MAC).to(backend.as_str());
+    c.forward(&ack).leaves_by(INSIDE, &there.from(alias.as_str()));
+    // It is forgotten in the middle of the connection.
+    c.exit(&address(&backend), unknown_neighbour(INSIDE));
+    c.forward(&ack).is_deferred_for(&[Reason::NoNeighbour]);
+    let there = ack.to(backend.as_str()).from(alias.as_str()).ttl(63);
+    c.stack(&ack).leaves_by(INSIDE, &there);
+}
+
+pub fn what_xdp_cant_send_is_left_to_tc(c: &mut Conversation, at: &Ends) {
+    let backend = service_behind(c, at, INSIDE);
+    c.device(INSIDE, |device| device.redirect = false);
+    let syn = request(at).syn();
+    c.forward(&syn).is_deferred_for(&[]);
+    let there = forwarded(&syn, INSIDE, ROUTER_MAC).to(backend.as_str());
+    let alias = c.stack(&syn).leaves_aliased_by(INSIDE, &there);
+    c.device(OUTSIDE, |device| device.transmit = false);
+    let answer = request(at).reversed().syn_ack();
+    let from_backend = answer.from(backend.as_str()).to(alias.as_str());
+    c.forward(&from_backend).is_deferred_for(&[]);
+    c.stack(&from_backend).leaves_by(OUTSIDE, &forwarded(&answer, OUTSIDE, CLIENT_MAC));
+    c.device(INSIDE, |_| {});
+    let ack = request(at).ack();
+    let there = forwarded(&ack, INSIDE, ROUTER_MAC).to(backend.as_str());
+    c.forward(&ack).leaves_by(INSIDE, &there.from(alias.as_str()));
+}
+
+/// Another device is in other networks, and has its own tags.
+pub fn tags_leave_by_their_own_device_only(c: &mut Conversation, at: &Ends) {
+    let backend = service_behind(c, at, OUTSIDE);
+    for (port, tagged) in [(40001, request(at).vlan(100)), (40002, request(at).qinq(200, 100))] {
+        let tagged = tagged.from(at.client(port).as_str());
+        open(c, &tagged, &backend, OUTSIDE);
+    }
+    c.exit(&address(&backend), neighbour(INSIDE, ROUTER_MAC));
+    c.forward(&request(at).vlan(100).syn()).is_deferred_for(&[]);
+}
+
+pub fn options_and_headers_leave_as_they_came(c: &mut Conversation, at: &Ends) {
+    let backend = service_behind(c, at, INSIDE);
+    let request = request(at);
+    let request = if at.is_v6() {
+        request.hop_by_hop().destination_options()
+    } else {
+        request.ip_options(&[1; 12])
+    };
+    open(c, &request, &backend, INSIDE);
+}
+
+pub fn without_a_route_packets_are_dropped(c: &mut Conversation, at: &Ends) {
+    let backend = service_elsewhere(c, at);
+    c.forward(&request(at).syn()).is_dropped_for(Reason::NoRoute);
+    assert!(c.flows().is_empty());
+    c.exit(&address(&backend), neighbour(INSIDE, ROUTER_MAC));
+    let alias = open(c, &request(at), &backend, INSIDE);
+    c.no_exit(&address(&backend));
+    let more = request(at).psh_ack().payload(b"more");
+    c.forward(&more).is_dropped_for(Reason::NoRoute);
+    c.stack(&more).is_dropped_for(Reason::NoRoute);
+    // The connection is as it was, once there is a way again.
+    c.exit(&address(&backend), neighbour(ASIDE, ROUTER_MAC));
+    let there = forwarded(&more, ASIDE, ROUTER_MAC).to(backend.as_str());
+    c.forward(&more).leaves_by(ASIDE, &there.from(alias.as_str()));
+}
+
+/// As the balancer says it: from the frontend, quoting the ports.
+fn told(error: &Packet) -> Packet {
+    error.quoting_only(8).macs(NODE_MAC, CLIENT_MAC).ttl(64).id(0)
+}
+
+/// A frame of so many bytes from its IP header on.
+fn of_length(packet: &Packet, length: usize) -> Packet {
+    let headers = packet.payload(&[]).ip_bytes().len();
+    packet.payload(&vec![0x5a; length - headers])
+}
+
+/// Whoever may cut a packet into fragments is told, too: we don't, and he will.
+pub fn what_does_not_fit_through_a_device_is_answered(c: &mut Conversation, at: &Ends) {
+    let backend = service_behind(c, at, INSIDE);
+    c.device(INSIDE, |device| device.mtu = 1400);
+    let alias = open(c, &request(at), &backend, INSIDE);
+    let data = request(at).psh_ack();
+    let fits = of_length(&data, 1400);
+    let there = forwarded(&fits, INSIDE, ROUTER_MAC).to(backend.as_str());
+    c.forward(&fits).leaves_by(INSIDE, &there.from(alias.as_str()));
+    let mut too_long = vec![of_length(&data, 1401), of_length(&data, 1500)];
+    if !at.is_v6() {
+        too_long.push(of_length(&data, 1500).dont_fragment(false));
+    }
+    for too_long in &too_long {
+        let error = told(&packet_too_big(at.cluster_address(), too_long, 1400));
+        c.forward(too_long).is_answered_by(&error, Reason::TooBig);
+        c.stack(too_long).is_answered_by(&error, Reason::TooBig);
+        c.forward(&too_long.vlan(100)).is_answered_by(&error.vlan(100), Reason::TooBig);
+    }
+}
+
+pub fn what_has_come_too_far_is_answered(c: &mut Conversation, at: &Ends) {
+    let backend = service_behind(c, at, INSIDE);
+    let alias = open(c, &request(at), &backend, INSIDE);
+    let last = request(at).ack().ttl(2);
+    let there = last.macs(mac(INSIDE), ROUTER_MAC).ttl(1);
+    c.forward(&last).leaves_by(INSIDE, &there.to(backend.as_str()).from(alias.as_str()));
+    for ttl in [1, 0] {
+        let over = request(at).psh_ack().payload(b"far away").ttl(ttl);
+        let error = told(&time_exceeded(at.cluster_address(), &over));
+        c.forward(&over).is_answered_by(&error, Reason::HopLimit);
+        c.stack(&over).is_answered_by(&error, Reason::HopLimit);
+    }
+}
+
+pub fn a_flow_follows_a_changed_route(c: &mut Conversation, at: &Ends) {
+    let backend = service_behind(c, at, INSIDE);
+    let alias = open(c, &request(at), &backend, INSIDE);
+    for (device, router) in [(ASIDE, ROUTER_MAC), (OUTSIDE, NODE_MAC), (INSIDE, ROUTER_MAC)] {
+        c.exit(&address(&backend), neighbour(device, router));
+        let ack = request(at).ack();
+        let there = forwarded(&ack, device, router).to(backend.as_str()).from(alias.as_str());
+        c.forward(&ack).leaves_by(device, &there);
+        c.forward(&ack).leaves_by(device, &there);
+    }
+    // Answers, too.
+    c.exit(&address(&at.client(0)), neighbour(ASIDE, ROUTER_MAC));
+    let answer = request(at).reversed().ack();
+    let back = forwarded(&answer, ASIDE, ROUTER_MAC);
+    c.forward(&answer.from(backend.as_str()).to(alias.as_str())).leaves_by(ASIDE, &back);
+}
+
+pub fn a_flow_follows_a_changed_neighbour(c: &mut Conversation, at: &Ends) {
+    let backend = service_behind(c, at, INSIDE);
+    let alias = open(c, &request(at), &backend, INSIDE);
+    let other = Mac([0x02, 0, 0, 0, 0, 0xef]);
+    c.exit(&address(&backend), neighbour(INSIDE, other));
+    let ack = request(at).ack();
+    let there = forwarded(&ack, INSIDE, other).to(backend.as_str()).from(alias.as_str());
+    c.forward(&ack).leaves_by(INSIDE, &there);
+}
+
+/// Behind an address of ours they would look the same to the backend.
+pub fn clients_with_one_port_are_told_apart(c: &mut Conversation, at: &Ends) {
+    let backend = service_behind(c, at, INSIDE);
+    c.exit(at.elsewhere, neighbour(OUTSIDE, NODE_MAC));
+    let one = request(at);
+    let other = tcp(at.end(at.elsewhere, 40000).as_str(), at.cluster(80).as_str()).ttl(64);
+    let aliases = [(&one, CLIENT_MAC), (&other, NODE_MAC)].map(|(request, back)| {
+        let there = forwarded(&request.syn(), INSIDE, ROUTER_MAC).to(backend.as_str());
+        (request, back, c.forward(&request.syn()).leaves_aliased_by(INSIDE, &there))
+    });
+    assert_ne!(aliases[0].2, aliases[1].2);
+    for (request, mac_of_client, alias) in aliases {
+        let answer = request.reversed().syn_ack();
+        let back = forwarded(&answer, OUTSIDE, mac_of_client);
+        c.forward(&answer.from(backend.as_str()).to(alias.as_str())).leaves_by(OUTSIDE, &back);
+    }
+}
+
+pub fn ends_are_used_again_soon_after_closing(c: &mut Conversation, at: &Ends) {
+    let backend = service_behind(c, at, INSIDE);
+    for _ in 0..3 {
+        let alias = open(c, &request(at), &backend, INSIDE);
+        let end = request(at).fin_ack();
+        let there = forwarded(&end, INSIDE, ROUTER_MAC).to(backend.as_str());
+        c.forward(&end).leaves_by(INSIDE, &there.from(alias.as_str()));
+        let answer = request(at).reversed().fin_ack();
+        let back = forwarded(&answer, OUTSIDE, CLIENT_MAC);
+        c.forward(&answer.from(backend.as_str()).to(alias.as_str())).leaves_by(OUTSIDE, &back);
+        assert_eq!(c.flows().only_state(), FlowState::Closed);
+    }
+}
+
+pub fn flows_of_two_frontends_share_a_backend_elsewhere(c: &mut Conversation, at: &Ends) {
+    let backend = service_behind(c, at, INSIDE);
+    let web = at.web(0).load_balancer(&at.load_balancer(443));
+    c.set(&web.remote_backends(&[&backend]));
+    let one = open(c, &request(at), &backend, INSIDE);
+    let other = request(at).to(at.load_balancer(443).as_str());
+    let other = open(c, &other, &backend, INSIDE);
+    assert_ne!(one, other);
+}
+
+/// A Service of datagrams whose only backend is reached by a device.
+fn dns_behind(c: &mut Conversation, at: &Ends, device: u32) -> String {
+    let backend = service_behind(c, at, device);
+    c.set(&at.dns(0).remote_backends(&[&backend]));
+    backend
+}
+
+pub fn datagrams_leave_too(c: &mut Conversation, at: &Ends) {
+    let backend = dns_behind(c, at, INSIDE);
+    let question = at.to_dns(40000).ttl(64);
+    let there = forwarded(&question, INSIDE, ROUTER_MAC).to(backend.as_str());
+    let alias = c.forward(&question).leaves_aliased_by(INSIDE, &there);
+    let answer = question.reversed().payload(b"answer");
+    let back = forwarded(&answer, OUTSIDE, CLIENT_MAC);
+    c.forward(&answer.from(backend.as_str()).to(alias.as_str())).leaves_by(OUTSIDE, &back);
+    c.forward(&question).leaves_by(INSIDE, &there.from(alias.as_str()));
+}
+
+pub fn associations_leave_too(c: &mut Conversation, at: &Ends) {
+    let backend = service_behind(c, at, INSIDE);
+    c.set(&at.diameter(0).remote_backends(&[&backend]));
+    let init = at.to_diameter(40000).ttl(64);
+    let there = forwarded(&init, INSIDE, ROUTER_MAC).to(backend.as_str());
+    let alias = c.forward(&init).leaves_aliased_by(INSIDE, &there);
+    let answer = init.reversed().chunk(Sctp::INIT_ACK);
+    let back = forwarded(&answer, OUTSIDE, CLIENT_MAC);
+    c.forward(&answer.from(backend.as_str()).to(alias.as_str())).leaves_by(OUTSIDE, &back);
+}
+
+pub fn fragments_leave_where_the_first_one_went(c: &mut Conversation, at: &Ends) {
+    let backend = dns_behind(c, at, INSIDE);
+    let question = at.to_dns(40000).ttl(64).id(7).payload(&[7; 3000]);
+    let pieces = |whole: &Packet| {
+        [whole.fragment(..1400), whole.fragment(1400..2800), whole.fragment(2800..)]
+    };
+    let [first, second, third] = pieces(&question);
+    let there = |piece: &Packet| forwarded(piece, INSIDE, ROUTER_MAC).to(backend.as_str());
+    let alias = c.forward(&first).leaves_aliased_by(INSIDE, &there(&first));
+    let address_of_alias = address(&alias);
+    for piece in [&second, &third] {
+        c.forward(piece).leaves_by(INSIDE, &there(piece).from(address_of_alias.as_str()));
+    }
+    for piece in pieces(&question.reversed().id(8)) {
+        let back = forwarded(&piece, OUTSIDE, CLIENT_MAC);
+        let from_backend = piece.from(backend.as_str()).to(alias.as_str());
+        c.forward(&from_backend).leaves_by(OUTSIDE, &back);
+    }
+    // Nobody may answer a later one by an error.
+    c.forward(&second.ttl(1)).is_dropped_for(Reason::HopLimit);
+}
+
+/// Whoever on the way gives a packet up: both sides find in the error what they have sent.
+pub fn errors_go_on_to_whom_they_are_about(c: &mut Conversation, at: &Ends) {
+    let backend = service_behind(c, at, INSIDE);
+    let request = request(at);
+    let alias = open(c, &request, &backend, INSIDE);
+    let sent = request.psh_ack().payload(&[7; 1400]);
+    let error = packet_too_big(at.elsewhere, &sent.to(backend.as_str()).from(alias.as_str()), 1300);
+    let error = error.quoting_only(500).ttl(64);
+    let to_client = error
+        .inner(|quoted| quoted.from(at.client(40000).as_str()).to(at.cluster(80).as_str()))
+        .from(at.cluster_address())
+        .to(address(&at.client(0)).as_str());
+    c.forward(&error).leaves_by(OUTSIDE, &forwarded(&to_client, OUTSIDE, CLIENT_MAC));
+
+    let answer = request.reversed().psh_ack().payload(&[7; 1400]);
+    let error = packet_too_big(at.elsewhere, &answer, 1300).quoting_only(500).ttl(64);
+    let to_backend = error
+        .inner(|quoted| quoted.from(backend.as_str()).to(alias.as_str()))
+        .from(address(&alias).as_str())
+        .to(address(&backend).as_str());
+    c.forward(&error).leaves_by(INSIDE, &forwarded(&to_backend, INSIDE, ROUTER_MAC));
+    assert_eq!(c.flows().only_state(), FlowState::Established);
+}
+
+/// The backend's node answers the pod itself.
+pub fn a_pods_packets_go_up_the_stack_as_its_own(c: &mut Conversation, at: &Ends) {
+    let backend = service_behind(c, at, INSIDE);
+    let syn = request(at).syn();
+    c.from_pod(&syn).becomes(&syn.to(backend.as_str()));
+    let answer = request(at).reversed().syn_ack();
+    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+}
+
+pub fn a_pod_reaches_itself_under_an_address_of_the_node(c: &mut Conversation, at: &Ends) {
+    let pod_mac = Mac([0x02, 0, 0, 0, 0, 0xdd]);
+    let pod = service_elsewhere(c, at);
+    c.set(&at.web(1));
+    c.exit(&address(&pod), neighbour(INSIDE, pod_mac));
+    let own = at.end(&address(&pod), 40000);
+    let request = request(at).from(own.as_str());
+    let there = forwarded(&request.syn(), INSIDE, pod_mac).to(pod.as_str());
+    let alias = c.from_pod(&request.syn()).leaves_aliased_by(INSIDE, &there);
+    assert_eq!(address(&alias), own_address(at, INSIDE));
+    let answer = request.reversed().syn_ack();
+    let back = forwarded(&answer, INSIDE, pod_mac);
+    c.from_pod(&answer.from(pod.as_str()).to(alias.as_str())).leaves_by(INSIDE, &back);
+}
+
+pub fn a_device_without_an_address_has_no_aliases(c: &mut Conversation, at: &Ends) {
+    let backend = service_behind(c, at, INSIDE);
+    c.device(INSIDE, |device| (device.v4, device.v6) = (None, None));
+    let syn = request(at).syn();
+    c.forward(&syn).is_dropped_for(Reason::NoAlias);
+    c.stack(&syn).is_dropped_for(Reason::NoAlias);
+    assert!(c.flows().is_empty());
+    c.device(INSIDE, |_| {});
+    open(c, &request(at), &backend, INSIDE);
+}
+
+/// The kernel may know a device before we do: then it sends the packet.
+pub fn what_leaves_by_an_unknown_device_is_left_to_the_stack(c: &mut Conversation, at: &Ends) {
+    let backend = service_behind(c, at, INSIDE);
+    let alias = open(c, &request(at), &backend, INSIDE);
+    c.exit(&address(&backend), neighbour(UNKNOWN, ROUTER_MAC));
+    let ack = request(at).ack();
+    c.forward(&ack).is_deferred_for(&[]);
+    let there = ack.to(backend.as_str()).from(alias.as_str()).ttl(63);
+    c.stack(&ack).leaves_by(UNKNOWN, &there);
+}
+
+pub fn a_route_may_be_narrower_than_its_device(c: &mut Conversation, at: &Ends) {
+    let backend = dns_behind(c, at, INSIDE);
+    c.exit(&address(&backend), Exit { mtu: 1300, ..neighbour(INSIDE, ROUTER_MAC) });
+    let question = at.to_dns(40000).ttl(64);
+    let too_long = of_length(&question, 1301);
+    let error = told(&packet_too_big(at.cluster_address(), &too_long, 1300));
+    c.forward(&too_long).is_answered_by(&error, Reason::TooBig);
+    let fits = of_length(&question, 1300);
+    let there = forwarded(&fits, INSIDE, ROUTER_MAC).to(backend.as_str());
+    let _ = c.forward(&fits).leaves_aliased_by(INSIDE, &there);
+}
+
+/// Errors and later fragments that don't fit: nobody may be told by an error.
+pub fn what_may_not_be_answered_is_dropped(c: &mut Conversation, at: &Ends) {
+    let backend = dns_behind(c, at, INSIDE);
+    let question = at.to_dns(40000).ttl(64).id(7).payload(&[7; 3000]);
+    let [first, second] = [question.fragment(..1400), question.fragment(1400..2800)];
+    let there = forwarded(&first, INSIDE, ROUTER_MAC).to(backend.as_str());
+    let _ = c.forward(&first).leaves_aliased_by(INSIDE, &there);
+    c.device(INSIDE, |device| device.mtu = 500);
+    let answer = at.to_dns(40000).reversed().payload(&[7; 600]);
+    let error = port_unreachable(at.elsewhere, &answer).quoting_only(600).ttl(64);
+    for sent in [&second, &error] {
+        c.forward(sent).is_dropped_for(Reason::TooBig);
+        c.stack(sent).is_dropped_for(Reason::TooBig);
+    }
+    c.forward(&error.ttl(1)).is_dropped_for(Reason::HopLimit);
+}
