@@ -385,16 +385,39 @@ impl FlowTag {
     }
 }
 
+/// The flow at a place, if there is one and nobody is changing it.
+fn copy<F: Family>(tag: &FlowTag, place: &FlowPlace<F>) -> Option<(Word, Flow<F>)> {
+    let word = Word(tag.word.load());
+    // SAFETY: initialised, see `read`. The kernel may write it meanwhile if this is a mapped map:
+    // any pattern is valid, the read is volatile, and discarded below.
+    let flow = unsafe { place.flow.get().read_volatile() };
+    let unchanged = word.same_owner(Word(tag.word.load()));
+    (word.holds_a_flow() && unchanged).then_some((word, flow))
+}
+
 impl<F: Family> FlowBucket<F> {
+    /// Ends the datagram flows that are `meant`; says how many.
+    pub fn end_datagrams(&self, meant: impl Fn(&Flow<F>) -> bool) -> usize {
+        let ends = |(tag, place): &(&FlowTag, &FlowPlace<F>)| {
+            while let Some((word, flow)) = copy(tag, place) {
+                if word.0 & Word::DATAGRAM == 0 || !meant(&flow) {
+                    return false;
+                }
+                // Else a packet has come meanwhile, and the state is another: once more.
+                if tag.word.replace(word.0, word.with_state(FlowState::Free).0) {
+                    return true;
+                }
+            }
+            false
+        };
+        self.tags.iter().zip(&self.places).filter(ends).count()
+    }
+
     /// What is in the bucket, for people and tests: state, when last seen, the record.
     pub fn entries(&self) -> impl Iterator<Item = (FlowState, Ticks, Flow<F>)> + '_ {
         self.tags.iter().zip(&self.places).filter_map(|(tag, place)| {
-            let word = Word(tag.word.load());
-            // SAFETY: initialised, see `find`. The kernel may write it meanwhile if this is a
-            // mapped map: any pattern is valid, the read is volatile, and discarded below.
-            let flow = unsafe { place.flow.get().read_volatile() };
-            let unchanged = word.same_owner(Word(tag.word.load()));
-            (word.holds_a_flow() && unchanged).then(|| (word.state(), Ticks(tag.seen.load()), flow))
+            let (word, flow) = copy(tag, place)?;
+            Some((word.state(), Ticks(tag.seen.load()), flow))
         })
     }
 }

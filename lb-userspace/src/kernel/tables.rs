@@ -19,7 +19,7 @@ use super::details::Details;
 use super::mapped::Mapped;
 use super::plain::Plain;
 use crate::network;
-use crate::plan::{BackendKey, FoundBackend, FrontendKey, Snapshot, Standing, Step};
+use crate::plan::{BackendKey, Datagrams, FoundBackend, FrontendKey, Snapshot, Standing, Step};
 
 type Frontends<F> = HashMap<MapData, Plain<layout::FrontendKey<F>>, Plain<layout::Frontend>>;
 
@@ -164,6 +164,11 @@ impl Tables {
             }
             Step::SetDetail(detail) => self.details.set(detail),
             Step::RemoveDetail(detail) => self.details.remove(detail),
+            Step::EndDatagrams(datagrams) => {
+                end_datagrams::<V4>(&self.flows4, datagrams);
+                end_datagrams::<V6>(&self.flows6, datagrams);
+                Ok(())
+            }
             Step::ResetServiceTraffic { index } => reset(&mut self.service_traffic, *index),
             Step::ResetBackendTraffic { index } => reset(&mut self.backend_traffic, *index),
         }
@@ -342,6 +347,13 @@ fn bits(bitmap: &Mapped) -> Vec<Bitmap> {
 
 fn flows<F: Family>(mapped: &Mapped) -> impl Iterator<Item = (FlowState, Ticks, Flow<F>)> + '_ {
     (0..mapped.len()).flat_map(|index| bucket::<F>(mapped, index).entries())
+}
+
+fn end_datagrams<F: Family>(mapped: &Mapped, datagrams: &Datagrams) {
+    for index in 0..mapped.len() {
+        bucket::<F>(mapped, index)
+            .end_datagrams(|flow| !datagrams.may_stay(flow.service_port, flow.backend_index));
+    }
 }
 
 /// How many flows a table holds, and could hold.

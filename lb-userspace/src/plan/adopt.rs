@@ -122,6 +122,7 @@ impl Planner {
             plan.retire.push(Step::SwapPool { index, pool: Pool::default() });
             self.regions.give_back(region);
         }
+        self.note_all_datagrams(&adopted.unclaimed, plan);
         for index in adopted.unclaimed {
             self.indexes.give_back(index);
         }

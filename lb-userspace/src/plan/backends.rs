@@ -108,6 +108,12 @@ impl Backends {
         self.held.get(backend).map(|held| held.index)
     }
 
+    /// The index of one that is in a pool.
+    pub fn in_pool(&self, backend: &BackendKey) -> Option<u32> {
+        let held = self.held.get(backend)?;
+        (held.pools > 0).then_some(held.index)
+    }
+
     /// Notes one more pool that the backend is in, and says its index.
     pub fn acquire(
         &mut self,

@@ -17,6 +17,7 @@ mod adopt;
 mod allocate;
 mod backends;
 mod bits;
+mod datagrams;
 mod look;
 mod step;
 #[cfg(test)]
@@ -32,6 +33,7 @@ use crate::model::{Policy, ServicePort, ServicePortKey};
 
 pub use adopt::{FoundBackend, Snapshot};
 pub use backends::{BackendKey, Standing};
+pub use datagrams::Datagrams;
 pub use step::{Detail, FrontendKey, Plan, Scope, Step};
 
 use addresses::Addresses;
@@ -148,6 +150,7 @@ impl Planner {
             self.retire(leftover, &mut plan);
         }
         self.retire_adopted(&mut plan);
+        Self::end_datagrams(&mut plan);
         plan
     }
 
@@ -245,19 +248,20 @@ impl Planner {
     }
 
     fn retire(&mut self, leftover: Leftover, plan: &mut Plan) {
-        for frontend in leftover.frontends {
+        for &frontend in &leftover.frontends {
             self.retire_frontend(frontend, &leftover.owner, plan);
         }
-        plan.retire.extend(leftover.details.into_iter().map(Step::RemoveDetail));
+        plan.retire.extend(leftover.details.iter().copied().map(Step::RemoveDetail));
         if let Some((index, regions)) = leftover.retired {
             for scope in Scope::BOTH {
                 self.empty_pool(index, scope, regions[scope as usize], plan);
             }
             self.indexes.give_back(index);
         }
-        for member in leftover.members {
+        for &member in &leftover.members {
             self.backends.release(member, &mut self.bits, plan);
         }
+        self.note_datagrams(&leftover, plan);
         for member in leftover.draining {
             self.backends.let_go(member, &mut self.bits, plan);
         }

@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use lb_common::layout::{self, Bitmap, Member, Pool};
 
 use super::backends::{BackendKey, Standing};
+use super::datagrams::Datagrams;
 use crate::model::{Backend, Problem, ServicePort, ServicePortKey};
 
 /// One change of the kernel's tables.
@@ -44,6 +45,8 @@ pub enum Step {
     ClearSourceBit(Bitmap),
     SetDetail(Detail),
     RemoveDetail(Detail),
+    /// Ends the datagram flows that may not stay where they are.
+    EndDatagrams(Datagrams),
     ResetServiceTraffic {
         index: u32,
     },
@@ -76,6 +79,7 @@ pub struct Plan {
     /// The service ports that are in force only in part, for lack of room: to be planned again
     /// when something has gone.
     pub lacking: BTreeSet<ServicePortKey>,
+    pub(super) datagrams: Datagrams,
     /// What is being planned.
     pub(super) current: Option<ServicePortKey>,
 }

@@ -65,7 +65,9 @@ impl Memory {
             Step::RemoveDetail(detail) => {
                 self.details.remove(&detail);
             }
-            Step::ResetServiceTraffic { .. } | Step::ResetBackendTraffic { .. } => {}
+            Step::EndDatagrams(_)
+            | Step::ResetServiceTraffic { .. }
+            | Step::ResetBackendTraffic { .. } => {}
         }
     }
 
@@ -418,6 +420,39 @@ fn backends_that_do_not_fit_are_named_and_the_rest_goes_on() {
     assert!(plan.problems[0].field.contains("10.244.0.3"), "{:?}", plan.problems);
     assert_eq!(plan.lacking, BTreeSet::from([key("web")]));
     assert_eq!(memory.visible().len(), 2, "a frontend and its address");
+}
+
+#[test]
+fn datagrams_end_that_may_not_stay_and_others_cost_nothing() {
+    let udp = |name| ServicePortKey { protocol: Protocol::Udp, ..key(name) };
+    let ended = |plan: &Plan| -> Vec<Datagrams> {
+        let datagrams = |step: &Step| match step {
+            Step::EndDatagrams(datagrams) => Some(datagrams.clone()),
+            _ => None,
+        };
+        plan.steps().filter_map(datagrams).collect()
+    };
+    let both = || Some(service_port("10.96.0.1", &["10.244.0.1", "10.244.0.2"]));
+    let other = || Some(service_port("10.96.0.2", &["10.244.0.1"]));
+    let mut planner = Planner::new();
+    let first = [(udp("dns"), both()), (udp("other"), other()), (key("web"), both())];
+    assert_eq!(ended(&planner.plan(change(first))), []);
+    let index = |planner: &Planner, name| planner.held[&udp(name)].index;
+    let (dns, others) = (index(&planner, "dns"), index(&planner, "other"));
+    let backend = BackendKey::new("10.244.0.1".parse().unwrap(), 8080, 17);
+    let shared = planner.backends.index_of(&backend).unwrap();
+
+    let fewer = || Some(service_port("10.96.0.1", &["10.244.0.2"]));
+    let plan = planner.plan(change([(udp("dns"), fewer()), (key("web"), fewer())]));
+    let [datagrams] = &ended(&plan)[..] else { panic!("{plan:?}") };
+    assert!(!datagrams.may_stay(dns, shared));
+    assert!(datagrams.may_stay(dns, shared + 1));
+    assert!(datagrams.may_stay(others, shared));
+    assert!(matches!(plan.steps().last(), Some(Step::EndDatagrams(_))));
+
+    // Nobody else has it: its entry says that it is gone.
+    let plan = planner.plan(change([(udp("dns"), None)]));
+    assert_eq!(ended(&plan), []);
 }
 
 /// Clients stay with their backends, and may come from one network only.

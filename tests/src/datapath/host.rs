@@ -4,9 +4,9 @@ use std::rc::Rc;
 use lb_common::datapath::{self, Role, Verdict};
 use lb_common::family::Family;
 use lb_common::host::{Exit, Frame, HostFamily, HostTables, Routes};
-use lb_common::layout::{Device, Flow, FlowState, FrontendKey, Reason, Ticks};
+use lb_common::layout::{Device, Flow, FlowBucket, FlowState, FrontendKey, Reason, Ticks};
 use lb_userspace::network;
-use lb_userspace::plan::{Detail, Step};
+use lb_userspace::plan::{Datagrams, Detail, Step};
 
 use super::surroundings::OUTSIDE;
 use super::{Fate, Flows, Hook, Outcome, World};
@@ -63,6 +63,12 @@ fn grow_older<F: Family>(family: &mut HostFamily<F>, ticks: u32) {
     }
     for fragment in family.fragments.get_mut().values_mut() {
         fragment.seen.0 = fragment.seen.0.wrapping_sub(ticks);
+    }
+}
+
+fn end_datagrams<F: Family>(flows: &[FlowBucket<F>], datagrams: &Datagrams) {
+    for bucket in flows {
+        bucket.end_datagrams(|flow| !datagrams.may_stay(flow.service_port, flow.backend_index));
     }
 }
 
@@ -129,6 +135,10 @@ impl World for HostWorld {
             Step::RemoveDetail(Detail::SourceRange { service_port, range }) => {
                 let ranges = tables.source_ranges.entry(*service_port).or_default();
                 ranges.retain(|found| found != range);
+            }
+            Step::EndDatagrams(datagrams) => {
+                end_datagrams(&tables.v4.flows, datagrams);
+                end_datagrams(&tables.v6.flows, datagrams);
             }
             Step::ResetServiceTraffic { .. } | Step::ResetBackendTraffic { .. } => {}
         }

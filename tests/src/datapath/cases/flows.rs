@@ -124,6 +124,21 @@ pub fn a_flow_moves_when_its_backend_goes(c: &mut Conversation, at: &Ends) {
     assert_eq!(c.flows().len(), 1, "the old flow is gone");
 }
 
+pub fn a_flow_moves_when_its_backend_leaves_its_service(c: &mut Conversation, at: &Ends) {
+    let backends = at.backends(2);
+    c.set(&at.dns(1));
+    c.set(&at.service(54, "UDP", 1));
+    let question = at.to_dns(40000);
+    c.forward(&question).becomes(&question.to(backends[0].as_str()));
+    let to_other = at.to_dns(40001).to(at.cluster(54).as_str());
+    c.forward(&to_other).becomes(&to_other.to(backends[0].as_str()));
+    // It is there for the other one still, whose flows stay.
+    c.set(&at.dns(0).backends(&[&backends[1]]));
+    c.set(&at.service(54, "UDP", 2));
+    c.forward(&question).becomes(&question.to(backends[1].as_str()));
+    c.forward(&to_other).becomes(&to_other.to(backends[0].as_str()));
+}
+
 pub fn an_index_given_to_another_backend_takes_no_flow_along(c: &mut Conversation, at: &Ends) {
     let backends = at.backends(3);
     c.set(&at.dns(0).backends(&[&backends[0]]));

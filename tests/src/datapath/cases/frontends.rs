@@ -73,6 +73,19 @@ pub fn a_connection_outlives_its_service(c: &mut Conversation, at: &Ends) {
     c.forward(&refused).is_answered_by(&reset, Reason::NoSuchPort);
 }
 
+pub fn datagrams_end_with_their_service(c: &mut Conversation, at: &Ends) {
+    let backend = at.backends(1)[0].clone();
+    c.set(&at.dns(1).load_balancer(&at.load_balancer(53)));
+    c.set(&at.service(54, "UDP", 1));
+    let question = at.to_dns(40000).to(at.load_balancer(53).as_str());
+    c.forward(&question).becomes(&question.to(backend.as_str()));
+    let to_other = at.to_dns(40001).to(at.cluster(54).as_str());
+    c.forward(&to_other).becomes(&to_other.to(backend.as_str()));
+    c.remove(&at.dns(1));
+    c.forward(&question).passes();
+    c.forward(&to_other).becomes(&to_other.to(backend.as_str()));
+}
+
 pub fn the_last_backend_takes_datagrams_along(c: &mut Conversation, at: &Ends) {
     let backend = at.backends(1)[0].clone();
     c.set(&at.dns(1));
