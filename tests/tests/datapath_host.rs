@@ -1,5 +1,7 @@
 //! Rung 2: the packet tables on the host, and what holds for packets and tables of any kind.
 
+use std::collections::BTreeSet;
+
 use lb_common::layout::{Reason, Ticks};
 use proptest::prelude::*;
 use tests::datapath::cases::{Ends, V4, V6};
@@ -54,6 +56,30 @@ fn when_ports_run_out_new_flows_are_refused_and_others_go_on() {
         let opened = requests[9].syn();
         let alias = c.forward(&opened).aliased_as(&opened.to(backend.as_str()));
         assert_eq!(alias, seen[3]);
+    }
+}
+
+/// A router that spreads packets over nodes may send a connection's packets anywhere.
+#[test]
+fn every_node_sends_a_connection_to_the_same_backend() {
+    for at in [&V4, &V6] {
+        let (mut one, mut other) = (Conversation::on_host(), Conversation::on_host_with_seed(7));
+        one.set(&at.web(30));
+        // It has come to the same backends another way: indexes and regions differ.
+        other.set(&at.service(81, "TCP", 5));
+        other.set(&at.web(2));
+        for backend in (0..30).rev() {
+            other.set(&at.web(0).backends(&[&at.backends(30)[backend]]));
+        }
+        other.set(&at.web(30));
+        let mut backends = BTreeSet::new();
+        for port in 40000..40300 {
+            let request = at.to_web(port).syn();
+            let there = one.forward(&request).outcome.bytes;
+            assert_eq!(other.forward(&request).outcome.bytes, there, "port {port}");
+            backends.insert(ends(&there).1);
+        }
+        assert_eq!(backends.len(), 30);
     }
 }
 

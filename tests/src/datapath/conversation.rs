@@ -32,6 +32,11 @@ impl Conversation {
         Self::between(HostWorld::new(BUCKETS, SEED), None)
     }
 
+    /// Another node: what its flow table is made by is its own.
+    pub fn on_host_with_seed(seed: u64) -> Self {
+        Self::between(HostWorld::new(BUCKETS, seed), None)
+    }
+
     pub fn on_host_and_in_kernel() -> Result<Self> {
         let kernel = Borrowed::new()?;
         let host = HostWorld::new(BUCKETS, kernel.data_plane.flow_seed());

@@ -120,3 +120,17 @@ pub fn an_alias_is_nobody_elses_end(c: &mut Conversation, at: &Ends) {
     assert_ne!(alias, other);
     assert_eq!(c.flows().len(), 3);
 }
+
+pub fn datagrams_of_two_frontends_are_told_apart(c: &mut Conversation, at: &Ends) {
+    c.set(&at.dns(1).load_balancer(&at.load_balancer(53)));
+    let backend = at.backends(1)[0].clone();
+    let one = at.to_dns(40000);
+    let other = one.to(at.load_balancer(53).as_str());
+    c.forward(&one).becomes(&one.to(backend.as_str()));
+    let alias = c.forward(&other).aliased_as(&other.to(backend.as_str()));
+    assert_ne!(alias, at.client(40000));
+    let answer = one.reversed().payload(b"one");
+    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    let answer = other.reversed().payload(b"other");
+    c.reverse(&answer.from(backend.as_str()).to(alias.as_str())).becomes(&answer);
+}

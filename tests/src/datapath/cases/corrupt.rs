@@ -8,7 +8,7 @@ use lb_common::header::protocol::{TCP, UDP};
 use lb_common::layout::{Bitmap, Frontend, FrontendKind, Pool, Reason, capacity};
 use lb_userspace::plan::{BackendKey, FrontendKey, Standing, Step};
 
-use super::Ends;
+use super::{Ends, establish};
 use crate::datapath::Conversation;
 
 /// What leads from the ClusterIP's port 80 to the first backend, to be damaged.
@@ -17,8 +17,16 @@ struct Written {
     pool: Pool,
     /// The backend's index that stands in the pool's slots.
     slot: u32,
-    /// The protocol of the backend at [`BACKEND`].
+    /// The backend's protocol.
     protocol: u8,
+    places: Places,
+}
+
+/// Where it stands in the tables, whatever leads there.
+struct Places {
+    backend: u32,
+    pool: u32,
+    slots: u32,
 }
 
 const BACKEND: u32 = 7;
@@ -32,6 +40,7 @@ impl Written {
             pool: Pool { offset: 100, size: 5 },
             slot: BACKEND,
             protocol: TCP,
+            places: Places { backend: BACKEND, pool: POOL, slots: 100 },
         }
     }
 
@@ -39,21 +48,30 @@ impl Written {
         let end = |text: &str| -> SocketAddr { text.parse().expect("an end of a case") };
         let (cluster, backend) = (end(&at.cluster(80)), end(&at.backends(1)[0]));
         c.carry_out(&Step::SetBackend {
-            index: BACKEND,
+            index: self.places.backend,
             backend: BackendKey::new(backend.ip(), backend.port(), self.protocol),
             standing: Standing { local: true, draining: false },
             generation: 1,
         });
-        let (offset, slots) = (Written::whole().pool.offset, vec![self.slot; 5]);
-        c.carry_out(&Step::WriteSlots { offset, slots });
-        c.carry_out(&Step::SwapPool { index: POOL, pool: self.pool });
+        let slots = vec![self.slot; 5];
+        c.carry_out(&Step::WriteSlots { offset: self.places.slots, slots });
+        c.carry_out(&Step::SwapPool { index: self.places.pool, pool: self.pool });
         let key = FrontendKey::new(cluster.ip(), cluster.port(), TCP);
         c.carry_out(&Step::SetFrontend { key, value: self.frontend });
-        let bit = match cluster {
+        let destination = match cluster {
             SocketAddr::V4(end) => Bitmap::destination::<Family4>((*end.ip()).into()),
             SocketAddr::V6(end) => Bitmap::destination::<Family6>((*end.ip()).into()),
         };
-        c.carry_out(&Step::SetDestinationBit(bit));
+        c.carry_out(&Step::SetDestinationBit(destination));
+        let source = match backend {
+            SocketAddr::V4(end) => {
+                Bitmap::source::<Family4>((*end.ip()).into(), end.port(), self.protocol)
+            }
+            SocketAddr::V6(end) => {
+                Bitmap::source::<Family6>((*end.ip()).into(), end.port(), self.protocol)
+            }
+        };
+        c.carry_out(&Step::SetSourceBit(source));
     }
 
     #[track_caller]
@@ -68,6 +86,24 @@ pub fn what_is_whole_serves(c: &mut Conversation, at: &Ends) {
     Written::whole().write(c, at);
     let request = at.to_web(40000).syn();
     c.forward(&request).becomes(&request.to(at.backends(1)[0].as_str()));
+}
+
+/// The last ones of all tables, beyond sixteen bits where there are so many.
+pub fn the_last_indexes_serve(c: &mut Conversation, at: &Ends) {
+    let (backend, pool) = (capacity::BACKENDS - 1, capacity::POOLS - 1);
+    let (service_port, slots) = (capacity::SERVICE_PORTS - 1, capacity::POOL_SLOTS - 5);
+    let whole = Written::whole();
+    Written {
+        frontend: Frontend { service_port, cluster_pool: pool, ..whole.frontend },
+        pool: Pool { offset: slots, size: 5 },
+        slot: backend,
+        places: Places { backend, pool, slots },
+        ..whole
+    }
+    .write(c, at);
+    for port in 40000..40010 {
+        establish(c, &at.to_web(port), &at.backends(1)[0]);
+    }
 }
 
 pub fn a_frontend_of_no_kind_leads_nowhere(c: &mut Conversation, at: &Ends) {

@@ -3,6 +3,7 @@
 
 pub mod affinity;
 pub mod answers;
+pub mod change;
 pub mod corrupt;
 pub mod draining;
 pub mod ends;
@@ -58,6 +59,7 @@ macro_rules! every_case {
                 ranges_are_for_load_balancers_addresses_only,
                 a_range_of_length_zero_is_everybody,
                 ranges_are_their_services_own,
+                pods_are_held_to_the_ranges_too,
             ]
             selection: [
                 a_connection_stays_with_its_backend,
@@ -70,6 +72,9 @@ macro_rules! every_case {
                 another_port_of_a_cluster_address_is_refused,
                 another_port_of_an_external_address_passes,
                 another_protocol_on_a_frontends_port_is_refused,
+                a_pod_is_not_held_to_the_external_policy,
+                backends_get_even_shares,
+                backends_have_ports_of_their_own,
             ]
             flows: [
                 a_connection_lives_from_syn_to_fin,
@@ -88,8 +93,14 @@ macro_rules! every_case {
                 one_port_of_a_client_reaches_two_services,
                 what_is_out_of_a_connections_window_does_not_end_it,
             ]
+            change: [
+                who_asked_before_anybody_served_is_served_at_once,
+                a_changed_target_port_takes_datagrams_along,
+                a_rolling_update_under_policy_local_breaks_no_connection,
+            ]
             corrupt: [
                 what_is_whole_serves,
+                the_last_indexes_serve,
                 a_frontend_of_no_kind_leads_nowhere,
                 there_is_no_pool_beyond_the_last,
                 an_empty_pool_refuses,
@@ -212,6 +223,7 @@ macro_rules! every_case {
                 what_leaves_by_an_unknown_device_is_left_to_the_stack,
                 a_route_may_be_narrower_than_its_device,
                 what_may_not_be_answered_is_dropped,
+                aliased_connections_are_not_evicted_by_a_flood,
             ]
             answers: [
                 an_answer_to_another_client_passes,
@@ -222,6 +234,7 @@ macro_rules! every_case {
                 a_client_may_reset_and_dial_again,
                 two_frontends_of_one_backend_are_told_apart,
                 an_alias_is_nobody_elses_end,
+                datagrams_of_two_frontends_are_told_apart,
             ]
         }
     };

@@ -1,6 +1,6 @@
 //! Which backend a new flow goes to.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lb_common::layout::Reason;
 use lb_userspace::model::Policy;
@@ -124,4 +124,40 @@ pub fn another_protocol_on_a_frontends_port_is_refused(c: &mut Conversation, at:
     // Unless the Service has it, too: the same number, other backends.
     c.set(&service(&format!("{}/UDP", at.cluster(80))).backends(&[&at.backends(2)[1]]));
     c.forward(&request).becomes(&request.to(at.backends(2)[1].as_str()));
+}
+
+/// As if its packets had gone out and come back, by whichever node.
+pub fn a_pod_is_not_held_to_the_external_policy(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1).load_balancer(&at.load_balancer(80)).external_local());
+    let request = tcp(at.client(40000).as_str(), at.load_balancer(80).as_str()).syn();
+    c.forward(&request).is_dropped_for(Reason::NoLocalBackend);
+    c.from_pod(&request).becomes(&request.to(at.backends(1)[0].as_str()));
+}
+
+/// By chance alone a backend gets a hundred, give or take ten.
+pub fn backends_get_even_shares(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(10));
+    let mut shares: BTreeMap<String, u32> = BTreeMap::new();
+    for port in 40000..41000 {
+        *shares.entry(chosen(c, at, port, 10)).or_default() += 1;
+    }
+    assert_eq!(shares.len(), 10);
+    assert!(shares.values().all(|share| (70..=130).contains(share)), "{shares:?}");
+}
+
+/// A named target port may be another number in each pod.
+pub fn backends_have_ports_of_their_own(c: &mut Conversation, at: &Ends) {
+    let [one, other] = [0, 1].map(|number| at.backends(2)[number].clone());
+    let other = other.replace("8080", "9090");
+    c.set(&at.web(0).backends(&[&one, &other]));
+    let mut seen = BTreeSet::new();
+    for port in 40000..40016 {
+        let request = at.to_web(port).syn();
+        let there = [one.as_str(), other.as_str()];
+        let backend = c.forward(&request).chosen(&there, |backend| request.to(backend));
+        let answer = request.reversed().syn_ack();
+        c.reverse(&answer.from(backend)).becomes(&answer);
+        seen.insert(backend);
+    }
+    assert_eq!(seen.len(), 2);
 }

@@ -44,3 +44,18 @@ pub fn ranges_are_their_services_own(c: &mut Conversation, at: &Ends) {
     c.set(&web.source_ranges(&["192.0.2.0/24", "2001:db8:99::/48"]));
     c.forward(&to_load_balancer(at)).is_dropped_for(Reason::SourceNotAllowed);
 }
+
+/// They reach the address from where they are, without the load balancer.
+pub fn pods_are_held_to_the_ranges_too(c: &mut Conversation, at: &Ends) {
+    let web = at.web(1).load_balancer(&at.load_balancer(80)).node_port(30080);
+    c.node_addresses(&[at.node]);
+    c.set(&web.clone().source_ranges(&["192.0.2.0/24", "2001:db8:99::/48"]));
+    let request = to_load_balancer(at);
+    c.from_pod(&request).is_dropped_for(Reason::SourceNotAllowed);
+    for frontend in [at.cluster(80), at.end(at.node, 30080)] {
+        let request = request.from(at.client(40001).as_str()).to(frontend.as_str());
+        let _ = c.from_pod(&request).aliased_as(&request.to(at.backends(1)[0].as_str()));
+    }
+    c.set(&web.source_ranges(&["198.51.100.0/24", "2001:db8:51::/48"]));
+    c.from_pod(&request).becomes(&request.to(at.backends(1)[0].as_str()));
+}

@@ -435,3 +435,22 @@ pub fn what_may_not_be_answered_is_dropped(c: &mut Conversation, at: &Ends) {
     }
     c.forward(&error.ttl(1)).is_dropped_for(Reason::HopLimit);
 }
+
+/// The index by which answers find their flows is a table of its own: nothing is evicted from it
+/// that would break a connection.
+pub fn aliased_connections_are_not_evicted_by_a_flood(c: &mut Conversation, at: &Ends) {
+    let backend = service_behind(c, at, INSIDE);
+    let from = |port: u16| request(at).from(at.client(port).as_str());
+    let established: Vec<(Packet, String)> =
+        (0..12).map(|n| (from(40000 + n), open(c, &from(40000 + n), &backend, INSIDE))).collect();
+    for port in 0..200 {
+        let _ = c.forward(&from(50000 + port).syn());
+    }
+    for (request, alias) in &established {
+        let answer = request.reversed().psh_ack().payload(b"answer");
+        let back = forwarded(&answer, OUTSIDE, CLIENT_MAC);
+        c.forward(&answer.from(backend.as_str()).to(alias.as_str())).leaves_by(OUTSIDE, &back);
+        let there = forwarded(&request.ack(), INSIDE, ROUTER_MAC).to(backend.as_str());
+        c.forward(&request.ack()).leaves_by(INSIDE, &there.from(alias.as_str()));
+    }
+}

@@ -1,0 +1,83 @@
+//! What changes while clients go on asking from the same ports.
+
+use lb_common::layout::Reason;
+
+use super::{Ends, establish};
+use crate::datapath::Conversation;
+use crate::packet::{CLIENT_MAC, NODE_MAC, Packet, port_unreachable, tcp};
+
+/// What tells the client that nobody serves the port.
+fn refusal(at: &Ends, packet: &Packet) -> Packet {
+    let refusal = port_unreachable(at.cluster_address(), packet);
+    refusal.quoting_only(8).macs(NODE_MAC, CLIENT_MAC).ttl(64).id(0)
+}
+
+/// What went elsewhere, or nowhere, leaves nothing behind that it could stick to.
+pub fn who_asked_before_anybody_served_is_served_at_once(c: &mut Conversation, at: &Ends) {
+    let backend = at.backends(1)[0].clone();
+    let question = at.to_dns(40000);
+    for _ in 0..2 {
+        c.forward(&question).passes();
+        c.set(&at.dns(0));
+        for _ in 0..3 {
+            c.forward(&question).is_answered_by(&refusal(at, &question), Reason::NoBackend);
+        }
+        c.set(&at.dns(1));
+        c.forward(&question).becomes(&question.to(backend.as_str()));
+        let answer = question.reversed().payload(b"answer");
+        c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+        c.remove(&at.dns(1));
+    }
+}
+
+/// The same address, another port: what still goes to the old one is nobody's.
+pub fn a_changed_target_port_takes_datagrams_along(c: &mut Conversation, at: &Ends) {
+    let old = at.backends(1)[0].clone();
+    let new = old.replace("8080", "9090");
+    c.set(&at.dns(0).backends(&[&old]));
+    c.set(&at.web(0).backends(&[&old]));
+    let (question, request) = (at.to_dns(40000), at.to_web(40000));
+    c.forward(&question).becomes(&question.to(old.as_str()));
+    establish(c, &request, &old);
+
+    c.set(&at.dns(0).backends(&[&new]));
+    c.set(&at.web(0).backends(&[&new]));
+    c.forward(&question).becomes(&question.to(new.as_str()));
+    let answer = question.reversed().payload(b"answer");
+    c.reverse(&answer.from(new.as_str())).becomes(&answer);
+    let more = request.ack().ack_number(5);
+    let reset = more.reversed().rst().seq(5).ack_number(0).window(0).ttl(64).id(0);
+    c.forward(&more).is_answered_by(&reset, Reason::BackendGone);
+    c.forward(&request.syn()).becomes(&request.syn().to(new.as_str()));
+}
+
+/// Pods are replaced one by one; each ends before it is gone.
+pub fn a_rolling_update_under_policy_local_breaks_no_connection(c: &mut Conversation, at: &Ends) {
+    let [old, new] = [0, 1].map(|number| at.backends(2)[number].clone());
+    let web = || {
+        let mut web = at.web(0).load_balancer(&at.load_balancer(80)).external_local();
+        web.port.populated = true;
+        web
+    };
+    let request = |port| tcp(at.client(port).as_str(), at.load_balancer(80).as_str());
+    let goes_on = |c: &mut Conversation, port, backend: &str| {
+        let (more, answer) = (request(port).psh_ack(), request(port).reversed().ack());
+        c.forward(&more.payload(b"more")).becomes(&more.payload(b"more").to(backend));
+        c.reverse(&answer.from(backend)).becomes(&answer);
+    };
+    c.set(&web().local_backends(&[&old]));
+    establish(c, &request(40000), &old);
+    // The new one is ready; then the old one ends.
+    c.set(&web().local_backends(&[&old, &new]));
+    c.set(&web().local_backends(&[&new]).draining(&[&old]));
+    establish(c, &request(40001), &new);
+    goes_on(c, 40000, &old);
+    // Nobody serves here for a moment; other nodes do, and the client may not hear otherwise.
+    c.set(&web().draining(&[&old, &new]));
+    c.forward(&request(40002).syn()).is_dropped_for(Reason::NoLocalBackend);
+    goes_on(c, 40000, &old);
+    goes_on(c, 40001, &new);
+    c.set(&web().local_backends(&[&old]).draining(&[&new]));
+    establish(c, &request(40002), &old);
+    goes_on(c, 40001, &new);
+}
