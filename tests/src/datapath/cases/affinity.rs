@@ -106,3 +106,48 @@ pub fn each_new_connection_prolongs_affinity(c: &mut Conversation, at: &Ends) {
         assert_eq!(dial_anew(c, at, port), chosen);
     }
 }
+
+/// A client that is held to this node's backends by one frontend, and not by the other, stays with
+/// one that it may have.
+pub fn affinity_leads_nowhere_that_the_policy_does_not(c: &mut Conversation, at: &Ends) {
+    let backends = at.backends(5);
+    c.set(&at.web(5));
+    let port = (40000..)
+        .find(|&port| {
+            let chosen = dial(c, at, port, &at.cluster(80));
+            let _ = c.forward(&at.to_web(port).rst());
+            chosen != backends[1]
+        })
+        .expect("four of five backends are others");
+    let web = at.web(5).load_balancer(&at.load_balancer(443)).external_local();
+    c.set(&web.local_backends(&[&backends[1]]).affinity(3600));
+    let anywhere = dial_anew(c, at, port);
+    assert_ne!(anywhere, backends[1]);
+    let here = dial(c, at, port, &at.load_balancer(443));
+    assert_eq!(here, backends[1]);
+    // It is the last one that the client was led to.
+    assert_eq!(dial(c, at, port + 1, &at.cluster(80)), here);
+}
+
+pub fn datagrams_stay_too(c: &mut Conversation, at: &Ends) {
+    let backends = at.backends(5);
+    let ends: Vec<&str> = backends.iter().map(String::as_str).collect();
+    let ask = |c: &mut Conversation, port| {
+        let question = at.to_dns(port);
+        c.forward(&question).chosen(&ends, |backend| question.to(backend)).to_owned()
+    };
+    c.set(&at.dns(5).affinity(TIMEOUT.into()));
+    let first = ask(c, 40000);
+    for port in 40001..40012 {
+        assert_eq!(ask(c, port), first);
+    }
+    // Others are led by themselves.
+    let led: BTreeSet<String> = (1..=5)
+        .map(|number| {
+            let client = at.end(&format!("{}{number}", at.clients), 40000);
+            let question = at.to_dns(40000).from(client.as_str());
+            c.forward(&question).chosen(&ends, |backend| question.to(backend)).to_owned()
+        })
+        .collect();
+    assert!(led.len() > 1, "{led:?}");
+}

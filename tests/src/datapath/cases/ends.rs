@@ -11,6 +11,8 @@ pub struct Ends {
     pub node: &'static str,
     pub elsewhere: &'static str,
     pods: &'static str,
+    /// What other clients' addresses begin with.
+    pub clients: &'static str,
     v6: bool,
 }
 
@@ -21,6 +23,7 @@ pub static V4: Ends = Ends {
     node: "192.0.2.1",
     elsewhere: "192.0.2.99",
     pods: "10.244.1.",
+    clients: "198.51.100.20",
     v6: false,
 };
 
@@ -31,6 +34,7 @@ pub static V6: Ends = Ends {
     node: "2001:db8::1",
     elsewhere: "2001:db8::99",
     pods: "fd00:10:244:1::",
+    clients: "2001:db8:51::20",
     v6: true,
 };
 

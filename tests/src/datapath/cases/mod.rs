@@ -53,6 +53,8 @@ macro_rules! every_case {
                 affinity_is_switched_for_new_connections_at_once,
                 affinity_ends_when_no_connection_was_opened_for_its_time,
                 each_new_connection_prolongs_affinity,
+                affinity_leads_nowhere_that_the_policy_does_not,
+                datagrams_stay_too,
             ]
             source_ranges: [
                 clients_outside_of_the_ranges_are_dropped,
@@ -75,6 +77,7 @@ macro_rules! every_case {
                 a_pod_is_not_held_to_the_external_policy,
                 backends_get_even_shares,
                 backends_have_ports_of_their_own,
+                the_internal_policy_keeps_pods_on_their_node,
             ]
             flows: [
                 a_connection_lives_from_syn_to_fin,

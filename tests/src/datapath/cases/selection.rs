@@ -161,3 +161,23 @@ pub fn backends_have_ports_of_their_own(c: &mut Conversation, at: &Ends) {
     }
     assert_eq!(seen.len(), 2);
 }
+
+pub fn the_internal_policy_keeps_pods_on_their_node(c: &mut Conversation, at: &Ends) {
+    let here = at.backends(5)[3].clone();
+    let mut web = at.web(5).load_balancer(&at.load_balancer(80)).local_backends(&[&here]);
+    web.port.internal_policy = Policy::Local;
+    c.set(&web);
+    for port in 40000..40010 {
+        let request = at.to_web(port).syn();
+        c.from_pod(&request).becomes(&request.to(here.as_str()));
+    }
+    // Other frontends have a policy of their own.
+    let mut elsewhere = BTreeSet::new();
+    let backends = at.backends(5);
+    let backends: Vec<&str> = backends.iter().map(String::as_str).collect();
+    for port in 41000..41010 {
+        let request = tcp(at.client(port).as_str(), at.load_balancer(80).as_str()).syn();
+        elsewhere.insert(c.from_pod(&request).chosen(&backends, |end| request.to(end)));
+    }
+    assert!(elsewhere.len() > 1, "{elsewhere:?}");
+}
