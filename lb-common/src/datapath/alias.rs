@@ -29,6 +29,10 @@ pub fn is_taken<F: Network, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>, now:
             return true;
         }
     }
+    // Most clients take their own ports from above those of aliases.
+    if !tables.settings().has_alias_port(flow.alias_port) {
+        return false;
+    }
     let Some(place) = return_table::find(tables, answers(tables, flow)) else { return false };
     let bucket = tables.flow_bucket(place.bucket & tables.flow_mask());
     bucket.is_some_and(|bucket| flow_table::is_alive(bucket, place, now))

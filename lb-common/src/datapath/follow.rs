@@ -200,6 +200,13 @@ fn answered<F: Network>(
     })
 }
 
+/// Whether the packet asks for a connection.
+#[inline(always)]
+pub fn opens<F: Network>(segment: &Segment<F>) -> bool {
+    // Datagrams have no flags.
+    !segment.place.is_datagram() && tcp::opens(segment.tcp_flags)
+}
+
 enum Judgement {
     GoesOn,
     /// The packet begins a new flow with the same ends.
@@ -216,7 +223,7 @@ fn judge<F: Network, T: FamilyTables<F>>(
     now: Ticks,
 ) -> Judgement {
     let connected = !segment.place.is_datagram();
-    let opens = connected && tcp::opens(segment.tcp_flags);
+    let opens = opens(segment);
     let over = if connected { opens && tcp::is_closing(found.state()) } else { found.expired(now) };
     if over {
         return Judgement::Anew;

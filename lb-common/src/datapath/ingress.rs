@@ -44,6 +44,8 @@ pub fn this<F: Network, P: Packet, T: FamilyTables<F>>(
             }
             verdict
         }
+        // What asks for a connection answers nothing: the index of answers need not be looked at.
+        Ok(Known::Nothing) if follow::opens(segment) => Verdict::Next(Stage::Open),
         Ok(Known::Nothing) => match follow::answer(tables, segment) {
             Ok(Some(found)) => follow::send(packet, tables, segment, &found.record, found.ways),
             Ok(None) => Verdict::Next(Stage::Open),

@@ -15,6 +15,13 @@ pub struct Settings {
     pub alias_port_count: u16,
 }
 
+impl Settings {
+    #[inline(always)]
+    pub fn has_alias_port(&self, port: u16) -> bool {
+        port.wrapping_sub(self.alias_port_first) < self.alias_port_count
+    }
+}
+
 const _: () = assert!(size_of::<Settings>() == 24);
 
 /// Pinned beside the maps: what an agent that starts must know before it adopts them.

@@ -11,6 +11,9 @@ const BACKENDS: u32 = 100;
 /// More clients than a measurement has packets: each is new.
 const ENDLESS: u32 = 1 << 28;
 
+/// Of those that clients take by themselves.
+const CLIENT_PORT: u16 = 40_000;
+
 /// What a packet is to the flow table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -71,7 +74,7 @@ impl Case {
     pub fn packet(&self, flows: u32) -> (Packet, Side, u32) {
         match (self.hook, self.kind) {
             (Hook::Forward, Kind::New) => {
-                let fresh = self.request_of(self.end("16.0.0.0", "2001:db8:16::", 10_000));
+                let fresh = self.request_of(self.end("16.0.0.0", "2001:db8:16::", CLIENT_PORT));
                 (if self.udp { fresh } else { fresh.syn() }, Side::Source, ENDLESS)
             }
             (Hook::Forward, _) => (self.request(), Side::Source, flows),
@@ -83,7 +86,7 @@ impl Case {
 
     /// A packet in the middle of a connection.
     pub fn request(&self) -> Packet {
-        self.request_of(self.end("100.64.0.0", "2001:db8:64::", 10_000))
+        self.request_of(self.end("100.64.0.0", "2001:db8:64::", CLIENT_PORT))
     }
 
     pub fn answer(&self) -> Packet {
