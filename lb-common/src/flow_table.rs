@@ -55,8 +55,9 @@ impl Word {
 
     #[inline(always)]
     fn class(self) -> &'static Class {
-        let kind = (self.0 >> 4) & 8;
-        &CLASSES[(kind | self.0 & 7) as usize]
+        // Two indexes, not one of both's bits: what comes of joining the bits of two numbers is any
+        // number to verifiers before Linux 6.10.
+        &CLASSES[(self.0 >> 7) as usize & 1][(self.0 & Self::STATE) as usize]
     }
 
     #[inline(always)]
@@ -140,14 +141,14 @@ const CLOSED: u32 = 1 << 29;
 const IDLE: u32 = CLOSED - 1;
 
 /// By datagram flag and state.
-static CLASSES: [Class; 16] = {
+static CLASSES: [[Class; 8]; 2] = {
     const NEVER: u32 = i32::MAX as u32;
     const fn class(idle_limit: u32, rank: u32, idle_mask: u32) -> Class {
         Class { idle_limit, rank, idle_mask }
     }
     const FREE_PLACE: Class = class(NEVER, FREE, 0);
     const CLAIMED: Class = class(NEVER, 0, 0);
-    [
+    let connections = [
         FREE_PLACE,
         CLAIMED,
         class(Ticks::seconds(60), 1, IDLE),   // Nascent
@@ -156,6 +157,8 @@ static CLASSES: [Class; 16] = {
         class(Ticks::seconds(3_600), 0, 0),   // ClosedForward
         class(Ticks::seconds(3_600), 0, 0),   // ClosedReverse
         class(Ticks::seconds(30), CLOSED, 0), // Closed
+    ];
+    let datagrams = [
         FREE_PLACE,
         CLAIMED,
         class(Ticks::seconds(30), 1, IDLE),
@@ -164,7 +167,8 @@ static CLASSES: [Class; 16] = {
         CLAIMED,
         CLAIMED,
         CLAIMED,
-    ]
+    ];
+    [connections, datagrams]
 };
 
 /// A flow that was found: its tag, its ways out, and what the finder wanted of its record.

@@ -58,11 +58,14 @@ impl View for TcContext {
 }
 
 /// `offset`, mixed with eight bits that are always 0, which neither compiler nor verifier knows:
-/// to them the result is any number below `MAX_OFFSET`.
+/// to them the result is any number below 2^14.
+///
+/// By sums and a mask: of other operations with two unknown numbers a verifier before Linux 6.10
+/// takes the result for any number at all.
 #[inline(always)]
 fn blur(offset: usize, below_2_to_24: u32) -> usize {
     let zero = (below_2_to_24 >> 24) as usize;
-    offset ^ (zero | zero << 6)
+    (offset + zero * 65) & 0x3fff
 }
 
 /// Asks the kernel's routing tables on behalf of a hook.
