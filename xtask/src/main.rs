@@ -12,6 +12,7 @@ mod run;
 mod stages;
 mod test;
 mod toolchain;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -56,6 +57,8 @@ enum Command {
     Run(Passed),
     /// Run all tests and linters; ends with "N passed, M failed"
     Test(test::Options),
+    /// Run tests in a virtual machine on Linux 6.1, the oldest kernel that is supported
+    VmTest(vm::Options),
     /// Measure: nanoseconds per packet, requests per second; `bench control`: the control plane
     Bench(Passed),
     /// Build the BPF objects, installing a compiler for them if there is none
@@ -95,6 +98,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
     match command {
         Command::Run(passed) => run::demo(&passed.arguments)?,
         Command::Test(options) => return test::test(&options),
+        Command::VmTest(options) => vm::test(&options)?,
         Command::Bench(passed) => run::bench(&passed.arguments)?,
         Command::BuildEbpf(options) => ebpf::build(&options)?,
         Command::Fuzz(options) => fuzz::fuzz(&options)?,

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use crate::process::{find, is_root, output};
 
 /// A program, and the Debian package that brings it.
-const PROGRAMS: [(&str, &str); 10] = [
+pub const PROGRAMS: [(&str, &str); 10] = [
     ("bpftool", "bpftool"),
     ("curl", "curl"),
     ("ethtool", "ethtool"),
@@ -46,6 +46,11 @@ pub fn install(packages: &[&str]) -> Result<()> {
             "can't install {names}. By hand, as root:  apt-get update && apt-get install {names}"
         )
     })
+}
+
+/// Has apt look for what there is.
+pub fn update() -> Result<()> {
+    output(apt_get()?.arg("update")).map(drop)
 }
 
 fn install_by_apt(packages: &[&str]) -> Result<()> {

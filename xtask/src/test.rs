@@ -33,7 +33,7 @@ struct Stage {
 
 /// What runs, in this order. All build in one profile and with the features of the workspace,
 /// so that each finds built what the one before has built.
-const STAGES: [Stage; 8] = [
+const STAGES: [Stage; 9] = [
     stage("prerequisites", &["xtask", "prerequisites"], &[]),
     stage("build-ebpf", &["xtask", "build-ebpf", "--verbose"], &[]),
     stage("build", &["build", "--workspace", "--exclude", "lb-ebpf"], &["build-ebpf"]),
@@ -58,6 +58,8 @@ const STAGES: [Stage; 8] = [
             &["prerequisites", "build-ebpf", "build"],
         )
     },
+    // The machine is slow, but needs no root.
+    stage("vm", &["xtask", "vm-test"], &["prerequisites", "build-ebpf", "build"]),
     stage("demo", &["xtask", "run", "--exit-after-demo"], &["prerequisites", "build-ebpf"]),
     Stage {
         writes: Some("target/bench"),

@@ -1,5 +1,6 @@
 //! Running programs to their end. An error quotes the command and what it said.
 
+use std::env;
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -37,6 +38,7 @@ pub fn line(command: &Command) -> String {
 
 /// Waits until something is so. Fails with what it waited for.
 pub fn wait_until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) -> Result<()> {
+    let limit = limit * slowness();
     let start = Instant::now();
     while !is_so() {
         if start.elapsed() > limit {
@@ -45,6 +47,11 @@ pub fn wait_until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) 
         thread::sleep(Duration::from_millis(5));
     }
     Ok(())
+}
+
+/// How many times as long everything may take here as on a machine that is real.
+fn slowness() -> u32 {
+    env::var("MILLRACE_TESTS_SLOWNESS").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
 #[cfg(test)]

@@ -1,0 +1,165 @@
+//! The machine's file system: the tests and the agent, and of this machine the programs that they
+//! use, with their libraries.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::cpio::Archive;
+use super::kernel::Kernel;
+use crate::packages;
+use crate::process::{cargo, find, output, root, run, target};
+
+/// A file of `tests/tests`, and with what arguments its program is run.
+pub struct Test {
+    pub name: &'static str,
+    pub arguments: &'static [&'static str],
+}
+
+/// What the tests' networks are made of, and what the agent attaches by and asks.
+const MODULES: [&str; 10] = [
+    "bridge",
+    "veth",
+    "8021q",
+    "bonding",
+    "sch_ingress",
+    "cls_bpf",
+    "tcp_diag",
+    "udp_diag",
+    "sctp",
+    "dummy",
+];
+
+/// What the tests use beside [`packages::PROGRAMS`]; every distribution has them.
+const PROGRAMS: [&str; 14] = [
+    "cat", "head", "ls", "mount", "prlimit", "setpriv", "sh", "sleep", "sysctl", "tc", "timeout",
+    "true", "uname", "unshare",
+];
+
+/// Where the machine's own things are; its first process knows it.
+const DIRECTORY: &str = "/vm";
+
+pub fn build(image: &Path, kernel: &Kernel, tests: &[&Test], arguments: &[String]) -> Result<()> {
+    let programs = build_programs(tests)?;
+    let mut archive = Archive::create(image)?;
+    let list =
+        |lines: Vec<String>| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+
+    let mut lines = Vec::new();
+    for (test, program) in tests.iter().zip(&programs) {
+        let path = format!("{DIRECTORY}/{}", test.name);
+        add_stripped(&mut archive, program, &path)?;
+        let own = test.arguments.iter().map(|argument| argument.to_string());
+        let words: Vec<String> = own.chain(arguments.iter().cloned()).collect();
+        lines.push([vec![path], words].concat().join(" "));
+    }
+    archive.file(&format!("{DIRECTORY}/tests"), list(lines).as_bytes())?;
+
+    let built = target().join("debug");
+    add_stripped(&mut archive, &built.join("vm_init"), &format!("{DIRECTORY}/init"))?;
+    add_stripped(&mut archive, &built.join("millrace"), &format!("{DIRECTORY}/millrace"))?;
+    // A test has its path from when it was compiled.
+    let socket = built.join("socket");
+    add_stripped(&mut archive, &socket, &socket.to_string_lossy())?;
+
+    let mut modules = Vec::new();
+    for module in kernel.modules(&MODULES)? {
+        let name = module.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let path = format!("{DIRECTORY}/modules.d/{name}");
+        archive.copy(&module, &path)?;
+        modules.push(path);
+    }
+    archive.file(&format!("{DIRECTORY}/modules"), list(modules).as_bytes())?;
+
+    let others = packages::PROGRAMS.iter().map(|(program, _)| *program);
+    for program in PROGRAMS.into_iter().chain(others) {
+        let path = find(program).with_context(|| format!("there is no {program} here"))?;
+        archive.copy(&path, &format!("/usr/bin/{program}"))?;
+        add_libraries(&mut archive, &path)?;
+    }
+    archive.link("/bin", "usr/bin")?;
+    archive.file("/etc/passwd", b"root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n")?;
+    archive.file("/etc/group", b"root:x:0:\nnogroup:x:65534:\n")?;
+    add_manifests(&mut archive)?;
+    archive.finish()
+}
+
+/// Builds what is to run, as the other stages build it; returns the tests' programs.
+fn build_programs(tests: &[&Test]) -> Result<Vec<PathBuf>> {
+    let mut command = cargo();
+    command.args(["build", "--package", "lb-userspace", "--package", "tests"]);
+    run(command.args(["--bin", "millrace", "--bin", "vm_init", "--bin", "socket"]))?;
+    let mut command = cargo();
+    command.args(["test", "--package", "tests", "--features", "privileged", "--no-run"]);
+    command.args(tests.iter().flat_map(|test| ["--test", test.name]));
+    let messages = output(command.args(["--message-format", "json"]))?;
+    tests.iter().map(|test| executable(&messages, test.name)).collect()
+}
+
+/// What cargo says that it has built for a test.
+fn executable(messages: &str, test: &str) -> Result<PathBuf> {
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut of_test = messages.filter(|message| message["target"]["name"] == test);
+    let path = of_test.find_map(|message| message["executable"].as_str().map(PathBuf::from));
+    path.with_context(|| format!("cargo does not tell where it has built the test {test}"))
+}
+
+/// Without what only debuggers read: most of a program.
+fn add_stripped(archive: &mut Archive, program: &Path, to: &str) -> Result<()> {
+    let stripped = root().join("target/vm/stripped");
+    let mut strip = Command::new("strip");
+    strip.arg("--strip-debug").arg("-o").args([&stripped, program]);
+    let smaller = output(&mut strip).is_ok();
+    archive.copy(if smaller { &stripped } else { program }, to)?;
+    add_libraries(archive, program)
+}
+
+/// The libraries where the program looks for them.
+fn add_libraries(archive: &mut Archive, program: &Path) -> Result<()> {
+    // Of a program without any, and of a script, ldd says so, and fails.
+    let told = output(Command::new("ldd").arg(program)).unwrap_or_default();
+    for path in libraries(&told) {
+        archive.copy(Path::new(path), path)?;
+    }
+    ensure!(!told.contains("not found"), "{} lacks a library:\n{told}", program.display());
+    Ok(())
+}
+
+/// Of "libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)" and "/lib64/ld-linux-x86-64.so.2 (0x…)".
+fn libraries(told: &str) -> impl Iterator<Item = &str> {
+    told.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
+}
+
+/// What tests read, where they were built to look for it.
+fn add_manifests(archive: &mut Archive) -> Result<()> {
+    let directory = root().join("tests/manifests");
+    for entry in std::fs::read_dir(&directory).with_context(|| directory.display().to_string())? {
+        let path = entry?.path();
+        archive.copy(&path, &path.to_string_lossy())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_read() {
+        let told = "\tlinux-vdso.so.1 (0x00007ffe)\n\tlibc.so.6 => /lib/libc.so.6 (0x00007f)\n\
+                    \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
+        let found: Vec<&str> = libraries(told).collect();
+        assert_eq!(found, ["/lib/libc.so.6", "/lib64/ld-linux-x86-64.so.2"]);
+    }
+
+    #[test]
+    fn a_tests_program_is_found_in_what_cargo_says() -> Result<()> {
+        let messages = "{\"reason\":\"build-script-executed\"}\nnot json\n\
+                        {\"target\":{\"name\":\"verifier\"},\"executable\":\"/t/verifier-1\"}\n";
+        assert_eq!(executable(messages, "verifier")?, Path::new("/t/verifier-1"));
+        assert!(executable(messages, "pods").is_err());
+        Ok(())
+    }
+}
