@@ -1,0 +1,108 @@
+//! By which hook packets are forwarded: XDP where the devices take what it sends, as a driver's
+//! counters tell; tc else.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use tests::agent::{Agent, SOON};
+use tests::topology::{Host, Process, Topology, wait_until};
+
+const VIP: &str = "http://203.0.113.10/";
+
+const MANIFESTS: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: LoadBalancer
+  clusterIP: 10.96.0.10
+  ports: [{port: 80}]
+status: {loadBalancer: {ingress: [{ip: 203.0.113.10}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-4, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.0.0.2], nodeName: other}]
+";
+
+/// A client and another node with the backend, each behind a device of the node.
+struct TwoNodes {
+    client: Host,
+    node: Host,
+    _server: Process,
+    topology: Topology,
+}
+
+impl TwoNodes {
+    /// A veth takes what XDP sends if the other end receives by NAPI, as cards do: with GRO.
+    fn new(takes_what_xdp_sends: bool) -> Result<Self> {
+        let topology = Topology::new("xdp")?;
+        let (client, node) = (topology.host("client")?, topology.router("node")?);
+        let other = topology.host("other")?;
+        topology.link(
+            client.port("eth0").address("192.0.2.2/24").wire().gro(takes_what_xdp_sends),
+            node.port("ext0").address("192.0.2.1/24"),
+        )?;
+        topology.link(
+            other.port("eth0").address("10.0.0.2/24").wire().gro(takes_what_xdp_sends),
+            node.port("in0").address("10.0.0.1/24"),
+        )?;
+        client.default_route("192.0.2.1")?;
+        let server = other.http_server(&["10.0.0.2:8080"], "other")?;
+        Ok(Self { client, node, _server: server, topology })
+    }
+
+    fn agent(&self) -> Result<Agent> {
+        let file = self.topology.directory().join("manifests.yaml");
+        fs::write(&file, MANIFESTS)?;
+        let pins = self.topology.pins().join("millrace");
+        Agent::start(&self.node, &pins, &file, "ext0", &["--device", "in0"])
+    }
+
+    fn curl(&self) -> Result<String> {
+        self.client.run(["curl", "--silent", "--show-error", "--fail", "--max-time", "5", VIP])
+    }
+
+    /// Of what arrived by a device of the node, how many packets its XDP program redirected.
+    fn redirected(&self, device: &str) -> Result<u64> {
+        let counters = self.node.run(["ethtool", "-S", device])?;
+        let mut total = 0;
+        for line in counters.lines().filter(|line| line.contains("_xdp_redirect:")) {
+            let count = line.rsplit(' ').next().context("a name and a number")?;
+            total += count.parse::<u64>()?;
+        }
+        Ok(total)
+    }
+}
+
+#[test]
+fn connections_are_forwarded_by_xdp_where_the_devices_take_it() -> Result<()> {
+    let network = TwoNodes::new(true)?;
+    let agent = network.agent()?;
+    // The neighbours are looked up by the stack, and the devices' abilities are told as they
+    // change: from some connection on all goes by XDP.
+    wait_until("XDP forwards in both directions", SOON, || {
+        let Ok(before) = network.redirected("ext0") else { return false };
+        let Ok(back) = network.redirected("in0") else { return false };
+        let answered = network.curl().is_ok_and(|answer| answer == "other\n");
+        // SYN, acknowledgements, the request, FIN; and as many back.
+        answered
+            && network.redirected("ext0").is_ok_and(|now| now >= before + 4)
+            && network.redirected("in0").is_ok_and(|now| now >= back + 3)
+    })
+    .with_context(|| agent.get(&["counters"]).unwrap_or_default())
+}
+
+#[test]
+fn connections_are_forwarded_by_tc_where_they_do_not() -> Result<()> {
+    let network = TwoNodes::new(false)?;
+    let _agent = network.agent()?;
+    for _ in 0..5 {
+        assert_eq!(network.curl()?, "other\n");
+    }
+    // The agent's own XDP programs on the node's ends make those, not the others', receive so.
+    assert_eq!((network.redirected("ext0")?, network.redirected("in0")?), (0, 0));
+    Ok(())
+}
