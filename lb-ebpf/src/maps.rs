@@ -17,7 +17,7 @@ use lb_common::layout::capacity::{
 use lb_common::layout::{
     Affinity, AffinityKey, Backend, DESTINATION_WORDS, Device, FlowBucket, Fragment, FragmentKey,
     Frontend, FrontendKey, Host, Identity, Member, Network, Pool, Reason, ReturnBucket,
-    SOURCE_WORDS, Settings, SocketEnd, SocketFlow, SourceRange, Traffic,
+    SOURCE_WORDS, Settings, SlotPair, SocketEnd, SocketFlow, SourceRange, Traffic,
 };
 
 /// The agent writes these through its own address space, without a system call. Their memory
@@ -42,13 +42,13 @@ pub static FRONTENDS6: HashMap<FrontendKey<V6>, Frontend, { MAX_FRONTENDS as usi
 pub static POOLS: Array<Pool, { MAX_POOLS as usize }, SHARED> = Array::new();
 
 #[btf_map]
-pub static POOL_SLOTS: Array<u32, { MAX_SLOTS as usize }, SHARED> = Array::new();
+pub static POOL_SLOTS: Array<SlotPair, { MAX_SLOTS as usize / 2 }, SHARED> = Array::new();
 
 #[btf_map]
-pub static BACKENDS4: Array<Backend<Address4>, { MAX_BACKENDS as usize }> = Array::new();
+pub static BACKENDS4: Array<Backend<Address4>, { MAX_BACKENDS as usize }, SHARED> = Array::new();
 
 #[btf_map]
-pub static BACKENDS6: Array<Backend<Address6>, { MAX_BACKENDS as usize }> = Array::new();
+pub static BACKENDS6: Array<Backend<Address6>, { MAX_BACKENDS as usize }, SHARED> = Array::new();
 
 #[btf_map]
 pub static FLOWS4: Array<FlowBucket<V4>, { FLOW_BUCKETS as usize }, SHARED> = Array::new();

@@ -43,8 +43,9 @@ impl Tables for KernelTables {
 
     #[inline(always)]
     fn slot(&self, index: u32) -> Option<u32> {
-        // SAFETY: the map has the entry; the agent writes whole aligned words.
-        POOL_SLOTS.get_ptr(index).map(|slot| unsafe { slot.read_volatile() })
+        let pair = POOL_SLOTS.get_ptr(index / 2)?.cast::<u32>();
+        // SAFETY: the map has the pair, and the agent writes whole aligned words.
+        Some(unsafe { pair.add(index as usize % 2).read_volatile() })
     }
 
     #[inline(always)]

@@ -12,8 +12,8 @@ use lb_userspace::plan::{BackendKey, Detail, FrontendKey, Scope, Standing};
 /// Two that are equal serve alike, and neither holds anything that the other has not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contents {
-    /// Each frontend's entry and the tables behind it, slot by slot.
-    pub frontends: BTreeMap<String, Vec<String>>,
+    /// Each frontend's entry, and the tables behind it by scope, slot by slot.
+    pub frontends: BTreeMap<String, [String; 3]>,
     /// All backends there are, chosen by somebody or not.
     pub backends: BTreeSet<String>,
     /// Tables that no frontend leads to.
@@ -26,7 +26,10 @@ pub struct Contents {
 
 impl Contents {
     pub fn of(pin_path: &Path) -> Result<Self> {
-        let tables = Tables::open(|name| pin_path.join(name))?;
+        Self::read(&Tables::open(|name| pin_path.join(name))?)
+    }
+
+    pub fn read(tables: &Tables) -> Result<Self> {
         let snapshot = tables.snapshot()?;
         let pools: HashMap<u32, Pool> = snapshot.pools.iter().copied().collect();
         let backends: HashMap<u32, (BackendKey, Standing)> = snapshot
@@ -37,14 +40,13 @@ impl Contents {
         let mut strays: BTreeSet<u32> = pools.keys().copied().collect();
         let mut frontends = BTreeMap::new();
         for (key, frontend) in &snapshot.frontends {
-            let mut lines = vec![policies(frontend)];
-            for scope in Scope::BOTH {
+            let [cluster, local] = Scope::BOTH.map(|scope| {
                 let index = scope.pool_index(frontend.service_port);
                 strays.remove(&index);
                 let slots = pools.get(&index).map_or(Vec::new(), |&pool| tables.slots(pool));
-                lines.push(named(&slots, &backends).join(" "));
-            }
-            frontends.insert(name(key), lines);
+                named(&slots, &backends).join(" ")
+            });
+            frontends.insert(name(key), [policies(frontend), cluster, local]);
         }
         Ok(Self {
             frontends,

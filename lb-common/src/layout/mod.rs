@@ -29,7 +29,7 @@ pub use device::{Device, Network};
 pub use flow::{Flow, FlowBucket, FlowKind, FlowPlace, FlowState, FlowTag, Ticks, WAYS, Ways};
 pub use fragment::{Fragment, FragmentKey};
 pub use frontend::{Frontend, FrontendKey, FrontendKind};
-pub use pool::{NO_POOL, Pool};
+pub use pool::{NO_POOL, Pool, SlotPair};
 pub use returns::{RETURN_WAYS, ReturnBucket};
 pub use settings::{Identity, Settings};
 pub use socket::{Host, Side, SocketEnd, SocketFlow};
@@ -38,12 +38,14 @@ pub use source_range::{SERVICE_PORT_BITS, SourceRange};
 /// Moves on with every change of a layout or of what a field means.
 pub const SCHEMA: u32 = 3;
 
-/// How many entries each map holds; a map's memory is reserved when it is made.
+/// How many entries each map holds, unless the agent is told otherwise; a map's memory is reserved
+/// when it is made.
 pub mod capacity {
+    /// Four for each service port.
     pub const FRONTENDS: u32 = 1 << 18;
     pub const SERVICE_PORTS: u32 = 1 << 16;
     pub const POOLS: u32 = 1 << 17;
-    /// 10,000 service ports of ten backends take ten million.
+    /// 10,000 service ports of ten backends take ten million. An even number: they lie in pairs.
     pub const POOL_SLOTS: u32 = 1 << 24;
     pub const BACKENDS: u32 = 1 << 17;
     /// Buckets of [`super::WAYS`] flows each, per family; a power of two.

@@ -9,10 +9,19 @@ pub struct Pool {
     pub size: u32,
 }
 
+/// Two slots as an element of `POOL_SLOTS`: the kernel gives every element of an array eight bytes
+/// at least, and a single slot would waste half of them.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotPair {
+    pub backends: [u32; 2],
+}
+
 /// Index 0 is kept empty: the pool of a frontend that has none in this scope.
 pub const NO_POOL: u32 = 0;
 
 const _: () = assert!(size_of::<Pool>() == 8 && align_of::<Pool>() == 8);
+const _: () = assert!(size_of::<SlotPair>() == 8 && align_of::<SlotPair>() == 8);
 
 impl Pool {
     /// The two fields as one word, as they are swapped.

@@ -40,6 +40,8 @@ pub struct Agent<T> {
     /// The service ports of each Service that have been planned.
     in_force: BTreeMap<ServiceName, BTreeSet<ServicePortKey>>,
     health_checks: BTreeMap<ServiceName, HealthCheck>,
+    /// Whether they, or what else is told of their Services, may have changed.
+    health_checks_changed: bool,
     /// What there was no room for.
     lacking: BTreeSet<ServiceName>,
     invalid: Complaints,
@@ -70,6 +72,7 @@ impl<T: Write> Agent<T> {
             retry_at: None,
             in_force: BTreeMap::new(),
             health_checks: BTreeMap::new(),
+            health_checks_changed: false,
             lacking: BTreeSet::new(),
             invalid: Complaints::default(),
             withheld: Complaints::default(),
@@ -273,9 +276,12 @@ impl<T: Write> Agent<T> {
         for problem in self.invalid.set(name, settled.problems) {
             self.outlets.post(&problem, Reason::NotServed, &self.store);
         }
-        match settled.health_check {
-            Some(check) => drop(self.health_checks.insert(name.clone(), check)),
-            None => drop(self.health_checks.remove(name)),
+        let had_check = match settled.health_check {
+            Some(check) => self.health_checks.insert(name.clone(), check),
+            None => self.health_checks.remove(name),
+        };
+        if had_check.is_some() || settled.health_check.is_some() {
+            self.health_checks_changed = true;
         }
         let keys: BTreeSet<ServicePortKey> = settled.service_ports.keys().cloned().collect();
         let before = if keys.is_empty() {
@@ -308,9 +314,10 @@ impl<T: Write> Agent<T> {
         self.lacking.extend(lacking.into_iter().cloned());
     }
 
-    /// Names the frontends for which the kernel has no room.
+    /// Names what the kernel has no room for.
     fn report_set_aside(&mut self) {
-        for problem in self.tally.set_aside(self.tables.set_aside(), &self.planner) {
+        let new = self.tables.newly_set_aside();
+        for problem in self.tally.set_aside(&new, &self.planner) {
             self.outlets.post(&problem, Reason::NoRoom, &self.store);
         }
     }
@@ -332,7 +339,9 @@ impl<T: Write> Agent<T> {
         }
         self.retry_at = None;
         let now = SystemTime::now();
-        self.outlets.check_health(&self.health_checks, &self.store);
+        if std::mem::take(&mut self.health_checks_changed) {
+            self.outlets.check_health(&self.health_checks, &self.store);
+        }
         self.outlets.health.in_force(now);
         let metrics = &self.outlets.metrics;
         metrics.in_force(began.elapsed(), now);
@@ -340,7 +349,8 @@ impl<T: Write> Agent<T> {
             metrics.programmed(latency);
         }
         metrics.set_problems(self.invalid.services());
-        self.tally.tell(&self.planner, self.lacking.len(), metrics);
+        let without_room = self.tables.without_room();
+        self.tally.tell(&self.planner, self.lacking.len(), without_room, metrics);
     }
 }
 

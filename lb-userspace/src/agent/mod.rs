@@ -159,14 +159,15 @@ async fn start<'a>(
     let tables = data_plane.tables()?;
     let planner = if data_plane.adopted() {
         tracing::info!("adopting the maps of an earlier agent");
-        Planner::adopting(tables.snapshot()?)
+        Planner::adopting(tables.snapshot()?, options.sizes.room())
     } else {
-        Planner::new()
+        Planner::with_room(options.sizes.room())
     };
     // An agent that died before it had attached left tables that nothing reads.
     let serves = data_plane.adopted() && pins.has_programs()?;
     let health = Arc::new(Health::new(serves));
     let metrics = Arc::new(Metrics::new());
+    metrics.set_capacities(options.sizes.capacities());
     metrics.read_traffic_at(&options.pin_path);
     serve::start(&options.addresses, &health, &metrics, &source.notices);
     let outlets = Outlets::new(source.notices, Arc::clone(&health), metrics);

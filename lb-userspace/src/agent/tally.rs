@@ -2,8 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use lb_common::layout::map;
+
+use crate::kernel::Entry;
 use crate::model::{Policy, Problem, ServicePort, ServicePortKey};
-use crate::plan::{BackendKey, FrontendKey, Plan, Planner, Step};
+use crate::plan::{
+    BackendKey, Detail, MORE_ENDPOINTS, MORE_SERVICE_PORTS, Plan, Planner, Scope, Step,
+};
 use crate::serve::{Metrics, Usage};
 
 #[derive(Default)]
@@ -11,8 +16,6 @@ pub struct Tally {
     /// Service ports whose policy asks for endpoints on this node, of which there are none.
     without_local: BTreeSet<ServicePortKey>,
     without_local_external: BTreeSet<ServicePortKey>,
-    /// Frontends for which the kernel has no room, and that have been named.
-    set_aside: BTreeSet<FrontendKey>,
 }
 
 impl Tally {
@@ -55,36 +58,70 @@ impl Tally {
         });
     }
 
-    /// Takes in the frontends that are set aside; what there is to say of those that newly are.
-    pub fn set_aside<'a>(
-        &mut self,
-        now: impl Iterator<Item = &'a FrontendKey>,
-        planner: &Planner,
-    ) -> Vec<Problem> {
-        let now: BTreeSet<FrontendKey> = now.copied().collect();
-        let new = now.difference(&self.set_aside);
-        let problem = |frontend: &FrontendKey| {
-            let owner = planner.owner(frontend)?;
-            Some(Problem {
-                object: format!("Service {}", owner.service),
-                field: String::new(),
-                message: format!("{frontend} is not served: the map of frontends is full"),
-            })
+    /// What there is to say of entries for which there newly is no room.
+    pub fn set_aside(&mut self, new: &[Entry], planner: &Planner) -> BTreeSet<Problem> {
+        if new.is_empty() {
+            return BTreeSet::new();
+        }
+        let by_index = planner.by_index();
+        let problem = |entry: &Entry| {
+            let (owner, message) = match entry {
+                Entry::Frontend(key) => (
+                    planner.owner(key)?,
+                    format!(
+                        "{key} is not served: the map of frontends is full; {MORE_SERVICE_PORTS}"
+                    ),
+                ),
+                Entry::Detail(Detail::Member(member)) => (
+                    *by_index.get(&Scope::service_port_of(member.pool))?,
+                    format!(
+                        "clients do not stay with all of its endpoints: the map of members is \
+                         full; {MORE_ENDPOINTS}"
+                    ),
+                ),
+                Entry::Detail(Detail::SourceRange { service_port, range }) => (
+                    *by_index.get(service_port)?,
+                    format!(
+                        "clients of {range} are kept out: the map of source ranges is full; \
+                         {MORE_SERVICE_PORTS}"
+                    ),
+                ),
+            };
+            let object = format!("Service {}", owner.service);
+            Some(Problem { object, field: String::new(), message })
         };
-        let problems = new.filter_map(problem).collect();
-        self.set_aside = now;
-        problems
+        new.iter().filter_map(problem).collect()
     }
 
-    pub fn tell(&self, planner: &Planner, lacking: usize, metrics: &Metrics) {
+    /// `without_room`: the entries that are set aside, by the name of their map.
+    pub fn tell(
+        &self,
+        planner: &Planner,
+        lacking: usize,
+        without_room: impl Iterator<Item = (&'static str, usize)>,
+        metrics: &Metrics,
+    ) {
         let internal = self.without_local.len();
         metrics.set_no_local_endpoints(internal, self.without_local_external.len());
-        metrics.set_without_room(lacking, self.set_aside.len());
+        let mut entries = [("frontends", 0), ("members", 0), ("source_ranges", 0)];
+        for (name, count) in without_room {
+            let place = match name {
+                map::FRONTENDS4 | map::FRONTENDS6 => 0,
+                map::MEMBERS => 1,
+                _ => 2,
+            };
+            entries[place].1 += count;
+        }
+        metrics.set_without_room(lacking, &entries);
+        let [(_, frontends), (_, members), (_, source_ranges)] = entries;
+        let details = planner.detail_counts();
         metrics.set_usage(Usage {
-            frontends: planner.frontends() - self.set_aside.len(),
+            frontends: planner.frontends() - frontends,
             service_ports: planner.service_ports(),
             backends: planner.backends(),
             pool_slots: planner.pool_slots(),
+            members: details.members - members,
+            source_ranges: details.source_ranges - source_ranges,
         });
     }
 }

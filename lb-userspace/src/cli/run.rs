@@ -3,10 +3,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use lb_common::layout::capacity;
 use tokio::runtime::Runtime;
 
 use crate::agent::{self, Origin};
-use crate::kernel::{Modes, Sizes, TcMode, XdpMode};
+use crate::kernel::{
+    MOST_ENDPOINTS, MOST_FLOWS, MOST_SERVICE_PORTS, Modes, Sizes, TcMode, XdpMode,
+};
 use crate::network::{self, DeviceSelector, NodePortAddresses};
 use crate::serve::Addresses;
 use crate::source::cluster::Access;
@@ -77,9 +80,20 @@ pub struct AgentOptions {
     #[arg(long, value_name = "DIRECTORY")]
     cgroup: Option<PathBuf>,
 
+    /// Room for so many ports of Services, counted once for each address family; about 900 bytes, and 40 for each
+    /// processor, each
+    #[arg(long, value_name = "NUMBER", default_value_t = capacity::SERVICE_PORTS)]
+    #[arg(value_parser = clap::value_parser!(u32).range(2..=MOST_SERVICE_PORTS as i64))]
+    max_service_ports: u32,
+
+    /// Room for so many endpoints; about 600 bytes, and 40 for each processor, each
+    #[arg(long, value_name = "NUMBER", default_value_t = capacity::BACKENDS)]
+    #[arg(value_parser = clap::value_parser!(u32).range(2..=MOST_ENDPOINTS as i64))]
+    max_endpoints: u32,
+
     /// Room for so many connections of each address family; 40 bytes each (IPv6: 80)
     #[arg(long, value_name = "NUMBER", default_value_t = 524_288)]
-    #[arg(value_parser = clap::value_parser!(u32).range(8..=134_217_728))]
+    #[arg(value_parser = clap::value_parser!(u32).range(8..=MOST_FLOWS as i64))]
     max_flows: u32,
 
     /// Detach and remove everything on exit; without it the kernel goes on forwarding
@@ -128,7 +142,8 @@ impl AgentOptions {
             },
             modes: Modes { xdp: self.xdp_mode, tc: self.tc_mode },
             cgroup: self.cgroup,
-            sizes: Sizes::for_flows(self.max_flows),
+            sizes: Sizes::for_flows(self.max_flows)
+                .with_services(self.max_service_ports, self.max_endpoints),
             cleanup_on_exit: self.cleanup_on_exit,
             pin_path: pin_path.to_owned(),
             addresses: Addresses {

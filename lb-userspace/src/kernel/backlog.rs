@@ -4,20 +4,19 @@
 //! - Steps are carried out in their order: what leads to something is written after it, and
 //!   what is given up is given up before it is used again. A step that fails keeps all that
 //!   come after it waiting until it succeeds.
-//! - Only a new frontend for which a map has no room is set aside instead: nothing depends on
-//!   it, and the rest must not wait for room that may never come. It is tried again whenever
-//!   there may be room.
+//! - Only a new frontend or detail for which a map has no room is set aside instead: nothing
+//!   depends on it, and the rest must not wait for room that may never come. It is tried again
+//!   whenever there may be room.
 //! - When nothing waits and nothing is set aside, the tables are as if nothing had failed.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use anyhow::Result;
-use lb_common::layout;
-use nix::errno::Errno;
 
 use super::Tables;
+use super::set_aside::{Entry, SetAside, is_full};
 use crate::network;
-use crate::plan::{FrontendKey, Plan, Step};
+use crate::plan::{Plan, Step};
 
 /// What steps are carried out on.
 pub trait Write {
@@ -45,12 +44,12 @@ impl Write for Tables {
 pub struct Backlog<T> {
     tables: T,
     waiting: VecDeque<Step>,
-    set_aside: BTreeMap<FrontendKey, layout::Frontend>,
+    set_aside: SetAside,
 }
 
 impl<T: Write> Backlog<T> {
     pub fn new(tables: T) -> Self {
-        Self { tables, waiting: VecDeque::new(), set_aside: BTreeMap::new() }
+        Self { tables, waiting: VecDeque::new(), set_aside: SetAside::default() }
     }
 
     pub fn tables_mut(&mut self) -> &mut T {
@@ -94,43 +93,36 @@ impl<T: Write> Backlog<T> {
         !self.waiting.is_empty()
     }
 
-    /// The frontends for which there is no room.
-    pub fn set_aside(&self) -> impl Iterator<Item = &FrontendKey> {
-        self.set_aside.keys()
+    /// What there is no room for.
+    pub fn set_aside(&self) -> impl Iterator<Item = &Entry> {
+        self.set_aside.entries()
+    }
+
+    /// How many entries there is no room for, by map.
+    pub fn without_room(&self) -> impl Iterator<Item = (&'static str, usize)> {
+        self.set_aside.counts()
+    }
+
+    /// What there is no room for since this was last asked.
+    pub fn newly_set_aside(&mut self) -> Vec<Entry> {
+        self.set_aside.take_new()
     }
 
     fn write(&mut self, step: &Step) -> Result<()> {
-        if let Step::SetFrontend { key, .. } | Step::RemoveFrontend { key } = step {
-            self.set_aside.remove(key);
-        }
-        match (self.tables.apply(step), step) {
-            (Err(error), Step::SetFrontend { key, value }) if is_full(&error) => {
-                self.set_aside.insert(*key, *value);
+        let Some(entry) = Entry::of(step) else { return self.tables.apply(step) };
+        let was_set_aside = self.set_aside.remove(&entry);
+        match self.tables.apply(step) {
+            Err(error) if is_full(&error) => {
+                self.set_aside.add(entry, step.clone(), !was_set_aside);
                 Ok(())
             }
-            (result, _) => result,
+            result => result,
         }
     }
 
     fn try_set_aside(&mut self) -> Result<()> {
-        while let Some((&key, &value)) = self.set_aside.first_key_value() {
-            match self.tables.apply(&Step::SetFrontend { key, value }) {
-                Ok(()) => drop(self.set_aside.remove(&key)),
-                Err(error) if is_full(&error) => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+        self.set_aside.retry(|step| self.tables.apply(step))
     }
-}
-
-/// Whether a map refused a new entry because it has as many as it can hold. An entry that is
-/// there already is never refused so.
-fn is_full(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        let cause = cause.downcast_ref::<std::io::Error>();
-        cause.and_then(std::io::Error::raw_os_error) == Some(Errno::E2BIG as i32)
-    })
 }
 
 #[cfg(test)]

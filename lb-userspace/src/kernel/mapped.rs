@@ -1,11 +1,21 @@
 //! Array maps in this process's own memory: read and written without system calls.
 
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use aya::maps::MapData;
 use memmap2::{MmapOptions, MmapRaw};
+
+use super::plain::Layout;
+
+/// In which order the words of a value are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    LastWordLast,
+    LastWordFirst,
+}
 
 /// A mapped array of elements that are `SIZE` bytes apart.
 pub struct Mapped {
@@ -47,9 +57,55 @@ impl Mapped {
 
     /// The first 32-bit word of an element.
     pub fn half_word(&self, index: u32) -> &AtomicU32 {
-        let address = self.address(index).cast::<u32>();
-        // SAFETY: as above.
-        unsafe { AtomicU32::from_ptr(address) }
+        self.cell(index, 0)
+    }
+
+    /// The first or the second 32-bit word of an element.
+    pub fn half(&self, index: u32, second: bool) -> &AtomicU32 {
+        self.cell(index, usize::from(second))
+    }
+
+    /// An element's value.
+    pub fn load<T: Layout>(&self, index: u32) -> T {
+        let mut value = MaybeUninit::<T>::uninit();
+        let target = value.as_mut_ptr().cast::<u32>();
+        for word in 0..self.words::<T>() {
+            let loaded = self.cell(index, word).load(Ordering::Acquire);
+            // SAFETY: within the value, which may be aligned to less than its words.
+            unsafe { target.add(word).write_unaligned(loaded) };
+        }
+        // SAFETY: every word was written, and any bytes are a valid value.
+        unsafe { value.assume_init() }
+    }
+
+    /// Writes an element's value word by word: who reads it meanwhile sees some words of the old
+    /// value and some of the new one, so the order is to be chosen.
+    pub fn store<T: Layout>(&self, index: u32, value: &T, order: Order) {
+        let source = std::ptr::from_ref(value).cast::<u32>();
+        let words = self.words::<T>();
+        for number in 0..words {
+            let word = match order {
+                Order::LastWordLast => number,
+                Order::LastWordFirst => words - 1 - number,
+            };
+            // SAFETY: within the value, which has no padding; it may be aligned to less.
+            let new = unsafe { source.add(word).read_unaligned() };
+            self.cell(index, word).store(new, Ordering::Release);
+        }
+    }
+
+    /// Of how many 32-bit words a value is made.
+    fn words<T: Layout>(&self) -> usize {
+        const { assert!(size_of::<T>().is_multiple_of(size_of::<u32>())) };
+        assert!(size_of::<T>() <= self.element, "elements of {} bytes", self.element);
+        size_of::<T>() / size_of::<u32>()
+    }
+
+    fn cell(&self, index: u32, word: usize) -> &AtomicU32 {
+        assert!(word < self.element / size_of::<u32>(), "word {word} of an element");
+        let start = self.address(index).cast::<u32>();
+        // SAFETY: within the element by the assertion, and aligned as in `word`.
+        unsafe { AtomicU32::from_ptr(start.add(word)) }
     }
 
     /// Where an element starts; valid as long as `self`.

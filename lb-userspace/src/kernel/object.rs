@@ -7,14 +7,13 @@ use aya::maps::{Array, Map, MapData, ProgramArray};
 use aya::programs::{Program, ProgramError, ProgramInfo, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use lb_common::datapath::Stage;
-use lb_common::layout::{Identity, SCHEMA, Settings, WAYS, capacity, map};
+use lb_common::layout::{Identity, SCHEMA, Settings, map};
 
 use super::attach::cgroup;
 use super::pins::{Pins, remove_pin};
 use super::plain::Plain;
+use super::sizes::Sizes;
 use super::tables::Tables;
-
-const SIZED_BY_FLOWS: [&str; 4] = [map::FLOWS4, map::FLOWS6, map::RETURNS4, map::RETURNS6];
 
 /// The programs of the stages. XDP has only those that packets come to on their way in.
 const XDP_STAGES: [(Stage, &str); 6] = [
@@ -47,27 +46,6 @@ const ALIAS_PORT_COUNT: u16 = 31_741;
 /// Built by `cargo xtask build-ebpf`; empty if that has not been run.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_BPF_OBJECT"));
 
-/// How large the maps are made whose size is the user's choice.
-#[derive(Clone, Copy, Debug)]
-pub struct Sizes {
-    /// Buckets of the flow table of each family: a power of two.
-    flow_buckets: u32,
-}
-
-impl Sizes {
-    /// Room for so many flows of each family, at least.
-    pub fn for_flows(flows: u32) -> Self {
-        let buckets = flows.div_ceil(WAYS as u32).next_power_of_two();
-        Self { flow_buckets: buckets.clamp(1, 1 << 24) }
-    }
-}
-
-impl Default for Sizes {
-    fn default() -> Self {
-        Self { flow_buckets: capacity::FLOW_BUCKETS }
-    }
-}
-
 /// The loaded programs. Dropping them detaches nothing that is pinned.
 pub struct DataPlane {
     ebpf: Ebpf,
@@ -90,19 +68,19 @@ impl DataPlane {
         let identity = found.unwrap_or_else(new_identity);
         let settings = Plain(Settings {
             flow_seed: identity.flow_seed,
-            flow_mask4: sizes.flow_buckets - 1,
-            flow_mask6: sizes.flow_buckets - 1,
-            return_mask: sizes.flow_buckets - 1,
+            flow_mask4: sizes.flow_buckets() - 1,
+            flow_mask6: sizes.flow_buckets() - 1,
+            return_mask: sizes.flow_buckets() - 1,
             alias_port_first: ALIAS_PORT_FIRST,
             alias_port_count: ALIAS_PORT_COUNT,
         });
 
         let mut loader = EbpfLoader::new();
         loader.override_global("SETTINGS", &settings, true);
-        for name in SIZED_BY_FLOWS {
-            loader.map_max_entries(name, sizes.flow_buckets);
-        }
         for name in map::ALL {
+            if let Some(entries) = sizes.entries(name) {
+                loader.map_max_entries(name, entries);
+            }
             loader.map_pin_path(name, pins.map(name));
         }
         let mut ebpf = loader.load(OBJECT).map_err(|error| explain(anyhow!(error)))?;
@@ -265,11 +243,7 @@ fn wanted_maps(sizes: Sizes) -> Result<Vec<WantedMap>> {
         .map(|(name, map)| WantedMap {
             key: map.key_size(),
             value: map.value_size(),
-            entries: if SIZED_BY_FLOWS.contains(&name.as_str()) {
-                sizes.flow_buckets
-            } else {
-                map.max_entries()
-            },
+            entries: sizes.entries(&name).unwrap_or(map.max_entries()),
             flags: map.map_flags(),
             name,
         })

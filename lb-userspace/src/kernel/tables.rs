@@ -3,20 +3,20 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::IpAddr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use aya::Ebpf;
-use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValues};
+use aya::maps::{HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValues};
 use aya::util::nr_cpus;
 use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::layout::{
-    self, Backend, Bitmap, Device, Flow, FlowBucket, FlowState, Network, Pool, Reason, Ticks,
-    Traffic, WAYS, map,
+    self, Backend, Bitmap, Device, Flow, FlowBucket, FlowState, Network, Pool, Reason, SlotPair,
+    Ticks, Traffic, WAYS, map,
 };
 
 use super::details::Details;
-use super::mapped::Mapped;
+use super::mapped::{Mapped, Order};
 use super::plain::Plain;
 use crate::network;
 use crate::plan::{BackendKey, Datagrams, FoundBackend, FrontendKey, Snapshot, Standing, Step};
@@ -26,8 +26,8 @@ type Frontends<F> = HashMap<MapData, Plain<layout::FrontendKey<F>>, Plain<layout
 pub struct Tables {
     frontends4: Frontends<V4>,
     frontends6: Frontends<V6>,
-    backends4: Array<MapData, Plain<Backend<Address4>>>,
-    backends6: Array<MapData, Plain<Backend<Address6>>>,
+    backends4: Mapped,
+    backends6: Mapped,
     pools: Mapped,
     slots: Mapped,
     destinations: Mapped,
@@ -64,10 +64,10 @@ impl Tables {
         Ok(Self {
             frontends4: map(map::FRONTENDS4)?.try_into()?,
             frontends6: map(map::FRONTENDS6)?.try_into()?,
-            backends4: map(map::BACKENDS4)?.try_into()?,
-            backends6: map(map::BACKENDS6)?.try_into()?,
+            backends4: mapped::<Backend<Address4>>(map(map::BACKENDS4)?)?,
+            backends6: mapped::<Backend<Address6>>(map(map::BACKENDS6)?)?,
             pools: mapped::<Pool>(map(map::POOLS)?)?,
-            slots: mapped::<u32>(map(map::POOL_SLOTS)?)?,
+            slots: mapped::<SlotPair>(map(map::POOL_SLOTS)?)?,
             destinations: mapped::<u64>(map(map::DESTINATIONS)?)?,
             sources: mapped::<u64>(map(map::SOURCES)?)?,
             details: Details::collect(&mut map)?,
@@ -112,32 +112,40 @@ impl Tables {
     /// Carries out one step.
     pub fn apply(&mut self, step: &Step) -> Result<()> {
         match step {
-            Step::SetBackend { index, backend, standing, generation } => match backend.address {
-                IpAddr::V4(address) => {
-                    let entry = backend.entry::<Address4>(address.into(), *standing, *generation);
-                    self.backends4.set(*index, Plain(entry), 0)
+            Step::SetBackend { index, backend, standing, generation } => {
+                self.check_backend(*index)?;
+                // An entry counts when its last word, with the protocol, is there.
+                let order = Order::LastWordLast;
+                match backend.address {
+                    IpAddr::V4(address) => {
+                        let entry: Backend<Address4> =
+                            backend.entry(address.into(), *standing, *generation);
+                        self.backends4.store(*index, &entry, order);
+                    }
+                    IpAddr::V6(address) => {
+                        let entry: Backend<Address6> =
+                            backend.entry(address.into(), *standing, *generation);
+                        self.backends6.store(*index, &entry, order);
+                    }
                 }
-                IpAddr::V6(address) => {
-                    let entry = backend.entry::<Address6>(address.into(), *standing, *generation);
-                    self.backends6.set(*index, Plain(entry), 0)
-                }
+                Ok(())
             }
-            .with_context(|| format!("backend {backend} can't be written")),
             Step::RetireBackend { index, family, generation } => {
-                let generation = *generation;
+                self.check_backend(*index)?;
+                let (generation, order) = (*generation, Order::LastWordFirst);
                 match family {
                     IpAddr::V4(_) => {
-                        let unused = Backend { generation, ..Backend::default() };
-                        self.backends4.set(*index, Plain(unused), 0)
+                        let unused = Backend::<Address4> { generation, ..Backend::default() };
+                        self.backends4.store(*index, &unused, order);
                     }
                     IpAddr::V6(_) => {
-                        let unused = Backend { generation, ..Backend::default() };
-                        self.backends6.set(*index, Plain(unused), 0)
+                        let unused = Backend::<Address6> { generation, ..Backend::default() };
+                        self.backends6.store(*index, &unused, order);
                     }
                 }
-                .with_context(|| format!("backend {index} can't be retired"))
+                Ok(())
             }
-            Step::WriteSlots { offset, slots } => self.write_slots(*offset, slots),
+            Step::WriteTable { offset, table } => self.write_slots(*offset, &table.slots()),
             Step::SwapPool { index, pool } => {
                 ensure!(*index < self.pools.len(), "pool {index} is out of range");
                 // Release: the slots written before are seen by whoever sees the pool.
@@ -174,11 +182,17 @@ impl Tables {
         }
     }
 
+    fn check_backend(&self, index: u32) -> Result<()> {
+        let limit = self.backends4.len().min(self.backends6.len());
+        ensure!(index < limit, "backend {index} is out of range");
+        Ok(())
+    }
+
     fn write_slots(&mut self, offset: u32, slots: &[u32]) -> Result<()> {
         let end = offset as usize + slots.len();
-        ensure!(end <= self.slots.len() as usize, "slots {offset}..{end} are out of range");
+        ensure!(end <= self.slot_count() as usize, "slots {offset}..{end} are out of range");
         for (index, &backend) in (offset..).zip(slots) {
-            self.slots.half_word(index).store(backend, Ordering::Relaxed);
+            self.slot(index).store(backend, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -221,8 +235,7 @@ impl Tables {
             }
         }
         for index in 1..self.backends4.len() {
-            let (Plain(four), Plain(six)) =
-                (self.backends4.get(&index, 0)?, self.backends6.get(&index, 0)?);
+            let (four, six) = (self.backends4.load(index), self.backends6.load(index));
             snapshot.backends.extend(found_backend(index, &four, &six));
         }
         snapshot.details = self.details.all()?;
@@ -234,9 +247,17 @@ impl Tables {
     /// The backend indexes in a pool's table.
     pub fn slots(&self, pool: Pool) -> Vec<u32> {
         (pool.offset..pool.offset.saturating_add(pool.size))
-            .take_while(|&slot| slot < self.slots.len())
-            .map(|slot| self.slots.half_word(slot).load(Ordering::Relaxed))
+            .take_while(|&slot| slot < self.slot_count())
+            .map(|slot| self.slot(slot).load(Ordering::Relaxed))
             .collect()
+    }
+
+    fn slot_count(&self) -> u32 {
+        2 * self.slots.len()
+    }
+
+    fn slot(&self, slot: u32) -> &AtomicU32 {
+        self.slots.half(slot / 2, slot % 2 == 1)
     }
 
     /// The flows of one family: state, when last seen, record.
@@ -336,6 +357,7 @@ fn bits(bitmap: &Mapped) -> Vec<Bitmap> {
     let word = |word| (word, bitmap.word(word).load(Ordering::Relaxed));
     (0..bitmap.len())
         .map(word)
+        .filter(|(_, bits)| *bits != 0)
         .flat_map(|(word, bits)| {
             (0..64)
                 .map(|n| 1 << n)

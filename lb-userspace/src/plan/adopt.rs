@@ -11,7 +11,7 @@ use lb_common::layout::{self, Bitmap, Pool};
 use super::allocate::Region;
 use super::backends::{BackendKey, Standing};
 use super::step::{Detail, FrontendKey, Plan, Scope, Step};
-use super::{Held, Planner};
+use super::{Held, Planner, Room};
 use crate::model::{ServicePort, ServicePortKey};
 
 /// The kernel's tables as they were found.
@@ -42,13 +42,14 @@ pub(super) struct Adopted {
     unclaimed: BTreeSet<u32>,
     destination_bits: Vec<Bitmap>,
     source_bits: Vec<Bitmap>,
-    details: Vec<Detail>,
+    /// By the service port's index.
+    details: HashMap<u32, BTreeSet<Detail>>,
 }
 
 impl Planner {
     /// Starts from a kernel that holds what an earlier agent put there.
-    pub fn adopting(snapshot: Snapshot) -> Self {
-        let mut planner = Self::new();
+    pub fn adopting(snapshot: Snapshot, room: Room) -> Self {
+        let mut planner = Self::with_room(room);
         for found in snapshot.backends {
             planner.backends.adopt_generation(found.index, found.generation);
             if let Some((backend, standing)) = found.backend {
@@ -64,7 +65,7 @@ impl Planner {
             if planner.regions.take_exactly(region) {
                 pools.insert(index, region);
             }
-            unclaimed.insert(index / 2);
+            unclaimed.insert(Scope::service_port_of(index));
         }
         for (_, frontend) in &snapshot.frontends {
             if frontend.service_port != 0 {
@@ -74,13 +75,18 @@ impl Planner {
         for &index in &unclaimed {
             planner.indexes.take_exactly(index);
         }
+        let mut details: HashMap<u32, BTreeSet<Detail>> = HashMap::new();
+        for detail in snapshot.details {
+            details.entry(detail.service_port()).or_default().insert(detail);
+        }
+        planner.has_adopted = true;
         planner.adopted = Some(Adopted {
             frontends: snapshot.frontends.into_iter().collect(),
             pools,
             unclaimed,
             destination_bits: snapshot.destination_bits,
             source_bits: snapshot.source_bits,
-            details: snapshot.details,
+            details,
         });
         planner
     }
@@ -98,7 +104,9 @@ impl Planner {
         adopted.unclaimed.remove(&index);
         let regions = Scope::BOTH
             .map(|scope| adopted.pools.remove(&scope.pool_index(index)).unwrap_or(Region::EMPTY));
-        Some(Held::empty(index, regions))
+        let details = adopted.details.remove(&index).unwrap_or_default();
+        self.detail_counts.replace(&BTreeSet::new(), &details);
+        Some(Held { details, ..Held::empty(index, regions) })
     }
 
     /// After the first plan: retires what was found and is not wanted.
@@ -114,10 +122,7 @@ impl Planner {
                 plan.retire.push(Step::RemoveFrontend { key });
             }
         }
-        let wanted: HashSet<Detail> =
-            self.held.values().flat_map(|held| held.details.iter().copied()).collect();
-        let unwanted = adopted.details.into_iter().filter(|detail| !wanted.contains(detail));
-        plan.retire.extend(unwanted.map(Step::RemoveDetail));
+        self.retire_details(adopted.details, plan);
         for (index, region) in adopted.pools {
             plan.retire.push(Step::SwapPool { index, pool: Pool::default() });
             self.regions.give_back(region);
@@ -138,6 +143,18 @@ impl Planner {
                 plan.retire.push(Step::ClearSourceBit(bit));
             }
         }
+    }
+
+    /// Retires the details of service ports that were not taken over. A new one may have got the
+    /// index of one of which nothing else was left.
+    fn retire_details(&self, details: HashMap<u32, BTreeSet<Detail>>, plan: &mut Plan) {
+        if details.is_empty() {
+            return;
+        }
+        let wanted: HashSet<Detail> =
+            self.held.values().flat_map(|held| held.details.iter().copied()).collect();
+        let unwanted = details.into_values().flatten().filter(|detail| !wanted.contains(detail));
+        plan.retire.extend(unwanted.map(Step::RemoveDetail));
     }
 
     /// Empties the pools that were taken over with members and are to have none.

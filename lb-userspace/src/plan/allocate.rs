@@ -28,6 +28,11 @@ impl Indexes {
         })
     }
 
+    /// From here on nobody has had any since this allocator began.
+    pub fn untouched(&self) -> u32 {
+        self.next
+    }
+
     /// Takes one that was in use before this allocator began.
     pub fn take_exactly(&mut self, index: u32) {
         if index < self.next {
@@ -62,12 +67,13 @@ impl Region {
 pub struct Regions {
     /// Free runs by offset; no two touch.
     free: BTreeMap<u32, u32>,
+    free_slots: u32,
     settling: Vec<Region>,
 }
 
 impl Regions {
     pub fn new(slots: u32) -> Self {
-        Self { free: BTreeMap::from([(0, slots)]), settling: Vec::new() }
+        Self { free: BTreeMap::from([(0, slots)]), free_slots: slots, settling: Vec::new() }
     }
 
     pub fn take(&mut self, size: u32) -> Option<Region> {
@@ -76,6 +82,7 @@ impl Regions {
         if room > size {
             self.free.insert(offset + size, room - size);
         }
+        self.free_slots -= size;
         Some(Region { offset, size })
     }
 
@@ -96,17 +103,18 @@ impl Regions {
         if end < free_end {
             self.free.insert(end as u32, (free_end - end) as u32);
         }
+        self.free_slots -= region.size;
         true
     }
 
     /// Slots in no region, also those that can't be taken yet.
     pub fn free_slots(&self) -> u32 {
-        self.free.values().sum::<u32>()
-            + self.settling.iter().map(|region| region.size).sum::<u32>()
+        self.free_slots
     }
 
     pub fn give_back(&mut self, region: Region) {
         if region.size > 0 {
+            self.free_slots += region.size;
             self.settling.push(region);
         }
     }
@@ -160,11 +168,14 @@ mod tests {
                     regions.give_back(taken.swap_remove(turn % taken.len()));
                     regions.settle();
                 }
+                let used: u32 = taken.iter().map(|region| region.size).sum();
+                prop_assert_eq!(regions.free_slots(), 1000 - used);
             }
             for region in taken {
                 regions.give_back(region);
             }
             regions.settle();
+            prop_assert_eq!(regions.free_slots(), 1000);
             prop_assert_eq!(regions.free, BTreeMap::from([(0, 1000)]));
         }
 

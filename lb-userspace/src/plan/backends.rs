@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use lb_common::family::{Address, Address4, Address6};
 use lb_common::hash::mix;
-use lb_common::layout::{Backend, capacity};
+use lb_common::layout::Backend;
 
 use super::allocate::Indexes;
 use super::bits::Bits;
@@ -82,18 +82,13 @@ struct Held {
 }
 
 impl Backends {
-    pub fn new() -> Self {
+    pub fn new(limit: u32) -> Self {
         Self {
             // Index 0 is nobody's.
-            indexes: Indexes::new(1, capacity::BACKENDS),
+            indexes: Indexes::new(1, limit),
             held: HashMap::new(),
             generations: HashMap::new(),
         }
-    }
-
-    #[cfg(test)]
-    pub fn limited_to(limit: u32) -> Self {
-        Self { indexes: Indexes::new(1, limit), ..Self::new() }
     }
 
     pub fn settle(&mut self) {

@@ -1,8 +1,8 @@
 //! What was planned, for whoever names or counts it.
 
-use lb_common::layout::capacity;
+use std::collections::HashMap;
 
-use super::{BackendKey, FrontendKey, Planner};
+use super::{BackendKey, DetailCounts, FrontendKey, Planner};
 use crate::model::ServicePortKey;
 
 impl Planner {
@@ -33,8 +33,17 @@ impl Planner {
         self.backends.len()
     }
 
+    pub fn detail_counts(&self) -> DetailCounts {
+        self.detail_counts
+    }
+
+    /// The service ports by the indexes that they have in the kernel.
+    pub fn by_index(&self) -> HashMap<u32, &ServicePortKey> {
+        self.held.iter().map(|(key, held)| (held.index, key)).collect()
+    }
+
     /// Of `POOL_SLOTS`, those in use.
     pub fn pool_slots(&self) -> u32 {
-        capacity::POOL_SLOTS - self.regions.free_slots()
+        self.room.pool_slots - self.regions.free_slots()
     }
 }

@@ -19,14 +19,16 @@ mod backends;
 mod bits;
 mod datagrams;
 mod look;
+mod room;
 mod step;
+mod table;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use lb_common::layout::{self, FrontendKind, Member, Pool, capacity};
+use lb_common::layout::{self, FrontendKind, Member, Pool};
 use lb_common::maglev;
 
 use crate::model::{Policy, ServicePort, ServicePortKey};
@@ -34,7 +36,9 @@ use crate::model::{Policy, ServicePort, ServicePortKey};
 pub use adopt::{FoundBackend, Snapshot};
 pub use backends::{BackendKey, Standing};
 pub use datagrams::Datagrams;
+pub use room::{MORE_ENDPOINTS, MORE_SERVICE_PORTS, Room};
 pub use step::{Detail, FrontendKey, Plan, Scope, Step};
+pub use table::Table;
 
 use addresses::Addresses;
 use allocate::{Indexes, Region, Regions};
@@ -55,6 +59,7 @@ pub struct Change {
 
 /// What the kernel holds as far as it was planned.
 pub struct Planner {
+    room: Room,
     held: BTreeMap<ServicePortKey, Held>,
     /// Who put each frontend there: it may move from one service port to another in one change.
     owners: HashMap<FrontendKey, Owner>,
@@ -63,7 +68,10 @@ pub struct Planner {
     regions: Regions,
     backends: Backends,
     bits: Bits,
+    detail_counts: DetailCounts,
     adopted: Option<adopt::Adopted>,
+    /// Whether an earlier agent may have had any index.
+    has_adopted: bool,
 }
 
 /// Who put a frontend into the kernel, and as what.
@@ -96,6 +104,27 @@ impl Held {
     }
 }
 
+/// How many details there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DetailCounts {
+    pub members: usize,
+    pub source_ranges: usize,
+}
+
+impl DetailCounts {
+    fn replace(&mut self, old: &BTreeSet<Detail>, new: &BTreeSet<Detail>) {
+        new.iter().for_each(|detail| *self.of(detail) += 1);
+        old.iter().for_each(|detail| *self.of(detail) -= 1);
+    }
+
+    fn of(&mut self, detail: &Detail) -> &mut usize {
+        match detail {
+            Detail::Member(_) => &mut self.members,
+            Detail::SourceRange { .. } => &mut self.source_ranges,
+        }
+    }
+}
+
 /// What a service port had and has no more.
 struct Leftover {
     owner: ServicePortKey,
@@ -108,18 +137,26 @@ struct Leftover {
 }
 
 impl Planner {
-    /// Starts from a kernel that holds nothing.
+    /// Starts from a kernel that holds nothing, with maps of the ordinary sizes.
     pub fn new() -> Self {
+        Self::with_room(Room::default())
+    }
+
+    /// Starts from a kernel that holds nothing.
+    pub fn with_room(room: Room) -> Self {
         Self {
+            room,
             held: BTreeMap::new(),
             owners: HashMap::new(),
             addresses: Addresses::default(),
             // Index 0 has the pool that is always empty.
-            indexes: Indexes::new(1, capacity::SERVICE_PORTS),
-            regions: Regions::new(capacity::POOL_SLOTS),
-            backends: Backends::new(),
+            indexes: Indexes::new(1, room.service_ports),
+            regions: Regions::new(room.pool_slots),
+            backends: Backends::new(room.backends),
             bits: Bits::default(),
+            detail_counts: DetailCounts::default(),
             adopted: None,
+            has_adopted: false,
         }
     }
 
@@ -180,6 +217,7 @@ impl Planner {
             .collect();
 
         let details = self.details(index, protocol, &wanted);
+        self.detail_counts.replace(&old.details, &details);
         plan.prepare.extend(details.difference(&old.details).copied().map(Step::SetDetail));
 
         let value = frontend_value(index, &wanted);
@@ -216,6 +254,7 @@ impl Planner {
     /// Forgets a service port; all of it is left over.
     fn take_out(&mut self, key: ServicePortKey) -> Option<Leftover> {
         let held = self.held.remove(&key)?;
+        self.detail_counts.replace(&held.details, &BTreeSet::new());
         let protocol = key.protocol.number();
         let service_port = &held.service_port;
         let frontends = service_port.frontends.iter();
@@ -277,11 +316,16 @@ impl Planner {
         if let Some(held) = self.take_over(key, wanted) {
             return Some(held);
         }
+        let untouched = self.indexes.untouched();
         let Some(index) = self.indexes.take() else {
-            plan.lack(key, format!("all {} service ports are in use", capacity::SERVICE_PORTS));
+            let all = self.room.service_ports;
+            plan.lack(key, format!("all {all} service ports are in use; {MORE_SERVICE_PORTS}"));
             return None;
         };
-        plan.prepare.push(Step::ResetServiceTraffic { index });
+        // The counters of an index that nobody has had yet are zero.
+        if index < untouched || self.has_adopted {
+            plan.prepare.push(Step::ResetServiceTraffic { index });
+        }
         Some(Held::empty(index, [Region::EMPTY; 2]))
     }
 
@@ -308,7 +352,9 @@ impl Planner {
             return Region::EMPTY;
         }
         let Some(region) = self.regions.take(size) else {
-            let full = format!("no room for a table of {size} slots: the pool stays as it was");
+            let full = format!(
+                "no room for a table of {size} slots: the pool stays as it was; {MORE_ENDPOINTS}"
+            );
             plan.lack(&scope, full);
             *members = old_members.clone();
             return old_region;
@@ -319,21 +365,20 @@ impl Planner {
             let backend = self.backends.acquire(key, member.local, &mut self.bits, plan);
             match backend {
                 Some(backend) => entries.push((key.identity(), backend)),
-                None => plan.lack(&key, format!("all {} backends are in use", capacity::BACKENDS)),
+                None => {
+                    let all = self.room.backends;
+                    plan.lack(&key, format!("all {all} backends are in use; {MORE_ENDPOINTS}"));
+                }
             }
             backend.is_some()
         });
-        entries.sort_unstable();
-        let identities: Vec<u64> = entries.iter().map(|&(identity, _)| identity).collect();
-        let slots: Vec<u32> = maglev::table(&identities, size)
-            .into_iter()
-            .map(|position| entries[position as usize].1)
-            .collect();
-        let pool = match slots.len() {
-            0 => Pool::default(),
-            _ => Pool { offset: region.offset, size: region.size },
+        let table = Table::maglev(region.size, entries);
+        let pool = if table.is_empty() {
+            Pool::default()
+        } else {
+            Pool { offset: region.offset, size: region.size }
         };
-        plan.prepare.push(Step::WriteSlots { offset: region.offset, slots });
+        plan.prepare.push(Step::WriteTable { offset: region.offset, table });
         plan.publish_pools.push(Step::SwapPool { index: scope.pool_index(index), pool });
         self.regions.give_back(old_region);
         region

@@ -7,6 +7,7 @@ use lb_common::layout::{self, Bitmap, Member, Pool};
 
 use super::backends::{BackendKey, Standing};
 use super::datagrams::Datagrams;
+use super::table::Table;
 use crate::model::{Backend, Problem, ServicePort, ServicePortKey};
 
 /// One change of the kernel's tables.
@@ -24,9 +25,10 @@ pub enum Step {
         family: IpAddr,
         generation: u32,
     },
-    WriteSlots {
+    /// A pool's table goes into its region.
+    WriteTable {
         offset: u32,
-        slots: Vec<u32>,
+        table: Table,
     },
     SwapPool {
         index: u32,
@@ -62,6 +64,16 @@ pub enum Detail {
     Member(Member),
     /// Clients that may dial a restricted service port, given by its index.
     SourceRange { service_port: u32, range: IpNet },
+}
+
+impl Detail {
+    /// The index of the service port that it is of.
+    pub fn service_port(&self) -> u32 {
+        match self {
+            Self::Member(member) => Scope::service_port_of(member.pool),
+            Self::SourceRange { service_port, .. } => *service_port,
+        }
+    }
 }
 
 /// The steps from one state of the tables to the next, in the order of these fields.
@@ -160,6 +172,11 @@ impl Scope {
     /// Every service port has a pool of each scope, at fixed indexes.
     pub fn pool_index(self, service_port: u32) -> u32 {
         service_port * 2 + self as u32
+    }
+
+    /// Whose a pool is.
+    pub fn service_port_of(pool_index: u32) -> u32 {
+        pool_index / 2
     }
 
     pub(super) fn members(self, service_port: &ServicePort) -> &BTreeSet<Backend> {

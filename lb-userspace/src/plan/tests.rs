@@ -37,7 +37,7 @@ impl Memory {
             Step::RetireBackend { index, generation, .. } => {
                 self.backends.insert(index, (None, generation));
             }
-            Step::WriteSlots { offset, slots } => self.slots.extend((offset..).zip(slots)),
+            Step::WriteTable { offset, table } => self.slots.extend((offset..).zip(table.slots())),
             Step::SwapPool { index, pool } => {
                 self.pools.insert(index, pool);
             }
@@ -329,7 +329,7 @@ fn a_restarted_agent_lets_backends_drain_on() {
     set(&mut planner, service_port("10.96.0.1", &pods));
     set(&mut planner, with_draining("10.96.0.1", &pods[1..], &pods[..1]));
     // While no agent runs one pod begins to terminate, too.
-    let mut planner = Planner::adopting(memory.snapshot());
+    let mut planner = Planner::adopting(memory.snapshot(), Room::default());
     let wanted = with_draining("10.96.0.1", &pods[2..], &pods[..2]);
     memory.carry_out(&planner.plan(change([(key("web"), Some(wanted))])));
     let draining: BTreeSet<String> = memory.draining().map(|b| b.address.to_string()).collect();
@@ -391,7 +391,7 @@ fn a_restarted_agent_keeps_indexes_and_retires_what_has_gone() {
     ])));
     let before = memory.index_of("10.244.0.2");
 
-    let mut planner = Planner::adopting(memory.snapshot());
+    let mut planner = Planner::adopting(memory.snapshot(), Room::default());
     memory.carry_out(&planner.plan(change([(
         key("web"),
         Some(service_port("10.96.0.1", &["10.244.0.2", "10.244.0.3"])),
@@ -411,7 +411,7 @@ fn a_restarted_agent_keeps_indexes_and_retires_what_has_gone() {
 #[test]
 fn backends_that_do_not_fit_are_named_and_the_rest_goes_on() {
     let mut planner = Planner::new();
-    planner.backends = Backends::limited_to(3);
+    planner.backends = Backends::new(3);
     let all = ["10.244.0.1", "10.244.0.2", "10.244.0.3"];
     let plan = planner.plan(change([(key("web"), Some(service_port("10.96.0.1", &all)))]));
     let mut memory = Memory::default();
@@ -494,7 +494,7 @@ fn details_that_an_earlier_agent_left_stay_or_go_with_what_they_are_of() {
         ),
     ]);
     memory.carry_out(&Planner::new().plan(before));
-    let mut planner = Planner::adopting(memory.snapshot());
+    let mut planner = Planner::adopting(memory.snapshot(), Room::default());
     memory.carry_out(&planner.plan(change([(key("web"), Some(particular(&["10.244.0.1"])))])));
     assert_eq!(memory.details.len(), 2, "{:?}", memory.details);
     memory.carry_out(&planner.plan(change([(key("web"), None)])));
@@ -551,7 +551,7 @@ proptest! {
         for (state, restart) in states {
             let wanted = service_ports(&state);
             if restart {
-                planner = Planner::adopting(memory.snapshot());
+                planner = Planner::adopting(memory.snapshot(), Room::default());
                 held.clear();
             }
             memory.carry_out(&planner.plan(difference(&held, &wanted)));

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::{Duration, SystemTime};
 
-use lb_common::layout::capacity;
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -26,6 +25,8 @@ pub struct Usage {
     pub service_ports: usize,
     pub backends: usize,
     pub pool_slots: u32,
+    pub members: usize,
+    pub source_ranges: usize,
 }
 
 pub struct Metrics {
@@ -41,9 +42,10 @@ pub struct Metrics {
     no_local_endpoints: Labelled<Gauge>,
     programming: Histogram,
     entries: Labelled<Gauge<i64, AtomicI64>>,
+    capacities: Labelled<Gauge>,
     write_failures: Counter,
     lacking: Gauge,
-    set_aside: Gauge,
+    set_aside: Labelled<Gauge>,
     problems: Gauge,
 }
 
@@ -97,6 +99,11 @@ impl Metrics {
                 Histogram::new(programming_buckets()),
             ),
             entries: register(&mut registry, "millrace_map_entries", "Entries of maps in use"),
+            capacities: register(
+                &mut registry,
+                "millrace_map_capacity",
+                "Entries that maps have room for",
+            ),
             write_failures: register(
                 &mut registry,
                 "millrace_map_write_failures",
@@ -109,8 +116,8 @@ impl Metrics {
             ),
             set_aside: register(
                 &mut registry,
-                "millrace_frontends_without_room",
-                "Frontends that do not fit into their map",
+                "millrace_map_entries_without_room",
+                "Entries that do not fit into their map; each is tried again",
             ),
             problems: register(
                 &mut registry,
@@ -120,16 +127,6 @@ impl Metrics {
             traffic: Traffic::default(),
             registry: Registry::default(),
         };
-        let capacities: Labelled<Gauge> =
-            register(&mut registry, "millrace_map_capacity", "Entries that maps have room for");
-        for (map, capacity) in [
-            ("frontends", capacity::FRONTENDS),
-            ("service_ports", capacity::SERVICE_PORTS),
-            ("backends", capacity::BACKENDS),
-            ("pool_slots", capacity::POOL_SLOTS),
-        ] {
-            capacities.get_or_create(&[("map", map)]).set(capacity.into());
-        }
         let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("millrace_build", "What is running", build);
         registry.register_collector(Box::new(metrics.traffic.clone()));
@@ -143,6 +140,12 @@ impl Metrics {
         // Writing into a string fails only if a metric does, and ours that can fail say nothing.
         let _ = text::encode(&mut text, &self.registry);
         text
+    }
+
+    pub fn set_capacities(&self, capacities: impl IntoIterator<Item = (&'static str, u32)>) {
+        for (map, capacity) in capacities {
+            self.capacities.get_or_create(&[("map", map)]).set(capacity.into());
+        }
     }
 
     pub fn read_traffic_at(&self, pin_path: &Path) {
@@ -195,11 +198,15 @@ impl Metrics {
         set("service_ports", usage.service_ports as i64);
         set("backends", usage.backends as i64);
         set("pool_slots", usage.pool_slots.into());
+        set("members", usage.members as i64);
+        set("source_ranges", usage.source_ranges as i64);
     }
 
-    pub fn set_without_room(&self, services: usize, frontends: usize) {
+    pub fn set_without_room(&self, services: usize, entries: &[(&'static str, usize)]) {
         self.lacking.set(services as i64);
-        self.set_aside.set(frontends as i64);
+        for &(map, count) in entries {
+            self.set_aside.get_or_create(&[("map", map)]).set(count as i64);
+        }
     }
 
     pub fn set_problems(&self, services: usize) {

@@ -93,8 +93,8 @@ impl World for HostWorld {
                 tables.v4.backends.remove(index);
                 tables.v6.backends.remove(index);
             }
-            Step::WriteSlots { offset, slots } => {
-                tables.slots.extend((*offset..).zip(slots.iter().copied()));
+            Step::WriteTable { offset, table } => {
+                tables.slots.extend((*offset..).zip(table.slots()));
             }
             Step::SwapPool { index, pool } => {
                 tables.pools.insert(*index, *pool);

@@ -131,9 +131,11 @@ impl KernelWorld {
             Step::RetireBackend { index, .. } => {
                 vec![(map::BACKENDS4, *index), (map::BACKENDS6, *index)]
             }
-            Step::WriteSlots { offset, slots } => {
-                (*offset..).zip(slots).map(|(index, _)| (map::POOL_SLOTS, index)).collect()
-            }
+            // They lie in pairs.
+            Step::WriteTable { offset, table } => (*offset..)
+                .zip(table.slots())
+                .map(|(slot, _)| (map::POOL_SLOTS, slot / 2))
+                .collect(),
             Step::SwapPool { index, .. } => vec![(map::POOLS, *index)],
             Step::SetFrontend { value, .. } => vec![(map::SERVICE_TRAFFIC, value.service_port)],
             Step::SetDestinationBit(bit) => vec![(map::DESTINATIONS, bit.word)],

@@ -14,7 +14,7 @@ use lb_common::layout::{
 };
 use lb_userspace::kernel::{DataPlane, Mapped, Pins, Plain, Sizes, Tables};
 use lb_userspace::network::Device;
-use lb_userspace::plan::{BackendKey, Detail, FrontendKey, Standing, Step};
+use lb_userspace::plan::{BackendKey, Detail, FrontendKey, Standing, Step, Table};
 
 use crate::topology::Topology;
 
@@ -90,7 +90,10 @@ impl RandomKernel {
         for step in std::mem::take(&mut self.undo) {
             self.tables.apply(&step)?;
         }
-        self.tables.apply(&Step::WriteSlots { offset: 0, slots: vec![0; SLOTS as usize] })?;
+        self.tables.apply(&Step::WriteTable {
+            offset: 0,
+            table: Table::of_slots(vec![0; SLOTS as usize]),
+        })?;
         for index in 0..POOLS {
             self.tables.apply(&Step::SwapPool { index, pool: Pool::default() })?;
         }
@@ -222,7 +225,7 @@ fn steps(change: &Change) -> Vec<(Step, Option<Step>)> {
             (set(end.protocol, generation), Some(set(0, 0)))
         }
         Change::Slots { offset, slots } => {
-            (Step::WriteSlots { offset: *offset, slots: slots.clone() }, None)
+            (Step::WriteTable { offset: *offset, table: Table::of_slots(slots.clone()) }, None)
         }
         Change::Pool { index, pool } => (Step::SwapPool { index: *index, pool: *pool }, None),
         Change::Destination(address) => {

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::network;
 use crate::notices::{Notice, Notices};
-use crate::plan::{FrontendKey, Scope, Step};
+use crate::plan::{Detail, FrontendKey, Scope, Step};
 use crate::serve::{Health, Metrics};
 
 /// Tables in memory; the test keeps another handle.
@@ -29,7 +29,9 @@ struct Held {
     slots: BTreeMap<u32, u32>,
     backends: BTreeMap<u32, IpAddr>,
     broken: bool,
+    details: BTreeSet<Detail>,
     room: Option<usize>,
+    room_for_details: Option<usize>,
     writes: usize,
     /// Frontends that were there and then were not.
     removed: usize,
@@ -50,11 +52,21 @@ impl Write for Memory {
                 }
                 held.frontends.insert(key, value.service_port);
             }
+            Step::SetDetail(detail) => {
+                let full = held.room_for_details.is_some_and(|room| held.details.len() >= room);
+                if full && !held.details.contains(&detail) {
+                    return Err(anyhow!(io::Error::from_raw_os_error(Errno::ENOSPC as i32)));
+                }
+                held.details.insert(detail);
+            }
+            Step::RemoveDetail(detail) => drop(held.details.remove(&detail)),
             Step::RemoveFrontend { key } => {
                 held.removed += usize::from(held.frontends.remove(&key).is_some());
             }
             Step::SwapPool { index, pool } => drop(held.pools.insert(index, pool)),
-            Step::WriteSlots { offset, slots } => held.slots.extend((offset..).zip(slots)),
+            Step::WriteTable { offset, table } => {
+                held.slots.extend((offset..).zip(table.slots()));
+            }
             Step::SetBackend { index, backend, .. } => {
                 held.backends.insert(index, backend.address);
             }
@@ -77,6 +89,10 @@ impl Memory {
 
     fn limit(&self, room: usize) {
         self.0.lock().unwrap().room = Some(room);
+    }
+
+    fn limit_details(&self, room: usize) {
+        self.0.lock().unwrap().room_for_details = Some(room);
     }
 
     fn writes(&self) -> usize {
@@ -230,12 +246,54 @@ fn what_does_not_fit_is_named_once_and_comes_in_when_there_is_room() {
     case.endpoints("web", &["10.244.0.1"]);
     let posted = case.posted.all();
     let [posted] = &posted[..] else { panic!("{posted:?}") };
-    let expected = "Service default/api: 10.96.0.2:80 is not served: the map of frontends is full";
+    let expected = "Service default/api: 10.96.0.2:80 is not served: the map of frontends is full; \
+                    a larger --max-service-ports makes room";
     assert_eq!(posted, expected);
     assert_eq!(case.memory.led_to()["10.96.0.1"], ["10.244.0.1"], "the rest goes on");
 
     case.tell(Event::Deleted(ObjectRef::new(Kind::Service, None, Some("web"))));
     assert_eq!(case.memory.led_to().into_keys().collect::<Vec<_>>(), ["10.96.0.2"]);
+}
+
+#[test]
+fn details_that_do_not_fit_are_named_and_counted_and_come_in_when_there_is_room() {
+    let mut case = Case::new();
+    case.memory.limit_details(2);
+    for (name, address) in [("web", "10.96.0.1"), ("api", "10.96.0.2")] {
+        let mut service = service(name, address);
+        service["spec"]["sessionAffinity"] = "ClientIP".into();
+        case.tell(applied(service));
+        case.endpoints(name, &["10.244.0.1", "10.244.0.2"]);
+    }
+    let mut restricted = service("shop", "10.96.0.3");
+    restricted["spec"]["type"] = "LoadBalancer".into();
+    restricted["spec"]["loadBalancerSourceRanges"] = json!(["198.51.100.0/24"]);
+    case.tell(applied(restricted));
+    let expected = [
+        "Service default/api: clients do not stay with all of its endpoints: the map of members \
+         is full; a larger --max-endpoints makes room",
+        "Service default/shop: clients of 198.51.100.0/24 are kept out: the map of source ranges \
+         is full; a larger --max-service-ports makes room",
+    ];
+    assert_eq!(case.posted.all(), expected);
+    assert_eq!(case.agent.retry_at(), None, "nothing waits for them");
+    assert_eq!(case.memory.led_to()["10.96.0.2"], ["10.244.0.1", "10.244.0.2"]);
+    let told = |case: &Case| {
+        let text = case.agent.outlets.metrics.encode();
+        let name = "millrace_map_entries_without_room{map=";
+        let lines = text.lines().filter_map(|line| line.strip_prefix(name));
+        lines.map(str::to_owned).collect::<Vec<_>>().join(" ")
+    };
+    let without_room = told(&case);
+    assert!(without_room.contains("\"members\"} 2"), "{without_room}");
+    assert!(without_room.contains("\"source_ranges\"} 1"), "{without_room}");
+
+    case.tell(Event::Deleted(ObjectRef::new(Kind::Service, None, Some("web"))));
+    let without_room = told(&case);
+    assert!(without_room.contains("\"members\"} 0"), "{without_room}");
+    assert!(without_room.contains("\"source_ranges\"} 1"), "{without_room}");
+    case.tell(Event::Deleted(ObjectRef::new(Kind::Service, None, Some("api"))));
+    assert!(told(&case).contains("\"source_ranges\"} 0"), "{}", told(&case));
 }
 
 #[test]

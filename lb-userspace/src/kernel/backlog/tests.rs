@@ -3,47 +3,55 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
 
 use anyhow::anyhow;
-use lb_common::layout::FrontendKind;
+use ipnet::IpNet;
+use lb_common::layout::{FrontendKind, map};
+use nix::errno::Errno;
 use proptest::prelude::*;
 
 use super::*;
 use crate::model::{AddressFamily, Backend, Frontend, Protocol, ServiceName};
 use crate::model::{ServicePort, ServicePortKey};
 use crate::network;
-use crate::plan::{Change, Planner};
+use crate::plan::{Change, Detail, Planner};
 
 /// Everything that steps write, by what it is written to.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Memory {
     cells: BTreeMap<String, String>,
-    frontends: BTreeMap<FrontendKey, layout::Frontend>,
+    /// What there may be no room for.
+    entries: BTreeMap<Entry, String>,
 }
 
 impl Memory {
     fn apply(&mut self, step: &Step) {
         let mut set = |cell: String, value: String| drop(self.cells.insert(cell, value));
         match step {
-            Step::SetFrontend { key, value } => drop(self.frontends.insert(*key, *value)),
-            Step::RemoveFrontend { key } => drop(self.frontends.remove(key)),
+            Step::SetFrontend { key, value } => {
+                self.entries.insert(Entry::Frontend(*key), format!("{value:?}"));
+            }
+            Step::RemoveFrontend { key } => drop(self.entries.remove(&Entry::Frontend(*key))),
+            Step::SetDetail(detail) => {
+                self.entries.insert(Entry::Detail(*detail), String::new());
+            }
+            Step::RemoveDetail(detail) => drop(self.entries.remove(&Entry::Detail(*detail))),
             Step::SetBackend { index, backend, standing, generation } => {
                 set(format!("backend {index}"), format!("{backend:?} {standing:?} {generation}"));
             }
             Step::RetireBackend { index, generation, .. } => {
                 set(format!("backend {index}"), format!("none {generation}"));
             }
-            Step::WriteSlots { offset, slots } => {
-                for (slot, backend) in (*offset..).zip(slots) {
+            Step::WriteTable { offset, table } => {
+                for (slot, backend) in (*offset..).zip(table.slots()) {
                     set(format!("slot {slot}"), backend.to_string());
                 }
             }
             Step::SwapPool { index, pool } => set(format!("pool {index}"), format!("{pool:?}")),
             Step::SetDestinationBit(bit) => set(format!("destination {bit:?}"), "1".into()),
             Step::ClearDestinationBit(bit) => set(format!("destination {bit:?}"), "0".into()),
-            Step::SetDetail(detail) => set(format!("{detail:?}"), "1".into()),
-            Step::RemoveDetail(detail) => set(format!("{detail:?}"), "0".into()),
             Step::SetSourceBit(bit) => set(format!("source {bit:?}"), "1".into()),
             Step::ClearSourceBit(bit) => set(format!("source {bit:?}"), "0".into()),
             other => set(format!("{other:?}"), String::new()),
@@ -51,17 +59,26 @@ impl Memory {
     }
 }
 
-/// Tables that hold so many frontends, and whose writes fail as told, one by one.
+impl Memory {
+    fn count(&self, map: &str) -> usize {
+        self.entries.keys().filter(|entry| entry.map() == map).count()
+    }
+}
+
+/// How many entries maps hold; those that are not named, any number.
+type Room = BTreeMap<&'static str, usize>;
+
+/// Tables with so much room, and whose writes fail as told, one by one.
 struct Faulty {
     memory: Memory,
-    room: usize,
+    room: Room,
     fails: Box<dyn Iterator<Item = bool>>,
     /// What was carried out, in its order.
     carried_out: Vec<Step>,
 }
 
 impl Faulty {
-    fn new(room: usize, fails: Vec<bool>) -> Self {
+    fn new(room: Room, fails: Vec<bool>) -> Self {
         let fails = Box::new(fails.into_iter().chain(std::iter::repeat(false)));
         Self { memory: Memory::default(), room, fails, carried_out: Vec::new() }
     }
@@ -72,12 +89,16 @@ impl Write for Faulty {
         if self.fails.next() == Some(true) {
             return Err(anyhow!(io::Error::from_raw_os_error(Errno::ENOMEM as i32)));
         }
-        if let Step::SetFrontend { key, .. } = step
-            && !self.memory.frontends.contains_key(key)
-            && self.memory.frontends.len() == self.room
+        if let Step::SetFrontend { .. } | Step::SetDetail(_) = step
+            && let Some(entry) = Entry::of(step)
+            && !self.memory.entries.contains_key(&entry)
+            && self.room.get(entry.map()) == Some(&self.memory.count(entry.map()))
         {
-            let full = anyhow!(io::Error::from_raw_os_error(Errno::E2BIG as i32));
-            return Err(full.context("a frontend can't be written"));
+            // As the kernel's maps of these kinds do.
+            let is_trie = matches!(entry, Entry::Detail(Detail::SourceRange { .. }));
+            let full = if is_trie { Errno::ENOSPC } else { Errno::E2BIG };
+            let full = anyhow!(io::Error::from_raw_os_error(full as i32));
+            return Err(full.context("an entry can't be written"));
         }
         self.memory.apply(step);
         self.carried_out.push(step.clone());
@@ -91,11 +112,14 @@ impl Write for Faulty {
     fn next_epoch(&mut self) {}
 }
 
-/// Services by number: the number of their frontend, and of their backends.
-type State = BTreeMap<u8, (u8, BTreeSet<u8>)>;
+/// Services by number: the number of their frontend, and of their backends, whether clients stay
+/// with them, and the clients that may dial.
+type State = BTreeMap<u8, (u8, BTreeSet<u8>, bool, BTreeSet<u8>)>;
 
 fn states() -> impl Strategy<Value = Vec<State>> {
-    let service = (0u8..6, prop::collection::btree_set(0u8..5, 0..4));
+    let backends = prop::collection::btree_set(0u8..5, 0..4);
+    let clients = prop::collection::btree_set(0u8..5, 0..3);
+    let service = (0u8..6, backends, any::<bool>(), clients);
     prop::collection::vec(prop::collection::btree_map(0u8..6, service, 0..6), 1..10)
 }
 
@@ -103,9 +127,10 @@ fn service_ports(state: &State) -> BTreeMap<ServicePortKey, ServicePort> {
     let mut taken = BTreeSet::new();
     let backend =
         |n: &u8| Backend { address: Ipv4Addr::new(10, 244, 0, *n).into(), port: 8080, local: true };
-    let ports = state.iter().filter(|(_, (frontend, _))| taken.insert(*frontend));
+    let range = |n: &u8| IpNet::from(IpAddr::from([198, 51, 100, *n]));
+    let ports = state.iter().filter(|(_, (frontend, ..))| taken.insert(*frontend));
     ports
-        .map(|(name, (frontend, backends))| {
+        .map(|(name, (frontend, backends, stay, clients))| {
             let key = ServicePortKey {
                 service: ServiceName::new("default", &name.to_string()),
                 port: String::new(),
@@ -117,6 +142,8 @@ fn service_ports(state: &State) -> BTreeMap<ServicePortKey, ServicePort> {
             let port = ServicePort {
                 frontends: BTreeSet::from([frontend]),
                 cluster: backends.iter().map(backend).collect(),
+                affinity: stay.then_some(Duration::from_secs(60)),
+                source_ranges: clients.iter().map(range).collect(),
                 ..ServicePort::default()
             };
             (key, port)
@@ -146,7 +173,7 @@ proptest! {
         states in states(),
         fails in prop::collection::vec(prop::bool::weighted(0.3), 0..400),
     ) {
-        let mut backlog = Backlog::new(Faulty::new(usize::MAX, fails));
+        let mut backlog = Backlog::new(Faulty::new(Room::new(), fails));
         let mut sound = Memory::default();
         let mut steps = Vec::new();
         for plan in plans(&states) {
@@ -164,9 +191,11 @@ proptest! {
     fn a_full_map_keeps_out_only_what_does_not_fit(
         states in states(),
         fails in prop::collection::vec(prop::bool::weighted(0.2), 0..200),
-        room in 1usize..6,
+        room in [1usize..8, 1..6, 1..4],
     ) {
-        let mut backlog = Backlog::new(Faulty::new(room, fails));
+        let maps = [map::FRONTENDS4, map::MEMBERS, map::SOURCE_RANGES4];
+        let room = Room::from_iter(maps.into_iter().zip(room));
+        let mut backlog = Backlog::new(Faulty::new(room.clone(), fails));
         let mut sound = Memory::default();
         for plan in plans(&states) {
             plan.steps().for_each(|step| sound.apply(step));
@@ -176,27 +205,69 @@ proptest! {
 
             let faulty = &backlog.tables().memory;
             prop_assert_eq!(&faulty.cells, &sound.cells);
-            let kept_out: BTreeSet<FrontendKey> = backlog.set_aside().copied().collect();
-            let mut expected = sound.frontends.clone();
-            expected.retain(|key, _| !kept_out.contains(key));
-            prop_assert_eq!(&faulty.frontends, &expected);
+            let kept_out: BTreeSet<Entry> = backlog.set_aside().copied().collect();
+            let mut expected = sound.entries.clone();
+            expected.retain(|entry, _| !kept_out.contains(entry));
+            prop_assert_eq!(&faulty.entries, &expected);
             // Not one more than must be.
-            prop_assert_eq!(kept_out.len(), sound.frontends.len().saturating_sub(room));
+            let counts: BTreeMap<_, _> = backlog.without_room().collect();
+            for (&map, &room) in &room {
+                let count = counts.get(map).copied().unwrap_or_default();
+                prop_assert_eq!(count, sound.count(map).saturating_sub(room), "{}", map);
+            }
         }
     }
 }
 
+/// A Service of each number, each with a backend, which clients stay with, and one client.
+fn services(numbers: &[u8]) -> State {
+    let service = |&n: &u8| (n, (n, BTreeSet::from([n]), true, BTreeSet::from([n])));
+    numbers.iter().map(service).collect()
+}
+
 #[test]
 fn what_does_not_fit_comes_in_when_there_is_room() {
-    let first = State::from([(1, (1, BTreeSet::new())), (2, (2, BTreeSet::new()))]);
-    let then = State::from([(2, (2, BTreeSet::new()))]);
-    let plans = plans(&[first, then]);
     // Cluster addresses have entries of their own beside those of their ports, written before them.
-    let mut backlog = Backlog::new(Faulty::new(3, Vec::new()));
-    assert!(backlog.carry_out(&plans[0]).is_ok());
-    let kept_out: Vec<_> = backlog.set_aside().map(|key| key.address.to_string()).collect();
-    assert_eq!(kept_out, ["10.96.0.2"]);
-    assert!(backlog.carry_out(&plans[1]).is_ok());
-    assert_eq!(backlog.set_aside().count(), 0);
-    assert_eq!(backlog.tables().memory.frontends.len(), 2);
+    for (map, room) in [(map::FRONTENDS4, 3), (map::MEMBERS, 1), (map::SOURCE_RANGES4, 1)] {
+        let plans = plans(&[services(&[1, 2]), services(&[2])]);
+        let mut backlog = Backlog::new(Faulty::new(Room::from([(map, room)]), Vec::new()));
+        assert!(backlog.carry_out(&plans[0]).is_ok());
+        let new = backlog.newly_set_aside();
+        assert_eq!(new.iter().map(Entry::map).collect::<Vec<_>>(), [map]);
+        assert_eq!(backlog.set_aside().copied().collect::<Vec<_>>(), new);
+        assert_eq!(backlog.without_room().collect::<Vec<_>>(), [(map, 1)]);
+
+        assert!(backlog.carry_out(&plans[1]).is_ok());
+        assert_eq!(backlog.set_aside().count(), 0);
+        assert_eq!(backlog.newly_set_aside(), []);
+        assert!(backlog.tables().memory.entries.contains_key(&new[0]), "{new:?}");
+    }
+}
+
+#[test]
+fn a_full_map_keeps_nothing_out_of_another() {
+    let room = Room::from([(map::FRONTENDS4, 0), (map::MEMBERS, 1), (map::SOURCE_RANGES4, 2)]);
+    let plans = plans(&[services(&[1, 2, 3]), services(&[2, 3]), services(&[3])]);
+    let mut backlog = Backlog::new(Faulty::new(room, Vec::new()));
+    for (plan, expected) in plans.iter().zip([[6, 2, 1], [4, 1, 0], [2, 0, 0]]) {
+        assert!(backlog.carry_out(plan).is_ok());
+        let counts: BTreeMap<_, _> = backlog.without_room().collect();
+        let maps = [map::FRONTENDS4, map::MEMBERS, map::SOURCE_RANGES4];
+        let found = maps.map(|map| counts.get(map).copied().unwrap_or_default());
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn what_is_written_again_is_named_once() {
+    let mut changed = services(&[1, 2]);
+    // Another policy: its frontend is written again.
+    changed.entry(2).and_modify(|(.., stay, _)| *stay = false);
+    let plans = plans(&[services(&[1, 2]), changed]);
+    let mut backlog = Backlog::new(Faulty::new(Room::from([(map::FRONTENDS4, 3)]), Vec::new()));
+    for (plan, new) in plans.iter().zip([1, 0]) {
+        assert!(backlog.carry_out(plan).is_ok());
+        assert_eq!(backlog.newly_set_aside().len(), new);
+        assert_eq!(backlog.set_aside().count(), 1);
+    }
 }

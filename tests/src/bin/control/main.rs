@@ -4,6 +4,7 @@
 //! code from an object's text to the last written slot. No packet is sent and no device touched.
 
 mod measure;
+mod memory;
 mod objects;
 mod plot;
 
@@ -24,7 +25,7 @@ use measure::Measured;
 #[command(name = "cargo xtask bench control", bin_name = "cargo xtask bench control")]
 struct Options {
     /// How many Services; several are measured one after the other
-    #[arg(long, value_name = "NUMBER", value_delimiter = ',', default_value = "1000,3000,10000")]
+    #[arg(long, value_name = "NUMBER", value_delimiter = ',', default_value = "1000,10000,100000")]
     services: Vec<u32>,
 
     /// How many endpoints each has
@@ -51,30 +52,34 @@ fn main() -> Result<()> {
     }
     let mut all = Vec::new();
     println!(
-        "{:>9} {:>10} {:>10} {:>11} {:>11} {:>11} {:>11} {:>9} {:>9} {:>8}",
+        "{:>9} {:>10} {:>10} {:>10} {:>11} {:>11} {:>11} {:>11} {:>9} {:>9} {:>9} {:>8}",
         "services",
         "read",
         "in force",
+        "restart",
         "endpoint",
         "(99 %)",
         "new one",
         "(99 %)",
         "memory",
+        "(most)",
         "maps",
         "lacking"
     );
     for &services in &options.services {
         let measured = elsewhere(services, options.endpoints)?;
         println!(
-            "{:>9} {:>8.0}ms {:>8.0}ms {:>9.0}us {:>9.0}us {:>9.0}us {:>9.0}us {:>6.0}MiB {:>6.0}MiB {:>8}",
+            "{:>9} {:>8.0}ms {:>8.0}ms {:>8.0}ms {:>9.0}us {:>9.0}us {:>9.0}us {:>9.0}us {:>6.0}MiB {:>6.0}MiB {:>6.0}MiB {:>8}",
             measured.services,
             measured.read_ms,
             measured.in_force_ms,
+            measured.restart_ms,
             measured.endpoint_us.median,
             measured.endpoint_us.worst_of_hundred,
             measured.creation_us.median,
             measured.creation_us.worst_of_hundred,
             measured.memory_mib,
+            measured.peak_mib,
             measured.maps_mib,
             measured.lacking,
         );

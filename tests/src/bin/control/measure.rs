@@ -1,13 +1,10 @@
 //! One size: from nothing to in force, then change by change.
 
-use std::fs;
-use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use aya::maps::MapData;
-use lb_common::layout::map;
+use anyhow::{Result, ensure};
+use lb_common::layout::capacity;
 use lb_userspace::agent::{Agent, Outlets};
 use lb_userspace::kernel::{self, DataPlane, Pins, Sizes, Tables};
 use lb_userspace::notices::{Notice, Notices};
@@ -19,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use tests::topology::bpffs;
 use tokio::sync::mpsc;
 
+use super::memory::{self, Peak};
 use super::objects::{read, service, slice};
 
 /// How many changes of each kind are measured.
@@ -28,6 +26,7 @@ const ROUNDS: u32 = 200;
 pub struct Measured {
     pub services: u32,
     pub endpoints: u32,
+    pub told: Told,
     /// From text to objects.
     pub read_ms: f64,
     /// From objects to the last written slot.
@@ -36,8 +35,12 @@ pub struct Measured {
     pub endpoint_us: Spread,
     /// A Service and its slice.
     pub creation_us: Spread,
-    /// The agent's own, without what it maps.
+    /// Everything, by an agent that starts on what another left.
+    pub restart_ms: f64,
+    /// The agent's own, without what it maps, when all is in force.
     pub memory_mib: f64,
+    /// The most until then.
+    pub peak_mib: f64,
     pub maps_mib: f64,
     /// Services of which something did not fit.
     pub lacking: usize,
@@ -72,22 +75,44 @@ pub fn measure(services: u32, endpoints: u32) -> Result<Measured> {
     measured
 }
 
+/// What an agent for so many would be told: the defaults, if they are enough.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Told {
+    pub max_service_ports: u32,
+    pub max_endpoints: u32,
+}
+
+impl Told {
+    /// A tenth more than there are, for what is created and what changes hands.
+    fn for_services(services: u32, endpoints: u32) -> Self {
+        let with_room = |number: u32| number / 10 * 11 + 2 * ROUNDS;
+        Self {
+            max_service_ports: with_room(services).max(capacity::SERVICE_PORTS),
+            max_endpoints: with_room(services * endpoints).max(capacity::BACKENDS),
+        }
+    }
+
+    fn sizes(self) -> Sizes {
+        Sizes::default().with_services(self.max_service_ports, self.max_endpoints)
+    }
+}
+
 fn on(pins: &Pins, services: u32, endpoints: u32) -> Result<Measured> {
-    let tables = DataPlane::load(pins, Sizes::default())?.tables()?;
-    let health = Arc::new(Health::new(false));
-    let outlets = Outlets::new(Arc::new(Silent), health, Arc::new(Metrics::new()));
-    let mut agent = Agent::new("node-1", Planner::new(), tables, outlets);
+    let told = Told::for_services(services, endpoints);
+    let tables = DataPlane::load(pins, told.sizes())?.tables()?;
+    let planner = Planner::with_room(told.sizes().room());
+    let mut agent = agent(planner, tables);
 
     let began = Instant::now();
-    let objects = objects(services, endpoints)?;
+    let all = objects(services, endpoints)?;
     let read_ms = milliseconds(began);
 
+    let peak = Peak::start();
     let began = Instant::now();
-    for object in objects {
-        agent.store_event(Event::Applied(object));
-    }
-    agent.put_in_force(Affected::All, None);
+    put_in_force(&mut agent, all);
     let in_force_ms = milliseconds(began);
+    let peak_mib = peak.end()?;
+    let memory_mib = memory::own()?;
     let lacking = agent.lacking();
 
     // Spread over all of them, by a step that meets each once.
@@ -106,17 +131,48 @@ fn on(pins: &Pins, services: u32, endpoints: u32) -> Result<Measured> {
             Ok(time(&mut agent, [service, slice]))
         })
         .collect::<Result<_>>()?;
+    drop(agent);
+
     Ok(Measured {
         services,
         endpoints,
+        told,
         read_ms,
         in_force_ms,
         endpoint_us: Spread::of(changes),
         creation_us: Spread::of(creations),
-        memory_mib: own_memory()? / 1024.0,
-        maps_mib: map_memory(pins)? / 1024.0,
+        restart_ms: restart(pins, told, objects(services, endpoints)?)?,
+        memory_mib,
+        peak_mib,
+        maps_mib: memory::of_maps(pins)?,
         lacking,
     })
+}
+
+/// How long an agent takes that starts on what another left, once it knows all objects; its
+/// programs are loaded already.
+fn restart(pins: &Pins, told: Told, all: Vec<Object>) -> Result<f64> {
+    let mut data_plane = DataPlane::load(pins, told.sizes())?;
+    ensure!(data_plane.adopted(), "the maps were not adopted");
+    let tables = data_plane.tables()?;
+    let began = Instant::now();
+    let planner = Planner::adopting(tables.snapshot()?, told.sizes().room());
+    put_in_force(&mut agent(planner, tables), all);
+    Ok(milliseconds(began))
+}
+
+fn agent(planner: Planner, tables: Tables) -> Agent<Tables> {
+    let health = Arc::new(Health::new(false));
+    let outlets = Outlets::new(Arc::new(Silent), health, Arc::new(Metrics::new()));
+    Agent::new("node-1", planner, tables, outlets)
+}
+
+/// As an agent does that starts.
+fn put_in_force(agent: &mut Agent<Tables>, objects: Vec<Object>) {
+    for object in objects {
+        agent.store_event(Event::Applied(object));
+    }
+    agent.put_in_force(Affected::All, None);
 }
 
 fn objects(services: u32, endpoints: u32) -> Result<Vec<Object>> {
@@ -140,26 +196,4 @@ fn time<const N: usize>(agent: &mut Agent<Tables>, objects: [Object; N]) -> Dura
 
 fn milliseconds(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
-}
-
-/// In KiB.
-fn own_memory() -> Result<f64> {
-    field(&fs::read_to_string("/proc/self/status")?, "RssAnon:").context("no RssAnon")
-}
-
-/// Of all maps, in KiB.
-fn map_memory(pins: &Pins) -> Result<f64> {
-    let mut total = 0.0;
-    for name in map::ALL {
-        let map = MapData::from_pin(pins.map(name))?;
-        let descriptor = map.fd().as_fd().as_raw_fd();
-        let text = fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}"))?;
-        total += field(&text, "memlock:").context("no memlock")? / 1024.0;
-    }
-    Ok(total)
-}
-
-fn field(text: &str, name: &str) -> Option<f64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse().ok()
 }

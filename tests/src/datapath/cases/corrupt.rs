@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use lb_common::family::{V4 as Family4, V6 as Family6};
 use lb_common::header::protocol::{TCP, UDP};
 use lb_common::layout::{Bitmap, Frontend, FrontendKind, Pool, Reason, capacity};
-use lb_userspace::plan::{BackendKey, FrontendKey, Standing, Step};
+use lb_userspace::plan::{BackendKey, FrontendKey, Standing, Step, Table};
 
 use super::{Ends, establish};
 use crate::datapath::Conversation;
@@ -53,8 +53,8 @@ impl Written {
             standing: Standing { local: true, draining: false },
             generation: 1,
         });
-        let slots = vec![self.slot; 5];
-        c.carry_out(&Step::WriteSlots { offset: self.places.slots, slots });
+        let table = Table::of_slots(vec![self.slot; 5]);
+        c.carry_out(&Step::WriteTable { offset: self.places.slots, table });
         c.carry_out(&Step::SwapPool { index: self.places.pool, pool: self.pool });
         let key = FrontendKey::new(cluster.ip(), cluster.port(), TCP);
         c.carry_out(&Step::SetFrontend { key, value: self.frontend });

@@ -1,0 +1,112 @@
+//! Entries for which a map has no room. Nothing depends on them, so nothing waits for them; they
+//! are tried again whenever there may be room.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use ipnet::IpNet;
+use lb_common::layout::map;
+use nix::errno::Errno;
+
+use crate::plan::{Detail, FrontendKey, Step};
+
+/// What may be set aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Entry {
+    Frontend(FrontendKey),
+    Detail(Detail),
+}
+
+impl Entry {
+    /// The one that a step writes or takes away.
+    pub fn of(step: &Step) -> Option<Self> {
+        match step {
+            Step::SetFrontend { key, .. } | Step::RemoveFrontend { key } => {
+                Some(Self::Frontend(*key))
+            }
+            Step::SetDetail(detail) | Step::RemoveDetail(detail) => Some(Self::Detail(*detail)),
+            _ => None,
+        }
+    }
+
+    /// The map that it belongs into.
+    pub fn map(&self) -> &'static str {
+        match self {
+            Self::Frontend(key) if key.address.is_ipv4() => map::FRONTENDS4,
+            Self::Frontend(_) => map::FRONTENDS6,
+            Self::Detail(Detail::Member(_)) => map::MEMBERS,
+            Self::Detail(Detail::SourceRange { range: IpNet::V4(_), .. }) => map::SOURCE_RANGES4,
+            Self::Detail(Detail::SourceRange { range: IpNet::V6(_), .. }) => map::SOURCE_RANGES6,
+        }
+    }
+}
+
+/// The steps that would write them, by map.
+#[derive(Default)]
+pub struct SetAside {
+    steps: BTreeMap<&'static str, BTreeMap<Entry, Step>>,
+    /// Those that nobody has been told of.
+    new: Vec<Entry>,
+}
+
+impl SetAside {
+    /// Notes that there is no room for what a step writes.
+    pub fn add(&mut self, entry: Entry, step: Step, is_new: bool) {
+        self.steps.entry(entry.map()).or_default().insert(entry, step);
+        if is_new {
+            self.new.push(entry);
+        }
+    }
+
+    /// Whether it was there.
+    pub fn remove(&mut self, entry: &Entry) -> bool {
+        let Some(steps) = self.steps.get_mut(entry.map()) else { return false };
+        let removed = steps.remove(entry).is_some();
+        if steps.is_empty() {
+            self.steps.remove(entry.map());
+        }
+        removed
+    }
+
+    /// Carries out as many as there is room for, map by map.
+    pub fn retry(&mut self, mut apply: impl FnMut(&Step) -> Result<()>) -> Result<()> {
+        for steps in self.steps.values_mut() {
+            while let Some((&entry, step)) = steps.first_key_value() {
+                match apply(step) {
+                    Ok(()) => drop(steps.remove(&entry)),
+                    Err(error) if is_full(&error) => break,
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        self.steps.retain(|_, steps| !steps.is_empty());
+        Ok(())
+    }
+
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.steps.values().flat_map(BTreeMap::keys)
+    }
+
+    /// How many each map has no room for.
+    pub fn counts(&self) -> impl Iterator<Item = (&'static str, usize)> {
+        self.steps.iter().map(|(map, steps)| (*map, steps.len()))
+    }
+
+    /// Those that have been added since this was last asked and are still there.
+    pub fn take_new(&mut self) -> Vec<Entry> {
+        let mut new = std::mem::take(&mut self.new);
+        new.retain(|entry| self.steps.get(entry.map()).is_some_and(|s| s.contains_key(entry)));
+        new
+    }
+}
+
+/// Whether a map refused a new entry because it has as many as it can hold: hash maps say E2BIG,
+/// tries ENOSPC. An entry that is there already is not refused so, except by tries before Linux
+/// 6.13.
+pub fn is_full(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let cause = cause.downcast_ref::<std::io::Error>();
+        let number = cause.and_then(std::io::Error::raw_os_error);
+        number == Some(Errno::E2BIG as i32) || number == Some(Errno::ENOSPC as i32)
+    })
+}

@@ -1,0 +1,150 @@
+//! How large the maps are made. People give three numbers; everything else follows from them.
+
+use lb_common::layout::{WAYS, capacity, map};
+
+use crate::plan::Room;
+
+/// Slots of tables for each endpoint. Tables have a hundred a backend, rounded up to a prime.
+const SLOTS_PER_ENDPOINT: u32 = 128;
+
+/// Frontends for each service port: its ClusterIP, NodePort, and addresses from outside.
+const FRONTENDS_PER_SERVICE_PORT: u32 = 4;
+
+/// Where each number is at most, so that no map is larger than the kernel allows: a mapped array
+/// takes less than 4 GiB.
+pub const MOST_SERVICE_PORTS: u32 = 1 << 20;
+pub const MOST_ENDPOINTS: u32 = 1 << 22;
+pub const MOST_FLOWS: u32 = 1 << 27;
+
+/// Sizes of maps, as a person chooses them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    service_ports: u32,
+    endpoints: u32,
+    /// Buckets of the flow table of each family: a power of two.
+    flow_buckets: u32,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self {
+            service_ports: capacity::SERVICE_PORTS,
+            endpoints: capacity::BACKENDS,
+            flow_buckets: capacity::FLOW_BUCKETS,
+        }
+    }
+}
+
+impl Sizes {
+    /// Room for so many flows of each family, at least.
+    pub fn for_flows(flows: u32) -> Self {
+        let buckets = flows.min(MOST_FLOWS).div_ceil(WAYS as u32).next_power_of_two();
+        Self { flow_buckets: buckets, ..Self::default() }
+    }
+
+    /// Room for so many service ports and endpoints, of both families together.
+    pub fn with_services(self, service_ports: u32, endpoints: u32) -> Self {
+        Self {
+            service_ports: service_ports.clamp(2, MOST_SERVICE_PORTS),
+            endpoints: endpoints.clamp(2, MOST_ENDPOINTS),
+            ..self
+        }
+    }
+
+    pub fn flow_buckets(&self) -> u32 {
+        self.flow_buckets
+    }
+
+    /// What plans may use.
+    pub fn room(&self) -> Room {
+        Room {
+            service_ports: self.service_ports,
+            backends: self.endpoints,
+            pool_slots: self.endpoints * SLOTS_PER_ENDPOINT,
+        }
+    }
+
+    /// Entries of the maps whose size follows from what was chosen; of the others the object's
+    /// own.
+    pub fn entries(&self, name: &str) -> Option<u32> {
+        let Room { service_ports, backends, pool_slots } = self.room();
+        match name {
+            map::FLOWS4 | map::FLOWS6 | map::RETURNS4 | map::RETURNS6 => Some(self.flow_buckets),
+            map::FRONTENDS4 | map::FRONTENDS6 => Some(self.frontends()),
+            map::SERVICE_TRAFFIC => Some(service_ports),
+            // One of each scope.
+            map::POOLS => Some(2 * service_ports),
+            map::POOL_SLOTS => Some(pool_slots / 2),
+            map::BACKENDS4 | map::BACKENDS6 | map::BACKEND_TRAFFIC => Some(backends),
+            map::MEMBERS => Some(members(backends)),
+            map::SOURCE_RANGES4 | map::SOURCE_RANGES6 => Some(service_ports),
+            _ => None,
+        }
+    }
+
+    /// What the data plane can hold, for whoever watches how full it is.
+    pub fn capacities(&self) -> [(&'static str, u32); 6] {
+        let Room { service_ports, backends, pool_slots } = self.room();
+        [
+            ("frontends", self.frontends()),
+            ("service_ports", service_ports),
+            ("backends", backends),
+            ("pool_slots", pool_slots),
+            ("members", members(backends)),
+            ("source_ranges", service_ports),
+        ]
+    }
+
+    fn frontends(&self) -> u32 {
+        FRONTENDS_PER_SERVICE_PORT * self.service_ports
+    }
+}
+
+/// Every endpoint in both of its pools.
+fn members(backends: u32) -> u32 {
+    2 * backends
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_common::maglev;
+
+    use super::*;
+
+    /// What the object has is what an agent without options asks for.
+    #[test]
+    fn the_defaults_are_the_objects_own() {
+        let sizes = Sizes::default();
+        for (name, entries) in [
+            (map::FLOWS4, capacity::FLOW_BUCKETS),
+            (map::FRONTENDS4, capacity::FRONTENDS),
+            (map::SERVICE_TRAFFIC, capacity::SERVICE_PORTS),
+            (map::POOLS, capacity::POOLS),
+            (map::POOL_SLOTS, capacity::POOL_SLOTS / 2),
+            (map::BACKENDS6, capacity::BACKENDS),
+            (map::MEMBERS, capacity::MEMBERS),
+            (map::SOURCE_RANGES6, capacity::SOURCE_RANGES),
+        ] {
+            assert_eq!(sizes.entries(name), Some(entries), "{name}");
+        }
+        assert_eq!(sizes.entries(map::IDENTITY), None);
+        assert_eq!(Sizes::for_flows(524_288), sizes);
+    }
+
+    #[test]
+    fn pools_of_ten_endpoints_fit_and_leave_room_to_swap_them() {
+        let slots = Sizes::default().with_services(100_000, 1_000_000).room().pool_slots;
+        assert!(slots > 105_000 * maglev::fitted_size(10));
+    }
+
+    /// Sums and products of the largest stay within 32 bits, and mapped arrays within 4 GiB.
+    #[test]
+    fn the_largest_sizes_are_possible() {
+        let largest = Sizes::for_flows(u32::MAX).with_services(u32::MAX, u32::MAX);
+        let slots = u64::from(MOST_ENDPOINTS) * u64::from(SLOTS_PER_ENDPOINT);
+        assert_eq!(u64::from(largest.room().pool_slots), slots);
+        assert!(slots * 4 < 1 << 32);
+        assert!(largest.entries(map::FRONTENDS4) > Some(MOST_SERVICE_PORTS));
+        assert_eq!(largest.flow_buckets(), 1 << 24);
+    }
+}
