@@ -1,0 +1,401 @@
+//! What the kernel's maps hold after every single write, while Services change, writes fail and
+//! agents die at any step.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Result, bail};
+use lb_userspace::agent::{Agent, Outlets};
+use lb_userspace::kernel::{DataPlane, Pins, Sizes, Tables, Write};
+use lb_userspace::network;
+use lb_userspace::notices::{Notice, Notices};
+use lb_userspace::plan::{Planner, Step};
+use lb_userspace::serve::{Health, Metrics};
+use lb_userspace::source::{Event, Kind, Object, ObjectRef};
+use lb_userspace::store::Affected;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use serde_json::{Value, json};
+use tests::contents::Contents;
+use tests::topology::Topology;
+use tokio::sync::mpsc;
+
+/// Small, so that they can be read whole after every write.
+fn sizes() -> Sizes {
+    Sizes::for_flows(8).with_services(64, 64)
+}
+
+/// Maps that are written and looked at, write by write.
+#[derive(Clone)]
+struct Watched {
+    tables: Arc<Mutex<Tables>>,
+    /// Whether the next writes fail, one by one; then none does.
+    fails: Arc<Mutex<VecDeque<bool>>>,
+    seen: Arc<Mutex<Vec<Contents>>>,
+}
+
+impl Write for Watched {
+    fn apply(&mut self, step: &Step) -> Result<()> {
+        if lock(&self.fails).pop_front() == Some(true) {
+            bail!("this write is to fail");
+        }
+        let mut tables = lock(&self.tables);
+        tables.apply(step)?;
+        let contents = Contents::read(&tables)?;
+        check_whole(&contents, step);
+        lock(&self.seen).push(contents);
+        Ok(())
+    }
+
+    fn change_devices(&mut self, _: &BTreeMap<u32, Option<network::Device>>) -> Result<()> {
+        Ok(())
+    }
+
+    fn next_epoch(&mut self) {}
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whoever comes now finds nothing half-made.
+fn check_whole(contents: &Contents, after: &impl Debug) {
+    for (frontend, [_, cluster, local]) in &contents.frontends {
+        for backend in cluster.split(' ').chain(local.split(' ')).filter(|name| !name.is_empty()) {
+            let is = |draining: bool| {
+                let mut all = contents.backends.iter();
+                all.any(|line| {
+                    line.starts_with(&format!("{backend} ")) && is_draining(line) == draining
+                })
+            };
+            assert!(is(false) && !is(true), "{frontend} leads to {backend} after {after:?}");
+        }
+    }
+}
+
+fn is_draining(backend: &str) -> bool {
+    backend.contains("draining: true")
+}
+
+struct Nowhere;
+
+impl Notices for Nowhere {
+    fn post(&self, _: Notice) {}
+}
+
+/// A data plane that no packet goes through, and the agents on it, one after the other.
+struct Case {
+    agent: Agent<Watched>,
+    watched: Watched,
+    /// All that the sources would tell an agent that starts now.
+    objects: BTreeMap<ObjectRef, Value>,
+}
+
+impl Case {
+    /// Over maps that are as an earlier case left them, or new.
+    fn new(tables: &Arc<Mutex<Tables>>) -> Result<Self> {
+        let watched =
+            Watched { tables: tables.clone(), fails: Arc::default(), seen: Arc::default() };
+        let mut case = Self { agent: agent(&watched)?, watched, objects: BTreeMap::new() };
+        case.agent.put_in_force(Affected::All, None);
+        Ok(case)
+    }
+
+    fn put(&mut self, object: Value) -> Event {
+        let event = applied(object.clone());
+        let Event::Applied(read) = &event else { unreachable!("that is what it is") };
+        self.objects.insert(read.reference(), object);
+        event
+    }
+
+    fn delete(&mut self, kind: Kind, name: &str) -> Event {
+        let reference = ObjectRef::new(kind, None, Some(name));
+        self.objects.remove(&reference);
+        Event::Deleted(reference)
+    }
+
+    /// What the maps hold while these events are put in force: before, and write by write.
+    fn happen(&mut self, events: Vec<Event>) -> Result<Vec<Contents>> {
+        let before = self.contents()?;
+        *lock(&self.watched.seen) = vec![before];
+        let (_sender, mut nothing) = mpsc::unbounded_channel();
+        self.agent.take_in(Event::Together(events), &mut nothing);
+        Ok(lock(&self.watched.seen).clone())
+    }
+
+    fn retry(&mut self) {
+        if self.agent.retry_at().is_some() {
+            self.agent.retry();
+        }
+    }
+
+    /// The agent dies as it is, and another one starts on what it left.
+    fn die(&mut self) -> Result<()> {
+        self.agent = agent(&self.watched)?;
+        for object in self.objects.values() {
+            self.agent.store_event(applied(object.clone()));
+        }
+        self.agent.put_in_force(Affected::All, None);
+        Ok(())
+    }
+
+    fn succeed(&mut self) {
+        lock(&self.watched.fails).clear();
+        self.retry();
+        assert_eq!(self.agent.retry_at(), None);
+    }
+
+    fn contents(&self) -> Result<Contents> {
+        Contents::read(&lock(&self.watched.tables))
+    }
+}
+
+/// One that starts on what is there.
+fn agent(watched: &Watched) -> Result<Agent<Watched>> {
+    let planner = Planner::adopting(lock(&watched.tables).snapshot()?, sizes().room());
+    let health = Arc::new(Health::new(true));
+    let outlets = Outlets::new(Arc::new(Nowhere), health, Arc::new(Metrics::new()));
+    Ok(Agent::new("node", planner, watched.clone(), outlets))
+}
+
+fn applied(object: Value) -> Event {
+    let is_service = object["kind"] == "Service";
+    let kind = if is_service { Kind::Service } else { Kind::EndpointSlice };
+    Event::Applied(Object::read(kind, object).expect("the test's own objects can be read"))
+}
+
+/// Its load balancer's address and port, if it has one, is `203.0.113.10` and this.
+fn service(name: &str, cluster_ip: &str, external: Option<u16>, stay: bool) -> Value {
+    let ports = json!([{"name": "http", "port": external.unwrap_or(80)}]);
+    json!({
+        "kind": "Service", "metadata": {"name": name},
+        "spec": {
+            "clusterIP": cluster_ip,
+            "externalIPs": external.map(|_| vec!["203.0.113.10"]),
+            "sessionAffinity": if stay { "ClientIP" } else { "None" },
+            "ports": ports
+        }
+    })
+}
+
+/// Its endpoints by number, and whether each is ready; those that aren't terminate.
+fn slice(service: &str, endpoints: &[(u8, bool)]) -> Value {
+    let endpoint = |&(number, ready): &(u8, bool)| {
+        json!({
+            "addresses": [format!("10.244.0.{number}")],
+            "conditions": {"ready": ready, "serving": ready, "terminating": !ready}
+        })
+    };
+    json!({
+        "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {
+            "name": format!("{service}-1"), "labels": {"kubernetes.io/service-name": service}
+        },
+        "ports": [{"name": "http", "port": 8080}],
+        "endpoints": endpoints.iter().map(endpoint).collect::<Vec<_>>()
+    })
+}
+
+/// A topology for its pins, and tables there.
+fn tables(name: &str) -> Result<(Topology, Arc<Mutex<Tables>>)> {
+    let topology = Topology::new(name)?;
+    let pins = Pins::open(&topology.pins())?;
+    let tables = DataPlane::load(&pins, sizes())?.tables()?;
+    Ok((topology, Arc::new(Mutex::new(tables))))
+}
+
+/// The backends that a frontend leads to, in each of these contents; `None`: it is not there.
+fn led_to(seen: &[Contents], frontend: &str) -> Vec<Option<BTreeSet<String>>> {
+    let backends = |contents: &Contents| {
+        let [_, cluster, _] = contents.frontends.get(frontend)?;
+        Some(cluster.split(' ').filter(|name| !name.is_empty()).map(str::to_owned).collect())
+    };
+    let mut states: Vec<_> = seen.iter().map(backends).collect();
+    states.dedup();
+    states
+}
+
+fn ends(numbers: &[u8]) -> Option<BTreeSet<String>> {
+    Some(numbers.iter().map(|number| format!("10.244.0.{number}:8080")).collect())
+}
+
+#[test]
+fn each_change_is_one_moment_in_the_maps() -> Result<()> {
+    let (_topology, tables) = tables("maps-moments")?;
+    let mut case = Case::new(&tables)?;
+    let first = [
+        service("a", "10.96.0.1", Some(80), false),
+        service("b", "10.96.0.2", Some(81), false),
+        slice("a", &[(1, true), (2, true)]),
+        slice("b", &[(3, true)]),
+    ];
+    let first = first.map(|object| case.put(object)).into();
+    let seen = case.happen(first)?;
+    let (eighty, other) = ("203.0.113.10:80 6", "203.0.113.10:81 6");
+    assert_eq!(led_to(&seen, eighty), [None, ends(&[1, 2])], "whole from the first moment");
+
+    // Two Services swap their ports.
+    let swap =
+        [service("a", "10.96.0.1", Some(81), false), service("b", "10.96.0.2", Some(80), false)];
+    let swap = swap.map(|object| case.put(object)).into();
+    let seen = case.happen(swap)?;
+    assert_eq!(led_to(&seen, eighty), [ends(&[1, 2]), ends(&[3])]);
+    assert_eq!(led_to(&seen, other), [ends(&[3]), ends(&[1, 2])]);
+
+    // A frontend moves from one Service to another.
+    let moved =
+        [service("b", "10.96.0.2", None, false), service("a", "10.96.0.1", Some(80), false)];
+    let moved = moved.map(|object| case.put(object)).into();
+    let seen = case.happen(moved)?;
+    assert_eq!(led_to(&seen, eighty), [ends(&[3]), ends(&[1, 2])]);
+
+    // A Service is deleted and made anew with the same addresses.
+    let anew = vec![
+        case.delete(Kind::Service, "a"),
+        case.delete(Kind::EndpointSlice, "a-1"),
+        case.put(service("c", "10.96.0.1", Some(80), false)),
+        case.put(slice("c", &[(2, true), (4, true)])),
+    ];
+    let seen = case.happen(anew)?;
+    for frontend in [eighty, "10.96.0.1:80 6"] {
+        assert_eq!(led_to(&seen, frontend), [ends(&[1, 2]), ends(&[2, 4])], "{frontend}");
+    }
+
+    // An endpoint flaps.
+    for turn in 0..20 {
+        let ready = turn % 2 == 1;
+        let event = case.put(slice("c", &[(2, true), (4, ready)]));
+        let seen = case.happen(vec![event])?;
+        let (with, without) = (ends(&[2, 4]), ends(&[2]));
+        let expected = if ready { [without, with] } else { [with, without] };
+        assert_eq!(led_to(&seen, eighty), expected, "turn {turn}");
+    }
+
+    // All of it goes.
+    let gone = vec![case.delete(Kind::Service, "c")];
+    let seen = case.happen(gone)?;
+    assert_eq!(led_to(&seen, eighty), [ends(&[2, 4]), None], "never there without backends");
+    Ok(())
+}
+
+/// What may happen, one after the other.
+#[derive(Clone, Debug)]
+enum Happening {
+    Together(Vec<Told>),
+    /// The next writes fail, or don't.
+    Fail(Vec<bool>),
+    Retry,
+    Die,
+}
+
+#[derive(Clone, Debug)]
+enum Told {
+    /// By number, with a cluster address, an external port, and affinity.
+    Service(u8, Option<(u8, Option<u16>, bool)>),
+    /// Endpoints by number, and whether each is ready.
+    Slice(u8, Option<BTreeMap<u8, bool>>),
+}
+
+fn happenings() -> impl Strategy<Value = Vec<Happening>> {
+    let external = prop::option::of(80u16..83);
+    let service = prop::option::weighted(0.8, (1u8..5, external, any::<bool>()));
+    let endpoints = prop::collection::btree_map(1u8..7, prop::bool::weighted(0.8), 0..5);
+    let slice = prop::option::weighted(0.8, endpoints);
+    let told = prop_oneof![
+        (0u8..4, service).prop_map(|(name, service)| Told::Service(name, service)),
+        (0u8..4, slice).prop_map(|(name, slice)| Told::Slice(name, slice)),
+    ];
+    let fails = prop::collection::vec(prop::bool::weighted(0.1), 1..40);
+    let happening = prop_oneof![
+        6 => prop::collection::vec(told, 1..4).prop_map(Happening::Together),
+        2 => fails.prop_map(Happening::Fail),
+        1 => Just(Happening::Retry),
+        2 => Just(Happening::Die),
+    ];
+    prop::collection::vec(happening, 1..24)
+}
+
+impl Case {
+    fn event(&mut self, told: &Told) -> Event {
+        match told {
+            Told::Service(name, Some((address, external, stay))) => {
+                let (name, address) = (format!("s{name}"), format!("10.96.0.{address}"));
+                self.put(service(&name, &address, *external, *stay))
+            }
+            Told::Service(name, None) => self.delete(Kind::Service, &format!("s{name}")),
+            Told::Slice(service, Some(endpoints)) => {
+                let endpoints: Vec<_> = endpoints.iter().map(|(n, ready)| (*n, *ready)).collect();
+                self.put(slice(&format!("s{service}"), &endpoints))
+            }
+            Told::Slice(service, None) => {
+                self.delete(Kind::EndpointSlice, &format!("s{service}-1"))
+            }
+        }
+    }
+
+    fn go(&mut self, happening: &Happening) -> Result<()> {
+        match happening {
+            Happening::Together(told) => {
+                let events = told.iter().map(|told| self.event(told)).collect();
+                self.happen(events)?;
+            }
+            Happening::Fail(fails) => *lock(&self.watched.fails) = fails.iter().copied().collect(),
+            Happening::Retry => self.retry(),
+            Happening::Die => self.die()?,
+        }
+        Ok(())
+    }
+}
+
+/// A frontend that is there before and after is there all the time between.
+fn check_steady(before: &Contents, seen: &[Contents], after: &Contents) {
+    let kept = before.frontends.keys().filter(|name| after.frontends.contains_key(*name));
+    for frontend in kept {
+        let gone = seen.iter().any(|contents| !contents.frontends.contains_key(frontend));
+        assert!(!gone, "{frontend} was gone for a moment");
+    }
+}
+
+#[test]
+fn after_any_events_faults_and_deaths_the_maps_are_those_of_a_fresh_start() -> Result<()> {
+    let (_topology, tables_of_all) = tables("maps-random")?;
+    let (_fresh_topology, fresh_tables) = tables("maps-fresh")?;
+    let mut runner = TestRunner::new(Config { cases: 32, ..Config::default() });
+    let outcome = runner.run(&happenings(), |happenings| {
+        let failed = |error: anyhow::Error| TestCaseError::fail(format!("{error:#}"));
+        let mut case = Case::new(&tables_of_all).map_err(failed)?;
+        let empty = case.contents().map_err(failed)?;
+        prop_assert!(empty.frontends.is_empty() && empty.backends.is_empty(), "{empty:?}");
+        for happening in &happenings {
+            lock(&case.watched.seen).clear();
+            let before = case.contents().map_err(failed)?;
+            case.go(happening).map_err(failed)?;
+            if case.agent.retry_at().is_none() {
+                let after = case.contents().map_err(failed)?;
+                check_steady(&before, &lock(&case.watched.seen), &after);
+            }
+        }
+        case.succeed();
+
+        let mut fresh = Case::new(&fresh_tables).map_err(failed)?;
+        fresh.objects = case.objects.clone();
+        fresh.die().map_err(failed)?;
+        let (left, fresh) = (case.contents().map_err(failed)?, fresh.contents().map_err(failed)?);
+        let (left, fresh) = without_draining(left, fresh);
+        prop_assert_eq!(left, fresh);
+        Ok(())
+    });
+    outcome.map_err(|error| anyhow::anyhow!("{error}"))
+}
+
+/// A backend that drains does so for connections that a fresh start knows nothing of.
+fn without_draining(mut left: Contents, mut fresh: Contents) -> (Contents, Contents) {
+    if left.backends.iter().any(|backend| is_draining(backend)) {
+        for contents in [&mut left, &mut fresh] {
+            contents.backends.retain(|backend| !is_draining(backend));
+            contents.source_bits.clear();
+        }
+    }
+    (left, fresh)
+}
