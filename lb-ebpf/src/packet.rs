@@ -14,7 +14,7 @@ use aya_ebpf::helpers::{
 };
 use aya_ebpf::programs::{TcContext, XdpContext};
 use lb_common::checksum::Delta;
-use lb_common::datapath::{NextHop, Packet, Query, Role, Route};
+use lb_common::datapath::{DEFERRED, NextHop, Packet, Query, Role, Route};
 use lb_common::family::Family;
 use lb_common::header::Header;
 
@@ -107,9 +107,6 @@ pub struct XdpPacket {
     context: XdpContext,
     left_by: u32,
 }
-
-/// What XDP writes before a packet that it leaves to tc.
-const DEFERRED: u32 = 0x4d69_6c6c;
 
 impl XdpPacket {
     #[inline(always)]

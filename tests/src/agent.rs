@@ -60,6 +60,10 @@ impl Agent {
             .arg("--pin-path")
             .arg(pin_path)
             .args(more);
+        // The tests' wires are veth devices, which would be left to tc otherwise.
+        if !more.contains(&"--xdp-mode") {
+            command.args(["--xdp-mode", "native"]);
+        }
         // Never the machine's own processes.
         if !more.contains(&"--cgroup") {
             command.arg("--cgroup").arg(node.cgroup());

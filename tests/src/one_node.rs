@@ -45,6 +45,19 @@ impl OneNode {
         Ok(Self { client, node, pods, topology })
     }
 
+    /// Another node behind a second device, `in0`: 10.0.0.2 and fd00:a::2. It knows the client and
+    /// the pods only by this node.
+    pub fn other_node(&self) -> Result<Host> {
+        let other = self.topology.host("other")?;
+        self.topology.link(
+            other.port("eth0").address("10.0.0.2/24").address("fd00:a::2/64").wire(),
+            self.node.port("in0").address("10.0.0.1/24").address("fd00:a::1/64"),
+        )?;
+        other.default_route("10.0.0.1")?;
+        other.default_route("fd00:a::1")?;
+        Ok(other)
+    }
+
     /// Where the agent is to pin; nothing is there before it does.
     pub fn pin_path(&self) -> PathBuf {
         self.topology.pins().join("millrace")

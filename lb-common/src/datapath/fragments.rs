@@ -183,6 +183,8 @@ fn later<F: Network, P: Packet, T: FamilyTables<F>>(
             })
         }
         Ok(Some(flow)) => finish(packet, tables, &segment, &flow.record),
+        // The first one may be on its way to the hook behind this one, and open its flow there.
+        Ok(None) if !packet.resolves() => Verdict::Defer,
         Ok(None) => pass(tables, Reason::Fragment),
         Err(reason) => drop_for(tables, reason),
     }

@@ -40,6 +40,9 @@ pub use traits::{Direction, FamilyTables, Packet, Role, Tables};
 pub use translate::End;
 pub use way::{NextHop, Query, Route};
 
+/// What stands before a packet that was deferred, in memory that never meets a wire.
+pub const DEFERRED: u32 = 0x4d69_6c6c;
+
 /// What happens to a packet.
 ///
 /// One number: the kernel's verifier does not like values that are there in some variants only.

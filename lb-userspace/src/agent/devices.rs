@@ -125,8 +125,12 @@ impl<'a> Devices<'a> {
     }
 
     fn decide(&mut self) {
-        let without_xdp = |device: &DeviceName| {
-            self.modes.xdp == XdpMode::Off || self.without_xdp.contains(device)
+        let without_xdp = |device: &DeviceName| match self.modes.xdp {
+            XdpMode::Off => true,
+            XdpMode::Auto => {
+                self.attachments.unfinished.contains(device) || self.without_xdp.contains(device)
+            }
+            XdpMode::Native | XdpMode::Generic => false,
         };
         self.wanted = places(&self.attachments, without_xdp);
     }

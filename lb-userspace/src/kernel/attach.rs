@@ -27,12 +27,13 @@ pub use cgroup::root as cgroup_root;
 /// Where XDP runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum XdpMode {
-    /// In the driver if it can, else in the stack, else tc serves without it
+    /// In the driver if it can, but for veth devices; else tc serves without it
     #[default]
     Auto,
     /// In the driver only
     Native,
-    /// In the stack only: slower, works on every device
+    /// In the stack only: slower, and wrong where frames arrive merged or without whole checksums,
+    /// as on bridges and veth devices
     Generic,
     /// Nowhere: tc serves alone, beside others that use XDP
     Off,

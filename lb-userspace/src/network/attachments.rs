@@ -39,6 +39,9 @@ pub struct Attachments {
     pub refused: BTreeMap<DeviceName, Refusal>,
     /// Names that were asked for and no device has.
     pub missing: BTreeSet<String>,
+    /// Of the devices for XDP those whose frames may come from this very machine: their checksums
+    /// are then left to a device that they never meet, which XDP can't be told.
+    pub unfinished: BTreeSet<DeviceName>,
 }
 
 /// A device that tc programs are attached to.
@@ -116,6 +119,7 @@ pub fn plan_attachments(
                     Role::External => xdp_devices(snapshot, link),
                     Role::Workload => BTreeSet::new(),
                 };
+                attachments.unfinished.extend(unfinished(snapshot, &xdp));
                 attachments.served.insert(link.into(), Served { role, xdp });
             }
         }
@@ -192,6 +196,13 @@ fn xdp_devices<'a>(snapshot: &'a Snapshot, mut link: &'a Link) -> BTreeSet<Devic
         Kind::Team => ports(snapshot, link),
         _ => BTreeSet::from([link.into()]),
     }
+}
+
+fn unfinished(snapshot: &Snapshot, devices: &BTreeSet<DeviceName>) -> Vec<DeviceName> {
+    let is_veth = |device: &&DeviceName| {
+        snapshot.links.get(&device.index).is_some_and(|link| link.kind == Kind::Veth)
+    };
+    devices.iter().filter(is_veth).cloned().collect()
 }
 
 /// Whether a bond hands XDP programs down to its ports and keeps them there as these change;

@@ -64,8 +64,9 @@ pub enum Fate {
 }
 
 impl Outcome {
+    /// It was neither dropped nor sent from here.
     pub fn passed(&self) -> bool {
-        self.fate == Fate::Passed
+        matches!(self.fate, Fate::Passed | Fate::Deferred)
     }
 }
 

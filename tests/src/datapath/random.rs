@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use anyhow::{Context, Result};
-use fuzz::{Event, Fate, Hook, Host, Outcome, Scenario, Translated};
+use fuzz::{Event, Hook, Host, Outcome, Scenario, Translated};
 use lb_common::family::Family;
 use lb_common::layout::{FlowBucket, Reason, ReturnBucket, Ticks, Traffic};
 use nix::time::{ClockId, clock_gettime};
@@ -139,7 +139,7 @@ impl Agreement {
                 return Ok(End::ClockMoved);
             }
             host.tables.now.set(began);
-            let hosts = settled(host.run(hook, &packet));
+            let hosts = host.run(hook, &packet);
             if hosts != kernels {
                 return Ok(End::Differs(differing_outcomes(hook, &packet, &hosts, &kernels)));
             }
@@ -169,12 +169,6 @@ impl Agreement {
         let differing = counts.differing(&Counts::of_host(host));
         Ok(differing.map(|differing| format!("counts, host and kernel: {differing}")))
     }
-}
-
-/// The kernel's verdict does not say whether it left a packet to another hook.
-fn settled(outcome: Outcome) -> Outcome {
-    let fate = if outcome.fate == Fate::Deferred { Fate::Passed } else { outcome.fate };
-    Outcome { fate, ..outcome }
 }
 
 fn is_accepted(hook: Hook, packet: &[u8]) -> bool {

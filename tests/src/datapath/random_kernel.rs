@@ -8,9 +8,11 @@ use aya::maps::{HashMap, Map, MapData};
 use aya::programs::{TestRun, TestRunOptions, TestRunResult};
 use aya::util::nr_cpus;
 use fuzz::{Change, End, Fate, Hook, Outcome, damaged_return, destination_bit, source_bit};
+use lb_common::datapath::DEFERRED;
 use lb_common::family::{Family, V4, V6};
 use lb_common::layout::{
-    Affinity, AffinityKey, FlowBucket, Pool, Reason, ReturnBucket, Traffic, map,
+    Affinity, AffinityKey, FlowBucket, Fragment, FragmentKey, Pool, Reason, ReturnBucket, Traffic,
+    map,
 };
 use lb_userspace::kernel::{DataPlane, Mapped, Pins, Plain, Sizes, Tables};
 use lb_userspace::network::Device;
@@ -33,6 +35,7 @@ pub struct RandomKernel {
     flows: (Mapped, Mapped),
     returns: (Mapped, Mapped),
     affinities: Affinities,
+    fragments: Fragments,
     scratch: Scratch,
     /// What undoes the scenario's changes that no loop over indexes does.
     undo: Vec<Step>,
@@ -46,6 +49,12 @@ struct Affinities {
     v6: HashMap<MapData, Plain<AffinityKey<V6>>, Plain<Affinity>>,
 }
 
+/// Nobody looks into them here.
+struct Fragments {
+    v4: HashMap<MapData, [u8; size_of::<FragmentKey<V4>>()], [u8; size_of::<Fragment>()]>,
+    v6: HashMap<MapData, [u8; size_of::<FragmentKey<V6>>()], [u8; size_of::<Fragment>()]>,
+}
+
 impl RandomKernel {
     /// With room for so many flows.
     pub fn new(flows: u32) -> Result<Self> {
@@ -56,8 +65,7 @@ impl RandomKernel {
         let device = Device { transmit: true, ..Device::default() };
         tables.change_devices(&[(TEST_RUN_DEVICE, Some(device))].into())?;
         let mapped = |name: &str, size| Mapped::new(&open(&pins.map(name))?, size);
-        let affinities =
-            |name: &str| Ok::<_, anyhow::Error>(Map::LruHashMap(open(&pins.map(name))?));
+        let hash = |name: &str| Ok::<_, anyhow::Error>(Map::LruHashMap(open(&pins.map(name))?));
         Ok(Self {
             flows: (
                 mapped(map::FLOWS4, size_of::<FlowBucket<V4>>())?,
@@ -68,8 +76,12 @@ impl RandomKernel {
                 mapped(map::RETURNS6, size_of::<ReturnBucket>())?,
             ),
             affinities: Affinities {
-                v4: affinities(map::AFFINITIES4)?.try_into()?,
-                v6: affinities(map::AFFINITIES6)?.try_into()?,
+                v4: hash(map::AFFINITIES4)?.try_into()?,
+                v6: hash(map::AFFINITIES6)?.try_into()?,
+            },
+            fragments: Fragments {
+                v4: hash(map::FRAGMENTS4)?.try_into()?,
+                v6: hash(map::FRAGMENTS6)?.try_into()?,
             },
             scratch: Scratch::open(&pins.map(map::SCRATCH))?,
             undo: Vec::new(),
@@ -102,6 +114,8 @@ impl RandomKernel {
         }
         clear(&mut self.affinities.v4)?;
         clear(&mut self.affinities.v6)?;
+        clear(&mut self.fragments.v4)?;
+        clear(&mut self.fragments.v6)?;
         self.scratch.clear()
     }
 
@@ -147,13 +161,18 @@ impl RandomKernel {
         }
         .with_context(|| format!("{hook:?} of {} bytes", packet.len()))?;
         let codes = if hook == Hook::Forward { XDP } else { TC };
+        let mut bytes = self.out[..result.data_size_out as usize].to_vec();
         let fate = match codes.iter().position(|&code| code == result.return_value) {
+            Some(0) if hook == Hook::Forward && bytes.starts_with(&DEFERRED.to_ne_bytes()) => {
+                bytes.drain(..size_of_val(&DEFERRED));
+                Fate::Deferred
+            }
             Some(0) => Fate::Passed,
             Some(1) => Fate::Dropped,
             Some(_) => Fate::Sent,
             None => anyhow::bail!("{hook:?} returned {}", result.return_value),
         };
-        Ok(Outcome { fate, bytes: self.out[..result.data_size_out as usize].to_vec() })
+        Ok(Outcome { fate, bytes })
     }
 
     pub fn flows4(&self) -> impl Iterator<Item = &FlowBucket<V4>> {
@@ -199,7 +218,7 @@ fn age<F: Family>(mapped: &Mapped, ticks: u32) {
     }
 }
 
-fn clear<K: aya::Pod>(map: &mut HashMap<MapData, K, Plain<Affinity>>) -> Result<()> {
+fn clear<K: aya::Pod, V: aya::Pod>(map: &mut HashMap<MapData, K, V>) -> Result<()> {
     let keys: Vec<K> = map.keys().collect::<Result<_, _>>()?;
     keys.iter().try_for_each(|key| map.remove(key)).map_err(Into::into)
 }

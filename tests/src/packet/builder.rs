@@ -5,6 +5,7 @@
 //! TTL is wrong.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::ops::{Bound, Deref, RangeBounds};
 use std::sync::Arc;
 
@@ -207,6 +208,11 @@ impl Packet {
     /// Where the transport header, or a later fragment's share of the payload, starts.
     pub fn transport_offset(&self) -> usize {
         self.network_offset() + self.ip().header_length()
+    }
+
+    /// Where an IP packet goes.
+    pub fn destination(&self) -> IpAddr {
+        self.ip().destination
     }
 
     /// The bytes without Ethernet.

@@ -39,6 +39,7 @@ mod id;
 mod pod;
 mod port;
 mod process;
+mod raw;
 mod server;
 mod socket;
 mod sweep;
@@ -59,6 +60,7 @@ pub use host::Host;
 pub use id::Id;
 pub use port::Port;
 pub use process::Process;
+pub use raw::RawSocket;
 pub use server::LARGE;
 pub use sweep::sweep;
 

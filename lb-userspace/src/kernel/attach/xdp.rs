@@ -9,13 +9,13 @@ use super::{Hook, Links, XdpMode, explain, is_busy, not_a_link, pin};
 use crate::kernel::pins::remove_pin;
 
 impl XdpMode {
-    /// The hooks that are tried, in this order.
-    fn hooks(self) -> &'static [Hook] {
+    /// In the stack frames may have been merged, and their checksums may be left to a device: XDP
+    /// is told neither, tc is both, and tc is no slower. So nobody gets that without asking for it.
+    fn hook(self) -> Option<Hook> {
         match self {
-            Self::Auto => &[Hook::XdpNative, Hook::XdpGeneric],
-            Self::Native => &[Hook::XdpNative],
-            Self::Generic => &[Hook::XdpGeneric],
-            Self::Off => &[],
+            Self::Auto | Self::Native => Some(Hook::XdpNative),
+            Self::Generic => Some(Hook::XdpGeneric),
+            Self::Off => None,
         }
     }
 }
@@ -28,11 +28,11 @@ impl Links<'_> {
         device: &str,
         mode: XdpMode,
     ) -> Result<Option<Hook>> {
-        let wanted = mode.hooks();
+        let Some(wanted) = mode.hook() else { return Ok(None) };
         for hook in [Hook::XdpNative, Hook::XdpGeneric] {
             let name = pin(device, hook);
             let Some(old) = self.pinned(&name)? else { continue };
-            if !wanted.contains(&hook) {
+            if hook != wanted {
                 remove_pin(&self.pins.link(&name))?;
                 continue;
             }
@@ -45,30 +45,23 @@ impl Links<'_> {
                 Err(error) => self.discard(&name, &error)?,
             }
         }
-        let mut refusal = None;
-        for &hook in wanted {
-            let attach = if hook == Hook::XdpNative { Attach::Driver } else { Attach::Skb };
-            match program.attach(device, attach) {
-                Ok(id) => {
-                    let link: FdLink = program.take_link(id)?.try_into().map_err(not_a_link)?;
-                    self.pin(link, pin(device, hook))?;
-                    return Ok(Some(hook));
-                }
-                Err(error) => {
-                    let busy = is_busy(&error);
-                    let error = explain(error, device, hook);
-                    if busy {
-                        return Err(error);
-                    }
-                    tracing::info!("{error:#}");
-                    refusal = Some(error);
-                }
+        let attach = if wanted == Hook::XdpNative { Attach::Driver } else { Attach::Skb };
+        match program.attach(device, attach) {
+            Ok(id) => {
+                let link: FdLink = program.take_link(id)?.try_into().map_err(not_a_link)?;
+                self.pin(link, pin(device, wanted))?;
+                Ok(Some(wanted))
             }
-        }
-        match (refusal, mode) {
-            // What was asked for by name is not replaced by something else.
-            (Some(refusal), XdpMode::Native | XdpMode::Generic) => Err(refusal),
-            _ => Ok(None),
+            Err(error) => {
+                let busy = is_busy(&error);
+                let refusal = explain(error, device, wanted);
+                // What was asked for by name is not replaced by something else.
+                if busy || mode != XdpMode::Auto {
+                    return Err(refusal);
+                }
+                tracing::info!("{refusal:#}");
+                Ok(None)
+            }
         }
     }
 }

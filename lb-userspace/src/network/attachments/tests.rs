@@ -23,7 +23,8 @@ fn devices(text: &str) -> Snapshot {
             ("team", _) => Kind::Team,
             ("vlan", _) => Kind::Vlan,
             ("vrf", _) => Kind::Vrf,
-            ("" | "veth" | "wireguard", _) => Kind::Other,
+            ("veth", _) => Kind::Veth,
+            ("" | "wireguard", _) => Kind::Other,
             other => panic!("{other:?}"),
         };
         let link = Link {
@@ -79,6 +80,7 @@ fn show(attachments: &Attachments) -> String {
         };
         lines.push(format!("{} refused: {why}", device.name));
     }
+    lines.extend(attachments.unfinished.iter().map(|device| format!("{} unfinished", device.name)));
     lines.extend(attachments.missing.iter().map(|name| format!("{name} missing")));
     lines.join("; ")
 }
@@ -97,7 +99,13 @@ fn programs_go_where_they_can_run() {
         ("none of that name", PODS, "eth1", "", "eth1 missing"),
         ("none of that pattern", PODS, "wlan*", "", ""),
         ("pods", PODS, "eth0", "veth*", "eth0 external xdp eth0; veth1 workload; veth2 workload"),
-        ("external wins", PODS, "veth1", "veth*", "veth1 external xdp veth1; veth2 workload"),
+        (
+            "external wins",
+            PODS,
+            "veth1",
+            "veth*",
+            "veth1 external xdp veth1; veth2 workload; veth1 unfinished",
+        ),
         ("lo by its name", PODS, "lo", "", "lo refused: loopback"),
         ("lo by a pattern", "1: lo\n2: eth0", "*", "", "eth0 external xdp eth0"),
         (
@@ -115,6 +123,13 @@ fn programs_go_where_they_can_run() {
             "eth0",
             "",
             "eth0 refused: port of Open vSwitch bridge ovs-system",
+        ),
+        (
+            "a VLAN of a container's",
+            "2: eth0 veth\n3: eth0.7@eth0 vlan",
+            "eth0.7",
+            "",
+            "eth0.7 external xdp eth0; eth0 unfinished",
         ),
         ("a VLAN", VLANS, "eth0.100", "", "eth0.100 external xdp eth0"),
         ("QinQ", VLANS, "inner", "", "inner external xdp eth0"),

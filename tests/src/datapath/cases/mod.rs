@@ -205,6 +205,7 @@ macro_rules! every_case {
                 what_came_in_by_a_device_leaves_by_it,
                 tc_does_the_same,
                 an_unknown_neighbour_is_left_to_the_stack,
+                fragments_of_what_opens_a_flow_in_tc_are_left_to_it,
                 what_xdp_cant_send_is_left_to_tc,
                 tags_leave_by_their_own_device_only,
                 options_and_headers_leave_as_they_came,

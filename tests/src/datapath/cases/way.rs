@@ -115,6 +115,19 @@ pub fn an_unknown_neighbour_is_left_to_the_stack(c: &mut Conversation, at: &Ends
     c.stack(&ack).leaves_by(INSIDE, &there);
 }
 
+/// XDP meets the next packets before tc has seen the one that was left to it.
+pub fn fragments_of_what_opens_a_flow_in_tc_are_left_to_it(c: &mut Conversation, at: &Ends) {
+    let backend = dns_behind(c, at, INSIDE);
+    c.exit(&address(&backend), unknown_neighbour(INSIDE));
+    let question = at.to_dns(40000).ttl(64).payload(&[7; 2000]);
+    let (first, second) = (question.fragment(..1400), question.fragment(1400..));
+    c.forward(&first).is_deferred_for(&[Reason::NoNeighbour]);
+    c.forward(&second).is_deferred_for(&[]);
+    let there = |piece: &Packet| piece.to(backend.as_str()).ttl(63);
+    let alias = c.stack(&first).leaves_aliased_by(INSIDE, &there(&first));
+    c.stack(&second).leaves_by(INSIDE, &there(&second).from(alias.as_str()));
+}
+
 pub fn what_xdp_cant_send_is_left_to_tc(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, INSIDE);
     c.device(INSIDE, |device| device.redirect = false);

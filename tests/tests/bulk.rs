@@ -1,0 +1,214 @@
+//! Twenty megabytes each way, compared byte by byte: jumbo frames, which XDP sees in several buffers,
+//! and packets that stand for many and whose checksums somebody else is to complete.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener};
+use std::sync::LazyLock;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use tests::agent::Agent;
+use tests::one_node::{DEVICE, OneNode};
+use tests::topology::Host;
+
+/// Longer than a busy machine takes for any part of it.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Of no period.
+static CONTENT: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let next = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    });
+    next.take(20_000_000 / 8).flatten().collect()
+});
+
+struct Case {
+    network: OneNode,
+    /// A client whose device leaves cutting and checksums to others, as in the same machine.
+    near: Host,
+    agent: Agent,
+}
+
+impl Case {
+    fn new(device: &str, xdp_mode: &str) -> Result<Self> {
+        let network = OneNode::with_pods(2)?;
+        if device != DEVICE {
+            let node = &network.node;
+            node.bridge(device)?;
+            node.ip(&format!("address flush dev {DEVICE}"))?;
+            node.ip(&format!("link set {DEVICE} master {device}"))?;
+            node.address(device, "192.0.2.1/24")?;
+            node.address(device, "2001:db8::1/64")?;
+            // Cards merge what they receive, and a bridge gets it merged.
+            node.run(["ethtool", "-K", DEVICE, "gro", "on"])?;
+        }
+        let other = network.other_node()?;
+        let near = network.topology.host("near")?;
+        network.topology.link(
+            near.port("eth0").address("198.51.100.2/24").address("2001:db8:51::2/64"),
+            network.node.port("ext1").address("198.51.100.1/24").address("2001:db8:51::1/64"),
+        )?;
+        near.default_route("198.51.100.1")?;
+        near.default_route("2001:db8:51::1")?;
+        // Else XDP would leave to tc what goes there.
+        other.run(["ethtool", "-K", "eth0", "gro", "on"])?;
+        for (host, devices) in [
+            (&network.client, &["eth0"][..]),
+            (&network.node, &["ext0", "in0", "pod-0"]),
+            (&network.pods[0].host, &["eth0"]),
+            (&other, &["eth0"]),
+        ] {
+            for device in devices {
+                host.ip(&format!("link set {device} mtu 9000"))?;
+            }
+        }
+        let pod = &network.pods[0].host;
+        for (host, end) in [
+            (pod, "10.244.1.10:9000"),
+            (pod, "[fd00:10:244:1::10]:9000"),
+            (&other, "10.0.0.2:9000"),
+            (&other, "[fd00:a::2]:9000"),
+        ] {
+            mirror(host, end)?;
+        }
+        let file = network.topology.directory().join("manifests.yaml");
+        fs::write(&file, MANIFESTS)?;
+        let more = ["--device", "ext1", "--device", "in0", "--workload-device", "pod-*"];
+        let more = [&more[..], &["--xdp-mode", xdp_mode]].concat();
+        let agent = Agent::start(&network.node, &network.pin_path(), &file, device, &more)?;
+        Ok(Self { network, near, agent })
+    }
+
+    /// To a backend on this node and to one on another.
+    fn exchange(&self, client: &Host) -> Result<()> {
+        for frontend in FRONTENDS {
+            let exchanged = exchange(client, frontend);
+            exchanged.with_context(|| {
+                let counters = self.agent.get(&["counters"]).unwrap_or_default();
+                format!("{}, {frontend}\n{counters}", client.name())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+const FRONTENDS: [&str; 4] =
+    ["10.96.0.10:80", "[fd00:10:96::a]:80", "10.96.0.11:80", "[fd00:10:96::b]:80"];
+
+const MANIFESTS: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: here}
+spec: {clusterIPs: [10.96.0.10, 'fd00:10:96::a'], ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: here-4, labels: {kubernetes.io/service-name: here}}
+addressType: IPv4
+ports: [{port: 9000}]
+endpoints: [{addresses: [10.244.1.10], nodeName: node}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: here-6, labels: {kubernetes.io/service-name: here}}
+addressType: IPv6
+ports: [{port: 9000}]
+endpoints: [{addresses: ['fd00:10:244:1::10'], nodeName: node}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: there}
+spec: {clusterIPs: [10.96.0.11, 'fd00:10:96::b'], ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: there-4, labels: {kubernetes.io/service-name: there}}
+addressType: IPv4
+ports: [{port: 9000}]
+endpoints: [{addresses: [10.0.0.2], nodeName: other}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: there-6, labels: {kubernetes.io/service-name: there}}
+addressType: IPv6
+ports: [{port: 9000}]
+endpoints: [{addresses: ['fd00:a::2'], nodeName: other}]
+";
+
+/// Sends back what it gets, over each connection, as long as the process lives.
+fn mirror(host: &Host, listen: &str) -> Result<()> {
+    let listener = host.enter(|| Ok(TcpListener::bind(listen)?))?;
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || {
+                // A client that is gone is no fault of the server's.
+                let _ = std::io::copy(&mut &stream, &mut &stream);
+                let _ = stream.shutdown(Shutdown::Write);
+            });
+        }
+    });
+    Ok(())
+}
+
+/// Sends everything and compares what comes back.
+fn exchange(client: &Host, to: &str) -> Result<()> {
+    let stream = client.tcp_connect(to)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    thread::scope(|scope| {
+        let sending = scope.spawn(|| -> Result<()> {
+            (&stream).write_all(&CONTENT)?;
+            Ok(stream.shutdown(Shutdown::Write)?)
+        });
+        let mut received = Vec::with_capacity(CONTENT.len());
+        let read = (&stream).read_to_end(&mut received);
+        let length = received.len();
+        read.with_context(|| format!("after {length} bytes"))?;
+        ensure!(received == *CONTENT, "the {length} bytes that came back are others");
+        sending.join().expect("sending does not panic")
+    })
+}
+
+/// The mean length of the frames that a client has received.
+fn frame_length(client: &Host) -> Result<u64> {
+    let shown = client.ip("-statistics -json link show dev eth0")?;
+    let shown: Value = serde_json::from_str(&shown)?;
+    let received = &shown[0]["stats64"]["rx"];
+    let number = |name: &str| received[name].as_u64().with_context(|| received.to_string());
+    Ok(number("bytes")? / number("packets")?.max(1))
+}
+
+#[test]
+fn jumbo_frames_pass_xdp() -> Result<()> {
+    let case = Case::new(DEVICE, "native")?;
+    case.exchange(&case.network.client)?;
+    let length = frame_length(&case.network.client)?;
+    ensure!(length > 1500, "no jumbo frames: {length} bytes on average");
+    Ok(())
+}
+
+/// XDP could not tell that their checksums are to be completed by somebody else.
+#[test]
+fn what_is_cut_later_is_left_to_tc() -> Result<()> {
+    let case = Case::new(DEVICE, "auto")?;
+    for client in [&case.near, &case.network.pods[1].host] {
+        case.exchange(client)?;
+        let length = frame_length(client)?;
+        ensure!(length > 1500, "all were cut before: {length} bytes on average");
+    }
+    Ok(())
+}
+
+/// XDP could not tell that these are many, each of which fits through the next device.
+#[test]
+fn what_a_bridges_port_has_merged_is_left_to_tc() -> Result<()> {
+    let case = Case::new("br0", "auto")?;
+    case.exchange(&case.network.client)
+}

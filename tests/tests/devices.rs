@@ -1,0 +1,163 @@
+//! Services behind devices that are stacked on others: VLANs, VLANs in VLANs, bonds. What the
+//! kernel can't make is told and left out.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use tests::agent::{Agent, SOON};
+use tests::one_node::{DEVICE, NODE, NODE6, OneNode};
+use tests::topology::{Host, wait_until};
+
+const URLS: [&str; 2] = ["http://203.0.113.10/", "http://[2001:db8:113::10]/"];
+
+const MANIFESTS: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: LoadBalancer
+  clusterIPs: [10.96.0.10, 'fd00:10:96::a']
+  ports: [{port: 80}]
+status: {loadBalancer: {ingress: [{ip: 203.0.113.10}, {ip: '2001:db8:113::10'}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-4, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.244.1.10], nodeName: node}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-6, labels: {kubernetes.io/service-name: web}}
+addressType: IPv6
+ports: [{port: 8080}]
+endpoints: [{addresses: ['fd00:10:244:1::10'], nodeName: node}]
+";
+
+/// Whether devices of a kind can be made here; says so if not.
+fn has(network: &OneNode, kind: &str) -> bool {
+    let made = network.client.ip(&format!("link add name probe {kind}"));
+    let made = made.and_then(|_| network.client.ip("link delete probe"));
+    if let Err(error) = &made {
+        println!("left out, for want of such devices: {error:#}");
+    }
+    made.is_ok()
+}
+
+/// Adds a VLAN device to a device. Tags stand in the frames, as on a real wire.
+fn add_vlan(host: &Host, below: &str, device: &str, tag: &str) -> Result<()> {
+    for offload in ["tx-vlan-hw-insert", "tx-vlan-stag-hw-insert"] {
+        // Devices on others may have none to switch off.
+        let _ = host.run(["ethtool", "-K", below, offload, "off"]);
+    }
+    host.ip(&format!("link add link {below} name {device} type vlan {tag}"))?;
+    host.ip(&format!("link set {device} up")).map(drop)
+}
+
+/// Joins client and node by a second wire, and makes a bond of the two at both ends.
+fn add_bond(network: &OneNode, mode: &str) -> Result<()> {
+    network.topology.link(network.client.port("eth1").wire(), network.node.port("ext1"))?;
+    for (host, ports) in [(&network.client, ["eth0", "eth1"]), (&network.node, [DEVICE, "ext1"])] {
+        host.ip(&format!("link add bond0 type bond miimon 50 mode {mode}"))?;
+        for port in ports {
+            host.ip(&format!("link set {port} down"))?;
+            host.ip(&format!("link set {port} master bond0"))?;
+        }
+        host.ip("link set bond0 up")?;
+    }
+    Ok(())
+}
+
+/// Gives the addresses of the wire to devices upon it.
+fn move_addresses(network: &OneNode, client_device: &str, device: &str) -> Result<()> {
+    let OneNode { client, node, .. } = network;
+    for (host, from, to, addresses) in [
+        (client, "eth0", client_device, ["192.0.2.2/24", "2001:db8::2/64"]),
+        (node, DEVICE, device, ["192.0.2.1/24", "2001:db8::1/64"]),
+    ] {
+        host.ip(&format!("address flush dev {from}"))?;
+        addresses.iter().try_for_each(|address| host.address(to, address))?;
+    }
+    client.default_route(NODE)?;
+    client.default_route(NODE6)
+}
+
+fn agent(network: &OneNode, device: &str) -> Result<Agent> {
+    let file = network.topology.directory().join("manifests.yaml");
+    fs::write(&file, MANIFESTS)?;
+    Agent::start(&network.node, &network.pin_path(), &file, device, &[])
+}
+
+/// Where XDP was attached, and that the Service answers.
+fn check(network: &OneNode, device: &str, xdp: &[&str]) -> Result<Agent> {
+    let agent = agent(network, device)?;
+    let said = agent.said();
+    for below in [DEVICE, "ext1", "bond0", device] {
+        let attached = format!("attached to {below}: ");
+        let mut lines = said.lines();
+        let has_xdp = lines.any(|line| line.contains(&attached) && line.contains("native XDP"));
+        assert_eq!(has_xdp, xdp.contains(&below), "{below}: {said}");
+    }
+    for url in URLS {
+        let answer = network.curl(url);
+        let counters = || agent.get(&["counters"]).unwrap_or_default();
+        assert_eq!(answer.with_context(counters)?, "pod-0\n", "{url}");
+    }
+    Ok(agent)
+}
+
+#[test]
+fn a_service_answers_in_a_vlan_and_in_one_within_another() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    if !has(&network, "link eth0 type vlan id 9") {
+        return Ok(());
+    }
+    for (host, device) in [(&network.client, "eth0"), (&network.node, DEVICE)] {
+        add_vlan(host, device, &format!("{device}.7"), "id 7")?;
+        add_vlan(host, device, &format!("{device}.s"), "protocol 802.1ad id 8")?;
+        add_vlan(host, &format!("{device}.s"), &format!("{device}.s.9"), "id 9")?;
+    }
+    move_addresses(&network, "eth0.7", "ext0.7")?;
+    let _ = check(&network, "ext0.7", &[DEVICE])?.terminate()?;
+    // Nothing of it is left on the devices that are served no longer.
+    for (host, device) in [(&network.client, "eth0.7"), (&network.node, "ext0.7")] {
+        host.ip(&format!("link delete {device}"))?;
+    }
+    move_addresses(&network, "eth0.s.9", "ext0.s.9")?;
+    check(&network, "ext0.s.9", &[DEVICE]).map(drop)
+}
+
+#[test]
+fn a_service_answers_by_either_port_of_a_bond() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    if !has(&network, "type bond") {
+        return Ok(());
+    }
+    add_bond(&network, "active-backup")?;
+    move_addresses(&network, "bond0", "bond0")?;
+    let _agent = check(&network, "bond0", &["bond0"])?;
+    for (down, up) in [(DEVICE, "ext1"), ("ext1", DEVICE)] {
+        network.node.ip(&format!("link set {up} up"))?;
+        network.node.ip(&format!("link set {down} down"))?;
+        wait_until(&format!("{up} is the way"), SOON, || {
+            URLS.iter().all(|url| network.curl(url).is_ok_and(|answer| answer == "pod-0\n"))
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_service_answers_in_a_vlan_of_a_bond() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    if !has(&network, "type bond") || !has(&network, "link eth0 type vlan id 9") {
+        return Ok(());
+    }
+    // A mode in which programs can't be handed down: its ports have them.
+    add_bond(&network, "broadcast")?;
+    for host in [&network.client, &network.node] {
+        add_vlan(host, "bond0", "bond0.7", "id 7")?;
+    }
+    move_addresses(&network, "bond0.7", "bond0.7")?;
+    check(&network, "bond0.7", &[DEVICE, "ext1"]).map(drop)
+}

@@ -1,0 +1,220 @@
+//! A flood of SYNs from addresses that never answer, through a flow table that is far too small for
+//! them: established connections go on, and new ones still come through.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use tests::agent::Agent;
+use tests::one_node::OneNode;
+use tests::packet::tcp;
+use tests::topology::{Echo, RawSocket};
+
+/// Of each address family.
+const FLOWS: usize = 256;
+/// To each frontend.
+const CONNECTIONS: usize = 12;
+/// Of each address family.
+const SYNS: u64 = 20 * FLOWS as u64;
+
+/// Of each address family one whose backend is on this node, and one on another.
+const FRONTENDS: [&str; 4] =
+    ["203.0.113.10:80", "203.0.113.11:80", "[2001:db8:113::10]:80", "[2001:db8:113::11]:80"];
+
+const MANIFESTS: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: here}
+spec:
+  type: LoadBalancer
+  clusterIPs: [10.96.0.10, 'fd00:10:96::a']
+  ports: [{port: 80}]
+status: {loadBalancer: {ingress: [{ip: 203.0.113.10}, {ip: '2001:db8:113::10'}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: here-4, labels: {kubernetes.io/service-name: here}}
+addressType: IPv4
+ports: [{port: 9000}]
+endpoints: [{addresses: [10.244.1.10], nodeName: node}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: here-6, labels: {kubernetes.io/service-name: here}}
+addressType: IPv6
+ports: [{port: 9000}]
+endpoints: [{addresses: ['fd00:10:244:1::10'], nodeName: node}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: there}
+spec:
+  type: LoadBalancer
+  clusterIPs: [10.96.0.11, 'fd00:10:96::b']
+  ports: [{port: 80}]
+status: {loadBalancer: {ingress: [{ip: 203.0.113.11}, {ip: '2001:db8:113::11'}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: there-4, labels: {kubernetes.io/service-name: there}}
+addressType: IPv4
+ports: [{port: 9000}]
+endpoints: [{addresses: [10.0.0.2], nodeName: other}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: there-6, labels: {kubernetes.io/service-name: there}}
+addressType: IPv6
+ports: [{port: 9000}]
+endpoints: [{addresses: ['fd00:a::2'], nodeName: other}]
+";
+
+struct Case {
+    network: OneNode,
+    agent: Agent,
+    _servers: Vec<Echo>,
+}
+
+impl Case {
+    fn new() -> Result<Self> {
+        let network = OneNode::with_pods(1)?;
+        let other = network.other_node()?;
+        // Answers to those who never asked leave by the device, too.
+        for via in ["192.0.2.2", "2001:db8::2"] {
+            network.node.default_route(via)?;
+        }
+        let pod = &network.pods[0].host;
+        let servers = [
+            pod.tcp_echo("10.244.1.10:9000", "here"),
+            pod.tcp_echo("[fd00:10:244:1::10]:9000", "here"),
+            other.tcp_echo("10.0.0.2:9000", "there"),
+            other.tcp_echo("[fd00:a::2]:9000", "there"),
+        ];
+        let servers = servers.into_iter().collect::<Result<_>>()?;
+        let file = network.topology.directory().join("manifests.yaml");
+        fs::write(&file, MANIFESTS)?;
+        let flows = FLOWS.to_string();
+        let more = ["--device", "in0", "--max-flows", &flows];
+        let agent = Agent::start(&network.node, &network.pin_path(), &file, "ext0", &more)?;
+        Ok(Self { network, agent, _servers: servers })
+    }
+
+    fn connect(&self, frontend: &str) -> Result<Connection> {
+        Ok(Connection { stream: BufReader::new(self.network.client.tcp_connect(frontend)?) })
+    }
+
+    /// Does something again and again as long as a flood lasts, and once more after it.
+    fn in_a_flood(&self, mut something: impl FnMut(u64) -> Result<()>) -> Result<()> {
+        let (socket, sent) = (self.network.client.raw_socket()?, AtomicU64::new(0));
+        thread::scope(|scope| {
+            let flooding = scope.spawn(|| flood(&socket, &sent));
+            let (mut round, mut over) = (0, false);
+            while !over {
+                over = flooding.is_finished();
+                round += 1;
+                let after = || format!("round {round}, after {} SYNs", sent.load(Relaxed));
+                something(round).with_context(after)?;
+            }
+            println!("{round} rounds in a flood of {} SYNs", sent.load(Relaxed));
+            flooding.join().expect("a flood does not panic")
+        })
+    }
+
+    /// The flows of connections that have been answered, without what changes with every packet.
+    fn established(&self) -> Result<Vec<Value>> {
+        let mut flows = self.get("flows")?;
+        flows.retain(|flow| flow["state"] == "established");
+        flows.iter_mut().for_each(|flow| flow["idleSeconds"] = Value::Null);
+        Ok(flows)
+    }
+
+    fn get(&self, what: &str) -> Result<Vec<Value>> {
+        Ok(serde_json::from_str(&self.agent.get(&[what, "-o", "json"])?)?)
+    }
+
+    fn counted(&self, reason: &str) -> Result<u64> {
+        let counters = self.get("counters")?;
+        let found = counters.iter().find(|row| row["reason"] == reason);
+        found.and_then(|row| row["packets"].as_u64()).with_context(|| format!("{counters:?}"))
+    }
+
+    /// By load balancers' addresses.
+    fn new_flows(&self) -> Result<u64> {
+        let frontends = self.get("frontends")?;
+        let dialled = frontends.iter().filter(|row| row["kind"] == "LoadBalancer");
+        let flows = dialled.map(|row| row["newFlows"].as_u64());
+        flows.sum::<Option<u64>>().with_context(|| format!("{frontends:?}"))
+    }
+}
+
+/// A connection to an echo server, and what has been said over it.
+struct Connection {
+    stream: BufReader<TcpStream>,
+}
+
+impl Connection {
+    fn ask(&mut self, question: u64) -> Result<()> {
+        self.stream.get_ref().write_all(format!("{question}\n").as_bytes())?;
+        let mut answer = String::new();
+        self.stream.read_line(&mut answer)?;
+        ensure!(answer.ends_with(&format!(" {question}\n")), "{question} was answered {answer:?}");
+        Ok(())
+    }
+}
+
+/// SYNs to all frontends, none from an end that another one is from.
+fn flood(socket: &RawSocket, sent: &AtomicU64) -> Result<()> {
+    for number in 0..SYNS {
+        let port = 1024 + number % 50_000;
+        let from = [
+            format!("198.18.{}.{}:{port}", number >> 8 & 0xff, number & 0xff),
+            format!("[2001:db8:bad::{number:x}]:{port}"),
+        ];
+        for frontend in FRONTENDS.iter().skip(number as usize % 2).step_by(2) {
+            let from = from[usize::from(frontend.starts_with('['))].as_str();
+            socket.send(&tcp(from, *frontend).syn())?;
+        }
+        sent.fetch_add(2, Relaxed);
+    }
+    Ok(())
+}
+
+#[test]
+fn established_connections_go_on_in_a_flood_and_new_ones_come_through() -> Result<()> {
+    let case = Case::new()?;
+    let mut connections = Vec::new();
+    for frontend in FRONTENDS {
+        for _ in 0..CONNECTIONS {
+            let mut connection = case.connect(frontend)?;
+            connection.ask(0)?;
+            connections.push(connection);
+        }
+    }
+    let before = case.established()?;
+    assert_eq!(before.len(), connections.len());
+
+    case.in_a_flood(|round| {
+        let mut connections = connections.iter_mut().enumerate();
+        connections.try_for_each(|(number, connection)| {
+            connection.ask(round).with_context(|| format!("connection {number}"))
+        })
+    })?;
+    assert_eq!(case.established()?, before, "the same flows in the same state");
+    assert!(case.get("flows")?.len() <= 2 * FLOWS);
+    let (new, refused) = (case.new_flows()?, case.counted("flow_table_full")?);
+    // One that was left to tc may have lost its flow on the way there, and has got another.
+    let counted = new + refused;
+    assert!(counted >= 2 * SYNS + before.len() as u64, "{counted}: every SYN counts");
+    assert!(new > 20 * FLOWS as u64, "{new} flows, {refused} refused: most made room for others");
+
+    // Those to backends here: they get along without a flow that was evicted between two packets.
+    case.in_a_flood(|round| {
+        let here = FRONTENDS.iter().step_by(2);
+        here.into_iter().try_for_each(|frontend| case.connect(frontend)?.ask(round))
+    })
+}

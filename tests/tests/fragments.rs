@@ -1,0 +1,144 @@
+//! Datagrams larger than any frame, there and back: each goes as fragments through the node.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use tests::agent::Agent;
+use tests::one_node::{DEVICE, OneNode};
+use tests::topology::{Echo, Host};
+
+/// In six fragments, and in more than forty.
+const SIZES: [usize; 2] = [8_000, 60_000];
+
+/// client - node - pod-0
+///             \ - other
+struct Case {
+    network: OneNode,
+    agent: Agent,
+    _servers: Vec<Echo>,
+}
+
+impl Case {
+    fn new(more: &[&str]) -> Result<Self> {
+        let network = OneNode::with_pods(2)?;
+        let other = network.other_node()?;
+        // A thread polls all that has come meanwhile in one go, as cards hand over several frames.
+        network.node.run(["ethtool", "-K", DEVICE, "gro", "on"])?;
+        let write =
+            format!("mount -t sysfs none /sys && echo 1 > /sys/class/net/{DEVICE}/threaded");
+        network.node.run(["unshare", "--mount", "sh", "-c", &write])?;
+        let pod = &network.pods[0].host;
+        let servers = [
+            (pod, "10.244.1.10:9000", "here"),
+            (pod, "[fd00:10:244:1::10]:9000", "here"),
+            (&other, "10.0.0.2:9000", "there"),
+            (&other, "[fd00:a::2]:9000", "there"),
+        ];
+        let servers = servers.map(|(host, address, name)| host.udp_echo(address, name));
+        let servers = servers.into_iter().collect::<Result<_>>()?;
+        let file = network.topology.directory().join("manifests.yaml");
+        fs::write(&file, MANIFESTS)?;
+        let devices = ["--device", "in0", "--workload-device", "pod-*"];
+        let more: Vec<_> = devices.iter().chain(more).copied().collect();
+        let agent = Agent::start(&network.node, &network.pin_path(), &file, DEVICE, &more)?;
+        Ok(Self { network, agent, _servers: servers })
+    }
+
+    /// Has datagrams of each size echoed by whoever has this name, over one flow. The very first
+    /// packet that a server gets of it is a fragment.
+    fn exchange(&self, client: &Host, to: &str, name: &str) -> Result<()> {
+        let any = if to.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
+        let socket = client.udp_socket(any)?;
+        for size in SIZES.into_iter().cycle().take(2 * SIZES.len()) {
+            let message: Vec<u8> = (0..size).map(|number| ((number * 31) >> 5) as u8).collect();
+            socket.send_to(&message, to)?;
+            let mut answer = vec![0; 1 << 16];
+            let received = socket.recv_from(&mut answer);
+            let (length, from) = received.with_context(|| {
+                let counters = self.agent.get(&["counters"]).unwrap_or_default();
+                format!("{} asked {to} for {size} bytes\n{counters}", client.name())
+            })?;
+            let answer = &answer[..length];
+            ensure!(from.to_string() == to, "{to} was asked, {from} answered");
+            ensure!(answer.starts_with(name.as_bytes()), "{to}: not {name} answered");
+            ensure!(answer.ends_with(&message), "{to}: {size} bytes came back changed");
+        }
+        Ok(())
+    }
+
+    /// From outside and from a pod, to a backend on this node and to one on another.
+    fn exchange_all(&self) -> Result<()> {
+        let Self { network, .. } = self;
+        for (client, to, name) in [
+            (&network.client, "203.0.113.10:53", "here"),
+            (&network.client, "[2001:db8:113::10]:53", "here"),
+            (&network.client, "203.0.113.11:53", "there"),
+            (&network.client, "[2001:db8:113::11]:53", "there"),
+            (&network.pods[1].host, "10.96.0.10:53", "here"),
+            (&network.pods[1].host, "[fd00:10:96::a]:53", "here"),
+            (&network.pods[1].host, "10.96.0.11:53", "there"),
+            (&network.pods[1].host, "[fd00:10:96::b]:53", "there"),
+        ] {
+            self.exchange(client, to, name)?;
+        }
+        Ok(())
+    }
+}
+
+const MANIFESTS: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: here}
+spec:
+  type: LoadBalancer
+  clusterIPs: [10.96.0.10, 'fd00:10:96::a']
+  ports: [{port: 53, protocol: UDP}]
+status: {loadBalancer: {ingress: [{ip: 203.0.113.10}, {ip: '2001:db8:113::10'}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: here-4, labels: {kubernetes.io/service-name: here}}
+addressType: IPv4
+ports: [{port: 9000, protocol: UDP}]
+endpoints: [{addresses: [10.244.1.10], nodeName: node}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: here-6, labels: {kubernetes.io/service-name: here}}
+addressType: IPv6
+ports: [{port: 9000, protocol: UDP}]
+endpoints: [{addresses: ['fd00:10:244:1::10'], nodeName: node}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: there}
+spec:
+  type: LoadBalancer
+  clusterIPs: [10.96.0.11, 'fd00:10:96::b']
+  ports: [{port: 53, protocol: UDP}]
+status: {loadBalancer: {ingress: [{ip: 203.0.113.11}, {ip: '2001:db8:113::11'}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: there-4, labels: {kubernetes.io/service-name: there}}
+addressType: IPv4
+ports: [{port: 9000, protocol: UDP}]
+endpoints: [{addresses: [10.0.0.2], nodeName: other}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: there-6, labels: {kubernetes.io/service-name: there}}
+addressType: IPv6
+ports: [{port: 9000, protocol: UDP}]
+endpoints: [{addresses: ['fd00:a::2'], nodeName: other}]
+";
+
+#[test]
+fn large_datagrams_go_there_and_back() -> Result<()> {
+    Case::new(&[])?.exchange_all()
+}
+
+#[test]
+fn large_datagrams_go_there_and_back_without_xdp() -> Result<()> {
+    Case::new(&["--xdp-mode", "off"])?.exchange_all()
+}

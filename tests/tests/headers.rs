@@ -1,0 +1,195 @@
+//! IP options and extension headers on a wire: connections and datagrams of the kernel's own stack
+//! that carry them, there and back.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
+use tests::agent::Agent;
+use tests::one_node::OneNode;
+use tests::topology::Host;
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+const MANIFESTS: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: here}
+spec:
+  clusterIPs: [10.96.0.10, 'fd00:10:96::a']
+  ports: [{name: tcp, port: 80}, {name: udp, port: 53, protocol: UDP}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: here-4, labels: {kubernetes.io/service-name: here}}
+addressType: IPv4
+ports: [{name: tcp, port: 8000}, {name: udp, port: 5300, protocol: UDP}]
+endpoints: [{addresses: [10.244.1.10], nodeName: node}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: here-6, labels: {kubernetes.io/service-name: here}}
+addressType: IPv6
+ports: [{name: tcp, port: 8000}, {name: udp, port: 5300, protocol: UDP}]
+endpoints: [{addresses: ['fd00:10:244:1::10'], nodeName: node}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: there}
+spec:
+  clusterIPs: [10.96.0.11, 'fd00:10:96::b']
+  ports: [{name: tcp, port: 80}, {name: udp, port: 53, protocol: UDP}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: there-4, labels: {kubernetes.io/service-name: there}}
+addressType: IPv4
+ports: [{name: tcp, port: 8000}, {name: udp, port: 5300, protocol: UDP}]
+endpoints: [{addresses: [10.0.0.2], nodeName: other}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: there-6, labels: {kubernetes.io/service-name: there}}
+addressType: IPv6
+ports: [{name: tcp, port: 8000}, {name: udp, port: 5300, protocol: UDP}]
+endpoints: [{addresses: ['fd00:a::2'], nodeName: other}]
+";
+
+/// Has a socket send headers between its IP header and its transport header.
+fn carry(socket: &impl AsFd, to: SocketAddr) -> Result<()> {
+    /// Whoever forwards the packet may write down its address, in one of two places.
+    const RECORD_ROUTE: [u8; 12] = [7, 11, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    /// What no one need look at: six bytes of it.
+    const PADDING: [u8; 8] = [0, 0, 1, 4, 0, 0, 0, 0];
+    let options: &[(_, _, &[u8])] = match to {
+        SocketAddr::V4(_) => &[(libc::IPPROTO_IP, libc::IP_OPTIONS, &RECORD_ROUTE)],
+        SocketAddr::V6(_) => &[
+            (libc::IPPROTO_IPV6, libc::IPV6_HOPOPTS, &PADDING),
+            (libc::IPPROTO_IPV6, libc::IPV6_DSTOPTS, &PADDING),
+        ],
+    };
+    for (level, name, value) in options {
+        // SAFETY: the kernel reads as many bytes as the value has.
+        let result = unsafe {
+            let (bytes, length) = (value.as_ptr().cast(), value.len() as libc::socklen_t);
+            libc::setsockopt(socket.as_fd().as_raw_fd(), *level, *name, bytes, length)
+        };
+        if result != 0 {
+            return Err(std::io::Error::last_os_error()).context("no headers by setsockopt");
+        }
+    }
+    Ok(())
+}
+
+/// A client, whom it dials, and who is to answer.
+struct Case<'a> {
+    client: &'a Host,
+    frontend: &'a str,
+    server: &'a Host,
+    backend: &'a str,
+}
+
+impl Case<'_> {
+    fn end(address: &str, port: u16) -> Result<SocketAddr> {
+        Ok(SocketAddr::new(address.parse()?, port))
+    }
+
+    /// Both sides' packets carry headers, the first one's included.
+    fn over_tcp(&self) -> Result<()> {
+        let (to, at) = (Self::end(self.frontend, 80)?, Self::end(self.backend, 8000)?);
+        let listener = self.server.enter(|| Ok(TcpListener::bind(at)?))?;
+        // The timeout is the socket's, and accept heeds it; std only offers it for streams.
+        TcpStream::from(OwnedFd::from(listener.try_clone()?)).set_read_timeout(Some(LIMIT))?;
+        thread::scope(|scope| {
+            let answering = scope.spawn(|| -> Result<()> {
+                let (mut stream, _) = listener.accept().context("nobody has dialled")?;
+                carry(&stream, at)?;
+                stream.set_read_timeout(Some(LIMIT))?;
+                let mut question = [0; 8];
+                stream.read_exact(&mut question)?;
+                Ok(stream.write_all(&question)?)
+            });
+            let mut stream = self.client.enter(|| dial(to))?;
+            stream.set_read_timeout(Some(LIMIT))?;
+            stream.write_all(b"question")?;
+            let mut answer = [0; 8];
+            stream.read_exact(&mut answer).context("no answer")?;
+            assert_eq!(&answer, b"question");
+            answering.join().expect("an answer does not panic")
+        })
+    }
+
+    fn over_udp(&self) -> Result<()> {
+        let (to, at) = (Self::end(self.frontend, 53)?, Self::end(self.backend, 5300)?);
+        let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let open = |host: &Host, end: String| -> Result<UdpSocket> {
+            let socket = host.udp_socket(&end)?;
+            carry(&socket, to)?;
+            Ok(socket)
+        };
+        let (client, server) = (open(self.client, any.into())?, open(self.server, at.to_string())?);
+        let mut buffer = [0; 100];
+        client.send_to(b"question", to)?;
+        let (length, from) = server.recv_from(&mut buffer).context("no question")?;
+        assert_eq!(&buffer[..length], b"question");
+        server.send_to(b"answer", from)?;
+        let (length, from) = client.recv_from(&mut buffer).context("no answer")?;
+        assert_eq!((&buffer[..length], from), (&b"answer"[..], to));
+        Ok(())
+    }
+
+    /// Looks whether questions and answers have arrived with their headers.
+    fn check(&self) -> Result<()> {
+        let mut questions = self.server.capture("eth0", &format!("dst host {}", self.backend))?;
+        let mut answers = self.client.capture("eth0", &format!("src host {}", self.frontend))?;
+        self.over_udp().context("UDP")?;
+        self.over_tcp().context("TCP")?;
+        let v4 = self.frontend.contains('.');
+        for shown in if v4 { &["options (RR"][..] } else { &["HBH", "DSTOPT"] } {
+            questions.wait_for(shown)?;
+            answers.wait_for(shown)?;
+        }
+        Ok(())
+    }
+}
+
+/// A connection whose SYN has the headers.
+fn dial(to: SocketAddr) -> Result<TcpStream> {
+    let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let socket = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    carry(&socket, to)?;
+    connect(socket.as_raw_fd(), &SockaddrStorage::from(to)).context("can't connect")?;
+    Ok(socket.into())
+}
+
+#[test]
+fn options_and_extension_headers_go_there_and_back() -> Result<()> {
+    let network = OneNode::with_pods(2)?;
+    let other = network.other_node()?;
+    let file = network.topology.directory().join("manifests.yaml");
+    fs::write(&file, MANIFESTS)?;
+    let more = ["--device", "in0", "--workload-device", "pod-*"];
+    let agent = Agent::start(&network.node, &network.pin_path(), &file, "ext0", &more)?;
+    let (pod, outside) = (&network.pods[1].host, &network.client);
+    let here = &network.pods[0].host;
+    for (client, frontend, server, backend) in [
+        (outside, "10.96.0.10", here, "10.244.1.10"),
+        (outside, "fd00:10:96::a", here, "fd00:10:244:1::10"),
+        (outside, "10.96.0.11", &other, "10.0.0.2"),
+        (outside, "fd00:10:96::b", &other, "fd00:a::2"),
+        (pod, "10.96.0.10", here, "10.244.1.10"),
+        (pod, "fd00:10:96::b", &other, "fd00:a::2"),
+    ] {
+        let checked = Case { client, frontend, server, backend }.check();
+        checked.with_context(|| {
+            let counters = agent.get(&["counters"]).unwrap_or_default();
+            format!("{} asked {frontend}\n{counters}", client.name())
+        })?;
+    }
+    Ok(())
+}
