@@ -85,7 +85,7 @@ pub fn damaged() -> impl Strategy<Value = Sent> {
     let accident = prop_oneof![
         4 => vec((0usize..120, any::<u8>()), 1..4).prop_map(Accident::Overwritten),
         3 => (0usize..140).prop_map(Accident::CutTo),
-        2 => (0usize..6, 1usize..6).prop_map(|(from, eighths)| Accident::Fragment(from, eighths)),
+        2 => (0usize..6, 1usize..9).prop_map(|(from, eighths)| Accident::Fragment(from, eighths)),
         1 => vec(any::<u8>(), 14..120).prop_map(Accident::Noise),
     ];
     (intact(), accident).prop_map(|(sent, accident)| {
@@ -93,8 +93,9 @@ pub fn damaged() -> impl Strategy<Value = Sent> {
         let is_fragment = matches!(accident, Accident::Fragment(..));
         // Later ones have no ports, and what becomes of them depends on whether the first came.
         let is_later = matches!(accident, Accident::Fragment(from, _) if from > 0);
-        // A first one that ends within the transport header may have padding in its place.
-        let is_short = matches!(accident, Accident::Fragment(_, eighths) if eighths < 3);
+        // A first one that ends within the transport header may have padding in its place. Options
+        // for the destination take up to 16 bytes before it.
+        let is_short = matches!(accident, Accident::Fragment(_, eighths) if eighths < 5);
         let intact = is_fragment && !is_later && !is_short;
         Sent { packet, intact, has_ports: sent.has_ports && !is_later, ..sent }
     })
