@@ -77,6 +77,8 @@ fn move_addresses(network: &OneNode, client_device: &str, device: &str) -> Resul
         (node, DEVICE, device, ["192.0.2.1/24", "2001:db8::1/64"]),
     ] {
         host.ip(&format!("address flush dev {from}"))?;
+        // Those of IPv6 outlive the addresses.
+        host.ip(&format!("-6 route flush dev {from}"))?;
         addresses.iter().try_for_each(|address| host.address(to, address))?;
     }
     client.default_route(NODE)?;

@@ -24,7 +24,7 @@ use image::Test;
 
 /// What runs: files of `tests/tests`, without what says nothing about the kernel; the machine is
 /// an order of magnitude slower than this one.
-const TESTS: [Test; 3] = [
+const TESTS: [Test; 4] = [
     Test { name: "verifier", arguments: &[] },
     Test {
         name: "datapath_kernel",
@@ -43,6 +43,8 @@ const TESTS: [Test; 3] = [
             "without_xdp",
         ],
     },
+    // Made of devices that this machine's kernel may lack.
+    Test { name: "devices", arguments: &[] },
 ];
 
 /// Seconds after which something must be wrong.
