@@ -33,6 +33,8 @@ pub struct Frame {
     pub device: u32,
     /// Whether the hook is one that can resolve next hops.
     pub resolves: bool,
+    /// What a device will cut it into; see [`Packet::segment`].
+    pub segment: u32,
     pub routes: Routes,
     /// By which device it leaves, if the verdict says so.
     pub left_by: u32,
@@ -71,6 +73,10 @@ impl Packet for Frame {
         self.resolves
     }
 
+    fn segment(&self) -> u32 {
+        self.segment
+    }
+
     fn leave_by(&mut self, device: u32) {
         self.left_by = device;
     }
@@ -80,11 +86,11 @@ impl Packet for Frame {
         let Some(&Exit { device, neighbour, mtu }) = self.routes.0.get(&to) else {
             return Route::None;
         };
-        // As the kernel does it: where no length is asked for, tc looks at the packet itself, and
-        // lets its link-layer header and one tag be more.
+        // As the kernel does it: where no length is asked for, tc looks at the packet itself,
+        // unless it will be cut, and lets its link-layer header and one tag be more.
         const LINK_LAYER: u32 = 14 + 4;
         let length = match query.length {
-            0 if self.resolves => self.length().saturating_sub(LINK_LAYER),
+            0 if self.resolves && self.segment == 0 => self.length().saturating_sub(LINK_LAYER),
             length => length,
         };
         if length > mtu {

@@ -281,13 +281,10 @@ impl Packet for TcPacket {
         true
     }
 
-    /// Of one segment, if the device is to cut the packet. Its headers are taken to be the
-    /// smallest ones: a segment that fits is never said to be too big.
     #[inline(always)]
-    fn wire_length(&self) -> u32 {
+    fn segment(&self) -> u32 {
         // SAFETY: the context is the one this program was called with.
-        let segment = unsafe { (*self.buffer()).gso_size };
-        if segment == 0 { self.length() } else { segment + 14 + 20 + 20 }
+        unsafe { (*self.buffer()).gso_size }
     }
 
     #[inline(always)]

@@ -20,10 +20,21 @@ pub trait Packet {
     /// send by every device. The one before it leaves such packets to it.
     fn resolves(&self) -> bool;
 
-    /// The length of what leaves on the wire: of one of its segments, if the packet stands for
-    /// several.
+    /// How many bytes of its payload each packet gets that a device will cut this one into; 0 if
+    /// it leaves as it is.
+    #[inline(always)]
+    fn segment(&self) -> u32 {
+        0
+    }
+
+    /// The length of what leaves on the wire. A segment's headers are taken to be the smallest
+    /// ones: one that fits is never said to be too big.
+    #[inline(always)]
     fn wire_length(&self) -> u32 {
-        self.length()
+        match self.segment() {
+            0 => self.length(),
+            segment => segment + 14 + 20 + 20,
+        }
     }
 
     /// Whether VLAN tags stand in its bytes.

@@ -135,6 +135,11 @@ impl Conversation {
         self.run(Hook::Stack, packet)
     }
 
+    /// The same of one that stands for several, of so many bytes each.
+    pub fn stack_segments(&mut self, packet: &Packet, segment: u32) -> Answer {
+        self.run_segments(Hook::Stack, packet, segment)
+    }
+
     /// A packet arrives from a pod of this node.
     pub fn from_pod(&mut self, packet: &Packet) -> Answer {
         self.run(Hook::Workload, packet)
@@ -146,12 +151,16 @@ impl Conversation {
     }
 
     pub fn run(&mut self, hook: Hook, packet: &Packet) -> Answer {
+        self.run_segments(hook, packet, 0)
+    }
+
+    fn run_segments(&mut self, hook: Hook, packet: &Packet, segment: u32) -> Answer {
         self.packets += 1;
         let place = format!("packet {} ({hook:?})", self.packets);
         let before = self.host.reasons();
-        let outcome = self.host.run(hook, packet);
+        let outcome = self.host.run_segments(hook, packet, segment);
         if let Some(kernel) = &mut self.kernel {
-            let other = kernel.run(hook, packet);
+            let other = kernel.run_segments(hook, packet, segment);
             check_agreement(&place, packet, &outcome, &other);
             let flows = kernel.flows();
             let agree = flows == self.host.flows();

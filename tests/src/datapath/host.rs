@@ -165,7 +165,7 @@ impl World for HostWorld {
         grow_older(&mut self.tables.v6, ticks);
     }
 
-    fn run(&mut self, hook: Hook, frame: &[u8]) -> Outcome {
+    fn run_segments(&mut self, hook: Hook, frame: &[u8], segment: u32) -> Outcome {
         // Time goes on: the flow seen last is known from the one before.
         let now = self.tables.now.get();
         self.tables.now.set(Ticks(now.0 + 1));
@@ -173,6 +173,7 @@ impl World for HostWorld {
         frame.device = OUTSIDE;
         frame.routes = self.routes.clone();
         frame.resolves = hook != Hook::Forward;
+        frame.segment = segment;
         if hook == Hook::Workload {
             frame.role = Role::Workload;
         }

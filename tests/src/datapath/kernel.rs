@@ -146,8 +146,8 @@ impl KernelWorld {
     }
 
     /// Runs a program for a packet that has come in by the first device.
-    fn run_program(&mut self, hook: Hook, frame: &[u8]) -> Result<(u32, Vec<u8>)> {
-        let (xdp, tc) = (xdp_context(frame.len() as u32), tc_context());
+    fn run_program(&mut self, hook: Hook, frame: &[u8], segment: u32) -> Result<(u32, Vec<u8>)> {
+        let (xdp, tc) = (xdp_context(frame.len() as u32), tc_context(segment));
         let context: &[u8] = if hook == Hook::Forward { &xdp } else { &tc };
         let mut left = context.to_vec();
         let mut out = vec![0; frame.len() + 256];
@@ -195,13 +195,15 @@ fn xdp_context(length: u32) -> Vec<u8> {
     context
 }
 
-/// Where `struct __sk_buff` has the device, as of Linux 4.10.
+/// Where `struct __sk_buff` has the device, and what the packet will be cut into.
 const TC_DEVICE: usize = 40;
+const TC_SEGMENT: usize = 176;
 const TC_SIZE: usize = 192;
 
-fn tc_context() -> Vec<u8> {
+fn tc_context(segment: u32) -> Vec<u8> {
     let mut context = vec![0; TC_SIZE];
     context[TC_DEVICE..][..4].copy_from_slice(&OUTSIDE.to_ne_bytes());
+    context[TC_SEGMENT..][..4].copy_from_slice(&segment.to_ne_bytes());
     context
 }
 
@@ -246,9 +248,9 @@ impl World for KernelWorld {
         }
     }
 
-    fn run(&mut self, hook: Hook, frame: &[u8]) -> Outcome {
+    fn run_segments(&mut self, hook: Hook, frame: &[u8], segment: u32) -> Outcome {
         let (verdict, bytes) = self
-            .run_program(hook, frame)
+            .run_program(hook, frame, segment)
             .unwrap_or_else(|error| panic!("{hook:?} of {} bytes: {error:#}", frame.len()));
         let fate = match (hook, verdict) {
             (Hook::Forward, DEFERRED) => Fate::Deferred,

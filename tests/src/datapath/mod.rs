@@ -81,7 +81,13 @@ pub trait World {
     fn next_epoch(&mut self);
     /// Makes everything that the tables hold so much older.
     fn grow_older(&mut self, ticks: u32);
-    fn run(&mut self, hook: Hook, frame: &[u8]) -> Outcome;
+    /// Runs a packet that a device will cut into segments of so many bytes, if not 0.
+    fn run_segments(&mut self, hook: Hook, frame: &[u8], segment: u32) -> Outcome;
+
+    fn run(&mut self, hook: Hook, frame: &[u8]) -> Outcome {
+        self.run_segments(hook, frame, 0)
+    }
+
     fn flows(&self) -> Flows;
     fn reasons(&self) -> Vec<(Reason, u64)>;
 }

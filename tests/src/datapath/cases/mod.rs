@@ -228,6 +228,7 @@ macro_rules! every_case {
                 a_route_may_be_narrower_than_its_device,
                 what_may_not_be_answered_is_dropped,
                 aliased_connections_are_not_evicted_by_a_flood,
+                what_a_device_will_cut_need_not_fit_whole,
             ]
             answers: [
                 an_answer_to_another_client_passes,

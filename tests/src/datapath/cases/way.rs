@@ -467,3 +467,21 @@ pub fn aliased_connections_are_not_evicted_by_a_flood(c: &mut Conversation, at: 
         c.forward(&request.ack()).leaves_by(INSIDE, &there.from(alias.as_str()));
     }
 }
+
+/// A device may have put together what came in, and may cut it again: each part has to fit.
+pub fn what_a_device_will_cut_need_not_fit_whole(c: &mut Conversation, at: &Ends) {
+    let backend = service_behind(c, at, INSIDE);
+    let alias = open(c, &request(at), &backend, INSIDE);
+    let data = request(at).psh_ack().payload(&[0x5a; 2800]);
+    let there = forwarded(&data, INSIDE, ROUTER_MAC).to(backend.as_str());
+    c.stack_segments(&data, 1400).leaves_by(INSIDE, &there.from(alias.as_str()));
+    let error = told(&packet_too_big(at.cluster_address(), &data, 1500));
+    c.stack_segments(&data, 1480).is_answered_by(&error, Reason::TooBig);
+    c.stack(&data).is_answered_by(&error, Reason::TooBig);
+
+    // The first one of a flow has nobody to ask but the kernel.
+    let question = at.to_dns(40000).ttl(64).payload(&[7; 2800]);
+    c.set(&at.dns(0).remote_backends(&[&backend]));
+    let there = forwarded(&question, INSIDE, ROUTER_MAC).to(backend.as_str());
+    let _ = c.stack_segments(&question, 1400).leaves_aliased_by(INSIDE, &there);
+}
