@@ -65,12 +65,14 @@ impl Change {
                 match address {
                     IpAddr::V4(address) => {
                         let address = address.into();
-                        let entry = Backend { address, generation, port, protocol, flags };
+                        let node = Default::default();
+                        let entry = Backend { address, node, generation, port, protocol, flags };
                         tables.v4.backends.insert(index, entry);
                     }
                     IpAddr::V6(address) => {
                         let address = address.into();
-                        let entry = Backend { address, generation, port, protocol, flags };
+                        let node = Default::default();
+                        let entry = Backend { address, node, generation, port, protocol, flags };
                         tables.v6.backends.insert(index, entry);
                     }
                 }

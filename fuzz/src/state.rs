@@ -172,7 +172,8 @@ pub fn damage(input: &mut Input) -> Change {
                 internal_local: bytes[2],
                 restricted: bytes[3],
                 populated: bytes[4],
-                reserved: [0; 3],
+                forwarding: bytes[5],
+                reserved: [0; 2],
             };
             Change::Frontend { key, value: Some(value) }
         }

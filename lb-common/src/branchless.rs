@@ -20,6 +20,20 @@ fn opaque(number: u64) -> u64 {
     number
 }
 
+/// What the compiler knows of memory it knows no more.
+#[inline(always)]
+pub fn forget() {
+    #[cfg(target_arch = "bpf")]
+    {
+        let mut number = 0_u64;
+        // SAFETY: as above; without `nomem` it may have changed anything.
+        unsafe {
+            core::arch::asm!("{0} = {0}", inout(reg) number, options(nostack));
+        }
+        let _ = number;
+    }
+}
+
 /// 1 for a number of 2^63 and more, else 0.
 #[inline(always)]
 fn sign(number: u64) -> u64 {

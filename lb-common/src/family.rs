@@ -37,6 +37,9 @@ pub trait Address:
     /// The one's complement sum of the address's 16-bit words, not yet folded.
     fn sum(self) -> u64;
 
+    /// An address of this family.
+    fn of(address: core::net::IpAddr) -> Option<Self>;
+
     /// "No particular address": the one NodePort frontends are stored under.
     fn unspecified() -> Self {
         Self::default()
@@ -140,6 +143,13 @@ impl Hash for Address6 {
 }
 
 impl Address for Address4 {
+    fn of(address: core::net::IpAddr) -> Option<Self> {
+        match address {
+            core::net::IpAddr::V4(address) => Some(address.into()),
+            _ => None,
+        }
+    }
+
     #[inline(always)]
     fn words(self) -> [u64; 2] {
         [u64::from(self.word()), 0]
@@ -152,6 +162,13 @@ impl Address for Address4 {
 }
 
 impl Address for Address6 {
+    fn of(address: core::net::IpAddr) -> Option<Self> {
+        match address {
+            core::net::IpAddr::V6(address) => Some(address.into()),
+            _ => None,
+        }
+    }
+
     #[inline(always)]
     fn words(self) -> [u64; 2] {
         self.halves()

@@ -90,6 +90,19 @@ impl AnswerHash {
     }
 }
 
+/// What a backend is known by on every node: its place in Maglev tables follows from it.
+#[inline(always)]
+pub fn backend_identity<A: Address>(address: A, port: u16) -> u64 {
+    let [first, second] = address.words();
+    mix(mix(first ^ u64::from(port) << 40) ^ second)
+}
+
+/// Sixteen bits of it, by which a packet in a tunnel names its backend.
+#[inline(always)]
+pub fn backend_tag<A: Address>(address: A, port: u16) -> u16 {
+    (backend_identity(address, port) >> 48) as u16
+}
+
 /// The hash that chooses among a pool's slots: the connection as the client dials it.
 #[inline(always)]
 pub fn spread<F: Family>(

@@ -15,8 +15,10 @@ pub unsafe trait Header: Sized {}
 pub mod protocol {
     pub const HOP_BY_HOP: u8 = 0;
     pub const ICMP: u8 = 1;
+    pub const IPIP: u8 = 4;
     pub const TCP: u8 = 6;
     pub const UDP: u8 = 17;
+    pub const IPV6: u8 = 41;
     pub const ROUTING: u8 = 43;
     pub const FRAGMENT: u8 = 44;
     pub const ICMPV6: u8 = 58;
@@ -108,6 +110,9 @@ pub struct Tcp {
     pub checksum: [u8; 2],
     pub urgent: [u8; 2],
 }
+
+/// The UDP port of Generic UDP Encapsulation.
+pub const GUE: u16 = 6080;
 
 #[repr(C)]
 #[derive(Debug)]

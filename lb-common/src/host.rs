@@ -19,8 +19,8 @@ use crate::family::{Family, V4, V6};
 use crate::header::Header;
 use crate::layout::{
     Affinity, AffinityKey, Backend, Bitmap, DESTINATION_WORDS, Device, FlowBucket, Fragment,
-    FragmentKey, Frontend, FrontendKey, Member, NO_BACKEND, Pool, Reason, ReturnBucket,
-    SOURCE_WORDS, Settings, Ticks, Traffic, capacity,
+    FragmentKey, Frontend, FrontendKey, Member, NO_BACKEND, Peer, Pool, Reason, ReturnBucket,
+    SOURCE_WORDS, Settings, Target, Ticks, Traffic, capacity,
 };
 
 pub use sockets::HostSockets;
@@ -107,6 +107,10 @@ impl Packet for Frame {
         Some(())
     }
 
+    fn shrink_front(&mut self, bytes: usize) -> Option<()> {
+        (bytes <= self.bytes.len()).then(|| drop(self.bytes.drain(..bytes)))
+    }
+
     fn resize(&mut self, length: u32) -> Option<()> {
         self.bytes.resize(length as usize, 0);
         Some(())
@@ -137,6 +141,8 @@ pub struct HostTables {
     pub pools: HashMap<u32, Pool>,
     pub slots: HashMap<u32, u32>,
     pub members: HashSet<Member>,
+    pub peers: HashSet<Peer>,
+    pub targets: HashMap<Target, u32>,
     pub devices: HashMap<u32, Device>,
     pub epoch: Cell<u32>,
     /// By service port.
@@ -144,6 +150,7 @@ pub struct HostTables {
     pub allowance: Cell<Allowance>,
     rejection: Cell<Rejection>,
     attempt: Cell<u32>,
+    tag: Cell<u32>,
     pub v4: HostFamily<V4>,
     pub v6: HostFamily<V6>,
     destinations: Vec<u64>,
@@ -215,6 +222,9 @@ impl HostTables {
             allowance: Cell::default(),
             rejection: Cell::default(),
             attempt: Cell::default(),
+            tag: Cell::default(),
+            peers: HashSet::new(),
+            targets: HashMap::new(),
             v4: HostFamily::new(buckets),
             v6: HostFamily::new(buckets),
             destinations: vec![0; DESTINATION_WORDS as usize],
@@ -310,6 +320,22 @@ impl Tables for HostTables {
 
     fn attempt(&self) -> u32 {
         self.attempt.get()
+    }
+
+    fn set_tag(&self, tag: u32) {
+        self.tag.set(tag);
+    }
+
+    fn tag(&self) -> u32 {
+        self.tag.get()
+    }
+
+    fn is_peer(&self, peer: Peer) -> bool {
+        self.peers.contains(&peer)
+    }
+
+    fn target(&self, target: Target) -> Option<u32> {
+        self.targets.get(&target).copied()
     }
 
     fn count(&self, reason: Reason) {

@@ -59,6 +59,21 @@ pub fn xdp_fragment_in(context: XdpContext) -> u32 {
     xdp_stage(Stage::FragmentIn, context)
 }
 
+#[xdp(frags)]
+pub fn xdp_encapsulate(context: XdpContext) -> u32 {
+    xdp_stage(Stage::Encapsulate, context)
+}
+
+#[xdp(frags)]
+pub fn xdp_decapsulate(context: XdpContext) -> u32 {
+    xdp_stage(Stage::Decapsulate, context)
+}
+
+#[xdp(frags)]
+pub fn xdp_delivered(context: XdpContext) -> u32 {
+    xdp_stage(Stage::Delivered, context)
+}
+
 #[inline(always)]
 fn xdp_stage(which: Stage, context: XdpContext) -> u32 {
     let mut packet = XdpPacket::new(context);
@@ -163,6 +178,21 @@ pub fn tc_fragment_in(context: TcContext) -> i32 {
 #[classifier]
 pub fn tc_fragment_out(context: TcContext) -> i32 {
     tc_stage(Stage::FragmentOut, context)
+}
+
+#[classifier]
+pub fn tc_encapsulate(context: TcContext) -> i32 {
+    tc_stage(Stage::Encapsulate, context)
+}
+
+#[classifier]
+pub fn tc_decapsulate(context: TcContext) -> i32 {
+    tc_stage(Stage::Decapsulate, context)
+}
+
+#[classifier]
+pub fn tc_delivered(context: TcContext) -> i32 {
+    tc_stage(Stage::Delivered, context)
 }
 
 #[inline(always)]

@@ -10,14 +10,14 @@ use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::capacity::{
     AFFINITIES as MAX_AFFINITIES, BACKENDS as MAX_BACKENDS, CONNECTED as MAX_CONNECTED,
     DEVICES as MAX_DEVICES, FLOW_BUCKETS, FRAGMENTS as MAX_FRAGMENTS, FRONTENDS as MAX_FRONTENDS,
-    MEMBERS as MAX_MEMBERS, POOL_SLOTS as MAX_SLOTS, POOLS as MAX_POOLS,
-    SERVICE_PORTS as MAX_SERVICE_PORTS, SOURCE_RANGES as MAX_SOURCE_RANGES,
+    MEMBERS as MAX_MEMBERS, PEERS as MAX_PEERS, POOL_SLOTS as MAX_SLOTS, POOLS as MAX_POOLS,
+    SERVICE_PORTS as MAX_SERVICE_PORTS, SOURCE_RANGES as MAX_SOURCE_RANGES, TARGETS as MAX_TARGETS,
     UNCONNECTED as MAX_UNCONNECTED,
 };
 use lb_common::layout::{
     Affinity, AffinityKey, Backend, DESTINATION_WORDS, Device, FlowBucket, Fragment, FragmentKey,
-    Frontend, FrontendKey, Host, Identity, Member, Network, Pool, Reason, ReturnBucket,
-    SOURCE_WORDS, Settings, SlotPair, SocketEnd, SocketFlow, SourceRange, Traffic,
+    Frontend, FrontendKey, Host, Identity, Member, Network, Peer, Pool, Reason, ReturnBucket,
+    SOURCE_WORDS, Settings, SlotPair, SocketEnd, SocketFlow, SourceRange, Target, Traffic,
 };
 
 /// The agent writes these through its own address space, without a system call. Their memory
@@ -96,11 +96,18 @@ pub static DEVICES: HashMap<u32, Device, { MAX_DEVICES as usize }, ON_DEMAND> = 
 #[btf_map]
 pub static NETWORK: Array<Network, 1, SHARED> = Array::new();
 
+#[btf_map]
+pub static PEERS: HashMap<Peer, u32, { MAX_PEERS as usize }, ON_DEMAND> = HashMap::new();
+
+#[btf_map]
+pub static TARGETS: HashMap<Target, u32, { MAX_TARGETS as usize }, ON_DEMAND> = HashMap::new();
+
 /// What a packet takes along from stage to stage, and what this processor may still answer.
 #[repr(C)]
 pub struct Scratch {
     pub rejection: Rejection,
     pub attempt: u32,
+    pub tag: u32,
     pub allowance: Allowance,
 }
 

@@ -5,17 +5,20 @@
 
 use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::{
-    __sk_buff, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, BPF_FIB_LKUP_RET_FRAG_NEEDED,
-    BPF_FIB_LKUP_RET_NO_NEIGH, BPF_FIB_LKUP_RET_SUCCESS, bpf_fib_lookup as FibQuery,
+    __sk_buff, BPF_F_ADJ_ROOM_ENCAP_L3_IPV4, BPF_F_ADJ_ROOM_ENCAP_L3_IPV6,
+    BPF_F_ADJ_ROOM_ENCAP_L4_UDP, BPF_F_ADJ_ROOM_FIXED_GSO, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR,
+    BPF_FIB_LKUP_RET_FRAG_NEEDED, BPF_FIB_LKUP_RET_NO_NEIGH, BPF_FIB_LKUP_RET_SUCCESS,
+    bpf_adj_room_mode::BPF_ADJ_ROOM_MAC, bpf_fib_lookup as FibQuery,
 };
 use aya_ebpf::helpers::{
-    bpf_fib_lookup, bpf_l4_csum_replace, bpf_skb_change_head, bpf_skb_change_tail,
-    bpf_xdp_adjust_head, bpf_xdp_adjust_meta, bpf_xdp_adjust_tail, bpf_xdp_get_buff_len,
+    bpf_fib_lookup, bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_change_head,
+    bpf_skb_change_tail, bpf_xdp_adjust_head, bpf_xdp_adjust_meta, bpf_xdp_adjust_tail,
+    bpf_xdp_get_buff_len,
 };
 use aya_ebpf::programs::{TcContext, XdpContext};
 use lb_common::checksum::Delta;
 use lb_common::datapath::{DEFERRED, NextHop, Packet, Query, Role, Route};
-use lb_common::family::Family;
+use lb_common::family::{Family, V4};
 use lb_common::header::Header;
 
 /// A context that lets its packet be viewed.
@@ -176,6 +179,13 @@ impl Packet for XdpPacket {
     }
 
     #[inline(always)]
+    fn shrink_front(&mut self, bytes: usize) -> Option<()> {
+        // SAFETY: the context is the one this program was called with.
+        let result = unsafe { bpf_xdp_adjust_head(self.context.ctx, bytes as i32) };
+        (result == 0).then_some(())
+    }
+
+    #[inline(always)]
     fn resize(&mut self, length: u32) -> Option<()> {
         let change = length.wrapping_sub(self.length()) as i32;
         // SAFETY: the context is the one this program was called with.
@@ -244,6 +254,15 @@ impl TcPacket {
         self.context.skb.skb
     }
 
+    /// Makes or closes room behind the link-layer header; the size of segments stays.
+    #[inline(always)]
+    fn adjust_room(&mut self, bytes: i32, flags: u32) -> Option<()> {
+        let flags = u64::from(flags | BPF_F_ADJ_ROOM_FIXED_GSO);
+        // SAFETY: the context is the one this program was called with.
+        let result = unsafe { bpf_skb_adjust_room(self.buffer(), bytes, BPF_ADJ_ROOM_MAC, flags) };
+        (result == 0).then_some(())
+    }
+
     /// Whether XDP has left the packet to this hook.
     #[inline(always)]
     pub fn is_deferred(context: &TcContext) -> bool {
@@ -302,6 +321,26 @@ impl Packet for TcPacket {
         // SAFETY: the context is the one this program was called with.
         let result = unsafe { bpf_skb_change_head(self.buffer(), bytes as u32, 0) };
         (result == 0).then_some(())
+    }
+
+    /// There is no helper for this alone.
+    #[inline(always)]
+    fn shrink_front(&mut self, _: usize) -> Option<()> {
+        None
+    }
+
+    /// By the helper that notes, too, what segments of the packet are to look like.
+    #[inline(always)]
+    fn make_room<F: Family>(&mut self, _: usize, bytes: usize) -> Option<()> {
+        let v4 = F::ETHER_TYPE == V4::ETHER_TYPE;
+        let outer = if v4 { BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 } else { BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 };
+        let udp = if bytes > size_of::<F::Header>() { BPF_F_ADJ_ROOM_ENCAP_L4_UDP } else { 0 };
+        self.adjust_room(bytes as i32, outer | udp)
+    }
+
+    #[inline(always)]
+    fn close_up<F: Family>(&mut self, _: usize, bytes: usize) -> Option<()> {
+        self.adjust_room(-(bytes as i32), 0)
     }
 
     #[inline(always)]

@@ -7,15 +7,15 @@ use lb_common::datapath::{Direction, Draft, FamilyTables, Rejection, Tables};
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::{
     Affinity, AffinityKey, Backend, Bitmap, Device, FlowBucket, Fragment, FragmentKey, Frontend,
-    FrontendKey, Member, Pool, Reason, ReturnBucket, SERVICE_PORT_BITS, Settings, SourceRange,
-    Ticks, Traffic,
+    FrontendKey, Member, Peer, Pool, Reason, ReturnBucket, SERVICE_PORT_BITS, Settings,
+    SourceRange, Target, Ticks, Traffic,
 };
 
 use crate::maps::{
     AFFINITIES4, AFFINITIES6, BACKEND_TRAFFIC, BACKENDS4, BACKENDS6, DESTINATIONS, DEVICES,
     DRAFTS4, DRAFTS6, FLOWS4, FLOWS6, FRAGMENTS4, FRAGMENTS6, FRONTENDS4, FRONTENDS6, MEMBERS,
-    NETWORK, POOL_SLOTS, POOLS, REASONS, RETURNS4, RETURNS6, SCRATCH, SERVICE_TRAFFIC, SETTINGS,
-    SOURCE_RANGES4, SOURCE_RANGES6, SOURCES, Scratch,
+    NETWORK, PEERS, POOL_SLOTS, POOLS, REASONS, RETURNS4, RETURNS6, SCRATCH, SERVICE_TRAFFIC,
+    SETTINGS, SOURCE_RANGES4, SOURCE_RANGES6, SOURCES, Scratch, TARGETS,
 };
 
 pub struct KernelTables;
@@ -92,6 +92,28 @@ impl Tables for KernelTables {
     #[inline(always)]
     fn attempt(&self) -> u32 {
         scratch(|scratch| scratch.attempt).unwrap_or_default()
+    }
+
+    #[inline(always)]
+    fn set_tag(&self, tag: u32) {
+        scratch(|scratch| scratch.tag = tag);
+    }
+
+    #[inline(always)]
+    fn tag(&self) -> u32 {
+        scratch(|scratch| scratch.tag).unwrap_or_default()
+    }
+
+    #[inline(always)]
+    fn is_peer(&self, peer: Peer) -> bool {
+        // SAFETY: nothing is kept of the entry.
+        unsafe { PEERS.get(peer) }.is_some()
+    }
+
+    #[inline(always)]
+    fn target(&self, target: Target) -> Option<u32> {
+        // SAFETY: an entry is a whole aligned word.
+        unsafe { TARGETS.get(target).copied() }
     }
 
     #[inline(always)]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::{Endpoints, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use crate::model::{NodeContext, ServiceName};
+use crate::model::{NodeAddresses, NodeContext, ServiceName};
 use crate::source::{Kind, Object, ObjectRef};
 
 mod mirror;
@@ -24,6 +24,8 @@ pub struct Store {
     /// Legacy Endpoints, as the slices they amount to.
     mirrored: BTreeMap<ServiceName, Vec<EndpointSlice>>,
     nodes: BTreeMap<String, Node>,
+    /// Those of which the rules ask something that has changed.
+    moved_nodes: BTreeSet<String>,
 }
 
 /// Which Services a change may concern.
@@ -45,14 +47,13 @@ impl Store {
             Object::EndpointSlice(slice) => self.apply_slice(&reference, *slice),
             Object::Endpoints(endpoints) => self.apply_endpoints(&reference, &endpoints),
             Object::Node(node) => {
-                let context = NodeContext::of(&reference.name, Some(&node));
+                let after = meaning(&reference.name, &node);
                 let before = self.nodes.insert(reference.name.clone(), *node);
                 // Nodes report all the time; Services ask for very little of that.
-                if before.is_some_and(|b| NodeContext::of(&reference.name, Some(&b)) == context) {
-                    Affected::nothing()
-                } else {
-                    Affected::All
+                if before.is_none_or(|before| meaning(&reference.name, &before) != after) {
+                    self.moved_nodes.insert(reference.name);
                 }
+                Affected::nothing()
             }
         }
     }
@@ -71,7 +72,8 @@ impl Store {
             }
             Kind::Node => {
                 self.nodes.remove(&reference.name);
-                Affected::All
+                self.moved_nodes.insert(reference.name.clone());
+                Affected::nothing()
             }
         }
     }
@@ -144,6 +146,28 @@ impl Store {
         metadata.and_then(|metadata| metadata.uid.as_deref()).unwrap_or_default()
     }
 
+    /// The nodes that have come, moved or gone since this was asked last. Whom that concerns is asked
+    /// for all of them at once: a cluster has many nodes, and many more endpoints.
+    pub fn take_moved_nodes(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.moved_nodes)
+    }
+
+    /// The Services with endpoints on some nodes.
+    pub fn services_on(&self, nodes: &BTreeSet<String>) -> BTreeSet<ServiceName> {
+        let is_there = |slice: &EndpointSlice| {
+            let mut places = slice.endpoints.iter().flatten().filter_map(|e| e.node_name.as_ref());
+            places.any(|node| nodes.contains(node))
+        };
+        let of_slices = self.slices.iter().filter(|(_, slices)| slices.values().any(is_there));
+        let of_mirrored = self.mirrored.iter().filter(|(_, slices)| slices.iter().any(is_there));
+        of_slices.map(|(name, _)| name).chain(of_mirrored.map(|(name, _)| name)).cloned().collect()
+    }
+
+    /// The addresses of all nodes, by name.
+    pub fn node_addresses(&self) -> BTreeMap<String, NodeAddresses> {
+        self.nodes.iter().map(|(name, node)| (name.clone(), NodeAddresses::of(node))).collect()
+    }
+
     pub fn node(&self, name: &str) -> Option<&Node> {
         self.nodes.get(name)
     }
@@ -174,6 +198,11 @@ impl Affected {
     fn one(name: ServiceName) -> Self {
         Self::Services(BTreeSet::from([name]))
     }
+}
+
+/// What the rules ask of a Node.
+fn meaning(name: &str, node: &Node) -> (NodeContext, NodeAddresses) {
+    (NodeContext::of(name, Some(node)), NodeAddresses::of(node))
 }
 
 fn name_of(reference: &ObjectRef) -> ServiceName {
@@ -214,18 +243,41 @@ mod tests {
     }
 
     #[test]
-    fn a_node_concerns_all_services_only_when_it_moves() {
-        let node = |zone: &str, ready: &str| {
+    fn nodes_concern_services_with_endpoints_there_only_when_they_move() {
+        let node = |zone: &str, address: &str, ready: &str| {
             object(json!({
                 "apiVersion": "v1", "kind": "Node",
                 "metadata": {"name": "a", "labels": {"topology.kubernetes.io/zone": zone}},
-                "status": {"conditions": [{"type": "Ready", "status": ready}]}
+                "status": {
+                    "addresses": [{"type": "InternalIP", "address": address}],
+                    "conditions": [{"type": "Ready", "status": ready}]
+                }
             }))
         };
         let mut store = Store::default();
-        assert_eq!(store.apply(node("z1", "False")), Affected::All);
-        assert_eq!(store.apply(node("z1", "True")), Affected::nothing());
-        assert_eq!(store.apply(node("z2", "True")), Affected::All);
+        let mut moves = |object| {
+            assert_eq!(store.apply(object), Affected::nothing());
+            !store.take_moved_nodes().is_empty()
+        };
+        assert!(moves(node("z1", "10.7.0.1", "False")));
+        assert!(!moves(node("z1", "10.7.0.1", "True")));
+        assert!(moves(node("z2", "10.7.0.1", "True")));
+        assert!(moves(node("z2", "10.7.0.2", "True")));
+        store.delete(&node("z2", "10.7.0.2", "True").reference());
+        assert_eq!(store.take_moved_nodes(), BTreeSet::from(["a".to_owned()]));
+
+        for (service, node) in [("web", "a"), ("api", "b")] {
+            store.apply(object(json!({
+                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+                "addressType": "IPv4", "metadata": {"name": node, "labels": {SERVICE_NAME: service}},
+                "endpoints": [{"addresses": ["10.244.0.1"], "nodeName": node}]
+            })));
+        }
+        let concerned =
+            |node: &str| Affected::Services(store.services_on(&BTreeSet::from([node.to_owned()])));
+        assert_eq!(concerned("a"), services(&["web"]));
+        assert_eq!(concerned("b"), services(&["api"]));
+        assert_eq!(concerned("c"), services(&[]));
     }
 
     #[test]

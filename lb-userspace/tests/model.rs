@@ -13,7 +13,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use lb_common::layout::FrontendKind;
+use lb_common::layout::{Forwarding, FrontendKind};
 use lb_userspace::model::{Claims, Frontend, NodeContext, Policy, Resolved, ServicePort, resolve};
 use lb_userspace::source::{Object, documents};
 use lb_userspace::store::Store;
@@ -56,7 +56,8 @@ fn meaning(name: &str, manifests: &str) -> String {
     for object in contents.objects.values() {
         store.apply(Object::clone(object));
     }
-    let mut node = NodeContext::of(NODE, store.node(NODE));
+    let nodes = store.node_addresses();
+    let mut node = NodeContext { nodes, ..NodeContext::of(NODE, store.node(NODE)) };
     if let Some(zone) = manifests.lines().find_map(|line| line.strip_prefix("# zone: ")) {
         node.zone = Some(zone.to_owned());
     }
@@ -104,6 +105,11 @@ fn policies(service_port: &ServicePort) -> String {
             service_port.source_ranges.iter().map(ToString::to_string).collect();
         write!(text, " from={}", ranges.join(",")).unwrap();
     }
+    match service_port.forwarding {
+        Forwarding::Masquerade => {}
+        Forwarding::Ipip => text.push_str(" forwarding=ipip"),
+        Forwarding::Gue => text.push_str(" forwarding=gue"),
+    }
     // Else the pools tell.
     if service_port.populated && service_port.cluster.is_empty() && service_port.local.is_empty() {
         text.push_str(" populated");
@@ -123,7 +129,8 @@ fn members(text: &mut String, service_port: &ServicePort) {
     for (pool, backends) in pools {
         for backend in backends {
             let here = if backend.local { " here" } else { "" };
-            writeln!(text, "  {pool} {backend}{here}").unwrap();
+            let node = backend.node.map(|node| format!(" on {node}")).unwrap_or_default();
+            writeln!(text, "  {pool} {backend}{here}{node}").unwrap();
         }
     }
 }

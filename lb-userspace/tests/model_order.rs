@@ -71,7 +71,11 @@ fn meaning(service: &Service, slices: &[Value]) -> Resolved {
     let slices: Vec<EndpointSlice> =
         slices.iter().map(|slice| serde_json::from_value(slice.clone()).unwrap()).collect();
     let slices: Vec<&EndpointSlice> = slices.iter().collect();
-    let node = NodeContext { name: "node-0".to_owned(), zone: Some("zone-0".to_owned()) };
+    let node = NodeContext {
+        name: "node-0".to_owned(),
+        zone: Some("zone-0".to_owned()),
+        ..NodeContext::default()
+    };
     resolve(service, &slices, &node)
 }
 

@@ -55,7 +55,7 @@ impl Agent {
     ) -> Result<Self> {
         let mut command = node.command(program()?);
         command
-            .args(["run", "--node-name", "node", "--device", device])
+            .args(["run", "--device", device])
             .args(source)
             .arg("--pin-path")
             .arg(pin_path)
@@ -63,6 +63,9 @@ impl Agent {
         // The tests' wires are veth devices, which would be left to tc otherwise.
         if !more.contains(&"--xdp-mode") {
             command.args(["--xdp-mode", "native"]);
+        }
+        if !more.contains(&"--node-name") {
+            command.args(["--node-name", "node"]);
         }
         // Never the machine's own processes.
         if !more.contains(&"--cgroup") {

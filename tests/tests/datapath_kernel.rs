@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use lb_common::layout::{Reason, map};
+use lb_common::layout::{Forwarding, Reason, map};
 use lb_userspace::kernel::Sizes;
 use tests::datapath::cases::{Ends, V4, V6};
 use tests::datapath::surroundings::{INSIDE, neighbour};
@@ -89,7 +89,8 @@ fn meet_every_table(c: &mut Conversation, at: &Ends) {
     let ranges = ["198.51.100.0/24", "2001:db8:51::/48"];
     let range = if at.is_v6() { ranges[1] } else { ranges[0] };
     let web = at.web(1).load_balancer(&at.load_balancer(443));
-    c.set(&web.affinity(3600).source_ranges(&[range]));
+    c.set(&web.affinity(3600).source_ranges(&[range]).forwarding(Forwarding::Gue));
+    c.peers(&[at.elsewhere]);
     for frontend in [at.cluster(80), at.load_balancer(443)] {
         c.forward(&at.to_web(40000).to(frontend.as_str()).syn()).assert_passed();
     }

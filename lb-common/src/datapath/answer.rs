@@ -2,7 +2,7 @@
 
 use super::ingress::drop_for;
 use super::parse::{self, Network, Place, Segment};
-use super::{FamilyTables, Packet, Stage, Tables, Verdict, tcp};
+use super::{FamilyTables, Packet, Stage, Tables, Verdict, link, tcp};
 use crate::checksum::Sum;
 use crate::family::{Family, V4, V6};
 use crate::header::{Ethernet, Icmp, Ipv4, Ipv6, NetworkHeader, Tcp, protocol};
@@ -121,10 +121,12 @@ impl Answering for V4 {
         protocol: u8,
         payload: u16,
     ) -> Ipv4 {
+        // What a header says of its length may be as wrong as anything.
+        let total_length = payload.wrapping_add(size_of::<Ipv4>() as u16);
         let mut header = Ipv4 {
             version_and_length: 0x45,
             traffic_class: 0,
-            total_length: (payload + size_of::<Ipv4>() as u16).to_be_bytes(),
+            total_length: total_length.to_be_bytes(),
             identification: [0; 2],
             // Never to be fragmented.
             flags_and_offset: [0x40, 0],
@@ -136,7 +138,7 @@ impl Answering for V4 {
         };
         header.checksum = Sum::default()
             .word(0x4500)
-            .word(payload + size_of::<Ipv4>() as u16)
+            .word(total_length)
             .word(0x4000)
             .word(64 << 8 | u16::from(protocol))
             .address(source)
@@ -320,7 +322,8 @@ fn write_error<F: Answering, P: Packet>(
     let added = size_of::<F::Header>() + size_of::<Icmp>();
     // Of what follows the network header, the eight octets with the ports.
     let quoted = (place.transport - place.network + 8).min(F::QUOTED) & !3;
-    move_link_layer(packet, place.network, added)?;
+    packet.grow_front(added)?;
+    link::move_to_front(packet, place.network, added)?;
     let outer = place.network;
     let icmp = outer + size_of::<F::Header>();
     packet.resize((outer + added + quoted) as u32)?;
@@ -342,17 +345,4 @@ fn write_error<F: Answering, P: Packet>(
     let header: &mut Icmp = packet.header_mut(icmp)?;
     *header = Icmp { kind, code, checksum: sum.checksum(), rest };
     send_back(packet)
-}
-
-/// Makes room between the link-layer header, of 14, 18 or 22 octets, and the network header.
-#[inline(always)]
-fn move_link_layer<P: Packet>(packet: &mut P, length: usize, room: usize) -> Option<()> {
-    packet.grow_front(room)?;
-    *packet.header_mut::<[u8; 14]>(0)? = *packet.header::<[u8; 14]>(room)?;
-    for tag in [14, 18] {
-        if tag < length {
-            *packet.header_mut::<[u8; 4]>(tag)? = *packet.header::<[u8; 4]>(room + tag)?;
-        }
-    }
-    Some(())
 }

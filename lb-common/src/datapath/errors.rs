@@ -82,6 +82,13 @@ pub fn leaving<F: Network, P: Packet, T: FamilyTables<F>>(
     }
 }
 
+/// What would answer the packet that an error quotes; `None` if it is no such error. And where the
+/// error's headers are.
+#[inline(always)]
+pub fn about<F: Network, P: Packet>(packet: &P, network: usize) -> Option<(Place, Segment<F>)> {
+    read(packet, network).ok().map(|error| (error.place, error.answer))
+}
+
 /// Finds the parts of an error; the reason says what else it is.
 #[inline(always)]
 fn read<F: Network, P: Packet>(packet: &P, network: usize) -> Result<Error<F>, Reason> {

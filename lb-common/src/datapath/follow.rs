@@ -3,7 +3,7 @@
 use super::parse::{Network, Place, Segment};
 use super::translate::{self, End, Rewrite};
 use super::way::{self, Query};
-use super::{Direction, FamilyTables, Packet, Rejection, Verdict, answer, ingress, tcp};
+use super::{Direction, FamilyTables, Packet, Rejection, Stage, Verdict, answer, ingress, tcp};
 use crate::flow_table::{self, Found};
 use crate::hash::{AnswerHash, FlowHash};
 use crate::header::NetworkHeader;
@@ -259,6 +259,9 @@ pub fn send<F: Network, P: Packet, T: FamilyTables<F>>(
     if header.is_none_or(|header| header.hop_limit() <= 1) {
         return answer::later(packet, tables, Rejection::HOP_LIMIT);
     }
+    if target.kind.has(FlowKind::TUNNELLED) {
+        return Verdict::Next(Stage::Encapsulate);
+    }
     let query = Query {
         to: target.rewrite.destination.address,
         from: target.rewrite.source.address,
@@ -291,6 +294,9 @@ pub fn leave<F: Network, P: Packet, T: FamilyTables<F>>(
     let header = packet.header::<F::Header>(place.network);
     if header.is_none_or(|header| header.hop_limit() <= 1) {
         return ingress::drop_for(tables, Reason::HopLimit);
+    }
+    if target.kind.has(FlowKind::TUNNELLED) {
+        return Verdict::Next(Stage::Encapsulate);
     }
     let query = Query {
         to: target.rewrite.destination.address,

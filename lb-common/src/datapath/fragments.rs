@@ -109,7 +109,11 @@ fn first_answer<F: Network, P: Packet, T: FamilyTables<F>>(
 }
 
 #[inline(always)]
-fn remember<F: Network, T: FamilyTables<F>>(tables: &T, found: &Transport, segment: &Segment<F>) {
+pub fn remember<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    found: &Transport,
+    segment: &Segment<F>,
+) {
     let fragment = Fragment {
         source_port: segment.source_port,
         destination_port: segment.destination_port,
@@ -137,7 +141,7 @@ fn key<F: Network>(
 
 /// What a later fragment would be if it had its ports; `None` if its first one has not come.
 #[inline(always)]
-fn recall<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn recall<F: Network, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
     found: &Transport,

@@ -23,6 +23,7 @@ pub fn packet<F: Network, P: Packet, T: FamilyTables<F>>(
         Ok(segment) => segment,
         Err(Reason::UnknownQuote) => return Verdict::Next(Stage::ErrorIn),
         Err(Reason::Fragment) => return Verdict::Next(Stage::FragmentIn),
+        Err(Reason::NotAPeer) => return Verdict::Next(Stage::Decapsulate),
         Err(reason) => return pass(tables, reason),
     };
     this(packet, tables, &segment)

@@ -9,19 +9,23 @@
 //! - What is not ours is passed, bit for bit as it came. Nothing is dropped but for a counted
 //!   [`Reason`](crate::layout::Reason).
 //! - No I/O, no clock, no allocation: everything comes in by [`Packet`] and [`Tables`].
-//! - A packet that goes to another stage has not been changed yet.
+//! - A packet that goes to another stage has not been changed yet; but for one out of a tunnel,
+//!   which stands there as its client sent it.
 //!
 //! Tests: the packet tables in the crate `tests`, run on the host and in the kernel.
 
 mod affinity;
 mod alias;
 mod answer;
+mod decapsulate;
 mod egress;
+mod encapsulate;
 mod errors;
 mod follow;
 mod fragments;
 mod ingress;
 mod limit;
+mod link;
 mod open;
 mod parse;
 mod select;
@@ -29,10 +33,11 @@ pub mod socket;
 mod tcp;
 mod traits;
 mod translate;
+mod tunnel;
 mod way;
 
 use crate::family::{Family, V4, V6};
-pub use answer::Rejection;
+pub use answer::{Rejection, RejectionKind};
 pub use limit::Allowance;
 pub use open::Draft;
 pub use parse::Network;
@@ -84,10 +89,16 @@ pub enum Stage {
     FragmentIn = 6,
     /// A fragment on its way out.
     FragmentOut = 7,
+    /// A packet of a flow that goes through a tunnel to another node.
+    Encapsulate = 8,
+    /// A packet on its way in that may have come through a tunnel.
+    Decapsulate = 9,
+    /// One that has, and stands there as its client sent it: [`Tables::tag`] says to whom.
+    Delivered = 10,
 }
 
 impl Stage {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::Open,
         Self::Alias,
         Self::Reset,
@@ -96,6 +107,9 @@ impl Stage {
         Self::ErrorOut,
         Self::FragmentIn,
         Self::FragmentOut,
+        Self::Encapsulate,
+        Self::Decapsulate,
+        Self::Delivered,
     ];
 }
 
@@ -153,7 +167,7 @@ where
 #[inline(always)]
 fn stage_of<F, P, T>(stage: Stage, packet: &mut P, tables: &T, network: usize) -> Verdict
 where
-    F: answer::Answering,
+    F: tunnel::Outer,
     P: Packet,
     T: FamilyTables<F>,
 {
@@ -166,5 +180,8 @@ where
         Stage::ErrorOut => errors::leaving::<F, P, T>(packet, tables, network),
         Stage::FragmentIn => fragments::arriving::<F, P, T>(packet, tables, network),
         Stage::FragmentOut => fragments::leaving::<F, P, T>(packet, tables, network),
+        Stage::Encapsulate => encapsulate::packet::<F, P, T>(packet, tables, network),
+        Stage::Decapsulate => decapsulate::packet::<F, P, T>(packet, tables, network),
+        Stage::Delivered => open::delivered::<F, P, T>(packet, tables, network),
     }
 }

@@ -8,7 +8,7 @@ use super::way::{self, Query, Route};
 use super::{FamilyTables, Packet, Rejection, Role, Stage, Verdict, affinity, answer, ingress};
 use crate::family::Family;
 use crate::flow_table::{self, Claim};
-use crate::header::protocol;
+use crate::header::{GUE, protocol};
 use crate::layout::{Flow, FlowKind, Reason, Ticks, Ways};
 
 /// In two parts, so that what one needs of the stack is free for the other.
@@ -22,6 +22,86 @@ pub fn packet<F: Network, P: Packet, T: FamilyTables<F>>(
         Verdict::Next(Stage::Open) => begin(packet, tables, network),
         verdict => verdict,
     }
+}
+
+/// A packet that came through a tunnel, for a backend on this node that another one has chosen.
+#[inline(always)]
+pub fn delivered<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    match hand_over(packet, tables, network) {
+        Verdict::Next(Stage::Delivered) => {}
+        verdict => return verdict,
+    }
+    match take(packet, tables, network) {
+        Verdict::Next(Stage::Open) => begin(packet, tables, network),
+        verdict => verdict,
+    }
+}
+
+/// To the flow that it is of. The same stage comes next if there is none.
+#[inline(never)]
+fn hand_over<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    let Ok::<Segment<F>, _>(segment) = parse::begun(packet, network) else {
+        return ingress::drop_for(tables, Reason::Malformed);
+    };
+    match follow::forward(tables, &segment) {
+        // Another node has chosen a backend of this one: it is not sent on, round and round.
+        Ok(Known::Flow(found)) if found.record.kind.has(FlowKind::FORWARDED) => {
+            found.release();
+            Verdict::Next(Stage::Delivered)
+        }
+        Ok(Known::Flow(found)) => follow::send(packet, tables, &segment, &found.record, found.ways),
+        Ok(Known::Gone(found)) => {
+            let verdict = answer::unreachable(packet, tables, segment.place, Reason::BackendGone);
+            if verdict != Verdict::Defer {
+                found.release();
+            }
+            verdict
+        }
+        Ok(Known::Nothing) => Verdict::Next(Stage::Delivered),
+        Err(reason) => ingress::drop_for(tables, reason),
+    }
+}
+
+/// Drafts the flow to the backend that the packet's tag names.
+#[inline(never)]
+fn take<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    // As in `fragments`: else the compiler hands over the bounds instead of the packet.
+    packet.leave_by(0);
+    let Ok::<Segment<F>, _>(segment) = parse::begun(packet, network) else {
+        return ingress::drop_for(tables, Reason::Malformed);
+    };
+    let dialled = segment.dialled();
+    let found = select::frontend(tables, &dialled).and_then(|frontend| {
+        let choice = select::target(tables, &dialled, &frontend, tables.tag())?;
+        Ok((frontend.service_port, choice))
+    });
+    let (service_port, choice) = match found {
+        Ok(found) => found,
+        Err(reason) => return ingress::drop_for(tables, reason),
+    };
+    let Some(draft) = tables.draft() else {
+        return ingress::drop_for(tables, Reason::CorruptTable);
+    };
+    // The node that chose remembers whom.
+    draft.sticky = 0;
+    write_flow(&mut draft.flow, &dialled, &choice, service_port, None);
+    if alias::is_taken(tables, &draft.flow, tables.now()) {
+        tables.set_attempt(0);
+        return Verdict::Next(Stage::Alias);
+    }
+    Verdict::Next(Stage::Open)
 }
 
 /// Drafts the flow that the packet opens. [`Stage::Open`] comes next if nothing is in its way.
@@ -48,15 +128,28 @@ fn choose<F: Network, P: Packet, T: FamilyTables<F>>(
         Ok(choice) => choice,
         Err(reason) => return refuse(packet, tables, &segment, reason),
     };
-    let masquerade = match masquerade(packet, tables, &dialled, &choice, origin) {
-        Ok(masquerade) => masquerade,
-        Err(verdict) => return verdict,
+    let tunnel = match origin {
+        Origin::Outside => select::tunnel(&frontend, &choice),
+        Origin::Inside => None,
+    };
+    let masquerade = if tunnel.is_some() {
+        None
+    } else {
+        match masquerade(packet, tables, &dialled, &choice, origin) {
+            Ok(masquerade) => masquerade,
+            Err(verdict) => return verdict,
+        }
     };
     let Some(draft) = tables.draft() else {
         return ingress::drop_for(tables, Reason::CorruptTable);
     };
     draft.sticky = u32::from(frontend.affinity != 0);
     write_flow(&mut draft.flow, &dialled, &choice, frontend.service_port, masquerade);
+    if let Some(kind) = tunnel {
+        // Its answers don't come this way: they are nobody else's here.
+        draft.flow.kind = kind;
+        return Verdict::Next(Stage::Open);
+    }
     if draft.flow.kind.has(FlowKind::ALIASED) || alias::is_taken(tables, &draft.flow, tables.now())
     {
         tables.set_attempt(0);
@@ -124,6 +217,12 @@ fn go_on<F: Network, P: Packet, T: FamilyTables<F>>(
     }
 }
 
+/// Whether it may have come through a tunnel. Asked late: Services, and aliases, may have the port.
+#[inline(always)]
+fn is_gue<F: Network>(segment: &Segment<F>) -> bool {
+    segment.place.is_datagram() && segment.destination_port == GUE
+}
+
 /// What becomes of a packet that opens no flow.
 #[inline(always)]
 fn refuse<F: Network, P: Packet, T: FamilyTables<F>>(
@@ -133,6 +232,7 @@ fn refuse<F: Network, P: Packet, T: FamilyTables<F>>(
     reason: Reason,
 ) -> Verdict {
     match reason {
+        Reason::NoFrontend if is_gue(segment) => Verdict::Next(Stage::Decapsulate),
         // Addresses of ours are also addresses of other things: a node has its ssh.
         Reason::NoFrontend => ingress::pass(tables, reason),
         Reason::NoBackend | Reason::NoSuchPort => {

@@ -129,6 +129,9 @@ pub trait Network: Family {
     /// The protocol of errors.
     const ICMP: u8;
 
+    /// The protocol of a packet of this family in another.
+    const IN_IP: u8;
+
     /// Whether an ICMP packet of this type quotes another packet that something is wrong with.
     fn is_error(kind: u8) -> bool;
 
@@ -138,6 +141,7 @@ pub trait Network: Family {
 
 impl Network for V4 {
     const ICMP: u8 = protocol::ICMP;
+    const IN_IP: u8 = protocol::IPIP;
 
     /// Unreachable, source quench, time exceeded, parameter problem.
     #[inline(always)]
@@ -176,6 +180,7 @@ impl Network for V4 {
 
 impl Network for V6 {
     const ICMP: u8 = protocol::ICMPV6;
+    const IN_IP: u8 = protocol::IPV6;
 
     /// Unreachable, packet too big, time exceeded, parameter problem.
     #[inline(always)]
@@ -296,6 +301,7 @@ pub fn segment<F: Network, P: Packet>(packet: &P, place: Place) -> Result<Segmen
             (&sctp.ports, tcp::flags_of_chunk(sctp.chunk))
         }
         protocol if protocol == F::ICMP => return Err(Reason::UnknownQuote),
+        protocol if protocol == F::IN_IP => return Err(Reason::NotAPeer),
         _ => return Err(Reason::UnknownProtocol),
     };
     Ok(Segment {

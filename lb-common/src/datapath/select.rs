@@ -4,7 +4,9 @@ use super::parse::Network;
 use super::{FamilyTables, affinity};
 use crate::family::Address;
 use crate::hash;
-use crate::layout::{Backend, Frontend, FrontendKey, FrontendKind, Reason};
+use crate::layout::{
+    Backend, FlowKind, Forwarding, Frontend, FrontendKey, FrontendKind, Reason, Target,
+};
 
 /// A connection as its client dials it.
 #[derive(Clone, Copy)]
@@ -92,6 +94,40 @@ pub fn backend<F: Network, T: FamilyTables<F>>(
         return Err(Reason::NoSuchBackend);
     }
     Ok(Choice { index, backend })
+}
+
+/// The backend on this node that a packet from a tunnel is for, by its tag.
+#[inline(always)]
+pub fn target<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    dialled: &Dialled<F>,
+    frontend: &Frontend,
+    tag: u32,
+) -> Result<Choice<F>, Reason> {
+    let target = Target { service_port: frontend.service_port, tag };
+    let index = tables.target(target).ok_or(Reason::NoSuchTarget)?;
+    let backend = tables.backend(index).ok_or(Reason::NoSuchBackend)?;
+    if backend.protocol != dialled.protocol || !backend.is_local() {
+        return Err(Reason::NoSuchTarget);
+    }
+    Ok(Choice { index, backend })
+}
+
+/// Through what tunnel clients outside get to the backend, if they do. What NodePorts are dialled by
+/// is this node's own address: answers to it can't come from another.
+#[inline(always)]
+pub fn tunnel<F: Network>(frontend: &Frontend, choice: &Choice<F>) -> Option<FlowKind> {
+    let tunnelled = frontend.kind != FrontendKind::NodePort as u8
+        && !choice.backend.is_local()
+        && choice.backend.node != F::Address::default();
+    let kind = FlowKind::FORWARDED.and(FlowKind::TUNNELLED);
+    if tunnelled && frontend.forwarding == Forwarding::Ipip as u8 {
+        Some(kind)
+    } else if tunnelled && frontend.forwarding == Forwarding::Gue as u8 {
+        Some(kind.and(FlowKind::IN_UDP))
+    } else {
+        None
+    }
 }
 
 /// Which of the two pools, by the frontend's policy and where the client is.

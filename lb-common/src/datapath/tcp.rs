@@ -32,6 +32,20 @@ pub fn next_state(state: FlowState, direction: Direction, flags: u8) -> FlowStat
     }
 }
 
+/// The state after a packet of a flow of which only the client's packets are seen. Their
+/// acknowledgements stand for the answers; who closes is done for, as the other side's end will
+/// not be seen. Datagrams prove nothing.
+#[inline(always)]
+pub fn one_way_state(state: FlowState, flags: u8) -> FlowState {
+    if flags & (Tcp::FIN | Tcp::RST) != 0 {
+        FlowState::Closed
+    } else if flags & (Tcp::SYN | Tcp::ACK) == Tcp::ACK && state == FlowState::Nascent {
+        FlowState::Established
+    } else {
+        state
+    }
+}
+
 /// The flags of TCP that say what an SCTP packet's first chunk says. Those that begin or end an
 /// association are first in their packets, but for an ABORT behind other control chunks.
 #[inline(always)]

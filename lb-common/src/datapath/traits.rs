@@ -3,13 +3,13 @@ use crate::family::Family;
 use crate::header::{Ethernet, Header, QINQ, VLAN};
 use crate::layout::{
     Affinity, AffinityKey, Backend, Device, FlowBucket, Fragment, FragmentKey, Frontend,
-    FrontendKey, Member, Pool, Reason, ReturnBucket, Settings, Ticks,
+    FrontendKey, Member, Peer, Pool, Reason, ReturnBucket, Settings, Target, Ticks,
 };
 
-use super::{Draft, Query, Rejection, Route};
+use super::{Draft, Query, Rejection, Route, link};
 
 /// A packet's bytes, from the start of its Ethernet header, and what its hook can do with it.
-pub trait Packet {
+pub trait Packet: Sized {
     /// Who is behind the device that the packet came in by.
     fn role(&self) -> Role;
 
@@ -55,6 +55,26 @@ pub trait Packet {
 
     /// Makes room before the first byte; what is in it is not known. Void all views.
     fn grow_front(&mut self, bytes: usize) -> Option<()>;
+
+    /// Cuts off bytes before the first one. Void all views.
+    fn shrink_front(&mut self, bytes: usize) -> Option<()>;
+
+    /// Makes room for the headers of a tunnel between the link-layer header and the network
+    /// header, which is at `network` and, as will be the outer one, of family `F`. What is more
+    /// than a header of it without options is for UDP's.
+    #[inline(always)]
+    fn make_room<F: Family>(&mut self, network: usize, bytes: usize) -> Option<()> {
+        self.grow_front(bytes)?;
+        link::move_to_front(self, network, bytes)
+    }
+
+    /// Takes away what is between the link-layer header and the inner network header, which is so
+    /// many bytes behind the outer one and of its family.
+    #[inline(always)]
+    fn close_up<F: Family>(&mut self, network: usize, bytes: usize) -> Option<()> {
+        link::move_to_back(self, network, bytes)?;
+        self.shrink_front(bytes)
+    }
 
     /// Cuts off, or adds zeros, at the end.
     fn resize(&mut self, length: u32) -> Option<()>;
@@ -140,6 +160,13 @@ pub trait Tables {
     /// Keeps how often this packet's stage began anew.
     fn set_attempt(&self, attempt: u32);
     fn attempt(&self) -> u32;
+    /// Keeps by what this packet, which came through a tunnel, names its backend.
+    fn set_tag(&self, tag: u32);
+    fn tag(&self) -> u32;
+    /// Whether an address is of a node of the cluster.
+    fn is_peer(&self, peer: Peer) -> bool;
+    /// The backend on this node that a packet from a tunnel is for.
+    fn target(&self, target: Target) -> Option<u32>;
     fn count(&self, reason: Reason);
     fn count_packet(&self, service_port: u32, backend: u32, direction: Direction, bytes: u32);
     fn count_new_flow(&self, service_port: u32, backend: u32);

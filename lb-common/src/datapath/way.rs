@@ -34,6 +34,7 @@ pub enum Route {
 }
 
 /// How a packet leaves.
+#[derive(Default)]
 pub struct Out {
     device: u32,
     /// Whether the packet came in by it.
@@ -155,6 +156,11 @@ pub fn hop<F: Network, P: Packet>(packet: &mut P, place: Place) -> Result<(), Re
 }
 
 impl Out {
+    #[inline(always)]
+    pub fn device(&self) -> u32 {
+        self.device
+    }
+
     #[inline(always)]
     fn unresolved(device: u32) -> Self {
         Self { device, back: false, unresolved: true, neighbour: [0; 6], source: [0; 6] }

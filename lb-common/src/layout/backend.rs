@@ -5,6 +5,9 @@ use crate::family::{Family, V4, V6};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Backend<A> {
     pub address: A,
+    /// The address of the node that it runs on, if that is another one and known: where tunnels
+    /// to it lead. Else unspecified.
+    pub node: A,
     /// Moves on when the index is given to another backend: a flow that names an index with
     /// another generation names one that is gone.
     pub generation: u32,
@@ -37,7 +40,7 @@ impl<A> Backend<A> {
 
 const _: () = {
     use core::mem::offset_of;
-    assert!(size_of::<Backend<<V4 as Family>::Address>>() == 12);
-    assert!(size_of::<Backend<<V6 as Family>::Address>>() == 24);
-    assert!(offset_of!(Backend<<V6 as Family>::Address>, generation) == 16);
+    assert!(size_of::<Backend<<V4 as Family>::Address>>() == 16);
+    assert!(size_of::<Backend<<V6 as Family>::Address>>() == 40);
+    assert!(offset_of!(Backend<<V6 as Family>::Address>, generation) == 32);
 };

@@ -84,10 +84,16 @@ pub enum Reason {
     NoSuchBackend = 23,
     /// The index of answers names a bucket beyond the last one. Dropped.
     NoSuchBucket = 24,
+    /// From a tunnel of somebody who is no node of the cluster. Passed.
+    NotAPeer = 25,
+    /// From a tunnel, for a backend that this node does not have. Dropped.
+    NoSuchTarget = 26,
+    /// Congestion was met in a tunnel, and its sender does not know of such. Dropped.
+    Congestion = 27,
 }
 
 impl Reason {
-    pub const COUNT: u32 = 25;
+    pub const COUNT: u32 = 28;
 
     pub const ALL: [Self; Self::COUNT as usize] = [
         Self::Malformed,
@@ -115,6 +121,9 @@ impl Reason {
         Self::NoSuchSlot,
         Self::NoSuchBackend,
         Self::NoSuchBucket,
+        Self::NotAPeer,
+        Self::NoSuchTarget,
+        Self::Congestion,
     ];
 
     /// The name in metrics and tables.
@@ -145,6 +154,9 @@ impl Reason {
             Self::NoSuchSlot => "no_such_slot",
             Self::NoSuchBackend => "no_such_backend",
             Self::NoSuchBucket => "no_such_bucket",
+            Self::NotAPeer => "not_a_peer",
+            Self::NoSuchTarget => "no_such_target",
+            Self::Congestion => "congestion",
         }
     }
 }

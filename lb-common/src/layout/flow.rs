@@ -34,6 +34,11 @@ impl FlowKind {
     pub const ALIASED: Self = Self(1);
     /// Packets are sent out by the data plane in both directions, not by the stack.
     pub const FORWARDED: Self = Self(2);
+    /// What is forwarded goes untranslated through a tunnel to the backend's node. Answers don't
+    /// come this way.
+    pub const TUNNELLED: Self = Self(4);
+    /// The tunnel is one in UDP.
+    pub const IN_UDP: Self = Self(8);
 
     #[inline(always)]
     pub fn has(self, other: Self) -> bool {

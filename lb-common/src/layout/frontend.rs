@@ -50,7 +50,9 @@ pub struct Frontend {
     /// 1 if there is an endpoint anywhere: a pool that is empty all the same drops packets, where
     /// it would otherwise reject them.
     pub populated: u8,
-    pub reserved: [u8; 3],
+    /// A [`Forwarding`].
+    pub forwarding: u8,
+    pub reserved: [u8; 2],
 }
 
 impl Frontend {
@@ -66,7 +68,8 @@ impl Frontend {
             internal_local: 0,
             restricted: 0,
             populated: 0,
-            reserved: [0; 3],
+            forwarding: Forwarding::Masquerade as u8,
+            reserved: [0; 2],
         }
     }
 
@@ -87,6 +90,20 @@ pub enum FrontendKind {
     LoadBalancer = 4,
     /// Of an entry with port 0: an address of this node, where NodePorts are open.
     NodeAddress = 5,
+}
+
+/// How clients' packets get to backends on other nodes.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Forwarding {
+    /// Under an address of this node, to which answers come back.
+    #[default]
+    Masquerade = 0,
+    /// As they are, in a tunnel to the backend's node, from where answers go straight to the
+    /// client: IP in IP.
+    Ipip = 1,
+    /// The same, in UDP: Generic UDP Encapsulation.
+    Gue = 2,
 }
 
 const _: () = {

@@ -20,6 +20,7 @@ mod returns;
 mod settings;
 mod socket;
 mod source_range;
+mod tunnel;
 
 pub use affinity::{Affinity, AffinityKey, Member};
 pub use backend::{Backend, NO_BACKEND};
@@ -28,12 +29,13 @@ pub use counters::{Reason, Traffic};
 pub use device::{Device, Network};
 pub use flow::{Flow, FlowBucket, FlowKind, FlowPlace, FlowState, FlowTag, Ticks, WAYS, Ways};
 pub use fragment::{Fragment, FragmentKey};
-pub use frontend::{Frontend, FrontendKey, FrontendKind};
+pub use frontend::{Forwarding, Frontend, FrontendKey, FrontendKind};
 pub use pool::{NO_POOL, Pool, SlotPair};
 pub use returns::{RETURN_WAYS, ReturnBucket};
 pub use settings::{Identity, Settings};
 pub use socket::{Host, Side, SocketEnd, SocketFlow};
 pub use source_range::{SERVICE_PORT_BITS, SourceRange};
+pub use tunnel::{Peer, Target};
 
 /// Moves on with every change of a layout or of what a field means.
 pub const SCHEMA: u32 = 3;
@@ -63,6 +65,10 @@ pub mod capacity {
     /// Fragmented packets whose first fragment was seen, per family.
     pub const FRAGMENTS: u32 = 1 << 13;
     pub const DEVICES: u32 = 1 << 12;
+    /// Addresses of the cluster's nodes.
+    pub const PEERS: u32 = 1 << 15;
+    /// Backends on this node that tunnels lead to.
+    pub const TARGETS: u32 = 1 << 14;
 }
 
 /// Map names, which are also their file names under the pin directory.
@@ -87,6 +93,8 @@ pub mod map {
     pub const FRAGMENTS6: &str = "FRAGMENTS6";
     pub const DEVICES: &str = "DEVICES";
     pub const NETWORK: &str = "NETWORK";
+    pub const PEERS: &str = "PEERS";
+    pub const TARGETS: &str = "TARGETS";
     pub const SCRATCH: &str = "SCRATCH";
     pub const DRAFTS4: &str = "DRAFTS4";
     pub const DRAFTS6: &str = "DRAFTS6";
@@ -103,7 +111,7 @@ pub mod map {
     pub const SERVICE_TRAFFIC: &str = "SERVICE_TRAFFIC";
     pub const BACKEND_TRAFFIC: &str = "BACKEND_TRAFFIC";
 
-    pub const ALL: [&str; 35] = [
+    pub const ALL: [&str; 37] = [
         IDENTITY,
         FRONTENDS4,
         FRONTENDS6,
@@ -124,6 +132,8 @@ pub mod map {
         FRAGMENTS6,
         DEVICES,
         NETWORK,
+        PEERS,
+        TARGETS,
         SCRATCH,
         DRAFTS4,
         DRAFTS6,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Instant, SystemTime};
 
+use lb_common::layout::Forwarding;
 use tokio::sync::mpsc;
 
 use super::complaints::Complaints;
@@ -59,6 +60,12 @@ struct Unplanned {
 }
 
 impl<T: Write> Agent<T> {
+    /// `forwarding` is how clients get to other nodes' backends, unless a Service says otherwise.
+    pub fn with_forwarding(mut self, forwarding: Forwarding) -> Self {
+        self.node.forwarding = forwarding;
+        self
+    }
+
     pub fn new(node_name: &str, planner: Planner, tables: T, outlets: Outlets) -> Self {
         Self {
             store: Store::default(),
@@ -233,19 +240,21 @@ impl<T: Write> Agent<T> {
     }
 
     fn plan(&mut self, Unplanned { services, node_addresses, alias_addresses }: Unplanned) -> Plan {
+        let moved = self.store.take_moved_nodes();
+        let all = services == Affected::All || moved.contains(&self.node.name);
+        let peers = (all || !moved.is_empty()).then(|| self.look_at_nodes());
         let services = match services {
-            Affected::Services(services) => services,
-            Affected::All => {
-                let name = self.node.name.clone();
-                self.node = NodeContext::of(&name, self.store.node(&name));
-                self.store.services().chain(self.in_force.keys()).cloned().collect()
+            Affected::Services(mut services) if !all => {
+                services.extend(self.store.services_on(&moved));
+                services
             }
+            _ => self.store.services().chain(self.in_force.keys()).cloned().collect(),
         };
         let mut concerned = BTreeSet::new();
         for service in &services {
             concerned.extend(self.resolve(service));
         }
-        let mut change = Change { node_addresses, alias_addresses, ..Change::default() };
+        let mut change = Change { node_addresses, alias_addresses, peers, ..Change::default() };
         for service in &concerned {
             self.collect(service, &mut change);
         }
@@ -258,6 +267,17 @@ impl<T: Write> Agent<T> {
             tracing::info!("{} Services changed: {} steps", concerned.len(), plan.steps().count());
         }
         plan
+    }
+
+    /// Takes in what is known of all nodes; returns their addresses.
+    fn look_at_nodes(&mut self) -> BTreeSet<IpAddr> {
+        let name = self.node.name.clone();
+        self.node = NodeContext {
+            forwarding: self.node.forwarding,
+            nodes: self.store.node_addresses(),
+            ..NodeContext::of(&name, self.store.node(&name))
+        };
+        self.node.nodes.values().flat_map(|node| &node.0).copied().collect()
     }
 
     /// Works out anew what a Service means; returns whom that concerns.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
+use lb_common::layout::Forwarding;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -46,6 +47,8 @@ pub struct Options {
     pub modes: Modes,
     /// Whose processes reach Services, too; none: of all the node.
     pub cgroup: Option<PathBuf>,
+    /// How clients get to other nodes' backends, unless a Service says otherwise.
+    pub forwarding: Forwarding,
     pub sizes: Sizes,
     pub cleanup_on_exit: bool,
     pub pin_path: PathBuf,
@@ -177,7 +180,8 @@ async fn start<'a>(
         tables.devices().map(|index| (index, None)).collect();
     devices.extend(network.devices().iter().map(|(&index, device)| (index, Some(device.clone()))));
     let tables = WithSockets::new(tables, pins)?;
-    let mut agent = Agent::new(&options.node_name, planner, tables, outlets);
+    let mut agent = Agent::new(&options.node_name, planner, tables, outlets)
+        .with_forwarding(options.forwarding);
 
     let (sender, mut events) = mpsc::unbounded_channel();
     (source.run)(sender);

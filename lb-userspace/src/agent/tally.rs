@@ -79,6 +79,20 @@ impl Tally {
                          full; {MORE_ENDPOINTS}"
                     ),
                 ),
+                Entry::Detail(Detail::Target { target, .. }) => (
+                    *by_index.get(&target.service_port)?,
+                    "tunnels from other nodes don't lead to all of its endpoints here: the map of \
+                     targets is full"
+                        .to_owned(),
+                ),
+                Entry::Detail(Detail::Peer(address)) => {
+                    return Some(Problem {
+                        object: format!("Node with address {address}"),
+                        field: String::new(),
+                        message: "tunnels from it are not opened here: the map of peers is full"
+                            .to_owned(),
+                    });
+                }
                 Entry::Detail(Detail::SourceRange { service_port, range }) => (
                     *by_index.get(service_port)?,
                     format!(

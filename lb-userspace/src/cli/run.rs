@@ -3,13 +3,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lb_common::layout::capacity;
+use lb_common::layout::{Forwarding, capacity};
 use tokio::runtime::Runtime;
 
 use crate::agent::{self, Origin};
 use crate::kernel::{
     MOST_ENDPOINTS, MOST_FLOWS, MOST_SERVICE_PORTS, Modes, Sizes, TcMode, XdpMode,
 };
+use crate::model::forwarding_named;
 use crate::network::{self, DeviceSelector, NodePortAddresses};
 use crate::serve::Addresses;
 use crate::source::cluster::Access;
@@ -67,6 +68,12 @@ pub struct AgentOptions {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10249")]
     #[arg(value_parser = address)]
     metrics_bind_address: Address,
+
+    /// How clients outside get to backends on other nodes, unless a Service says otherwise by the
+    /// annotation millrace.io/forwarding: masquerade, under this node's address; ipip or gue, as
+    /// themselves through a tunnel to the other node, which answers them directly
+    #[arg(long, value_name = "WAY", default_value = "masquerade", value_parser = forwarding)]
+    forwarding: Forwarding,
 
     /// Where XDP runs
     #[arg(long, value_enum, default_value_t)]
@@ -142,6 +149,7 @@ impl AgentOptions {
             },
             modes: Modes { xdp: self.xdp_mode, tc: self.tc_mode },
             cgroup: self.cgroup,
+            forwarding: self.forwarding,
             sizes: Sizes::for_flows(self.max_flows)
                 .with_services(self.max_service_ports, self.max_endpoints),
             cleanup_on_exit: self.cleanup_on_exit,
@@ -152,6 +160,10 @@ impl AgentOptions {
             },
         })
     }
+}
+
+fn forwarding(text: &str) -> Result<Forwarding, String> {
+    forwarding_named(text).ok_or_else(|| "none of masquerade, ipip, gue".to_owned())
 }
 
 /// Where to listen, if at all.

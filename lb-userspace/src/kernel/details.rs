@@ -1,13 +1,13 @@
 //! The maps of what is looked up beside frontends and pools.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use anyhow::{Context, Result};
 use aya::maps::lpm_trie::Key;
 use aya::maps::{HashMap, LpmTrie, Map, MapData};
 use ipnet::IpNet;
-use lb_common::family::{V4, V6};
-use lb_common::layout::{Member, SERVICE_PORT_BITS, SourceRange, map};
+use lb_common::family::{Address4, Address6, V4, V6};
+use lb_common::layout::{Member, Peer, SERVICE_PORT_BITS, SourceRange, Target, map};
 
 use super::plain::Plain;
 use super::tables::gone;
@@ -15,6 +15,8 @@ use crate::plan::Detail;
 
 pub struct Details {
     members: HashMap<MapData, Plain<Member>, u32>,
+    targets: HashMap<MapData, Plain<Target>, u32>,
+    peers: HashMap<MapData, Plain<Peer>, u32>,
     source_ranges4: LpmTrie<MapData, Plain<SourceRange<V4>>, u32>,
     source_ranges6: LpmTrie<MapData, Plain<SourceRange<V6>>, u32>,
 }
@@ -23,6 +25,8 @@ impl Details {
     pub fn collect(map: &mut impl FnMut(&str) -> Result<Map>) -> Result<Self> {
         Ok(Self {
             members: map(map::MEMBERS)?.try_into()?,
+            targets: map(map::TARGETS)?.try_into()?,
+            peers: map(map::PEERS)?.try_into()?,
             source_ranges4: map(map::SOURCE_RANGES4)?.try_into()?,
             source_ranges6: map(map::SOURCE_RANGES6)?.try_into()?,
         })
@@ -31,6 +35,8 @@ impl Details {
     pub fn set(&mut self, detail: &Detail) -> Result<()> {
         match detail {
             Detail::Member(member) => self.members.insert(Plain(*member), 1, 0),
+            Detail::Target { target, backend } => self.targets.insert(Plain(*target), backend, 0),
+            Detail::Peer(address) => self.peers.insert(Plain(peer(*address)), 1, 0),
             Detail::SourceRange { service_port, range } => match range {
                 IpNet::V4(range) => {
                     let octets = range.network().octets();
@@ -50,6 +56,8 @@ impl Details {
     pub fn remove(&mut self, detail: &Detail) -> Result<()> {
         let removed = match detail {
             Detail::Member(member) => self.members.remove(&Plain(*member)),
+            Detail::Target { target, .. } => self.targets.remove(&Plain(*target)),
+            Detail::Peer(address) => self.peers.remove(&Plain(peer(*address))),
             Detail::SourceRange { service_port, range } => match range {
                 IpNet::V4(range) => {
                     let octets = range.network().octets();
@@ -72,6 +80,14 @@ impl Details {
         for member in self.members.keys() {
             found.push(Detail::Member(member?.0));
         }
+        for entry in self.targets.iter() {
+            let (Plain(target), backend) = entry?;
+            found.push(Detail::Target { target, backend });
+        }
+        for key in self.peers.keys() {
+            let address = Ipv6Addr::from(key?.0.address.octets);
+            found.push(Detail::Peer(IpAddr::from(address).to_canonical()));
+        }
         for key in self.source_ranges4.keys() {
             let key = key?;
             let Plain(range) = key.data();
@@ -83,6 +99,13 @@ impl Details {
             found.extend(detail(key.prefix_len(), range.service_port, range.octets.into()));
         }
         Ok(found)
+    }
+}
+
+fn peer(address: IpAddr) -> Peer {
+    match address {
+        IpAddr::V4(address) => Address4::from(address).into(),
+        IpAddr::V6(address) => Address6::from(address).into(),
     }
 }
 

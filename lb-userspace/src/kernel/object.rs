@@ -16,13 +16,16 @@ use super::sizes::Sizes;
 use super::tables::Tables;
 
 /// The programs of the stages. XDP has only those that packets come to on their way in.
-const XDP_STAGES: [(Stage, &str); 6] = [
+const XDP_STAGES: [(Stage, &str); 9] = [
     (Stage::Open, "xdp_open"),
     (Stage::Alias, "xdp_alias"),
     (Stage::Reset, "xdp_reset"),
     (Stage::Reject, "xdp_reject"),
     (Stage::ErrorIn, "xdp_error_in"),
     (Stage::FragmentIn, "xdp_fragment_in"),
+    (Stage::Encapsulate, "xdp_encapsulate"),
+    (Stage::Decapsulate, "xdp_decapsulate"),
+    (Stage::Delivered, "xdp_delivered"),
 ];
 const TC_STAGES: [(Stage, &str); Stage::ALL.len()] = [
     (Stage::Open, "tc_open"),
@@ -33,6 +36,9 @@ const TC_STAGES: [(Stage, &str); Stage::ALL.len()] = [
     (Stage::ErrorOut, "tc_error_out"),
     (Stage::FragmentIn, "tc_fragment_in"),
     (Stage::FragmentOut, "tc_fragment_out"),
+    (Stage::Encapsulate, "tc_encapsulate"),
+    (Stage::Decapsulate, "tc_decapsulate"),
+    (Stage::Delivered, "tc_delivered"),
 ];
 
 /// The programs that are attached.

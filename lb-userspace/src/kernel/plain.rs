@@ -24,12 +24,12 @@ macro_rules! layouts {
 
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::{
-    Affinity, AffinityKey, Backend, Device, Frontend, FrontendKey, Host, Identity, Member,
-    Settings, SocketFlow, SourceRange, Traffic,
+    Affinity, AffinityKey, Backend, Device, Frontend, FrontendKey, Host, Identity, Member, Peer,
+    Settings, SocketFlow, SourceRange, Target, Traffic,
 };
 
 layouts! {
     FrontendKey<V4>, FrontendKey<V6>, Frontend, Backend<Address4>, Backend<Address6>,
     AffinityKey<V4>, AffinityKey<V6>, Affinity, Member, SourceRange<V4>, SourceRange<V6>, Device,
-    Identity, Settings, Traffic, Host, SocketFlow<V4>, SocketFlow<V6>,
+    Identity, Peer, Settings, Target, Traffic, Host, SocketFlow<V4>, SocketFlow<V6>,
 }

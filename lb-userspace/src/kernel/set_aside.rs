@@ -35,6 +35,8 @@ impl Entry {
             Self::Frontend(key) if key.address.is_ipv4() => map::FRONTENDS4,
             Self::Frontend(_) => map::FRONTENDS6,
             Self::Detail(Detail::Member(_)) => map::MEMBERS,
+            Self::Detail(Detail::Target { .. }) => map::TARGETS,
+            Self::Detail(Detail::Peer(_)) => map::PEERS,
             Self::Detail(Detail::SourceRange { range: IpNet::V4(_), .. }) => map::SOURCE_RANGES4,
             Self::Detail(Detail::SourceRange { range: IpNet::V6(_), .. }) => map::SOURCE_RANGES6,
         }

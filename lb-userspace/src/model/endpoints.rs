@@ -139,11 +139,15 @@ fn read(
     let hints = endpoint.hints.as_ref();
     let names =
         |names: Vec<&String>| (!names.is_empty()).then(|| names.into_iter().cloned().collect());
+    let place = endpoint.node_name.as_deref();
+    let local = place == Some(node.name.as_str());
+    let known = place.filter(|_| !local).and_then(|name| node.nodes.get(name));
     Some(Endpoint {
         backend: Backend {
             address,
             port,
-            local: endpoint.node_name.as_deref() == Some(node.name.as_str()),
+            local,
+            node: known.and_then(|addresses| addresses.of_family(key.family)),
         },
         ready: conditions.and_then(|c| c.ready).unwrap_or(true),
         serving: conditions.and_then(|c| c.serving).unwrap_or(true),

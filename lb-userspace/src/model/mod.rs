@@ -14,6 +14,7 @@ mod health_check;
 mod pools;
 mod service;
 mod source_ranges;
+mod tunnels;
 mod types;
 
 use std::collections::BTreeMap;
@@ -25,9 +26,10 @@ use health_check::ReadyHere;
 
 pub use conflicts::Claims;
 pub use eligibility::is_eligible;
+pub use tunnels::named as forwarding_named;
 pub use types::{
-    AddressFamily, Backend, Frontend, HealthCheck, NodeContext, Policy, Problem, Protocol,
-    ServiceName, ServicePort, ServicePortKey,
+    AddressFamily, Backend, Frontend, HealthCheck, NodeAddresses, NodeContext, Policy, Problem,
+    Protocol, ServiceName, ServicePort, ServicePortKey,
 };
 
 /// What one Service means here.
@@ -42,11 +44,12 @@ pub struct Resolved {
 pub fn resolve(service: &Service, slices: &[&EndpointSlice], node: &NodeContext) -> Resolved {
     let mut problems = Vec::new();
     let name = ServiceName::of(&service.metadata);
-    let mut read = service::read(service, &name, &mut problems);
+    let mut read = service::read(service, &name, node, &mut problems);
     let mut ready_here = ReadyHere::default();
     for (key, service_port) in &mut read.service_ports {
         let endpoints = endpoints::of_port(key, slices, node, &mut problems);
         pools::fill(service_port, &endpoints, node);
+        problems.extend(tunnels::unreachable(service_port, &name));
         ready_here.add(&endpoints);
     }
     // Each port and family meets the same slices.

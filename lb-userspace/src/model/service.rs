@@ -9,8 +9,10 @@ use lb_common::layout::FrontendKind;
 use super::address;
 use super::fields::Fields;
 use super::source_ranges::{Admitted, SourceRanges};
+use super::tunnels;
 use super::types::{
-    AddressFamily, Frontend, Policy, Problem, Protocol, ServiceName, ServicePort, ServicePortKey,
+    AddressFamily, Frontend, NodeContext, Policy, Problem, Protocol, ServiceName, ServicePort,
+    ServicePortKey,
 };
 
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
@@ -25,7 +27,12 @@ pub struct Read {
     pub health_check_port: Option<u16>,
 }
 
-pub fn read(service: &Service, name: &ServiceName, problems: &mut Vec<Problem>) -> Read {
+pub fn read(
+    service: &Service,
+    name: &ServiceName,
+    node: &NodeContext,
+    problems: &mut Vec<Problem>,
+) -> Read {
     let Some(spec) = service.spec.as_ref().filter(|_| !is_labelled_away(service)) else {
         return Read::default();
     };
@@ -43,6 +50,7 @@ pub fn read(service: &Service, name: &ServiceName, problems: &mut Vec<Problem>) 
         external_policy: fields.policy("spec.externalTrafficPolicy", &spec.external_traffic_policy),
         internal_policy: fields.policy("spec.internalTrafficPolicy", &spec.internal_traffic_policy),
         affinity: fields.affinity(spec),
+        forwarding: tunnels::read(service, node, &mut fields),
         ..ServicePort::default()
     };
     let source_ranges = SourceRanges::read(spec, &mut fields);

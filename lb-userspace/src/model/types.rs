@@ -1,6 +1,6 @@
 //! The vocabulary of the model.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use lb_common::header::protocol;
-use lb_common::layout::FrontendKind;
+use lb_common::layout::{Forwarding, FrontendKind};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 
@@ -143,6 +143,8 @@ pub struct ServicePort {
     pub internal_policy: Policy,
     /// How long a client stays with its backend after its last new connection.
     pub affinity: Option<Duration>,
+    /// How clients outside get to backends on other nodes.
+    pub forwarding: Forwarding,
     /// From where the load balancer's addresses may be used; empty: from anywhere.
     pub source_ranges: Vec<IpNet>,
 }
@@ -168,6 +170,8 @@ pub struct Backend {
     pub port: u16,
     /// On this node.
     pub local: bool,
+    /// The address of the other node that it is on, in its own family, if that is known.
+    pub node: Option<IpAddr>,
 }
 
 impl Display for Backend {
@@ -189,6 +193,27 @@ pub struct HealthCheck {
 pub struct NodeContext {
     pub name: String,
     pub zone: Option<String>,
+    /// How clients' packets get to other nodes, unless a Service says otherwise.
+    pub forwarding: Forwarding,
+    /// Of every node that is known, by name.
+    pub nodes: BTreeMap<String, NodeAddresses>,
+}
+
+/// Under which addresses of its own the cluster knows a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeAddresses(pub BTreeSet<IpAddr>);
+
+impl NodeAddresses {
+    pub fn of(node: &Node) -> Self {
+        let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+        let internal = addresses.filter(|address| address.type_ == "InternalIP");
+        Self(internal.filter_map(|address| address.address.parse().ok()).collect())
+    }
+
+    /// Where tunnels for packets of a family lead.
+    pub fn of_family(&self, family: AddressFamily) -> Option<IpAddr> {
+        self.0.iter().copied().find(|address| AddressFamily::of(address) == family)
+    }
 }
 
 impl NodeContext {
@@ -196,7 +221,7 @@ impl NodeContext {
     pub fn of(name: &str, node: Option<&Node>) -> Self {
         let labels = node.and_then(|node| node.metadata.labels.as_ref());
         let zone = labels.and_then(|labels| labels.get(ZONE)).filter(|zone| !zone.is_empty());
-        Self { name: name.to_owned(), zone: zone.cloned() }
+        Self { name: name.to_owned(), zone: zone.cloned(), ..Self::default() }
     }
 }
 

@@ -4,7 +4,7 @@
 //! sources know. What that plan needs keeps its index, so that flows go on naming the right
 //! backend; the rest is retired by the same plan.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 use lb_common::layout::{self, Bitmap, Pool};
 
@@ -77,6 +77,10 @@ impl Planner {
         }
         let mut details: HashMap<u32, BTreeSet<Detail>> = HashMap::new();
         for detail in snapshot.details {
+            if let Detail::Peer(address) = detail {
+                planner.peers.insert(address);
+                continue;
+            }
             details.entry(detail.service_port()).or_default().insert(detail);
         }
         planner.has_adopted = true;
@@ -151,9 +155,10 @@ impl Planner {
         if details.is_empty() {
             return;
         }
-        let wanted: HashSet<Detail> =
+        let wanted: BTreeSet<Detail> =
             self.held.values().flat_map(|held| held.details.iter().copied()).collect();
-        let unwanted = details.into_values().flatten().filter(|detail| !wanted.contains(detail));
+        let unwanted =
+            details.into_values().flatten().filter(|detail| !detail.is_replaced_in(&wanted));
         plan.retire.extend(unwanted.map(Step::RemoveDetail));
     }
 

@@ -5,7 +5,7 @@ use std::fmt::{self, Display};
 use std::net::{IpAddr, SocketAddr};
 
 use lb_common::family::{Address, Address4, Address6};
-use lb_common::hash::mix;
+use lb_common::hash::{backend_identity, backend_tag};
 use lb_common::layout::Backend;
 
 use super::allocate::Indexes;
@@ -31,16 +31,24 @@ impl BackendKey {
         let flags = flag(standing.local, Backend::<A>::LOCAL)
             | flag(standing.draining, Backend::<A>::DRAINING);
         let (port, protocol) = (self.port, self.protocol);
-        Backend { address, generation, port, protocol, flags }
+        let node = standing.node.and_then(A::of).unwrap_or_default();
+        Backend { address, node, generation, port, protocol, flags }
+    }
+
+    /// By what packets in tunnels name it.
+    pub fn tag(&self) -> u16 {
+        match self.address {
+            IpAddr::V4(address) => backend_tag(Address4::from(address), self.port),
+            IpAddr::V6(address) => backend_tag(Address6::from(address), self.port),
+        }
     }
 
     /// What its place in a Maglev table follows from: the same on every node.
     pub fn identity(&self) -> u64 {
-        let [first, second] = match self.address {
-            IpAddr::V4(address) => Address4::from(address).words(),
-            IpAddr::V6(address) => Address6::from(address).words(),
-        };
-        mix(mix(first ^ u64::from(self.port) << 40) ^ second)
+        match self.address {
+            IpAddr::V4(address) => backend_identity(Address4::from(address), self.port),
+            IpAddr::V6(address) => backend_identity(Address6::from(address), self.port),
+        }
     }
 }
 
@@ -57,11 +65,14 @@ pub struct Standing {
     pub local: bool,
     /// In no pool: there for the connections that it has.
     pub draining: bool,
+    /// Where the other node that it is on is reached, if that is known.
+    pub node: Option<IpAddr>,
 }
 
 impl Standing {
     pub fn of<A: Address>(entry: &Backend<A>) -> Self {
-        Self { local: entry.is_local(), draining: entry.is_draining() }
+        let node = Some(entry.node).filter(|node| *node != A::default()).map(Into::into);
+        Self { local: entry.is_local(), draining: entry.is_draining(), node }
     }
 }
 
@@ -113,11 +124,11 @@ impl Backends {
     pub fn acquire(
         &mut self,
         backend: BackendKey,
-        local: bool,
+        (local, node): (bool, Option<IpAddr>),
         bits: &mut Bits,
         plan: &mut Plan,
     ) -> Option<u32> {
-        let standing = Standing { local, draining: false };
+        let standing = Standing { local, draining: false, node };
         if let Some(held) = self.held.get_mut(&backend) {
             held.pools += 1;
             if held.standing != standing {

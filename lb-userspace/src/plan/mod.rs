@@ -28,7 +28,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use lb_common::layout::{self, FrontendKind, Member, Pool};
+use lb_common::layout::{self, Forwarding, FrontendKind, Member, Pool, Target};
 use lb_common::maglev;
 
 use crate::model::{Policy, ServicePort, ServicePortKey};
@@ -55,6 +55,8 @@ pub struct Change {
     /// The addresses under which this node forwards connections to others, if they changed:
     /// answers come to them.
     pub alias_addresses: Option<BTreeSet<IpAddr>>,
+    /// The addresses of the cluster's nodes, if they changed: tunnels come from there.
+    pub peers: Option<BTreeSet<IpAddr>>,
 }
 
 /// What the kernel holds as far as it was planned.
@@ -69,6 +71,7 @@ pub struct Planner {
     backends: Backends,
     bits: Bits,
     detail_counts: DetailCounts,
+    peers: BTreeSet<IpAddr>,
     adopted: Option<adopt::Adopted>,
     /// Whether an earlier agent may have had any index.
     has_adopted: bool,
@@ -109,6 +112,8 @@ impl Held {
 pub struct DetailCounts {
     pub members: usize,
     pub source_ranges: usize,
+    pub targets: usize,
+    pub peers: usize,
 }
 
 impl DetailCounts {
@@ -121,6 +126,8 @@ impl DetailCounts {
         match detail {
             Detail::Member(_) => &mut self.members,
             Detail::SourceRange { .. } => &mut self.source_ranges,
+            Detail::Target { .. } => &mut self.targets,
+            Detail::Peer(_) => &mut self.peers,
         }
     }
 }
@@ -155,6 +162,7 @@ impl Planner {
             backends: Backends::new(room.backends),
             bits: Bits::default(),
             detail_counts: DetailCounts::default(),
+            peers: BTreeSet::new(),
             adopted: None,
             has_adopted: false,
         }
@@ -172,6 +180,13 @@ impl Planner {
         }
         if let Some(addresses) = change.alias_addresses {
             self.addresses.move_alias(addresses, &mut self.bits, &mut plan);
+        }
+        if let Some(peers) = change.peers {
+            let peer = |address: &IpAddr| Detail::Peer(*address);
+            plan.prepare.extend(peers.difference(&self.peers).map(peer).map(Step::SetDetail));
+            plan.retire.extend(self.peers.difference(&peers).map(peer).map(Step::RemoveDetail));
+            self.detail_counts.peers = peers.len();
+            self.peers = peers;
         }
         // First everything that appears, then everything that goes: a frontend or backend may
         // change hands within one change, and must not be retired in between.
@@ -281,16 +296,43 @@ impl Planner {
                 details.extend(backends.map(|backend| Detail::Member(Member { pool, backend })));
             }
         }
+        details.extend(self.targets(index, protocol, wanted));
         let ranges = wanted.source_ranges.iter();
         details.extend(ranges.map(|&range| Detail::SourceRange { service_port: index, range }));
         details
+    }
+
+    /// What tunnels from other nodes lead to. Of two backends with one tag only one is: who wants
+    /// the other gets that.
+    fn targets(
+        &self,
+        service_port: u32,
+        protocol: u8,
+        wanted: &ServicePort,
+    ) -> impl Iterator<Item = Detail> + use<> {
+        let mut found = BTreeMap::new();
+        if wanted.forwarding != Forwarding::Masquerade {
+            let local = wanted.cluster.union(&wanted.local).filter(|member| member.local);
+            for member in local {
+                let key = BackendKey::new(member.address, member.port, protocol);
+                if let Some(backend) = self.backends.index_of(&key) {
+                    let target = Target { service_port, tag: key.tag().into() };
+                    found.entry(target).or_insert(backend);
+                }
+            }
+        }
+        found.into_iter().map(|(target, backend)| Detail::Target { target, backend })
     }
 
     fn retire(&mut self, leftover: Leftover, plan: &mut Plan) {
         for &frontend in &leftover.frontends {
             self.retire_frontend(frontend, &leftover.owner, plan);
         }
-        plan.retire.extend(leftover.details.iter().copied().map(Step::RemoveDetail));
+        let held = self.held.get(&leftover.owner);
+        let replaced =
+            |detail: &Detail| held.is_some_and(|held| detail.is_replaced_in(&held.details));
+        let gone = leftover.details.iter().copied().filter(|detail| !replaced(detail));
+        plan.retire.extend(gone.map(Step::RemoveDetail));
         if let Some((index, regions)) = leftover.retired {
             for scope in Scope::BOTH {
                 self.empty_pool(index, scope, regions[scope as usize], plan);
@@ -362,7 +404,8 @@ impl Planner {
         let mut entries = Vec::with_capacity(members.len());
         members.retain(|member| {
             let key = BackendKey::new(member.address, member.port, protocol);
-            let backend = self.backends.acquire(key, member.local, &mut self.bits, plan);
+            let place = (member.local, member.node);
+            let backend = self.backends.acquire(key, place, &mut self.bits, plan);
             match backend {
                 Some(backend) => entries.push((key.identity(), backend)),
                 None => {
@@ -450,6 +493,7 @@ fn frontend_value(index: u32, service_port: &ServicePort) -> layout::Frontend {
         internal_local: (service_port.internal_policy == Policy::Local) as u8,
         restricted: u8::from(!service_port.source_ranges.is_empty()),
         populated: u8::from(service_port.populated),
-        reserved: [0; 3],
+        forwarding: service_port.forwarding as u8,
+        reserved: [0; 2],
     }
 }

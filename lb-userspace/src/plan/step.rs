@@ -3,7 +3,7 @@ use std::fmt::{self, Display};
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
-use lb_common::layout::{self, Bitmap, Member, Pool};
+use lb_common::layout::{self, Bitmap, Member, Pool, Target};
 
 use super::backends::{BackendKey, Standing};
 use super::datagrams::Datagrams;
@@ -64,14 +64,28 @@ pub enum Detail {
     Member(Member),
     /// Clients that may dial a restricted service port, given by its index.
     SourceRange { service_port: u32, range: IpNet },
+    /// A backend on this node that tunnels lead to.
+    Target { target: Target, backend: u32 },
+    /// A node of the cluster; it is no service port's.
+    Peer(IpAddr),
 }
 
 impl Detail {
-    /// The index of the service port that it is of.
+    /// Whether one of these has its place: of one target there is one entry only.
+    pub(super) fn is_replaced_in(&self, details: &BTreeSet<Self>) -> bool {
+        let Self::Target { target, .. } = *self else { return details.contains(self) };
+        let first = Self::Target { target, backend: 0 };
+        let last = Self::Target { target, backend: u32::MAX };
+        details.range(first..=last).next().is_some()
+    }
+
+    /// The index of the service port that it is of; 0 if it is nobody's.
     pub fn service_port(&self) -> u32 {
         match self {
             Self::Member(member) => Scope::service_port_of(member.pool),
             Self::SourceRange { service_port, .. } => *service_port,
+            Self::Target { target, .. } => target.service_port,
+            Self::Peer(_) => 0,
         }
     }
 }

@@ -60,10 +60,11 @@ impl Memory {
                 self.sources.remove(&bit);
             }
             Step::SetDetail(detail) => {
+                self.details.retain(|other| !have_one_place(other, &detail));
                 self.details.insert(detail);
             }
             Step::RemoveDetail(detail) => {
-                self.details.remove(&detail);
+                self.details.retain(|other| !have_one_place(other, &detail));
             }
             Step::EndDatagrams(_)
             | Step::ResetServiceTraffic { .. }
@@ -116,6 +117,22 @@ impl Memory {
         self.frontends.iter().map(entry).collect()
     }
 
+    /// What tunnels lead to, by what is dialled.
+    fn targets(&self) -> BTreeSet<(FrontendKey, u32, BackendKey)> {
+        let of = |(key, frontend): (&FrontendKey, &layout::Frontend)| {
+            let (key, owner) = (*key, frontend.service_port);
+            self.details.iter().filter_map(move |detail| match *detail {
+                Detail::Target { target, backend } if target.service_port == owner => {
+                    let (backend, standing) = self.backends[&backend].0.expect("it is in use");
+                    assert!(standing.local && !standing.draining, "{backend} is a target");
+                    Some((key, target.tag, backend))
+                }
+                _ => None,
+            })
+        };
+        self.frontends.iter().flat_map(of).collect()
+    }
+
     fn snapshot(&self) -> Snapshot {
         Snapshot {
             details: self.details.iter().copied().collect(),
@@ -156,6 +173,14 @@ impl Memory {
     }
 }
 
+/// Whether the kernel has one entry for both.
+fn have_one_place(one: &Detail, other: &Detail) -> bool {
+    match (one, other) {
+        (Detail::Target { target: one, .. }, Detail::Target { target: other, .. }) => one == other,
+        _ => one == other,
+    }
+}
+
 fn key(name: &str) -> ServicePortKey {
     ServicePortKey {
         service: ServiceName { namespace: "default".into(), name: name.into() },
@@ -166,8 +191,12 @@ fn key(name: &str) -> ServicePortKey {
 }
 
 fn service_port(frontend: &str, backends: &[&str]) -> ServicePort {
-    let backend =
-        |address: &&str| Backend { address: address.parse().unwrap(), port: 8080, local: true };
+    let backend = |address: &&str| Backend {
+        address: address.parse().unwrap(),
+        port: 8080,
+        local: true,
+        node: None,
+    };
     ServicePort {
         frontends: BTreeSet::from([crate::model::Frontend {
             address: frontend.parse().unwrap(),
@@ -501,6 +530,78 @@ fn details_that_an_earlier_agent_left_stay_or_go_with_what_they_are_of() {
     assert_eq!(memory.details, BTreeSet::new());
 }
 
+#[test]
+fn tunnels_lead_to_the_backends_of_this_node_as_long_as_they_are_wanted() {
+    let mut planner = Planner::new();
+    let mut memory = Memory::default();
+    let mut port = service_port("10.96.0.1", &["10.244.0.1", "10.244.0.2"]);
+    let node = Some("10.7.0.2".parse().unwrap());
+    port.cluster.insert(Backend {
+        address: "10.244.9.9".parse().unwrap(),
+        port: 8080,
+        local: false,
+        node,
+    });
+    for (forwarding, targets) in
+        [(Forwarding::Gue, 2), (Forwarding::Masquerade, 0), (Forwarding::Ipip, 2)]
+    {
+        let wanted = ServicePort { forwarding, ..port.clone() };
+        memory.carry_out(&planner.plan(change([(key("web"), Some(wanted))])));
+        // Those of the port, not of the entry that says what its address is.
+        let dialled = memory.targets().into_iter().filter(|(key, ..)| key.port == 80);
+        assert_eq!(dialled.count(), targets, "{forwarding:?}");
+        let web = memory.frontends.iter().find(|(key, _)| key.port == 80);
+        assert_eq!(web.unwrap().1.forwarding, forwarding as u8);
+    }
+    let (_, _, elsewhere) = memory.find("10.244.9.9").unwrap();
+    assert_eq!(elsewhere.node, node);
+    memory.carry_out(&planner.plan(change([(key("web"), None)])));
+    assert_eq!(memory.details, BTreeSet::new());
+}
+
+/// A node's address may change while connections go on.
+#[test]
+fn a_backend_whose_node_moves_keeps_its_index() {
+    let mut planner = Planner::new();
+    let mut memory = Memory::default();
+    for node in ["10.7.0.2", "10.7.0.3"] {
+        let node = Some(node.parse().unwrap());
+        let mut port = service_port("10.96.0.1", &[]);
+        port.cluster.insert(Backend {
+            address: "10.244.0.1".parse().unwrap(),
+            port: 8080,
+            local: false,
+            node,
+        });
+        memory.carry_out(&planner.plan(change([(key("web"), Some(port))])));
+        let (index, generation, standing) = memory.find("10.244.0.1").unwrap();
+        assert_eq!((index, generation, standing.node), (1, 1, node));
+    }
+}
+
+#[test]
+fn the_clusters_nodes_are_those_of_the_last_change_also_after_a_restart() {
+    let peers = |addresses: &[&str]| Change {
+        peers: Some(addresses.iter().map(|address| address.parse().unwrap()).collect()),
+        ..Change::default()
+    };
+    let held =
+        |memory: &Memory| memory.details.iter().map(|d| format!("{d:?}")).collect::<Vec<_>>();
+    let mut planner = Planner::new();
+    let mut memory = Memory::default();
+    memory.carry_out(&planner.plan(peers(&["10.7.0.1", "fd07::1"])));
+    memory.carry_out(&planner.plan(peers(&["10.7.0.1", "10.7.0.2"])));
+    assert_eq!(held(&memory), ["Peer(10.7.0.1)", "Peer(10.7.0.2)"]);
+    assert!(planner.plan(peers(&["10.7.0.1", "10.7.0.2"])).is_empty());
+    // A change that says nothing of nodes changes nothing of them.
+    memory.carry_out(&planner.plan(change([])));
+    assert_eq!(memory.details.len(), 2);
+
+    let mut planner = Planner::adopting(memory.snapshot(), Room::default());
+    memory.carry_out(&planner.plan(peers(&["10.7.0.2", "10.7.0.3"])));
+    assert_eq!(held(&memory), ["Peer(10.7.0.2)", "Peer(10.7.0.3)"]);
+}
+
 /// A random state of up to four services that share addresses of frontends and backends.
 fn state() -> impl Strategy<Value = State> {
     let members = || prop::collection::btree_set(0u8..6, 0..5);
@@ -517,6 +618,7 @@ fn service_ports(state: &State) -> BTreeMap<ServicePortKey, ServicePort> {
         address: Ipv4Addr::new(10, 244, 0, *n).into(),
         port: 80,
         local: n.is_multiple_of(2),
+        node: None,
     };
     state
         .iter()
@@ -526,6 +628,9 @@ fn service_ports(state: &State) -> BTreeMap<ServicePortKey, ServicePort> {
             port.cluster = cluster.iter().map(backend).collect();
             port.local = local.iter().map(backend).collect();
             let pools = &port.cluster | &port.local;
+            if name % 2 == 0 {
+                port.forwarding = Forwarding::Ipip;
+            }
             port.draining = others.iter().map(backend).filter(|b| !pools.contains(b)).collect();
             (key(&name.to_string()), port)
         })
@@ -560,6 +665,7 @@ proptest! {
             let mut fresh = Memory::default();
             fresh.carry_out(&Planner::new().plan(difference(&BTreeMap::new(), &held)));
             prop_assert_eq!(memory.visible(), fresh.visible());
+            prop_assert_eq!(memory.targets(), fresh.targets());
             prop_assert_eq!(&memory.destinations, &fresh.destinations);
             // Beside those that are as at a fresh start there are some with old connections.
             let kept: HashSet<Bitmap> = memory.draining().map(bits::source_bit).collect();

@@ -302,20 +302,21 @@ async fn services_of_other_proxies_are_not_sent() {
 }
 
 #[tokio::test]
-async fn of_the_nodes_only_ours_is_watched() {
+async fn all_nodes_are_watched() {
     let server = with_services(&[]).await;
     server.put(NODES, node("node-b"));
     let mut told = Told::synced(&server).await;
-    assert_eq!(told.there, BTreeSet::from(["Node node-a".to_owned()]));
+    assert_eq!(told.there, BTreeSet::from(["Node node-a", "Node node-b"].map(str::to_owned)));
     assert!(told.problems.is_empty());
     server.remove(NODES, "node-a");
-    told.until(|told| told.there.is_empty()).await;
+    told.until(|told| !told.is_there("Node node-a")).await;
     assert_eq!(told.deleted, ["Node node-a"]);
 }
 
 #[tokio::test]
 async fn a_node_that_the_cluster_does_not_know_is_named() {
     let server = Server::start().await;
+    server.put(NODES, node("node-b"));
     let told = Told::synced(&server).await;
     let [problem] = &told.problems[..] else { panic!("{:?}", told.problems) };
     assert!(problem.starts_with("Node node-a: is not in the cluster"), "{problem}");

@@ -77,6 +77,12 @@ impl Conversation {
         self.change(Change { node_addresses: Some(addresses), ..Change::default() });
     }
 
+    /// The nodes of the cluster.
+    pub fn peers(&mut self, addresses: &[&str]) {
+        let peers = addresses.iter().map(|text| parse(text)).collect();
+        self.change(Change { peers: Some(peers), ..Change::default() });
+    }
+
     fn change(&mut self, change: Change) {
         let plan = self.planner.plan(change);
         assert!(plan.problems.is_empty(), "{:?}", plan.problems);
@@ -184,6 +190,10 @@ impl Conversation {
     pub fn flows(&self) -> Flows {
         self.host.flows()
     }
+}
+
+fn parse(address: &str) -> IpAddr {
+    address.parse().unwrap_or_else(|_| panic!("{address}"))
 }
 
 fn kernel_clock() -> Result<Ticks> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use lb_common::layout::FrontendKind;
+use lb_common::layout::{Forwarding, FrontendKind};
 use lb_userspace::model::{
     AddressFamily, Backend, Frontend, Policy, Protocol, ServiceName, ServicePort, ServicePortKey,
 };
@@ -90,6 +90,20 @@ impl Service {
         self
     }
 
+    /// How clients outside get to backends on other nodes.
+    pub fn forwarding(mut self, forwarding: Forwarding) -> Self {
+        self.port.forwarding = forwarding;
+        self
+    }
+
+    /// All backends are on the node with this address.
+    pub fn on_node(mut self, node: &str) -> Self {
+        let node = Some(node.parse().unwrap_or_else(|_| panic!("{node}")));
+        let there = |backend: Backend| Backend { node, ..backend };
+        self.port.cluster = self.port.cluster.into_iter().map(there).collect();
+        self
+    }
+
     pub fn external_local(mut self) -> Self {
         self.port.external_policy = Policy::Local;
         self
@@ -99,7 +113,7 @@ impl Service {
 fn members(backends: &[&str], local: bool) -> BTreeSet<Backend> {
     let member = |text: &&str| {
         let end: SocketAddr = text.parse().unwrap_or_else(|_| panic!("{text}"));
-        Backend { address: end.ip(), port: end.port(), local }
+        Backend { address: end.ip(), port: end.port(), local, node: None }
     };
     backends.iter().map(member).collect()
 }

@@ -2,9 +2,9 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use lb_common::datapath::{self, Role, Verdict};
-use lb_common::family::Family;
+use lb_common::family::{Address4, Address6, Family};
 use lb_common::host::{Exit, Frame, HostFamily, HostTables, Routes};
-use lb_common::layout::{Device, Flow, FlowBucket, FlowState, FrontendKey, Reason, Ticks};
+use lb_common::layout::{Device, Flow, FlowBucket, FlowState, FrontendKey, Peer, Reason, Ticks};
 use lb_userspace::network;
 use lb_userspace::plan::{Datagrams, Detail, Step};
 
@@ -129,6 +129,18 @@ impl World for HostWorld {
             Step::RemoveDetail(Detail::Member(member)) => {
                 tables.members.remove(member);
             }
+            Step::SetDetail(Detail::Target { target, backend }) => {
+                tables.targets.insert(*target, *backend);
+            }
+            Step::RemoveDetail(Detail::Target { target, .. }) => {
+                tables.targets.remove(target);
+            }
+            Step::SetDetail(Detail::Peer(address)) => {
+                tables.peers.insert(peer(*address));
+            }
+            Step::RemoveDetail(Detail::Peer(address)) => {
+                tables.peers.remove(&peer(*address));
+            }
             Step::SetDetail(Detail::SourceRange { service_port, range }) => {
                 tables.source_ranges.entry(*service_port).or_default().push(*range);
             }
@@ -205,6 +217,13 @@ impl World for HostWorld {
         let reasons = self.tables.reasons.borrow();
         let count = |reason| (reason, reasons.get(&reason).copied().unwrap_or_default());
         Reason::ALL.into_iter().map(count).collect()
+    }
+}
+
+fn peer(address: IpAddr) -> Peer {
+    match address {
+        IpAddr::V4(address) => Address4::from(address).into(),
+        IpAddr::V6(address) => Address6::from(address).into(),
     }
 }
 

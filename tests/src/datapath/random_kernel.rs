@@ -238,7 +238,11 @@ fn steps(change: &Change) -> Vec<(Step, Option<Step>)> {
             let set = |protocol, generation| Step::SetBackend {
                 index,
                 backend: BackendKey::new(end.address, end.port, protocol),
-                standing: Standing { local: flags & 1 != 0, draining: flags & 2 != 0 },
+                standing: Standing {
+                    local: flags & 1 != 0,
+                    draining: flags & 2 != 0,
+                    ..Standing::default()
+                },
                 generation,
             };
             (set(end.protocol, generation), Some(set(0, 0)))

@@ -96,6 +96,10 @@ impl Packet {
         self.change_ip(|ip| ip.tos = tos)
     }
 
+    pub fn traffic_class(&self) -> u8 {
+        self.ip().tos
+    }
+
     /// The identification: of an IPv4 packet, or in the fragment header of an IPv6 one.
     pub fn id(&self, id: u16) -> Self {
         self.change_ip(|ip| ip.id = id)

@@ -125,8 +125,12 @@ fn states() -> impl Strategy<Value = Vec<State>> {
 
 fn service_ports(state: &State) -> BTreeMap<ServicePortKey, ServicePort> {
     let mut taken = BTreeSet::new();
-    let backend =
-        |n: &u8| Backend { address: Ipv4Addr::new(10, 244, 0, *n).into(), port: 8080, local: true };
+    let backend = |n: &u8| Backend {
+        address: Ipv4Addr::new(10, 244, 0, *n).into(),
+        port: 8080,
+        local: true,
+        node: None,
+    };
     let range = |n: &u8| IpNet::from(IpAddr::from([198, 51, 100, *n]));
     let ports = state.iter().filter(|(_, (frontend, ..))| taken.insert(*frontend));
     ports

@@ -22,8 +22,13 @@ impl Known {
         Self { kind, versions: HashMap::new(), listing: None }
     }
 
-    pub fn len(&self) -> usize {
+    #[cfg(test)]
+    fn len(&self) -> usize {
         self.versions.len()
+    }
+
+    pub fn contains(&self, reference: &ObjectRef) -> bool {
+        self.versions.contains_key(reference)
     }
 
     /// A list begins. One that was begun before is void.

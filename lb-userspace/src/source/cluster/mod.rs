@@ -36,7 +36,7 @@ const OUR_SLICES: &str = "!service.kubernetes.io/headless";
 /// slices.
 pub struct Cluster {
     client: Client,
-    /// Of the Nodes, only this one is watched.
+    /// Which of the Nodes is this one.
     node_name: String,
 }
 
@@ -50,7 +50,7 @@ impl Cluster {
         [
             watched(Kind::Service).labelled(OUR_SERVICES),
             watched(Kind::EndpointSlice).labelled(OUR_SLICES),
-            watched(Kind::Node).named(&self.node_name),
+            watched(Kind::Node).with(&self.node_name),
         ]
     }
 }

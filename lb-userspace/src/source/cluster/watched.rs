@@ -34,7 +34,8 @@ pub struct Watched {
     client: Client,
     kind: Kind,
     labels: Option<String>,
-    fields: Option<String>,
+    /// Who should be among them.
+    expected: Option<String>,
     known: Known,
     /// From where to watch; `None`: list first.
     version: Option<String>,
@@ -42,15 +43,16 @@ pub struct Watched {
 
 impl Watched {
     pub fn new(client: Client, kind: Kind) -> Self {
-        Self { client, kind, labels: None, fields: None, known: Known::new(kind), version: None }
+        Self { client, kind, labels: None, expected: None, known: Known::new(kind), version: None }
     }
 
     pub fn labelled(self, selector: &str) -> Self {
         Self { labels: Some(selector.to_owned()), ..self }
     }
 
-    pub fn named(self, name: &str) -> Self {
-        Self { fields: Some(format!("metadata.name={name}")), ..self }
+    /// It is said if it is not among the first that are listed.
+    pub fn with(self, name: &str) -> Self {
+        Self { expected: Some(name.to_owned()), ..self }
     }
 
     /// Tells events as long as somebody listens. `listed` is dropped after the first list.
@@ -109,7 +111,7 @@ impl Watched {
             self.version = Some(version);
             heard();
             if listed.take().is_some() {
-                self.miss_node(events);
+                self.miss(events);
             }
         }
         self.watch(events, heard).await
@@ -121,7 +123,6 @@ impl Watched {
         self.known.list();
         let mut parameters = ListParams {
             label_selector: self.labels.clone(),
-            field_selector: self.fields.clone(),
             limit: Some(PAGE),
             ..ListParams::default()
         };
@@ -158,7 +159,6 @@ impl Watched {
     ) -> Told {
         let parameters = WatchParams {
             label_selector: self.labels.clone(),
-            field_selector: self.fields.clone(),
             bookmarks: true,
             ..WatchParams::default()
         };
@@ -208,13 +208,14 @@ impl Watched {
     }
 
     /// A Node that is not there is a slip in our own name more often than not.
-    fn miss_node(&self, events: &mpsc::UnboundedSender<Event>) {
-        if self.kind != Kind::Node || self.known.len() > 0 {
+    fn miss(&self, events: &mpsc::UnboundedSender<Event>) {
+        let Some(name) = &self.expected else { return };
+        let reference = ObjectRef::new(self.kind, None, Some(name));
+        if self.known.contains(&reference) {
             return;
         }
-        let name = self.fields.as_deref().unwrap_or_default().replace("metadata.name=", "");
         let problem = Problem {
-            object: ObjectRef::new(Kind::Node, None, Some(&name)).to_string(),
+            object: reference.to_string(),
             field: String::new(),
             message: "is not in the cluster, so no endpoint is local; say with --node-name what \
                       this node is called"

@@ -50,7 +50,7 @@ impl Written {
         c.carry_out(&Step::SetBackend {
             index: self.places.backend,
             backend: BackendKey::new(backend.ip(), backend.port(), self.protocol),
-            standing: Standing { local: true, draining: false },
+            standing: Standing { local: true, ..Standing::default() },
             generation: 1,
         });
         let table = Table::of_slots(vec![self.slot; 5]);

@@ -18,6 +18,7 @@ pub mod sctp;
 pub mod selection;
 pub mod source_ranges;
 pub mod translation;
+pub mod tunnels;
 pub mod way;
 
 pub use ends::{Ends, V4, V6};
@@ -229,6 +230,36 @@ macro_rules! every_case {
                 what_may_not_be_answered_is_dropped,
                 aliased_connections_are_not_evicted_by_a_flood,
                 what_a_device_will_cut_need_not_fit_whole,
+            ]
+            tunnels: [
+                a_packet_from_a_tunnel_reaches_the_backend_that_it_names,
+                tc_opens_tunnels_too,
+                a_connection_stays_whomever_later_packets_name,
+                tags_and_headers_in_a_tunnel_stay,
+                congestion_in_a_tunnel_is_told_on,
+                other_tunnels_pass,
+                a_service_may_have_the_port_of_tunnels,
+                what_is_for_a_backend_that_is_not_here_is_dropped,
+                what_was_sent_here_is_not_sent_on,
+                tunnels_end_with_their_setting,
+                tunnels_cut_off_at_every_length_are_never_half_opened,
+                fragments_come_out_of_tunnels,
+                errors_come_out_of_tunnels,
+                a_clients_packets_go_through_a_tunnel,
+                tc_makes_tunnels_too,
+                what_xdp_cant_send_through_a_tunnel_is_left_to_tc,
+                a_flow_through_a_tunnel_lives_by_its_clients_packets,
+                datagrams_go_through_a_tunnel,
+                fragments_go_through_a_tunnel,
+                errors_go_through_a_tunnel,
+                what_does_not_fit_into_a_tunnel_is_answered,
+                what_may_not_be_answered_and_does_not_fit_is_dropped,
+                what_has_come_too_far_for_a_tunnel_is_answered,
+                a_tunnel_leads_to_where_its_backend_is_now,
+                a_connection_whose_backend_elsewhere_is_gone_is_reset,
+                node_ports_need_no_tunnel,
+                pods_need_no_tunnel,
+                a_backend_on_this_node_needs_no_tunnel,
             ]
             answers: [
                 an_answer_to_another_client_passes,

@@ -1,0 +1,282 @@
+//! Backends on other nodes, reached through tunnels: their nodes answer the clients themselves.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use tests::agent::Agent;
+use tests::topology::{Echo, Host, LARGE, Process, Topology, wait_until};
+
+/// Both kinds of tunnels: a Service for each, and its addresses.
+const KINDS: [(&str, [&str; 2]); 2] = [
+    ("ipip", ["203.0.113.10", "[2001:db8:113::10]"]),
+    ("gue", ["203.0.113.11", "[2001:db8:113::11]"]),
+];
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// client - router - node, to which the Services' addresses lead
+///                 \ other - pod, with all their backends
+struct Tunnels {
+    client: Host,
+    router: Host,
+    pod: Host,
+    agents: [Agent; 2],
+    _server: Process,
+    _echos: [Echo; 2],
+    _topology: Topology,
+}
+
+/// What the nodes' devices can do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sending {
+    /// XDP sends packets back.
+    Xdp,
+    /// It leaves them to tc.
+    LeftToTc,
+    /// There is no XDP.
+    TcAlone,
+}
+
+impl Tunnels {
+    /// `narrowest` is what fits through the link to the client.
+    fn new(sending: Sending, narrowest: u16) -> Result<Self> {
+        let topology = Topology::new("tunnels")?;
+        let client = topology.host("client")?;
+        let (router, node, other) =
+            (topology.router("router")?, topology.router("node")?, topology.router("other")?);
+        for (host, device, near, network) in [
+            (&client, "eth0", "client0", 1),
+            (&node, "ext0", "node0", 2),
+            (&other, "ext0", "other0", 3),
+        ] {
+            let port = router.port(near).address(&format!("10.7.{network}.1/24"));
+            let mtu = if near == "client0" { narrowest } else { 1500 };
+            let port = port.address(&format!("fd07:{network}::1/64")).mtu(mtu).wire();
+            let host_port = host.port(device).address(&format!("10.7.{network}.2/24"));
+            let host_port = host_port.address(&format!("fd07:{network}::2/64")).wire();
+            topology.link(host_port, port.gro(sending == Sending::Xdp))?;
+            host.default_route(&format!("10.7.{network}.1"))?;
+            host.default_route(&format!("fd07:{network}::1"))?;
+        }
+        for address in ["203.0.113.0/24", "2001:db8:113::/64"] {
+            let via = if address.contains(':') { "fd07:2::2" } else { "10.7.2.2" };
+            router.route(address, via)?;
+        }
+        let pod = other.pod("pod", &["10.244.2.10", "fd00:10:244:2::10"])?;
+        let server = pod.http_server(&["10.244.2.10:8080", "[fd00:10:244:2::10]:8080"], "pod")?;
+        let echos = [
+            pod.udp_echo("10.244.2.10:7007", "pod")?,
+            pod.udp_echo("[fd00:10:244:2::10]:7007", "pod")?,
+        ];
+        let file = topology.directory().join("manifests.yaml");
+        fs::write(&file, manifests())?;
+        let agent = |host: &Host, name: &str| {
+            let pins = topology.pins().join(name);
+            let mut more = vec!["--node-name", name];
+            if sending == Sending::TcAlone {
+                more.extend(["--xdp-mode", "off"]);
+            }
+            Agent::start(host, &pins, &file, "ext0", &more)
+        };
+        let agents = [agent(&node, "node")?, agent(&other, "other")?];
+        Ok(Self {
+            client,
+            router,
+            pod,
+            agents,
+            _server: server,
+            _echos: echos,
+            _topology: topology,
+        })
+    }
+
+    fn curl(&self, url: &str, more: &[&str]) -> Result<String> {
+        let quiet = ["curl", "--silent", "--show-error", "--fail", "--max-time", "20", "--globoff"];
+        let words = quiet.into_iter().chain(more.iter().copied()).chain([url]);
+        let answer = self.client.run(words).with_context(|| format!("{url}\n{}", self.counters()));
+        Ok(answer?.trim().to_owned())
+    }
+
+    fn get_large(&self) -> Result<()> {
+        for address in KINDS.iter().flat_map(|(_, addresses)| addresses) {
+            let size = ["--output", "/dev/null", "--write-out", "%{size_download}"];
+            assert_eq!(self.curl(&format!("http://{address}/large"), &size)?, LARGE.to_string());
+        }
+        Ok(())
+    }
+
+    fn counters(&self) -> String {
+        let of = |agent: &Agent| agent.get(&["counters"]).unwrap_or_default();
+        self.agents.iter().map(of).collect::<Vec<_>>().join("\n")
+    }
+}
+
+const NODES: &str = "
+apiVersion: v1
+kind: Node
+metadata: {name: node}
+status: {addresses: [{type: InternalIP, address: 10.7.2.2}, {type: InternalIP, address: 'fd07:2::2'}]}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: other}
+status: {addresses: [{type: InternalIP, address: 10.7.3.2}, {type: InternalIP, address: 'fd07:3::2'}]}
+";
+
+const SERVICE: &str = "---
+apiVersion: v1
+kind: Service
+metadata: {name: KIND, annotations: {millrace.io/forwarding: KIND}}
+spec:
+  type: LoadBalancer
+  clusterIPs: [10.96.0.NUMBER, 'fd00:10:96::NUMBER']
+  ports: [{name: http, port: 80}, {name: sink, port: 9000}, {name: echo, port: 7, protocol: UDP}]
+status: {loadBalancer: {ingress: [{ip: 203.0.113.NUMBER}, {ip: '2001:db8:113::NUMBER'}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: KIND-4, labels: {kubernetes.io/service-name: KIND}}
+addressType: IPv4
+ports: [{name: http, port: 8080}, {name: sink, port: 9000}, {name: echo, port: 7007, protocol: UDP}]
+endpoints: [{addresses: [10.244.2.10], nodeName: other}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: KIND-6, labels: {kubernetes.io/service-name: KIND}}
+addressType: IPv6
+ports: [{name: http, port: 8080}, {name: sink, port: 9000}, {name: echo, port: 7007, protocol: UDP}]
+endpoints: [{addresses: ['fd00:10:244:2::10'], nodeName: other}]
+";
+
+fn manifests() -> String {
+    let service = |(kind, number)| SERVICE.replace("KIND", kind).replace("NUMBER", number);
+    [NODES.to_owned()].into_iter().chain([("ipip", "10"), ("gue", "11")].map(service)).collect()
+}
+
+fn clients_are_served(sending: Sending) -> Result<()> {
+    let network = Tunnels::new(sending, 1500)?;
+    // Of all that passes between router and node nothing may come from the Services: neither
+    // answers on their way back, nor on their way to the client.
+    let from_services = "src net 203.0.113.0/24 or src net 2001:db8:113::/64";
+    let answers = network.router.capture("node0", from_services)?;
+    for [v4, v6] in KINDS.map(|(_, addresses)| addresses) {
+        for address in [v4, v6].repeat(5) {
+            assert_eq!(network.curl(&format!("http://{address}"), &[])?, "pod");
+        }
+        assert_eq!(network.curl(&format!("http://{v4}/client"), &[])?, "10.7.1.2");
+        assert_eq!(network.curl(&format!("http://{v6}/client"), &[])?, "fd07:1::2");
+    }
+    network.get_large()?;
+    assert_eq!(answers.lines(), [""; 0], "answers went by the node");
+    Ok(())
+}
+
+#[test]
+fn clients_are_served_by_xdp() -> Result<()> {
+    clients_are_served(Sending::Xdp)
+}
+
+#[test]
+fn clients_are_served_where_xdp_leaves_it_to_tc() -> Result<()> {
+    clients_are_served(Sending::LeftToTc)
+}
+
+#[test]
+fn clients_are_served_without_xdp() -> Result<()> {
+    clients_are_served(Sending::TcAlone)
+}
+
+/// Full-sized packets don't fit into the tunnel: clients are told, and send smaller ones.
+fn large_requests_arrive(sending: Sending) -> Result<()> {
+    const SIZE: usize = 2_000_000;
+    let network = Tunnels::new(sending, 1500)?;
+    for address in KINDS.iter().flat_map(|(_, addresses)| addresses) {
+        let sink =
+            if address.contains(':') { "[fd00:10:244:2::10]:9000" } else { "10.244.2.10:9000" };
+        let listener = network.pod.enter(|| Ok(TcpListener::bind(sink)?))?;
+        let received = thread::spawn(move || count_all(&listener));
+        let mut stream = network.client.tcp_connect(&format!("{address}:9000"))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.write_all(&vec![7; SIZE])?;
+        stream.shutdown(Shutdown::Write)?;
+        // The other side has read everything when it closes.
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let ended = stream.read(&mut [0; 1]);
+        ensure!(matches!(ended, Ok(0)), "{address}: {ended:?}\n{}", network.counters());
+        let received = received.join().map_err(|_| anyhow!("the sink failed"))??;
+        assert_eq!(received, SIZE as u64, "{address}");
+    }
+    Ok(())
+}
+
+#[test]
+fn large_requests_arrive_by_xdp() -> Result<()> {
+    large_requests_arrive(Sending::Xdp)
+}
+
+#[test]
+fn large_requests_arrive_where_xdp_leaves_it_to_tc() -> Result<()> {
+    large_requests_arrive(Sending::LeftToTc)
+}
+
+#[test]
+fn large_requests_arrive_without_xdp() -> Result<()> {
+    large_requests_arrive(Sending::TcAlone)
+}
+
+/// In pieces, of which the first ones don't fit into the tunnel until the client is told.
+fn large_datagrams_arrive(sending: Sending) -> Result<()> {
+    let network = Tunnels::new(sending, 1500)?;
+    for address in KINDS.iter().flat_map(|(_, addresses)| addresses) {
+        let own = if address.contains(':') { "[fd07:1::2]:0" } else { "10.7.1.2:0" };
+        let socket = network.client.udp_socket(own)?;
+        network.client.enter(|| Ok(socket.connect(format!("{address}:7"))?))?;
+        socket.set_read_timeout(Some(Duration::from_millis(300)))?;
+        let question = [7; 4000];
+        let mut answer = [0; 5000];
+        let answered = || {
+            // An error is how the client is told.
+            socket.send(&question).is_ok()
+                && matches!(socket.recv(&mut answer), Ok(length) if length >= question.len())
+        };
+        let what = format!("an answer comes from {address}");
+        wait_until(&what, PATIENCE, answered).with_context(|| network.counters())?;
+    }
+    Ok(())
+}
+
+#[test]
+fn large_datagrams_arrive_by_xdp() -> Result<()> {
+    large_datagrams_arrive(Sending::Xdp)
+}
+
+#[test]
+fn large_datagrams_arrive_without_xdp() -> Result<()> {
+    large_datagrams_arrive(Sending::TcAlone)
+}
+
+/// The errors go to whom the Service's address leads to; he has nothing of the answer, and hands
+/// them on.
+fn large_answers_fit_through_a_narrow_way_to_the_client(sending: Sending) -> Result<()> {
+    Tunnels::new(sending, 1400)?.get_large()
+}
+
+#[test]
+fn large_answers_fit_through_a_narrow_way_to_the_client_by_xdp() -> Result<()> {
+    large_answers_fit_through_a_narrow_way_to_the_client(Sending::Xdp)
+}
+
+#[test]
+fn large_answers_fit_through_a_narrow_way_to_the_client_without_xdp() -> Result<()> {
+    large_answers_fit_through_a_narrow_way_to_the_client(Sending::TcAlone)
+}
+
+fn count_all(listener: &TcpListener) -> Result<u64> {
+    let (mut stream, _): (TcpStream, _) = listener.accept()?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(std::io::copy(&mut stream, &mut std::io::sink())?)
+}
