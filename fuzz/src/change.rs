@@ -3,9 +3,12 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use lb_common::family::{Family, V4, V6};
+use lb_common::family::{Address4, Address6, Family, V4, V6};
+use lb_common::hash;
 use lb_common::host::{HostFamily, HostTables, OfFamily};
-use lb_common::layout::{Backend, Bitmap, Frontend, FrontendKey, Member, Pool, Ticks};
+use lb_common::layout::{
+    Backend, Bitmap, Frontend, FrontendKey, Member, Peer, Pool, Target, Ticks,
+};
 
 /// An address, a port and a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,6 +30,8 @@ pub enum Change {
         end: End,
         flags: u8,
         generation: u32,
+        /// The other node that it is on, if that is known.
+        node: Option<IpAddr>,
     },
     Slots {
         offset: u32,
@@ -42,6 +47,13 @@ pub enum Change {
     SourceRange {
         service_port: u32,
         range: IpNet,
+    },
+    /// Another node has this address.
+    Peer(IpAddr),
+    /// A packet from a tunnel that names this is for the backend.
+    Target {
+        target: Target,
+        backend: u32,
     },
     /// So many ticks go by without a packet: every flow has been idle for as much longer.
     Idle(u32),
@@ -61,22 +73,32 @@ impl Change {
                 IpAddr::V4(address) => set_frontend::<V4>(tables, address.into(), key, value),
                 IpAddr::V6(address) => set_frontend::<V6>(tables, address.into(), key, value),
             },
-            &Self::Backend { index, end: End { address, port, protocol }, flags, generation } => {
-                match address {
-                    IpAddr::V4(address) => {
-                        let address = address.into();
-                        let node = Default::default();
-                        let entry = Backend { address, node, generation, port, protocol, flags };
-                        tables.v4.backends.insert(index, entry);
-                    }
-                    IpAddr::V6(address) => {
-                        let address = address.into();
-                        let node = Default::default();
-                        let entry = Backend { address, node, generation, port, protocol, flags };
-                        tables.v6.backends.insert(index, entry);
-                    }
+            &Self::Backend {
+                index,
+                end: End { address, port, protocol },
+                flags,
+                generation,
+                node,
+            } => match address {
+                IpAddr::V4(address) => {
+                    let address = address.into();
+                    let node = match node {
+                        Some(IpAddr::V4(node)) => node.into(),
+                        _ => Default::default(),
+                    };
+                    let entry = Backend { address, node, generation, port, protocol, flags };
+                    tables.v4.backends.insert(index, entry);
                 }
-            }
+                IpAddr::V6(address) => {
+                    let address = address.into();
+                    let node = match node {
+                        Some(IpAddr::V6(node)) => node.into(),
+                        _ => Default::default(),
+                    };
+                    let entry = Backend { address, node, generation, port, protocol, flags };
+                    tables.v6.backends.insert(index, entry);
+                }
+            },
             Self::Slots { offset, slots } => {
                 tables.slots.extend((*offset..).zip(slots.iter().copied()));
             }
@@ -87,6 +109,8 @@ impl Change {
             Self::SourceRange { service_port, range } => {
                 tables.source_ranges.entry(*service_port).or_default().push(*range);
             }
+            &Self::Peer(address) => drop(tables.peers.insert(peer(address))),
+            &Self::Target { target, backend } => drop(tables.targets.insert(target, backend)),
             Self::Idle(ticks) => {
                 age(&tables.v4, *ticks);
                 age(&tables.v6, *ticks);
@@ -98,6 +122,21 @@ impl Change {
                 }
             }
         }
+    }
+}
+
+fn peer(address: IpAddr) -> Peer {
+    match address {
+        IpAddr::V4(address) => Address4::from(address).into(),
+        IpAddr::V6(address) => Address6::from(address).into(),
+    }
+}
+
+/// By which a tunnel names a backend.
+pub fn backend_tag(address: IpAddr, port: u16) -> u16 {
+    match address {
+        IpAddr::V4(address) => hash::backend_tag(Address4::from(address), port),
+        IpAddr::V6(address) => hash::backend_tag(Address6::from(address), port),
     }
 }
 

@@ -9,6 +9,7 @@ use lb_common::layout::{Flow, FlowState, Reason, Ticks};
 
 use crate::inspect::{self, Datagram};
 use crate::reply::Translated;
+use crate::tunnel::{self, Tunnel};
 use crate::{Change, DEVICE, End, Event, Fate, Hook, Host, Outcome, Reply, Scenario, checksum};
 
 /// What a run has met.
@@ -18,6 +19,9 @@ pub struct Met {
     pub translated: u64,
     /// Sent past the stack.
     pub sent: u64,
+    /// That went into a tunnel, and that came out of one.
+    pub wrapped: u64,
+    pub opened: u64,
     /// Answers that were compared with what had been sent.
     pub undone: u64,
     pub reasons: HashSet<Reason>,
@@ -28,6 +32,8 @@ impl Met {
         self.packets += other.packets;
         self.translated += other.translated;
         self.sent += other.sent;
+        self.wrapped += other.wrapped;
+        self.opened += other.opened;
         self.undone += other.undone;
         self.reasons.extend(other.reasons);
     }
@@ -117,8 +123,9 @@ impl Day {
             .zip(counts)
             .filter_map(|((reason, now), (_, before))| (now > before).then_some(reason))
             .collect();
-        if let Some((source, destination, protocol)) = ends(bytes) {
-            self.dialled.insert((source, destination, protocol));
+        let inner = Tunnel::read(bytes).map(|tunnel| tunnel.inner);
+        for packet in [Some(bytes), inner.as_deref()].into_iter().flatten() {
+            self.dialled.extend(ends(packet));
         }
         self.judge(bytes, &outcome, &counted);
         self.judge_flows(bytes, &before);
@@ -126,6 +133,9 @@ impl Day {
         self.met.packets += 1;
         self.met.reasons.extend(counted);
         self.met.sent += u64::from(outcome.fate == Fate::Sent);
+        let grown = outcome.bytes.len().cmp(&bytes.len());
+        self.met.wrapped += u64::from(Tunnel::read(&outcome.bytes).is_some() && grown.is_gt());
+        self.met.opened += u64::from(outcome.fate == Fate::Passed && grown.is_lt());
         self.met.translated += u64::from(outcome.fate == Fate::Passed && outcome.bytes != bytes);
         if let Some(translated) = Translated::of(hook, bytes, &outcome) {
             self.last = Some(translated);
@@ -141,16 +151,38 @@ impl Day {
             Fate::Dropped => {
                 assert!(!counted.is_empty(), "dropped in silence: {}", told());
                 let half_done = counted.contains(&Reason::Unwritable);
-                assert!(after == before || half_done, "changed and dropped: {}", told());
+                let opened = is_opened(before, after);
+                assert!(after == before || half_done || opened, "changed and dropped: {}", told());
             }
             Fate::Deferred => assert!(after == before, "changed and deferred: {}", told()),
             Fate::Passed if after == before => {}
-            Fate::Passed => self.judge_translation(before, after, &told),
+            Fate::Passed => self.judge_change(before, after, &told),
             Fate::Sent if is_answer(before, after) => {
                 let found = inspect::frame(after).expect("our own packets are whole");
                 assert!(found.is_right(after), "a wrong checksum of ours: {}", told());
             }
-            Fate::Sent => self.judge_translation(before, after, &told),
+            Fate::Sent => self.judge_change(before, after, &told),
+        }
+    }
+
+    /// What came through a tunnel, goes into one, or neither.
+    fn judge_change(&self, before: &[u8], after: &[u8], told: &dyn Fn() -> String) {
+        if after.len() < before.len() {
+            let tunnel = Tunnel::read(before).expect("only what is around a packet is cut off");
+            assert_eq!(tunnel.inner.len(), after.len(), "not what was inside: {}", told());
+            let inner = tunnel::with_class_of(&tunnel.inner, after);
+            let packet = inspect::frame(&inner).expect("read as a tunnel");
+            let class = |bytes| tunnel::class(bytes, &packet);
+            let right = tunnel::may_become(class(&tunnel.inner), class(after), tunnel.class);
+            assert!(right, "another class: {}", told());
+            self.judge_translation(&inner, after, told);
+        } else if after.len() > before.len() {
+            let tunnel = Tunnel::read(after).expect("only a tunnel is put around a packet");
+            assert!(tunnel.is_right(after), "the outer checksums: {}", told());
+            assert!(tunnel::between_nodes(&tunnel.outer), "from where to where? {}", told());
+            assert!(without_hop(&tunnel.inner) == without_hop(before), "changed: {}", told());
+        } else {
+            self.judge_translation(before, after, told);
         }
     }
 
@@ -191,9 +223,10 @@ impl Day {
                 );
             }
         }
-        let own = ends(packet);
+        let inner = Tunnel::read(packet).and_then(|tunnel| ends(&tunnel.inner));
+        let own = [ends(packet), inner];
         for flow in before.iter().filter(|flow| flow.state == FlowState::Established) {
-            let ended = flow.expired(now) || own == Some(flow.dialled());
+            let ended = flow.expired(now) || own.contains(&Some(flow.dialled()));
             let kept = after.iter().any(|other| other.dialled() == flow.dialled());
             assert!(kept || ended, "evicted: {flow:?}");
         }
@@ -257,6 +290,11 @@ fn ends(bytes: &[u8]) -> Option<(SocketAddr, SocketAddr, u8)> {
     let (source, destination) = found.ports(bytes)?;
     let end = SocketAddr::new;
     Some((end(found.source, source), end(found.destination, destination), found.protocol))
+}
+
+/// Whether a packet is what another had in its tunnel.
+fn is_opened(before: &[u8], after: &[u8]) -> bool {
+    Tunnel::read(before).is_some_and(|tunnel| tunnel::with_class_of(&tunnel.inner, after) == after)
 }
 
 /// Flags that neither begin nor end anything.

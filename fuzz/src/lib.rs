@@ -20,9 +20,10 @@ mod reply;
 mod run;
 mod scenario;
 mod state;
+mod tunnel;
 pub mod universe;
 
-pub use change::{Change, End, damaged_return, destination_bit, source_bit};
+pub use change::{Change, End, backend_tag, damaged_return, destination_bit, source_bit};
 pub use input::Input;
 pub use invariants::Met;
 pub use parser::parser;

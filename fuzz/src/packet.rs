@@ -10,7 +10,7 @@ use crate::checksum::{self, octets};
 use crate::universe::{
     self, BACKEND_PORTS, BACKENDS, CLIENT_PORTS, NODE_PORTS, PORTS, PROTOCOLS, client, node,
 };
-use crate::{End, Hook, Input};
+use crate::{End, Hook, Input, tunnel};
 
 /// What a packet is made of.
 #[derive(Clone, Debug)]
@@ -52,7 +52,12 @@ pub fn any(input: &mut Input, hook: Hook) -> Vec<u8> {
     let datagram =
         if input.chance(40) { error(input, v6, hook) } else { datagram(input, v6, hook) };
     let mut bytes = ethernet(tags, v6);
-    bytes.extend(datagram.write());
+    let packet = datagram.write();
+    if hook != Hook::Reverse && input.chance(32) {
+        bytes.extend(tunnel::wrap(input, v6, &packet));
+    } else {
+        bytes.extend(packet);
+    }
     match input.below(16) {
         12 => bytes.resize(bytes.len() + 1 + input.below(60), 0),
         13 => bytes.truncate(input.below(bytes.len().min(256))),

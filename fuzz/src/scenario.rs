@@ -78,7 +78,8 @@ pub const DEVICE: u32 = 1;
 fn routes(input: &mut Input) -> Vec<(IpAddr, Exit)> {
     let addresses = [false, true].into_iter().flat_map(|v6| {
         let backends = (0..BACKENDS).map(move |number| universe::backend(v6, number));
-        backends.chain((0..3).map(move |number| universe::client(v6, number)))
+        let peers = (0..2).map(move |number| universe::peer(v6, number));
+        backends.chain(peers).chain((0..3).map(move |number| universe::client(v6, number)))
     });
     let exit = |address| Some((address, run::exit(input.below(8), DEVICE)?));
     addresses.filter_map(exit).collect()

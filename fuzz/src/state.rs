@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use lb_common::layout::{Backend, Frontend, FrontendKind, Member, Pool, capacity};
+use lb_common::layout::{Backend, Frontend, FrontendKind, Member, Pool, Target, capacity};
 
 use crate::universe::{
     self, BACKEND_PORTS, BACKENDS, NODE_PORTS, PORTS, PROTOCOLS, backend_index, node, service,
 };
-use crate::{Change, End, Input};
+use crate::{Change, End, Input, backend_tag};
 
 /// Slots that each pool's region has room for.
 const REGION: u32 = 16;
@@ -25,7 +25,8 @@ pub fn begin(input: &mut Input) -> Vec<Change> {
         let end = backend_end(v6, which, number, 0);
         let flags = if input.chance(64) { 0 } else { Backend::<()>::LOCAL };
         let index = backend_index(v6, which, number);
-        changes.push(Change::Backend { index, end, flags, generation: 1 });
+        let node = (flags == 0 && input.chance(192)).then(|| universe::peer(v6, number));
+        changes.push(Change::Backend { index, end, flags, generation: 1, node });
         changes.push(Change::Source(end));
     }
     for v6 in [false, true] {
@@ -36,6 +37,7 @@ pub fn begin(input: &mut Input) -> Vec<Change> {
                 changes.push(itself(address, FrontendKind::NodeAddress));
             }
         }
+        changes.extend((0..2).map(|number| Change::Peer(universe::peer(v6, number))));
         // The first backend's address is a pod's that dials, too.
         changes.push(Change::Destination(universe::backend(v6, 0)));
     }
@@ -63,14 +65,22 @@ pub fn service_port(input: &mut Input) -> Vec<Change> {
     let mut changes = Vec::new();
     for local in [false, true] {
         let pool = pool_index(index, local);
-        let members: Vec<u32> =
-            members(input).into_iter().map(|member| backend_index(v6, which, member)).collect();
+        let members: Vec<(usize, u32)> = members(input)
+            .into_iter()
+            .map(|member| (member, backend_index(v6, which, member)))
+            .collect();
         let offset = pool * REGION;
         let size = if members.is_empty() { 0 } else { 1 + input.below(REGION as usize) as u32 };
-        let slots = members.iter().copied().cycle().take(size as usize).collect();
+        let slots =
+            members.iter().map(|&(_, backend)| backend).cycle().take(size as usize).collect();
         changes.push(Change::Slots { offset, slots });
         changes.push(Change::Pool { index: pool, pool: Pool { offset, size } });
-        changes.extend(members.into_iter().map(|backend| Change::Member(Member { pool, backend })));
+        for (member, backend) in members {
+            changes.push(Change::Member(Member { pool, backend }));
+            let End { address, port, .. } = backend_end(v6, which, member, 0);
+            let tag = u32::from(backend_tag(address, port));
+            changes.push(Change::Target { target: Target { service_port: index, tag }, backend });
+        }
     }
     let flags = input.byte();
     let frontend = Frontend {
@@ -82,6 +92,7 @@ pub fn service_port(input: &mut Input) -> Vec<Change> {
         internal_local: u8::from(flags & 0x38 == 0x38),
         restricted: u8::from(flags & 0xc0 == 0xc0),
         populated: u8::from(flags & 1 == 1),
+        forwarding: input.choose(&[0, 0, 1, 2]),
         ..Frontend::of_address(FrontendKind::ClusterIp)
     };
     if frontend.restricted != 0 {
@@ -133,8 +144,9 @@ pub fn backend(input: &mut Input) -> [Change; 2] {
     ]);
     let generation = 1 + input.below(3) as u32;
     let index = backend_index(v6, which, number);
+    let node = (flags & Backend::<()>::LOCAL == 0).then(|| universe::peer(v6, number));
     // Bits of the prefilter come before what they let through.
-    [Change::Source(end), Change::Backend { index, end, flags, generation }]
+    [Change::Source(end), Change::Backend { index, end, flags, generation, node }]
 }
 
 /// An entry as no planner would write it.
@@ -180,7 +192,7 @@ pub fn damage(input: &mut Input) -> Change {
         3 => {
             let end = backend_end(v6, (which + 1) % 3, number, 0);
             let index = backend_index(v6, which, number);
-            Change::Backend { index, end, flags: input.byte() & 3, generation: 1 }
+            Change::Backend { index, end, flags: input.byte() & 3, generation: 1, node: None }
         }
         _ => {
             let key = End {

@@ -40,6 +40,11 @@ pub fn node(v6: bool, number: usize) -> IpAddr {
     address(v6, 1, 1 + (number % 2) as u16)
 }
 
+/// Addresses of other nodes.
+pub fn peer(v6: bool, number: usize) -> IpAddr {
+    address(v6, 1, 101 + (number % 2) as u16)
+}
+
 pub fn backend(v6: bool, number: usize) -> IpAddr {
     address(v6, 244, 1 + (number % BACKENDS) as u16)
 }

@@ -234,15 +234,11 @@ fn steps(change: &Change) -> Vec<(Step, Option<Step>)> {
                 None => (gone, None),
             }
         }
-        &Change::Backend { index, end, flags, generation } => {
+        &Change::Backend { index, end, flags, generation, node } => {
             let set = |protocol, generation| Step::SetBackend {
                 index,
                 backend: BackendKey::new(end.address, end.port, protocol),
-                standing: Standing {
-                    local: flags & 1 != 0,
-                    draining: flags & 2 != 0,
-                    ..Standing::default()
-                },
+                standing: Standing { local: flags & 1 != 0, draining: flags & 2 != 0, node },
                 generation,
             };
             (set(end.protocol, generation), Some(set(0, 0)))
@@ -265,6 +261,14 @@ fn steps(change: &Change) -> Vec<(Step, Option<Step>)> {
         }
         &Change::SourceRange { service_port, range } => {
             let detail = Detail::SourceRange { service_port, range };
+            (Step::SetDetail(detail), Some(Step::RemoveDetail(detail)))
+        }
+        &Change::Peer(address) => {
+            let detail = Detail::Peer(address);
+            (Step::SetDetail(detail), Some(Step::RemoveDetail(detail)))
+        }
+        &Change::Target { target, backend } => {
+            let detail = Detail::Target { target, backend };
             (Step::SetDetail(detail), Some(Step::RemoveDetail(detail)))
         }
         Change::Idle(_) | Change::DamagedReturns => return Vec::new(),

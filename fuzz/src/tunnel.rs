@@ -1,0 +1,138 @@
+//! Tunnels between nodes, by a writing and a reading of its own: of RFC 2003, RFC 2473, and Generic UDP
+//! Encapsulation, variant 1.
+
+use std::net::IpAddr;
+
+use crate::checksum::{internet, octets};
+use crate::inspect::{self, Datagram};
+use crate::universe::{self, BACKEND_PORTS, BACKENDS};
+use crate::{Input, backend_tag};
+
+const IPIP: u8 = 4;
+const IPV6_IN_IP: u8 = 41;
+const UDP: u8 = 17;
+const GUE: u16 = 6080;
+
+/// Puts a packet into a tunnel, as another node would, or somebody else.
+pub fn wrap(input: &mut Input, v6: bool, packet: &[u8]) -> Vec<u8> {
+    let source = match input.below(8) {
+        0 => universe::stranger(v6),
+        number => universe::peer(v6, number),
+    };
+    let destination = universe::node(v6, input.below(2));
+    let known = backend_tag(universe::backend(v6, input.below(BACKENDS)), BACKEND_PORTS[0]);
+    let tag = input.choose(&[known, known, known, 0x1234]).to_be_bytes();
+    let class = input.choose(&[0, 0, 1, 2, 3, 0xb8]);
+    let in_udp = input.chance(128);
+    let mut bytes = Vec::new();
+    if in_udp {
+        let length = (8 + packet.len()) as u16;
+        for number in [input.choose(&[50_000, 50_001]), GUE, length, 0u16] {
+            bytes.extend(number.to_be_bytes());
+        }
+    }
+    bytes.extend(packet);
+    let length = bytes.len() as u16;
+    let protocol = if in_udp { UDP } else { in_ip(v6) };
+    let mut header = if v6 {
+        let mut header = vec![0x60 | class >> 4, class << 4, tag[0], tag[1]];
+        header.extend(length.to_be_bytes());
+        header.extend([protocol, 64]);
+        header
+    } else {
+        let mut header = vec![0x45, class];
+        header.extend((20 + length).to_be_bytes());
+        header.extend([tag[0], tag[1], 0x40, 0, 64, protocol, 0, 0]);
+        header
+    };
+    header.extend(octets(source));
+    header.extend(octets(destination));
+    if !v6 {
+        let sum = internet(&[&header]).to_be_bytes();
+        header[10..12].copy_from_slice(&sum);
+    }
+    header.extend(bytes);
+    header
+}
+
+fn in_ip(v6: bool) -> u8 {
+    if v6 { IPV6_IN_IP } else { IPIP }
+}
+
+/// A frame with a packet in a tunnel.
+pub struct Tunnel {
+    pub outer: Datagram,
+    /// The same frame without the tunnel.
+    pub inner: Vec<u8>,
+    /// The traffic class of the outer header.
+    pub class: u8,
+}
+
+impl Tunnel {
+    pub fn read(frame: &[u8]) -> Option<Self> {
+        let outer = inspect::frame(frame).ok()?;
+        let plain = outer.transport == outer.network + if outer.v6 { 40 } else { 20 };
+        let at = match outer.protocol {
+            UDP if outer.ports(frame)?.1 == GUE => outer.transport + 8,
+            protocol if protocol == in_ip(outer.v6) => outer.transport,
+            _ => return None,
+        };
+        inspect::datagram(frame, at, outer.v6).ok()?;
+        let inner = [&frame[..outer.network], &frame[at..]].concat();
+        let class = class(frame, &outer);
+        plain.then_some(Self { outer, inner, class })
+    }
+
+    /// Whether the outer headers have the checksums that they are to have: UDP none (RFC 6935).
+    pub fn is_right(&self, frame: &[u8]) -> bool {
+        let Datagram { v6, network, transport, protocol, .. } = self.outer;
+        (v6 || internet(&[&frame[network..transport]]) == 0)
+            && (protocol != UDP || frame[transport + 6..transport + 8] == [0; 2])
+    }
+}
+
+/// The traffic class of an IP packet.
+pub fn class(frame: &[u8], packet: &Datagram) -> u8 {
+    let header = &frame[packet.network..];
+    if packet.v6 { header[0] << 4 | header[1] >> 4 } else { header[1] }
+}
+
+/// As one that comes out of a tunnel on which congestion was met, or not (RFC 6040, figure 4).
+pub fn with_class_of(frame: &[u8], other: &[u8]) -> Vec<u8> {
+    let mut bytes = frame.to_vec();
+    let (Ok(packet), Ok(like)) = (inspect::frame(frame), inspect::frame(other)) else {
+        return bytes;
+    };
+    let class = class(other, &like);
+    let header = &mut bytes[packet.network..];
+    if packet.v6 {
+        header[0] = header[0] & 0xf0 | class >> 4;
+        header[1] = header[1] & 0x0f | class << 4;
+        return bytes;
+    }
+    let right = internet(&[&header[..packet.transport - packet.network]]) == 0;
+    header[1] = class;
+    if right {
+        header[10..12].fill(0);
+        let sum = internet(&[&header[..packet.transport - packet.network]]).to_be_bytes();
+        header[10..12].copy_from_slice(&sum);
+    }
+    bytes
+}
+
+/// Whether a packet that had one traffic class may come out of a tunnel with the other: what says to
+/// which service it belongs stays, and congestion is told to those only who can hear of it.
+pub fn may_become(before: u8, after: u8, outer: u8) -> bool {
+    let (old, new, met) = (before & 3, after & 3, outer & 3);
+    before >> 2 == after >> 2
+        && (old == new && (met != 3 || old == 3)
+            || old != 0 && new == 3 && met == 3
+            || old == 2 && new == 1 && met == 1)
+}
+
+/// Whether both are addresses of nodes.
+pub fn between_nodes(outer: &Datagram) -> bool {
+    let is_node = |address: IpAddr| (0..2).any(|n| universe::node(outer.v6, n) == address);
+    let is_peer = |address: IpAddr| (0..2).any(|n| universe::peer(outer.v6, n) == address);
+    is_node(outer.source) && is_peer(outer.destination)
+}
