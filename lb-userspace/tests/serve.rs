@@ -127,6 +127,7 @@ async fn metrics_have_the_names_that_people_have_alerts_on() {
     let served = served(false).await;
     served.metrics.changed(serve::Changed::Endpoints, SystemTime::now());
     served.metrics.set_no_local_endpoints(1, 2);
+    served.metrics.set_capacities([("frontends", 70_000)]);
     let before = get(served.metrics_port, "/metrics").await.body;
     assert!(before.contains("kubeproxy_sync_proxy_rules_endpoint_changes_pending 1"), "{before}");
 
@@ -147,7 +148,7 @@ async fn metrics_have_the_names_that_people_have_alerts_on() {
         "kubeproxy_network_programming_duration_seconds_bucket{le=\"0.05\"} 1",
         "kubeproxy_network_programming_duration_seconds_bucket{le=\"0.02\"} 0",
         "millrace_build_info{version=\"",
-        "millrace_map_capacity{map=\"frontends\"} ",
+        "millrace_map_capacity{map=\"frontends\"} 70000",
     ] {
         assert!(answer.body.contains(line), "{line} is not in\n{}", answer.body);
     }
