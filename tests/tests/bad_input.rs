@@ -141,6 +141,7 @@ fn a_device_with_anothers_program_is_refused_and_left_as_it_was() -> Result<()> 
         .node
         .command(program()?)
         .args(["run", "--manifests", &case.manifests, "--device", DEVICE, "--pin-path", &other])
+        .args(["--xdp-mode", "native"])
         .output()?;
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
