@@ -392,11 +392,14 @@ impl FlowTag {
 /// The flow at a place, if there is one and nobody is changing it.
 fn copy<F: Family>(tag: &FlowTag, place: &FlowPlace<F>) -> Option<(Word, Flow<F>)> {
     let word = Word(tag.word.load());
+    if !word.holds_a_flow() {
+        return None;
+    }
     // SAFETY: initialised, see `read`. The kernel may write it meanwhile if this is a mapped map:
     // any pattern is valid, the read is volatile, and discarded below.
     let flow = unsafe { place.flow.get().read_volatile() };
     let unchanged = word.same_owner(Word(tag.word.load()));
-    (word.holds_a_flow() && unchanged).then_some((word, flow))
+    unchanged.then_some((word, flow))
 }
 
 impl<F: Family> FlowBucket<F> {

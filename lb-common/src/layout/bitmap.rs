@@ -11,7 +11,7 @@ pub const DESTINATION_WORDS: u32 = 1 << 10;
 pub const SOURCE_WORDS: u32 = 1 << 13;
 
 /// One bit: a word's index and the bit in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Bitmap {
     pub word: u32,
     pub bit: u64,

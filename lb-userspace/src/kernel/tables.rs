@@ -1,6 +1,6 @@
 //! The maps that the agent writes: carrying out a plan's steps, and reading back what is there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,6 +10,7 @@ use aya::Ebpf;
 use aya::maps::{HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValues};
 use aya::util::nr_cpus;
 use lb_common::family::{Address4, Address6, Family, V4, V6};
+use lb_common::header::protocol;
 use lb_common::layout::{
     self, Backend, Bitmap, Device, Flow, FlowBucket, FlowState, Network, Pool, Reason, SlotPair,
     Ticks, Traffic, WAYS, map,
@@ -37,6 +38,8 @@ pub struct Tables {
     network: Mapped,
     flows4: Mapped,
     flows6: Mapped,
+    /// Bits of destinations that only flows need.
+    lingering: BTreeSet<Bitmap>,
     reasons: PerCpuArray<MapData, u64>,
     service_traffic: PerCpuArray<MapData, Plain<Traffic>>,
     backend_traffic: PerCpuArray<MapData, Plain<Traffic>>,
@@ -75,6 +78,7 @@ impl Tables {
             network: mapped::<Network>(map(map::NETWORK)?)?,
             flows4: mapped::<FlowBucket<V4>>(map(map::FLOWS4)?)?,
             flows6: mapped::<FlowBucket<V6>>(map(map::FLOWS6)?)?,
+            lingering: BTreeSet::new(),
             reasons: map(map::REASONS)?.try_into()?,
             service_traffic: map(map::SERVICE_TRAFFIC)?.try_into()?,
             backend_traffic: map(map::BACKEND_TRAFFIC)?.try_into()?,
@@ -154,12 +158,14 @@ impl Tables {
             }
             Step::SetFrontend { key, value } => self.set_frontend(key, value),
             Step::RemoveFrontend { key } => self.remove_frontend(key),
-            Step::SetDestinationBit(Bitmap { word, bit }) => {
-                self.destinations.set_bit(*word, *bit);
+            Step::SetDestinationBit(bitmap) => {
+                self.lingering.remove(bitmap);
+                self.destinations.set_bit(bitmap.word, bitmap.bit);
                 Ok(())
             }
-            Step::ClearDestinationBit(Bitmap { word, bit }) => {
-                self.destinations.clear_bit(*word, *bit);
+            Step::ClearDestinationBits(bits) => {
+                self.lingering.extend(bits);
+                self.clear_lingering();
                 Ok(())
             }
             Step::SetSourceBit(Bitmap { word, bit }) => {
@@ -213,6 +219,15 @@ impl Tables {
         };
         gone(removed)
             .with_context(|| format!("frontend {}:{} can't be removed", key.address, key.port))
+    }
+
+    /// Lets packets pass at the prefilter to addresses that neither a frontend nor a flow has.
+    fn clear_lingering(&mut self) {
+        let mut needed = destinations::<V4>(&self.flows4);
+        needed.extend(destinations::<V6>(&self.flows6));
+        for bit in self.lingering.extract_if(.., |bit| !needed.contains(bit)) {
+            self.destinations.clear_bit(bit.word, bit.bit);
+        }
     }
 
     /// Reads what an earlier agent left.
@@ -369,6 +384,13 @@ fn bits(bitmap: &Mapped) -> Vec<Bitmap> {
 
 fn flows<F: Family>(mapped: &Mapped) -> impl Iterator<Item = (FlowState, Ticks, Flow<F>)> + '_ {
     (0..mapped.len()).flat_map(|index| bucket::<F>(mapped, index).entries())
+}
+
+/// The bits of what clients have dialled whose connections live. Datagrams have nothing to end.
+fn destinations<F: Family>(mapped: &Mapped) -> HashSet<Bitmap> {
+    let living = flows::<F>(mapped)
+        .filter(|(state, _, flow)| *state != FlowState::Closed && flow.protocol != protocol::UDP);
+    living.map(|(_, _, flow)| Bitmap::destination::<F>(flow.frontend)).collect()
 }
 
 fn end_datagrams<F: Family>(mapped: &Mapped, datagrams: &Datagrams) {

@@ -139,7 +139,7 @@ impl Planner {
         self.backends.settle_adopted(&mut self.bits, plan);
         for bit in adopted.destination_bits {
             if !self.bits.needs_destination(bit) {
-                plan.retire.push(Step::ClearDestinationBit(bit));
+                plan.cleared.insert(bit);
             }
         }
         for bit in adopted.source_bits {

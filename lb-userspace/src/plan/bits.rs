@@ -20,13 +20,22 @@ impl Bits {
         let bit = destination_bit(address);
         if add(&mut self.destinations, bit) {
             plan.prepare.push(Step::SetDestinationBit(bit));
+            plan.cleared.remove(&bit);
         }
     }
 
     pub fn remove_destination(&mut self, address: IpAddr, plan: &mut Plan) {
         let bit = destination_bit(address);
         if remove(&mut self.destinations, bit) {
-            plan.retire.push(Step::ClearDestinationBit(bit));
+            plan.cleared.insert(bit);
+        }
+    }
+
+    /// When no flow begins any more: those that there are go on, or hear that their backend is gone.
+    pub fn clear_destinations(plan: &mut Plan) {
+        if !plan.cleared.is_empty() {
+            let cleared = std::mem::take(&mut plan.cleared);
+            plan.retire.push(Step::ClearDestinationBits(cleared));
         }
     }
 

@@ -203,6 +203,7 @@ impl Planner {
         }
         self.retire_adopted(&mut plan);
         Self::end_datagrams(&mut plan);
+        Bits::clear_destinations(&mut plan);
         plan
     }
 

@@ -42,7 +42,8 @@ pub enum Step {
         key: FrontendKey,
     },
     SetDestinationBit(Bitmap),
-    ClearDestinationBit(Bitmap),
+    /// Those that some flow still needs stay until the next of these steps.
+    ClearDestinationBits(BTreeSet<Bitmap>),
     SetSourceBit(Bitmap),
     ClearSourceBit(Bitmap),
     SetDetail(Detail),
@@ -106,6 +107,8 @@ pub struct Plan {
     /// when something has gone.
     pub lacking: BTreeSet<ServicePortKey>,
     pub(super) datagrams: Datagrams,
+    /// Bits that nothing planned needs.
+    pub(super) cleared: BTreeSet<Bitmap>,
     /// What is being planned.
     pub(super) current: Option<ServicePortKey>,
 }

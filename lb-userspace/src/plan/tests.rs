@@ -50,8 +50,8 @@ impl Memory {
             Step::SetDestinationBit(bit) => {
                 self.destinations.insert(bit);
             }
-            Step::ClearDestinationBit(bit) => {
-                self.destinations.remove(&bit);
+            Step::ClearDestinationBits(bits) => {
+                self.destinations.retain(|bit| !bits.contains(bit));
             }
             Step::SetSourceBit(bit) => {
                 self.sources.insert(bit);

@@ -1,10 +1,14 @@
+use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::rc::Rc;
 
 use lb_common::datapath::{self, Role, Verdict};
 use lb_common::family::{Address4, Address6, Family};
+use lb_common::header::protocol;
 use lb_common::host::{Exit, Frame, HostFamily, HostTables, Routes};
-use lb_common::layout::{Device, Flow, FlowBucket, FlowState, FrontendKey, Peer, Reason, Ticks};
+use lb_common::layout::{
+    Bitmap, Device, Flow, FlowBucket, FlowState, FrontendKey, Peer, Reason, Ticks,
+};
 use lb_userspace::network;
 use lb_userspace::plan::{Datagrams, Detail, Step};
 
@@ -17,6 +21,8 @@ pub struct HostWorld {
     routes: Routes,
     /// By which device the last packet left, if it did.
     left_by: u32,
+    /// Bits of destinations that only flows need.
+    lingering: BTreeSet<Bitmap>,
 }
 
 impl HostWorld {
@@ -24,7 +30,7 @@ impl HostWorld {
         let mut tables = HostTables::new(buckets, flow_seed);
         let device = Device { flags: Device::TRANSMIT, ..Device::default() };
         tables.devices.insert(OUTSIDE, device);
-        Self { tables, routes: Routes::default(), left_by: 0 }
+        Self { tables, routes: Routes::default(), left_by: 0, lingering: BTreeSet::new() }
     }
 }
 
@@ -64,6 +70,13 @@ fn grow_older<F: Family>(family: &mut HostFamily<F>, ticks: u32) {
     for fragment in family.fragments.get_mut().values_mut() {
         fragment.seen.0 = fragment.seen.0.wrapping_sub(ticks);
     }
+}
+
+fn destinations<F: Family>(flows: &[FlowBucket<F>]) -> HashSet<Bitmap> {
+    let flows = flows.iter().flat_map(FlowBucket::entries);
+    let living = flows
+        .filter(|(state, _, flow)| *state != FlowState::Closed && flow.protocol != protocol::UDP);
+    living.map(|(_, _, flow)| Bitmap::destination::<F>(flow.frontend)).collect()
 }
 
 fn end_datagrams<F: Family>(flows: &[FlowBucket<F>], datagrams: &Datagrams) {
@@ -119,8 +132,18 @@ impl World for HostWorld {
                     tables.v6.frontends.remove(&key);
                 }
             },
-            Step::SetDestinationBit(bit) => tables.set_destination(*bit, true),
-            Step::ClearDestinationBit(bit) => tables.set_destination(*bit, false),
+            Step::SetDestinationBit(bit) => {
+                self.lingering.remove(bit);
+                tables.set_destination(*bit, true);
+            }
+            Step::ClearDestinationBits(bits) => {
+                self.lingering.extend(bits);
+                let mut needed = destinations(&tables.v4.flows);
+                needed.extend(destinations(&tables.v6.flows));
+                for bit in self.lingering.extract_if(.., |bit| !needed.contains(bit)) {
+                    tables.set_destination(bit, false);
+                }
+            }
             Step::SetSourceBit(bit) => tables.set_source(*bit, true),
             Step::ClearSourceBit(bit) => tables.set_source(*bit, false),
             Step::SetDetail(Detail::Member(member)) => {

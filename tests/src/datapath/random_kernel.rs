@@ -99,6 +99,10 @@ impl RandomKernel {
 
     /// Empty tables, as if nothing had ever happened, but for what is counted.
     pub fn reset(&mut self) -> Result<()> {
+        // Flows keep bits of the prefilter.
+        for mapped in [&self.flows.0, &self.flows.1, &self.returns.0, &self.returns.1] {
+            mapped.clear();
+        }
         for step in std::mem::take(&mut self.undo) {
             self.tables.apply(&step)?;
         }
@@ -108,9 +112,6 @@ impl RandomKernel {
         })?;
         for index in 0..POOLS {
             self.tables.apply(&Step::SwapPool { index, pool: Pool::default() })?;
-        }
-        for mapped in [&self.flows.0, &self.flows.1, &self.returns.0, &self.returns.1] {
-            mapped.clear();
         }
         clear(&mut self.affinities.v4)?;
         clear(&mut self.affinities.v6)?;
@@ -249,7 +250,7 @@ fn steps(change: &Change) -> Vec<(Step, Option<Step>)> {
         Change::Pool { index, pool } => (Step::SwapPool { index: *index, pool: *pool }, None),
         Change::Destination(address) => {
             let bit = destination_bit(*address);
-            (Step::SetDestinationBit(bit), Some(Step::ClearDestinationBit(bit)))
+            (Step::SetDestinationBit(bit), Some(Step::ClearDestinationBits([bit].into())))
         }
         Change::Source(end) => {
             let bit = source_bit(&End { ..*end });

@@ -73,6 +73,27 @@ pub fn a_connection_outlives_its_service(c: &mut Conversation, at: &Ends) {
     c.forward(&refused).is_answered_by(&reset, Reason::NoSuchPort);
 }
 
+/// Nor does it hang when nothing is left at the address that it dialled.
+pub fn a_connection_outlives_its_address(c: &mut Conversation, at: &Ends) {
+    let backend = at.backends(1)[0].clone();
+    let balanced = at.load_balancer(80);
+    c.set(&at.web(1).load_balancer(&balanced));
+    c.set(&at.service(81, "TCP", 1));
+    let request = at.to_web(40000).to(balanced.as_str());
+    establish(c, &request, &backend);
+    c.remove(&at.web(1));
+    c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
+    // Its backend goes, too: it hears of it.
+    c.remove(&at.service(81, "TCP", 1));
+    let more = request.ack().ack_number(5);
+    let reset = more.reversed().rst().seq(5).ack_number(0).window(0).ttl(64).id(0);
+    c.forward(&more).is_answered_by(&reset, Reason::BackendGone);
+    // Now there is nothing left, and the next change lets the address go.
+    c.set(&at.dns(1));
+    c.remove(&at.dns(1));
+    c.forward(&request.ack()).passes();
+}
+
 pub fn datagrams_end_with_their_service(c: &mut Conversation, at: &Ends) {
     let backend = at.backends(1)[0].clone();
     c.set(&at.dns(1).load_balancer(&at.load_balancer(53)));

@@ -167,6 +167,7 @@ macro_rules! every_case {
                 the_nodes_other_ports_pass,
                 a_service_that_is_gone_is_nobodys,
                 a_connection_outlives_its_service,
+                a_connection_outlives_its_address,
                 datagrams_end_with_their_service,
                 the_last_backend_takes_datagrams_along,
                 a_backend_of_two_services_stays_for_the_other,
