@@ -53,7 +53,9 @@ pub fn any(input: &mut Input, hook: Hook) -> Vec<u8> {
         if input.chance(40) { error(input, v6, hook) } else { datagram(input, v6, hook) };
     let mut bytes = ethernet(tags, v6);
     let packet = datagram.write();
-    if hook != Hook::Reverse && input.chance(32) {
+    // What meets tc has lost its tags to the device; the kernel moves headers of untagged packets only.
+    let may_be_wrapped = hook == Hook::Forward || hook == Hook::Workload && tags == 0;
+    if may_be_wrapped && input.chance(32) {
         bytes.extend(tunnel::wrap(input, v6, &packet));
     } else {
         bytes.extend(packet);
