@@ -22,7 +22,8 @@ const _: () = assert!(size_of::<Template>() == HEADERS + 16);
 
 /// Ports per client address.
 const PORTS: u32 = 1 << 14;
-const FIRST_PORT: u32 = 10_000;
+/// Of those that clients take by themselves.
+pub const FIRST_PORT: u32 = 40_000;
 
 impl Template {
     /// The end of a packet's client: address (its last four octets) and port, in host order.

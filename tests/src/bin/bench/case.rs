@@ -1,5 +1,6 @@
 //! The cases: which packets meet which program, and what Service they are for.
 
+use lb_common::bench::FIRST_PORT;
 use lb_common::layout::Traffic;
 use tests::datapath::{Hook, Service, service};
 use tests::packet::{Packet, tcp, udp};
@@ -11,8 +12,7 @@ const BACKENDS: u32 = 100;
 /// More clients than a measurement has packets: each is new.
 const ENDLESS: u32 = 1 << 28;
 
-/// Of those that clients take by themselves.
-const CLIENT_PORT: u16 = 40_000;
+const CLIENT_PORT: u16 = FIRST_PORT as u16;
 
 /// What a packet is to the flow table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
