@@ -146,8 +146,9 @@ impl Backends {
         }
         *generation = generation.wrapping_add(1);
         let generation = *generation;
-        plan.prepare.push(Step::SetBackend { index, backend, standing, generation });
+        // First: whoever adopts a backend takes its bit to be set, too.
         bits.add_source(backend, plan);
+        plan.prepare.push(Step::SetBackend { index, backend, standing, generation });
         self.held.insert(backend, Held { index, standing, pools: 1, keepers: 0 });
         Some(index)
     }
