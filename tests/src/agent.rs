@@ -55,7 +55,7 @@ impl Agent {
     ) -> Result<Self> {
         let mut command = node.command(program()?);
         command
-            .args(["run", "--device", device])
+            .args(["agent", "--device", device])
             .args(source)
             .arg("--pin-path")
             .arg(pin_path)

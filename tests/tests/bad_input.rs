@@ -43,7 +43,7 @@ impl Case {
     }
 
     fn run(&self, manifests: &str, device: &str, pins: &str) -> Result<String> {
-        let arguments = ["run", "--manifests", manifests, "--device", device, "--pin-path", pins];
+        let arguments = ["agent", "--manifests", manifests, "--device", device, "--pin-path", pins];
         refused(&self.network, &arguments)
     }
 }
@@ -61,7 +61,7 @@ fn a_second_device_that_fails_takes_the_first_back() -> Result<()> {
     let case = Case::new()?;
     let said = refused(
         &case.network,
-        &["run", "--manifests", &case.manifests, "--device", DEVICE, "--device", "eth7"]
+        &["agent", "--manifests", &case.manifests, "--device", DEVICE, "--device", "eth7"]
             .into_iter()
             .chain(["--pin-path", &case.pins])
             .collect::<Vec<_>>(),
@@ -103,7 +103,7 @@ fn a_control_group_that_is_none_is_named_and_nothing_stays_attached() -> Result<
     for (cgroup, complaint) in
         [("/nowhere/groups", "No such file"), ("/proc", "no control group of version 2")]
     {
-        let arguments = ["run", "--manifests", &case.manifests, "--device", DEVICE];
+        let arguments = ["agent", "--manifests", &case.manifests, "--device", DEVICE];
         let more = ["--pin-path", &case.pins, "--cgroup", cgroup];
         let said = refused(&case.network, &[&arguments[..], &more[..]].concat())?;
         assert!(said.contains(cgroup) && said.contains(complaint), "{said}");
@@ -120,7 +120,15 @@ fn a_second_agent_is_refused_and_the_first_goes_on() -> Result<()> {
         .network
         .node
         .command(program()?)
-        .args(["run", "--manifests", &case.manifests, "--device", DEVICE, "--pin-path", &case.pins])
+        .args([
+            "agent",
+            "--manifests",
+            &case.manifests,
+            "--device",
+            DEVICE,
+            "--pin-path",
+            &case.pins,
+        ])
         .output()?;
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
@@ -140,7 +148,7 @@ fn a_device_with_anothers_program_is_refused_and_left_as_it_was() -> Result<()> 
         .network
         .node
         .command(program()?)
-        .args(["run", "--manifests", &case.manifests, "--device", DEVICE, "--pin-path", &other])
+        .args(["agent", "--manifests", &case.manifests, "--device", DEVICE, "--pin-path", &other])
         .args(["--xdp-mode", "native"])
         .output()?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -164,7 +172,7 @@ fn somebody_who_is_not_root_is_told_so() -> Result<()> {
     let output = std::process::Command::new("setpriv")
         .args(nobody)
         .arg(&copy)
-        .args(["run", "--manifests", "/", "--device", "lo"])
+        .args(["agent", "--manifests", "/", "--device", "lo"])
         .output()?;
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");

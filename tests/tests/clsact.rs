@@ -208,7 +208,7 @@ fn a_qdisc_in_the_place_of_clsact_is_named_and_left_alone() -> Result<()> {
     let pins = case.network.pin_path();
     let output = node
         .command(program()?)
-        .args(["run", "--tc-mode", "clsact", "--device", DEVICE, "--manifests"])
+        .args(["agent", "--tc-mode", "clsact", "--device", DEVICE, "--manifests"])
         .arg(&case.manifests)
         .arg("--pin-path")
         .arg(&pins)

@@ -37,7 +37,7 @@ enum What {
 pub fn get(options: &Options, pin_path: &Path) -> Result<()> {
     if !pin_path.exists() {
         bail!(
-            "no data plane is pinned at {}.\nStart one with `millrace run`, or say where it is \
+            "no data plane is pinned at {}.\nStart one with `millrace agent`, or say where it is \
              with --pin-path",
             pin_path.display()
         );

@@ -1,9 +1,9 @@
 //! The command line.
 
+mod agent;
 mod cleanup;
 mod get;
 mod output;
-mod run;
 mod standalone;
 
 use std::io;
@@ -33,10 +33,10 @@ struct Millrace {
 const EXAMPLES: &str = "\
 Examples:
   Balance the Services of the cluster that kubectl talks to, as the node that it calls worker-1:
-    millrace run --device eth0 --node-name worker-1
+    millrace agent --device eth0 --node-name worker-1
 
   Balance the Services of some manifests, without a cluster:
-    millrace run --manifests services/ --device eth0
+    millrace agent --manifests services/ --device eth0
 
   The same with an API of our own, for kubectl, instead of a cluster:
     millrace standalone --device eth0
@@ -65,7 +65,9 @@ struct Common {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the agent: load the programs, attach them, keep the maps true
-    Run(Box<run::Options>),
+    // What it was called first, for who has it in a script; not documented.
+    #[command(alias = "run")]
+    Agent(Box<agent::Options>),
     /// Run without a cluster: serve the Kubernetes API here, and balance what is stored in it
     Standalone(Box<standalone::Options>),
     /// Show what the kernel holds
@@ -89,7 +91,7 @@ pub fn main() -> ExitCode {
 
 fn dispatch(command: Command, common: &Common) -> Result<()> {
     match command {
-        Command::Run(options) => run::run(*options, &common.pin_path),
+        Command::Agent(options) => agent::run(*options, &common.pin_path),
         Command::Standalone(options) => standalone::run(*options, &common.pin_path),
         Command::Get(options) => get::get(&options, &common.pin_path),
         Command::Cleanup => cleanup::cleanup(&common.pin_path),

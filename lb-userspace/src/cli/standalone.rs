@@ -7,7 +7,7 @@ use clap::Args;
 use ipnet::IpNet;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::run::{AgentOptions, runtime};
+use super::agent::{AgentOptions, runtime};
 use crate::agent::{self, Origin};
 use crate::api::http::Limits;
 use crate::api::kinds::Ranges;
