@@ -124,6 +124,8 @@ fn for_bpf(command: &mut Command, flags: &[&str]) {
         .current_dir(root())
         .args(["--profile", "bpf", "--package", "lb-ebpf", "--target", TARGET])
         .args(["-Zbuild-std=core", "--target-dir", "target/ebpf"])
+        // Compiled in pieces, functions are inlined otherwise, and outgrow the stack.
+        .env("CARGO_INCREMENTAL", "0")
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
 }
 
