@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use axum::http::{Request, Response};
 use lb_userspace::model::ServiceName;
 use lb_userspace::notices::{About, Notice, Notices, Reason};
 use lb_userspace::serve::{self, Addresses, Check, Health, HealthChecks, Metrics};
@@ -16,6 +17,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
+use tower::{Layer, ServiceExt};
 
 /// Generous: it costs time only when something is wrong.
 const SOON: Duration = Duration::from_secs(30);
@@ -153,6 +155,70 @@ async fn metrics_have_the_names_that_people_have_alerts_on() {
         assert!(answer.body.contains(line), "{line} is not in\n{}", answer.body);
     }
     assert!(answer.body.ends_with("# EOF\n"));
+}
+
+/// The columns of docs/metrics.md that a scrape can tell: name, type, meaning.
+fn documented() -> Vec<[String; 3]> {
+    let document = include_str!("../../docs/metrics.md");
+    let rows = document.lines().filter(|line| line.starts_with("| `"));
+    rows.map(|row| {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [name, kind, _labels, meaning] = cells[..] else { panic!("four columns: {row}") };
+        [name.trim_matches('`'), kind, meaning].map(str::to_owned)
+    })
+    .collect()
+}
+
+/// The same of what is served. Names are those that one asks for.
+fn served_families(text: &str) -> Vec<[String; 3]> {
+    let help = |family: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("# HELP {family} ")));
+        line.unwrap_or_default().trim_end_matches('.').to_owned()
+    };
+    let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    families
+        .map(|(family, kind)| {
+            let suffix = match kind {
+                "counter" => "_total",
+                "info" => "_info",
+                _ => "",
+            };
+            [format!("{family}{suffix}"), kind.to_owned(), help(family)]
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn every_metric_is_documented_and_none_else() {
+    let served = served(false).await;
+    let metrics = &served.metrics;
+    metrics.set_no_local_endpoints(0, 0);
+    metrics.set_capacities([("frontends", 1)]);
+    metrics.set_usage(serve::Usage::default());
+    metrics.set_without_room(0, &[("frontends", 0)]);
+    metrics.set_attached(["tcx_egress"], 0);
+    metrics.set_config(vec![("source", "manifests".to_owned())]);
+    let client = tower::service_fn(|_: Request<()>| async { Ok::<_, ()>(Response::new(())) });
+    let counted = metrics.requests().counting("192.0.2.1:6443").layer(client);
+    counted.oneshot(Request::new(())).await.unwrap();
+    get(served.healthz, "/healthz").await;
+    get(served.healthz, "/livez").await;
+
+    let mut found = served_families(&get(served.metrics_port, "/metrics").await.body);
+    let mut documented = documented();
+    found.sort();
+    documented.sort();
+    let rows = |families: &[[String; 3]]| -> String {
+        let row =
+            |[name, kind, meaning]: &[String; 3]| format!("| `{name}` | {kind} | {meaning} |\n");
+        families.iter().map(row).collect()
+    };
+    assert!(
+        found == documented,
+        "docs/metrics.md must list what is served; without the labels:\n{}\nand lists:\n{}",
+        rows(&found),
+        rows(&documented)
+    );
 }
 
 fn check(local_endpoints: usize) -> Check {

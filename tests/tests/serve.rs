@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tests::agent::SOON;
 use tests::one_node::{NODE, OneNode};
 use tests::topology::wait_until;
@@ -74,6 +74,48 @@ fn what_the_kernel_counts_is_in_the_metrics() -> Result<()> {
     }
     assert_eq!(value("millrace_map_entries{map=\"service_ports\"}")?, 1);
     assert_eq!(value("kubeproxy_sync_proxy_rules_service_changes_total")?, 1);
+    Ok(())
+}
+
+/// The labels of what is served, as docs/metrics.md lists them.
+#[test]
+fn metrics_have_the_labels_that_are_documented() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    let (_agent, _) = network.agent_on(&web("Cluster", "node"))?;
+    network.curl("http://203.0.113.10/")?;
+    for path in ["healthz", "livez"] {
+        ask(&network, &format!("http://127.0.0.1:10256/{path}"))?;
+    }
+    let metrics = ask(&network, "http://127.0.0.1:10249/metrics")?;
+
+    let document = include_str!("../../docs/metrics.md");
+    let mut looked_at = 0;
+    for row in document.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let (name, documented) = (cells[1].trim_matches('`'), cells[3].replace(['`', ' '], ""));
+        // There is no API server here.
+        if name.starts_with("rest_client_") {
+            continue;
+        }
+        let sample =
+            if cells[2] == "histogram" { format!("{name}_count") } else { name.to_owned() };
+        let is_sample = |rest: &&str| rest.starts_with(['{', ' ']);
+        let samples = metrics.lines().filter_map(|line| line.strip_prefix(&sample));
+        let samples: Vec<&str> = samples.filter(is_sample).collect();
+        ensure!(!samples.is_empty(), "{sample} is not in\n{metrics}");
+        for sample in samples {
+            let labels = sample.strip_prefix('{').and_then(|rest| rest.split_once('}'));
+            let labels = labels.map_or("", |(labels, _)| labels);
+            let keys = labels.split(',').map(|label| label.split('=').next().unwrap_or_default());
+            let keys = keys.collect::<Vec<_>>().join(",");
+            ensure!(
+                keys == documented,
+                "{name} has the labels {keys}, and in docs/metrics.md {documented}"
+            );
+        }
+        looked_at += 1;
+    }
+    ensure!(looked_at > 40, "only {looked_at} metrics were found in docs/metrics.md");
     Ok(())
 }
 

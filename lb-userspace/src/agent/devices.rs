@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use tokio::time::{Instant, sleep_until};
 
-use crate::kernel::{DataPlane, Links, Modes, Pins, Place, XdpMode};
+use crate::kernel::{DataPlane, Hook, Links, Modes, Pins, Place, XdpMode};
 use crate::network::{Attachments, DeviceName, Role};
+use crate::serve::Metrics;
 
 /// Between attempts to attach to a device that could not be attached to.
 const RETRY: Duration = Duration::from_secs(5);
@@ -25,9 +27,12 @@ pub struct Devices<'a> {
     without_xdp: BTreeSet<DeviceName>,
     wanted: Places,
     attached: Places,
+    /// How what is attached is attached.
+    hooks: BTreeMap<(DeviceName, Place), Hook>,
     /// What has been complained about, of devices that are still wanted.
     complained: BTreeMap<DeviceName, String>,
     retry: Option<Instant>,
+    metrics: Arc<Metrics>,
 }
 
 impl<'a> Devices<'a> {
@@ -38,6 +43,7 @@ impl<'a> Devices<'a> {
         data_plane: DataPlane,
         modes: Modes,
         attachments: &Attachments,
+        metrics: Arc<Metrics>,
     ) -> Result<Self> {
         let modes = Modes { tc: modes.tc.resolve()?, ..modes };
         let mut devices = Self {
@@ -48,8 +54,10 @@ impl<'a> Devices<'a> {
             without_xdp: BTreeSet::new(),
             wanted: Places::new(),
             attached: Places::new(),
+            hooks: BTreeMap::new(),
             complained: BTreeMap::new(),
             retry: None,
+            metrics,
         };
         devices.decide();
         let mut links = Links::new(pins);
@@ -109,6 +117,16 @@ impl<'a> Devices<'a> {
             }
         }
         self.retry = (!failed.is_empty()).then(|| Instant::now() + RETRY);
+        self.tell();
+    }
+
+    fn tell(&self) {
+        let attached = self
+            .attached
+            .iter()
+            .flat_map(|(device, places)| places.iter().map(move |p| (device, *p)));
+        let hooks = attached.filter_map(|(device, place)| self.hooks.get(&(device.clone(), place)));
+        self.metrics.set_attached(hooks.map(|hook| hook.name()), self.complained.len());
     }
 
     /// One of these devices that lacks something it is to have, and what.
@@ -147,6 +165,7 @@ impl<'a> Devices<'a> {
             match links.attach(&mut self.data_plane, &device.name, place, self.modes)? {
                 Some(hook) => {
                     hooks.push(hook.to_string());
+                    self.hooks.insert((device.clone(), place), hook);
                     attached.insert(place);
                 }
                 None => {
@@ -178,6 +197,7 @@ impl<'a> Devices<'a> {
         }
         let Some(attached) = self.attached.get_mut(device) else { return };
         attached.retain(|place| !places.contains(place));
+        self.hooks.retain(|(of, place), _| of != device || !places.contains(place));
         if attached.is_empty() {
             self.attached.remove(device);
             tracing::info!("{} is served no longer", device.name);

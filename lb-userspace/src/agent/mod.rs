@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
+use clap::ValueEnum;
 use lb_common::layout::Forwarding;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
@@ -21,6 +22,7 @@ use crate::kernel::{
     self, DataPlane, Links, Modes, Pins, Sizes, Tables, WithSockets, cgroup_root, preflight,
     serve_own_namespace,
 };
+use crate::model::forwarding_name;
 use crate::network::{self, Network};
 use crate::notices::{Log, Notices};
 use crate::plan::Planner;
@@ -54,19 +56,43 @@ pub struct Options {
     pub pin_path: PathBuf,
     /// Where to serve health and metrics.
     pub addresses: Addresses,
+    /// Of how many service ports, and how many backends, the metrics tell the traffic.
+    pub metrics_max_objects: usize,
+}
+
+impl Options {
+    /// What the metrics tell of it: what people compare nodes by.
+    fn told(&self) -> Vec<(&'static str, String)> {
+        let source = match &self.origin {
+            Origin::Manifests(_) => "manifests",
+            Origin::Cluster(_) => "cluster",
+        };
+        vec![
+            ("source", source.to_owned()),
+            ("xdp_mode", option_name(self.modes.xdp)),
+            ("tc_mode", option_name(self.modes.tc)),
+            ("forwarding", forwarding_name(self.forwarding).to_owned()),
+        ]
+    }
+}
+
+/// As people give it on the command line.
+fn option_name(value: impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// Runs until it is told to end. What fails before everything is in force undoes itself.
 pub async fn run(options: Options) -> Result<()> {
     preflight()?;
-    let source = open(&options).await?;
+    let metrics = Arc::new(Metrics::new());
+    let source = open(&options, &metrics).await?;
     let network = Network::open(options.network.clone()).await?;
     let mut ending = Ending::new()?;
 
     let existed = options.pin_path.exists();
     let pins = Pins::open(&options.pin_path)?;
     let started = tokio::select! {
-        started = start(&pins, source, &options, &network) => started.map(Some),
+        started = start(&pins, source, &options, &network, metrics) => started.map(Some),
         () = ending.told() => Ok(None),
     };
     let (mut agent, mut events, mut devices) = match started {
@@ -122,7 +148,7 @@ struct Opened {
     notices: Arc<dyn Notices>,
 }
 
-async fn open(options: &Options) -> Result<Opened> {
+async fn open(options: &Options, metrics: &Metrics) -> Result<Opened> {
     match &options.origin {
         Origin::Manifests(paths) => {
             let source = Manifests::open(paths.clone())?;
@@ -132,7 +158,7 @@ async fn open(options: &Options) -> Result<Opened> {
             })
         }
         Origin::Cluster(access) => {
-            let connection = access.open().await?;
+            let connection = access.open(metrics.requests()).await?;
             tracing::info!("watching the cluster at {}", connection.description);
             let notices = Events::new(connection.client.clone(), &options.node_name);
             let source = Cluster::new(connection.client, &options.node_name);
@@ -157,6 +183,7 @@ async fn start<'a>(
     source: Opened,
     options: &Options,
     network: &Network,
+    metrics: Arc<Metrics>,
 ) -> Result<(Agent<WithSockets<Tables>>, mpsc::UnboundedReceiver<Event>, Devices<'a>)> {
     let mut data_plane = DataPlane::load(pins, options.sizes)?;
     let tables = data_plane.tables()?;
@@ -169,11 +196,12 @@ async fn start<'a>(
     // An agent that died before it had attached left tables that nothing reads.
     let serves = data_plane.adopted() && pins.has_programs()?;
     let health = Arc::new(Health::new(serves));
-    let metrics = Arc::new(Metrics::new());
+    metrics.set_config(options.told());
+    metrics.tell_traffic_of(options.metrics_max_objects);
     metrics.set_capacities(options.sizes.capacities());
     metrics.read_traffic_at(&options.pin_path);
     serve::start(&options.addresses, &health, &metrics, &source.notices);
-    let outlets = Outlets::new(source.notices, Arc::clone(&health), metrics);
+    let outlets = Outlets::new(source.notices, Arc::clone(&health), Arc::clone(&metrics));
     serve_own_namespace(pins, network.node_addresses())?;
     // Also what an earlier agent noted of devices that are gone.
     let mut devices: BTreeMap<u32, Option<network::Device>> =
@@ -196,7 +224,7 @@ async fn start<'a>(
     agent.take_in_network(network::Event::Devices(devices));
 
     let links = attach_processes(pins, &mut data_plane, options.cgroup.as_deref())?;
-    let devices = Devices::start(pins, data_plane, options.modes, network.attachments())?;
+    let devices = Devices::start(pins, data_plane, options.modes, network.attachments(), metrics)?;
     links.keep();
     health.attached();
     let (services, service_ports) = agent.in_force();

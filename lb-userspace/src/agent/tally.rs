@@ -117,17 +117,20 @@ impl Tally {
     ) {
         let internal = self.without_local.len();
         metrics.set_no_local_endpoints(internal, self.without_local_external.len());
-        let mut entries = [("frontends", 0), ("members", 0), ("source_ranges", 0)];
+        let mut entries =
+            [("frontends", 0), ("members", 0), ("source_ranges", 0), ("targets", 0), ("peers", 0)];
         for (name, count) in without_room {
             let place = match name {
                 map::FRONTENDS4 | map::FRONTENDS6 => 0,
                 map::MEMBERS => 1,
+                map::TARGETS => 3,
+                map::PEERS => 4,
                 _ => 2,
             };
             entries[place].1 += count;
         }
         metrics.set_without_room(lacking, &entries);
-        let [(_, frontends), (_, members), (_, source_ranges)] = entries;
+        let [frontends, members, source_ranges, targets, peers] = entries.map(|(_, count)| count);
         let details = planner.detail_counts();
         metrics.set_usage(Usage {
             frontends: planner.frontends() - frontends,
@@ -136,6 +139,8 @@ impl Tally {
             pool_slots: planner.pool_slots(),
             members: details.members - members,
             source_ranges: details.source_ranges - source_ranges,
+            targets: details.targets - targets,
+            peers: details.peers - peers,
         });
     }
 }

@@ -12,7 +12,7 @@ use crate::kernel::{
 };
 use crate::model::forwarding_named;
 use crate::network::{self, DeviceSelector, NodePortAddresses};
-use crate::serve::Addresses;
+use crate::serve::{Addresses, MOST_OBJECTS};
 use crate::source::cluster::Access;
 
 #[derive(Debug, Args)]
@@ -68,6 +68,11 @@ pub struct AgentOptions {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10249")]
     #[arg(value_parser = address)]
     metrics_bind_address: Address,
+
+    /// Tell in the metrics the traffic of so many ports of Services, and of so many endpoints, each on its own; the
+    /// first that have any
+    #[arg(long, value_name = "NUMBER", default_value_t = MOST_OBJECTS)]
+    metrics_max_objects: usize,
 
     /// How clients outside get to backends on other nodes, unless a Service says otherwise by the
     /// annotation millrace.io/forwarding: masquerade, under this node's address; ipip or gue, as
@@ -158,6 +163,7 @@ impl AgentOptions {
                 healthz: self.healthz_bind_address.0,
                 metrics: self.metrics_bind_address.0,
             },
+            metrics_max_objects: self.metrics_max_objects,
         })
     }
 }

@@ -85,6 +85,20 @@ pub enum Hook {
     ClsactEgress,
 }
 
+impl Hook {
+    /// As metrics have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::XdpNative => "xdp_native",
+            Self::XdpGeneric => "xdp_generic",
+            Self::TcxIngress => "tcx_ingress",
+            Self::TcxEgress => "tcx_egress",
+            Self::ClsactIngress => "clsact_ingress",
+            Self::ClsactEgress => "clsact_egress",
+        }
+    }
+}
+
 impl Display for Hook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -83,7 +83,7 @@ impl Sizes {
     }
 
     /// What the data plane can hold, for whoever watches how full it is.
-    pub fn capacities(&self) -> [(&'static str, u32); 6] {
+    pub fn capacities(&self) -> [(&'static str, u32); 8] {
         let Room { service_ports, backends, pool_slots } = self.room();
         [
             ("frontends", self.frontends()),
@@ -92,6 +92,8 @@ impl Sizes {
             ("pool_slots", pool_slots),
             ("members", members(backends)),
             ("source_ranges", service_ports),
+            ("targets", capacity::TARGETS),
+            ("peers", capacity::PEERS),
         ]
     }
 

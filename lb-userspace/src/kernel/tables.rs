@@ -403,8 +403,23 @@ fn end_datagrams<F: Family>(mapped: &Mapped, datagrams: &Datagrams) {
 /// How many flows a table holds, and could hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Occupancy {
-    pub occupied: u64,
+    /// By [`FlowState`].
+    states: [u64; 8],
     pub places: u64,
+}
+
+impl Occupancy {
+    /// As people know connections: which half has closed is nobody's business.
+    pub fn by_state(&self) -> [(&'static str, u64); 5] {
+        let count = |state: FlowState| self.states[state as usize];
+        [
+            ("nascent", count(FlowState::Nascent)),
+            ("answered", count(FlowState::Answered)),
+            ("established", count(FlowState::Established)),
+            ("closing", count(FlowState::ClosedForward) + count(FlowState::ClosedReverse)),
+            ("closed", count(FlowState::Closed)),
+        ]
+    }
 }
 
 /// Buckets that are looked at for an estimate. They are chosen by a hash of the flow, so any are
@@ -413,10 +428,12 @@ const SAMPLE: u32 = 2_048;
 
 fn occupancy<F: Family>(mapped: &Mapped) -> Occupancy {
     let sample = mapped.len().min(SAMPLE);
-    let found: u64 =
-        (0..sample).map(|index| bucket::<F>(mapped, index).entries().count() as u64).sum();
     let scale = u64::from(mapped.len()) / u64::from(sample.max(1));
-    Occupancy { occupied: found * scale, places: u64::from(mapped.len()) * WAYS as u64 }
+    let mut states = [0; 8];
+    for (state, ..) in (0..sample).flat_map(|index| bucket::<F>(mapped, index).entries()) {
+        states[state as usize] += scale;
+    }
+    Occupancy { states, places: u64::from(mapped.len()) * WAYS as u64 }
 }
 
 fn bucket<F: Family>(mapped: &Mapped, index: u32) -> &FlowBucket<F> {

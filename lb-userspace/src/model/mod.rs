@@ -26,7 +26,7 @@ use health_check::ReadyHere;
 
 pub use conflicts::Claims;
 pub use eligibility::is_eligible;
-pub use tunnels::named as forwarding_named;
+pub use tunnels::{name as forwarding_name, named as forwarding_named};
 pub use types::{
     AddressFamily, Backend, Frontend, HealthCheck, NodeAddresses, NodeContext, Policy, Problem,
     Protocol, ServiceName, ServicePort, ServicePortKey,

@@ -15,6 +15,10 @@ const FORWARDING: &str = "millrace.io/forwarding";
 const NAMES: [(&str, Forwarding); 3] =
     [("masquerade", Forwarding::Masquerade), ("ipip", Forwarding::Ipip), ("gue", Forwarding::Gue)];
 
+pub fn name(forwarding: Forwarding) -> &'static str {
+    NAMES.iter().find(|(_, named)| *named == forwarding).map_or("", |(name, _)| name)
+}
+
 /// By the name that the annotation and the agent's option have.
 pub fn named(name: &str) -> Option<Forwarding> {
     NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, forwarding)| forwarding)

@@ -13,6 +13,8 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+use super::process::Process;
+use super::requests::Requests;
 use super::traffic::{Catalog, Traffic};
 
 type Labelled<M> = Family<[(&'static str, &'static str); 1], M>;
@@ -27,11 +29,14 @@ pub struct Usage {
     pub pool_slots: u32,
     pub members: usize,
     pub source_ranges: usize,
+    pub targets: usize,
+    pub peers: usize,
 }
 
 pub struct Metrics {
     registry: Registry,
     traffic: Traffic,
+    requests: Requests,
     healthz: Labelled<Counter>,
     livez: Labelled<Counter>,
     sync_duration: Histogram,
@@ -47,6 +52,9 @@ pub struct Metrics {
     lacking: Gauge,
     set_aside: Labelled<Gauge>,
     problems: Gauge,
+    programs: Labelled<Gauge>,
+    devices_not_served: Gauge,
+    config: Family<Vec<(&'static str, String)>, Gauge>,
 }
 
 /// Which objects a change was of.
@@ -55,6 +63,9 @@ pub enum Changed {
     Service = 0,
     Endpoints = 1,
 }
+
+/// As metrics' names have them, and as people do.
+const KINDS: [(&str, &str); 2] = [("service", "Services"), ("endpoint", "endpoints")];
 
 impl Metrics {
     pub fn new() -> Self {
@@ -67,7 +78,7 @@ impl Metrics {
                 &mut registry,
                 &format!("{sync}_duration_seconds"),
                 "How long it took to put changes in force",
-                Histogram::new(exponential_buckets(0.000_1, 2.0, 20)),
+                Histogram::new(sync_buckets()),
             ),
             sync_last: register(
                 &mut registry,
@@ -79,13 +90,13 @@ impl Metrics {
                 &format!("{sync}_last_queued_timestamp_seconds"),
                 "When changes were last taken in",
             ),
-            changes: ["service", "endpoint"].map(|kind| {
-                let name = format!("{sync}_{kind}_changes");
-                register(&mut registry, &name, "Changes that were taken in")
+            changes: KINDS.map(|(kind, objects)| {
+                let help = format!("Changes of {objects} that were taken in");
+                register(&mut registry, &format!("{sync}_{kind}_changes"), &help)
             }),
-            pending: ["service", "endpoint"].map(|kind| {
-                let name = format!("{sync}_{kind}_changes_pending");
-                register(&mut registry, &name, "Changes that are not in force yet")
+            pending: KINDS.map(|(kind, objects)| {
+                let help = format!("Changes of {objects} that are not in force yet");
+                register(&mut registry, &format!("{sync}_{kind}_changes_pending"), &help)
             }),
             no_local_endpoints: register(
                 &mut registry,
@@ -124,12 +135,30 @@ impl Metrics {
                 "millrace_services_with_problems",
                 "Services of which something is not served because it breaks a rule",
             ),
+            programs: register(
+                &mut registry,
+                "millrace_attached_programs",
+                "Programs that are attached to devices, by the hook they are attached to",
+            ),
+            devices_not_served: register(
+                &mut registry,
+                "millrace_devices_not_served",
+                "Devices that should be served and can't be",
+            ),
+            config: register(
+                &mut registry,
+                "millrace_config_info",
+                "How the agent is configured; always 1",
+            ),
             traffic: Traffic::default(),
+            requests: Requests::default(),
             registry: Registry::default(),
         };
         let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("millrace_build", "What is running", build);
+        metrics.requests.register(&mut registry);
         registry.register_collector(Box::new(metrics.traffic.clone()));
+        registry.register_collector(Box::new(Process));
         metrics.registry = registry;
         metrics
     }
@@ -148,8 +177,32 @@ impl Metrics {
         }
     }
 
+    /// For whoever makes clients of the API server.
+    pub fn requests(&self) -> &Requests {
+        &self.requests
+    }
+
+    /// What people compare nodes by. Once; nothing of it changes while the agent runs.
+    pub fn set_config(&self, config: Vec<(&'static str, String)>) {
+        self.config.get_or_create(&config).set(1);
+    }
+
+    /// The names of hooks, each as often as a program is attached to it.
+    pub fn set_attached(&self, hooks: impl IntoIterator<Item = &'static str>, not_served: usize) {
+        self.programs.clear();
+        for hook in hooks {
+            self.programs.get_or_create(&[("hook", hook)]).inc();
+        }
+        self.devices_not_served.set(not_served as i64);
+    }
+
     pub fn read_traffic_at(&self, pin_path: &Path) {
         self.traffic.read_at(pin_path);
+    }
+
+    /// Of so many service ports, and of so many backends, the traffic is told.
+    pub fn tell_traffic_of(&self, most: usize) {
+        self.traffic.tell_at_most(most);
     }
 
     /// Changes what the kernel's counters are counted under.
@@ -200,6 +253,8 @@ impl Metrics {
         set("pool_slots", usage.pool_slots.into());
         set("members", usage.members as i64);
         set("source_ranges", usage.source_ranges as i64);
+        set("targets", usage.targets as i64);
+        set("peers", usage.peers as i64);
     }
 
     pub fn set_without_room(&self, services: usize, entries: &[(&'static str, usize)]) {
@@ -249,10 +304,37 @@ fn seconds(time: SystemTime) -> f64 {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
+/// From 62.5 microseconds to half a minute; kube-proxy's, which begin at a millisecond, are among
+/// them.
+fn sync_buckets() -> impl Iterator<Item = f64> {
+    exponential_buckets(0.000_062_5, 2.0, 20)
+}
+
 /// kube-proxy's, and finer ones below: it measures in seconds what takes milliseconds here.
 fn programming_buckets() -> impl Iterator<Item = f64> {
     let fine = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5].into_iter();
     let seconds = (1..60).map(f64::from);
     let longer = (60..120).step_by(5).chain((120..=300).step_by(30)).map(f64::from);
     fine.chain(seconds).chain(longer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Dashboards and alerts that were made for kube-proxy ask for these.
+    #[test]
+    fn kube_proxys_buckets_are_among_ours() {
+        let sync: Vec<f64> = sync_buckets().collect();
+        for bucket in exponential_buckets(0.001, 2.0, 15) {
+            assert!(sync.contains(&bucket), "{bucket} is not in {sync:?}");
+        }
+        let programming: Vec<f64> = programming_buckets().collect();
+        let first = [0.25, 0.5].into_iter().chain((1..60).map(f64::from));
+        let rest = (60..=115).step_by(5).chain((120..=300).step_by(30)).map(f64::from);
+        for bucket in first.chain(rest) {
+            assert!(programming.contains(&bucket), "{bucket} is not in {programming:?}");
+        }
+        assert!(programming.is_sorted());
+    }
 }

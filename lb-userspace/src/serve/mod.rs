@@ -7,6 +7,8 @@ mod health;
 mod health_checks;
 mod listener;
 mod metrics;
+mod process;
+mod requests;
 mod traffic;
 
 use std::net::SocketAddr;
@@ -24,7 +26,8 @@ use crate::notices::{Notice, Notices, Reason};
 pub use health::Health;
 pub use health_checks::{Check, HealthChecks};
 pub use metrics::{Changed, Metrics, Usage};
-pub use traffic::Catalog;
+pub use requests::Requests;
+pub use traffic::{Catalog, MOST_OBJECTS};
 
 /// Where to listen; `None`: not at all.
 #[derive(Clone, Debug)]

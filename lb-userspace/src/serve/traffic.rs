@@ -1,15 +1,16 @@
 //! What the kernel counts, read when somebody asks.
 //!
 //! Service ports and backends are told once they have had traffic: a node meets few of a large
-//! cluster's, and thousands of zeros help nobody.
+//! cluster's, and thousands of zeros help nobody. Of each kind only so many are told, the first
+//! that had traffic; they are told as long as they exist, since a series must not come and go.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::{self, Debug};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
-use lb_common::layout;
+use lb_common::layout::{self, Reason};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
@@ -28,24 +29,73 @@ pub struct Catalog {
     pub backends: HashMap<u32, BackendKey>,
 }
 
+/// What `--metrics-max-objects` is unless it is given.
+pub const MOST_OBJECTS: usize = 2_000;
+
 #[derive(Clone, Default)]
 pub struct Traffic(Arc<Mutex<State>>);
 
-#[derive(Default)]
 struct State {
     catalog: Catalog,
+    /// So many service ports, and so many backends.
+    most: usize,
+    told_service_ports: Told<ServicePortKey>,
+    told_backends: Told<BackendKey>,
     pin_path: Option<PathBuf>,
     /// Opened when first asked for.
     tables: Option<Tables>,
 }
 
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            catalog: Catalog::default(),
+            most: MOST_OBJECTS,
+            told_service_ports: Told::default(),
+            told_backends: Told::default(),
+            pin_path: None,
+            tables: None,
+        }
+    }
+}
+
+/// Those of one kind that are told.
+struct Told<K>(BTreeSet<K>);
+
+impl<K> Default for Told<K> {
+    fn default() -> Self {
+        Self(BTreeSet::new())
+    }
+}
+
+impl<K: Ord + Clone> Told<K> {
+    /// Takes out what is too much, and says how many that were.
+    fn choose(&mut self, counted: &mut Vec<(K, layout::Traffic)>, most: usize) -> u64 {
+        let there: BTreeSet<&K> = counted.iter().map(|(key, _)| key).collect();
+        self.0.retain(|key| there.contains(key));
+        for (key, _) in counted.iter() {
+            if self.0.len() >= most {
+                break;
+            }
+            if !self.0.contains(key) {
+                self.0.insert(key.clone());
+            }
+        }
+        let all = counted.len();
+        counted.retain(|(key, _)| self.0.contains(key));
+        (all - counted.len()) as u64
+    }
+}
+
 /// Everything that is read for one answer.
 #[derive(Default)]
 struct Reading {
-    reasons: Vec<(&'static str, u64)>,
+    reasons: Vec<(Reason, u64)>,
     service_ports: Vec<(ServicePortKey, layout::Traffic)>,
     backends: Vec<(BackendKey, layout::Traffic)>,
     flows: Vec<(&'static str, Occupancy)>,
+    /// How many of a kind had traffic, and are not told.
+    untold: [(&'static str, u64); 2],
 }
 
 impl Traffic {
@@ -57,6 +107,10 @@ impl Traffic {
 
     pub fn catalogue(&self, change: impl FnOnce(&mut Catalog)) {
         change(&mut self.state().catalog);
+    }
+
+    pub fn tell_at_most(&self, most: usize) {
+        self.state().most = most;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -76,7 +130,7 @@ impl Traffic {
             (tables, service_ports.clone(), backends.clone())
         };
         let mut reading = Reading {
-            reasons: tables.reasons()?.into_iter().map(|(r, count)| (r.name(), count)).collect(),
+            reasons: tables.reasons()?,
             flows: vec![("IPv4", tables.occupancy4()), ("IPv6", tables.occupancy6())],
             ..Reading::default()
         };
@@ -92,8 +146,48 @@ impl Traffic {
                 reading.backends.push((key, traffic));
             }
         }
-        self.state().tables = Some(tables);
+        let mut state = self.state();
+        let most = state.most;
+        let service_ports = state.told_service_ports.choose(&mut reading.service_ports, most);
+        let backends = state.told_backends.choose(&mut reading.backends, most);
+        reading.untold = [("service_port", service_ports), ("backend", backends)];
+        state.tables = Some(tables);
         Ok(reading)
+    }
+}
+
+/// What becomes of a packet for which this is counted: who watches for lost packets need not know
+/// every reason.
+fn outcome(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Malformed
+        | Reason::Fragment
+        | Reason::UnknownProtocol
+        | Reason::NoFrontend
+        | Reason::NoFlow
+        | Reason::NoNeighbour
+        | Reason::UnknownQuote
+        | Reason::NotAPeer => "passed",
+        Reason::NoBackend
+        | Reason::BackendGone
+        | Reason::NoSuchPort
+        | Reason::TooBig
+        | Reason::HopLimit => "answered",
+        Reason::NoLocalBackend
+        | Reason::FlowTableFull
+        | Reason::CorruptTable
+        | Reason::Unwritable
+        | Reason::SourceNotAllowed
+        | Reason::NoAlias
+        | Reason::NoRoute
+        | Reason::RateLimited
+        | Reason::CorruptFrontend
+        | Reason::NoSuchPool
+        | Reason::NoSuchSlot
+        | Reason::NoSuchBackend
+        | Reason::NoSuchBucket
+        | Reason::NoSuchTarget
+        | Reason::Congestion => "dropped",
     }
 }
 
@@ -112,11 +206,12 @@ impl Collector for Traffic {
                 return Ok(());
             }
         };
-        let counted = reading.reasons.iter().map(|(reason, count)| ([("reason", *reason)], *count));
+        let labels = |reason: Reason| [("reason", reason.name()), ("outcome", outcome(reason))];
+        let counted = reading.reasons.iter().map(|(reason, count)| (labels(*reason), *count));
         counters(
             &mut encoder,
             "millrace_reason_packets",
-            "Packets that were dropped, or passed though they looked like ours, by reason",
+            "Packets that looked like ours and were not translated, by reason, and what became of them",
             counted,
         )?;
         let labels = |key: &ServicePortKey| {
@@ -138,11 +233,21 @@ impl Collector for Traffic {
             ]
         };
         traffic(&mut encoder, "backend", reading.backends.iter().map(|(k, t)| (labels(k), *t)))?;
-        let occupied = reading.flows.iter().map(|(family, o)| ([("family", *family)], o.occupied));
+        let untold = reading.untold.iter().map(|(kind, count)| ([("kind", *kind)], *count));
+        gauges(
+            &mut encoder,
+            "millrace_objects_not_told",
+            "Service ports and backends whose traffic is not told one by one: there are too many",
+            untold,
+        )?;
+        let occupied = reading.flows.iter().flat_map(|(family, occupancy)| {
+            let labels = |state| [("family", *family), ("state", state)];
+            occupancy.by_state().into_iter().map(move |(state, count)| (labels(state), count))
+        });
         gauges(
             &mut encoder,
             "millrace_flow_table_entries",
-            "Flows in the table, estimated from a sample",
+            "Flows in the table by how far they are, estimated from a sample",
             occupied,
         )?;
         let places = reading.flows.iter().map(|(family, o)| ([("family", *family)], o.places));
@@ -203,4 +308,26 @@ fn family<L: EncodeLabelSet, M: EncodeMetric>(
         value.encode(encoder.encode_family(&labels)?)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choose(told: &mut Told<u32>, counted: &[u32], most: usize) -> (Vec<u32>, u64) {
+        let mut counted: Vec<_> =
+            counted.iter().map(|&key| (key, layout::Traffic::default())).collect();
+        let untold = told.choose(&mut counted, most);
+        (counted.into_iter().map(|(key, _)| key).collect(), untold)
+    }
+
+    #[test]
+    fn what_is_told_stays_told_while_it_exists() {
+        let mut told = Told::default();
+        assert_eq!(choose(&mut told, &[3, 4], 2), (vec![3, 4], 0));
+        assert_eq!(choose(&mut told, &[1, 2, 3, 4], 2), (vec![3, 4], 2));
+        assert_eq!(choose(&mut told, &[1, 2, 4], 2), (vec![1, 4], 1), "3 is gone");
+        assert_eq!(choose(&mut told, &[1, 2, 4], 0), (vec![1, 4], 1), "the limit moves nobody");
+        assert_eq!(choose(&mut Told::default(), &[1, 2], 0), (vec![], 2));
+    }
 }

@@ -4,8 +4,11 @@ use std::env;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+
+use crate::serve::Requests;
 
 /// How the user wants to reach a cluster.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +31,7 @@ pub struct Connection {
 impl Access {
     /// Reads the configuration. The server need not be there: a node that starts again must
     /// forward before its cluster can be reached.
-    pub async fn open(&self) -> Result<Connection> {
+    pub async fn open(&self, requests: &Requests) -> Result<Connection> {
         let (mut config, origin) = self.config().await?;
         if let Some(server) = &self.api_server {
             config.cluster_url = server
@@ -36,8 +39,12 @@ impl Access {
                 .with_context(|| format!("--api-server {server}: not a URL such as https://..."))?;
         }
         let description = format!("{} ({origin})", config.cluster_url);
-        let client = Client::try_from(config).with_context(|| format!("{origin} can't be used"))?;
-        Ok(Connection { client, description })
+        let host = config.cluster_url.authority().map_or("", |authority| authority.as_str());
+        let counting = requests.counting(host);
+        let client = ClientBuilder::try_from(config)
+            .with_context(|| format!("{origin} can't be used"))?
+            .with_layer(&counting);
+        Ok(Connection { client: client.build(), description })
     }
 
     /// What was asked for; else `KUBECONFIG`; else a pod's own account; else the user's file.
@@ -109,7 +116,7 @@ contexts:
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("config");
         fs::write(&path, KUBECONFIG).unwrap();
-        let opened = access(path).open().await;
+        let opened = access(path).open(&Requests::default()).await;
         opened.map(|opened| opened.description).map_err(|error| format!("{error:#}"))
     }
 
@@ -151,7 +158,7 @@ contexts:
     #[tokio::test]
     async fn a_kubeconfig_that_is_not_there_is_named() {
         let access = Access { kubeconfig: Some("/nowhere/config".into()), ..Access::default() };
-        let error = format!("{:#}", access.open().await.err().unwrap());
+        let error = format!("{:#}", access.open(&Requests::default()).await.err().unwrap());
         assert!(error.contains("--kubeconfig /nowhere/config: can't be read"), "{error}");
     }
 }

@@ -1,0 +1,156 @@
+//! The agent as a process, under the names that all Prometheus clients use.
+
+use std::fmt;
+use std::fs;
+use std::io;
+
+use nix::unistd::{SysconfVar, sysconf};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+#[derive(Debug)]
+pub struct Process;
+
+/// What `/proc/self/stat` says, in its own units.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    processor_ticks: u64,
+    threads: u64,
+    /// Since the machine started.
+    start_ticks: u64,
+    virtual_bytes: u64,
+    resident_pages: u64,
+}
+
+impl Stat {
+    /// Fields are counted from the end of the program's name, which may contain anything.
+    fn parse(text: &str) -> Option<Self> {
+        let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+        // As proc(5) counts them: the first one after the name is the third.
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        Some(Self {
+            processor_ticks: field(14)? + field(15)?,
+            threads: field(20)?,
+            start_ticks: field(22)?,
+            virtual_bytes: field(23)?,
+            resident_pages: field(24)?,
+        })
+    }
+}
+
+/// The soft limit of this name; none if there is none.
+fn limit(limits: &str, name: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// When the machine was started, in seconds.
+fn boot_time(stat: &str) -> Option<u64> {
+    stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
+}
+
+fn read() -> io::Result<Vec<(&'static str, &'static str, MetricType, f64)>> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    let limits = fs::read_to_string("/proc/self/limits")?;
+    let boot = boot_time(&fs::read_to_string("/proc/stat")?);
+    let descriptors = fs::read_dir("/proc/self/fd")?.count();
+    let (Some(stat), Some(boot)) = (Stat::parse(&stat), boot) else {
+        return Err(io::Error::other("/proc/self/stat or /proc/stat is not as proc(5) says"));
+    };
+    let ticks = sysconf(SysconfVar::CLK_TCK)?.unwrap_or(100) as f64;
+    let page = sysconf(SysconfVar::PAGE_SIZE)?.unwrap_or(4_096) as f64;
+    let most = |name| limit(&limits, name).map_or(f64::INFINITY, |most| most as f64);
+    let gauge = |name, help, value| (name, help, MetricType::Gauge, value);
+    Ok(vec![
+        (
+            "process_cpu_seconds",
+            "Time that processors worked for the agent",
+            MetricType::Counter,
+            stat.processor_ticks as f64 / ticks,
+        ),
+        gauge(
+            "process_resident_memory_bytes",
+            "The agent's memory, without the maps",
+            stat.resident_pages as f64 * page,
+        ),
+        gauge(
+            "process_virtual_memory_bytes",
+            "The agent's address space",
+            stat.virtual_bytes as f64,
+        ),
+        gauge(
+            "process_virtual_memory_max_bytes",
+            "What its address space may grow to",
+            most("Max address space"),
+        ),
+        gauge("process_open_fds", "Files and sockets it has open", descriptors as f64),
+        gauge("process_max_fds", "Files and sockets it may have open", most("Max open files")),
+        gauge("process_threads", "Its threads", stat.threads as f64),
+        gauge(
+            "process_start_time_seconds",
+            "When it was started",
+            boot as f64 + stat.start_ticks as f64 / ticks,
+        ),
+    ])
+}
+
+impl Collector for Process {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let read = match read() {
+            Ok(read) => read,
+            Err(error) => {
+                tracing::debug!("what is known of this process can't be read: {error}");
+                return Ok(());
+            }
+        };
+        for (name, help, kind, value) in read {
+            let metric = encoder.encode_descriptor(name, help, None, kind)?;
+            match kind {
+                MetricType::Counter => ConstCounter::new(value).encode(metric)?,
+                _ => ConstGauge::new(value).encode(metric)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_read_as_proc_tells_it() {
+        let text = "7 (a) b (c) S 1 7 7 0 -1 4194560 900 0 0 0 30 12 0 0 20 0 3 0 5000 700000 25 1";
+        let expected = Stat {
+            processor_ticks: 42,
+            threads: 3,
+            start_ticks: 5_000,
+            virtual_bytes: 700_000,
+            resident_pages: 25,
+        };
+        assert_eq!(Stat::parse(text), Some(expected));
+        assert_eq!(Stat::parse("7 (cut) S 1"), None);
+    }
+
+    #[test]
+    fn limits_are_the_soft_ones() {
+        let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
+                      Max address space         unlimited            unlimited            bytes\n\
+                      Max open files            1024                 4096                 files\n";
+        assert_eq!(limit(limits, "Max open files"), Some(1_024));
+        assert_eq!(limit(limits, "Max address space"), None);
+        assert_eq!(boot_time("cpu 1 2\nbtime 1700000000\nprocesses 3\n"), Some(1_700_000_000));
+    }
+
+    #[test]
+    fn this_process_can_be_read() {
+        let read = read().unwrap();
+        let value = |wanted| read.iter().find(|(name, ..)| *name == wanted).unwrap().3;
+        assert!(value("process_resident_memory_bytes") > 0.0);
+        assert!(value("process_open_fds") >= 1.0);
+        assert!(value("process_start_time_seconds") > 1e9);
+    }
+}
