@@ -7,6 +7,7 @@ pub mod agent;
 pub mod api;
 mod backoff;
 pub mod cli;
+pub mod config;
 pub mod kernel;
 pub mod model;
 pub mod network;

@@ -2,7 +2,9 @@
 
 mod agent;
 mod cleanup;
+mod config;
 mod get;
+mod man;
 mod output;
 mod standalone;
 
@@ -11,10 +13,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use crate::kernel::DEFAULT_PIN_PATH;
+use crate::config::{
+    self as configuration, AgentSettings, Common, Effective, OriginSettings, StandaloneSettings,
+};
 
 /// Balances Kubernetes Services in the kernel
 ///
@@ -26,8 +30,10 @@ struct Millrace {
     #[command(subcommand)]
     command: Command,
 
-    #[command(flatten)]
-    common: Common,
+    /// A file with settings, in YAML, by the names of the flags; flags and variables go before it
+    #[arg(long = configuration::FILE, id = configuration::FILE, global = true)]
+    #[arg(value_name = "FILE", env = "MILLRACE_CONFIG", hide_env_values = true)]
+    file: Option<PathBuf>,
 }
 
 const EXAMPLES: &str = "\
@@ -49,38 +55,42 @@ Examples:
   Stop forwarding and leave nothing behind:
     millrace cleanup";
 
-#[derive(Debug, Args)]
-struct Common {
-    /// The directory in the BPF filesystem that holds the maps and links
-    #[arg(long, global = true, value_name = "DIRECTORY", default_value = DEFAULT_PIN_PATH)]
-    #[arg(env = "MILLRACE_PIN_PATH")]
-    pin_path: PathBuf,
-
-    /// What to log: error, warn, info, debug or trace, also by module
-    #[arg(long, global = true, value_name = "FILTER", default_value = "info")]
-    #[arg(env = "MILLRACE_LOG")]
-    log: String,
-}
-
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the agent: load the programs, attach them, keep the maps true
     // What it was called first, for who has it in a script; not documented.
     #[command(alias = "run")]
-    Agent(Box<agent::Options>),
+    Agent,
     /// Run without a cluster: serve the Kubernetes API here, and balance what is stored in it
-    Standalone(Box<standalone::Options>),
+    #[command(after_help = standalone::EXAMPLES)]
+    Standalone,
     /// Show what the kernel holds
     Get(get::Options),
     /// Detach the programs and remove the maps; connections through Services end
     Cleanup,
+    /// Show the settings in effect, and where each comes from
+    Config(config::Options),
+    /// Write the manual's pages into a directory
+    Man { directory: PathBuf },
     /// Print a completion script for a shell
     Completions { shell: clap_complete::Shell },
 }
 
+/// The whole command line: what is declared above, and the settings.
+fn command() -> clap::Command {
+    let command = configuration::add::<Common>(Millrace::command());
+    let agent = configuration::add::<AgentSettings>;
+    let origin = configuration::add::<OriginSettings>;
+    let standalone = configuration::add::<StandaloneSettings>;
+    command
+        .mut_subcommand("agent", |command| agent(origin(command)))
+        .mut_subcommand("standalone", |command| agent(standalone(command)))
+        .mut_subcommand("config", |command| standalone(agent(origin(command))))
+}
+
 pub fn main() -> ExitCode {
-    let Millrace { command, common } = Millrace::parse();
-    match start_log(&common.log).and_then(|()| dispatch(command, &common)) {
+    let matches = command().get_matches();
+    match start(&matches) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("millrace: {}", explain(&error));
@@ -89,15 +99,25 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn dispatch(command: Command, common: &Common) -> Result<()> {
+fn start(matches: &clap::ArgMatches) -> Result<()> {
+    let Millrace { command, .. } = Millrace::from_arg_matches(matches)?;
+    let (_, arguments) = matches.subcommand().expect("clap asks for a command");
+    let effective = configuration::resolve(arguments)?;
+    start_log(&effective.configuration.common.log)?;
+    dispatch(command, effective)
+}
+
+fn dispatch(command: Command, effective: Effective) -> Result<()> {
+    let common = effective.configuration.common.clone();
     match command {
-        Command::Agent(options) => agent::run(*options, &common.pin_path),
-        Command::Standalone(options) => standalone::run(*options, &common.pin_path),
+        Command::Agent => agent::run(effective.configuration),
+        Command::Standalone => standalone::run(effective.configuration),
         Command::Get(options) => get::get(&options, &common.pin_path),
         Command::Cleanup => cleanup::cleanup(&common.pin_path),
+        Command::Config(options) => config::show(&options, &effective),
+        Command::Man { directory } => man::write(self::command(), &directory),
         Command::Completions { shell } => {
-            let mut command = Millrace::command();
-            clap_complete::generate(shell, &mut command, "millrace", &mut io::stdout());
+            clap_complete::generate(shell, &mut self::command(), "millrace", &mut io::stdout());
             Ok(())
         }
     }
@@ -140,6 +160,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_sound() {
-        Millrace::command().debug_assert();
+        command().debug_assert();
     }
 }

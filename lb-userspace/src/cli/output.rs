@@ -32,6 +32,10 @@ pub fn print<R: Row>(rows: &[R], format: Format) -> Result<()> {
         Format::Json => serde_json::to_string_pretty(rows)? + "\n",
         Format::Yaml => serde_norway::to_string(rows)?,
     };
+    write(&text)
+}
+
+pub fn write(text: &str) -> Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         // Whoever reads has read enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

@@ -1,0 +1,113 @@
+//! `millrace config`: the settings in effect, and where each comes from.
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use super::output::{self, Row};
+use crate::config::{Effective, Setting};
+
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Only say whether the settings are right
+    #[arg(long)]
+    check: bool,
+
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Format,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Format {
+    #[default]
+    Table,
+    /// A file for --config
+    Yaml,
+    Json,
+}
+
+/// What is wrong has been told before this is asked.
+pub fn show(options: &Options, effective: &Effective) -> Result<()> {
+    let text = if options.check {
+        "the configuration is right\n".to_owned()
+    } else {
+        let rows: Vec<SettingRow> = effective.settings.iter().map(SettingRow::from).collect();
+        match options.output {
+            Format::Table => return output::print(&rows, output::Format::Table),
+            Format::Json => return output::print(&rows, output::Format::Json),
+            Format::Yaml => yaml(&effective.settings)?,
+        }
+    };
+    output::write(&text)
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SettingRow {
+    name: String,
+    value: serde_json::Value,
+    source: String,
+}
+
+impl From<&Setting> for SettingRow {
+    fn from(setting: &Setting) -> Self {
+        let name = setting.name.clone();
+        Self { name, value: value(setting), source: setting.source.to_string() }
+    }
+}
+
+impl Row for SettingRow {
+    const HEADERS: &'static [&'static str] = &["SETTING", "VALUE", "FROM"];
+    const NARROW: usize = 3;
+
+    fn cells(&self) -> Vec<String> {
+        let text = |value: &serde_json::Value| match value {
+            serde_json::Value::String(text) => text.clone(),
+            value => value.to_string(),
+        };
+        let value = match &self.value {
+            serde_json::Value::Array(values) => {
+                values.iter().map(text).collect::<Vec<_>>().join(",")
+            }
+            serde_json::Value::Null => String::new(),
+            value => text(value),
+        };
+        vec![self.name.clone(), value, self.source.clone()]
+    }
+}
+
+/// As it would stand in a file.
+fn value(setting: &Setting) -> serde_json::Value {
+    let typed = |text: &String| {
+        let truth = text.parse().ok().map(serde_json::Value::Bool);
+        let number = || text.parse::<u64>().ok().map(serde_json::Value::from);
+        truth.or_else(number).unwrap_or_else(|| text.as_str().into())
+    };
+    match (setting.takes_many, setting.values.as_slice()) {
+        (true, values) => values.iter().map(typed).collect(),
+        (false, values) => values.first().map_or(serde_json::Value::Null, typed),
+    }
+}
+
+fn yaml(settings: &[Setting]) -> Result<String> {
+    let mut text = String::new();
+    for setting in settings {
+        let value = value(setting);
+        // Nothing is said of what has no value: `key:` would look as if something was missing.
+        let mark = if value.is_null() { "# " } else { "" };
+        let value = if value.is_null() { "".to_owned() } else { " ".to_owned() + &flow(&value)? };
+        text += &format!("# {}\n{mark}{}:{value}\n", setting.source, setting.name);
+    }
+    Ok(text)
+}
+
+/// On one line, with quotes where they are needed.
+fn flow(value: &serde_json::Value) -> Result<String> {
+    Ok(match value {
+        serde_json::Value::Array(values) => {
+            // JSON is YAML, whatever is in a text.
+            serde_json::to_string(values)?
+        }
+        value => serde_norway::to_string(value)?.trim_end().to_owned(),
+    })
+}

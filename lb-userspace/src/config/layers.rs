@@ -1,0 +1,169 @@
+//! Flags, variables, file and defaults, one above the other, and what comes of them.
+
+use std::fmt::{self, Display, Formatter};
+use std::path::PathBuf;
+
+use clap::error::{ContextKind, ContextValue};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+
+use super::file::{self, File};
+use super::problem::{Problem, Problems};
+use super::settings::Configuration;
+use super::validate::conflicts;
+use super::{FILE, all, name, variable};
+
+/// The configuration, and how it came about.
+#[derive(Clone, Debug)]
+pub struct Effective {
+    pub configuration: Configuration,
+    pub settings: Vec<Setting>,
+    pub file: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    pub name: String,
+    /// As they were written; none if it is not set.
+    pub values: Vec<String>,
+    pub takes_many: bool,
+    pub source: Source,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    Flag,
+    Variable(String),
+    File(PathBuf, Option<usize>),
+    Default,
+}
+
+impl Display for Source {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag => f.write_str("flag"),
+            Self::Variable(name) => write!(f, "${name}"),
+            Self::File(path, line) => f.write_str(&file::place(path, *line)),
+            Self::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// From the arguments of a command that settings were added to. Settings of other commands have
+/// their defaults, but the file may hold them.
+pub fn resolve(matches: &ArgMatches) -> Result<Effective, Problems> {
+    let mut problems = Vec::new();
+    let path = matches.get_one::<PathBuf>(FILE).cloned();
+    let file = path.as_deref().map(|path| file::read(path, &mut problems)).unwrap_or_default();
+    let settings: Vec<(Arg, Setting)> =
+        all().into_iter().map(|arg| (arg.clone(), layered(&arg, matches, &file))).collect();
+
+    // What is wrong by itself is left out of the whole, so that the rest can be looked at.
+    let (right, wrong): (Vec<_>, Vec<_>) = settings
+        .iter()
+        .map(|(arg, setting)| (setting, check(arg, setting)))
+        .partition(|(_, problem)| problem.is_none());
+    problems.extend(wrong.into_iter().filter_map(|(_, problem)| problem));
+    let right: Vec<&Setting> = right.into_iter().map(|(setting, _)| setting).collect();
+    match typed(&right) {
+        Ok(configuration) => {
+            problems.extend(conflicts(&configuration).into_iter().map(|(name, reason)| {
+                let setting = right.iter().find(|setting| setting.name == name);
+                let given = setting.map(|setting| (setting.values.join(","), setting.origin()));
+                Problem { setting: name.to_owned(), given, reason }
+            }));
+            if problems.is_empty() {
+                let settings = settings.into_iter().map(|(_, setting)| setting).collect();
+                return Ok(Effective { configuration, settings, file: path });
+            }
+        }
+        Err(error) => problems.push(Problem {
+            setting: "settings".to_owned(),
+            given: None,
+            reason: error.to_string(),
+        }),
+    }
+    Err(Problems(problems))
+}
+
+fn layered(arg: &Arg, matches: &ArgMatches, file: &File) -> Setting {
+    let id = arg.get_id().as_str();
+    // A command that does not have the setting has nothing to say of it.
+    let is_known = matches.try_get_raw(id).is_ok();
+    let given: Vec<String> = matches
+        .try_get_raw(id)
+        .ok()
+        .flatten()
+        .map(|values| values.map(|value| value.to_string_lossy().into_owned()).collect())
+        .unwrap_or_default();
+    let (values, source) = match is_known.then(|| matches.value_source(id)).flatten() {
+        Some(ValueSource::CommandLine) => (given, Source::Flag),
+        // Empty is how manifests say: not set.
+        Some(ValueSource::EnvVariable) if given.iter().any(|value| !value.is_empty()) => {
+            (given, Source::Variable(variable(arg)))
+        }
+        _ => match file.values.get(name(arg)).filter(|_| is_known) {
+            Some(said) => (said.values.clone(), Source::File(said.path.clone(), said.line)),
+            None => {
+                let defaults = arg.get_default_values().iter();
+                let defaults = defaults.map(|value| value.to_string_lossy().into_owned());
+                (defaults.collect(), Source::Default)
+            }
+        },
+    };
+    Setting { name: name(arg).to_owned(), values, takes_many: file::takes_many(arg), source }
+}
+
+impl Setting {
+    /// Where a wrong value is to be mended.
+    fn origin(&self) -> String {
+        match &self.source {
+            Source::Flag => format!("--{}", self.name),
+            other => other.to_string(),
+        }
+    }
+
+    fn arguments(&self) -> impl Iterator<Item = String> {
+        self.values.iter().map(|value| format!("--{}={value}", self.name))
+    }
+}
+
+/// What is wrong with a setting by itself, in the words of its own parser.
+fn check(arg: &Arg, setting: &Setting) -> Option<Problem> {
+    if setting.source == Source::Default {
+        return None;
+    }
+    setting.values.iter().find_map(|value| {
+        let command = Command::new("setting").no_binary_name(true).arg(arg.clone());
+        let argument = format!("--{}={value}", setting.name);
+        let error = command.try_get_matches_from([argument]).err()?;
+        Some(Problem {
+            setting: setting.name.clone(),
+            given: Some((value.clone(), setting.origin())),
+            reason: reason(&error),
+        })
+    })
+}
+
+fn reason(error: &clap::Error) -> String {
+    if let Some(source) = std::error::Error::source(error) {
+        return source.to_string();
+    }
+    match error.get(ContextKind::ValidValue) {
+        Some(ContextValue::Strings(valid)) if !valid.is_empty() => {
+            format!("none of {}", valid.join(", "))
+        }
+        _ => "a value is expected".to_owned(),
+    }
+}
+
+fn typed(settings: &[&Setting]) -> Result<Configuration, clap::Error> {
+    let command = Configuration::augment_args(Command::new("settings").no_binary_name(true));
+    let given = settings.iter().filter(|setting| setting.source != Source::Default);
+    // An empty list can't be said by flags; none of the settings with a default takes one.
+    let matches = command.try_get_matches_from(given.flat_map(|setting| setting.arguments()))?;
+    Configuration::from_arg_matches(&matches)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+use super::*;
+use crate::config::{FILE, add};
+
+/// The settings of some flags and a file's text.
+fn of(flags: &[&str], file: &str) -> Result<Effective, Problems> {
+    let directory = tempfile::tempdir().expect("temporary files can be made");
+    let path = directory.path().join("m.yaml");
+    std::fs::write(&path, file).expect("temporary files can be written");
+    let option = Arg::new(FILE).long(FILE).value_parser(clap::value_parser!(PathBuf));
+    // Variables of whoever runs the tests don't count.
+    let command = add::<Configuration>(Command::new("settings").no_binary_name(true))
+        .mut_args(|arg| arg.env(None::<&'static str>))
+        .arg(option);
+    let named = format!("--{FILE}={}", path.display());
+    let flags = flags.iter().copied().chain([named.as_str()]);
+    resolve(&command.try_get_matches_from(flags).expect("the flags exist"))
+}
+
+fn problems(flags: &[&str], file: &str) -> Vec<String> {
+    let problems = of(flags, file).expect_err("this is wrong").0;
+    // Without the directory.
+    let line = |problem: &Problem| {
+        let line = problem.to_string();
+        match (line.find('('), line.find("m.yaml:")) {
+            (Some(from), Some(to)) => format!("{}{}", &line[..=from], &line[to..]),
+            _ => line,
+        }
+    };
+    problems.iter().map(line).collect()
+}
+
+#[test]
+fn without_anything_there_are_the_defaults() {
+    let effective = of(&[], "").expect("defaults are right");
+    assert_eq!(effective.configuration.agent.max_flows, 524_288);
+    assert!(effective.settings.iter().all(|setting| setting.source == Source::Default));
+}
+
+#[test]
+fn a_flag_goes_before_the_file_and_the_file_before_the_default() {
+    let effective =
+        of(&["--max-flows=64", "--device=eth1,eth2"], "max-flows: 8\nxdp-mode: off\ndevice: a\n")
+            .expect("this is right");
+    let agent = &effective.configuration.agent;
+    assert_eq!(agent.max_flows, 64);
+    assert_eq!(agent.xdp_mode, crate::kernel::XdpMode::Off);
+    assert_eq!(agent.device.len(), 2);
+    let source = |name: &str| {
+        let setting = effective.settings.iter().find(|setting| setting.name == name);
+        setting.expect("the setting exists").source.to_string()
+    };
+    assert_eq!(source("max-flows"), "flag");
+    assert!(source("xdp-mode").ends_with("m.yaml:2"), "{}", source("xdp-mode"));
+    assert_eq!(source("tc-mode"), "default");
+}
+
+#[test]
+fn what_is_switched_on_in_the_file_can_be_switched_off_by_a_flag() {
+    let on = |flags: &[&str]| {
+        let effective = of(flags, "cleanup-on-exit: true\n").expect("this is right");
+        effective.configuration.agent.cleanup_on_exit
+    };
+    assert!(on(&[]));
+    assert!(!on(&["--cleanup-on-exit=false"]));
+    assert!(of(&["--cleanup-on-exit"], "").expect("right").configuration.agent.cleanup_on_exit);
+}
+
+#[test]
+fn all_that_is_wrong_is_told_at_once_with_where_it_stands() {
+    let file = "device: a/b\nmax-flows: 7\nxdp-mode: fast\nlogg: debug\ncleanup-on-exit: 3\n\
+                manifests: services\ncontext: prod\n";
+    let flags = ["--healthz-bind-address=80", "--service-node-port-range=9-1", "--log=a=b=c"];
+    let mut problems = problems(&flags, file);
+    problems.sort();
+    assert_eq!(
+        problems,
+        [
+            "cleanup-on-exit: \"3\" (m.yaml:5): none of true, false",
+            "context: \"prod\" (m.yaml:7): the Services come from manifests or from a cluster: \
+             leave out this or manifests",
+            "device: \"a/b\" (m.yaml:1): no name of a device: it has no slashes and blanks",
+            "healthz-bind-address: \"80\" (--healthz-bind-address): not an address and port, \
+             such as 127.0.0.1:10249, nor `off`",
+            "log: \"a=b=c\" (--log): no filter such as debug, or \
+             info,lb_userspace::network=debug",
+            "logg: \"debug\" (m.yaml:4): there is no such setting; did you mean log?",
+            "max-flows: \"7\" (m.yaml:2): 7 is not in 8..=134217728",
+            "service-node-port-range: \"9-1\" (--service-node-port-range): no range of ports, \
+             such as 30000-32767",
+            "xdp-mode: \"fast\" (m.yaml:3): none of auto, native, generic, off",
+        ]
+    );
+}
+
+#[test]
+fn settings_that_do_not_go_together_are_named() {
+    for (flags, name) in [
+        (&["--device=eth0", "--workload-device=eth0"][..], "workload-device"),
+        (&["--workload-device=auto"], "workload-device"),
+        (&["--metrics-bind-address=0.0.0.0:10256"], "metrics-bind-address"),
+        (&["--service-cluster-ip-range=10.0.0.0/16,10.1.0.0/16"], "service-cluster-ip-range"),
+        (&["--manifests=a", "--kubeconfig=b"], "kubeconfig"),
+    ] {
+        let problems = problems(flags, "");
+        assert!(problems.len() == 1 && problems[0].starts_with(name), "{flags:?}: {problems:?}");
+    }
+    for flags in [["--metrics-bind-address=127.0.0.1:0"], ["--metrics-bind-address=off"]] {
+        assert!(of(&flags, "").is_ok());
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let option = Arg::new(FILE).long(FILE).value_parser(clap::value_parser!(PathBuf));
+    let command = Command::new("settings").no_binary_name(true).arg(option);
+    let matches = command.try_get_matches_from(["--config=/nowhere/m.yaml"]).expect("it exists");
+    let problems = resolve(&matches).expect_err("there is no such file").to_string();
+    assert!(
+        problems.contains("/nowhere/m.yaml") && problems.contains("No such file"),
+        "{problems}"
+    );
+}
+
+/// What a command has no flags for does not concern it, if it is a setting at all.
+#[test]
+fn a_command_takes_no_notice_of_settings_of_others() {
+    let directory = tempfile::tempdir().expect("temporary files can be made");
+    let path = directory.path().join("m.yaml");
+    std::fs::write(&path, "max-flows: 3\npin-path: /sys/fs/bpf/a\n").expect("it can be written");
+    let option = Arg::new(FILE).long(FILE).value_parser(clap::value_parser!(PathBuf));
+    let command = add::<crate::config::Common>(Command::new("settings").no_binary_name(true))
+        .mut_args(|arg| arg.env(None::<&'static str>))
+        .arg(option);
+    let flag = format!("--{FILE}={}", path.display());
+    let matches = command.try_get_matches_from([flag]).expect("the flag exists");
+    let configuration = resolve(&matches).expect("it is right").configuration;
+    assert_eq!(configuration.common.pin_path, PathBuf::from("/sys/fs/bpf/a"));
+    assert_eq!(configuration.agent.max_flows, 524_288);
+}

@@ -1,0 +1,78 @@
+//! The configuration: flags, environment and file are one. A setting is a flag; its name is the
+//! file's key; the variable is `MILLRACE_` and the name in capitals. A flag goes before a variable,
+//! that before the file, and that before the default.
+//!
+//! Invariant: there is no second list of settings. Everything here walks over what
+//! `settings::Configuration` declares.
+
+mod file;
+mod layers;
+mod problem;
+#[cfg(test)]
+mod reference;
+mod settings;
+mod validate;
+
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, Args, Command};
+
+pub use layers::{Effective, Setting, Source, resolve};
+pub use settings::{AgentSettings, Common, Configuration, OriginSettings, StandaloneSettings};
+
+/// The flag that names the file; as a setting it could only name another.
+pub const FILE: &str = "config";
+
+/// Adds settings to a command. Their values are taken as they are: all that is wrong with them is
+/// told at once, by `resolve`.
+pub fn add<T: Args>(command: Command) -> Command {
+    T::augment_args(Command::new("settings")).get_arguments().fold(command, |command, setting| {
+        let values = setting.get_possible_values();
+        let setting = setting.clone().env(variable(setting)).hide_env_values(true);
+        // Counted from the beginning in each group, they would be shown mixed.
+        command.arg(setting.value_parser(Unchecked(values)).display_order(None))
+    })
+}
+
+/// The settings, by their identifiers as their flags.
+fn all() -> Vec<Arg> {
+    let command = Configuration::augment_args(Command::new("settings"));
+    command.get_arguments().cloned().collect()
+}
+
+fn name(setting: &Arg) -> &str {
+    setting.get_long().expect("every setting is a flag with a long name")
+}
+
+fn variable(setting: &Arg) -> String {
+    format!("MILLRACE_{}", name(setting).to_uppercase().replace('-', "_"))
+}
+
+/// Any text, of which some are shown as possible.
+#[derive(Clone)]
+struct Unchecked(Vec<PossibleValue>);
+
+impl TypedValueParser for Unchecked {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        argument: Option<&Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<String, clap::Error> {
+        value.to_str().map(str::to_owned).ok_or_else(|| {
+            let mut error = clap::Error::new(ErrorKind::InvalidUtf8).with_cmd(command);
+            if let Some(argument) = argument {
+                let argument = ContextValue::String(argument.to_string());
+                error.insert(ContextKind::InvalidArg, argument);
+            }
+            error
+        })
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let values = self.0.iter().cloned();
+        if self.0.is_empty() { None } else { Some(Box::new(values)) }
+    }
+}

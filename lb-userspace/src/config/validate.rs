@@ -1,0 +1,78 @@
+//! What must hold between settings, each of which is right by itself.
+
+use super::settings::Configuration;
+use crate::network::DeviceSelector;
+
+/// The setting that is to be changed, and why.
+pub type Conflict = (&'static str, String);
+
+pub fn conflicts(configuration: &Configuration) -> Vec<Conflict> {
+    let checks = [origins, addresses, devices, families];
+    checks.into_iter().flat_map(|check| check(configuration)).collect()
+}
+
+/// Manifests or a cluster.
+fn origins(configuration: &Configuration) -> Vec<Conflict> {
+    let origin = &configuration.origin;
+    if origin.manifests.is_empty() {
+        return Vec::new();
+    }
+    [
+        ("kubeconfig", origin.kubeconfig.is_some()),
+        ("context", origin.context.is_some()),
+        ("api-server", origin.api_server.is_some()),
+    ]
+    .into_iter()
+    .filter(|(_, is_given)| *is_given)
+    .map(|(name, _)| {
+        let reason =
+            "the Services come from manifests or from a cluster: leave out this or manifests";
+        (name, reason.to_owned())
+    })
+    .collect()
+}
+
+fn addresses(configuration: &Configuration) -> Vec<Conflict> {
+    let agent = &configuration.agent;
+    let (healthz, metrics) = (agent.healthz_bind_address.0, agent.metrics_bind_address.0);
+    match (healthz, metrics) {
+        (Some(healthz), Some(metrics))
+            if healthz.port() == metrics.port()
+                && healthz.port() != 0
+                && (healthz.ip() == metrics.ip()
+                    || healthz.ip().is_unspecified()
+                    || metrics.ip().is_unspecified()) =>
+        {
+            let reason = "healthz-bind-address has the same port: choose another";
+            vec![("metrics-bind-address", reason.to_owned())]
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn devices(configuration: &Configuration) -> Vec<Conflict> {
+    let agent = &configuration.agent;
+    let named = agent.workload_device.iter().filter(|selector| **selector != DeviceSelector::Auto);
+    let both = named.filter(|selector| agent.device.contains(selector));
+    let mut conflicts: Vec<Conflict> = both
+        .map(|selector| {
+            let reason = format!("{selector} is in device, too: clients or pods are behind it");
+            ("workload-device", reason)
+        })
+        .collect();
+    if agent.workload_device.contains(&DeviceSelector::Auto) {
+        let reason = "auto is for device only: name those of pods, as veth*";
+        conflicts.push(("workload-device", reason.to_owned()));
+    }
+    conflicts
+}
+
+fn families(configuration: &Configuration) -> Vec<Conflict> {
+    let ranges = &configuration.standalone.service_cluster_ip_range;
+    let families: Vec<bool> = ranges.iter().map(|range| range.addr().is_ipv6()).collect();
+    if matches!(families.as_slice(), [_] | [true, false] | [false, true]) {
+        return Vec::new();
+    }
+    let reason = "takes one range, or one of IPv4 and one of IPv6";
+    vec![("service-cluster-ip-range", reason.to_owned())]
+}

@@ -1,0 +1,158 @@
+//! `millrace config` as people use it: every setting by flag, variable and file.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// A value for each setting that is not its default. Who adds a setting adds one here.
+const VALUES: &[(&str, &str)] = &[
+    ("pin-path", "/sys/fs/bpf/other"),
+    ("log", "debug"),
+    ("manifests", "services,more"),
+    ("kubeconfig", "/etc/kubeconfig"),
+    ("context", "production"),
+    ("api-server", "https://192.0.2.1:6443"),
+    ("device", "eth0,eth*"),
+    ("workload-device", "veth*"),
+    ("node-name", "worker-1"),
+    ("nodeport-addresses", "192.0.2.0/24,primary"),
+    ("healthz-bind-address", "127.0.0.1:1"),
+    ("metrics-bind-address", "off"),
+    ("metrics-max-objects", "10"),
+    ("forwarding", "gue"),
+    ("xdp-mode", "off"),
+    ("tc-mode", "clsact"),
+    ("cgroup", "/sys/fs/cgroup/a"),
+    ("max-service-ports", "100"),
+    ("max-endpoints", "200"),
+    ("max-flows", "300"),
+    ("cleanup-on-exit", "true"),
+    ("data-dir", "/srv/millrace"),
+    ("api-bind-address", "127.0.0.1:7443"),
+    ("write-kubeconfig", "/srv/kubeconfig"),
+    ("service-cluster-ip-range", "10.1.0.0/16"),
+    ("service-node-port-range", "31000-32000"),
+    ("api-only", "true"),
+];
+
+/// Manifests and a cluster exclude each other.
+const OF_A_CLUSTER: [&str; 3] = ["kubeconfig", "context", "api-server"];
+
+fn millrace(arguments: &[String], variables: &[(String, String)]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_millrace"))
+        .env_clear()
+        .envs(variables.iter().cloned())
+        .args(arguments)
+        .output()
+        .expect("millrace can be run")
+}
+
+/// Each setting's value and source.
+fn effective(
+    arguments: &[String],
+    variables: &[(String, String)],
+) -> BTreeMap<String, [String; 2]> {
+    let fixed = ["config", "-o", "json"].map(str::to_owned);
+    let output = millrace(&[&fixed[..], arguments].concat(), variables);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows: Vec<Value> = serde_json::from_slice(&output.stdout).expect("it prints JSON");
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let rows = rows.iter().map(|row| {
+        let value = match &row["value"] {
+            Value::Array(values) => values.iter().map(text).collect::<Vec<_>>().join(","),
+            value => text(value),
+        };
+        (text(&row["name"]), [value, text(&row["source"])])
+    });
+    rows.collect()
+}
+
+/// Those of manifests, and those of a cluster.
+fn halves() -> [Vec<(&'static str, &'static str)>; 2] {
+    let half = |left_out: &[&str]| {
+        VALUES.iter().filter(|(name, _)| !left_out.contains(name)).copied().collect()
+    };
+    [half(&OF_A_CLUSTER), half(&["manifests"])]
+}
+
+fn assert_given(found: &BTreeMap<String, [String; 2]>, given: &[(&str, &str)], source: &str) {
+    for (name, value) in given {
+        let [found, from] = &found[*name];
+        assert_eq!(found, value, "{name}");
+        assert!(from.contains(source), "{name} comes from {from}");
+    }
+}
+
+#[test]
+fn every_setting_has_its_flag_its_variable_and_its_key() {
+    let names: Vec<String> = effective(&[], &[]).into_keys().collect();
+    let mut listed: Vec<&str> = VALUES.iter().map(|(name, _)| *name).collect();
+    listed.sort_unstable();
+    assert_eq!(names, listed, "VALUES is the list of all");
+
+    let directory = tempfile::tempdir().expect("temporary files can be made");
+    for half in halves() {
+        let flags: Vec<String> =
+            half.iter().map(|(name, value)| format!("--{name}={value}")).collect();
+        assert_given(&effective(&flags, &[]), &half, "flag");
+
+        let variable = |name: &str| format!("MILLRACE_{}", name.to_uppercase().replace('-', "_"));
+        let variables: Vec<(String, String)> =
+            half.iter().map(|(name, value)| (variable(name), (*value).to_owned())).collect();
+        assert_given(&effective(&[], &variables), &half, "$MILLRACE_");
+
+        // The file that it prints itself.
+        let printed =
+            millrace(&[&["config", "-o", "yaml"].map(str::to_owned)[..], &flags].concat(), &[]);
+        let path = directory.path().join("millrace.yaml");
+        fs::write(&path, printed.stdout).expect("the file can be written");
+        let file = ["--config".to_owned(), path.display().to_string()];
+        assert_given(&effective(&file, &[]), &half, "millrace.yaml:");
+    }
+}
+
+#[test]
+fn an_empty_variable_is_not_set_and_a_flag_goes_before_one() {
+    let variables =
+        [("MILLRACE_API_SERVER", ""), ("MILLRACE_LOG", ""), ("MILLRACE_MAX_FLOWS", "64")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let found = effective(&["--max-flows=128".to_owned()], &variables);
+    assert_eq!(found["api-server"], ["null", "default"]);
+    assert_eq!(found["log"], ["info", "default"]);
+    assert_eq!(found["max-flows"], ["128", "flag"]);
+}
+
+#[test]
+fn a_wrong_configuration_fails_with_all_that_is_wrong() {
+    let arguments = ["config", "--check", "--max-flows=3", "--xdp-mode=fast"].map(str::to_owned);
+    let output = millrace(&arguments, &[("MILLRACE_TC_MODE".to_owned(), "slow".to_owned())]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("3 things are wrong"), "{said}");
+    for part in ["--max-flows", "--xdp-mode", "$MILLRACE_TC_MODE"] {
+        assert!(said.contains(part), "{said}");
+    }
+    // The agent refuses it in the same words.
+    let agent = ["agent", "--max-flows=3", "--xdp-mode=fast"].map(str::to_owned);
+    let refused = millrace(&agent, &[("MILLRACE_TC_MODE".to_owned(), "slow".to_owned())]);
+    assert_eq!(String::from_utf8_lossy(&refused.stderr), said);
+
+    let right = millrace(&["config", "--check"].map(str::to_owned), &[]);
+    assert!(right.status.success());
+}
+
+#[test]
+fn there_is_a_manual_page_for_each_command() {
+    let directory = tempfile::tempdir().expect("temporary files can be made");
+    let path = directory.path().join("man1");
+    let output = millrace(&["man".to_owned(), path.display().to_string()], &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for page in ["millrace.1", "millrace-agent.1", "millrace-config.1"] {
+        let text = fs::read_to_string(path.join(page)).expect(page);
+        assert!(text.contains(".SH NAME"), "{page}");
+    }
+    let agent = fs::read_to_string(path.join("millrace-agent.1")).expect("it is there");
+    assert!(agent.contains("MILLRACE_MAX_FLOWS"), "the page of the agent has its settings");
+}
