@@ -7,6 +7,7 @@
 
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::Hash;
 use std::path::Path;
 
@@ -153,13 +154,15 @@ impl<T, W: Pod + AsRef<[u64]>> Copies<T, W> {
 
     fn get(&self, index: u32) -> Option<&T> {
         let mut copies = self.copies.borrow_mut();
-        if !copies.contains_key(&index) {
-            let words = self.read(index)?;
-            // SAFETY: as many bytes as the bucket has, which is made of plain numbers.
-            let bucket = unsafe { std::mem::transmute_copy::<W, T>(&words) };
-            copies.insert(index, Box::new(bucket));
-        }
-        let bucket: *const T = &raw const **copies.get(&index)?;
+        let bucket: &T = match copies.entry(index) {
+            Entry::Occupied(copy) => copy.into_mut(),
+            Entry::Vacant(place) => {
+                let words = self.read(index)?;
+                // SAFETY: as many bytes as the bucket has, which is made of plain numbers.
+                place.insert(Box::new(unsafe { std::mem::transmute_copy::<W, T>(&words) }))
+            }
+        };
+        let bucket = std::ptr::from_ref(bucket);
         // SAFETY: a box stays where it is while the map around it moves, none is taken out or
         // replaced, and a bucket is written to by its own cells only.
         Some(unsafe { &*bucket })
