@@ -4,6 +4,9 @@
 pub mod agent;
 pub mod contents;
 pub mod datapath;
+pub mod figures;
+pub mod generator;
+pub mod load;
 pub mod one_node;
 pub mod packet;
 pub mod scenario;

@@ -64,17 +64,6 @@ impl TwoNodes {
     fn curl(&self) -> Result<String> {
         self.client.run(["curl", "--silent", "--show-error", "--fail", "--max-time", "5", VIP])
     }
-
-    /// Of what arrived by a device of the node, how many packets its XDP program redirected.
-    fn redirected(&self, device: &str) -> Result<u64> {
-        let counters = self.node.run(["ethtool", "-S", device])?;
-        let mut total = 0;
-        for line in counters.lines().filter(|line| line.contains("_xdp_redirect:")) {
-            let count = line.rsplit(' ').next().context("a name and a number")?;
-            total += count.parse::<u64>()?;
-        }
-        Ok(total)
-    }
 }
 
 #[test]
@@ -84,13 +73,13 @@ fn connections_are_forwarded_by_xdp_where_the_devices_take_it() -> Result<()> {
     // The neighbours are looked up by the stack, and the devices' abilities are told as they
     // change: from some connection on all goes by XDP.
     wait_until("XDP forwards in both directions", SOON, || {
-        let Ok(before) = network.redirected("ext0") else { return false };
-        let Ok(back) = network.redirected("in0") else { return false };
+        let Ok(before) = network.node.redirected_by_xdp("ext0") else { return false };
+        let Ok(back) = network.node.redirected_by_xdp("in0") else { return false };
         let answered = network.curl().is_ok_and(|answer| answer == "other\n");
         // SYN, acknowledgements, the request, FIN; and as many back.
         answered
-            && network.redirected("ext0").is_ok_and(|now| now >= before + 4)
-            && network.redirected("in0").is_ok_and(|now| now >= back + 3)
+            && network.node.redirected_by_xdp("ext0").is_ok_and(|now| now >= before + 4)
+            && network.node.redirected_by_xdp("in0").is_ok_and(|now| now >= back + 3)
     })
     .with_context(|| agent.get(&["counters"]).unwrap_or_default())
 }
@@ -103,6 +92,9 @@ fn connections_are_forwarded_by_tc_where_they_do_not() -> Result<()> {
         assert_eq!(network.curl()?, "other\n");
     }
     // The agent's own XDP programs on the node's ends make those, not the others', receive so.
-    assert_eq!((network.redirected("ext0")?, network.redirected("in0")?), (0, 0));
+    assert_eq!(
+        (network.node.redirected_by_xdp("ext0")?, network.node.redirected_by_xdp("in0")?),
+        (0, 0)
+    );
     Ok(())
 }

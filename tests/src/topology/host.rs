@@ -99,6 +99,17 @@ impl Host {
         run(self.command("sysctl").arg("-qw").args(settings)).map(drop)
     }
 
+    /// Of what arrived by a device, how many packets its XDP program has redirected.
+    pub fn redirected_by_xdp(&self, device: &str) -> Result<u64> {
+        let counters = self.run(["ethtool", "-S", device])?;
+        let mut total = 0;
+        for line in counters.lines().filter(|line| line.contains("_xdp_redirect:")) {
+            let count = line.rsplit(' ').next().context("a name and a number")?;
+            total += count.parse::<u64>()?;
+        }
+        Ok(total)
+    }
+
     /// A bridge that is up, for ports to be put into ([`Port::bridge`]) and addresses.
     pub fn bridge(&self, device: &str) -> Result<()> {
         // Without snooping: nobody here asks for group memberships, and neighbour discovery

@@ -3,10 +3,11 @@
 use anyhow::Result;
 use lb_common::bench::Template;
 use tests::datapath::Hook;
+use tests::figures::Sample;
 use tests::packet::Packet;
 
 use super::case::{Case, Kind};
-use super::record::{Record, Sample};
+use super::record::Record;
 use super::wrapper::{Side, Wrapper, template};
 
 const REPEAT: u32 = 400_000;
@@ -51,8 +52,9 @@ impl Baselines {
             .into_iter()
             .flat_map(|(hook, baseline)| {
                 let Baseline { empty, wrapped, .. } = baseline;
-                [("empty", empty), ("wrapper", wrapped)]
-                    .map(|(what, sample)| sample.packet(&format!("{hook}.{what}"), 0, None))
+                [("empty", empty), ("wrapper", wrapped)].map(|(what, sample)| {
+                    Record::packet(sample, &format!("{hook}.{what}"), 0, None)
+                })
             })
             .collect()
     }

@@ -2,21 +2,21 @@
 //! balancer.
 
 use std::env;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tests::agent::Agent;
+use tests::figures::Sample;
+use tests::load::{Ends, connections, is_ok};
 use tests::one_node::OneNode;
 use tests::topology::Process;
 
 use super::check_interrupted;
 use super::pattern::Pattern;
-use super::record::{Record, Sample};
+use super::record::Record;
 
 /// Connections in flight.
 const CLIENTS: usize = 4;
@@ -101,7 +101,7 @@ pub fn measure(quick: bool, only: &Pattern) -> Result<Vec<Record>> {
     let records = ways.iter().flat_map(|way| {
         let of = |what, sample: &Sample, unit| {
             let case = format!("e2e.{}.{what}", way.name);
-            sample.end_to_end(&case, unit)
+            Record::end_to_end(sample, &case, unit)
         };
         let crr = crr.then(|| of("crr", &way.requests, "requests/s"));
         crr.into_iter().chain(stream.then(|| of("stream", &way.gigabits, "Gbit/s")))
@@ -147,38 +147,17 @@ impl Way {
         let servers: Vec<SocketAddr> =
             self.addresses.web.iter().map(|address| address.parse()).collect::<Result<_, _>>()?;
         let before = self.new_flows(":30080")?;
-        let started = Instant::now();
-        let work = || -> Result<Done> {
-            let mut done = Done::default();
-            for server in servers.iter().cycle() {
-                if started.elapsed() >= time {
-                    break;
-                }
-                match request(server) {
-                    Ok(()) => done.answered += 1,
-                    Err(error) => {
-                        eprintln!("a request to {server} failed: {error:#}");
-                        done.failed += 1;
-                    }
-                }
-            }
-            Ok(done)
-        };
-        let client = &self.network.client;
-        let done = thread::scope(|scope| {
-            let start = || scope.spawn(|| client.enter(work));
-            let workers: Vec<_> = (0..CLIENTS).map(|_| start()).collect();
-            let workers = workers.into_iter().map(|w| w.join().expect("no client panics"));
-            workers.collect::<Result<Vec<Done>>>()
-        })?;
-        let answered: u64 = done.iter().map(|done| done.answered).sum();
-        let failed: u64 = done.iter().map(|done| done.failed).sum();
+        let done = connections(&self.network.client, &servers, CLIENTS, time, Ends::Server, is_ok)?;
+        let (answered, failed) = (done.answered(), done.failed);
+        if let Some(failure) = &done.failure {
+            eprintln!("e2e.{}: {failed} requests failed, the first one: {failure}", self.name);
+        }
         ensure!(
             failed * 1000 <= answered,
             "e2e.{}: {failed} requests failed beside {answered} answered",
             self.name
         );
-        self.requests.push(answered as f64 / started.elapsed().as_secs_f64());
+        self.requests.push(done.a_second());
         // Whoever is reset may dial twice: once more from the port that was refused.
         self.prove(before, self.new_flows(":30080")?, answered..=answered + 2 * failed)
     }
@@ -219,22 +198,4 @@ impl Way {
         );
         Ok(())
     }
-}
-
-/// What became of one worker's requests. On a busy machine one in many thousands may be lost.
-#[derive(Default)]
-struct Done {
-    answered: u64,
-    failed: u64,
-}
-
-fn request(server: &SocketAddr) -> Result<()> {
-    let limit = Duration::from_secs(5);
-    let mut connection = TcpStream::connect_timeout(server, limit)?;
-    connection.set_read_timeout(Some(limit))?;
-    connection.write_all(b"GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n")?;
-    let mut answer = Vec::with_capacity(512);
-    connection.read_to_end(&mut answer)?;
-    ensure!(answer.starts_with(b"HTTP/1.1 200"), "{server} did not answer the request");
-    Ok(())
 }

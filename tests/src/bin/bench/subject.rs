@@ -11,11 +11,12 @@ use lb_common::layout::{Flow, FlowState, Reason, Traffic};
 use lb_userspace::kernel::Sizes;
 use lb_userspace::plan::{Change, Planner};
 use tests::datapath::{Hook, KernelWorld, Service, World};
+use tests::figures::Sample;
 use tests::packet::{Packet, dissect};
 
 use super::baselines::Baselines;
 use super::case::{Case, Kind};
-use super::record::{Record, Sample};
+use super::record::Record;
 use super::wrapper::{Side, Wrapper, template};
 
 /// Packets per measurement, at least.
@@ -106,7 +107,7 @@ impl Subject {
     }
 
     pub fn record(&self) -> Record {
-        self.sample.packet(&self.name(), self.flows, Some(self.room))
+        Record::packet(&self.sample, &self.name(), self.flows, Some(self.room))
     }
 }
 
