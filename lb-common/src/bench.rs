@@ -4,6 +4,9 @@
 /// two. Benchmarked packets are at least this long.
 pub const HEADERS: usize = 128;
 
+/// Where the sink's datagrams go to.
+pub const SINK_PORT: u16 = 5300;
+
 /// The packet as it was made, and how its client varies.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

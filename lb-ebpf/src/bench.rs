@@ -9,10 +9,11 @@
 #![no_main]
 
 use aya_ebpf::bindings::{TC_ACT_OK, TC_ACT_SHOT, xdp_action};
-use aya_ebpf::btf_maps::{Array, ProgramArray};
+use aya_ebpf::btf_maps::{Array, PerCpuArray, ProgramArray};
+use aya_ebpf::helpers::bpf_redirect;
 use aya_ebpf::macros::{btf_map, classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
-use lb_common::bench::{HEADERS, Template};
+use lb_common::bench::{HEADERS, SINK_PORT, Template};
 
 #[btf_map]
 static TEMPLATE: Array<Template, 1> = Array::new();
@@ -27,6 +28,14 @@ static XDP_UNDER_TEST: ProgramArray<1> = ProgramArray::new();
 
 #[btf_map]
 static TC_UNDER_TEST: ProgramArray<1> = ProgramArray::new();
+
+/// Where `send_xdp` sends: a device's index.
+#[btf_map]
+static DEVICE: Array<u32, 1> = Array::new();
+
+/// How many datagrams the sink has taken away.
+#[btf_map]
+static ARRIVED: PerCpuArray<u64, 1> = PerCpuArray::new();
 
 #[xdp(frags)]
 pub fn wrap_xdp(context: XdpContext) -> u32 {
@@ -49,6 +58,43 @@ pub fn wrap_tc(context: TcContext) -> i32 {
 #[xdp(frags)]
 pub fn empty_xdp(_: XdpContext) -> u32 {
     xdp_action::XDP_PASS
+}
+
+/// Sends what the wrapper made out of a device: packets for who forwards them.
+#[xdp(frags)]
+pub fn send_xdp(_: XdpContext) -> u32 {
+    match DEVICE.get(0) {
+        // SAFETY: the helper takes numbers only, and fails for a device that is not there.
+        Some(&device) => unsafe { bpf_redirect(device, 0) as u32 },
+        None => xdp_action::XDP_ABORTED,
+    }
+}
+
+/// Where they arrive: counts and takes away datagrams for the sink, and passes anything else.
+#[xdp(frags)]
+pub fn sink_xdp(context: XdpContext) -> u32 {
+    if !is_for_sink(context.data(), context.data_end()) {
+        return xdp_action::XDP_PASS;
+    }
+    let Some(count) = ARRIVED.get_ptr_mut(0) else { return xdp_action::XDP_ABORTED };
+    // SAFETY: this processor's own, and programs are not interrupted by themselves.
+    unsafe { *count += 1 };
+    xdp_action::XDP_DROP
+}
+
+/// Whether it is UDP over IPv4 without options for the sink's port.
+#[inline(always)]
+fn is_for_sink(start: usize, end: usize) -> bool {
+    const VERSION: usize = 14;
+    const PROTOCOL: usize = VERSION + 9;
+    const PORT: usize = VERSION + 20 + 2;
+    if start + PORT + 2 > end {
+        return false;
+    }
+    // SAFETY: within the packet, by the check above.
+    let octet = |at: usize| unsafe { *((start + at) as *const u8) };
+    let [high, low] = SINK_PORT.to_be_bytes();
+    octet(VERSION) == 0x45 && octet(PROTOCOL) == 17 && octet(PORT) == high && octet(PORT + 1) == low
 }
 
 #[classifier]

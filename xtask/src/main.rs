@@ -41,6 +41,7 @@ Examples:
     cargo xtask bench --quick
     cargo xtask bench --only 'xdp*' --compare before.json
     cargo xtask bench control --services 1000,10000
+    cargo xtask bench compare --services 1,1000
 
   Fuzz the data plane's pipeline on the host for ten minutes:
     cargo xtask fuzz pipeline --seconds 600
@@ -59,7 +60,8 @@ enum Command {
     Test(test::Options),
     /// Run tests in a virtual machine on Linux 6.1, the oldest kernel that is supported
     VmTest(vm::Options),
-    /// Measure: nanoseconds per packet, requests per second; `bench control`: the control plane
+    /// Measure: nanoseconds per packet, requests per second; `bench control`: the control plane;
+    /// `bench compare`: beside nftables, iptables, HAProxy and no balancer
     Bench(Passed),
     /// Build the BPF objects, installing a compiler for them if there is none
     BuildEbpf(ebpf::Options),

@@ -20,6 +20,29 @@ pub const PROGRAMS: [(&str, &str); 10] = [
     ("tcpdump", "tcpdump"),
 ];
 
+/// What `bench compare` puts beside Millrace, and what draws its picture.
+const COMPARED: [(&str, &str); 4] = [
+    ("haproxy", "haproxy"),
+    ("iptables-nft-restore", "iptables"),
+    ("nft", "nftables"),
+    ("rsvg-convert", "librsvg2-bin"),
+];
+
+/// Installs what Millrace is measured beside. What can't be installed is not measured, so this
+/// only says so.
+pub fn ensure_compared() {
+    let missing: Vec<&str> = COMPARED
+        .iter()
+        .filter(|(program, _)| find(program).is_none())
+        .map(|(_, package)| *package)
+        .collect();
+    if !missing.is_empty()
+        && let Err(error) = install(&missing)
+    {
+        eprintln!("to be measured without: {error:#}");
+    }
+}
+
 /// Installs what the tests and the demonstration need and don't find. If nothing is missing,
 /// it does nothing, not even look for updates.
 pub fn ensure() -> Result<()> {

@@ -15,17 +15,20 @@ pub fn demo(arguments: &[String]) -> Result<()> {
     become_root_command(&programs.join("demo"), arguments, &programs.join("millrace"))
 }
 
-/// `control` before all other arguments measures the control plane instead of packets.
+/// Before all other arguments `control` measures the control plane instead of packets, `compare`
+/// Millrace beside others.
 pub fn bench(arguments: &[String]) -> Result<()> {
     packages::ensure()?;
-    if let Some((first, rest)) = arguments.split_first()
-        && first == "control"
-    {
-        let programs = build("control", "release")?;
-        return become_root_command(&programs.join("control"), rest, &programs.join("millrace"));
-    }
-    let programs = build("bench", "release")?;
-    become_root_command(&programs.join("bench"), arguments, &programs.join("millrace"))
+    let (program, arguments) = match arguments.split_first() {
+        Some((first, rest)) if first == "control" => ("control", rest),
+        Some((first, rest)) if first == "compare" => {
+            packages::ensure_compared();
+            ("compare", rest)
+        }
+        _ => ("bench", arguments),
+    };
+    let programs = build(program, "release")?;
+    become_root_command(&programs.join(program), arguments, &programs.join("millrace"))
 }
 
 /// Builds the BPF objects, the agent and one program of `tests`; returns where they are.

@@ -33,7 +33,7 @@ struct Stage {
 
 /// What runs, in this order. All build in one profile and with the features of the workspace,
 /// so that each finds built what the one before has built.
-const STAGES: [Stage; 9] = [
+const STAGES: [Stage; 10] = [
     stage("prerequisites", &["xtask", "prerequisites"], &[]),
     stage("build-ebpf", &["xtask", "build-ebpf", "--verbose"], &[]),
     stage("build", &["build", "--workspace", "--exclude", "lb-ebpf"], &["build-ebpf"]),
@@ -64,6 +64,14 @@ const STAGES: [Stage; 9] = [
     Stage {
         writes: Some("target/bench"),
         ..stage("bench", &["xtask", "bench", "--quick"], &["prerequisites", "build-ebpf"])
+    },
+    Stage {
+        writes: Some("target/bench"),
+        ..stage(
+            "compare",
+            &["xtask", "bench", "compare", "--quick"],
+            &["prerequisites", "build-ebpf"],
+        )
     },
 ];
 

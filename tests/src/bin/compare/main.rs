@@ -1,0 +1,230 @@
+//! `cargo xtask bench compare`: Millrace beside what one may have instead, from end to end.
+
+mod balancer;
+mod figure;
+mod frames;
+mod iptables;
+mod nftables;
+mod plot;
+mod processor;
+mod report;
+mod services;
+mod world;
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use clap::Parser;
+use tests::figures::Sample;
+
+use balancer::Kind;
+use report::Run;
+use world::{Effort, Phase, World};
+
+/// Measure Millrace beside nftables and iptables as kube-proxy writes them, HAProxy, and nothing
+///
+/// Each contender has a network of its own with the same client and the same backends; rounds
+/// visit all of them in turn. Medians are told, with half of what lies between the least and the
+/// most. Counters of each balancer prove that every connection was balanced by it, and every
+/// answer names its backend.
+///
+/// Times are those of the client. Processor time is that of clients, servers and the kernel
+/// between them. "Mpackets/s" are datagrams of 1,024 open flows that arrived at the backend's
+/// device, made by live frames on the same processor that forwards them: what was sent and did
+/// not arrive does not count.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask bench compare", bin_name = "cargo xtask bench compare")]
+struct Options {
+    /// Among how many Services; several are measured beside each other
+    #[arg(long, value_name = "NUMBER", value_delimiter = ',')]
+    #[arg(default_value = "1,1000,10000", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    services: Vec<u32>,
+
+    /// Only contenders with this in their names: none, millrace-xdp, millrace-tc, nftables,
+    /// iptables, haproxy; may be repeated
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+
+    /// One short round with one Service: whether it works, not how fast
+    #[arg(long)]
+    quick: bool,
+
+    /// How often everything is measured
+    #[arg(long, value_name = "NUMBER", default_value_t = 5)]
+    rounds: u32,
+
+    /// Where the JSON, the table and the picture go
+    #[arg(long, value_name = "DIRECTORY", default_value = OUTPUT, hide_default_value = true)]
+    output: PathBuf,
+}
+
+const OUTPUT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/bench");
+
+const FULL: Effort = Effort {
+    connections: Duration::from_millis(1_000),
+    one_at_a_time: Duration::from_millis(600),
+    stream_seconds: 1,
+    datagrams: 2_000,
+    frames: 1_000_000,
+};
+const QUICK: Effort = Effort {
+    connections: Duration::from_millis(200),
+    one_at_a_time: Duration::from_millis(100),
+    stream_seconds: 1,
+    datagrams: 100,
+    frames: 100_000,
+};
+
+/// What is never measured here, and why.
+const NEVER: [&str; 3] = [
+    "kube-proxy in IPVS mode: needs a kernel with IPVS, and rules that this does not write",
+    "Cilium, Katran: they come with agents and images of their own; docs/comparison.md says what \
+     is known of them",
+    "cards and wires: all links are veth pairs on one machine, so nothing here is limited by \
+     interrupts, PCIe or a line's rate, and clients, node and backends share the processors",
+];
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    // A handler instead of the default: Ctrl-C must not skip the clean-up.
+    ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::Relaxed))?;
+    let started = Instant::now();
+    let (rounds, effort) = if options.quick { (1, QUICK) } else { (options.rounds, FULL) };
+
+    let mut lacking = Vec::new();
+    let mut worlds = Vec::new();
+    for (kind, number) in cases(&options, &mut lacking) {
+        check_interrupted()?;
+        match World::new(kind, number) {
+            Ok(world) => worlds.push(world),
+            Err(error) => lacking.push(format!("FAILED: {} {number:?}: {error:#}", kind.key())),
+        }
+    }
+    ensure!(!worlds.is_empty(), "nothing can be measured:\n{}", lacking.join("\n"));
+    eprintln!("{} networks are set up after {} s", worlds.len(), started.elapsed().as_secs());
+    let background = measure(&mut worlds, rounds, effort)?;
+    lacking.extend(worlds.iter().flat_map(told_problems));
+    lacking.extend(NEVER.map(str::to_owned));
+    let run = Run { worlds: &worlds, rounds, background: &background, lacking: &lacking };
+    show(&run, &options.output)?;
+    eprintln!("after {} s", started.elapsed().as_secs());
+    let failed = lacking.iter().filter(|line| line.starts_with("FAILED")).count();
+    ensure!(failed == 0, "{failed} things that can be measured here could not be, see above");
+    Ok(())
+}
+
+/// The contenders that were asked for and whose programs are there.
+fn cases(options: &Options, lacking: &mut Vec<String>) -> Vec<(Kind, Option<u32>)> {
+    let sizes = if options.quick { &options.services[..1] } else { &options.services[..] };
+    let is_wanted = |kind: &Kind| {
+        options.only.is_empty() || options.only.iter().any(|part| kind.key().contains(&**part))
+    };
+    let mut cases = Vec::new();
+    for kind in Kind::ALL.into_iter().filter(is_wanted) {
+        match kind.program() {
+            Some(program) if !is_installed(program) => {
+                lacking.push(format!("{}: {program} is not installed", kind.name()));
+            }
+            _ if kind.has_services() => cases.extend(sizes.iter().map(|size| (kind, Some(*size)))),
+            _ => cases.push((kind, None)),
+        }
+    }
+    cases
+}
+
+/// Rounds over all worlds, each of which begins with another one. A phase that fails in a world
+/// is not tried there again.
+fn measure(worlds: &mut [World], rounds: u32, effort: Effort) -> Result<Sample> {
+    let mut background = Sample::default();
+    for round in 0..rounds as usize {
+        background.push(busy_without_us()?);
+        for turn in 0..worlds.len() {
+            let number = (turn + round) % worlds.len();
+            let world = &mut worlds[number];
+            for phase in Phase::ALL {
+                check_interrupted()?;
+                if world.applies(phase)
+                    && !world.problems.contains_key(&phase)
+                    && let Err(error) = world.measure(phase, effort)
+                {
+                    world.problems.insert(phase, format!("{error:#}"));
+                }
+            }
+        }
+        eprintln!("round {} of {rounds} is done", round + 1);
+    }
+    Ok(background)
+}
+
+/// How much of this machine is used while we do nothing, of 1.
+fn busy_without_us() -> Result<f64> {
+    let time = Duration::from_millis(300);
+    let before = processor::machine_now()?.0;
+    thread::sleep(time);
+    let busy = processor::machine_now()?.0.saturating_sub(before);
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    Ok(busy.as_secs_f64() / time.as_secs_f64() / processors as f64)
+}
+
+fn told_problems(world: &World) -> Vec<String> {
+    let title = world.title();
+    let mut told: Vec<String> = world
+        .problems
+        .iter()
+        .map(|(phase, problem)| format!("FAILED: {title}: {}: {problem}", phase.name()))
+        .collect();
+    if !world.kind.carries_datagrams() {
+        told.push(format!("{title}: datagrams and packets: it carries TCP only"));
+    }
+    told
+}
+
+fn show(run: &Run<'_>, output: &Path) -> Result<()> {
+    let table = report::table(run);
+    let remarks = report::remarks(run);
+    let list =
+        |lines: &[String]| lines.iter().map(|line| format!("- {line}\n")).collect::<String>();
+    let ratios = report::ratios(run.worlds);
+    let text = format!("{table}\n{}\nNot measured:\n\n{}", list(&remarks), list(run.lacking));
+    print!("{text}\nMillrace against the others, round by round:\n{ratios}\n\n");
+    let mut written = report::write(output, run, &text, &plot::plot(run.worlds))?;
+    match picture(output) {
+        Ok(path) => written.push(path),
+        Err(error) => println!("no PNG: {error:#}"),
+    }
+    let names: Vec<String> = written.iter().map(|path| path.display().to_string()).collect();
+    println!("Written: {}", names.join(", "));
+    Ok(())
+}
+
+/// The picture for who can't show SVG.
+fn picture(output: &Path) -> Result<PathBuf> {
+    let (svg, png) = (output.join("compare.svg"), output.join("compare.png"));
+    ensure!(is_installed("rsvg-convert"), "rsvg-convert (librsvg2-bin) is not installed");
+    let mut command = Command::new("rsvg-convert");
+    let status = command.args(["--zoom", "1.5", "--output"]).arg(&png).arg(&svg).status()?;
+    if !status.success() {
+        bail!("rsvg-convert ended with {status}");
+    }
+    Ok(png)
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .any(|directory| directory.join(program).exists())
+}
+
+/// To be asked between measurements.
+fn check_interrupted() -> Result<()> {
+    ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted; what was made is taken away");
+    Ok(())
+}

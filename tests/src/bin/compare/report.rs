@@ -1,0 +1,211 @@
+//! What came out: one table, which is Markdown as well, and JSON.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ::tests::figures::{Sample, machine};
+use anyhow::{Context, Result};
+use serde_json::{Map, Value, json};
+
+use super::balancer::Kind;
+use super::figure::Figure;
+use super::world::World;
+
+/// All that is told of a run.
+pub struct Run<'a> {
+    pub worlds: &'a [World],
+    pub rounds: u32,
+    /// How much of the machine others used, of 1, before each round.
+    pub background: &'a Sample,
+    /// What was not measured, and why.
+    pub lacking: &'a [String],
+}
+
+/// A line a contender and number of Services: medians, and half of what lies between least and
+/// most of the rounds.
+pub fn table(run: &Run<'_>) -> String {
+    let mut lines = vec![vec!["".to_owned(), "Services".to_owned()]];
+    lines[0].extend(Figure::ALL.map(|figure| figure.heading().to_owned()));
+    for world in run.worlds {
+        let services = world.services.map_or("-".to_owned(), |number| number.to_string());
+        let mut line = vec![world.kind.name().to_owned(), services];
+        line.extend(Figure::ALL.map(|figure| world.samples.get(&figure).map_or("-".into(), cell)));
+        lines.push(line);
+    }
+    aligned(&lines)
+}
+
+fn aligned(lines: &[Vec<String>]) -> String {
+    let columns = lines[0].len();
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    let mut text = String::new();
+    for (number, line) in lines.iter().enumerate() {
+        let cells = line.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
+            if column == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        text += &format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "));
+        if number == 0 {
+            let rules = widths.iter().enumerate().map(|(column, width)| {
+                if column == 0 { "-".repeat(*width) } else { "-".repeat(width - 1) + ":" }
+            });
+            text += &format!("| {} |\n", rules.collect::<Vec<_>>().join(" | "));
+        }
+    }
+    text
+}
+
+fn cell(sample: &Sample) -> String {
+    let [Some(median), Some(least), Some(most)] = sample.summary() else { return "-".into() };
+    if sample.len() == 1 || median == 0.0 {
+        return number(median);
+    }
+    format!("{} ±{:.0} %", number(median), (most - least) / 2.0 / median * 100.0)
+}
+
+/// Three digits that count.
+pub fn number(figure: f64) -> String {
+    match figure.abs() {
+        100.0.. => format!("{figure:.0}"),
+        10.0.. => format!("{figure:.1}"),
+        _ => format!("{figure:.2}"),
+    }
+}
+
+/// "How much faster than what I have?": Millrace against each of the others, among as many
+/// Services. The median of the rounds' ratios: what disturbed a round disturbed both.
+pub fn ratios(worlds: &[World]) -> String {
+    let mut lines = Vec::new();
+    let ours = |kind: Kind| matches!(kind, Kind::Xdp | Kind::Tc);
+    for world in worlds.iter().filter(|world| ours(world.kind)) {
+        for other in worlds.iter().filter(|other| !ours(other.kind)) {
+            // Those that know no Services are held against the largest number.
+            let most = worlds.iter().filter_map(|world| world.services).max();
+            if other.services.or(most) != world.services {
+                continue;
+            }
+            let told: Vec<String> = Figure::ALL
+                .into_iter()
+                .filter(|figure| *figure != Figure::ConnectionSoftirq)
+                .filter_map(|figure| {
+                    let ratio = ratio(world.samples.get(&figure)?, other.samples.get(&figure)?)?;
+                    Some(format!("{} × {ratio:.2}", figure.key()))
+                })
+                .collect();
+            if !told.is_empty() {
+                lines.push(format!("{} / {}: {}", world.title(), other.title(), told.join(", ")));
+            }
+        }
+    }
+    lines.join("\n")
+}
+
+fn ratio(ours: &Sample, theirs: &Sample) -> Option<f64> {
+    if ours.len() != theirs.len() {
+        return Some(ours.summary()[0]? / theirs.summary()[0]?);
+    }
+    let ratios: Sample = ours.figures().zip(theirs.figures()).map(|(o, t)| o / t).collect();
+    ratios.summary()[0]
+}
+
+/// What one has to know in order to read the table.
+pub fn remarks(run: &Run<'_>) -> Vec<String> {
+    let [median, _, most] = run.background.summary().map(|share| share.unwrap_or(0.0) * 100.0);
+    let failed: u64 = run.worlds.iter().map(|world| world.failed).sum();
+    let answered: u64 = run.worlds.iter().map(|world| world.answered).sum();
+    let mut remarks = vec![
+        format!(
+            "{} rounds, interleaved; ± is half of what lies between the least and the most",
+            run.rounds
+        ),
+        format!("{answered} requests were answered, {failed} failed"),
+        format!("others used {median:.0} % of this machine before a round (at most {most:.0} %)"),
+    ];
+    if most > 10.0 {
+        remarks
+            .push("the machine was not idle: ratios may hold, absolute figures do not".to_owned());
+    }
+    for world in run.worlds.iter().filter(|world| world.failed > 0) {
+        remarks.push(format!(
+            "{}: {} of {} requests failed",
+            world.title(),
+            world.failed,
+            world.failed + world.answered
+        ));
+    }
+    remarks
+}
+
+pub fn json(run: &Run<'_>) -> Value {
+    let machine = machine();
+    let cases: Vec<Value> = run.worlds.iter().map(case).collect();
+    json!({
+        "kernel": machine.kernel, "processor": machine.processor,
+        "processors": std::thread::available_parallelism().map_or(0, usize::from),
+        "commit": machine.commit, "rounds": run.rounds,
+        "background": run.background.summary(),
+        "cases": cases, "not_measured": run.lacking,
+    })
+}
+
+fn case(world: &World) -> Value {
+    let mut figures = Map::new();
+    for (figure, sample) in &world.samples {
+        let [median, least, most] = sample.summary();
+        let rounds: Vec<f64> = sample.figures().collect();
+        figures.insert(
+            figure.key().to_owned(),
+            json!({"median": median, "min": least, "max": most, "unit": figure.unit(), "rounds": rounds}),
+        );
+    }
+    json!({
+        "contender": world.kind.key(), "services": world.services,
+        "answered": world.answered, "failed": world.failed, "figures": figures,
+    })
+}
+
+/// Writes everything; returns where.
+pub fn write(
+    directory: &Path,
+    run: &Run<'_>,
+    markdown: &str,
+    picture: &str,
+) -> Result<Vec<PathBuf>> {
+    fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+    let json = serde_json::to_string_pretty(&json(run))? + "\n";
+    let mut written = Vec::new();
+    for (name, text) in
+        [("compare.json", &*json), ("compare.md", markdown), ("compare.svg", picture)]
+    {
+        let path = directory.join(name);
+        fs::write(&path, text).with_context(|| path.display().to_string())?;
+        written.push(path);
+    }
+    Ok(written)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spread_is_half_the_span() {
+        assert_eq!(cell(&Sample::from_iter([90.0, 100.0, 120.0])), "100 ±15 %");
+        assert_eq!(cell(&Sample::from_iter([1.234])), "1.23");
+        assert_eq!(cell(&Sample::default()), "-");
+    }
+
+    #[test]
+    fn ratios_are_of_rounds() {
+        let ours = Sample::from_iter([10.0, 100.0, 12.0]);
+        let theirs = Sample::from_iter([5.0, 50.0, 3.0]);
+        assert_eq!(ratio(&ours, &theirs), Some(2.0));
+    }
+
+    #[test]
+    fn a_table_is_markdown() {
+        let line = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
+        let text = aligned(&[line(["", "µs"]), line(["tc", "12.0"])]);
+        assert_eq!(text, "|    |   µs |\n| -- | ---: |\n| tc | 12.0 |\n");
+    }
+}

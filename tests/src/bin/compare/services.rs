@@ -1,0 +1,240 @@
+//! The Services that every contender balances: one that is measured, among others that are not.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use serde_json::{Value, json};
+
+/// The address that clients dial.
+pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
+/// Pods' addresses, as the rules of kube-proxy ask for them. The client's is none of them.
+pub const POD_RANGE: &str = "10.128.0.0/9";
+/// Where the backends are, and what web servers among them answer.
+pub const BACKENDS: [(Ipv4Addr, &str); 2] =
+    [(Ipv4Addr::new(10, 0, 0, 2), "web-a"), (Ipv4Addr::new(10, 0, 0, 3), "web-b")];
+
+/// Endpoints of each of the others.
+const OTHERS_ENDPOINTS: u32 = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Protocol {
+    Tcp,
+    Udp,
+}
+
+impl Protocol {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
+}
+
+/// A port of the Service that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Measured {
+    Web,
+    Stream,
+    Datagram,
+}
+
+impl Measured {
+    pub const ALL: [Self; 3] = [Self::Web, Self::Stream, Self::Datagram];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Web => "web",
+            Self::Stream => "stream",
+            Self::Datagram => "datagram",
+        }
+    }
+
+    pub fn port(self) -> u16 {
+        match self {
+            Self::Web => 80,
+            Self::Stream => 5201,
+            Self::Datagram => 53,
+        }
+    }
+
+    pub fn target_port(self) -> u16 {
+        match self {
+            Self::Web => 8080,
+            Self::Stream => 5201,
+            Self::Datagram => lb_common::bench::SINK_PORT,
+        }
+    }
+
+    pub fn protocol(self) -> Protocol {
+        match self {
+            Self::Web | Self::Stream => Protocol::Tcp,
+            Self::Datagram => Protocol::Udp,
+        }
+    }
+
+    fn node_port(self) -> u16 {
+        match self {
+            Self::Web => 30080,
+            Self::Stream => 30521,
+            Self::Datagram => 30053,
+        }
+    }
+
+    /// Both backends serve the web; what opens several connections that must meet has one.
+    pub fn backends(self) -> Vec<SocketAddrV4> {
+        let number = if self == Self::Web { BACKENDS.len() } else { 1 };
+        let port = self.target_port();
+        BACKENDS[..number].iter().map(|(address, _)| SocketAddrV4::new(*address, port)).collect()
+    }
+}
+
+/// A port of a Service, as a proxy sees it.
+#[derive(Clone, Debug)]
+pub struct ServicePort {
+    /// Unlike that of any other.
+    pub number: u32,
+    pub service: String,
+    pub name: &'static str,
+    pub protocol: Protocol,
+    pub cluster_address: Ipv4Addr,
+    pub port: u16,
+    /// Those that can be dialled from outside.
+    pub outside: Option<Outside>,
+    pub endpoints: Vec<SocketAddrV4>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Outside {
+    pub measured: Measured,
+    pub address: Ipv4Addr,
+    pub node_port: u16,
+}
+
+impl ServicePort {
+    fn measured(measured: Measured) -> Self {
+        let outside = Outside { measured, address: ADDRESS, node_port: measured.node_port() };
+        Self {
+            number: measured as u32,
+            service: "measured".to_owned(),
+            name: measured.name(),
+            protocol: measured.protocol(),
+            cluster_address: Ipv4Addr::new(10, 96, 0, 10),
+            port: measured.port(),
+            outside: Some(outside),
+            endpoints: measured.backends(),
+        }
+    }
+
+    /// Another Service, with a cluster address and endpoints that nobody dials.
+    fn other(number: u32) -> Self {
+        let after = |first: [u8; 4], by: u32| Ipv4Addr::from(u32::from_be_bytes(first) + by);
+        let endpoint = |endpoint| {
+            SocketAddrV4::new(after([10, 128, 0, 1], number * OTHERS_ENDPOINTS + endpoint), 8080)
+        };
+        Self {
+            number: number + Measured::ALL.len() as u32,
+            service: format!("other-{number}"),
+            name: "http",
+            protocol: Protocol::Tcp,
+            cluster_address: after([10, 97, 0, 1], number),
+            port: 80,
+            outside: None,
+            endpoints: (0..OTHERS_ENDPOINTS).map(endpoint).collect(),
+        }
+    }
+}
+
+/// The ports of so many Services: the measured one is in their middle, as where one comes in a
+/// list is luck, and matters to who walks it.
+pub fn services(number: u32) -> Vec<ServicePort> {
+    let others = number.saturating_sub(1);
+    let before = (0..others / 2).map(ServicePort::other);
+    let measured = Measured::ALL.map(ServicePort::measured);
+    before.chain(measured).chain((others / 2..others).map(ServicePort::other)).collect()
+}
+
+/// As a cluster's API would tell them, a document a line.
+pub fn manifests(ports: &[ServicePort]) -> String {
+    let mut documents = Vec::new();
+    for service in ports.chunk_by(|one, other| one.service == other.service) {
+        documents.push(service_object(service));
+        documents.extend(service.iter().map(slice));
+    }
+    documents.iter().map(|document| format!("---\n{document}\n")).collect()
+}
+
+fn service_object(ports: &[ServicePort]) -> Value {
+    let port_objects: Vec<Value> = ports
+        .iter()
+        .map(|port| {
+            let mut object = json!({
+                "name": port.name, "port": port.port,
+                "protocol": port.protocol.name().to_uppercase(),
+            });
+            if let Some(outside) = port.outside {
+                object["nodePort"] = outside.node_port.into();
+            }
+            object
+        })
+        .collect();
+    let mut object = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": ports[0].service},
+        "spec": {
+            "type": "ClusterIP", "clusterIP": ports[0].cluster_address.to_string(),
+            "ports": port_objects
+        }
+    });
+    if let Some(outside) = ports[0].outside {
+        object["spec"]["type"] = "LoadBalancer".into();
+        object["status"] =
+            json!({"loadBalancer": {"ingress": [{"ip": outside.address.to_string()}]}});
+    }
+    object
+}
+
+fn slice(port: &ServicePort) -> Value {
+    let endpoints: Vec<Value> = port
+        .endpoints
+        .iter()
+        .map(|end| json!({"addresses": [end.ip().to_string()], "nodeName": "other"}))
+        .collect();
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {
+            "name": format!("{}-{}", port.service, port.name),
+            "labels": {"kubernetes.io/service-name": port.service}
+        },
+        "ports": [{
+            "name": port.name, "protocol": port.protocol.name().to_uppercase(),
+            "port": port.endpoints[0].port()
+        }],
+        "endpoints": endpoints
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn there_are_as_many_as_asked_for_and_none_twice() {
+        for number in [1, 2, 1_000] {
+            let ports = services(number);
+            let names: HashSet<&str> = ports.iter().map(|port| port.service.as_str()).collect();
+            assert_eq!(names.len(), number as usize);
+            let numbers: HashSet<u32> = ports.iter().map(|port| port.number).collect();
+            assert_eq!(numbers.len(), ports.len());
+            let manifests = manifests(&ports);
+            assert_eq!(manifests.matches("\"kind\":\"Service\"").count(), number as usize);
+        }
+    }
+
+    #[test]
+    fn the_measured_one_is_in_the_middle() {
+        let ports = services(1_001);
+        let at = ports.iter().position(|port| port.outside.is_some());
+        assert_eq!(at, Some(500));
+    }
+}
