@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use lb_common::datapath::{self, Role, Stage, Verdict};
-use lb_common::host::{Exit, Frame, HostTables, Routes};
+use lb_common::datapath::{Role, Stage, Verdict};
+use lb_common::host::{self, Entry, Exit, Frame, HostTables, Routes};
 use lb_common::layout::{Device, Reason};
 
 use crate::Hook;
@@ -75,26 +75,24 @@ impl Host {
             frame.role = Role::Workload;
             frame.resolves = true;
         }
-        let mut verdict = match hook {
-            Hook::Forward | Hook::Workload => datapath::ingress(&mut frame, &self.tables),
-            Hook::Reverse => datapath::egress(&mut frame, &self.tables),
-        };
+        let entry = if hook == Hook::Reverse { Entry::Egress } else { Entry::Ingress };
         let mut expected = bytes.to_vec();
-        for _ in 0..MOST_STAGES {
-            let Verdict::Next(stage) = verdict else { break };
+        let mut stages = Vec::new();
+        let verdict = host::run(entry, &mut frame, &self.tables, |stage, frame| {
             // A stage finds the packet as it came in, or as it came out of its tunnel.
-            assert_eq!(frame.bytes, expected, "{stage:?} comes after a change");
-            verdict = datapath::stage(stage, &mut frame, &self.tables);
-            if stage == Stage::Decapsulate {
-                expected = frame.bytes.clone();
+            if stages.last() == Some(&Stage::Decapsulate) {
+                expected.clone_from(&frame.bytes);
             }
-        }
+            assert_eq!(frame.bytes, expected, "{stage:?} comes after a change");
+            stages.push(stage);
+            assert!(stages.len() <= MOST_STAGES, "no end of stages: {stages:?}");
+        });
         let fate = match verdict {
             Verdict::Pass => Fate::Passed,
             Verdict::Defer => Fate::Deferred,
             Verdict::Transmit | Verdict::Redirect | Verdict::Resolve => Fate::Sent,
             Verdict::Drop => Fate::Dropped,
-            Verdict::Next(stage) => panic!("no end of stages: {stage:?}"),
+            Verdict::Next(stage) => panic!("{stage:?} has not come"),
         };
         Outcome { fate, bytes: frame.bytes }
     }

@@ -422,9 +422,13 @@ impl<F: Family> FlowBucket<F> {
 
     /// What is in the bucket, for people and tests: state, when last seen, the record.
     pub fn entries(&self) -> impl Iterator<Item = (FlowState, Ticks, Flow<F>)> + '_ {
-        self.tags.iter().zip(&self.places).filter_map(|(tag, place)| {
-            let (word, flow) = copy(tag, place)?;
-            Some((word.state(), Ticks(tag.seen.load()), flow))
-        })
+        (0..WAYS).filter_map(|way| self.entry(way))
+    }
+
+    /// The same of one of its ways.
+    pub fn entry(&self, way: usize) -> Option<(FlowState, Ticks, Flow<F>)> {
+        let tag = self.tags.get(way)?;
+        let (word, flow) = copy(tag, &self.places[way])?;
+        Some((word.state(), Ticks(tag.seen.load()), flow))
     }
 }

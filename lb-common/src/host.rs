@@ -12,8 +12,8 @@ use std::rc::Rc;
 use ipnet::IpNet;
 
 use crate::datapath::{
-    Allowance, Direction, Draft, FamilyTables, NextHop, Packet, Query, Rejection, Role, Route,
-    Tables,
+    self, Allowance, Direction, Draft, FamilyTables, NextHop, Packet, Query, Rejection, Role,
+    Route, Stage, Tables, Verdict,
 };
 use crate::family::{Family, V4, V6};
 use crate::header::Header;
@@ -24,6 +24,46 @@ use crate::layout::{
 };
 
 pub use sockets::HostSockets;
+
+/// Which ladder a packet climbs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    Ingress,
+    Egress,
+}
+
+/// As many stages as the kernel lets follow one another.
+const MOST_STAGES: usize = 33;
+
+/// Takes a packet through the data plane to its end, as the kernel's programs do: the ladder, and
+/// the stages that come after it. `comes` is told of each stage before it begins.
+pub fn run<P, T>(
+    entry: Entry,
+    packet: &mut P,
+    tables: &T,
+    mut comes: impl FnMut(Stage, &P),
+) -> Verdict
+where
+    P: Packet,
+    T: FamilyTables<V4> + FamilyTables<V6>,
+{
+    let mut verdict = match entry {
+        Entry::Ingress => datapath::ingress(packet, tables),
+        Entry::Egress => datapath::egress(packet, tables),
+    };
+    let mut stages = 0;
+    while let Verdict::Next(stage) = verdict {
+        comes(stage, packet);
+        stages += 1;
+        if stages > MOST_STAGES {
+            // As where a tail call fails.
+            tables.count(Reason::CorruptTable);
+            return Verdict::Drop;
+        }
+        verdict = datapath::stage(stage, packet, tables);
+    }
+    verdict
+}
 
 /// A frame in memory, at a hook of a machine that is made up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,6 +98,27 @@ impl Frame {
     pub fn new(bytes: Vec<u8>) -> Self {
         Self { bytes, ..Self::default() }
     }
+
+    /// What the kernel answers of a packet that would leave by an exit.
+    pub fn answer<F: Family>(&self, query: &Query<F>, exit: Option<Exit>) -> Route {
+        let Some(Exit { device, neighbour, mtu }) = exit else {
+            return Route::None;
+        };
+        // Where no length is asked for, tc looks at the packet itself, unless it will be cut, and
+        // lets its link-layer header and one tag be more.
+        const LINK_LAYER: u32 = 14 + 4;
+        let length = match query.length {
+            0 if self.resolves && self.segment == 0 => self.length().saturating_sub(LINK_LAYER),
+            length => length,
+        };
+        if length > mtu {
+            return Route::TooBig(mtu);
+        }
+        match neighbour {
+            Some(neighbour) => Route::Known(NextHop { device, neighbour }),
+            None => Route::NoNeighbour(device),
+        }
+    }
 }
 
 impl Packet for Frame {
@@ -83,23 +144,7 @@ impl Packet for Frame {
 
     fn route<F: Family>(&self, query: &Query<F>) -> Route {
         let to: IpAddr = query.to.into();
-        let Some(&Exit { device, neighbour, mtu }) = self.routes.0.get(&to) else {
-            return Route::None;
-        };
-        // As the kernel does it: where no length is asked for, tc looks at the packet itself,
-        // unless it will be cut, and lets its link-layer header and one tag be more.
-        const LINK_LAYER: u32 = 14 + 4;
-        let length = match query.length {
-            0 if self.resolves && self.segment == 0 => self.length().saturating_sub(LINK_LAYER),
-            length => length,
-        };
-        if length > mtu {
-            return Route::TooBig(mtu);
-        }
-        match neighbour {
-            Some(neighbour) => Route::Known(NextHop { device, neighbour }),
-            None => Route::NoNeighbour(device),
-        }
+        self.answer(query, self.routes.0.get(&to).copied())
     }
 
     fn grow_front(&mut self, bytes: usize) -> Option<()> {

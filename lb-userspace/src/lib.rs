@@ -13,6 +13,8 @@ pub mod model;
 pub mod network;
 pub mod notices;
 pub mod plan;
+pub mod reasons;
 pub mod serve;
 pub mod source;
 pub mod store;
+pub mod trace;

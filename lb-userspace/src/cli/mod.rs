@@ -7,6 +7,7 @@ mod get;
 mod man;
 mod output;
 mod standalone;
+mod trace;
 
 use std::io;
 use std::path::PathBuf;
@@ -66,6 +67,8 @@ enum Command {
     Standalone,
     /// Show what the kernel holds
     Get(get::Options),
+    /// Tell step by step what would become of a packet, by the maps as they are now
+    Trace(Box<trace::Options>),
     /// Detach the programs and remove the maps; connections through Services end
     Cleanup,
     /// Show the settings in effect, and where each comes from
@@ -113,6 +116,7 @@ fn dispatch(command: Command, effective: Effective) -> Result<()> {
         Command::Agent => agent::run(effective.configuration),
         Command::Standalone => standalone::run(effective.configuration),
         Command::Get(options) => get::get(&options, &common.pin_path),
+        Command::Trace(options) => trace::trace(&options, &common.pin_path),
         Command::Cleanup => cleanup::cleanup(&common.pin_path),
         Command::Config(options) => config::show(&options, &effective),
         Command::Man { directory } => man::write(self::command(), &directory),

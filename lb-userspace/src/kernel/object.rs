@@ -72,14 +72,7 @@ impl DataPlane {
         let found = find_identity(pins, sizes)?;
         let adopted = found.is_some();
         let identity = found.unwrap_or_else(new_identity);
-        let settings = Plain(Settings {
-            flow_seed: identity.flow_seed,
-            flow_mask4: sizes.flow_buckets() - 1,
-            flow_mask6: sizes.flow_buckets() - 1,
-            return_mask: sizes.flow_buckets() - 1,
-            alias_port_first: ALIAS_PORT_FIRST,
-            alias_port_count: ALIAS_PORT_COUNT,
-        });
+        let settings = Plain(settings(identity.flow_seed, sizes.flow_buckets()));
 
         let mut loader = EbpfLoader::new();
         loader.override_global("SETTINGS", &settings, true);
@@ -179,6 +172,19 @@ impl DataPlane {
 
     pub fn out(&mut self) -> Result<&mut SchedClassifier> {
         self.classifier("out")
+    }
+}
+
+/// What the programs are told: the same for all that look at the same maps.
+pub fn settings(flow_seed: u64, flow_buckets: u32) -> Settings {
+    let mask = flow_buckets - 1;
+    Settings {
+        flow_seed,
+        flow_mask4: mask,
+        flow_mask6: mask,
+        return_mask: mask,
+        alias_port_first: ALIAS_PORT_FIRST,
+        alias_port_count: ALIAS_PORT_COUNT,
     }
 }
 

@@ -22,14 +22,27 @@ macro_rules! layouts {
     )*};
 }
 
-use lb_common::family::{Address4, Address6, V4, V6};
+/// Those that each address family has for itself.
+macro_rules! family_layouts {
+    ($($layout:ident),* $(,)?) => {$(
+        // SAFETY: see `Plain`; the assertions are made for both families.
+        unsafe impl<F: Family> Layout for $layout<F> {}
+    )*};
+}
+
+use lb_common::family::{Address, Family};
 use lb_common::layout::{
-    Affinity, AffinityKey, Backend, Device, Frontend, FrontendKey, Host, Identity, Member, Peer,
-    Settings, SocketFlow, SourceRange, Target, Traffic,
+    Affinity, AffinityKey, Backend, Device, Fragment, FragmentKey, Frontend, FrontendKey, Host,
+    Identity, Member, Network, Peer, Pool, Settings, SlotPair, SocketFlow, SourceRange, Target,
+    Traffic,
 };
 
 layouts! {
-    FrontendKey<V4>, FrontendKey<V6>, Frontend, Backend<Address4>, Backend<Address6>,
-    AffinityKey<V4>, AffinityKey<V6>, Affinity, Member, SourceRange<V4>, SourceRange<V6>, Device,
-    Identity, Peer, Settings, Target, Traffic, Host, SocketFlow<V4>, SocketFlow<V6>,
+    u32, Frontend, Affinity, Member, Device, Fragment, Identity, Network, Peer, Pool, Settings, SlotPair,
+    Target, Traffic, Host,
 }
+
+family_layouts! { FrontendKey, AffinityKey, FragmentKey, SourceRange, SocketFlow }
+
+// SAFETY: see `Plain`.
+unsafe impl<A: Address> Layout for Backend<A> {}

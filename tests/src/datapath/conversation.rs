@@ -8,6 +8,7 @@ use lb_common::host::{Exit, HostTables};
 use lb_common::layout::{Reason, Ticks};
 use lb_userspace::network::Device;
 use lb_userspace::plan::{Change, Planner, Step};
+use lb_userspace::trace::{self, Trace};
 
 use super::surroundings::{self, OUTSIDE};
 use super::{Borrowed, Fate, Flows, Hook, HostWorld, KernelWorld, Outcome, Service, World};
@@ -25,6 +26,8 @@ pub struct Conversation {
     kernel: Option<Borrowed>,
     planner: Planner,
     packets: usize,
+    /// Whether each packet is traced before it comes to the kernel.
+    traced: bool,
 }
 
 impl Conversation {
@@ -45,8 +48,14 @@ impl Conversation {
         Ok(Self::between(host, Some(kernel)))
     }
 
+    /// Where each packet is traced, too: what the trace tells must be what the kernel then does, and
+    /// must not have changed anything.
+    pub fn traced() -> Result<Self> {
+        Ok(Self { traced: true, ..Self::on_host_and_in_kernel()? })
+    }
+
     fn between(host: HostWorld, kernel: Option<Borrowed>) -> Self {
-        Self { host, kernel, planner: Planner::new(), packets: 0 }
+        Self { host, kernel, planner: Planner::new(), packets: 0, traced: false }
     }
 
     /// The host's tables, for what no plan sets; where there is a kernel, too, they would differ.
@@ -166,8 +175,18 @@ impl Conversation {
         let before = self.host.reasons();
         let outcome = self.host.run_segments(hook, packet, segment);
         if let Some(kernel) = &mut self.kernel {
+            let told = self.traced.then(|| told(kernel, hook, packet, segment));
             let other = kernel.run_segments(hook, packet, segment);
             check_agreement(&place, packet, &outcome, &other);
+            if let Some(told) = told {
+                check_trace(&place, packet, &told, &other);
+                let counted = difference(&before, &self.host.reasons());
+                let mut reasons = told.reasons.clone();
+                reasons.sort_unstable();
+                let mut expected: Vec<_> = counted.into_iter().map(Reason::name).collect();
+                expected.sort_unstable();
+                assert_eq!(reasons, expected, "{place}: {:#?}", told.steps);
+            }
             let flows = kernel.flows();
             let agree = flows == self.host.flows();
             assert!(agree, "{place}: flows differ:\n{:?}\n{flows:?}", self.host.flows());
@@ -176,13 +195,7 @@ impl Conversation {
             let now = kernel_clock().unwrap_or_else(|error| panic!("{error:#}"));
             self.host.set_seen(&flows, now);
         }
-        let counted = self
-            .host
-            .reasons()
-            .into_iter()
-            .zip(before)
-            .flat_map(|((reason, now), (_, before))| vec![reason; (now - before) as usize])
-            .collect();
+        let counted = difference(&before, &self.host.reasons());
         let left_by = self.host.left_by();
         Answer { place, hook, packet: packet.to_vec(), outcome, left_by, counted }
     }
@@ -200,6 +213,46 @@ fn kernel_clock() -> Result<Ticks> {
     let uptime = std::fs::read_to_string("/proc/uptime")?;
     let seconds: f64 = uptime.split(' ').next().unwrap_or_default().parse()?;
     Ok(Ticks::from_nanoseconds((seconds * 1e9) as u64))
+}
+
+/// What was counted between two readings.
+fn difference(before: &[(Reason, u64)], after: &[(Reason, u64)]) -> Vec<Reason> {
+    let pairs = after.iter().zip(before);
+    pairs.flat_map(|((reason, now), (_, before))| vec![*reason; (now - before) as usize]).collect()
+}
+
+/// What the trace tells of a packet, and whether the maps are as they were.
+fn told(kernel: &KernelWorld, hook: Hook, packet: &Packet, segment: u32) -> Trace {
+    let told = || {
+        let before = kernel.written()?;
+        let trace = kernel.trace(hook, packet, segment)?;
+        for ((name, before), (_, after)) in before.into_iter().zip(kernel.written()?) {
+            assert_eq!(before, after, "the trace has changed {name}:\n{trace:#?}");
+        }
+        anyhow::Ok(trace)
+    };
+    told().unwrap_or_else(|error| panic!("{error:#}"))
+}
+
+fn check_trace(place: &str, packet: &[u8], told: &Trace, kernel: &Outcome) {
+    let fates: &[Fate] = match told.verdict {
+        trace::Fate::Untouched | trace::Fate::Translated => &[Fate::Passed],
+        trace::Fate::Dropped => &[Fate::Dropped],
+        trace::Fate::Deferred => &[Fate::Deferred],
+        trace::Fate::Answered | trace::Fate::Sent | trace::Fate::Resolved => {
+            &[Fate::Transmitted, Fate::Sent]
+        }
+    };
+    // What is dropped may be half written.
+    let same = told.verdict == trace::Fate::Dropped || told.bytes == kernel.bytes;
+    assert!(
+        fates.contains(&kernel.fate) && same,
+        "{place}: the trace tells another story, of {:?}:\n{}\n{:#?}\nin was:\n{}",
+        kernel.fate,
+        explain_difference(&told.bytes, &kernel.bytes),
+        told.steps,
+        dissect(packet)
+    );
 }
 
 fn check_agreement(place: &str, packet: &[u8], host: &Outcome, kernel: &Outcome) {

@@ -2,10 +2,10 @@ use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use lb_common::datapath::{self, Role, Verdict};
+use lb_common::datapath::{Role, Verdict};
 use lb_common::family::{Address4, Address6, Family};
 use lb_common::header::protocol;
-use lb_common::host::{Exit, Frame, HostFamily, HostTables, Routes};
+use lb_common::host::{self, Entry, Exit, Frame, HostFamily, HostTables, Routes};
 use lb_common::layout::{
     Bitmap, Device, Flow, FlowBucket, FlowState, FrontendKey, Peer, Reason, Ticks,
 };
@@ -212,15 +212,8 @@ impl World for HostWorld {
         if hook == Hook::Workload {
             frame.role = Role::Workload;
         }
-        let mut verdict = match hook {
-            Hook::Forward | Hook::Stack | Hook::Workload => {
-                datapath::ingress(&mut frame, &self.tables)
-            }
-            Hook::Reverse => datapath::egress(&mut frame, &self.tables),
-        };
-        while let Verdict::Next(stage) = verdict {
-            verdict = datapath::stage(stage, &mut frame, &self.tables);
-        }
+        let entry = if hook == Hook::Reverse { Entry::Egress } else { Entry::Ingress };
+        let verdict = host::run(entry, &mut frame, &self.tables, |_, _| ());
         let fate = match verdict {
             Verdict::Defer if !frame.resolves => Fate::Deferred,
             Verdict::Pass | Verdict::Defer => Fate::Passed,

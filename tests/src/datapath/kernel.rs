@@ -8,9 +8,12 @@ use anyhow::{Context, Result};
 use aya::programs::{TestRun, TestRunOptions};
 use lb_common::host::Exit;
 use lb_common::layout::{Affinity, FlowTag, Fragment, Pool, Reason, WAYS, capacity, map};
-use lb_userspace::kernel::{DataPlane, Pins, Sizes, Tables};
+use lb_userspace::kernel::{DataPlane, Pins, Place, Sizes, Tables};
 use lb_userspace::network::Device;
 use lb_userspace::plan::Step;
+use lb_userspace::trace::routes::KernelRoutes;
+use lb_userspace::trace::story::Names;
+use lb_userspace::trace::{Meeting, Trace, View, trace};
 
 use super::maps::{AnyMap, Entry};
 use super::surroundings::{OUTSIDE, Surroundings};
@@ -37,7 +40,7 @@ pub struct KernelWorld {
     maps: BTreeMap<&'static str, AnyMap>,
     /// What was written to arrays that are too large to be cleared wholly.
     touched: BTreeSet<(&'static str, u32)>,
-    _pins: Pins,
+    pins: Pins,
     /// It takes pins and machine away in the end, and sweeps those of killed runs.
     _topology: Topology,
 }
@@ -76,7 +79,7 @@ impl KernelWorld {
             surroundings,
             maps,
             touched: BTreeSet::new(),
-            _pins: pins,
+            pins,
             _topology: topology,
         };
         world.begin()?;
@@ -100,6 +103,29 @@ impl KernelWorld {
             cleared.with_context(|| format!("{name}[{index}] can't be cleared"))?;
         }
         self.begin()
+    }
+
+    /// What `millrace trace` tells of a packet, here and now.
+    pub fn trace(&self, hook: Hook, frame: &[u8], segment: u32) -> Result<Trace> {
+        let place = match hook {
+            Hook::Forward => Place::ExternalIn,
+            Hook::Stack => Place::ExternalInTc,
+            Hook::Workload => Place::WorkloadIn,
+            Hook::Reverse => Place::Out,
+        };
+        let meeting = Meeting { device: OUTSIDE, places: vec![place], segment };
+        let pins = self.pins.path();
+        self.surroundings.host.enter(|| {
+            let (view, routes) = (View::open(pins)?, KernelRoutes::open()?);
+            view.tick();
+            Ok(trace(&view, &routes, &Numbers, &meeting, frame))
+        })
+    }
+
+    /// What is in the maps that packets write to.
+    pub fn written(&self) -> Result<Vec<(&'static str, Vec<Entry>)>> {
+        let maps = self.maps.iter().filter(|(name, _)| !LARGE.contains(name));
+        maps.map(|(&name, map)| Ok((name, map.contents()?))).collect()
     }
 
     /// All that is in its maps, but for what is its own for ever.
@@ -179,6 +205,19 @@ impl KernelWorld {
             }
         }
         Ok((result.return_value, out))
+    }
+}
+
+/// Nothing has a name here.
+struct Numbers;
+
+impl Names for Numbers {
+    fn service_port(&self, index: u32) -> String {
+        format!("service port {index}")
+    }
+
+    fn device(&self, index: u32) -> String {
+        index.to_string()
     }
 }
 

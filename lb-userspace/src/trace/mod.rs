@@ -1,0 +1,274 @@
+//! `millrace trace`: what would become of a packet, step by step.
+//!
+//! The data plane itself runs here, the same code as in the kernel, over a [`View`] of the pinned
+//! maps, which it can't change. [`observe`] notes what it looks up and writes, [`story`] puts that
+//! in words. So nothing that is told was decided here.
+
+pub mod attached;
+pub mod capture;
+pub mod observe;
+pub mod packet;
+pub mod routes;
+pub mod story;
+mod view;
+
+use std::net::SocketAddr;
+
+use lb_common::datapath::{FamilyTables, Packet, Query, Role, Route, Verdict};
+use lb_common::family::{Family, V4, V6};
+use lb_common::header::Header;
+use lb_common::host::{self, Entry, Frame};
+use serde::Serialize;
+
+use crate::kernel::Place;
+use observe::{Notes, Observation, Observed};
+use packet::Summary;
+use routes::Routes;
+use story::{Names, Narrator, Step};
+pub use view::View;
+
+/// What became of a packet in the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fate {
+    /// It goes on as it came.
+    Untouched,
+    /// It goes up the stack, or out where it was leaving, as another packet.
+    Translated,
+    Dropped,
+    /// Untouched, it goes on to tc, where nothing of ours looks at it.
+    Deferred,
+    /// It was turned into an answer to its sender.
+    Answered,
+    /// It leaves from here, without going up the stack.
+    Sent,
+    /// The same, but the stack finds out to whom.
+    Resolved,
+}
+
+/// A packet's way from its hook to its end.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Trace {
+    pub packet: Summary,
+    pub device: String,
+    pub direction: &'static str,
+    pub steps: Vec<Step>,
+    pub verdict: Fate,
+    /// What was counted.
+    pub reasons: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_port: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backend: Option<SocketAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leaves_by: Option<String>,
+    /// The packet as it leaves the data plane.
+    pub result: Summary,
+    #[serde(skip)]
+    pub bytes: Vec<u8>,
+}
+
+impl Trace {
+    /// Adds what the data plane can't know, behind the first step.
+    pub fn note(&mut self, step: &'static str, text: String) {
+        self.steps.insert(1, Step { step, text });
+    }
+}
+
+/// Where a packet meets the data plane.
+#[derive(Clone, Debug)]
+pub struct Meeting {
+    /// The device's index.
+    pub device: u32,
+    /// What is attached there in the packet's direction, in the order in which it is met.
+    pub places: Vec<Place>,
+    /// What a device will cut the packet into, if anything: it stands for several.
+    pub segment: u32,
+}
+
+/// Takes a packet through the data plane.
+pub fn trace<T>(
+    tables: &T,
+    routes: &dyn Routes,
+    names: &dyn Names,
+    meeting: &Meeting,
+    frame: &[u8],
+) -> Trace
+where
+    T: FamilyTables<V4> + FamilyTables<V6>,
+{
+    let mut narrator = Narrator::new(names);
+    let before = Summary::of(frame);
+    narrator.say("packet", format!("{before}, at {}", names.device(meeting.device)));
+
+    let mut bytes = frame.to_vec();
+    let mut verdict = Verdict::Pass;
+    let mut left_by = 0;
+    let mut reasons = Vec::new();
+    for (number, &place) in meeting.places.iter().enumerate() {
+        let at = if number == 0 { "" } else { "left to " };
+        narrator.say("hook", format!("{at}{}", place_text(place)));
+        let notes = Notes::default();
+        let mut packet = Watched {
+            frame: Frame {
+                device: meeting.device,
+                role: if place == Place::WorkloadIn { Role::Workload } else { Role::External },
+                resolves: place != Place::ExternalIn,
+                segment: meeting.segment,
+                ..Frame::new(bytes.clone())
+            },
+            notes: &notes,
+            routes,
+        };
+        let observed = Observed::new(tables, &notes);
+        let entry = if place == Place::Out { Entry::Egress } else { Entry::Ingress };
+        verdict = host::run(entry, &mut packet, &observed, |stage, _| {
+            observed.note(Observation::Stage(stage));
+        });
+        observed.note_changes();
+        let observations = notes.take();
+        reasons.extend(observations.iter().filter_map(|observation| match observation {
+            Observation::Counted(reason) => Some(reason.name()),
+            _ => None,
+        }));
+        narrator.tell(observations);
+        // XDP leaves to tc what only the stack can do.
+        if place == Place::ExternalIn && matches!(verdict, Verdict::Defer | Verdict::Resolve) {
+            verdict = Verdict::Defer;
+            continue;
+        }
+        if verdict == Verdict::Defer {
+            verdict = Verdict::Pass;
+        }
+        left_by = packet.frame.left_by;
+        bytes = packet.frame.bytes;
+        break;
+    }
+    let result = Summary::of(&bytes);
+    let fate = fate_of(verdict, frame, &bytes, &reasons);
+    let leaves = matches!(fate, Fate::Sent | Fate::Resolved | Fate::Answered);
+    // What is sent back leaves by where it came.
+    let left_by = if verdict == Verdict::Transmit { meeting.device } else { left_by };
+    let leaves_by = leaves.then(|| names.device(left_by));
+    if bytes != frame && fate != Fate::Dropped {
+        narrator.say("rewritten", format!("to {result}"));
+    }
+    narrator.say("verdict", verdict_text(fate, leaves_by.as_deref()));
+    let served_by = narrator.served_by;
+    Trace {
+        packet: before,
+        device: names.device(meeting.device),
+        direction: if meeting.places == [Place::Out] { "out" } else { "in" },
+        verdict: fate,
+        reasons,
+        service_port: served_by.map(|(service_port, _)| names.service_port(service_port)),
+        backend: served_by.and_then(|(_, backend)| narrator.backend_end(backend)),
+        leaves_by,
+        result,
+        steps: narrator.into_steps(),
+        bytes,
+    }
+}
+
+fn fate_of(verdict: Verdict, before: &[u8], after: &[u8], reasons: &[&str]) -> Fate {
+    match verdict {
+        Verdict::Drop => Fate::Dropped,
+        // A flow's packets are counted for no reason, those that are answered always are.
+        Verdict::Transmit if !reasons.is_empty() => Fate::Answered,
+        Verdict::Transmit | Verdict::Redirect => Fate::Sent,
+        Verdict::Resolve => Fate::Resolved,
+        Verdict::Defer => Fate::Deferred,
+        _ if before != after => Fate::Translated,
+        _ => Fate::Untouched,
+    }
+}
+
+fn place_text(place: Place) -> &'static str {
+    match place {
+        Place::ExternalIn => "XDP, where clients' packets arrive",
+        Place::ExternalDeferred => "tc on the same device, which can have next hops resolved",
+        Place::ExternalInTc => "tc ingress, where clients' packets arrive (no XDP here)",
+        Place::WorkloadIn => "tc ingress, where a pod's packets arrive",
+        Place::Out => "tc egress, where packets leave",
+    }
+}
+
+fn verdict_text(fate: Fate, leaves_by: Option<&str>) -> String {
+    let device = leaves_by.unwrap_or("?");
+    match fate {
+        Fate::Untouched => {
+            "passes untouched: the stack decides, as if there were no Millrace".into()
+        }
+        Fate::Translated => "passes as another packet: the stack routes it from here".into(),
+        Fate::Dropped => "dropped".into(),
+        Fate::Deferred => "left to tc, untouched, where no program of ours is attached".into(),
+        Fate::Answered => format!("answered: it goes back by {device} as something else"),
+        Fate::Sent => format!("leaves by {device} at once, not by way of the stack"),
+        Fate::Resolved => {
+            format!("leaves by {device}, as soon as the stack has found the next hop")
+        }
+    }
+}
+
+/// A frame that tells what is asked of its hook.
+struct Watched<'a> {
+    frame: Frame,
+    notes: &'a Notes,
+    routes: &'a dyn Routes,
+}
+
+impl Packet for Watched<'_> {
+    fn role(&self) -> Role {
+        self.frame.role()
+    }
+
+    fn device(&self) -> u32 {
+        self.frame.device()
+    }
+
+    fn resolves(&self) -> bool {
+        self.frame.resolves()
+    }
+
+    fn segment(&self) -> u32 {
+        self.frame.segment()
+    }
+
+    fn leave_by(&mut self, device: u32) {
+        self.notes.add(Observation::LeaveBy(device));
+        self.frame.leave_by(device);
+    }
+
+    fn route<F: Family>(&self, query: &Query<F>) -> Route {
+        let (to, from) = (query.to.into(), query.from.into());
+        let exit = self.routes.exit(self.frame.device, to, from);
+        let answer = self.frame.answer(query, exit);
+        self.notes.add(Observation::Route { to, from, answer });
+        answer
+    }
+
+    fn grow_front(&mut self, bytes: usize) -> Option<()> {
+        self.frame.grow_front(bytes)
+    }
+
+    fn shrink_front(&mut self, bytes: usize) -> Option<()> {
+        self.frame.shrink_front(bytes)
+    }
+
+    fn resize(&mut self, length: u32) -> Option<()> {
+        self.frame.resize(length)
+    }
+
+    fn header<H: Header>(&self, offset: usize) -> Option<&H> {
+        self.frame.header(offset)
+    }
+
+    fn header_mut<H: Header>(&mut self, offset: usize) -> Option<&mut H> {
+        self.frame.header_mut(offset)
+    }
+
+    fn length(&self) -> u32 {
+        self.frame.length()
+    }
+}

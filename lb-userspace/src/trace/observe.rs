@@ -1,0 +1,401 @@
+//! Watches the data plane at work: every look-up that it makes and every word that it writes goes
+//! through here, and is noted on its way. Nothing is decided here.
+
+use std::cell::RefCell;
+use std::net::{IpAddr, SocketAddr};
+
+use lb_common::datapath::{Direction, Draft, FamilyTables, Rejection, Route, Stage, Tables};
+use lb_common::family::{Address, Family, V4, V6};
+use lb_common::layout::{
+    Affinity, AffinityKey, Backend, Device, Flow, FlowBucket, FlowKind, FlowState, Fragment,
+    FragmentKey, Frontend, FrontendKey, Member, Peer, Pool, Reason, ReturnBucket, Settings, Target,
+    Ticks, WAYS,
+};
+
+/// One thing that the data plane asked, or did.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Observation {
+    Stage(Stage),
+    /// The prefilter: whether a frontend may have the address.
+    MayBeDestination(IpAddr, bool),
+    /// The prefilter for answers: whether a backend may have the end.
+    MayBeSource(SocketAddr, u8, bool),
+    Frontend(SocketAddr, u8, Option<Frontend>),
+    SourceAllowed(u32, IpAddr, bool),
+    Pool(u32, Option<Pool>),
+    Slot(u32, Option<u32>),
+    Affinity(u32, Option<Affinity>, Ticks),
+    Member(Member, bool),
+    Backend(u32, Option<AnyBackend>),
+    Device(u32, Option<Device>),
+    /// A bucket of the flow table was looked through, or one of the index of answers.
+    Bucket(u32),
+    AnswerBucket(u32),
+    /// A flow that was there: the packet is of it.
+    Touched(AnyFlow),
+    /// A flow's place was given up.
+    Released(AnyFlow),
+    Opened(AnyFlow),
+    /// A place that an earlier flow had was taken for another.
+    Replaced(AnyFlow),
+    AffinitySet(u32, Affinity),
+    Fragment(bool),
+    FragmentSet(u16, u16),
+    Peer(IpAddr, bool),
+    Target(Target, Option<u32>),
+    Rejection(Rejection),
+    Attempt(u32),
+    Counted(Reason),
+    Packet(u32, u32, Direction),
+    NewFlow(u32, u32),
+    Route {
+        to: IpAddr,
+        from: IpAddr,
+        answer: Route,
+    },
+    LeaveBy(u32),
+}
+
+/// A flow of either family.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AnyFlow {
+    pub client: SocketAddr,
+    pub frontend: SocketAddr,
+    pub backend: SocketAddr,
+    pub alias: SocketAddr,
+    pub protocol: u8,
+    pub service_port: u32,
+    pub backend_index: u32,
+    pub kind: FlowKind,
+    pub before: FlowState,
+    pub state: FlowState,
+    /// Since its last packet.
+    pub idle_seconds: f64,
+}
+
+/// A backend of either family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnyBackend {
+    pub end: SocketAddr,
+    pub node: Option<IpAddr>,
+    pub generation: u32,
+    pub protocol: u8,
+    pub local: bool,
+    pub draining: bool,
+}
+
+impl<A: Address> From<Backend<A>> for AnyBackend {
+    fn from(backend: Backend<A>) -> Self {
+        let node = (backend.node != A::default()).then(|| backend.node.into());
+        Self {
+            end: SocketAddr::new(backend.address.into(), backend.port),
+            node,
+            generation: backend.generation,
+            protocol: backend.protocol,
+            local: backend.is_local(),
+            draining: backend.is_draining(),
+        }
+    }
+}
+
+/// What was noted so far.
+#[derive(Default)]
+pub struct Notes(RefCell<Vec<Observation>>);
+
+impl Notes {
+    pub fn add(&self, observation: Observation) {
+        self.0.borrow_mut().push(observation);
+    }
+
+    pub fn take(&self) -> Vec<Observation> {
+        self.0.take()
+    }
+}
+
+/// One place of a bucket, as it was when it was last looked at.
+type Way<F> = Option<(FlowState, Ticks, Flow<F>)>;
+
+/// A bucket that the data plane has got its hands on.
+struct Watched<F: Family> {
+    index: u32,
+    ways: [Way<F>; WAYS],
+}
+
+/// Tables that tell what they are asked. What flows become is seen by comparing their buckets: the
+/// data plane changes those without asking.
+pub struct Observed<'a, T> {
+    tables: &'a T,
+    notes: &'a Notes,
+    buckets4: RefCell<Vec<Watched<V4>>>,
+    buckets6: RefCell<Vec<Watched<V6>>>,
+}
+
+impl<'a, T> Observed<'a, T>
+where
+    T: FamilyTables<V4> + FamilyTables<V6>,
+{
+    pub fn new(tables: &'a T, notes: &'a Notes) -> Self {
+        Self { tables, notes, buckets4: RefCell::default(), buckets6: RefCell::default() }
+    }
+
+    pub fn note(&self, observation: Observation) {
+        self.note_changes();
+        self.notes.add(observation);
+    }
+
+    /// Notes what became of flows since the last time.
+    pub fn note_changes(&self) {
+        changes(self.tables, self.notes, &mut self.buckets4.borrow_mut());
+        changes(self.tables, self.notes, &mut self.buckets6.borrow_mut());
+    }
+}
+
+fn changes<F: Family, T: FamilyTables<F>>(tables: &T, notes: &Notes, watched: &mut [Watched<F>]) {
+    for Watched { index, ways } in watched {
+        let Some(bucket) = tables.flow_bucket(*index) else { continue };
+        for (way, before) in ways.iter_mut().enumerate() {
+            let after = bucket.entry(way);
+            let noted = match (*before, after) {
+                (None, Some((state, _, flow))) => {
+                    vec![Observation::Opened(any(&flow, (state, state), 0.0))]
+                }
+                (Some((state, _, flow)), None) => {
+                    vec![Observation::Released(any(&flow, (state, state), 0.0))]
+                }
+                (Some((state, _, old)), Some((new, _, flow))) if old != flow => vec![
+                    Observation::Replaced(any(&old, (state, state), 0.0)),
+                    Observation::Opened(any(&flow, (new, new), 0.0)),
+                ],
+                (Some((was, seen, flow)), Some((state, now, _))) if was != state || seen != now => {
+                    let idle = now.seconds_since(seen).max(0.0);
+                    vec![Observation::Touched(any(&flow, (was, state), idle))]
+                }
+                _ => Vec::new(),
+            };
+            noted.into_iter().for_each(|observation| notes.add(observation));
+            *before = after;
+        }
+    }
+}
+
+fn any<F: Family>(flow: &Flow<F>, states: (FlowState, FlowState), idle_seconds: f64) -> AnyFlow {
+    let end = |address: F::Address, port| SocketAddr::new(address.into(), port);
+    AnyFlow {
+        client: end(flow.client, flow.client_port),
+        frontend: end(flow.frontend, flow.frontend_port),
+        backend: end(flow.backend, flow.backend_port),
+        alias: end(flow.alias, flow.alias_port),
+        protocol: flow.protocol,
+        service_port: flow.service_port,
+        backend_index: flow.backend_index,
+        kind: flow.kind,
+        before: states.0,
+        state: states.1,
+        idle_seconds,
+    }
+}
+
+impl<T> Tables for Observed<'_, T>
+where
+    T: FamilyTables<V4> + FamilyTables<V6>,
+{
+    fn settings(&self) -> Settings {
+        self.tables.settings()
+    }
+
+    fn now(&self) -> Ticks {
+        self.tables.now()
+    }
+
+    fn pool(&self, index: u32) -> Option<Pool> {
+        let pool = self.tables.pool(index);
+        self.note(Observation::Pool(index, pool));
+        pool
+    }
+
+    fn slot(&self, index: u32) -> Option<u32> {
+        let backend = self.tables.slot(index);
+        self.note(Observation::Slot(index, backend));
+        backend
+    }
+
+    fn is_member(&self, member: Member) -> bool {
+        let is = self.tables.is_member(member);
+        self.note(Observation::Member(member, is));
+        is
+    }
+
+    fn device(&self, index: u32) -> Option<Device> {
+        let device = self.tables.device(index);
+        self.note(Observation::Device(index, device));
+        device
+    }
+
+    fn network_epoch(&self) -> u32 {
+        self.tables.network_epoch()
+    }
+
+    fn may_answer(&self) -> bool {
+        self.tables.may_answer()
+    }
+
+    fn set_rejection(&self, rejection: Rejection) {
+        self.note(Observation::Rejection(rejection));
+        self.tables.set_rejection(rejection);
+    }
+
+    fn rejection(&self) -> Rejection {
+        self.tables.rejection()
+    }
+
+    fn set_attempt(&self, attempt: u32) {
+        self.note(Observation::Attempt(attempt));
+        self.tables.set_attempt(attempt);
+    }
+
+    fn attempt(&self) -> u32 {
+        self.tables.attempt()
+    }
+
+    fn set_tag(&self, tag: u32) {
+        self.tables.set_tag(tag);
+    }
+
+    fn tag(&self) -> u32 {
+        self.tables.tag()
+    }
+
+    fn is_peer(&self, peer: Peer) -> bool {
+        let is = self.tables.is_peer(peer);
+        let address: IpAddr = peer.address.into();
+        self.note(Observation::Peer(address.to_canonical(), is));
+        is
+    }
+
+    fn target(&self, target: Target) -> Option<u32> {
+        let backend = self.tables.target(target);
+        self.note(Observation::Target(target, backend));
+        backend
+    }
+
+    fn count(&self, reason: Reason) {
+        self.note(Observation::Counted(reason));
+        self.tables.count(reason);
+    }
+
+    fn count_packet(&self, service_port: u32, backend: u32, direction: Direction, bytes: u32) {
+        self.note(Observation::Packet(service_port, backend, direction));
+        self.tables.count_packet(service_port, backend, direction, bytes);
+    }
+
+    fn count_new_flow(&self, service_port: u32, backend: u32) {
+        self.note(Observation::NewFlow(service_port, backend));
+        self.tables.count_new_flow(service_port, backend);
+    }
+}
+
+/// Both families, by type.
+macro_rules! family_tables {
+    ($family:ty, $buckets:ident) => {
+        impl<T> FamilyTables<$family> for Observed<'_, T>
+        where
+            T: FamilyTables<V4> + FamilyTables<V6>,
+        {
+            fn may_be_destination(&self, address: <$family as Family>::Address) -> bool {
+                let may = FamilyTables::<$family>::may_be_destination(self.tables, address);
+                self.note(Observation::MayBeDestination(address.into(), may));
+                may
+            }
+
+            fn may_be_source(
+                &self,
+                address: <$family as Family>::Address,
+                port: u16,
+                protocol: u8,
+            ) -> bool {
+                let may =
+                    FamilyTables::<$family>::may_be_source(self.tables, address, port, protocol);
+                let end = SocketAddr::new(address.into(), port);
+                self.note(Observation::MayBeSource(end, protocol, may));
+                may
+            }
+
+            fn frontend(&self, key: &FrontendKey<$family>) -> Option<Frontend> {
+                let frontend = self.tables.frontend(key);
+                let end = SocketAddr::new(key.address.into(), key.port);
+                self.note(Observation::Frontend(end, key.protocol, frontend));
+                frontend
+            }
+
+            fn backend(&self, index: u32) -> Option<Backend<<$family as Family>::Address>> {
+                let backend = FamilyTables::<$family>::backend(self.tables, index);
+                self.note(Observation::Backend(index, backend.map(AnyBackend::from)));
+                backend
+            }
+
+            fn flow_mask(&self) -> u32 {
+                FamilyTables::<$family>::flow_mask(self.tables)
+            }
+
+            fn flow_bucket(&self, index: u32) -> Option<&FlowBucket<$family>> {
+                let bucket: Option<&FlowBucket<$family>> = self.tables.flow_bucket(index);
+                self.note(Observation::Bucket(index));
+                let mut watched = self.$buckets.borrow_mut();
+                if let Some(bucket) = bucket
+                    && !watched.iter().any(|watched| watched.index == index)
+                {
+                    let ways = std::array::from_fn(|way| bucket.entry(way));
+                    watched.push(Watched { index, ways });
+                }
+                bucket
+            }
+
+            fn return_bucket(&self, index: u32) -> Option<&ReturnBucket> {
+                self.note(Observation::AnswerBucket(index));
+                FamilyTables::<$family>::return_bucket(self.tables, index)
+            }
+
+            fn draft(&self) -> Option<&mut Draft<$family>> {
+                self.tables.draft()
+            }
+
+            fn affinity(&self, key: &AffinityKey<$family>) -> Option<Affinity> {
+                let affinity = self.tables.affinity(key);
+                let now = self.tables.now();
+                self.note(Observation::Affinity(key.service_port, affinity, now));
+                affinity
+            }
+
+            fn set_affinity(&self, key: &AffinityKey<$family>, affinity: Affinity) {
+                self.note(Observation::AffinitySet(key.service_port, affinity));
+                self.tables.set_affinity(key, affinity);
+            }
+
+            fn is_source_allowed(
+                &self,
+                service_port: u32,
+                client: <$family as Family>::Address,
+            ) -> bool {
+                let allowed =
+                    FamilyTables::<$family>::is_source_allowed(self.tables, service_port, client);
+                self.note(Observation::SourceAllowed(service_port, client.into(), allowed));
+                allowed
+            }
+
+            fn fragment(&self, key: &FragmentKey<$family>) -> Option<Fragment> {
+                let fragment = self.tables.fragment(key);
+                self.note(Observation::Fragment(fragment.is_some()));
+                fragment
+            }
+
+            fn set_fragment(&self, key: &FragmentKey<$family>, fragment: Fragment) {
+                let Fragment { source_port, destination_port, .. } = fragment;
+                self.note(Observation::FragmentSet(source_port, destination_port));
+                self.tables.set_fragment(key, fragment);
+            }
+        }
+    };
+}
+
+family_tables!(V4, buckets4);
+family_tables!(V6, buckets6);

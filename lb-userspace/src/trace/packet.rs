@@ -1,0 +1,261 @@
+//! Packets from a tuple, and packets in words. Only shapes: what becomes of them is not known here.
+
+use std::fmt::{self, Display};
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Context, Result, bail};
+use etherparse::{
+    IpNumber, LaxNetSlice, LaxSlicedPacket, PacketBuilder, TcpHeader, TransportSlice,
+};
+use lb_common::header::protocol;
+use serde::Serialize;
+
+/// What an SRE says of a packet.
+#[derive(Clone, Debug)]
+pub struct Tuple {
+    pub protocol: u8,
+    pub source: SocketAddr,
+    pub destination: SocketAddr,
+    /// Of TCP, as in its header.
+    pub flags: u8,
+    /// Bytes after the transport header.
+    pub payload: usize,
+    /// How many more times it may be forwarded.
+    pub hop_limit: u8,
+}
+
+/// The flags of TCP, by bit.
+const FLAGS: [(&str, u8); 6] =
+    [("fin", 0x01), ("syn", 0x02), ("rst", 0x04), ("psh", 0x08), ("ack", 0x10), ("urg", 0x20)];
+
+/// Flags as people write them: `syn`, `syn,ack`.
+pub fn flags(text: &str) -> Result<u8, String> {
+    text.split(',').filter(|name| !name.is_empty()).try_fold(0, |flags, name| {
+        let found = FLAGS.iter().find(|(known, _)| known.eq_ignore_ascii_case(name.trim()));
+        let names = FLAGS.map(|(name, _)| name).join(", ");
+        Ok(flags | found.ok_or_else(|| format!("{name:?} is none of {names}"))?.1)
+    })
+}
+
+fn flag_names(flags: u8) -> String {
+    let set = FLAGS.iter().filter(|(_, bit)| flags & bit != 0).map(|(name, _)| *name);
+    set.collect::<Vec<_>>().join(",")
+}
+
+impl Tuple {
+    /// The packet in an Ethernet frame. Link-layer addresses are made up: nothing depends on them.
+    pub fn frame(&self) -> Result<Vec<u8>> {
+        let Self { source, destination, .. } = *self;
+        let link = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+        let ip = match (source.ip(), destination.ip()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                link.ipv4(from.octets(), to.octets(), self.hop_limit)
+            }
+            (IpAddr::V6(from), IpAddr::V6(to)) => {
+                link.ipv6(from.octets(), to.octets(), self.hop_limit)
+            }
+            _ => bail!("{source} and {destination} are of two address families"),
+        };
+        let payload = vec![0; self.payload];
+        let (from, to) = (source.port(), destination.port());
+        let mut frame = Vec::new();
+        match self.protocol {
+            protocol::TCP => {
+                let has = |name: &str| {
+                    FLAGS.iter().any(|(known, bit)| *known == name && self.flags & bit != 0)
+                };
+                let mut header = TcpHeader::new(from, to, 1, 64_240);
+                header.fin = has("fin");
+                header.syn = has("syn");
+                header.rst = has("rst");
+                header.psh = has("psh");
+                header.ack = has("ack");
+                header.urg = has("urg");
+                ip.tcp_header(header).write(&mut frame, &payload)
+            }
+            protocol::UDP => ip.udp(from, to).write(&mut frame, &payload),
+            _ => {
+                // SCTP's common header, and the chunk that asks for an association, or data.
+                let chunk = if self.payload == 0 { 1 } else { 0 };
+                let length = (self.payload + 4) as u16;
+                let mut sctp = [from.to_be_bytes(), to.to_be_bytes()].concat();
+                sctp.extend([0; 8]);
+                sctp.extend([chunk, 0]);
+                sctp.extend(length.to_be_bytes());
+                sctp.extend(payload);
+                ip.write(&mut frame, IpNumber::SCTP, &sctp)
+            }
+        }
+        .context("such a packet can't be made")?;
+        Ok(frame)
+    }
+}
+
+/// A packet as it can be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Summary {
+    /// `TCP`, `ICMPv6`, `ARP`, ...
+    pub protocol: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub destination: Option<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub flags: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub vlans: Vec<u16>,
+    pub fragment: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hop_limit: Option<u8>,
+    /// Of the frame, in bytes.
+    pub length: usize,
+}
+
+impl Summary {
+    pub fn of(frame: &[u8]) -> Self {
+        let mut summary = Self { length: frame.len(), ..Self::default() };
+        let Ok(sliced) = LaxSlicedPacket::from_ethernet(frame) else {
+            "not Ethernet".clone_into(&mut summary.protocol);
+            return summary;
+        };
+        summary.vlans = sliced.vlan_ids().iter().map(|id| id.value()).collect();
+        let (source, destination): (IpAddr, IpAddr) = match &sliced.net {
+            Some(LaxNetSlice::Ipv4(ip)) => {
+                summary.hop_limit = Some(ip.header().ttl());
+                (ip.header().source_addr().into(), ip.header().destination_addr().into())
+            }
+            Some(LaxNetSlice::Ipv6(ip)) => {
+                summary.hop_limit = Some(ip.header().hop_limit());
+                (ip.header().source_addr().into(), ip.header().destination_addr().into())
+            }
+            Some(LaxNetSlice::Arp(_)) => {
+                "ARP".clone_into(&mut summary.protocol);
+                return summary;
+            }
+            None => {
+                "not IP, or malformed".clone_into(&mut summary.protocol);
+                return summary;
+            }
+        };
+        let payload = sliced.net.as_ref().and_then(LaxNetSlice::ip_payload_ref);
+        summary.fragment = payload.is_some_and(|payload| payload.fragmented);
+        let number = payload.map(|payload| payload.ip_number);
+        let mut ports = None;
+        match &sliced.transport {
+            Some(TransportSlice::Tcp(tcp)) => {
+                ports = Some((tcp.source_port(), tcp.destination_port()));
+                let bits = [tcp.fin(), tcp.syn(), tcp.rst(), tcp.psh(), tcp.ack(), tcp.urg()];
+                let set = FLAGS.iter().zip(bits).filter(|(_, set)| *set);
+                summary.flags = flag_names(set.fold(0, |flags, ((_, bit), _)| flags | bit));
+            }
+            Some(TransportSlice::Udp(udp)) => {
+                ports = Some((udp.source_port(), udp.destination_port()));
+            }
+            _ if number == Some(IpNumber::SCTP) => {
+                if let Some(&[a, b, c, d, ..]) = payload.map(|payload| payload.payload) {
+                    ports = Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])));
+                }
+            }
+            _ => {}
+        }
+        summary.protocol = number.map_or_else(|| "IP".to_owned(), protocol_name);
+        let end = |address, port: Option<u16>| match port {
+            Some(port) => SocketAddr::new(address, port).to_string(),
+            None => address.to_string(),
+        };
+        summary.source = Some(end(source, ports.map(|ports| ports.0)));
+        summary.destination = Some(end(destination, ports.map(|ports| ports.1)));
+        summary
+    }
+}
+
+fn protocol_name(number: IpNumber) -> String {
+    match number {
+        IpNumber::TCP => "TCP".to_owned(),
+        IpNumber::UDP => "UDP".to_owned(),
+        IpNumber::SCTP => "SCTP".to_owned(),
+        IpNumber::ICMP => "ICMP".to_owned(),
+        IpNumber::IPV6_ICMP => "ICMPv6".to_owned(),
+        IpNumber::IPV4 | IpNumber::IPV6 => "IP in IP".to_owned(),
+        IpNumber(number) => format!("IP protocol {number}"),
+    }
+}
+
+impl Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.protocol)?;
+        if let (Some(source), Some(destination)) = (&self.source, &self.destination) {
+            write!(f, " {source} → {destination}")?;
+        }
+        if !self.flags.is_empty() {
+            write!(f, " [{}]", self.flags)?;
+        }
+        if self.fragment {
+            f.write_str(", a fragment")?;
+        }
+        for vlan in &self.vlans {
+            write!(f, ", VLAN {vlan}")?;
+        }
+        if let Some(hop_limit) = self.hop_limit {
+            write!(f, ", TTL {hop_limit}")?;
+        }
+        write!(f, ", {} bytes", self.length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tuple(protocol: u8, source: &str, destination: &str) -> Tuple {
+        Tuple {
+            protocol,
+            source: source.parse().expect("an end"),
+            destination: destination.parse().expect("an end"),
+            flags: flags("SYN,ack").expect("flags"),
+            payload: 3,
+            hop_limit: 64,
+        }
+    }
+
+    #[test]
+    fn a_packet_from_a_tuple_reads_as_it() {
+        for (number, ends, text) in [
+            (
+                protocol::TCP,
+                ("192.0.2.2:40000", "203.0.113.10:80"),
+                "TCP 192.0.2.2:40000 → 203.0.113.10:80 [syn,ack], TTL 64, 57 bytes",
+            ),
+            (
+                protocol::UDP,
+                ("[2001:db8::2]:1", "[fd00::1]:53"),
+                "UDP [2001:db8::2]:1 → [fd00::1]:53, TTL 64, 65 bytes",
+            ),
+            (
+                protocol::SCTP,
+                ("192.0.2.2:7", "203.0.113.10:9"),
+                "SCTP 192.0.2.2:7 → 203.0.113.10:9, TTL 64, 53 bytes",
+            ),
+        ] {
+            let frame = tuple(number, ends.0, ends.1).frame().expect("it can be made");
+            assert_eq!(Summary::of(&frame).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_tuple_is_said() {
+        let mixed = tuple(protocol::TCP, "192.0.2.2:1", "[fd00::1]:1").frame();
+        assert!(mixed.is_err_and(|error| error.to_string().contains("two address families")));
+        assert_eq!(
+            flags("syn,fun").unwrap_err(),
+            "\"fun\" is none of fin, syn, rst, psh, ack, urg"
+        );
+    }
+
+    #[test]
+    fn any_bytes_can_be_described() {
+        assert_eq!(Summary::of(&[]).protocol, "not Ethernet");
+        assert_eq!(Summary::of(&[0; 20]).protocol, "not IP, or malformed");
+    }
+}

@@ -1,0 +1,451 @@
+//! What was observed, in words.
+
+use std::net::{IpAddr, SocketAddr};
+
+use lb_common::datapath::{Direction, RejectionKind, Route, Stage};
+use lb_common::header::protocol;
+use lb_common::layout::{FlowKind, FlowState, Frontend, FrontendKind, Pool, Ticks};
+use serde::Serialize;
+
+use super::observe::{AnyBackend, AnyFlow, Observation};
+use crate::plan::Scope;
+use crate::reasons::meaning;
+
+/// One thing that happened to the packet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Step {
+    /// A word for machines.
+    pub step: &'static str,
+    pub text: String,
+}
+
+/// What things are called.
+pub trait Names {
+    /// Of a service port: `namespace/name:port`.
+    fn service_port(&self, index: u32) -> String;
+    fn device(&self, index: u32) -> String;
+}
+
+/// Tells a packet's way at one hook. It remembers what earlier observations mean for later ones.
+pub struct Narrator<'a> {
+    names: &'a dyn Names,
+    steps: Vec<Step>,
+    /// Buckets of the flow table since the stage began, and whether a flow was found in them.
+    buckets: Vec<u32>,
+    found: bool,
+    asked_for_answers: bool,
+    frontend: Option<(SocketAddr, Frontend)>,
+    pool: Option<(u32, Pool)>,
+    /// The slot that was looked at, whose backend is looked up next.
+    chosen: bool,
+    remembered: bool,
+    routed: bool,
+    backends: Vec<(u32, AnyBackend)>,
+    /// The service port and the backend's index.
+    pub served_by: Option<(u32, u32)>,
+}
+
+impl<'a> Narrator<'a> {
+    pub fn new(names: &'a dyn Names) -> Self {
+        Self {
+            names,
+            steps: Vec::new(),
+            buckets: Vec::new(),
+            found: false,
+            asked_for_answers: false,
+            frontend: None,
+            pool: None,
+            chosen: false,
+            remembered: false,
+            routed: false,
+            backends: Vec::new(),
+            served_by: None,
+        }
+    }
+
+    pub fn say(&mut self, step: &'static str, text: impl Into<String>) {
+        self.steps.push(Step { step, text: text.into() });
+    }
+
+    pub fn tell(&mut self, observations: Vec<Observation>) {
+        for observation in observations {
+            self.tell_one(observation);
+        }
+        self.end_of_stage();
+    }
+
+    pub fn into_steps(self) -> Vec<Step> {
+        self.steps
+    }
+
+    /// Where the backend with an index is.
+    pub fn backend_end(&self, index: u32) -> Option<SocketAddr> {
+        self.backends.iter().rev().find(|(known, _)| *known == index).map(|(_, found)| found.end)
+    }
+
+    fn end_of_stage(&mut self) {
+        if !self.buckets.is_empty() && !self.found {
+            let buckets: Vec<String> = self.buckets.iter().map(u32::to_string).collect();
+            let index = if self.asked_for_answers { ", nor in the index of answers" } else { "" };
+            let text = format!("no flow in buckets {}{index}", buckets.join(" and "));
+            self.say("flow", text);
+        }
+        self.buckets.clear();
+        self.found = false;
+        self.asked_for_answers = false;
+    }
+
+    fn tell_one(&mut self, observation: Observation) {
+        match observation {
+            Observation::Stage(stage) => {
+                self.end_of_stage();
+                self.say("stage", stage_text(stage));
+            }
+            Observation::MayBeDestination(address, may) => {
+                let text = if may {
+                    format!("{address} is an address that clients dial, or answers come to")
+                } else {
+                    format!("{address} is no address of a Service's: not ours")
+                };
+                self.say("prefilter", text);
+            }
+            Observation::MayBeSource(end, number, may) => {
+                let (protocol, is) = (protocol_name(number), if may { "may be" } else { "is not" });
+                self.say("prefilter", format!("{protocol} {end} {is} a backend's end"));
+            }
+            Observation::Bucket(index) => {
+                if !self.buckets.contains(&index) {
+                    self.buckets.push(index);
+                }
+            }
+            Observation::AnswerBucket(_) => self.asked_for_answers = true,
+            Observation::Touched(flow) => {
+                self.found = true;
+                self.say("flow", format!("found: {}", flow_text(&flow)));
+                self.say("flow", state_text(&flow));
+            }
+            Observation::Released(flow) => {
+                self.found = true;
+                self.say("flow", format!("given up: {}", flow_text(&flow)));
+            }
+            Observation::Replaced(flow) => {
+                let text =
+                    format!("its place was another's, whose time is up: {}", flow_text(&flow));
+                self.say("flow", text);
+            }
+            Observation::Opened(flow) => {
+                self.found = true;
+                self.say("flow", format!("opened: {}", flow_text(&flow)));
+            }
+            Observation::Frontend(end, number, found) => self.frontend(end, number, found),
+            Observation::SourceAllowed(_, client, allowed) => {
+                let is = if allowed { "is" } else { "is not" };
+                self.say("source-ranges", format!("{client} {is} in loadBalancerSourceRanges"));
+            }
+            Observation::Pool(index, pool) => self.pool(index, pool),
+            Observation::Affinity(_, found, now) => {
+                self.affinity(found.map(|a| (a.backend, now.since(a.used))))
+            }
+            Observation::Member(member, is) => {
+                if !is {
+                    let text = format!("backend {} is not in the pool any more", member.backend);
+                    self.say("affinity", text);
+                }
+                self.remembered = is;
+            }
+            Observation::Slot(index, found) => self.slot(index, found),
+            Observation::Backend(index, found) => self.backend(index, found),
+            Observation::Device(index, None) => {
+                let device = self.names.device(index);
+                self.say("device", format!("{device} is not among the devices that are served"));
+            }
+            Observation::Device(_, Some(_)) => {}
+            Observation::AffinitySet(_, affinity) => {
+                let text =
+                    format!("the client stays with backend {} from here on", affinity.backend);
+                self.say("affinity", text);
+            }
+            Observation::Fragment(known) => self.say(
+                "fragment",
+                if known {
+                    "its first fragment was seen: the ports are known"
+                } else {
+                    "its first fragment was not seen: nobody knows its ports"
+                },
+            ),
+            Observation::FragmentSet(source, destination) => self.say(
+                "fragment",
+                format!("the first one: ports {source} and {destination} are kept for the others"),
+            ),
+            Observation::Peer(address, is) => self.say(
+                "tunnel",
+                if is {
+                    format!("{address} is a node of the cluster")
+                } else {
+                    format!("{address} is no node of the cluster")
+                },
+            ),
+            Observation::Target(target, found) => self.say(
+                "tunnel",
+                match found {
+                    Some(index) => format!("tag {:#06x} is for backend {index}", target.tag),
+                    None => format!("tag {:#06x} is for no backend of this node", target.tag),
+                },
+            ),
+            Observation::Rejection(rejection) => self.say(
+                "answer",
+                match rejection.kind {
+                    RejectionKind::TOO_BIG => {
+                        format!("its sender is told that only {} bytes fit", rejection.mtu)
+                    }
+                    RejectionKind::HOP_LIMIT => {
+                        "its sender is told that it came too far".to_owned()
+                    }
+                    _ => "its sender is told that nobody serves the port".to_owned(),
+                },
+            ),
+            Observation::Attempt(0) => {}
+            Observation::Attempt(round) => {
+                self.say("alias", format!("round {round} found no port that is free"));
+            }
+            Observation::Counted(reason) => {
+                self.say("reason", format!("{}: {}", reason.name(), meaning(reason).what));
+            }
+            Observation::Packet(service_port, backend, direction) => {
+                self.served_by = Some((service_port, backend));
+                let name = self.names.service_port(service_port);
+                self.say(
+                    "translate",
+                    match direction {
+                        Direction::Forward => format!("as a packet of {name} to backend {backend}"),
+                        Direction::Reverse => {
+                            format!("as an answer of {name} from backend {backend}")
+                        }
+                    },
+                );
+            }
+            Observation::NewFlow(service_port, backend) => {
+                self.served_by = Some((service_port, backend));
+            }
+            Observation::Route { to, from, answer } => {
+                self.routed = true;
+                let text = self.route_text(to, from, answer);
+                self.say("route", text);
+            }
+            // A marker of the data plane's own.
+            Observation::LeaveBy(0) => {}
+            Observation::LeaveBy(device) => {
+                let how = if self.routed { "" } else { ", as the flow remembers its way" };
+                let device = self.names.device(device);
+                self.say("leave", format!("by {device}{how}"));
+            }
+        }
+    }
+
+    fn frontend(&mut self, end: SocketAddr, number: u8, found: Option<Frontend>) {
+        let protocol = protocol_name(number);
+        let Some(frontend) = found else {
+            // The entry of the address itself, or of a NodePort: asked for in passing.
+            let text = if end.port() == 0 {
+                format!("{} is neither an address of this node nor a Service's alone", end.ip())
+            } else if end.ip().is_unspecified() {
+                format!("no NodePort {protocol} {}", end.port())
+            } else {
+                format!("no frontend {protocol} {end}")
+            };
+            return self.say("frontend", text);
+        };
+        if end.port() == 0 {
+            let whose = match frontend.kind {
+                kind if kind == FrontendKind::ClusterIp as u8 => "a Service's alone",
+                _ => "of this node, where NodePorts are open",
+            };
+            return self.say("frontend", format!("the address {} is {whose}", end.ip()));
+        }
+        self.frontend = Some((end, frontend));
+        let name = self.names.service_port(frontend.service_port);
+        let kind = kind_name(frontend.kind);
+        self.say("frontend", format!("{protocol} {end} is a {kind} of {name}"));
+    }
+
+    fn pool(&mut self, index: u32, pool: Option<Pool>) {
+        let Some(pool) = pool else {
+            return self.say("pool", format!("pool {index} is beyond the last one"));
+        };
+        self.pool = Some((index, pool));
+        let local = index == Scope::Local.pool_index(Scope::service_port_of(index));
+        let scope = if local { "local" } else { "cluster" };
+        let why = match self.frontend {
+            Some((_, frontend)) if frontend.kind == FrontendKind::ClusterIp as u8 => {
+                policy("internalTrafficPolicy", frontend.internal_local, local)
+            }
+            Some((_, frontend)) => policy("externalTrafficPolicy", frontend.external_local, local),
+            None => String::new(),
+        };
+        let size = match pool.size {
+            0 => "it is empty".to_owned(),
+            size => format!("its table has {size} slots"),
+        };
+        self.say("pool", format!("{scope} scope{why}; {size}"));
+    }
+
+    /// The backend that is remembered, and for how many ticks it was not used.
+    fn affinity(&mut self, found: Option<(u32, u32)>) {
+        self.remembered = false;
+        let limit = self.frontend.map_or(0, |(_, frontend)| frontend.affinity);
+        let text = match found {
+            None => "the client is not remembered".to_owned(),
+            Some((backend, ago)) => {
+                let ago = Ticks(ago).seconds_since(Ticks(0));
+                let over = if ago > f64::from(limit) { ": too long ago" } else { "" };
+                format!(
+                    "the client had backend {backend} {ago:.0} s ago, timeoutSeconds is {limit}{over}"
+                )
+            }
+        };
+        self.say("affinity", text);
+    }
+
+    fn slot(&mut self, index: u32, found: Option<u32>) {
+        self.chosen = true;
+        let number = self.pool.map_or(index, |(_, pool)| index.wrapping_sub(pool.offset));
+        let of = self.pool.map_or(0, |(_, pool)| pool.size);
+        let text = match found {
+            Some(backend) => format!("slot {number} of {of}: backend {backend}"),
+            None => format!("slot {number} of {of} is beyond the last one"),
+        };
+        self.say("maglev", text);
+    }
+
+    fn backend(&mut self, index: u32, found: Option<AnyBackend>) {
+        let who = if self.chosen || self.remembered {
+            format!("backend {index}")
+        } else {
+            format!("a flow is there, of backend {index}")
+        };
+        self.chosen = false;
+        let text = match found {
+            Some(backend) if backend.protocol != 0 => {
+                self.backends.push((index, backend));
+                let place = match (backend.local, backend.node) {
+                    (true, _) => "on this node".to_owned(),
+                    (false, Some(node)) => format!("on node {node}"),
+                    (false, None) => "on another node".to_owned(),
+                };
+                let draining = if backend.draining { ", draining" } else { "" };
+                format!("{who}: {} {place}{draining}", backend.end)
+            }
+            Some(backend) => format!("{who}: gone (generation {})", backend.generation),
+            None => format!("{who}: beyond the last one"),
+        };
+        self.say("backend", text);
+    }
+
+    fn route_text(&self, to: IpAddr, from: IpAddr, answer: Route) -> String {
+        match answer {
+            Route::Known(next) => {
+                let [a, b, c, d, e, f] = next.neighbour;
+                let device = self.names.device(next.device);
+                format!(
+                    "to {to} from {from}: {device}, next hop {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"
+                )
+            }
+            Route::NoNeighbour(device) => {
+                let device = self.names.device(device);
+                format!("to {to} from {from}: {device}, next hop not resolved yet")
+            }
+            Route::TooBig(mtu) => format!("to {to} from {from}: only {mtu} bytes fit"),
+            Route::None => format!("to {to} from {from}: the kernel would not forward it"),
+        }
+    }
+}
+
+fn policy(name: &str, local_wanted: u8, local: bool) -> String {
+    match (local_wanted != 0, local) {
+        (true, true) => format!(", by {name}: Local"),
+        (false, false) => format!(", by {name}: Cluster"),
+        // As if it had gone out and come back.
+        (true, false) => format!(": {name}: Local is for clients outside"),
+        (false, true) => String::new(),
+    }
+}
+
+fn flow_text(flow: &AnyFlow) -> String {
+    let AnyFlow { client, frontend, backend, alias, .. } = flow;
+    let protocol = protocol_name(flow.protocol);
+    let mut text = format!("{protocol} {client} → {frontend} → {backend}");
+    if flow.kind.has(FlowKind::ALIASED) {
+        text += &format!(", there known as {alias}");
+    }
+    if flow.kind.has(FlowKind::TUNNELLED) {
+        text += if flow.kind.has(FlowKind::IN_UDP) { ", by GUE" } else { ", by IP in IP" };
+    } else if flow.kind.has(FlowKind::FORWARDED) {
+        text += ", forwarded from here";
+    }
+    text
+}
+
+fn state_text(flow: &AnyFlow) -> String {
+    let becomes = if flow.before == flow.state {
+        String::new()
+    } else {
+        format!(", becomes {}", state_name(flow.state))
+    };
+    format!(
+        "it is {}{becomes}; its last packet came {:.1} s ago",
+        state_name(flow.before),
+        flow.idle_seconds
+    )
+}
+
+fn state_name(state: FlowState) -> &'static str {
+    match state {
+        FlowState::Free => "free",
+        FlowState::Claimed => "claimed",
+        FlowState::Nascent => "nascent",
+        FlowState::Answered => "answered",
+        FlowState::Established => "established",
+        FlowState::ClosedForward => "closed by its client",
+        FlowState::ClosedReverse => "closed by its backend",
+        FlowState::Closed => "closed",
+    }
+}
+
+fn stage_text(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Open => "it may open a flow",
+        Stage::Alias => {
+            "the flow needs an alias: another end under which the backend knows the client"
+        }
+        Stage::Reset => "it is answered by a TCP reset",
+        Stage::Reject => "it is answered by an ICMP error",
+        Stage::ErrorIn => "ICMP that arrives: an error about a packet of ours, perhaps",
+        Stage::ErrorOut => "ICMP that leaves: an error about a packet of ours, perhaps",
+        Stage::FragmentIn => "a fragment that arrives",
+        Stage::FragmentOut => "a fragment that leaves",
+        Stage::Encapsulate => "it goes through a tunnel to the backend's node",
+        Stage::Decapsulate => "it may have come through a tunnel",
+        Stage::Delivered => {
+            "it has come through a tunnel, from a node that chose a backend of this one"
+        }
+    }
+}
+
+pub fn kind_name(kind: u8) -> &'static str {
+    const KINDS: [(FrontendKind, &str); 4] = [
+        (FrontendKind::ClusterIp, "ClusterIP"),
+        (FrontendKind::NodePort, "NodePort"),
+        (FrontendKind::ExternalIp, "ExternalIP"),
+        (FrontendKind::LoadBalancer, "LoadBalancer"),
+    ];
+    KINDS.iter().find(|(known, _)| *known as u8 == kind).map_or("?", |(_, name)| name)
+}
+
+pub fn protocol_name(number: u8) -> &'static str {
+    match number {
+        protocol::TCP => "TCP",
+        protocol::UDP => "UDP",
+        protocol::SCTP => "SCTP",
+        _ => "?",
+    }
+}

@@ -1,0 +1,442 @@
+//! The tables of a data plane that is pinned, as its programs see them, for reading only: what a
+//! packet would write goes to copies, which are found before what stands in the maps. Needs no
+//! agent.
+//!
+//! Entries are asked for one by one, by system calls that leave no trace in the map: an LRU map
+//! does not take them for use.
+
+use std::cell::{Cell, RefCell, UnsafeCell};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::Hash;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use aya::Pod;
+use aya::maps::lpm_trie::Key;
+use aya::maps::{Array, LpmTrie, Map, MapData, MapError};
+use lb_common::datapath::{Direction, Draft, FamilyTables, Rejection, Tables};
+use lb_common::family::{Address4, Address6, Family, V4, V6};
+use lb_common::layout::{
+    Affinity, AffinityKey, Backend, Bitmap, Device, FlowBucket, Fragment, FragmentKey, Frontend,
+    FrontendKey, Identity, Member, Network, Peer, Pool, RETURN_WAYS, Reason, ReturnBucket, SCHEMA,
+    SERVICE_PORT_BITS, Settings, SlotPair, SourceRange, Target, Ticks, WAYS, map,
+};
+use nix::time::{ClockId, clock_gettime};
+
+use crate::kernel::{Layout, Plain, settings};
+
+pub struct View {
+    settings: Settings,
+    now: Cell<Ticks>,
+    pools: Elements<Plain<Pool>>,
+    slots: Elements<Plain<SlotPair>>,
+    members: Entries<Member, u32>,
+    peers: Entries<Peer, u32>,
+    targets: Entries<Target, u32>,
+    devices: Entries<u32, Plain<Device>>,
+    network: Elements<Plain<Network>>,
+    destinations: Elements<u64>,
+    sources: Elements<u64>,
+    v4: FamilyView<V4>,
+    v6: FamilyView<V6>,
+    rejection: Cell<Rejection>,
+    attempt: Cell<u32>,
+    tag: Cell<u32>,
+}
+
+struct FamilyView<F: InMaps> {
+    frontends: Entries<FrontendKey<F>, Plain<Frontend>>,
+    backends: Elements<Plain<Backend<F::Address>>>,
+    flows: Copies<FlowBucket<F>, F::FlowWords>,
+    returns: Copies<ReturnBucket, [u64; RETURN_WAYS]>,
+    affinities: Overlaid<AffinityKey<F>, Affinity>,
+    fragments: Overlaid<FragmentKey<F>, Fragment>,
+    source_ranges: LpmTrie<MapData, Plain<SourceRange<F>>, u32>,
+    draft: UnsafeCell<Draft<F>>,
+}
+
+/// A family, by the maps that are its own.
+pub trait InMaps: Family {
+    /// As long as a bucket of flows.
+    type FlowWords: Pod + AsRef<[u64]>;
+    const NAMES: Names;
+}
+
+pub struct Names {
+    frontends: &'static str,
+    backends: &'static str,
+    flows: &'static str,
+    returns: &'static str,
+    affinities: &'static str,
+    fragments: &'static str,
+    source_ranges: &'static str,
+}
+
+impl InMaps for V4 {
+    type FlowWords = [u64; size_of::<FlowBucket<V4>>() / 8];
+    const NAMES: Names = Names {
+        frontends: map::FRONTENDS4,
+        backends: map::BACKENDS4,
+        flows: map::FLOWS4,
+        returns: map::RETURNS4,
+        affinities: map::AFFINITIES4,
+        fragments: map::FRAGMENTS4,
+        source_ranges: map::SOURCE_RANGES4,
+    };
+}
+
+impl InMaps for V6 {
+    type FlowWords = [u64; size_of::<FlowBucket<V6>>() / 8];
+    const NAMES: Names = Names {
+        frontends: map::FRONTENDS6,
+        backends: map::BACKENDS6,
+        flows: map::FLOWS6,
+        returns: map::RETURNS6,
+        affinities: map::AFFINITIES6,
+        fragments: map::FRAGMENTS6,
+        source_ranges: map::SOURCE_RANGES6,
+    };
+}
+
+/// An array whose elements are read.
+struct Elements<V: Pod>(Array<MapData, V>);
+
+impl<V: Pod> Elements<V> {
+    fn get(&self, index: u32) -> Option<V> {
+        found(self.0.get(&index, 0))
+    }
+}
+
+/// A hash map whose entries are read.
+struct Entries<K: Layout, V: Pod>(aya::maps::HashMap<MapData, Plain<K>, V>);
+
+impl<K: Layout, V: Pod> Entries<K, V> {
+    fn get(&self, key: &K) -> Option<V> {
+        found(self.0.get(&Plain(*key), 0))
+    }
+}
+
+/// The same, with what was written beside it.
+struct Overlaid<K: Layout, V: Layout> {
+    entries: Entries<K, Plain<V>>,
+    written: RefCell<HashMap<K, V>>,
+}
+
+impl<K: Layout + Eq + Hash, V: Layout> Overlaid<K, V> {
+    fn new(entries: Entries<K, Plain<V>>) -> Self {
+        Self { entries, written: RefCell::default() }
+    }
+
+    fn get(&self, key: &K) -> Option<V> {
+        let written = self.written.borrow().get(key).copied();
+        written.or_else(|| Some(self.entries.get(key)?.0))
+    }
+
+    fn set(&self, key: &K, value: V) {
+        self.written.borrow_mut().insert(*key, value);
+    }
+}
+
+/// An array of buckets that packets write to: each is copied when it is first asked for.
+struct Copies<T, W: Pod> {
+    buckets: Elements<W>,
+    /// How many words at a bucket's start tell whether it was changed while it was copied.
+    tags: usize,
+    copies: RefCell<HashMap<u32, Box<T>>>,
+}
+
+impl<T, W: Pod + AsRef<[u64]>> Copies<T, W> {
+    fn new(buckets: Elements<W>, tags: usize) -> Self {
+        const { assert!(size_of::<T>() == size_of::<W>()) };
+        Self { buckets, tags, copies: RefCell::default() }
+    }
+
+    fn get(&self, index: u32) -> Option<&T> {
+        let mut copies = self.copies.borrow_mut();
+        let bucket: &T = match copies.entry(index) {
+            Entry::Occupied(copy) => copy.into_mut(),
+            Entry::Vacant(place) => {
+                let words = self.read(index)?;
+                // SAFETY: as many bytes as the bucket has, which is made of plain numbers.
+                place.insert(Box::new(unsafe { std::mem::transmute_copy::<W, T>(&words) }))
+            }
+        };
+        let bucket = std::ptr::from_ref(bucket);
+        // SAFETY: a box stays where it is while the map around it moves, none is taken out or
+        // replaced, and a bucket is written to by its own cells only.
+        Some(unsafe { &*bucket })
+    }
+
+    /// A record counts as its tag says, which the kernel may change meanwhile: then once more.
+    fn read(&self, index: u32) -> Option<W> {
+        const TRIES: usize = 8;
+        let mut words = self.buckets.get(index)?;
+        for _ in 0..TRIES {
+            let again = self.buckets.get(index)?;
+            if words.as_ref()[..self.tags] == again.as_ref()[..self.tags] {
+                break;
+            }
+            words = again;
+        }
+        Some(words)
+    }
+}
+
+/// What is not there is not there; any other failure of a look-up would be the kernel's.
+fn found<V>(looked_up: Result<V, MapError>) -> Option<V> {
+    match looked_up {
+        Ok(value) => Some(value),
+        Err(MapError::KeyNotFound | MapError::OutOfBounds { .. }) => None,
+        Err(error) => {
+            tracing::error!("a map can't be read: {error}");
+            None
+        }
+    }
+}
+
+impl View {
+    /// Opens the maps that are pinned in a directory.
+    pub fn open(pin_path: &Path) -> Result<Self> {
+        ensure!(
+            pin_path.join(map::IDENTITY).exists(),
+            "no data plane is pinned at {}.\nStart one with `millrace agent`, or say where it is \
+             with --pin-path",
+            pin_path.display()
+        );
+        let maps = Maps(pin_path);
+        let identity: Elements<Plain<Identity>> = maps.elements(map::IDENTITY)?;
+        let Plain(identity) = identity.get(0).context("the maps have no identity")?;
+        ensure!(
+            identity.schema == SCHEMA,
+            "the maps at {} are of version {}, this program is of version {SCHEMA}.\n\
+             Use the `millrace` of the agent that made them",
+            pin_path.display(),
+            identity.schema
+        );
+        let v4 = FamilyView::<V4>::open(&maps)?;
+        let v6 = FamilyView::<V6>::open(&maps)?;
+        let settings = settings(identity.flow_seed, v4.flows.buckets.0.len());
+        Ok(Self {
+            settings,
+            now: Cell::new(clock()?),
+            pools: maps.elements(map::POOLS)?,
+            slots: maps.elements(map::POOL_SLOTS)?,
+            members: maps.entries(map::MEMBERS)?,
+            peers: maps.entries(map::PEERS)?,
+            targets: maps.entries(map::TARGETS)?,
+            devices: maps.entries(map::DEVICES)?,
+            network: maps.elements(map::NETWORK)?,
+            destinations: maps.elements(map::DESTINATIONS)?,
+            sources: maps.elements(map::SOURCES)?,
+            v4,
+            v6,
+            rejection: Cell::default(),
+            attempt: Cell::default(),
+            tag: Cell::default(),
+        })
+    }
+
+    /// Time goes on: what a packet touches can be told from what was touched before.
+    pub fn tick(&self) {
+        self.now.set(Ticks(self.now.get().0.wrapping_add(1)));
+    }
+}
+
+/// By the clock that the programs read.
+fn clock() -> Result<Ticks> {
+    let clock = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE)?;
+    Ok(Ticks::from_nanoseconds(clock.tv_sec() as u64 * 1_000_000_000 + clock.tv_nsec() as u64))
+}
+
+/// The pin directory.
+struct Maps<'a>(&'a Path);
+
+impl Maps<'_> {
+    fn open(&self, name: &str) -> Result<Map> {
+        let path = self.0.join(name);
+        let data = MapData::from_pin(&path)
+            .with_context(|| format!("{} can't be opened", path.display()))?;
+        Ok(Map::from_map_data(data)?)
+    }
+
+    fn elements<V: Pod>(&self, name: &str) -> Result<Elements<V>> {
+        self.open(name)?.try_into().map(Elements).map_err(|error| unfit(name, error))
+    }
+
+    fn entries<K: Layout, V: Pod>(&self, name: &str) -> Result<Entries<K, V>> {
+        self.open(name)?.try_into().map(Entries).map_err(|error| unfit(name, error))
+    }
+
+    fn overlaid<K: Layout + Eq + Hash, V: Layout>(&self, name: &str) -> Result<Overlaid<K, V>> {
+        self.entries(name).map(Overlaid::new)
+    }
+}
+
+fn unfit(name: &str, error: MapError) -> anyhow::Error {
+    anyhow!(error).context(format!("the map {name} is not what it should be"))
+}
+
+impl<F: InMaps> FamilyView<F> {
+    fn open(maps: &Maps<'_>) -> Result<Self> {
+        let Names { frontends, backends, flows, returns, affinities, fragments, source_ranges } =
+            F::NAMES;
+        Ok(Self {
+            frontends: maps.entries(frontends)?,
+            backends: maps.elements(backends)?,
+            flows: Copies::new(maps.elements(flows)?, WAYS),
+            returns: Copies::new(maps.elements(returns)?, RETURN_WAYS),
+            affinities: maps.overlaid(affinities)?,
+            fragments: maps.overlaid(fragments)?,
+            source_ranges: maps
+                .open(source_ranges)?
+                .try_into()
+                .map_err(|error| unfit(source_ranges, error))?,
+            // SAFETY: plain numbers, for which zeros are valid.
+            draft: UnsafeCell::new(unsafe { std::mem::zeroed() }),
+        })
+    }
+}
+
+impl Tables for View {
+    fn settings(&self) -> Settings {
+        self.settings
+    }
+
+    fn now(&self) -> Ticks {
+        self.now.get()
+    }
+
+    fn pool(&self, index: u32) -> Option<Pool> {
+        self.pools.get(index).map(|Plain(pool)| pool)
+    }
+
+    fn slot(&self, index: u32) -> Option<u32> {
+        let Plain(pair) = self.slots.get(index / 2)?;
+        Some(pair.backends[index as usize % 2])
+    }
+
+    fn is_member(&self, member: Member) -> bool {
+        self.members.get(&member).is_some()
+    }
+
+    fn device(&self, index: u32) -> Option<Device> {
+        self.devices.get(&index).map(|Plain(device)| device)
+    }
+
+    fn network_epoch(&self) -> u32 {
+        self.network.get(0).map_or(0, |Plain(network)| network.epoch)
+    }
+
+    /// Each processor has its own allowance, and nobody knows which one a packet would meet.
+    fn may_answer(&self) -> bool {
+        true
+    }
+
+    fn set_rejection(&self, rejection: Rejection) {
+        self.rejection.set(rejection);
+    }
+
+    fn rejection(&self) -> Rejection {
+        self.rejection.get()
+    }
+
+    fn set_attempt(&self, attempt: u32) {
+        self.attempt.set(attempt);
+    }
+
+    fn attempt(&self) -> u32 {
+        self.attempt.get()
+    }
+
+    fn set_tag(&self, tag: u32) {
+        self.tag.set(tag);
+    }
+
+    fn tag(&self) -> u32 {
+        self.tag.get()
+    }
+
+    fn is_peer(&self, peer: Peer) -> bool {
+        self.peers.get(&peer).is_some()
+    }
+
+    fn target(&self, target: Target) -> Option<u32> {
+        self.targets.get(&target)
+    }
+
+    // Nothing is counted: no packet has come.
+    fn count(&self, _: Reason) {}
+    fn count_packet(&self, _: u32, _: u32, _: Direction, _: u32) {}
+    fn count_new_flow(&self, _: u32, _: u32) {}
+}
+
+/// Both families, by type.
+macro_rules! family_tables {
+    ($family:ty, $address:ty, $view:ident, $mask:ident) => {
+        impl FamilyTables<$family> for View {
+            fn may_be_destination(&self, address: $address) -> bool {
+                let bit = Bitmap::destination::<$family>(address);
+                self.destinations.get(bit.word).is_some_and(|word| word & bit.bit != 0)
+            }
+
+            fn may_be_source(&self, address: $address, port: u16, protocol: u8) -> bool {
+                let bit = Bitmap::source::<$family>(address, port, protocol);
+                self.sources.get(bit.word).is_some_and(|word| word & bit.bit != 0)
+            }
+
+            fn frontend(&self, key: &FrontendKey<$family>) -> Option<Frontend> {
+                self.$view.frontends.get(key).map(|Plain(frontend)| frontend)
+            }
+
+            fn backend(&self, index: u32) -> Option<Backend<$address>> {
+                self.$view.backends.get(index).map(|Plain(backend)| backend)
+            }
+
+            fn flow_mask(&self) -> u32 {
+                self.settings.$mask
+            }
+
+            fn flow_bucket(&self, index: u32) -> Option<&FlowBucket<$family>> {
+                self.$view.flows.get(index)
+            }
+
+            fn return_bucket(&self, index: u32) -> Option<&ReturnBucket> {
+                self.$view.returns.get(index)
+            }
+
+            fn draft(&self) -> Option<&mut Draft<$family>> {
+                // SAFETY: a packet is at one stage at a time, and none keeps a draft beyond itself.
+                Some(unsafe { &mut *self.$view.draft.get() })
+            }
+
+            fn affinity(&self, key: &AffinityKey<$family>) -> Option<Affinity> {
+                self.$view.affinities.get(key)
+            }
+
+            fn set_affinity(&self, key: &AffinityKey<$family>, affinity: Affinity) {
+                self.$view.affinities.set(key, affinity);
+            }
+
+            fn is_source_allowed(&self, service_port: u32, client: $address) -> bool {
+                let range = SourceRange::<$family> {
+                    service_port: service_port.to_be_bytes(),
+                    octets: client.octets,
+                };
+                let bits = SERVICE_PORT_BITS + 8 * size_of::<$address>() as u32;
+                found(self.$view.source_ranges.get(&Key::new(bits, Plain(range)), 0)).is_some()
+            }
+
+            fn fragment(&self, key: &FragmentKey<$family>) -> Option<Fragment> {
+                self.$view.fragments.get(key)
+            }
+
+            fn set_fragment(&self, key: &FragmentKey<$family>, fragment: Fragment) {
+                self.$view.fragments.set(key, fragment);
+            }
+        }
+    };
+}
+
+family_tables!(V4, Address4, v4, flow_mask4);
+family_tables!(V6, Address6, v6, flow_mask6);

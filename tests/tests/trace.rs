@@ -1,0 +1,288 @@
+//! `millrace trace` tells what the kernel then does, and changes nothing.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, ensure};
+use lb_common::layout::map;
+use serde_json::Value;
+use tests::agent::{Agent, SOON, program};
+use tests::datapath::cases::{self, Ends, V4, V6};
+use tests::datapath::{AnyMap, Conversation, Entry};
+use tests::one_node::{CLIENT, DEVICE, OneNode};
+use tests::topology::wait_until;
+
+type Case = fn(&mut Conversation, &Ends);
+
+/// Every packet of these tables is traced over the maps of a kernel's data plane before it goes
+/// through its programs: verdict, bytes and reasons must be the same.
+const TRACED: [Case; 33] = [
+    cases::translation::a_request_goes_to_a_backend_and_its_answer_comes_back,
+    cases::translation::a_datagram_goes_to_a_backend_and_its_answer_comes_back,
+    cases::translation::tags_of_networks_stay,
+    cases::affinity::a_client_stays_with_its_backend_whatever_it_dials,
+    cases::affinity::affinity_leads_nowhere_that_the_policy_does_not,
+    cases::affinity::datagrams_stay_too,
+    cases::source_ranges::clients_outside_of_the_ranges_are_dropped,
+    cases::source_ranges::pods_are_held_to_the_ranges_too,
+    cases::selection::a_connection_stays_with_its_backend,
+    cases::selection::a_node_port_is_open_on_the_nodes_addresses_only,
+    cases::selection::without_backends_connections_are_reset,
+    cases::selection::policy_local_wants_a_local_backend,
+    cases::selection::who_may_only_stay_here_waits_while_others_serve,
+    cases::selection::another_port_of_a_cluster_address_is_refused,
+    cases::flows::a_connection_lives_from_syn_to_fin,
+    cases::flows::a_syn_on_a_closing_connection_starts_a_new_one,
+    cases::flows::an_answer_without_a_flow_passes,
+    cases::flows::a_flow_moves_when_its_backend_goes,
+    cases::flows::one_port_of_a_client_reaches_two_services,
+    cases::draining::datagrams_leave_a_backend_that_ends,
+    cases::errors::a_client_hears_what_becomes_of_its_requests,
+    cases::fragments::all_of_a_question_and_of_its_answer_are_translated,
+    cases::corrupt::there_is_no_slot_beyond_the_last,
+    cases::corrupt::a_slot_may_name_nobody,
+    cases::way::a_request_leaves_to_the_next_hop_and_its_answer_to_the_client,
+    cases::way::an_unknown_neighbour_is_left_to_the_stack,
+    cases::way::without_a_route_packets_are_dropped,
+    cases::way::what_does_not_fit_through_a_device_is_answered,
+    cases::way::tc_does_the_same,
+    cases::way::a_pod_reaches_itself_under_an_address_of_the_node,
+    cases::way::a_route_may_be_narrower_than_its_device,
+    cases::way::associations_leave_too,
+    cases::tunnels::a_packet_from_a_tunnel_reaches_the_backend_that_it_names,
+];
+
+#[test]
+fn what_is_told_is_what_the_kernel_does() -> Result<()> {
+    for case in TRACED {
+        for at in [&V4, &V6] {
+            case(&mut Conversation::traced()?, at);
+        }
+    }
+    Ok(())
+}
+
+const VIP: &str = "203.0.113.10";
+const VIP6: &str = "2001:db8:113::10";
+
+/// Services: `web`, whose clients stay nowhere; `sticky`, whose do; `nobody`, without endpoints;
+/// `private`, not for this client; `dns`, of datagrams.
+const MANIFESTS: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  ipFamilies: [IPv4, IPv6]
+  clusterIPs: [10.96.0.10, 'fd00:10:96::a']
+  externalIPs: [203.0.113.10, '2001:db8:113::10']
+  ports: [{name: http, port: 80}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-4, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints:
+- {addresses: [10.244.1.10], nodeName: node}
+- {addresses: [10.244.1.11], nodeName: node}
+- {addresses: [10.244.1.12], nodeName: node}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-6, labels: {kubernetes.io/service-name: web}}
+addressType: IPv6
+ports: [{name: http, port: 8080}]
+endpoints:
+- {addresses: ['fd00:10:244:1::10'], nodeName: node}
+- {addresses: ['fd00:10:244:1::11'], nodeName: node}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: sticky}
+spec:
+  clusterIP: 10.96.0.11
+  externalIPs: [203.0.113.10]
+  sessionAffinity: ClientIP
+  ports: [{name: http, port: 81}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: sticky-4, labels: {kubernetes.io/service-name: sticky}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints:
+- {addresses: [10.244.1.10], nodeName: node}
+- {addresses: [10.244.1.11], nodeName: node}
+- {addresses: [10.244.1.12], nodeName: node}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: nobody}
+spec:
+  clusterIP: 10.96.0.12
+  externalIPs: [203.0.113.10]
+  ports: [{name: http, port: 82}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: private}
+spec:
+  type: LoadBalancer
+  clusterIP: 10.96.0.13
+  loadBalancerSourceRanges: [198.51.100.0/24]
+  ports: [{name: dns, port: 53, protocol: UDP}]
+status: {loadBalancer: {ingress: [{ip: 203.0.113.11}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: private-4, labels: {kubernetes.io/service-name: private}}
+addressType: IPv4
+ports: [{name: dns, port: 53, protocol: UDP}]
+endpoints:
+- {addresses: [10.244.1.10], nodeName: node}
+";
+
+/// A client, a node with a real agent, and pods.
+struct Scene {
+    network: OneNode,
+    agent: Option<Agent>,
+}
+
+impl Scene {
+    fn new() -> Result<Self> {
+        let network = OneNode::with_pods(3)?;
+        let file = network.topology.directory().join("manifests.yaml");
+        std::fs::write(&file, MANIFESTS)?;
+        // Small maps, that can be compared whole.
+        let sizes = ["--max-service-ports", "64", "--max-endpoints", "256", "--max-flows", "1024"];
+        let agent = Agent::start(&network.node, &network.pin_path(), &file, DEVICE, &sizes)?;
+        Ok(Self { network, agent: Some(agent) })
+    }
+
+    fn trace(&self, arguments: &str) -> Result<Value> {
+        let (program, pins) = (program()?, self.network.pin_path());
+        let mut words =
+            vec![program.into_os_string(), "--pin-path".into(), pins.into(), "trace".into()];
+        words.extend(arguments.split(' ').map(Into::into));
+        words.extend(["-o".into(), "json".into()]);
+        Ok(serde_json::from_str(&self.network.node.run(words)?)?)
+    }
+
+    /// Fetches a page from a port of the client's own.
+    fn curl(&self, port: u16, url: &str) -> Result<String> {
+        let port = port.to_string();
+        let words = ["curl", "--silent", "--show-error", "--max-time", "20", "--globoff"];
+        let words = words.into_iter().chain(["--local-port", &port, url]);
+        Ok(self.network.client.run(words)?.trim().to_owned())
+    }
+
+    fn contents(&self) -> Result<BTreeMap<&'static str, Vec<Entry>>> {
+        // The network moves by itself; programs can't be read.
+        const NOT: [&str; 4] = [map::XDP_STAGES, map::TC_STAGES, map::NETWORK, map::DEVICES];
+        let names = map::ALL.into_iter().filter(|name| !NOT.contains(name));
+        names
+            .map(|name| Ok((name, AnyMap::open(&self.network.pin_path().join(name))?.contents()?)))
+            .collect()
+    }
+}
+
+/// The pod that a trace leads to.
+fn pod(trace: &Value) -> Result<String> {
+    let backend = trace["backend"].as_str().with_context(|| format!("no backend: {trace:#}"))?;
+    let backend: SocketAddr = backend.parse()?;
+    let address = backend.ip().to_string();
+    let digit = address.chars().last().context("an address has digits")?;
+    Ok(format!("pod-{digit}"))
+}
+
+fn steps<'a>(trace: &'a Value, step: &str) -> Vec<&'a str> {
+    let steps = trace["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
+    steps.iter().filter(|s| s["step"] == step).filter_map(|s| s["text"].as_str()).collect()
+}
+
+#[test]
+fn clients_meet_whom_the_trace_has_told_and_nothing_is_changed() -> Result<()> {
+    let scene = Scene::new()?;
+    let before = scene.contents()?;
+    let ports = 40_001..40_006_u16;
+    let mut told = Vec::new();
+    for port in ports.clone() {
+        let v4 = scene.trace(&format!("tcp {CLIENT}:{port} {VIP}:80"))?;
+        // The client's two families share its ports.
+        let port = port + 100;
+        let v6 = scene.trace(&format!("--device {DEVICE} tcp [2001:db8::2]:{port} [{VIP6}]:80"))?;
+        for trace in [&v4, &v6] {
+            assert_eq!(trace["verdict"], "translated", "{trace:#}");
+            assert_eq!(steps(trace, "maglev").len(), 1, "{trace:#}");
+        }
+        told.push((pod(&v4)?, pod(&v6)?));
+    }
+    let nobody = scene.trace(&format!("tcp {CLIENT}:40000 {VIP}:82"))?;
+    assert_eq!(
+        (&nobody["verdict"], &nobody["reasons"][0]),
+        (&"answered".into(), &"no_backend".into())
+    );
+    assert_eq!(nobody["result"]["flags"], "rst,ack");
+    let private = scene.trace(&format!("udp {CLIENT}:40000 203.0.113.11:53"))?;
+    assert_eq!(
+        (&private["verdict"], &private["reasons"][0]),
+        (&"dropped".into(), &"source_not_allowed".into())
+    );
+    let other = scene.trace(&format!("udp {CLIENT}:40000 192.0.2.77:53"))?;
+    assert_eq!(other["verdict"], "untouched");
+    let sticky = scene.trace(&format!("tcp {CLIENT}:40000 {VIP}:81"))?;
+    assert_eq!(steps(&sticky, "affinity").len(), 2, "asked and remembered: {sticky:#}");
+    for (name, before) in before {
+        let after = AnyMap::open(&scene.network.pin_path().join(name))?.contents()?;
+        assert_eq!(before, after, "{name} has changed");
+    }
+
+    for (port, (v4, v6)) in ports.zip(told) {
+        assert_eq!(scene.curl(port, &format!("http://{VIP}/"))?, v4);
+        assert_eq!(scene.curl(port + 100, &format!("http://[{VIP6}]/"))?, v6);
+    }
+    let refused = scene.curl(40_000, &format!("http://{VIP}:82/")).unwrap_err().to_string();
+    assert!(refused.contains("refused") || refused.contains("Failed to connect"), "{refused}");
+    let socket = scene.network.client.udp_socket(&format!("{CLIENT}:40000"))?;
+    socket.send_to(b"?", "203.0.113.11:53")?;
+    let agent = scene.agent.as_ref().context("an agent runs")?;
+    wait_until("the client is kept out", SOON, || {
+        let counters = agent.get(&["counters", "-o", "json"]).unwrap_or_default();
+        let counters: Value = serde_json::from_str(&counters).unwrap_or_default();
+        let rows = counters.as_array().map(Vec::as_slice).unwrap_or_default();
+        rows.iter().any(|row| row["reason"] == "source_not_allowed" && row["packets"] == 1)
+    })?;
+    Ok(())
+}
+
+#[test]
+fn an_established_connection_is_told_of_also_without_an_agent() -> Result<()> {
+    let mut scene = Scene::new()?;
+    let first = scene.curl(40_001, &format!("http://{VIP}:81/"))?;
+    let mut connection = scene.network.client.tcp_connect(&format!("{VIP}:80"))?;
+    let port = connection.local_addr()?.port();
+    scene.agent.take().context("an agent runs")?.kill();
+
+    let request = scene.trace(&format!("--flags ack tcp {CLIENT}:{port} {VIP}:80"))?;
+    ensure!(steps(&request, "flow")[0].starts_with("found: "), "{request:#}");
+    ensure!(steps(&request, "maglev").is_empty(), "{request:#}");
+    connection.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+    let mut page = String::new();
+    connection.read_to_string(&mut page)?;
+    assert!(page.trim().ends_with(&pod(&request)?), "{page} from {request:#}");
+
+    let backend = request["result"]["destination"].as_str().context("a result")?;
+    let answer =
+        format!("--direction out --device {DEVICE} --flags ack tcp {backend} {CLIENT}:{port}");
+    let answer = scene.trace(&answer)?;
+    assert_eq!(answer["result"]["source"], format!("{VIP}:80"), "{answer:#}");
+
+    // Whoever stays with a backend does so from every port.
+    for port in 40_010..40_014 {
+        let trace = scene.trace(&format!("tcp {CLIENT}:{port} {VIP}:81"))?;
+        assert_eq!(pod(&trace)?, first, "{trace:#}");
+        assert!(steps(&trace, "maglev").is_empty(), "{trace:#}");
+    }
+    Ok(())
+}
