@@ -22,6 +22,12 @@ pub struct $name {
 // SAFETY: every access is atomic.
 unsafe impl Sync for $name {}
 
+impl $name {
+    pub const fn new(value: $number) -> Self {
+        Self { value: UnsafeCell::new(value) }
+    }
+}
+
 #[cfg(not(target_arch = "bpf"))]
 impl $name {
     fn atomic(&self) -> &$host {

@@ -5,6 +5,7 @@
 #![no_std]
 #![no_main]
 
+mod clock;
 mod maps;
 mod packet;
 mod socket;

@@ -2,7 +2,6 @@
 
 use aya_ebpf::btf_maps::PerCpuArray;
 use aya_ebpf::btf_maps::lpm_trie::Key;
-use aya_ebpf::helpers::bpf_ktime_get_coarse_ns;
 use lb_common::datapath::{Direction, Draft, FamilyTables, Rejection, Tables};
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::{
@@ -11,6 +10,7 @@ use lb_common::layout::{
     SourceRange, Target, Ticks, Traffic,
 };
 
+use crate::clock;
 use crate::maps::{
     AFFINITIES4, AFFINITIES6, BACKEND_TRAFFIC, BACKENDS4, BACKENDS6, DESTINATIONS, DEVICES,
     DRAFTS4, DRAFTS6, FLOWS4, FLOWS6, FRAGMENTS4, FRAGMENTS6, FRONTENDS4, FRONTENDS6, MEMBERS,
@@ -29,8 +29,7 @@ impl Tables for KernelTables {
 
     #[inline(always)]
     fn now(&self) -> Ticks {
-        // SAFETY: the helper takes nothing and only reads a clock.
-        Ticks::from_nanoseconds(unsafe { bpf_ktime_get_coarse_ns() })
+        clock::now()
     }
 
     #[inline(always)]
