@@ -62,7 +62,7 @@ impl Baselines {
 
 impl Baseline {
     fn new(hook: Hook) -> Result<Self> {
-        let packet = Case { hook, v6: false, udp: false, kind: Kind::None }.request();
+        let packet = Case { hook, kind: Kind::None, ..Case::established(false, false) }.request();
         // As costly with one client as with many: it reads nothing of them.
         let template = template(&packet, Side::Source, 1);
         let wrapper = Wrapper::around_nothing(hook)?;

@@ -30,6 +30,8 @@ pub struct Case {
     pub hook: Hook,
     pub v6: bool,
     pub udp: bool,
+    /// Whether clients stay with their backend from one connection to the next.
+    pub affinity: bool,
     pub kind: Kind,
 }
 
@@ -37,24 +39,37 @@ pub struct Case {
 pub fn cases(flows: u32, v6: bool) -> Vec<Case> {
     let mut cases = Vec::new();
     for udp in [false, true] {
-        let case = Case { hook: Hook::Forward, v6, udp, kind: Kind::Established };
+        let case = Case::established(v6, udp);
         cases.push(case);
         cases.push(Case { kind: Kind::New, ..case });
         cases.push(Case { hook: Hook::Reverse, ..case });
     }
+    let sticky = Case { affinity: true, ..Case::established(v6, false) };
+    cases.push(sticky);
+    cases.push(Case { kind: Kind::New, ..sticky });
     if flows == 1 {
         for hook in [Hook::Forward, Hook::Reverse] {
-            cases.push(Case { hook, v6, udp: false, kind: Kind::None });
+            let case = Case::established(v6, false);
+            cases.push(Case { hook, kind: Kind::None, ..case });
         }
     }
     cases
 }
 
 impl Case {
+    /// Packets of clients in the middle of their connections, met by XDP.
+    pub fn established(v6: bool, udp: bool) -> Self {
+        Self { hook: Hook::Forward, v6, udp, affinity: false, kind: Kind::Established }
+    }
+
     pub fn name(&self) -> String {
         let hook = if self.hook == Hook::Forward { "xdp" } else { "tc" };
         let family = if self.v6 { "v6" } else { "v4" };
-        let protocol = if self.udp { "udp" } else { "tcp" };
+        let protocol = match (self.udp, self.affinity) {
+            (true, _) => "udp",
+            (false, false) => "tcp",
+            (false, true) => "tcp.affinity",
+        };
         match self.kind {
             Kind::None => format!("{hook}.{family}.none"),
             Kind::New => format!("{hook}.{family}.{protocol}.new"),
@@ -66,7 +81,8 @@ impl Case {
         let protocol = if self.udp { "UDP" } else { "TCP" };
         let backends = self.backends();
         let backends: Vec<&str> = backends.iter().map(String::as_str).collect();
-        service(&format!("{}/{protocol}", self.frontend())).backends(&backends)
+        let service = service(&format!("{}/{protocol}", self.frontend())).backends(&backends);
+        if self.affinity { service.affinity(10_800) } else { service }
     }
 
     /// What is measured: the packet, where its client stands in it, and how many clients there

@@ -42,7 +42,7 @@ pub fn table(records: &[Record], earlier: Option<&[Record]>) -> String {
 }
 
 fn line([case, flows, room, median, spread, ratio]: [String; 6]) -> String {
-    format!("{case:<24} {flows:>7} {room:>8} {median:>17} {spread:>15} {ratio:>6}")
+    format!("{case:<28} {flows:>7} {room:>8} {median:>17} {spread:>15} {ratio:>6}")
 }
 
 /// Three digits that count, at least.
