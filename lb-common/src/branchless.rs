@@ -5,7 +5,7 @@
 
 /// The number itself, of which the compiler knows nothing.
 #[inline(always)]
-fn opaque(number: u64) -> u64 {
+pub fn opaque(number: u64) -> u64 {
     #[cfg(target_arch = "bpf")]
     {
         let mut number = number;
@@ -54,10 +54,13 @@ pub fn choose(bit: u64, one: u64, other: u64) -> u64 {
     other ^ (opaque(one ^ other) & opaque(bit.wrapping_neg()))
 }
 
-/// The larger of two numbers below 2^63.
+/// The larger of two numbers that are less than 2^63 apart.
 #[inline(always)]
-pub fn larger(one: u64, other: u64) -> u64 {
-    choose(sign(one.wrapping_sub(other)), other, one)
+pub fn larger(one: i64, other: i64) -> i64 {
+    let ahead = one.wrapping_sub(other);
+    // All bits of it are the sign.
+    let behind = opaque((ahead >> 63) as u64) as i64;
+    one.wrapping_sub(ahead & behind)
 }
 
 /// The number itself below 2^31, and 0 for others: those are differences below zero.
@@ -77,8 +80,8 @@ mod tests {
         assert_eq!([is_zero(0), is_zero(1), is_zero(i64::MAX as u64)], [1, 0, 0]);
         assert_eq!([choose(1, 3, 5), choose(0, 3, 5)], [3, 5]);
         assert_eq!(
-            [larger(3, 5), larger(5, 3), larger(4, 4), larger(0, 1 << 62)],
-            [5, 5, 4, 1 << 62]
+            [larger(3, 5), larger(5, 3), larger(4, 4), larger(-1, i64::MIN + 1)],
+            [5, 5, 4, -1]
         );
     }
 }

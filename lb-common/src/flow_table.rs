@@ -12,7 +12,7 @@
 //! The rules are plain code over memory, the same on the host and in the kernel.
 //! Tests: below, and the packet tables of the crate `tests`.
 
-use crate::branchless::{at_least_zero, larger};
+use crate::branchless::{at_least_zero, larger, opaque};
 use crate::family::Family;
 use crate::hash::FlowHash;
 use crate::layout::{Flow, FlowBucket, FlowPlace, FlowState, FlowTag, Ticks, WAYS, Ways};
@@ -23,7 +23,7 @@ struct Word(u32);
 
 impl Word {
     /// Set for flows of protocols without connections, whose idle times are shorter.
-    const DATAGRAM: u32 = 1 << 7;
+    const DATAGRAM: u32 = 1 << 3;
     const STATE: u32 = 0x07;
 
     /// The tag of a place's next owner.
@@ -55,9 +55,7 @@ impl Word {
 
     #[inline(always)]
     fn class(self) -> &'static Class {
-        // Two indexes, not one of both's bits: what comes of joining the bits of two numbers is any
-        // number to verifiers before Linux 6.10.
-        &CLASSES[(self.0 >> 7) as usize & 1][(self.0 & Self::STATE) as usize]
+        &CLASSES[(self.0 & (Self::DATAGRAM | Self::STATE)) as usize]
     }
 
     #[inline(always)]
@@ -125,51 +123,54 @@ impl Ticks {
     }
 }
 
-/// How a place is treated in one state.
+/// How a place is treated in one state; times are in ticks.
 struct Class {
-    /// How long the flow may be idle, in ticks, before its place is for the taking; below 2^31.
+    /// How long the flow may be idle before it is as good as gone; below 2^31.
     idle_limit: u32,
-    /// How gladly the place is given away before that; 0: not at all.
-    rank: u32,
-    /// Whether idle time counts: the one that has waited longest goes first.
-    idle_mask: u32,
+    /// What a place has on others by its state. With the time that it has been idle it is how gladly
+    /// the place is given to a new flow; if that is not above 0: not at all.
+    bonus: i64,
 }
 
-const FREE: u32 = 1 << 31;
-const EXPIRED: u32 = 1 << 30;
-const CLOSED: u32 = 1 << 29;
-const IDLE: u32 = CLOSED - 1;
-
-/// By datagram flag and state.
-static CLASSES: [[Class; 8]; 2] = {
-    const NEVER: u32 = i32::MAX as u32;
-    const fn class(idle_limit: u32, rank: u32, idle_mask: u32) -> Class {
-        Class { idle_limit, rank, idle_mask }
+/// By state, and by state of datagram flows.
+static CLASSES: [Class; 16] = {
+    const FREE: Class = Class { idle_limit: i32::MAX as u32, bonus: 1 << 33 };
+    const CLAIMED: Class = Class { idle_limit: i32::MAX as u32, bonus: -(1 << 33) };
+    /// What is closed goes before all that may live, unless that is over for long.
+    const CLOSED: Class =
+        Class { idle_limit: Ticks::seconds(30), bonus: Ticks::seconds(1000) as i64 };
+    /// To be had at any time, the one that has waited longest first.
+    const fn nascent(seconds: u64) -> Class {
+        Class { idle_limit: Ticks::seconds(seconds), bonus: 0 }
     }
-    const FREE_PLACE: Class = class(NEVER, FREE, 0);
-    const CLAIMED: Class = class(NEVER, 0, 0);
-    let connections = [
-        FREE_PLACE,
+    /// To be had when its time is over.
+    const fn kept(seconds: u64) -> Class {
+        let idle_limit = Ticks::seconds(seconds);
+        Class { idle_limit, bonus: -((idle_limit + TOLERANCE) as i64) }
+    }
+    [
+        FREE,
         CLAIMED,
-        class(Ticks::seconds(60), 1, IDLE),   // Nascent
-        class(Ticks::seconds(60), 1, IDLE),   // Answered
-        class(Ticks::seconds(86_400), 0, 0),  // Established
-        class(Ticks::seconds(3_600), 0, 0),   // ClosedForward
-        class(Ticks::seconds(3_600), 0, 0),   // ClosedReverse
-        class(Ticks::seconds(30), CLOSED, 0), // Closed
-    ];
-    let datagrams = [
-        FREE_PLACE,
+        nascent(60),  // Nascent
+        nascent(60),  // Answered
+        kept(86_400), // Established
+        kept(3_600),  // ClosedForward
+        kept(3_600),  // ClosedReverse
+        CLOSED,
+        // Datagrams:
+        FREE,
         CLAIMED,
-        class(Ticks::seconds(30), 1, IDLE),
-        class(Ticks::seconds(30), 1, IDLE),
-        class(Ticks::seconds(180), 0, 0),
-        CLAIMED,
+        nascent(30), // Nascent
+        nascent(30), // Answered
+        kept(180),   // Established
         CLAIMED,
         CLAIMED,
-    ];
-    [connections, datagrams]
+        CLAIMED,
+    ]
 };
+
+/// Another processor's clock may be ahead by a tick; by so many it is still taken for that.
+const TOLERANCE: u32 = 64;
 
 /// A flow that was found: its tag, its ways out, and what the finder wanted of its record.
 pub struct Found<'a, R> {
@@ -339,20 +340,22 @@ pub fn claim<'a, F: Family>(
 ) -> Option<Claim<'a, F>> {
     // Rank and place in one number: the verifier need not follow how each was chosen.
     let mut best = 0;
-    for ((_, bucket), first) in buckets.iter().zip([0, WAYS as u64]) {
-        for (tag, way) in bucket.tags.iter().zip(first..) {
-            best = larger(best, (eviction_rank(Word(tag.word.load()), tag, now) << 4) | way);
-        }
+    for number in 0..2 * WAYS {
+        let (bucket, way) = place(number);
+        let rank = rank(&buckets[bucket].1.tags[way], now);
+        best = larger(best, rank << 4 | (LAST_PLACE - number) as i64);
     }
-    if best >> 4 == 0 {
+    if best >> 4 <= 0 {
         return None;
     }
-    let (index, bucket) = if best & WAYS as u64 == 0 { buckets[0] } else { buckets[1] };
-    let way = best as usize & (WAYS - 1);
+    let (second, way) = place(LAST_PLACE - (best as usize & LAST_PLACE));
+    // What comes of joining the bits of two numbers is any number to verifiers before Linux 6.10.
+    let way = opaque(way as u64) as usize & (WAYS - 1);
+    let (index, bucket) = if second == 0 { buckets[0] } else { buckets[1] };
     let (tag, place) = (&bucket.tags[way], &bucket.places[way]);
     // Ranked once more as it stands now: meanwhile its flow may have come to life.
     let old = Word(tag.word.load());
-    if eviction_rank(old, tag, now) == 0 {
+    if rank(tag, now) <= 0 {
         return None;
     }
     let word = old.claim(hash, way, datagram);
@@ -366,14 +369,23 @@ pub fn claim<'a, F: Family>(
     })
 }
 
-/// How gladly a place is given to a new flow; 0: not at all. Without branches, of which the
-/// verifier would follow every combination over the ways.
+const LAST_PLACE: usize = 2 * WAYS - 1;
+
+/// The places of two buckets in the order in which they fill, each as bucket and way: half of the
+/// first bucket, where packets look first, half of the other, and so on. So most flows are found in
+/// their first bucket, and yet one is not full much before the other.
 #[inline(always)]
-fn eviction_rank(word: Word, tag: &FlowTag, now: Ticks) -> u64 {
-    let class = word.class();
-    let idle = now.since(Ticks(tag.seen.load())) & IDLE;
-    let expired = class.idle_limit.wrapping_sub(idle) >> 31;
-    u64::from((class.rank + (idle & class.idle_mask)) | expired << EXPIRED.trailing_zeros())
+fn place(number: usize) -> (usize, usize) {
+    const HALF: usize = WAYS / 2;
+    ((number / HALF) & 1, number % HALF + number / WAYS * HALF)
+}
+
+/// How gladly a place is given to a new flow; if not above 0: not at all. Without branches, of which
+/// the verifier would follow every combination over the ways.
+#[inline(always)]
+fn rank(tag: &FlowTag, now: Ticks) -> i64 {
+    let idle = now.0.wrapping_add(TOLERANCE).wrapping_sub(tag.seen.load());
+    Word(tag.word.load()).class().bonus + i64::from(idle)
 }
 
 impl Ways {
@@ -432,3 +444,6 @@ impl<F: Family> FlowBucket<F> {
         Some((word.state(), Ticks(tag.seen.load()), flow))
     }
 }
+
+#[cfg(test)]
+mod tests;

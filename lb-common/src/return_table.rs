@@ -124,7 +124,8 @@ fn room(one: &ReturnBucket, other: &ReturnBucket, hash: AnswerHash) -> usize {
             let entry = Entry(slot.load());
             let rank = entry.fits(hash) << FITS | is_zero(entry.0 >> 1) << FREE;
             // One without a rank is not chosen before the one that is any.
-            best = choose(is_zero(rank), best, larger(best, rank | first | way as u64));
+            let candidate = (rank | first | way as u64) as i64;
+            best = choose(is_zero(rank), best, larger(best as i64, candidate) as u64);
         }
     }
     best as usize & (2 * RETURN_WAYS - 1)

@@ -38,7 +38,7 @@ pub use source_range::{SERVICE_PORT_BITS, SourceRange};
 pub use tunnel::{Peer, Target};
 
 /// Moves on with every change of a layout or of what a field means.
-pub const SCHEMA: u32 = 3;
+pub const SCHEMA: u32 = 4;
 
 /// How many entries each map holds, unless the agent is told otherwise; a map's memory is reserved
 /// when it is made.
