@@ -127,6 +127,12 @@ impl XdpPacket {
         &self.context
     }
 
+    /// How much of the packet can be viewed: not its later pieces, if it came in several.
+    #[inline(always)]
+    fn viewed(&self) -> u32 {
+        (self.context.data_end() - self.context.data()) as u32
+    }
+
     /// Marks the packet for the tc program of the same device; false if the driver can't.
     #[inline(always)]
     pub fn defer(&mut self) -> bool {
@@ -205,9 +211,14 @@ impl Packet for XdpPacket {
 
     #[inline(always)]
     fn blur(&self, offset: usize) -> usize {
-        // SAFETY: the context is the one this program was called with. No device has that many
-        // queues.
-        blur(offset, unsafe { (*self.context.ctx).rx_queue_index })
+        // What can be viewed is a page at most.
+        blur(offset, self.viewed())
+    }
+
+    #[inline(always)]
+    fn length_if(&self, said: u32) -> u32 {
+        let viewed = self.viewed();
+        if said <= viewed { viewed } else { self.length() }
     }
 
     #[inline(always)]

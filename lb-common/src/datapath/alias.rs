@@ -5,8 +5,8 @@ use super::parse::Network;
 use super::{FamilyTables, Stage, Verdict, follow, ingress, open, tcp};
 use crate::branchless::choose;
 use crate::flow_table::{self, Claim};
-use crate::hash::{self, AnswerHash};
-use crate::layout::{Flow, FlowKind, Reason, Ticks};
+use crate::hash::{self, AnswerHash, FlowHash};
+use crate::layout::{Flow, FlowBucket, FlowKind, Reason, Ticks};
 use crate::return_table;
 
 /// Ports that a round of the stage looks at, of which it tries one.
@@ -17,10 +17,25 @@ const ROUNDS: u32 = 30;
 
 /// Whether the answers to a flow would be those of another. One that has ended gives way.
 #[inline(always)]
-pub fn is_taken<F: Network, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>, now: Ticks) -> bool {
+fn is_taken<F: Network, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>, now: Ticks) -> bool {
     let hash = follow::client_hash(tables, flow.alias, flow.alias_port, flow.protocol);
-    for bucket in hash.buckets(tables.flow_mask()) {
-        let Some(bucket) = tables.flow_bucket(bucket) else { return true };
+    let [first, second] = hash.buckets(tables.flow_mask());
+    let (Some(one), Some(other)) = (tables.flow_bucket(first), tables.flow_bucket(second)) else {
+        return true;
+    };
+    is_taken_in(tables, [one, other], hash, flow, now)
+}
+
+/// The same, where the buckets of the alias's hash have been looked up.
+#[inline(always)]
+pub fn is_taken_in<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    buckets: [&FlowBucket<F>; 2],
+    hash: FlowHash,
+    flow: &Flow<F>,
+    now: Ticks,
+) -> bool {
+    for bucket in buckets {
         let found = flow_table::find(bucket, hash, |other, _| has_answers(other, flow));
         let Some(found) = found else { continue };
         if tcp::is_closing(found.state()) || found.expired(now) {

@@ -6,7 +6,7 @@ use super::{FamilyTables, Packet, Stage, Verdict, ingress, tcp, translate};
 use crate::flow_table;
 use crate::layout::{Flow, Reason};
 
-#[inline(never)]
+#[inline(always)]
 pub fn packet<F: Network, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,

@@ -91,6 +91,9 @@ pub fn answer<'a, F: Network, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
 ) -> Result<Option<Found<'a, Target<F>>>, Reason> {
+    if !tables.settings().has_alias_port(segment.destination_port) {
+        return Ok(None);
+    }
     let found = find_alias(tables, segment)?;
     Ok(found.inspect(|found| touch_reverse(tables, found, segment)))
 }

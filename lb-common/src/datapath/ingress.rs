@@ -6,7 +6,7 @@ use super::{FamilyTables, Packet, Stage, Verdict, answer};
 use crate::header::NetworkHeader;
 use crate::layout::Reason;
 
-#[inline(never)]
+#[inline(always)]
 pub fn packet<F: Network, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,

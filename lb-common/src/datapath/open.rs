@@ -8,10 +8,10 @@ use super::way::{self, Query, Route};
 use super::{FamilyTables, Packet, Rejection, Role, Stage, Verdict, affinity, answer, ingress};
 use crate::family::Family;
 use crate::flow_table::{self, Claim};
+use crate::hash::FlowHash;
 use crate::header::{GUE, protocol};
-use crate::layout::{Flow, FlowKind, Reason, Ticks, Ways};
+use crate::layout::{Flow, FlowBucket, FlowKind, Reason, Ticks, Ways};
 
-/// In two parts, so that what one needs of the stack is free for the other.
 #[inline(always)]
 pub fn packet<F: Network, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -25,6 +25,7 @@ pub fn packet<F: Network, P: Packet, T: FamilyTables<F>>(
 }
 
 /// A packet that came through a tunnel, for a backend on this node that another one has chosen.
+/// In parts, so that what one needs of the stack is free for the others.
 #[inline(always)]
 pub fn delivered<F: Network, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -36,7 +37,7 @@ pub fn delivered<F: Network, P: Packet, T: FamilyTables<F>>(
         verdict => return verdict,
     }
     match take(packet, tables, network) {
-        Verdict::Next(Stage::Open) => begin(packet, tables, network),
+        Verdict::Next(Stage::Open) => begin_apart(packet, tables, network),
         verdict => verdict,
     }
 }
@@ -97,15 +98,11 @@ fn take<F: Network, P: Packet, T: FamilyTables<F>>(
     // The node that chose remembers whom.
     draft.sticky = 0;
     write_flow(&mut draft.flow, &dialled, &choice, service_port, None);
-    if alias::is_taken(tables, &draft.flow, tables.now()) {
-        tables.set_attempt(0);
-        return Verdict::Next(Stage::Alias);
-    }
     Verdict::Next(Stage::Open)
 }
 
 /// Drafts the flow that the packet opens. [`Stage::Open`] comes next if nothing is in its way.
-#[inline(never)]
+#[inline(always)]
 fn choose<F: Network, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
@@ -146,12 +143,10 @@ fn choose<F: Network, P: Packet, T: FamilyTables<F>>(
     draft.sticky = u32::from(frontend.affinity != 0);
     write_flow(&mut draft.flow, &dialled, &choice, frontend.service_port, masquerade);
     if let Some(kind) = tunnel {
-        // Its answers don't come this way: they are nobody else's here.
         draft.flow.kind = kind;
         return Verdict::Next(Stage::Open);
     }
-    if draft.flow.kind.has(FlowKind::ALIASED) || alias::is_taken(tables, &draft.flow, tables.now())
-    {
+    if draft.flow.kind.has(FlowKind::ALIASED) {
         tables.set_attempt(0);
         return Verdict::Next(Stage::Alias);
     }
@@ -159,7 +154,7 @@ fn choose<F: Network, P: Packet, T: FamilyTables<F>>(
 }
 
 /// Begins the flow that was drafted.
-#[inline(never)]
+#[inline(always)]
 fn begin<F: Network, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
@@ -173,9 +168,24 @@ fn begin<F: Network, P: Packet, T: FamilyTables<F>>(
         Err(reason) => return ingress::drop_for(tables, reason),
     };
     match commit(tables, draft) {
-        Ok(ways) => follow::send(packet, tables, &segment, &Target::forward(&draft.flow), ways),
+        Ok(Some(ways)) => {
+            follow::send(packet, tables, &segment, &Target::forward(&draft.flow), ways)
+        }
+        Ok(None) => {
+            tables.set_attempt(0);
+            Verdict::Next(Stage::Alias)
+        }
         Err(reason) => ingress::drop_for(tables, reason),
     }
+}
+
+#[inline(never)]
+fn begin_apart<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    begin(packet, tables, network)
 }
 
 /// What a new flow will be, on its way from one stage to the next.
@@ -310,17 +320,25 @@ fn write_flow<F: Network>(
     flow.reserved = [0; 2];
 }
 
-/// Writes the flow into the table.
+/// Writes the flow into the table; `None` if it needs an alias to be told from another there.
 #[inline(always)]
 fn commit<'a, F: Network, T: FamilyTables<F>>(
     tables: &'a T,
     draft: &Draft<F>,
-) -> Result<&'a Ways, Reason> {
+) -> Result<Option<&'a Ways>, Reason> {
+    let flow = &draft.flow;
     let now = tables.now();
-    let claim = claim(tables, &draft.flow, now)?;
-    claim.write(&draft.flow);
+    let (hash, buckets) = candidates(tables, flow)?;
+    let [(_, one), (_, other)] = buckets;
+    // Answers to what went through a tunnel don't come this way: they are nobody else's here.
+    let answered = !flow.kind.has(FlowKind::TUNNELLED);
+    if answered && alias::is_taken_in(tables, [one, other], hash, flow, now) {
+        return Ok(None);
+    }
+    let claim = claim_one(buckets, hash, flow, now)?;
+    claim.write(flow);
     account(tables, draft);
-    Ok(claim.publish(now))
+    Ok(Some(claim.publish(now)))
 }
 
 #[inline(always)]
@@ -329,13 +347,33 @@ pub fn claim<'a, F: Network, T: FamilyTables<F>>(
     flow: &Flow<F>,
     now: Ticks,
 ) -> Result<Claim<'a, F>, Reason> {
+    let (hash, buckets) = candidates(tables, flow)?;
+    claim_one(buckets, hash, flow, now)
+}
+
+#[inline(always)]
+fn claim_one<'a, F: Network>(
+    buckets: [(u32, &'a FlowBucket<F>); 2],
+    hash: FlowHash,
+    flow: &Flow<F>,
+    now: Ticks,
+) -> Result<Claim<'a, F>, Reason> {
+    let datagram = flow.protocol == protocol::UDP;
+    flow_table::claim(buckets, hash, datagram, now).ok_or(Reason::FlowTableFull)
+}
+
+/// The buckets that a client's flow may be in, and their numbers.
+#[expect(clippy::type_complexity, reason = "a name for it would say no more")]
+#[inline(always)]
+fn candidates<'a, F: Network, T: FamilyTables<F>>(
+    tables: &'a T,
+    flow: &Flow<F>,
+) -> Result<(FlowHash, [(u32, &'a FlowBucket<F>); 2]), Reason> {
     let hash = follow::client_hash(tables, flow.client, flow.client_port, flow.protocol);
     let [first, second] = hash.buckets(tables.flow_mask());
     let one = tables.flow_bucket(first).ok_or(Reason::CorruptTable)?;
     let other = tables.flow_bucket(second).ok_or(Reason::CorruptTable)?;
-    let datagram = flow.protocol == protocol::UDP;
-    flow_table::claim([(first, one), (second, other)], hash, datagram, now)
-        .ok_or(Reason::FlowTableFull)
+    Ok((hash, [(first, one), (second, other)]))
 }
 
 /// What a new flow is counted for, and remembered by.

@@ -96,6 +96,13 @@ pub trait Packet: Sized {
     /// The length of the whole packet in bytes, also of what cannot be viewed.
     fn length(&self) -> u32;
 
+    /// The same of a packet that, by its headers, is so long: whatever can be viewed to there is all
+    /// there is, and a hook need not ask.
+    #[inline(always)]
+    fn length_if(&self, _said: u32) -> u32 {
+        self.length()
+    }
+
     /// Brings the transport checksum at `offset` up to date with a changed address and port.
     ///
     /// The two come apart because a device that completes checksums by itself has only the

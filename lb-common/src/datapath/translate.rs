@@ -33,7 +33,7 @@ pub fn send<F: Network, P: Packet, T: FamilyTables<F>>(
 ) -> Result<(), Reason> {
     let place = segment.place;
     let Rewrite { source, destination, .. } = rewrite;
-    let bytes = packet.length();
+    let bytes = length::<F, P>(packet, place)?;
 
     let address = addresses(packet, segment, rewrite)?;
     let ports: &mut Ports = packet.header_mut(place.transport).ok_or(Reason::Unwritable)?;
@@ -60,10 +60,16 @@ pub fn part<F: Network, P: Packet, T: FamilyTables<F>>(
     direction: Direction,
     rewrite: &Rewrite<F>,
 ) -> Result<(), Reason> {
-    let bytes = packet.length();
+    let bytes = length::<F, P>(packet, segment.place)?;
     addresses(packet, segment, rewrite)?;
     tables.count_packet(rewrite.service_port, rewrite.backend_index, direction, bytes);
     Ok(())
+}
+
+#[inline(always)]
+fn length<F: Network, P: Packet>(packet: &P, place: Place) -> Result<u32, Reason> {
+    let header: &F::Header = packet.header(place.network).ok_or(Reason::Unwritable)?;
+    Ok(packet.length_if(place.network as u32 + header.length()))
 }
 
 /// Translates what every fragment has; says what that changes.
