@@ -112,33 +112,6 @@ fn a_control_group_that_is_none_is_named_and_nothing_stays_attached() -> Result<
 }
 
 #[test]
-fn a_second_agent_is_refused_and_the_first_goes_on() -> Result<()> {
-    let case = Case::new()?;
-    let manifests = Path::new(&case.manifests);
-    let first = Agent::start(&case.network.node, Path::new(&case.pins), manifests, DEVICE, &[])?;
-    let output = case
-        .network
-        .node
-        .command(program()?)
-        .args([
-            "agent",
-            "--manifests",
-            &case.manifests,
-            "--device",
-            DEVICE,
-            "--pin-path",
-            &case.pins,
-        ])
-        .output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("another agent (process") && said.contains("--pin-path"), "{said}");
-    assert_eq!(attached(&case.network)?, (true, 1));
-    drop(first);
-    Ok(())
-}
-
-#[test]
 fn a_device_with_anothers_program_is_refused_and_left_as_it_was() -> Result<()> {
     let case = Case::new()?;
     let manifests = Path::new(&case.manifests);

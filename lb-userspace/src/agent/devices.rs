@@ -117,6 +117,12 @@ impl<'a> Devices<'a> {
             }
         }
         self.retry = (!failed.is_empty()).then(|| Instant::now() + RETRY);
+        // Where attaching failed, an earlier agent's program may go on.
+        if failed.is_empty()
+            && let Err(error) = self.pins.forget_set_aside()
+        {
+            tracing::warn!("{error:#}");
+        }
         self.tell();
     }
 

@@ -10,7 +10,7 @@ mod tally;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
@@ -19,8 +19,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::kernel::{
-    self, DataPlane, Links, Modes, Pins, Sizes, Tables, WithSockets, cgroup_root, preflight,
-    serve_own_namespace,
+    self, DataPlane, Links, Modes, Opened, Pins, Sizes, Tables, WithSockets, cgroup_root,
+    preflight, serve_own_namespace,
 };
 use crate::model::forwarding_name;
 use crate::network::{self, Network};
@@ -35,6 +35,9 @@ pub use control::Agent;
 pub use outlets::Outlets;
 
 use devices::Devices;
+
+/// How long after another agent's end its successor notices.
+const HELD_RETRY: Duration = Duration::from_millis(50);
 
 /// Where the Services come from.
 pub enum Origin {
@@ -89,8 +92,10 @@ pub async fn run(options: Options) -> Result<()> {
     let network = Network::open(options.network.clone()).await?;
     let mut ending = Ending::new()?;
 
-    let existed = options.pin_path.exists();
-    let pins = Pins::open(&options.pin_path)?;
+    let pins = tokio::select! {
+        pins = held(&options.pin_path) => pins?,
+        () = ending.told() => return Ok(()),
+    };
     let started = tokio::select! {
         started = start(&pins, source, &options, &network, metrics) => started.map(Some),
         () = ending.told() => Ok(None),
@@ -100,7 +105,9 @@ pub async fn run(options: Options) -> Result<()> {
         ended => {
             // Nothing holds the links any more.
             let ended = ended.map(drop);
-            if !existed && let Err(error) = kernel::remove(pins) {
+            if !pins.existed()
+                && let Err(error) = kernel::remove(pins)
+            {
                 tracing::warn!("{error:#}");
             }
             return ended;
@@ -141,18 +148,41 @@ pub async fn run(options: Options) -> Result<()> {
     ended
 }
 
+/// The pin directory, as soon as no other agent has it: a new one may start before the old one
+/// ends. The kernel forwards all the while.
+async fn held(path: &Path) -> Result<Pins> {
+    let mut told = false;
+    loop {
+        match Pins::try_open(path)? {
+            Opened::Here(pins) => return Ok(pins),
+            Opened::Held(holder) if !told => {
+                told = true;
+                let holder =
+                    holder.map_or(String::new(), |process| format!(" (process {process})"));
+                tracing::warn!(
+                    "another agent{holder} is running on {}: waiting until it ends, to take over.\n\
+                     If it is not to end, give this one a directory of its own with --pin-path",
+                    path.display()
+                );
+            }
+            Opened::Held(_) => {}
+        }
+        tokio::time::sleep(HELD_RETRY).await;
+    }
+}
+
 /// A source that has been found to be usable as far as one can tell without waiting for it, and
 /// where notices about its objects go.
-struct Opened {
+struct OpenedSource {
     run: Box<dyn FnOnce(mpsc::UnboundedSender<Event>) + Send>,
     notices: Arc<dyn Notices>,
 }
 
-async fn open(options: &Options, metrics: &Metrics) -> Result<Opened> {
+async fn open(options: &Options, metrics: &Metrics) -> Result<OpenedSource> {
     match &options.origin {
         Origin::Manifests(paths) => {
             let source = Manifests::open(paths.clone())?;
-            Ok(Opened {
+            Ok(OpenedSource {
                 run: Box::new(|events| run_source(source, events)),
                 notices: Arc::new(Log),
             })
@@ -163,7 +193,7 @@ async fn open(options: &Options, metrics: &Metrics) -> Result<Opened> {
             let notices = Events::new(connection.client.clone(), &options.node_name);
             let source = Cluster::new(connection.client, &options.node_name);
             let run = Box::new(|events| run_source(source, events));
-            Ok(Opened { run, notices: Arc::new(notices) })
+            Ok(OpenedSource { run, notices: Arc::new(notices) })
         }
     }
 }
@@ -180,7 +210,7 @@ fn run_source<S: Source + Send + 'static>(source: S, events: mpsc::UnboundedSend
 /// Loads, waits for everything the source knows, puts it in force, and only then attaches.
 async fn start<'a>(
     pins: &'a Pins,
-    source: Opened,
+    source: OpenedSource,
     options: &Options,
     network: &Network,
     metrics: Arc<Metrics>,
@@ -188,7 +218,6 @@ async fn start<'a>(
     let mut data_plane = DataPlane::load(pins, options.sizes)?;
     let tables = data_plane.tables()?;
     let planner = if data_plane.adopted() {
-        tracing::info!("adopting the maps of an earlier agent");
         Planner::adopting(tables.snapshot()?, options.sizes.room())
     } else {
         Planner::with_room(options.sizes.room())

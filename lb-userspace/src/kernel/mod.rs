@@ -3,6 +3,7 @@
 //!
 //! Everything that forwards packets is pinned, so it goes on forwarding while no agent runs.
 
+mod adoption;
 mod attach;
 mod backlog;
 mod details;
@@ -22,7 +23,7 @@ pub use attach::{Hook, Links, Modes, Place, TcMode, XdpMode, cgroup_root, remove
 pub use backlog::{Backlog, Write};
 pub use mapped::Mapped;
 pub use object::{DataPlane, settings};
-pub use pins::{DEFAULT_PIN_PATH, Pins};
+pub use pins::{DEFAULT_PIN_PATH, Opened, Pins};
 pub use plain::{Layout, Plain};
 pub use preflight::preflight;
 pub use set_aside::Entry;

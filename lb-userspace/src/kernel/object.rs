@@ -1,16 +1,15 @@
 //! The BPF object: its maps, made or adopted, and its programs, loaded.
 
-use std::path::Path;
-
 use anyhow::{Context, Result, anyhow, bail};
-use aya::maps::{Array, Map, MapData, ProgramArray};
+use aya::maps::{Array, ProgramArray};
 use aya::programs::{Program, ProgramError, ProgramInfo, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use lb_common::datapath::Stage;
 use lb_common::layout::{Identity, SCHEMA, Settings, map};
 
+use super::adoption;
 use super::attach::cgroup;
-use super::pins::{Pins, remove_pin};
+use super::pins::Pins;
 use super::plain::Plain;
 use super::sizes::Sizes;
 use super::tables::Tables;
@@ -60,8 +59,8 @@ pub struct DataPlane {
 }
 
 impl DataPlane {
-    /// Loads the programs over the pinned maps. Maps of another schema or size are replaced,
-    /// which loses their flows; that is said in the log.
+    /// Loads the programs over the pinned maps. Maps that can't be adopted are made anew; what
+    /// that loses is said in the log.
     pub fn load(pins: &Pins, sizes: Sizes) -> Result<Self> {
         if OBJECT.is_empty() {
             bail!(
@@ -69,7 +68,7 @@ impl DataPlane {
                  Build them with `cargo xtask build-ebpf`, then build it again"
             );
         }
-        let found = find_identity(pins, sizes)?;
+        let found = adoption::prepare(pins, OBJECT, sizes)?;
         let adopted = found.is_some();
         let identity = found.unwrap_or_else(new_identity);
         let settings = Plain(settings(identity.flow_seed, sizes.flow_buckets()));
@@ -194,72 +193,6 @@ where
 {
     let program = ebpf.program_mut(name).with_context(|| format!("the object has no {name}"))?;
     Ok(program.try_into()?)
-}
-
-/// The identity of maps that can be adopted. Others are unpinned here, so that loading makes
-/// new ones: aya would reuse a pinned map of any size.
-fn find_identity(pins: &Pins, sizes: Sizes) -> Result<Option<Identity>> {
-    let Some(pinned) = open(&pins.map(map::IDENTITY)) else {
-        return unpin_all(pins).map(|()| None);
-    };
-    let identity = Array::<_, Plain<Identity>>::try_from(Map::Array(pinned))
-        .ok()
-        .and_then(|array| array.get(&0, 0).ok())
-        .map(|Plain(identity)| identity);
-    let wanted = wanted_maps(sizes)?;
-    let fits = |name: &str| {
-        let (found, wanted) = (open(&pins.map(name)), wanted.iter().find(|map| map.name == name));
-        found.zip(wanted).is_some_and(|(found, wanted)| wanted.fits(&found))
-    };
-    match identity {
-        Some(identity) if identity.schema == SCHEMA && map::ALL.into_iter().all(fits) => {
-            Ok(Some(identity))
-        }
-        _ => {
-            tracing::warn!("the maps found are of another version or size: starting with new ones");
-            unpin_all(pins).map(|()| None)
-        }
-    }
-}
-
-fn open(path: &Path) -> Option<MapData> {
-    MapData::from_pin(path).ok()
-}
-
-fn unpin_all(pins: &Pins) -> Result<()> {
-    map::ALL.into_iter().try_for_each(|name| remove_pin(&pins.map(name)))
-}
-
-struct WantedMap {
-    name: String,
-    key: u32,
-    value: u32,
-    entries: u32,
-    flags: u32,
-}
-
-impl WantedMap {
-    fn fits(&self, found: &MapData) -> bool {
-        found.info().is_ok_and(|info| {
-            (info.key_size(), info.value_size(), info.max_entries(), info.map_flags())
-                == (self.key, self.value, self.entries, self.flags)
-        })
-    }
-}
-
-fn wanted_maps(sizes: Sizes) -> Result<Vec<WantedMap>> {
-    let object = aya_obj::Object::parse(OBJECT)?;
-    Ok(object
-        .maps
-        .into_iter()
-        .map(|(name, map)| WantedMap {
-            key: map.key_size(),
-            value: map.value_size(),
-            entries: sizes.entries(&name).unwrap_or(map.max_entries()),
-            flags: map.map_flags(),
-            name,
-        })
-        .collect())
 }
 
 fn new_identity() -> Identity {

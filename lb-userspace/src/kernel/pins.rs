@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
+use lb_common::layout::map;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MsFlags, mount};
@@ -17,22 +18,45 @@ pub const DEFAULT_PIN_PATH: &str = "/sys/fs/bpf/millrace";
 const BPF_FILESYSTEM: &str = "/sys/fs/bpf";
 const LINKS: &str = "links";
 const FILTERS: &str = "filters";
+/// What attached programs still need of maps that were made anew.
+const SET_ASIDE: &str = "set-aside";
 /// Beside the notes of a device's filters: that its qdisc is ours, too.
 const QDISC: &str = "qdisc";
 
 /// The pin directory, held by one agent at a time.
 pub struct Pins {
     path: PathBuf,
+    existed: bool,
     _lock: Flock<File>,
+}
+
+/// What came of opening a directory.
+pub enum Opened {
+    Here(Pins),
+    /// By another agent, and its process, if that can be seen from here.
+    Held(Option<u32>),
 }
 
 impl Pins {
     /// Opens the directory, making it if need be, and locks it. The lock goes with the process,
     /// however that ends.
     pub fn open(path: &Path) -> Result<Self> {
+        match Self::try_open(path)? {
+            Opened::Here(pins) => Ok(pins),
+            Opened::Held(holder) => bail!(
+                "another agent{} is running on {}.\n\
+                 Stop it first, or give a directory of its own with --pin-path",
+                holder.map_or(String::new(), |process| format!(" (process {process})")),
+                path.display()
+            ),
+        }
+    }
+
+    pub fn try_open(path: &Path) -> Result<Opened> {
         if path.starts_with(BPF_FILESYSTEM) {
             mount_bpf_filesystem()?;
         }
+        let existed = path.exists();
         fs::create_dir_all(path).or_else(|error| refuse_directory(path, error))?;
         if statfs(path)
             .with_context(|| format!("{} can't be examined", path.display()))?
@@ -43,11 +67,19 @@ impl Pins {
             let _ = fs::remove_dir(path);
             return Err(not_bpf_filesystem(path));
         }
-        let lock = lock(path)?;
+        let lock = match lock(path)? {
+            Ok(lock) => lock,
+            Err(holder) => return Ok(Opened::Held(holder)),
+        };
         for directory in [LINKS, FILTERS] {
             fs::create_dir_all(path.join(directory))?;
         }
-        Ok(Self { path: path.to_owned(), _lock: lock })
+        Ok(Opened::Here(Self { path: path.to_owned(), existed, _lock: lock }))
+    }
+
+    /// Whether it was there before.
+    pub fn existed(&self) -> bool {
+        self.existed
     }
 
     /// Opens it only if a data plane is there.
@@ -64,6 +96,35 @@ impl Pins {
 
     pub fn map(&self, name: &str) -> PathBuf {
         self.path.join(name)
+    }
+
+    /// Pins a map elsewhere. If one of the same name is there already, its programs are attached
+    /// still, and this one's never were.
+    pub fn set_aside(&self, name: &str) -> Result<()> {
+        let (path, aside) = (self.map(name), self.path.join(SET_ASIDE).join(name));
+        if aside.exists() || !path.exists() {
+            return remove_pin(&path);
+        }
+        fs::create_dir_all(self.path.join(SET_ASIDE))?;
+        fs::rename(&path, &aside).with_context(|| format!("{} can't be set aside", path.display()))
+    }
+
+    /// The programs that needed it are not attached any more.
+    pub fn forget_set_aside(&self) -> Result<()> {
+        let directory = self.path.join(SET_ASIDE);
+        for name in names(&directory)? {
+            remove_pin(&directory.join(name))?;
+        }
+        remove_note(&directory)
+    }
+
+    /// What is pinned beside the maps that we know: name and path.
+    pub fn others(&self) -> Result<Vec<(String, PathBuf)>> {
+        let others =
+            names(&self.path)?.into_iter().map(|name| (name.clone(), self.path.join(name)));
+        let is_other =
+            |(name, path): &(String, PathBuf)| !map::ALL.contains(&name.as_str()) && !path.is_dir();
+        Ok(others.filter(is_other).collect())
     }
 
     /// The pinned links: name and path.
@@ -135,6 +196,7 @@ impl Pins {
         }
         fs::remove_dir(self.path.join(LINKS))?;
         fs::remove_dir(self.path.join(FILTERS))?;
+        self.forget_set_aside()?;
         for entry in fs::read_dir(&self.path)? {
             remove_pin(&entry?.path())?;
         }
@@ -170,23 +232,31 @@ fn unescaped(name: &str) -> String {
     name.replace("%2E", ".")
 }
 
-fn lock(path: &Path) -> Result<Flock<File>> {
+/// The names in a directory; none if it is not there.
+fn names(directory: &Path) -> Result<Vec<String>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.with_context(|| format!("{} can't be read", directory.display()))?,
+    };
+    let name = |entry: std::io::Result<fs::DirEntry>| {
+        Ok(entry?.file_name().to_string_lossy().into_owned())
+    };
+    entries.map(name).collect()
+}
+
+/// `Err`: somebody else has it; his process, if that can be seen from here.
+fn lock(path: &Path) -> Result<std::result::Result<Flock<File>, Option<u32>>> {
     let directory = File::open(path)?;
-    Flock::lock(directory, FlockArg::LockExclusiveNonblock).map_err(|(directory, errno)| {
-        if errno != Errno::EWOULDBLOCK {
-            return anyhow!(errno).context(format!("{} can't be locked", path.display()));
+    let inode = directory.metadata()?.ino();
+    match Flock::lock(directory, FlockArg::LockExclusiveNonblock) {
+        // Whoever had it may have removed the directory: then this is a lock on nothing.
+        Ok(lock) if fs::metadata(path).is_ok_and(|found| found.ino() == inode) => Ok(Ok(lock)),
+        Ok(_) => Ok(Err(None)),
+        Err((_, Errno::EWOULDBLOCK)) => Ok(Err(holder_of(inode))),
+        Err((_, errno)) => {
+            Err(anyhow!(errno).context(format!("{} can't be locked", path.display())))
         }
-        let holder = directory
-            .metadata()
-            .ok()
-            .and_then(|metadata| holder_of(metadata.ino()))
-            .map_or(String::new(), |pid| format!(" (process {pid})"));
-        anyhow!(
-            "another agent{holder} is running on {}.\n\
-             Stop it first, or give this one a directory of its own with --pin-path",
-            path.display()
-        )
-    })
+    }
 }
 
 /// Who holds the lock on an inode, by the kernel's list.

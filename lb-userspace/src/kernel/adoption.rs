@@ -1,0 +1,286 @@
+//! Which of the maps that an earlier agent left are taken over, and which are made anew.
+//!
+//! Invariant: what is attached goes on over its own maps until it is replaced. Programs hold maps
+//! of their own accord, but the kernel empties an array of programs when its last pin goes. So
+//! the arrays of stages are set aside, not unpinned, and stay until the new programs are attached.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::Result;
+use aya::maps::{Array, Map, MapData, MapType};
+use lb_common::layout::{Identity, SCHEMA, map};
+
+use super::pins::{Pins, remove_pin};
+use super::plain::Plain;
+use super::sizes::Sizes;
+
+/// Flows name backends by their index and generation, and remember the network's epoch; plans
+/// start from what is in these. If one of them can't be kept, nothing that refers to them can.
+const CORE: [&str; 8] = [
+    map::IDENTITY,
+    map::FRONTENDS4,
+    map::FRONTENDS6,
+    map::POOLS,
+    map::POOL_SLOTS,
+    map::BACKENDS4,
+    map::BACKENDS6,
+    map::NETWORK,
+];
+
+/// Of each, all are kept or none is.
+const TOGETHER: [&[&str]; 2] = [&[map::FLOWS4, map::RETURNS4], &[map::FLOWS6, map::RETURNS6]];
+
+const STAGES: [&str; 2] = [map::XDP_STAGES, map::TC_STAGES];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Missing,
+    /// Of another kind or size.
+    Other,
+    Fits,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Decision {
+    /// There is nothing to take over.
+    AllNew,
+    /// What there is can't be taken over.
+    ReplaceAll(String),
+    /// Taken over, but for these.
+    Adopt(BTreeSet<&'static str>),
+}
+
+/// By the schema of whoever made the maps, if any did; 0 is of one who did not get far.
+fn decide(schema: Option<u32>, found: &BTreeMap<&'static str, Found>) -> Decision {
+    match schema {
+        None | Some(0) if found.values().all(|found| *found == Found::Missing) => {
+            return Decision::AllNew;
+        }
+        None | Some(0) => {
+            return Decision::ReplaceAll("the maps found don't say what they are".to_owned());
+        }
+        Some(SCHEMA) => {}
+        Some(newer) if newer > SCHEMA => {
+            return Decision::ReplaceAll(format!(
+                "the maps found are a newer version's (schema {newer}, this is {SCHEMA})"
+            ));
+        }
+        Some(older) => {
+            return Decision::ReplaceAll(format!(
+                "the maps found are an older version's (schema {older}, this is {SCHEMA})"
+            ));
+        }
+    }
+    let fits = |name: &str| found.get(name) == Some(&Found::Fits);
+    if let Some(unfit) = CORE.into_iter().find(|name| !fits(name)) {
+        let why = match found.get(unfit) {
+            Some(Found::Other) => "has another size",
+            _ => "is missing",
+        };
+        return Decision::ReplaceAll(format!("of the maps found {unfit} {why}"));
+    }
+    let mut anew: BTreeSet<&str> = map::ALL.into_iter().filter(|name| !fits(name)).collect();
+    for group in TOGETHER {
+        if group.iter().any(|name| anew.contains(name)) {
+            anew.extend(group);
+        }
+    }
+    if !anew.is_empty() {
+        // Programs over the old maps must not be led to stages over the new ones.
+        anew.extend(STAGES);
+    }
+    Decision::Adopt(anew)
+}
+
+/// Makes way for the maps that are to be made, and says what is lost. Returns the identity of
+/// those that are kept, if any are.
+pub fn prepare(pins: &Pins, object: &[u8], sizes: Sizes) -> Result<Option<Identity>> {
+    let wanted = wanted_maps(object, sizes)?;
+    let found: BTreeMap<&'static str, Found> = map::ALL
+        .into_iter()
+        .map(|name| (name, wanted.get(name).map_or(Found::Missing, |map| map.find(pins, name))))
+        .collect();
+    let identity = identity(pins);
+    match decide(identity.map(|identity| identity.schema), &found) {
+        Decision::AllNew => Ok(None),
+        Decision::ReplaceAll(why) => {
+            tracing::warn!(
+                "{why}: all are made anew. Services are served all the while; connections through \
+                 them end"
+            );
+            map::ALL.into_iter().try_for_each(|name| make_way(pins, name))?;
+            remove_strange(pins)?;
+            Ok(None)
+        }
+        Decision::Adopt(anew) => {
+            tracing::info!(
+                "adopting {} of {} maps of an earlier agent",
+                map::ALL.len() - anew.len(),
+                map::ALL.len()
+            );
+            report(&anew, &found);
+            anew.into_iter().try_for_each(|name| make_way(pins, name))?;
+            remove_strange(pins)?;
+            Ok(identity)
+        }
+    }
+}
+
+/// Names what can't be adopted, and what that costs.
+fn report(anew: &BTreeSet<&'static str>, found: &BTreeMap<&'static str, Found>) {
+    let (missing, unfit): (Vec<&str>, Vec<&str>) = anew
+        .iter()
+        .filter(|name| !STAGES.contains(name))
+        .partition(|name| found[*name] == Found::Missing);
+    if !missing.is_empty() {
+        tracing::info!("made anew, as they are missing: {}", missing.join(", "));
+    }
+    if unfit.is_empty() {
+        return;
+    }
+    let lost = |maps: [&str; 2], what| maps.iter().any(|map| unfit.contains(map)).then_some(what);
+    let lost: Vec<&str> = [
+        lost([map::FLOWS4, map::FLOWS6], "connections through Services end"),
+        lost([map::AFFINITIES4, map::AFFINITIES6], "clients may get to another backend"),
+        lost([map::SERVICE_TRAFFIC, map::BACKEND_TRAFFIC], "traffic is counted from 0"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let lost = if lost.is_empty() { "nothing is lost by it".to_owned() } else { lost.join(", ") };
+    let unfit = unfit.join(", ");
+    tracing::warn!(
+        "made anew, as those found are of another size or go with such: {unfit}; {lost}"
+    );
+}
+
+/// What a newer version has beside ours would be stale when it comes back.
+fn remove_strange(pins: &Pins) -> Result<()> {
+    for (name, path) in pins.others()? {
+        remove_pin(&path)?;
+        tracing::info!("removed {name}, which this version does not know");
+    }
+    Ok(())
+}
+
+fn make_way(pins: &Pins, name: &str) -> Result<()> {
+    if STAGES.contains(&name) { pins.set_aside(name) } else { remove_pin(&pins.map(name)) }
+}
+
+fn identity(pins: &Pins) -> Option<Identity> {
+    let pinned = open(&pins.map(map::IDENTITY))?;
+    let array = Array::<_, Plain<Identity>>::try_from(Map::Array(pinned)).ok()?;
+    array.get(&0, 0).ok().map(|Plain(identity)| identity)
+}
+
+fn open(path: &Path) -> Option<MapData> {
+    MapData::from_pin(path).ok()
+}
+
+struct WantedMap {
+    kind: Option<MapType>,
+    key: u32,
+    value: u32,
+    entries: u32,
+    flags: u32,
+}
+
+impl WantedMap {
+    /// aya would reuse a pinned map of any size.
+    fn find(&self, pins: &Pins, name: &str) -> Found {
+        let path = pins.map(name);
+        if !path.exists() {
+            return Found::Missing;
+        }
+        let fits = open(&path).and_then(|found| found.info().ok()).is_some_and(|info| {
+            info.map_type().ok() == self.kind
+                && (info.key_size(), info.value_size(), info.max_entries(), info.map_flags())
+                    == (self.key, self.value, self.entries, self.flags)
+        });
+        if fits { Found::Fits } else { Found::Other }
+    }
+}
+
+fn wanted_maps(object: &[u8], sizes: Sizes) -> Result<BTreeMap<String, WantedMap>> {
+    let object = aya_obj::Object::parse(object)?;
+    let wanted = object.maps.into_iter().map(|(name, map)| {
+        let kind = aya_obj::generated::bpf_map_type::try_from(map.map_type())
+            .ok()
+            .and_then(|kind| MapType::try_from(kind).ok());
+        let entries = sizes.entries(&name).unwrap_or(map.max_entries());
+        let (key, value, flags) = (map.key_size(), map.value_size(), map.map_flags());
+        (name, WantedMap { kind, key, value, entries, flags })
+    });
+    Ok(wanted.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(unfit: &[(&'static str, Found)]) -> BTreeMap<&'static str, Found> {
+        let all = map::ALL.into_iter().map(|name| (name, Found::Fits));
+        all.chain(unfit.iter().copied()).collect()
+    }
+
+    fn anew(unfit: &[(&'static str, Found)]) -> Vec<&'static str> {
+        match decide(Some(SCHEMA), &found(unfit)) {
+            Decision::Adopt(anew) => anew.into_iter().collect(),
+            other => panic!("{unfit:?}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_fits_is_adopted_as_a_whole() {
+        assert_eq!(anew(&[]), [""; 0]);
+    }
+
+    #[test]
+    fn maps_that_nothing_refers_to_are_made_anew_one_by_one() {
+        for name in [map::FRAGMENTS4, map::AFFINITIES6, map::DEVICES, map::SERVICE_TRAFFIC] {
+            for state in [Found::Missing, Found::Other] {
+                let mut wanted = vec![name, map::TC_STAGES, map::XDP_STAGES];
+                wanted.sort_unstable();
+                assert_eq!(anew(&[(name, state)]), wanted);
+            }
+        }
+    }
+
+    #[test]
+    fn flows_and_the_index_of_their_answers_stay_together() {
+        let wanted = [map::FLOWS6, map::RETURNS6, map::TC_STAGES, map::XDP_STAGES];
+        assert_eq!(anew(&[(map::RETURNS6, Found::Missing)]), wanted);
+        assert_eq!(anew(&[(map::FLOWS6, Found::Other)]), wanted);
+    }
+
+    #[test]
+    fn without_what_flows_refer_to_nothing_is_kept() {
+        for name in CORE {
+            for (state, why) in [(Found::Missing, "is missing"), (Found::Other, "another size")] {
+                match decide(Some(SCHEMA), &found(&[(name, state)])) {
+                    Decision::ReplaceAll(said) => {
+                        assert!(said.contains(name) && said.contains(why), "{said}");
+                    }
+                    other => panic!("{name} {state:?}: {other:?}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn maps_of_other_versions_are_replaced_and_the_version_is_named() {
+        for (schema, word) in [(SCHEMA + 1, "newer"), (SCHEMA - 1, "older")] {
+            match decide(Some(schema), &found(&[])) {
+                Decision::ReplaceAll(said) => {
+                    assert!(said.contains(word) && said.contains(&schema.to_string()), "{said}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let nothing = map::ALL.into_iter().map(|name| (name, Found::Missing)).collect();
+        assert_eq!(decide(None, &nothing), Decision::AllNew);
+        assert!(matches!(decide(Some(0), &found(&[])), Decision::ReplaceAll(_)));
+        assert!(matches!(decide(None, &found(&[])), Decision::ReplaceAll(_)));
+    }
+}

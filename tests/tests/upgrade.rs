@@ -1,0 +1,235 @@
+//! Agents that take over from one another under load: what clients meet meanwhile, and what is kept
+//! of the maps.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use aya::maps::{Array, Map, MapData};
+use lb_common::layout::{Identity, SCHEMA, map};
+use lb_userspace::kernel::Plain;
+use tests::agent::Agent;
+use tests::contents::Contents;
+use tests::one_node::{DEVICE, OneNode};
+use tests::topology::Echo;
+use tests::watcher::{Answer, Watcher};
+
+const FRONTEND: &str = "203.0.113.10:90";
+
+const MANIFESTS: &str = "\
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  clusterIP: 10.96.0.10
+  externalIPs: [203.0.113.10]
+  ports: [{name: echo, port: 90}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: echo, port: 9000}]
+endpoints:
+- {addresses: [10.244.1.10], nodeName: node}
+- {addresses: [10.244.1.11], nodeName: node}
+";
+
+/// A node that serves, clients with connections that they keep, and one that opens new ones all
+/// the while.
+struct Case {
+    network: OneNode,
+    file: PathBuf,
+    connections: Vec<(TcpStream, String)>,
+    watcher: Watcher,
+    _echoes: Vec<Echo>,
+}
+
+impl Case {
+    fn new() -> Result<(Self, Agent)> {
+        let network = OneNode::with_pods(2)?;
+        let echo = |number: usize| {
+            let listen = format!("10.244.1.{}:9000", 10 + number);
+            network.pods[number].host.tcp_echo(&listen, &format!("pod-{number}"))
+        };
+        let echoes = (0..2).map(echo).collect::<Result<_>>()?;
+        let (agent, file) = network.agent_on(MANIFESTS)?;
+        let connect = |_| {
+            let connection = network.client.tcp_connect(FRONTEND)?;
+            let server = ask(&connection)?;
+            Ok((connection, server))
+        };
+        let connections = (0..8).map(connect).collect::<Result<_>>()?;
+        let watcher = Watcher::start(&network.client, FRONTEND)?;
+        watcher.wait_for_more(5)?;
+        Ok((Self { network, file, connections, watcher, _echoes: echoes }, agent))
+    }
+
+    fn start(&self, more: &[&str]) -> Result<Agent> {
+        Agent::start(&self.network.node, &self.network.pin_path(), &self.file, DEVICE, more)
+    }
+
+    fn launch(&self) -> Result<Agent> {
+        Agent::launch(&self.network.node, &self.network.pin_path(), &self.file, DEVICE, &[])
+    }
+
+    fn kept_connections_go_on(&self) -> Result<()> {
+        for (connection, server) in &self.connections {
+            assert_eq!(&ask(connection)?, server);
+        }
+        Ok(())
+    }
+
+    /// Ends the clients; all that asked anew were answered.
+    fn nobody_noticed(self) -> Result<()> {
+        self.watcher.wait_for_more(5)?;
+        self.kept_connections_go_on()?;
+        let seen = self.watcher.stop();
+        assert_eq!(seen.others(&["pod-0", "pod-1"]), Vec::<&(Answer, usize)>::new());
+        eprintln!("{} requests by new connections, none failed", seen.count());
+        Ok(())
+    }
+
+    /// Ends the clients. A connection that is there while the programs of a direction are
+    /// replaced, over maps that do not know it, breaks. The one client has one at a time; none
+    /// that begins later fails.
+    fn only_connections_in_between_broke(self) -> Result<()> {
+        self.watcher.wait_for_more(20)?;
+        let seen = self.watcher.stop();
+        let others = seen.others(&["pod-0", "pod-1"]);
+        assert!(others.iter().all(|(answer, _)| *answer == Answer::Broken), "{seen}");
+        assert!(others.iter().map(|(_, times)| times).sum::<usize>() <= 2, "{seen}");
+        Ok(())
+    }
+
+    fn pin(&self, name: &str) -> PathBuf {
+        self.network.pin_path().join(name)
+    }
+
+    fn identity(&self) -> Result<Array<MapData, Plain<Identity>>> {
+        let data = MapData::from_pin(self.pin(map::IDENTITY))?;
+        Ok(Array::try_from(Map::Array(data))?)
+    }
+}
+
+/// A request over a connection that stays; who answers.
+fn ask(connection: &TcpStream) -> Result<String> {
+    (&*connection).write_all(b"who\n")?;
+    let mut line = String::new();
+    BufReader::new(connection).read_line(&mut line)?;
+    ensure!(!line.is_empty(), "the connection was closed");
+    Ok(line.split(' ').next().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn agents_that_follow_one_another_cost_no_request() -> Result<()> {
+    let (case, mut agent) = Case::new()?;
+    for _ in 0..4 {
+        assert!(agent.terminate()?.success());
+        case.watcher.wait_for_more(5)?;
+        agent = case.start(&[])?;
+        case.watcher.wait_for_more(5)?;
+        case.kept_connections_go_on()?;
+    }
+    case.nobody_noticed()
+}
+
+/// As a DaemonSet with maxSurge does it.
+#[test]
+fn a_new_agent_waits_for_the_old_one_and_then_takes_over() -> Result<()> {
+    let (case, mut agent) = Case::new()?;
+    for _ in 0..3 {
+        let mut successor = case.launch()?;
+        successor.wait_for_output("waiting until it ends, to take over")?;
+        let said = successor.said();
+        assert!(said.contains("another agent (process") && said.contains("--pin-path"), "{said}");
+        case.watcher.wait_for_more(20)?;
+        assert!(!successor.said().contains("ready:"), "it is ready only when it has taken over");
+        assert!(agent.terminate()?.success());
+        successor.wait_for_output("ready:")?;
+        case.kept_connections_go_on()?;
+        agent = successor;
+    }
+    case.nobody_noticed()
+}
+
+#[test]
+fn an_agent_that_waits_can_be_told_to_end_and_the_first_goes_on() -> Result<()> {
+    let (case, _agent) = Case::new()?;
+    let mut successor = case.launch()?;
+    successor.wait_for_output("waiting until it ends")?;
+    assert!(successor.terminate()?.success());
+    case.nobody_noticed()
+}
+
+/// A version that has maps of its own, and after it one that does not know them.
+#[test]
+fn maps_that_are_missing_are_made_and_others_stay() -> Result<()> {
+    let (case, agent) = Case::new()?;
+    let before = Contents::of(&case.network.pin_path())?;
+    agent.terminate()?;
+    for name in [map::FRAGMENTS4, map::DEVICES, map::MEMBERS, map::AFFINITIES6] {
+        fs::remove_file(case.pin(name))?;
+    }
+    MapData::from_pin(case.pin(map::REASONS))?.pin(case.pin("FUTURE"))?;
+
+    let agent = case.start(&[])?;
+    let said = agent.said();
+    assert!(said.contains("AFFINITIES6, DEVICES, FRAGMENTS4, MEMBERS"), "{said}");
+    assert!(said.contains("removed FUTURE") && !case.pin("FUTURE").exists(), "{said}");
+    assert!(case.pin(map::DEVICES).exists());
+    assert!(!case.pin("set-aside").exists(), "nothing needs what was set aside any more");
+    assert_eq!(Contents::of(&case.network.pin_path())?, before);
+    case.nobody_noticed()
+}
+
+#[test]
+fn maps_of_another_size_are_made_anew_and_others_stay() -> Result<()> {
+    let (case, agent) = Case::new()?;
+    agent.terminate()?;
+    let agent = case.start(&["--max-flows", "8192"])?;
+    let said = agent.said();
+    assert!(said.contains("FLOWS4, FLOWS6, RETURNS4, RETURNS6"), "{said}");
+    assert!(said.contains("connections through Services end"), "{said}");
+    assert!(said.contains("adopting"), "{said}");
+    case.only_connections_in_between_broke()
+}
+
+#[test]
+fn maps_of_a_newer_version_are_replaced_while_services_are_served() -> Result<()> {
+    let (case, agent) = Case::new()?;
+    agent.terminate()?;
+    let mut pinned = case.identity()?;
+    let Plain(identity) = pinned.get(&0, 0)?;
+    pinned.set(0, Plain(Identity { schema: SCHEMA + 1, ..identity }), 0)?;
+
+    // An agent of the older version that dies before it has attached leaves all forwarding.
+    let nowhere = case.network.topology.directory().join("kubeconfig");
+    fs::write(&nowhere, KUBECONFIG)?;
+    let source = ["--kubeconfig", &nowhere.to_string_lossy()];
+    let node = &case.network.node;
+    let mut dying = Agent::launch_on(node, &case.network.pin_path(), source, DEVICE, &[])?;
+    dying.wait_for_output("Services can't be watched")?;
+    let said = dying.said();
+    assert!(said.contains("a newer version's") && said.contains("connections"), "{said}");
+    dying.kill();
+    case.watcher.wait_for_more(20)?;
+    case.kept_connections_go_on()?;
+
+    let _agent = case.start(&[])?;
+    assert_eq!(case.identity()?.get(&0, 0).context("it is there")?.0.schema, SCHEMA);
+    assert!(!case.pin("set-aside").exists());
+    case.only_connections_in_between_broke()
+}
+
+/// Nobody listens there.
+const KUBECONFIG: &str = "\
+apiVersion: v1
+kind: Config
+current-context: nowhere
+contexts: [{name: nowhere, context: {cluster: nowhere, user: nobody}}]
+clusters: [{name: nowhere, cluster: {server: 'http://127.0.0.1:9'}}]
+users: [{name: nobody, user: {}}]
+";
