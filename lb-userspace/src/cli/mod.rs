@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{
@@ -79,16 +79,27 @@ enum Command {
     Completions { shell: clap_complete::Shell },
 }
 
+/// The commands that take more settings than all do, and which.
+fn settings() -> [(&'static str, Vec<Arg>); 3] {
+    let [origin, agent, standalone] = [
+        configuration::settings::<OriginSettings>(),
+        configuration::settings::<AgentSettings>(),
+        configuration::settings::<StandaloneSettings>(),
+    ];
+    [
+        ("config", [&origin[..], &agent, &standalone].concat()),
+        ("standalone", [standalone, agent.clone()].concat()),
+        ("agent", [origin, agent].concat()),
+    ]
+}
+
 /// The whole command line: what is declared above, and the settings.
 fn command() -> clap::Command {
-    let command = configuration::add::<Common>(Millrace::command());
-    let agent = configuration::add::<AgentSettings>;
-    let origin = configuration::add::<OriginSettings>;
-    let standalone = configuration::add::<StandaloneSettings>;
-    command
-        .mut_subcommand("agent", |command| agent(origin(command)))
-        .mut_subcommand("standalone", |command| agent(standalone(command)))
-        .mut_subcommand("config", |command| standalone(agent(origin(command))))
+    let common = configuration::settings::<Common>();
+    let command = configuration::add(Millrace::command(), &common);
+    settings().into_iter().fold(command, |command, (name, settings)| {
+        command.mut_subcommand(name, |command| configuration::add(command, &settings))
+    })
 }
 
 pub fn main() -> ExitCode {
@@ -104,8 +115,10 @@ pub fn main() -> ExitCode {
 
 fn start(matches: &clap::ArgMatches) -> Result<()> {
     let Millrace { command, .. } = Millrace::from_arg_matches(matches)?;
-    let (_, arguments) = matches.subcommand().expect("clap asks for a command");
-    let effective = configuration::resolve(arguments)?;
+    let (name, arguments) = matches.subcommand().expect("clap asks for a command");
+    let mut added = configuration::settings::<Common>();
+    added.extend(settings().into_iter().filter(|(of, _)| *of == name).flat_map(|(_, more)| more));
+    let effective = configuration::resolve(arguments, &added)?;
     start_log(&effective.configuration.common.log)?;
     dispatch(command, effective)
 }

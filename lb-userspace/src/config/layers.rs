@@ -7,9 +7,9 @@ use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 
+use super::declared::Configuration;
 use super::file::{self, File};
 use super::problem::{Problem, Problems};
-use super::settings::Configuration;
 use super::validate::conflicts;
 use super::{FILE, all, name, variable};
 
@@ -49,14 +49,14 @@ impl Display for Source {
     }
 }
 
-/// From the arguments of a command that settings were added to. Settings of other commands have
-/// their defaults, but the file may hold them.
-pub fn resolve(matches: &ArgMatches) -> Result<Effective, Problems> {
+/// From the arguments of a command that some settings were added to. The others have their
+/// defaults, but the file may hold them.
+pub fn resolve(matches: &ArgMatches, added: &[Arg]) -> Result<Effective, Problems> {
     let mut problems = Vec::new();
     let path = matches.get_one::<PathBuf>(FILE).cloned();
     let file = path.as_deref().map(|path| file::read(path, &mut problems)).unwrap_or_default();
     let settings: Vec<(Arg, Setting)> =
-        all().into_iter().map(|arg| (arg.clone(), layered(&arg, matches, &file))).collect();
+        all().into_iter().map(|arg| (arg.clone(), layered(&arg, matches, added, &file))).collect();
 
     // What is wrong by itself is left out of the whole, so that the rest can be looked at.
     let (right, wrong): (Vec<_>, Vec<_>) = settings
@@ -86,13 +86,12 @@ pub fn resolve(matches: &ArgMatches) -> Result<Effective, Problems> {
     Err(Problems(problems))
 }
 
-fn layered(arg: &Arg, matches: &ArgMatches, file: &File) -> Setting {
+fn layered(arg: &Arg, matches: &ArgMatches, added: &[Arg], file: &File) -> Setting {
     let id = arg.get_id().as_str();
-    // A command that does not have the setting has nothing to say of it.
-    let is_known = matches.try_get_raw(id).is_ok();
-    let given: Vec<String> = matches
-        .try_get_raw(id)
-        .ok()
+    // A command may have a flag of its own that has the name of a setting of others.
+    let is_known = added.iter().any(|added| added.get_id() == arg.get_id());
+    let given: Vec<String> = is_known
+        .then(|| matches.get_raw(id))
         .flatten()
         .map(|values| values.map(|value| value.to_string_lossy().into_owned()).collect())
         .unwrap_or_default();

@@ -3,41 +3,45 @@
 //! that before the file, and that before the default.
 //!
 //! Invariant: there is no second list of settings. Everything here walks over what
-//! `settings::Configuration` declares.
+//! `declared::Configuration` declares.
 
+mod declared;
 mod file;
 mod layers;
 mod problem;
 #[cfg(test)]
 mod reference;
-mod settings;
 mod validate;
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Args, Command};
 
+pub use declared::{AgentSettings, Common, Configuration, OriginSettings, StandaloneSettings};
 pub use layers::{Effective, Setting, Source, resolve};
-pub use settings::{AgentSettings, Common, Configuration, OriginSettings, StandaloneSettings};
 
 /// The flag that names the file; as a setting it could only name another.
 pub const FILE: &str = "config";
 
+/// The settings of a part of the configuration.
+pub fn settings<T: Args>() -> Vec<Arg> {
+    T::augment_args(Command::new("settings")).get_arguments().cloned().collect()
+}
+
 /// Adds settings to a command. Their values are taken as they are: all that is wrong with them is
 /// told at once, by `resolve`.
-pub fn add<T: Args>(command: Command) -> Command {
-    T::augment_args(Command::new("settings")).get_arguments().fold(command, |command, setting| {
+pub fn add(command: Command, settings: &[Arg]) -> Command {
+    settings.iter().fold(command, |command, setting| {
         let values = setting.get_possible_values();
         let setting = setting.clone().env(variable(setting)).hide_env_values(true);
-        // Counted from the beginning in each group, they would be shown mixed.
+        // Counted from the beginning in each part, they would be shown mixed.
         command.arg(setting.value_parser(Unchecked(values)).display_order(None))
     })
 }
 
-/// The settings, by their identifiers as their flags.
+/// All settings, as their flags.
 fn all() -> Vec<Arg> {
-    let command = Configuration::augment_args(Command::new("settings"));
-    command.get_arguments().cloned().collect()
+    settings::<Configuration>()
 }
 
 fn name(setting: &Arg) -> &str {

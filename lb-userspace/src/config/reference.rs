@@ -5,7 +5,7 @@ use std::path::Path;
 
 use clap::{Arg, Args, Command};
 
-use super::settings::{AgentSettings, Common, OriginSettings, StandaloneSettings};
+use super::declared::{AgentSettings, Common, OriginSettings, StandaloneSettings};
 use super::{file, name, variable};
 
 const HEAD: &str = "\

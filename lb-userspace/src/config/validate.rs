@@ -1,6 +1,6 @@
 //! What must hold between settings, each of which is right by itself.
 
-use super::settings::Configuration;
+use super::declared::Configuration;
 use crate::network::DeviceSelector;
 
 /// The setting that is to be changed, and why.
@@ -52,19 +52,11 @@ fn addresses(configuration: &Configuration) -> Vec<Conflict> {
 
 fn devices(configuration: &Configuration) -> Vec<Conflict> {
     let agent = &configuration.agent;
-    let named = agent.workload_device.iter().filter(|selector| **selector != DeviceSelector::Auto);
-    let both = named.filter(|selector| agent.device.contains(selector));
-    let mut conflicts: Vec<Conflict> = both
-        .map(|selector| {
-            let reason = format!("{selector} is in device, too: clients or pods are behind it");
-            ("workload-device", reason)
-        })
-        .collect();
-    if agent.workload_device.contains(&DeviceSelector::Auto) {
-        let reason = "auto is for device only: name those of pods, as veth*";
-        conflicts.push(("workload-device", reason.to_owned()));
+    if !agent.workload_device.contains(&DeviceSelector::Auto) {
+        return Vec::new();
     }
-    conflicts
+    let reason = "auto is for device only: name those of pods, as veth*";
+    vec![("workload-device", reason.to_owned())]
 }
 
 fn families(configuration: &Configuration) -> Vec<Conflict> {

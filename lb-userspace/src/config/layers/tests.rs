@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::{FILE, add};
+use crate::config::{FILE, add, settings};
 
 /// The settings of some flags and a file's text.
 fn of(flags: &[&str], file: &str) -> Result<Effective, Problems> {
@@ -8,12 +8,13 @@ fn of(flags: &[&str], file: &str) -> Result<Effective, Problems> {
     std::fs::write(&path, file).expect("temporary files can be written");
     let option = Arg::new(FILE).long(FILE).value_parser(clap::value_parser!(PathBuf));
     // Variables of whoever runs the tests don't count.
-    let command = add::<Configuration>(Command::new("settings").no_binary_name(true))
+    let settings = settings::<Configuration>();
+    let command = add(Command::new("settings").no_binary_name(true), &settings)
         .mut_args(|arg| arg.env(None::<&'static str>))
         .arg(option);
     let named = format!("--{FILE}={}", path.display());
     let flags = flags.iter().copied().chain([named.as_str()]);
-    resolve(&command.try_get_matches_from(flags).expect("the flags exist"))
+    resolve(&command.try_get_matches_from(flags).expect("the flags exist"), &settings)
 }
 
 fn problems(flags: &[&str], file: &str) -> Vec<String> {
@@ -95,8 +96,7 @@ fn all_that_is_wrong_is_told_at_once_with_where_it_stands() {
 #[test]
 fn settings_that_do_not_go_together_are_named() {
     for (flags, name) in [
-        (&["--device=eth0", "--workload-device=eth0"][..], "workload-device"),
-        (&["--workload-device=auto"], "workload-device"),
+        (&["--workload-device=auto"][..], "workload-device"),
         (&["--metrics-bind-address=0.0.0.0:10256"], "metrics-bind-address"),
         (&["--service-cluster-ip-range=10.0.0.0/16,10.1.0.0/16"], "service-cluster-ip-range"),
         (&["--manifests=a", "--kubeconfig=b"], "kubeconfig"),
@@ -114,7 +114,7 @@ fn a_file_that_is_not_there_is_named() {
     let option = Arg::new(FILE).long(FILE).value_parser(clap::value_parser!(PathBuf));
     let command = Command::new("settings").no_binary_name(true).arg(option);
     let matches = command.try_get_matches_from(["--config=/nowhere/m.yaml"]).expect("it exists");
-    let problems = resolve(&matches).expect_err("there is no such file").to_string();
+    let problems = resolve(&matches, &[]).expect_err("there is no such file").to_string();
     assert!(
         problems.contains("/nowhere/m.yaml") && problems.contains("No such file"),
         "{problems}"
@@ -128,12 +128,13 @@ fn a_command_takes_no_notice_of_settings_of_others() {
     let path = directory.path().join("m.yaml");
     std::fs::write(&path, "max-flows: 3\npin-path: /sys/fs/bpf/a\n").expect("it can be written");
     let option = Arg::new(FILE).long(FILE).value_parser(clap::value_parser!(PathBuf));
-    let command = add::<crate::config::Common>(Command::new("settings").no_binary_name(true))
+    let settings = settings::<crate::config::Common>();
+    let command = add(Command::new("settings").no_binary_name(true), &settings)
         .mut_args(|arg| arg.env(None::<&'static str>))
-        .arg(option);
-    let flag = format!("--{FILE}={}", path.display());
-    let matches = command.try_get_matches_from([flag]).expect("the flag exists");
-    let configuration = resolve(&matches).expect("it is right").configuration;
+        .args([option, Arg::new("device").long("device")]);
+    let flags = [&format!("--{FILE}={}", path.display()), "--device=no/device"];
+    let matches = command.try_get_matches_from(flags).expect("the flags exist");
+    let configuration = resolve(&matches, &settings).expect("it is right").configuration;
     assert_eq!(configuration.common.pin_path, PathBuf::from("/sys/fs/bpf/a"));
     assert_eq!(configuration.agent.max_flows, 524_288);
 }
