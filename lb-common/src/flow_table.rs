@@ -432,6 +432,12 @@ impl<F: Family> FlowBucket<F> {
         self.tags.iter().zip(&self.places).filter(ends).count()
     }
 
+    /// The states of what is in the bucket, without a look at the records.
+    pub fn states(&self) -> impl Iterator<Item = FlowState> + '_ {
+        let words = self.tags.iter().map(|tag| Word(tag.word.load()));
+        words.filter(|word| word.holds_a_flow()).map(Word::state)
+    }
+
     /// What is in the bucket, for people and tests: state, when last seen, the record.
     pub fn entries(&self) -> impl Iterator<Item = (FlowState, Ticks, Flow<F>)> + '_ {
         (0..WAYS).filter_map(|way| self.entry(way))

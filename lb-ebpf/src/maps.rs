@@ -17,7 +17,8 @@ use lb_common::layout::capacity::{
 use lb_common::layout::{
     Affinity, AffinityKey, Backend, DESTINATION_WORDS, Device, FlowBucket, Fragment, FragmentKey,
     Frontend, FrontendKey, Host, Identity, Member, Network, Peer, Pool, Reason, ReturnBucket,
-    SOURCE_WORDS, Settings, SlotPair, SocketEnd, SocketFlow, SourceRange, Target, Traffic,
+    SOURCE_WORDS, ServicePortName, Settings, SlotPair, SocketEnd, SocketFlow, SourceRange, Target,
+    Traffic,
 };
 
 /// The agent writes these through its own address space, without a system call. Their memory
@@ -152,6 +153,11 @@ pub static UNCONNECTED4: LruHashMap<SocketEnd<V4>, SocketFlow<V4>, { MAX_UNCONNE
 #[btf_map]
 pub static UNCONNECTED6: LruHashMap<SocketEnd<V6>, SocketFlow<V6>, { MAX_UNCONNECTED as usize }> =
     LruHashMap::new();
+
+/// By the index of the service port; for people, no program reads it.
+#[btf_map]
+pub static SERVICE_NAMES: HashMap<u32, ServicePortName, { MAX_SERVICE_PORTS as usize }, ON_DEMAND> =
+    HashMap::new();
 
 #[btf_map]
 pub static REASONS: PerCpuArray<u64, { Reason::COUNT as usize }> = PerCpuArray::new();

@@ -12,7 +12,7 @@ use lb_userspace::plan::{BackendKey, Detail, FrontendKey, Scope, Standing};
 /// Two that are equal serve alike, and neither holds anything that the other has not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contents {
-    /// Each frontend's entry, and the tables behind it by scope, slot by slot.
+    /// Each frontend's entry and whose it is, and the tables behind it by scope, slot by slot.
     pub frontends: BTreeMap<String, [String; 3]>,
     /// All backends there are, chosen by somebody or not.
     pub backends: BTreeSet<String>,
@@ -38,6 +38,7 @@ impl Contents {
             .filter_map(|found| Some((found.index, found.backend?)))
             .collect();
         let mut strays: BTreeSet<u32> = pools.keys().copied().collect();
+        let owners: HashMap<u32, String> = snapshot.details.iter().filter_map(owner).collect();
         let mut frontends = BTreeMap::new();
         for (key, frontend) in &snapshot.frontends {
             let [cluster, local] = Scope::BOTH.map(|scope| {
@@ -46,7 +47,9 @@ impl Contents {
                 let slots = pools.get(&index).map_or(Vec::new(), |&pool| tables.slots(pool));
                 named(&slots, &backends).join(" ")
             });
-            frontends.insert(name(key), [policies(frontend), cluster, local]);
+            let owner = owners.get(&frontend.service_port);
+            let entry = format!("{}, of {owner:?}", policies(frontend));
+            frontends.insert(name(key), [entry, cluster, local]);
         }
         Ok(Self {
             frontends,
@@ -59,6 +62,13 @@ impl Contents {
             source_bits: debug(&snapshot.source_bits),
             details: snapshot.details.iter().collect::<BTreeSet<&Detail>>().len(),
         })
+    }
+}
+
+fn owner(detail: &Detail) -> Option<(u32, String)> {
+    match detail {
+        Detail::Name { service_port, name } => Some((*service_port, format!("{name:?}"))),
+        _ => None,
     }
 }
 

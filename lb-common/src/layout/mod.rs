@@ -17,6 +17,7 @@ mod fragment;
 mod frontend;
 mod pool;
 mod returns;
+mod service_name;
 mod settings;
 mod socket;
 mod source_range;
@@ -32,6 +33,7 @@ pub use fragment::{Fragment, FragmentKey};
 pub use frontend::{Forwarding, Frontend, FrontendKey, FrontendKind};
 pub use pool::{NO_POOL, Pool, SlotPair};
 pub use returns::{RETURN_WAYS, ReturnBucket};
+pub use service_name::{ServicePortName, Text};
 pub use settings::{Identity, Settings};
 pub use socket::{Host, Side, SocketEnd, SocketFlow};
 pub use source_range::{SERVICE_PORT_BITS, SourceRange};
@@ -107,11 +109,16 @@ pub mod map {
     pub const CONNECTED6: &str = "CONNECTED6";
     pub const UNCONNECTED4: &str = "UNCONNECTED4";
     pub const UNCONNECTED6: &str = "UNCONNECTED6";
+    pub const SERVICE_NAMES: &str = "SERVICE_NAMES";
     pub const REASONS: &str = "REASONS";
     pub const SERVICE_TRAFFIC: &str = "SERVICE_TRAFFIC";
     pub const BACKEND_TRAFFIC: &str = "BACKEND_TRAFFIC";
 
-    pub const ALL: [&str; 37] = [
+    /// What maps of the same schema may lack, as they were made before there was this one. No
+    /// program reads it.
+    pub const ADDED: &str = SERVICE_NAMES;
+
+    pub const ALL: [&str; 38] = [
         IDENTITY,
         FRONTENDS4,
         FRONTENDS6,
@@ -146,6 +153,7 @@ pub mod map {
         CONNECTED6,
         UNCONNECTED4,
         UNCONNECTED6,
+        SERVICE_NAMES,
         REASONS,
         SERVICE_TRAFFIC,
         BACKEND_TRAFFIC,

@@ -93,6 +93,13 @@ impl Tally {
                             .to_owned(),
                     });
                 }
+                Entry::Detail(Detail::Name { service_port, .. }) => (
+                    *by_index.get(service_port)?,
+                    format!(
+                        "commands that look at the maps don't know its name: the map of names is \
+                         full; {MORE_SERVICE_PORTS}"
+                    ),
+                ),
                 Entry::Detail(Detail::SourceRange { service_port, range }) => (
                     *by_index.get(service_port)?,
                     format!(
@@ -123,9 +130,11 @@ impl Tally {
             let place = match name {
                 map::FRONTENDS4 | map::FRONTENDS6 => 0,
                 map::MEMBERS => 1,
+                map::SOURCE_RANGES4 | map::SOURCE_RANGES6 => 2,
                 map::TARGETS => 3,
                 map::PEERS => 4,
-                _ => 2,
+                // Nobody counts the others.
+                _ => continue,
             };
             entries[place].1 += count;
         }

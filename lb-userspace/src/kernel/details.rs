@@ -1,13 +1,17 @@
 //! The maps of what is looked up beside frontends and pools.
 
+use std::io;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use aya::maps::lpm_trie::Key;
 use aya::maps::{HashMap, LpmTrie, Map, MapData};
 use ipnet::IpNet;
 use lb_common::family::{Address4, Address6, V4, V6};
-use lb_common::layout::{Member, Peer, SERVICE_PORT_BITS, SourceRange, Target, map};
+use lb_common::layout::{
+    Member, Peer, SERVICE_PORT_BITS, ServicePortName, SourceRange, Target, map,
+};
 
 use super::plain::Plain;
 use super::tables::gone;
@@ -19,6 +23,8 @@ pub struct Details {
     peers: HashMap<MapData, Plain<Peer>, u32>,
     source_ranges4: LpmTrie<MapData, Plain<SourceRange<V4>>, u32>,
     source_ranges6: LpmTrie<MapData, Plain<SourceRange<V6>>, u32>,
+    /// Not in maps that an agent made who knew of no names; such are only ever read.
+    names: Option<HashMap<MapData, u32, Plain<ServicePortName>>>,
 }
 
 impl Details {
@@ -29,6 +35,7 @@ impl Details {
             peers: map(map::PEERS)?.try_into()?,
             source_ranges4: map(map::SOURCE_RANGES4)?.try_into()?,
             source_ranges6: map(map::SOURCE_RANGES6)?.try_into()?,
+            names: unless_missing(map(map::ADDED))?.map(TryInto::try_into).transpose()?,
         })
     }
 
@@ -37,6 +44,10 @@ impl Details {
             Detail::Member(member) => self.members.insert(Plain(*member), 1, 0),
             Detail::Target { target, backend } => self.targets.insert(Plain(*target), backend, 0),
             Detail::Peer(address) => self.peers.insert(Plain(peer(*address)), 1, 0),
+            Detail::Name { service_port, name } => match &mut self.names {
+                Some(names) => names.insert(service_port, Plain(**name), 0),
+                None => Ok(()),
+            },
             Detail::SourceRange { service_port, range } => match range {
                 IpNet::V4(range) => {
                     let octets = range.network().octets();
@@ -58,6 +69,10 @@ impl Details {
             Detail::Member(member) => self.members.remove(&Plain(*member)),
             Detail::Target { target, .. } => self.targets.remove(&Plain(*target)),
             Detail::Peer(address) => self.peers.remove(&Plain(peer(*address))),
+            Detail::Name { service_port, .. } => match &mut self.names {
+                Some(names) => names.remove(service_port),
+                None => Ok(()),
+            },
             Detail::SourceRange { service_port, range } => match range {
                 IpNet::V4(range) => {
                     let octets = range.network().octets();
@@ -88,6 +103,10 @@ impl Details {
             let address = Ipv6Addr::from(key?.0.address.octets);
             found.push(Detail::Peer(IpAddr::from(address).to_canonical()));
         }
+        for entry in self.names.iter().flat_map(HashMap::iter) {
+            let (service_port, Plain(name)) = entry?;
+            found.push(Detail::Name { service_port, name: Arc::new(name) });
+        }
         for key in self.source_ranges4.keys() {
             let key = key?;
             let Plain(range) = key.data();
@@ -99,6 +118,17 @@ impl Details {
             found.extend(detail(key.prefix_len(), range.service_port, range.octets.into()));
         }
         Ok(found)
+    }
+}
+
+fn unless_missing(map: Result<Map>) -> Result<Option<Map>> {
+    let is_missing = |error: &anyhow::Error| {
+        let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+        causes.any(|cause| cause.kind() == io::ErrorKind::NotFound)
+    };
+    match map {
+        Err(error) if is_missing(&error) => Ok(None),
+        map => map.map(Some),
     }
 }
 

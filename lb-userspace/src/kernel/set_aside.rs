@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use crate::plan::{Detail, FrontendKey, Step};
 
 /// What may be set aside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Entry {
     Frontend(FrontendKey),
     Detail(Detail),
@@ -24,7 +24,9 @@ impl Entry {
             Step::SetFrontend { key, .. } | Step::RemoveFrontend { key } => {
                 Some(Self::Frontend(*key))
             }
-            Step::SetDetail(detail) | Step::RemoveDetail(detail) => Some(Self::Detail(*detail)),
+            Step::SetDetail(detail) | Step::RemoveDetail(detail) => {
+                Some(Self::Detail(detail.clone()))
+            }
             _ => None,
         }
     }
@@ -37,6 +39,7 @@ impl Entry {
             Self::Detail(Detail::Member(_)) => map::MEMBERS,
             Self::Detail(Detail::Target { .. }) => map::TARGETS,
             Self::Detail(Detail::Peer(_)) => map::PEERS,
+            Self::Detail(Detail::Name { .. }) => map::SERVICE_NAMES,
             Self::Detail(Detail::SourceRange { range: IpNet::V4(_), .. }) => map::SOURCE_RANGES4,
             Self::Detail(Detail::SourceRange { range: IpNet::V6(_), .. }) => map::SOURCE_RANGES6,
         }
@@ -54,10 +57,10 @@ pub struct SetAside {
 impl SetAside {
     /// Notes that there is no room for what a step writes.
     pub fn add(&mut self, entry: Entry, step: Step, is_new: bool) {
-        self.steps.entry(entry.map()).or_default().insert(entry, step);
         if is_new {
-            self.new.push(entry);
+            self.new.push(entry.clone());
         }
+        self.steps.entry(entry.map()).or_default().insert(entry, step);
     }
 
     /// Whether it was there.
@@ -73,9 +76,9 @@ impl SetAside {
     /// Carries out as many as there is room for, map by map.
     pub fn retry(&mut self, mut apply: impl FnMut(&Step) -> Result<()>) -> Result<()> {
         for steps in self.steps.values_mut() {
-            while let Some((&entry, step)) = steps.first_key_value() {
-                match apply(step) {
-                    Ok(()) => drop(steps.remove(&entry)),
+            while let Some(first) = steps.first_entry() {
+                match apply(first.get()) {
+                    Ok(()) => drop(first.remove()),
                     Err(error) if is_full(&error) => break,
                     Err(error) => return Err(error),
                 }

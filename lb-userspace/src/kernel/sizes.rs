@@ -71,7 +71,7 @@ impl Sizes {
         match name {
             map::FLOWS4 | map::FLOWS6 | map::RETURNS4 | map::RETURNS6 => Some(self.flow_buckets),
             map::FRONTENDS4 | map::FRONTENDS6 => Some(self.frontends()),
-            map::SERVICE_TRAFFIC => Some(service_ports),
+            map::SERVICE_TRAFFIC | map::SERVICE_NAMES => Some(service_ports),
             // One of each scope.
             map::POOLS => Some(2 * service_ports),
             map::POOL_SLOTS => Some(pool_slots / 2),
@@ -121,6 +121,7 @@ mod tests {
             (map::FLOWS4, capacity::FLOW_BUCKETS),
             (map::FRONTENDS4, capacity::FRONTENDS),
             (map::SERVICE_TRAFFIC, capacity::SERVICE_PORTS),
+            (map::SERVICE_NAMES, capacity::SERVICE_PORTS),
             (map::POOLS, capacity::POOLS),
             (map::POOL_SLOTS, capacity::POOL_SLOTS / 2),
             (map::BACKENDS6, capacity::BACKENDS),

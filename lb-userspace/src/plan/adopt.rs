@@ -5,13 +5,14 @@
 //! backend; the rest is retired by the same plan.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
-use lb_common::layout::{self, Bitmap, Pool};
+use lb_common::layout::{self, Bitmap, Pool, ServicePortName};
 
 use super::allocate::Region;
 use super::backends::{BackendKey, Standing};
 use super::step::{Detail, FrontendKey, Plan, Scope, Step};
-use super::{Held, Planner, Room};
+use super::{Held, Planner, Room, names};
 use crate::model::{ServicePort, ServicePortKey};
 
 /// The kernel's tables as they were found.
@@ -44,6 +45,8 @@ pub(super) struct Adopted {
     source_bits: Vec<Bitmap>,
     /// By the service port's index.
     details: HashMap<u32, BTreeSet<Detail>>,
+    /// By the service port's index.
+    names: HashMap<u32, Arc<ServicePortName>>,
 }
 
 impl Planner {
@@ -72,16 +75,21 @@ impl Planner {
                 unclaimed.insert(frontend.service_port);
             }
         }
+        let mut details: HashMap<u32, BTreeSet<Detail>> = HashMap::new();
+        let mut names = HashMap::new();
+        for detail in snapshot.details {
+            match detail {
+                Detail::Peer(address) => drop(planner.peers.insert(address)),
+                Detail::Name { service_port, name } => {
+                    names.insert(service_port, name);
+                    // Also one of which nothing else is left: it must not name another one.
+                    unclaimed.insert(service_port);
+                }
+                _ => drop(details.entry(detail.service_port()).or_default().insert(detail)),
+            }
+        }
         for &index in &unclaimed {
             planner.indexes.take_exactly(index);
-        }
-        let mut details: HashMap<u32, BTreeSet<Detail>> = HashMap::new();
-        for detail in snapshot.details {
-            if let Detail::Peer(address) = detail {
-                planner.peers.insert(address);
-                continue;
-            }
-            details.entry(detail.service_port()).or_default().insert(detail);
         }
         planner.has_adopted = true;
         planner.adopted = Some(Adopted {
@@ -91,6 +99,7 @@ impl Planner {
             destination_bits: snapshot.destination_bits,
             source_bits: snapshot.source_bits,
             details,
+            names,
         });
         planner
     }
@@ -110,7 +119,9 @@ impl Planner {
             .map(|scope| adopted.pools.remove(&scope.pool_index(index)).unwrap_or(Region::EMPTY));
         let details = adopted.details.remove(&index).unwrap_or_default();
         self.detail_counts.replace(&BTreeSet::new(), &details);
-        Some(Held { details, ..Held::empty(index, regions) })
+        let name = adopted.names.remove(&index);
+        let is_named = name.is_some_and(|name| *name == names::of(key));
+        Some(Held { details, is_named, ..Held::empty(index, regions) })
     }
 
     /// After the first plan: retires what was found and is not wanted.
@@ -127,6 +138,8 @@ impl Planner {
             }
         }
         self.retire_details(adopted.details, plan);
+        let name = |(service_port, name)| Detail::Name { service_port, name };
+        plan.retire.extend(adopted.names.into_iter().map(name).map(Step::RemoveDetail));
         for (index, region) in adopted.pools {
             plan.retire.push(Step::SwapPool { index, pool: Pool::default() });
             self.regions.give_back(region);
@@ -156,7 +169,7 @@ impl Planner {
             return;
         }
         let wanted: BTreeSet<Detail> =
-            self.held.values().flat_map(|held| held.details.iter().copied()).collect();
+            self.held.values().flat_map(|held| held.details.iter().cloned()).collect();
         let unwanted =
             details.into_values().flatten().filter(|detail| !detail.is_replaced_in(&wanted));
         plan.retire.extend(unwanted.map(Step::RemoveDetail));

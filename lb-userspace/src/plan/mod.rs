@@ -19,6 +19,7 @@ mod backends;
 mod bits;
 mod datagrams;
 mod look;
+mod names;
 mod room;
 mod step;
 mod table;
@@ -92,6 +93,8 @@ struct Held {
     /// Those of its endpoints in no pool that the kernel knows: some flow may lead to them.
     draining: Vec<BackendKey>,
     details: BTreeSet<Detail>,
+    /// Whether the kernel has its name. That follows from its key, so it is not kept here.
+    is_named: bool,
 }
 
 impl Held {
@@ -103,6 +106,7 @@ impl Held {
             regions,
             draining: Vec::new(),
             details: BTreeSet::new(),
+            is_named: false,
         }
     }
 }
@@ -118,17 +122,19 @@ pub struct DetailCounts {
 
 impl DetailCounts {
     fn replace(&mut self, old: &BTreeSet<Detail>, new: &BTreeSet<Detail>) {
-        new.iter().for_each(|detail| *self.of(detail) += 1);
-        old.iter().for_each(|detail| *self.of(detail) -= 1);
+        new.iter().for_each(|detail| self.of(detail).into_iter().for_each(|count| *count += 1));
+        old.iter().for_each(|detail| self.of(detail).into_iter().for_each(|count| *count -= 1));
     }
 
-    fn of(&mut self, detail: &Detail) -> &mut usize {
-        match detail {
+    fn of(&mut self, detail: &Detail) -> Option<&mut usize> {
+        Some(match detail {
             Detail::Member(_) => &mut self.members,
             Detail::SourceRange { .. } => &mut self.source_ranges,
             Detail::Target { .. } => &mut self.targets,
             Detail::Peer(_) => &mut self.peers,
-        }
+            // As many as service ports.
+            Detail::Name { .. } => return None,
+        })
     }
 }
 
@@ -232,9 +238,12 @@ impl Planner {
             .filter(|member| self.backends.keep(member))
             .collect();
 
+        if !old.is_named {
+            plan.prepare.push(Step::SetDetail(names::detail(index, &key)));
+        }
         let details = self.details(index, protocol, &wanted);
         self.detail_counts.replace(&old.details, &details);
-        plan.prepare.extend(details.difference(&old.details).copied().map(Step::SetDetail));
+        plan.prepare.extend(details.difference(&old.details).cloned().map(Step::SetDetail));
 
         let value = frontend_value(index, &wanted);
         let republish = frontend_value(index, &old.service_port) != value;
@@ -259,11 +268,13 @@ impl Planner {
                 .map(|member| BackendKey::new(member.address, member.port, protocol))
                 .collect(),
             draining: old.draining,
-            details: old.details.difference(&details).copied().collect(),
+            details: old.details.difference(&details).cloned().collect(),
             owner: key.clone(),
             retired: None,
         };
-        self.held.insert(key, Held { index, service_port: wanted, regions, draining, details });
+        let service_port = wanted;
+        let held = Held { index, service_port, regions, draining, details, is_named: true };
+        self.held.insert(key, held);
         Some(leftover)
     }
 
@@ -279,7 +290,7 @@ impl Planner {
             frontends: frontends.map(|f| FrontendKey::new(f.address, f.port, protocol)).collect(),
             members: members.map(|m| BackendKey::new(m.address, m.port, protocol)).collect(),
             draining: held.draining,
-            details: held.details.iter().copied().collect(),
+            details: held.details.iter().cloned().collect(),
             owner: key,
             retired: Some((held.index, held.regions)),
         })
@@ -332,9 +343,10 @@ impl Planner {
         let held = self.held.get(&leftover.owner);
         let replaced =
             |detail: &Detail| held.is_some_and(|held| detail.is_replaced_in(&held.details));
-        let gone = leftover.details.iter().copied().filter(|detail| !replaced(detail));
+        let gone = leftover.details.iter().filter(|detail| !replaced(detail)).cloned();
         plan.retire.extend(gone.map(Step::RemoveDetail));
         if let Some((index, regions)) = leftover.retired {
+            plan.retire.push(Step::RemoveDetail(names::detail(index, &leftover.owner)));
             for scope in Scope::BOTH {
                 self.empty_pool(index, scope, regions[scope as usize], plan);
             }

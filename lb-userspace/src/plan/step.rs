@@ -1,9 +1,10 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use ipnet::IpNet;
-use lb_common::layout::{self, Bitmap, Member, Pool, Target};
+use lb_common::layout::{self, Bitmap, Member, Pool, ServicePortName, Target};
 
 use super::backends::{BackendKey, Standing};
 use super::datagrams::Datagrams;
@@ -58,8 +59,8 @@ pub enum Step {
     },
 }
 
-/// What the data plane looks up of a service port beside its frontends and pools.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// What is looked up of a service port beside its frontends and pools.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Detail {
     /// A backend of a pool whose clients stay with their backends.
     Member(Member),
@@ -69,12 +70,14 @@ pub enum Detail {
     Target { target: Target, backend: u32 },
     /// A node of the cluster; it is no service port's.
     Peer(IpAddr),
+    /// Whose a service port's index is. People look that up, no program does.
+    Name { service_port: u32, name: Arc<ServicePortName> },
 }
 
 impl Detail {
     /// Whether one of these has its place: of one target there is one entry only.
     pub(super) fn is_replaced_in(&self, details: &BTreeSet<Self>) -> bool {
-        let Self::Target { target, .. } = *self else { return details.contains(self) };
+        let &Self::Target { target, .. } = self else { return details.contains(self) };
         let first = Self::Target { target, backend: 0 };
         let last = Self::Target { target, backend: u32::MAX };
         details.range(first..=last).next().is_some()
@@ -84,7 +87,9 @@ impl Detail {
     pub fn service_port(&self) -> u32 {
         match self {
             Self::Member(member) => Scope::service_port_of(member.pool),
-            Self::SourceRange { service_port, .. } => *service_port,
+            Self::SourceRange { service_port, .. } | Self::Name { service_port, .. } => {
+                *service_port
+            }
             Self::Target { target, .. } => target.service_port,
             Self::Peer(_) => 0,
         }

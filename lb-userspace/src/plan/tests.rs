@@ -74,7 +74,12 @@ impl Memory {
 
     /// No packet may meet a half-made service, whenever it comes.
     fn check(&self, after: &Step) {
+        let named: HashSet<u32> = self.named().map(|(service_port, _)| service_port).collect();
         for (key, frontend) in &self.frontends {
+            assert!(
+                frontend.service_port == 0 || named.contains(&frontend.service_port),
+                "{key:?} is nobody's after {after:?}"
+            );
             if !key.is_node_port() {
                 let bit = bits::destination_bit(key.address);
                 assert!(
@@ -121,8 +126,8 @@ impl Memory {
     fn targets(&self) -> BTreeSet<(FrontendKey, u32, BackendKey)> {
         let of = |(key, frontend): (&FrontendKey, &layout::Frontend)| {
             let (key, owner) = (*key, frontend.service_port);
-            self.details.iter().filter_map(move |detail| match *detail {
-                Detail::Target { target, backend } if target.service_port == owner => {
+            self.details.iter().filter_map(move |detail| match detail {
+                &Detail::Target { target, backend } if target.service_port == owner => {
                     let (backend, standing) = self.backends[&backend].0.expect("it is in use");
                     assert!(standing.local && !standing.draining, "{backend} is a target");
                     Some((key, target.tag, backend))
@@ -133,9 +138,31 @@ impl Memory {
         self.frontends.iter().flat_map(of).collect()
     }
 
+    fn named(&self) -> impl Iterator<Item = (u32, String)> + '_ {
+        self.details.iter().filter_map(|detail| match detail {
+            Detail::Name { service_port, name } => Some((*service_port, format!("{name:?}"))),
+            _ => None,
+        })
+    }
+
+    /// Whose the frontends are, as people are told, and names of which there is no frontend.
+    fn owners(&self) -> BTreeSet<(Option<FrontendKey>, String)> {
+        let frontend_of = |service_port| {
+            let mut all = self.frontends.iter();
+            let found = all.find(|(_, frontend)| frontend.service_port == service_port);
+            found.map(|(key, _)| *key)
+        };
+        self.named().map(|(service_port, name)| (frontend_of(service_port), name)).collect()
+    }
+
+    /// Without the names.
+    fn looked_up(&self) -> Vec<&Detail> {
+        self.details.iter().filter(|detail| !matches!(detail, Detail::Name { .. })).collect()
+    }
+
     fn snapshot(&self) -> Snapshot {
         Snapshot {
-            details: self.details.iter().copied().collect(),
+            details: self.details.iter().cloned().collect(),
             frontends: self.frontends.iter().map(|(key, value)| (*key, *value)).collect(),
             pools: self
                 .pools
@@ -177,6 +204,9 @@ impl Memory {
 fn have_one_place(one: &Detail, other: &Detail) -> bool {
     match (one, other) {
         (Detail::Target { target: one, .. }, Detail::Target { target: other, .. }) => one == other,
+        (Detail::Name { service_port: one, .. }, Detail::Name { service_port: other, .. }) => {
+            one == other
+        }
         _ => one == other,
     }
 }
@@ -504,10 +534,10 @@ fn details_come_before_the_frontend_and_go_with_it() {
     let frontend = of(|step| matches!(step, Step::SetFrontend { .. })).map(|(at, _)| at).min();
     assert!(last_detail < frontend, "{last_detail:?}, {frontend:?}");
     memory.carry_out(&plan);
-    assert_eq!(memory.details.len(), 3, "two members and a range: {:?}", memory.details);
+    assert_eq!(memory.details.len(), 4, "two members, a range, a name: {:?}", memory.details);
 
     memory.carry_out(&planner.plan(change([(key("web"), Some(particular(&["10.244.0.2"])))])));
-    assert_eq!(memory.details.len(), 2, "{:?}", memory.details);
+    assert_eq!(memory.looked_up().len(), 2, "{:?}", memory.details);
     memory.carry_out(&planner.plan(change([(key("web"), None)])));
     assert_eq!(memory.details, BTreeSet::new());
 }
@@ -525,9 +555,50 @@ fn details_that_an_earlier_agent_left_stay_or_go_with_what_they_are_of() {
     memory.carry_out(&Planner::new().plan(before));
     let mut planner = Planner::adopting(memory.snapshot(), Room::default());
     memory.carry_out(&planner.plan(change([(key("web"), Some(particular(&["10.244.0.1"])))])));
-    assert_eq!(memory.details.len(), 2, "{:?}", memory.details);
+    assert_eq!(memory.looked_up().len(), 2, "{:?}", memory.details);
     memory.carry_out(&planner.plan(change([(key("web"), None)])));
     assert_eq!(memory.details, BTreeSet::new());
+}
+
+#[test]
+fn a_name_is_there_as_long_as_what_it_names() {
+    let mut planner = Planner::new();
+    let mut memory = Memory::default();
+    let port = || Some(service_port("10.96.0.1", &["10.244.0.1"]));
+    let named = |memory: &Memory| memory.owners().into_iter().map(|(_, n)| n).collect::<Vec<_>>();
+    memory.carry_out(&planner.plan(change([(key("web"), port())])));
+    assert_eq!(named(&memory), ["default/web:http (protocol 6, IPv4)"]);
+    // Its frontend goes over to another one; the index, and with it the name, does not.
+    memory.carry_out(&planner.plan(change([(key("web"), None), (key("new"), port())])));
+    assert_eq!(named(&memory), ["default/new:http (protocol 6, IPv4)"]);
+    memory.carry_out(&planner.plan(change([(key("new"), None)])));
+    assert_eq!(memory.details, BTreeSet::new());
+}
+
+/// An agent that knew of no names, or another Service at the same address.
+#[test]
+fn names_that_lack_or_are_wrong_are_put_right_by_the_first_plan() {
+    let port = |address: &str| Some(service_port(address, &["10.244.0.1"]));
+    let mut memory = Memory::default();
+    let before = [(key("web"), port("10.96.0.1")), (key("old"), port("10.96.0.2"))];
+    memory.carry_out(&Planner::new().plan(change(before)));
+    let mut without_names = memory.clone();
+    without_names.details.clear();
+    // Of an index of which nothing else is left.
+    let stray = names::detail(77, &key("stray"));
+    memory.details.insert(stray);
+
+    for mut memory in [memory, without_names] {
+        let mut planner = Planner::adopting(memory.snapshot(), Room::default());
+        let wanted = [(key("web"), port("10.96.0.1")), (key("new"), port("10.96.0.2"))];
+        for step in planner.plan(change(wanted)).steps() {
+            memory.apply(step);
+        }
+        let names: Vec<String> = memory.owners().into_iter().map(|(_, name)| name).collect();
+        let of = |name| format!("default/{name}:http (protocol 6, IPv4)");
+        assert_eq!(names, [of("web"), of("new")]);
+        assert!(memory.owners().iter().all(|(frontend, _)| frontend.is_some()));
+    }
 }
 
 #[test]
@@ -666,6 +737,7 @@ proptest! {
             fresh.carry_out(&Planner::new().plan(difference(&BTreeMap::new(), &held)));
             prop_assert_eq!(memory.visible(), fresh.visible());
             prop_assert_eq!(memory.targets(), fresh.targets());
+            prop_assert_eq!(memory.owners(), fresh.owners());
             prop_assert_eq!(&memory.destinations, &fresh.destinations);
             // Beside those that are as at a fresh start there are some with old connections.
             let kept: HashSet<Bitmap> = memory.draining().map(bits::source_bit).collect();

@@ -164,6 +164,8 @@ impl World for HostWorld {
             Step::RemoveDetail(Detail::Peer(address)) => {
                 tables.peers.remove(&peer(*address));
             }
+            // No packet meets a name.
+            Step::SetDetail(Detail::Name { .. }) | Step::RemoveDetail(Detail::Name { .. }) => {}
             Step::SetDetail(Detail::SourceRange { service_port, range }) => {
                 tables.source_ranges.entry(*service_port).or_default().push(*range);
             }

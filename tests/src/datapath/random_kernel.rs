@@ -258,19 +258,19 @@ fn steps(change: &Change) -> Vec<(Step, Option<Step>)> {
         }
         Change::Member(member) => {
             let detail = Detail::Member(*member);
-            (Step::SetDetail(detail), Some(Step::RemoveDetail(detail)))
+            (Step::SetDetail(detail.clone()), Some(Step::RemoveDetail(detail)))
         }
         &Change::SourceRange { service_port, range } => {
             let detail = Detail::SourceRange { service_port, range };
-            (Step::SetDetail(detail), Some(Step::RemoveDetail(detail)))
+            (Step::SetDetail(detail.clone()), Some(Step::RemoveDetail(detail)))
         }
         &Change::Peer(address) => {
             let detail = Detail::Peer(address);
-            (Step::SetDetail(detail), Some(Step::RemoveDetail(detail)))
+            (Step::SetDetail(detail.clone()), Some(Step::RemoveDetail(detail)))
         }
         &Change::Target { target, backend } => {
             let detail = Detail::Target { target, backend };
-            (Step::SetDetail(detail), Some(Step::RemoveDetail(detail)))
+            (Step::SetDetail(detail.clone()), Some(Step::RemoveDetail(detail)))
         }
         Change::Idle(_) | Change::DamagedReturns => return Vec::new(),
     };

@@ -35,9 +35,9 @@ impl Memory {
             }
             Step::RemoveFrontend { key } => drop(self.entries.remove(&Entry::Frontend(*key))),
             Step::SetDetail(detail) => {
-                self.entries.insert(Entry::Detail(*detail), String::new());
+                self.entries.insert(Entry::Detail(detail.clone()), String::new());
             }
-            Step::RemoveDetail(detail) => drop(self.entries.remove(&Entry::Detail(*detail))),
+            Step::RemoveDetail(detail) => drop(self.entries.remove(&Entry::Detail(detail.clone()))),
             Step::SetBackend { index, backend, standing, generation } => {
                 set(format!("backend {index}"), format!("{backend:?} {standing:?} {generation}"));
             }
@@ -211,7 +211,7 @@ proptest! {
 
             let faulty = &backlog.tables().memory;
             prop_assert_eq!(&faulty.cells, &sound.cells);
-            let kept_out: BTreeSet<Entry> = backlog.set_aside().copied().collect();
+            let kept_out: BTreeSet<Entry> = backlog.set_aside().cloned().collect();
             let mut expected = sound.entries.clone();
             expected.retain(|entry, _| !kept_out.contains(entry));
             prop_assert_eq!(&faulty.entries, &expected);
@@ -240,7 +240,7 @@ fn what_does_not_fit_comes_in_when_there_is_room() {
         assert!(backlog.carry_out(&plans[0]).is_ok());
         let new = backlog.newly_set_aside();
         assert_eq!(new.iter().map(Entry::map).collect::<Vec<_>>(), [map]);
-        assert_eq!(backlog.set_aside().copied().collect::<Vec<_>>(), new);
+        assert_eq!(backlog.set_aside().cloned().collect::<Vec<_>>(), new);
         assert_eq!(backlog.without_room().collect::<Vec<_>>(), [(map, 1)]);
 
         assert!(backlog.carry_out(&plans[1]).is_ok());
