@@ -96,11 +96,10 @@ impl Agent {
         Ok(Self { process, pin_path: pin_path.to_owned() })
     }
 
-    /// What `millrace get` prints.
+    /// What one of the commands prints that look at the maps.
     pub fn get(&self, arguments: &[&str]) -> Result<String> {
         let mut command = Command::new(program()?);
-        let output =
-            command.arg("--pin-path").arg(&self.pin_path).arg("get").args(arguments).output()?;
+        let output = command.arg("--pin-path").arg(&self.pin_path).args(arguments).output()?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).context("millrace prints UTF-8")
     }

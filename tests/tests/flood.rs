@@ -154,7 +154,7 @@ impl Case {
     fn new_flows(&self) -> Result<u64> {
         let frontends = self.get("frontends")?;
         let dialled = frontends.iter().filter(|row| row["kind"] == "LoadBalancer");
-        let flows = dialled.map(|row| row["newFlows"].as_u64());
+        let flows = dialled.map(|row| row["traffic"]["newFlows"].as_u64());
         flows.sum::<Option<u64>>().with_context(|| format!("{frontends:?}"))
     }
 }

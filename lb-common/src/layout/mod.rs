@@ -114,10 +114,6 @@ pub mod map {
     pub const SERVICE_TRAFFIC: &str = "SERVICE_TRAFFIC";
     pub const BACKEND_TRAFFIC: &str = "BACKEND_TRAFFIC";
 
-    /// What maps of the same schema may lack, as they were made before there was this one. No
-    /// program reads it.
-    pub const ADDED: &str = SERVICE_NAMES;
-
     pub const ALL: [&str; 38] = [
         IDENTITY,
         FRONTENDS4,

@@ -19,6 +19,11 @@ impl Complaints {
         new
     }
 
+    /// All that is wrong with a Service.
+    pub fn of(&self, service: &ServiceName) -> impl Iterator<Item = &Problem> {
+        self.0.get(service).into_iter().flatten()
+    }
+
     /// With how many Services something is wrong.
     pub fn services(&self) -> usize {
         self.0.len()

@@ -296,6 +296,7 @@ impl<T: Write> Agent<T> {
         for problem in self.invalid.set(name, settled.problems) {
             self.outlets.post(&problem, Reason::NotServed, &self.store);
         }
+        self.tell_problems(name);
         let had_check = match settled.health_check {
             Some(check) => self.health_checks.insert(name.clone(), check),
             None => self.health_checks.remove(name),
@@ -329,9 +330,15 @@ impl<T: Write> Agent<T> {
             for problem in self.withheld.set(service, problems) {
                 self.outlets.post(&problem, reason, &self.store);
             }
+            self.tell_problems(service);
             self.lacking.remove(service);
         }
         self.lacking.extend(lacking.into_iter().cloned());
+    }
+
+    fn tell_problems(&self, service: &ServiceName) {
+        let all = self.invalid.of(service).chain(self.withheld.of(service));
+        self.outlets.condition.set_problems(service, all.map(ToString::to_string).collect());
     }
 
     /// Names what the kernel has no room for.
@@ -344,6 +351,7 @@ impl<T: Write> Agent<T> {
 
     fn fail(&mut self, error: &anyhow::Error) {
         self.outlets.metrics.write_failed();
+        self.outlets.condition.waits(format!("{error:#}"));
         if self.failing.is_none() {
             tracing::error!("{error:#}; everything after it waits. Trying again");
         } else {
@@ -369,6 +377,7 @@ impl<T: Write> Agent<T> {
             metrics.programmed(latency);
         }
         metrics.set_problems(self.invalid.services());
+        self.outlets.condition.in_force(self.in_force(), self.tables.without_room());
         let without_room = self.tables.without_room();
         self.tally.tell(&self.planner, self.lacking.len(), without_room, metrics);
     }

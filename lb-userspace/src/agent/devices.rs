@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::kernel::{DataPlane, Hook, Links, Modes, Pins, Place, XdpMode};
 use crate::network::{Attachments, DeviceName, Role};
-use crate::serve::Metrics;
+use crate::serve::{Condition, Metrics};
 
 /// Between attempts to attach to a device that could not be attached to.
 const RETRY: Duration = Duration::from_secs(5);
@@ -33,6 +33,7 @@ pub struct Devices<'a> {
     complained: BTreeMap<DeviceName, String>,
     retry: Option<Instant>,
     metrics: Arc<Metrics>,
+    condition: Arc<Condition>,
 }
 
 impl<'a> Devices<'a> {
@@ -44,6 +45,7 @@ impl<'a> Devices<'a> {
         modes: Modes,
         attachments: &Attachments,
         metrics: Arc<Metrics>,
+        condition: Arc<Condition>,
     ) -> Result<Self> {
         let modes = Modes { tc: modes.tc.resolve()?, ..modes };
         let mut devices = Self {
@@ -58,6 +60,7 @@ impl<'a> Devices<'a> {
             complained: BTreeMap::new(),
             retry: None,
             metrics,
+            condition,
         };
         devices.decide();
         let mut links = Links::new(pins);
@@ -133,6 +136,9 @@ impl<'a> Devices<'a> {
             .flat_map(|(device, places)| places.iter().map(move |p| (device, *p)));
         let hooks = attached.filter_map(|(device, place)| self.hooks.get(&(device.clone(), place)));
         self.metrics.set_attached(hooks.map(|hook| hook.name()), self.complained.len());
+        let complaints = self.complained.iter();
+        let complaints = complaints.map(|(device, why)| (device.name.clone(), why.clone()));
+        self.condition.set_devices(complaints);
     }
 
     /// One of these devices that lacks something it is to have, and what.

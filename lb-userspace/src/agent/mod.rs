@@ -10,7 +10,7 @@ mod tally;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
@@ -26,7 +26,7 @@ use crate::model::forwarding_name;
 use crate::network::{self, Network};
 use crate::notices::{Log, Notices};
 use crate::plan::Planner;
-use crate::serve::{self, Addresses, Health, Metrics};
+use crate::serve::{self, Addresses, Health, Metrics, Reporter};
 use crate::source::cluster::{Access, Events};
 use crate::source::{Cluster, Event, Manifests, Source};
 use crate::store::Affected;
@@ -231,6 +231,14 @@ async fn start<'a>(
     metrics.read_traffic_at(&options.pin_path);
     serve::start(&options.addresses, &health, &metrics, &source.notices);
     let outlets = Outlets::new(source.notices, Arc::clone(&health), Arc::clone(&metrics));
+    let condition = Arc::clone(&outlets.condition);
+    let reporter = Reporter {
+        node_name: options.node_name.clone(),
+        health: Arc::clone(&health),
+        condition: Arc::clone(&condition),
+        started: SystemTime::now(),
+    };
+    tokio::spawn(reporter.serve(serve::report_address(pins.path())?));
     serve_own_namespace(pins, network.node_addresses())?;
     // Also what an earlier agent noted of devices that are gone.
     let mut devices: BTreeMap<u32, Option<network::Device>> =
@@ -253,7 +261,8 @@ async fn start<'a>(
     agent.take_in_network(network::Event::Devices(devices));
 
     let links = attach_processes(pins, &mut data_plane, options.cgroup.as_deref())?;
-    let devices = Devices::start(pins, data_plane, options.modes, network.attachments(), metrics)?;
+    let attachments = network.attachments();
+    let devices = Devices::start(pins, data_plane, options.modes, attachments, metrics, condition)?;
     links.keep();
     health.attached();
     let (services, service_ports) = agent.in_force();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::model::{HealthCheck, Problem, ServiceName};
 use crate::notices::{About, Notice, Notices, Reason};
-use crate::serve::{Check, Health, HealthChecks, Metrics};
+use crate::serve::{Check, Condition, Health, HealthChecks, Metrics};
 use crate::source::{Kind, ObjectRef};
 use crate::store::Store;
 
@@ -13,13 +13,14 @@ pub struct Outlets {
     pub notices: Arc<dyn Notices>,
     pub health: Arc<Health>,
     pub metrics: Arc<Metrics>,
+    pub condition: Arc<Condition>,
     health_checks: HealthChecks,
 }
 
 impl Outlets {
     pub fn new(notices: Arc<dyn Notices>, health: Arc<Health>, metrics: Arc<Metrics>) -> Self {
         let health_checks = HealthChecks::new(Arc::clone(&health), Arc::clone(&notices));
-        Self { notices, health, metrics, health_checks }
+        Self { notices, health, metrics, condition: Arc::default(), health_checks }
     }
 
     /// Posts what is wrong with an object, or with a file.

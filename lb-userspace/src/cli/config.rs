@@ -57,6 +57,7 @@ impl From<&Setting> for SettingRow {
 }
 
 impl Row for SettingRow {
+    const PLURAL: &'static str = "settings";
     const HEADERS: &'static [&'static str] = &["SETTING", "VALUE", "FROM"];
     const NARROW: usize = 3;
 
@@ -73,6 +74,10 @@ impl Row for SettingRow {
             value => text(value),
         };
         vec![self.name.clone(), value, self.source.clone()]
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
     }
 }
 

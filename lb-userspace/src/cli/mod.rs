@@ -3,7 +3,7 @@
 mod agent;
 mod cleanup;
 mod config;
-mod get;
+mod inspect;
 mod man;
 mod output;
 mod standalone;
@@ -49,9 +49,10 @@ Examples:
     millrace standalone --device eth0
 
   See what is in force, and what was counted:
-    millrace get frontends
-    millrace get flows -o wide
-    millrace get counters -o json
+    millrace status
+    millrace services
+    millrace flows --service default/web -o wide
+    millrace counters -o json
 
   Stop forwarding and leave nothing behind:
     millrace cleanup";
@@ -65,8 +66,27 @@ enum Command {
     /// Run without a cluster: serve the Kubernetes API here, and balance what is stored in it
     #[command(after_help = standalone::EXAMPLES)]
     Standalone,
-    /// Show what the kernel holds
-    Get(get::Options),
+    /// Show on one screen how the node is: agent, devices, maps, problems; 1 if it is not well
+    #[command(after_help = inspect::STATUS)]
+    Status(inspect::Status),
+    /// Show the Services that are in force, and what was counted of each
+    #[command(after_help = inspect::SERVICES, visible_alias = "svc")]
+    Services(inspect::Named),
+    /// Show what clients dial, and the backends behind it
+    #[command(after_help = inspect::FRONTENDS)]
+    Frontends(inspect::Named),
+    /// Show who serves, where that is, and whether he gets new connections
+    #[command(after_help = inspect::BACKENDS)]
+    Backends(inspect::Named),
+    /// Show the connections through Services
+    #[command(after_help = inspect::FLOWS)]
+    Flows(inspect::Flows),
+    /// Show how a Service's Maglev table spreads connections, and what would move if a backend left
+    #[command(after_help = inspect::MAGLEV)]
+    Maglev(inspect::Maglev),
+    /// Show why packets were passed untouched or dropped
+    #[command(after_help = inspect::COUNTERS)]
+    Counters(inspect::Counters),
     /// Tell step by step what would become of a packet, by the maps as they are now
     Trace(Box<trace::Options>),
     /// Detach the programs and remove the maps; connections through Services end
@@ -105,7 +125,7 @@ fn command() -> clap::Command {
 pub fn main() -> ExitCode {
     let matches = command().get_matches();
     match start(&matches) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("millrace: {}", explain(&error));
             ExitCode::FAILURE
@@ -113,7 +133,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn start(matches: &clap::ArgMatches) -> Result<()> {
+fn start(matches: &clap::ArgMatches) -> Result<ExitCode> {
     let Millrace { command, .. } = Millrace::from_arg_matches(matches)?;
     let (name, arguments) = matches.subcommand().expect("clap asks for a command");
     let mut added = configuration::settings::<Common>();
@@ -123,12 +143,18 @@ fn start(matches: &clap::ArgMatches) -> Result<()> {
     dispatch(command, effective)
 }
 
-fn dispatch(command: Command, effective: Effective) -> Result<()> {
+fn dispatch(command: Command, effective: Effective) -> Result<ExitCode> {
     let common = effective.configuration.common.clone();
-    match command {
+    let done = match command {
+        Command::Status(options) => return inspect::status(&options, &common.pin_path),
         Command::Agent => agent::run(effective.configuration),
         Command::Standalone => standalone::run(effective.configuration),
-        Command::Get(options) => get::get(&options, &common.pin_path),
+        Command::Services(options) => inspect::services(&options, &common.pin_path),
+        Command::Frontends(options) => inspect::frontends(&options, &common.pin_path),
+        Command::Backends(options) => inspect::backends(&options, &common.pin_path),
+        Command::Flows(options) => inspect::flows(&options, &common.pin_path),
+        Command::Maglev(options) => inspect::maglev(&options, &common.pin_path),
+        Command::Counters(options) => inspect::counters(&options, &common.pin_path),
         Command::Trace(options) => trace::trace(&options, &common.pin_path),
         Command::Cleanup => cleanup::cleanup(&common.pin_path),
         Command::Config(options) => config::show(&options, &effective),
@@ -137,7 +163,8 @@ fn dispatch(command: Command, effective: Effective) -> Result<()> {
             clap_complete::generate(shell, &mut self::command(), "millrace", &mut io::stdout());
             Ok(())
         }
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// The causes from the outside in, one a line.

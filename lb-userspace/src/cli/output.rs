@@ -1,10 +1,31 @@
-//! Tables as kubectl prints them, and the same as JSON or YAML.
+//! Rows as kubectl prints them: tables, JSON, YAML or names; once, or again as they change.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::Result;
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
+
+/// How often what is watched is read.
+const PAUSE: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Debug, Default, Args)]
+pub struct Output {
+    /// How to print it; JSON and YAML have all that is known
+    #[arg(long = "output", short = 'o', value_enum, default_value_t, value_name = "FORMAT")]
+    pub format: Format,
+
+    /// Print no line of headers
+    #[arg(long)]
+    pub no_headers: bool,
+
+    /// Go on, and print each row again when it has changed
+    #[arg(long, short)]
+    pub watch: bool,
+}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
@@ -14,43 +35,160 @@ pub enum Format {
     Wide,
     Json,
     Yaml,
+    /// Names only, one a line
+    Name,
 }
 
 /// A row of a table.
 pub trait Row: Serialize {
+    /// What the rows are, for who asks for them and finds none.
+    const PLURAL: &'static str;
     const HEADERS: &'static [&'static str];
     /// How many of the columns are shown without `-o wide`.
     const NARROW: usize;
 
     fn cells(&self) -> Vec<String>;
+
+    /// Which one it is: no two rows have one name.
+    fn name(&self) -> String;
 }
 
+/// Prints what there is; if it is to be watched, goes on until nobody reads any more.
+pub fn show<R: Row>(output: &Output, mut read: impl FnMut() -> Result<Vec<R>>) -> Result<()> {
+    let mut printer = Printer::new(output);
+    let mut rows = read()?;
+    if !output.watch {
+        return unless_unread(printer.print_all(&rows, &mut io::stdout()));
+    }
+    loop {
+        let text = printer.changed(&rows)?;
+        let mut stdout = io::stdout();
+        let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+        match written {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            written => written?,
+        }
+        thread::sleep(PAUSE);
+        rows = read()?;
+    }
+}
+
+/// Prints rows, once.
 pub fn print<R: Row>(rows: &[R], format: Format) -> Result<()> {
+    let mut printer = Printer::new(&Output { format, ..Output::default() });
+    unless_unread(printer.print_all(rows, &mut io::stdout()))
+}
+
+pub fn write(text: &str) -> Result<()> {
+    unless_unread(io::stdout().write_all(text.as_bytes()).map_err(Into::into))
+}
+
+/// Whoever reads may have read enough.
+pub fn unless_unread(printed: Result<()>) -> Result<()> {
+    match printed {
+        Err(error)
+            if error
+                .downcast_ref::<io::Error>()
+                .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) =>
+        {
+            Ok(())
+        }
+        printed => printed,
+    }
+}
+
+/// Anything that is not rows, for machines.
+pub fn print_document<T: Serialize>(document: &T, format: Format) -> Result<()> {
     let text = match format {
-        Format::Table => table(rows, R::NARROW),
-        Format::Wide => table(rows, R::HEADERS.len()),
-        Format::Json => serde_json::to_string_pretty(rows)? + "\n",
-        Format::Yaml => serde_norway::to_string(rows)?,
+        Format::Yaml => serde_norway::to_string(document)?,
+        _ => serde_json::to_string_pretty(document)? + "\n",
     };
     write(&text)
 }
 
-pub fn write(text: &str) -> Result<()> {
-    match io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads has read enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => Ok(result?),
-    }
+struct Printer {
+    format: Format,
+    headers: bool,
+    /// Of the columns, as they were printed first.
+    widths: Vec<usize>,
+    /// What was printed of each row, by name.
+    printed: HashMap<String, String>,
 }
 
-fn table<R: Row>(rows: &[R], columns: usize) -> String {
-    let headers = R::HEADERS.iter().map(|header| (*header).to_owned()).collect();
-    let mut lines: Vec<Vec<String>> = vec![headers];
-    lines.extend(rows.iter().map(Row::cells));
-    let widths: Vec<usize> = (0..columns)
-        .map(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0))
-        .collect();
-    lines.iter().map(|line| align(&line[..columns], &widths)).collect()
+impl Printer {
+    fn new(output: &Output) -> Self {
+        let headers = !output.no_headers;
+        Self { format: output.format, headers, widths: Vec::new(), printed: HashMap::new() }
+    }
+
+    fn print_all<R: Row>(&mut self, rows: &[R], to: &mut impl Write) -> Result<()> {
+        match self.format {
+            Format::Json => {
+                serde_json::to_writer_pretty(&mut *to, rows)?;
+                writeln!(to)?;
+            }
+            Format::Yaml => to.write_all(serde_norway::to_string(rows)?.as_bytes())?,
+            Format::Name => rows.iter().try_for_each(|row| writeln!(to, "{}", row.name()))?,
+            Format::Table | Format::Wide => {
+                if rows.is_empty() {
+                    eprintln!("No {} found.", R::PLURAL);
+                    return Ok(());
+                }
+                let cells: Vec<Vec<String>> = rows.iter().map(|row| self.cells(row)).collect();
+                to.write_all(self.table::<R>(&cells).as_bytes())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows that are not as they were printed last: in a table with headers, if these are the
+    /// first ones, else each as a document of its own.
+    fn changed<R: Row>(&mut self, rows: &[R]) -> Result<String> {
+        let mut changed = Vec::new();
+        let mut printed = HashMap::with_capacity(rows.len());
+        for row in rows {
+            let cells = self.cells(row);
+            let text = match self.format {
+                Format::Json => serde_json::to_string_pretty(row)? + "\n",
+                Format::Yaml => format!("---\n{}", serde_norway::to_string(row)?),
+                Format::Name => row.name() + "\n",
+                Format::Table | Format::Wide => cells.join("\t"),
+            };
+            let name = row.name();
+            if self.printed.get(&name) != Some(&text) {
+                changed.push((cells, text.clone()));
+            }
+            printed.insert(name, text);
+        }
+        self.printed = printed;
+        if matches!(self.format, Format::Table | Format::Wide) {
+            let cells: Vec<Vec<String>> = changed.into_iter().map(|(cells, _)| cells).collect();
+            return Ok(if cells.is_empty() { String::new() } else { self.table::<R>(&cells) });
+        }
+        Ok(changed.into_iter().map(|(_, text)| text).collect())
+    }
+
+    fn cells<R: Row>(&self, row: &R) -> Vec<String> {
+        let mut cells = row.cells();
+        cells.truncate(self.columns::<R>());
+        cells
+    }
+
+    fn columns<R: Row>(&self) -> usize {
+        if self.format == Format::Wide { R::HEADERS.len() } else { R::NARROW }
+    }
+
+    fn table<R: Row>(&mut self, rows: &[Vec<String>]) -> String {
+        let headers: Vec<String> =
+            R::HEADERS[..self.columns::<R>()].iter().map(|header| (*header).to_owned()).collect();
+        let headers = Some(headers).filter(|_| std::mem::take(&mut self.headers));
+        let lines: Vec<&Vec<String>> = headers.iter().chain(rows).collect();
+        if self.widths.is_empty() {
+            let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
+            self.widths = (0..self.columns::<R>()).map(|c| width(c).unwrap_or(0)).collect();
+        }
+        lines.iter().map(|line| align(line, &self.widths)).collect()
+    }
 }
 
 fn align(cells: &[String], widths: &[usize]) -> String {
@@ -59,26 +197,96 @@ fn align(cells: &[String], widths: &[usize]) -> String {
     padded.join("   ").trim_end().to_owned() + "\n"
 }
 
+/// Lines of cells, one below the other.
+pub fn align_all(lines: &[Vec<String>]) -> String {
+    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = lines.iter().filter_map(|line| line.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    lines.iter().map(|line| align(line, &widths)).collect()
+}
+
+/// Some of these, and how many more there are.
+pub fn some(all: &[String]) -> String {
+    match all.len() {
+        0 => "<none>".to_owned(),
+        1..=3 => all.join(","),
+        more => format!("{} + {} more...", all[..3].join(","), more - 3),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[derive(Serialize)]
-    struct Port(&'static str, u16);
+    #[derive(Clone, Serialize)]
+    struct Port {
+        name: &'static str,
+        number: u16,
+    }
 
     impl Row for Port {
+        const PLURAL: &'static str = "ports";
         const HEADERS: &'static [&'static str] = &["NAME", "PORT"];
         const NARROW: usize = 1;
 
         fn cells(&self) -> Vec<String> {
-            vec![self.0.to_owned(), self.1.to_string()]
+            vec![self.name.to_owned(), self.number.to_string()]
         }
+
+        fn name(&self) -> String {
+            self.name.to_owned()
+        }
+    }
+
+    const A: Port = Port { name: "a", number: 80 };
+    const LONGER: Port = Port { name: "longer", number: 8080 };
+
+    fn printer(format: Format, no_headers: bool) -> Printer {
+        Printer::new(&Output { format, no_headers, watch: true })
+    }
+
+    fn printed(format: Format, no_headers: bool) -> String {
+        let mut text = Vec::new();
+        printer(format, no_headers).print_all(&[A, LONGER], &mut text).unwrap();
+        String::from_utf8(text).unwrap()
     }
 
     #[test]
     fn columns_line_up_and_wide_shows_more() {
-        let rows = [Port("a", 80), Port("longer", 8080)];
-        assert_eq!(table(&rows, 2), "NAME     PORT\na        80\nlonger   8080\n");
-        assert_eq!(table(&rows, 1), "NAME\na\nlonger\n");
+        let wide = printed(Format::Wide, false);
+        assert_eq!(wide, "NAME     PORT\na        80\nlonger   8080\n");
+        assert_eq!(printed(Format::Table, false), "NAME\na\nlonger\n");
+        assert_eq!(printed(Format::Wide, true), "a        80\nlonger   8080\n");
+    }
+
+    #[test]
+    fn machines_get_everything() {
+        assert_eq!(printed(Format::Name, false), "a\nlonger\n");
+        let json: serde_json::Value = serde_json::from_str(&printed(Format::Json, false)).unwrap();
+        assert_eq!(json[1]["number"], 8080);
+        assert!(printed(Format::Yaml, false).contains("- name: longer\n  number: 8080\n"));
+    }
+
+    #[test]
+    fn what_is_watched_is_printed_again_when_it_changes() {
+        let mut wide = printer(Format::Wide, false);
+        assert_eq!(wide.changed(&[LONGER]).unwrap(), "NAME     PORT\nlonger   8080\n");
+        assert_eq!(wide.changed(&[LONGER]).unwrap(), "");
+        assert_eq!(wide.changed(&[A, LONGER]).unwrap(), "a        80\n", "columns stay");
+        let changed = Port { number: 81, ..A };
+        assert_eq!(wide.changed(&[changed.clone(), LONGER]).unwrap(), "a        81\n");
+        assert_eq!(wide.changed(&[LONGER]).unwrap(), "");
+        assert_eq!(wide.changed(&[changed.clone(), LONGER]).unwrap(), "a        81\n", "is back");
+        // The changed column is not shown.
+        let mut narrow = printer(Format::Table, true);
+        assert_eq!(narrow.changed(&[A]).unwrap(), "a\n");
+        assert_eq!(narrow.changed(std::slice::from_ref(&changed)).unwrap(), "");
+        let mut json = printer(Format::Json, false);
+        json.changed(&[A]).unwrap();
+        let text = json.changed(&[changed]).unwrap();
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap()["number"], 81);
     }
 }

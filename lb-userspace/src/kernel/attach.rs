@@ -18,11 +18,12 @@ use aya::programs::links::{FdLink, LinkError, PinnedLink};
 use clap::ValueEnum;
 
 use super::object::DataPlane;
-use super::pins::{Pins, escaped, remove_pin};
+use super::pins::{Pins, escaped, remove_pin, unescaped};
 
 use filters::Direction;
 
 pub use cgroup::root as cgroup_root;
+pub(super) use tc::{has_filter, has_tcx};
 
 /// Where XDP runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -75,7 +76,7 @@ pub enum Place {
 }
 
 /// How a program is attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hook {
     XdpNative,
     XdpGeneric,
@@ -332,4 +333,38 @@ fn pin(device: &str, hook: Hook) -> String {
         Hook::TcxEgress | Hook::ClsactEgress => Direction::Egress.name(),
     };
     format!("{}-{suffix}", escaped(device))
+}
+
+/// What a pinned link is: the device and the hook that its name tells.
+pub(super) fn pinned_as(name: &str) -> Option<(String, Hook)> {
+    let hooks = [Hook::XdpNative, Hook::XdpGeneric, Hook::TcxIngress, Hook::TcxEgress];
+    hooks.into_iter().find_map(|hook| {
+        let device = name.strip_suffix(&pin("", hook))?;
+        (!device.is_empty()).then(|| (unescaped(device), hook))
+    })
+}
+
+/// What the note of a filter tells.
+pub(super) fn noted_as(note: &str) -> Option<Hook> {
+    let direction = Direction::ALL.into_iter().find(|direction| direction.name() == note)?;
+    Some(tc::clsact_hook(direction))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pins_name_tells_the_device_and_the_hook() {
+        let hooks = [Hook::XdpNative, Hook::XdpGeneric, Hook::TcxIngress, Hook::TcxEgress];
+        for device in ["eth0", "bond0.100", "a-ingress", "br-xdp-native"] {
+            for hook in hooks {
+                assert_eq!(pinned_as(&pin(device, hook)), Some((device.to_owned(), hook)));
+            }
+        }
+        assert_eq!(pinned_as("cgroup-connect4"), None);
+        assert_eq!(pinned_as("-ingress"), None);
+        assert_eq!(noted_as("egress"), Some(Hook::ClsactEgress));
+        assert_eq!(noted_as("qdisc"), None);
+    }
 }

@@ -35,7 +35,7 @@ impl Details {
             peers: map(map::PEERS)?.try_into()?,
             source_ranges4: map(map::SOURCE_RANGES4)?.try_into()?,
             source_ranges6: map(map::SOURCE_RANGES6)?.try_into()?,
-            names: unless_missing(map(map::ADDED))?.map(TryInto::try_into).transpose()?,
+            names: unless_missing(map(map::SERVICE_NAMES))?.map(TryInto::try_into).transpose()?,
         })
     }
 

@@ -1,5 +1,5 @@
-//! What bpf(2) can do with links of control groups, and aya can't: tell where one is attached,
-//! and replace its program in one step.
+//! What bpf(2) can do with links, and aya can't: tell where one is attached, and replace a control
+//! group's program in one step.
 
 use std::ffi::CString;
 use std::io;
@@ -41,13 +41,24 @@ impl PinnedLink {
     /// The id of the control group it is attached to: the inode of its directory; 0 if that
     /// is gone.
     pub fn cgroup(&self) -> io::Result<u64> {
+        Ok(u64::from_ne_bytes(self.place()?))
+    }
+
+    /// The index of the device that a link of XDP or tcx is attached to; 0 if that is gone.
+    pub fn device(&self) -> io::Result<u32> {
+        let [a, b, c, d, ..] = self.place()?;
+        Ok(u32::from_ne_bytes([a, b, c, d]))
+    }
+
+    /// What follows what all links have in common.
+    fn place(&self) -> io::Result<[u8; 8]> {
         #[repr(C)]
         struct Attributes {
             descriptor: u32,
             length: u32,
             information: u64,
         }
-        /// `struct bpf_link_info` as far as it concerns control groups.
+        /// `struct bpf_link_info` as far as it concerns control groups and devices.
         #[repr(C)]
         #[derive(Default)]
         struct Information {
@@ -55,7 +66,7 @@ impl PinnedLink {
             id: u32,
             program: u32,
             reserved: u32,
-            cgroup: u64,
+            place: [u8; 8],
             attach_type: u32,
             reserved2: u32,
         }
@@ -68,7 +79,7 @@ impl PinnedLink {
         // SAFETY: the kernel writes at most `length` bytes to `information`, which lives until
         // after the call.
         unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &attributes) }?;
-        Ok(information.cgroup)
+        Ok(information.place)
     }
 
     /// Puts another program in the place of the one that is attached.

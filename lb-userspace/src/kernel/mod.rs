@@ -17,6 +17,7 @@ mod preflight;
 mod set_aside;
 mod sizes;
 mod sockets;
+mod survey;
 mod tables;
 
 pub use attach::{Hook, Links, Modes, Place, TcMode, XdpMode, cgroup_root, remove};
@@ -29,4 +30,5 @@ pub use preflight::preflight;
 pub use set_aside::Entry;
 pub use sizes::{MOST_ENDPOINTS, MOST_FLOWS, MOST_SERVICE_PORTS, Sizes};
 pub use sockets::{WithSockets, serve_own_namespace};
+pub use survey::{Attachment, Features, Survey, SurveyedMap, features, survey};
 pub use tables::{Occupancy, Tables};

@@ -16,8 +16,8 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 pub const DEFAULT_PIN_PATH: &str = "/sys/fs/bpf/millrace";
 const BPF_FILESYSTEM: &str = "/sys/fs/bpf";
-const LINKS: &str = "links";
-const FILTERS: &str = "filters";
+pub(super) const LINKS: &str = "links";
+pub(super) const FILTERS: &str = "filters";
 /// What attached programs still need of maps that were made anew.
 const SET_ASIDE: &str = "set-aside";
 /// Beside the notes of a device's filters: that its qdisc is ours, too.
@@ -228,7 +228,7 @@ pub fn escaped(device: &str) -> String {
     device.replace('.', "%2E")
 }
 
-fn unescaped(name: &str) -> String {
+pub(super) fn unescaped(name: &str) -> String {
     name.replace("%2E", ".")
 }
 
@@ -260,7 +260,7 @@ fn lock(path: &Path) -> Result<std::result::Result<Flock<File>, Option<u32>>> {
 }
 
 /// Who holds the lock on an inode, by the kernel's list.
-fn holder_of(inode: u64) -> Option<u32> {
+pub(super) fn holder_of(inode: u64) -> Option<u32> {
     let suffix = format!(":{inode}");
     fs::read_to_string("/proc/locks").ok()?.lines().find_map(|line| {
         let mut fields = line.split_whitespace();

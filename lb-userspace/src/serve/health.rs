@@ -85,6 +85,11 @@ impl Health {
 }
 
 impl Report {
+    /// When the last change was put in force.
+    pub fn updated(&self) -> Option<SystemTime> {
+        self.updated
+    }
+
     /// Whether load balancers should send traffic.
     pub fn healthz(&self) -> bool {
         self.is_serving() && self.node_eligible

@@ -8,6 +8,7 @@ mod health_checks;
 mod listener;
 mod metrics;
 mod process;
+mod report;
 mod requests;
 mod traffic;
 
@@ -26,6 +27,7 @@ use crate::notices::{Notice, Notices, Reason};
 pub use health::Health;
 pub use health_checks::{Check, HealthChecks};
 pub use metrics::{Changed, Metrics, Usage};
+pub use report::{Condition, Report, Reporter, address as report_address, ask};
 pub use requests::Requests;
 pub use traffic::{Catalog, MOST_OBJECTS};
 

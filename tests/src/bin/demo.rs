@@ -59,7 +59,7 @@ fn main() -> Result<()> {
     let pin_path = network.pin_path();
     println!("\nLook into it:");
     println!("  bpftool map dump pinned {}/FRONTENDS4", pin_path.display());
-    println!("  millrace --pin-path {} get flows -o wide", pin_path.display());
+    println!("  millrace --pin-path {} flows -o wide", pin_path.display());
     if !told(EXIT) {
         println!("\nIt stays up until Ctrl-C.");
         end.recv()?;

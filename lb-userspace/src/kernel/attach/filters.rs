@@ -150,6 +150,12 @@ impl Filters {
         }
     }
 
+    /// Whether our filter of this direction is there.
+    pub fn has(&mut self, device: u32, way: Direction) -> Result<bool> {
+        let there = self.list(device, way)?;
+        Ok(there.iter().any(|filter| filter.name.as_ref() == Some(&self.name)))
+    }
+
     /// Removes our filter of this direction; false if there is none, or no such device.
     pub fn remove(&mut self, device: u32, way: Direction) -> Result<bool> {
         let there = self.list(device, way)?;

@@ -2,6 +2,7 @@
 //! (before Linux 6.6) by filters of a clsact qdisc.
 
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 use aya::programs::links::FdLink;
@@ -33,7 +34,7 @@ impl TcMode {
 
 /// Asks what is attached to a device that every network namespace has. A kernel without tcx does
 /// not know what is meant.
-fn has_tcx() -> Result<bool> {
+pub fn has_tcx() -> Result<bool> {
     match SchedClassifier::query_tcx("lo", TcAttachType::Ingress) {
         Ok(_) => Ok(true),
         Err(ProgramError::SyscallError(error)) => Ok(error.io_error.raw_os_error() != Some(EINVAL)),
@@ -126,7 +127,7 @@ pub fn tcx_hook(direction: Direction) -> Hook {
     }
 }
 
-fn clsact_hook(direction: Direction) -> Hook {
+pub fn clsact_hook(direction: Direction) -> Hook {
     match direction {
         Direction::Ingress => Hook::ClsactIngress,
         Direction::Egress => Hook::ClsactEgress,
@@ -161,7 +162,21 @@ pub fn remove_filter(pins: &Pins, device: &str, direction: Direction) -> Result<
     pins.forget_qdisc(device)
 }
 
-/// Named after the pins: each data plane has its own.
+/// Whether a filter of ours is there that stands for this hook.
+pub fn has_filter(pin_path: &Path, device: u32, hook: Hook) -> Result<bool> {
+    let direction = match hook {
+        Hook::ClsactIngress => Direction::Ingress,
+        Hook::ClsactEgress => Direction::Egress,
+        _ => return Ok(false),
+    };
+    Filters::open(filter_name(pin_path))?.has(device, direction)
+}
+
 fn open_filters(pins: &Pins) -> Result<Filters> {
-    Filters::open(format!("millrace:{}", pins.path().display()))
+    Filters::open(filter_name(pins.path()))
+}
+
+/// After the pins: each data plane has its own.
+fn filter_name(pin_path: &Path) -> String {
+    format!("millrace:{}", pin_path.display())
 }

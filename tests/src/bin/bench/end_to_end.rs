@@ -184,7 +184,7 @@ impl Way {
         let asked = frontends.iter().find(|frontend| {
             frontend["address"].as_str().is_some_and(|address| address.ends_with(node_port))
         });
-        Ok(asked.and_then(|frontend| frontend["newFlows"].as_u64()).unwrap_or(0))
+        Ok(asked.and_then(|frontend| frontend["traffic"]["newFlows"].as_u64()).unwrap_or(0))
     }
 
     /// The balancer must have seen every connection, or none: else another way was measured.

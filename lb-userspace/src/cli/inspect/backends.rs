@@ -1,0 +1,76 @@
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::{Named, open, read};
+use crate::cli::output::{self, Row, some};
+use crate::inspect::{self, Backend};
+
+pub const EXAMPLES: &str = "\
+Examples:
+  millrace backends
+  millrace backends shop/web -o wide
+  Those that still have connections and get no new ones
+    millrace backends -o json | jq -r '.[] | select(.state == \"draining\") | .address'
+  As they come and go
+    millrace backends shop/web --watch";
+
+pub fn show(options: &Named, pin_path: &Path) -> Result<()> {
+    let tables = open(pin_path)?;
+    let meant = options.meant();
+    output::show(&options.output, || options.found(inspect::backends(&read(&tables)?, &meant)))
+}
+
+impl Row for Backend {
+    const PLURAL: &'static str = "backends";
+    const HEADERS: &'static [&'static str] = &[
+        "ADDRESS",
+        "PROTOCOL",
+        "STATE",
+        "NODE",
+        "SERVICES",
+        "FLOWS",
+        "SHARE",
+        "PACKETS-IN",
+        "PACKETS-OUT",
+        "BYTES-IN",
+        "BYTES-OUT",
+        "INDEX",
+        "GENERATION",
+    ];
+    const NARROW: usize = 6;
+
+    fn cells(&self) -> Vec<String> {
+        let node = match (self.local, self.node) {
+            (true, _) => "this".to_owned(),
+            (false, Some(node)) => node.to_string(),
+            (false, None) => "other".to_owned(),
+        };
+        let mut services: Vec<String> =
+            self.serves.iter().map(|s| format!("{}/{}", s.namespace, s.service)).collect();
+        services.sort();
+        services.dedup();
+        let share = |s: &inspect::Serves| f64::from(s.slots) * 100.0 / s.of_slots.max(1) as f64;
+        let shares: Vec<String> =
+            self.serves.iter().map(|serves| format!("{:.1}%", share(serves))).collect();
+        vec![
+            self.address.clone(),
+            self.protocol.to_owned(),
+            self.state.to_owned(),
+            node,
+            some(&services),
+            self.traffic.new_flows.to_string(),
+            some(&shares),
+            self.traffic.forward_packets.to_string(),
+            self.traffic.reverse_packets.to_string(),
+            self.traffic.forward_bytes.to_string(),
+            self.traffic.reverse_bytes.to_string(),
+            self.index.to_string(),
+            self.generation.to_string(),
+        ]
+    }
+
+    fn name(&self) -> String {
+        format!("{}/{}", self.address, self.protocol)
+    }
+}

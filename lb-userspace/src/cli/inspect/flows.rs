@@ -1,0 +1,175 @@
+use std::net::IpAddr;
+use std::path::Path;
+
+use anyhow::Result;
+use clap::Args;
+use ipnet::IpNet;
+use lb_common::layout::Ticks;
+use nix::time::{ClockId, clock_gettime};
+
+use super::{Namespaces, open, read};
+use crate::cli::output::{self, Format, Output, Row};
+use crate::inspect::{self, Counts, End, Filter, Flow, Origins, Record, Selector, State};
+use crate::kernel::Tables;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  millrace flows --service shop/web
+  Whom one client talks to
+    millrace flows --client 192.0.2.7 -o wide
+  Whether a backend still has connections, before it is taken away
+    millrace flows --backend 10.244.1.10:8080 --state established --count
+  How full the table is; this reads no record
+    millrace flows --count
+
+A flow stays in the table until another one takes its place: IDLE says how long nothing was seen.";
+
+#[derive(Debug, Args)]
+pub struct Flows {
+    /// Only of clients with these addresses
+    #[arg(long, value_name = "CIDR", value_parser = clients)]
+    client: Option<IpNet>,
+
+    /// Only through this Service; also with a port's name or number: default/web:http
+    #[arg(long, value_name = "[NAMESPACE/]NAME")]
+    service: Option<Selector>,
+
+    /// Only to this backend
+    #[arg(long, value_name = "ADDRESS[:PORT]")]
+    backend: Option<End>,
+
+    /// Only those in this state
+    #[arg(long, value_enum)]
+    state: Option<State>,
+
+    /// Say how many there are, not which
+    #[arg(long, conflicts_with = "watch")]
+    count: bool,
+
+    #[command(flatten)]
+    namespaces: Namespaces,
+
+    #[command(flatten)]
+    output: Output,
+}
+
+/// A network, or a single address.
+fn clients(text: &str) -> Result<IpNet, String> {
+    let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+    network.map_err(|_| "no network such as 192.0.2.0/24, nor an address".to_owned())
+}
+
+pub fn show(options: &Flows, pin_path: &Path) -> Result<()> {
+    let tables = open(pin_path)?;
+    let filter = Filter {
+        client: options.client,
+        backend: options.backend,
+        state: options.state,
+        service: options.namespaces.of(options.service.as_ref()),
+    };
+    if options.count {
+        return print_counts(&count(&tables, &filter)?, &options.output);
+    }
+    output::show(&options.output, || {
+        let origins = Origins::of(&read(&tables)?);
+        Ok(inspect::flows(records(&tables), &filter, &origins, now()?))
+    })
+}
+
+fn count(tables: &Tables, filter: &Filter) -> Result<Counts> {
+    if !filter.needs_records() {
+        return Ok(Counts::of_states(tables.flow_states4().chain(tables.flow_states6()), filter));
+    }
+    // Names are needed only to tell Services apart.
+    let origins = match filter.service.is_everything() {
+        true => Origins::default(),
+        false => Origins::of(&read(tables)?),
+    };
+    Ok(inspect::count(records(tables), filter, &origins))
+}
+
+fn records(tables: &Tables) -> impl Iterator<Item = Record> + '_ {
+    let four = tables.flows4().filter_map(|(state, seen, flow)| Record::of(state, seen, &flow));
+    let six = tables.flows6().filter_map(|(state, seen, flow)| Record::of(state, seen, &flow));
+    four.chain(six)
+}
+
+/// By the data plane's clock.
+fn now() -> Result<Ticks> {
+    let clock = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE)?;
+    let nanoseconds = clock.tv_sec() as u64 * 1_000_000_000 + clock.tv_nsec() as u64;
+    Ok(Ticks::from_nanoseconds(nanoseconds))
+}
+
+fn print_counts(counts: &Counts, output: &Output) -> Result<()> {
+    match output.format {
+        Format::Table | Format::Wide | Format::Name => output::show(output, || Ok(counts.rows())),
+        format => output::print_document(counts, format),
+    }
+}
+
+#[derive(serde::Serialize)]
+struct CountRow {
+    state: &'static str,
+    flows: u64,
+}
+
+impl Counts {
+    fn rows(&self) -> Vec<CountRow> {
+        let states = self.by_state.iter().map(|(state, &flows)| (state.name(), flows));
+        let all = states.chain([("total", self.total)]);
+        all.map(|(state, flows)| CountRow { state, flows }).collect()
+    }
+}
+
+impl Row for CountRow {
+    const PLURAL: &'static str = "flows";
+    const HEADERS: &'static [&'static str] = &["STATE", "FLOWS"];
+    const NARROW: usize = 2;
+
+    fn cells(&self) -> Vec<String> {
+        vec![self.state.to_owned(), self.flows.to_string()]
+    }
+
+    fn name(&self) -> String {
+        self.state.to_owned()
+    }
+}
+
+impl Row for Flow {
+    const PLURAL: &'static str = "flows";
+    const HEADERS: &'static [&'static str] = &[
+        "PROTOCOL",
+        "CLIENT",
+        "FRONTEND",
+        "BACKEND",
+        "STATE",
+        "NAMESPACE",
+        "SERVICE",
+        "PORT",
+        "IDLE",
+        "WAY",
+        "ALIAS",
+    ];
+    const NARROW: usize = 5;
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.protocol.to_owned(),
+            self.client.clone(),
+            self.frontend.clone(),
+            self.backend.clone(),
+            self.state.name().to_owned(),
+            self.namespace.clone(),
+            self.service.clone(),
+            self.port.clone(),
+            format!("{:.1}s", self.idle_seconds),
+            self.way.to_owned(),
+            self.alias.clone().unwrap_or_else(|| "-".to_owned()),
+        ]
+    }
+
+    fn name(&self) -> String {
+        format!("{}/{}/{}", self.protocol, self.client, self.frontend)
+    }
+}

@@ -1,0 +1,58 @@
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::{Named, open, read};
+use crate::cli::output::{self, Row, some};
+use crate::inspect::{self, Frontend};
+
+pub const EXAMPLES: &str = "\
+Examples:
+  millrace frontends
+  millrace frontends shop/web -o wide
+  Who has an address
+    millrace frontends --no-headers | grep -w 203.0.113.10
+  Which frontends nobody serves
+    millrace frontends -o json | jq -r '.[] | select(.backends == []) | .address'";
+
+pub fn show(options: &Named, pin_path: &Path) -> Result<()> {
+    let tables = open(pin_path)?;
+    let meant = options.meant();
+    output::show(&options.output, || options.found(inspect::frontends(&read(&tables)?, &meant)))
+}
+
+impl Row for Frontend {
+    const PLURAL: &'static str = "frontends";
+    const HEADERS: &'static [&'static str] = &[
+        "NAMESPACE",
+        "SERVICE",
+        "KIND",
+        "ADDRESS",
+        "PROTOCOL",
+        "BACKENDS",
+        "PORT",
+        "FLOWS",
+        "PACKETS-IN",
+        "PACKETS-OUT",
+    ];
+    const NARROW: usize = 6;
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.namespace.clone(),
+            self.service.clone(),
+            self.kind.to_owned(),
+            self.address.clone(),
+            self.protocol.to_owned(),
+            some(&self.backends),
+            self.port.clone(),
+            self.traffic.new_flows.to_string(),
+            self.traffic.forward_packets.to_string(),
+            self.traffic.reverse_packets.to_string(),
+        ]
+    }
+
+    fn name(&self) -> String {
+        format!("{}/{}", self.address, self.protocol)
+    }
+}

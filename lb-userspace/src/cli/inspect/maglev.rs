@@ -1,0 +1,89 @@
+use std::fmt::Write;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use super::{Namespaces, open, read};
+use crate::cli::output::{Format, align_all, print_document, write};
+use crate::inspect::{Selector, Spread, spreads};
+
+pub const EXAMPLES: &str = "\
+Examples:
+  millrace maglev shop/web
+  millrace maglev shop/web:http
+  What is farthest from even, of all Services
+    millrace maglev -o json | jq 'max_by(.evenness.deviationPercent)'
+
+Connections that are established stay with their backends whatever leaves; MOVED is what would
+happen to new ones. Tables are fitted to the number of backends: where that makes another size
+(SLOTS AFTER), nearly everything moves.";
+
+#[derive(Debug, Args)]
+pub struct Maglev {
+    /// The Service, perhaps with a port's name or number: default/web:http
+    #[arg(value_name = "[NAMESPACE/]NAME[:PORT]")]
+    service: Option<Selector>,
+
+    #[command(flatten)]
+    namespaces: Namespaces,
+
+    /// How to print it
+    #[arg(long, short, value_enum, default_value_t, value_name = "FORMAT")]
+    output: MaglevFormat,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum MaglevFormat {
+    #[default]
+    Table,
+    Json,
+    Yaml,
+}
+
+pub fn show(options: &Maglev, pin_path: &Path) -> Result<()> {
+    let meant = options.namespaces.of(options.service.as_ref());
+    let found = spreads(&read(&open(pin_path)?)?, &meant);
+    if found.is_empty() && options.service.is_some() {
+        bail!("no port of a Service {meant} has backends; `millrace services` shows what has");
+    }
+    match options.output {
+        MaglevFormat::Json => print_document(&found, Format::Json),
+        MaglevFormat::Yaml => print_document(&found, Format::Yaml),
+        MaglevFormat::Table => {
+            let text: Vec<String> = found.iter().map(described).collect();
+            write(&text.join("\n"))
+        }
+    }
+}
+
+fn described(spread: &Spread) -> String {
+    let Spread { namespace, service, port, protocol, family, scope, slots, evenness, .. } = spread;
+    let port = if port.is_empty() { String::new() } else { format!(":{port}") };
+    let mut text = format!("{namespace}/{service}{port} {protocol} {family}, {scope} pool\n");
+    let count = spread.backends.len();
+    let backends = if count == 1 { "backend" } else { "backends" };
+    let _ = writeln!(
+        text,
+        "{slots} slots, {count} {backends}: {} to {} each, {:.1} on average; at most {:.2}% from even",
+        evenness.min_slots, evenness.max_slots, evenness.mean_slots, evenness.deviation_percent,
+    );
+    if !spread.as_computed {
+        text += "The table in the kernel is not what these backends make: is the agent at work?\n";
+    }
+    let headers =
+        ["BACKEND", "SLOTS", "SHARE", "DEVIATION", "MOVED IF IT LEFT", "OF OTHERS", "SLOTS AFTER"];
+    let mut rows = vec![headers.map(str::to_owned).to_vec()];
+    rows.extend(spread.backends.iter().map(|share| {
+        vec![
+            share.address.clone(),
+            share.slots.to_string(),
+            format!("{:.2}%", share.percent),
+            format!("{:+.2}%", share.deviation_percent),
+            format!("{:.2}%", share.if_it_left.moved_percent),
+            format!("{:.2}%", share.if_it_left.of_others_percent),
+            share.if_it_left.slots.to_string(),
+        ]
+    }));
+    text + &align_all(&rows)
+}

@@ -1,0 +1,101 @@
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::{Named, open, read};
+use crate::cli::output::{self, Row, some};
+use crate::inspect::{self, Port, Service, Traffic};
+
+pub const EXAMPLES: &str = "\
+Examples:
+  millrace services
+  millrace services -n shop -o wide
+  All that is known of one: frontends, policies, pools, slots, traffic
+    millrace services shop/web -o yaml
+  How connections spread over each one's backends
+    millrace services -o name | xargs -n 1 millrace maglev";
+
+pub fn show(options: &Named, pin_path: &Path) -> Result<()> {
+    let tables = open(pin_path)?;
+    let meant = options.meant();
+    output::show(&options.output, || options.found(inspect::services(&read(&tables)?, &meant)))
+}
+
+impl Row for Service {
+    const PLURAL: &'static str = "Services";
+    const HEADERS: &'static [&'static str] = &[
+        "NAMESPACE",
+        "NAME",
+        "ADDRESSES",
+        "PORTS",
+        "BACKENDS",
+        "FLOWS",
+        "INTERNAL",
+        "EXTERNAL",
+        "AFFINITY",
+        "FORWARDING",
+        "PACKETS-IN",
+        "PACKETS-OUT",
+        "BYTES-IN",
+        "BYTES-OUT",
+    ];
+    const NARROW: usize = 6;
+
+    fn cells(&self) -> Vec<String> {
+        let frontends = || self.ports.iter().flat_map(|port| &port.frontends);
+        let addresses: BTreeSet<_> = frontends().filter_map(|frontend| frontend.address).collect();
+        let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        let backends: BTreeSet<_> =
+            self.ports.iter().flat_map(Port::backends).map(|member| &member.address).collect();
+        let traffic = Traffic::sum(self.ports.iter().map(|port| port.traffic));
+        let affinity = |port: &Port| match port.session_affinity_seconds {
+            Some(seconds) => format!("{seconds}s"),
+            None => "-".to_owned(),
+        };
+        vec![
+            self.namespace.clone(),
+            self.name.clone(),
+            some(&addresses),
+            some(&self.each(ports)),
+            backends.len().to_string(),
+            traffic.new_flows.to_string(),
+            some(&self.each(|port| port.internal_traffic_policy.to_owned())),
+            some(&self.each(|port| port.external_traffic_policy.to_owned())),
+            some(&self.each(affinity)),
+            some(&self.each(|port| port.forwarding.to_owned())),
+            traffic.forward_packets.to_string(),
+            traffic.reverse_packets.to_string(),
+            traffic.forward_bytes.to_string(),
+            traffic.reverse_bytes.to_string(),
+        ]
+    }
+
+    fn name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+impl Service {
+    /// What its ports have, each once.
+    fn each(&self, of: impl Fn(&Port) -> String) -> Vec<String> {
+        let mut all: Vec<String> = Vec::new();
+        for text in self.ports.iter().map(of) {
+            if !all.contains(&text) {
+                all.push(text);
+            }
+        }
+        all
+    }
+}
+
+/// As kubectl has it: `80:30080/TCP`.
+fn ports(port: &Port) -> String {
+    let numbers = |node: bool| {
+        let frontends = port.frontends.iter().filter(move |f| f.address.is_none() == node);
+        let numbers: BTreeSet<u16> = frontends.map(|frontend| frontend.port).collect();
+        numbers.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let all = [numbers(false), numbers(true)].concat();
+    format!("{}/{}", all.join(":"), port.protocol)
+}

@@ -1,0 +1,213 @@
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use ipnet::IpNet;
+use jiff::Timestamp;
+use lb_common::layout::map;
+
+use super::open;
+use crate::cli::output::{Format, print_document, write};
+use crate::inspect::{Fill, Found, Severity, State, Status};
+use crate::kernel::{self, Tables};
+use crate::plan::Detail;
+use crate::serve;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  millrace status
+  In a script: 0 when healthy, 1 when not
+    millrace status >/dev/null || echo \"node is sick\"
+  millrace status -o json | jq -r '.problems[] | .severity + \": \" + .message'
+
+Everything but what the agent says of itself is read from the kernel. Run it in the agent's network
+namespace: the agent answers there, and its devices are there.";
+
+/// Of the bars, in characters.
+const BAR: usize = 20;
+
+#[derive(Debug, Args)]
+pub struct Options {
+    /// How to print it
+    #[arg(long, short, value_enum, default_value_t, value_name = "FORMAT")]
+    output: StatusFormat,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum StatusFormat {
+    #[default]
+    Table,
+    Json,
+    Yaml,
+}
+
+pub fn show(options: &Options, pin_path: &Path) -> Result<ExitCode> {
+    let status = Status::of(find(pin_path)?);
+    match options.output {
+        StatusFormat::Table => write(&described(&status))?,
+        StatusFormat::Json => print_document(&status, Format::Json)?,
+        StatusFormat::Yaml => print_document(&status, Format::Yaml)?,
+    }
+    Ok(if status.healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn find(pin_path: &Path) -> Result<Found> {
+    // Who may not look at it is told so, and where there is none.
+    super::check(pin_path)?;
+    let survey = kernel::survey(pin_path)?;
+    // Where some are missing the others can't be read together.
+    let used = open(pin_path).and_then(|tables| used(&tables)).unwrap_or_default();
+    let report = serve::ask(pin_path).map_err(|error| format!("{error:#}"));
+    let features = kernel::features()?;
+    Ok(Found { pin_path: pin_path.display().to_string(), survey, features, used, report })
+}
+
+/// How many entries the maps have.
+fn used(tables: &Tables) -> Result<BTreeMap<&'static str, u64>> {
+    let snapshot = tables.snapshot()?;
+    let mut used: BTreeMap<&str, u64> = BTreeMap::from([
+        (map::FRONTENDS4, 0),
+        (map::FRONTENDS6, 0),
+        (map::MEMBERS, 0),
+        (map::SOURCE_RANGES4, 0),
+        (map::SOURCE_RANGES6, 0),
+        (map::PEERS, 0),
+        (map::TARGETS, 0),
+        (map::SERVICE_NAMES, 0),
+    ]);
+    let by_family = |address: IpAddr, four, six| if address.is_ipv4() { four } else { six };
+    for (key, _) in &snapshot.frontends {
+        *used.entry(by_family(key.address, map::FRONTENDS4, map::FRONTENDS6)).or_default() += 1;
+    }
+    for detail in &snapshot.details {
+        let map = match detail {
+            Detail::Member(_) => map::MEMBERS,
+            Detail::SourceRange { range: IpNet::V4(_), .. } => map::SOURCE_RANGES4,
+            Detail::SourceRange { range: IpNet::V6(_), .. } => map::SOURCE_RANGES6,
+            Detail::Peer(_) => map::PEERS,
+            Detail::Target { .. } => map::TARGETS,
+            Detail::Name { .. } => map::SERVICE_NAMES,
+        };
+        *used.entry(map).or_default() += 1;
+    }
+    // Both families have one space of indexes.
+    let backends = snapshot.backends.iter().filter(|found| found.backend.is_some()).count();
+    used.insert(map::BACKEND_TRAFFIC, backends as u64);
+    used.insert(map::POOL_SLOTS, snapshot.pools.iter().map(|(_, p)| u64::from(p.size)).sum());
+    used.insert(map::FLOWS4, tables.flow_states4().filter_map(State::of).count() as u64);
+    used.insert(map::FLOWS6, tables.flow_states6().filter_map(State::of).count() as u64);
+    Ok(used)
+}
+
+fn described(status: &Status) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, said: &str| {
+        let _ = writeln!(text, "{name:<11}{said}");
+    };
+    line("Health", if status.healthy { "healthy" } else { "NOT HEALTHY" });
+    line("Agent", &agent(status));
+    if let Some(report) = &status.agent.report {
+        line("", &in_force(report));
+    }
+    let pins = &status.pins;
+    let missing = match pins.missing_maps.len() {
+        0 => String::new(),
+        missing => format!(", {missing} missing"),
+    };
+    line(
+        "Pins",
+        &format!("{}: {} maps{missing}, {} links", pins.path, pins.maps, pins.attachments),
+    );
+    let kernel = &status.kernel;
+    let yes = |is: bool| if is { "yes" } else { "no" };
+    let features = [("BTF", kernel.btf), ("tcx", kernel.tcx), ("JIT", kernel.jit)]
+        .map(|(name, is)| format!("{name} {}", yes(is)));
+    line("Kernel", &format!("Linux {}: {}", kernel.version, features.join(", ")));
+    if status.devices.is_empty() {
+        line("Devices", "none");
+    }
+    for (number, device) in status.devices.iter().enumerate() {
+        let name = if number == 0 { "Devices" } else { "" };
+        line(name, &format!("{}: {}", device.name, device.hooks.join(", ")));
+    }
+    line(
+        "Processes",
+        &format!("{} programs attached for this node's own", status.process_programs),
+    );
+    text += "\nMaps\n";
+    for fill in &status.maps {
+        text += &bar(fill);
+    }
+    text += "\nProblems\n";
+    if status.problems.is_empty() {
+        text += "  none\n";
+    }
+    for trouble in &status.problems {
+        let mark = if trouble.severity == Severity::Fault { "!" } else { "-" };
+        let _ = writeln!(text, "  {mark} {}", trouble.message);
+    }
+    text
+}
+
+fn agent(status: &Status) -> String {
+    let agent = &status.agent;
+    match (&agent.report, agent.process) {
+        (Some(report), process) => format!(
+            "running: process {}, version {}, node {}, since {}",
+            process.unwrap_or(report.process),
+            report.version,
+            report.node_name,
+            ago(report.started)
+        ),
+        (None, Some(process)) => format!("running: process {process}, does not answer here"),
+        (None, None) => "not running".to_owned(),
+    }
+}
+
+fn in_force(report: &serve::Report) -> String {
+    let synced = report.last_sync.map_or("never".to_owned(), ago);
+    let (services, ports) = (report.services, report.service_ports);
+    format!("{services} Services with {ports} service ports in force; last change: {synced}")
+}
+
+/// `2026-01-01T00:00:00Z (5 s ago)`
+fn ago(time: Timestamp) -> String {
+    let seconds = Timestamp::now().duration_since(time).as_secs().max(0);
+    let ago = match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} days", seconds / 86_400),
+    };
+    let whole = Timestamp::from_second(time.as_second()).unwrap_or(time);
+    format!("{whole} ({ago} ago)")
+}
+
+fn bar(fill: &Fill) -> String {
+    // What is not empty is seen.
+    let full = (fill.percent / 100.0 * BAR as f64).ceil().clamp(0.0, BAR as f64) as usize;
+    let bar = "#".repeat(full);
+    let Fill { map, used, capacity, percent } = fill;
+    format!("  {map:<16} [{bar:<BAR$}] {percent:>5.1}%  {used} of {capacity}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_show_what_is_not_empty_and_never_more_than_all() {
+        let shown = |used: u64| {
+            let percent = used as f64;
+            bar(&Fill { map: "PEERS".into(), used, capacity: 100, percent })
+        };
+        assert_eq!(shown(0), "  PEERS            [                    ]   0.0%  0 of 100\n");
+        assert!(shown(1).contains("[#                   ]"));
+        assert!(shown(100).contains("[####################] 100.0%"));
+        assert!(shown(120).contains("[####################] 120.0%"));
+    }
+}

@@ -1,0 +1,211 @@
+//! How a pool's Maglev table spreads connections, and what would move if a backend left: by the
+//! very code that makes the tables.
+
+use lb_common::maglev;
+use serde::Serialize;
+
+use super::reading::{Owner, Reading};
+use super::{Selector, protocol_name};
+use crate::plan::{BackendKey, Scope, Table};
+
+/// The table of one pool.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Spread {
+    pub namespace: String,
+    pub service: String,
+    pub port: String,
+    pub protocol: &'static str,
+    pub family: &'static str,
+    /// `cluster` or `local`.
+    pub scope: &'static str,
+    pub slots: usize,
+    pub evenness: Evenness,
+    /// Whether the table in the kernel is what these backends make: each node has the same one.
+    pub as_computed: bool,
+    pub backends: Vec<Share>,
+}
+
+/// How far shares are from equal ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Evenness {
+    pub min_slots: u32,
+    pub max_slots: u32,
+    pub mean_slots: f64,
+    /// Of the share that is farthest from the mean, in percent of it.
+    pub deviation_percent: f64,
+}
+
+/// What a backend has of a table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Share {
+    pub address: String,
+    pub slots: u32,
+    /// Of new connections.
+    pub percent: f64,
+    pub deviation_percent: f64,
+    pub if_it_left: Departure,
+}
+
+/// Where new connections of the same clients would go if a backend left. Those that are
+/// established stay: flows remember their backends.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Departure {
+    /// Of all, its own and others'.
+    pub moved_percent: f64,
+    /// Of those of the other backends: moved for nothing.
+    pub of_others_percent: f64,
+    /// Tables are fitted to the number of backends: one of another size moves nearly everything.
+    pub slots: u32,
+}
+
+/// The tables of the Services that are meant; pools without backends have none.
+pub fn spreads(reading: &Reading, meant: &Selector) -> Vec<Spread> {
+    let mut owners: Vec<(&Owner, u32)> = reading
+        .service_ports
+        .iter()
+        .filter(|(_, owner)| meant.matches(&owner.service))
+        .map(|(&index, owner)| (owner, index))
+        .filter(|&(owner, index)| is_port(reading, owner, index, meant))
+        .collect();
+    owners.sort();
+    let scopes = [(Scope::Cluster, "cluster"), (Scope::Local, "local")];
+    let pools = owners.into_iter().flat_map(|(owner, index)| {
+        scopes.map(|(scope, name)| (owner, name, reading.slots(index, scope)))
+    });
+    pools
+        .filter(|(.., slots)| !slots.is_empty())
+        .map(|(owner, scope, slots)| spread(reading, owner, scope, slots))
+        .collect()
+}
+
+fn is_port(reading: &Reading, owner: &Owner, index: u32, meant: &Selector) -> bool {
+    let Some(port) = &meant.port else { return true };
+    let dialled = || reading.frontends.iter().filter(|(_, f)| f.service_port == index);
+    owner.port == *port || dialled().any(|(key, _)| key.port.to_string() == *port)
+}
+
+fn spread(reading: &Reading, owner: &Owner, scope: &'static str, slots: &[u32]) -> Spread {
+    let mut indexes = slots.to_vec();
+    indexes.sort_unstable();
+    indexes.dedup();
+    let mut members: Vec<(BackendKey, u32)> = indexes
+        .into_iter()
+        .filter_map(|index| Some((reading.backends.get(&index)?.key, index)))
+        .collect();
+    members.sort();
+    let computed = Table::maglev(
+        slots.len() as u32,
+        members.iter().map(|(key, index)| (key.identity(), *index)).collect(),
+    );
+    let counts: Vec<u32> = members
+        .iter()
+        .map(|(_, index)| slots.iter().filter(|slot| *slot == index).count() as u32)
+        .collect();
+    let mean = slots.len() as f64 / members.len().max(1) as f64;
+    let deviation = |count: u32| (f64::from(count) - mean) * 100.0 / mean;
+    let shares = members.iter().zip(&counts).map(|(&(key, index), &count)| Share {
+        address: key.to_string(),
+        slots: count,
+        percent: f64::from(count) * 100.0 / slots.len() as f64,
+        deviation_percent: deviation(count),
+        if_it_left: departure(&members, slots, index),
+    });
+    Spread {
+        namespace: owner.service.namespace.clone(),
+        service: owner.service.name.clone(),
+        port: owner.port.clone(),
+        protocol: protocol_name(owner.protocol),
+        family: owner.family_name(),
+        scope,
+        slots: slots.len(),
+        evenness: Evenness {
+            min_slots: counts.iter().copied().min().unwrap_or(0),
+            max_slots: counts.iter().copied().max().unwrap_or(0),
+            mean_slots: mean,
+            deviation_percent: counts.iter().map(|&c| deviation(c).abs()).fold(0.0, f64::max),
+        },
+        as_computed: computed.slots() == slots,
+        backends: shares.collect(),
+    }
+}
+
+fn departure(members: &[(BackendKey, u32)], before: &[u32], leaver: u32) -> Departure {
+    let rest: Vec<(u64, u32)> = members
+        .iter()
+        .filter(|(_, index)| *index != leaver)
+        .map(|(key, index)| (key.identity(), *index))
+        .collect();
+    let size = maglev::fitted_size(rest.len());
+    let after = Table::maglev(size, rest).slots();
+    let (mut moved, mut own) = (0, 0);
+    compare(before, &after, |hashes, was, is| {
+        if was == leaver {
+            own += hashes;
+        }
+        if is != Some(was) {
+            moved += hashes;
+        }
+    });
+    let percent = |part: u64, whole: u64| part as f64 * 100.0 / whole.max(1) as f64;
+    Departure {
+        moved_percent: percent(moved, HASHES),
+        of_others_percent: percent(moved - own, HASHES - own),
+        slots: size,
+    }
+}
+
+/// Connections are hashed to 32 bits, and hashes to slots by `hash::scale`.
+const HASHES: u64 = 1 << 32;
+
+/// Calls `with` for each run of hashes that has one slot in each of two tables, with the number of
+/// hashes and what is in the slots; the second table may have none.
+fn compare(one: &[u32], other: &[u32], mut with: impl FnMut(u64, u32, Option<u32>)) {
+    /// The hash after a slot's last one.
+    fn end(slot: usize, slots: usize) -> u64 {
+        ((slot as u64 + 1) * HASHES).div_ceil(slots.max(1) as u64)
+    }
+    let (mut at, mut slot, mut other_slot) = (0, 0, 0);
+    while at < HASHES && slot < one.len() {
+        let (first, second) = (end(slot, one.len()), end(other_slot, other.len()));
+        let next = first.min(second);
+        with(next - at, one[slot], other.get(other_slot).copied());
+        slot += usize::from(first == next);
+        other_slot += usize::from(second == next);
+        at = next;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_common::hash::scale;
+
+    use super::*;
+
+    #[test]
+    fn runs_of_hashes_are_those_of_the_data_plane() {
+        let (one, other) = ([10, 11, 12, 13, 14, 15, 16], [20, 21, 22]);
+        let mut at = 0u64;
+        compare(&one, &other, |hashes, was, is| {
+            for hash in [at, at + hashes - 1] {
+                assert_eq!(one[scale(hash as u32, 7) as usize], was, "{hash}");
+                assert_eq!(Some(other[scale(hash as u32, 3) as usize]), is, "{hash}");
+            }
+            at += hashes;
+        });
+        assert_eq!(at, HASHES);
+    }
+
+    #[test]
+    fn with_nothing_left_everything_moves() {
+        let mut hashes_seen = 0;
+        compare(&[1], &[], |hashes, was, is| {
+            assert_eq!((was, is), (1, None));
+            hashes_seen += hashes;
+        });
+        assert_eq!(hashes_seen, HASHES);
+    }
+}

@@ -1,0 +1,46 @@
+//! What the pinned maps say, as people see it: Services with their frontends, pools and backends,
+//! and flows.
+//!
+//! It needs neither an agent nor a cluster. The maps are read once ([`Reading`]); everything else
+//! is a pure function of what was read.
+
+mod backends;
+mod flows;
+mod frontends;
+mod maglev;
+mod reading;
+mod select;
+mod services;
+mod status;
+#[cfg(test)]
+mod tests;
+mod traffic;
+
+pub use backends::{Backend, Serves, backends};
+pub use flows::{Counts, End, Filter, Flow, Origins, Record, State, count, flows};
+pub use frontends::{Frontend, frontends};
+pub use maglev::{Departure, Evenness, Share, Spread, spreads};
+pub use reading::{FoundBackend, Owner, Reading};
+pub use select::Selector;
+pub use services::{Dialled, Member, Pool, Port, Service, services};
+pub use status::{Fill, Found, Severity, Status};
+pub use traffic::Traffic;
+
+use lb_common::layout::FrontendKind;
+
+use crate::model::Protocol;
+
+/// As the API has it; `?` for what is none.
+fn protocol_name(number: u8) -> &'static str {
+    Protocol::of_number(number).map_or("?", Protocol::name)
+}
+
+fn kind_name(kind: u8) -> &'static str {
+    const KINDS: [(FrontendKind, &str); 4] = [
+        (FrontendKind::ClusterIp, "ClusterIP"),
+        (FrontendKind::NodePort, "NodePort"),
+        (FrontendKind::ExternalIp, "ExternalIP"),
+        (FrontendKind::LoadBalancer, "LoadBalancer"),
+    ];
+    KINDS.into_iter().find(|(known, _)| *known as u8 == kind).map_or("?", |(_, name)| name)
+}

@@ -1,0 +1,145 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Result;
+use lb_common::header::protocol;
+use lb_common::layout::{self, FrontendKind};
+
+use super::Traffic;
+use crate::kernel::Tables;
+use crate::model::ServiceName;
+use crate::plan::{BackendKey, Detail, FrontendKey, Scope, Snapshot, Standing};
+
+/// The tables, read once.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    /// By index: all service ports of which anything is there.
+    pub service_ports: BTreeMap<u32, Owner>,
+    pub frontends: BTreeMap<FrontendKey, layout::Frontend>,
+    /// The slots of each pool that has any, by its index: indexes of backends.
+    pub pools: BTreeMap<u32, Vec<u32>>,
+    pub backends: BTreeMap<u32, FoundBackend>,
+    /// By the service port's index.
+    pub source_ranges: BTreeMap<u32, BTreeSet<String>>,
+    pub service_traffic: BTreeMap<u32, Traffic>,
+    pub backend_traffic: BTreeMap<u32, Traffic>,
+}
+
+/// Whose an index is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Owner {
+    pub service: ServiceName,
+    /// The port's name; empty if it has none.
+    pub port: String,
+    pub protocol: u8,
+    /// 4 or 6.
+    pub family: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundBackend {
+    pub key: BackendKey,
+    pub standing: Standing,
+    pub generation: u32,
+}
+
+impl Reading {
+    pub fn of(tables: &Tables) -> Result<Self> {
+        let snapshot = tables.snapshot()?;
+        let pools = snapshot.pools.iter().map(|&(index, pool)| (index, tables.slots(pool)));
+        let mut reading = Self::of_snapshot(&snapshot, pools.collect());
+        for &index in reading.service_ports.keys() {
+            reading.service_traffic.insert(index, tables.service_traffic(index)?.into());
+        }
+        for &index in reading.backends.keys() {
+            reading.backend_traffic.insert(index, tables.backend_traffic(index)?.into());
+        }
+        Ok(reading)
+    }
+
+    /// Without what is counted.
+    pub fn of_snapshot(snapshot: &Snapshot, pools: BTreeMap<u32, Vec<u32>>) -> Self {
+        let mut reading = Self { pools, ..Self::default() };
+        for &(key, frontend) in &snapshot.frontends {
+            // What addresses are themselves is nobody's.
+            if frontend.kind != FrontendKind::NodeAddress as u8 && key.port != 0 {
+                reading.frontends.insert(key, frontend);
+            }
+        }
+        for found in &snapshot.backends {
+            if let Some((key, standing)) = found.backend {
+                let generation = found.generation;
+                reading.backends.insert(found.index, FoundBackend { key, standing, generation });
+            }
+        }
+        for detail in &snapshot.details {
+            match detail {
+                Detail::Name { service_port, name } => {
+                    reading.service_ports.insert(*service_port, name.as_ref().into());
+                }
+                Detail::SourceRange { service_port, range } => {
+                    let ranges = reading.source_ranges.entry(*service_port).or_default();
+                    ranges.insert(range.to_string());
+                }
+                _ => {}
+            }
+        }
+        reading.name_the_nameless();
+        reading
+    }
+
+    /// An agent that knew of no names made the maps, and another one has not started since.
+    pub(super) fn name_the_nameless(&mut self) {
+        for (key, frontend) in &self.frontends {
+            let index = frontend.service_port;
+            self.service_ports.entry(index).or_insert_with(|| Owner::nameless(index, key));
+        }
+    }
+
+    /// The members of a pool, each with how many slots it has.
+    pub fn members(&self, service_port: u32, scope: Scope) -> BTreeMap<u32, u32> {
+        let mut members = BTreeMap::new();
+        for &backend in self.slots(service_port, scope) {
+            *members.entry(backend).or_insert(0) += 1;
+        }
+        members
+    }
+
+    pub fn slots(&self, service_port: u32, scope: Scope) -> &[u32] {
+        self.pools.get(&scope.pool_index(service_port)).map_or(&[], Vec::as_slice)
+    }
+}
+
+impl Owner {
+    /// A namespace that no Service can have.
+    fn nameless(index: u32, frontend: &FrontendKey) -> Self {
+        Self {
+            service: ServiceName::new("?", &index.to_string()),
+            port: String::new(),
+            protocol: frontend.protocol,
+            family: if frontend.address.is_ipv4() { 4 } else { 6 },
+        }
+    }
+
+    /// `IPv4` or `IPv6`.
+    pub fn family_name(&self) -> &'static str {
+        if self.family == 4 { "IPv4" } else { "IPv6" }
+    }
+}
+
+impl From<&layout::ServicePortName> for Owner {
+    fn from(name: &layout::ServicePortName) -> Self {
+        Self {
+            service: ServiceName::new(name.namespace.as_str(), name.service.as_str()),
+            port: name.port.as_str().to_owned(),
+            protocol: name.protocol,
+            family: name.family,
+        }
+    }
+}
+
+impl Default for Owner {
+    fn default() -> Self {
+        let service = ServiceName::default();
+        Self { service, port: String::new(), protocol: protocol::TCP, family: 4 }
+    }
+}

@@ -1,0 +1,184 @@
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use lb_common::layout::{self, Forwarding};
+use serde::Serialize;
+
+use super::reading::{Owner, Reading};
+use super::{Selector, Traffic, kind_name, protocol_name};
+use crate::model::ServiceName;
+use crate::plan::{FrontendKey, Scope};
+
+/// A Service as the data plane has it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Service {
+    pub namespace: String,
+    pub name: String,
+    pub ports: Vec<Port>,
+}
+
+/// A service port.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Port {
+    /// Empty if it has none.
+    pub name: String,
+    pub protocol: &'static str,
+    pub family: &'static str,
+    /// In the maps.
+    pub index: u32,
+    pub frontends: Vec<Dialled>,
+    pub internal_traffic_policy: &'static str,
+    pub external_traffic_policy: &'static str,
+    /// `null`: clients need not stay with a backend.
+    pub session_affinity_seconds: Option<u32>,
+    /// Empty: from anywhere.
+    pub source_ranges: Vec<String>,
+    pub forwarding: &'static str,
+    /// Whom clients may be sent to anywhere in the cluster.
+    pub cluster_pool: Pool,
+    /// Whom clients may be sent to on this node.
+    pub local_pool: Pool,
+    pub traffic: Traffic,
+}
+
+/// What a client dials.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Dialled {
+    pub kind: &'static str,
+    /// `null` of a node port, which is open on this node's addresses.
+    pub address: Option<IpAddr>,
+    pub port: u16,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pool {
+    /// Slots of its table; 0 if nobody serves.
+    pub slots: usize,
+    pub backends: Vec<Member>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Member {
+    pub address: String,
+    pub slots: u32,
+    /// On this node.
+    pub local: bool,
+}
+
+impl Port {
+    /// All its backends, in one pool or the other.
+    pub fn backends(&self) -> impl Iterator<Item = &Member> {
+        let cluster = &self.cluster_pool.backends;
+        let only_local = |member: &&Member| cluster.iter().all(|m| m.address != member.address);
+        cluster.iter().chain(self.local_pool.backends.iter().filter(only_local))
+    }
+
+    pub fn is_called(&self, port: &str) -> bool {
+        self.name == port || self.frontends.iter().any(|f| f.port.to_string() == port)
+    }
+}
+
+impl Dialled {
+    pub fn of(key: &FrontendKey, frontend: &layout::Frontend) -> Self {
+        let address = (!key.is_node_port()).then_some(key.address);
+        Self { kind: kind_name(frontend.kind), address, port: key.port }
+    }
+
+    /// As it is dialled; a node port as `*:30080`.
+    pub fn end(&self) -> String {
+        match self.address {
+            Some(address) => SocketAddr::new(address, self.port).to_string(),
+            None => format!("*:{}", self.port),
+        }
+    }
+}
+
+/// The Services that are meant, by namespace and name.
+pub fn services(reading: &Reading, meant: &Selector) -> Vec<Service> {
+    let mut frontends: BTreeMap<u32, Vec<(&FrontendKey, &layout::Frontend)>> = BTreeMap::new();
+    for found in &reading.frontends {
+        frontends.entry(found.1.service_port).or_default().push(found);
+    }
+    let mut services: BTreeMap<&ServiceName, Vec<(&Owner, u32)>> = BTreeMap::new();
+    for (&index, owner) in &reading.service_ports {
+        if meant.matches(&owner.service) {
+            services.entry(&owner.service).or_default().push((owner, index));
+        }
+    }
+    let service = |(name, mut ports): (&ServiceName, Vec<(&Owner, u32)>)| {
+        ports.sort();
+        let ports = ports.into_iter().map(|(owner, index)| {
+            port(reading, owner, index, frontends.get(&index).map_or(&[], Vec::as_slice))
+        });
+        let is_meant = |port: &Port| meant.port.as_ref().is_none_or(|p| port.is_called(p));
+        Service {
+            namespace: name.namespace.clone(),
+            name: name.name.clone(),
+            ports: ports.filter(is_meant).collect(),
+        }
+    };
+    services.into_iter().map(service).filter(|service| !service.ports.is_empty()).collect()
+}
+
+fn port(
+    reading: &Reading,
+    owner: &Owner,
+    index: u32,
+    frontends: &[(&FrontendKey, &layout::Frontend)],
+) -> Port {
+    // All of them say the same of the service port.
+    let any = frontends.first().map(|(_, frontend)| **frontend);
+    let policy =
+        |is_local: Option<u8>| if is_local.unwrap_or(0) != 0 { "Local" } else { "Cluster" };
+    let affinity = any.map(|frontend| frontend.affinity).filter(|seconds| *seconds > 0);
+    Port {
+        name: owner.port.clone(),
+        protocol: protocol_name(owner.protocol),
+        family: owner.family_name(),
+        index,
+        frontends: frontends.iter().map(|(key, frontend)| Dialled::of(key, frontend)).collect(),
+        internal_traffic_policy: policy(any.map(|frontend| frontend.internal_local)),
+        external_traffic_policy: policy(any.map(|frontend| frontend.external_local)),
+        session_affinity_seconds: affinity,
+        source_ranges: reading
+            .source_ranges
+            .get(&index)
+            .map_or(Vec::new(), |ranges| ranges.iter().cloned().collect()),
+        forwarding: forwarding_name(any.map_or(0, |frontend| frontend.forwarding)),
+        cluster_pool: pool(reading, index, Scope::Cluster),
+        local_pool: pool(reading, index, Scope::Local),
+        traffic: reading.service_traffic.get(&index).copied().unwrap_or_default(),
+    }
+}
+
+fn pool(reading: &Reading, service_port: u32, scope: Scope) -> Pool {
+    let members = reading.members(service_port, scope);
+    let mut members: Vec<_> = members
+        .into_iter()
+        .filter_map(|(backend, slots)| Some((reading.backends.get(&backend)?, slots)))
+        .collect();
+    members.sort_by_key(|(backend, _)| backend.key);
+    let member = |(backend, slots): (&super::reading::FoundBackend, u32)| Member {
+        address: backend.key.to_string(),
+        slots,
+        local: backend.standing.local,
+    };
+    Pool {
+        slots: reading.slots(service_port, scope).len(),
+        backends: members.into_iter().map(member).collect(),
+    }
+}
+
+fn forwarding_name(number: u8) -> &'static str {
+    const NAMES: [(Forwarding, &str); 3] = [
+        (Forwarding::Masquerade, "masquerade"),
+        (Forwarding::Ipip, "ipip"),
+        (Forwarding::Gue, "gue"),
+    ];
+    NAMES.into_iter().find(|(known, _)| *known as u8 == number).map_or("?", |(_, name)| name)
+}

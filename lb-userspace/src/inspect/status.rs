@@ -1,0 +1,351 @@
+//! How a data plane and its agent are: what `millrace status` shows, and whether that is well.
+
+use std::collections::BTreeMap;
+
+use lb_common::layout::map;
+use serde::Serialize;
+
+use crate::kernel::{Features, Survey};
+use crate::serve::Report;
+
+/// Everything on one screen.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// Whether there is no fault.
+    pub healthy: bool,
+    pub agent: Agent,
+    pub pins: Pins,
+    pub kernel: Kernel,
+    pub devices: Vec<Device>,
+    /// Programs for processes of the node: how many are attached.
+    pub process_programs: usize,
+    pub maps: Vec<Fill>,
+    pub problems: Vec<Trouble>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Agent {
+    pub running: bool,
+    /// The process that holds the lock on the pins, as it is known here.
+    pub process: Option<u32>,
+    /// What it says of itself; `null` if it does not answer here.
+    pub report: Option<Report>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pins {
+    pub path: String,
+    pub maps: usize,
+    pub missing_maps: Vec<String>,
+    pub attachments: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Kernel {
+    pub version: String,
+    pub btf: bool,
+    pub tcx: bool,
+    pub jit: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Device {
+    pub name: String,
+    /// How programs are attached: `native XDP`, `tcx egress`, …
+    pub hooks: Vec<String>,
+}
+
+/// How full a map is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Fill {
+    pub map: String,
+    pub used: u64,
+    pub capacity: u64,
+    pub percent: f64,
+}
+
+/// Something that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Trouble {
+    pub severity: Severity,
+    pub message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Severity {
+    /// The node does not do what it should.
+    Fault,
+    /// Something is to be mended, here or in an object; the rest works.
+    Warning,
+}
+
+/// From here on a map is worth a warning, in percent.
+const NEARLY_FULL: f64 = 90.0;
+
+/// What was found of one data plane.
+pub struct Found {
+    pub pin_path: String,
+    pub survey: Survey,
+    pub features: Features,
+    /// By map.
+    pub used: BTreeMap<&'static str, u64>,
+    /// What the agent says, why it could not be asked, or that nobody answers.
+    pub report: Result<Option<Report>, String>,
+}
+
+impl Status {
+    pub fn of(found: Found) -> Self {
+        let Found { pin_path, survey, features, used, report } = found;
+        let mut problems = Vec::new();
+        let fault = |message: String| Trouble { severity: Severity::Fault, message };
+        let warning = |message: String| Trouble { severity: Severity::Warning, message };
+
+        let missing: Vec<String> = survey
+            .maps
+            .iter()
+            .filter(|map| map.capacity.is_none())
+            .map(|map| map.name.to_owned())
+            .collect();
+        // One that older agents did not make is missed by nobody but people.
+        let (added, lost): (Vec<&String>, Vec<&String>) =
+            missing.iter().partition(|name| *name == map::SERVICE_NAMES);
+        if !lost.is_empty() {
+            problems.push(fault(format!(
+                "{} maps are not pinned; a restart of the agent makes new ones",
+                lost.len()
+            )));
+        }
+        if !added.is_empty() {
+            problems.push(warning(
+                "Services have no names in the maps until a newer agent has started".to_owned(),
+            ));
+        }
+        if survey.attachments.iter().all(|attachment| !attachment.is_attached) {
+            problems.push(fault("no program is attached to any device".to_owned()));
+        }
+        for gone in survey.attachments.iter().filter(|attachment| !attachment.is_attached) {
+            let message =
+                format!("{} is pinned for {}, and is not attached", gone.hook, gone.device);
+            problems.push(warning(message));
+        }
+        let (attached, all) = survey.processes;
+        if attached < all {
+            problems.push(warning(format!(
+                "{attached} of {all} programs are attached for processes of this node: they may \
+                 not reach Services"
+            )));
+        }
+        let maps = fills(&survey, &used);
+        for fill in maps.iter().filter(|fill| fill.percent >= NEARLY_FULL) {
+            let message = format!("{} is {:.0}% full", fill.map, fill.percent);
+            problems.push(if fill.used >= fill.capacity {
+                fault(message)
+            } else {
+                warning(message)
+            });
+        }
+        if !features.jit {
+            problems.push(warning(
+                "the kernel interprets BPF programs, which is slow: \
+                 sysctl net.core.bpf_jit_enable=1"
+                    .to_owned(),
+            ));
+        }
+        problems.extend(troubles_of_agent(&survey, &report));
+        problems.sort_by_key(|trouble| trouble.severity);
+
+        let report = report.ok().flatten();
+        Self {
+            healthy: problems.iter().all(|trouble| trouble.severity != Severity::Fault),
+            agent: Agent {
+                running: survey.holder.is_some() || report.is_some(),
+                process: survey.holder.or(report.as_ref().map(|report| report.process)),
+                report,
+            },
+            pins: Pins {
+                path: pin_path,
+                maps: survey.maps.len() - missing.len(),
+                missing_maps: missing,
+                attachments: survey.attachments.len() + attached,
+            },
+            kernel: Kernel {
+                version: features.version,
+                btf: features.btf,
+                tcx: features.tcx,
+                jit: features.jit,
+            },
+            devices: devices(&survey),
+            process_programs: attached,
+            maps,
+            problems,
+        }
+    }
+}
+
+fn troubles_of_agent(survey: &Survey, report: &Result<Option<Report>, String>) -> Vec<Trouble> {
+    let fault = |message: String| Trouble { severity: Severity::Fault, message };
+    let warning = |message: String| Trouble { severity: Severity::Warning, message };
+    let report = match (report, survey.holder) {
+        (Ok(Some(report)), _) => report,
+        (Ok(None), None) => {
+            let message = "no agent is running: the kernel forwards by what it knows, and nothing \
+                           follows the cluster";
+            return vec![fault(message.to_owned())];
+        }
+        (Ok(None), Some(process)) => {
+            let message = format!(
+                "the agent (process {process}) does not answer in this network namespace: it is \
+                 starting, or in another one (nsenter --net -t {process})"
+            );
+            return vec![fault(message)];
+        }
+        (Err(error), _) => return vec![fault(format!("the agent can't be asked: {error}"))],
+    };
+    let mut troubles = Vec::new();
+    if !report.livez {
+        troubles.push(fault("changes have been waiting for too long (/livez says 503)".to_owned()));
+    } else if !report.healthz {
+        troubles.push(fault("this node is to get no traffic (/healthz says 503)".to_owned()));
+    }
+    if let Some(why) = &report.waiting {
+        troubles.push(fault(format!("changes wait, and are tried again: {why}")));
+    }
+    for (map, count) in &report.without_room {
+        troubles.push(fault(format!("{map} has no room for {count} entries")));
+    }
+    troubles.extend(report.devices.values().map(|why| warning(why.clone())));
+    troubles.extend(report.problems.iter().map(|problem| warning(problem.clone())));
+    troubles
+}
+
+fn devices(survey: &Survey) -> Vec<Device> {
+    let mut hooks: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for attachment in survey.attachments.iter().filter(|attachment| attachment.is_attached) {
+        hooks.entry(&attachment.device).or_default().push(attachment.hook.to_string());
+    }
+    hooks.into_iter().map(|(name, hooks)| Device { name: name.to_owned(), hooks }).collect()
+}
+
+/// Of the maps of which it is known what is in them; those that forget by themselves are full when
+/// they are at work.
+fn fills(survey: &Survey, used: &BTreeMap<&'static str, u64>) -> Vec<Fill> {
+    let fill = |found: &crate::kernel::SurveyedMap| {
+        let used = *used.get(found.name)?;
+        let entries = u64::from(found.capacity?);
+        let capacity = match found.name {
+            // Elements of two slots; buckets of eight places.
+            map::POOL_SLOTS => entries * 2,
+            map::FLOWS4 | map::FLOWS6 => entries * lb_common::layout::WAYS as u64,
+            _ => entries,
+        };
+        let percent = used as f64 * 100.0 / capacity.max(1) as f64;
+        Some(Fill { map: found.name.to_owned(), used, capacity, percent })
+    };
+    survey.maps.iter().filter_map(fill).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::{Attachment, Hook, SurveyedMap};
+
+    fn found() -> Found {
+        let maps = map::ALL.map(|name| SurveyedMap { name, capacity: Some(8) }).into();
+        let attachment = |hook| Attachment { device: "eth0".into(), hook, is_attached: true };
+        let attachments = vec![attachment(Hook::XdpNative), attachment(Hook::TcxEgress)];
+        let survey = Survey { maps, attachments, processes: (9, 9), holder: Some(42) };
+        let report = Report { healthz: true, livez: true, ..Report::default() };
+        Found {
+            pin_path: "/sys/fs/bpf/millrace".into(),
+            survey,
+            features: Features { version: "6.18.0".into(), btf: true, tcx: true, jit: true },
+            used: BTreeMap::from([(map::PEERS, 2), (map::POOL_SLOTS, 4), (map::FLOWS4, 16)]),
+            report: Ok(Some(report)),
+        }
+    }
+
+    /// The faults and warnings, after something was changed.
+    fn troubles(change: impl FnOnce(&mut Found)) -> (usize, usize, String) {
+        let mut found = found();
+        change(&mut found);
+        let status = Status::of(found);
+        let count = |severity| status.problems.iter().filter(|t| t.severity == severity).count();
+        let (faults, warnings) = (count(Severity::Fault), count(Severity::Warning));
+        assert_eq!(status.healthy, faults == 0);
+        let texts: Vec<_> = status.problems.iter().map(|trouble| trouble.message.clone()).collect();
+        (faults, warnings, texts.join("; "))
+    }
+
+    fn report(found: &mut Found) -> &mut Report {
+        found.report.as_mut().unwrap().as_mut().unwrap()
+    }
+
+    #[test]
+    fn what_is_as_it_should_be_is_healthy() {
+        assert_eq!(troubles(|_| ()), (0, 0, String::new()));
+        let status = Status::of(found());
+        assert_eq!(status.devices[0].hooks, ["native XDP", "tcx egress"]);
+        assert_eq!((status.agent.process, status.pins.maps), (Some(42), map::ALL.len()));
+        let percent: Vec<(&str, f64)> =
+            status.maps.iter().map(|fill| (fill.map.as_str(), fill.percent)).collect();
+        assert!(percent.contains(&("POOL_SLOTS", 25.0)) && percent.contains(&("FLOWS4", 25.0)));
+        assert!(percent.contains(&("PEERS", 25.0)), "{percent:?}");
+    }
+
+    #[test]
+    fn an_agent_that_is_down_or_does_not_answer_is_a_fault() {
+        let (faults, _, text) = troubles(|found| {
+            found.report = Ok(None);
+            found.survey.holder = None;
+        });
+        assert_eq!(faults, 1);
+        assert!(text.contains("no agent is running"), "{text}");
+        let (faults, _, text) = troubles(|found| found.report = Ok(None));
+        assert_eq!(faults, 1);
+        assert!(text.contains("process 42") && text.contains("does not answer"), "{text}");
+        assert_eq!(troubles(|found| found.report = Err("refused".into())).0, 1);
+    }
+
+    #[test]
+    fn what_the_agent_says_is_told() {
+        assert_eq!(troubles(|found| report(found).livez = false).0, 1);
+        assert_eq!(troubles(|found| report(found).healthz = false).0, 1);
+        assert_eq!(troubles(|found| report(found).waiting = Some("no memory".into())).0, 1);
+        let full = |found: &mut Found| report(found).without_room = [("MEMBERS".into(), 3)].into();
+        assert_eq!(troubles(full).2, "MEMBERS has no room for 3 entries");
+        let wrong = |found: &mut Found| report(found).problems.push("Service a/b: wrong".into());
+        assert_eq!(troubles(wrong), (0, 1, "Service a/b: wrong".to_owned()));
+    }
+
+    #[test]
+    fn what_is_missing_or_full_is_told_the_worst_first() {
+        let lost = |name: &'static str| {
+            move |found: &mut Found| {
+                let map = found.survey.maps.iter_mut().find(|map| map.name == name);
+                map.unwrap().capacity = None;
+            }
+        };
+        assert_eq!(troubles(lost(map::POOLS)).0, 1);
+        let (faults, warnings, _) = troubles(lost(map::SERVICE_NAMES));
+        assert_eq!((faults, warnings), (0, 1), "an older agent's maps serve as well");
+        let gone = |found: &mut Found| found.survey.attachments[0].is_attached = false;
+        assert_eq!(troubles(gone).1, 1);
+        let all_gone = |found: &mut Found| {
+            found.survey.attachments.iter_mut().for_each(|a| a.is_attached = false)
+        };
+        let (faults, warnings, text) = troubles(all_gone);
+        assert_eq!((faults, warnings), (1, 2));
+        assert!(text.starts_with("no program is attached"), "{text}");
+        let (faults, warnings, text) =
+            troubles(|found| found.used = [(map::PEERS, 8), (map::FLOWS6, 60)].into());
+        assert_eq!((faults, warnings), (1, 1), "{text}");
+    }
+}

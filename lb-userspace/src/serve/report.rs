@@ -1,0 +1,262 @@
+//! What the agent tells `millrace status`, over a socket that is known by the pin directory. Who
+//! has no right to the maps gets no answer.
+//!
+//! The socket's name is an abstract one: it needs no directory that both can see, as a container
+//! and its host may have none, and goes with the process. It is found in the agent's own network
+//! namespace, where its devices are, too.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{SocketAddr, UnixListener as StdListener, UnixStream as StdStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result, ensure};
+use jiff::Timestamp;
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{sleep, timeout};
+
+use super::Health;
+use crate::model::ServiceName;
+
+/// How long either side waits for the other.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between attempts to bind the socket.
+const RETRY: Duration = Duration::from_secs(5);
+/// The first problems are told, and how many there are.
+const MOST_PROBLEMS: usize = 50;
+
+/// What an agent says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    pub process: u32,
+    pub version: String,
+    pub node_name: String,
+    pub started: Timestamp,
+    /// What `/healthz` and `/livez` say.
+    pub healthz: bool,
+    pub livez: bool,
+    /// When changes were last put in force.
+    pub last_sync: Option<Timestamp>,
+    pub services: usize,
+    pub service_ports: usize,
+    /// Why changes wait, if they do.
+    pub waiting: Option<String>,
+    /// Entries for which a map has no room, by map.
+    pub without_room: BTreeMap<String, usize>,
+    /// Devices that are not served as they should be, and why.
+    pub devices: BTreeMap<String, String>,
+    /// The first of them.
+    pub problems: Vec<String>,
+    pub services_with_problems: usize,
+}
+
+/// Kept up by the agent with each change, read when somebody asks.
+#[derive(Debug, Default)]
+pub struct Condition(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    in_force: (usize, usize),
+    waiting: Option<String>,
+    without_room: BTreeMap<String, usize>,
+    devices: BTreeMap<String, String>,
+    problems: BTreeMap<ServiceName, Vec<String>>,
+}
+
+impl Condition {
+    /// All that is wrong with a Service now.
+    pub fn set_problems(&self, service: &ServiceName, problems: Vec<String>) {
+        let mut state = self.state();
+        if problems.is_empty() {
+            state.problems.remove(service);
+        } else {
+            state.problems.insert(service.clone(), problems);
+        }
+    }
+
+    pub fn set_devices(&self, problems: impl Iterator<Item = (String, String)>) {
+        self.state().devices = problems.collect();
+    }
+
+    /// Everything is in force: so many Services, and service ports.
+    pub fn in_force(
+        &self,
+        services_and_ports: (usize, usize),
+        without_room: impl Iterator<Item = (&'static str, usize)>,
+    ) {
+        let mut state = self.state();
+        state.in_force = services_and_ports;
+        state.waiting = None;
+        state.without_room = without_room.map(|(map, n)| (map.to_owned(), n)).collect();
+    }
+
+    /// Something keeps everything waiting that comes after it.
+    pub fn waits(&self, why: String) {
+        self.state().waiting = Some(why);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each of its fields is true of some moment, whoever panicked.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is told of this process.
+pub struct Reporter {
+    pub node_name: String,
+    pub health: Arc<Health>,
+    pub condition: Arc<Condition>,
+    pub started: SystemTime,
+}
+
+impl Reporter {
+    pub fn report(&self) -> Report {
+        let health = self.health.report(Instant::now());
+        let time = |time: SystemTime| Timestamp::try_from(time).ok();
+        let state = self.condition.state();
+        Report {
+            process: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            node_name: self.node_name.clone(),
+            started: time(self.started).unwrap_or_default(),
+            healthz: health.healthz(),
+            livez: health.livez(),
+            last_sync: health.updated().and_then(time),
+            services: state.in_force.0,
+            service_ports: state.in_force.1,
+            waiting: state.waiting.clone(),
+            without_room: state.without_room.clone(),
+            devices: state.devices.clone(),
+            problems: state.problems.values().flatten().take(MOST_PROBLEMS).cloned().collect(),
+            services_with_problems: state.problems.len(),
+        }
+    }
+
+    /// Answers whoever may ask, for good.
+    pub async fn serve(self, address: SocketAddr) {
+        let reporter = Arc::new(self);
+        let listener = loop {
+            match bind(&address) {
+                Ok(listener) => break listener,
+                Err(error) => {
+                    tracing::debug!("no socket for `millrace status`: {error}; trying again");
+                    sleep(RETRY).await;
+                }
+            }
+        };
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let reporter = Arc::clone(&reporter);
+                    tokio::spawn(async move {
+                        // How it ends is the asker's business.
+                        let _ = timeout(PATIENCE, reporter.answer(stream)).await;
+                    });
+                }
+                // Out of descriptors, say: nothing that asking at once would mend.
+                Err(_) => sleep(RETRY).await,
+            }
+        }
+    }
+
+    async fn answer(&self, mut stream: UnixStream) -> io::Result<()> {
+        let own = nix::unistd::geteuid().as_raw();
+        if ![0, own].contains(&stream.peer_cred()?.uid()) {
+            return Ok(());
+        }
+        let text = serde_json::to_vec(&self.report())?;
+        stream.write_all(&text).await?;
+        stream.shutdown().await
+    }
+}
+
+fn bind(address: &SocketAddr) -> io::Result<UnixListener> {
+    let listener = StdListener::bind_addr(address)?;
+    listener.set_nonblocking(true)?;
+    UnixListener::from_std(listener)
+}
+
+/// Where the agent on a pin directory answers: directories are told apart by their inodes.
+pub fn address(pin_path: &Path) -> io::Result<SocketAddr> {
+    let directory = pin_path.metadata()?;
+    let name = format!("millrace:{:x}:{:x}", directory.dev(), directory.ino());
+    SocketAddr::from_abstract_name(name)
+}
+
+/// Asks the agent on a pin directory. `None`: nobody answers in this network namespace.
+pub fn ask(pin_path: &Path) -> Result<Option<Report>> {
+    let address = address(pin_path)?;
+    let mut stream = match StdStream::connect_addr(&address) {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
+        Err(error) => return Err(error).context("the agent's socket can't be reached"),
+    };
+    // Anybody can have taken the name.
+    let peer = getsockopt(&stream, PeerCredentials)?.uid();
+    let own = nix::unistd::geteuid().as_raw();
+    ensure!([0, own].contains(&peer), "user {peer} answers in the agent's place");
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).context("the agent does not answer")?;
+    Ok(Some(serde_json::from_str(&text).context("the agent's answer can't be read")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reporter() -> Reporter {
+        let (health, condition) = (Arc::new(Health::new(false)), Arc::new(Condition::default()));
+        Reporter { node_name: "node".into(), health, condition, started: SystemTime::now() }
+    }
+
+    #[test]
+    fn problems_are_those_of_now() {
+        let reporter = reporter();
+        let web = ServiceName::new("default", "web");
+        reporter.condition.set_problems(&web, vec!["wrong".to_owned()]);
+        let report = reporter.report();
+        assert_eq!((report.services_with_problems, report.problems.len()), (1, 1));
+        reporter.condition.set_problems(&web, Vec::new());
+        assert_eq!(reporter.report().services_with_problems, 0);
+    }
+
+    #[test]
+    fn changes_wait_until_they_are_in_force() {
+        let reporter = reporter();
+        reporter.condition.waits("no memory".to_owned());
+        assert_eq!(reporter.report().waiting.as_deref(), Some("no memory"));
+        reporter.condition.in_force((1, 2), [("FRONTENDS4", 3)].into_iter());
+        let report = reporter.report();
+        assert_eq!((report.waiting, report.services, report.service_ports), (None, 1, 2));
+        assert_eq!(report.without_room["FRONTENDS4"], 3);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn who_asks_gets_the_report_and_nobody_answers_elsewhere() {
+        let here = tempfile::tempdir().unwrap();
+        let reporter = reporter();
+        let expected = reporter.report();
+        assert_eq!(ask(here.path()).unwrap(), None);
+        let address = address(here.path()).unwrap();
+        tokio::spawn(reporter.serve(address));
+        let told = loop {
+            if let Some(report) = ask(here.path()).unwrap() {
+                break report;
+            }
+            tokio::task::yield_now().await;
+        };
+        assert_eq!(told, expected);
+        let elsewhere = tempfile::tempdir().unwrap();
+        assert_eq!(ask(elsewhere.path()).unwrap(), None);
+    }
+}

@@ -1,0 +1,228 @@
+//! The commands that look at the maps: with an agent, and when it is dead.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use tests::agent::{Agent, SOON, program};
+use tests::one_node::{CLIENT, DEVICE, OneNode};
+use tests::topology::wait_until;
+
+/// `shop/web`, which two pods serve, and `default/dns`, which nobody does.
+const MANIFESTS: &str = "\
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec:
+  type: LoadBalancer
+  clusterIP: 10.96.0.10
+  ports: [{name: http, port: 80, nodePort: 30080}]
+status: {loadBalancer: {ingress: [{ip: 203.0.113.10}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints:
+- {addresses: [10.244.1.10], nodeName: node}
+- {addresses: [10.244.1.11], nodeName: node}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: dns}
+spec:
+  clusterIP: 10.96.0.53
+  ports: [{port: 53, protocol: UDP}]
+";
+
+/// A data plane to look at.
+struct World {
+    network: OneNode,
+    agent: Agent,
+}
+
+impl World {
+    fn new() -> Result<Self> {
+        let network = OneNode::with_pods(2)?;
+        let (agent, _) = network.agent_on(MANIFESTS)?;
+        Ok(Self { network, agent })
+    }
+
+    /// Runs a command beside the agent, whether or not it is there.
+    fn run(network: &OneNode, arguments: &[&str]) -> Result<Output> {
+        let mut command: Command = network.node.command(program()?);
+        command.arg("--pin-path").arg(network.pin_path()).args(arguments);
+        Ok(command.output()?)
+    }
+}
+
+fn text(network: &OneNode, arguments: &[&str]) -> Result<String> {
+    let output = World::run(network, arguments)?;
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "{arguments:?}: {complaint}");
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+fn json(network: &OneNode, arguments: &[&str]) -> Result<Value> {
+    let text = text(network, &[arguments, &["-o", "json"]].concat())?;
+    serde_json::from_str(&text).with_context(|| text.clone())
+}
+
+/// A connection through the Service that stays open, established at the data plane.
+fn connect(network: &OneNode) -> Result<TcpStream> {
+    let mut connection = network.client.enter(|| Ok(TcpStream::connect("203.0.113.10:80")?))?;
+    connection.set_read_timeout(Some(Duration::from_secs(5)))?;
+    connection.write_all(b"GET / HTTP/1.1\r\nHost: web\r\n\r\n")?;
+    ensure!(connection.read(&mut [0; 1024])? > 0, "no answer");
+    Ok(connection)
+}
+
+/// All that is asked of the maps alone.
+fn look(network: &OneNode) -> Result<()> {
+    let services = json(network, &["services"])?;
+    assert_eq!(services[0]["name"], "dns");
+    let web = &services[1];
+    assert_eq!((&web["namespace"], &web["name"]), (&"shop".into(), &"web".into()));
+    let port = &web["ports"][0];
+    assert_eq!(port["clusterPool"]["backends"][1]["address"], "10.244.1.11:8080");
+    assert!(port["traffic"]["newFlows"].as_u64() > Some(0), "{port}");
+    let table = text(network, &["services", "-n", "shop", "--no-headers"])?;
+    assert!(
+        table.starts_with("shop   web   10.96.0.10,203.0.113.10   80:30080/TCP   2 "),
+        "{table}"
+    );
+    assert_eq!(text(network, &["services", "-o", "name"])?, "default/dns\nshop/web\n");
+
+    let frontends = json(network, &["frontends", "web"])?;
+    let addresses: Vec<_> = (0..3).map(|n| frontends[n]["address"].clone()).collect();
+    assert_eq!(addresses, ["*:30080", "10.96.0.10:80", "203.0.113.10:80"]);
+    assert_eq!(frontends[3], Value::Null);
+
+    let backends = json(network, &["backends", "shop/web"])?;
+    assert_eq!(backends[0]["state"], "serving");
+    assert_eq!(backends[0]["local"], true);
+    let slots =
+        backends[0]["serves"][0]["slots"].as_u64().zip(backends[1]["serves"][0]["slots"].as_u64());
+    let of = backends[0]["serves"][0]["ofSlots"].as_u64();
+    assert_eq!(slots.map(|(one, other)| one + other), of);
+
+    let counters = json(network, &["counters"])?;
+    assert!(
+        counters.as_array().is_some_and(|all| all.iter().any(|one| one["reason"] == "no_backend"))
+    );
+    look_at_flows(network)
+}
+
+/// What is so with and without an agent, and whether that is well.
+fn status(network: &OneNode, code: i32) -> Result<Value> {
+    let output = World::run(network, &["status", "-o", "json"])?;
+    let text = String::from_utf8(output.stdout)?;
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    let status: Value = serde_json::from_str(&text)?;
+    assert_eq!(status["healthy"], code == 0);
+    assert_eq!(status["pins"]["missingMaps"], Value::Array(Vec::new()));
+    let hooks = ["native XDP", "tcx ingress", "tcx egress"];
+    assert_eq!(status["devices"], serde_json::json!([{"name": DEVICE, "hooks": hooks}]));
+    let fill = |name: &str| {
+        let maps = status["maps"].as_array().into_iter().flatten();
+        maps.filter(|map| map["map"] == name).filter_map(|map| map["used"].as_u64()).sum::<u64>()
+    };
+    assert_eq!((fill("SERVICE_NAMES"), fill("BACKEND_TRAFFIC")), (2, 2), "{status}");
+    assert!(fill("FLOWS4") > 0 && fill("POOL_SLOTS") > 0, "{status}");
+    Ok(status)
+}
+
+fn look_at_flows(network: &OneNode) -> Result<()> {
+    let flows = |more: &[&str]| json(network, &[&["flows"], more].concat());
+    let established = flows(&["--state", "established", "--service", "shop/web"])?;
+    let flow = &established[0];
+    assert!(flow["client"].as_str().is_some_and(|c| c.starts_with(CLIENT)), "{established}");
+    assert_eq!((&flow["service"], &flow["frontend"]), (&"web".into(), &"203.0.113.10:80".into()));
+    let backend = flow["backend"].as_str().context("a flow has a backend")?;
+    assert_eq!(flows(&["--backend", backend, "--state", "established"])?[0]["backend"], *backend);
+    assert_eq!(flows(&["--client", "198.51.100.0/24"])?, Value::Array(Vec::new()));
+
+    let all = flows(&[])?.as_array().map_or(0, Vec::len) as u64;
+    let counts = flows(&["--count"])?;
+    assert_eq!(counts["total"], all);
+    assert!(counts["byState"]["established"].as_u64() >= Some(1), "{counts}");
+    assert_eq!(flows(&["--count", "--client", CLIENT])?["total"], all);
+    assert_eq!(flows(&["--count", "--service", "default/dns"])?["total"], 0);
+    Ok(())
+}
+
+#[test]
+fn every_command_tells_the_same_when_the_agent_is_dead() -> Result<()> {
+    let World { network, agent } = World::new()?;
+    let _open = connect(&network)?;
+    for _ in 0..20 {
+        network.curl("http://203.0.113.10/")?;
+    }
+    wait_until("the connection is established", SOON, || {
+        let count = json(&network, &["flows", "--state", "established", "--count"]);
+        count.is_ok_and(|count| count["total"].as_u64() > Some(0))
+    })?;
+    look(&network).context("while the agent runs")?;
+    let healthy = status(&network, 0)?;
+    let report = &healthy["agent"]["report"];
+    assert_eq!((&report["nodeName"], &report["services"]), (&"node".into(), &2.into()));
+    assert_eq!(report["process"], healthy["agent"]["process"], "the lock's holder answers");
+    agent.kill();
+    look(&network).context("without an agent")?;
+    let sick = status(&network, 1)?;
+    assert_eq!(sick["agent"]["running"], false);
+    let message = sick["problems"][0]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("no agent is running"), "{sick}");
+
+    // Who asks for what is not there is told so.
+    let nobody = World::run(&network, &["services", "shop/nobody"])?;
+    assert_eq!(nobody.status.code(), Some(1));
+    let complaint = String::from_utf8_lossy(&nobody.stderr).into_owned();
+    assert!(complaint.contains("Service shop/nobody"), "{complaint}");
+    network.cleanup()?;
+    let nothing = World::run(&network, &["services"])?;
+    assert_eq!(nothing.status.code(), Some(1));
+    let complaint = String::from_utf8_lossy(&nothing.stderr).into_owned();
+    assert!(complaint.contains("no data plane is pinned"), "{complaint}");
+    Ok(())
+}
+
+#[test]
+fn maps_from_before_there_were_names_are_adopted_and_named() -> Result<()> {
+    let World { network, agent } = World::new()?;
+    let mut open = connect(&network)?;
+    agent.kill();
+    fs::remove_file(network.pin_path().join("SERVICE_NAMES"))?;
+    assert!(text(&network, &["services", "-o", "name"])?.starts_with("?/"), "by their indexes");
+
+    let file = network.topology.directory().join("manifests.yaml");
+    let agent = network.agent(&file)?;
+    assert!(agent.said().contains("adopting"), "{}", agent.said());
+    assert_eq!(text(&network, &["services", "-o", "name"])?, "default/dns\nshop/web\n");
+    open.write_all(b"GET / HTTP/1.1\r\nHost: web\r\n\r\n")?;
+    assert!(open.read(&mut [0; 1024])? > 0, "the connection goes on");
+    Ok(())
+}
+
+/// What is printed again is what has changed.
+#[test]
+fn a_watched_service_is_printed_again_when_it_changes() -> Result<()> {
+    let World { network, agent: _agent } = World::new()?;
+    let mut command = network.node.command(program()?);
+    command.arg("--pin-path").arg(network.pin_path()).args(["services", "web", "--watch"]);
+    let mut watching = network.node.spawn(&mut command)?;
+    watching.wait_for_output("shop", SOON)?;
+    let file = network.topology.directory().join("manifests.yaml");
+    let fewer = MANIFESTS.replace("- {addresses: [10.244.1.11], nodeName: node}\n", "");
+    fs::write(&file, fewer)?;
+    watching.wait_for_output("80:30080/TCP   1 ", SOON)?;
+    let printed = watching.output();
+    assert_eq!(printed.matches("NAMESPACE").count(), 1, "{printed}");
+    assert!(!printed.contains("dns"), "{printed}");
+    Ok(())
+}
