@@ -5,6 +5,7 @@ mod figure;
 mod frames;
 mod iptables;
 mod nftables;
+mod pinned;
 mod plot;
 mod processor;
 mod report;
@@ -33,7 +34,8 @@ use world::{Effort, Phase, World};
 /// most. Counters of each balancer prove that every connection was balanced by it, and every
 /// answer names its backend.
 ///
-/// Times are those of the client. Processor time is that of clients, servers and the kernel
+/// Times are those of the client; where it waits for each answer, all that takes part is on one
+/// processor, so that the scheduler's choice is not what is measured. Processor time is that of clients, servers and the kernel
 /// between them. "Mpackets/s" are datagrams of 1,024 open flows that arrived at the backend's
 /// device, made by live frames on the same processor that forwards them: what was sent and did
 /// not arrive does not count.
@@ -54,9 +56,13 @@ struct Options {
     #[arg(long)]
     quick: bool,
 
-    /// How often everything is measured
+    /// How often everything is measured, at most
     #[arg(long, value_name = "NUMBER", default_value_t = 5)]
     rounds: u32,
+
+    /// No round begins that would not be done after so many minutes
+    #[arg(long, value_name = "NUMBER", default_value_t = 10)]
+    minutes: u64,
 
     /// Where the JSON, the table and the picture go
     #[arg(long, value_name = "DIRECTORY", default_value = OUTPUT, hide_default_value = true)]
@@ -109,7 +115,9 @@ fn main() -> Result<()> {
     }
     ensure!(!worlds.is_empty(), "nothing can be measured:\n{}", lacking.join("\n"));
     eprintln!("{} networks are set up after {} s", worlds.len(), started.elapsed().as_secs());
-    let background = measure(&mut worlds, rounds, effort)?;
+    let until = started + Duration::from_secs(options.minutes * 60);
+    let background = measure(&mut worlds, rounds, effort, until)?;
+    let rounds = background.len();
     lacking.extend(worlds.iter().flat_map(told_problems));
     lacking.extend(NEVER.map(str::to_owned));
     let run = Run { worlds: &worlds, rounds, background: &background, lacking: &lacking };
@@ -141,12 +149,17 @@ fn cases(options: &Options, lacking: &mut Vec<String>) -> Vec<(Kind, Option<u32>
 
 /// Rounds over all worlds, each of which begins with another one. A phase that fails in a world
 /// is not tried there again.
-fn measure(worlds: &mut [World], rounds: u32, effort: Effort) -> Result<Sample> {
+fn measure(worlds: &mut [World], rounds: u32, effort: Effort, until: Instant) -> Result<Sample> {
     let mut background = Sample::default();
-    for round in 0..rounds as usize {
+    let began = Instant::now();
+    for round in 0..rounds {
+        if round > 0 && Instant::now() + began.elapsed() / round > until {
+            eprintln!("no time is left for round {} of {rounds}", round + 1);
+            break;
+        }
         background.push(busy_without_us()?);
         for turn in 0..worlds.len() {
-            let number = (turn + round) % worlds.len();
+            let number = (turn + round as usize) % worlds.len();
             let world = &mut worlds[number];
             for phase in Phase::ALL {
                 check_interrupted()?;
@@ -193,7 +206,8 @@ fn show(run: &Run<'_>, output: &Path) -> Result<()> {
         |lines: &[String]| lines.iter().map(|line| format!("- {line}\n")).collect::<String>();
     let ratios = report::ratios(run.worlds);
     let text = format!("{table}\n{}\nNot measured:\n\n{}", list(&remarks), list(run.lacking));
-    print!("{text}\nMillrace against the others, round by round:\n{ratios}\n\n");
+    let text = format!("{text}\nMillrace against others (1 is as much as they):\n\n{ratios}\n");
+    println!("{text}");
     let mut written = report::write(output, run, &text, &plot::plot(run.worlds))?;
     match picture(output) {
         Ok(path) => written.push(path),

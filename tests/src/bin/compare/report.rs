@@ -14,7 +14,7 @@ use super::world::World;
 /// All that is told of a run.
 pub struct Run<'a> {
     pub worlds: &'a [World],
-    pub rounds: u32,
+    pub rounds: usize,
     /// How much of the machine others used, of 1, before each round.
     pub background: &'a Sample,
     /// What was not measured, and why.
@@ -72,32 +72,36 @@ pub fn number(figure: f64) -> String {
     }
 }
 
-/// "How much faster than what I have?": Millrace against each of the others, among as many
-/// Services. The median of the rounds' ratios: what disturbed a round disturbed both.
+/// What ratios are told of, and in which words.
+const RATIOS: [(Figure, &str); 6] = [
+    (Figure::Connections, "new connections"),
+    (Figure::ConnectionTime, "processor time for one"),
+    (Figure::ConnectHalf, "time to connect and ask"),
+    (Figure::KeptHalf, "time to ask"),
+    (Figure::Stream, "bulk"),
+    (Figure::Frames, "packets"),
+];
+
+/// "How much faster than what I have?": Millrace among the most Services against each of the
+/// others among as many. The median of the rounds' ratios: what disturbed a round disturbed both.
 pub fn ratios(worlds: &[World]) -> String {
-    let mut lines = Vec::new();
-    let ours = |kind: Kind| matches!(kind, Kind::Xdp | Kind::Tc);
-    for world in worlds.iter().filter(|world| ours(world.kind)) {
-        for other in worlds.iter().filter(|other| !ours(other.kind)) {
-            // Those that know no Services are held against the largest number.
-            let most = worlds.iter().filter_map(|world| world.services).max();
-            if other.services.or(most) != world.services {
+    let most = worlds.iter().filter_map(|world| world.services).max();
+    let is_ours = |world: &&World| matches!(world.kind, Kind::Xdp | Kind::Tc);
+    let mut text = String::new();
+    for world in worlds.iter().filter(is_ours).filter(|world| world.services == most) {
+        for other in worlds.iter().filter(|other| !is_ours(other)) {
+            if other.services.is_some() && other.services != most {
                 continue;
             }
-            let told: Vec<String> = Figure::ALL
-                .into_iter()
-                .filter(|figure| *figure != Figure::ConnectionSoftirq)
-                .filter_map(|figure| {
-                    let ratio = ratio(world.samples.get(&figure)?, other.samples.get(&figure)?)?;
-                    Some(format!("{} × {ratio:.2}", figure.key()))
-                })
-                .collect();
-            if !told.is_empty() {
-                lines.push(format!("{} / {}: {}", world.title(), other.title(), told.join(", ")));
-            }
+            let told = RATIOS.iter().filter_map(|(figure, words)| {
+                let ratio = ratio(world.samples.get(figure)?, other.samples.get(figure)?)?;
+                Some(format!("{words} × {ratio:.2}"))
+            });
+            let told = told.collect::<Vec<_>>().join(", ");
+            text += &format!("- {} / {}: {told}\n", world.title(), other.kind.name());
         }
     }
-    lines.join("\n")
+    text
 }
 
 fn ratio(ours: &Sample, theirs: &Sample) -> Option<f64> {

@@ -23,6 +23,7 @@ use tests::topology::{Echo, Host, Process};
 use super::balancer::{Balancer, Kind, prove};
 use super::figure::Figure;
 use super::frames::{self, Frames};
+use super::pinned::Pinned;
 use super::processor::{Meter, Used};
 use super::services::{BACKENDS, Measured, services};
 
@@ -181,6 +182,7 @@ impl World {
 
     /// One connection after the other, a request each.
     fn one_at_a_time(&mut self, time: Duration) -> Result<()> {
+        let _pinned = self.pin()?;
         let servers = self.balancer.addresses(Measured::Web);
         let before = self.counts(Measured::Web)?;
         let mut done =
@@ -192,6 +194,7 @@ impl World {
 
     /// One request after the other on one connection.
     fn kept(&mut self, time: Duration) -> Result<()> {
+        let _pinned = self.pin()?;
         let server = self.address(Measured::Web)?;
         let before = self.counts(Measured::Web)?;
         let started = self.meter.read()?;
@@ -221,6 +224,7 @@ impl World {
 
     /// A datagram and its answer from many sockets in turn.
     fn datagrams(&mut self, number: u16) -> Result<()> {
+        let _pinned = self.pin()?;
         // Flows of datagrams are remembered for a while: each round has ports of its own.
         let first = DATAGRAM_PORTS.start + self.datagrams_sent;
         let ports = first..first + number;
@@ -235,6 +239,7 @@ impl World {
     }
 
     fn frames(&mut self, number: u32) -> Result<()> {
+        let _pinned = self.pin()?;
         let server = self.address(Measured::Datagram)?;
         Frames::open_flows(&self.network, server, ECHO)?;
         let before = self.counts(Measured::Datagram)?;
@@ -266,6 +271,10 @@ impl World {
         }
         self.push(Figure::Frames, rate.arrived_a_second / 1e6);
         Ok(())
+    }
+
+    fn pin(&self) -> Result<Pinned> {
+        Pinned::new(self.network.topology.cgroup())
     }
 
     fn address(&self, measured: Measured) -> Result<SocketAddr> {
