@@ -19,16 +19,42 @@ pub const fn mix(value: u64) -> u64 {
     value ^ (value >> 32)
 }
 
-#[inline(always)]
-fn mix_end<F: Family>(seed: u64, address: F::Address, port: u16, protocol: u8) -> u64 {
-    let end = u64::from(port) << 40 | u64::from(protocol) << 32;
-    let [first, second] = address.words();
-    if size_of::<F::Address>() == 4 {
-        mix(seed ^ (first | end))
-    } else {
-        // A round for each word: what is only added up can cancel out, whatever the seed.
-        mix(mix(mix(seed ^ first) ^ second) ^ end)
+/// What hashes depend on beside what is hashed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Secret {
+    seed: u64,
+    /// For the words of long addresses; they follow from the seed.
+    keys: [u64; 2],
+}
+
+impl Secret {
+    pub const fn new(seed: u64) -> Self {
+        Self { seed, keys: [mix(seed ^ FIRST), mix(seed ^ SECOND)] }
     }
+
+    /// The hash of one end, and of what `before` is the hash of.
+    #[inline(always)]
+    fn mix_end<F: Family>(&self, before: u64, address: F::Address, port: u16, protocol: u8) -> u64 {
+        let end = u64::from(port) << 40 | u64::from(protocol) << 32;
+        let [first, second] = address.words();
+        if size_of::<F::Address>() == 4 {
+            mix(before ^ (first | end))
+        } else {
+            // NH, of UMAC (RFC 4418): of two different addresses nobody who does not know the keys can
+            // tell by how much their sums differ, so an end can't be made to cancel it out.
+            let [one, other] = self.keys;
+            mix(before ^ product(first, one).wrapping_add(product(second, other)).wrapping_add(end))
+        }
+    }
+}
+
+/// Of a word's two halves, each with its half of the key.
+#[inline(always)]
+fn product(word: u64, key: u64) -> u64 {
+    let low = (word as u32).wrapping_add(key as u32);
+    let high = ((word >> 32) as u32).wrapping_add((key >> 32) as u32);
+    u64::from(low) * u64::from(high)
 }
 
 /// Where the flows of one client's end live.
@@ -37,8 +63,13 @@ pub struct FlowHash(u64);
 
 impl FlowHash {
     #[inline(always)]
-    pub fn of_client<F: Family>(seed: u64, address: F::Address, port: u16, protocol: u8) -> Self {
-        Self(mix_end::<F>(seed, address, port, protocol))
+    pub fn of_client<F: Family>(
+        secret: &Secret,
+        address: F::Address,
+        port: u16,
+        protocol: u8,
+    ) -> Self {
+        Self(secret.mix_end::<F>(secret.seed, address, port, protocol))
     }
 
     /// The bucket to look in first, and the one to look in next. `mask` is the number of
@@ -63,13 +94,13 @@ impl AnswerHash {
     /// By the answer's ends: from the backend to the alias.
     #[inline(always)]
     pub fn of<F: Family>(
-        seed: u64,
+        secret: &Secret,
         backend: (F::Address, u16),
         alias: (F::Address, u16),
         protocol: u8,
     ) -> Self {
-        let near = mix_end::<F>(seed, alias.0, alias.1, protocol);
-        Self(mix_end::<F>(near, backend.0, backend.1, protocol))
+        let near = secret.mix_end::<F>(secret.seed, alias.0, alias.1, protocol);
+        Self(secret.mix_end::<F>(near, backend.0, backend.1, protocol))
     }
 
     #[inline(always)]
@@ -112,8 +143,9 @@ pub fn spread<F: Family>(
     frontend_port: u16,
     protocol: u8,
 ) -> u32 {
-    let near = mix_end::<F>(FIRST, client, client_port, protocol);
-    (mix_end::<F>(near, frontend, frontend_port, protocol) >> 32) as u32
+    const NO_SECRET: Secret = Secret::new(FIRST);
+    let near = NO_SECRET.mix_end::<F>(FIRST, client, client_port, protocol);
+    (NO_SECRET.mix_end::<F>(near, frontend, frontend_port, protocol) >> 32) as u32
 }
 
 /// Scales a hash to `0..size` without a division.
@@ -134,7 +166,7 @@ mod tests {
         let mut filled = [0u32; 1024];
         for port in 0..65535 {
             let address = Address4::from([192, 0, 2, 7]);
-            let hash = FlowHash::of_client::<V4>(99, address, port, 6);
+            let hash = FlowHash::of_client::<V4>(&Secret::new(99), address, port, 6);
             filled[hash.buckets(1023)[0] as usize] += 1;
         }
         // The mean is 64; six standard deviations of a fair spread are 48.
@@ -144,7 +176,9 @@ mod tests {
     #[test]
     fn the_two_buckets_of_one_client_are_independent() {
         let same = (0..10_000)
-            .map(|port| FlowHash::of_client::<V4>(7, Address4::from([10, 0, 0, 1]), port, 6))
+            .map(|port| {
+                FlowHash::of_client::<V4>(&Secret::new(7), Address4::from([10, 0, 0, 1]), port, 6)
+            })
             .filter(|hash| hash.buckets(1023)[0] == hash.buckets(1023)[1])
             .count();
         assert!(same < 40, "{same} of 10,000 where about 10 are expected");
@@ -159,7 +193,7 @@ mod tests {
             octets[15] = host;
             for port in 10_000..10_256 {
                 let address = Address6::from(octets);
-                hashes.insert(FlowHash::of_client::<V6>(99, address, port, 6).0);
+                hashes.insert(FlowHash::of_client::<V6>(&Secret::new(99), address, port, 6).0);
             }
         }
         assert_eq!(hashes.len(), 256 * 256);

@@ -16,6 +16,7 @@ use crate::datapath::{
     Route, Stage, Tables, Verdict,
 };
 use crate::family::{Family, V4, V6};
+use crate::hash::Secret;
 use crate::header::Header;
 use crate::layout::{
     Affinity, AffinityKey, Backend, Bitmap, DESTINATION_WORDS, Device, FlowBucket, Fragment,
@@ -250,7 +251,7 @@ impl HostTables {
         let mask = buckets - 1;
         Self {
             settings: Settings {
-                flow_seed,
+                secret: Secret::new(flow_seed),
                 flow_mask4: mask,
                 flow_mask6: mask,
                 return_mask: mask,
@@ -314,8 +315,8 @@ impl<F: Family> HostFamily<F> {
 }
 
 impl Tables for HostTables {
-    fn settings(&self) -> Settings {
-        self.settings
+    fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     fn now(&self) -> Ticks {

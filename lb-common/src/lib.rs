@@ -13,7 +13,7 @@
 
 pub mod atomic;
 pub mod bench;
-mod branchless;
+pub mod branchless;
 pub mod checksum;
 pub mod crc32c;
 pub mod datapath;

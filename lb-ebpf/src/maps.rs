@@ -7,6 +7,7 @@ use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, Progr
 use aya_ebpf::macros::btf_map;
 use lb_common::datapath::{Allowance, Draft, Rejection, Stage};
 use lb_common::family::{Address4, Address6, V4, V6};
+use lb_common::hash::Secret;
 use lb_common::layout::capacity::{
     AFFINITIES as MAX_AFFINITIES, BACKENDS as MAX_BACKENDS, CONNECTED as MAX_CONNECTED,
     DEVICES as MAX_DEVICES, FLOW_BUCKETS, FRAGMENTS as MAX_FRAGMENTS, FRONTENDS as MAX_FRONTENDS,
@@ -172,7 +173,7 @@ pub static BACKEND_TRAFFIC: PerCpuArray<Traffic, { MAX_BACKENDS as usize }> = Pe
 /// Set by the agent before loading; constant to the verifier.
 #[unsafe(no_mangle)]
 pub static SETTINGS: Settings = Settings {
-    flow_seed: 0,
+    secret: Secret::new(0),
     flow_mask4: FLOW_BUCKETS - 1,
     flow_mask6: FLOW_BUCKETS - 1,
     return_mask: FLOW_BUCKETS - 1,

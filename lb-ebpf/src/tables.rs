@@ -2,6 +2,7 @@
 
 use aya_ebpf::btf_maps::PerCpuArray;
 use aya_ebpf::btf_maps::lpm_trie::Key;
+use lb_common::branchless::opaque;
 use lb_common::datapath::{Direction, Draft, FamilyTables, Rejection, Tables};
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::{
@@ -22,9 +23,11 @@ pub struct KernelTables;
 
 impl Tables for KernelTables {
     #[inline(always)]
-    fn settings(&self) -> Settings {
-        // SAFETY: a live static. Volatile, because the agent sets it after compilation.
-        unsafe { core::ptr::read_volatile(&SETTINGS) }
+    fn settings(&self) -> &Settings {
+        // The agent sets it after compilation: the compiler must not know what is in it.
+        let address = opaque(&raw const SETTINGS as u64);
+        // SAFETY: a live static, which nobody writes while a program runs.
+        unsafe { &*(address as *const Settings) }
     }
 
     #[inline(always)]

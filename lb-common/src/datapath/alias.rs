@@ -66,7 +66,7 @@ fn has_answers<F: Network>(other: &Flow<F>, flow: &Flow<F>) -> Option<()> {
 #[inline(always)]
 fn answers<F: Network, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>) -> AnswerHash {
     AnswerHash::of::<F>(
-        tables.settings().flow_seed,
+        &tables.settings().secret,
         (flow.backend, flow.backend_port),
         (flow.alias, flow.alias_port),
         flow.protocol,
@@ -113,7 +113,7 @@ fn port<F: Network, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>, round: u32) 
         for number in 0..LOOKED_AT {
             let port = ports.port(first + number);
             let hash = AnswerHash::of::<F>(
-                tables.settings().flow_seed,
+                &tables.settings().secret,
                 (flow.backend, flow.backend_port),
                 (flow.alias, port),
                 flow.protocol,

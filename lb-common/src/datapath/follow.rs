@@ -52,13 +52,13 @@ pub fn client_hash<F: Network, T: FamilyTables<F>>(
     port: u16,
     protocol: u8,
 ) -> FlowHash {
-    FlowHash::of_client::<F>(tables.settings().flow_seed, client, port, protocol)
+    FlowHash::of_client::<F>(&tables.settings().secret, client, port, protocol)
 }
 
 #[inline(always)]
 fn answer_hash<F: Network, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> AnswerHash {
     AnswerHash::of::<F>(
-        tables.settings().flow_seed,
+        &tables.settings().secret,
         (segment.source, segment.source_port),
         (segment.destination, segment.destination_port),
         segment.place.protocol,

@@ -149,7 +149,7 @@ pub enum Direction {
 
 /// What the data plane knows apart from the packet, and where it leaves its counts.
 pub trait Tables {
-    fn settings(&self) -> Settings;
+    fn settings(&self) -> &Settings;
     fn now(&self) -> Ticks;
     fn pool(&self, index: u32) -> Option<Pool>;
     /// The backend index in one slot of `POOL_SLOTS`.

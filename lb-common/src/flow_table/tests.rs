@@ -3,6 +3,7 @@ use std::vec::Vec;
 
 use super::*;
 use crate::family::{Address4, V4};
+use crate::hash::Secret;
 
 const NOW: Ticks = Ticks(1 << 28);
 
@@ -14,7 +15,7 @@ struct Table {
 
 impl Table {
     fn new() -> Self {
-        let hash = FlowHash::of_client::<V4>(1, Address4::from([192, 0, 2, 1]), 1, 6);
+        let hash = FlowHash::of_client::<V4>(&Secret::new(1), Address4::from([192, 0, 2, 1]), 1, 6);
         Self { buckets: [FlowBucket::default(), FlowBucket::default()], hash }
     }
 

@@ -5,6 +5,7 @@ use aya::maps::{Array, ProgramArray};
 use aya::programs::{Program, ProgramError, ProgramInfo, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use lb_common::datapath::Stage;
+use lb_common::hash::Secret;
 use lb_common::layout::{Identity, SCHEMA, Settings, map};
 
 use super::adoption;
@@ -178,7 +179,7 @@ impl DataPlane {
 pub fn settings(flow_seed: u64, flow_buckets: u32) -> Settings {
     let mask = flow_buckets - 1;
     Settings {
-        flow_seed,
+        secret: Secret::new(flow_seed),
         flow_mask4: mask,
         flow_mask6: mask,
         return_mask: mask,

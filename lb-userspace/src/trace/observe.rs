@@ -199,7 +199,7 @@ impl<T> Tables for Observed<'_, T>
 where
     T: FamilyTables<V4> + FamilyTables<V6>,
 {
-    fn settings(&self) -> Settings {
+    fn settings(&self) -> &Settings {
         self.tables.settings()
     }
 

@@ -299,8 +299,8 @@ impl<F: InMaps> FamilyView<F> {
 }
 
 impl Tables for View {
-    fn settings(&self) -> Settings {
-        self.settings
+    fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     fn now(&self) -> Ticks {
