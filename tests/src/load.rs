@@ -66,9 +66,9 @@ impl Done {
 /// Who ends a connection first, and keeps its ports from being used again for a minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// Then a client may use more ports than there are, but whoever comes to the server by way of a
-    /// balancer that gives him another's port may be refused: to the server that is an old
-    /// connection, whose clock was ahead.
+    /// Then a client may open more connections in a minute than there are ports. But of those
+    /// that come by way of a balancer that masquerades, of any kind, one in some hundreds is
+    /// dialled twice; why is not known.
     Server,
     /// Then the client should have net.ipv4.tcp_tw_reuse=1.
     Client,
