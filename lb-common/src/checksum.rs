@@ -28,6 +28,12 @@ impl Delta {
         Self(fold(u64::from(self.0) + u64::from(other.0)))
     }
 
+    /// Whether it changes no sum: in one's complement there are two zeros.
+    #[inline(always)]
+    pub fn is_nothing(self) -> bool {
+        self.0 == 0 || self.0 == u16::MAX
+    }
+
     /// The delta as the kernel's helpers take it.
     #[inline(always)]
     pub fn raw(self) -> u16 {
@@ -96,6 +102,14 @@ mod tests {
             sum = (sum & 0xffff) + (sum >> 16);
         }
         (!(sum as u16)).to_be_bytes()
+    }
+
+    #[test]
+    fn nothing_changed_is_nothing() {
+        let address = Address4::from([192, 0, 2, 1]);
+        assert!(Delta::of_port(80, 80).is_nothing());
+        assert!(Delta::of_address(address, address).is_nothing());
+        assert!(!Delta::of_port(80, 8080).is_nothing());
     }
 
     proptest! {

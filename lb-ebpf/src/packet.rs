@@ -394,6 +394,10 @@ impl Packet for TcPacket {
     ) -> Option<()> {
         let flags = if optional { u64::from(BPF_F_MARK_MANGLED_0) } else { 0 };
         for (delta, pseudo) in [(address, u64::from(BPF_F_PSEUDO_HDR)), (port, 0)] {
+            // Many Services have the port that their backends have.
+            if delta.is_nothing() {
+                continue;
+            }
             // SAFETY: the context is the one this program was called with. A size of 0 in the
             // flags makes `to` a difference.
             let result = unsafe {
