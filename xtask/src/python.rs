@@ -1,4 +1,5 @@
-//! The Kubernetes project's Python client, for one test of the embedded API.
+//! Packages of Python's that some tests use: the Kubernetes project's client, for one of the
+//! embedded API, and Helm, for those of the chart.
 
 use std::process::Command;
 
@@ -6,26 +7,32 @@ use anyhow::{Context, Result};
 
 use crate::process::{find, output, root};
 
-const PACKAGE: &str = "kubernetes";
+/// A package, and what of it is imported.
+const PACKAGES: [(&str, &str); 2] =
+    [("kubernetes", "kubernetes"), ("helm-python-sdk", "helm_python")];
 
-/// Installs it in an environment of its own, under `target`. The test does without where that
+/// Installs them in an environment of their own, under `target`. The tests do without where that
 /// can't be done, so this only says so.
 pub fn ensure() {
-    if let Err(error) = install() {
-        eprintln!("the Python client can't be installed, its test will be left out: {error:#}");
+    for (package, import) in PACKAGES {
+        if let Err(error) = install(package, import) {
+            eprintln!("{package} can't be installed, its tests will be left out: {error:#}");
+        }
     }
 }
 
-fn install() -> Result<()> {
+fn install(package: &str, import: &str) -> Result<()> {
     let environment = root().join("target/python");
     let python = environment.join("bin/python");
-    let import = format!("import {PACKAGE}");
-    if python.exists() && output(Command::new(&python).args(["-c", &import])).is_ok() {
+    let import = format!("import {import}");
+    if output(Command::new(&python).args(["-c", &import])).is_ok() {
         return Ok(());
     }
-    let system = find("python3").context("there is no python3")?;
-    eprintln!("installing the Python package {PACKAGE} in {}", environment.display());
-    output(Command::new(system).args(["-m", "venv", "--clear"]).arg(&environment))?;
-    output(Command::new(&python).args(["-m", "pip", "install", "--quiet", PACKAGE]))?;
+    eprintln!("installing the Python package {package} in {}", environment.display());
+    if !python.exists() {
+        let system = find("python3").context("there is no python3")?;
+        output(Command::new(system).args(["-m", "venv", "--clear"]).arg(&environment))?;
+    }
+    output(Command::new(&python).args(["-m", "pip", "install", "--quiet", package]))?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `deploy/millrace.yaml` gives the agent what it asks for, and nothing else.
+//! `deploy/kustomize/base/role.yaml` gives the agent what it asks for, and nothing else.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::server::{Request, Server};
 use super::{Told, client, node, notice, watches};
 
-const MANIFEST: &str = include_str!("../../../deploy/millrace.yaml");
+const MANIFEST: &str = include_str!("../../../deploy/kustomize/base/role.yaml");
 
 /// API group, resource, verb.
 type Permission = (String, String, String);

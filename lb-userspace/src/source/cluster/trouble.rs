@@ -35,7 +35,7 @@ impl Trouble {
                         certificate valid, and of this cluster?"
                     .to_owned(),
                 403 => format!(
-                    "{}; give this account the ClusterRole of deploy/millrace.yaml",
+                    "{}; give this account the ClusterRole of deploy/kustomize/base/role.yaml",
                     status.message
                 ),
                 _ => format!("the API server answers {}: {}", status.code, status.message),

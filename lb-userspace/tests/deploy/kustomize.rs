@@ -1,0 +1,67 @@
+//! The plain manifests, put together by kubectl.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::deploy;
+use super::document::{self, Objects};
+
+/// What kubectl makes of a folder; none where there is no kubectl.
+pub fn build(folder: &str) -> Option<Objects> {
+    let mut command = Command::new("kubectl");
+    let output = match command.arg("kustomize").arg(deploy("kustomize").join(folder)).output() {
+        Ok(output) => output,
+        Err(error) => {
+            assert!(std::env::var_os("CI").is_none(), "CI has to have a kubectl: {error}");
+            eprintln!("there is no kubectl on the PATH: nothing is tested by it");
+            return None;
+        }
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    // Also of what is outdated it only warns.
+    assert!(output.status.success() && said.is_empty(), "{folder}: {said}");
+    Some(document::read(&String::from_utf8(output.stdout).unwrap()))
+}
+
+fn daemon_set(objects: &Objects) -> &Value {
+    &objects["DaemonSet millrace"]["spec"]["template"]["spec"]
+}
+
+#[test]
+fn all_manifests_are_what_kubernetes_knows() {
+    for folder in ["base", "overlays/privileged", "overlays/one-by-one", "overlays/monitored"] {
+        let Some(objects) = build(folder) else { return };
+        document::check(&objects);
+        let config = objects.keys().find_map(|name| name.strip_prefix("ConfigMap ")).unwrap();
+        assert_eq!(
+            daemon_set(&objects)["volumes"][0]["configMap"]["name"],
+            config,
+            "a change of the settings must be rolled out: {folder}"
+        );
+    }
+}
+
+#[test]
+fn overlays_change_what_they_say() {
+    let (Some(base), Some(privileged)) = (build("base"), build("overlays/privileged")) else {
+        return;
+    };
+    let container = &daemon_set(&privileged)["containers"][0];
+    assert_eq!(container["securityContext"]["privileged"], true);
+    assert_eq!(container["securityContext"]["capabilities"], Value::Null);
+    let bpf = json!({
+        "name": "bpf", "mountPath": "/sys/fs/bpf", "mountPropagation": "Bidirectional"
+    });
+    assert!(container["volumeMounts"].as_array().unwrap().contains(&bpf), "{container}");
+    assert_eq!(daemon_set(&privileged)["volumes"], daemon_set(&base)["volumes"]);
+
+    let one_by_one = build("overlays/one-by-one").unwrap();
+    assert_eq!(daemon_set(&one_by_one)["nodeSelector"]["millrace.io/proxy"], "millrace");
+    assert_eq!(daemon_set(&one_by_one)["containers"], daemon_set(&base)["containers"]);
+
+    let monitored = build("overlays/monitored").unwrap();
+    let args = daemon_set(&monitored)["containers"][0]["args"].as_array().unwrap();
+    assert!(args.contains(&json!("--metrics-bind-address=[::]:10249")), "{args:?}");
+    assert!(monitored.contains_key("ServiceMonitor millrace"));
+}
