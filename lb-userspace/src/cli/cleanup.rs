@@ -1,19 +1,56 @@
+//! `millrace cleanup`: as if Millrace had never been here.
+
+use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::Result;
+use clap::Args;
 
-use crate::kernel::{self, Pins, preflight};
+use super::output;
+use crate::kernel::{self, Pins, require_root};
 
-pub fn cleanup(pin_path: &Path) -> Result<()> {
-    preflight()?;
-    match Pins::open_existing(pin_path)? {
-        Some(pins) => {
-            for attached in kernel::remove(pins)? {
-                println!("detached {attached}");
-            }
-            println!("removed {}", pin_path.display());
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Only say what would be detached and removed
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Also while an agent is running; it goes on, and serves nobody
+    #[arg(long)]
+    force: bool,
+}
+
+pub fn cleanup(options: &Options, pin_path: &Path) -> Result<()> {
+    require_root()?;
+    let mut said = String::new();
+    // Writing to a text can't fail.
+    let mut say = |line: String| writeln!(said, "{line}").unwrap_or_default();
+    let pins = Pins::open_existing(pin_path, options.force)?;
+    let is_there = pins.is_some();
+    let detached = match pins {
+        Some(pins) if options.dry_run => {
+            let attached = kernel::attached(&pins)?;
+            attached.iter().for_each(|name| say(format!("would detach {name}")));
+            let (pinned, path) = (pins.pinned()?.len(), pin_path.display());
+            say(format!("would remove {path} and {pinned} pins in it"));
+            return output::write(&said);
         }
-        None => println!("nothing to clean up: {} does not exist", pin_path.display()),
+        Some(pins) => kernel::remove(pins)?,
+        None if options.dry_run => {
+            let stray = kernel::stray_filters(pin_path)?;
+            stray.iter().for_each(|name| say(format!("would detach {name}")));
+            if stray.is_empty() {
+                say(format!("nothing to clean up: {} does not exist", pin_path.display()));
+            }
+            return output::write(&said);
+        }
+        None => kernel::remove_stray_filters(pin_path)?,
+    };
+    detached.iter().for_each(|name| say(format!("detached {name}")));
+    if is_there {
+        say(format!("removed {}", pin_path.display()));
+    } else if detached.is_empty() {
+        say(format!("nothing to clean up: {} does not exist", pin_path.display()));
     }
-    Ok(())
+    output::write(&said)
 }

@@ -1,6 +1,7 @@
 //! The command line.
 
 mod agent;
+mod check;
 mod cleanup;
 mod config;
 mod inspect;
@@ -89,8 +90,10 @@ enum Command {
     Counters(inspect::Counters),
     /// Tell step by step what would become of a packet, by the maps as they are now
     Trace(Box<trace::Options>),
+    /// Say whether this machine will do, and what to mend; fails if it won't
+    Check(check::Options),
     /// Detach the programs and remove the maps; connections through Services end
-    Cleanup,
+    Cleanup(cleanup::Options),
     /// Show the settings in effect, and where each comes from
     Config(config::Options),
     /// Write the manual's pages into a directory
@@ -100,14 +103,16 @@ enum Command {
 }
 
 /// The commands that take more settings than all do, and which.
-fn settings() -> [(&'static str, Vec<Arg>); 3] {
+fn settings() -> [(&'static str, Vec<Arg>); 4] {
     let [origin, agent, standalone] = [
         configuration::settings::<OriginSettings>(),
         configuration::settings::<AgentSettings>(),
         configuration::settings::<StandaloneSettings>(),
     ];
+    let all = [&origin[..], &agent, &standalone].concat();
     [
-        ("config", [&origin[..], &agent, &standalone].concat()),
+        ("check", all.clone()),
+        ("config", all),
         ("standalone", [standalone, agent.clone()].concat()),
         ("agent", [origin, agent].concat()),
     ]
@@ -156,7 +161,8 @@ fn dispatch(command: Command, effective: Effective) -> Result<ExitCode> {
         Command::Maglev(options) => inspect::maglev(&options, &common.pin_path),
         Command::Counters(options) => inspect::counters(&options, &common.pin_path),
         Command::Trace(options) => trace::trace(&options, &common.pin_path),
-        Command::Cleanup => cleanup::cleanup(&common.pin_path),
+        Command::Check(options) => check::check(&options, &effective),
+        Command::Cleanup(options) => cleanup::cleanup(&options, &common.pin_path),
         Command::Config(options) => config::show(&options, &effective),
         Command::Man { directory } => man::write(self::command(), &directory),
         Command::Completions { shell } => {

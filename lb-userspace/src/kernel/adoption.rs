@@ -202,6 +202,28 @@ impl WantedMap {
     }
 }
 
+/// The memory of all maps, in bytes, as near as can be told before they are made.
+pub fn memory(object: &[u8], sizes: Sizes, processors: u64) -> Result<u64> {
+    /// Of an entry in a hash table, beside its key and value.
+    const ELEMENT: u64 = 48;
+    let wanted = wanted_maps(object, sizes)?;
+    let bytes = wanted.values().map(|map| {
+        let (key, value) = (u64::from(map.key), u64::from(map.value).next_multiple_of(8));
+        let entry = match map.kind {
+            Some(MapType::PerCpuArray) => value * processors,
+            Some(MapType::PerCpuHash | MapType::LruPerCpuHash) => {
+                ELEMENT + key + value * processors
+            }
+            Some(MapType::Array) => value,
+            // Of a ring the entries are bytes.
+            Some(MapType::RingBuf) => 1,
+            _ => ELEMENT + key + value,
+        };
+        entry * u64::from(map.entries)
+    });
+    Ok(bytes.sum())
+}
+
 fn wanted_maps(object: &[u8], sizes: Sizes) -> Result<BTreeMap<String, WantedMap>> {
     let object = aya_obj::Object::parse(object)?;
     let wanted = object.maps.into_iter().map(|(name, map)| {

@@ -11,6 +11,7 @@ mod xdp;
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
+use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 use aya::programs::ProgramError;
@@ -23,7 +24,7 @@ use super::pins::{Pins, escaped, remove_pin, unescaped};
 use filters::Direction;
 
 pub use cgroup::root as cgroup_root;
-pub(super) use tc::{has_filter, has_tcx};
+pub(super) use tc::{filters_of_others, has_filter, has_tcx};
 
 /// Where XDP runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -276,16 +277,44 @@ impl Drop for Links<'_> {
     }
 }
 
+/// What there is of a data plane: links and filters by name.
+pub fn attached(pins: &Pins) -> Result<Vec<String>> {
+    let mut attached: Vec<String> = pins.links()?.into_iter().map(|(link, _)| link).collect();
+    let noted = noted_filters(pins)?;
+    let stray = tc::stray_filters(pins.path())?.into_iter().filter(|found| !noted.contains(found));
+    attached.extend(noted.iter().cloned().chain(stray).map(|filter| name_of(&filter)));
+    Ok(attached)
+}
+
 /// Detaches and removes everything of a data plane; returns what was attached. Filters are found
 /// in the network namespace that this runs in.
 pub fn remove(pins: Pins) -> Result<Vec<String>> {
     let mut removed: Vec<String> = pins.links()?.into_iter().map(|(link, _)| link).collect();
     for (device, direction) in noted_filters(&pins)? {
         tc::remove_filter(&pins, &device, direction)?;
-        removed.push(format!("{device}-{}", direction.name()));
+        removed.push(name_of(&(device, direction)));
     }
+    removed.extend(remove_stray_filters(pins.path())?);
     pins.remove()?;
     Ok(removed)
+}
+
+/// The same where nothing is pinned any more, as somebody removed it by hand.
+pub fn remove_stray_filters(pin_path: &Path) -> Result<Vec<String>> {
+    let stray = tc::stray_filters(pin_path)?;
+    for (device, direction) in &stray {
+        tc::remove_stray_filter(pin_path, device, *direction)?;
+    }
+    Ok(stray.iter().map(name_of).collect())
+}
+
+/// Filters that nothing pinned tells of.
+pub fn stray_filters(pin_path: &Path) -> Result<Vec<String>> {
+    Ok(tc::stray_filters(pin_path)?.iter().map(name_of).collect())
+}
+
+fn name_of((device, direction): &(String, Direction)) -> String {
+    format!("{device}-{}", direction.name())
 }
 
 fn noted_filters(pins: &Pins) -> Result<Vec<(String, Direction)>> {

@@ -6,6 +6,7 @@
 mod adoption;
 mod attach;
 mod backlog;
+mod conflicts;
 mod details;
 mod link;
 mod mapped;
@@ -20,13 +21,17 @@ mod sockets;
 mod survey;
 mod tables;
 
-pub use attach::{Hook, Links, Modes, Place, TcMode, XdpMode, cgroup_root, remove};
+pub use attach::{
+    Hook, Links, Modes, Place, TcMode, XdpMode, attached, cgroup_root, remove,
+    remove_stray_filters, stray_filters,
+};
 pub use backlog::{Backlog, Write};
+pub use conflicts::{kube_proxy, on_device};
 pub use mapped::Mapped;
-pub use object::{DataPlane, settings};
-pub use pins::{DEFAULT_PIN_PATH, Opened, Pins};
+pub use object::{DataPlane, memory, settings};
+pub use pins::{DEFAULT_PIN_PATH, Opened, Pins, agent_on};
 pub use plain::{Layout, Plain};
-pub use preflight::preflight;
+pub use preflight::{Finding, Outcome, machine, preflight, require_root};
 pub use set_aside::Entry;
 pub use sizes::{MOST_ENDPOINTS, MOST_FLOWS, MOST_SERVICE_PORTS, Sizes};
 pub use sockets::{WithSockets, serve_own_namespace};

@@ -52,6 +52,15 @@ const ALIAS_PORT_COUNT: u16 = 31_741;
 /// Built by `cargo xtask build-ebpf`; empty if that has not been run.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_BPF_OBJECT"));
 
+/// The memory that all maps take, in bytes, about; `None` if there are no programs in this binary.
+pub fn memory(sizes: Sizes) -> Result<Option<u64>> {
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    if OBJECT.is_empty() {
+        return Ok(None);
+    }
+    adoption::memory(OBJECT, sizes, processors).map(Some)
+}
+
 /// The loaded programs. Dropping them detaches nothing that is pinned.
 pub struct DataPlane {
     ebpf: Ebpf,

@@ -15,7 +15,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 pub const DEFAULT_PIN_PATH: &str = "/sys/fs/bpf/millrace";
-const BPF_FILESYSTEM: &str = "/sys/fs/bpf";
+pub(super) const BPF_FILESYSTEM: &str = "/sys/fs/bpf";
 pub(super) const LINKS: &str = "links";
 pub(super) const FILTERS: &str = "filters";
 /// What attached programs still need of maps that were made anew.
@@ -27,7 +27,8 @@ const QDISC: &str = "qdisc";
 pub struct Pins {
     path: PathBuf,
     existed: bool,
-    _lock: Flock<File>,
+    /// None: it was opened by force, and another agent has it.
+    _lock: Option<Flock<File>>,
 }
 
 /// What came of opening a directory.
@@ -74,7 +75,7 @@ impl Pins {
         for directory in [LINKS, FILTERS] {
             fs::create_dir_all(path.join(directory))?;
         }
-        Ok(Opened::Here(Self { path: path.to_owned(), existed, _lock: lock }))
+        Ok(Opened::Here(Self { path: path.to_owned(), existed, _lock: Some(lock) }))
     }
 
     /// Whether it was there before.
@@ -82,12 +83,29 @@ impl Pins {
         self.existed
     }
 
-    /// Opens it only if a data plane is there.
-    pub fn open_existing(path: &Path) -> Result<Option<Self>> {
+    /// Opens it only if it is there, and makes nothing in it. By force also one that an agent has.
+    pub fn open_existing(path: &Path, force: bool) -> Result<Option<Self>> {
         if !path.exists() {
             return Ok(None);
         }
-        Self::open(path).map(Some)
+        if statfs(path)
+            .with_context(|| format!("{} can't be examined", path.display()))?
+            .filesystem_type()
+            != BPF_FS_MAGIC
+        {
+            return Err(not_bpf_filesystem(path));
+        }
+        let lock = match lock(path)? {
+            Ok(lock) => Some(lock),
+            Err(_) if force => None,
+            Err(holder) => bail!(
+                "an agent{} is running on {}: it would be robbed of what it attached.\n\
+                 Stop it first; or give --force, and its Services are not served any more",
+                holder.map_or(String::new(), |process| format!(" (process {process})")),
+                path.display()
+            ),
+        };
+        Ok(Some(Self { path: path.to_owned(), existed: true, _lock: lock }))
     }
 
     pub fn path(&self) -> &Path {
@@ -129,11 +147,11 @@ impl Pins {
 
     /// The pinned links: name and path.
     pub fn links(&self) -> Result<Vec<(String, PathBuf)>> {
-        let mut links = Vec::new();
-        for entry in fs::read_dir(self.path.join(LINKS))? {
-            let entry = entry?;
-            links.push((entry.file_name().to_string_lossy().into_owned(), entry.path()));
-        }
+        let directory = self.path.join(LINKS);
+        let mut links: Vec<(String, PathBuf)> = names(&directory)?
+            .into_iter()
+            .map(|name| (name.clone(), directory.join(name)))
+            .collect();
         links.sort();
         Ok(links)
     }
@@ -149,10 +167,8 @@ impl Pins {
 
     /// Devices of which something is noted.
     pub fn devices_with_filters(&self) -> Result<Vec<String>> {
-        let mut devices = Vec::new();
-        for entry in fs::read_dir(self.path.join(FILTERS))? {
-            devices.push(unescaped(&entry?.file_name().to_string_lossy()));
-        }
+        let mut devices: Vec<String> =
+            names(&self.path.join(FILTERS))?.iter().map(|name| unescaped(name)).collect();
         devices.sort();
         Ok(devices)
     }
@@ -188,21 +204,44 @@ impl Pins {
         self.path.join(FILTERS).join(escaped(device)).join(what)
     }
 
+    /// All that is pinned, whoever pinned it, below the directory: another version may have had
+    /// other maps and directories.
+    pub fn pinned(&self) -> Result<Vec<PathBuf>> {
+        let mut pinned = Vec::new();
+        let mut directories = vec![self.path.clone()];
+        while let Some(directory) = directories.pop() {
+            for name in names(&directory)? {
+                let path = directory.join(name);
+                if path.is_dir() { directories.push(path) } else { pinned.push(path) }
+            }
+        }
+        pinned.sort();
+        Ok(pinned)
+    }
+
     /// Removes everything: links first, so that no packet meets a map without its program. Filters
     /// must be gone.
     pub(super) fn remove(self) -> Result<()> {
         for (_, path) in self.links()? {
             remove_pin(&path)?;
         }
-        fs::remove_dir(self.path.join(LINKS))?;
-        fs::remove_dir(self.path.join(FILTERS))?;
-        self.forget_set_aside()?;
-        for entry in fs::read_dir(&self.path)? {
-            remove_pin(&entry?.path())?;
-        }
+        remove_below(&self.path)?;
         fs::remove_dir(&self.path)
             .with_context(|| format!("{} can't be removed", self.path.display()))
     }
+}
+
+fn remove_below(directory: &Path) -> Result<()> {
+    for name in names(directory)? {
+        let path = directory.join(name);
+        if path.is_dir() {
+            remove_below(&path)?;
+            remove_note(&path)?;
+        } else {
+            remove_pin(&path)?;
+        }
+    }
+    Ok(())
 }
 
 pub fn remove_pin(path: &Path) -> Result<()> {
@@ -230,6 +269,14 @@ pub fn escaped(device: &str) -> String {
 
 pub(super) fn unescaped(name: &str) -> String {
     name.replace("%2E", ".")
+}
+
+/// Whether an agent is running on a directory; its process, if that can be seen from here.
+pub fn agent_on(path: &Path) -> Result<Option<Option<u32>>> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    Ok(lock(path)?.err())
 }
 
 /// The names in a directory; none if it is not there.

@@ -1,43 +1,230 @@
-//! What must be true of the machine before anything is tried, each with its cure.
+//! What must be true of the machine, each with its cure. What the agent refuses at its start and
+//! what `millrace check` says is decided here.
 //!
-//! What a kernel may lack and we can do without is not asked here: where it is used, it is tried.
+//! What a kernel may lack and we can do without is a warning: where it is used, it is tried.
 
+use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use aya::util::KernelVersion;
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+use serde::Serialize;
+
+use super::attach::{cgroup_root, has_tcx};
+use super::pins::BPF_FILESYSTEM;
 
 /// The oldest that is tested (`cargo xtask vm-test`).
 const OLDEST_KERNEL: (u8, u8) = (6, 1);
 
-pub fn preflight() -> Result<()> {
-    if !nix::unistd::geteuid().is_root() {
-        bail!(
-            "the agent must run as root: it loads BPF programs and attaches them to devices.\n\
-             Run it with sudo, or as a privileged container"
-        );
-    }
-    new_enough(KernelVersion::current().context("the kernel does not tell its version")?)?;
-    if !Path::new("/sys/kernel/btf/vmlinux").exists() {
-        bail!(
-            "this kernel has no BTF (/sys/kernel/btf/vmlinux is missing).\n\
-             Use a kernel built with CONFIG_DEBUG_INFO_BTF=y; all current distributions' are"
-        );
-    }
-    Ok(())
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    Ok,
+    Warning,
+    Error,
 }
 
-fn new_enough(running: KernelVersion) -> Result<()> {
+/// What was found of one thing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    pub check: String,
+    pub result: Outcome,
+    pub message: String,
+    /// What to do; empty if nothing is to be done.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub cure: String,
+}
+
+impl Finding {
+    pub fn ok(check: &str, message: impl Into<String>) -> Self {
+        let (check, message) = (check.to_owned(), message.into());
+        Self { check, result: Outcome::Ok, message, cure: String::new() }
+    }
+
+    pub fn warning(check: &str, message: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self { result: Outcome::Warning, cure: cure.into(), ..Self::ok(check, message) }
+    }
+
+    pub fn error(check: &str, message: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self { result: Outcome::Error, cure: cure.into(), ..Self::ok(check, message) }
+    }
+}
+
+/// Refuses a machine on which no agent can work, with all that is wrong.
+pub fn preflight() -> Result<()> {
+    let errors: Vec<String> = [root(), kernel(), btf(), capabilities()]
+        .into_iter()
+        .filter(|finding| finding.result == Outcome::Error)
+        .map(|Finding { message, cure, .. }| format!("{message}.\n{cure}"))
+        .collect();
+    if errors.is_empty() { Ok(()) } else { bail!("{}", errors.join("\n")) }
+}
+
+pub fn require_root() -> Result<()> {
+    match root() {
+        Finding { result: Outcome::Error, message, cure, .. } => bail!("{message}.\n{cure}"),
+        _ => Ok(()),
+    }
+}
+
+/// All that is asked of a machine, whatever is to be served by which devices.
+pub fn machine() -> Vec<Finding> {
+    vec![
+        root(),
+        capabilities(),
+        kernel(),
+        btf(),
+        jit(),
+        lockdown(),
+        bpf_filesystem(),
+        control_groups(),
+        tcx(),
+    ]
+}
+
+fn root() -> Finding {
+    if nix::unistd::geteuid().is_root() {
+        return Finding::ok("root", "runs as root");
+    }
+    Finding::error(
+        "root",
+        "the agent must run as root: it loads BPF programs and attaches them to devices",
+        "Run it with sudo, or as a privileged container",
+    )
+}
+
+fn kernel() -> Finding {
+    match KernelVersion::current() {
+        Ok(running) => new_enough(running),
+        Err(error) => Finding::error(
+            "kernel",
+            format!("the kernel does not tell its version: {error}"),
+            "See that /proc is mounted",
+        ),
+    }
+}
+
+fn new_enough(running: KernelVersion) -> Finding {
     let (major, minor) = OLDEST_KERNEL;
-    if running < KernelVersion::new(major, minor, 0) {
-        bail!(
-            "this kernel is too old: Millrace needs Linux {major}.{minor} or newer; \
-             `uname -r` says what runs here.\n\
-             Upgrade the kernel: of Debian, 12 has {major}.{minor}; of Ubuntu, 22.04 has a newer \
+    if running >= KernelVersion::new(major, minor, 0) {
+        return Finding::ok("kernel", format!("is Linux {major}.{minor} or newer"));
+    }
+    Finding::error(
+        "kernel",
+        format!(
+            "this kernel is too old: Millrace needs Linux {major}.{minor} or newer; `uname -r` \
+             says what runs here"
+        ),
+        format!(
+            "Upgrade the kernel: of Debian, 12 has {major}.{minor}; of Ubuntu, 22.04 has a newer \
              one by linux-image-generic-hwe-22.04"
+        ),
+    )
+}
+
+fn btf() -> Finding {
+    if Path::new("/sys/kernel/btf/vmlinux").exists() {
+        return Finding::ok("btf", "the kernel tells its types");
+    }
+    Finding::error(
+        "btf",
+        "this kernel has no BTF (/sys/kernel/btf/vmlinux is missing)",
+        "Use a kernel built with CONFIG_DEBUG_INFO_BTF=y; all current distributions' are",
+    )
+}
+
+fn capabilities() -> Finding {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // Where /proc does not tell, trying will.
+    sufficient(effective.unwrap_or(u64::MAX))
+}
+
+/// By the mask of effective capabilities.
+fn sufficient(effective: u64) -> Finding {
+    /// <https://github.com/torvalds/linux/blob/v6.1/include/uapi/linux/capability.h>
+    const NET_ADMIN: u32 = 12;
+    const SYS_ADMIN: u32 = 21;
+    const PERFMON: u32 = 38;
+    const BPF: u32 = 39;
+    let has = |capability: u32| effective & (1 << capability) != 0;
+    let missing: Vec<&str> = [
+        ("BPF", has(BPF) || has(SYS_ADMIN)),
+        ("NET_ADMIN", has(NET_ADMIN)),
+        ("PERFMON", has(PERFMON) || has(SYS_ADMIN)),
+    ]
+    .into_iter()
+    .filter_map(|(name, has)| (!has).then_some(name))
+    .collect();
+    if missing.is_empty() {
+        return Finding::ok("capabilities", "BPF, NET_ADMIN and PERFMON are there");
+    }
+    Finding::error(
+        "capabilities",
+        format!("these capabilities are missing: {}", missing.join(", ")),
+        "In a container, add them by securityContext.capabilities.add, or set privileged: true",
+    )
+}
+
+fn jit() -> Finding {
+    match fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").as_deref().map(str::trim) {
+        Ok("0") => Finding::warning(
+            "jit",
+            "BPF programs are interpreted, which is many times slower",
+            "Switch the compiler on: sysctl -w net.core.bpf_jit_enable=1",
+        ),
+        _ => Finding::ok("jit", "BPF programs are compiled"),
+    }
+}
+
+fn lockdown() -> Finding {
+    let mode = fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
+    if mode.contains("[confidentiality]") {
+        return Finding::error(
+            "lockdown",
+            "the kernel is locked down for confidentiality, which keeps BPF programs from reading",
+            "Start it with lockdown=integrity, or without",
         );
     }
-    Ok(())
+    Finding::ok("lockdown", "does not keep BPF programs out")
+}
+
+fn bpf_filesystem() -> Finding {
+    if statfs(BPF_FILESYSTEM).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC) {
+        return Finding::ok("bpffs", format!("is mounted at {BPF_FILESYSTEM}"));
+    }
+    Finding::warning(
+        "bpffs",
+        format!("no BPF filesystem is mounted at {BPF_FILESYSTEM}; the agent mounts it if it may"),
+        format!(
+            "Run `mount -t bpf bpf {BPF_FILESYSTEM}` on the host; in a container, mount it from \
+             the host with mountPropagation: Bidirectional"
+        ),
+    )
+}
+
+fn control_groups() -> Finding {
+    match cgroup_root() {
+        Ok(Some(root)) => Finding::ok("cgroup", format!("version 2 at {}", root.display())),
+        _ => Finding::warning(
+            "cgroup",
+            "no control groups of version 2 are mounted: processes of this node itself don't \
+             reach Services",
+            "Mount them (mount -t cgroup2 none DIRECTORY), or name one with --cgroup",
+        ),
+    }
+}
+
+fn tcx() -> Finding {
+    match has_tcx() {
+        Ok(true) => Finding::ok("tcx", "programs are attached to tc by links"),
+        Ok(false) => Finding::ok("tcx", "is not there (Linux 6.6): clsact is used instead"),
+        Err(error) => Finding::warning("tcx", format!("{error:#}"), "Try --tc-mode clsact"),
+    }
 }
 
 #[cfg(test)]
@@ -46,9 +233,22 @@ mod tests {
 
     #[test]
     fn an_old_kernel_is_refused_with_the_version_that_is_needed() {
-        assert!(new_enough(KernelVersion::new(6, 1, 0)).is_ok());
-        assert!(new_enough(KernelVersion::new(7, 0, 0)).is_ok());
-        let error = new_enough(KernelVersion::new(5, 15, 176)).unwrap_err().to_string();
-        assert!(error.contains("needs Linux 6.1"), "{error}");
+        let result = |major, minor, patch| new_enough(KernelVersion::new(major, minor, patch));
+        assert_eq!(result(6, 1, 0).result, Outcome::Ok);
+        assert_eq!(result(7, 0, 0).result, Outcome::Ok);
+        let refused = result(5, 15, 176);
+        assert_eq!(refused.result, Outcome::Error);
+        assert!(refused.message.contains("needs Linux 6.1"), "{refused:?}");
+    }
+
+    #[test]
+    fn missing_capabilities_are_named() {
+        assert_eq!(sufficient(u64::MAX).result, Outcome::Ok);
+        // SYS_ADMIN holds what was split off from it.
+        assert_eq!(sufficient(1 << 21 | 1 << 12).result, Outcome::Ok);
+        assert_eq!(sufficient(1 << 38 | 1 << 39 | 1 << 12).result, Outcome::Ok);
+        let refused = sufficient(1 << 12);
+        assert_eq!(refused.result, Outcome::Error);
+        assert!(refused.message.ends_with("missing: BPF, PERFMON"), "{refused:?}");
     }
 }

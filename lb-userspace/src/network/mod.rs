@@ -26,6 +26,7 @@ mod watch;
 
 pub use addresses::{Device, devices, node_addresses};
 pub use attachments::{Attachments, DeviceName, Refusal, Role, Served, plan_attachments};
+pub use netdev::{XdpFeatures, xdp_features};
 pub use selection::{DeviceSelector, NodePortAddresses, Settings};
 pub use snapshot::{
     Address, BondMode, DefaultRoute, Effect, Kind, Link, Mac, Notice, Scope, Snapshot,

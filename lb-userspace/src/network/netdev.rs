@@ -1,6 +1,8 @@
 //! What drivers let XDP do, as the family `netdev` of generic netlink tells (Linux 6.3); it may
 //! change with a device's settings, and with programs on it.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use nix::libc;
 use nix::sys::socket::SockProtocol;
@@ -19,6 +21,7 @@ const NETDEV_CMD_DEV_ADD_NTF: u8 = 2;
 const NETDEV_CMD_DEV_CHANGE_NTF: u8 = 4;
 const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
+const NETDEV_XDP_ACT_BASIC: u64 = 1;
 const NETDEV_XDP_ACT_NDO_XMIT: u64 = 4;
 
 /// The family, as this kernel numbers it.
@@ -45,7 +48,37 @@ pub async fn read(netdev: Option<Netdev>) -> Result<Vec<Notice>> {
     dump(SockProtocol::NetlinkGeneric, netdev.kind, &body, take).await
 }
 
+/// What the drivers let XDP do, by device; `None` if this kernel does not tell (before 6.3).
+pub async fn xdp_features() -> Result<Option<BTreeMap<u32, XdpFeatures>>> {
+    let Some(netdev) = find().await? else { return Ok(None) };
+    let body = [NETDEV_CMD_DEV_GET, 1, 0, 0];
+    let take = |message: &Message<'_>| features(netdev, message.kind, message.body);
+    let told = dump(SockProtocol::NetlinkGeneric, netdev.kind, &body, take).await?;
+    Ok(Some(told.into_iter().collect()))
+}
+
+/// Flags of a driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XdpFeatures(u64);
+
+impl XdpFeatures {
+    /// Programs run in it, and may pass, drop and send back.
+    pub fn runs_programs(self) -> bool {
+        self.0 & NETDEV_XDP_ACT_BASIC != 0
+    }
+
+    /// It sends what programs of other devices redirect to it.
+    pub fn sends(self) -> bool {
+        self.0 & NETDEV_XDP_ACT_NDO_XMIT != 0
+    }
+}
+
 pub fn notice(netdev: Netdev, kind: u16, body: &[u8]) -> Option<Notice> {
+    let (device, features) = features(netdev, kind, body)?;
+    Some(Notice::Redirect { device, redirect: features.sends() })
+}
+
+fn features(netdev: Netdev, kind: u16, body: &[u8]) -> Option<(u32, XdpFeatures)> {
     let command = *body.first()?;
     let tells =
         matches!(command, NETDEV_CMD_DEV_GET | NETDEV_CMD_DEV_ADD_NTF | NETDEV_CMD_DEV_CHANGE_NTF);
@@ -60,8 +93,7 @@ pub fn notice(netdev: Netdev, kind: u16, body: &[u8]) -> Option<Notice> {
             _ => {}
         }
     }
-    let redirect = features & NETDEV_XDP_ACT_NDO_XMIT != 0;
-    Some(Notice::Redirect { device: device?, redirect })
+    Some((device?, XdpFeatures(features)))
 }
 
 /// The family of that name, of a message that describes a family.

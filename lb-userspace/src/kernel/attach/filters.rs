@@ -156,6 +156,12 @@ impl Filters {
         Ok(there.iter().any(|filter| filter.name.as_ref() == Some(&self.name)))
     }
 
+    /// The names of others' filters that have one.
+    pub fn others(&mut self, device: u32, way: Direction) -> Result<Vec<String>> {
+        let names = self.list(device, way)?.into_iter().filter_map(|filter| filter.name);
+        Ok(names.filter(|name| *name != self.name).collect())
+    }
+
     /// Removes our filter of this direction; false if there is none, or no such device.
     pub fn remove(&mut self, device: u32, way: Direction) -> Result<bool> {
         let there = self.list(device, way)?;

@@ -10,7 +10,7 @@ use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
 use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType};
 use nix::errno::Errno;
 use nix::libc::EINVAL;
-use nix::net::if_::if_nametoindex;
+use nix::net::if_::{if_nameindex, if_nametoindex};
 
 use super::filters::{Direction, Filters};
 use super::{Fresh, Hook, Links, TcMode, explain, not_a_link, pin};
@@ -169,14 +169,54 @@ pub fn has_filter(pin_path: &Path, device: u32, hook: Hook) -> Result<bool> {
         Hook::ClsactEgress => Direction::Egress,
         _ => return Ok(false),
     };
-    Filters::open(filter_name(pin_path))?.has(device, direction)
+    Filters::open(owner(pin_path))?.has(device, direction)
+}
+
+/// Those that are not noted, as the notes were lost: found by their name on the devices of this
+/// network namespace.
+pub fn stray_filters(pin_path: &Path) -> Result<Vec<(String, Direction)>> {
+    let mut filters = Filters::open(owner(pin_path))?;
+    let mut found = Vec::new();
+    for device in if_nameindex().context("this machine's devices can't be listed")?.iter() {
+        for way in Direction::ALL {
+            if filters.has(device.index() as u32, way)? {
+                found.push((device.name().to_string_lossy().into_owned(), way));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Their qdisc stays: nobody knows any more whose it is.
+pub fn remove_stray_filter(pin_path: &Path, device: &str, direction: Direction) -> Result<()> {
+    let mut filters = Filters::open(owner(pin_path))?;
+    match if_nametoindex(device) {
+        Ok(index) => filters.remove(index, direction).map(drop),
+        // It took its filters along.
+        Err(Errno::ENODEV) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+    .with_context(|| device.to_owned())
+}
+
+/// Whose programs are by tc at a device, but for the data plane of this directory: the names of
+/// other data planes' filters.
+pub fn filters_of_others(device: u32, pin_path: &Path) -> Result<Vec<String>> {
+    let mut filters = Filters::open(owner(pin_path))?;
+    let mut others = Vec::new();
+    for way in Direction::ALL {
+        others.extend(filters.others(device, way)?.into_iter().filter(|n| n.starts_with(OWNER)));
+    }
+    Ok(others)
+}
+
+const OWNER: &str = "millrace:";
+
+/// Named after the pins: each data plane has its own.
+fn owner(pin_path: &Path) -> String {
+    format!("{OWNER}{}", pin_path.display())
 }
 
 fn open_filters(pins: &Pins) -> Result<Filters> {
-    Filters::open(filter_name(pins.path()))
-}
-
-/// After the pins: each data plane has its own.
-fn filter_name(pin_path: &Path) -> String {
-    format!("millrace:{}", pin_path.display())
+    Filters::open(owner(pins.path()))
 }

@@ -1,0 +1,208 @@
+//! Who else balances on this machine, or has programs where ours are to be.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use aya::programs::links::{FdLink, PinnedLink};
+use aya::programs::{ProgramInfo, SchedClassifier, TcAttachType, loaded_programs};
+use nix::libc::{NLM_F_DUMP, RTM_GETLINK};
+use nix::net::if_::if_nametoindex;
+use nix::sys::socket::SockProtocol;
+
+use super::attach::filters_of_others;
+use super::netlink::{Netlink, u32_at};
+use super::preflight::Finding;
+use crate::network::{attributes, text};
+
+/// Our programs at devices, by the fifteen characters that the kernel keeps of their names. `out`
+/// says too little to be among them; it is never alone.
+const PROGRAMS: [&str; 4] = ["external_in", "external_in_tc", "external_deferr", "workload_in"];
+
+/// kube-proxy: its process, and what it leaves in the kernel.
+pub fn kube_proxy() -> Vec<Finding> {
+    const CHECK: &str = "kube-proxy";
+    const CURE: &str = "Millrace's programs come first, so both can be there while one takes the \
+                        other's place; then take kube-proxy's DaemonSet away, and run \
+                        `kube-proxy --cleanup` on this node";
+    let mut findings = Vec::new();
+    if let Some(process) = process_called("kube-proxy") {
+        findings.push(Finding::warning(CHECK, format!("it is running (process {process})"), CURE));
+    }
+    match chains() {
+        Ok(chains) => {
+            let count = chains.iter().filter(|chain| chain.is_kube_proxys()).count();
+            if count > 0 {
+                let message = format!("its rules are in the kernel: {count} chains of netfilter");
+                findings.push(Finding::warning(CHECK, message, CURE));
+            }
+        }
+        // A kernel without nf_tables has none.
+        Err(error) => tracing::debug!("chains of netfilter can't be listed: {error}"),
+    }
+    if if_nametoindex("kube-ipvs0").is_ok() {
+        let message = "its device kube-ipvs0 is there: it balanced by IPVS";
+        findings.push(Finding::warning(CHECK, message, CURE));
+    }
+    if findings.is_empty() {
+        findings.push(Finding::ok(CHECK, "neither it nor its rules are here"));
+    }
+    findings
+}
+
+fn process_called(name: &str) -> Option<u32> {
+    let processes = fs::read_dir("/proc").ok()?;
+    processes.filter_map(Result::ok).find_map(|entry| {
+        let process = entry.file_name().to_str()?.parse().ok()?;
+        let called = fs::read_to_string(entry.path().join("comm")).ok()?;
+        (called.trim_end() == name).then_some(process)
+    })
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Chain {
+    table: String,
+    name: String,
+}
+
+impl Chain {
+    /// In nftables its tables have its name; in iptables its chains have a prefix.
+    fn is_kube_proxys(&self) -> bool {
+        self.table == "kube-proxy" || self.name.starts_with("KUBE-")
+    }
+}
+
+/// All chains of nftables, and of iptables in its place.
+fn chains() -> std::io::Result<Vec<Chain>> {
+    /// <https://github.com/torvalds/linux/blob/v6.1/include/uapi/linux/netfilter/nf_tables.h>
+    const GET_CHAIN: u16 = (10 << 8) | 4;
+    /// `struct nfgenmsg` for all families.
+    const HEADER: [u8; 4] = [0; 4];
+    let mut chains = Vec::new();
+    Netlink::open(SockProtocol::NetlinkNetFilter)?.ask(GET_CHAIN, NLM_F_DUMP, &HEADER, |body| {
+        chains.extend(read_chain(body.get(HEADER.len()..).unwrap_or_default()));
+    })?;
+    Ok(chains)
+}
+
+fn read_chain(body: &[u8]) -> Option<Chain> {
+    const TABLE: u16 = 1;
+    const NAME: u16 = 3;
+    let find = |wanted| attributes(body).find(|(kind, _)| *kind == wanted).map(|(_, v)| text(v));
+    Some(Chain { table: find(TABLE)?, name: find(NAME)? })
+}
+
+/// Whether others have programs on a device that is to be served.
+pub fn on_device(device: &str, index: u32, pin_path: &Path, with_xdp: bool) -> Result<Finding> {
+    let check = format!("programs on {device}");
+    let ours = our_programs(pin_path)?;
+    if let Some(program) = xdp_program(index)?
+        && !ours.contains(&program)
+    {
+        let name = called(program);
+        let message = format!("another program holds XDP: {name}, id {program}");
+        let cure = format!(
+            "`bpftool net show dev {device}` shows it. Detach it: `ip link set dev {device} xdp \
+             off`, or stop whoever attached it; or leave it, and serve without XDP: --xdp-mode off"
+        );
+        return Ok(if with_xdp {
+            Finding::error(&check, message, cure)
+        } else {
+            Finding::ok(&check, message)
+        });
+    }
+    let mut others = Vec::new();
+    for direction in [TcAttachType::Ingress, TcAttachType::Egress] {
+        // A kernel without tcx has none there.
+        let programs = SchedClassifier::query_tcx(device, direction).map_or(Vec::new(), |(_, p)| p);
+        others.extend(programs.into_iter().filter(|program| !ours.contains(&program.id())));
+    }
+    let other_agents = filters_of_others(index, pin_path)?;
+    let is_an_agents = |program: &ProgramInfo| PROGRAMS.contains(&&*name_of(program));
+    if !other_agents.is_empty() || others.iter().any(is_an_agents) {
+        return Ok(Finding::error(
+            &check,
+            "another agent's programs are on it: packets would be translated twice",
+            "One agent serves a device: end the other one and run `millrace cleanup` with its \
+             --pin-path, or take the device from one of them",
+        ));
+    }
+    if !others.is_empty() {
+        let names: Vec<String> = others.iter().map(name_of).collect();
+        return Ok(Finding::warning(
+            &check,
+            format!("others' programs are by tc at it, too: {}", names.join(", ")),
+            "See that they leave packets of Services alone",
+        ));
+    }
+    Ok(Finding::ok(&check, "nobody else's"))
+}
+
+/// Those behind the links that are pinned.
+fn our_programs(pin_path: &Path) -> Result<BTreeSet<u32>> {
+    let Ok(links) = fs::read_dir(pin_path.join("links")) else { return Ok(BTreeSet::new()) };
+    links
+        .map(|entry| {
+            let path = entry?.path();
+            let link = PinnedLink::from_pin(&path)
+                .with_context(|| format!("the link {} can't be opened", path.display()))?;
+            Ok(FdLink::from(link).info()?.program_id())
+        })
+        .collect()
+}
+
+/// The program of XDP at a device, in whatever mode.
+fn xdp_program(device: u32) -> Result<Option<u32>> {
+    /// `struct ifinfomsg`, in which the index is the second word.
+    const HEADER: usize = 16;
+    const XDP: u16 = 43;
+    const PROGRAM: u16 = 4;
+    const MASK: u16 = 0x3fff;
+    let mut found = None;
+    Netlink::open(SockProtocol::NetlinkRoute)?
+        .ask(RTM_GETLINK, NLM_F_DUMP, &[0; HEADER], |body| {
+            if u32_at(body, 4) != Some(device) {
+                return;
+            }
+            let all = attributes(body.get(HEADER..).unwrap_or_default());
+            let xdp = all.filter(|(kind, _)| kind & MASK == XDP);
+            for (_, value) in
+                xdp.flat_map(|(_, value)| attributes(value)).filter(|a| a.0 == PROGRAM)
+            {
+                found = u32_at(value, 0);
+            }
+        })
+        .context("the kernel does not tell its devices")?;
+    Ok(found)
+}
+
+fn called(program: u32) -> String {
+    let known = loaded_programs().filter_map(Result::ok).find(|known| known.id() == program);
+    known.map_or_else(|| "without a name".to_owned(), |known| name_of(&known))
+}
+
+fn name_of(program: &ProgramInfo) -> String {
+    String::from_utf8_lossy(program.name()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::netlink::text_attribute;
+
+    #[test]
+    fn kube_proxys_chains_are_told_from_others() {
+        for (table, name, is_its) in [
+            ("nat", "KUBE-SERVICES", true),
+            ("kube-proxy", "nat-prerouting", true),
+            ("nat", "DOCKER", false),
+            ("filter", "INPUT", false),
+        ] {
+            let body = [text_attribute(1, table), text_attribute(3, name)].concat();
+            let chain = read_chain(&body).expect("it is whole");
+            assert_eq!(chain.is_kube_proxys(), is_its, "{table} {name}");
+        }
+        assert_eq!(read_chain(&text_attribute(1, "nat")), None);
+    }
+}

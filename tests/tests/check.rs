@@ -1,0 +1,247 @@
+//! `millrace check` and `millrace cleanup`, on machines in all states.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Output;
+
+use anyhow::{Context, Result};
+use aya::maps::MapData;
+use aya::programs::{SchedClassifier, TcAttachType};
+use lb_common::layout::map;
+use tests::agent::{Agent, SOON, program};
+use tests::one_node::{DEVICE, OneNode};
+use tests::topology::wait_until;
+
+struct Case {
+    network: OneNode,
+    manifests: PathBuf,
+}
+
+impl Case {
+    fn new() -> Result<Self> {
+        let network = OneNode::with_pods(0)?;
+        let manifests = network.topology.directory().join("empty.yaml");
+        fs::write(&manifests, "# nothing\n")?;
+        Ok(Self { network, manifests })
+    }
+
+    fn agent(&self, more: &[&str]) -> Result<Agent> {
+        let (node, pins) = (&self.network.node, self.network.pin_path());
+        Agent::start(node, &pins, &self.manifests, DEVICE, more)
+    }
+
+    /// A command on the node, about its pin path.
+    fn millrace(&self, arguments: &[&str]) -> Result<Output> {
+        let mut command = self.network.node.command(program()?);
+        command.args(arguments).arg("--pin-path").arg(self.network.pin_path());
+        Ok(command.output()?)
+    }
+
+    fn cleanup(&self, more: &[&str]) -> Result<String> {
+        let output = self.millrace(&[&["cleanup"], more].concat())?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        anyhow::ensure!(output.status.success(), "{said}");
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Whether all went well, and the findings: result and message by what was looked at.
+    fn check(&self, more: &[&str]) -> Result<(bool, Vec<[String; 3]>)> {
+        let output = self.millrace(&[&["check", "-o", "json"], more].concat())?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        let findings: Vec<serde_json::Value> =
+            serde_json::from_slice(&output.stdout).with_context(|| said.into_owned())?;
+        let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+        let row = |finding: &serde_json::Value| {
+            // Whatever is wrong comes with what to do.
+            assert_eq!(finding["result"] == "ok", finding["cure"].is_null(), "{finding}");
+            ["check", "result", "message"].map(|key| text(&finding[key]))
+        };
+        Ok((output.status.success(), findings.iter().map(row).collect()))
+    }
+
+    /// Of programs at the device: XDP, ingress and egress.
+    fn attached(&self) -> Result<(bool, usize, usize)> {
+        let device = self.network.node.run(["ip", "-details", "link", "show", "dev", DEVICE])?;
+        let tcx = |way| {
+            let query = || Ok(SchedClassifier::query_tcx(DEVICE, way)?.1.len());
+            self.network.node.enter(query)
+        };
+        let tcx = [tcx(TcAttachType::Ingress)?, tcx(TcAttachType::Egress)?];
+        Ok((device.contains("prog/xdp"), tcx[0], tcx[1]))
+    }
+
+    fn filters(&self) -> Result<usize> {
+        let shown = ["ingress", "egress"].map(|direction| {
+            self.network.node.run(["tc", "filter", "show", "dev", DEVICE, direction])
+        });
+        let count = |shown: Result<String>| Ok(shown?.matches("millrace:").count());
+        shown.into_iter().map(count).sum()
+    }
+}
+
+fn find<'a>(findings: &'a [[String; 3]], check: &str) -> &'a [String; 3] {
+    let found = findings.iter().find(|[name, ..]| name == check);
+    found.unwrap_or_else(|| panic!("{check} was not looked at: {findings:?}"))
+}
+
+const NOTHING: (bool, usize, usize) = (false, 0, 0);
+
+#[test]
+fn what_a_crashed_agent_left_is_shown_and_then_removed_once() -> Result<()> {
+    let case = Case::new()?;
+    case.agent(&[])?.kill();
+    assert_eq!(case.attached()?, (true, 1, 1));
+
+    let shown = case.cleanup(&["--dry-run"])?;
+    for part in ["would detach ext0-xdp-native", "would detach cgroup-connect4", "would remove"] {
+        assert!(shown.contains(part), "{shown}");
+    }
+    assert_eq!(case.attached()?, (true, 1, 1), "nothing was done");
+
+    let done = case.cleanup(&[])?;
+    for line in shown.lines().filter_map(|line| line.strip_prefix("would detach ")) {
+        assert!(done.contains(&format!("detached {line}\n")), "{line}: {done}");
+    }
+    assert_eq!(case.attached()?, NOTHING);
+    assert!(!case.network.pin_path().exists());
+    assert!(case.cleanup(&[])?.starts_with("nothing to clean up"), "it may be done again");
+    assert!(case.cleanup(&["--dry-run"])?.starts_with("nothing to clean up"));
+    Ok(())
+}
+
+#[test]
+fn filters_are_found_by_their_name_when_their_notes_are_lost() -> Result<()> {
+    let case = Case::new()?;
+    case.agent(&["--tc-mode", "clsact"])?.kill();
+    assert_eq!(case.filters()?, 2);
+    let notes = case.network.pin_path().join("filters").join(DEVICE);
+    for note in fs::read_dir(&notes)? {
+        fs::remove_dir(note?.path())?;
+    }
+    fs::remove_dir(notes)?;
+    let done = case.cleanup(&[])?;
+    assert!(done.contains("detached ext0-ingress") && done.contains("ext0-egress"), "{done}");
+    assert_eq!((case.filters()?, case.attached()?), (0, NOTHING));
+
+    // And when all that was pinned is gone.
+    case.agent(&["--tc-mode", "clsact", "--xdp-mode", "off"])?.kill();
+    fs::rename(case.network.pin_path(), case.network.topology.pins().join("lost"))?;
+    assert!(case.cleanup(&["--dry-run"])?.contains("would detach ext0-ingress"));
+    assert_eq!(case.filters()?, 2);
+    assert!(case.cleanup(&[])?.contains("detached ext0-ingress"));
+    assert_eq!(case.filters()?, 0);
+    Ok(())
+}
+
+#[test]
+fn what_another_version_pinned_goes_too() -> Result<()> {
+    let case = Case::new()?;
+    case.agent(&[])?.kill();
+    let pins = case.network.pin_path();
+    fs::create_dir_all(pins.join("programs/old"))?;
+    MapData::from_pin(pins.join(map::REASONS))?.pin(pins.join("programs/old/thing"))?;
+    MapData::from_pin(pins.join(map::REASONS))?.pin(pins.join("COUNTERS"))?;
+    fs::rename(pins.join("links/ext0-xdp-native"), pins.join("links/ext0-other"))?;
+    case.cleanup(&[])?;
+    assert!(!pins.exists());
+    assert_eq!(case.attached()?, NOTHING);
+    Ok(())
+}
+
+#[test]
+fn a_running_agent_is_not_robbed_unless_by_force() -> Result<()> {
+    let case = Case::new()?;
+    let agent = case.agent(&[])?;
+    let refused = case.cleanup(&[]).expect_err("an agent is running").to_string();
+    assert!(refused.contains("an agent (process") && refused.contains("--force"), "{refused}");
+    assert_eq!(case.attached()?, (true, 1, 1));
+    case.cleanup(&["--dry-run", "--force"])?;
+    assert_eq!(case.attached()?, (true, 1, 1));
+    case.cleanup(&["--force"])?;
+    assert_eq!(case.attached()?, NOTHING);
+    drop(agent);
+    Ok(())
+}
+
+#[test]
+fn a_machine_that_will_do_passes_before_and_while_an_agent_runs() -> Result<()> {
+    let case = Case::new()?;
+    let (passed, findings) = case.check(&["--device", DEVICE])?;
+    assert!(passed, "{findings:?}");
+    for check in ["root", "capabilities", "kernel", "btf", "jit", "bpffs", "memory", "agent"] {
+        assert_eq!(find(&findings, check)[1], "ok", "{findings:?}");
+    }
+    assert!(find(&findings, "devices")[2].contains(DEVICE));
+    assert_eq!(find(&findings, "XDP on ext0")[1], "ok");
+
+    let _agent = case.agent(&[])?;
+    let (passed, findings) = case.check(&["--device", DEVICE, "--xdp-mode", "native"])?;
+    assert!(passed, "{findings:?}");
+    let agent = find(&findings, "agent");
+    assert!(agent[1] == "warning" && agent[2].contains("is running"), "{agent:?}");
+    assert_eq!(find(&findings, "programs on ext0")[1], "ok", "they are this agent's");
+    Ok(())
+}
+
+#[test]
+fn what_the_agent_would_refuse_fails() -> Result<()> {
+    let case = Case::new()?;
+    let (passed, findings) = case.check(&["--device", "eth7"])?;
+    assert!(!passed);
+    let devices = find(&findings, "devices");
+    assert!(devices[1] == "error" && devices[2].contains("no device eth7"), "{devices:?}");
+    let (passed, findings) = case.check(&["--device", DEVICE, "--max-flows", "134217728"])?;
+    // Some machine may have room for it.
+    assert_eq!(passed, find(&findings, "memory")[1] != "error");
+    let said = case.millrace(&["check", "--max-flows", "3"])?;
+    assert_eq!(said.status.code(), Some(1));
+    Ok(())
+}
+
+#[test]
+fn another_agents_programs_are_told() -> Result<()> {
+    let case = Case::new()?;
+    let other = case.network.topology.pins().join("other");
+    for more in [
+        &["--xdp-mode", "native"][..],
+        &["--xdp-mode", "off"],
+        &["--xdp-mode", "off", "--tc-mode", "clsact"],
+    ] {
+        let agent = Agent::start(&case.network.node, &other, &case.manifests, DEVICE, more)?;
+        let (passed, findings) = case.check(&[&["--device", DEVICE], more].concat())?;
+        let programs = find(&findings, "programs on ext0");
+        assert!(!passed && programs[1] == "error", "{more:?}: {findings:?}");
+        agent.kill();
+        let mut command = case.network.node.command(program()?);
+        command.args(["cleanup", "--pin-path"]).arg(&other);
+        assert!(command.output()?.status.success());
+    }
+    Ok(())
+}
+
+#[test]
+fn kube_proxy_is_found_by_its_process_and_by_its_rules() -> Result<()> {
+    let case = Case::new()?;
+    // Its namespace has no rules; the machine may have a kube-proxy.
+    let (_, before) = case.check(&["--device", DEVICE])?;
+    assert!(!before.iter().any(|[_, _, message]| message.contains("chains of")), "{before:?}");
+    case.network.node.run(["nft", "add", "table", "ip", "kube-proxy"])?;
+    case.network.node.run(["nft", "add", "chain", "ip", "kube-proxy", "services"])?;
+    // A program by its name.
+    let copy = case.network.topology.directory().join("kube-proxy");
+    fs::copy("/bin/sleep", &copy)?;
+    let process = case.network.node.spawn(case.network.node.command(&copy).arg("1000"))?;
+    let comm = format!("/proc/{}/comm", process.pid());
+    wait_until("it has its name", SOON, || {
+        fs::read_to_string(&comm).is_ok_and(|name| name.trim_end() == "kube-proxy")
+    })?;
+    let (passed, findings) = case.check(&["--device", DEVICE])?;
+    assert!(passed, "it may be there while it is replaced: {findings:?}");
+    for part in ["it is running (process", "1 chains"] {
+        let found = findings.iter().any(|[check, result, message]| {
+            check == "kube-proxy" && result == "warning" && message.contains(part)
+        });
+        assert!(found, "{part}: {findings:?}");
+    }
+    Ok(())
+}
