@@ -88,7 +88,7 @@ impl Host {
             assert!(stages.len() <= MOST_STAGES, "no end of stages: {stages:?}");
         });
         let fate = match verdict {
-            Verdict::Pass => Fate::Passed,
+            Verdict::Pass | Verdict::Decline => Fate::Passed,
             Verdict::Defer => Fate::Deferred,
             Verdict::Transmit | Verdict::Redirect | Verdict::Resolve => Fate::Sent,
             Verdict::Drop => Fate::Dropped,

@@ -6,7 +6,9 @@
 #![no_main]
 
 mod clock;
+mod events;
 mod maps;
+mod messages;
 mod packet;
 mod socket;
 mod tables;
@@ -15,8 +17,8 @@ use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
 use aya_ebpf::helpers::{bpf_redirect, bpf_redirect_neigh};
 use aya_ebpf::macros::{classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
-use lb_common::datapath::{Packet, Role, Stage, Verdict, egress, ingress, stage};
-use lb_common::layout::Reason;
+use lb_common::datapath::{Packet, Role, Stage, TELL, Verdict, egress, ingress, stage};
+use lb_common::layout::{Ending, Reason};
 
 use crate::maps::{TC_STAGES, XDP_STAGES};
 use crate::packet::{TcPacket, XdpPacket};
@@ -47,12 +49,12 @@ pub fn xdp_alias(context: XdpContext) -> u32 {
 
 #[xdp(frags)]
 pub fn xdp_reset(context: XdpContext) -> u32 {
-    xdp_stage(Stage::Reset, context)
+    xdp_answer(Stage::Reset, context)
 }
 
 #[xdp(frags)]
 pub fn xdp_reject(context: XdpContext) -> u32 {
-    xdp_stage(Stage::Reject, context)
+    xdp_answer(Stage::Reject, context)
 }
 
 #[xdp(frags)]
@@ -80,6 +82,25 @@ pub fn xdp_delivered(context: XdpContext) -> u32 {
     xdp_stage(Stage::Delivered, context)
 }
 
+/// Tells of a packet, which then ends as was decided before.
+#[xdp(frags)]
+pub fn xdp_tell(context: XdpContext) -> u32 {
+    let mut packet = XdpPacket::new(context);
+    let passed = events::action() == xdp_action::XDP_PASS;
+    events::tell(&mut packet, if passed { Ending::Passed } else { Ending::Dropped })
+        .unwrap_or(xdp_action::XDP_DROP)
+}
+
+/// A stage that writes over the packet: what is told of it is told before.
+#[inline(always)]
+fn xdp_answer(which: Stage, context: XdpContext) -> u32 {
+    let mut packet = XdpPacket::new(context);
+    events::tell_of_answered(&mut packet);
+    messages::answers(which as u32, packet.device());
+    let verdict = stage(which, &mut packet, &KernelTables);
+    xdp_action_of(verdict, packet)
+}
+
 #[inline(always)]
 fn xdp_stage(which: Stage, context: XdpContext) -> u32 {
     let mut packet = XdpPacket::new(context);
@@ -91,12 +112,14 @@ fn xdp_stage(which: Stage, context: XdpContext) -> u32 {
 fn xdp_action_of(verdict: Verdict, mut packet: XdpPacket) -> u32 {
     match verdict {
         Verdict::Pass => xdp_action::XDP_PASS,
-        Verdict::Drop => xdp_action::XDP_DROP,
+        Verdict::Decline => xdp_end(packet, xdp_action::XDP_PASS),
+        Verdict::Drop => xdp_end(packet, xdp_action::XDP_DROP),
         Verdict::Transmit => xdp_action::XDP_TX,
         // SAFETY: takes numbers only.
         Verdict::Redirect => unsafe { bpf_redirect(packet.left_by(), 0) as u32 },
         Verdict::Defer | Verdict::Resolve if packet.defer() => xdp_action::XDP_PASS,
         Verdict::Defer | Verdict::Resolve => {
+            messages::not_marked(packet.device());
             tables::count(Reason::Unwritable);
             xdp_action::XDP_DROP
         }
@@ -110,10 +133,21 @@ fn xdp_action_of(verdict: Verdict, mut packet: XdpPacket) -> u32 {
         Verdict::Next(next) => {
             // SAFETY: nothing is left to be dropped.
             unsafe { XDP_STAGES.tail_call(packet.context(), next as u32) };
+            messages::stage_is_missing(next as u32);
             tables::count(Reason::CorruptTable);
             xdp_action::XDP_DROP
         }
     }
+}
+
+/// The end of a packet for which a reason was counted.
+#[inline(always)]
+fn xdp_end(packet: XdpPacket, action: u32) -> u32 {
+    if events::is_noted(action) {
+        // SAFETY: nothing is left to be dropped. If it fails nothing is told.
+        unsafe { XDP_STAGES.tail_call(packet.context(), TELL) };
+    }
+    action
 }
 
 /// Packets that XDP has left to the stack's side of an external device.
@@ -169,12 +203,12 @@ pub fn tc_alias(context: TcContext) -> i32 {
 
 #[classifier]
 pub fn tc_reset(context: TcContext) -> i32 {
-    tc_stage(Stage::Reset, context)
+    tc_answer(Stage::Reset, context)
 }
 
 #[classifier]
 pub fn tc_reject(context: TcContext) -> i32 {
-    tc_stage(Stage::Reject, context)
+    tc_answer(Stage::Reject, context)
 }
 
 #[classifier]
@@ -212,6 +246,25 @@ pub fn tc_delivered(context: TcContext) -> i32 {
     tc_stage(Stage::Delivered, context)
 }
 
+/// Tells of a packet, which then ends as was decided before.
+#[classifier]
+pub fn tc_tell(context: TcContext) -> i32 {
+    let mut packet = TcPacket::new(context);
+    let passed = events::action() == TC_ACT_UNSPEC as u32;
+    events::tell(&mut packet, if passed { Ending::Passed } else { Ending::Dropped })
+        .map_or(TC_ACT_SHOT, |action| action as i32)
+}
+
+/// A stage that writes over the packet: what is told of it is told before.
+#[inline(always)]
+fn tc_answer(which: Stage, context: TcContext) -> i32 {
+    let mut packet = TcPacket::new(context);
+    events::tell_of_answered(&mut packet);
+    messages::answers(which as u32, packet.device());
+    let verdict = stage(which, &mut packet, &KernelTables);
+    tc_action_of(verdict, packet)
+}
+
 #[inline(always)]
 fn tc_stage(which: Stage, context: TcContext) -> i32 {
     let mut packet = TcPacket::new(context);
@@ -224,7 +277,8 @@ fn tc_action_of(verdict: Verdict, packet: TcPacket) -> i32 {
     match verdict {
         // Not OK: programs behind ours still want to see the packet.
         Verdict::Pass | Verdict::Defer => TC_ACT_UNSPEC,
-        Verdict::Drop => TC_ACT_SHOT,
+        Verdict::Decline => tc_end(packet, TC_ACT_UNSPEC),
+        Verdict::Drop => tc_end(packet, TC_ACT_SHOT),
         // SAFETY: takes numbers only.
         Verdict::Transmit => unsafe { bpf_redirect(packet.device(), 0) as i32 },
         // SAFETY: as above.
@@ -236,10 +290,21 @@ fn tc_action_of(verdict: Verdict, packet: TcPacket) -> i32 {
         Verdict::Next(next) => {
             // SAFETY: nothing is left to be dropped.
             unsafe { TC_STAGES.tail_call(packet.context(), next as u32) };
+            messages::stage_is_missing(next as u32);
             tables::count(Reason::CorruptTable);
             TC_ACT_SHOT
         }
     }
+}
+
+/// The end of a packet for which a reason was counted.
+#[inline(always)]
+fn tc_end(packet: TcPacket, action: i32) -> i32 {
+    if events::is_noted(action as u32) {
+        // SAFETY: nothing is left to be dropped. If it fails nothing is told.
+        unsafe { TC_STAGES.tail_call(packet.context(), TELL) };
+    }
+    action
 }
 
 #[panic_handler]

@@ -3,23 +3,23 @@
 //! Sizes are defaults; the agent may set others when it loads the object.
 
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
-use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray};
+use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray, RingBuf};
 use aya_ebpf::macros::btf_map;
-use lb_common::datapath::{Allowance, Draft, Rejection, Stage};
+use lb_common::datapath::{Allowance, Draft, Rejection, TELL};
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::hash::Secret;
 use lb_common::layout::capacity::{
     AFFINITIES as MAX_AFFINITIES, BACKENDS as MAX_BACKENDS, CONNECTED as MAX_CONNECTED,
-    DEVICES as MAX_DEVICES, FLOW_BUCKETS, FRAGMENTS as MAX_FRAGMENTS, FRONTENDS as MAX_FRONTENDS,
-    MEMBERS as MAX_MEMBERS, PEERS as MAX_PEERS, POOL_SLOTS as MAX_SLOTS, POOLS as MAX_POOLS,
-    SERVICE_PORTS as MAX_SERVICE_PORTS, SOURCE_RANGES as MAX_SOURCE_RANGES, TARGETS as MAX_TARGETS,
-    UNCONNECTED as MAX_UNCONNECTED,
+    DEVICES as MAX_DEVICES, EVENTS as EVENT_BYTES, FLOW_BUCKETS, FRAGMENTS as MAX_FRAGMENTS,
+    FRONTENDS as MAX_FRONTENDS, MEMBERS as MAX_MEMBERS, PEERS as MAX_PEERS,
+    POOL_SLOTS as MAX_SLOTS, POOLS as MAX_POOLS, SERVICE_PORTS as MAX_SERVICE_PORTS,
+    SOURCE_RANGES as MAX_SOURCE_RANGES, TARGETS as MAX_TARGETS, UNCONNECTED as MAX_UNCONNECTED,
 };
 use lb_common::layout::{
-    Affinity, AffinityKey, Backend, DESTINATION_WORDS, Device, FlowBucket, Fragment, FragmentKey,
-    Frontend, FrontendKey, Host, Identity, Member, Network, Peer, Pool, Reason, ReturnBucket,
-    SOURCE_WORDS, ServicePortName, Settings, SlotPair, SocketEnd, SocketFlow, SourceRange, Target,
-    Traffic,
+    Affinity, AffinityKey, Backend, DESTINATION_WORDS, Device, Event, FlowBucket, Fragment,
+    FragmentKey, Frontend, FrontendKey, Host, Identity, Listener, Member, Network, Peer, Pool,
+    Reason, ReturnBucket, SOURCE_WORDS, ServicePortName, Settings, SlotPair, SocketEnd, SocketFlow,
+    SourceRange, Target, Traffic,
 };
 
 /// The agent writes these through its own address space, without a system call. Their memory
@@ -111,6 +111,11 @@ pub struct Scratch {
     pub attempt: u32,
     pub tag: u32,
     pub allowance: Allowance,
+    /// For what reason the packet is told of when it ends, and one more; 0: it is not.
+    pub told: u32,
+    /// What is returned for it then.
+    pub action: u32,
+    pub events: Allowance,
 }
 
 #[btf_map]
@@ -124,10 +129,10 @@ pub static DRAFTS6: PerCpuArray<Draft<V6>, 1> = PerCpuArray::new();
 
 /// The stages' programs; an agent that starts replaces them before those that lead to them.
 #[btf_map]
-pub static XDP_STAGES: ProgramArray<{ Stage::ALL.len() }> = ProgramArray::new();
+pub static XDP_STAGES: ProgramArray<{ TELL as usize + 1 }> = ProgramArray::new();
 
 #[btf_map]
-pub static TC_STAGES: ProgramArray<{ Stage::ALL.len() }> = ProgramArray::new();
+pub static TC_STAGES: ProgramArray<{ TELL as usize + 1 }> = ProgramArray::new();
 
 #[btf_map]
 pub static DESTINATIONS: Array<u64, { DESTINATION_WORDS as usize }, SHARED> = Array::new();
@@ -169,6 +174,17 @@ pub static SERVICE_TRAFFIC: PerCpuArray<Traffic, { MAX_SERVICE_PORTS as usize }>
 
 #[btf_map]
 pub static BACKEND_TRAFFIC: PerCpuArray<Traffic, { MAX_BACKENDS as usize }> = PerCpuArray::new();
+
+/// Written by who listens, with plain stores.
+#[btf_map]
+pub static LISTENER: Array<Listener, 1, SHARED> = Array::new();
+
+#[btf_map]
+pub static EVENTS: RingBuf<Event, { EVENT_BYTES as usize }> = RingBuf::new();
+
+/// How many packets should have been told of and were not: too many at once, or nobody took them.
+#[btf_map]
+pub static UNTOLD: PerCpuArray<u64, 1> = PerCpuArray::new();
 
 /// Set by the agent before loading; constant to the verifier.
 #[unsafe(no_mangle)]

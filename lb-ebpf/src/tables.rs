@@ -12,6 +12,7 @@ use lb_common::layout::{
 };
 
 use crate::clock;
+use crate::events;
 use crate::maps::{
     AFFINITIES4, AFFINITIES6, BACKEND_TRAFFIC, BACKENDS4, BACKENDS6, DESTINATIONS, DEVICES,
     DRAFTS4, DRAFTS6, FLOWS4, FLOWS6, FRAGMENTS4, FRAGMENTS6, FRONTENDS4, FRONTENDS6, MEMBERS,
@@ -136,8 +137,12 @@ impl Tables for KernelTables {
     }
 }
 
-#[inline(always)]
+/// Counts why a packet ends, and notes it if somebody listens.
+///
+/// Not inlined: it is called where packets end that are rare, and is to take no room there.
+#[inline(never)]
 pub fn count(reason: Reason) {
+    events::note(reason);
     if let Some(counter) = REASONS.get_ptr_mut(reason as u32) {
         // SAFETY: this processor's own copy; a program is not interrupted by itself.
         unsafe { *counter += 1 };

@@ -8,6 +8,7 @@ pub mod api;
 mod backoff;
 pub mod cli;
 pub mod config;
+pub mod drops;
 pub mod inspect;
 pub mod kernel;
 pub mod model;

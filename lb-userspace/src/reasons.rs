@@ -54,7 +54,7 @@ pub fn meaning(reason: Reason) -> Meaning {
         Reason::NoFrontend => (
             Passed,
             "the address is one of ours, the port is no Service's",
-            "Normal for ssh and the like on a node's address. Else compare the port with `millrace get frontends`.",
+            "Normal for ssh and the like on a node's address. Else compare the port with `millrace frontends`.",
         ),
         Reason::NoBackend => (
             Answered,
@@ -69,7 +69,7 @@ pub fn meaning(reason: Reason) -> Meaning {
         Reason::FlowTableFull => (
             Dropped,
             "all places that the flow could take are established flows'",
-            "Raise `--max-flows`; see who has so many connections: `millrace get flows`.",
+            "Raise `--max-flows`; see who has so many connections: `millrace flows`.",
         ),
         Reason::CorruptTable => (
             Dropped,
@@ -178,4 +178,51 @@ pub fn meaning(reason: Reason) -> Meaning {
         ),
     };
     Meaning { fate, what, cure }
+}
+
+/// All of them as a table of Markdown.
+pub fn table() -> String {
+    let mut table =
+        String::from("| reason | packets are | what it means | what to do |\n|---|---|---|---|\n");
+    for reason in Reason::ALL {
+        let Meaning { fate, what, cure } = meaning(reason);
+        table += &format!("| `{}` | {} | {what} | {cure} |\n", reason.name(), fate.name());
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
+
+    #[test]
+    fn the_operations_guide_has_every_reason_as_it_is() {
+        let (begin, end) = ("<!-- reasons: begin -->\n", "<!-- reasons: end -->");
+        let text = fs::read_to_string(DOCUMENT).expect("docs/operations.md is there");
+        let (before, rest) = text.split_once(begin).expect("the table has a beginning");
+        let (found, after) = rest.split_once(end).expect("the table has an end");
+        if std::env::var_os("UPDATE_EXPECT").is_some() {
+            let new = format!("{before}{begin}{}{end}{after}", table());
+            fs::write(DOCUMENT, new).expect("docs/operations.md can be written");
+            return;
+        }
+        assert!(
+            found == table(),
+            "write it anew: UPDATE_EXPECT=1 cargo test -p lb-userspace reasons"
+        );
+    }
+
+    #[test]
+    fn every_reason_has_its_own_words() {
+        for (number, reason) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, number, "{reason:?} is where its number says");
+            for other in &Reason::ALL[..number] {
+                assert_ne!(meaning(reason).what, meaning(*other).what, "{reason:?}, {other:?}");
+            }
+        }
+    }
 }

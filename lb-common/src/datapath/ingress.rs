@@ -59,7 +59,7 @@ pub fn this<F: Network, P: Packet, T: FamilyTables<F>>(
 #[inline(always)]
 pub fn pass<T: super::Tables>(tables: &T, reason: Reason) -> Verdict {
     tables.count(reason);
-    Verdict::Pass
+    Verdict::Decline
 }
 
 #[inline(always)]

@@ -18,6 +18,7 @@ mod affinity;
 mod alias;
 mod answer;
 mod decapsulate;
+mod describe;
 mod egress;
 mod encapsulate;
 mod errors;
@@ -38,6 +39,7 @@ mod way;
 
 use crate::family::{Family, V4, V6};
 pub use answer::{Rejection, RejectionKind};
+pub use describe::describe;
 pub use limit::Allowance;
 pub use open::Draft;
 pub use parse::Network;
@@ -65,6 +67,9 @@ pub enum Verdict {
     Resolve,
     /// Untouched, it goes to the hook behind this one on its way in, which can do more.
     Defer,
+    /// It is not ours after all, or can't be told to be: it passes untouched; the reason has been
+    /// counted. Apart from the hot [`Self::Pass`], so that only those are told of that have one.
+    Decline,
     /// Another stage is to decide.
     Next(Stage),
 }
@@ -112,6 +117,9 @@ impl Stage {
         Self::Delivered,
     ];
 }
+
+/// Where, behind the stages, the program is that tells of a packet at its end.
+pub const TELL: u32 = Stage::ALL.len() as u32;
 
 /// A packet arriving on a device: towards a Service, perhaps.
 #[inline(always)]

@@ -12,6 +12,7 @@ mod backend;
 mod bitmap;
 mod counters;
 mod device;
+mod event;
 mod flow;
 mod fragment;
 mod frontend;
@@ -28,6 +29,7 @@ pub use backend::{Backend, NO_BACKEND};
 pub use bitmap::{Bitmap, DESTINATION_WORDS, SOURCE_WORDS};
 pub use counters::{Reason, Traffic};
 pub use device::{Device, Network};
+pub use event::{Ending, Event, Listener};
 pub use flow::{Flow, FlowBucket, FlowKind, FlowPlace, FlowState, FlowTag, Ticks, WAYS, Ways};
 pub use fragment::{Fragment, FragmentKey};
 pub use frontend::{Forwarding, Frontend, FrontendKey, FrontendKind};
@@ -67,6 +69,8 @@ pub mod capacity {
     /// Fragmented packets whose first fragment was seen, per family.
     pub const FRAGMENTS: u32 = 1 << 13;
     pub const DEVICES: u32 = 1 << 12;
+    /// In bytes: what is told of packets and not taken yet.
+    pub const EVENTS: u32 = 1 << 18;
     /// Addresses of the cluster's nodes.
     pub const PEERS: u32 = 1 << 15;
     /// Backends on this node that tunnels lead to.
@@ -113,8 +117,11 @@ pub mod map {
     pub const REASONS: &str = "REASONS";
     pub const SERVICE_TRAFFIC: &str = "SERVICE_TRAFFIC";
     pub const BACKEND_TRAFFIC: &str = "BACKEND_TRAFFIC";
+    pub const LISTENER: &str = "LISTENER";
+    pub const EVENTS: &str = "EVENTS";
+    pub const UNTOLD: &str = "UNTOLD";
 
-    pub const ALL: [&str; 38] = [
+    pub const ALL: [&str; 41] = [
         IDENTITY,
         FRONTENDS4,
         FRONTENDS6,
@@ -153,5 +160,8 @@ pub mod map {
         REASONS,
         SERVICE_TRAFFIC,
         BACKEND_TRAFFIC,
+        LISTENER,
+        EVENTS,
+        UNTOLD,
     ];
 }

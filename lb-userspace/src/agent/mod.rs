@@ -19,8 +19,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::kernel::{
-    self, DataPlane, Links, Modes, Opened, Pins, Sizes, Tables, WithSockets, cgroup_root,
-    preflight, serve_own_namespace,
+    self, BpfLogLevel, DataPlane, Links, Modes, Opened, Pins, Sizes, Tables, WithSockets,
+    cgroup_root, preflight, serve_own_namespace,
 };
 use crate::model::forwarding_name;
 use crate::network::{self, Network};
@@ -50,6 +50,8 @@ pub struct Options {
     pub network: network::Settings,
     pub node_name: String,
     pub modes: Modes,
+    /// What the programs say.
+    pub bpf_log_level: BpfLogLevel,
     /// Whose processes reach Services, too; none: of all the node.
     pub cgroup: Option<PathBuf>,
     /// How clients get to other nodes' backends, unless a Service says otherwise.
@@ -215,7 +217,10 @@ async fn start<'a>(
     network: &Network,
     metrics: Arc<Metrics>,
 ) -> Result<(Agent<WithSockets<Tables>>, mpsc::UnboundedReceiver<Event>, Devices<'a>)> {
-    let mut data_plane = DataPlane::load(pins, options.sizes)?;
+    let mut data_plane = DataPlane::load_at(pins, options.sizes, options.bpf_log_level)?;
+    if options.bpf_log_level != BpfLogLevel::Off {
+        data_plane.follow_messages()?;
+    }
     let tables = data_plane.tables()?;
     let planner = if data_plane.adopted() {
         Planner::adopting(tables.snapshot()?, options.sizes.room())

@@ -37,6 +37,7 @@ pub fn options(configuration: Configuration, origin: Origin) -> Result<agent::Op
             workload: agent.workload_device,
             node_ports: agent.nodeport_addresses,
         },
+        bpf_log_level: agent.bpf_log_level,
         modes: Modes { xdp: agent.xdp_mode, tc: agent.tc_mode },
         cgroup: agent.cgroup,
         forwarding: agent.forwarding,

@@ -4,8 +4,10 @@ mod agent;
 mod check;
 mod cleanup;
 mod config;
+mod drops;
 mod inspect;
 mod man;
+mod names;
 mod output;
 mod standalone;
 mod trace;
@@ -90,6 +92,8 @@ enum Command {
     Counters(inspect::Counters),
     /// Tell step by step what would become of a packet, by the maps as they are now
     Trace(Box<trace::Options>),
+    /// Tell of packets that are dropped or refused, as it happens
+    Drops(drops::Options),
     /// Say whether this machine will do, and what to mend; fails if it won't
     Check(check::Options),
     /// Detach the programs and remove the maps; connections through Services end
@@ -161,6 +165,7 @@ fn dispatch(command: Command, effective: Effective) -> Result<ExitCode> {
         Command::Maglev(options) => inspect::maglev(&options, &common.pin_path),
         Command::Counters(options) => inspect::counters(&options, &common.pin_path),
         Command::Trace(options) => trace::trace(&options, &common.pin_path),
+        Command::Drops(options) => drops::drops(&options, &common.pin_path),
         Command::Check(options) => check::check(&options, &effective),
         Command::Cleanup(options) => cleanup::cleanup(&options, &common.pin_path),
         Command::Config(options) => config::show(&options, &effective),

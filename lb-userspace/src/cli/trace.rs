@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use lb_common::header::protocol;
-use nix::net::if_::{if_indextoname, if_nametoindex};
+use nix::net::if_::if_nametoindex;
 
+use super::names::LiveNames;
 use crate::kernel::Place;
 use crate::trace::attached::{Attached, attached};
 use crate::trace::capture::{Captured, frames};
 use crate::trace::packet::{Tuple, flags};
 use crate::trace::routes::KernelRoutes;
-use crate::trace::story::Names;
 use crate::trace::{Meeting, Trace, View, trace as trace_packet};
 
 /// Takes a packet through the data plane, over the maps as they are now, and tells each step. Nothing
@@ -105,7 +105,7 @@ pub fn trace(options: &Options, pin_path: &Path) -> Result<()> {
     let routes = KernelRoutes::open()?;
     let meeting = meeting(options, &attached(pin_path)?)?;
     let packets = packets(options)?;
-    let names = LiveNames;
+    let names = LiveNames::open(pin_path)?;
     let mut output = io::stdout().lock();
     for (number, Captured { bytes, cut_from }) in packets.iter().enumerate() {
         view.tick();
@@ -203,19 +203,4 @@ fn meeting(options: &Options, attached: &Attached) -> Result<Meeting> {
         );
     }
     Ok(Meeting { device: index, places, segment: 0 })
-}
-
-struct LiveNames;
-
-impl Names for LiveNames {
-    fn service_port(&self, index: u32) -> String {
-        format!("service port {index}")
-    }
-
-    fn device(&self, index: u32) -> String {
-        match if_indextoname(index) {
-            Ok(name) => name.to_string_lossy().into_owned(),
-            Err(_) => format!("device {index}"),
-        }
-    }
 }

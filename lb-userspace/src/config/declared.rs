@@ -12,7 +12,7 @@ use lb_common::layout::{Forwarding, capacity};
 use tracing_subscriber::EnvFilter;
 
 use crate::kernel::{
-    DEFAULT_PIN_PATH, MOST_ENDPOINTS, MOST_FLOWS, MOST_SERVICE_PORTS, TcMode, XdpMode,
+    BpfLogLevel, DEFAULT_PIN_PATH, MOST_ENDPOINTS, MOST_FLOWS, MOST_SERVICE_PORTS, TcMode, XdpMode,
 };
 use crate::model::forwarding_named;
 use crate::network::{DeviceSelector, NodePortAddresses};
@@ -113,6 +113,11 @@ pub struct AgentSettings {
     /// How tc programs are attached
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]
     pub tc_mode: TcMode,
+
+    /// What the BPF programs themselves tell in the log of rare packets; with off they tell nothing, and it costs
+    /// nothing
+    #[arg(long, value_name = "LEVEL", value_enum, default_value_t)]
+    pub bpf_log_level: BpfLogLevel,
 
     /// The control group whose processes reach Services, too [default: the node's root]
     #[arg(long, value_name = "DIRECTORY")]

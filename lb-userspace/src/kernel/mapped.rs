@@ -101,7 +101,8 @@ impl Mapped {
         size_of::<T>() / size_of::<u32>()
     }
 
-    fn cell(&self, index: u32, word: usize) -> &AtomicU32 {
+    /// One of an element's 32-bit words.
+    pub fn cell(&self, index: u32, word: usize) -> &AtomicU32 {
         assert!(word < self.element / size_of::<u32>(), "word {word} of an element");
         let start = self.address(index).cast::<u32>();
         // SAFETY: within the element by the assertion, and aligned as in `word`.

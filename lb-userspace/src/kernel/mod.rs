@@ -10,6 +10,7 @@ mod conflicts;
 mod details;
 mod link;
 mod mapped;
+mod messages;
 pub(crate) mod netlink;
 mod object;
 mod pins;
@@ -28,6 +29,7 @@ pub use attach::{
 pub use backlog::{Backlog, Write};
 pub use conflicts::{kube_proxy, on_device};
 pub use mapped::Mapped;
+pub use messages::BpfLogLevel;
 pub use object::{DataPlane, memory, settings};
 pub use pins::{DEFAULT_PIN_PATH, Opened, Pins, agent_on};
 pub use plain::{Layout, Plain};

@@ -4,12 +4,13 @@ use anyhow::{Context, Result, anyhow, bail};
 use aya::maps::{Array, ProgramArray};
 use aya::programs::{Program, ProgramError, ProgramInfo, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
-use lb_common::datapath::Stage;
+use lb_common::datapath::{Stage, TELL};
 use lb_common::hash::Secret;
 use lb_common::layout::{Identity, SCHEMA, Settings, map};
 
 use super::adoption;
 use super::attach::cgroup;
+use super::messages::{self, BpfLogLevel};
 use super::pins::Pins;
 use super::plain::Plain;
 use super::sizes::Sizes;
@@ -72,6 +73,11 @@ impl DataPlane {
     /// Loads the programs over the pinned maps. Maps that can't be adopted are made anew; what
     /// that loses is said in the log.
     pub fn load(pins: &Pins, sizes: Sizes) -> Result<Self> {
+        Self::load_at(pins, sizes, BpfLogLevel::Off)
+    }
+
+    /// The same, with programs that say what they have to say, up to a level.
+    pub fn load_at(pins: &Pins, sizes: Sizes, level: BpfLogLevel) -> Result<Self> {
         if OBJECT.is_empty() {
             bail!(
                 "this binary was built without the BPF programs.\n\
@@ -85,6 +91,8 @@ impl DataPlane {
 
         let mut loader = EbpfLoader::new();
         loader.override_global("SETTINGS", &settings, true);
+        let level_number = level.number();
+        loader.override_global("AYA_LOG_LEVEL", &level_number, true);
         for name in map::ALL {
             if let Some(entries) = sizes.entries(name) {
                 loader.map_max_entries(name, entries);
@@ -127,11 +135,22 @@ impl DataPlane {
             program.load().map_err(refused)?;
             programs.push((map::TC_STAGES, stage as u32, program.fd()?.try_clone()?));
         }
+        let tell: &mut Xdp = program(&mut self.ebpf, "xdp_tell")?;
+        tell.load().map_err(refused)?;
+        programs.push((map::XDP_STAGES, TELL, tell.fd()?.try_clone()?));
+        let tell = self.classifier("tc_tell")?;
+        tell.load().map_err(refused)?;
+        programs.push((map::TC_STAGES, TELL, tell.fd()?.try_clone()?));
         for (name, index, stage) in programs {
             let stages = self.ebpf.map_mut(name).context("the object has no stages")?;
             ProgramArray::try_from(stages)?.set(index, &stage, 0)?;
         }
         Ok(())
+    }
+
+    /// Has the programs' messages come into the log, as long as the runtime runs.
+    pub fn follow_messages(&mut self) -> Result<()> {
+        messages::follow(&mut self.ebpf)
     }
 
     fn classifier(&mut self, name: &str) -> Result<&mut SchedClassifier> {

@@ -33,13 +33,13 @@ macro_rules! family_layouts {
 use lb_common::family::{Address, Family};
 use lb_common::layout::{
     Affinity, AffinityKey, Backend, Device, Fragment, FragmentKey, Frontend, FrontendKey, Host,
-    Identity, Member, Network, Peer, Pool, ServicePortName, Settings, SlotPair, SocketFlow,
-    SourceRange, Target, Traffic,
+    Identity, Listener, Member, Network, Peer, Pool, ServicePortName, Settings, SlotPair,
+    SocketFlow, SourceRange, Target, Traffic,
 };
 
 layouts! {
-    u32, Frontend, Affinity, Member, Device, Fragment, Identity, Network, Peer, Pool, ServicePortName, Settings,
-    SlotPair, Target, Traffic, Host,
+    u32, Frontend, Affinity, Listener, Member, Device, Fragment, Identity, Network, Peer, Pool,
+    ServicePortName, Settings, SlotPair, Target, Traffic, Host,
 }
 
 family_layouts! { FrontendKey, AffinityKey, FragmentKey, SourceRange, SocketFlow }

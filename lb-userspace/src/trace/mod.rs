@@ -25,7 +25,7 @@ use observe::{Notes, Observation, Observed};
 use packet::Summary;
 use routes::Routes;
 use story::{Names, Narrator, Step};
-pub use view::View;
+pub use view::{View, clock};
 
 /// What became of a packet in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -37,7 +37,7 @@ pub fn flags(text: &str) -> Result<u8, String> {
     })
 }
 
-fn flag_names(flags: u8) -> String {
+pub fn flag_names(flags: u8) -> String {
     let set = FLAGS.iter().filter(|(_, bit)| flags & bit != 0).map(|(name, _)| *name);
     set.collect::<Vec<_>>().join(",")
 }

@@ -9,6 +9,7 @@ use std::cell::{Cell, RefCell, UnsafeCell};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::Hash;
+use std::net::IpAddr;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -18,12 +19,14 @@ use aya::maps::{Array, LpmTrie, Map, MapData, MapError};
 use lb_common::datapath::{Direction, Draft, FamilyTables, Rejection, Tables};
 use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::layout::{
-    Affinity, AffinityKey, Backend, Bitmap, Device, FlowBucket, Fragment, FragmentKey, Frontend,
-    FrontendKey, Identity, Member, Network, Peer, Pool, RETURN_WAYS, Reason, ReturnBucket, SCHEMA,
-    SERVICE_PORT_BITS, Settings, SlotPair, SourceRange, Target, Ticks, WAYS, map,
+    Affinity, AffinityKey, Backend, Bitmap, Device, Event, FlowBucket, Fragment, FragmentKey,
+    Frontend, FrontendKey, Identity, Member, Network, Peer, Pool, RETURN_WAYS, Reason,
+    ReturnBucket, SCHEMA, SERVICE_PORT_BITS, Settings, SlotPair, SourceRange, Target, Ticks, WAYS,
+    map,
 };
 use nix::time::{ClockId, clock_gettime};
 
+use crate::drops::address;
 use crate::kernel::{Layout, Plain, settings};
 
 pub struct View {
@@ -237,6 +240,23 @@ impl View {
         })
     }
 
+    /// Whose frontend the destination of a packet is that was told of, if it is one: NodePorts are
+    /// stored under no address.
+    pub fn service_port_of(&self, event: &Event) -> Option<u32> {
+        let Event { destination_port: port, protocol, .. } = *event;
+        let frontend = match address(event.destination) {
+            IpAddr::V4(address) => {
+                let at = |address| self.frontend(&FrontendKey::<V4>::new(address, port, protocol));
+                at(address.into()).or_else(|| at(Address4::default()))
+            }
+            IpAddr::V6(address) => {
+                let at = |address| self.frontend(&FrontendKey::<V6>::new(address, port, protocol));
+                at(address.into()).or_else(|| at(Address6::default()))
+            }
+        };
+        frontend.map(|frontend| frontend.service_port)
+    }
+
     /// Time goes on: what a packet touches can be told from what was touched before.
     pub fn tick(&self) {
         self.now.set(Ticks(self.now.get().0.wrapping_add(1)));
@@ -244,7 +264,7 @@ impl View {
 }
 
 /// By the clock that the programs read.
-fn clock() -> Result<Ticks> {
+pub fn clock() -> Result<Ticks> {
     let clock = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE)?;
     Ok(Ticks::from_nanoseconds(clock.tv_sec() as u64 * 1_000_000_000 + clock.tv_nsec() as u64))
 }

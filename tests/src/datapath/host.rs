@@ -218,7 +218,7 @@ impl World for HostWorld {
         let verdict = host::run(entry, &mut frame, &self.tables, |_, _| ());
         let fate = match verdict {
             Verdict::Defer if !frame.resolves => Fate::Deferred,
-            Verdict::Pass | Verdict::Defer => Fate::Passed,
+            Verdict::Pass | Verdict::Decline | Verdict::Defer => Fate::Passed,
             Verdict::Transmit if !frame.resolves => Fate::Transmitted,
             Verdict::Transmit | Verdict::Redirect | Verdict::Resolve => Fate::Sent,
             Verdict::Drop | Verdict::Next(_) => Fate::Dropped,

@@ -46,7 +46,7 @@ pub struct KernelWorld {
 }
 
 /// What the kernel or the loader writes once.
-const KEPT: [&str; 3] = [map::IDENTITY, map::XDP_STAGES, map::TC_STAGES];
+const KEPT: [&str; 4] = [map::IDENTITY, map::XDP_STAGES, map::TC_STAGES, map::EVENTS];
 
 /// What has too many entries to clear them all each time. Of the counters only those can have
 /// been counted up whose service port or backend was there.

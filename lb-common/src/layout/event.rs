@@ -1,0 +1,88 @@
+use super::{Reason, Ticks};
+
+/// Who wants to be told of packets that are dropped, and for how long: a deadline, not a switch, so
+/// that one who ends by force is forgotten.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Listener {
+    pub until: Ticks,
+    /// Tells one listener from another; 0 if there is none. In one word with the deadline.
+    pub token: u32,
+    /// A bit for each [`Reason`] that is listened for.
+    pub reasons: u32,
+    pub reserved: u32,
+}
+
+const _: () = assert!(Reason::COUNT <= u32::BITS);
+
+impl Listener {
+    #[inline(always)]
+    pub fn hears(&self, reason: Reason, now: Ticks) -> bool {
+        self.reasons & 1 << reason as u32 != 0 && self.is_there(now)
+    }
+
+    #[inline(always)]
+    pub fn is_there(&self, now: Ticks) -> bool {
+        self.until.0.wrapping_sub(now.0) as i32 > 0
+    }
+}
+
+/// What is told of a packet.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Event {
+    /// Since the machine started, in nanoseconds.
+    pub time: u64,
+    /// IPv4's in their IPv6 form; all zeros if the packet could not be read.
+    pub source: [u8; 16],
+    pub destination: [u8; 16],
+    pub device: u32,
+    /// Of the frame, in bytes.
+    pub length: u32,
+    /// A [`Reason`].
+    pub reason: u32,
+    /// 0 where the packet has none, or they can't be read.
+    pub source_port: u16,
+    pub destination_port: u16,
+    /// 0 if it is not known.
+    pub protocol: u8,
+    /// TCP's, or those that say the same of an SCTP packet.
+    pub flags: u8,
+    /// An [`Ending`].
+    pub ending: u8,
+    /// 1 if XDP has told it.
+    pub xdp: u8,
+    pub reserved: u32,
+}
+
+/// What became of a packet that is told of.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ending {
+    Passed = 0,
+    Dropped = 1,
+    Answered = 2,
+}
+
+const _: () = {
+    assert!(size_of::<Listener>() == 16);
+    assert!(size_of::<Event>() == 64);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_hears_what_it_asked_for_until_its_deadline() {
+        let reasons = 1 << Reason::NoRoute as u32;
+        let listener = Listener { until: Ticks(10), token: 1, reasons, reserved: 0 };
+        assert!(listener.hears(Reason::NoRoute, Ticks(9)));
+        assert!(!listener.hears(Reason::NoRoute, Ticks(10)));
+        assert!(!listener.hears(Reason::NoBackend, Ticks(9)));
+        // The clock wraps.
+        let listener = Listener { until: Ticks(3), ..listener };
+        assert!(listener.hears(Reason::NoRoute, Ticks(u32::MAX)));
+        assert!(!Listener::default().hears(Reason::NoRoute, Ticks(u32::MAX)));
+    }
+}

@@ -1,0 +1,107 @@
+//! Tells who listens of packets that end for a reason.
+//!
+//! Packets that end for none, which are most, never come here. A reason is noted where it is counted;
+//! at the packet's end a program of its own, with a stack of its own, tells of it. While nobody
+//! listens that is one look at a word.
+
+use aya_ebpf::helpers::{bpf_ktime_get_coarse_ns, bpf_ktime_get_ns};
+use lb_common::datapath::{Packet, describe};
+use lb_common::layout::{Ending, Event, Listener, Reason, Ticks};
+
+use crate::maps::{EVENTS, LISTENER, SCRATCH, UNTOLD};
+
+/// Whether anybody listens, at all or for a reason.
+#[inline(always)]
+fn listener() -> Option<Listener> {
+    let listener = LISTENER.get_ptr(0)?;
+    // SAFETY: the map has the entry, and who listens writes whole aligned words.
+    unsafe {
+        let reasons = (&raw const (*listener).reasons).read_volatile();
+        if reasons == 0 {
+            return None;
+        }
+        let until = (&raw const (*listener).until).read_volatile();
+        Some(Listener { until, token: 0, reasons, reserved: 0 })
+    }
+}
+
+#[inline(always)]
+fn now() -> Ticks {
+    // SAFETY: the helper takes nothing and only reads a clock.
+    Ticks::from_nanoseconds(unsafe { bpf_ktime_get_coarse_ns() })
+}
+
+/// Notes why this packet will end. Also that nobody wants to know: what an earlier one left must
+/// not be told of this one.
+#[inline(always)]
+pub fn note(reason: Reason) {
+    let Some(listener) = listener() else { return };
+    let told = if listener.hears(reason, now()) { reason as u32 + 1 } else { 0 };
+    if let Some(scratch) = SCRATCH.get_ptr_mut(0) {
+        // SAFETY: this processor's own copy; a program is not interrupted by itself.
+        unsafe { (*scratch).told = told };
+    }
+}
+
+/// Whether this packet is to be told of before its program returns `action`.
+#[inline(never)]
+pub fn is_noted(action: u32) -> bool {
+    if listener().is_none() {
+        return false;
+    }
+    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return false };
+    // SAFETY: as above.
+    unsafe {
+        (*scratch).action = action;
+        (*scratch).told != 0
+    }
+}
+
+/// The action that was put off.
+#[inline(always)]
+pub fn action() -> u32 {
+    // SAFETY: as above.
+    SCRATCH.get_ptr_mut(0).map_or(0, |scratch| unsafe { (*scratch).action })
+}
+
+/// Tells of a packet that was noted; returns the action that was put off for it.
+#[inline(always)]
+pub fn tell<P: Packet>(packet: &mut P, ending: Ending) -> Option<u32> {
+    let scratch = SCRATCH.get_ptr_mut(0)?;
+    // SAFETY: this processor's own copy; a program is not interrupted by itself.
+    let scratch = unsafe { &mut *scratch };
+    let action = scratch.action;
+    let told = scratch.told;
+    if told == 0 {
+        return Some(action);
+    }
+    scratch.told = 0;
+    if !scratch.events.take(now()) {
+        count_untold();
+        return Some(action);
+    }
+    // SAFETY: the helper takes nothing and only reads a clock.
+    let time = unsafe { bpf_ktime_get_ns() };
+    let mut event = Event { time, reason: told - 1, ending: ending as u8, ..Event::default() };
+    describe(packet, &mut event);
+    if EVENTS.output(event, 0).is_err() {
+        count_untold();
+    }
+    Some(action)
+}
+
+/// The same of one that is about to be answered, if it was noted.
+#[inline(never)]
+pub fn tell_of_answered<P: Packet>(packet: &mut P) {
+    if is_noted(0) {
+        let _ = tell(packet, Ending::Answered);
+    }
+}
+
+#[inline(always)]
+fn count_untold() {
+    if let Some(untold) = UNTOLD.get_ptr_mut(0) {
+        // SAFETY: this processor's own copy; a program is not interrupted by itself.
+        unsafe { *untold += 1 };
+    }
+}

@@ -1,0 +1,133 @@
+//! `millrace drops`: packets that were dropped or refused, as it happens.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use jiff::SignedDuration;
+use lb_common::layout::{Event, Reason};
+use nix::time::{ClockId, clock_gettime};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::names::LiveNames;
+use crate::drops::{Listening, RENEWAL, Told, usual_reasons};
+use crate::trace::View;
+use crate::trace::story::Names;
+
+/// Tells of each packet that is dropped or refused, while it runs. Too many at once are counted
+/// instead. Without anybody who listens the programs tell nothing, which costs nothing.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    /// Only packets that end for this reason, as no_backend; may be repeated
+    #[arg(long, value_name = "REASON", value_parser = reason)]
+    reason: Vec<Reason>,
+
+    /// Also packets that looked like ours and passed untouched
+    #[arg(long, conflicts_with = "reason")]
+    passed: bool,
+
+    /// Only packets to a Service: NAMESPACE/NAME, or a part of what is printed for it
+    #[arg(long, value_name = "SERVICE")]
+    service: Option<String>,
+
+    /// End after so many
+    #[arg(long, short = 'n', value_name = "NUMBER")]
+    count: Option<u64>,
+
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Format,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  All that is dropped or refused:
+    millrace drops
+
+  Ten connections that nobody serves, for a program:
+    millrace drops --reason no_backend --count 10 -o json
+
+What each reason means, and what to do about it: docs/operations.md";
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Format {
+    #[default]
+    Text,
+    /// An object on a line for each packet
+    Json,
+}
+
+fn reason(text: &str) -> Result<Reason, String> {
+    let names = || Reason::ALL.map(Reason::name).join(", ");
+    let found = Reason::ALL.into_iter().find(|reason| reason.name() == text);
+    found.ok_or_else(|| format!("no reason; there are: {}", names()))
+}
+
+pub fn drops(options: &Options, pin_path: &Path) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(listen(options, pin_path))
+}
+
+async fn listen(options: &Options, pin_path: &Path) -> Result<()> {
+    let (view, names) = (View::open(pin_path)?, LiveNames::open(pin_path)?);
+    let reasons: Vec<Reason> = match (&options.reason[..], options.passed) {
+        ([], true) => Reason::ALL.to_vec(),
+        ([], false) => usual_reasons().collect(),
+        (some, _) => some.to_vec(),
+    };
+    let mut listening = Listening::begin(pin_path, reasons.into_iter())?;
+    // For who waits for it; a line on its own, away from the packets.
+    eprintln!("listening");
+    let mut renewal = interval(RENEWAL);
+    renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut left = options.count.unwrap_or(u64::MAX);
+    let mut untold = 0;
+    while left > 0 {
+        let events = tokio::select! {
+            events = listening.next() => events?,
+            _ = renewal.tick() => {
+                listening.renew()?;
+                let now = listening.untold()?;
+                if now > untold {
+                    eprintln!("{} more were not told: too many at once", now - untold);
+                    untold = now;
+                }
+                continue;
+            }
+            _ = tokio::signal::ctrl_c() => return Ok(()),
+        };
+        for event in events {
+            let told = told(&event, &view, &names)?;
+            if left == 0 || !is_wanted(options, &told) {
+                continue;
+            }
+            left -= 1;
+            let line = match options.output {
+                Format::Text => told.line(),
+                Format::Json => serde_json::to_string(&told)?,
+            };
+            match writeln!(io::stdout(), "{line}") {
+                // Whoever reads has read enough.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+                result => result?,
+            }
+        }
+    }
+    Ok(())
+}
+
+fn told(event: &Event, view: &View, names: &LiveNames) -> Result<Told> {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
+    let then = SignedDuration::from_nanos(i64::try_from(event.time)?);
+    let age = SignedDuration::new(now.tv_sec(), now.tv_nsec() as i32) - then;
+    let mut told = Told::of(event, age, names.device(event.device));
+    let service_port = view.service_port_of(event);
+    told.service_port = service_port.map(|index| names.service_port(index));
+    Ok(told)
+}
+
+fn is_wanted(options: &Options, told: &Told) -> bool {
+    let Some(wanted) = &options.service else { return true };
+    told.service_port.as_ref().is_some_and(|service_port| service_port.contains(wanted.as_str()))
+}

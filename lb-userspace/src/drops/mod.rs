@@ -1,0 +1,145 @@
+//! `millrace drops`: packets that ended for a reason, as the programs tell of them.
+//!
+//! They do so only while a [`Listener`] is there: a deadline in a map, which is put off again and
+//! again. Whoever ends, however that be, is forgotten in a few seconds. There is one at a time, as
+//! what is told is told once.
+
+mod event;
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use aya::maps::{Map, MapData, PerCpuArray, RingBuf};
+use lb_common::layout::{Event, Listener, Reason, Ticks, map};
+use tokio::io::unix::AsyncFd;
+
+use crate::kernel::Mapped;
+use crate::reasons::{Fate, meaning};
+use crate::trace::clock;
+pub use event::{Told, address};
+
+/// For how long is listened if the deadline is not put off.
+const LEASE: u32 = 3;
+/// How often it is.
+pub const RENEWAL: Duration = Duration::from_secs(1);
+
+/// Reasons for which packets don't simply pass.
+pub fn usual_reasons() -> impl Iterator<Item = Reason> {
+    Reason::ALL.into_iter().filter(|reason| meaning(*reason).fate != Fate::Passed)
+}
+
+/// Somebody who listens; no longer when it is dropped.
+pub struct Listening {
+    listener: Mapped,
+    token: u32,
+    word: u64,
+    events: AsyncFd<RingBuf<MapData>>,
+    untold: PerCpuArray<MapData, u64>,
+    untold_before: u64,
+}
+
+impl Listening {
+    /// Has the programs tell of packets that end for these reasons. In a runtime.
+    pub fn begin(pin_path: &Path, reasons: impl Iterator<Item = Reason>) -> Result<Self> {
+        let open = |name: &str| {
+            let path = pin_path.join(name);
+            MapData::from_pin(&path).with_context(|| {
+                format!(
+                    "{} can't be opened; is a data plane of this version pinned there?",
+                    path.display()
+                )
+            })
+        };
+        let listener = Mapped::new(&open(map::LISTENER)?, size_of::<Listener>())?;
+        let mut events = RingBuf::try_from(Map::RingBuf(open(map::EVENTS)?))?;
+        let untold = PerCpuArray::try_from(Map::PerCpuArray(open(map::UNTOLD)?))?;
+        let mut token = [0; 4];
+        getrandom::fill(&mut token)?;
+        let token = u32::from_ne_bytes(token) | 1;
+
+        let found: Listener = listener.load(0);
+        let now = clock()?;
+        ensure!(
+            found.token == 0 || !found.is_there(now),
+            "somebody listens already, and what is told is told once.\n\
+             If that one was ended by force, try again in {LEASE} seconds"
+        );
+        let mut listening = Self {
+            word: word(&found),
+            listener,
+            token,
+            events: {
+                // What nobody took is old.
+                while events.next().is_some() {}
+                // SAFETY: the `AsyncFd` owns the map, whose descriptor therefore stays open, and the
+                // same, until both are dropped.
+                unsafe { AsyncFd::register(events) }
+                    .context("the ring buffer can't be waited for")?
+            },
+            untold,
+            untold_before: 0,
+        };
+        listening.untold_before = listening.all_untold()?;
+        listening.renew()?;
+        let bits = reasons.fold(0, |bits, reason| bits | 1 << reason as u32);
+        listening.reasons().store(bits, Ordering::Release);
+        Ok(listening)
+    }
+
+    /// Puts the deadline off.
+    pub fn renew(&mut self) -> Result<()> {
+        let until = Ticks(clock()?.0.wrapping_add(Ticks::in_seconds(LEASE)));
+        let next = word(&Listener { until, token: self.token, ..Listener::default() });
+        self.replace(next)
+    }
+
+    fn replace(&mut self, next: u64) -> Result<()> {
+        let word = self.listener.word(0);
+        if word.compare_exchange(self.word, next, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            bail!("somebody else listens now");
+        }
+        self.word = next;
+        Ok(())
+    }
+
+    fn reasons(&self) -> &std::sync::atomic::AtomicU32 {
+        self.listener.cell(0, 2)
+    }
+
+    /// Waits for what is told, and takes it.
+    pub async fn next(&mut self) -> Result<Vec<Event>> {
+        let mut ready = self.events.readable_mut().await?;
+        let mut told = Vec::new();
+        while let Some(item) = ready.get_inner_mut().next() {
+            told.extend(event::read(&item));
+        }
+        ready.clear_ready();
+        Ok(told)
+    }
+
+    /// How many packets were not told of since this one listens: too many came at once.
+    pub fn untold(&self) -> Result<u64> {
+        Ok(self.all_untold()? - self.untold_before)
+    }
+
+    fn all_untold(&self) -> Result<u64> {
+        Ok(self.untold.get(&0, 0)?.iter().sum())
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        if self.replace(0).is_ok() {
+            self.reasons().store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Deadline and token as they lie beside each other.
+fn word(listener: &Listener) -> u64 {
+    let [a, b, c, d] = listener.until.0.to_ne_bytes();
+    let [e, f, g, h] = listener.token.to_ne_bytes();
+    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+}

@@ -1,0 +1,48 @@
+//! What the programs themselves have to say, by aya-log: off unless it is asked for, and then the
+//! kernel has removed every trace of it from them.
+
+use anyhow::{Context, Result};
+use aya::Ebpf;
+use aya_log::EbpfLogger;
+use clap::ValueEnum;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// What programs may say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum BpfLogLevel {
+    #[default]
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+}
+
+impl BpfLogLevel {
+    /// As aya-log numbers them.
+    pub(super) fn number(self) -> u8 {
+        match self {
+            Self::Off => 0,
+            Self::Error => 1,
+            Self::Warn => 2,
+            Self::Info => 3,
+            Self::Debug => 4,
+        }
+    }
+}
+
+/// Writes what the programs say to the log, as long as the runtime runs.
+pub(super) fn follow(ebpf: &mut Ebpf) -> Result<()> {
+    let logger = EbpfLogger::init(ebpf).context("the programs' messages can't be read")?;
+    // SAFETY: the `AsyncFd` owns the logger, whose descriptor therefore stays open, and the same,
+    // until both are dropped.
+    let mut logger = unsafe { AsyncFd::register_with_interest(logger, Interest::READABLE)? };
+    tokio::spawn(async move {
+        while let Ok(mut ready) = logger.readable_mut().await {
+            ready.get_inner_mut().flush();
+            ready.clear_ready();
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! `millrace drops` tells of packets that are dropped or refused, and of no others.
+
+use anyhow::{Context, Result};
+use lb_common::layout::map;
+use serde_json::Value;
+use tests::agent::{Agent, SOON, program};
+use tests::one_node::{CLIENT, OneNode};
+use tests::topology::Process;
+
+/// `nobody` has no endpoints, `private` is not for the client, `local` has its endpoints elsewhere.
+const MANIFESTS: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: nobody}
+spec:
+  clusterIP: 10.96.0.12
+  externalIPs: [203.0.113.10]
+  ports: [{name: http, port: 82}, {name: dns, port: 53, protocol: UDP}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: private}
+spec:
+  type: LoadBalancer
+  clusterIP: 10.96.0.13
+  loadBalancerSourceRanges: [198.51.100.0/24]
+  ports: [{name: dns, port: 53, protocol: UDP}]
+status: {loadBalancer: {ingress: [{ip: 203.0.113.11}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: private-4, labels: {kubernetes.io/service-name: private}}
+addressType: IPv4
+ports: [{name: dns, port: 53, protocol: UDP}]
+endpoints:
+- {addresses: [10.244.1.10], nodeName: node}
+";
+
+fn start(network: &OneNode) -> Result<Agent> {
+    network.agent_on(MANIFESTS).map(|(agent, _)| agent)
+}
+
+/// Starts it, and waits until it listens.
+fn listen(network: &OneNode, arguments: &[&str]) -> Result<Process> {
+    let mut command = network.node.command(program()?);
+    command.arg("--pin-path").arg(network.pin_path()).arg("drops").args(arguments);
+    let mut process = network.node.spawn(&mut command)?;
+    process.wait_for_output("listening", SOON)?;
+    Ok(process)
+}
+
+/// The packets that were told of, when it has ended by itself.
+fn told(mut process: Process) -> Result<Vec<Value>> {
+    assert!(process.wait(SOON)?.success(), "{}", process.output());
+    let output = process.output();
+    let lines = output.lines().filter(|line| line.starts_with('{'));
+    lines.map(|line| Ok(serde_json::from_str(line)?)).collect()
+}
+
+#[test]
+fn what_is_dropped_or_refused_is_told_with_its_ends() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    let _agent = start(&network)?;
+    let process = listen(&network, &["--count", "3", "-o", "json"])?;
+    let socket = network.client.udp_socket(&format!("{CLIENT}:40000"))?;
+    socket.send_to(b"?", "203.0.113.11:53")?;
+    // Passes, so it is not told of.
+    socket.send_to(b"?", "203.0.113.11:54")?;
+    socket.send_to(b"?", "203.0.113.10:53")?;
+    network.client.tcp_connect("203.0.113.10:82").expect_err("nobody serves it");
+
+    let told = told(process)?;
+    let field = |at: usize, name: &str| told[at][name].as_str().unwrap_or_default().to_owned();
+    let reasons: Vec<String> = (0..3).map(|at| field(at, "reason")).collect();
+    assert_eq!(reasons, ["source_not_allowed", "no_backend", "no_backend"]);
+    let endings: Vec<String> = (0..3).map(|at| field(at, "ending")).collect();
+    assert_eq!(endings, ["dropped", "answered", "answered"]);
+    assert_eq!(field(0, "source"), format!("{CLIENT}:40000"));
+    assert_eq!(field(0, "destination"), "203.0.113.11:53");
+    assert_eq!(field(0, "protocol"), "UDP");
+    assert_eq!(field(0, "device"), "ext0");
+    assert_eq!(field(0, "servicePort"), "default/private:dns");
+    assert_eq!(field(2, "destination"), "203.0.113.10:82");
+    assert_eq!(field(2, "flags"), "syn");
+    Ok(())
+}
+
+#[test]
+fn what_passes_and_other_reasons_are_told_on_request() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    let _agent = start(&network)?;
+    let socket = network.client.udp_socket(&format!("{CLIENT}:40000"))?;
+
+    let process = listen(&network, &["--reason", "no_frontend", "--count", "1", "-o", "json"])?;
+    socket.send_to(b"?", "203.0.113.11:53")?;
+    socket.send_to(b"?", "203.0.113.11:54")?;
+    let only = told(process)?;
+    assert_eq!((&only[0]["reason"], &only[0]["ending"]), (&"no_frontend".into(), &"passed".into()));
+    assert_eq!(only[0]["destination"], "203.0.113.11:54");
+
+    let process = listen(&network, &["--passed", "--count", "2"])?;
+    socket.send_to(b"?", "203.0.113.11:54")?;
+    socket.send_to(b"?", "203.0.113.11:53")?;
+    let mut process = process;
+    assert!(process.wait(SOON)?.success());
+    let output = process.output();
+    let [passed, dropped] = ["no_frontend", "source_not_allowed"]
+        .map(|reason| output.lines().position(|line| line.contains(reason)));
+    assert!(passed.context("it passed")? < dropped.context("it was dropped")?, "{output}");
+    Ok(())
+}
+
+#[test]
+fn there_is_one_listener_and_a_killed_one_is_forgotten() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    start(&network)?.kill();
+    // The next agent takes over what is told of packets, too.
+    let agent = start(&network)?;
+    let adopted = format!("adopting {0} of {0} maps", map::ALL.len());
+    assert!(agent.said().contains(&adopted), "{}", agent.said());
+    let first = listen(&network, &[])?;
+    let refused = listen(&network, &[]).map(drop).unwrap_err().to_string();
+    assert!(refused.contains("somebody listens already"), "{refused}");
+    first.kill();
+    // Its deadline passes.
+    let mut next = None;
+    tests::topology::wait_until("the deadline has passed", SOON, || {
+        next = listen(&network, &["--count", "1", "-o", "json"]).ok();
+        next.is_some()
+    })?;
+    let socket = network.client.udp_socket(&format!("{CLIENT}:40000"))?;
+    socket.send_to(b"?", "203.0.113.10:53")?;
+    assert_eq!(told(next.context("it listens")?)?[0]["reason"], "no_backend");
+    Ok(())
+}
