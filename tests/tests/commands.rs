@@ -7,6 +7,8 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use tests::agent::{Agent, SOON, program};
 use tests::one_node::{CLIENT, DEVICE, OneNode};
@@ -224,5 +226,119 @@ fn a_watched_service_is_printed_again_when_it_changes() -> Result<()> {
     let printed = watching.output();
     assert_eq!(printed.matches("NAMESPACE").count(), 1, "{printed}");
     assert!(!printed.contains("dns"), "{printed}");
+    Ok(())
+}
+
+/// A terminal of its own, on a tmux server of its own that ends with it.
+struct Terminal {
+    socket: String,
+}
+
+impl Terminal {
+    /// Runs a shell's command on the node.
+    fn start(network: &OneNode, command: &str) -> Result<Self> {
+        let terminal = Self { socket: format!("{}-tmux", network.node.namespace()) };
+        let inside = format!("--net={}", network.node.namespace_path().display());
+        let size = ["-x", "110", "-y", "30"];
+        let shell = ["nsenter", &inside, "sh", "-c", command];
+        terminal.tmux(&[&["-f", "/dev/null", "new-session", "-d"][..], &size, &shell].concat())?;
+        Ok(terminal)
+    }
+
+    fn tmux(&self, arguments: &[&str]) -> Result<String> {
+        let output = Command::new("tmux").args(["-L", &self.socket]).args(arguments).output()?;
+        let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(output.status.success(), "tmux {arguments:?}: {complaint}");
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    fn screen(&self) -> String {
+        self.tmux(&["capture-pane", "-p"]).unwrap_or_else(|error| format!("{error:#}"))
+    }
+
+    fn wait_for(&self, text: &str) -> Result<()> {
+        wait_until(text, SOON, || self.screen().contains(text)).with_context(|| self.screen())
+    }
+
+    fn press(&self, key: &str) -> Result<()> {
+        self.tmux(&["send-keys", key]).map(drop)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.tmux(&["kill-server"]);
+    }
+}
+
+/// `millrace top` in a shell that says how it ended, and how the terminal is then.
+fn top(network: &OneNode) -> Result<String> {
+    let (program, pins) = (program()?, network.pin_path());
+    let top = format!("{} --pin-path {} top", program.display(), pins.display());
+    Ok(format!("{top}; echo ended $?; stty -a; sleep 1000"))
+}
+
+#[test]
+fn top_shows_what_happens_and_gives_the_terminal_back() -> Result<()> {
+    let World { network, agent: _agent } = World::new()?;
+    let once = json(&network, &["top", "--once"])?;
+    assert!(once["services"].as_array().is_some_and(|all| all.len() == 2), "{once}");
+    assert_eq!(once["backends"][0]["name"], "10.244.1.10:8080/TCP");
+    // Where stdout is no terminal it is printed.
+    let printed = text(&network, &["top", "--once"])?;
+    assert!(printed.contains("shop/web") && printed.contains("REASON"), "{printed}");
+
+    let terminal = Terminal::start(&network, &top(&network)?)?;
+    terminal.wait_for("Services: 2, by packets")?;
+    let shows_traffic = || {
+        let _ = network.curl("http://203.0.113.10/");
+        let screen = terminal.screen();
+        let web = screen.lines().find(|line| line.contains("shop/web")).unwrap_or_default();
+        let numbers: Vec<&str> = web.split_whitespace().collect();
+        // Its name is between two lines of the frame.
+        numbers.get(2).is_some_and(|new_flows| *new_flows != "0")
+    };
+    wait_until("the new connections are seen", SOON, shows_traffic)
+        .with_context(|| terminal.screen())?;
+    if let Some(file) = std::env::var_os("MILLRACE_TESTS_SCREEN") {
+        fs::write(file, terminal.screen())?;
+    }
+    terminal.press("Tab")?;
+    terminal.wait_for("10.244.1.10:8080/TCP")?;
+    terminal.press("n")?;
+    terminal.wait_for("Backends: 2, by name")?;
+    // A smaller terminal is drawn on anew.
+    terminal.tmux(&["resize-window", "-x", "60", "-y", "20"])?;
+    terminal.wait_for("Backends: 2, by name")?;
+    terminal.press("q")?;
+    terminal.wait_for("ended 0")?;
+    is_given_back(&terminal)
+}
+
+#[test]
+fn top_gives_the_terminal_back_when_it_is_told_to_end() -> Result<()> {
+    let World { network, agent: _agent } = World::new()?;
+    let file = network.topology.directory().join("pid");
+    // The shell becomes the command: its number is known.
+    let command = top(&network)?;
+    let (top, rest) = command.split_once(';').context("it says how it ended")?;
+    let command = format!("sh -c 'echo $$ > {}; exec {top}'; {rest}", file.display());
+    let terminal = Terminal::start(&network, &command)?;
+    terminal.wait_for("Services: 2, by packets")?;
+    let process: i32 = fs::read_to_string(&file)?.trim().parse()?;
+    kill(Pid::from_raw(process), Signal::SIGTERM)?;
+    terminal.wait_for("ended 0")?;
+    is_given_back(&terminal)
+}
+
+/// Echo and lines are on again, and the screen of before is there.
+fn is_given_back(terminal: &Terminal) -> Result<()> {
+    terminal.wait_for("iexten")?;
+    let screen = terminal.screen();
+    let settings: Vec<&str> = screen.split_whitespace().collect();
+    for setting in ["icanon", "echo", "isig", "opost"] {
+        assert!(settings.contains(&setting), "{setting} is off:\n{screen}");
+    }
+    assert!(!screen.contains("Services: 2") && !screen.contains("Backends: 2"), "{screen}");
     Ok(())
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use crate::process::{find, is_root, output};
 
 /// A program, and the Debian package that brings it.
-pub const PROGRAMS: [(&str, &str); 10] = [
+pub const PROGRAMS: [(&str, &str); 11] = [
     ("bpftool", "bpftool"),
     ("curl", "curl"),
     ("ethtool", "ethtool"),
@@ -18,6 +18,7 @@ pub const PROGRAMS: [(&str, &str); 10] = [
     ("ping", "iputils-ping"),
     ("ps", "procps"),
     ("tcpdump", "tcpdump"),
+    ("tmux", "tmux"),
 ];
 
 /// What `bench compare` puts beside Millrace, and what draws its picture.

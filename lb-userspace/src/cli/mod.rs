@@ -53,6 +53,7 @@ Examples:
 
   See what is in force, and what was counted:
     millrace status
+    millrace top
     millrace services
     millrace flows --service default/web -o wide
     millrace counters -o json
@@ -72,6 +73,9 @@ enum Command {
     /// Show on one screen how the node is: agent, devices, maps, problems; 1 if it is not well
     #[command(after_help = inspect::STATUS)]
     Status(inspect::Status),
+    /// Show live what happens: packets, new connections and bytes a second, and drops
+    #[command(after_help = inspect::TOP)]
+    Top(inspect::Top),
     /// Show the Services that are in force, and what was counted of each
     #[command(after_help = inspect::SERVICES, visible_alias = "svc")]
     Services(inspect::Named),
@@ -158,6 +162,7 @@ fn dispatch(command: Command, effective: Effective) -> Result<ExitCode> {
         Command::Status(options) => return inspect::status(&options, &common.pin_path),
         Command::Agent => agent::run(effective.configuration),
         Command::Standalone => standalone::run(effective.configuration),
+        Command::Top(options) => inspect::top(&options, &common.pin_path),
         Command::Services(options) => inspect::services(&options, &common.pin_path),
         Command::Frontends(options) => inspect::frontends(&options, &common.pin_path),
         Command::Backends(options) => inspect::backends(&options, &common.pin_path),

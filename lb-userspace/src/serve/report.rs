@@ -28,8 +28,8 @@ use crate::model::ServiceName;
 
 /// How long either side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between attempts to bind the socket.
-const RETRY: Duration = Duration::from_secs(5);
+/// Between attempts to bind the socket: who had it is ending.
+const RETRY: Duration = Duration::from_millis(500);
 /// The first problems are told, and how many there are.
 const MOST_PROBLEMS: usize = 50;
 

@@ -8,6 +8,7 @@ mod frontends;
 mod maglev;
 mod services;
 mod status;
+mod top;
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -26,6 +27,7 @@ pub use frontends::{EXAMPLES as FRONTENDS, show as frontends};
 pub use maglev::{EXAMPLES as MAGLEV, Maglev, show as maglev};
 pub use services::{EXAMPLES as SERVICES, show as services};
 pub use status::{EXAMPLES as STATUS, Options as Status, show as status};
+pub use top::{EXAMPLES as TOP, Options as Top, show as top};
 
 /// Which Services are meant, and how what is found is printed.
 #[derive(Debug, Args)]

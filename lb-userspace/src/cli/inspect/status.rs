@@ -171,7 +171,12 @@ fn agent(status: &Status) -> String {
 fn in_force(report: &serve::Report) -> String {
     let synced = report.last_sync.map_or("never".to_owned(), ago);
     let (services, ports) = (report.services, report.service_ports);
-    format!("{services} Services with {ports} service ports in force; last change: {synced}")
+    let (services, ports) = (counted(services, "Service"), counted(ports, "service port"));
+    format!("{services} with {ports} in force; last change: {synced}")
+}
+
+fn counted(number: usize, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
 /// `2026-01-01T00:00:00Z (5 s ago)`

@@ -1,0 +1,150 @@
+//! `millrace top`: what happens now.
+
+mod screen;
+mod terminal;
+
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::Args;
+
+use super::{Namespaces, open, read};
+use crate::cli::output::{Format, align_all, print_document};
+use crate::inspect::{Rate, Rates, Sample, Selector, Sort, short};
+use crate::kernel::Tables;
+
+pub const EXAMPLES: &str = "\
+Keys:
+  tab        Services, or backends
+  p c b n    sort by packets, new connections, bytes, name
+  space      hold, and go on
+  q          end
+
+Examples:
+  millrace top
+  millrace top -n shop --sort connections
+  Once, for scripts: what is counted in five seconds
+    millrace top --once --interval 5 -o json | jq '.total'
+
+Rates are a second's. Where stdout is no terminal, a table is printed each time.";
+
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
+    interval: u32,
+
+    /// What comes first
+    #[arg(long, value_enum, default_value_t)]
+    sort: Sort,
+
+    /// Look once, print it, and end
+    #[arg(long)]
+    once: bool,
+
+    /// How to print it, if it is printed
+    #[arg(long, short, value_enum, default_value_t, value_name = "FORMAT")]
+    output: TopFormat,
+
+    #[command(flatten)]
+    namespaces: Namespaces,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum TopFormat {
+    #[default]
+    Table,
+    Json,
+    Yaml,
+}
+
+pub fn show(options: &Options, pin_path: &Path) -> Result<()> {
+    let mut watcher = Watcher::new(open(pin_path)?, options.namespaces.of(None))?;
+    let interval = Duration::from_secs(options.interval.into());
+    let is_live = io::stdout().is_terminal() && io::stdin().is_terminal();
+    if is_live && !options.once && options.output == TopFormat::Table {
+        return terminal::run(&mut watcher, interval, options.sort);
+    }
+    loop {
+        thread::sleep(interval);
+        let mut rates = watcher.look()?;
+        rates.sort(options.sort);
+        let text = match options.output {
+            TopFormat::Json => print_document(&rates, Format::Json),
+            TopFormat::Yaml => print_document(&rates, Format::Yaml),
+            TopFormat::Table => crate::cli::output::write(&described(&rates)),
+        };
+        text?;
+        if options.once {
+            return Ok(());
+        }
+    }
+}
+
+/// Looks at the counters again and again.
+pub struct Watcher {
+    tables: Tables,
+    meant: Selector,
+    last: Sample,
+    at: Instant,
+}
+
+impl Watcher {
+    fn new(tables: Tables, meant: Selector) -> Result<Self> {
+        let last = sample(&tables, &meant)?;
+        Ok(Self { tables, meant, last, at: Instant::now() })
+    }
+
+    /// What has happened since it last looked.
+    fn look(&mut self) -> Result<Rates> {
+        let sample = sample(&self.tables, &self.meant)?;
+        let now = Instant::now();
+        let rates = Rates::between(&self.last, &sample, now - self.at);
+        (self.last, self.at) = (sample, now);
+        Ok(rates)
+    }
+}
+
+fn sample(tables: &Tables, meant: &Selector) -> Result<Sample> {
+    let reasons = tables.reasons()?.into_iter();
+    let reasons = reasons.map(|(reason, packets)| (reason.name(), packets)).collect();
+    Ok(Sample::of(&read(tables)?, reasons, meant))
+}
+
+const HEADERS: [&str; 5] = ["NEW/s", "PACKETS-IN/s", "PACKETS-OUT/s", "BYTES-IN/s", "BYTES-OUT/s"];
+
+fn cells(rate: &Rate) -> [String; 5] {
+    [
+        rate.new_flows,
+        rate.forward_packets,
+        rate.reverse_packets,
+        rate.forward_bytes,
+        rate.reverse_bytes,
+    ]
+    .map(short)
+}
+
+fn described(rates: &Rates) -> String {
+    let table = |what: &str, rates: &mut dyn Iterator<Item = &Rate>| {
+        let mut lines = vec![[&[what][..], &HEADERS].concat()];
+        let rows: Vec<Vec<String>> =
+            rates.map(|rate| [vec![rate.name.clone()], cells(rate).to_vec()].concat()).collect();
+        lines.extend(rows.iter().map(|row| row.iter().map(String::as_str).collect()));
+        let lines: Vec<Vec<String>> = lines
+            .into_iter()
+            .map(|line: Vec<&str>| line.into_iter().map(str::to_owned).collect())
+            .collect();
+        align_all(&lines)
+    };
+    let mut reasons = vec![["REASON", "PACKETS/s", "TOTAL"].map(str::to_owned).to_vec()];
+    reasons.extend(rates.reasons.iter().map(|reason| {
+        vec![reason.reason.to_owned(), short(reason.packets), reason.total.to_string()]
+    }));
+    let services = table("SERVICE", &mut rates.services.iter().chain([&rates.total]));
+    let backends = table("BACKEND", &mut rates.backends.iter());
+    [services, backends, align_all(&reasons)].join("\n") + "\n"
+}

@@ -1,0 +1,80 @@
+//! The terminal, for as long as it is ours.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use ratatui::crossterm::event::{self, Event};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::Watcher;
+use super::screen::{Next, Screen};
+use crate::inspect::Sort;
+
+/// How soon a signal is noticed.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Shows what happens until somebody has seen enough. However it ends, also by a signal or a
+/// panic, the terminal is as it was.
+pub fn run(watcher: &mut Watcher, interval: Duration, sort: Sort) -> Result<()> {
+    let told_to_end = ending()?;
+    let mut terminal = ratatui::try_init().context("this terminal can't be drawn on")?;
+    let _restored = Restored;
+    let mut screen = Screen::new(sort);
+    let mut due = Instant::now() + interval;
+    while !told_to_end.load(Ordering::Relaxed) {
+        terminal.draw(|frame| screen.draw(frame))?;
+        let wait = due.saturating_duration_since(Instant::now()).min(PATIENCE);
+        if event::poll(wait)? {
+            // Anything else, as a new size, is seen by drawing again.
+            if let Event::Key(key) = event::read()?
+                && screen.press(key) == Next::End
+            {
+                break;
+            }
+        }
+        if Instant::now() >= due {
+            due = Instant::now() + interval;
+            let rates = watcher.look()?;
+            if !screen.is_held {
+                screen.set(rates);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Gives the terminal back when it is dropped.
+struct Restored;
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+/// Becomes true when a signal asks this process to end.
+fn ending() -> Result<Arc<AtomicBool>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let told = Arc::new(AtomicBool::new(false));
+    let (mut terminate, mut hang_up, mut interrupt) = {
+        let _inside = runtime.enter();
+        let kinds = [SignalKind::terminate(), SignalKind::hangup(), SignalKind::interrupt()];
+        let [terminate, hang_up, interrupt] = kinds.map(signal);
+        (terminate?, hang_up?, interrupt?)
+    };
+    let tell = Arc::clone(&told);
+    thread::spawn(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = hang_up.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        });
+        tell.store(true, Ordering::Relaxed);
+    });
+    Ok(told)
+}
