@@ -13,6 +13,7 @@ use clap::Args;
 use crate::fingerprint::{self, Stamp};
 use crate::linker::{self, LINKER_VERSION, Linker};
 use crate::packages;
+use crate::paths;
 use crate::process::{cargo, is_missing, output, root, run};
 use crate::toolchain::{self, Toolchain};
 
@@ -76,7 +77,10 @@ fn compile(toolchain: &Toolchain, linker: &Linker) -> Result<()> {
     let linker_flag = format!("-Clinker={}", linker.program.display());
     let mut command = toolchain.cargo();
     command.arg("build").args(OBJECTS.iter().flat_map(|name| ["--bin", name]));
-    for_bpf(&mut command, &[&[linker_flag.as_str()], &FLAGS[..]].concat());
+    // The object is the same wherever it is built: it tells the source's files by their paths.
+    let remapping = paths::remapping()?;
+    let remapping: Vec<&str> = remapping.iter().map(String::as_str).collect();
+    for_bpf(&mut command, &[&[linker_flag.as_str()], &FLAGS[..], &remapping].concat());
     output(command.env("LD_LIBRARY_PATH", &linker.llvm))?;
 
     fs::create_dir_all(root().join("target/bpf"))?;

@@ -1,7 +1,8 @@
-//! rustfmt and clippy, over everything.
+//! rustfmt and clippy, over everything, and what is depended on.
 
 use anyhow::{Result, ensure};
 
+use crate::dependencies;
 use crate::ebpf;
 use crate::process::{cargo, run};
 
@@ -18,6 +19,7 @@ pub fn format(check: bool) -> Result<()> {
 pub fn lint() -> Result<()> {
     let parts = [
         format(true),
+        dependencies::check(),
         clippy(&["--workspace", "--exclude", "lb-ebpf", "--features", "tests/privileged"]),
         // Once more as `cargo build` sees it.
         clippy(&["--package", "tests"]),

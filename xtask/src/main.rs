@@ -1,12 +1,16 @@
 //! `cargo xtask`: the one door to the repository, for people and for CI.
 
+mod dependencies;
 mod ebpf;
 mod fingerprint;
 mod fuzz;
+mod image;
 mod linker;
 mod lint;
 mod packages;
+mod paths;
 mod process;
+mod prometheus;
 mod python;
 mod run;
 mod stages;
@@ -46,6 +50,9 @@ Examples:
   Fuzz the data plane's pipeline on the host for ten minutes:
     cargo xtask fuzz pipeline --seconds 600
 
+  An image to deploy, without a container engine:
+    cargo xtask image
+
   Only the BPF objects, and why by this compiler:
     cargo xtask build-ebpf --verbose
 
@@ -65,6 +72,8 @@ enum Command {
     Bench(Passed),
     /// Build the BPF objects, installing a compiler for them if there is none
     BuildEbpf(ebpf::Options),
+    /// Make an image of the agent for container runtimes, without one
+    Image(image::Options),
     /// Look for packets and tables that break what holds for all, by cargo-fuzz
     Fuzz(fuzz::Options),
     /// Format all code
@@ -73,7 +82,7 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// Check formatting and run clippy with warnings as errors, the BPF crate included
+    /// Check formatting and dependencies, and run clippy with warnings as errors, the BPF crate included
     Lint,
     /// What CI runs: `test`
     Ci,
@@ -103,6 +112,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::VmTest(options) => vm::test(&options)?,
         Command::Bench(passed) => run::bench(&passed.arguments)?,
         Command::BuildEbpf(options) => ebpf::build(&options)?,
+        Command::Image(options) => image::build(&options)?,
         Command::Fuzz(options) => fuzz::fuzz(&options)?,
         Command::Fmt { check } => lint::format(check)?,
         Command::Lint => lint::lint()?,
@@ -110,6 +120,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Prerequisites => {
             packages::ensure()?;
             python::ensure();
+            prometheus::ensure();
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -9,6 +9,7 @@ use crate::process::{find, is_root, output};
 /// A program, and the Debian package that brings it.
 pub const PROGRAMS: [(&str, &str); 11] = [
     ("bpftool", "bpftool"),
+    ("capsh", "libcap2-bin"),
     ("curl", "curl"),
     ("ethtool", "ethtool"),
     ("ip", "iproute2"),

@@ -122,7 +122,7 @@ fn run(stage: &Stage) -> Result<Tally> {
             return Ok(Tally { failed: 1, ..Tally::default() });
         }
         println!("      {:<14} runs its tests as root, by sudo", stage.name);
-        command.env(runner_variable(), "sudo --non-interactive --preserve-env");
+        command.env(runner_variable(), AS_ROOT);
     }
     let started = SystemTime::now();
     stages::run(stage.name, command.args(stage.arguments), || match stage.writes {
@@ -153,8 +153,11 @@ fn check_sudo() -> Result<()> {
     )
 }
 
+/// Starts a program as root, and does not ask.
+pub const AS_ROOT: &str = "sudo --non-interactive --preserve-env";
+
 /// Where cargo reads by which command to start a program it has built for this machine.
-fn runner_variable() -> String {
+pub fn runner_variable() -> String {
     format!("CARGO_TARGET_{}_UNKNOWN_LINUX_GNU_RUNNER", std::env::consts::ARCH.to_uppercase())
 }
 

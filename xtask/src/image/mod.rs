@@ -1,0 +1,174 @@
+//! `cargo xtask image`: an image of the agent for container runtimes, made without one.
+//!
+//! It holds one static program and what that needs of `/etc`: no shell, no libraries, no package
+//! manager. The same commit makes the same bytes, wherever and whenever it is built.
+
+mod archive;
+mod layout;
+mod program;
+mod root;
+
+use std::env;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use jiff::Timestamp;
+
+use crate::packages;
+use crate::process::{cargo, is_root, output, root as repository, run, target};
+use crate::test;
+use archive::Archive;
+use layout::{Image, Labels};
+
+/// Larger, it would not be worth its name. Of what is unpacked.
+const LARGEST: u64 = 30 << 20;
+
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Where to put the image: millrace.tar, and the directory oci [default: target/image]
+    #[arg(long, value_name = "DIRECTORY")]
+    output: Option<PathBuf>,
+
+    /// What it is called
+    #[arg(long, value_name = "NAME:TAG", default_value = concat!("millrace:", env!("CARGO_PKG_VERSION")))]
+    name: String,
+
+    /// Take this program, which must be static, instead of building one
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+
+    /// Start containers from it afterwards, in network namespaces and without a container engine
+    #[arg(long)]
+    test: bool,
+}
+
+pub fn build(options: &Options) -> Result<()> {
+    let directory = options.output.clone().unwrap_or_else(|| target().join("image"));
+    fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
+    let directory = directory.canonicalize()?;
+    let program = match &options.program {
+        Some(program) => program.clone(),
+        None => program::build()?,
+    };
+    let source = Source::find()?;
+    let image = assemble(&program, &source, &options.name)?;
+
+    let layout = directory.join("oci");
+    if layout.exists() {
+        fs::remove_dir_all(&layout).with_context(|| layout.display().to_string())?;
+    }
+    for (path, content) in image.files() {
+        let path = layout.join(path);
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        }
+        fs::write(&path, content).with_context(|| path.display().to_string())?;
+    }
+    let archive = directory.join("millrace.tar");
+    let file = File::create(&archive).with_context(|| archive.display().to_string())?;
+    let mut tar = Archive::new(file, source.time);
+    for (path, content) in image.files() {
+        tar.file(path, 0o644, content)?;
+    }
+    tar.finish()?;
+
+    eprintln!("{} is {}", options.name, image.digest());
+    eprintln!(
+        "  {}: {} MiB, unpacked {} MiB",
+        archive.display(),
+        mebibytes(&archive)?,
+        image.unpacked() >> 20
+    );
+    eprintln!("  {}: the same as an OCI layout", layout.display());
+    eprintln!("Load it with one of");
+    for loader in
+        ["docker load --input", "podman load --input", "ctr --namespace k8s.io images import"]
+    {
+        eprintln!("  {loader} {}", archive.display());
+    }
+    if options.test { start_containers(&layout) } else { Ok(()) }
+}
+
+/// As the DaemonSet does.
+fn start_containers(layout: &Path) -> Result<()> {
+    packages::ensure()?;
+    let mut command = cargo();
+    command.args(["test", "--package", "tests", "--features", "privileged", "--test", "container"]);
+    if !is_root() {
+        command.env(test::runner_variable(), test::AS_ROOT);
+    }
+    run(command.env("MILLRACE_IMAGE", layout))
+}
+
+fn assemble(program: &Path, source: &Source, name: &str) -> Result<Image> {
+    let content = fs::read(program).with_context(|| program.display().to_string())?;
+    program::check(&content).with_context(|| program.display().to_string())?;
+    let mut layer = Archive::new(Vec::new(), source.time);
+    root::fill(&mut layer, &content)?;
+    let layer = layer.finish()?;
+    let unpacked = layer.len() as u64;
+    ensure!(
+        unpacked <= LARGEST,
+        "the image would have {} MiB unpacked; {} are allowed. What has grown?",
+        unpacked >> 20,
+        LARGEST >> 20
+    );
+    Image::new(&layer, name, &source.labels())
+}
+
+/// What the image is made of, as its labels tell.
+struct Source {
+    /// The only time that is told anywhere in the image.
+    time: Timestamp,
+    /// None outside of git.
+    revision: Option<String>,
+}
+
+impl Source {
+    fn find() -> Result<Self> {
+        let git = |arguments: &[&str]| {
+            output(Command::new("git").current_dir(repository()).args(arguments)).ok()
+        };
+        let commit = git(&["log", "--max-count=1", "--format=%H %ct"]);
+        let commit = commit.as_deref().and_then(|line| line.split_once(' '));
+        let seconds = match env::var("SOURCE_DATE_EPOCH") {
+            Ok(seconds) => seconds,
+            Err(_) => commit.map_or_else(|| "0".to_owned(), |(_, time)| time.to_owned()),
+        };
+        let parsed = seconds.parse().ok().and_then(|s| Timestamp::from_second(s).ok());
+        let time = parsed.with_context(|| {
+            format!("SOURCE_DATE_EPOCH={seconds} is no number of seconds since 1970")
+        })?;
+        let changed = git(&["status", "--porcelain"]).is_some_and(|status| !status.is_empty());
+        let revision = commit.map(|(hash, _)| {
+            let suffix = if changed { "-modified" } else { "" };
+            format!("{hash}{suffix}")
+        });
+        Ok(Self { time, revision })
+    }
+
+    fn labels(&self) -> Labels {
+        let mut labels = Labels::from([
+            ("title", "Millrace".to_owned()),
+            (
+                "description",
+                "A Kubernetes Service load balancer whose data plane is eBPF".to_owned(),
+            ),
+            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("licenses", "Apache-2.0".to_owned()),
+            ("created", self.time.to_string()),
+        ]);
+        labels.extend(self.revision.clone().map(|revision| ("revision", revision)));
+        labels
+    }
+}
+
+fn mebibytes(path: &Path) -> Result<u64> {
+    Ok(fs::metadata(path)?.len() >> 20)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,31 @@
+//! What a container finds at `/`.
+
+use std::fs;
+use std::io::Write;
+
+use anyhow::{Context, Result};
+
+use super::archive::Archive;
+use crate::process::root;
+
+/// Where the program is, for the image's entry point.
+pub const PROGRAM: &str = "usr/bin/millrace";
+
+const FILES: [(&str, &str); 3] = [
+    ("etc/group", "root:x:0:\n"),
+    // Where the C library looks for hosts; the runtime writes the files.
+    ("etc/nsswitch.conf", "hosts: files dns\n"),
+    ("etc/passwd", "root:x:0:0:root:/:/usr/bin/millrace\n"),
+];
+
+/// In the order of the paths. There are no certificates of public authorities: a pod is told its
+/// cluster's own.
+pub fn fill<W: Write>(layer: &mut Archive<W>, program: &[u8]) -> Result<()> {
+    for (path, content) in FILES {
+        layer.file(path, 0o644, content.as_bytes())?;
+    }
+    layer.file(PROGRAM, 0o755, program)?;
+    let license = root().join("LICENSE");
+    let license = fs::read(&license).with_context(|| license.display().to_string())?;
+    layer.file("usr/share/doc/millrace/LICENSE", 0o644, &license)
+}

@@ -1,0 +1,24 @@
+//! Where things are on this machine, kept out of what is built: the same source makes the same
+//! programs wherever it lies.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::process::root;
+
+/// Flags for rustc that put short names in the place of this machine's folders.
+pub fn remapping() -> Result<Vec<String>> {
+    let folders = [(root().to_owned(), "."), (cargo_home()?, "cargo")];
+    let flag = |(from, to): (PathBuf, &str)| format!("--remap-path-prefix={}={to}", from.display());
+    Ok(folders.into_iter().map(flag).collect())
+}
+
+fn cargo_home() -> Result<PathBuf> {
+    if let Some(home) = env::var_os("CARGO_HOME") {
+        return Ok(home.into());
+    }
+    let home = env::var_os("HOME").context("neither CARGO_HOME nor HOME is set")?;
+    Ok(Path::new(&home).join(".cargo"))
+}

@@ -1,0 +1,40 @@
+//! Prometheus, for the tests of the alerts and the dashboard: Debian's package, unpacked and not
+//! installed, since a machine is not to get a new service by tests.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::packages;
+use crate::process::{find, output, root};
+
+/// Unpacks it under `target`. The tests do without where that can't be done, so this only says so.
+pub fn ensure() {
+    if let Err(error) = unpack() {
+        eprintln!("prometheus can't be had, its tests will be left out: {error:#}");
+    }
+}
+
+fn unpack() -> Result<()> {
+    let folder = root().join("target/prometheus");
+    if folder.join("usr/bin/promtool").is_file() || find("promtool").is_some() {
+        return Ok(());
+    }
+    find("apt-get").context("there is no apt-get here; a prometheus on the PATH will do")?;
+    eprintln!("downloading prometheus to {}", folder.display());
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let download =
+        || output(Command::new("apt-get").args(["download", "prometheus"]).current_dir(&folder));
+    if download().is_err() {
+        packages::update()?;
+        download()?;
+    }
+    let files = fs::read_dir(&folder)?.flatten().map(|entry| entry.path());
+    let package: Option<PathBuf> =
+        files.filter(|file| file.extension().is_some_and(|e| e == "deb")).max();
+    let package = package.context("apt-get downloaded nothing")?;
+    output(Command::new("dpkg-deb").arg("--extract").args([&package, &folder]))?;
+    fs::remove_file(&package).with_context(|| package.display().to_string())
+}
