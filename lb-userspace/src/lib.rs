@@ -15,6 +15,7 @@ pub mod model;
 pub mod network;
 pub mod notices;
 pub mod plan;
+pub mod privileges;
 pub mod reasons;
 pub mod serve;
 pub mod source;

@@ -26,6 +26,7 @@ use crate::model::forwarding_name;
 use crate::network::{self, Network};
 use crate::notices::{Log, Notices};
 use crate::plan::Planner;
+use crate::privileges::Privileges;
 use crate::serve::{self, Addresses, Health, Metrics, Reporter};
 use crate::source::cluster::{Access, Events};
 use crate::source::{Cluster, Event, Manifests, Source};
@@ -63,6 +64,7 @@ pub struct Options {
     pub addresses: Addresses,
     /// Of how many service ports, and how many backends, the metrics tell the traffic.
     pub metrics_max_objects: usize,
+    pub privileges: Privileges,
 }
 
 impl Options {
@@ -269,6 +271,7 @@ async fn start<'a>(
     let attachments = network.attachments();
     let devices = Devices::start(pins, data_plane, options.modes, attachments, metrics, condition)?;
     links.keep();
+    options.privileges.once_attached()?;
     health.attached();
     let (services, service_ports) = agent.in_force();
     tracing::info!("ready: {service_ports} service ports of {services} Services in force");

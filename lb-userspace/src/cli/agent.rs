@@ -1,10 +1,11 @@
 use anyhow::Result;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 
 use crate::agent::{self, Origin};
 use crate::config::Configuration;
 use crate::kernel::{Modes, Sizes};
 use crate::network;
+use crate::privileges::Privileges;
 use crate::serve::Addresses;
 use crate::source::cluster::Access;
 
@@ -18,16 +19,38 @@ pub fn run(configuration: Configuration) -> Result<()> {
     } else {
         Origin::Manifests(configuration.origin.manifests.clone())
     };
-    runtime()?.block_on(agent::run(options(configuration, origin)?))
+    let privileges = Privileges::AGENT;
+    confined_runtime(privileges)?.block_on(agent::run(options(configuration, origin, privileges)?))
 }
 
 /// The agent itself runs on the thread that blocks on it; what it reads and serves runs beside
 /// it, and neither makes the other wait.
-pub fn runtime() -> Result<Runtime> {
-    Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?)
+pub fn confined_runtime(privileges: Privileges) -> Result<Runtime> {
+    privileges.at_the_start()?;
+    let confine = move || {
+        if let Err(error) = privileges.once_attached() {
+            tracing::warn!("{error:#}");
+        }
+    };
+    Ok(threads().on_thread_start(confine).build()?)
 }
 
-pub fn options(configuration: Configuration, origin: Origin) -> Result<agent::Options> {
+/// For commands, which may do what their user may.
+pub fn runtime() -> Result<Runtime> {
+    Ok(threads().build()?)
+}
+
+fn threads() -> Builder {
+    let mut threads = Builder::new_multi_thread();
+    threads.worker_threads(2).enable_all();
+    threads
+}
+
+pub fn options(
+    configuration: Configuration,
+    origin: Origin,
+    privileges: Privileges,
+) -> Result<agent::Options> {
     let Configuration { common, agent, .. } = configuration;
     Ok(agent::Options {
         node_name: agent.node_name()?,
@@ -50,5 +73,6 @@ pub fn options(configuration: Configuration, origin: Origin) -> Result<agent::Op
             metrics: agent.metrics_bind_address.0,
         },
         metrics_max_objects: agent.metrics_max_objects,
+        privileges,
     })
 }

@@ -1,13 +1,14 @@
 use anyhow::Result;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::agent::{options, runtime};
+use super::agent::{confined_runtime, options};
 use crate::agent::{self, Origin};
 use crate::api::http::Limits;
 use crate::api::kinds::Ranges;
 use crate::api::server::{self, Server};
 use crate::api::storage::Window;
 use crate::config::Configuration;
+use crate::privileges::Privileges;
 use crate::source::cluster::Access;
 
 pub const EXAMPLES: &str = "\
@@ -33,7 +34,8 @@ pub fn run(configuration: Configuration) -> Result<()> {
         window: Window::default(),
         limits: Limits::default(),
     };
-    runtime()?.block_on(async {
+    let privileges = Privileges::STANDALONE;
+    confined_runtime(privileges)?.block_on(async {
         let server = Server::start(server).await?;
         tracing::info!("serving the Kubernetes API at https://{}", server.address);
         let kubeconfig = server.kubeconfig.display();
@@ -49,6 +51,6 @@ pub fn run(configuration: Configuration) -> Result<()> {
         }
         // The agent can't tell this API from a cluster's.
         let access = Access { kubeconfig: Some(server.kubeconfig.clone()), ..Access::default() };
-        agent::run(options(configuration, Origin::Cluster(access))?).await
+        agent::run(options(configuration, Origin::Cluster(access), privileges)?).await
     })
 }

@@ -20,6 +20,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use crate::kernel::{Occupancy, Tables};
 use crate::model::ServicePortKey;
 use crate::plan::BackendKey;
+use crate::reasons::meaning;
 
 /// What is counted under which index.
 #[derive(Debug, Default)]
@@ -156,41 +157,6 @@ impl Traffic {
     }
 }
 
-/// What becomes of a packet for which this is counted: who watches for lost packets need not know
-/// every reason.
-fn outcome(reason: Reason) -> &'static str {
-    match reason {
-        Reason::Malformed
-        | Reason::Fragment
-        | Reason::UnknownProtocol
-        | Reason::NoFrontend
-        | Reason::NoFlow
-        | Reason::NoNeighbour
-        | Reason::UnknownQuote
-        | Reason::NotAPeer => "passed",
-        Reason::NoBackend
-        | Reason::BackendGone
-        | Reason::NoSuchPort
-        | Reason::TooBig
-        | Reason::HopLimit => "answered",
-        Reason::NoLocalBackend
-        | Reason::FlowTableFull
-        | Reason::CorruptTable
-        | Reason::Unwritable
-        | Reason::SourceNotAllowed
-        | Reason::NoAlias
-        | Reason::NoRoute
-        | Reason::RateLimited
-        | Reason::CorruptFrontend
-        | Reason::NoSuchPool
-        | Reason::NoSuchSlot
-        | Reason::NoSuchBackend
-        | Reason::NoSuchBucket
-        | Reason::NoSuchTarget
-        | Reason::Congestion => "dropped",
-    }
-}
-
 impl Debug for Traffic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Traffic")
@@ -206,7 +172,8 @@ impl Collector for Traffic {
                 return Ok(());
             }
         };
-        let labels = |reason: Reason| [("reason", reason.name()), ("outcome", outcome(reason))];
+        let labels =
+            |reason: Reason| [("reason", reason.name()), ("outcome", meaning(reason).fate.name())];
         let counted = reading.reasons.iter().map(|(reason, count)| (labels(*reason), *count));
         counters(
             &mut encoder,

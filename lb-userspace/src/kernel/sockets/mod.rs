@@ -30,6 +30,7 @@ use super::pins::Pins;
 use super::plain::Plain;
 use crate::network;
 use crate::plan::Step;
+use crate::privileges::Privileges;
 
 type Flows<F> = HashMap<MapData, u64, Plain<SocketFlow<F>>>;
 type Backends<F> = Array<MapData, Plain<Backend<<F as Family>::Address>>>;
@@ -65,9 +66,13 @@ impl<T> WithSockets<T> {
         let held = Tables::open(pins)?;
         match Diagnosis::open() {
             Ok(mut diagnosis) => {
-                thread::Builder::new()
-                    .name("stale sockets".into())
-                    .spawn(move || watch(&held, &mut diagnosis, &changes))?;
+                thread::Builder::new().name("stale sockets".into()).spawn(move || {
+                    // It is there before everything is attached, and does none of that.
+                    if let Err(error) = Privileges::AGENT.once_attached() {
+                        tracing::warn!("{error:#}");
+                    }
+                    watch(&held, &mut diagnosis, &changes);
+                })?;
             }
             Err(error) => tracing::warn!(
                 "{error:#}: processes of this node keep talking to backends that are gone until \

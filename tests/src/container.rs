@@ -1,0 +1,171 @@
+//! A container as a node's runtime would start it from `deploy/`, without a runtime: a root of its
+//! own that can't be written to, the mounts and the arguments of the DaemonSet, and of root's powers
+//! only those that are listed there. The network is the node's, as it is for the DaemonSet.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use caps::Capability;
+use serde_json::Value;
+
+use crate::agent::program;
+use crate::topology::{Host, Process, Topology};
+
+const DAEMON_SET: &str = include_str!("../../deploy/kustomize/base/daemon-set.yaml");
+
+/// In a mount namespace of its own: puts the mounts into the root, makes it one that can't be
+/// written to, and starts the program with no more than it may do.
+const START: &str = "\
+set -e
+root=$1 config=$2 bpf=$3 cgroup=$4 drop=$5; shift 5
+mount --bind $root $root
+mount --bind /proc $root/proc
+mount -t sysfs -o ro sysfs $root/sys
+mount --bind $bpf $root/sys/fs/bpf
+mount --bind $cgroup $root/host/sys/fs/cgroup
+mount -o remount,bind,ro $root/host/sys/fs/cgroup
+mount --bind $config $root/etc/millrace
+mount -o remount,bind,ro $root/etc/millrace
+mount -o remount,bind,ro $root
+exec capsh --chroot=$root --no-new-privs --drop=$drop --shell=/usr/bin/millrace -- \"$@\"";
+
+/// Where it is to find what; the runtime makes them.
+const MOUNTED: [&str; 4] = ["proc", "sys", "host/sys/fs/cgroup", "etc/millrace"];
+
+/// What the DaemonSet says of its one container.
+pub struct Specification {
+    pub args: Vec<String>,
+    /// Of which the container has all that are listed, and no others.
+    pub capabilities: Vec<Capability>,
+}
+
+impl Specification {
+    pub fn read() -> Result<Self> {
+        let daemon_set: Value = serde_norway::from_str(DAEMON_SET)?;
+        let pod = &daemon_set["spec"]["template"]["spec"];
+        let container = &pod["containers"][0];
+        let security = &container["securityContext"];
+        ensure!(
+            security["capabilities"]["drop"] == serde_json::json!(["ALL"])
+                && security["readOnlyRootFilesystem"] == true
+                && security["allowPrivilegeEscalation"] == false,
+            "this is no longer how the container is started: {security}"
+        );
+        let mut mounts: Vec<&str> = texts(&container["volumeMounts"], "/mountPath")?;
+        mounts.sort_unstable();
+        ensure!(
+            mounts == ["/etc/millrace", "/host/sys/fs/cgroup", "/sys/fs/bpf"],
+            "it has other mounts: {mounts:?}"
+        );
+        let capability = |name: &str| format!("CAP_{name}").parse().map_err(anyhow::Error::from);
+        let capabilities = texts(&security["capabilities"]["add"], "")?;
+        Ok(Self {
+            args: texts(&container["args"], "")?.into_iter().map(str::to_owned).collect(),
+            capabilities: capabilities.into_iter().map(capability).collect::<Result<_>>()?,
+        })
+    }
+}
+
+/// Of a list of texts, or of objects that have one there.
+fn texts<'a>(list: &'a Value, pointer: &str) -> Result<Vec<&'a str>> {
+    let list = list.as_array().context("the DaemonSet lacks a list")?;
+    let text = |item: &'a Value| item.pointer(pointer).and_then(Value::as_str);
+    list.iter().map(|item| text(item).with_context(|| format!("{item}: no text"))).collect()
+}
+
+/// A root to start containers from.
+pub struct Container {
+    root: PathBuf,
+    config: PathBuf,
+    pins: PathBuf,
+}
+
+impl Container {
+    /// From the image in the directory that `MILLRACE_IMAGE` names, if it names one; else from the
+    /// program that was built, and the libraries that it wants. The settings are those of the
+    /// ConfigMap.
+    pub fn new(topology: &Topology, settings: &str) -> Result<Self> {
+        let directory = topology.directory().join("container");
+        let (root, config) = (directory.join("root"), directory.join("config"));
+        for folder in MOUNTED.map(|folder| root.join(folder)).iter().chain([&config]) {
+            fs::create_dir_all(folder)?;
+        }
+        match env::var_os("MILLRACE_IMAGE") {
+            Some(image) => unpack(Path::new(&image), &root)?,
+            None => copy(&program()?, &root)?,
+        }
+        fs::write(config.join("config.yaml"), settings)?;
+        Ok(Self { root, config, pins: topology.pins() })
+    }
+
+    /// Where files stand that it finds in /etc/millrace.
+    pub fn config(&self) -> &Path {
+        &self.config
+    }
+
+    pub fn command(&self, node: &Host, capabilities: &[Capability], args: &[&str]) -> Command {
+        let given_up = caps::all().into_iter().filter(|each| !capabilities.contains(each));
+        let given_up: Vec<String> = given_up.map(|each| each.to_string().to_lowercase()).collect();
+        let mut command = node.command("unshare");
+        command
+            .args(["--mount", "--propagation", "private", "sh", "-c", START, "container"])
+            .args([&self.root, &self.config, &self.pins])
+            .arg(node.cgroup())
+            .arg(given_up.join(","))
+            .args(args)
+            .env("NODE_NAME", "node");
+        command
+    }
+
+    pub fn start(
+        &self,
+        node: &Host,
+        capabilities: &[Capability],
+        args: &[&str],
+    ) -> Result<Process> {
+        node.spawn(&mut self.command(node, capabilities, args))
+    }
+}
+
+/// The one layer of an image that is laid out in a directory.
+fn unpack(image: &Path, root: &Path) -> Result<()> {
+    let read = |path: PathBuf| -> Result<Value> {
+        let content = fs::read(&path).with_context(|| path.display().to_string())?;
+        Ok(serde_json::from_slice(&content)?)
+    };
+    let blob = |descriptor: &Value| {
+        let digest = descriptor["digest"].as_str().unwrap_or_default();
+        image.join("blobs").join(digest.replace(':', "/"))
+    };
+    let index = read(image.join("index.json"))?;
+    let manifest = read(blob(&index["manifests"][0]))?;
+    let mut tar = Command::new("tar");
+    tar.args(["--extract", "--gzip", "--file"]).arg(blob(&manifest["layers"][0]));
+    done(tar.arg("--directory").arg(root))
+}
+
+/// A program, and what its loader looks for.
+fn copy(program: &Path, root: &Path) -> Result<()> {
+    let bin = root.join("usr/bin");
+    fs::create_dir_all(&bin)?;
+    fs::copy(program, bin.join("millrace")).with_context(|| program.display().to_string())?;
+    let output = Command::new("ldd").arg(program).output().context("ldd can't be started")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    for library in said.split_ascii_whitespace().filter(|word| word.starts_with('/')) {
+        let copy = root.join(library.trim_start_matches('/'));
+        fs::create_dir_all(copy.parent().context("a library is in a directory")?)?;
+        fs::copy(library, copy).with_context(|| library.to_owned())?;
+    }
+    Ok(())
+}
+
+fn done(command: &mut Command) -> Result<()> {
+    let output = command.output()?;
+    if !output.status.success() {
+        bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
+}

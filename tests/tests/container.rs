@@ -1,0 +1,120 @@
+//! The agent as the DaemonSet of `deploy/` starts it. With `MILLRACE_IMAGE` it is that of an image,
+//! as `cargo xtask image --test` has it.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use caps::Capability;
+use tests::agent::SOON;
+use tests::container::{Container, Specification};
+use tests::one_node::OneNode;
+
+const SETTINGS: &str = "\
+manifests: [/etc/millrace/web.yaml]
+device: [ext0]
+xdp-mode: native
+";
+
+const WEB: &str = "\
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec:
+  clusterIP: 10.96.0.10
+  externalIPs: [203.0.113.10]
+  ports: [{name: http, port: 80}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: [10.244.1.10], nodeName: node}]
+";
+
+fn container(network: &OneNode) -> Result<Container> {
+    let container = Container::new(&network.topology, SETTINGS)?;
+    fs::write(container.config().join("web.yaml"), WEB)?;
+    Ok(container)
+}
+
+/// A line of a process's status, as a number.
+fn status(pid: u32, field: &str) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
+    let value = line.and_then(|line| line.strip_prefix(":")).context(field.to_owned())?.trim();
+    let radix = if field.starts_with("Cap") { 16 } else { 10 };
+    u64::from_str_radix(value, radix).with_context(|| value.to_owned())
+}
+
+fn bits(capabilities: &[Capability]) -> u64 {
+    capabilities.iter().map(|capability| 1 << (*capability as u64)).sum()
+}
+
+#[test]
+fn a_container_with_what_the_daemon_set_gives_it_forwards() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    let container = container(&network)?;
+    let specification = Specification::read()?;
+    let args: Vec<&str> = specification.args.iter().map(String::as_str).collect();
+    let mut agent = container.start(&network.node, &specification.capabilities, &args)?;
+    agent.wait_for_output("ready:", SOON)?;
+    ensure!(network.curl("http://203.0.113.10/")?.contains("pod-0"), "a client is served");
+    // A process of the node itself, by the control groups that are mounted.
+    network.node.run(["curl", "--silent", "--fail", "--max-time", "5", "http://10.96.0.10/"])?;
+
+    let pid = agent.pid();
+    let left = bits(&[Capability::CAP_BPF, Capability::CAP_NET_ADMIN]);
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let task: u32 = task?.file_name().to_string_lossy().parse()?;
+        for set in ["CapPrm", "CapEff"] {
+            ensure!(status(task, set)? == left, "{set} of {task}: {:x}", status(task, set)?);
+        }
+    }
+    ensure!(status(pid, "CapInh")? == 0 && status(pid, "NoNewPrivs")? == 1, "nothing comes back");
+
+    // The one that comes after it takes over what it has left.
+    let ended = agent.terminate(SOON)?;
+    ensure!(ended.success(), "it ended with {ended}");
+    ensure!(network.curl("http://203.0.113.10/")?.contains("pod-0"), "the kernel goes on");
+    let mut agent = container.start(&network.node, &specification.capabilities, &args)?;
+    agent.wait_for_output("adopting", SOON)?;
+    agent.wait_for_output("ready:", SOON)?;
+    ensure!(network.curl("http://203.0.113.10/")?.contains("pod-0"), "and so does the next");
+    Ok(())
+}
+
+#[test]
+fn none_of_the_capabilities_is_too_much() -> Result<()> {
+    let network = OneNode::with_pods(0)?;
+    let container = container(&network)?;
+    let specification = Specification::read()?;
+    let args: Vec<&str> = specification.args.iter().map(String::as_str).collect();
+    for missing in &specification.capabilities {
+        let others: Vec<Capability> =
+            specification.capabilities.iter().copied().filter(|each| each != missing).collect();
+        let mut agent = container.start(&network.node, &others, &args)?;
+        let ended = agent.wait(SOON)?;
+        ensure!(!ended.success(), "without {missing} it ended well:\n{}", agent.output());
+        // Not for another reason.
+        let said = agent.output();
+        ensure!(said.contains("ermi"), "without {missing} it said:\n{said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_program_needs_nothing_else() -> Result<()> {
+    let network = OneNode::with_pods(0)?;
+    let container = container(&network)?;
+    let run = |args: &[&str]| -> Result<String> {
+        let output = container.command(&network.node, &[], args).output()?;
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        ensure!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+        Ok(text(&output.stdout))
+    };
+    let version = run(&["--version"])?;
+    ensure!(version == format!("millrace {}\n", env!("CARGO_PKG_VERSION")), "{version}");
+    run(&["config", "--check", "--config=/etc/millrace/config.yaml"])?;
+    Ok(())
+}
