@@ -128,6 +128,10 @@ fn every_value_is_honoured() {
     }
     assert_eq!(container["resources"]["limits"]["memory"], "1Gi");
     let settings = objects["ConfigMap millrace-config"]["data"]["config.yaml"].as_str().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("config.yaml");
+    std::fs::write(&file, settings).unwrap();
+    kustomize::check_settings(&file, &[]);
     let settings: Value = serde_norway::from_str(settings).unwrap();
     assert_eq!(settings["api-server"], "https://192.0.2.1:6443");
     assert_eq!(settings["device"], json!(["eth*"]));

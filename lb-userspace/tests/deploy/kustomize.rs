@@ -1,5 +1,6 @@
 //! The plain manifests, put together by kubectl.
 
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -64,4 +65,23 @@ fn overlays_change_what_they_say() {
     let args = daemon_set(&monitored)["containers"][0]["args"].as_array().unwrap();
     assert!(args.contains(&json!("--metrics-bind-address=[::]:10249")), "{args:?}");
     assert!(monitored.contains_key("ServiceMonitor millrace"));
+}
+
+/// What the container is started with, as the agent takes it.
+#[test]
+fn the_agent_takes_its_arguments_and_settings() {
+    let Some(objects) = build("overlays/monitored") else { return };
+    let args = daemon_set(&objects)["containers"][0]["args"].as_array().unwrap();
+    let args: Vec<&str> = args.iter().map(|arg| arg.as_str().unwrap()).collect();
+    let ("agent", [config, rest @ ..]) = (args[0], &args[1..]) else { panic!("{args:?}") };
+    assert_eq!(*config, "--config=/etc/millrace/config.yaml");
+    check_settings(&deploy("kustomize/base/config.yaml"), rest);
+}
+
+/// Panics if the agent would not start with this file of settings and these arguments.
+pub fn check_settings(file: &Path, args: &[&str]) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
+    let output = command.args(["config", "--check", "--config"]).arg(file).args(args).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -7,6 +7,7 @@
 mod document;
 mod helm;
 mod kustomize;
+mod monitoring;
 
 use std::path::{Path, PathBuf};
 

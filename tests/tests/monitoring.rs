@@ -1,0 +1,181 @@
+//! The dashboard's queries and the alerts of `deploy/`, evaluated by Prometheus on a real agent.
+//!
+//! `cargo xtask prerequisites` unpacks Debian's Prometheus under `target/prometheus`.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use tests::agent::SOON;
+use tests::one_node::OneNode;
+use tests::topology::{Process, wait_until};
+
+const MANIFESTS: &str = "\
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec:
+  clusterIP: 10.96.0.10
+  externalIPs: [203.0.113.10]
+  ports: [{name: http, port: 80}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: [10.244.1.10], nodeName: node}]
+";
+
+/// Asked often, so that there are rates soon.
+fn configuration(rules: &Path) -> String {
+    format!(
+        "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n\
+         rule_files: [{}]\n\
+         scrape_configs:\n\
+         - job_name: millrace\n\
+         \x20 static_configs: [{{targets: ['127.0.0.1:10249']}}]\n",
+        rules.display()
+    )
+}
+
+fn deploy(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(path)
+}
+
+/// Prometheus, or its tool; none where there is none.
+fn program(name: &str) -> Option<PathBuf> {
+    let unpacked = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/prometheus/usr/bin");
+    let named = env::var_os("MILLRACE_PROMETHEUS").map(PathBuf::from);
+    let path = env::var_os("PATH").unwrap_or_default();
+    let directories = named.into_iter().chain([unpacked]).chain(env::split_paths(&path));
+    let found = directories.map(|directory| directory.join(name)).find(|path| path.is_file());
+    if found.is_none() {
+        eprintln!("there is no {name} here: nothing is tested by it");
+    }
+    found
+}
+
+/// On the node, with its own clock and files.
+struct Prometheus<'a> {
+    network: &'a OneNode,
+    _process: Process,
+}
+
+impl<'a> Prometheus<'a> {
+    fn start(network: &'a OneNode, program: &Path) -> Result<Self> {
+        let directory = network.topology.directory().join("prometheus");
+        fs::create_dir_all(&directory)?;
+        let file = directory.join("prometheus.yml");
+        fs::write(&file, configuration(&deploy("prometheus/rules.yaml").canonicalize()?))?;
+        let mut command = network.node.command(program);
+        command
+            .arg(format!("--config.file={}", file.display()))
+            .arg(format!("--storage.tsdb.path={}", directory.join("data").display()))
+            .arg("--web.listen-address=127.0.0.1:9090");
+        let mut process = network.node.spawn(&mut command)?;
+        process.wait_for_output("Server is ready to receive web requests", SOON)?;
+        Ok(Self { network, _process: process })
+    }
+
+    /// What its API answers; fails if that is an error.
+    fn get(&self, path: &str, query: &[(&str, &str)]) -> Result<Value> {
+        let mut words =
+            ["curl", "--silent", "--get", "--max-time", "5"].map(str::to_owned).to_vec();
+        for (name, value) in query {
+            words.extend(["--data-urlencode".to_owned(), format!("{name}={value}")]);
+        }
+        words.push(format!("http://127.0.0.1:9090/api/v1/{path}"));
+        let answer: Value = serde_json::from_str(&self.network.node.run(&words)?)?;
+        ensure!(answer["status"] == "success", "{query:?}: {answer}");
+        Ok(answer["data"].clone())
+    }
+
+    /// How many series an expression has now.
+    fn count(&self, expression: &str) -> Result<usize> {
+        let data = self.get("query", &[("query", expression)])?;
+        Ok(data["result"].as_array().context("a result")?.len())
+    }
+}
+
+/// As Grafana would write them out, of all nodes and Services.
+fn expressions(dashboard: &Value) -> Result<Vec<String>> {
+    let mut expressions = Vec::new();
+    for panel in dashboard["panels"].as_array().context("panels")? {
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let expression = target["expr"].as_str().context("an expression")?;
+            let expression = ["$instance", "$namespace", "$service"]
+                .iter()
+                .fold(expression.to_owned(), |text, variable| text.replace(variable, ".*"))
+                .replace("$__rate_interval", "10s");
+            ensure!(!expression.contains('$'), "a variable that nobody knows: {expression}");
+            expressions.push(expression);
+        }
+    }
+    Ok(expressions)
+}
+
+/// What a well node without an API server has nothing of.
+fn may_be_empty(expression: &str) -> bool {
+    expression.contains("rest_client_") || expression.contains("} > kubeproxy_")
+}
+
+#[test]
+fn every_query_and_alert_is_answered_by_a_real_agent() -> Result<()> {
+    let Some(prometheus) = program("prometheus") else { return Ok(()) };
+    let network = OneNode::with_pods(1)?;
+    let (agent, _) = network.agent_on(MANIFESTS)?;
+    let prometheus = Prometheus::start(&network, &prometheus)?;
+    let dashboard = fs::read_to_string(deploy("grafana/millrace.json"))?;
+    let expressions = expressions(&serde_json::from_str(&dashboard)?)?;
+    ensure!(expressions.len() > 40, "only {} queries were found", expressions.len());
+
+    for expression in &expressions {
+        // An error is one at once; what has no series yet gets some by traffic.
+        prometheus.count(expression)?;
+        if may_be_empty(expression) {
+            continue;
+        }
+        let answered = wait_until(expression, SOON, || {
+            for port in ["10256/healthz", "10256/livez"] {
+                let url = format!("http://127.0.0.1:{port}");
+                let _ = network.node.run(["curl", "--silent", "--max-time", "5", &url]);
+            }
+            let served = network.curl("http://203.0.113.10/").is_ok();
+            served && prometheus.count(expression).is_ok_and(|series| series > 0)
+        });
+        answered.with_context(|| format!("nothing answers {expression}"))?;
+    }
+
+    let rules = prometheus.get("rules", &[("type", "alert")])?;
+    let rules = rules["groups"][0]["rules"].as_array().context("rules")?;
+    ensure!(rules.len() > 10, "only {} alerts were found", rules.len());
+    for rule in rules {
+        ensure!(rule["health"] == "ok", "an alert can't be evaluated: {rule}");
+        ensure!(rule["state"] == "inactive", "the node is well, and yet: {rule}");
+    }
+
+    // And one that is meant.
+    agent.kill();
+    wait_until("an alert says that the agent is gone", SOON, || {
+        let down = "ALERTS{alertname=\"MillraceDown\", alertstate=\"pending\"}";
+        prometheus.count(down).is_ok_and(|series| series == 1)
+    })
+}
+
+#[test]
+fn every_alert_tells_what_it_is_for() -> Result<()> {
+    let Some(promtool) = program("promtool") else { return Ok(()) };
+    let (rules, tests) = (deploy("prometheus/rules.yaml"), deploy("prometheus/rules-test.yaml"));
+    for (action, file) in [("check", rules), ("test", tests)] {
+        let output = Command::new(&promtool).args([action, "rules"]).arg(&file).output()?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            bail!("{}: {said}{}", file.display(), String::from_utf8_lossy(&output.stderr));
+        }
+    }
+    Ok(())
+}
