@@ -179,7 +179,7 @@ pub fn stray_filters(pin_path: &Path) -> Result<Vec<(String, Direction)>> {
     let mut found = Vec::new();
     for device in if_nameindex().context("this machine's devices can't be listed")?.iter() {
         for way in Direction::ALL {
-            if filters.has(device.index() as u32, way)? {
+            if filters.has(device.index(), way)? {
                 found.push((device.name().to_string_lossy().into_owned(), way));
             }
         }
