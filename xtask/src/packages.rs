@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use crate::process::{find, is_root, output};
 
 /// A program, and the Debian package that brings it.
-pub const PROGRAMS: [(&str, &str); 11] = [
+pub const PROGRAMS: [(&str, &str); 12] = [
     ("bpftool", "bpftool"),
     ("capsh", "libcap2-bin"),
     ("curl", "curl"),
