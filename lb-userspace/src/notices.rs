@@ -72,6 +72,6 @@ pub struct Log;
 
 impl Notices for Log {
     fn post(&self, notice: Notice) {
-        tracing::warn!("{notice}");
+        tracing::warn!(reason = %notice.reason.name(), "{notice}");
     }
 }

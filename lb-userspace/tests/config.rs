@@ -10,6 +10,7 @@ use serde_json::Value;
 const VALUES: &[(&str, &str)] = &[
     ("pin-path", "/sys/fs/bpf/other"),
     ("log", "debug"),
+    ("log-format", "json"),
     ("bpf-log-level", "debug"),
     ("manifests", "services,more"),
     ("kubeconfig", "/etc/kubeconfig"),

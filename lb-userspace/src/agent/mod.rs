@@ -5,6 +5,7 @@ mod control;
 mod devices;
 mod latency;
 mod outlets;
+mod service_manager;
 mod tally;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use lb_common::layout::Forwarding;
+use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -34,8 +36,10 @@ use crate::store::Affected;
 
 pub use control::Agent;
 pub use outlets::Outlets;
+pub use service_manager::tell_service_manager;
 
 use devices::Devices;
+use service_manager::Watchdog;
 
 /// How long after another agent's end its successor notices.
 const HELD_RETRY: Duration = Duration::from_millis(50);
@@ -118,6 +122,11 @@ pub async fn run(options: Options) -> Result<()> {
         }
     };
 
+    let (services, service_ports) = agent.in_force();
+    let status =
+        format!("{service_ports} service ports of {services} Services in force at the start");
+    tell_service_manager(&[NotifyState::Ready, NotifyState::Status(&status)]);
+    let mut watchdog = Watchdog::new();
     let mut network_events = network.follow();
     let ended = loop {
         tokio::select! {
@@ -139,9 +148,11 @@ pub async fn run(options: Options) -> Result<()> {
                 None => break Err(anyhow::anyhow!("this machine's network is followed no longer")),
             },
             () = devices.retry_due() => devices.attach_missing(),
+            () = watchdog.due() => tell_service_manager(&[NotifyState::Watchdog]),
             () = ending.told() => break Ok(()),
         }
     };
+    tell_service_manager(&[NotifyState::Stopping]);
     drop((agent, devices));
     if options.cleanup_on_exit {
         kernel::remove(pins)?;
@@ -161,6 +172,8 @@ async fn held(path: &Path) -> Result<Pins> {
             Opened::Here(pins) => return Ok(pins),
             Opened::Held(holder) if !told => {
                 told = true;
+                let status = "waiting until another agent ends, to take over from it";
+                tell_service_manager(&[NotifyState::Status(status)]);
                 let holder =
                     holder.map_or(String::new(), |process| format!(" (process {process})"));
                 tracing::warn!(

@@ -1,6 +1,7 @@
 use anyhow::Result;
 use tokio::runtime::{Builder, Runtime};
 
+use super::log::Level;
 use crate::agent::{self, Origin};
 use crate::config::Configuration;
 use crate::kernel::{Modes, Sizes};
@@ -9,7 +10,7 @@ use crate::privileges::Privileges;
 use crate::serve::Addresses;
 use crate::source::cluster::Access;
 
-pub fn run(configuration: Configuration) -> Result<()> {
+pub fn run(configuration: Configuration, level: Level) -> Result<()> {
     let origin = if configuration.origin.manifests.is_empty() {
         Origin::Cluster(Access {
             kubeconfig: configuration.origin.kubeconfig.clone(),
@@ -20,7 +21,9 @@ pub fn run(configuration: Configuration) -> Result<()> {
         Origin::Manifests(configuration.origin.manifests.clone())
     };
     let privileges = Privileges::AGENT;
-    confined_runtime(privileges)?.block_on(agent::run(options(configuration, origin, privileges)?))
+    let runtime = confined_runtime(privileges)?;
+    runtime.spawn(level.follow());
+    runtime.block_on(agent::run(options(configuration, origin, privileges)?))
 }
 
 /// The agent itself runs on the thread that blocks on it; what it reads and serves runs beside

@@ -6,6 +6,7 @@ mod cleanup;
 mod config;
 mod drops;
 mod inspect;
+mod log;
 mod man;
 mod names;
 mod output;
@@ -18,7 +19,6 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
 
 use crate::config::{
     self as configuration, AgentSettings, Common, Effective, OriginSettings, StandaloneSettings,
@@ -152,16 +152,16 @@ fn start(matches: &clap::ArgMatches) -> Result<ExitCode> {
     let mut added = configuration::settings::<Common>();
     added.extend(settings().into_iter().filter(|(of, _)| *of == name).flat_map(|(_, more)| more));
     let effective = configuration::resolve(arguments, &added)?;
-    start_log(&effective.configuration.common.log)?;
-    dispatch(command, effective)
+    let level = log::start(&effective.configuration.common, arguments.clone(), added)?;
+    dispatch(command, effective, level)
 }
 
-fn dispatch(command: Command, effective: Effective) -> Result<ExitCode> {
+fn dispatch(command: Command, effective: Effective, level: log::Level) -> Result<ExitCode> {
     let common = effective.configuration.common.clone();
     let done = match command {
         Command::Status(options) => return inspect::status(&options, &common.pin_path),
-        Command::Agent => agent::run(effective.configuration),
-        Command::Standalone => standalone::run(effective.configuration),
+        Command::Agent => agent::run(effective.configuration, level),
+        Command::Standalone => standalone::run(effective.configuration, level),
         Command::Top(options) => inspect::top(&options, &common.pin_path),
         Command::Services(options) => inspect::services(&options, &common.pin_path),
         Command::Frontends(options) => inspect::frontends(&options, &common.pin_path),
@@ -194,24 +194,6 @@ fn explain(error: &anyhow::Error) -> String {
         }
     }
     lines.join("\n")
-}
-
-/// To stderr; without times where a journal adds its own.
-fn start_log(filter: &str) -> Result<()> {
-    // The client complains of every try; the source that uses it says once what is wrong.
-    let filter = EnvFilter::try_new(format!("kube_client=off,{filter}"))
-        .map_err(|error| anyhow::anyhow!("--log {filter}: {error}; try --log debug"))?;
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
-        .with_target(false);
-    if std::env::var_os("JOURNAL_STREAM").is_some() {
-        builder.without_time().init();
-    } else {
-        builder.init();
-    }
-    Ok(())
 }
 
 #[cfg(test)]

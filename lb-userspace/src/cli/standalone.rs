@@ -2,6 +2,7 @@ use anyhow::Result;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::agent::{confined_runtime, options};
+use super::log::Level;
 use crate::agent::{self, Origin};
 use crate::api::http::Limits;
 use crate::api::kinds::Ranges;
@@ -20,7 +21,7 @@ Examples:
   Without root, only to try manifests out:
     millrace standalone --api-only --data-dir ./millrace-data";
 
-pub fn run(configuration: Configuration) -> Result<()> {
+pub fn run(configuration: Configuration, level: Level) -> Result<()> {
     let settings = configuration.standalone.clone();
     let server = server::Options {
         data_directory: settings.data_dir,
@@ -35,7 +36,9 @@ pub fn run(configuration: Configuration) -> Result<()> {
         limits: Limits::default(),
     };
     let privileges = Privileges::STANDALONE;
-    confined_runtime(privileges)?.block_on(async {
+    let runtime = confined_runtime(privileges)?;
+    runtime.spawn(level.follow());
+    runtime.block_on(async {
         let server = Server::start(server).await?;
         tracing::info!("serving the Kubernetes API at https://{}", server.address);
         let kubeconfig = server.kubeconfig.display();

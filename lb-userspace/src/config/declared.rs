@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use clap::{ArgAction, Args};
+use clap::{ArgAction, Args, ValueEnum};
 use ipnet::IpNet;
 use lb_common::layout::{Forwarding, capacity};
 use tracing_subscriber::EnvFilter;
@@ -38,10 +38,24 @@ pub struct Common {
     #[arg(long, global = true, value_name = "DIRECTORY", default_value = DEFAULT_PIN_PATH)]
     pub pin_path: PathBuf,
 
-    /// What to log: error, warn, info, debug or trace, also by module
+    /// What to log: error, warn, info, debug or trace, also by module; SIGHUP makes the agent look for it in
+    /// the file again
     #[arg(long, global = true, value_name = "FILTER", default_value = "info")]
     #[arg(value_parser = log_filter)]
     pub log: String,
+
+    /// How the log is written, to stderr
+    #[arg(long, global = true, value_name = "FORMAT", value_enum, default_value_t)]
+    pub log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people; without times where a journal has them
+    #[default]
+    Text,
+    /// An object a line
+    Json,
 }
 
 /// Where the agent's Services come from.

@@ -17,7 +17,9 @@ use clap::builder::{PossibleValue, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Args, Command};
 
-pub use declared::{AgentSettings, Common, Configuration, OriginSettings, StandaloneSettings};
+pub use declared::{
+    AgentSettings, Common, Configuration, LogFormat, OriginSettings, StandaloneSettings,
+};
 pub use layers::{Effective, Setting, Source, resolve};
 
 /// The flag that names the file; as a setting it could only name another.

@@ -1,0 +1,83 @@
+//! The log: to stderr, one line an event, whose level can be changed while the agent runs.
+
+use std::io;
+
+use anyhow::{Result, anyhow};
+use clap::{Arg, ArgMatches};
+use sd_notify::NotifyState;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
+
+use crate::agent::tell_service_manager;
+use crate::config::{self, Common, LogFormat};
+
+/// What it takes to find out the level anew.
+pub struct Level {
+    filter: reload::Handle<EnvFilter, Registry>,
+    arguments: ArgMatches,
+    settings: Vec<Arg>,
+}
+
+/// Without times where a journal adds its own.
+pub fn start(common: &Common, arguments: ArgMatches, settings: Vec<Arg>) -> Result<Level> {
+    let (filter, handle) = reload::Layer::new(filter(&common.log)?);
+    let text = || {
+        fmt::layer()
+            .with_writer(io::stderr)
+            .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
+            .with_target(false)
+    };
+    let lines: Box<dyn Layer<_> + Send + Sync> = match common.log_format {
+        LogFormat::Json => fmt::layer().json().flatten_event(true).with_writer(io::stderr).boxed(),
+        LogFormat::Text if std::env::var_os("JOURNAL_STREAM").is_some() => {
+            text().without_time().boxed()
+        }
+        LogFormat::Text => text().boxed(),
+    };
+    tracing_subscriber::registry().with(filter).with(lines).init();
+    Ok(Level { filter: handle, arguments, settings })
+}
+
+fn filter(log: &str) -> Result<EnvFilter> {
+    // The client complains of every try; the source that uses it says once what is wrong.
+    EnvFilter::try_new(format!("kube_client=off,{log}"))
+        .map_err(|error| anyhow!("--log {log}: {error}; try --log debug"))
+}
+
+impl Level {
+    /// Follows the configuration file: with SIGHUP the level is what it says by then. Other
+    /// settings need a new agent.
+    pub async fn follow(self) {
+        let mut told = match signal(SignalKind::hangup()) {
+            Ok(told) => told,
+            Err(error) => {
+                tracing::warn!("SIGHUP can't be waited for ({error}): the level stays as it is");
+                return;
+            }
+        };
+        while told.recv().await.is_some() {
+            let now = NotifyState::monotonic_usec_now().ok();
+            let states: Vec<NotifyState> =
+                [Some(NotifyState::Reloading), now].into_iter().flatten().collect();
+            tell_service_manager(&states);
+            match self.read() {
+                Ok(log) => tracing::info!("told by SIGHUP: the log's level is {log}"),
+                Err(error) => {
+                    tracing::error!(
+                        "told by SIGHUP, and the log's level stays as it is: {error:#}"
+                    );
+                }
+            }
+            tell_service_manager(&[NotifyState::Ready]);
+        }
+    }
+
+    /// Puts the level in force that flags, variables and file say now.
+    fn read(&self) -> Result<String> {
+        let log = config::resolve(&self.arguments, &self.settings)?.configuration.common.log;
+        self.filter.reload(filter(&log)?)?;
+        Ok(log)
+    }
+}

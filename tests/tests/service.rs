@@ -1,0 +1,78 @@
+//! The agent as a service of systemd: what it tells the service manager, and its log.
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+
+use anyhow::{Context, Result};
+use nix::sys::signal::Signal;
+use tests::agent::{SOON, program};
+use tests::one_node::{DEVICE, OneNode};
+
+/// Waits until the manager has been told something.
+fn hear(socket: &UnixDatagram, wanted: &str) -> Result<String> {
+    let mut heard = String::new();
+    loop {
+        let mut buffer = [0; 1000];
+        let length = socket.recv(&mut buffer).with_context(|| format!("{wanted}: {heard}"))?;
+        let told = String::from_utf8_lossy(&buffer[..length]).into_owned();
+        if told.contains(wanted) {
+            return Ok(told);
+        }
+        heard += &told;
+    }
+}
+
+#[test]
+fn the_service_manager_is_told_and_the_level_changes_at_run_time() -> Result<()> {
+    let network = OneNode::with_pods(0)?;
+    let directory = network.topology.directory();
+    let manifests = directory.join("empty.yaml");
+    fs::write(&manifests, "# nothing\n")?;
+    let configuration = directory.join("config.yaml");
+    fs::write(&configuration, "log: warn\nlog-format: json\nxdp-mode: native\nnode-name: node\n")?;
+    let manager = UnixDatagram::bind(directory.join("notify"))?;
+    manager.set_read_timeout(Some(SOON))?;
+
+    let mut command = network.node.command(program()?);
+    command
+        .args(["agent", "--device", DEVICE, "--config"])
+        .arg(&configuration)
+        .arg("--manifests")
+        .arg(&manifests)
+        .arg("--pin-path")
+        .arg(network.pin_path())
+        .arg("--cgroup")
+        .arg(network.node.cgroup())
+        .env("NOTIFY_SOCKET", directory.join("notify"))
+        .env("WATCHDOG_USEC", "200000");
+    let mut agent = network.node.spawn(&mut command)?;
+    let ready = hear(&manager, "READY=1")?;
+    assert!(ready.contains("STATUS=0 service ports of 0 Services"), "{ready}");
+    hear(&manager, "WATCHDOG=1")?;
+    assert!(!agent.output().contains("ready:"), "that is only info: {}", agent.output());
+
+    fs::write(&configuration, "log: info\nlog-format: json\nxdp-mode: native\nnode-name: node\n")?;
+    agent.signal(Signal::SIGHUP)?;
+    assert!(hear(&manager, "RELOADING=1")?.contains("MONOTONIC_USEC="));
+    hear(&manager, "READY=1")?;
+    agent.wait_for_output("told by SIGHUP: the log's level is info", SOON)?;
+
+    // What can't be read changes nothing.
+    fs::write(&configuration, "log: a=b=c\n")?;
+    agent.signal(Signal::SIGHUP)?;
+    hear(&manager, "READY=1")?;
+    agent.wait_for_output("the log's level stays as it is", SOON)?;
+    hear(&manager, "WATCHDOG=1")?;
+
+    agent.signal(Signal::SIGTERM)?;
+    hear(&manager, "STOPPING=1")?;
+    assert!(agent.wait(SOON)?.success());
+    let log = agent.output();
+    for line in log.lines() {
+        let line: serde_json::Value = serde_json::from_str(line).with_context(|| log.clone())?;
+        assert!(line["message"].is_string() && line["level"].is_string(), "{line}");
+        assert!(line["timestamp"].is_string(), "{line}");
+    }
+    assert!(log.contains("the kernel goes on forwarding"), "{log}");
+    Ok(())
+}
