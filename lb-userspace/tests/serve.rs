@@ -162,7 +162,7 @@ fn documented() -> Vec<[String; 3]> {
     let document = include_str!("../../docs/metrics.md");
     let rows = document.lines().filter(|line| line.starts_with("| `"));
     rows.map(|row| {
-        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
         let [name, kind, _labels, meaning] = cells[..] else { panic!("four columns: {row}") };
         [name.trim_matches('`'), kind, meaning].map(str::to_owned)
     })
