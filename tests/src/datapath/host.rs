@@ -60,8 +60,8 @@ fn set_seen<F: Family>(family: &HostFamily<F>, seen: impl Iterator<Item = Ticks>
 }
 
 fn grow_older<F: Family>(family: &mut HostFamily<F>, ticks: u32) {
-    let tags = family.flows.iter().flat_map(|bucket| &bucket.tags);
-    for tag in tags.filter(|tag| !tag.is_free()) {
+    // Those of free places, too: of them the one that was given up longest ago is taken first.
+    for tag in family.flows.iter().flat_map(|bucket| &bucket.tags) {
         tag.seen.store(tag.seen.load().wrapping_sub(ticks));
     }
     for affinity in family.affinities.get_mut().values_mut() {
