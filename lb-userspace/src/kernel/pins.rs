@@ -2,7 +2,7 @@
 //! of tc filters, which can't be pinned. A note is an empty directory: this filesystem has no
 //! other files.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use lb_common::layout::map;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MsFlags, mount};
+use nix::sys::stat::{major, minor};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 pub const DEFAULT_PIN_PATH: &str = "/sys/fs/bpf/millrace";
@@ -294,28 +295,35 @@ fn names(directory: &Path) -> Result<Vec<String>> {
 /// `Err`: somebody else has it; his process, if that can be seen from here.
 fn lock(path: &Path) -> Result<std::result::Result<Flock<File>, Option<u32>>> {
     let directory = File::open(path)?;
-    let inode = directory.metadata()?.ino();
+    let locked = directory.metadata()?;
+    let is_there = |found: Metadata| (found.dev(), found.ino()) == (locked.dev(), locked.ino());
     match Flock::lock(directory, FlockArg::LockExclusiveNonblock) {
         // Whoever had it may have removed the directory: then this is a lock on nothing.
-        Ok(lock) if fs::metadata(path).is_ok_and(|found| found.ino() == inode) => Ok(Ok(lock)),
+        Ok(lock) if fs::metadata(path).is_ok_and(is_there) => Ok(Ok(lock)),
         Ok(_) => Ok(Err(None)),
-        Err((_, Errno::EWOULDBLOCK)) => Ok(Err(holder_of(inode))),
+        Err((_, Errno::EWOULDBLOCK)) => Ok(Err(holder_of(&locked))),
         Err((_, errno)) => {
             Err(anyhow!(errno).context(format!("{} can't be locked", path.display())))
         }
     }
 }
 
-/// Who holds the lock on an inode, by the kernel's list.
-pub(super) fn holder_of(inode: u64) -> Option<u32> {
-    let suffix = format!(":{inode}");
-    fs::read_to_string("/proc/locks").ok()?.lines().find_map(|line| {
+/// Who holds the lock on a directory, by the kernel's list.
+pub(super) fn holder_of(directory: &Metadata) -> Option<u32> {
+    holder_among(&fs::read_to_string("/proc/locks").ok()?, directory.dev(), directory.ino())
+}
+
+/// Inodes of two BPF filesystems may have the same number, so the device counts, too.
+fn holder_among(locks: &str, device: u64, inode: u64) -> Option<u32> {
+    // In hexadecimal, of two digits at least; the inode in decimal.
+    let wanted = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
+    locks.lines().find_map(|line| {
         let mut fields = line.split_whitespace();
-        // "1: FLOCK  ADVISORY  WRITE 4242 00:1b:123 0 EOF"
+        // "1: FLOCK  ADVISORY  WRITE 4242 00:1b:123 0 EOF"; who waits has "->" before the kind.
         let kind = fields.nth(1)?;
         let pid = fields.nth(2)?.parse().ok()?;
         let file = fields.next()?;
-        (kind == "FLOCK" && file.ends_with(&suffix)).then_some(pid)
+        (kind == "FLOCK" && file == wanted).then_some(pid)
     })
 }
 
@@ -352,4 +360,42 @@ fn not_bpf_filesystem(path: &Path) -> anyhow::Error {
          Choose a --pin-path under {BPF_FILESYSTEM}, or mount one: mount -t bpf bpf DIRECTORY",
         path.display()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::stat::makedev;
+
+    use super::*;
+
+    #[test]
+    fn the_holder_is_found_by_device_and_inode() {
+        const LOCKS: &str = "\
+1: POSIX  ADVISORY  WRITE 10 00:1b:123 0 EOF
+2: FLOCK  ADVISORY  WRITE 11 00:2b:123 0 EOF
+3: FLOCK  ADVISORY  WRITE 12 00:1b:1123 0 EOF
+4: FLOCK  ADVISORY  WRITE 13 00:1b:123 0 EOF
+4: -> FLOCK  ADVISORY  WRITE 14 00:1b:123 0 EOF
+5: FLOCK  ADVISORY  WRITE 15 103:12345:123 0 EOF
+";
+        let holder = |major, minor| holder_among(LOCKS, makedev(major, minor), 123);
+        assert_eq!(holder(0, 0x1b), Some(13));
+        assert_eq!(holder(0, 0x2b), Some(11));
+        assert_eq!(holder(0x103, 0x12345), Some(15));
+        assert_eq!(holder(0x1b, 0), None);
+    }
+
+    /// The kernel's list as it is, of whatever filesystem is here.
+    #[test]
+    fn the_kernel_names_the_holder_as_we_read_it() {
+        let name = format!("millrace-lock-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).expect("a directory");
+        let held = lock(&path).expect("it can be locked").expect("nobody has it");
+        let holder = lock(&path).expect("it can be asked for").map(drop);
+        drop(held);
+        let free = lock(&path).expect("it can be locked").map(drop);
+        fs::remove_dir(&path).expect("it is there");
+        assert_eq!((holder, free), (Err(Some(std::process::id())), Ok(())));
+    }
 }

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -76,7 +75,7 @@ pub fn survey(pin_path: &Path) -> Result<Survey> {
         }
     }
     survey.attachments.sort();
-    survey.holder = pins::holder_of(pin_path.metadata()?.ino());
+    survey.holder = pins::holder_of(&pin_path.metadata()?);
     Ok(survey)
 }
 
