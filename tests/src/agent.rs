@@ -6,6 +6,8 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use crate::topology::{Host, Process};
 
@@ -104,9 +106,25 @@ impl Agent {
         String::from_utf8(output.stdout).context("millrace prints UTF-8")
     }
 
+    /// For how many packets a reason was counted.
+    pub fn counted(&self, reason: &str) -> Result<u64> {
+        let counters = self.get(&["counters", "-o", "json"])?;
+        let rows: Vec<Value> = serde_json::from_str(&counters)?;
+        let found = rows.iter().find(|row| row["reason"] == reason);
+        found.and_then(|row| row["packets"].as_u64()).context(counters)
+    }
+
     /// What it has logged so far.
     pub fn said(&self) -> String {
         self.process.output()
+    }
+
+    /// Asks it to end; all that it has logged.
+    pub fn end(mut self) -> Result<String> {
+        self.process.signal(Signal::SIGTERM)?;
+        let status = self.process.wait(SOON)?;
+        ensure!(status.success(), "{status}: {}", self.process.output());
+        Ok(self.process.output())
     }
 
     pub fn terminate(self) -> Result<ExitStatus> {

@@ -1,11 +1,16 @@
 //! `millrace drops` tells of packets that are dropped or refused, and of no others.
 
 use anyhow::{Context, Result};
+use lb_common::datapath::Allowance;
 use lb_common::layout::map;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use tests::agent::{Agent, SOON, program};
 use tests::one_node::{CLIENT, OneNode};
-use tests::topology::Process;
+use tests::packet::udp;
+use tests::topology::{Process, wait_until};
+
+const UNTOLD: &str = " more were not told: too many at once";
 
 /// `nobody` has no endpoints, `private` is not for the client, `local` has its endpoints elsewhere.
 const MANIFESTS: &str = "
@@ -110,6 +115,40 @@ fn what_passes_and_other_reasons_are_told_on_request() -> Result<()> {
     Ok(())
 }
 
+/// Of each kind: many times what is told at once.
+const FLOOD: u64 = 5_000;
+
+#[test]
+fn in_a_flood_every_packet_is_told_of_or_counted() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    let agent = start(&network)?;
+    let wanted = ["source_not_allowed", "no_backend"];
+    let arguments = ["--reason", wanted[0], "--reason", wanted[1], "-o", "json"];
+    let mut process = listen(&network, &arguments)?;
+    let socket = network.client.raw_socket()?;
+    let from = format!("{CLIENT}:40000");
+    for _ in 0..FLOOD {
+        socket.send(&udp(from.as_str(), "203.0.113.11:53").payload(b"?"))?;
+        socket.send(&udp(from.as_str(), "203.0.113.10:53").payload(b"?"))?;
+    }
+    let counted = || wanted.iter().map(|reason| agent.counted(reason)).sum::<Result<u64>>();
+    let mut met = 0;
+    wait_until("all that was sent has arrived", SOON, || {
+        met = counted().unwrap_or(0);
+        network.client.lost("eth0").is_ok_and(|lost| met + lost >= 2 * FLOOD)
+    })?;
+
+    process.signal(Signal::SIGTERM)?;
+    assert!(process.wait(SOON)?.success(), "it ends as it was asked to");
+    let output = process.output();
+    let told = output.lines().filter(|line| line.starts_with('{')).count() as u64;
+    let untold = output.lines().filter_map(|line| line.strip_suffix(UNTOLD)?.parse::<u64>().ok());
+    let untold: u64 = untold.sum();
+    assert_eq!(told + untold, met, "{told} were told of, {untold} were not");
+    assert!(told >= u64::from(Allowance::BURST) && untold > told, "{told} of {met} were told of");
+    Ok(())
+}
+
 #[test]
 fn there_is_one_listener_and_a_killed_one_is_forgotten() -> Result<()> {
     let network = OneNode::with_pods(1)?;
@@ -124,7 +163,7 @@ fn there_is_one_listener_and_a_killed_one_is_forgotten() -> Result<()> {
     first.kill();
     // Its deadline passes.
     let mut next = None;
-    tests::topology::wait_until("the deadline has passed", SOON, || {
+    wait_until("the deadline has passed", SOON, || {
         next = listen(&network, &["--count", "1", "-o", "json"]).ok();
         next.is_some()
     })?;

@@ -137,19 +137,6 @@ impl Case {
         Ok(serde_json::from_str(&self.agent.get(&[what, "-o", "json"])?)?)
     }
 
-    fn counted(&self, reason: &str) -> Result<u64> {
-        let counters = self.get("counters")?;
-        let found = counters.iter().find(|row| row["reason"] == reason);
-        found.and_then(|row| row["packets"].as_u64()).with_context(|| format!("{counters:?}"))
-    }
-
-    /// What the client has sent and the node's device had no room for.
-    fn lost(&self) -> Result<u64> {
-        let shown = self.network.client.ip("-statistics -json link show dev eth0")?;
-        let shown: Value = serde_json::from_str(&shown)?;
-        shown[0]["stats64"]["tx"]["dropped"].as_u64().with_context(|| shown.to_string())
-    }
-
     /// By load balancers' addresses.
     fn new_flows(&self) -> Result<u64> {
         let frontends = self.get("frontends")?;
@@ -213,9 +200,9 @@ fn established_connections_go_on_in_a_flood_and_new_ones_come_through() -> Resul
     })?;
     assert_eq!(case.established()?, before, "the same flows in the same state");
     assert!(case.get("flows")?.len() <= 2 * FLOWS);
-    let (new, refused) = (case.new_flows()?, case.counted("flow_table_full")?);
+    let (new, refused) = (case.new_flows()?, case.agent.counted("flow_table_full")?);
     // One that was left to tc may have lost its flow on the way there, and has got another.
-    let met = new + refused + case.lost()?;
+    let met = new + refused + case.network.client.lost("eth0")?;
     assert!(met >= 2 * SYNS + before.len() as u64, "{met}: every SYN counts");
     assert!(new > 20 * FLOWS as u64, "{new} flows, {refused} refused: most made room for others");
 

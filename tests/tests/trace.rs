@@ -250,10 +250,7 @@ fn clients_meet_whom_the_trace_has_told_and_nothing_is_changed() -> Result<()> {
     socket.send_to(b"?", "203.0.113.11:53")?;
     let agent = scene.agent.as_ref().context("an agent runs")?;
     wait_until("the client is kept out", SOON, || {
-        let counters = agent.get(&["counters", "-o", "json"]).unwrap_or_default();
-        let counters: Value = serde_json::from_str(&counters).unwrap_or_default();
-        let rows = counters.as_array().map(Vec::as_slice).unwrap_or_default();
-        rows.iter().any(|row| row["reason"] == "source_not_allowed" && row["packets"] == 1)
+        agent.counted("source_not_allowed").is_ok_and(|packets| packets == 1)
     })?;
     Ok(())
 }

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use jiff::SignedDuration;
 use lb_common::layout::{Event, Reason};
 use nix::time::{ClockId, clock_gettime};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::names::LiveNames;
@@ -81,50 +82,75 @@ async fn listen(options: &Options, pin_path: &Path) -> Result<()> {
     eprintln!("listening");
     let mut renewal = interval(RENEWAL);
     renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut left = options.count.unwrap_or(u64::MAX);
-    let mut untold = 0;
-    while left > 0 {
-        let events = tokio::select! {
-            events = listening.next() => events?,
+    let mut terminated = signal(SignalKind::terminate())?;
+    let left = options.count.unwrap_or(u64::MAX);
+    let mut printer = Printer { options, view, names, left, untold: 0 };
+    while printer.left > 0 {
+        tokio::select! {
+            events = listening.next() => printer.print(&events?)?,
             _ = renewal.tick() => {
                 listening.renew()?;
-                let now = listening.untold()?;
-                if now > untold {
-                    eprintln!("{} more were not told: too many at once", now - untold);
-                    untold = now;
-                }
-                continue;
+                printer.print_untold(listening.untold()?);
             }
-            _ = tokio::signal::ctrl_c() => return Ok(()),
-        };
+            _ = tokio::signal::ctrl_c() => break,
+            _ = terminated.recv() => break,
+        }
+    }
+    // In this order, so that each packet is told of or counted, also at the end.
+    let rest = listening.end();
+    printer.print(&rest)?;
+    printer.print_untold(listening.untold()?);
+    Ok(())
+}
+
+struct Printer<'a> {
+    options: &'a Options,
+    view: View,
+    names: LiveNames,
+    /// How many are still wanted.
+    left: u64,
+    /// How many it was said that were not told.
+    untold: u64,
+}
+
+impl Printer<'_> {
+    fn print(&mut self, events: &[Event]) -> Result<()> {
         for event in events {
-            let told = told(&event, &view, &names)?;
-            if left == 0 || !is_wanted(options, &told) {
+            let told = self.told(event)?;
+            if self.left == 0 || !is_wanted(self.options, &told) {
                 continue;
             }
-            left -= 1;
-            let line = match options.output {
+            self.left -= 1;
+            let line = match self.options.output {
                 Format::Text => told.line(),
                 Format::Json => serde_json::to_string(&told)?,
             };
             match writeln!(io::stdout(), "{line}") {
                 // Whoever reads has read enough.
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.left = 0,
                 result => result?,
             }
         }
+        Ok(())
     }
-    Ok(())
-}
 
-fn told(event: &Event, view: &View, names: &LiveNames) -> Result<Told> {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
-    let then = SignedDuration::from_nanos(i64::try_from(event.time)?);
-    let age = SignedDuration::new(now.tv_sec(), now.tv_nsec() as i32) - then;
-    let mut told = Told::of(event, age, names.device(event.device));
-    let service_port = view.service_port_of(event);
-    told.service_port = service_port.map(|index| names.service_port(index));
-    Ok(told)
+    /// `untold`: until now.
+    fn print_untold(&mut self, untold: u64) {
+        if untold > self.untold {
+            eprintln!("{} more were not told: too many at once", untold - self.untold);
+            self.untold = untold;
+        }
+    }
+
+    fn told(&self, event: &Event) -> Result<Told> {
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
+        let then = SignedDuration::from_nanos(i64::try_from(event.time)?);
+        let age = SignedDuration::new(now.tv_sec(), now.tv_nsec() as i32) - then;
+        let mut told = Told::of(event, age, self.names.device(event.device));
+        let service_port = self.view.service_port_of(event);
+        told.service_port = service_port.map(|index| self.names.service_port(index));
+        Ok(told)
+    }
 }
 
 fn is_wanted(options: &Options, told: &Told) -> bool {

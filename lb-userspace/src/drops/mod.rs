@@ -119,6 +119,25 @@ impl Listening {
         Ok(told)
     }
 
+    /// Has no more told, and takes what was told until now.
+    pub fn end(&mut self) -> Vec<Event> {
+        self.give_up();
+        let mut told = Vec::new();
+        while let Some(item) = self.events.get_mut().next() {
+            told.extend(event::read(&item));
+        }
+        told
+    }
+
+    /// The reasons first: after that they may be the next one's.
+    fn give_up(&mut self) {
+        let is_ours = self.listener.word(0).load(Ordering::Acquire) == self.word;
+        if self.word != 0 && is_ours {
+            self.reasons().store(0, Ordering::Release);
+            let _ = self.replace(0);
+        }
+    }
+
     /// How many packets were not told of since this one listens: too many came at once.
     pub fn untold(&self) -> Result<u64> {
         Ok(self.all_untold()? - self.untold_before)
@@ -131,9 +150,7 @@ impl Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        if self.replace(0).is_ok() {
-            self.reasons().store(0, Ordering::Release);
-        }
+        self.give_up();
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sched::{CloneFlags, setns};
+use serde_json::Value;
 
 use super::cgroup;
 use super::command::{ip, run};
@@ -97,6 +98,13 @@ impl Host {
     /// Each as `name=value`.
     pub fn sysctl(&self, settings: &[&str]) -> Result<()> {
         run(self.command("sysctl").arg("-qw").args(settings)).map(drop)
+    }
+
+    /// What it has sent by a device, and the wire's other end had no room for.
+    pub fn lost(&self, device: &str) -> Result<u64> {
+        let shown = self.ip(&format!("-statistics -json link show dev {device}"))?;
+        let parsed: Value = serde_json::from_str(&shown)?;
+        parsed[0]["stats64"]["tx"]["dropped"].as_u64().context(shown)
     }
 
     /// Of what arrived by a device, how many packets its XDP program has redirected.
