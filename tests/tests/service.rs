@@ -5,7 +5,7 @@ use std::os::unix::net::UnixDatagram;
 
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
-use tests::agent::{SOON, program};
+use tests::agent::{Agent, SOON, program};
 use tests::one_node::{DEVICE, OneNode};
 
 /// Waits until the manager has been told something.
@@ -74,5 +74,47 @@ fn the_service_manager_is_told_and_the_level_changes_at_run_time() -> Result<()>
         assert!(line["timestamp"].is_string(), "{line}");
     }
     assert!(log.contains("the kernel goes on forwarding"), "{log}");
+    Ok(())
+}
+
+/// Nobody serves it.
+const NOBODY: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: nobody}
+spec:
+  clusterIP: 10.96.0.12
+  externalIPs: [203.0.113.10]
+  ports: [{port: 82}]
+";
+
+/// What the log of an agent says of a connection that is refused.
+fn said_of_a_refused_connection(more: &[&str]) -> Result<String> {
+    const ANSWERED: &str = "is answered";
+    let network = OneNode::with_pods(0)?;
+    let manifests = network.topology.directory().join("manifests.yaml");
+    fs::write(&manifests, NOBODY)?;
+    let pins = network.pin_path();
+    let mut agent = Agent::start(&network.node, &pins, &manifests, DEVICE, more)?;
+    network.client.tcp_connect("203.0.113.10:82").expect_err("nobody serves it");
+    if !more.contains(&"--bpf-log-level") {
+        // The connection is over; whatever was to be said of it is said before the agent ends.
+        return agent.end();
+    }
+    agent.wait_for_output(ANSWERED)?;
+    Ok(agent.said())
+}
+
+#[test]
+fn the_programs_speak_when_they_are_told_to_and_only_then() -> Result<()> {
+    // Whatever the agent itself is to say, which is less by default.
+    let said = said_of_a_refused_connection(&["--bpf-log-level", "debug"])?;
+    let line = said.lines().find(|line| line.contains("is answered")).context("it said so")?;
+    assert!(line.contains("DEBUG") && line.contains("a packet from device"), "{line}");
+
+    let said = said_of_a_refused_connection(&[])?;
+    assert!(!said.contains("is answered"), "{said}");
+    let said = said_of_a_refused_connection(&["--log", "debug"])?;
+    assert!(!said.contains("is answered"), "{said}");
     Ok(())
 }

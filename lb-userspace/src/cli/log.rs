@@ -12,6 +12,7 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 
 use crate::agent::tell_service_manager;
 use crate::config::{self, Common, LogFormat};
+use crate::kernel::MESSAGES;
 
 /// What it takes to find out the level anew.
 pub struct Level {
@@ -42,7 +43,8 @@ pub fn start(common: &Common, arguments: ArgMatches, settings: Vec<Arg>) -> Resu
 
 fn filter(log: &str) -> Result<EnvFilter> {
     // The client complains of every try; the source that uses it says once what is wrong.
-    EnvFilter::try_new(format!("kube_client=off,{log}"))
+    // What the programs say has a level of its own.
+    EnvFilter::try_new(format!("kube_client=off,{MESSAGES}=trace,{log}"))
         .map_err(|error| anyhow!("--log {log}: {error}; try --log debug"))
 }
 

@@ -32,9 +32,14 @@ impl BpfLogLevel {
     }
 }
 
+/// What they say has this target in the log. It passes whatever level the log has: which of it is
+/// said at all was chosen where the programs were loaded.
+pub const TARGET: &str = "bpf";
+
 /// Writes what the programs say to the log, as long as the runtime runs.
 pub(super) fn follow(ebpf: &mut Ebpf) -> Result<()> {
-    let logger = EbpfLogger::init(ebpf).context("the programs' messages can't be read")?;
+    let logger = EbpfLogger::init_with_logger(ebpf, ToLog)
+        .context("the programs' messages can't be read")?;
     // SAFETY: the `AsyncFd` owns the logger, whose descriptor therefore stays open, and the same,
     // until both are dropped.
     let mut logger = unsafe { AsyncFd::register_with_interest(logger, Interest::READABLE)? };
@@ -45,4 +50,26 @@ pub(super) fn follow(ebpf: &mut Ebpf) -> Result<()> {
         }
     });
     Ok(())
+}
+
+/// From the one way of logging to the other.
+struct ToLog;
+
+impl log::Log for ToLog {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        let message = record.args();
+        match record.level() {
+            log::Level::Error => tracing::error!(target: TARGET, "{message}"),
+            log::Level::Warn => tracing::warn!(target: TARGET, "{message}"),
+            log::Level::Info => tracing::info!(target: TARGET, "{message}"),
+            log::Level::Debug => tracing::debug!(target: TARGET, "{message}"),
+            log::Level::Trace => tracing::trace!(target: TARGET, "{message}"),
+        }
+    }
+
+    fn flush(&self) {}
 }

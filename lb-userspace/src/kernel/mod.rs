@@ -29,7 +29,7 @@ pub use attach::{
 pub use backlog::{Backlog, Write};
 pub use conflicts::{kube_proxy, on_device};
 pub use mapped::Mapped;
-pub use messages::BpfLogLevel;
+pub use messages::{BpfLogLevel, TARGET as MESSAGES};
 pub use object::{DataPlane, memory, settings};
 pub use pins::{DEFAULT_PIN_PATH, Opened, Pins, agent_on};
 pub use plain::{Layout, Plain};
