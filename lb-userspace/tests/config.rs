@@ -141,6 +141,20 @@ fn a_wrong_configuration_fails_with_all_that_is_wrong() {
     let refused = millrace(&agent, &[("MILLRACE_TC_MODE".to_owned(), "slow".to_owned())]);
     assert_eq!(String::from_utf8_lossy(&refused.stderr), said);
 
+    // And the check of the machine tells each, also to programs.
+    let check = ["check", "--max-flows=3", "--xdp-mode=fast", "-o", "json"].map(str::to_owned);
+    let checked = millrace(&check, &[("MILLRACE_TC_MODE".to_owned(), "slow".to_owned())]);
+    assert_eq!(checked.status.code(), Some(1));
+    let findings: Vec<BTreeMap<String, String>> =
+        serde_json::from_slice(&checked.stdout).expect("JSON");
+    let wrong = findings.iter().filter(|finding| finding["check"] == "configuration");
+    let wrong: Vec<&str> = wrong.map(|finding| finding["message"].as_str()).collect();
+    for part in ["--max-flows", "--xdp-mode", "$MILLRACE_TC_MODE"] {
+        assert!(wrong.iter().any(|message| message.contains(part)), "{part}: {wrong:?}");
+    }
+    assert_eq!(wrong.len(), 3);
+    assert!(findings.iter().any(|finding| finding["check"] == "kernel"), "{findings:?}");
+
     let right = millrace(&["config", "--check"].map(str::to_owned), &[]);
     assert!(right.status.success());
 }

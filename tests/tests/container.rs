@@ -5,6 +5,7 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use caps::Capability;
+use serde_json::Value;
 use tests::agent::SOON;
 use tests::container::{Container, Specification};
 use tests::one_node::OneNode;
@@ -57,9 +58,11 @@ fn a_container_with_what_the_daemon_set_gives_it_forwards() -> Result<()> {
     let container = container(&network)?;
     let specification = Specification::read()?;
     let args: Vec<&str> = specification.args.iter().map(String::as_str).collect();
+    check(&network, &container, &specification)?;
     let mut agent = container.start(&network.node, &specification.capabilities, &args)?;
     agent.wait_for_output("ready:", SOON)?;
     ensure!(network.curl("http://203.0.113.10/")?.contains("pod-0"), "a client is served");
+    check(&network, &container, &specification)?;
     // A process of the node itself, by the control groups that are mounted.
     network.node.run(["curl", "--silent", "--fail", "--max-time", "5", "http://10.96.0.10/"])?;
 
@@ -81,6 +84,22 @@ fn a_container_with_what_the_daemon_set_gives_it_forwards() -> Result<()> {
     agent.wait_for_output("adopting", SOON)?;
     agent.wait_for_output("ready:", SOON)?;
     ensure!(network.curl("http://203.0.113.10/")?.contains("pod-0"), "and so does the next");
+    Ok(())
+}
+
+/// That it finds the machine to do, from within: before an agent runs, and while it does.
+fn check(network: &OneNode, container: &Container, specification: &Specification) -> Result<()> {
+    let args = ["check", "--config=/etc/millrace/config.yaml", "-o", "json"];
+    let output = container.command(&network.node, &specification.capabilities, &args).output()?;
+    let said =
+        [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
+    ensure!(output.status.success(), "{said:?}");
+    let findings: Vec<Value> = serde_json::from_str(&said[0])?;
+    for checked in ["kernel", "btf", "bpffs", "cgroup", "devices", "programs on ext0"] {
+        let found = findings.iter().find(|finding| finding["check"] == checked);
+        let result = found.map(|finding| &finding["result"]);
+        ensure!(result.is_some_and(|result| result == "ok"), "{checked}: {findings:?}");
+    }
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::agent::runtime;
 use super::output;
-use crate::config::{Configuration, Effective};
+use crate::config::{Configuration, Effective, Problem, Problems};
 use crate::kernel::{
     Finding, Outcome, Sizes, XdpMode, agent_on, kube_proxy, machine, memory, on_device,
 };
@@ -30,16 +30,29 @@ pub fn check(options: &Options, effective: &Effective) -> Result<()> {
     let configuration = &effective.configuration;
     let pin_path = &configuration.common.pin_path;
     let mut findings = machine();
-    // What is wrong with it was told before this was asked.
     findings.push(Finding::ok("configuration", "is right"));
     findings.push(room(configuration)?);
     findings.push(agent(pin_path)?);
     findings.extend(devices(configuration)?);
     findings.extend(kube_proxy());
+    tell(options, &findings)
+}
 
+/// The same where the configuration is wrong: all that can be said without one.
+pub fn check_without(options: &Options, problems: &Problems) -> Result<()> {
+    const CURE: &str =
+        "Mend it where it was given; `millrace config --check` looks at nothing else";
+    let wrong = |problem: &Problem| Finding::error("configuration", problem.to_string(), CURE);
+    let mut findings = machine();
+    findings.extend(problems.0.iter().map(wrong));
+    findings.extend(kube_proxy());
+    tell(options, &findings)
+}
+
+fn tell(options: &Options, findings: &[Finding]) -> Result<()> {
     output::write(&match options.output {
-        Format::Json => serde_json::to_string_pretty(&findings)? + "\n",
-        Format::Table => table(&findings),
+        Format::Json => serde_json::to_string_pretty(findings)? + "\n",
+        Format::Table => table(findings),
     })?;
     match findings.iter().filter(|finding| finding.result == Outcome::Error).count() {
         0 => Ok(()),

@@ -151,7 +151,12 @@ fn start(matches: &clap::ArgMatches) -> Result<ExitCode> {
     let (name, arguments) = matches.subcommand().expect("clap asks for a command");
     let mut added = configuration::settings::<Common>();
     added.extend(settings().into_iter().filter(|(of, _)| *of == name).flat_map(|(_, more)| more));
-    let effective = configuration::resolve(arguments, &added)?;
+    let effective = match (configuration::resolve(arguments, &added), &command) {
+        (Err(problems), Command::Check(options)) => {
+            return check::check_without(options, &problems).map(|()| ExitCode::SUCCESS);
+        }
+        (resolved, _) => resolved?,
+    };
     let level = log::start(&effective.configuration.common, arguments.clone(), added)?;
     dispatch(command, effective, level)
 }

@@ -21,6 +21,7 @@ pub use declared::{
     AgentSettings, Common, Configuration, LogFormat, OriginSettings, StandaloneSettings,
 };
 pub use layers::{Effective, Setting, Source, resolve};
+pub use problem::{Problem, Problems};
 
 /// The flag that names the file; as a setting it could only name another.
 pub const FILE: &str = "config";
