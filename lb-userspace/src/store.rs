@@ -3,26 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Endpoints, Node, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use crate::model::{NodeAddresses, NodeContext, ServiceName};
+use crate::model::{NodeAddresses, NodeContext, ServiceName, Slice};
 use crate::source::{Kind, Object, ObjectRef};
 
 mod mirror;
 
 pub use mirror::slices as mirrored_slices;
 
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
-
 #[derive(Debug, Default)]
 pub struct Store {
-    services: BTreeMap<ServiceName, Service>,
-    /// By Service, then by name.
-    slices: BTreeMap<ServiceName, BTreeMap<String, EndpointSlice>>,
+    services: BTreeMap<ServiceName, Box<Service>>,
+    /// By Service; its own in the order of their names.
+    slices: BTreeMap<ServiceName, Vec<Slice>>,
     /// Which Service a slice belongs to; its label may change.
     slice_owners: BTreeMap<ServiceName, ServiceName>,
     /// Legacy Endpoints, as the slices they amount to.
-    mirrored: BTreeMap<ServiceName, Vec<EndpointSlice>>,
+    mirrored: BTreeMap<ServiceName, Vec<Slice>>,
     nodes: BTreeMap<String, Node>,
     /// Those of which the rules ask something that has changed.
     moved_nodes: BTreeSet<String>,
@@ -41,10 +38,10 @@ impl Store {
         match object {
             Object::Service(service) => {
                 let name = name_of(&reference);
-                self.services.insert(name.clone(), *service);
+                self.services.insert(name.clone(), service);
                 Affected::one(name)
             }
-            Object::EndpointSlice(slice) => self.apply_slice(&reference, *slice),
+            Object::EndpointSlice(slice) => self.apply_slice(*slice),
             Object::Endpoints(endpoints) => self.apply_endpoints(&reference, &endpoints),
             Object::Node(node) => {
                 let after = meaning(&reference.name, &node);
@@ -78,14 +75,15 @@ impl Store {
         }
     }
 
-    fn apply_slice(&mut self, reference: &ObjectRef, slice: EndpointSlice) -> Affected {
-        let slice_name = name_of(reference);
-        let mut affected = self.remove_slice(&slice_name);
-        let label = slice.metadata.labels.as_ref().and_then(|labels| labels.get(SERVICE_NAME));
-        if let Some(label) = label {
-            let owner = ServiceName::new(&reference.namespace, label);
-            self.slices.entry(owner.clone()).or_default().insert(reference.name.clone(), slice);
-            self.slice_owners.insert(slice_name, owner.clone());
+    fn apply_slice(&mut self, slice: Slice) -> Affected {
+        let mut affected = self.remove_slice(&slice.name);
+        if let Some(owner) = slice.service.clone() {
+            self.slice_owners.insert(slice.name.clone(), owner.clone());
+            let slices = self.slices.entry(owner.clone()).or_default();
+            let place = slices.partition_point(|other| other.name < slice.name);
+            // Most Services have only one.
+            slices.reserve_exact(1);
+            slices.insert(place, slice);
             affected.insert(owner);
         }
         Affected::Services(affected)
@@ -96,7 +94,7 @@ impl Store {
             return BTreeSet::new();
         };
         if let Some(slices) = self.slices.get_mut(&owner) {
-            slices.remove(&slice.name);
+            slices.retain(|other| other.name != *slice);
             if slices.is_empty() {
                 self.slices.remove(&owner);
             }
@@ -106,12 +104,13 @@ impl Store {
 
     fn apply_endpoints(&mut self, reference: &ObjectRef, endpoints: &Endpoints) -> Affected {
         let name = name_of(reference);
-        self.mirrored.insert(name.clone(), mirror::slices(endpoints));
+        self.mirrored
+            .insert(name.clone(), mirror::slices(endpoints).into_iter().map(Slice::from).collect());
         Affected::one(name)
     }
 
     pub fn service(&self, name: &ServiceName) -> Option<&Service> {
-        self.services.get(name)
+        self.services.get(name).map(Box::as_ref)
     }
 
     pub fn services(&self) -> impl Iterator<Item = &ServiceName> {
@@ -119,31 +118,38 @@ impl Store {
     }
 
     /// The slices of a Service; what legacy Endpoints say counts only where there are none.
-    pub fn slices(&self, service: &ServiceName) -> Vec<&EndpointSlice> {
+    pub fn slices(&self, service: &ServiceName) -> Vec<&Slice> {
         match self.slices.get(service) {
-            Some(slices) => slices.values().collect(),
+            Some(slices) => slices.iter().collect(),
             None => self.mirrored.get(service).into_iter().flatten().collect(),
         }
     }
 
-    pub fn slice(&self, namespace: &str, name: &str) -> Option<&EndpointSlice> {
-        let owner = self.slice_owners.get(&ServiceName::new(namespace, name))?;
-        self.slices.get(owner)?.get(name)
+    pub fn slice(&self, namespace: &str, name: &str) -> Option<&Slice> {
+        let name = ServiceName::new(namespace, name);
+        let owner = self.slice_owners.get(&name)?;
+        self.slices.get(owner)?.iter().find(|slice| slice.name == name)
     }
 
     /// What tells an object from others that had its name; empty if it is not known.
     pub fn uid(&self, reference: &ObjectRef) -> &str {
-        let metadata = match reference.kind {
-            Kind::Service => self.services.get(&name_of(reference)).map(|object| &object.metadata),
+        let uid = match reference.kind {
+            Kind::Service => {
+                let service = self.services.get(&name_of(reference));
+                service.and_then(|service| service.metadata.uid.as_deref())
+            }
             Kind::EndpointSlice => {
                 let slice = self.slice(&reference.namespace, &reference.name);
-                slice.map(|object| &object.metadata)
+                slice.map(|slice| &*slice.uid)
             }
-            Kind::Node => self.nodes.get(&reference.name).map(|object| &object.metadata),
+            Kind::Node => {
+                let node = self.nodes.get(&reference.name);
+                node.and_then(|node| node.metadata.uid.as_deref())
+            }
             // Kept only as what they amount to.
             Kind::Endpoints => None,
         };
-        metadata.and_then(|metadata| metadata.uid.as_deref()).unwrap_or_default()
+        uid.unwrap_or_default()
     }
 
     /// The nodes that have come, moved or gone since this was asked last. Whom that concerns is asked
@@ -154,11 +160,11 @@ impl Store {
 
     /// The Services with endpoints on some nodes.
     pub fn services_on(&self, nodes: &BTreeSet<String>) -> BTreeSet<ServiceName> {
-        let is_there = |slice: &EndpointSlice| {
-            let mut places = slice.endpoints.iter().flatten().filter_map(|e| e.node_name.as_ref());
+        let is_there = |slice: &Slice| {
+            let mut places = slice.endpoints.iter().filter_map(|e| e.node_name.as_deref());
             places.any(|node| nodes.contains(node))
         };
-        let of_slices = self.slices.iter().filter(|(_, slices)| slices.values().any(is_there));
+        let of_slices = self.slices.iter().filter(|(_, slices)| slices.iter().any(is_there));
         let of_mirrored = self.mirrored.iter().filter(|(_, slices)| slices.iter().any(is_there));
         of_slices.map(|(name, _)| name).chain(of_mirrored.map(|(name, _)| name)).cloned().collect()
     }
@@ -214,6 +220,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
     fn object(value: serde_json::Value) -> Object {
         let kind = Kind::of(value["apiVersion"].as_str().unwrap(), value["kind"].as_str().unwrap());
@@ -306,6 +314,6 @@ mod tests {
         })));
         assert_eq!(store.slices(&web).len(), 1);
         store.apply(slice("a", "web"));
-        assert_eq!(store.slices(&web)[0].metadata.name.as_deref(), Some("a"));
+        assert_eq!(store.slices(&web)[0].name.name, "a");
     }
 }

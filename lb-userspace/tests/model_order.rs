@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use lb_userspace::model::{Claims, NodeContext, Resolved, ServiceName, resolve};
+use lb_userspace::model::{Claims, NodeContext, Resolved, ServiceName, Slice, resolve};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -68,9 +68,9 @@ fn service(name: &str, spec: Value) -> Service {
 }
 
 fn meaning(service: &Service, slices: &[Value]) -> Resolved {
-    let slices: Vec<EndpointSlice> =
-        slices.iter().map(|slice| serde_json::from_value(slice.clone()).unwrap()).collect();
-    let slices: Vec<&EndpointSlice> = slices.iter().collect();
+    let read = |slice: &Value| serde_json::from_value::<EndpointSlice>(slice.clone()).unwrap();
+    let slices: Vec<Slice> = slices.iter().map(|slice| read(slice).into()).collect();
+    let slices: Vec<&Slice> = slices.iter().collect();
     let node = NodeContext {
         name: "node-0".to_owned(),
         zone: Some("zone-0".to_owned()),

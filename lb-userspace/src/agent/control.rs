@@ -172,7 +172,7 @@ impl<T: Write> Agent<T> {
         match object {
             Object::EndpointSlice(slice) => {
                 let before = self.store.slice(&reference.namespace, &reference.name);
-                self.latency.come(before, slice);
+                self.latency.come(before.and_then(|slice| slice.trigger_time), slice.trigger_time);
             }
             Object::Node(node) if self.is_our_node(&reference) => {
                 self.outlets.health.set_node_eligible(is_eligible(node));

@@ -1,13 +1,8 @@
 //! How long a change of endpoints takes from the cluster to the kernel.
-//!
-//! The cluster's controller notes on a slice when the change happened that made it write it.
 
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
-use k8s_openapi::api::discovery::v1::EndpointSlice;
-
-const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 /// The changes that are not in force yet.
 #[derive(Debug)]
@@ -23,10 +18,11 @@ impl Latency {
         Self { since, waiting: Vec::new() }
     }
 
-    /// A slice has come; it is measured if it tells of another change than the one before it.
-    pub fn come(&mut self, before: Option<&EndpointSlice>, now: &EndpointSlice) {
-        let Some(time) = trigger_time(now) else { return };
-        if time >= self.since && before.and_then(trigger_time) != Some(time) {
+    /// A slice has come, with its trigger time and that of the one before it; it is measured if it
+    /// tells of another change.
+    pub fn come(&mut self, before: Option<Timestamp>, now: Option<Timestamp>) {
+        let Some(time) = now else { return };
+        if time >= self.since && before != Some(time) {
             self.waiting.push(time);
         }
     }
@@ -39,10 +35,6 @@ impl Latency {
     }
 }
 
-fn trigger_time(slice: &EndpointSlice) -> Option<Timestamp> {
-    slice.metadata.annotations.as_ref()?.get(TRIGGER_TIME)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,32 +43,28 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    fn slice(trigger: &str) -> EndpointSlice {
-        let mut slice = EndpointSlice::default();
-        let annotations = [(TRIGGER_TIME.to_owned(), trigger.to_owned())];
-        slice.metadata.annotations = Some(annotations.into());
-        slice
+    fn trigger(time: &str) -> Option<Timestamp> {
+        Some(time.parse().expect("a time"))
     }
 
     #[test]
     fn a_change_is_measured_once_from_when_it_happened() {
         let mut latency = Latency::new(at(100));
-        let first = slice("1970-01-01T00:02:00.5Z");
-        latency.come(None, &first);
+        let first = trigger("1970-01-01T00:02:00.5Z");
+        latency.come(None, first);
         // Written again for another reason.
-        latency.come(Some(&first), &first);
+        latency.come(first, first);
         assert_eq!(latency.in_force(at(122)), [Duration::from_millis(1_500)]);
         assert!(latency.in_force(at(123)).is_empty());
-        latency.come(Some(&first), &slice("1970-01-01T00:02:05Z"));
+        latency.come(first, trigger("1970-01-01T00:02:05Z"));
         assert_eq!(latency.in_force(at(121)), [Duration::ZERO], "another machine's clock");
     }
 
     #[test]
     fn what_happened_before_the_start_is_not_measured() {
         let mut latency = Latency::new(at(100));
-        latency.come(None, &slice("1970-01-01T00:01:00Z"));
-        latency.come(None, &slice("yesterday"));
-        latency.come(None, &EndpointSlice::default());
+        latency.come(None, trigger("1970-01-01T00:01:00Z"));
+        latency.come(None, None);
         assert!(latency.in_force(at(122)).is_empty());
     }
 }

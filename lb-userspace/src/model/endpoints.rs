@@ -3,29 +3,29 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use k8s_openapi::api::discovery::v1::{Endpoint as ApiEndpoint, EndpointSlice};
-
-use super::address;
-use super::types::{
-    AddressFamily, Backend, NodeContext, Problem, Protocol, ServiceName, ServicePortKey,
-};
-
-/// Host names are no addresses: nothing can be sent to `FQDN`.
-const ADDRESS_TYPES: [&str; 3] = ["IPv4", "IPv6", "FQDN"];
+use super::slice::{self, AddressType, Hints, Slice};
+use super::types::{AddressFamily, Backend, NodeContext, Problem, ServicePortKey};
 
 /// An endpoint of one service port.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint<'a> {
     pub backend: Backend,
     pub ready: bool,
     pub serving: bool,
     pub terminating: bool,
-    /// Whom it wants to serve; `None`: no hint.
-    pub for_nodes: Option<Vec<String>>,
-    pub for_zones: Option<Vec<String>>,
+    /// Whom it wants to serve.
+    pub hints: Option<&'a Hints>,
 }
 
-impl Endpoint {
+impl<'a> Endpoint<'a> {
+    pub fn for_nodes(&self) -> Option<&'a [Box<str>]> {
+        self.hints?.for_nodes.as_deref()
+    }
+
+    pub fn for_zones(&self) -> Option<&'a [Box<str>]> {
+        self.hints?.for_zones.as_deref()
+    }
+
     /// Ends, but still serves: for clients who would find nobody else.
     pub fn is_last_resort(&self) -> bool {
         self.serving && self.terminating
@@ -38,25 +38,26 @@ impl Endpoint {
 }
 
 /// The endpoints of a service port, each address and port once.
-pub fn of_port(
+pub fn of_port<'a>(
     key: &ServicePortKey,
-    slices: &[&EndpointSlice],
+    slices: &[&'a Slice],
     node: &NodeContext,
     problems: &mut Vec<Problem>,
-) -> Vec<Endpoint> {
-    let mut found: BTreeMap<(IpAddr, u16), Endpoint> = BTreeMap::new();
+) -> Vec<Endpoint<'a>> {
+    let mut found: BTreeMap<(IpAddr, u16), Endpoint<'a>> = BTreeMap::new();
     for slice in slices {
-        if slice.address_type != key.family.name() {
-            if !ADDRESS_TYPES.contains(&slice.address_type.as_str()) {
-                let message =
-                    format!("{:?} is none of {}", slice.address_type, ADDRESS_TYPES.join(", "));
+        match &slice.address_type {
+            AddressType::Of(family) if *family == key.family => {}
+            AddressType::Of(_) | AddressType::Fqdn => continue,
+            AddressType::Unknown(name) => {
+                let message = format!("{name:?} is none of IPv4, IPv6, FQDN");
                 problems.push(problem(slice, "addressType".to_owned(), message));
+                continue;
             }
-            continue;
         }
         let Some(port) = port_of(key, slice, problems) else { continue };
-        for (index, endpoint) in slice.endpoints.iter().flatten().enumerate() {
-            let Some(endpoint) = read(key, slice, index, endpoint, port, node, problems) else {
+        for (index, endpoint) in slice.endpoints.iter().enumerate() {
+            let Some(endpoint) = read(slice, index, endpoint, port, node, problems) else {
                 continue;
             };
             let place = (endpoint.backend.address, port);
@@ -74,33 +75,28 @@ pub fn of_port(
 
 /// Of one address seen twice, the one that lives on; then a fixed order, so that the order of
 /// slices does not matter.
-fn preference(endpoint: &Endpoint) -> (bool, bool, bool, bool, [&Option<Vec<String>>; 2]) {
-    let Endpoint { backend, ready, serving, terminating, for_nodes, for_zones } = endpoint;
-    (!terminating, *ready, *serving, backend.local, [for_nodes, for_zones])
+fn preference<'a>(endpoint: &Endpoint<'a>) -> (bool, bool, bool, bool, Option<&'a Hints>) {
+    let &Endpoint { backend, ready, serving, terminating, hints } = endpoint;
+    (!terminating, ready, serving, backend.local, hints)
 }
 
 /// The target port in this slice: ports join by name and protocol.
-fn port_of(
-    key: &ServicePortKey,
-    slice: &EndpointSlice,
-    problems: &mut Vec<Problem>,
-) -> Option<u16> {
-    for (index, port) in slice.ports.iter().flatten().enumerate() {
-        if port.name.as_deref().unwrap_or_default() != key.port {
+fn port_of(key: &ServicePortKey, slice: &Slice, problems: &mut Vec<Problem>) -> Option<u16> {
+    for (index, port) in slice.ports.iter().enumerate() {
+        if *port.name != *key.port {
             continue;
         }
-        let protocol = Protocol::parse(port.protocol.as_deref());
-        if protocol.is_none() {
-            let name = port.protocol.clone().unwrap_or_default();
+        if let Err(name) = &port.protocol {
             let message = format!("{name:?} is none of TCP, UDP, SCTP");
             problems.push(problem(slice, format!("ports[{index}].protocol"), message));
         }
-        if protocol != Some(key.protocol) {
+        if port.protocol != Ok(key.protocol) {
             continue;
         }
-        let number = port.port.and_then(|port| u16::try_from(port).ok()).filter(|&port| port != 0);
+        let number = port.number.and_then(|port| u16::try_from(port).ok());
+        let number = number.filter(|&port| port != 0);
         if number.is_none() {
-            let message = match port.port {
+            let message = match port.number {
                 None => "is missing, so nothing can be sent there".to_owned(),
                 Some(port) => format!("{port} is not between 1 and 65535"),
             };
@@ -111,34 +107,22 @@ fn port_of(
     None
 }
 
-fn read(
-    key: &ServicePortKey,
-    slice: &EndpointSlice,
+fn read<'a>(
+    slice: &Slice,
     index: usize,
-    endpoint: &ApiEndpoint,
+    endpoint: &'a slice::Endpoint,
     port: u16,
     node: &NodeContext,
     problems: &mut Vec<Problem>,
-) -> Option<Endpoint> {
-    // Only the first counts; the API says that consumers must not use more.
-    let Some(text) = endpoint.addresses.first() else {
-        let field = format!("endpoints[{index}].addresses");
-        problems.push(problem(slice, field, "is empty; the endpoint is skipped".to_owned()));
-        return None;
+) -> Option<Endpoint<'a>> {
+    let address = match &endpoint.address {
+        Ok(address) => *address,
+        Err(wrong) => {
+            let field = format!("endpoints[{index}].{}", wrong.field);
+            problems.push(problem(slice, field, wrong.message.clone()));
+            return None;
+        }
     };
-    let address = address::parse_global(text).and_then(|address| {
-        let fits = AddressFamily::of(&address) == key.family;
-        if fits { Ok(address) } else { Err("is not of the slice's addressType") }
-    });
-    let address = address.map_err(|why| {
-        let field = format!("endpoints[{index}].addresses[0]");
-        problems.push(problem(slice, field, format!("{text:?} {why}")));
-    });
-    let address = address.ok()?;
-    let conditions = endpoint.conditions.as_ref();
-    let hints = endpoint.hints.as_ref();
-    let names =
-        |names: Vec<&String>| (!names.is_empty()).then(|| names.into_iter().cloned().collect());
     let place = endpoint.node_name.as_deref();
     let local = place == Some(node.name.as_str());
     let known = place.filter(|_| !local).and_then(|name| node.nodes.get(name));
@@ -147,21 +131,15 @@ fn read(
             address,
             port,
             local,
-            node: known.and_then(|addresses| addresses.of_family(key.family)),
+            node: known.and_then(|addresses| addresses.of_family(AddressFamily::of(&address))),
         },
-        ready: conditions.and_then(|c| c.ready).unwrap_or(true),
-        serving: conditions.and_then(|c| c.serving).unwrap_or(true),
-        terminating: conditions.and_then(|c| c.terminating).unwrap_or(false),
-        for_nodes: names(
-            hints.iter().flat_map(|h| h.for_nodes.iter().flatten()).map(|n| &n.name).collect(),
-        ),
-        for_zones: names(
-            hints.iter().flat_map(|h| h.for_zones.iter().flatten()).map(|z| &z.name).collect(),
-        ),
+        ready: endpoint.ready,
+        serving: endpoint.serving,
+        terminating: endpoint.terminating,
+        hints: endpoint.hints.as_deref(),
     })
 }
 
-fn problem(slice: &EndpointSlice, field: String, message: String) -> Problem {
-    let object = format!("EndpointSlice {}", ServiceName::of(&slice.metadata));
-    Problem { object, field, message }
+fn problem(slice: &Slice, field: String, message: String) -> Problem {
+    Problem { object: format!("EndpointSlice {}", slice.name), field, message }
 }

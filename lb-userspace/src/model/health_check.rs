@@ -13,7 +13,7 @@ pub struct ReadyHere(BTreeSet<IpAddr>);
 impl ReadyHere {
     /// Takes in the endpoints of one service port. Those that only terminate don't count: the
     /// load balancer shall go elsewhere while they finish.
-    pub fn add(&mut self, endpoints: &[Endpoint]) {
+    pub fn add(&mut self, endpoints: &[Endpoint<'_>]) {
         let ready = endpoints.iter().filter(|endpoint| endpoint.ready && endpoint.backend.local);
         self.0.extend(ready.map(|endpoint| endpoint.backend.address));
     }

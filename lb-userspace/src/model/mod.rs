@@ -13,6 +13,7 @@ mod fields;
 mod health_check;
 mod pools;
 mod service;
+mod slice;
 mod source_ranges;
 mod tunnels;
 mod types;
@@ -20,12 +21,13 @@ mod types;
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Service;
-use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 use health_check::ReadyHere;
 
 pub use conflicts::Claims;
 pub use eligibility::is_eligible;
+pub use service::trim;
+pub use slice::Slice;
 pub use tunnels::{name as forwarding_name, named as forwarding_named};
 pub use types::{
     AddressFamily, Backend, Frontend, HealthCheck, NodeAddresses, NodeContext, Policy, Problem,
@@ -41,7 +43,7 @@ pub struct Resolved {
 }
 
 /// Resolves one Service.
-pub fn resolve(service: &Service, slices: &[&EndpointSlice], node: &NodeContext) -> Resolved {
+pub fn resolve(service: &Service, slices: &[&Slice], node: &NodeContext) -> Resolved {
     let mut problems = Vec::new();
     let name = ServiceName::of(&service.metadata);
     let mut read = service::read(service, &name, node, &mut problems);

@@ -7,7 +7,7 @@ use super::types::{Backend, NodeContext, Policy, ServicePort};
 
 /// Fills the pools that some frontend wants. Whoever is in none of them is draining: endpoints
 /// that terminate, that are not ready for a moment, or that serve other zones.
-pub fn fill(service_port: &mut ServicePort, endpoints: &[Endpoint], node: &NodeContext) {
+pub fn fill(service_port: &mut ServicePort, endpoints: &[Endpoint<'_>], node: &NodeContext) {
     let external = service_port.is_external();
     let wants_cluster = service_port.internal_policy == Policy::Cluster || external;
     let wants_local = service_port.internal_policy == Policy::Local
@@ -26,23 +26,23 @@ pub fn fill(service_port: &mut ServicePort, endpoints: &[Endpoint], node: &NodeC
 }
 
 /// The ready endpoints that topology allows; else those that terminate and still serve.
-fn cluster(endpoints: &[Endpoint], node: &NodeContext) -> BTreeSet<Backend> {
-    let ready: Vec<&Endpoint> = endpoints.iter().filter(|endpoint| endpoint.ready).collect();
+fn cluster(endpoints: &[Endpoint<'_>], node: &NodeContext) -> BTreeSet<Backend> {
+    let ready: Vec<&Endpoint<'_>> = endpoints.iter().filter(|endpoint| endpoint.ready).collect();
     let allowed: BTreeSet<Backend> =
         near(&ready, node).into_iter().map(|endpoint| endpoint.backend).collect();
     if allowed.is_empty() { last_resort(endpoints) } else { allowed }
 }
 
 /// The same on this node; topology does not matter there.
-fn local(endpoints: &[Endpoint]) -> BTreeSet<Backend> {
-    let here: Vec<Endpoint> =
-        endpoints.iter().filter(|endpoint| endpoint.backend.local).cloned().collect();
+fn local(endpoints: &[Endpoint<'_>]) -> BTreeSet<Backend> {
+    let here: Vec<Endpoint<'_>> =
+        endpoints.iter().filter(|endpoint| endpoint.backend.local).copied().collect();
     let ready: BTreeSet<Backend> =
         here.iter().filter(|endpoint| endpoint.ready).map(|endpoint| endpoint.backend).collect();
     if ready.is_empty() { last_resort(&here) } else { ready }
 }
 
-fn last_resort(endpoints: &[Endpoint]) -> BTreeSet<Backend> {
+fn last_resort(endpoints: &[Endpoint<'_>]) -> BTreeSet<Backend> {
     endpoints
         .iter()
         .filter(|endpoint| endpoint.is_last_resort())
@@ -52,22 +52,22 @@ fn last_resort(endpoints: &[Endpoint]) -> BTreeSet<Backend> {
 
 /// Those that their hints give to this node, or to its zone; all, if any has no such hint or
 /// none is given to us.
-fn near<'a>(ready: &[&'a Endpoint], node: &NodeContext) -> Vec<&'a Endpoint> {
-    let named = |names: &Option<Vec<String>>, name: &str| {
-        names.as_ref().is_some_and(|names| names.iter().any(|n| n == name))
+fn near<'e, 's>(ready: &[&'e Endpoint<'s>], node: &NodeContext) -> Vec<&'e Endpoint<'s>> {
+    let named = |names: Option<&[Box<str>]>, name: &str| {
+        names.is_some_and(|names| names.iter().any(|n| **n == *name))
     };
-    if ready.iter().all(|endpoint| endpoint.for_nodes.is_some()) {
-        let ours: Vec<&Endpoint> =
-            ready.iter().filter(|e| named(&e.for_nodes, &node.name)).copied().collect();
+    if ready.iter().all(|endpoint| endpoint.for_nodes().is_some()) {
+        let ours: Vec<&Endpoint<'_>> =
+            ready.iter().filter(|e| named(e.for_nodes(), &node.name)).copied().collect();
         if !ours.is_empty() {
             return ours;
         }
     }
     if let Some(zone) = &node.zone
-        && ready.iter().all(|endpoint| endpoint.for_zones.is_some())
+        && ready.iter().all(|endpoint| endpoint.for_zones().is_some())
     {
-        let ours: Vec<&Endpoint> =
-            ready.iter().filter(|e| named(&e.for_zones, zone)).copied().collect();
+        let ours: Vec<&Endpoint<'_>> =
+            ready.iter().filter(|e| named(e.for_zones(), zone)).copied().collect();
         if !ours.is_empty() {
             return ours;
         }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Service, ServicePort as ApiPort, ServiceSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use lb_common::layout::FrontendKind;
 
 use super::address;
@@ -25,6 +26,32 @@ pub struct Read {
     /// Without their pools.
     pub service_ports: BTreeMap<ServicePortKey, ServicePort>,
     pub health_check_port: Option<u16>,
+}
+
+/// Takes out of a Service what nothing asks for: the agent holds all of a cluster's.
+pub fn trim(service: &mut Service) {
+    let metadata = std::mem::take(&mut service.metadata);
+    let only = |all: Option<BTreeMap<String, String>>, asked: &[&str]| {
+        let mut all = all?;
+        all.retain(|key, _| asked.contains(&key.as_str()));
+        (!all.is_empty()).then_some(all)
+    };
+    service.metadata = ObjectMeta {
+        namespace: metadata.namespace,
+        name: metadata.name,
+        uid: metadata.uid,
+        creation_timestamp: metadata.creation_timestamp,
+        labels: only(metadata.labels, &[PROXY_NAME, HEADLESS]),
+        annotations: only(metadata.annotations, &[tunnels::FORWARDING]),
+        ..ObjectMeta::default()
+    };
+    if let Some(spec) = &mut service.spec {
+        spec.selector = None;
+        spec.ports.iter_mut().for_each(Vec::shrink_to_fit);
+    }
+    if let Some(status) = &mut service.status {
+        status.conditions = None;
+    }
 }
 
 pub fn read(

@@ -10,7 +10,7 @@ use super::fields::Fields;
 use super::types::{NodeContext, Problem, ServiceName, ServicePort};
 
 /// On a Service: its own way, whatever the agent's.
-const FORWARDING: &str = "millrace.io/forwarding";
+pub const FORWARDING: &str = "millrace.io/forwarding";
 
 const NAMES: [(&str, Forwarding); 3] =
     [("masquerade", Forwarding::Masquerade), ("ipip", Forwarding::Ipip), ("gue", Forwarding::Gue)];

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -79,15 +81,28 @@ impl Protocol {
     }
 }
 
+/// The name of a Service, or of another object in a namespace. It is kept in many places: its clones
+/// share one text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ServiceName {
+pub struct ServiceName(Arc<NameParts>);
+
+#[derive(Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NameParts {
     pub namespace: String,
     pub name: String,
 }
 
+impl Deref for ServiceName {
+    type Target = NameParts;
+
+    fn deref(&self) -> &NameParts {
+        &self.0
+    }
+}
+
 impl ServiceName {
     pub fn new(namespace: &str, name: &str) -> Self {
-        Self { namespace: namespace.to_owned(), name: name.to_owned() }
+        Self(Arc::new(NameParts { namespace: namespace.to_owned(), name: name.to_owned() }))
     }
 
     pub fn of(metadata: &ObjectMeta) -> Self {

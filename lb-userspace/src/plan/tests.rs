@@ -213,7 +213,7 @@ fn have_one_place(one: &Detail, other: &Detail) -> bool {
 
 fn key(name: &str) -> ServicePortKey {
     ServicePortKey {
-        service: ServiceName { namespace: "default".into(), name: name.into() },
+        service: ServiceName::new("default", name),
         port: "http".into(),
         protocol: Protocol::Tcp,
         family: AddressFamily::V4,

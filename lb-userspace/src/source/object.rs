@@ -8,6 +8,8 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::model::{Slice, trim};
+
 /// The kinds of objects that matter here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
@@ -98,10 +100,11 @@ impl Display for ObjectRef {
     }
 }
 
+/// Of an object no more than what is asked for: the agent holds all that there are.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Object {
     Service(Box<Service>),
-    EndpointSlice(Box<EndpointSlice>),
+    EndpointSlice(Box<Slice>),
     Endpoints(Box<Endpoints>),
     Node(Box<Node>),
 }
@@ -110,17 +113,30 @@ impl Object {
     /// Reads an object of a kind; the error names the field.
     pub fn read(kind: Kind, value: Value) -> Result<Self> {
         Ok(match kind {
-            Kind::Service => Self::Service(read(value)?),
-            Kind::EndpointSlice => Self::EndpointSlice(read(value)?),
-            Kind::Endpoints => Self::Endpoints(read(value)?),
-            Kind::Node => Self::Node(read(value)?),
+            Kind::Service => {
+                let mut service: Box<Service> = Box::new(read(value)?);
+                trim(&mut service);
+                Self::Service(service)
+            }
+            Kind::EndpointSlice => {
+                Self::EndpointSlice(Box::new(read::<EndpointSlice>(value)?.into()))
+            }
+            Kind::Endpoints => Self::Endpoints(Box::new(read(value)?)),
+            Kind::Node => Self::Node(Box::new(read(value)?)),
         })
     }
 
     pub fn reference(&self) -> ObjectRef {
         let (kind, metadata) = match self {
             Self::Service(object) => (Kind::Service, &object.metadata),
-            Self::EndpointSlice(object) => (Kind::EndpointSlice, &object.metadata),
+            Self::EndpointSlice(slice) => {
+                let name = &slice.name;
+                return ObjectRef::new(
+                    Kind::EndpointSlice,
+                    Some(&name.namespace),
+                    Some(&name.name),
+                );
+            }
             Self::Endpoints(object) => (Kind::Endpoints, &object.metadata),
             Self::Node(object) => (Kind::Node, &object.metadata),
         };
@@ -128,15 +144,46 @@ impl Object {
     }
 }
 
-fn read<T: DeserializeOwned>(value: Value) -> Result<Box<T>> {
+fn read<T: DeserializeOwned>(value: Value) -> Result<T> {
     serde_path_to_error::deserialize(value)
-        .map(Box::new)
         .map_err(|error| anyhow!("{}: {}", error.path(), error.inner()))
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn what_nothing_asks_for_is_not_held() {
+        let bare = json!({
+            "metadata": {"name": "web", "namespace": "shop", "uid": "1"},
+            "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]},
+            "endpoints": [{"addresses": ["10.244.0.1"], "nodeName": "a"}],
+            "addressType": "IPv4",
+            "status": {}
+        });
+        let mut full = bare.clone();
+        let metadata = &mut full["metadata"];
+        metadata["managedFields"] = json!([{"manager": "kubectl", "fieldsV1": {"f:spec": {}}}]);
+        metadata["annotations"] =
+            json!({"kubectl.kubernetes.io/last-applied-configuration": "{}", "a": "b"});
+        metadata["labels"] = json!({"app.kubernetes.io/managed-by": "Helm"});
+        metadata["ownerReferences"] =
+            json!([{"apiVersion": "v1", "kind": "Service", "name": "web", "uid": "1"}]);
+        full["spec"]["selector"] = json!({"app": "web"});
+        let condition = json!({
+            "type": "a", "status": "True", "reason": "", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"
+        });
+        full["status"]["conditions"] = json!([condition]);
+        full["endpoints"][0]["targetRef"] = json!({"kind": "Pod", "name": "web-1"});
+        for kind in [Kind::Service, Kind::EndpointSlice] {
+            let read = |value: &Value| Object::read(kind, value.clone()).expect("an object");
+            assert_eq!(read(&full), read(&bare), "{}", kind.name());
+        }
+    }
 
     #[test]
     fn a_reference_can_be_read_back() {

@@ -1,5 +1,5 @@
-//! Takes out of objects what nobody here asks for and what takes most of their room: an agent
-//! holds every EndpointSlice of the cluster.
+//! Takes out of objects, before they are read, what nobody here asks for and what is most of
+//! their text. What is held of what is left is decided by `Object::read`.
 
 use serde_json::{Map, Value};
 

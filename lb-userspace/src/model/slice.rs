@@ -1,0 +1,161 @@
+//! What is asked of an EndpointSlice. The agent holds all of a cluster's, with more endpoints than
+//! there is anything else: of each it holds this much.
+
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use k8s_openapi::api::discovery::v1::{
+    Endpoint as ApiEndpoint, EndpointHints, EndpointPort, EndpointSlice,
+};
+
+use super::address;
+use super::types::{AddressFamily, Protocol, ServiceName};
+
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// The cluster's controller notes on a slice when the change happened that made it write it.
+const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// Its own.
+    pub name: ServiceName,
+    pub uid: Box<str>,
+    /// The Service that it is of.
+    pub service: Option<ServiceName>,
+    /// When what it tells of happened.
+    pub trigger_time: Option<Timestamp>,
+    pub address_type: AddressType,
+    pub ports: Box<[Port]>,
+    pub endpoints: Box<[Endpoint]>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AddressType {
+    Of(AddressFamily),
+    /// Host names are no addresses: nothing can be sent there.
+    Fqdn,
+    Unknown(Box<str>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Empty if it has none.
+    pub name: Box<str>,
+    /// What is none of ours, as it is written.
+    pub protocol: Result<Protocol, Box<str>>,
+    pub number: Option<i32>,
+}
+
+/// An endpoint as a slice has it, for all of its ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The first; the API says that consumers must not use more.
+    pub address: Result<IpAddr, Box<Wrong>>,
+    pub node_name: Option<Box<str>>,
+    pub ready: bool,
+    pub serving: bool,
+    pub terminating: bool,
+    pub hints: Option<Box<Hints>>,
+}
+
+/// Why an endpoint can't be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// Of the endpoint.
+    pub field: &'static str,
+    pub message: String,
+}
+
+/// Whom an endpoint wants to serve; `None`: no hint.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Hints {
+    pub for_nodes: Option<Box<[Box<str>]>>,
+    pub for_zones: Option<Box<[Box<str>]>>,
+}
+
+impl From<EndpointSlice> for Slice {
+    fn from(slice: EndpointSlice) -> Self {
+        let metadata = slice.metadata;
+        let name = ServiceName::of(&metadata);
+        let label = metadata.labels.as_ref().and_then(|labels| labels.get(SERVICE_NAME));
+        let service = label.map(|label| ServiceName::new(&name.namespace, label));
+        let trigger_time = metadata.annotations.as_ref().and_then(|all| all.get(TRIGGER_TIME));
+        let address_type = AddressType::read(slice.address_type);
+        let endpoints = match address_type {
+            AddressType::Of(family) => {
+                let all = slice.endpoints.into_iter().flatten();
+                all.map(|endpoint| Endpoint::read(endpoint, family)).collect()
+            }
+            AddressType::Fqdn | AddressType::Unknown(_) => Box::default(),
+        };
+        Self {
+            name,
+            uid: metadata.uid.unwrap_or_default().into(),
+            service,
+            trigger_time: trigger_time.and_then(|time| time.parse().ok()),
+            address_type,
+            ports: slice.ports.into_iter().flatten().map(Port::read).collect(),
+            endpoints,
+        }
+    }
+}
+
+impl AddressType {
+    fn read(name: String) -> Self {
+        let family = AddressFamily::ALL.into_iter().find(|family| family.name() == name);
+        match family {
+            Some(family) => Self::Of(family),
+            None if name == "FQDN" => Self::Fqdn,
+            None => Self::Unknown(name.into()),
+        }
+    }
+}
+
+impl Port {
+    fn read(port: EndpointPort) -> Self {
+        let protocol = Protocol::parse(port.protocol.as_deref());
+        Self {
+            name: port.name.unwrap_or_default().into(),
+            protocol: protocol.ok_or_else(|| port.protocol.unwrap_or_default().into()),
+            number: port.port,
+        }
+    }
+}
+
+impl Endpoint {
+    fn read(endpoint: ApiEndpoint, family: AddressFamily) -> Self {
+        let conditions = endpoint.conditions.as_ref();
+        Self {
+            address: read_address(endpoint.addresses.first(), family).map_err(Box::new),
+            node_name: endpoint.node_name.map(Into::into),
+            ready: conditions.and_then(|c| c.ready).unwrap_or(true),
+            serving: conditions.and_then(|c| c.serving).unwrap_or(true),
+            terminating: conditions.and_then(|c| c.terminating).unwrap_or(false),
+            hints: endpoint.hints.and_then(Hints::read),
+        }
+    }
+}
+
+fn read_address(text: Option<&String>, family: AddressFamily) -> Result<IpAddr, Wrong> {
+    let Some(text) = text else {
+        let message = "is empty; the endpoint is skipped".to_owned();
+        return Err(Wrong { field: "addresses", message });
+    };
+    let address = address::parse_global(text).and_then(|address| {
+        let fits = AddressFamily::of(&address) == family;
+        if fits { Ok(address) } else { Err("is not of the slice's addressType") }
+    });
+    address.map_err(|why| Wrong { field: "addresses[0]", message: format!("{text:?} {why}") })
+}
+
+impl Hints {
+    fn read(hints: EndpointHints) -> Option<Box<Self>> {
+        let names = |names: Vec<String>| {
+            (!names.is_empty()).then(|| names.into_iter().map(Into::into).collect())
+        };
+        let nodes = hints.for_nodes.into_iter().flatten().map(|node| node.name).collect();
+        let zones = hints.for_zones.into_iter().flatten().map(|zone| zone.name).collect();
+        let read = Self { for_nodes: names(nodes), for_zones: names(zones) };
+        (read != Self::default()).then(|| Box::new(read))
+    }
+}
