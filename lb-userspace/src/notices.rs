@@ -1,6 +1,7 @@
 //! Telling people what is wrong with an object.
 //!
-//! Whoever notices something posts it here, once, and again only if it was mended in between.
+//! Whoever notices something posts it here, once, and again only if it was mended in between; that
+//! it was is posted, too.
 //! Where it goes is the source's business: with manifests to the log, with a cluster to the
 //! object's Events, too.
 
@@ -33,6 +34,10 @@ pub enum Reason {
     NoRoom,
     /// A port of this node can't be bound for it. The name is kube-proxy's.
     FailedToStartServiceHealthcheck,
+    /// What kept a Service out is mended, and it is in force.
+    Served,
+    /// The same of what did not fit into this node's maps.
+    RoomFound,
 }
 
 impl Reason {
@@ -41,15 +46,29 @@ impl Reason {
             Self::NotServed => "NotServed",
             Self::NoRoom => "NoRoom",
             Self::FailedToStartServiceHealthcheck => "FailedToStartServiceHealthcheck",
+            Self::Served => "Served",
+            Self::RoomFound => "RoomFound",
         }
     }
 
     /// Whether it is true of this node only; otherwise all nodes notice the same.
     pub fn is_of_this_node(self) -> bool {
         match self {
-            Self::NotServed => false,
-            Self::NoRoom | Self::FailedToStartServiceHealthcheck => true,
+            Self::NotServed | Self::Served => false,
+            Self::NoRoom | Self::FailedToStartServiceHealthcheck | Self::RoomFound => true,
         }
+    }
+
+    pub fn is_trouble(self) -> bool {
+        match self {
+            Self::NotServed | Self::NoRoom | Self::FailedToStartServiceHealthcheck => true,
+            Self::Served | Self::RoomFound => false,
+        }
+    }
+
+    /// As the API has it.
+    pub fn event_type(self) -> &'static str {
+        if self.is_trouble() { "Warning" } else { "Normal" }
     }
 }
 
@@ -72,6 +91,11 @@ pub struct Log;
 
 impl Notices for Log {
     fn post(&self, notice: Notice) {
-        tracing::warn!(reason = %notice.reason.name(), "{notice}");
+        let reason = notice.reason.name();
+        if notice.reason.is_trouble() {
+            tracing::warn!(%reason, "{notice}");
+        } else {
+            tracing::info!(%reason, "{notice}");
+        }
     }
 }

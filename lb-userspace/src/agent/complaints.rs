@@ -8,15 +8,17 @@ use crate::model::{Problem, ServiceName};
 pub struct Complaints(BTreeMap<ServiceName, BTreeSet<Problem>>);
 
 impl Complaints {
-    /// Takes in all that is wrong with a Service now; returns what is new of it.
-    pub fn set(&mut self, service: &ServiceName, problems: Vec<Problem>) -> Vec<Problem> {
+    /// Takes in all that is wrong with a Service now; returns what is new of it, and whether there
+    /// was something and nothing is left.
+    pub fn set(&mut self, service: &ServiceName, problems: Vec<Problem>) -> (Vec<Problem>, bool) {
         let now: BTreeSet<Problem> = problems.into_iter().collect();
         let before = self.0.remove(service).unwrap_or_default();
         let new = now.difference(&before).cloned().collect();
+        let is_mended = now.is_empty() && !before.is_empty();
         if !now.is_empty() {
             self.0.insert(service.clone(), now);
         }
-        new
+        (new, is_mended)
     }
 
     /// All that is wrong with a Service.
@@ -43,11 +45,17 @@ mod tests {
             message: message.to_owned(),
         };
         let mut complaints = Complaints::default();
-        assert_eq!(complaints.set(&web, vec![problem("a")]), [problem("a")]);
-        assert_eq!(complaints.set(&web, vec![problem("a"), problem("b")]), [problem("b")]);
-        assert_eq!(complaints.services(), 1);
-        assert_eq!(complaints.set(&web, vec![]), []);
-        assert_eq!(complaints.services(), 0);
-        assert_eq!(complaints.set(&web, vec![problem("a")]), [problem("a")]);
+        let mut set = |problems: &[&str]| {
+            let (new, is_mended) =
+                complaints.set(&web, problems.iter().map(|message| problem(message)).collect());
+            let new: Vec<String> = new.into_iter().map(|problem| problem.message).collect();
+            (new.join(" "), is_mended, complaints.services())
+        };
+        assert_eq!(set(&["a"]), ("a".to_owned(), false, 1));
+        assert_eq!(set(&["a", "b"]), ("b".to_owned(), false, 1));
+        assert_eq!(set(&["b"]), (String::new(), false, 1));
+        assert_eq!(set(&[]), (String::new(), true, 0));
+        assert_eq!(set(&[]), (String::new(), false, 0));
+        assert_eq!(set(&["a"]), ("a".to_owned(), false, 1));
     }
 }

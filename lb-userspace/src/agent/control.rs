@@ -47,6 +47,8 @@ pub struct Agent<T> {
     lacking: BTreeSet<ServiceName>,
     invalid: Complaints,
     withheld: Complaints,
+    /// What was wrong before the plan, and how to say that it is not any more.
+    mended: BTreeMap<ServiceName, Reason>,
     latency: Latency,
     tally: Tally,
     outlets: Outlets,
@@ -83,6 +85,7 @@ impl<T: Write> Agent<T> {
             lacking: BTreeSet::new(),
             invalid: Complaints::default(),
             withheld: Complaints::default(),
+            mended: BTreeMap::new(),
             latency: Latency::new(SystemTime::now()),
             tally: Tally::default(),
             outlets,
@@ -293,8 +296,12 @@ impl<T: Write> Agent<T> {
 
     fn collect(&mut self, name: &ServiceName, change: &mut Change) {
         let settled = self.claims.settled(name);
-        for problem in self.invalid.set(name, settled.problems) {
+        let (new, is_mended) = self.invalid.set(name, settled.problems);
+        for problem in new {
             self.outlets.post(&problem, Reason::NotServed, &self.store);
+        }
+        if is_mended {
+            self.mended.insert(name.clone(), Reason::Served);
         }
         self.tell_problems(name);
         let had_check = match settled.health_check {
@@ -327,11 +334,16 @@ impl<T: Write> Agent<T> {
             let problems = problems.remove(&format!("Service {service}")).unwrap_or_default();
             let lacks = lacking.contains(service);
             let reason = if lacks { Reason::NoRoom } else { Reason::NotServed };
-            for problem in self.withheld.set(service, problems) {
+            let (new, is_mended) = self.withheld.set(service, problems);
+            for problem in new {
                 self.outlets.post(&problem, reason, &self.store);
             }
             self.tell_problems(service);
-            self.lacking.remove(service);
+            let lacked = self.lacking.remove(service);
+            if is_mended {
+                let reason = if lacked { Reason::RoomFound } else { Reason::Served };
+                self.mended.insert(service.clone(), reason);
+            }
         }
         self.lacking.extend(lacking.into_iter().cloned());
     }
@@ -339,6 +351,16 @@ impl<T: Write> Agent<T> {
     fn tell_problems(&self, service: &ServiceName) {
         let all = self.invalid.of(service).chain(self.withheld.of(service));
         self.outlets.condition.set_problems(service, all.map(ToString::to_string).collect());
+    }
+
+    /// Of Services that nothing is wrong with any more, now that they are in force.
+    fn tell_mended(&mut self) {
+        for (service, reason) in std::mem::take(&mut self.mended) {
+            let is_wrong = self.invalid.of(&service).chain(self.withheld.of(&service)).count() > 0;
+            if !is_wrong && self.in_force.contains_key(&service) {
+                self.outlets.post_mended(&service, reason, &self.store);
+            }
+        }
     }
 
     /// Names what the kernel has no room for.
@@ -371,6 +393,7 @@ impl<T: Write> Agent<T> {
             self.outlets.check_health(&self.health_checks, &self.store);
         }
         self.outlets.health.in_force(now);
+        self.tell_mended();
         let metrics = &self.outlets.metrics;
         metrics.in_force(began.elapsed(), now);
         for latency in self.latency.in_force(now) {

@@ -36,6 +36,18 @@ impl Outlets {
         self.notices.post(Notice { about, reason, message });
     }
 
+    /// Posts that nothing is wrong with a Service any more.
+    pub fn post_mended(&self, service: &ServiceName, reason: Reason, store: &Store) {
+        let (namespace, name) = (service.namespace.as_str(), service.name.as_str());
+        let reference = ObjectRef::new(Kind::Service, Some(namespace), Some(name));
+        let message = match reason {
+            Reason::RoomFound => "it fits into the maps of this node now, and is in force",
+            _ => "what was wrong with it is mended, and it is in force",
+        };
+        let about = Some(about(reference, store));
+        self.notices.post(Notice { about, reason, message: message.to_owned() });
+    }
+
     /// Answers health checks by what is in force now. Of two Services that want one port the
     /// first by name has it; no API server lets that happen.
     pub fn check_health(&mut self, checks: &BTreeMap<ServiceName, HealthCheck>, store: &Store) {

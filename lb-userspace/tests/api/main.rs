@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod clients;
+mod events;
 mod hostile;
 mod kubectl;
 mod python;

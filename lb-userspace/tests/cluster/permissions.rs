@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use axum::http::Method;
 use lb_userspace::notices::{Notices, Reason};
 use lb_userspace::source::Kind;
 use lb_userspace::source::cluster::Events;
@@ -40,11 +41,12 @@ fn granted() -> BTreeSet<Permission> {
 fn needed(request: &Request) -> Permission {
     let parts: Vec<&str> = request.path.trim_start_matches('/').split('/').collect();
     let group = if parts[0] == "api" { "" } else { parts[1] };
-    let resource = parts[parts.len() - 1];
-    let verb = match (resource, request.watch) {
-        ("events", _) => "create",
-        (_, true) => "watch",
-        (_, false) => "list",
+    // Only what is patched is named.
+    let (resource, verb) = match (&request.method, request.watch) {
+        (&Method::POST, _) => (parts[parts.len() - 1], "create"),
+        (&Method::PATCH, _) => (parts[parts.len() - 2], "patch"),
+        (_, true) => (parts[parts.len() - 1], "watch"),
+        (_, false) => (parts[parts.len() - 1], "list"),
     };
     (group.to_owned(), resource.to_owned(), verb.to_owned())
 }
@@ -54,8 +56,11 @@ async fn the_deployed_role_is_what_the_agent_needs() {
     let server = Server::start().await;
     server.put(super::NODES, node("node-a"));
     let _told = Told::synced(&server).await;
-    Events::new(client(&server), "node-a").post(notice(Kind::Service, Reason::NotServed));
+    let events = Events::new(client(&server), "node-a");
+    events.post(notice(Kind::Service, Reason::NotServed));
     server.events(1, 0).await;
+    events.post(notice(Kind::Service, Reason::NotServed));
+    server.asked(|requests| requests.iter().any(|request| request.method == Method::PATCH)).await;
     let all = [super::SERVICES, super::SLICES, super::NODES];
     server.asked(|requests| all.iter().all(|path| watches(requests, path) > 0)).await;
     let needed: BTreeSet<Permission> = server.requests().iter().map(needed).collect();

@@ -69,6 +69,7 @@ struct Logged {
 /// What a client asked for, and the status it got.
 #[derive(Clone, Debug)]
 pub struct Request {
+    pub method: Method,
     pub path: String,
     pub watch: bool,
     pub status: u16,
@@ -319,17 +320,14 @@ async fn answer(
     body: Bytes,
 ) -> Response {
     let path = uri.path().to_owned();
-    if method == Method::POST {
-        let response = create_event(&shared, &path, &body);
-        let status = response.status().as_u16();
-        shared.world().requests.push(Request { path, watch: false, status });
-        shared.note_change();
-        return response;
-    }
     let watch = query.get("watch").is_some_and(|watch| watch == "true");
-    let response = respond(&shared, &path, watch, query);
+    let response = match method {
+        Method::POST => create_event(&shared, &path, &body),
+        Method::PATCH => raise_event(&shared, &path, &body),
+        _ => respond(&shared, &path, watch, query),
+    };
     let status = response.status().as_u16();
-    shared.world().requests.push(Request { path, watch, status });
+    shared.world().requests.push(Request { method, path, watch, status });
     shared.note_change();
     response
 }
@@ -346,6 +344,29 @@ fn create_event(shared: &Shared, path: &str, body: &[u8]) -> Response {
     }
     world.events.insert(name, event.clone());
     (StatusCode::CREATED, axum::Json(event)).into_response()
+}
+
+/// By operations on fields of an Event itself, which is what we send.
+fn raise_event(shared: &Shared, path: &str, body: &[u8]) -> Response {
+    let parts: Vec<&str> = path.split('/').collect();
+    let ["", "api", "v1", "namespaces", namespace, "events", name] = parts[..] else {
+        panic!("{path} is no Event");
+    };
+    let mut world = shared.world();
+    let Some(event) = world.events.get_mut(&format!("{namespace}/{name}")) else {
+        return refusal(404).into_response();
+    };
+    let operations: Vec<Value> = serde_json::from_slice(body).unwrap();
+    for operation in operations {
+        let field = operation["path"].as_str().unwrap().trim_start_matches('/');
+        match operation["op"].as_str().unwrap() {
+            "test" if event[field] != operation["value"] => return refusal(422).into_response(),
+            "test" => {}
+            "add" => event[field] = operation["value"].clone(),
+            other => panic!("{other} is not known here"),
+        }
+    }
+    axum::Json(event.clone()).into_response()
 }
 
 fn respond(

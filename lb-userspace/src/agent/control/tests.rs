@@ -241,6 +241,35 @@ fn a_change_that_can_not_be_put_in_force_makes_the_node_sick() {
 }
 
 #[test]
+fn what_is_mended_is_told_once_when_it_is_in_force() {
+    let mut case = Case::new();
+    let mut wrong = service("web", "10.96.0.1");
+    wrong["spec"]["ports"] = json!([{"port": 80}, {"name": "b", "port": 99_999}]);
+    case.tell(applied(wrong.clone()));
+    let told = case.posted.all().len();
+    assert!(told > 0);
+    // Still wrong, in fewer things.
+    wrong["spec"]["ports"][0]["name"] = json!("a");
+    case.tell(applied(wrong.clone()));
+    case.memory.break_down(true);
+    case.service("web", "10.96.0.1");
+    let before = case.posted.all();
+    assert!(!before.iter().any(|said| said.contains("mended")), "{before:?}");
+    case.memory.break_down(false);
+    case.agent.retry();
+    case.service("web", "10.96.0.1");
+    case.endpoints("web", &["10.244.0.1"]);
+    let mended = "Service default/web: what was wrong with it is mended, and it is in force";
+    assert_eq!(case.posted.all()[before.len()..], [mended]);
+
+    // What is deleted is not mended.
+    case.tell(applied(wrong));
+    case.tell(Event::Deleted(ObjectRef::new(Kind::Service, None, Some("web"))));
+    let all = case.posted.all();
+    assert_eq!(all.iter().filter(|said| said.contains("mended")).count(), 1, "{all:?}");
+}
+
+#[test]
 fn what_does_not_fit_is_named_once_and_comes_in_when_there_is_room() {
     let mut case = Case::new();
     case.memory.limit(1);

@@ -1,34 +1,38 @@
 //! Notices as Events on the objects, where `kubectl describe` shows them.
 //!
 //! An Event's name follows from what it says: what all nodes notice alike becomes one Event, and
-//! the server turns the others' away. Events are a courtesy: they are few, and what can't be
-//! delivered is dropped, as it is in the log.
+//! the server turns the others' away. What is noticed again raises the count of its Event, as
+//! Kubernetes' own components do; only the node that made it does, or a thousand nodes would write
+//! a thousand times. Events are a courtesy: they are few, and what can't be delivered is dropped,
+//! as it is in the log.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+mod object;
+mod pace;
+mod waiting;
+
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use kube::api::PostParams;
+use json_patch::Patch as Operations;
+use k8s_openapi::api::core::v1::Event;
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::notices::{About, Log, Notice, Notices};
+use crate::notices::{Log, Notice, Notices};
+use object::event;
+use pace::Pace;
+use waiting::Waiting;
 
-const COMPONENT: &str = "millrace";
-/// So many may go out at once,
-const BURST: u32 = 25;
-/// and then one in this time.
-const PACE: Duration = Duration::from_secs(10);
-/// So many may wait for that.
+/// So many may wait for their turn.
 const QUEUE: usize = 256;
+/// Of so many it is remembered that they were made here; others are asked about.
+const REMEMBERED: usize = 1024;
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Of the API.
-const LONGEST_MESSAGE: usize = 1024;
-const LONGEST_NAME: usize = 253;
 
 /// To the log, and to the cluster.
 pub struct Events(mpsc::Sender<Notice>);
@@ -36,7 +40,9 @@ pub struct Events(mpsc::Sender<Notice>);
 impl Events {
     pub fn new(client: Client, node_name: &str) -> Self {
         let (sender, notices) = mpsc::channel(QUEUE);
-        tokio::spawn(deliver(client, node_name.to_owned(), notices));
+        let recorder =
+            Recorder { client, node_name: node_name.to_owned(), made: BTreeMap::default() };
+        tokio::spawn(deliver(recorder, notices));
         Self(sender)
     }
 }
@@ -50,150 +56,136 @@ impl Notices for Events {
     }
 }
 
-async fn deliver(client: Client, node_name: String, mut notices: mpsc::Receiver<Notice>) {
+/// One after the other, each in its turn; meanwhile what is said again is only counted.
+async fn deliver(mut recorder: Recorder, mut notices: mpsc::Receiver<Notice>) {
     let mut pace = Pace::new(Instant::now());
-    while let Some(notice) = notices.recv().await {
-        let Some(event) = event(&notice, &node_name, Timestamp::now()) else { continue };
-        sleep_until(pace.next(Instant::now())).await;
-        if let Err(error) = create(&client, &event).await {
-            tracing::debug!("an Event can't be made: {error:#}");
+    let mut waiting = Waiting::new(QUEUE);
+    let mut is_open = true;
+    while is_open || !waiting.is_empty() {
+        if waiting.is_empty() {
+            match notices.recv().await {
+                Some(notice) => recorder.take_in(&notice, &mut waiting),
+                None => break,
+            }
+            continue;
+        }
+        let turn = sleep_until(pace.next(Instant::now()));
+        tokio::pin!(turn);
+        loop {
+            tokio::select! {
+                biased;
+                notice = notices.recv(), if is_open => match notice {
+                    Some(notice) => recorder.take_in(&notice, &mut waiting),
+                    None => is_open = false,
+                },
+                () = &mut turn => break,
+            }
+        }
+        let Some((event, times)) = waiting.pop() else { continue };
+        match timeout(PATIENCE, recorder.record(&event, times)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!("an Event can't be made: {error:#}"),
+            Err(_) => tracing::debug!("an Event can't be made: the API server does not answer"),
         }
     }
 }
 
-async fn create(client: &Client, event: &Event) -> Result<()> {
-    let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
-    let events: Api<Event> = Api::namespaced(client.clone(), namespace);
-    match timeout(PATIENCE, events.create(&PostParams::default(), event)).await? {
-        // Another node was first, or we said it before we started anew.
-        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
-        created => Ok(created.map(drop)?),
-    }
+/// What became of raising an Event's count.
+enum Raised {
+    /// To this.
+    To(i32),
+    /// The server keeps Events for an hour.
+    Gone,
+    /// Another node counts it.
+    NotOurs,
 }
 
-fn event(notice: &Notice, node_name: &str, now: Timestamp) -> Option<Event> {
-    let About { reference, uid } = notice.about.as_ref()?;
-    // Objects without a namespace have their Events in this one.
-    let namespace = match reference.namespace.as_str() {
-        "" => "default",
-        namespace => namespace,
-    };
-    let mut hasher = DefaultHasher::new();
-    (reference.kind.name(), uid, notice.reason.name(), &notice.message).hash(&mut hasher);
-    if notice.reason.is_of_this_node() {
-        node_name.hash(&mut hasher);
-    }
-    let suffix = format!(".{:016x}", hasher.finish());
-    let name = shortened(&reference.name, LONGEST_NAME - suffix.len());
-    Some(Event {
-        metadata: ObjectMeta {
-            name: Some(format!("{name}{suffix}")),
-            namespace: Some(namespace.to_owned()),
-            ..ObjectMeta::default()
-        },
-        involved_object: ObjectReference {
-            api_version: Some(reference.kind.api_version().to_owned()),
-            kind: Some(reference.kind.name().to_owned()),
-            namespace: Some(reference.namespace.clone()).filter(|namespace| !namespace.is_empty()),
-            name: Some(reference.name.clone()),
-            uid: Some(uid.clone()).filter(|uid| !uid.is_empty()),
-            ..ObjectReference::default()
-        },
-        type_: Some("Warning".to_owned()),
-        reason: Some(notice.reason.name().to_owned()),
-        message: Some(shortened(&notice.message, LONGEST_MESSAGE).to_owned()),
-        count: Some(1),
-        first_timestamp: Some(Time(now)),
-        last_timestamp: Some(Time(now)),
-        source: Some(EventSource {
-            component: Some(COMPONENT.to_owned()),
-            host: Some(node_name.to_owned()),
-        }),
-        reporting_component: Some(COMPONENT.to_owned()),
-        reporting_instance: Some(node_name.to_owned()),
-        ..Event::default()
-    })
+struct Recorder {
+    client: Client,
+    node_name: String,
+    /// How often was told what is in the Events that were made here, by namespace and name.
+    made: BTreeMap<(String, String), i32>,
 }
 
-fn shortened(text: &str, length: usize) -> &str {
-    let end = (0..=length.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
-    &text[..end.unwrap_or(0)]
-}
-
-/// When the next may go out.
-struct Pace {
-    /// How many may go out at once.
-    burst: u32,
-    /// When one more may.
-    refill: Instant,
-}
-
-impl Pace {
-    fn new(now: Instant) -> Self {
-        Self { burst: BURST, refill: now + PACE }
-    }
-
-    fn next(&mut self, now: Instant) -> Instant {
-        while self.burst < BURST && self.refill <= now {
-            self.burst += 1;
-            self.refill += PACE;
+impl Recorder {
+    fn take_in(&self, notice: &Notice, waiting: &mut Waiting) {
+        let event = event(notice, &self.node_name, Timestamp::now());
+        if event.is_some_and(|event| !waiting.add(event)) {
+            tracing::debug!("too many notices wait: one was only logged");
         }
-        if self.burst == BURST {
-            self.refill = now + PACE;
+    }
+
+    /// Makes an Event that was noticed so many times, or adds them to the one that there is.
+    async fn record(&mut self, event: &Event, times: i32) -> Result<()> {
+        let of = |text: &Option<String>| text.clone().unwrap_or_default();
+        let key = (of(&event.metadata.namespace), of(&event.metadata.name));
+        let events: Api<Event> = Api::namespaced(self.client.clone(), &key.0);
+        let known = self.made.remove(&key);
+        if let Some(count) = self.tell(&events, event, times, known).await? {
+            self.remember(key, count);
         }
-        if self.burst > 0 {
-            self.burst -= 1;
-            return now;
+        Ok(())
+    }
+
+    /// Returns how often it was noticed by then; none if another node counts that.
+    async fn tell(
+        &self,
+        events: &Api<Event>,
+        event: &Event,
+        times: i32,
+        known: Option<i32>,
+    ) -> Result<Option<i32>> {
+        if let Some(count) = known {
+            match self.raise(events, event, Some(count.saturating_add(times))).await? {
+                Raised::To(count) => return Ok(Some(count)),
+                Raised::NotOurs => return Ok(None),
+                Raised::Gone => {}
+            }
         }
-        let next = self.refill;
-        self.refill += PACE;
-        next
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::notices::Reason;
-    use crate::source::{Kind, ObjectRef};
-
-    fn notice(reason: Reason, message: &str) -> Notice {
-        let reference = ObjectRef::new(Kind::Service, Some("shop"), Some("web"));
-        let about = About { reference, uid: "1234".to_owned() };
-        Notice { about: Some(about), reason, message: message.to_owned() }
+        let counted = Event { count: Some(times), ..event.clone() };
+        match events.create(&PostParams::default(), &counted).await {
+            Ok(_) => return Ok(Some(times)),
+            // Another node was first, or we said it before we started anew.
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(error) => return Err(error.into()),
+        }
+        let Raised::To(count) = self.raise(events, event, None).await? else { return Ok(None) };
+        match self.raise(events, event, Some(count.saturating_add(times))).await? {
+            Raised::To(count) => Ok(Some(count)),
+            Raised::Gone | Raised::NotOurs => Ok(None),
+        }
     }
 
-    fn name(notice: &Notice, node: &str) -> String {
-        event(notice, node, Timestamp::UNIX_EPOCH).unwrap().metadata.name.unwrap()
+    /// Writes when it was noticed last, and how often, if that is known; returns how often. Only
+    /// if this node has made it: else the server changes nothing.
+    async fn raise(
+        &self,
+        events: &Api<Event>,
+        event: &Event,
+        count: Option<i32>,
+    ) -> Result<Raised> {
+        let mut operations = vec![
+            json!({"op": "test", "path": "/reportingInstance", "value": self.node_name}),
+            json!({"op": "add", "path": "/lastTimestamp", "value": event.last_timestamp}),
+        ];
+        operations
+            .extend(count.map(|count| json!({"op": "add", "path": "/count", "value": count})));
+        let operations: Operations = serde_json::from_value(operations.into())?;
+        let name = event.metadata.name.as_deref().unwrap_or_default();
+        let patch = Patch::Json::<()>(operations);
+        match events.patch(name, &PatchParams::default(), &patch).await {
+            Ok(event) => Ok(Raised::To(event.count.unwrap_or(1))),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(Raised::Gone),
+            Err(kube::Error::Api(status)) if status.code == 422 => Ok(Raised::NotOurs),
+            Err(error) => Err(error.into()),
+        }
     }
 
-    #[test]
-    fn what_all_nodes_notice_is_one_event() {
-        let common = notice(Reason::NotServed, "spec.ports[0].port: 0 is not a port");
-        assert_eq!(name(&common, "a"), name(&common, "b"));
-        assert_ne!(name(&common, "a"), name(&notice(Reason::NotServed, "else"), "a"));
-        let own = notice(Reason::NoRoom, "all backends are in use");
-        assert_ne!(name(&own, "a"), name(&own, "b"));
-    }
-
-    #[test]
-    fn an_event_fits_the_apis_limits() {
-        let long = notice(Reason::NotServed, &"ä".repeat(1_000));
-        let event = event(&long, "a", Timestamp::UNIX_EPOCH).unwrap();
-        assert_eq!(event.message.unwrap().len(), LONGEST_MESSAGE);
-        assert_eq!(event.metadata.namespace.as_deref(), Some("shop"));
-    }
-
-    #[test]
-    fn a_burst_goes_out_at_once_and_the_rest_slowly() {
-        let start = Instant::now();
-        let mut pace = Pace::new(start);
-        let sent: Vec<Instant> = (0..BURST + 2).map(|_| pace.next(start)).collect();
-        assert!(sent[..BURST as usize].iter().all(|at| *at == start));
-        assert_eq!(sent[BURST as usize..], [start + PACE, start + 2 * PACE]);
-        // After a rest of three times the pace, three more.
-        let later = start + 5 * PACE;
-        let sent: Vec<Instant> = (0..4).map(|_| pace.next(later)).collect();
-        assert_eq!(sent, [later, later, later, later + PACE]);
+    fn remember(&mut self, key: (String, String), count: i32) {
+        if self.made.len() >= REMEMBERED {
+            // Whichever: the server remembers it.
+            self.made.pop_first();
+        }
+        self.made.insert(key, count);
     }
 }

@@ -1,0 +1,68 @@
+//! Events that wait for their turn.
+
+use std::collections::VecDeque;
+
+use k8s_openapi::api::core::v1::Event;
+
+/// In the order in which they came first, each with how often it came.
+pub struct Waiting {
+    events: VecDeque<(Event, i32)>,
+    most: usize,
+}
+
+impl Waiting {
+    pub fn new(most: usize) -> Self {
+        Self { events: VecDeque::new(), most }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// Whether there was room for it. One that waits already takes none.
+    pub fn add(&mut self, event: Event) -> bool {
+        let is_same = |waiting: &Event| {
+            let of =
+                |event: &Event| (event.metadata.namespace.clone(), event.metadata.name.clone());
+            of(waiting) == of(&event)
+        };
+        if let Some((waiting, times)) = self.events.iter_mut().find(|(event, _)| is_same(event)) {
+            waiting.last_timestamp = event.last_timestamp;
+            *times = times.saturating_add(1);
+            return true;
+        }
+        if self.events.len() >= self.most {
+            return false;
+        }
+        self.events.push_back((event, 1));
+        true
+    }
+
+    pub fn pop(&mut self) -> Option<(Event, i32)> {
+        self.events.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(name: &str) -> Event {
+        let mut event = Event::default();
+        event.metadata.name = Some(name.to_owned());
+        event
+    }
+
+    #[test]
+    fn what_waits_already_is_counted_and_there_is_an_end_to_the_rest() {
+        let mut waiting = Waiting::new(2);
+        for (name, has_room) in [("a", true), ("b", true), ("a", true), ("c", false), ("b", true)] {
+            assert_eq!(waiting.add(event(name)), has_room, "{name}");
+        }
+        assert!(waiting.add(event("a")));
+        let told = std::iter::from_fn(|| waiting.pop());
+        let told: Vec<_> = told.map(|(event, times)| (event.metadata.name, times)).collect();
+        assert_eq!(told, [(Some("a".to_owned()), 3), (Some("b".to_owned()), 2)]);
+        assert!(waiting.add(event("c")) && !waiting.is_empty());
+    }
+}
