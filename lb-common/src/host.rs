@@ -16,7 +16,6 @@ use crate::datapath::{
     Route, Stage, Tables, Verdict,
 };
 use crate::family::{Family, V4, V6};
-use crate::hash::Secret;
 use crate::header::Header;
 use crate::layout::{
     Affinity, AffinityKey, Backend, Bitmap, DESTINATION_WORDS, Device, FlowBucket, Fragment,
@@ -248,16 +247,8 @@ impl HostTables {
     /// Empty tables with `buckets` flow buckets per family, a power of two.
     pub fn new(buckets: u32, flow_seed: u64) -> Self {
         assert!(buckets.is_power_of_two());
-        let mask = buckets - 1;
         Self {
-            settings: Settings {
-                secret: Secret::new(flow_seed),
-                flow_mask4: mask,
-                flow_mask6: mask,
-                return_mask: mask,
-                alias_port_first: 1024,
-                alias_port_count: 31_741,
-            },
+            settings: Settings::new(flow_seed, buckets),
             now: Cell::default(),
             pools: HashMap::new(),
             slots: HashMap::new(),

@@ -8,7 +8,8 @@ use lb_common::atomic::AtomicLong;
 use lb_common::layout::Ticks;
 
 /// The time when it was last asked for: the count's low half, then [`Ticks`]. One word, so that no
-/// processor sees one half of what another writes.
+/// processor sees one half of what another writes. Never asked is as if asked when the count was 0:
+/// in the one tick of 2^32 that has that count, nothing harmful is told.
 static ASKED: AtomicLong = AtomicLong::new(0);
 
 #[inline(always)]

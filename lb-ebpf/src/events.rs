@@ -4,10 +4,11 @@
 //! at the packet's end a program of its own, with a stack of its own, tells of it. While nobody
 //! listens that is one look at a word.
 
-use aya_ebpf::helpers::{bpf_ktime_get_coarse_ns, bpf_ktime_get_ns};
+use aya_ebpf::helpers::bpf_ktime_get_ns;
 use lb_common::datapath::{Packet, describe};
-use lb_common::layout::{Ending, Event, Listener, Reason, Ticks};
+use lb_common::layout::{Ending, Event, Listener, Reason};
 
+use crate::clock::now;
 use crate::maps::{EVENTS, LISTENER, SCRATCH, UNTOLD};
 
 /// Whether anybody listens, at all or for a reason.
@@ -23,12 +24,6 @@ fn listener() -> Option<Listener> {
         let until = (&raw const (*listener).until).read_volatile();
         Some(Listener { until, token: 0, reasons, reserved: 0 })
     }
-}
-
-#[inline(always)]
-fn now() -> Ticks {
-    // SAFETY: the helper takes nothing and only reads a clock.
-    Ticks::from_nanoseconds(unsafe { bpf_ktime_get_coarse_ns() })
 }
 
 /// Notes why this packet will end. Also that nobody wants to know: what an earlier one left must

@@ -188,11 +188,4 @@ pub static UNTOLD: PerCpuArray<u64, 1> = PerCpuArray::new();
 
 /// Set by the agent before loading; constant to the verifier.
 #[unsafe(no_mangle)]
-pub static SETTINGS: Settings = Settings {
-    secret: Secret::new(0),
-    flow_mask4: FLOW_BUCKETS - 1,
-    flow_mask6: FLOW_BUCKETS - 1,
-    return_mask: FLOW_BUCKETS - 1,
-    alias_port_first: 1024,
-    alias_port_count: 31_741,
-};
+pub static SETTINGS: Settings = Settings::new(0, FLOW_BUCKETS);

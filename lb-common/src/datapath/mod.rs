@@ -43,6 +43,7 @@ pub use describe::describe;
 pub use limit::Allowance;
 pub use open::Draft;
 pub use parse::Network;
+pub use select::frontend_at;
 pub use traits::{Direction, FamilyTables, Packet, Role, Tables};
 pub use translate::End;
 pub use way::{NextHop, Query, Route};

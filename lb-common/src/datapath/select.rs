@@ -51,6 +51,18 @@ pub fn frontend<F: Network, T: FamilyTables<F>>(
     tables.frontend(&any).ok_or(Reason::NoFrontend)
 }
 
+/// The same of an end by itself, whoever dials it.
+pub fn frontend_at<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    address: F::Address,
+    port: u16,
+    protocol: u8,
+) -> Option<Frontend> {
+    let client = F::Address::default();
+    let dialled = Dialled::<F> { client, client_port: 0, address, port, protocol };
+    frontend(tables, &dialled).ok()
+}
+
 /// Chooses a backend.
 #[inline(always)]
 pub fn backend<F: Network, T: FamilyTables<F>>(
@@ -130,15 +142,10 @@ pub fn tunnel<F: Network>(frontend: &Frontend, choice: &Choice<F>) -> Option<Flo
     }
 }
 
-/// Which of the two pools, by the frontend's policy and where the client is.
+/// Which of the two pools, by the frontend's policy and where the client is. Who dials one of the
+/// outer kinds from inside is served as if that had gone out and come back, by any node.
 #[inline(always)]
 fn is_local_wanted(frontend: &Frontend, origin: Origin) -> bool {
-    if frontend.kind == FrontendKind::ClusterIp as u8 {
-        return frontend.internal_local != 0;
-    }
-    match origin {
-        Origin::Outside => frontend.external_local != 0,
-        // As if it had gone out and come back.
-        Origin::Inside => false,
-    }
+    let matters = origin == Origin::Outside || frontend.kind == FrontendKind::ClusterIp as u8;
+    matters && frontend.wants_local()
 }

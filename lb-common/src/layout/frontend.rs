@@ -73,6 +73,15 @@ impl Frontend {
         }
     }
 
+    /// Whether clients outside, or whoever dials a ClusterIP, get the pool of this node's own
+    /// backends.
+    #[inline(always)]
+    pub fn wants_local(&self) -> bool {
+        let is_cluster = self.kind == FrontendKind::ClusterIp as u8;
+        let local = if is_cluster { self.internal_local } else { self.external_local };
+        local != 0
+    }
+
     /// Whether it is of a kind that clients dial.
     #[inline(always)]
     pub fn leads_somewhere(&self) -> bool {
@@ -92,6 +101,31 @@ pub enum FrontendKind {
     NodeAddress = 5,
 }
 
+impl FrontendKind {
+    pub const ALL: [Self; 5] = [
+        Self::ClusterIp,
+        Self::NodePort,
+        Self::ExternalIp,
+        Self::LoadBalancer,
+        Self::NodeAddress,
+    ];
+
+    pub fn of_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as u8 == number)
+    }
+
+    /// As people know it from Services.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ClusterIp => "ClusterIP",
+            Self::NodePort => "NodePort",
+            Self::ExternalIp => "ExternalIP",
+            Self::LoadBalancer => "LoadBalancer",
+            Self::NodeAddress => "node address",
+        }
+    }
+}
+
 /// How clients' packets get to backends on other nodes.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -104,6 +138,14 @@ pub enum Forwarding {
     Ipip = 1,
     /// The same, in UDP: Generic UDP Encapsulation.
     Gue = 2,
+}
+
+impl Forwarding {
+    pub const ALL: [Self; 3] = [Self::Masquerade, Self::Ipip, Self::Gue];
+
+    pub fn of_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|forwarding| *forwarding as u8 == number)
+    }
 }
 
 const _: () = {

@@ -18,6 +18,24 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Below the ports that processes get when they don't ask for one.
+    const ALIAS_PORT_FIRST: u16 = 1024;
+    /// A prime: 1,024 to 32,764.
+    const ALIAS_PORT_COUNT: u16 = 31_741;
+
+    /// What all are told that look at the same maps, of so many buckets, a power of two.
+    pub const fn new(flow_seed: u64, buckets: u32) -> Self {
+        let mask = buckets - 1;
+        Self {
+            secret: Secret::new(flow_seed),
+            flow_mask4: mask,
+            flow_mask6: mask,
+            return_mask: mask,
+            alias_port_first: Self::ALIAS_PORT_FIRST,
+            alias_port_count: Self::ALIAS_PORT_COUNT,
+        }
+    }
+
     #[inline(always)]
     pub fn has_alias_port(&self, port: u16) -> bool {
         port.wrapping_sub(self.alias_port_first) < self.alias_port_count

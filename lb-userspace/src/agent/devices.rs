@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use tokio::time::{Instant, sleep_until};
 
-use crate::kernel::{DataPlane, Hook, Links, Modes, Pins, Place, XdpMode};
+use crate::kernel::{DataPlane, Hook, Links, Modes, Pins, Place};
 use crate::network::{Attachments, DeviceName, Role};
 use crate::serve::{Condition, Metrics};
 
@@ -155,12 +155,9 @@ impl<'a> Devices<'a> {
     }
 
     fn decide(&mut self) {
-        let without_xdp = |device: &DeviceName| match self.modes.xdp {
-            XdpMode::Off => true,
-            XdpMode::Auto => {
-                self.attachments.unfinished.contains(device) || self.without_xdp.contains(device)
-            }
-            XdpMode::Native | XdpMode::Generic => false,
+        let without_xdp = |device: &DeviceName| {
+            let finished = !self.attachments.unfinished.contains(device);
+            !self.modes.xdp.is_for(finished) || self.without_xdp.contains(device)
         };
         self.wanted = places(&self.attachments, without_xdp);
     }

@@ -1,5 +1,6 @@
 //! `millrace check`: will this machine do?
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Result, bail};
@@ -171,19 +172,17 @@ fn devices(configuration: &Configuration) -> Result<Vec<Finding>> {
     let features = features.ok().flatten();
     let pin_path = &configuration.common.pin_path;
     for (device, served) in &attachments.served {
-        let with_xdp = agent.xdp_mode != XdpMode::Off;
         for wire in &served.xdp {
             let told = features.as_ref().map(|features| features.get(&wire.index).copied());
-            let is_veth = attachments.unfinished.contains(wire);
-            findings.push(driver(wire, told, is_veth, agent.xdp_mode));
-            if wire != device {
-                findings.push(on_device(&wire.name, wire.index, pin_path, with_xdp)?);
-            }
+            let finished = !attachments.unfinished.contains(wire);
+            findings.push(driver(wire, told, finished, agent.xdp_mode));
         }
-        let uses_xdp = with_xdp
-            && served.xdp.contains(device)
-            && (agent.xdp_mode != XdpMode::Auto || !attachments.unfinished.contains(device));
-        findings.push(on_device(&device.name, device.index, pin_path, uses_xdp)?);
+        let met: BTreeSet<&DeviceName> = served.xdp.iter().chain([device]).collect();
+        for device in met {
+            let finished = !attachments.unfinished.contains(device);
+            let with_xdp = served.xdp.contains(device) && agent.xdp_mode.is_for(finished);
+            findings.push(on_device(&device.name, device.index, pin_path, with_xdp)?);
+        }
     }
     Ok(findings)
 }
@@ -193,14 +192,14 @@ fn devices(configuration: &Configuration) -> Result<Vec<Finding>> {
 fn driver(
     device: &DeviceName,
     told: Option<Option<XdpFeatures>>,
-    is_veth: bool,
+    finished: bool,
     mode: XdpMode,
 ) -> Finding {
     let check = format!("XDP on {}", device.name);
     let by_tc = "tc serves it, at a few times the cost of a packet";
     match (mode, told) {
         (XdpMode::Off, _) => Finding::ok(&check, "is not to be used"),
-        (XdpMode::Auto, _) if is_veth => {
+        (XdpMode::Auto, _) if !mode.is_for(finished) => {
             Finding::ok(&check, "is left out, as frames may come from this very machine: tc serves")
         }
         (XdpMode::Generic, _) => Finding::ok(&check, "runs in the stack, as asked for"),
@@ -241,11 +240,11 @@ mod tests {
     #[test]
     fn a_driver_without_xdp_is_an_error_only_where_it_is_asked_for() {
         let device = DeviceName { index: 2, name: "eth0".to_owned() };
-        let result = |told, is_veth, mode| driver(&device, told, is_veth, mode).result;
-        assert_eq!(result(Some(None), false, XdpMode::Auto), Outcome::Warning);
-        assert_eq!(result(Some(None), false, XdpMode::Native), Outcome::Error);
-        assert_eq!(result(Some(None), true, XdpMode::Auto), Outcome::Ok);
-        assert_eq!(result(Some(None), false, XdpMode::Off), Outcome::Ok);
-        assert_eq!(result(None, false, XdpMode::Native), Outcome::Ok);
+        let result = |told, finished, mode| driver(&device, told, finished, mode).result;
+        assert_eq!(result(Some(None), true, XdpMode::Auto), Outcome::Warning);
+        assert_eq!(result(Some(None), true, XdpMode::Native), Outcome::Error);
+        assert_eq!(result(Some(None), false, XdpMode::Auto), Outcome::Ok);
+        assert_eq!(result(Some(None), true, XdpMode::Off), Outcome::Ok);
+        assert_eq!(result(None, true, XdpMode::Native), Outcome::Ok);
     }
 }

@@ -1,5 +1,7 @@
 //! `millrace trace`: what would become of a packet.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -11,8 +13,7 @@ use lb_common::header::protocol;
 use nix::net::if_::if_nametoindex;
 
 use super::names::LiveNames;
-use crate::kernel::Place;
-use crate::trace::attached::{Attached, attached};
+use crate::kernel::{Place, attachments};
 use crate::trace::capture::{Captured, frames};
 use crate::trace::packet::{Tuple, flags};
 use crate::trace::routes::KernelRoutes;
@@ -166,6 +167,20 @@ fn packets(options: &Options) -> Result<Vec<Captured>> {
         hop_limit: options.ttl,
     };
     Ok(vec![Captured { bytes: tuple.frame()?, cut_from: None }])
+}
+
+/// By device, in the order in which a packet that arrives meets them: XDP first.
+type Attached = BTreeMap<String, Vec<Place>>;
+
+fn attached(pin_path: &Path) -> Result<Attached> {
+    let mut attached = Attached::new();
+    for attachment in attachments(pin_path)?.into_iter().filter(|found| found.is_attached) {
+        attached.entry(attachment.device).or_default().extend(attachment.place);
+    }
+    for places in attached.values_mut() {
+        places.sort_by_key(|place| Reverse(*place));
+    }
+    Ok(attached)
 }
 
 /// Which programs the packet meets, and at which device.

@@ -6,8 +6,8 @@ use jiff::{SignedDuration, Timestamp};
 use lb_common::layout::{Ending, Event, Reason};
 use serde::Serialize;
 
+use crate::inspect::protocol_name;
 use crate::trace::packet::flag_names;
-use crate::trace::story::protocol_name;
 
 /// An event as it lies in the ring buffer; `None` if it is not one.
 pub fn read(bytes: &[u8]) -> Option<Event> {

@@ -15,9 +15,8 @@ use aya::maps::{Map, MapData, PerCpuArray, RingBuf};
 use lb_common::layout::{Event, Listener, Reason, Ticks, map};
 use tokio::io::unix::AsyncFd;
 
-use crate::kernel::Mapped;
+use crate::kernel::{Mapped, clock};
 use crate::reasons::{Fate, meaning};
-use crate::trace::clock;
 pub use event::{Told, address};
 
 /// For how long is listened if the deadline is not put off.

@@ -1,6 +1,5 @@
 use std::collections::BTreeMap;
 
-use lb_common::layout::FrontendKind;
 use serde::Serialize;
 
 use super::reading::Reading;
@@ -37,9 +36,7 @@ pub fn frontends(reading: &Reading, meant: &Selector) -> Vec<Frontend> {
         if !meant.matches(&owner.service) || !meant.port.as_ref().is_none_or(is_port) {
             continue;
         }
-        let is_cluster = frontend.kind == FrontendKind::ClusterIp as u8;
-        let is_local = if is_cluster { frontend.internal_local } else { frontend.external_local };
-        let scope = if is_local != 0 { Scope::Local } else { Scope::Cluster };
+        let scope = if frontend.wants_local() { Scope::Local } else { Scope::Cluster };
         let backends =
             pools.entry(scope.pool_index(index)).or_insert_with(|| ends(reading, index, scope));
         found.push(Frontend {

@@ -33,16 +33,10 @@ use lb_common::layout::FrontendKind;
 use crate::model::Protocol;
 
 /// As the API has it; `?` for what is none.
-fn protocol_name(number: u8) -> &'static str {
+pub fn protocol_name(number: u8) -> &'static str {
     Protocol::of_number(number).map_or("?", Protocol::name)
 }
 
-fn kind_name(kind: u8) -> &'static str {
-    const KINDS: [(FrontendKind, &str); 4] = [
-        (FrontendKind::ClusterIp, "ClusterIP"),
-        (FrontendKind::NodePort, "NodePort"),
-        (FrontendKind::ExternalIp, "ExternalIP"),
-        (FrontendKind::LoadBalancer, "LoadBalancer"),
-    ];
-    KINDS.into_iter().find(|(known, _)| *known as u8 == kind).map_or("?", |(_, name)| name)
+pub fn kind_name(number: u8) -> &'static str {
+    FrontendKind::of_number(number).map_or("?", FrontendKind::name)
 }

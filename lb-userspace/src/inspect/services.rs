@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::reading::{Owner, Reading};
 use super::{Selector, Traffic, kind_name, protocol_name};
-use crate::model::ServiceName;
+use crate::model::{ServiceName, forwarding_name};
 use crate::plan::{FrontendKey, Scope};
 
 /// A Service as the data plane has it.
@@ -149,7 +149,8 @@ fn port(
             .source_ranges
             .get(&index)
             .map_or(Vec::new(), |ranges| ranges.iter().cloned().collect()),
-        forwarding: forwarding_name(any.map_or(0, |frontend| frontend.forwarding)),
+        forwarding: Forwarding::of_number(any.map_or(0, |frontend| frontend.forwarding))
+            .map_or("?", forwarding_name),
         cluster_pool: pool(reading, index, Scope::Cluster),
         local_pool: pool(reading, index, Scope::Local),
         traffic: reading.service_traffic.get(&index).copied().unwrap_or_default(),
@@ -172,13 +173,4 @@ fn pool(reading: &Reading, service_port: u32, scope: Scope) -> Pool {
         slots: reading.slots(service_port, scope).len(),
         backends: members.into_iter().map(member).collect(),
     }
-}
-
-fn forwarding_name(number: u8) -> &'static str {
-    const NAMES: [(Forwarding, &str); 3] = [
-        (Forwarding::Masquerade, "masquerade"),
-        (Forwarding::Ipip, "ipip"),
-        (Forwarding::Gue, "gue"),
-    ];
-    NAMES.into_iter().find(|(known, _)| *known as u8 == number).map_or("?", |(_, name)| name)
 }

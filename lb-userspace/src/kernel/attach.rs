@@ -24,7 +24,7 @@ use super::pins::{Pins, escaped, remove_pin, unescaped};
 use filters::Direction;
 
 pub use cgroup::root as cgroup_root;
-pub(super) use tc::{filters_of_others, has_filter, has_tcx};
+pub(super) use tc::{filter_program, filters_of_others, has_tcx};
 
 /// Where XDP runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -39,6 +39,17 @@ pub enum XdpMode {
     Generic,
     /// Nowhere: tc serves alone, beside others that use XDP
     Off,
+}
+
+impl XdpMode {
+    /// Whether it is to be tried on a device; `finished`: none of its frames comes unfinished.
+    pub fn is_for(self, finished: bool) -> bool {
+        match self {
+            Self::Auto => finished,
+            Self::Native | Self::Generic => true,
+            Self::Off => false,
+        }
+    }
 }
 
 /// How programs are attached to tc.
@@ -74,6 +85,29 @@ pub enum Place {
     ExternalInTc,
     /// XDP, what arrives from clients.
     ExternalIn,
+}
+
+impl Place {
+    pub const ALL: [Self; 5] =
+        [Self::Out, Self::WorkloadIn, Self::ExternalDeferred, Self::ExternalInTc, Self::ExternalIn];
+
+    /// The name of the program that belongs there.
+    pub fn program(self) -> &'static str {
+        match self {
+            Self::Out => "out",
+            Self::WorkloadIn => "workload_in",
+            Self::ExternalDeferred => "external_deferred",
+            Self::ExternalInTc => "external_in_tc",
+            Self::ExternalIn => "external_in",
+        }
+    }
+
+    /// Where a program belongs, by as much of its name as the kernel keeps.
+    pub fn of_program(name: &str) -> Option<Self> {
+        const KEPT: usize = 15;
+        let kept = |place: &Self| place.program().get(..KEPT).unwrap_or(place.program()) == name;
+        Self::ALL.into_iter().find(kept)
+    }
 }
 
 /// How a program is attached.
@@ -177,20 +211,13 @@ impl<'a> Links<'a> {
         place: Place,
         modes: Modes,
     ) -> Result<Option<Hook>> {
-        let program = match place {
-            Place::Out => data_plane.out()?,
-            Place::WorkloadIn => data_plane.workload_in()?,
-            Place::ExternalDeferred => data_plane.external_deferred()?,
-            Place::ExternalInTc => data_plane.external_in_tc()?,
-            Place::ExternalIn => {
-                return self.attach_xdp(data_plane.external_in()?, device, modes.xdp);
+        match place.slot() {
+            Slot::Xdp => self.attach_xdp(data_plane.xdp()?, device, modes.xdp),
+            Slot::Tc(direction) => {
+                let program = data_plane.classifier(place)?;
+                self.attach_tc(program, device, direction, modes.tc).map(Some)
             }
-        };
-        let direction = match place {
-            Place::Out => Direction::Egress,
-            _ => Direction::Ingress,
-        };
-        self.attach_tc(program, device, direction, modes.tc).map(Some)
+        }
     }
 
     /// Also of a device that is gone: its name may come back with another one.
@@ -395,5 +422,14 @@ mod tests {
         assert_eq!(pinned_as("-ingress"), None);
         assert_eq!(noted_as("egress"), Some(Hook::ClsactEgress));
         assert_eq!(noted_as("qdisc"), None);
+    }
+
+    #[test]
+    fn a_programs_name_tells_its_place() {
+        for place in Place::ALL {
+            let kept: String = place.program().chars().take(15).collect();
+            assert_eq!(Place::of_program(&kept), Some(place));
+        }
+        assert_eq!(Place::of_program("external"), None);
     }
 }

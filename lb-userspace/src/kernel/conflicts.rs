@@ -5,20 +5,16 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::{ProgramInfo, SchedClassifier, TcAttachType, loaded_programs};
 use nix::libc::{NLM_F_DUMP, RTM_GETLINK};
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::SockProtocol;
 
-use super::attach::filters_of_others;
+use super::attach::{Place, filters_of_others};
 use super::netlink::{Netlink, u32_at};
 use super::preflight::Finding;
+use super::survey::links;
 use crate::network::{attributes, text};
-
-/// Our programs at devices, by the fifteen characters that the kernel keeps of their names. `out`
-/// says too little to be among them; it is never alone.
-const PROGRAMS: [&str; 4] = ["external_in", "external_in_tc", "external_deferr", "workload_in"];
 
 /// kube-proxy: its process, and what it leaves in the kernel.
 pub fn kube_proxy() -> Vec<Finding> {
@@ -119,7 +115,10 @@ pub fn on_device(device: &str, index: u32, pin_path: &Path, with_xdp: bool) -> R
         others.extend(programs.into_iter().filter(|program| !ours.contains(&program.id())));
     }
     let other_agents = filters_of_others(index, pin_path)?;
-    let is_an_agents = |program: &ProgramInfo| PROGRAMS.contains(&&*name_of(program));
+    // `out` says too little; it is never alone.
+    let is_an_agents = |program: &ProgramInfo| {
+        Place::of_program(&name_of(program)).is_some_and(|place| place != Place::Out)
+    };
     if !other_agents.is_empty() || others.iter().any(is_an_agents) {
         return Ok(Finding::error(
             &check,
@@ -141,15 +140,7 @@ pub fn on_device(device: &str, index: u32, pin_path: &Path, with_xdp: bool) -> R
 
 /// Those behind the links that are pinned.
 fn our_programs(pin_path: &Path) -> Result<BTreeSet<u32>> {
-    let Ok(links) = fs::read_dir(pin_path.join("links")) else { return Ok(BTreeSet::new()) };
-    links
-        .map(|entry| {
-            let path = entry?.path();
-            let link = PinnedLink::from_pin(&path)
-                .with_context(|| format!("the link {} can't be opened", path.display()))?;
-            Ok(FdLink::from(link).info()?.program_id())
-        })
-        .collect()
+    links(pin_path)?.iter().map(|(_, link)| Ok(link.program()?)).collect()
 }
 
 /// The program of XDP at a device, in whatever mode.

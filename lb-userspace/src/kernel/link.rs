@@ -13,6 +13,20 @@ const BPF_OBJ_GET: c_long = 7;
 const BPF_OBJ_GET_INFO_BY_FD: c_long = 15;
 const BPF_LINK_UPDATE: c_long = 29;
 
+/// `struct bpf_link_info` as far as it concerns control groups and devices.
+#[repr(C)]
+#[derive(Default)]
+struct Information {
+    kind: u32,
+    id: u32,
+    program: u32,
+    reserved: u32,
+    /// Where it is attached, in the words of its kind.
+    place: [u8; 8],
+    attach_type: u32,
+    reserved2: u32,
+}
+
 /// A link that is pinned.
 pub struct PinnedLink {
     link: OwnedFd,
@@ -41,34 +55,26 @@ impl PinnedLink {
     /// The id of the control group it is attached to: the inode of its directory; 0 if that
     /// is gone.
     pub fn cgroup(&self) -> io::Result<u64> {
-        Ok(u64::from_ne_bytes(self.place()?))
+        Ok(u64::from_ne_bytes(self.information()?.place))
     }
 
     /// The index of the device that a link of XDP or tcx is attached to; 0 if that is gone.
     pub fn device(&self) -> io::Result<u32> {
-        let [a, b, c, d, ..] = self.place()?;
+        let [a, b, c, d, ..] = self.information()?.place;
         Ok(u32::from_ne_bytes([a, b, c, d]))
     }
 
-    /// What follows what all links have in common.
-    fn place(&self) -> io::Result<[u8; 8]> {
+    /// The id of the program that is attached.
+    pub fn program(&self) -> io::Result<u32> {
+        Ok(self.information()?.program)
+    }
+
+    fn information(&self) -> io::Result<Information> {
         #[repr(C)]
         struct Attributes {
             descriptor: u32,
             length: u32,
             information: u64,
-        }
-        /// `struct bpf_link_info` as far as it concerns control groups and devices.
-        #[repr(C)]
-        #[derive(Default)]
-        struct Information {
-            kind: u32,
-            id: u32,
-            program: u32,
-            reserved: u32,
-            place: [u8; 8],
-            attach_type: u32,
-            reserved2: u32,
         }
         let mut information = Information::default();
         let attributes = Attributes {
@@ -79,7 +85,7 @@ impl PinnedLink {
         // SAFETY: the kernel writes at most `length` bytes to `information`, which lives until
         // after the call.
         unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &attributes) }?;
-        Ok(information.place)
+        Ok(information)
     }
 
     /// Puts another program in the place of the one that is attached.

@@ -6,6 +6,7 @@
 mod adoption;
 mod attach;
 mod backlog;
+mod clock;
 mod conflicts;
 mod details;
 mod link;
@@ -27,15 +28,16 @@ pub use attach::{
     remove_stray_filters, stray_filters,
 };
 pub use backlog::{Backlog, Write};
+pub use clock::clock;
 pub use conflicts::{kube_proxy, on_device};
 pub use mapped::Mapped;
 pub use messages::{BpfLogLevel, TARGET as MESSAGES};
-pub use object::{DataPlane, memory, settings};
+pub use object::{DataPlane, memory};
 pub use pins::{DEFAULT_PIN_PATH, Opened, Pins, agent_on};
 pub use plain::{Layout, Plain};
 pub use preflight::{Finding, Outcome, machine, preflight, require_root};
 pub use set_aside::Entry;
 pub use sizes::{MOST_ENDPOINTS, MOST_FLOWS, MOST_SERVICE_PORTS, Sizes};
 pub use sockets::{WithSockets, serve_own_namespace};
-pub use survey::{Attachment, Features, Survey, SurveyedMap, features, survey};
+pub use survey::{Attachment, Features, Survey, SurveyedMap, attachments, features, survey};
 pub use tables::{Occupancy, Tables};

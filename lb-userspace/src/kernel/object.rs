@@ -5,11 +5,10 @@ use aya::maps::{Array, ProgramArray};
 use aya::programs::{Program, ProgramError, ProgramInfo, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use lb_common::datapath::{Stage, TELL};
-use lb_common::hash::Secret;
 use lb_common::layout::{Identity, SCHEMA, Settings, map};
 
 use super::adoption;
-use super::attach::cgroup;
+use super::attach::{Place, cgroup};
 use super::messages::{self, BpfLogLevel};
 use super::pins::Pins;
 use super::plain::Plain;
@@ -41,14 +40,6 @@ const TC_STAGES: [(Stage, &str); Stage::ALL.len()] = [
     (Stage::Decapsulate, "tc_decapsulate"),
     (Stage::Delivered, "tc_delivered"),
 ];
-
-/// The programs that are attached.
-const TC_PROGRAMS: [&str; 4] = ["external_deferred", "external_in_tc", "workload_in", "out"];
-
-/// From where on aliases have ports: below those that processes get when they don't ask for one.
-const ALIAS_PORT_FIRST: u16 = 1024;
-/// A prime: 1,024 to 32,764.
-const ALIAS_PORT_COUNT: u16 = 31_741;
 
 /// Built by `cargo xtask build-ebpf`; empty if that has not been run.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_BPF_OBJECT"));
@@ -87,7 +78,7 @@ impl DataPlane {
         let found = adoption::prepare(pins, OBJECT, sizes)?;
         let adopted = found.is_some();
         let identity = found.unwrap_or_else(new_identity);
-        let settings = Plain(settings(identity.flow_seed, sizes.flow_buckets()));
+        let settings = Plain(Settings::new(identity.flow_seed, sizes.flow_buckets()));
 
         let mut loader = EbpfLoader::new();
         loader.override_global("SETTINGS", &settings, true);
@@ -107,9 +98,9 @@ impl DataPlane {
 
         let mut data_plane = Self { ebpf, adopted, flow_seed: identity.flow_seed };
         data_plane.load_stages()?;
-        data_plane.external_in()?.load().map_err(refused)?;
-        for name in TC_PROGRAMS {
-            data_plane.classifier(name)?.load().map_err(refused)?;
+        data_plane.xdp()?.load().map_err(refused)?;
+        for place in Place::ALL.into_iter().filter(|place| *place != Place::ExternalIn) {
+            data_plane.classifier(place)?.load().map_err(refused)?;
         }
         for name in cgroup::PROGRAMS {
             match data_plane.program(name)? {
@@ -131,14 +122,14 @@ impl DataPlane {
             programs.push((map::XDP_STAGES, stage as u32, program.fd()?.try_clone()?));
         }
         for (stage, name) in TC_STAGES {
-            let program = self.classifier(name)?;
+            let program: &mut SchedClassifier = program(&mut self.ebpf, name)?;
             program.load().map_err(refused)?;
             programs.push((map::TC_STAGES, stage as u32, program.fd()?.try_clone()?));
         }
         let tell: &mut Xdp = program(&mut self.ebpf, "xdp_tell")?;
         tell.load().map_err(refused)?;
         programs.push((map::XDP_STAGES, TELL, tell.fd()?.try_clone()?));
-        let tell = self.classifier("tc_tell")?;
+        let tell: &mut SchedClassifier = program(&mut self.ebpf, "tc_tell")?;
         tell.load().map_err(refused)?;
         programs.push((map::TC_STAGES, TELL, tell.fd()?.try_clone()?));
         for (name, index, stage) in programs {
@@ -151,10 +142,6 @@ impl DataPlane {
     /// Has the programs' messages come into the log, as long as the runtime runs.
     pub fn follow_messages(&mut self) -> Result<()> {
         messages::follow(&mut self.ebpf)
-    }
-
-    fn classifier(&mut self, name: &str) -> Result<&mut SchedClassifier> {
-        program(&mut self.ebpf, name)
     }
 
     /// Whether the maps are an earlier agent's.
@@ -176,43 +163,18 @@ impl DataPlane {
         self.ebpf.programs().map(|(name, program)| (name, program.info()))
     }
 
-    pub fn external_in(&mut self) -> Result<&mut Xdp> {
-        program(&mut self.ebpf, "external_in")
+    /// The program of [`Place::ExternalIn`].
+    pub fn xdp(&mut self) -> Result<&mut Xdp> {
+        program(&mut self.ebpf, Place::ExternalIn.program())
+    }
+
+    /// The program of one of the other places.
+    pub fn classifier(&mut self, place: Place) -> Result<&mut SchedClassifier> {
+        program(&mut self.ebpf, place.program())
     }
 
     pub fn program(&mut self, name: &str) -> Result<&mut Program> {
         self.ebpf.program_mut(name).with_context(|| format!("the object has no {name}"))
-    }
-
-    /// What XDP has left to the stack's side of an external device.
-    pub fn external_deferred(&mut self) -> Result<&mut SchedClassifier> {
-        self.classifier("external_deferred")
-    }
-
-    /// For external devices without XDP.
-    pub fn external_in_tc(&mut self) -> Result<&mut SchedClassifier> {
-        self.classifier("external_in_tc")
-    }
-
-    pub fn workload_in(&mut self) -> Result<&mut SchedClassifier> {
-        self.classifier("workload_in")
-    }
-
-    pub fn out(&mut self) -> Result<&mut SchedClassifier> {
-        self.classifier("out")
-    }
-}
-
-/// What the programs are told: the same for all that look at the same maps.
-pub fn settings(flow_seed: u64, flow_buckets: u32) -> Settings {
-    let mask = flow_buckets - 1;
-    Settings {
-        secret: Secret::new(flow_seed),
-        flow_mask4: mask,
-        flow_mask6: mask,
-        return_mask: mask,
-        alias_port_first: ALIAS_PORT_FIRST,
-        alias_port_count: ALIAS_PORT_COUNT,
     }
 }
 

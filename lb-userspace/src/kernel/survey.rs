@@ -1,16 +1,18 @@
 //! What is pinned and attached, as the kernel tells it: without the lock, beside an agent that
 //! runs or after one that has died.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use aya::maps::MapData;
+use aya::programs::loaded_programs;
 use lb_common::layout::map;
 use nix::net::if_::if_nametoindex;
 
-use super::attach::{self, Hook, cgroup};
+use super::attach::{self, Hook, Place, cgroup};
 use super::link::PinnedLink;
 use super::pins;
 
@@ -39,6 +41,8 @@ pub struct Attachment {
     pub hook: Hook,
     /// Whether a device is still there that it is attached to.
     pub is_attached: bool,
+    /// Which of our programs it is, if it is one that this version has.
+    pub place: Option<Place>,
 }
 
 /// Looks at what is pinned in a directory. Filters of tc are looked for in this network namespace.
@@ -53,30 +57,55 @@ pub fn survey(pin_path: &Path) -> Result<Survey> {
         };
         survey.maps.push(SurveyedMap { name, capacity });
     }
-    for (name, path) in entries(&pin_path.join(pins::LINKS))? {
-        let Some(link) = PinnedLink::open(&path)? else { continue };
-        if cgroup::is_pin(&name) {
-            survey.processes.0 += usize::from(link.cgroup()? != 0);
-        } else if let Some((device, hook)) = attach::pinned_as(&name) {
-            let is_attached = link.device()? != 0;
-            survey.attachments.push(Attachment { device, hook, is_attached });
-        }
+    for (_, link) in links(pin_path)?.iter().filter(|(name, _)| cgroup::is_pin(name)) {
+        survey.processes.0 += usize::from(link.cgroup()? != 0);
+    }
+    survey.attachments = attachments(pin_path)?;
+    survey.holder = pins::holder_of(&pin_path.metadata()?);
+    Ok(survey)
+}
+
+/// Which of our programs are attached to which devices, as far as it is pinned or noted.
+pub fn attachments(pin_path: &Path) -> Result<Vec<Attachment>> {
+    let programs: BTreeMap<u32, Place> = loaded_programs()
+        .filter_map(Result::ok)
+        .filter_map(|program| Some((program.id(), Place::of_program(program.name_as_str()?)?)))
+        .collect();
+    let mut attachments = Vec::new();
+    for (name, link) in links(pin_path)? {
+        let Some((device, hook)) = attach::pinned_as(&name) else { continue };
+        let place = programs.get(&link.program()?).copied();
+        attachments.push(Attachment { device, hook, is_attached: link.device()? != 0, place });
     }
     for (name, path) in entries(&pin_path.join(pins::FILTERS))? {
         let device = pins::unescaped(&name);
         for (note, _) in entries(&path)? {
             let Some(hook) = attach::noted_as(&note) else { continue };
-            let index = if_nametoindex(device.as_str()).ok();
-            let is_attached = match index {
-                Some(index) => attach::has_filter(pin_path, index, hook)?,
-                None => false,
+            let program = match if_nametoindex(device.as_str()) {
+                Ok(index) => attach::filter_program(pin_path, index, hook)?,
+                Err(_) => None,
             };
-            survey.attachments.push(Attachment { device: device.clone(), hook, is_attached });
+            attachments.push(Attachment {
+                device: device.clone(),
+                hook,
+                is_attached: program.is_some(),
+                place: program.and_then(|program| programs.get(&program).copied()),
+            });
         }
     }
-    survey.attachments.sort();
-    survey.holder = pins::holder_of(&pin_path.metadata()?);
-    Ok(survey)
+    attachments.sort();
+    Ok(attachments)
+}
+
+/// The links that are pinned, by their pins' names. Whoever takes one away meanwhile has it.
+pub(super) fn links(pin_path: &Path) -> Result<Vec<(String, PinnedLink)>> {
+    let mut links = Vec::new();
+    for (name, path) in entries(&pin_path.join(pins::LINKS))? {
+        let link = PinnedLink::open(&path)
+            .with_context(|| format!("the link {} can't be opened", path.display()))?;
+        links.extend(link.map(|link| (name, link)));
+    }
+    Ok(links)
 }
 
 fn entries(directory: &Path) -> Result<Vec<(String, std::path::PathBuf)>> {

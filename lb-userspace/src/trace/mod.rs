@@ -4,7 +4,6 @@
 //! maps, which it can't change. [`observe`] notes what it looks up and writes, [`story`] puts that
 //! in words. So nothing that is told was decided here.
 
-pub mod attached;
 pub mod capture;
 pub mod observe;
 pub mod packet;
@@ -25,7 +24,7 @@ use observe::{Notes, Observation, Observed};
 use packet::Summary;
 use routes::Routes;
 use story::{Names, Narrator, Step};
-pub use view::{View, clock};
+pub use view::View;
 
 /// What became of a packet in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -3,11 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 
 use lb_common::datapath::{Direction, RejectionKind, Route, Stage};
-use lb_common::header::protocol;
 use lb_common::layout::{FlowKind, FlowState, Frontend, FrontendKind, Pool, Ticks};
 use serde::Serialize;
 
 use super::observe::{AnyBackend, AnyFlow, Observation};
+use crate::inspect::{kind_name, protocol_name};
 use crate::plan::Scope;
 use crate::reasons::meaning;
 
@@ -428,24 +428,5 @@ fn stage_text(stage: Stage) -> &'static str {
         Stage::Delivered => {
             "it has come through a tunnel, from a node that chose a backend of this one"
         }
-    }
-}
-
-pub fn kind_name(kind: u8) -> &'static str {
-    const KINDS: [(FrontendKind, &str); 4] = [
-        (FrontendKind::ClusterIp, "ClusterIP"),
-        (FrontendKind::NodePort, "NodePort"),
-        (FrontendKind::ExternalIp, "ExternalIP"),
-        (FrontendKind::LoadBalancer, "LoadBalancer"),
-    ];
-    KINDS.iter().find(|(known, _)| *known as u8 == kind).map_or("?", |(_, name)| name)
-}
-
-pub fn protocol_name(number: u8) -> &'static str {
-    match number {
-        protocol::TCP => "TCP",
-        protocol::UDP => "UDP",
-        protocol::SCTP => "SCTP",
-        _ => "?",
     }
 }

@@ -16,7 +16,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use aya::Pod;
 use aya::maps::lpm_trie::Key;
 use aya::maps::{Array, LpmTrie, Map, MapData, MapError};
-use lb_common::datapath::{Direction, Draft, FamilyTables, Rejection, Tables};
+use lb_common::datapath::{Direction, Draft, FamilyTables, Rejection, Tables, frontend_at};
 use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::layout::{
     Affinity, AffinityKey, Backend, Bitmap, Device, Event, FlowBucket, Fragment, FragmentKey,
@@ -24,10 +24,9 @@ use lb_common::layout::{
     ReturnBucket, SCHEMA, SERVICE_PORT_BITS, Settings, SlotPair, SourceRange, Target, Ticks, WAYS,
     map,
 };
-use nix::time::{ClockId, clock_gettime};
 
 use crate::drops::address;
-use crate::kernel::{Layout, Plain, settings};
+use crate::kernel::{Layout, Plain, clock};
 
 pub struct View {
     settings: Settings,
@@ -219,7 +218,7 @@ impl View {
         );
         let v4 = FamilyView::<V4>::open(&maps)?;
         let v6 = FamilyView::<V6>::open(&maps)?;
-        let settings = settings(identity.flow_seed, v4.flows.buckets.0.len());
+        let settings = Settings::new(identity.flow_seed, v4.flows.buckets.0.len());
         Ok(Self {
             settings,
             now: Cell::new(clock()?),
@@ -240,19 +239,12 @@ impl View {
         })
     }
 
-    /// Whose frontend the destination of a packet is that was told of, if it is one: NodePorts are
-    /// stored under no address.
+    /// Whose frontend the destination of a packet is that was told of, if it is one.
     pub fn service_port_of(&self, event: &Event) -> Option<u32> {
         let Event { destination_port: port, protocol, .. } = *event;
         let frontend = match address(event.destination) {
-            IpAddr::V4(address) => {
-                let at = |address| self.frontend(&FrontendKey::<V4>::new(address, port, protocol));
-                at(address.into()).or_else(|| at(Address4::default()))
-            }
-            IpAddr::V6(address) => {
-                let at = |address| self.frontend(&FrontendKey::<V6>::new(address, port, protocol));
-                at(address.into()).or_else(|| at(Address6::default()))
-            }
+            IpAddr::V4(address) => frontend_at::<V4, _>(self, address.into(), port, protocol),
+            IpAddr::V6(address) => frontend_at::<V6, _>(self, address.into(), port, protocol),
         };
         frontend.map(|frontend| frontend.service_port)
     }
@@ -261,12 +253,6 @@ impl View {
     pub fn tick(&self) {
         self.now.set(Ticks(self.now.get().0.wrapping_add(1)));
     }
-}
-
-/// By the clock that the programs read.
-pub fn clock() -> Result<Ticks> {
-    let clock = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE)?;
-    Ok(Ticks::from_nanoseconds(clock.tv_sec() as u64 * 1_000_000_000 + clock.tv_nsec() as u64))
 }
 
 /// The pin directory.

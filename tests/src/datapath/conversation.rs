@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::Result;
 use lb_common::host::{Exit, HostTables};
 use lb_common::layout::{Reason, Ticks};
+use lb_userspace::kernel::clock;
 use lb_userspace::network::Device;
 use lb_userspace::plan::{Change, Planner, Step};
 use lb_userspace::trace::{self, Trace};
@@ -44,7 +45,7 @@ impl Conversation {
         let kernel = Borrowed::new()?;
         let host = HostWorld::new(BUCKETS, kernel.data_plane.flow_seed());
         // What the first packets leave must not look old when the host takes over the kernel's clock.
-        host.tables.now.set(kernel_clock()?);
+        host.tables.now.set(clock()?);
         Ok(Self::between(host, Some(kernel)))
     }
 
@@ -192,7 +193,7 @@ impl Conversation {
             assert!(agree, "{place}: flows differ:\n{:?}\n{flows:?}", self.host.flows());
             assert_eq!(self.host.reasons(), kernel.reasons(), "{place}: counts differ");
             // Who is evicted next depends on who was seen last: by one clock from here on.
-            let now = kernel_clock().unwrap_or_else(|error| panic!("{error:#}"));
+            let now = clock().unwrap_or_else(|error| panic!("{error:#}"));
             self.host.set_seen(&flows, now);
         }
         let counted = difference(&before, &self.host.reasons());
@@ -207,12 +208,6 @@ impl Conversation {
 
 fn parse(address: &str) -> IpAddr {
     address.parse().unwrap_or_else(|_| panic!("{address}"))
-}
-
-fn kernel_clock() -> Result<Ticks> {
-    let uptime = std::fs::read_to_string("/proc/uptime")?;
-    let seconds: f64 = uptime.split(' ').next().unwrap_or_default().parse()?;
-    Ok(Ticks::from_nanoseconds((seconds * 1e9) as u64))
 }
 
 /// What was counted between two readings.

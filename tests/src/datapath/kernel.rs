@@ -188,10 +188,10 @@ impl KernelWorld {
                 ..TestRunOptions::default()
             };
             Ok(match hook {
-                Hook::Forward => data_plane.external_in()?.test_run(options)?,
-                Hook::Stack => data_plane.external_in_tc()?.test_run(options)?,
-                Hook::Workload => data_plane.workload_in()?.test_run(options)?,
-                Hook::Reverse => data_plane.out()?.test_run(options)?,
+                Hook::Forward => data_plane.xdp()?.test_run(options)?,
+                Hook::Stack => data_plane.classifier(Place::ExternalInTc)?.test_run(options)?,
+                Hook::Workload => data_plane.classifier(Place::WorkloadIn)?.test_run(options)?,
+                Hook::Reverse => data_plane.classifier(Place::Out)?.test_run(options)?,
             })
         })?;
         out.truncate(result.data_size_out as usize);

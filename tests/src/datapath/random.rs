@@ -6,11 +6,11 @@
 
 use std::collections::HashMap;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use fuzz::{Event, Hook, Host, Outcome, Scenario, Translated};
 use lb_common::family::Family;
-use lb_common::layout::{FlowBucket, Reason, ReturnBucket, Ticks, Traffic};
-use nix::time::{ClockId, clock_gettime};
+use lb_common::layout::{FlowBucket, Reason, ReturnBucket, Traffic};
+use lb_userspace::kernel::clock;
 
 use super::random_kernel::RandomKernel;
 use super::random_kernel::TEST_RUN_DEVICE;
@@ -133,9 +133,9 @@ impl Agreement {
             if !is_accepted(hook, &packet) {
                 continue;
             }
-            let began = kernel_clock()?;
+            let began = clock()?;
             let kernels = self.kernel.run(hook, &packet)?;
-            if kernel_clock()? != began {
+            if clock()? != began {
                 return Ok(End::ClockMoved);
             }
             host.tables.now.set(began);
@@ -173,13 +173,6 @@ impl Agreement {
 
 fn is_accepted(hook: Hook, packet: &[u8]) -> bool {
     packet.len() >= if hook == Hook::Forward { FEWEST_AT_XDP } else { FEWEST_AT_TC }
-}
-
-/// The clock that the programs read.
-fn kernel_clock() -> Result<Ticks> {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).context("the clock")?;
-    let nanoseconds = now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64;
-    Ok(Ticks::from_nanoseconds(nanoseconds))
 }
 
 fn differing_outcomes(hook: Hook, packet: &[u8], host: &Outcome, kernel: &Outcome) -> String {

@@ -14,7 +14,7 @@ use lb_common::layout::{
     Affinity, AffinityKey, FlowBucket, Fragment, FragmentKey, Pool, Reason, ReturnBucket, Traffic,
     map,
 };
-use lb_userspace::kernel::{DataPlane, Mapped, Pins, Plain, Sizes, Tables};
+use lb_userspace::kernel::{DataPlane, Mapped, Pins, Place, Plain, Sizes, Tables};
 use lb_userspace::network::Device;
 use lb_userspace::plan::{BackendKey, Detail, FrontendKey, Standing, Step, Table};
 
@@ -156,9 +156,9 @@ impl RandomKernel {
             ..TestRunOptions::default()
         };
         let result: TestRunResult = match hook {
-            Hook::Forward => self.data_plane.external_in()?.test_run(options),
-            Hook::Workload => self.data_plane.workload_in()?.test_run(options),
-            Hook::Reverse => self.data_plane.out()?.test_run(options),
+            Hook::Forward => self.data_plane.xdp()?.test_run(options),
+            Hook::Workload => self.data_plane.classifier(Place::WorkloadIn)?.test_run(options),
+            Hook::Reverse => self.data_plane.classifier(Place::Out)?.test_run(options),
         }
         .with_context(|| format!("{hook:?} of {} bytes", packet.len()))?;
         let codes = if hook == Hook::Forward { XDP } else { TC };

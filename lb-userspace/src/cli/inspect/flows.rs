@@ -4,13 +4,11 @@ use std::path::Path;
 use anyhow::Result;
 use clap::Args;
 use ipnet::IpNet;
-use lb_common::layout::Ticks;
-use nix::time::{ClockId, clock_gettime};
 
 use super::{Namespaces, open, read};
 use crate::cli::output::{self, Format, Output, Row};
 use crate::inspect::{self, Counts, End, Filter, Flow, Origins, Record, Selector, State};
-use crate::kernel::Tables;
+use crate::kernel::{Tables, clock};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -72,7 +70,7 @@ pub fn show(options: &Flows, pin_path: &Path) -> Result<()> {
     }
     output::show(&options.output, || {
         let origins = Origins::of(&read(&tables)?);
-        Ok(inspect::flows(records(&tables), &filter, &origins, now()?))
+        Ok(inspect::flows(records(&tables), &filter, &origins, clock()?))
     })
 }
 
@@ -92,13 +90,6 @@ fn records(tables: &Tables) -> impl Iterator<Item = Record> + '_ {
     let four = tables.flows4().filter_map(|(state, seen, flow)| Record::of(state, seen, &flow));
     let six = tables.flows6().filter_map(|(state, seen, flow)| Record::of(state, seen, &flow));
     four.chain(six)
-}
-
-/// By the data plane's clock.
-fn now() -> Result<Ticks> {
-    let clock = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE)?;
-    let nanoseconds = clock.tv_sec() as u64 * 1_000_000_000 + clock.tv_nsec() as u64;
-    Ok(Ticks::from_nanoseconds(nanoseconds))
 }
 
 fn print_counts(counts: &Counts, output: &Output) -> Result<()> {

@@ -31,6 +31,7 @@ const TCA_OPTIONS: u16 = 2;
 const TCA_BPF_FD: u16 = 6;
 const TCA_BPF_NAME: u16 = 7;
 const TCA_BPF_FLAGS: u16 = 8;
+const TCA_BPF_ID: u16 = 11;
 /// The program's return value says what happens to the packet.
 const TCA_BPF_FLAG_ACT_DIRECT: u32 = 1;
 
@@ -81,6 +82,8 @@ struct Position {
 struct Found {
     position: Position,
     name: Option<String>,
+    /// The program's id.
+    program: Option<u32>,
 }
 
 impl Filters {
@@ -152,8 +155,14 @@ impl Filters {
 
     /// Whether our filter of this direction is there.
     pub fn has(&mut self, device: u32, way: Direction) -> Result<bool> {
+        Ok(self.program(device, way)?.is_some())
+    }
+
+    /// The id of our filter's program, if our filter of this direction is there.
+    pub fn program(&mut self, device: u32, way: Direction) -> Result<Option<u32>> {
         let there = self.list(device, way)?;
-        Ok(there.iter().any(|filter| filter.name.as_ref() == Some(&self.name)))
+        let ours = there.into_iter().find(|filter| filter.name.as_ref() == Some(&self.name));
+        Ok(ours.map(|filter| filter.program.unwrap_or_default()))
     }
 
     /// The names of others' filters that have one.
@@ -248,7 +257,11 @@ fn read_filter(body: &[u8]) -> Option<Found> {
     let attributes = body.get(HEADER..)?;
     let is_bpf = find(attributes, TCA_KIND).is_some_and(|kind| text(kind) == "bpf");
     let options = find(attributes, TCA_OPTIONS).filter(|_| is_bpf).unwrap_or_default();
-    Some(Found { position, name: find(options, TCA_BPF_NAME).map(text) })
+    Some(Found {
+        position,
+        name: find(options, TCA_BPF_NAME).map(text),
+        program: find(options, TCA_BPF_ID).and_then(|id| u32_at(id, 0)),
+    })
 }
 
 /// A priority of our own: filters of one priority have to be of one kind, and some programs
@@ -272,7 +285,8 @@ mod tests {
 
     fn filter(priority: u16, kind: &str, name: &str) -> Vec<u8> {
         let position = Position { priority, handle: 7 };
-        let options = text_attribute(TCA_BPF_NAME, name);
+        let options =
+            [text_attribute(TCA_BPF_NAME, name), attribute(TCA_BPF_ID, &42u32.to_ne_bytes())].concat();
         [
             header(3, position.handle, Direction::Egress.parent(), position.information()),
             text_attribute(TCA_KIND, kind),
@@ -286,6 +300,7 @@ mod tests {
         let found = read_filter(&filter(12, "bpf", "millrace")).expect("it is whole");
         assert_eq!(found.position, Position { priority: 12, handle: 7 });
         assert_eq!(found.name.as_deref(), Some("millrace"));
+        assert_eq!(found.program, Some(42));
         let other = read_filter(&filter(12, "flower", "millrace")).expect("it is whole");
         assert_eq!(other.name, None, "attribute numbers of other kinds mean other things");
         assert!(read_filter(&[0; HEADER - 1]).is_none());

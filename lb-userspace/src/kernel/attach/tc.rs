@@ -162,14 +162,14 @@ pub fn remove_filter(pins: &Pins, device: &str, direction: Direction) -> Result<
     pins.forget_qdisc(device)
 }
 
-/// Whether a filter of ours is there that stands for this hook.
-pub fn has_filter(pin_path: &Path, device: u32, hook: Hook) -> Result<bool> {
+/// The id of the program of our filter that stands for this hook, if it is there.
+pub fn filter_program(pin_path: &Path, device: u32, hook: Hook) -> Result<Option<u32>> {
     let direction = match hook {
         Hook::ClsactIngress => Direction::Ingress,
         Hook::ClsactEgress => Direction::Egress,
-        _ => return Ok(false),
+        _ => return Ok(None),
     };
-    Filters::open(owner(pin_path))?.has(device, direction)
+    Filters::open(owner(pin_path))?.program(device, direction)
 }
 
 /// Those that are not noted, as the notes were lost: found by their name on the devices of this

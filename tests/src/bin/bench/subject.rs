@@ -8,7 +8,7 @@ use anyhow::{Result, bail, ensure};
 use lb_common::bench::Template;
 use lb_common::family::Family;
 use lb_common::layout::{Flow, FlowState, Reason, Traffic};
-use lb_userspace::kernel::Sizes;
+use lb_userspace::kernel::{Place, Sizes};
 use lb_userspace::plan::{Change, Planner};
 use tests::datapath::{Hook, KernelWorld, Service, World};
 use tests::figures::Sample;
@@ -58,9 +58,9 @@ impl Subject {
         check_output(&case, &mut world)?;
 
         let under_test = match case.hook {
-            Hook::Forward => world.data_plane.external_in()?.fd()?.try_clone()?,
+            Hook::Forward => world.data_plane.xdp()?.fd()?.try_clone()?,
             Hook::Stack | Hook::Workload | Hook::Reverse => {
-                world.data_plane.out()?.fd()?.try_clone()?
+                world.data_plane.classifier(Place::Out)?.fd()?.try_clone()?
             }
         };
         let wrapper = Wrapper::around(case.hook, &under_test)?;
@@ -123,7 +123,7 @@ fn establish(case: &Case, world: &mut KernelWorld, flows: u32) -> Result<()> {
     } else {
         (request.syn(), case.answer().syn_ack())
     };
-    let under_test = world.data_plane.external_in()?.fd()?.try_clone()?;
+    let under_test = world.data_plane.xdp()?.fd()?.try_clone()?;
     let mut wrapper = Wrapper::around(Hook::Forward, &under_test)?;
     wrapper.run(&template(&first, Side::Source, flows), &first, flows)?;
 
