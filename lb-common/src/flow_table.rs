@@ -48,6 +48,12 @@ impl Word {
         self.0 >> 16
     }
 
+    /// Whether it may be the flow's that has this hash.
+    #[inline(always)]
+    fn may_be(self, hash: FlowHash) -> bool {
+        self.fingerprint() == hash.fingerprint() && self.holds_a_flow()
+    }
+
     #[inline(always)]
     fn generation(self) -> u32 {
         (self.0 >> 8) & 0xff
@@ -225,9 +231,19 @@ pub fn find<'a, F: Family, R>(
     hash: FlowHash,
     wanted: impl Fn(&Flow<F>, FlowState) -> Option<R>,
 ) -> Option<Found<'a, R>> {
+    // Most flows are where they were meant to be. There the record need not wait for its tag, nor
+    // the tag for others: from memory both come at once.
+    let way = hash.way();
+    let tag = &bucket.tags[way];
+    let word = Word(tag.word.load());
+    if word.may_be(hash)
+        && let Some(found) = read(tag, word, &bucket.places[way], &wanted)
+    {
+        return Some(found);
+    }
     for tag in &bucket.tags {
         let word = Word(tag.word.load());
-        if word.fingerprint() != hash.fingerprint() || !word.holds_a_flow() {
+        if !word.may_be(hash) {
             continue;
         }
         let tag = &bucket.tags[word.way()];
@@ -329,8 +345,9 @@ impl<'a, F: Family> Claim<'a, F> {
     }
 }
 
-/// Claims the better place of two buckets for a new flow; `None` if every place is taken by a flow
-/// that may not be evicted, or by processors that were faster.
+/// Claims a place for a new flow: its own, if no flow is there that may still be met, else the best
+/// of two buckets. `None` if every place is taken by a flow that may not be evicted, or by processors
+/// that were faster.
 #[inline(always)]
 pub fn claim<'a, F: Family>(
     buckets: [(u32, &'a FlowBucket<F>); 2],
@@ -338,22 +355,18 @@ pub fn claim<'a, F: Family>(
     datagram: bool,
     now: Ticks,
 ) -> Option<Claim<'a, F>> {
-    // Rank and place in one number: the verifier need not follow how each was chosen.
-    let mut best = 0;
-    for number in 0..2 * WAYS {
-        let (bucket, way) = place(number);
-        let rank = rank(&buckets[bucket].1.tags[way], now);
-        best = larger(best, rank << 4 | (LAST_PLACE - number) as i64);
-    }
-    if best >> 4 <= 0 {
-        return None;
-    }
-    let (second, way) = place(LAST_PLACE - (best as usize & LAST_PLACE));
+    let own = &buckets[0].1.tags[hash.way()];
+    let owner = Word(own.word.load());
+    let (second, way) = if owner.is_free() || expired(own, owner, now) {
+        (0, hash.way())
+    } else {
+        best(&buckets, now)?
+    };
     // What comes of joining the bits of two numbers is any number to verifiers before Linux 6.10.
     let way = opaque(way as u64) as usize & (WAYS - 1);
     let (index, bucket) = if second == 0 { buckets[0] } else { buckets[1] };
     let (tag, place) = (&bucket.tags[way], &bucket.places[way]);
-    // Ranked once more as it stands now: meanwhile its flow may have come to life.
+    // Ranked as it stands now: meanwhile its flow may have come to life.
     let old = Word(tag.word.load());
     if rank(tag, now) <= 0 {
         return None;
@@ -367,6 +380,19 @@ pub fn claim<'a, F: Family>(
         word,
         at: Place { bucket: index, way: way as u32, generation: word.generation() },
     })
+}
+
+/// The place of two buckets that is given most gladly, as bucket and way.
+#[inline(always)]
+fn best<F: Family>(buckets: &[(u32, &FlowBucket<F>); 2], now: Ticks) -> Option<(usize, usize)> {
+    // Rank and place in one number: the verifier need not follow how each was chosen.
+    let mut best = 0;
+    for number in 0..2 * WAYS {
+        let (bucket, way) = place(number);
+        let rank = rank(&buckets[bucket].1.tags[way], now);
+        best = larger(best, rank << 4 | (LAST_PLACE - number) as i64);
+    }
+    (best >> 4 > 0).then(|| place(LAST_PLACE - (best as usize & LAST_PLACE)))
 }
 
 const LAST_PLACE: usize = 2 * WAYS - 1;

@@ -84,6 +84,12 @@ impl FlowHash {
     pub fn fingerprint(self) -> u32 {
         (self.0 >> 48) as u32
     }
+
+    /// Which of the ways of a bucket is looked at first, and taken if it is free.
+    #[inline(always)]
+    pub fn way(self) -> usize {
+        (self.0 >> 61) as usize
+    }
 }
 
 /// Where the index of answers notes an aliased flow.

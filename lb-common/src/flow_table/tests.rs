@@ -15,7 +15,7 @@ struct Table {
 
 impl Table {
     fn new() -> Self {
-        let hash = FlowHash::of_client::<V4>(&Secret::new(1), Address4::from([192, 0, 2, 1]), 1, 6);
+        let hash = FlowHash::of_client::<V4>(&Secret::new(2), Address4::from([192, 0, 2, 1]), 1, 6);
         Self { buckets: [FlowBucket::default(), FlowBucket::default()], hash }
     }
 
@@ -55,10 +55,28 @@ fn seconds_ago(seconds: u32) -> Ticks {
 }
 
 #[test]
-fn buckets_fill_by_halves() {
+fn buckets_fill_by_halves_after_a_flows_own_place() {
     let table = Table::new();
+    let own = table.hash.way();
     let order: Vec<_> = (0..2 * WAYS).map(|_| table.open(NOW).unwrap()).collect();
-    assert_eq!(order, [0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15]);
+    let mut expected = std::vec![0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15];
+    expected.retain(|number| *number != own);
+    expected.insert(0, own);
+    assert_eq!(order, expected);
+    assert_ne!(own, 0, "else this shows little");
+}
+
+#[test]
+fn a_flow_whose_time_is_over_leaves_its_place_to_whose_own_it_is() {
+    use FlowState::{Closed, Established, Nascent};
+    for (state, limit) in [(Closed, 30), (Nascent, 60), (Established, 86_400)] {
+        let table = Table::new();
+        let own = table.open(seconds_ago(limit)).unwrap();
+        table.set(own, state, seconds_ago(limit));
+        assert_ne!(table.open(NOW), Some(own), "{state:?}: others are free");
+        table.set(own, state, seconds_ago(limit + 1));
+        assert_eq!(table.open(NOW), Some(own), "{state:?}");
+    }
 }
 
 #[test]

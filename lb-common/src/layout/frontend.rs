@@ -102,13 +102,8 @@ pub enum FrontendKind {
 }
 
 impl FrontendKind {
-    pub const ALL: [Self; 5] = [
-        Self::ClusterIp,
-        Self::NodePort,
-        Self::ExternalIp,
-        Self::LoadBalancer,
-        Self::NodeAddress,
-    ];
+    pub const ALL: [Self; 5] =
+        [Self::ClusterIp, Self::NodePort, Self::ExternalIp, Self::LoadBalancer, Self::NodeAddress];
 
     pub fn of_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u8 == number)

@@ -149,7 +149,7 @@ pub struct AgentSettings {
     pub max_endpoints: u32,
 
     /// Room for so many connections of each address family; 80 bytes each (IPv6: 144). They come to
-    /// its places at random: up to six tenths of it all find one, beyond that some are refused
+    /// its places at random: up to half of it all find one, beyond that some are refused
     #[arg(long, value_name = "NUMBER", default_value_t = 524_288)]
     #[arg(value_parser = clap::value_parser!(u32).range(8..=MOST_FLOWS as i64))]
     pub max_flows: u32,

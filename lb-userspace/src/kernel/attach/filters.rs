@@ -286,7 +286,8 @@ mod tests {
     fn filter(priority: u16, kind: &str, name: &str) -> Vec<u8> {
         let position = Position { priority, handle: 7 };
         let options =
-            [text_attribute(TCA_BPF_NAME, name), attribute(TCA_BPF_ID, &42u32.to_ne_bytes())].concat();
+            [text_attribute(TCA_BPF_NAME, name), attribute(TCA_BPF_ID, &42u32.to_ne_bytes())]
+                .concat();
         [
             header(3, position.handle, Direction::Egress.parent(), position.information()),
             text_attribute(TCA_KIND, kind),
