@@ -3,7 +3,7 @@
 use std::env;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -38,9 +38,15 @@ impl Access {
                 .parse()
                 .with_context(|| format!("--api-server {server}: not a URL such as https://..."))?;
         }
+        let authority = config.cluster_url.authority().map_or("", |authority| authority.as_str());
+        // The address is logged, and is a label of metrics.
+        ensure!(
+            !authority.contains('@'),
+            "the address of the API server has a user or password in it ({origin}).\n\
+             Give them as the user of a kubeconfig"
+        );
         let description = format!("{} ({origin})", config.cluster_url);
-        let host = config.cluster_url.authority().map_or("", |authority| authority.as_str());
-        let counting = requests.counting(host);
+        let counting = requests.counting(authority);
         let client = ClientBuilder::try_from(config)
             .with_context(|| format!("{origin} can't be used"))?
             .with_layer(&counting);
@@ -132,6 +138,17 @@ contexts:
         });
         let other = other.await.unwrap();
         assert!(other.starts_with("http://192.0.2.2:8001/ (context two of "), "{other}");
+    }
+
+    #[tokio::test]
+    async fn credentials_in_the_servers_address_are_refused_and_not_repeated() {
+        let error = open(|path| Access {
+            kubeconfig: Some(path),
+            api_server: Some("https://admin:hunter2@192.0.2.9:6443".to_owned()),
+            ..Access::default()
+        });
+        let error = error.await.unwrap_err();
+        assert!(error.contains("user or password") && !error.contains("hunter2"), "{error}");
     }
 
     #[tokio::test]

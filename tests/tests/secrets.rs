@@ -1,0 +1,145 @@
+//! What an agent was given to enter a cluster is nowhere in what it says, however much it says.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use lb_userspace::api::http::Limits;
+use lb_userspace::api::kinds::Ranges;
+use lb_userspace::api::server::{Options, Server};
+use lb_userspace::api::storage::Window;
+use serde_json::{Value, json};
+use tests::agent::{Agent, program};
+use tests::one_node::{DEVICE, OneNode, has_kubectl};
+use tokio::runtime::Runtime;
+
+const TOKEN: &str = "eyJhbGciOiJub25lIn0.c2VjcmV0LXRva2Vu.bWlsbHJhY2U";
+const PASSWORD: &str = "correct-horse-battery-staple";
+/// `admin` and the password, as HTTP sends them.
+const BASIC: &str = "YWRtaW46Y29ycmVjdC1ob3JzZS1iYXR0ZXJ5LXN0YXBsZQ";
+
+/// All that the agent and what it uses can be made to say.
+const TALKATIVE: [&str; 4] = ["--log", "trace,kube_client=trace", "--bpf-log-level", "debug"];
+
+/// Not as its API demands: its Event tells.
+const WRONG: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: wrong, namespace: default, annotations: {millrace.io/forwarding: teleport}}
+spec:
+  ports: [{port: 80}]
+";
+
+/// A cluster's API on the node itself.
+struct Cluster {
+    network: OneNode,
+    server: Server,
+    _runtime: Runtime,
+}
+
+impl Cluster {
+    fn new() -> Result<Self> {
+        let (network, runtime) = (OneNode::with_pods(0)?, Runtime::new()?);
+        let data = network.kubeconfig().parent().context("it is in a directory")?.to_owned();
+        fs::create_dir_all(&data)?;
+        let options = Options {
+            data_directory: data,
+            bind: "127.0.0.1:0".parse()?,
+            kubeconfig: None,
+            node_name: "node".to_owned(),
+            ranges: Ranges {
+                cluster_ips: vec!["10.96.0.0/16".parse()?],
+                node_ports: 30_000..=32_767,
+            },
+            window: Window::default(),
+            limits: Limits::default(),
+        };
+        // It listens in the node's network, from wherever it is served.
+        let server = network.node.enter(|| runtime.block_on(Server::start(options)))?;
+        Ok(Self { network, server, _runtime: runtime })
+    }
+
+    /// The server's own kubeconfig, whose user has more, and what of it nobody is to see.
+    fn kubeconfig(&self, more: &[(&str, &str)]) -> Result<(PathBuf, Vec<String>)> {
+        let mut config: Value =
+            serde_norway::from_str(&fs::read_to_string(&self.server.kubeconfig)?)?;
+        let user = &mut config["users"][0]["user"];
+        let key = user["client-key-data"].as_str().context("it has a key")?;
+        // Not all of it: it may be cut.
+        let key = key.get(200..240).context("it is a whole key")?.to_owned();
+        for (field, value) in more {
+            user[field] = json!(value);
+        }
+        let path = self.network.topology.directory().join("secret.kubeconfig");
+        fs::write(&path, config.to_string())?;
+        Ok((path, vec![key, TOKEN.to_owned(), PASSWORD.to_owned(), BASIC.to_owned()]))
+    }
+
+    /// All that an agent says with this kubeconfig, each with where it was said.
+    fn said_with(&self, kubeconfig: &Path) -> Result<Vec<(&'static str, String)>> {
+        let network = &self.network;
+        let path = kubeconfig.to_string_lossy();
+        let source = ["--kubeconfig", &path];
+        let (node, pins) = (&network.node, network.pin_path());
+        let mut agent = Agent::launch_on(node, &pins, source, DEVICE, &TALKATIVE)?;
+        agent.wait_for_output("ready:")?;
+        agent.wait_for_output("teleport")?;
+        let mut said = Vec::new();
+        // However they end: a node with a wrong Service need not be well.
+        let own = [&source[..], &["--device", DEVICE], &TALKATIVE].concat();
+        for (command, more) in [("config", &own[..]), ("check", &own), ("status", &[])] {
+            let mut words = node.command(program()?);
+            words.args([command, "-o", "json"]).args(more).arg("--pin-path").arg(&pins);
+            let output = words.output()?;
+            said.push((command, String::from_utf8(output.stdout)?));
+            said.push(("what a command complains of", String::from_utf8(output.stderr)?));
+        }
+        for (name, url) in [("metrics", "10249/metrics"), ("health", "10256/healthz")] {
+            let url = format!("http://127.0.0.1:{url}");
+            said.push((name, node.run(["curl", "--silent", "--max-time", "5", &url])?));
+        }
+        if has_kubectl() {
+            said.push(("Events", network.kubectl(&["get", "events", "-A", "-o", "yaml"])?));
+        }
+        said.push(("log", agent.end()?));
+        Ok(said)
+    }
+}
+
+#[test]
+fn no_secret_is_told_anywhere() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let manifest = cluster.network.topology.directory().join("wrong.yaml");
+    fs::write(&manifest, WRONG)?;
+    if !has_kubectl() {
+        eprintln!("there is no kubectl on the PATH: nothing is tested by it");
+        return Ok(());
+    }
+    cluster.network.kubectl(&["apply", "-f", &manifest.to_string_lossy()])?;
+    for more in [&[("token", TOKEN)][..], &[("username", "admin"), ("password", PASSWORD)]] {
+        let (kubeconfig, secrets) = cluster.kubeconfig(more)?;
+        let said = cluster.said_with(&kubeconfig)?;
+        // It said much, and of what it is about.
+        let of = |place: &str| said.iter().find(|(at, _)| *at == place).map(|(_, said)| said);
+        for (place, part) in [
+            ("log", "TRACE"),
+            // The client of the API, too.
+            ("log", "otel.name"),
+            ("log", "127.0.0.1"),
+            ("config", "secret.kubeconfig"),
+            ("metrics", "rest_client_requests_total"),
+            ("status", "nodeName"),
+            ("Events", "teleport"),
+        ] {
+            let said = of(place).context(place)?;
+            ensure!(said.contains(part), "{part} is not in {place}:\n{said}");
+        }
+        for secret in secrets {
+            for (place, said) in &said {
+                let told = said.lines().find(|line| line.contains(&secret));
+                ensure!(told.is_none(), "{secret} of {more:?} is told in {place}: {told:?}");
+            }
+        }
+    }
+    Ok(())
+}
