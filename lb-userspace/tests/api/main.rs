@@ -8,6 +8,7 @@ mod clients;
 mod events;
 mod hostile;
 mod kubectl;
+mod kubectls;
 mod python;
 mod reading;
 mod server;

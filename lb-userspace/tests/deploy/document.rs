@@ -47,9 +47,15 @@ fn keeps_all<T: DeserializeOwned + Serialize>(name: &str, object: &Value) {
     let typed: T = serde_json::from_value(object.clone())
         .unwrap_or_else(|error| panic!("{name} is none that Kubernetes takes: {error}"));
     let back = serde_json::to_value(typed).unwrap();
-    let mut lost = Vec::new();
-    compare(object, &back, "", &mut lost);
+    let lost = lost(object, &back);
     assert!(lost.is_empty(), "{name} has fields that Kubernetes does not know: {lost:?}");
+}
+
+/// What is written, and not known.
+pub fn lost(written: &Value, known: &Value) -> Vec<String> {
+    let mut lost = Vec::new();
+    compare(written, known, "", &mut lost);
+    lost
 }
 
 fn compare(written: &Value, known: &Value, path: &str, lost: &mut Vec<String>) {

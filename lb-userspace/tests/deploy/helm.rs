@@ -14,7 +14,7 @@ use super::{deploy, kustomize};
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/deploy/render.py");
 
 /// What came of the chart: its objects, or what Helm says is wrong; none where there is no Helm.
-fn render(values: &Value) -> Option<Result<Objects, String>> {
+pub fn render(values: &Value) -> Option<Result<Objects, String>> {
     let Some(python) = python() else {
         eprintln!("there is no Python with the package helm-python-sdk: the chart is not tested");
         return None;

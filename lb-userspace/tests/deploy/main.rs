@@ -6,8 +6,12 @@
 
 mod document;
 mod helm;
+// The tests of the API have it, too.
+#[path = "../api/kubectls.rs"]
+mod kubectls;
 mod kustomize;
 mod monitoring;
+mod versions;
 
 use std::path::{Path, PathBuf};
 

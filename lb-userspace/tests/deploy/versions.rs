@@ -1,0 +1,111 @@
+//! `deploy/` by every kubectl there is: each makes the same of it, and each version's own types know
+//! every field. A kubectl asks an API server for most kinds; it reads by its own what it changes
+//! without one (`set --local`), and drops what it does not know.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use super::document::{self, Objects};
+use super::kubectls::kubectls;
+use super::{helm, kustomize};
+
+/// What is read by the types of a kubectl, and what it is asked to change of it, for it prints only
+/// what it has changed.
+const CHANGES: [(&str, &[&str]); 2] = [
+    ("DaemonSet", &["set", "image", "millrace=changed:1"]),
+    ("ClusterRoleBinding", &["set", "subject", "--user=changed"]),
+];
+
+/// An object as a kubectl gives it back, or what it says.
+fn given_back(program: &Path, change: &[&str], object: &Value) -> Result<Value, String> {
+    let mut child = Command::new(program)
+        .args(change)
+        .args(["--local", "-f", "-", "-o", "json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(object.to_string().as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    serde_json::from_slice(&output.stdout)
+        .map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// What a kubectl does not know of some objects, and how many it was asked about.
+fn unknown(program: &Path, objects: &Objects) -> (Vec<String>, usize) {
+    let (mut unknown, mut asked) = (Vec::new(), 0);
+    for (name, object) in objects {
+        let kind = object["kind"].as_str().unwrap();
+        let Some((_, change)) = CHANGES.iter().find(|(of, _)| *of == kind) else { continue };
+        asked += 1;
+        match given_back(program, change, object) {
+            Ok(mut back) => {
+                // What it was asked to change.
+                if kind == "DaemonSet" {
+                    let image = "/spec/template/spec/containers/0/image";
+                    *back.pointer_mut(image).unwrap() = object.pointer(image).unwrap().clone();
+                } else {
+                    back["subjects"].as_array_mut().unwrap().pop();
+                }
+                let lost = document::lost(object, &back);
+                unknown.extend(lost.into_iter().map(|field| format!("{name}: {field}")));
+            }
+            Err(said) => unknown.push(format!("{name}: {said}")),
+        }
+    }
+    (unknown, asked)
+}
+
+#[test]
+fn every_kubectl_makes_the_same_and_knows_all_of_it() {
+    let kubectls = kubectls();
+    let charts = [json!({}), json!({"privileged": true})];
+    let charts: Vec<Objects> =
+        charts.iter().filter_map(|values| Some(helm::render(values)?.unwrap())).collect();
+    let mut wrong = String::new();
+    let newest = kustomize::FOLDERS.map(|folder| (folder, kustomize::build(folder)));
+    for (version, program) in kubectls {
+        let mut asked = 0;
+        let mut ask = |what: &str, objects: &Objects| {
+            let (unknown, of) = unknown(program, objects);
+            asked += of;
+            for unknown in unknown {
+                writeln!(wrong, "kubectl {version}, {what}: {unknown}").unwrap();
+            }
+        };
+        for (folder, newest) in &newest {
+            let built = kustomize::build_by(program, folder);
+            let is_same = built.as_ref().ok() == newest.as_ref();
+            assert!(is_same, "kubectl {version} makes something else of {folder}: {built:?}");
+            ask(folder, &built.unwrap());
+        }
+        for chart in &charts {
+            ask("the chart", chart);
+        }
+        println!(
+            "kubectl {version}: {} folders, the chart {} times: {asked} objects are known whole",
+            kustomize::FOLDERS.len(),
+            charts.len()
+        );
+        assert!(asked >= 2 * kustomize::FOLDERS.len(), "kubectl {version} was asked of {asked}");
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
+fn a_field_that_a_kubectl_does_not_know_is_found() {
+    let (Some((_, program)), Some(mut objects)) =
+        (kubectls().last_key_value(), kustomize::build("base"))
+    else {
+        return;
+    };
+    let daemon_set = objects.get_mut("DaemonSet millrace").unwrap();
+    daemon_set["spec"]["template"]["spec"]["hostNetworks"] = json!(true);
+    let expected = "DaemonSet millrace: .spec.template.spec.hostNetworks";
+    assert_eq!(unknown(program, &objects).0, [expected]);
+}
