@@ -42,7 +42,7 @@ impl Node {
     }
 
     fn set(&mut self, service: &Service) {
-        let ports = [(service.key.clone(), Some(service.port.clone()))];
+        let ports = [(service.key.clone(), Some(service.port.clone().into()))];
         self.change(Change { service_ports: ports.into(), ..Change::default() });
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use lb_common::layout::Forwarding;
@@ -39,7 +40,7 @@ pub struct Agent<T> {
     failing: Option<Backoff>,
     retry_at: Option<Instant>,
     /// The service ports of each Service that have been planned.
-    in_force: BTreeMap<ServiceName, BTreeSet<ServicePortKey>>,
+    in_force: BTreeMap<ServiceName, Box<[ServicePortKey]>>,
     health_checks: BTreeMap<ServiceName, HealthCheck>,
     /// Whether they, or what else is told of their Services, may have changed.
     health_checks_changed: bool,
@@ -94,7 +95,7 @@ impl<T: Write> Agent<T> {
 
     /// How many Services and service ports are in force.
     pub fn in_force(&self) -> (usize, usize) {
-        (self.in_force.len(), self.in_force.values().map(BTreeSet::len).sum())
+        (self.in_force.len(), self.in_force.values().map(|keys| keys.len()).sum())
     }
 
     /// Of how many Services something does not fit.
@@ -311,7 +312,7 @@ impl<T: Write> Agent<T> {
         if had_check.is_some() || settled.health_check.is_some() {
             self.health_checks_changed = true;
         }
-        let keys: BTreeSet<ServicePortKey> = settled.service_ports.keys().cloned().collect();
+        let keys: Box<[ServicePortKey]> = settled.service_ports.keys().cloned().collect();
         let before = if keys.is_empty() {
             self.in_force.remove(name)
         } else {
@@ -408,7 +409,7 @@ impl<T: Write> Agent<T> {
 
 /// The backends that the service ports of a change may lead to.
 fn backends(change: &Change) -> BTreeMap<ServicePortKey, Vec<BackendKey>> {
-    let of = |(key, port): (&ServicePortKey, &Option<ServicePort>)| {
+    let of = |(key, port): (&ServicePortKey, &Option<Arc<ServicePort>>)| {
         let members = port.iter().flat_map(|port| port.cluster.union(&port.local));
         let protocol = key.protocol.number();
         let backends = members.map(|m| BackendKey::new(m.address, m.port, protocol)).collect();

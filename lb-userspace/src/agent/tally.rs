@@ -1,6 +1,7 @@
 //! What there is to count: kept up with each change, so that telling it costs nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use lb_common::layout::map;
 
@@ -20,7 +21,7 @@ pub struct Tally {
 
 impl Tally {
     /// Takes in service ports that have changed.
-    pub fn count(&mut self, changed: &BTreeMap<ServicePortKey, Option<ServicePort>>) {
+    pub fn count(&mut self, changed: &BTreeMap<ServicePortKey, Option<Arc<ServicePort>>>) {
         for (key, port) in changed {
             let port = port.as_ref().filter(|port| port.local.is_empty());
             let internal = port.is_some_and(|port| port.internal_policy == Policy::Local);

@@ -62,6 +62,8 @@ fn wanted() -> BTreeMap<ServicePortKey, Option<ServicePort>> {
 
 /// What the kernel would hold after a plan of all this.
 fn read(service_ports: BTreeMap<ServicePortKey, Option<ServicePort>>) -> Reading {
+    let shared = |(key, port): (_, Option<ServicePort>)| (key, port.map(Into::into));
+    let service_ports = service_ports.into_iter().map(shared).collect();
     let plan = Planner::new().plan(Change { service_ports, ..Change::default() });
     let (mut snapshot, mut slots, mut pools) =
         (Snapshot::default(), BTreeMap::new(), BTreeMap::new());

@@ -2,19 +2,23 @@
 //! ClusterIP away. Cluster addresses are given out by the cluster; externalIPs are whatever a
 //! user writes, who could otherwise draw another Service's traffic (CVE-2020-8554).
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use lb_common::layout::FrontendKind;
 
 use super::Resolved;
-use super::types::{Frontend, Problem, Protocol, ServiceName, ServicePortKey};
+use super::types::{
+    Frontend, HealthCheck, Problem, Protocol, ServiceName, ServicePort, ServicePortKey,
+};
 
 /// A Service's claim; the least one wins.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Claim {
     right: Right,
     /// When the Service was made. One without a time, as a file has none, is as old as can be.
-    created: Option<String>,
+    created: Option<Arc<str>>,
     /// Decides between Services made at once.
     service: ServiceName,
 }
@@ -32,8 +36,19 @@ type Dialled = (std::net::IpAddr, u16, Protocol);
 /// Who claims what.
 #[derive(Debug, Default)]
 pub struct Claims {
-    resolved: BTreeMap<ServiceName, (Option<String>, Resolved)>,
-    claims: BTreeMap<Dialled, BTreeSet<Claim>>,
+    meanings: BTreeMap<ServiceName, Meaning>,
+    /// The least first.
+    claims: BTreeMap<Dialled, Vec<Claim>>,
+}
+
+/// What a Service means but for conflicts. There are many, most of them with one service port: a
+/// map, which has room for eleven from the first on, would take several times as much.
+#[derive(Debug)]
+struct Meaning {
+    created: Option<Arc<str>>,
+    service_ports: Box<[(ServicePortKey, Arc<ServicePort>)]>,
+    health_check: Option<HealthCheck>,
+    problems: Box<[Problem]>,
 }
 
 impl Claims {
@@ -46,11 +61,10 @@ impl Claims {
         resolved: Option<Resolved>,
     ) -> BTreeSet<ServiceName> {
         let mut affected = BTreeSet::from([service.clone()]);
-        if let Some((created, old)) = self.resolved.remove(service) {
+        if let Some(old) = self.meanings.remove(service) {
             for (dialled, right) in claimed(&old) {
                 let Some(claimants) = self.claims.get_mut(&dialled) else { continue };
-                let (created, service) = (created.clone(), service.clone());
-                claimants.remove(&Claim { right, created, service });
+                claimants.retain(|claim| claim.right != right || claim.service != *service);
                 affected.extend(claimants.iter().map(|claim| claim.service.clone()));
                 if claimants.is_empty() {
                     self.claims.remove(&dialled);
@@ -58,32 +72,58 @@ impl Claims {
             }
         }
         if let Some(resolved) = resolved {
-            for (dialled, right) in claimed(&resolved) {
-                let claimants = self.claims.entry(dialled).or_default();
-                affected.extend(claimants.iter().map(|claim| claim.service.clone()));
-                let (created, service) = (created.clone(), service.clone());
-                claimants.insert(Claim { right, created, service });
+            let meaning = Meaning {
+                created: created.map(Into::into),
+                service_ports: resolved.service_ports.into_iter().collect(),
+                health_check: resolved.health_check,
+                problems: resolved.problems.into(),
+            };
+            for (dialled, right) in claimed(&meaning) {
+                let (created, service) = (meaning.created.clone(), service.clone());
+                self.claim(dialled, Claim { right, created, service }, &mut affected);
             }
-            self.resolved.insert(service.clone(), (created, resolved));
+            self.meanings.insert(service.clone(), meaning);
         }
         affected
     }
 
+    fn claim(&mut self, dialled: Dialled, claim: Claim, affected: &mut BTreeSet<ServiceName>) {
+        match self.claims.entry(dialled) {
+            // Hardly any has a second one.
+            Entry::Vacant(vacant) => drop(vacant.insert(vec![claim])),
+            Entry::Occupied(mut others) => {
+                affected.extend(others.get().iter().map(|other| other.service.clone()));
+                let others = others.get_mut();
+                if let Err(place) = others.binary_search(&claim) {
+                    others.insert(place, claim);
+                }
+            }
+        }
+    }
+
     /// What a Service means after conflicts: only the frontends that are its own.
     pub fn settled(&self, service: &ServiceName) -> Resolved {
-        let Some((_, resolved)) = self.resolved.get(service) else {
+        let Some(meaning) = self.meanings.get(service) else {
             return Resolved::default();
         };
-        let mut settled = resolved.clone();
+        let mut settled = Resolved {
+            service_ports: meaning.service_ports.iter().cloned().collect(),
+            health_check: meaning.health_check,
+            problems: meaning.problems.to_vec(),
+        };
         for (key, service_port) in &mut settled.service_ports {
-            service_port.frontends.retain(|frontend| {
+            let mut lost_frontends = Vec::new();
+            for frontend in &service_port.frontends {
                 let owner = self.owner(key, frontend);
-                let own = owner.is_none_or(|owner| owner.service == *service);
-                if !own && let Some(owner) = owner {
+                if let Some(owner) = owner.filter(|owner| owner.service != *service) {
                     settled.problems.push(lost(key, frontend, owner));
+                    lost_frontends.push(*frontend);
                 }
-                own
-            });
+            }
+            if !lost_frontends.is_empty() {
+                let own = &mut Arc::make_mut(service_port).frontends;
+                own.retain(|frontend| !lost_frontends.contains(frontend));
+            }
         }
         settled
     }
@@ -93,8 +133,8 @@ impl Claims {
     }
 }
 
-fn claimed(resolved: &Resolved) -> Vec<(Dialled, Right)> {
-    let ports = resolved.service_ports.iter();
+fn claimed(meaning: &Meaning) -> Vec<(Dialled, Right)> {
+    let ports = meaning.service_ports.iter();
     ports
         .flat_map(|(key, port)| {
             port.frontends.iter().map(|f| ((f.address, f.port, key.protocol), right(f.kind)))

@@ -19,6 +19,7 @@ mod tunnels;
 mod types;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
 
@@ -37,7 +38,8 @@ pub use types::{
 /// What one Service means here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resolved {
-    pub service_ports: BTreeMap<ServicePortKey, ServicePort>,
+    /// Shared with whoever keeps them, as the planner does.
+    pub service_ports: BTreeMap<ServicePortKey, Arc<ServicePort>>,
     pub health_check: Option<HealthCheck>,
     pub problems: Vec<Problem>,
 }
@@ -59,7 +61,11 @@ pub fn resolve(service: &Service, slices: &[&Slice], node: &NodeContext) -> Reso
     problems.dedup();
     Resolved {
         health_check: read.health_check_port.map(|port| ready_here.health_check(port)),
-        service_ports: read.service_ports,
+        service_ports: read.service_ports.into_iter().map(shared).collect(),
         problems,
     }
+}
+
+fn shared((key, port): (ServicePortKey, ServicePort)) -> (ServicePortKey, Arc<ServicePort>) {
+    (key, Arc::new(port))
 }

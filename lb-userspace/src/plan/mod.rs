@@ -28,6 +28,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use lb_common::layout::{self, Forwarding, FrontendKind, Member, Pool, Target};
 use lb_common::maglev;
@@ -50,7 +51,7 @@ use bits::Bits;
 #[derive(Debug, Default)]
 pub struct Change {
     /// `None`: the service port is gone.
-    pub service_ports: BTreeMap<ServicePortKey, Option<ServicePort>>,
+    pub service_ports: BTreeMap<ServicePortKey, Option<Arc<ServicePort>>>,
     /// The addresses of this node on which NodePorts are open, if they changed.
     pub node_addresses: Option<BTreeSet<IpAddr>>,
     /// The addresses under which this node forwards connections to others, if they changed:
@@ -87,7 +88,8 @@ struct Owner {
 /// One service port in the kernel.
 struct Held {
     index: u32,
-    service_port: ServicePort,
+    /// Shared with the model, which keeps it, too.
+    service_port: Arc<ServicePort>,
     /// By scope: cluster, local.
     regions: [Region; 2],
     /// Those of its endpoints in no pool that the kernel knows: some flow may lead to them.
@@ -102,7 +104,7 @@ impl Held {
     fn empty(index: u32, regions: [Region; 2]) -> Self {
         Self {
             index,
-            service_port: ServicePort::default(),
+            service_port: Arc::default(),
             regions,
             draining: Vec::new(),
             details: BTreeSet::new(),
@@ -217,10 +219,14 @@ impl Planner {
     fn put(
         &mut self,
         key: ServicePortKey,
-        mut wanted: ServicePort,
+        mut wanted: Arc<ServicePort>,
         plan: &mut Plan,
     ) -> Option<Leftover> {
-        if self.held.get(&key).is_some_and(|held| held.service_port == wanted) {
+        if let Some(held) = self.held.get_mut(&key)
+            && held.service_port == wanted
+        {
+            // The same, but as the model keeps it now.
+            held.service_port = wanted;
             return None;
         }
         let old = match self.held.remove(&key) {
@@ -392,12 +398,12 @@ impl Planner {
         scope: Scope,
         protocol: u8,
         old: &Held,
-        wanted: &mut ServicePort,
+        wanted: &mut Arc<ServicePort>,
         plan: &mut Plan,
     ) -> Region {
         let old_region = old.regions[scope as usize];
         let old_members = scope.members(&old.service_port);
-        let members = scope.members_mut(wanted);
+        let members = scope.members(wanted);
         if old_members == members {
             return old_region;
         }
@@ -411,23 +417,27 @@ impl Planner {
                 "no room for a table of {size} slots: the pool stays as it was; {MORE_ENDPOINTS}"
             );
             plan.lack(&scope, full);
-            *members = old_members.clone();
+            *scope.members_mut(Arc::make_mut(wanted)) = old_members.clone();
             return old_region;
         };
         let mut entries = Vec::with_capacity(members.len());
-        members.retain(|member| {
+        let mut lacking = BTreeSet::new();
+        for member in members {
             let key = BackendKey::new(member.address, member.port, protocol);
             let place = (member.local, member.node);
-            let backend = self.backends.acquire(key, place, &mut self.bits, plan);
-            match backend {
+            match self.backends.acquire(key, place, &mut self.bits, plan) {
                 Some(backend) => entries.push((key.identity(), backend)),
                 None => {
                     let all = self.room.backends;
                     plan.lack(&key, format!("all {all} backends are in use; {MORE_ENDPOINTS}"));
+                    lacking.insert(*member);
                 }
             }
-            backend.is_some()
-        });
+        }
+        if !lacking.is_empty() {
+            let members = scope.members_mut(Arc::make_mut(wanted));
+            members.retain(|member| !lacking.contains(member));
+        }
         let table = Table::maglev(region.size, entries);
         let pool = if table.is_empty() {
             Pool::default()

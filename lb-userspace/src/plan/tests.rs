@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use lb_common::layout::{self, Bitmap, FrontendKind, Pool};
 use proptest::prelude::*;
@@ -245,7 +246,8 @@ fn with_draining(frontend: &str, backends: &[&str], draining: &[&str]) -> Servic
 }
 
 fn change(ports: impl IntoIterator<Item = (ServicePortKey, Option<ServicePort>)>) -> Change {
-    Change { service_ports: ports.into_iter().collect(), ..Change::default() }
+    let shared = |(key, port): (_, Option<_>)| (key, port.map(Arc::new));
+    Change { service_ports: ports.into_iter().map(shared).collect(), ..Change::default() }
 }
 
 #[test]

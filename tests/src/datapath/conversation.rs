@@ -72,7 +72,8 @@ impl Conversation {
 
     /// Adds a service port, or changes it.
     pub fn set(&mut self, service: &Service) {
-        let service_ports = BTreeMap::from([(service.key.clone(), Some(service.port.clone()))]);
+        let port = Some(service.port.clone().into());
+        let service_ports = BTreeMap::from([(service.key.clone(), port)]);
         self.change(Change { service_ports, ..Change::default() });
     }
 

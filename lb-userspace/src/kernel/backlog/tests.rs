@@ -166,7 +166,8 @@ fn plans(states: &[State]) -> Vec<Plan> {
         let now = service_ports(state);
         let gone = before.into_keys().filter(|key| !now.contains_key(key));
         let mut service_ports: BTreeMap<_, _> = gone.map(|key| (key, None)).collect();
-        service_ports.extend(now.iter().map(|(key, port)| (key.clone(), Some(port.clone()))));
+        service_ports
+            .extend(now.iter().map(|(key, port)| (key.clone(), Some(port.clone().into()))));
         plans.push(planner.plan(Change { service_ports, ..Change::default() }));
         before = now;
     }

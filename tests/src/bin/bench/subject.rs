@@ -48,7 +48,7 @@ impl Subject {
         let room = (flows * ROOM_PER_FLOW).max(65_536);
         let mut world = KernelWorld::new(Sizes::for_flows(room))?;
         let Service { key, port } = case.service();
-        let service_ports = BTreeMap::from([(key, Some(port))]);
+        let service_ports = BTreeMap::from([(key, Some(port.into()))]);
         let plan = Planner::new().plan(Change { service_ports, ..Change::default() });
         plan.steps().for_each(|step| world.apply(step));
 
