@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use lb_common::layout::Forwarding;
@@ -15,12 +14,11 @@ use super::tally::Tally;
 use crate::backoff::Backoff;
 use crate::kernel::{Backlog, Write};
 use crate::model::{
-    Claims, HealthCheck, NodeContext, Problem, ServiceName, ServicePort, ServicePortKey,
-    is_eligible, resolve,
+    Claims, HealthCheck, NodeContext, Problem, ServiceName, ServicePortKey, is_eligible, resolve,
 };
 use crate::network;
 use crate::notices::Reason;
-use crate::plan::{BackendKey, Change, Plan, Planner};
+use crate::plan::{Change, Plan, Planner};
 use crate::serve::Changed;
 use crate::source::{Event, Kind, Object, ObjectRef};
 use crate::store::{Affected, Store};
@@ -263,9 +261,9 @@ impl<T: Write> Agent<T> {
             self.collect(service, &mut change);
         }
         self.tally.count(&change.service_ports);
-        let backends = backends(&change);
+        let keys: Vec<ServicePortKey> = change.service_ports.keys().cloned().collect();
         let plan = self.planner.plan(change);
-        Tally::catalogue(&backends, &plan, &self.planner, &self.outlets.metrics);
+        Tally::catalogue(keys.iter(), &self.planner, &self.outlets.metrics);
         self.report_lacking(&concerned, &plan);
         if !plan.is_empty() {
             tracing::info!("{} Services changed: {} steps", concerned.len(), plan.steps().count());
@@ -405,17 +403,6 @@ impl<T: Write> Agent<T> {
         let without_room = self.tables.without_room();
         self.tally.tell(&self.planner, self.lacking.len(), without_room, metrics);
     }
-}
-
-/// The backends that the service ports of a change may lead to.
-fn backends(change: &Change) -> BTreeMap<ServicePortKey, Vec<BackendKey>> {
-    let of = |(key, port): (&ServicePortKey, &Option<Arc<ServicePort>>)| {
-        let members = port.iter().flat_map(|port| port.cluster.union(&port.local));
-        let protocol = key.protocol.number();
-        let backends = members.map(|m| BackendKey::new(m.address, m.port, protocol)).collect();
-        (key.clone(), backends)
-    };
-    change.service_ports.iter().map(of).collect()
 }
 
 #[cfg(test)]

@@ -7,9 +7,7 @@ use lb_common::layout::map;
 
 use crate::kernel::Entry;
 use crate::model::{Policy, Problem, ServicePort, ServicePortKey};
-use crate::plan::{
-    BackendKey, Detail, MORE_ENDPOINTS, MORE_SERVICE_PORTS, Plan, Planner, Scope, Step,
-};
+use crate::plan::{Detail, MORE_ENDPOINTS, MORE_SERVICE_PORTS, Planner, Scope};
 use crate::serve::{Metrics, Usage};
 
 #[derive(Default)]
@@ -32,28 +30,17 @@ impl Tally {
         }
     }
 
-    /// Says under which index the kernel counts what a plan has changed.
-    pub fn catalogue(
-        changed: &BTreeMap<ServicePortKey, Vec<BackendKey>>,
-        plan: &Plan,
+    /// Says under which index the kernel counts service ports that have been planned.
+    pub fn catalogue<'a>(
+        changed: impl Iterator<Item = &'a ServicePortKey>,
         planner: &Planner,
         metrics: &Metrics,
     ) {
         metrics.catalogue(|catalog| {
-            for step in &plan.retire {
-                if let Step::RetireBackend { index, .. } = step {
-                    catalog.backends.remove(index);
-                }
-            }
-            for (key, backends) in changed {
+            for key in changed {
                 match planner.service_port_index(key) {
-                    Some(index) => drop(catalog.service_ports.insert(key.clone(), index)),
-                    None => drop(catalog.service_ports.remove(key)),
-                }
-                for backend in backends {
-                    if let Some(index) = planner.backend_index(backend) {
-                        catalog.backends.insert(index, *backend);
-                    }
+                    Some(index) => drop(catalog.insert(key.clone(), index)),
+                    None => drop(catalog.remove(key)),
                 }
             }
         });

@@ -249,14 +249,18 @@ impl Tables {
                 snapshot.pools.push((index, pool));
             }
         }
-        for index in 1..self.backends4.len() {
-            let (four, six) = (self.backends4.load(index), self.backends6.load(index));
-            snapshot.backends.extend(found_backend(index, &four, &six));
-        }
+        snapshot.backends = self.backends().collect();
         snapshot.details = self.details.all()?;
         snapshot.destination_bits = bits(&self.destinations);
         snapshot.source_bits = bits(&self.sources);
         Ok(snapshot)
+    }
+
+    /// Every index that a backend has, or had.
+    pub fn backends(&self) -> impl Iterator<Item = FoundBackend> + '_ {
+        (1..self.backends4.len()).filter_map(|index| {
+            found_backend(index, &self.backends4.load(index), &self.backends6.load(index))
+        })
     }
 
     /// The backend indexes in a pool's table.

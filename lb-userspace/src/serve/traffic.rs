@@ -4,7 +4,7 @@
 //! cluster's, and thousands of zeros help nobody. Of each kind only so many are told, the first
 //! that had traffic; they are told as long as they exist, since a series must not come and go.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,16 +19,11 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::kernel::{Occupancy, Tables};
 use crate::model::ServicePortKey;
-use crate::plan::BackendKey;
+use crate::plan::{BackendKey, FoundBackend};
 use crate::reasons::meaning;
 
-/// What is counted under which index.
-#[derive(Debug, Default)]
-pub struct Catalog {
-    pub service_ports: BTreeMap<ServicePortKey, u32>,
-    /// By index.
-    pub backends: HashMap<u32, BackendKey>,
-}
+/// Under which index each service port is counted. Backends are known by their tables.
+pub type Catalog = BTreeMap<ServicePortKey, u32>;
 
 /// What `--metrics-max-objects` is unless it is given.
 pub const MOST_OBJECTS: usize = 2_000;
@@ -119,16 +114,15 @@ impl Traffic {
     }
 
     fn read(&self) -> Result<Reading> {
-        let (tables, service_ports, backends) = {
+        let (tables, service_ports) = {
             let mut state = self.state();
             let tables = match (state.tables.take(), &state.pin_path) {
                 (Some(tables), _) => tables,
                 (None, Some(path)) => Tables::open(|name| path.join(name))?,
                 (None, None) => return Ok(Reading::default()),
             };
-            let Catalog { service_ports, backends } = &state.catalog;
             // The agent must not wait for system calls of ours.
-            (tables, service_ports.clone(), backends.clone())
+            (tables, state.catalog.clone())
         };
         let mut reading = Reading {
             reasons: tables.reasons()?,
@@ -141,7 +135,8 @@ impl Traffic {
                 reading.service_ports.push((key, traffic));
             }
         }
-        for (index, key) in backends {
+        for FoundBackend { index, backend, .. } in tables.backends() {
+            let Some((key, _)) = backend else { continue };
             let traffic = tables.backend_traffic(index)?;
             if traffic != layout::Traffic::default() {
                 reading.backends.push((key, traffic));
