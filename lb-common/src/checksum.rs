@@ -46,6 +46,20 @@ impl Delta {
         let sum = u64::from(!u16::from_ne_bytes(field)) + u64::from(self.0);
         (!fold(sum)).to_ne_bytes()
     }
+
+    /// The same of a field that holds a sum which a device is to go on with. Unless nothing is
+    /// replaced it never is what [`Self::apply`] gives.
+    #[inline(always)]
+    pub fn add_to_sum(self, field: [u8; 2]) -> [u8; 2] {
+        let sum = u64::from(u16::from_ne_bytes(field)) + u64::from(self.0);
+        fold(sum).to_ne_bytes()
+    }
+}
+
+/// A field as it is written. `optional`: zeros would say that there is no checksum (UDP).
+#[inline(always)]
+pub fn written(field: [u8; 2], optional: bool) -> [u8; 2] {
+    if optional && field == [0, 0] { [0xff, 0xff] } else { field }
 }
 
 /// The sum of what a checksum is over, as it comes together.
@@ -113,6 +127,19 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_whole_checksum_and_a_sum_are_told_apart_by_what_becomes_of_them(
+            field: [u8; 2], old_port: u16, new_port: u16,
+        ) {
+            let delta = Delta::of_port(old_port, new_port);
+            prop_assume!(!delta.is_nothing());
+            let (whole, sum) = (delta.apply(field), delta.add_to_sum(field));
+            for optional in [false, true] {
+                prop_assert_ne!(written(whole, optional), written(sum, optional));
+                prop_assert_ne!(written(whole, optional), field);
+            }
+        }
+
         #[test]
         fn an_updated_checksum_equals_a_computed_one(
             rest in prop::array::uniform8(any::<u8>()),

@@ -16,7 +16,7 @@ use aya_ebpf::helpers::{
     bpf_xdp_get_buff_len,
 };
 use aya_ebpf::programs::{TcContext, XdpContext};
-use lb_common::checksum::Delta;
+use lb_common::checksum::{self, Delta};
 use lb_common::datapath::{DEFERRED, NextHop, Packet, Query, Role, Route};
 use lb_common::family::{Family, V4};
 use lb_common::header::Header;
@@ -383,35 +383,53 @@ impl Packet for TcPacket {
     }
 
     /// By the kernel's helper: it knows whether the field holds a whole checksum or only the
-    /// pseudo header's sum, which the device is to complete.
+    /// pseudo header's sum, which the device is to complete. What it was is seen from what the helper
+    /// makes of it, so that one call is enough, and the rest is done here.
+    ///
+    /// Beside the packet there may be a sum over all of it, from the card. An address changes that by
+    /// the field alone in IPv4, whose header has a checksum of its own: that the helper has to be told.
+    /// In IPv6 address and field cancel out, as ports always do.
     #[inline(always)]
-    fn update_transport_checksum(
+    fn update_transport_checksum<F: Family>(
         &mut self,
         offset: usize,
         address: Delta,
         port: Delta,
         optional: bool,
     ) -> Option<()> {
-        let flags = if optional { u64::from(BPF_F_MARK_MANGLED_0) } else { 0 };
-        for (delta, pseudo) in [(address, u64::from(BPF_F_PSEUDO_HDR)), (port, 0)] {
-            // Many Services have the port that their backends have.
-            if delta.is_nothing() {
-                continue;
-            }
-            // SAFETY: the context is the one this program was called with. A size of 0 in the
-            // flags makes `to` a difference.
-            let result = unsafe {
-                bpf_l4_csum_replace(
-                    self.context.as_ptr().cast(),
-                    offset as u32,
-                    0,
-                    u64::from(delta.raw()),
-                    flags | pseudo,
-                )
-            };
-            if result != 0 {
-                return None;
-            }
+        let old = *self.header::<[u8; 2]>(offset)?;
+        if optional && old == [0, 0] {
+            return Some(());
+        }
+        let v4 = F::ETHER_TYPE == V4::ETHER_TYPE;
+        let (first, second) = if v4 { (address, port) } else { (port, address) };
+        // Many Services have the port that their backends have.
+        let (told, rest) =
+            if first.is_nothing() { (second, Delta::default()) } else { (first, second) };
+        if told.is_nothing() {
+            return Some(());
+        }
+        let pseudo = if v4 && !address.is_nothing() { BPF_F_PSEUDO_HDR } else { 0 };
+        let mangled = if optional { BPF_F_MARK_MANGLED_0 } else { 0 };
+        // SAFETY: the context is the one this program was called with. A size of 0 in the
+        // flags makes `to` a difference.
+        let result = unsafe {
+            bpf_l4_csum_replace(
+                self.context.as_ptr().cast(),
+                offset as u32,
+                0,
+                u64::from(told.raw()),
+                u64::from(pseudo | mangled),
+            )
+        };
+        if result != 0 {
+            return None;
+        }
+        let field = self.header_mut::<[u8; 2]>(offset)?;
+        if *field == checksum::written(told.apply(old), optional) {
+            *field = checksum::written(rest.apply(*field), optional);
+        } else if !v4 {
+            *field = checksum::written(address.add_to_sum(*field), optional);
         }
         Some(())
     }

@@ -10,7 +10,7 @@ use lb_common::layout::{Forwarding, Reason, map};
 use lb_userspace::kernel::Sizes;
 use tests::datapath::cases::{Ends, V4, V6};
 use tests::datapath::surroundings::{INSIDE, neighbour};
-use tests::datapath::{Conversation, Entry, FLOWS, Hook, KernelWorld};
+use tests::datapath::{Conversation, Entry, FLOWS, Hook, KernelWorld, World};
 use tests::packet::CLIENT_MAC;
 use tests::scenario::{self, Event, Sent};
 
@@ -111,6 +111,26 @@ fn meet_every_table(c: &mut Conversation, at: &Ends) {
     let _ = c.forward(&at.to_web(40000).to(at.cluster(81).as_str()).syn());
     let first = at.to_web(41000).psh_ack().payload(&[1; 3000]).dont_fragment(false);
     let _ = c.forward(&first.fragment(..1480));
+}
+
+/// Some cards give the sum over the whole packet along with it, which must follow what is rewritten:
+/// else the stack takes the packet for a broken one, and sums it anew.
+#[test]
+fn what_a_card_has_summed_stays_summed() -> Result<()> {
+    for at in [&V4, &V6] {
+        let mut conversation = both();
+        conversation.set(&at.web(1));
+        conversation.set(&at.dns(1));
+        let (request, datagram) = (at.to_web(40000).syn(), at.to_dns(40000));
+        let kernel = conversation.kernel().context("there is a kernel")?;
+        for packet in [&request, &datagram] {
+            let stays = kernel.sum_of_card_stays_right(Hook::Stack, packet)?;
+            assert_ne!(stays, Some(false), "{packet:?}");
+        }
+        // They were translated: else there was nothing to show.
+        assert_eq!(conversation.kernel().context("there is a kernel")?.flows().len(), 2);
+    }
+    Ok(())
 }
 
 #[test]

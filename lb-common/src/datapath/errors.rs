@@ -157,7 +157,7 @@ fn translate<F: Network, P: Packet>(
         None => address,
     };
     let checksum = place.transport + core::mem::offset_of!(Icmp, checksum);
-    packet.update_transport_checksum(checksum, address, quote, false).ok_or(Reason::Unwritable)
+    packet.update_transport_checksum::<F>(checksum, address, quote, false).ok_or(Reason::Unwritable)
 }
 
 /// Restores the quoted packet to what its sender sent; says what that changes.

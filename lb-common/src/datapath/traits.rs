@@ -1,4 +1,4 @@
-use crate::checksum::Delta;
+use crate::checksum::{self, Delta};
 use crate::family::Family;
 use crate::header::{Ethernet, Header, QINQ, VLAN};
 use crate::layout::{
@@ -109,7 +109,7 @@ pub trait Packet: Sized {
     /// pseudo header, with the addresses, in the field. `optional`: an all-zero field means
     /// that there is no checksum, and no other field may become zero (UDP).
     #[inline(always)]
-    fn update_transport_checksum(
+    fn update_transport_checksum<F: Family>(
         &mut self,
         offset: usize,
         address: Delta,
@@ -120,10 +120,7 @@ pub trait Packet: Sized {
         if optional && *field == [0, 0] {
             return Some(());
         }
-        *field = address.plus(port).apply(*field);
-        if optional && *field == [0, 0] {
-            *field = [0xff, 0xff];
-        }
+        *field = checksum::written(address.plus(port).apply(*field), optional);
         Some(())
     }
 }

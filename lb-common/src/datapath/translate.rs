@@ -46,7 +46,7 @@ pub fn send<F: Network, P: Packet, T: FamilyTables<F>>(
     }
     let port = Delta::of_port(segment.source_port, source.port)
         .plus(Delta::of_port(segment.destination_port, destination.port));
-    finish_transport(packet, place, address, port)?;
+    finish_transport::<F, P>(packet, place, address, port)?;
     tables.count_packet(rewrite.service_port, rewrite.backend_index, direction, bytes);
     Ok(())
 }
@@ -120,7 +120,7 @@ fn finish_sctp<F: Network, P: Packet>(
 
 /// Last of all: updating a checksum may invalidate every view of the packet.
 #[inline(always)]
-fn finish_transport<P: Packet>(
+fn finish_transport<F: Network, P: Packet>(
     packet: &mut P,
     place: Place,
     address: Delta,
@@ -134,6 +134,6 @@ fn finish_transport<P: Packet>(
         (offset_of!(Udp, checksum), true)
     };
     packet
-        .update_transport_checksum(place.transport + field, address, port, optional)
+        .update_transport_checksum::<F>(place.transport + field, address, port, optional)
         .ok_or(Reason::Unwritable)
 }

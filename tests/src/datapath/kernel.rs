@@ -15,6 +15,7 @@ use lb_userspace::trace::routes::KernelRoutes;
 use lb_userspace::trace::story::Names;
 use lb_userspace::trace::{Meeting, Trace, View, trace};
 
+use super::checksum_complete;
 use super::maps::{AnyMap, Entry};
 use super::surroundings::{OUTSIDE, Surroundings};
 use super::{Fate, Flows, Hook, Outcome, World};
@@ -169,6 +170,15 @@ impl KernelWorld {
             _ => Vec::new(),
         };
         self.touched.extend(touched);
+    }
+
+    /// Whether a packet that comes by tc from a card that has summed it all still has that sum
+    /// afterwards; `None`: this kernel can't tell.
+    pub fn sum_of_card_stays_right(&mut self, hook: Hook, frame: &[u8]) -> Result<Option<bool>> {
+        let place = if hook == Hook::Reverse { Place::Out } else { Place::ExternalInTc };
+        let program = self.data_plane.classifier(place)?;
+        let context = tc_context(0);
+        self.surroundings.host.enter(|| checksum_complete::stays_right(program, frame, &context))
     }
 
     /// Runs a program for a packet that has come in by the first device.

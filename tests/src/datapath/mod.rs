@@ -6,6 +6,7 @@
 //! the same tables by construction: the same planner's steps are carried out on both.
 
 pub mod cases;
+mod checksum_complete;
 mod conversation;
 mod given;
 mod host;
