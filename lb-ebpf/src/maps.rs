@@ -7,7 +7,6 @@ use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, Progr
 use aya_ebpf::macros::btf_map;
 use lb_common::datapath::{Allowance, Draft, Rejection, TELL};
 use lb_common::family::{Address4, Address6, V4, V6};
-use lb_common::hash::Secret;
 use lb_common::layout::capacity::{
     AFFINITIES as MAX_AFFINITIES, BACKENDS as MAX_BACKENDS, CONNECTED as MAX_CONNECTED,
     DEVICES as MAX_DEVICES, EVENTS as EVENT_BYTES, FLOW_BUCKETS, FRAGMENTS as MAX_FRAGMENTS,
