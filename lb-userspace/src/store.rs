@@ -160,6 +160,10 @@ impl Store {
 
     /// The Services with endpoints on some nodes.
     pub fn services_on(&self, nodes: &BTreeSet<String>) -> BTreeSet<ServiceName> {
+        // Else every change would walk over all endpoints that there are, to find none.
+        if nodes.is_empty() {
+            return BTreeSet::new();
+        }
         let is_there = |slice: &Slice| {
             let mut places = slice.endpoints.iter().filter_map(|e| e.node_name.as_deref());
             places.any(|node| nodes.contains(node))

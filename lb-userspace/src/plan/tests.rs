@@ -251,6 +251,18 @@ fn change(ports: impl IntoIterator<Item = (ServicePortKey, Option<ServicePort>)>
 }
 
 #[test]
+fn a_service_port_is_kept_as_the_model_keeps_it() {
+    let mut planner = Planner::new();
+    // Also one that has been resolved anew, and is as it was.
+    for _ in 0..2 {
+        let port = Arc::new(service_port("10.96.0.1", &["10.244.0.1"]));
+        let service_ports = BTreeMap::from([(key("web"), Some(Arc::clone(&port)))]);
+        planner.plan(Change { service_ports, ..Change::default() });
+        assert!(Arc::ptr_eq(&planner.held[&key("web")].service_port, &port));
+    }
+}
+
+#[test]
 fn an_unchanged_service_port_costs_no_step() {
     let mut planner = Planner::new();
     let web = service_port("10.96.0.1", &["10.244.0.1", "10.244.0.2"]);
