@@ -1,0 +1,121 @@
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use crate::datapath::{NextHop, Packet, Query, Role, Route};
+use crate::family::Family;
+use crate::header::Header;
+
+/// A frame in memory, at a hook of a machine that is made up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Frame {
+    pub bytes: Vec<u8>,
+    pub role: Role,
+    pub device: u32,
+    /// Whether the hook is one that can resolve next hops.
+    pub resolves: bool,
+    /// What a device will cut it into; see [`Packet::segment`].
+    pub segment: u32,
+    pub routes: Routes,
+    /// By which device it leaves, if the verdict says so.
+    pub left_by: u32,
+}
+
+/// The machine's routing tables: the way out for each destination that has one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Routes(pub Rc<HashMap<IpAddr, Exit>>);
+
+/// Where packets for a destination leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit {
+    pub device: u32,
+    /// The next hop's link-layer address, if somebody has found it out.
+    pub neighbour: Option<[u8; 6]>,
+    /// The longest IP packet that goes this way.
+    pub mtu: u32,
+}
+
+impl Frame {
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self { bytes, ..Self::default() }
+    }
+
+    /// What the kernel answers of a packet that would leave by an exit.
+    pub fn answer<F: Family>(&self, query: &Query<F>, exit: Option<Exit>) -> Route {
+        let Some(Exit { device, neighbour, mtu }) = exit else {
+            return Route::None;
+        };
+        // Where no length is asked for, tc looks at the packet itself, unless it will be cut, and
+        // lets its link-layer header and one tag be more.
+        const LINK_LAYER: u32 = 14 + 4;
+        let length = match query.length {
+            0 if self.resolves && self.segment == 0 => self.length().saturating_sub(LINK_LAYER),
+            length => length,
+        };
+        if length > mtu {
+            return Route::TooBig(mtu);
+        }
+        match neighbour {
+            Some(neighbour) => Route::Known(NextHop { device, neighbour }),
+            None => Route::NoNeighbour(device),
+        }
+    }
+}
+
+impl Packet for Frame {
+    fn role(&self) -> Role {
+        self.role
+    }
+
+    fn device(&self) -> u32 {
+        self.device
+    }
+
+    fn resolves(&self) -> bool {
+        self.resolves
+    }
+
+    fn segment(&self) -> u32 {
+        self.segment
+    }
+
+    fn leave_by(&mut self, device: u32) {
+        self.left_by = device;
+    }
+
+    fn route<F: Family>(&self, query: &Query<F>) -> Route {
+        let to: IpAddr = query.to.into();
+        self.answer(query, self.routes.0.get(&to).copied())
+    }
+
+    fn grow_front(&mut self, bytes: usize) -> Option<()> {
+        self.bytes.splice(0..0, std::iter::repeat_n(0, bytes));
+        Some(())
+    }
+
+    fn shrink_front(&mut self, bytes: usize) -> Option<()> {
+        (bytes <= self.bytes.len()).then(|| drop(self.bytes.drain(..bytes)))
+    }
+
+    fn resize(&mut self, length: u32) -> Option<()> {
+        self.bytes.resize(length as usize, 0);
+        Some(())
+    }
+
+    fn header<H: Header>(&self, offset: usize) -> Option<&H> {
+        let bytes = self.bytes.get(offset..)?.get(..size_of::<H>())?;
+        // SAFETY: the bytes are as many as `H` has, and `Header` promises that `H` may lie
+        // anywhere and take any value.
+        Some(unsafe { &*bytes.as_ptr().cast::<H>() })
+    }
+
+    fn header_mut<H: Header>(&mut self, offset: usize) -> Option<&mut H> {
+        let bytes = self.bytes.get_mut(offset..)?.get_mut(..size_of::<H>())?;
+        // SAFETY: as above, and the borrow is exclusive.
+        Some(unsafe { &mut *bytes.as_mut_ptr().cast::<H>() })
+    }
+
+    fn length(&self) -> u32 {
+        self.bytes.len() as u32
+    }
+}
