@@ -16,6 +16,53 @@ pub const NODE6: &str = "2001:db8::1";
 /// The node's device towards the client.
 pub const DEVICE: &str = "ext0";
 
+/// A Service of the first pod's web server.
+pub const WEB: &str = "\
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec:
+  clusterIP: 10.96.0.10
+  externalIPs: [203.0.113.10]
+  ports: [{name: http, port: 80}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: [10.244.1.10], nodeName: node}]
+";
+
+/// Services that refuse a client: `nobody` has no endpoints, `private` is not for it.
+pub const REFUSED: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: nobody}
+spec:
+  clusterIP: 10.96.0.12
+  externalIPs: [203.0.113.10]
+  ports: [{name: http, port: 82}, {name: dns, port: 53, protocol: UDP}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: private}
+spec:
+  type: LoadBalancer
+  clusterIP: 10.96.0.13
+  loadBalancerSourceRanges: [198.51.100.0/24]
+  ports: [{name: dns, port: 53, protocol: UDP}]
+status: {loadBalancer: {ingress: [{ip: 203.0.113.11}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: private-4, labels: {kubernetes.io/service-name: private}}
+addressType: IPv4
+ports: [{name: dns, port: 53, protocol: UDP}]
+endpoints:
+- {addresses: [10.244.1.10], nodeName: node}
+";
+
 pub struct OneNode {
     pub client: Host,
     pub node: Host,

@@ -8,29 +8,12 @@ use caps::Capability;
 use serde_json::Value;
 use tests::agent::SOON;
 use tests::container::{Container, Specification};
-use tests::one_node::OneNode;
+use tests::one_node::{OneNode, WEB};
 
 const SETTINGS: &str = "\
 manifests: [/etc/millrace/web.yaml]
 device: [ext0]
 xdp-mode: native
-";
-
-const WEB: &str = "\
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: shop}
-spec:
-  clusterIP: 10.96.0.10
-  externalIPs: [203.0.113.10]
-  ports: [{name: http, port: 80}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: http, port: 8080}]
-endpoints: [{addresses: [10.244.1.10], nodeName: node}]
 ";
 
 fn container(network: &OneNode) -> Result<Container> {

@@ -1,17 +1,16 @@
 //! Agents that are killed again and again, under traffic and while Services change.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use tests::agent::{Agent, SOON};
 use tests::contents::Contents;
 use tests::one_node::{DEVICE, OneNode};
-use tests::topology::{Echo, LARGE};
+use tests::topology::{Echo, LARGE, who_answers};
 use tests::watcher::{Answer, Watcher};
 
 /// How often an agent is killed.
@@ -79,15 +78,6 @@ fn replace(file: &Path, text: &str) -> Result<()> {
     Ok(fs::rename(new, file)?)
 }
 
-/// A request over a connection that stays; who answers.
-fn ask(connection: &TcpStream) -> Result<String> {
-    (&*connection).write_all(b"who\n")?;
-    let mut line = String::new();
-    BufReader::new(connection).read_line(&mut line)?;
-    ensure!(!line.is_empty(), "the connection was closed");
-    Ok(line.split(' ').next().unwrap_or_default().to_owned())
-}
-
 #[test]
 fn killed_again_and_again_it_costs_no_connection_and_leaves_nothing_behind() -> Result<()> {
     let network = OneNode::with_pods(2)?;
@@ -100,7 +90,7 @@ fn killed_again_and_again_it_costs_no_connection_and_leaves_nothing_behind() -> 
     let watcher = Watcher::start(&network.client, "203.0.113.10:90")?;
     let connections: Vec<TcpStream> =
         (0..8).map(|_| network.client.tcp_connect("203.0.113.10:90")).collect::<Result<_>>()?;
-    let servers = connections.iter().map(ask).collect::<Result<Vec<String>>>()?;
+    let servers = connections.iter().map(who_answers).collect::<Result<Vec<String>>>()?;
     // It takes about as long as all of this.
     let mut transfer = network.client.command("curl");
     transfer.args(["--silent", "--show-error", "--fail", "--limit-rate", "2M"]);
@@ -124,7 +114,7 @@ fn killed_again_and_again_it_costs_no_connection_and_leaves_nothing_behind() -> 
         ready += u32::from(agent.said().contains("ready:"));
         agent.kill();
         for (connection, server) in connections.iter().zip(&servers) {
-            assert_eq!(&ask(connection)?, server, "after {kill} kills");
+            assert_eq!(&who_answers(connection)?, server, "after {kill} kills");
         }
     }
     eprintln!("{ready} of {KILLS} agents were ready before they were killed");
@@ -135,7 +125,7 @@ fn killed_again_and_again_it_costs_no_connection_and_leaves_nothing_behind() -> 
     let seen = watcher.stop();
     assert_eq!(seen.others(&["pod-0", "pod-1"]), Vec::<&(Answer, usize)>::new());
     for (connection, server) in connections.iter().zip(&servers) {
-        assert_eq!(&ask(connection)?, server);
+        assert_eq!(&who_answers(connection)?, server);
     }
     let ended = transfer.wait(SOON)?;
     assert!(ended.success(), "{}", transfer.output());

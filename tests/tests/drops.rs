@@ -6,43 +6,14 @@ use lb_common::layout::map;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tests::agent::{Agent, SOON, program};
-use tests::one_node::{CLIENT, OneNode};
+use tests::one_node::{CLIENT, OneNode, REFUSED};
 use tests::packet::udp;
 use tests::topology::{Process, wait_until};
 
 const UNTOLD: &str = " more were not told: too many at once";
 
-/// `nobody` has no endpoints, `private` is not for the client, `local` has its endpoints elsewhere.
-const MANIFESTS: &str = "
-apiVersion: v1
-kind: Service
-metadata: {name: nobody}
-spec:
-  clusterIP: 10.96.0.12
-  externalIPs: [203.0.113.10]
-  ports: [{name: http, port: 82}, {name: dns, port: 53, protocol: UDP}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: private}
-spec:
-  type: LoadBalancer
-  clusterIP: 10.96.0.13
-  loadBalancerSourceRanges: [198.51.100.0/24]
-  ports: [{name: dns, port: 53, protocol: UDP}]
-status: {loadBalancer: {ingress: [{ip: 203.0.113.11}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: private-4, labels: {kubernetes.io/service-name: private}}
-addressType: IPv4
-ports: [{name: dns, port: 53, protocol: UDP}]
-endpoints:
-- {addresses: [10.244.1.10], nodeName: node}
-";
-
 fn start(network: &OneNode) -> Result<Agent> {
-    network.agent_on(MANIFESTS).map(|(agent, _)| agent)
+    network.agent_on(REFUSED).map(|(agent, _)| agent)
 }
 
 /// Starts it, and waits until it listens.

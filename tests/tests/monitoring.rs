@@ -10,25 +10,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use tests::agent::SOON;
-use tests::one_node::OneNode;
+use tests::one_node::{OneNode, WEB};
 use tests::topology::{Process, wait_until};
-
-const MANIFESTS: &str = "\
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: shop}
-spec:
-  clusterIP: 10.96.0.10
-  externalIPs: [203.0.113.10]
-  ports: [{name: http, port: 80}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: http, port: 8080}]
-endpoints: [{addresses: [10.244.1.10], nodeName: node}]
-";
 
 /// Asked often, so that there are rates soon.
 fn configuration(rules: &Path) -> String {
@@ -127,7 +110,7 @@ fn may_be_empty(expression: &str) -> bool {
 fn every_query_and_alert_is_answered_by_a_real_agent() -> Result<()> {
     let Some(prometheus) = program("prometheus") else { return Ok(()) };
     let network = OneNode::with_pods(1)?;
-    let (agent, _) = network.agent_on(MANIFESTS)?;
+    let (agent, _) = network.agent_on(WEB)?;
     let prometheus = Prometheus::start(&network, &prometheus)?;
     let dashboard = fs::read_to_string(deploy("grafana/millrace.json"))?;
     let expressions = expressions(&serde_json::from_str(&dashboard)?)?;

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tests::agent::{Agent, SOON, program};
 use tests::datapath::cases::{self, Ends, V4, V6};
 use tests::datapath::{AnyMap, Conversation, Entry};
-use tests::one_node::{CLIENT, DEVICE, OneNode};
+use tests::one_node::{CLIENT, DEVICE, OneNode, REFUSED};
 use tests::topology::wait_until;
 
 type Case = fn(&mut Conversation, &Ends);
@@ -66,8 +66,7 @@ fn what_is_told_is_what_the_kernel_does() -> Result<()> {
 const VIP: &str = "203.0.113.10";
 const VIP6: &str = "2001:db8:113::10";
 
-/// Services: `web`, whose clients stay nowhere; `sticky`, whose do; `nobody`, without endpoints;
-/// `private`, not for this client; `dns`, of datagrams.
+/// `web`, whose clients stay nowhere; `sticky`, whose do.
 const MANIFESTS: &str = "
 apiVersion: v1
 kind: Service
@@ -115,32 +114,6 @@ endpoints:
 - {addresses: [10.244.1.10], nodeName: node}
 - {addresses: [10.244.1.11], nodeName: node}
 - {addresses: [10.244.1.12], nodeName: node}
----
-apiVersion: v1
-kind: Service
-metadata: {name: nobody}
-spec:
-  clusterIP: 10.96.0.12
-  externalIPs: [203.0.113.10]
-  ports: [{name: http, port: 82}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: private}
-spec:
-  type: LoadBalancer
-  clusterIP: 10.96.0.13
-  loadBalancerSourceRanges: [198.51.100.0/24]
-  ports: [{name: dns, port: 53, protocol: UDP}]
-status: {loadBalancer: {ingress: [{ip: 203.0.113.11}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: private-4, labels: {kubernetes.io/service-name: private}}
-addressType: IPv4
-ports: [{name: dns, port: 53, protocol: UDP}]
-endpoints:
-- {addresses: [10.244.1.10], nodeName: node}
 ";
 
 /// A client, a node with a real agent, and pods.
@@ -153,7 +126,7 @@ impl Scene {
     fn new() -> Result<Self> {
         let network = OneNode::with_pods(3)?;
         let file = network.topology.directory().join("manifests.yaml");
-        std::fs::write(&file, MANIFESTS)?;
+        std::fs::write(&file, format!("{MANIFESTS}---{REFUSED}"))?;
         // Small maps, that can be compared whole.
         let sizes = ["--max-service-ports", "64", "--max-endpoints", "256", "--max-flows", "1024"];
         let agent = Agent::start(&network.node, &network.pin_path(), &file, DEVICE, &sizes)?;

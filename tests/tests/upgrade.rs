@@ -2,18 +2,17 @@
 //! of the maps.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use aya::maps::{Array, Map, MapData};
 use lb_common::layout::{Identity, SCHEMA, map};
 use lb_userspace::kernel::Plain;
 use tests::agent::Agent;
 use tests::contents::Contents;
 use tests::one_node::{DEVICE, OneNode};
-use tests::topology::Echo;
+use tests::topology::{Echo, who_answers};
 use tests::watcher::{Answer, Watcher};
 
 const FRONTEND: &str = "203.0.113.10:90";
@@ -58,7 +57,7 @@ impl Case {
         let (agent, file) = network.agent_on(MANIFESTS)?;
         let connect = |_| {
             let connection = network.client.tcp_connect(FRONTEND)?;
-            let server = ask(&connection)?;
+            let server = who_answers(&connection)?;
             Ok((connection, server))
         };
         let connections = (0..8).map(connect).collect::<Result<_>>()?;
@@ -77,7 +76,7 @@ impl Case {
 
     fn kept_connections_go_on(&self) -> Result<()> {
         for (connection, server) in &self.connections {
-            assert_eq!(&ask(connection)?, server);
+            assert_eq!(&who_answers(connection)?, server);
         }
         Ok(())
     }
@@ -112,15 +111,6 @@ impl Case {
         let data = MapData::from_pin(self.pin(map::IDENTITY))?;
         Ok(Array::try_from(Map::Array(data))?)
     }
-}
-
-/// A request over a connection that stays; who answers.
-fn ask(connection: &TcpStream) -> Result<String> {
-    (&*connection).write_all(b"who\n")?;
-    let mut line = String::new();
-    BufReader::new(connection).read_line(&mut line)?;
-    ensure!(!line.is_empty(), "the connection was closed");
-    Ok(line.split(' ').next().unwrap_or_default().to_owned())
 }
 
 #[test]

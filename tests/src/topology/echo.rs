@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use std::{io, mem};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::Host;
 use super::server::socket_address;
@@ -110,4 +110,13 @@ fn answer_datagrams(socket: &UdpSocket, name: &str, stop: &AtomicBool) {
 
 fn answer_to(message: &[u8], peer: SocketAddr, name: &str) -> Vec<u8> {
     [format!("{name} {peer} ").as_bytes(), message].concat()
+}
+
+/// A request to such a server, over a connection that stays; its name.
+pub fn who_answers(connection: &TcpStream) -> Result<String> {
+    (&*connection).write_all(b"who\n")?;
+    let mut line = String::new();
+    BufReader::new(connection).read_line(&mut line)?;
+    ensure!(!line.is_empty(), "the connection was closed");
+    Ok(line.split(' ').next().unwrap_or_default().to_owned())
 }
