@@ -141,7 +141,8 @@ impl Rate {
     }
 
     fn sum(rates: &[Self]) -> Self {
-        let sum = |of: fn(&Self) -> f64| rates.iter().map(of).sum();
+        // The sum of no numbers is -0.
+        let sum = |of: fn(&Self) -> f64| 0.0 + rates.iter().map(of).sum::<f64>();
         Self {
             name: "all".to_owned(),
             new_flows: sum(|rate| rate.new_flows),
@@ -183,6 +184,11 @@ pub fn short(number: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_not_negative() {
+        assert!(Rate::sum(&[]).forward_packets.is_sign_positive());
+    }
 
     fn sample(traffic: &[(&str, u64, u64)], drops: u64) -> Sample {
         let counted = |&(name, new_flows, packets): &(&str, u64, u64)| {
