@@ -39,6 +39,8 @@ pub struct Agent<T> {
     retry_at: Option<Instant>,
     /// The service ports of each Service that have been planned.
     in_force: BTreeMap<ServiceName, Box<[ServicePortKey]>>,
+    /// How many these are: it is told with every change.
+    service_ports_in_force: usize,
     health_checks: BTreeMap<ServiceName, HealthCheck>,
     /// Whether they, or what else is told of their Services, may have changed.
     health_checks_changed: bool,
@@ -79,6 +81,7 @@ impl<T: Write> Agent<T> {
             failing: None,
             retry_at: None,
             in_force: BTreeMap::new(),
+            service_ports_in_force: 0,
             health_checks: BTreeMap::new(),
             health_checks_changed: false,
             lacking: BTreeSet::new(),
@@ -93,7 +96,7 @@ impl<T: Write> Agent<T> {
 
     /// How many Services and service ports are in force.
     pub fn in_force(&self) -> (usize, usize) {
-        (self.in_force.len(), self.in_force.values().map(|keys| keys.len()).sum())
+        (self.in_force.len(), self.service_ports_in_force)
     }
 
     /// Of how many Services something does not fit.
@@ -311,12 +314,15 @@ impl<T: Write> Agent<T> {
             self.health_checks_changed = true;
         }
         let keys: Box<[ServicePortKey]> = settled.service_ports.keys().cloned().collect();
+        self.service_ports_in_force += keys.len();
         let before = if keys.is_empty() {
             self.in_force.remove(name)
         } else {
             self.in_force.insert(name.clone(), keys)
         };
-        let gone = before.into_iter().flatten().map(|key| (key, None));
+        let before = before.unwrap_or_default();
+        self.service_ports_in_force -= before.len();
+        let gone = before.into_iter().map(|key| (key, None));
         change.service_ports.extend(gone);
         let wanted = settled.service_ports.into_iter().map(|(key, port)| (key, Some(port)));
         change.service_ports.extend(wanted);
