@@ -265,7 +265,8 @@ impl<'a> Narrator<'a> {
         self.frontend = Some((end, frontend));
         let name = self.names.service_port(frontend.service_port);
         let kind = kind_name(frontend.kind);
-        self.say("frontend", format!("{protocol} {end} is a {kind} of {name}"));
+        let article = if kind.starts_with('E') { "an" } else { "a" };
+        self.say("frontend", format!("{protocol} {end} is {article} {kind} of {name}"));
     }
 
     fn pool(&mut self, index: u32, pool: Option<Pool>) {
