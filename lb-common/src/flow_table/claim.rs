@@ -51,8 +51,8 @@ pub fn claim<'a, F: Family>(
 ) -> Option<Claim<'a, F>> {
     let own = &buckets[0].1.tags[hash.way()];
     let owner = Word(own.word.load());
-    let (second, way) = if owner.is_free() || expired(own, owner, now) {
-        (0, hash.way())
+    let (chosen, second, way) = if owner.is_free() || expired(own, owner, now) {
+        (rank(own, owner, now), 0, hash.way())
     } else {
         best(&buckets, now)?
     };
@@ -60,9 +60,10 @@ pub fn claim<'a, F: Family>(
     let way = opaque(way as u64) as usize & (WAYS - 1);
     let (index, bucket) = if second == 0 { buckets[0] } else { buckets[1] };
     let (tag, place) = (&bucket.tags[way], &bucket.places[way]);
-    // Ranked as it stands now: meanwhile its flow may have come to life.
+    // Meanwhile its flow may have come to life, or another processor may have begun one there: either
+    // ranks lower than what was chosen.
     let old = Word(tag.word.load());
-    if rank(tag, now) <= 0 {
+    if rank(tag, old, now) < chosen {
         return None;
     }
     let word = old.claim(hash, way, datagram);
@@ -76,17 +77,22 @@ pub fn claim<'a, F: Family>(
     })
 }
 
-/// The place of two buckets that is given most gladly, as bucket and way.
+/// The place of two buckets that is given most gladly: its rank, bucket and way.
 #[inline(always)]
-fn best<F: Family>(buckets: &[(u32, &FlowBucket<F>); 2], now: Ticks) -> Option<(usize, usize)> {
+fn best<F: Family>(
+    buckets: &[(u32, &FlowBucket<F>); 2],
+    now: Ticks,
+) -> Option<(i64, usize, usize)> {
     // Rank and place in one number: the verifier need not follow how each was chosen.
     let mut best = 0;
     for number in 0..2 * WAYS {
         let (bucket, way) = place(number);
-        let rank = rank(&buckets[bucket].1.tags[way], now);
+        let tag = &buckets[bucket].1.tags[way];
+        let rank = rank(tag, Word(tag.word.load()), now);
         best = larger(best, rank << 4 | (LAST_PLACE - number) as i64);
     }
-    (best >> 4 > 0).then(|| place(LAST_PLACE - (best as usize & LAST_PLACE)))
+    let (bucket, way) = place(LAST_PLACE - (best as usize & LAST_PLACE));
+    (best >> 4 > 0).then_some((best >> 4, bucket, way))
 }
 
 const LAST_PLACE: usize = 2 * WAYS - 1;

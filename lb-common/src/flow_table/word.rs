@@ -142,7 +142,7 @@ pub fn expired(tag: &FlowTag, word: Word, now: Ticks) -> bool {
 /// How gladly a place is given to a new flow; if not above 0: not at all. Without branches, of which
 /// the verifier would follow every combination over the ways.
 #[inline(always)]
-pub fn rank(tag: &FlowTag, now: Ticks) -> i64 {
+pub fn rank(tag: &FlowTag, word: Word, now: Ticks) -> i64 {
     let idle = now.0.wrapping_add(TOLERANCE).wrapping_sub(tag.seen.load());
-    Word(tag.word.load()).class().bonus + i64::from(idle)
+    word.class().bonus + i64::from(idle)
 }
