@@ -124,8 +124,11 @@ fn what_a_card_has_summed_stays_summed() -> Result<()> {
         let (request, datagram) = (at.to_web(40000).syn(), at.to_dns(40000));
         let kernel = conversation.kernel().context("there is a kernel")?;
         for packet in [&request, &datagram] {
-            let stays = kernel.sum_of_card_stays_right(Hook::Stack, packet)?;
-            assert_ne!(stays, Some(false), "{packet:?}");
+            let Some(stays) = kernel.sum_of_card_stays_right(Hook::Stack, packet)? else {
+                eprintln!("this kernel can't tell: nothing is tested by it");
+                return Ok(());
+            };
+            assert!(stays, "{packet:?}");
         }
         // They were translated: else there was nothing to show.
         assert_eq!(conversation.kernel().context("there is a kernel")?.flows().len(), 2);

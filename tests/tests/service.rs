@@ -6,7 +6,7 @@ use std::os::unix::net::UnixDatagram;
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use tests::agent::{Agent, SOON, program};
-use tests::one_node::{DEVICE, OneNode};
+use tests::one_node::{DEVICE, OneNode, REFUSED};
 
 /// Waits until the manager has been told something.
 fn hear(socket: &UnixDatagram, wanted: &str) -> Result<String> {
@@ -77,23 +77,12 @@ fn the_service_manager_is_told_and_the_level_changes_at_run_time() -> Result<()>
     Ok(())
 }
 
-/// Nobody serves it.
-const NOBODY: &str = "
-apiVersion: v1
-kind: Service
-metadata: {name: nobody}
-spec:
-  clusterIP: 10.96.0.12
-  externalIPs: [203.0.113.10]
-  ports: [{port: 82}]
-";
-
 /// What the log of an agent says of a connection that is refused.
 fn said_of_a_refused_connection(more: &[&str]) -> Result<String> {
     const ANSWERED: &str = "is answered";
     let network = OneNode::with_pods(0)?;
     let manifests = network.topology.directory().join("manifests.yaml");
-    fs::write(&manifests, NOBODY)?;
+    fs::write(&manifests, REFUSED)?;
     let pins = network.pin_path();
     let mut agent = Agent::start(&network.node, &pins, &manifests, DEVICE, more)?;
     network.client.tcp_connect("203.0.113.10:82").expect_err("nobody serves it");

@@ -41,7 +41,7 @@ struct Options {
     #[arg(long, value_name = "PATTERN", default_value = "")]
     only: Pattern,
 
-    /// Fewer rounds, and not the largest tables
+    /// Fewer rounds, not the largest tables, and built as the tests are
     #[arg(long)]
     quick: bool,
 
