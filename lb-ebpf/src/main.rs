@@ -5,6 +5,7 @@
 #![no_std]
 #![no_main]
 
+mod buffer;
 mod clock;
 mod events;
 mod maps;

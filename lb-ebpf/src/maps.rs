@@ -15,10 +15,10 @@ use lb_common::layout::capacity::{
     SOURCE_RANGES as MAX_SOURCE_RANGES, TARGETS as MAX_TARGETS, UNCONNECTED as MAX_UNCONNECTED,
 };
 use lb_common::layout::{
-    Affinity, AffinityKey, Backend, DESTINATION_WORDS, Device, Event, FlowBucket, Fragment,
-    FragmentKey, Frontend, FrontendKey, Host, Identity, Listener, Member, Network, Peer, Pool,
-    Reason, ReturnBucket, SOURCE_WORDS, ServicePortName, Settings, SlotPair, SocketEnd, SocketFlow,
-    SourceRange, Target, Traffic,
+    Affinity, AffinityKey, Backend, BufferSum, DESTINATION_WORDS, Device, Event, FlowBucket,
+    Fragment, FragmentKey, Frontend, FrontendKey, Host, Identity, Listener, Member, Network, Peer,
+    Pool, Reason, ReturnBucket, SOURCE_WORDS, ServicePortName, Settings, SlotPair, SocketEnd,
+    SocketFlow, SourceRange, Target, Traffic,
 };
 
 /// The agent writes these through its own address space, without a system call. Their memory
@@ -188,3 +188,7 @@ pub static UNTOLD: PerCpuArray<u64, 1> = PerCpuArray::new();
 /// Set by the agent before loading; constant to the verifier.
 #[unsafe(no_mangle)]
 pub static SETTINGS: Settings = Settings::new(0, FLOW_BUCKETS);
+
+/// Likewise.
+#[unsafe(no_mangle)]
+pub static BUFFER_SUM: BufferSum = BufferSum::UNKNOWN;

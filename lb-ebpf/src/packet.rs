@@ -21,6 +21,8 @@ use lb_common::datapath::{DEFERRED, NextHop, Packet, Query, Role, Route};
 use lb_common::family::{Family, V4};
 use lb_common::header::Header;
 
+use crate::buffer::{self, Field};
+
 /// A context that lets its packet be viewed.
 trait View {
     fn bounds(&self) -> (usize, usize);
@@ -274,6 +276,55 @@ impl TcPacket {
         (result == 0).then_some(())
     }
 
+    /// Updates a checksum by the kernel's helper, which knows whether the field holds one or only the
+    /// pseudo header's sum. What it was is seen from what the helper makes of it, so that one call is
+    /// enough, and the rest is done here.
+    ///
+    /// Beside the packet there may be a sum over all of it, from the card. An address changes that by
+    /// the field alone in IPv4, whose header has a checksum of its own: that the helper has to be told.
+    /// In IPv6 address and field cancel out, as ports always do.
+    #[inline(always)]
+    fn update_by_helper<F: Family>(
+        &mut self,
+        offset: usize,
+        address: Delta,
+        port: Delta,
+        optional: bool,
+    ) -> Option<()> {
+        let old = *self.header::<[u8; 2]>(offset)?;
+        let v4 = F::ETHER_TYPE == V4::ETHER_TYPE;
+        let (first, second) = if v4 { (address, port) } else { (port, address) };
+        // Many Services have the port that their backends have.
+        let (told, rest) =
+            if first.is_nothing() { (second, Delta::default()) } else { (first, second) };
+        if told.is_nothing() {
+            return Some(());
+        }
+        let pseudo = if v4 && !address.is_nothing() { BPF_F_PSEUDO_HDR } else { 0 };
+        let mangled = if optional { BPF_F_MARK_MANGLED_0 } else { 0 };
+        // SAFETY: the context is the one this program was called with. A size of 0 in the
+        // flags makes `to` a difference.
+        let result = unsafe {
+            bpf_l4_csum_replace(
+                self.context.as_ptr().cast(),
+                offset as u32,
+                0,
+                u64::from(told.raw()),
+                u64::from(pseudo | mangled),
+            )
+        };
+        if result != 0 {
+            return None;
+        }
+        let field = self.header_mut::<[u8; 2]>(offset)?;
+        if *field == checksum::written(told.apply(old), optional) {
+            *field = checksum::written(rest.apply(*field), optional);
+        } else if !v4 {
+            *field = checksum::written(address.add_to_sum(*field), optional);
+        }
+        Some(())
+    }
+
     /// Whether XDP has left the packet to this hook.
     #[inline(always)]
     pub fn is_deferred(context: &TcContext) -> bool {
@@ -397,40 +448,18 @@ impl Packet for TcPacket {
         port: Delta,
         optional: bool,
     ) -> Option<()> {
-        let old = *self.header::<[u8; 2]>(offset)?;
-        if optional && old == [0, 0] {
+        let field = *self.header::<[u8; 2]>(offset)?;
+        if optional && field == [0, 0] {
             return Some(());
         }
-        let v4 = F::ETHER_TYPE == V4::ETHER_TYPE;
-        let (first, second) = if v4 { (address, port) } else { (port, address) };
-        // Many Services have the port that their backends have.
-        let (told, rest) =
-            if first.is_nothing() { (second, Delta::default()) } else { (first, second) };
-        if told.is_nothing() {
-            return Some(());
-        }
-        let pseudo = if v4 && !address.is_nothing() { BPF_F_PSEUDO_HDR } else { 0 };
-        let mangled = if optional { BPF_F_MARK_MANGLED_0 } else { 0 };
-        // SAFETY: the context is the one this program was called with. A size of 0 in the
-        // flags makes `to` a difference.
-        let result = unsafe {
-            bpf_l4_csum_replace(
-                self.context.as_ptr().cast(),
-                offset as u32,
-                0,
-                u64::from(told.raw()),
-                u64::from(pseudo | mangled),
-            )
+        let updated = match buffer::checksum_field(self.buffer()) {
+            Field::Checksum => address.plus(port).apply(field),
+            Field::Begun => address.add_to_sum(field),
+            Field::Other => {
+                return self.update_by_helper::<F>(offset, address, port, optional);
+            }
         };
-        if result != 0 {
-            return None;
-        }
-        let field = self.header_mut::<[u8; 2]>(offset)?;
-        if *field == checksum::written(told.apply(old), optional) {
-            *field = checksum::written(rest.apply(*field), optional);
-        } else if !v4 {
-            *field = checksum::written(address.add_to_sum(*field), optional);
-        }
+        *self.header_mut::<[u8; 2]>(offset)? = checksum::written(updated, optional);
         Some(())
     }
 }

@@ -206,6 +206,20 @@ fn what_is_cut_later_is_left_to_tc() -> Result<()> {
     Ok(())
 }
 
+/// Between veths nobody looks at checksums that are to be completed. A device that can't complete them
+/// has it done for it, by what is in the field; then the receiver looks.
+#[test]
+fn what_was_to_be_completed_is_right_when_it_is() -> Result<()> {
+    let case = Case::new(DEVICE, "auto")?;
+    for device in ["ext1", "in0", "pod-0", "pod-1"] {
+        case.network.node.run(["ethtool", "-K", device, "tx", "off"])?;
+    }
+    for client in [&case.near, &case.network.pods[1].host] {
+        case.exchange(client)?;
+    }
+    Ok(())
+}
+
 /// XDP could not tell that these are many, each of which fits through the next device.
 #[test]
 fn what_a_bridges_port_has_merged_is_left_to_tc() -> Result<()> {

@@ -10,6 +10,7 @@
 mod affinity;
 mod backend;
 mod bitmap;
+mod buffer_sum;
 mod counters;
 mod device;
 mod event;
@@ -27,6 +28,7 @@ mod tunnel;
 pub use affinity::{Affinity, AffinityKey, Member};
 pub use backend::{Backend, NO_BACKEND};
 pub use bitmap::{Bitmap, DESTINATION_WORDS, SOURCE_WORDS};
+pub use buffer_sum::{BUFFER_OF_CONTEXT, BufferSum};
 pub use counters::{Reason, Traffic};
 pub use device::{Device, Network};
 pub use event::{Ending, Event, Listener};

@@ -6,6 +6,7 @@
 mod adoption;
 mod attach;
 mod backlog;
+mod buffer_sum;
 mod clock;
 mod conflicts;
 mod details;
@@ -22,6 +23,7 @@ mod sizes;
 mod sockets;
 mod survey;
 mod tables;
+mod types;
 
 pub use attach::{
     Hook, Links, Modes, Place, TcMode, XdpMode, attached, cgroup_root, remove,

@@ -9,6 +9,7 @@ use lb_common::layout::{Identity, SCHEMA, Settings, map};
 
 use super::adoption;
 use super::attach::{Place, cgroup};
+use super::buffer_sum;
 use super::messages::{self, BpfLogLevel};
 use super::pins::Pins;
 use super::plain::Plain;
@@ -80,8 +81,12 @@ impl DataPlane {
         let identity = found.unwrap_or_else(new_identity);
         let settings = Plain(Settings::new(identity.flow_seed, sizes.flow_buckets()));
 
+        let (object, place) = buffer_sum::resolved(OBJECT);
+        let place = Plain(place);
+
         let mut loader = EbpfLoader::new();
         loader.override_global("SETTINGS", &settings, true);
+        loader.override_global("BUFFER_SUM", &place, true);
         let level_number = level.number();
         loader.override_global("AYA_LOG_LEVEL", &level_number, true);
         for name in map::ALL {
@@ -90,7 +95,7 @@ impl DataPlane {
             }
             loader.map_pin_path(name, pins.map(name));
         }
-        let mut ebpf = loader.load(OBJECT).map_err(|error| explain(anyhow!(error)))?;
+        let mut ebpf = loader.load(&object).map_err(|error| explain(anyhow!(error)))?;
 
         let pinned = ebpf.map_mut(map::IDENTITY).context("the object has no map IDENTITY")?;
         let mut pinned: Array<_, Plain<Identity>> = Array::try_from(pinned)?;

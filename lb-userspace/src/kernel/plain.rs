@@ -32,12 +32,13 @@ macro_rules! family_layouts {
 
 use lb_common::family::{Address, Family};
 use lb_common::layout::{
-    Affinity, AffinityKey, Backend, Device, Fragment, FragmentKey, Frontend, FrontendKey, Host,
-    Identity, Listener, Member, Network, Peer, Pool, ServicePortName, Settings, SlotPair,
-    SocketFlow, SourceRange, Target, Traffic,
+    Affinity, AffinityKey, Backend, BufferSum, Device, Fragment, FragmentKey, Frontend,
+    FrontendKey, Host, Identity, Listener, Member, Network, Peer, Pool, ServicePortName, Settings,
+    SlotPair, SocketFlow, SourceRange, Target, Traffic,
 };
 
 layouts! {
+    BufferSum,
     u32, Frontend, Affinity, Listener, Member, Device, Fragment, Identity, Network, Peer, Pool,
     ServicePortName, Settings, SlotPair, Target, Traffic, Host,
 }

@@ -14,6 +14,9 @@ use serde::Serialize;
 use super::attach::{cgroup_root, has_tcx};
 use super::pins::BPF_FILESYSTEM;
 
+/// Where the kernel tells its types.
+pub const TYPES: &str = "/sys/kernel/btf/vmlinux";
+
 /// The oldest that is tested (`cargo xtask vm-test`).
 const OLDEST_KERNEL: (u8, u8) = (6, 1);
 
@@ -124,12 +127,12 @@ fn new_enough(running: KernelVersion) -> Finding {
 }
 
 fn btf() -> Finding {
-    if Path::new("/sys/kernel/btf/vmlinux").exists() {
+    if Path::new(TYPES).exists() {
         return Finding::ok("btf", "the kernel tells its types");
     }
     Finding::error(
         "btf",
-        "this kernel has no BTF (/sys/kernel/btf/vmlinux is missing)",
+        format!("this kernel has no BTF ({TYPES} is missing)"),
         "Use a kernel built with CONFIG_DEBUG_INFO_BTF=y; all current distributions' are",
     )
 }
@@ -171,14 +174,21 @@ fn sufficient(effective: u64) -> Finding {
 }
 
 fn jit() -> Finding {
-    match fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").as_deref().map(str::trim) {
-        Ok("0") => Finding::warning(
-            "jit",
-            "BPF programs are interpreted, which is many times slower",
-            "Switch the compiler on: sysctl -w net.core.bpf_jit_enable=1",
-        ),
-        _ => Finding::ok("jit", "BPF programs are compiled"),
+    if is_compiled() {
+        return Finding::ok("jit", "BPF programs are compiled");
     }
+    Finding::warning(
+        "jit",
+        "BPF programs are interpreted, which is many times slower",
+        "Switch the compiler on: sysctl -w net.core.bpf_jit_enable=1",
+    )
+}
+
+/// Whether BPF programs are.
+pub fn is_compiled() -> bool {
+    // Where that can't be switched off there is no such file, or none in this namespace.
+    let switch = fs::read_to_string("/proc/sys/net/core/bpf_jit_enable");
+    !switch.is_ok_and(|switch| switch.trim() == "0")
 }
 
 fn lockdown() -> Finding {

@@ -15,6 +15,7 @@ use nix::net::if_::if_nametoindex;
 use super::attach::{self, Hook, Place, cgroup};
 use super::link::PinnedLink;
 use super::pins;
+use super::preflight::{TYPES, is_compiled};
 
 /// One data plane.
 #[derive(Clone, Debug, Default)]
@@ -133,15 +134,13 @@ pub struct Features {
 }
 
 pub fn features() -> Result<Features> {
-    let jit = fs::read_to_string("/proc/sys/net/core/bpf_jit_enable");
     Ok(Features {
         version: fs::read_to_string("/proc/sys/kernel/osrelease")
             .context("the kernel does not tell its version")?
             .trim()
             .to_owned(),
-        btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
+        btf: Path::new(TYPES).exists(),
         tcx: attach::has_tcx()?,
-        // Where it can't be switched off there is no such file, or none in this namespace.
-        jit: jit.map_or(true, |text| text.trim() != "0"),
+        jit: is_compiled(),
     })
 }
