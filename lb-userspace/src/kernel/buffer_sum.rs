@@ -3,26 +3,82 @@
 
 use std::borrow::Cow;
 use std::fs;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
 
 use lb_common::layout::{BUFFER_OF_CONTEXT, BufferSum};
+use nix::libc::c_long;
 
-use super::preflight::{TYPES, is_compiled};
+use super::preflight::TYPES;
+use super::system_call::bpf;
 use super::types::Types;
 
-/// An instruction: a call of a helper, then one of a function of the kernel's.
-/// <https://docs.kernel.org/bpf/standardization/instruction-set.html#call-instruction>
-const CALL: [u8; 4] = [0x85, 0, 0, 0];
-const CALL_OF_KERNEL: [u8; 4] =
-    [0x85, if cfg!(target_endian = "little") { 0x20 } else { 0x02 }, 0, 0];
+/// An instruction: its code, registers, offset and number.
+/// <https://docs.kernel.org/bpf/standardization/instruction-set.html>
+type Instruction = [u8; 8];
+
+/// Of a helper, unless the registers say otherwise.
+const CALL: u8 = 0x85;
+const OF_KERNEL: u8 = registers(0, 2);
+
+const fn registers(to: u8, from: u8) -> u8 {
+    if cfg!(target_endian = "little") { from << 4 | to } else { to << 4 | from }
+}
 
 /// The object as this kernel is given it, and what goes with that.
 pub fn resolved(object: &[u8]) -> (Cow<'_, [u8]>, BufferSum) {
-    let found =
-        is_compiled().then(|| fs::read(TYPES).ok()).flatten().and_then(|types| find(&types));
-    match found {
-        Some((function, place)) => (with_call_of(object, function).into(), place),
-        None => (object.into(), BufferSum::UNKNOWN),
+    let unresolved = (object.into(), BufferSum::UNKNOWN);
+    let Some((function, place)) = fs::read(TYPES).ok().and_then(|types| find(&types)) else {
+        return unresolved;
+    };
+    if let Err(error) = try_out(function, place) {
+        tracing::warn!(
+            "the kernel does not let programs look at its description of a packet ({error}): tc \
+             asks for each packet what its checksum is worth, which is slower"
+        );
+        return unresolved;
     }
+    (with_call_of(object, function).into(), place)
+}
+
+/// Has the kernel verify a program that does what ours do. Kernels differ in what they allow, and of a
+/// program that is refused here nobody depends.
+fn try_out(function: u32, place: BufferSum) -> io::Result<()> {
+    const BPF_PROG_LOAD: c_long = 5;
+    const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
+    /// As much of `union bpf_attr` as is not zero.
+    #[repr(C)]
+    struct Attributes {
+        kind: u32,
+        count: u32,
+        instructions: u64,
+        license: u64,
+    }
+    let program = [
+        instruction(CALL, OF_KERNEL, function),
+        // The offset is added from a register, as the programs do it: they read it from a map.
+        instruction(0xb7, registers(2, 0), place.offset),
+        instruction(0x0f, registers(0, 2), 0),
+        // An octet is read, and the program ends.
+        instruction(0x71, registers(0, 0), 0),
+        instruction(0x95, 0, 0),
+    ];
+    let attributes = Attributes {
+        kind: BPF_PROG_TYPE_SCHED_CLS,
+        count: program.len() as u32,
+        instructions: program.as_ptr() as u64,
+        license: c"GPL".as_ptr() as u64,
+    };
+    // SAFETY: the kernel reads the instructions and the licence, which live until after the call.
+    let descriptor = unsafe { bpf(BPF_PROG_LOAD, &attributes) }?;
+    // SAFETY: a new descriptor, that nobody else has.
+    drop(unsafe { OwnedFd::from_raw_fd(descriptor as i32) });
+    Ok(())
+}
+
+fn instruction(code: u8, registers: u8, number: u32) -> Instruction {
+    let [a, b, c, d] = number.to_ne_bytes();
+    [code, registers, 0, 0, a, b, c, d]
 }
 
 /// The function that leads to a packet's description, and where in that the word is.
@@ -35,11 +91,10 @@ fn find(types: &[u8]) -> Option<(u32, BufferSum)> {
 
 fn with_call_of(object: &[u8], function: u32) -> Vec<u8> {
     let mut object = object.to_vec();
-    for instruction in object.chunks_exact_mut(8) {
-        if instruction == [CALL, BUFFER_OF_CONTEXT.to_ne_bytes()].concat() {
-            instruction[..4].copy_from_slice(&CALL_OF_KERNEL);
-            instruction[4..].copy_from_slice(&function.to_ne_bytes());
-        }
+    let stand_in = instruction(CALL, 0, BUFFER_OF_CONTEXT);
+    let call = instruction(CALL, OF_KERNEL, function);
+    for place in object.chunks_exact_mut(8).filter(|place| **place == stand_in) {
+        place.copy_from_slice(&call);
     }
     object
 }
@@ -52,10 +107,9 @@ mod tests {
 
     #[test]
     fn only_what_stands_for_the_function_becomes_its_call() {
-        let helper = [&CALL[..], &1_u32.to_ne_bytes()].concat();
-        let ours = [&CALL[..], &BUFFER_OF_CONTEXT.to_ne_bytes()].concat();
+        let [helper, ours] = [1, BUFFER_OF_CONTEXT].map(|number| instruction(CALL, 0, number));
+        let called = instruction(CALL, OF_KERNEL, 63_539);
         let object = [&helper[..], &ours, &helper, &[0; 3]].concat();
-        let called = [&CALL_OF_KERNEL[..], &63_539_u32.to_ne_bytes()].concat();
         let expected = [&helper[..], &called, &helper, &[0; 3]].concat();
         assert_eq!(with_call_of(&object, 63_539), expected);
     }

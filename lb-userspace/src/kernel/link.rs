@@ -7,7 +7,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use nix::libc::{SYS_bpf, c_long, syscall};
+use nix::libc::c_long;
+
+use super::system_call::bpf;
 
 const BPF_OBJ_GET: c_long = 7;
 const BPF_OBJ_GET_INFO_BY_FD: c_long = 15;
@@ -106,12 +108,4 @@ impl PinnedLink {
         // SAFETY: the attributes name no memory.
         unsafe { bpf(BPF_LINK_UPDATE, &attributes) }.map(drop)
     }
-}
-
-/// # Safety
-/// Memory that the attributes name must be as the command expects it until the call has ended.
-unsafe fn bpf<T>(command: c_long, attributes: &T) -> io::Result<c_long> {
-    // SAFETY: the attributes are as long as is said; what they name is the caller's care.
-    let result = unsafe { syscall(SYS_bpf, command, &raw const *attributes, size_of::<T>()) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

@@ -22,6 +22,7 @@ mod set_aside;
 mod sizes;
 mod sockets;
 mod survey;
+mod system_call;
 mod tables;
 mod types;
 

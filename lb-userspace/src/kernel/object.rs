@@ -5,7 +5,7 @@ use aya::maps::{Array, ProgramArray};
 use aya::programs::{Program, ProgramError, ProgramInfo, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use lb_common::datapath::{Stage, TELL};
-use lb_common::layout::{Identity, SCHEMA, Settings, map};
+use lb_common::layout::{BufferSum, Identity, SCHEMA, Settings, map};
 
 use super::adoption;
 use super::attach::{Place, cgroup};
@@ -57,6 +57,7 @@ pub fn memory(sizes: Sizes) -> Result<Option<u64>> {
 /// The loaded programs. Dropping them detaches nothing that is pinned.
 pub struct DataPlane {
     ebpf: Ebpf,
+    reads_buffers: bool,
     adopted: bool,
     flow_seed: u64,
 }
@@ -82,6 +83,7 @@ impl DataPlane {
         let settings = Plain(Settings::new(identity.flow_seed, sizes.flow_buckets()));
 
         let (object, place) = buffer_sum::resolved(OBJECT);
+        let reads_buffers = place != BufferSum::UNKNOWN;
         let place = Plain(place);
 
         let mut loader = EbpfLoader::new();
@@ -101,7 +103,7 @@ impl DataPlane {
         let mut pinned: Array<_, Plain<Identity>> = Array::try_from(pinned)?;
         pinned.set(0, Plain(identity), 0)?;
 
-        let mut data_plane = Self { ebpf, adopted, flow_seed: identity.flow_seed };
+        let mut data_plane = Self { ebpf, reads_buffers, adopted, flow_seed: identity.flow_seed };
         data_plane.load_stages()?;
         data_plane.xdp()?.load().map_err(refused)?;
         for place in Place::ALL.into_iter().filter(|place| *place != Place::ExternalIn) {
@@ -147,6 +149,11 @@ impl DataPlane {
     /// Has the programs' messages come into the log, as long as the runtime runs.
     pub fn follow_messages(&mut self) -> Result<()> {
         messages::follow(&mut self.ebpf)
+    }
+
+    /// Whether programs of tc see from the kernel's description of a packet what its checksum is worth.
+    pub fn reads_buffers(&self) -> bool {
+        self.reads_buffers
     }
 
     /// Whether the maps are an earlier agent's.
