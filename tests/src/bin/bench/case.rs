@@ -77,6 +77,10 @@ impl Case {
         }
     }
 
+    pub fn describe(&self, flows: u32) -> String {
+        format!("{} with {flows} flows", self.name())
+    }
+
     pub fn service(&self) -> Service {
         let protocol = if self.udp { "UDP" } else { "TCP" };
         let backends = self.backends();

@@ -14,8 +14,8 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Result, bail, ensure};
-use clap::Parser;
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Parser, value_parser};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use baselines::Baselines;
@@ -44,6 +44,11 @@ struct Options {
     /// Fewer rounds, not the largest tables, and built as the tests are
     #[arg(long)]
     quick: bool,
+
+    /// For how many times as many flows the table has room. Below 4, flows are refused, and a case
+    /// is not measured
+    #[arg(long, value_name = "TIMES", default_value_t = 8, value_parser = value_parser!(u32).range(1..=64))]
+    room: u32,
 
     /// Where the JSON and the plot go
     #[arg(long, value_name = "DIRECTORY", default_value = OUTPUT, hide_default_value = true)]
@@ -113,7 +118,13 @@ fn packets(
             let cases = case::cases(flows, v6).into_iter();
             let wanted: Vec<Case> = cases.filter(|c| options.only.fits(&c.name())).collect();
             if !wanted.is_empty() {
-                records.extend(interleaved(flows, wanted, rounds, &mut baselines, failed)?);
+                records.extend(interleaved(
+                    (flows, options.room),
+                    wanted,
+                    rounds,
+                    &mut baselines,
+                    failed,
+                )?);
             }
         }
     }
@@ -122,9 +133,9 @@ fn packets(
     Ok(())
 }
 
-/// Cases with so many live flows, interleaved.
+/// Cases with so many live flows, in a table for so many times as many, interleaved.
 fn interleaved(
-    flows: u32,
+    (flows, room): (u32, u32),
     cases: Vec<Case>,
     rounds: usize,
     baselines: &mut Baselines,
@@ -134,27 +145,38 @@ fn interleaved(
     let mut subjects = Vec::new();
     for case in cases {
         check_interrupted()?;
-        let what = format!("{} with {flows} flows", case.name());
+        let what = case.describe(flows);
         bar.set_message(format!("{what}: setting up"));
-        match Subject::new(case, flows) {
+        match Subject::new(case, flows, room) {
             Ok(subject) => subjects.push(subject),
             Err(error) => failed.push(error.context(what)),
         }
         bar.inc(1);
+        keep(&mut subjects, failed, Subject::keep_alive);
     }
     for _ in 0..rounds {
         check_interrupted()?;
         baselines.measure()?;
-        subjects.retain_mut(|subject| {
-            let what = format!("{} with {flows} flows", subject.name());
-            bar.set_message(what.clone());
+        keep(&mut subjects, failed, |subject| {
+            bar.set_message(subject.describe());
             bar.inc(1);
-            let measured = subject.measure(baselines);
-            measured.map_err(|error| failed.push(error.context(what))).is_ok()
+            subject.measure(baselines)
         });
     }
     bar.finish_and_clear();
     Ok(subjects.iter().map(Subject::record).collect())
+}
+
+/// Does something with each, and goes on with those that it did not fail with.
+fn keep(
+    subjects: &mut Vec<Subject>,
+    failed: &mut Vec<anyhow::Error>,
+    mut action: impl FnMut(&mut Subject) -> Result<()>,
+) {
+    subjects.retain_mut(|subject| {
+        let done = action(subject).with_context(|| subject.describe());
+        done.map_err(|error| failed.push(error)).is_ok()
+    });
 }
 
 fn progress(steps: usize) -> Result<ProgressBar> {

@@ -22,9 +22,8 @@ use super::wrapper::{Side, Wrapper, template};
 /// Packets per measurement, at least.
 const REPEAT: u32 = 200_000;
 
-/// So much that no flow is refused, which happens when both of its buckets are full of
-/// established ones: at four times the flows that is one in a million.
-const ROOM_PER_FLOW: u32 = 8;
+/// A table is never smaller than for so many flows.
+const LEAST_ROOM: u32 = 65_536;
 
 /// How often flows are answered until all are established, at most.
 const PASSES: usize = 10;
@@ -44,8 +43,9 @@ pub struct Subject {
 }
 
 impl Subject {
-    pub fn new(case: Case, flows: u32) -> Result<Self> {
-        let room = (flows * ROOM_PER_FLOW).max(65_536);
+    /// In a table with room for so many times as many flows.
+    pub fn new(case: Case, flows: u32, room: u32) -> Result<Self> {
+        let room = (flows * room).max(LEAST_ROOM);
         let mut world = KernelWorld::new(Sizes::for_flows(room))?;
         let Service { key, port } = case.service();
         let service_ports = BTreeMap::from([(key, Some(port.into()))]);
@@ -70,8 +70,16 @@ impl Subject {
         Ok(Self { case, flows, room, world, wrapper, packet, template, sample })
     }
 
-    pub fn name(&self) -> String {
-        self.case.name()
+    pub fn describe(&self) -> String {
+        self.case.describe(self.flows)
+    }
+
+    /// Lets every flow have a packet: those of datagrams would end while others are set up.
+    pub fn keep_alive(&mut self) -> Result<()> {
+        match self.case.kind {
+            Kind::Established => self.run(self.flows).map(drop),
+            Kind::New | Kind::None => Ok(()),
+        }
     }
 
     /// Measures once.
@@ -107,7 +115,7 @@ impl Subject {
     }
 
     pub fn record(&self) -> Record {
-        Record::packet(&self.sample, &self.name(), self.flows, Some(self.room))
+        Record::packet(&self.sample, &self.case.name(), self.flows, Some(self.room))
     }
 }
 
