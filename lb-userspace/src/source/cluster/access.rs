@@ -34,9 +34,11 @@ impl Access {
     pub async fn open(&self, requests: &Requests) -> Result<Connection> {
         let (mut config, origin) = self.config().await?;
         if let Some(server) = &self.api_server {
+            // What can't be read as an address may still have a password in it.
+            let shown = if server.contains('@') { "(not shown)" } else { server };
             config.cluster_url = server
                 .parse()
-                .with_context(|| format!("--api-server {server}: not a URL such as https://..."))?;
+                .with_context(|| format!("--api-server {shown}: not a URL such as https://..."))?;
         }
         let authority = config.cluster_url.authority().map_or("", |authority| authority.as_str());
         // The address is logged, and is a label of metrics.
@@ -142,13 +144,18 @@ contexts:
 
     #[tokio::test]
     async fn credentials_in_the_servers_address_are_refused_and_not_repeated() {
-        let error = open(|path| Access {
-            kubeconfig: Some(path),
-            api_server: Some("https://admin:hunter2@192.0.2.9:6443".to_owned()),
-            ..Access::default()
-        });
-        let error = error.await.unwrap_err();
-        assert!(error.contains("user or password") && !error.contains("hunter2"), "{error}");
+        for (address, says) in [
+            ("https://admin:hunter2@192.0.2.9:6443", "user or password"),
+            ("https://ad min:hunter2@192.0.2.9:6443", "--api-server (not shown): not a URL"),
+        ] {
+            let error = open(|path| Access {
+                kubeconfig: Some(path),
+                api_server: Some(address.to_owned()),
+                ..Access::default()
+            });
+            let error = error.await.unwrap_err();
+            assert!(error.contains(says) && !error.contains("hunter2"), "{error}");
+        }
     }
 
     #[tokio::test]
