@@ -433,13 +433,7 @@ impl Packet for TcPacket {
         self.context.len()
     }
 
-    /// By the kernel's helper: it knows whether the field holds a whole checksum or only the
-    /// pseudo header's sum, which the device is to complete. What it was is seen from what the helper
-    /// makes of it, so that one call is enough, and the rest is done here.
-    ///
-    /// Beside the packet there may be a sum over all of it, from the card. An address changes that by
-    /// the field alone in IPv4, whose header has a checksum of its own: that the helper has to be told.
-    /// In IPv6 address and field cancel out, as ports always do.
+    /// By what the field holds, where the kernel shows that without a call; else by its helper.
     #[inline(always)]
     fn update_transport_checksum<F: Family>(
         &mut self,
