@@ -4,8 +4,9 @@
 //! compare-and-exchange since v3; there, the compiler's intrinsic emits it. On the host these are
 //! `AtomicU32` and `AtomicU64`.
 //!
-//! In BPF, plain loads and stores of aligned words are single instructions, and x86-64 keeps
-//! loads in order. A weakly ordered processor would need the load-acquire of instruction set v4.
+//! In BPF, plain loads and stores of aligned words are single instructions, and x86-64 keeps loads
+//! in order, and stores. A weakly ordered processor would need load-acquire and store-release of
+//! instruction set v4.
 
 use core::cell::UnsafeCell;
 
@@ -43,6 +44,11 @@ impl $name {
         self.atomic().store(value, core::sync::atomic::Ordering::Relaxed);
     }
 
+    /// What was written before is seen by whoever loads `value`.
+    pub fn store_after(&self, value: $number) {
+        self.atomic().store(value, core::sync::atomic::Ordering::Release);
+    }
+
     /// Replaces `expected` by `new` and says whether it did. What was written before is seen by
     /// whoever loads `new`.
     pub fn replace(&self, expected: $number, new: $number) -> bool {
@@ -63,6 +69,15 @@ impl $name {
     pub fn store(&self, value: $number) {
         // SAFETY: as above.
         unsafe { self.value.get().write_volatile(value) }
+    }
+
+    #[inline(always)]
+    pub fn store_after(&self, value: $number) {
+        // Volatile writes keep only each other in order; the compiler may not move others past this one.
+        // Not every LLVM 22 can translate a `compiler_fence` to BPF.
+        // SAFETY: no instruction; for all that the compiler knows it reads and writes memory.
+        unsafe { core::arch::asm!("", options(nostack)) };
+        self.store(value);
     }
 
     #[inline(always)]

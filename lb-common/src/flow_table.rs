@@ -24,6 +24,16 @@ use crate::layout::{Flow, FlowBucket, FlowPlace, FlowState, FlowTag, Ticks, WAYS
 pub use claim::{Claim, claim};
 use word::{Word, expired};
 
+/// What a flow's first packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beginning {
+    /// It asks for a connection.
+    Dial,
+    /// It is of a connection that this table does not know, or no more.
+    Midway,
+    Datagram,
+}
+
 /// A flow that was found: its tag, its ways out, and what the finder wanted of its record.
 pub struct Found<'a, R> {
     tag: &'a FlowTag,
@@ -36,6 +46,11 @@ impl<R> Found<'_, R> {
     #[inline(always)]
     pub fn state(&self) -> FlowState {
         self.word.state()
+    }
+
+    #[inline(always)]
+    pub fn began_midway(&self) -> bool {
+        self.word.began_midway()
     }
 
     /// Whether nothing was seen of it for longer than its state allows.

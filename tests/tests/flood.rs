@@ -221,8 +221,8 @@ fn established_connections_go_on_in_a_flood_and_new_ones_come_through() -> Resul
     assert!(met >= 2 * SYNS + before.len() as u64, "{met}: every SYN counts");
     assert!(new > 20 * FLOWS as u64, "{new} flows, {refused} refused: most made room for others");
 
-    // Those to backends here. Until its client has answered, a connection is not known from the flood's, and
-    // may lose its flow between two packets: few do, and who dials again comes through.
+    // Those to backends here. Until both ends have gone on with it, a connection is not known from the flood's.
+    // What loses its flow before finds another; only while a backend's answer is under way may it not.
     let (mut dialled, mut lost) = (0, 0);
     case.in_a_flood(50, |round| {
         for frontend in FRONTENDS.iter().step_by(2) {
@@ -235,6 +235,6 @@ fn established_connections_go_on_in_a_flood_and_new_ones_come_through() -> Resul
         Ok(())
     })?;
     println!("{lost} of {dialled} were lost");
-    assert!(lost * 25 <= dialled, "{lost} of {dialled} connections were lost");
+    assert!(lost <= 1, "{lost} of {dialled} connections were lost");
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! come back through this node, or could not be told from another flow's.
 
 use super::parse::Network;
-use super::{FamilyTables, Stage, Verdict, follow, ingress, open, tcp};
+use super::{Draft, FamilyTables, Stage, Verdict, follow, ingress, open, tcp};
 use crate::branchless::choose;
 use crate::flow_table::{self, Claim};
 use crate::hash::{self, AnswerHash, FlowHash};
@@ -82,7 +82,7 @@ pub fn begin<F: Network, T: FamilyTables<F>>(tables: &T) -> Verdict {
     };
     let now = tables.now();
     draft.flow.kind = draft.flow.kind.and(FlowKind::ALIASED);
-    let claim = match claim(tables, &draft.flow, now) {
+    let claim = match claim(tables, draft, now) {
         Ok(claim) => claim,
         Err(reason) => return ingress::drop_for(tables, reason),
     };
@@ -129,10 +129,10 @@ fn port<F: Network, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>, round: u32) 
 #[inline(never)]
 fn claim<'a, F: Network, T: FamilyTables<F>>(
     tables: &'a T,
-    flow: &Flow<F>,
+    draft: &Draft<F>,
     now: Ticks,
 ) -> Result<Claim<'a, F>, Reason> {
-    open::claim(tables, flow, now)
+    open::claim(tables, draft, now)
 }
 
 /// Writes the flow to its place if its answers would be its own.

@@ -114,8 +114,13 @@ fn touch_reverse<F: Network, T: FamilyTables<F>>(
     found: &Found<'_, Target<F>>,
     segment: &Segment<F>,
 ) {
-    let state = tcp::next_state(found.state(), Direction::Reverse, segment.tcp_flags);
-    found.touch(tables.now(), state);
+    let flags = segment.tcp_flags;
+    let before = if found.began_midway() {
+        tcp::state_before_answer(found.state(), flags)
+    } else {
+        found.state()
+    };
+    found.touch(tables.now(), tcp::next_state(before, Direction::Reverse, flags));
 }
 
 /// Finds the flow of a packet from a client, and notes nothing.
@@ -208,6 +213,12 @@ fn answered<F: Network>(
 pub fn opens<F: Network>(segment: &Segment<F>) -> bool {
     // Datagrams have no flags.
     !segment.place.is_datagram() && tcp::opens(segment.tcp_flags)
+}
+
+/// Whether the packet is of a connection's middle.
+#[inline(always)]
+pub fn is_midway<F: Network>(segment: &Segment<F>) -> bool {
+    !segment.place.is_datagram() && !opens(segment)
 }
 
 enum Judgement {

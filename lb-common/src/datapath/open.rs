@@ -7,7 +7,7 @@ use super::select::{self, Choice, Dialled, Origin};
 use super::way::{self, Query, Route};
 use super::{FamilyTables, Packet, Rejection, Role, Stage, Verdict, affinity, answer, ingress};
 use crate::family::Family;
-use crate::flow_table::{self, Claim};
+use crate::flow_table::{self, Beginning, Claim};
 use crate::hash::FlowHash;
 use crate::header::{GUE, protocol};
 use crate::layout::{Flow, FlowBucket, FlowKind, Reason, Ticks, Ways};
@@ -97,6 +97,7 @@ fn take<F: Network, P: Packet, T: FamilyTables<F>>(
     };
     // The node that chose remembers whom.
     draft.sticky = 0;
+    draft.midway = u32::from(follow::is_midway(&segment));
     write_flow(&mut draft.flow, &dialled, &choice, service_port, None);
     Verdict::Next(Stage::Open)
 }
@@ -141,6 +142,7 @@ fn choose<F: Network, P: Packet, T: FamilyTables<F>>(
         return ingress::drop_for(tables, Reason::CorruptTable);
     };
     draft.sticky = u32::from(frontend.affinity != 0);
+    draft.midway = u32::from(follow::is_midway(&segment));
     write_flow(&mut draft.flow, &dialled, &choice, frontend.service_port, masquerade);
     if let Some(kind) = tunnel {
         draft.flow.kind = kind;
@@ -195,7 +197,8 @@ pub struct Draft<F: Family> {
     pub flow: Flow<F>,
     /// 1 if the client is to stay with the backend.
     pub sticky: u32,
-    pub reserved: u32,
+    /// 1 if the packet is of a connection's middle.
+    pub midway: u32,
 }
 
 /// A flow that needs an alias: it gets one, and begins.
@@ -335,7 +338,7 @@ fn commit<'a, F: Network, T: FamilyTables<F>>(
     if answered && alias::is_taken_in(tables, [one, other], hash, flow, now) {
         return Ok(None);
     }
-    let claim = claim_one(buckets, hash, flow, now)?;
+    let claim = claim_one(buckets, hash, draft, now)?;
     claim.write(flow);
     account(tables, draft);
     Ok(Some(claim.publish(now)))
@@ -344,22 +347,28 @@ fn commit<'a, F: Network, T: FamilyTables<F>>(
 #[inline(always)]
 pub fn claim<'a, F: Network, T: FamilyTables<F>>(
     tables: &'a T,
-    flow: &Flow<F>,
+    draft: &Draft<F>,
     now: Ticks,
 ) -> Result<Claim<'a, F>, Reason> {
-    let (hash, buckets) = candidates(tables, flow)?;
-    claim_one(buckets, hash, flow, now)
+    let (hash, buckets) = candidates(tables, &draft.flow)?;
+    claim_one(buckets, hash, draft, now)
 }
 
 #[inline(always)]
 fn claim_one<'a, F: Network>(
     buckets: [(u32, &'a FlowBucket<F>); 2],
     hash: FlowHash,
-    flow: &Flow<F>,
+    draft: &Draft<F>,
     now: Ticks,
 ) -> Result<Claim<'a, F>, Reason> {
-    let datagram = flow.protocol == protocol::UDP;
-    flow_table::claim(buckets, hash, datagram, now).ok_or(Reason::FlowTableFull)
+    let beginning = if draft.flow.protocol == protocol::UDP {
+        Beginning::Datagram
+    } else if draft.midway != 0 {
+        Beginning::Midway
+    } else {
+        Beginning::Dial
+    };
+    flow_table::claim(buckets, hash, beginning, now).ok_or(Reason::FlowTableFull)
 }
 
 /// The buckets that a client's flow may be in, and their numbers.

@@ -32,6 +32,17 @@ pub fn next_state(state: FlowState, direction: Direction, flags: u8) -> FlowStat
     }
 }
 
+/// What a flow that was met midway was, if this is a backend's packet: only who knows a connection
+/// answers from its middle, so it was established before it came here.
+#[inline(always)]
+pub fn state_before_answer(state: FlowState, flags: u8) -> FlowState {
+    if state == FlowState::Nascent && flags & (Tcp::SYN | Tcp::RST) == 0 {
+        FlowState::Established
+    } else {
+        state
+    }
+}
+
 /// The state after a packet of a flow of which only the client's packets are seen. Their
 /// acknowledgements stand for the answers; who closes is done for, as the other side's end will
 /// not be seen. Datagrams prove nothing.

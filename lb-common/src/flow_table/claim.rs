@@ -1,7 +1,7 @@
 //! Finding a place for a new flow.
 
-use super::Place;
 use super::word::{Word, expired, rank};
+use super::{Beginning, Place};
 use crate::branchless::{larger, opaque};
 use crate::family::Family;
 use crate::hash::FlowHash;
@@ -28,14 +28,20 @@ impl<'a, F: Family> Claim<'a, F> {
     #[inline(always)]
     pub fn publish(self, now: Ticks) -> &'a Ways {
         self.tag.seen.store(now.0);
-        // Nobody else changes a claimed tag.
-        self.tag.word.replace(self.word.0, self.word.with_state(FlowState::Nascent).0);
+        self.hand_over(FlowState::Nascent);
         &self.place.ways
     }
 
     #[inline(always)]
     pub fn abandon(self) {
-        self.tag.word.replace(self.word.0, self.word.with_state(FlowState::Free).0);
+        self.hand_over(FlowState::Free);
+    }
+
+    /// Nobody else changes a claimed tag, so there is nothing to compare with. To exchange it would be
+    /// to wait until the record, which nobody may have used for long, has come from memory.
+    #[inline(always)]
+    fn hand_over(&self, state: FlowState) {
+        self.tag.word.store_after(self.word.with_state(state).0);
     }
 }
 
@@ -46,7 +52,7 @@ impl<'a, F: Family> Claim<'a, F> {
 pub fn claim<'a, F: Family>(
     buckets: [(u32, &'a FlowBucket<F>); 2],
     hash: FlowHash,
-    datagram: bool,
+    beginning: Beginning,
     now: Ticks,
 ) -> Option<Claim<'a, F>> {
     let own = &buckets[0].1.tags[hash.way()];
@@ -66,7 +72,7 @@ pub fn claim<'a, F: Family>(
     if rank(tag, old, now) < chosen {
         return None;
     }
-    let word = old.claim(hash, way, datagram);
+    let word = old.claim(hash, way, beginning);
     // If another processor is faster the new flow is refused: trying again could be beaten again,
     // without bound, and its packet is sent again by whoever cares.
     tag.word.replace(old.0, word.0).then_some(Claim {

@@ -32,7 +32,7 @@ impl Table {
     /// Opens one more flow; the number of its place in both buckets.
     fn open(&self, now: Ticks) -> Option<usize> {
         let [one, other] = &self.buckets;
-        let claim = claim([(0, one), (1, other)], self.hash, false, now)?;
+        let claim = claim([(0, one), (1, other)], self.hash, Beginning::Dial, now)?;
         let number = claim.at.bucket as usize * WAYS + claim.at.way as usize;
         claim.publish(now);
         Some(number)

@@ -1,5 +1,6 @@
 //! A tag's word, and what its state is worth to whoever needs a place.
 
+use super::Beginning;
 use crate::hash::FlowHash;
 use crate::layout::{FlowState, FlowTag, Ticks, WAYS};
 
@@ -10,13 +11,19 @@ pub struct Word(pub u32);
 impl Word {
     /// Set for flows of protocols without connections, whose idle times are shorter.
     pub const DATAGRAM: u32 = 1 << 3;
+    /// Set for flows whose first packet was one of a connection's middle.
+    const MIDWAY: u32 = 1 << 7;
     const STATE: u32 = 0x07;
 
     /// The tag of a place's next owner.
     #[inline(always)]
-    pub fn claim(self, hash: FlowHash, way: usize, datagram: bool) -> Self {
+    pub fn claim(self, hash: FlowHash, way: usize, beginning: Beginning) -> Self {
         let generation = (self.0 + (1 << 8)) & 0xff00;
-        let kind = if datagram { Self::DATAGRAM } else { 0 };
+        let kind = match beginning {
+            Beginning::Dial => 0,
+            Beginning::Midway => Self::MIDWAY,
+            Beginning::Datagram => Self::DATAGRAM,
+        };
         let way = (way as u32) << 4;
         Self(hash.fingerprint() << 16 | generation | kind | way | FlowState::Claimed as u32)
     }
@@ -53,6 +60,11 @@ impl Word {
     #[inline(always)]
     pub fn state(self) -> FlowState {
         FlowState::from_low_bits(self.0)
+    }
+
+    #[inline(always)]
+    pub fn began_midway(self) -> bool {
+        self.0 & Self::MIDWAY != 0
     }
 
     #[inline(always)]

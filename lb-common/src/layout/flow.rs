@@ -87,8 +87,8 @@ pub struct FlowBucket<F: Family> {
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct FlowTag {
-    /// Fingerprint (16 bits), generation (8), a zero, which of the ways this is (3), datagram
-    /// flag (1), [`FlowState`] (3).
+    /// Fingerprint (16 bits), generation (8), whether it was met midway (1), which of the ways this
+    /// is (3), whether it is of datagrams (1), [`FlowState`] (3).
     pub word: AtomicWord,
     /// When the flow's last packet came, in [`Ticks`].
     pub seen: AtomicWord,

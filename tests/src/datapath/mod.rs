@@ -123,6 +123,14 @@ impl Flows {
         self.v4.iter().map(|flow| flow.0).chain(self.v6.iter().map(|flow| flow.0)).collect()
     }
 
+    /// The state of the flow from a client's port.
+    pub fn state_of(&self, client_port: u16) -> FlowState {
+        let v4 = self.v4.iter().map(|(state, _, flow)| (*state, flow.client_port));
+        let mut all = v4.chain(self.v6.iter().map(|(state, _, flow)| (*state, flow.client_port)));
+        let found = all.find(|(_, port)| *port == client_port);
+        found.unwrap_or_else(|| panic!("no flow from port {client_port}: {self:?}")).0
+    }
+
     /// The state of the only flow.
     pub fn only_state(&self) -> FlowState {
         let states = self.states();

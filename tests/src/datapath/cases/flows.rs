@@ -107,6 +107,34 @@ pub fn a_packet_in_the_middle_of_an_unknown_connection_follows_the_table(
     c.forward(&data).becomes(&data.to(there.as_str()));
 }
 
+/// Where the flow of a connection was lost, only its two ends know that it is one. If the backend goes on
+/// with it, it is as established as it was.
+pub fn a_connection_met_midway_is_established_by_its_backends_first_packet(
+    c: &mut Conversation,
+    at: &Ends,
+) {
+    use FlowState::{Answered, Closed, ClosedReverse, Established, Nascent};
+    c.set(&at.web(1));
+    let backend = at.backends(1)[0].clone();
+    type Kind = fn(&Packet) -> Packet;
+    let first_answers: [(Kind, FlowState); 5] = [
+        (Packet::ack, Established),
+        (Packet::psh_ack, Established),
+        (Packet::fin_ack, ClosedReverse),
+        // The connection was not there, or is dialled anew.
+        (Packet::rst, Closed),
+        (Packet::syn_ack, Answered),
+    ];
+    for (port, (answer, state)) in (40000..).zip(first_answers) {
+        let data = at.to_web(port).psh_ack().payload(b"more");
+        c.forward(&data).becomes(&data.to(backend.as_str()));
+        assert_eq!(c.flows().state_of(port), Nascent, "as long as nobody has answered");
+        let answer = answer(&at.to_web(port).reversed());
+        c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+        assert_eq!(c.flows().state_of(port), state);
+    }
+}
+
 pub fn an_answer_without_a_flow_passes(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1));
     let answer = at.to_web(40000).reversed().ack();

@@ -87,6 +87,7 @@ macro_rules! every_case {
                 a_connection_past_the_service_is_not_taken_for_a_closed_one,
                 a_closed_connection_does_not_take_the_answers_of_a_later_one,
                 a_packet_in_the_middle_of_an_unknown_connection_follows_the_table,
+                a_connection_met_midway_is_established_by_its_backends_first_packet,
                 an_answer_without_a_flow_passes,
                 a_flow_moves_when_its_backend_goes,
                 a_flow_moves_when_its_backend_leaves_its_service,
@@ -176,6 +177,7 @@ macro_rules! every_case {
             ]
             sctp: [
                 an_association_lives_from_init_to_shutdown_complete,
+                an_association_met_midway_is_established_by_its_backends_first_packet,
                 an_abort_closes_an_association,
                 a_wrong_checksum_stays_wrong,
                 a_checksum_that_a_device_completes_stays_empty,

@@ -41,6 +41,20 @@ fn associate(c: &mut Conversation, request: &Packet, backend: &str) {
     assert_eq!(c.flows().only_state(), FlowState::Established);
 }
 
+pub fn an_association_met_midway_is_established_by_its_backends_first_packet(
+    c: &mut Conversation,
+    at: &Ends,
+) {
+    c.set(&at.diameter(1));
+    let backend = at.backends(1)[0].clone();
+    let data = at.to_diameter(40000).payload(b"question");
+    c.forward(&data).becomes(&data.to(backend.as_str()));
+    assert_eq!(c.flows().only_state(), FlowState::Nascent);
+    let answer = data.reversed().payload(b"an answer");
+    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    assert_eq!(c.flows().only_state(), FlowState::Established);
+}
+
 pub fn an_association_lives_from_init_to_shutdown_complete(c: &mut Conversation, at: &Ends) {
     c.set(&at.diameter(1));
     let backend = at.backends(1)[0].clone();
