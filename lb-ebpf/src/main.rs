@@ -5,7 +5,6 @@
 #![no_std]
 #![no_main]
 
-mod buffer;
 mod clock;
 mod events;
 mod maps;

@@ -1,0 +1,254 @@
+//! A packet as the stack has it.
+
+use aya_ebpf::EbpfContext;
+use aya_ebpf::bindings::{
+    __sk_buff, BPF_F_ADJ_ROOM_ENCAP_L3_IPV4, BPF_F_ADJ_ROOM_ENCAP_L3_IPV6,
+    BPF_F_ADJ_ROOM_ENCAP_L4_UDP, BPF_F_ADJ_ROOM_FIXED_GSO, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR,
+    bpf_adj_room_mode::BPF_ADJ_ROOM_MAC,
+};
+use aya_ebpf::helpers::{
+    bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_change_head, bpf_skb_change_tail,
+};
+use aya_ebpf::programs::TcContext;
+use lb_common::checksum::{self, Delta};
+use lb_common::datapath::{DEFERRED, Packet, Query, Role, Route};
+use lb_common::family::{Family, V4};
+use lb_common::header::Header;
+
+use super::buffer::{self, Field};
+use super::{View, blur, route};
+
+impl View for TcContext {
+    #[inline(always)]
+    fn bounds(&self) -> (usize, usize) {
+        (self.data(), self.data_end())
+    }
+}
+
+pub struct TcPacket {
+    context: TcContext,
+    left_by: u32,
+}
+
+/// The most that the headers of a packet of ours take: Ethernet with two tags, IPv6 with a few
+/// extension headers, TCP.
+const HEADERS: u32 = 192;
+
+impl TcPacket {
+    /// Makes sure that the headers can be viewed: they may lie in the packet's pages.
+    #[inline(always)]
+    pub fn new(context: TcContext) -> Self {
+        let linear = (context.data_end() - context.data()) as u32;
+        let wanted = if context.len() < HEADERS { context.len() } else { HEADERS };
+        if linear < wanted {
+            // If it fails the views fail, and the packet passes as malformed.
+            let _ = context.pull_data(wanted);
+        }
+        Self { context, left_by: 0 }
+    }
+
+    #[inline(always)]
+    pub fn left_by(&self) -> u32 {
+        self.left_by
+    }
+
+    #[inline(always)]
+    pub fn context(&self) -> &TcContext {
+        &self.context
+    }
+
+    #[inline(always)]
+    fn buffer(&self) -> *mut __sk_buff {
+        self.context.skb.skb
+    }
+
+    /// Makes or closes room behind the link-layer header; the size of segments stays.
+    #[inline(always)]
+    fn adjust_room(&mut self, bytes: i32, flags: u32) -> Option<()> {
+        let flags = u64::from(flags | BPF_F_ADJ_ROOM_FIXED_GSO);
+        // SAFETY: the context is the one this program was called with.
+        let result = unsafe { bpf_skb_adjust_room(self.buffer(), bytes, BPF_ADJ_ROOM_MAC, flags) };
+        (result == 0).then_some(())
+    }
+
+    /// Updates a checksum by the kernel's helper, which knows whether the field holds one or only the
+    /// pseudo header's sum. What it was is seen from what the helper makes of it, so that one call is
+    /// enough, and the rest is done here.
+    ///
+    /// Beside the packet there may be a sum over all of it, from the card. An address changes that by
+    /// the field alone in IPv4, whose header has a checksum of its own: that the helper has to be told.
+    /// In IPv6 address and field cancel out, as ports always do.
+    #[inline(always)]
+    fn update_by_helper<F: Family>(
+        &mut self,
+        offset: usize,
+        address: Delta,
+        port: Delta,
+        optional: bool,
+    ) -> Option<()> {
+        let old = *self.header::<[u8; 2]>(offset)?;
+        let v4 = F::ETHER_TYPE == V4::ETHER_TYPE;
+        let (first, second) = if v4 { (address, port) } else { (port, address) };
+        // Many Services have the port that their backends have.
+        let (told, rest) =
+            if first.is_nothing() { (second, Delta::default()) } else { (first, second) };
+        if told.is_nothing() {
+            return Some(());
+        }
+        let pseudo = if v4 && !address.is_nothing() { BPF_F_PSEUDO_HDR } else { 0 };
+        let mangled = if optional { BPF_F_MARK_MANGLED_0 } else { 0 };
+        // SAFETY: the context is the one this program was called with. A size of 0 in the
+        // flags makes `to` a difference.
+        let result = unsafe {
+            bpf_l4_csum_replace(
+                self.context.as_ptr().cast(),
+                offset as u32,
+                0,
+                u64::from(told.raw()),
+                u64::from(pseudo | mangled),
+            )
+        };
+        if result != 0 {
+            return None;
+        }
+        let field = self.header_mut::<[u8; 2]>(offset)?;
+        if *field == checksum::written(told.apply(old), optional) {
+            *field = checksum::written(rest.apply(*field), optional);
+        } else if !v4 {
+            *field = checksum::written(address.add_to_sum(*field), optional);
+        }
+        Some(())
+    }
+
+    /// Whether XDP has left the packet to this hook.
+    #[inline(always)]
+    pub fn is_deferred(context: &TcContext) -> bool {
+        let buffer = context.skb.skb;
+        // SAFETY: the context is the one this program was called with.
+        let (mark, data) = unsafe { ((*buffer).data_meta as usize, (*buffer).data as usize) };
+        // SAFETY: before the packet's start, by the check.
+        mark + size_of::<u32>() <= data && unsafe { (mark as *const u32).read() } == DEFERRED
+    }
+
+    /// Notes who is behind the device, for the stages that follow.
+    #[inline(always)]
+    pub fn set_role(context: &TcContext, role: Role) {
+        // SAFETY: the context is the one this program was called with.
+        unsafe { (*context.skb.skb).cb[0] = role as u32 };
+    }
+}
+
+impl Packet for TcPacket {
+    #[inline(always)]
+    fn role(&self) -> Role {
+        // SAFETY: the context is the one this program was called with.
+        let role = unsafe { (*self.buffer()).cb[0] };
+        if role == Role::Workload as u32 { Role::Workload } else { Role::External }
+    }
+
+    #[inline(always)]
+    fn device(&self) -> u32 {
+        // SAFETY: the context is the one this program was called with.
+        unsafe { (*self.buffer()).ifindex }
+    }
+
+    #[inline(always)]
+    fn resolves(&self) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn segment(&self) -> u32 {
+        // SAFETY: the context is the one this program was called with.
+        unsafe { (*self.buffer()).gso_size }
+    }
+
+    #[inline(always)]
+    fn leave_by(&mut self, device: u32) {
+        self.left_by = device;
+    }
+
+    #[inline(always)]
+    fn route<F: Family>(&self, query: &Query<F>) -> Route {
+        route(self.context.as_ptr(), self.device(), query)
+    }
+
+    #[inline(always)]
+    fn grow_front(&mut self, bytes: usize) -> Option<()> {
+        // SAFETY: the context is the one this program was called with.
+        let result = unsafe { bpf_skb_change_head(self.buffer(), bytes as u32, 0) };
+        (result == 0).then_some(())
+    }
+
+    /// There is no helper for this alone.
+    #[inline(always)]
+    fn shrink_front(&mut self, _: usize) -> Option<()> {
+        None
+    }
+
+    /// By the helper that notes, too, what segments of the packet are to look like.
+    #[inline(always)]
+    fn make_room<F: Family>(&mut self, _: usize, bytes: usize) -> Option<()> {
+        let v4 = F::ETHER_TYPE == V4::ETHER_TYPE;
+        let outer = if v4 { BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 } else { BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 };
+        let udp = if bytes > size_of::<F::Header>() { BPF_F_ADJ_ROOM_ENCAP_L4_UDP } else { 0 };
+        self.adjust_room(bytes as i32, outer | udp)
+    }
+
+    #[inline(always)]
+    fn close_up<F: Family>(&mut self, _: usize, bytes: usize) -> Option<()> {
+        self.adjust_room(-(bytes as i32), 0)
+    }
+
+    #[inline(always)]
+    fn resize(&mut self, length: u32) -> Option<()> {
+        // SAFETY: the context is the one this program was called with.
+        let result = unsafe { bpf_skb_change_tail(self.buffer(), length, 0) };
+        (result == 0).then_some(())
+    }
+
+    #[inline(always)]
+    fn header<H: Header>(&self, offset: usize) -> Option<&H> {
+        self.context.view(offset)
+    }
+
+    #[inline(always)]
+    fn header_mut<H: Header>(&mut self, offset: usize) -> Option<&mut H> {
+        self.context.view_mut(offset)
+    }
+
+    #[inline(always)]
+    fn blur(&self, offset: usize) -> usize {
+        // No packet is that long.
+        blur(offset, self.context.len())
+    }
+
+    #[inline(always)]
+    fn length(&self) -> u32 {
+        self.context.len()
+    }
+
+    /// By what the field holds, where the kernel shows that without a call; else by its helper.
+    #[inline(always)]
+    fn update_transport_checksum<F: Family>(
+        &mut self,
+        offset: usize,
+        address: Delta,
+        port: Delta,
+        optional: bool,
+    ) -> Option<()> {
+        let field = *self.header::<[u8; 2]>(offset)?;
+        if optional && field == [0, 0] {
+            return Some(());
+        }
+        let updated = match buffer::checksum_field(self.buffer()) {
+            Field::Checksum => address.plus(port).apply(field),
+            Field::Begun => address.add_to_sum(field),
+            Field::Other => {
+                return self.update_by_helper::<F>(offset, address, port, optional);
+            }
+        };
+        *self.header_mut::<[u8; 2]>(offset)? = checksum::written(updated, optional);
+        Some(())
+    }
+}

@@ -1,0 +1,141 @@
+//! A frame as its driver has received it.
+
+use aya_ebpf::EbpfContext;
+use aya_ebpf::helpers::{
+    bpf_xdp_adjust_head, bpf_xdp_adjust_meta, bpf_xdp_adjust_tail, bpf_xdp_get_buff_len,
+};
+use aya_ebpf::programs::XdpContext;
+use lb_common::datapath::{DEFERRED, Packet, Query, Role, Route};
+use lb_common::family::Family;
+use lb_common::header::Header;
+
+use super::{View, blur, route};
+
+impl View for XdpContext {
+    #[inline(always)]
+    fn bounds(&self) -> (usize, usize) {
+        (self.data(), self.data_end())
+    }
+}
+
+pub struct XdpPacket {
+    context: XdpContext,
+    left_by: u32,
+}
+
+impl XdpPacket {
+    #[inline(always)]
+    pub fn new(context: XdpContext) -> Self {
+        Self { context, left_by: 0 }
+    }
+
+    #[inline(always)]
+    pub fn left_by(&self) -> u32 {
+        self.left_by
+    }
+
+    #[inline(always)]
+    pub fn context(&self) -> &XdpContext {
+        &self.context
+    }
+
+    /// How much of the packet can be viewed: not its later pieces, if it came in several.
+    #[inline(always)]
+    fn viewed(&self) -> u32 {
+        (self.context.data_end() - self.context.data()) as u32
+    }
+
+    /// Marks the packet for the tc program of the same device; false if the driver can't.
+    #[inline(always)]
+    pub fn defer(&mut self) -> bool {
+        // SAFETY: the context is the one this program was called with.
+        if unsafe { bpf_xdp_adjust_meta(self.context.ctx, -(size_of::<u32>() as i32)) } != 0 {
+            return false;
+        }
+        let (mark, data) = (self.context.metadata(), self.context.data());
+        if mark + size_of::<u32>() > data {
+            return false;
+        }
+        // SAFETY: before the packet's start, by the check.
+        unsafe { (mark as *mut u32).write(DEFERRED) };
+        true
+    }
+}
+
+impl Packet for XdpPacket {
+    #[inline(always)]
+    fn role(&self) -> Role {
+        Role::External
+    }
+
+    #[inline(always)]
+    fn device(&self) -> u32 {
+        // SAFETY: the context is the one this program was called with.
+        unsafe { (*self.context.ctx).ingress_ifindex }
+    }
+
+    #[inline(always)]
+    fn resolves(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn leave_by(&mut self, device: u32) {
+        self.left_by = device;
+    }
+
+    #[inline(always)]
+    fn route<F: Family>(&self, query: &Query<F>) -> Route {
+        route(self.context.as_ptr(), self.device(), query)
+    }
+
+    #[inline(always)]
+    fn grow_front(&mut self, bytes: usize) -> Option<()> {
+        // SAFETY: the context is the one this program was called with.
+        let result = unsafe { bpf_xdp_adjust_head(self.context.ctx, -(bytes as i32)) };
+        (result == 0).then_some(())
+    }
+
+    #[inline(always)]
+    fn shrink_front(&mut self, bytes: usize) -> Option<()> {
+        // SAFETY: the context is the one this program was called with.
+        let result = unsafe { bpf_xdp_adjust_head(self.context.ctx, bytes as i32) };
+        (result == 0).then_some(())
+    }
+
+    #[inline(always)]
+    fn resize(&mut self, length: u32) -> Option<()> {
+        let change = length.wrapping_sub(self.length()) as i32;
+        // SAFETY: the context is the one this program was called with.
+        let result = unsafe { bpf_xdp_adjust_tail(self.context.ctx, change) };
+        (result == 0).then_some(())
+    }
+
+    #[inline(always)]
+    fn header<H: Header>(&self, offset: usize) -> Option<&H> {
+        self.context.view(offset)
+    }
+
+    #[inline(always)]
+    fn header_mut<H: Header>(&mut self, offset: usize) -> Option<&mut H> {
+        self.context.view_mut(offset)
+    }
+
+    #[inline(always)]
+    fn blur(&self, offset: usize) -> usize {
+        // What can be viewed is a page at most.
+        blur(offset, self.viewed())
+    }
+
+    #[inline(always)]
+    fn length_if(&self, said: u32) -> u32 {
+        let viewed = self.viewed();
+        if said <= viewed { viewed } else { self.length() }
+    }
+
+    #[inline(always)]
+    fn length(&self) -> u32 {
+        // SAFETY: the context is the one this program was called with.
+        unsafe { bpf_xdp_get_buff_len(self.context.ctx) as u32 }
+    }
+}
