@@ -3,6 +3,7 @@
 mod baselines;
 mod case;
 mod end_to_end;
+mod memory;
 mod pattern;
 mod plot;
 mod record;
@@ -20,6 +21,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use baselines::Baselines;
 use case::Case;
+use memory::Memory;
 use pattern::Pattern;
 use record::Record;
 use subject::Subject;
@@ -50,6 +52,10 @@ struct Options {
     #[arg(long, value_name = "TIMES", default_value_t = 8, value_parser = value_parser!(u32).range(1..=64))]
     room: u32,
 
+    /// With so many live flows, instead of 1, 4096, 65536 and 524288
+    #[arg(long, value_name = "NUMBER", value_delimiter = ',', value_parser = value_parser!(u32).range(1..=1 << 22))]
+    flows: Vec<u32>,
+
     /// Where the JSON and the plot go
     #[arg(long, value_name = "DIRECTORY", default_value = OUTPUT, hide_default_value = true)]
     output: PathBuf,
@@ -58,6 +64,9 @@ struct Options {
 const OUTPUT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/bench");
 
 const FLOWS: [u32; 4] = [1, 4_096, 65_536, 524_288];
+
+/// A table is never smaller than for so many flows.
+const LEAST_ROOM: u32 = 65_536;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
@@ -108,7 +117,11 @@ fn packets(
     failed: &mut Vec<anyhow::Error>,
 ) -> Result<()> {
     let rounds = if options.quick { 3 } else { 9 };
-    let sizes = if options.quick { &FLOWS[..2] } else { &FLOWS[..] };
+    let sizes = match (options.flows.as_slice(), options.quick) {
+        ([], true) => &FLOWS[..2],
+        ([], false) => &FLOWS[..],
+        (flows, _) => flows,
+    };
     let mut baselines = Baselines::new()?;
     // Enough to tell of them alone, and the first ones warm the processor up.
     (0..3).try_for_each(|_| baselines.measure())?;
@@ -117,10 +130,13 @@ fn packets(
         for v6 in [false, true] {
             let cases = case::cases(flows, v6).into_iter();
             let wanted: Vec<Case> = cases.filter(|c| options.only.fits(&c.name())).collect();
-            if !wanted.is_empty() {
+            let room = (flows * options.room).max(LEAST_ROOM);
+            let memory = options.only.fits(memory::name(v6));
+            let memory = memory.then(|| Memory::new(v6, flows, room)).transpose()?;
+            if !wanted.is_empty() || memory.is_some() {
                 records.extend(interleaved(
-                    (flows, options.room),
-                    wanted,
+                    (flows, room),
+                    (wanted, memory),
                     rounds,
                     &mut baselines,
                     failed,
@@ -133,10 +149,11 @@ fn packets(
     Ok(())
 }
 
-/// Cases with so many live flows, in a table for so many times as many, interleaved.
+/// Cases with so many live flows, in a table with room for so many, and what memory takes of them,
+/// interleaved.
 fn interleaved(
     (flows, room): (u32, u32),
-    cases: Vec<Case>,
+    (cases, mut memory): (Vec<Case>, Option<Memory>),
     rounds: usize,
     baselines: &mut Baselines,
     failed: &mut Vec<anyhow::Error>,
@@ -157,6 +174,7 @@ fn interleaved(
     for _ in 0..rounds {
         check_interrupted()?;
         baselines.measure()?;
+        memory.iter_mut().for_each(Memory::measure);
         keep(&mut subjects, failed, |subject| {
             bar.set_message(subject.describe());
             bar.inc(1);
@@ -164,7 +182,7 @@ fn interleaved(
         });
     }
     bar.finish_and_clear();
-    Ok(subjects.iter().map(Subject::record).collect())
+    Ok(subjects.iter().map(Subject::record).chain(memory.iter().map(Memory::record)).collect())
 }
 
 /// Does something with each, and goes on with those that it did not fail with.

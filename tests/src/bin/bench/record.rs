@@ -54,6 +54,7 @@ impl Record {
     pub fn order(&self) -> (u8, String, u32) {
         let rank = match self.case.split('.').next_back() {
             Some("empty" | "wrapper") => 0,
+            _ if self.case.starts_with("memory.") => 0,
             _ if self.is_end_to_end() => 2,
             _ => 1,
         };

@@ -22,9 +22,6 @@ use super::wrapper::{Side, Wrapper, template};
 /// Packets per measurement, at least.
 const REPEAT: u32 = 200_000;
 
-/// A table is never smaller than for so many flows.
-const LEAST_ROOM: u32 = 65_536;
-
 /// How often flows are answered until all are established, at most.
 const PASSES: usize = 10;
 
@@ -43,9 +40,8 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// In a table with room for so many times as many flows.
+    /// In a table with room for so many flows.
     pub fn new(case: Case, flows: u32, room: u32) -> Result<Self> {
-        let room = (flows * room).max(LEAST_ROOM);
         let mut world = KernelWorld::new(Sizes::for_flows(room))?;
         let Service { key, port } = case.service();
         let service_ports = BTreeMap::from([(key, Some(port.into()))]);
