@@ -11,6 +11,7 @@ pub mod config;
 pub mod drops;
 pub mod inspect;
 pub mod kernel;
+mod memory;
 pub mod model;
 pub mod network;
 pub mod notices;

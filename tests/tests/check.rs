@@ -6,6 +6,7 @@ use std::process::Output;
 
 use anyhow::{Context, Result};
 use aya::maps::MapData;
+use aya::programs::links::PinnedLink;
 use aya::programs::{SchedClassifier, TcAttachType};
 use lb_common::layout::map;
 use tests::agent::{Agent, SOON, program};
@@ -68,6 +69,12 @@ impl Case {
         };
         let tcx = [tcx(TcAttachType::Ingress)?, tcx(TcAttachType::Egress)?];
         Ok((device.contains("prog/xdp"), tcx[0], tcx[1]))
+    }
+
+    /// Has the links in hand, as somebody has who looks at them, or the kernel itself for a moment.
+    fn held_links(&self) -> Result<Vec<PinnedLink>> {
+        let pins = fs::read_dir(self.network.pin_path().join("links"))?;
+        pins.map(|pin| Ok(PinnedLink::from_pin(pin?.path())?)).collect()
     }
 
     fn filters(&self) -> Result<usize> {
@@ -160,6 +167,24 @@ fn a_running_agent_is_not_robbed_unless_by_force() -> Result<()> {
     case.cleanup(&["--force"])?;
     assert_eq!(case.attached()?, NOTHING);
     drop(agent);
+    Ok(())
+}
+
+#[test]
+fn what_is_detached_is_detached_though_somebody_holds_its_link() -> Result<()> {
+    let case = Case::new()?;
+    case.agent(&[])?.kill();
+    let held = case.held_links()?;
+    assert!(held.len() > 3, "{held:?}");
+    let agent = case.agent(&["--xdp-mode", "generic", "--tc-mode", "clsact"])?;
+    assert!(agent.said().contains("generic XDP"), "{}", agent.said());
+    assert_eq!((case.attached()?, case.filters()?), ((true, 0, 0), 2), "in one way, not in two");
+    agent.kill();
+
+    let held_too = case.held_links()?;
+    case.cleanup(&[])?;
+    assert_eq!((case.attached()?, case.filters()?), (NOTHING, 0));
+    drop((held, held_too));
     Ok(())
 }
 

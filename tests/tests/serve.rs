@@ -77,6 +77,18 @@ fn what_the_kernel_counts_is_in_the_metrics() -> Result<()> {
     Ok(())
 }
 
+/// What starting takes is given back: ten thousand nodes each have an agent that does nothing.
+#[test]
+fn an_agent_with_little_to_do_has_little_memory() -> Result<()> {
+    let network = OneNode::with_pods(1)?;
+    let (_agent, _) = network.agent_on(&web("Cluster", "node"))?;
+    let metrics = ask(&network, "http://127.0.0.1:10249/metrics")?;
+    let own = metrics.lines().find_map(|line| line.strip_prefix("millrace_agent_memory_bytes "));
+    let mib = own.with_context(|| metrics.clone())?.parse::<f64>()? / f64::from(1 << 20);
+    ensure!(mib < 32.0, "{mib:.0} MiB");
+    Ok(())
+}
+
 /// The labels of what is served, as docs/metrics.md lists them.
 #[test]
 fn metrics_have_the_labels_that_are_documented() -> Result<()> {

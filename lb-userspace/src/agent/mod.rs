@@ -24,6 +24,7 @@ use crate::kernel::{
     self, BpfLogLevel, DataPlane, Links, Modes, Opened, Pins, Sizes, Tables, WithSockets,
     cgroup_root, preflight, serve_own_namespace,
 };
+use crate::memory;
 use crate::model::forwarding_name;
 use crate::network::{self, Network};
 use crate::notices::{Log, Notices};
@@ -232,6 +233,9 @@ async fn start<'a>(
     network: &Network,
     metrics: Arc<Metrics>,
 ) -> Result<(Agent<WithSockets<Tables>>, mpsc::UnboundedReceiver<Event>, Devices<'a>)> {
+    // It tells while the kernel verifies the programs.
+    let (sender, mut events) = mpsc::unbounded_channel();
+    (source.run)(sender);
     let mut data_plane = DataPlane::load_at(pins, options.sizes, options.bpf_log_level)?;
     if options.bpf_log_level != BpfLogLevel::Off {
         data_plane.follow_messages()?;
@@ -268,8 +272,6 @@ async fn start<'a>(
     let mut agent = Agent::new(&options.node_name, planner, tables, outlets)
         .with_forwarding(options.forwarding);
 
-    let (sender, mut events) = mpsc::unbounded_channel();
-    (source.run)(sender);
     loop {
         match events.recv().await {
             Some(Event::Synced) => break,
@@ -287,6 +289,7 @@ async fn start<'a>(
     options.privileges.once_attached()?;
     health.attached();
     let (services, service_ports) = agent.in_force();
+    memory::give_back();
     tracing::info!("ready: {service_ports} service ports of {services} Services in force");
     Ok((agent, events, devices))
 }

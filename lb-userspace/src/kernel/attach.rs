@@ -18,8 +18,9 @@ use aya::programs::ProgramError;
 use aya::programs::links::{FdLink, LinkError, PinnedLink};
 use clap::ValueEnum;
 
+use super::link::remove_link;
 use super::object::DataPlane;
-use super::pins::{Pins, escaped, remove_pin, unescaped};
+use super::pins::{Pins, escaped, unescaped};
 
 use filters::Direction;
 
@@ -224,7 +225,7 @@ impl<'a> Links<'a> {
     pub fn detach(&self, device: &str, place: Place) -> Result<()> {
         let slot = place.slot();
         for &hook in slot.links() {
-            remove_pin(&self.pins.link(&pin(device, hook)))?;
+            remove_link(&self.pins.link(&pin(device, hook)))?;
         }
         match slot {
             Slot::Tc(direction) => tc::remove_filter(self.pins, device, direction),
@@ -240,7 +241,7 @@ impl<'a> Links<'a> {
         let ours: BTreeSet<String> = wanted.iter().flat_map(pin_names).collect();
         for (link, path) in self.pins.links()? {
             if !ours.contains(&link) && !cgroup::is_pin(&link) {
-                remove_pin(&path)?;
+                remove_link(&path)?;
                 tracing::info!("detached {link}, which an earlier agent had attached");
             }
         }
@@ -274,7 +275,7 @@ impl<'a> Links<'a> {
     /// A link whose device is gone, perhaps replaced by another of the same name.
     fn discard(&self, name: &str, error: &ProgramError) -> Result<()> {
         tracing::info!("the pinned link {name} leads nowhere any more ({error}): attaching anew");
-        remove_pin(&self.pins.link(name))
+        remove_link(&self.pins.link(name))
     }
 
     fn pin(&mut self, link: FdLink, name: String) -> Result<()> {
@@ -292,7 +293,7 @@ impl Drop for Links<'_> {
         }
         for fresh in &self.fresh {
             let removed = match fresh {
-                Fresh::Link(name) => remove_pin(&self.pins.link(name)),
+                Fresh::Link(name) => remove_link(&self.pins.link(name)),
                 Fresh::Filter(device, direction) => {
                     tc::remove_filter(self.pins, device, *direction)
                 }

@@ -1,5 +1,5 @@
-//! What bpf(2) can do with links, and aya can't: tell where one is attached, and replace a control
-//! group's program in one step.
+//! What bpf(2) can do with links, and aya can't: tell where one is attached, detach it whoever else
+//! has it, and replace a control group's program in one step.
 
 use std::ffi::CString;
 use std::io;
@@ -7,13 +7,27 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use anyhow::Result;
 use nix::libc::c_long;
 
+use super::pins::remove_pin;
 use super::system_call::bpf;
 
 const BPF_OBJ_GET: c_long = 7;
 const BPF_OBJ_GET_INFO_BY_FD: c_long = 15;
 const BPF_LINK_UPDATE: c_long = 29;
+const BPF_LINK_DETACH: c_long = 34;
+
+/// Detaches a pinned link, and removes its pin. Without its pin alone a link is attached for as long as
+/// somebody has it open, and then until the kernel gets round to it; what comes next in its place would be
+/// refused.
+pub fn remove_link(path: &Path) -> Result<()> {
+    // What is no link, or of a kind that can't be detached, is let go with its pin.
+    if let Ok(Some(link)) = PinnedLink::open(path) {
+        let _ = link.detach();
+    }
+    remove_pin(path)
+}
 
 /// `struct bpf_link_info` as far as it concerns control groups and devices.
 #[repr(C)]
@@ -88,6 +102,17 @@ impl PinnedLink {
         // after the call.
         unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &attributes) }?;
         Ok(information)
+    }
+
+    /// From here on the link leads nowhere.
+    fn detach(&self) -> io::Result<()> {
+        #[repr(C)]
+        struct Attributes {
+            link: u32,
+        }
+        let attributes = Attributes { link: self.link.as_raw_fd() as u32 };
+        // SAFETY: the attributes name no memory.
+        unsafe { bpf(BPF_LINK_DETACH, &attributes) }.map(drop)
     }
 
     /// Puts another program in the place of the one that is attached.

@@ -25,6 +25,7 @@ mod survey;
 mod system_call;
 mod tables;
 mod types;
+mod verify;
 
 pub use attach::{
     Hook, Links, Modes, Place, TcMode, XdpMode, attached, cgroup_root, remove,

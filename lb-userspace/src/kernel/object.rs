@@ -8,13 +8,15 @@ use lb_common::datapath::{Stage, TELL};
 use lb_common::layout::{BufferSum, Identity, SCHEMA, Settings, map};
 
 use super::adoption;
-use super::attach::{Place, cgroup};
+use super::attach::Place;
 use super::buffer_sum;
 use super::messages::{self, BpfLogLevel};
 use super::pins::Pins;
 use super::plain::Plain;
 use super::sizes::Sizes;
 use super::tables::Tables;
+use super::verify;
+use crate::memory;
 
 /// The programs of the stages. XDP has only those that packets come to on their way in.
 const XDP_STAGES: [(Stage, &str); 9] = [
@@ -104,44 +106,23 @@ impl DataPlane {
         pinned.set(0, Plain(identity), 0)?;
 
         let mut data_plane = Self { ebpf, reads_buffers, adopted, flow_seed: identity.flow_seed };
-        data_plane.load_stages()?;
-        data_plane.xdp()?.load().map_err(refused)?;
-        for place in Place::ALL.into_iter().filter(|place| *place != Place::ExternalIn) {
-            data_plane.classifier(place)?.load().map_err(refused)?;
-        }
-        for name in cgroup::PROGRAMS {
-            match data_plane.program(name)? {
-                Program::CgroupSockAddr(program) => program.load(),
-                Program::CgroupSock(program) => program.load(),
-                _ => bail!("{name} is none for control groups"),
-            }
-            .map_err(refused)?;
-        }
+        // What it took to read the object need not be there along with what the verifier takes.
+        memory::give_back();
+        verify::load(&mut data_plane.ebpf).map_err(explain)?;
+        data_plane.lead_to_stages()?;
         Ok(data_plane)
     }
 
-    /// The stages come first: programs that lead to them may be running already, over pinned maps.
-    fn load_stages(&mut self) -> Result<()> {
-        let mut programs = Vec::new();
-        for (stage, name) in XDP_STAGES {
-            let program: &mut Xdp = program(&mut self.ebpf, name)?;
-            program.load().map_err(refused)?;
-            programs.push((map::XDP_STAGES, stage as u32, program.fd()?.try_clone()?));
-        }
-        for (stage, name) in TC_STAGES {
-            let program: &mut SchedClassifier = program(&mut self.ebpf, name)?;
-            program.load().map_err(refused)?;
-            programs.push((map::TC_STAGES, stage as u32, program.fd()?.try_clone()?));
-        }
-        let tell: &mut Xdp = program(&mut self.ebpf, "xdp_tell")?;
-        tell.load().map_err(refused)?;
-        programs.push((map::XDP_STAGES, TELL, tell.fd()?.try_clone()?));
-        let tell: &mut SchedClassifier = program(&mut self.ebpf, "tc_tell")?;
-        tell.load().map_err(refused)?;
-        programs.push((map::TC_STAGES, TELL, tell.fd()?.try_clone()?));
-        for (name, index, stage) in programs {
-            let stages = self.ebpf.map_mut(name).context("the object has no stages")?;
-            ProgramArray::try_from(stages)?.set(index, &stage, 0)?;
+    /// Fills the tables by which programs go on to stages. An earlier agent's programs may be running
+    /// over them already.
+    fn lead_to_stages(&mut self) -> Result<()> {
+        let xdp = XDP_STAGES.iter().map(|&(stage, name)| (map::XDP_STAGES, stage as u32, name));
+        let tc = TC_STAGES.iter().map(|&(stage, name)| (map::TC_STAGES, stage as u32, name));
+        let tell = [(map::XDP_STAGES, TELL, "xdp_tell"), (map::TC_STAGES, TELL, "tc_tell")];
+        for (stages, index, name) in xdp.chain(tc).chain(tell) {
+            let program = self.program(name)?.fd()?.try_clone()?;
+            let stages = self.ebpf.map_mut(stages).context("the object has no stages")?;
+            ProgramArray::try_from(stages)?.set(index, &program, 0)?;
         }
         Ok(())
     }
@@ -206,20 +187,6 @@ fn new_identity() -> Identity {
         tracing::warn!("no random numbers ({error}): flow buckets are predictable");
     }
     Identity { schema: SCHEMA, reserved: 0, flow_seed: u64::from_ne_bytes(seed) }
-}
-
-fn refused(error: ProgramError) -> anyhow::Error {
-    match error {
-        ProgramError::LoadError { io_error, verifier_log } => {
-            let log = verifier_log.to_string();
-            let last: Vec<&str> = log.lines().rev().take(20).collect();
-            let last = last.into_iter().rev().collect::<Vec<_>>().join("\n");
-            explain(anyhow!(io_error).context(format!(
-                "the kernel's verifier refused a program; the end of its log:\n{last}"
-            )))
-        }
-        other => explain(anyhow!(other)),
-    }
 }
 
 fn explain(error: anyhow::Error) -> anyhow::Error {

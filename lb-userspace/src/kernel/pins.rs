@@ -15,6 +15,8 @@ use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{major, minor};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
+use super::link::remove_link;
+
 pub const DEFAULT_PIN_PATH: &str = "/sys/fs/bpf/millrace";
 pub(super) const BPF_FILESYSTEM: &str = "/sys/fs/bpf";
 pub(super) const LINKS: &str = "links";
@@ -224,7 +226,7 @@ impl Pins {
     /// must be gone.
     pub(super) fn remove(self) -> Result<()> {
         for (_, path) in self.links()? {
-            remove_pin(&path)?;
+            remove_link(&path)?;
         }
         remove_below(&self.path)?;
         fs::remove_dir(&self.path)

@@ -1,4 +1,5 @@
-//! The agent as a process, under the names that all Prometheus clients use.
+//! The agent as a process, under the names that all Prometheus clients use, and its own memory, for
+//! which they have none.
 
 use std::fmt;
 use std::fs;
@@ -47,6 +48,12 @@ fn limit(limits: &str, name: &str) -> Option<u64> {
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
+/// Memory that is nobody else's: without files and maps. In bytes.
+fn own_memory(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1_024)
+}
+
 /// When the machine was started, in seconds.
 fn boot_time(stat: &str) -> Option<u64> {
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
@@ -54,11 +61,14 @@ fn boot_time(stat: &str) -> Option<u64> {
 
 fn read() -> io::Result<Vec<(&'static str, &'static str, MetricType, f64)>> {
     let stat = fs::read_to_string("/proc/self/stat")?;
+    let own_memory = own_memory(&fs::read_to_string("/proc/self/status")?);
     let limits = fs::read_to_string("/proc/self/limits")?;
     let boot = boot_time(&fs::read_to_string("/proc/stat")?);
     let descriptors = fs::read_dir("/proc/self/fd")?.count();
-    let (Some(stat), Some(boot)) = (Stat::parse(&stat), boot) else {
-        return Err(io::Error::other("/proc/self/stat or /proc/stat is not as proc(5) says"));
+    let (Some(stat), Some(own_memory), Some(boot)) = (Stat::parse(&stat), own_memory, boot) else {
+        return Err(io::Error::other(
+            "/proc/self/stat, /proc/self/status or /proc/stat is not as proc(5) says",
+        ));
     };
     let ticks = sysconf(SysconfVar::CLK_TCK)?.unwrap_or(100) as f64;
     let page = sysconf(SysconfVar::PAGE_SIZE)?.unwrap_or(4_096) as f64;
@@ -73,8 +83,13 @@ fn read() -> io::Result<Vec<(&'static str, &'static str, MetricType, f64)>> {
         ),
         gauge(
             "process_resident_memory_bytes",
-            "The agent's memory, without the maps",
+            "Memory that the agent has before it: its own, its program, and what it has looked at of the maps",
             stat.resident_pages as f64 * page,
+        ),
+        gauge(
+            "millrace_agent_memory_bytes",
+            "The agent's own memory, without the maps and its program",
+            own_memory as f64,
         ),
         gauge(
             "process_virtual_memory_bytes",
@@ -146,10 +161,18 @@ mod tests {
     }
 
     #[test]
+    fn memory_of_ones_own_is_what_no_file_has() {
+        let status = "VmRSS:\t  350048 kB\nRssAnon:\t    6984 kB\nRssFile:\t  343064 kB\n";
+        assert_eq!(own_memory(status), Some(6_984 * 1_024));
+        assert_eq!(own_memory("VmRSS:\t  350048 kB\n"), None);
+    }
+
+    #[test]
     fn this_process_can_be_read() {
         let read = read().unwrap();
         let value = |wanted| read.iter().find(|(name, ..)| *name == wanted).unwrap().3;
-        assert!(value("process_resident_memory_bytes") > 0.0);
+        let own = value("millrace_agent_memory_bytes");
+        assert!(own > 0.0 && own < value("process_resident_memory_bytes"), "{own}");
         assert!(value("process_open_fds") >= 1.0);
         assert!(value("process_start_time_seconds") > 1e9);
     }

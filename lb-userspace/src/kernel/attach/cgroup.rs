@@ -13,9 +13,8 @@ use aya::programs::{CgroupAttachMode, CgroupSock, CgroupSockAddr, Program, Progr
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
 use super::{Links, not_a_link};
-use crate::kernel::link::PinnedLink;
+use crate::kernel::link::{PinnedLink, remove_link};
 use crate::kernel::object::DataPlane;
-use crate::kernel::pins::remove_pin;
 
 /// Names are given back to processes before any socket is led astray.
 pub const PROGRAMS: [&str; 9] = [
@@ -80,7 +79,7 @@ impl Links<'_> {
 
     /// Detaches what an earlier agent attached to processes, if this one is not to.
     pub fn detach_processes(&self) -> Result<()> {
-        PROGRAMS.iter().try_for_each(|program| remove_pin(&self.pins.link(&pin(program))))
+        PROGRAMS.iter().try_for_each(|program| remove_link(&self.pins.link(&pin(program))))
     }
 
     fn attach_program(&mut self, program: &mut Program, cgroup: &File, name: &str) -> Result<()> {
@@ -92,7 +91,7 @@ impl Links<'_> {
                 return Ok(());
             }
             // Of another control group, perhaps one that is gone.
-            remove_pin(&path)?;
+            remove_link(&path)?;
         }
         let link = match program {
             Program::CgroupSockAddr(program) => attach_address_hook(program, cgroup),

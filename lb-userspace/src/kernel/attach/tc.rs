@@ -14,7 +14,8 @@ use nix::net::if_::{if_nameindex, if_nametoindex};
 
 use super::filters::{Direction, Filters};
 use super::{Fresh, Hook, Links, TcMode, explain, not_a_link, pin};
-use crate::kernel::pins::{Pins, remove_pin};
+use crate::kernel::link::remove_link;
+use crate::kernel::pins::Pins;
 
 impl TcMode {
     /// What is meant on this kernel: never `Auto`.
@@ -57,7 +58,7 @@ impl Links<'_> {
                 let hook = clsact_hook(direction);
                 self.attach_filter(program, device, direction)
                     .with_context(|| format!("{hook} can't be attached to {device}"))?;
-                remove_pin(&self.pins.link(&pin(device, tcx_hook(direction))))?;
+                remove_link(&self.pins.link(&pin(device, tcx_hook(direction))))?;
                 Ok(hook)
             }
             TcMode::Tcx | TcMode::Auto => {

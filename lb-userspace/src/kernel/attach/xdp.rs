@@ -6,7 +6,7 @@ use aya::programs::links::FdLink;
 use aya::programs::xdp::{XdpLink, XdpMode as Attach};
 
 use super::{Hook, Links, XdpMode, explain, is_busy, not_a_link, pin};
-use crate::kernel::pins::remove_pin;
+use crate::kernel::link::remove_link;
 
 impl XdpMode {
     /// In the stack frames may have been merged, and their checksums may be left to a device: XDP
@@ -33,7 +33,7 @@ impl Links<'_> {
             let name = pin(device, hook);
             let Some(old) = self.pinned(&name)? else { continue };
             if hook != wanted {
-                remove_pin(&self.pins.link(&name))?;
+                remove_link(&self.pins.link(&name))?;
                 continue;
             }
             match program.attach_to_link(XdpLink::try_from(FdLink::from(old))?) {
