@@ -6,11 +6,8 @@ use std::fs;
 use std::path::PathBuf;
 
 fn main() {
-    println!("cargo::rerun-if-env-changed=MILLRACE_BPF_OBJECT");
-    let object = env::var_os("MILLRACE_BPF_OBJECT").map(PathBuf::from).unwrap_or_else(|| {
-        let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
-        manifest.join("../target/bpf/millrace.bpf.o")
-    });
+    let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let object = manifest.join("../target/bpf/millrace.bpf.o");
     println!("cargo::rerun-if-changed={}", object.display());
 
     let path = match fs::canonicalize(&object) {

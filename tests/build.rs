@@ -5,11 +5,8 @@ use std::fs;
 use std::path::PathBuf;
 
 fn main() {
-    println!("cargo::rerun-if-env-changed=MILLRACE_BENCH_OBJECT");
-    let object = env::var_os("MILLRACE_BENCH_OBJECT").map(PathBuf::from).unwrap_or_else(|| {
-        let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
-        manifest.join("../target/bpf/bench.bpf.o")
-    });
+    let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let object = manifest.join("../target/bpf/bench.bpf.o");
     println!("cargo::rerun-if-changed={}", object.display());
     let path = fs::canonicalize(&object).unwrap_or_else(|_| {
         let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));

@@ -1,5 +1,5 @@
 //! Building the BPF objects: `target/bpf/millrace.bpf.o`, which the agent embeds, and
-//! `target/bpf/bench.bpf.o`.
+//! `target/bpf/bench.bpf.o`. For a debugger they are in `target/ebpf`, with all that it wants.
 //!
 //! When nothing that they depend on has changed, this starts no program at all.
 
@@ -9,6 +9,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use object::build::elf::{Builder, SectionData};
+use object::elf;
 
 use crate::fingerprint::{self, Stamp};
 use crate::linker::{self, LINKER_VERSION, Linker};
@@ -87,12 +89,34 @@ fn compile(toolchain: &Toolchain, linker: &Linker) -> Result<()> {
     for name in OBJECTS {
         let path = root().join("target/ebpf").join(TARGET).join("bpf").join(name);
         let built = fs::read(&path).with_context(|| path.display().to_string())?;
+        let built = strip(&built)
+            .with_context(|| format!("the debug information of {}", path.display()))?;
         // Written only when it differs: the agent embeds it, and would be built again.
         if fs::read(object(name)).ok().as_ref() != Some(&built) {
             fs::write(object(name), built)?;
         }
     }
     Ok(())
+}
+
+/// Without what only debuggers read: four fifths of it. The types that bpftool and the verifier
+/// want are in other sections.
+fn strip(object: &[u8]) -> Result<Vec<u8>> {
+    let mut builder = Builder::read(object)?;
+    for section in &mut builder.sections {
+        let name = section.name.as_slice();
+        section.delete = name.starts_with(b".debug_") || name.starts_with(b".rel.debug_");
+    }
+    // LLVM keeps the names of sections among those of symbols; apart they can be written anew.
+    let names = builder.sections.add();
+    names.name = b".shstrtab"[..].into();
+    names.sh_type = elf::SHT_STRTAB;
+    names.data = SectionData::SectionString;
+    builder.delete_orphans();
+    builder.delete_unused_versions();
+    let mut stripped = Vec::new();
+    builder.write(&mut stripped)?;
+    Ok(stripped)
 }
 
 /// Clippy over the BPF crate, by the compiler that builds it. Where that has no clippy, by the

@@ -1,31 +1,19 @@
 //! The agent as one static program.
 
-use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
-use object::build::elf::{Builder, SectionData};
 use object::elf;
 use object::read::elf::{ElfFile64, ProgramHeader};
 
 use crate::ebpf;
 use crate::paths;
-use crate::process::{cargo, root, run, target};
+use crate::process::{cargo, run, target};
 
 /// Builds it, and what it carries.
 pub fn build() -> Result<PathBuf> {
     ebpf::build(&ebpf::Options::default())?;
     let folder = target().join("image");
-    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    let object = folder.join("millrace.bpf.o");
-    let debugged = root().join("target/bpf/millrace.bpf.o");
-    let debugged = fs::read(&debugged).with_context(|| debugged.display().to_string())?;
-    let stripped = strip(&debugged).context("the BPF object's debug information")?;
-    // Written only when it differs: the agent embeds it, and would be built again.
-    if fs::read(&object).ok().as_ref() != Some(&stripped) {
-        fs::write(&object, stripped).with_context(|| object.display().to_string())?;
-    }
-
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
     flags.extend(paths::remapping()?);
@@ -35,31 +23,10 @@ pub fn build() -> Result<PathBuf> {
         .args(["build", "--locked", "--package", "lb-userspace", "--bin", "millrace"])
         .args(["--profile", "image", "--target", &triple, "--target-dir"])
         .arg(&folder)
-        .env("MILLRACE_BPF_OBJECT", &object)
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
         .env("CARGO_INCREMENTAL", "0");
     run(&mut command)?;
     Ok(folder.join(triple).join("image/millrace"))
-}
-
-/// Without what only debuggers read: four fifths of it. The types that bpftool and the verifier
-/// want are in other sections.
-fn strip(object: &[u8]) -> Result<Vec<u8>> {
-    let mut builder = Builder::read(object)?;
-    for section in &mut builder.sections {
-        let name = section.name.as_slice();
-        section.delete = name.starts_with(b".debug_") || name.starts_with(b".rel.debug_");
-    }
-    // LLVM keeps the names of sections among those of symbols; apart they can be written anew.
-    let names = builder.sections.add();
-    names.name = b".shstrtab"[..].into();
-    names.sh_type = elf::SHT_STRTAB;
-    names.data = SectionData::SectionString;
-    builder.delete_orphans();
-    builder.delete_unused_versions();
-    let mut stripped = Vec::new();
-    builder.write(&mut stripped)?;
-    Ok(stripped)
 }
 
 /// There is no loader in the image, and no library.
