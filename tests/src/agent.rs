@@ -14,6 +14,11 @@ use crate::topology::{Host, Process};
 /// Generous: the machine may be busy. It costs time only when something is wrong.
 pub const SOON: Duration = Duration::from_secs(20);
 
+/// Maps that can be read whole: bpftool asks the kernel for each element, which takes ten seconds
+/// with a node's usual 262,144 flows.
+pub const SMALL_MAPS: [&str; 6] =
+    ["--max-service-ports", "64", "--max-endpoints", "256", "--max-flows", "1024"];
+
 /// An agent on a node.
 pub struct Agent {
     process: Process,

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use crate::agent::{Agent, program};
-use crate::topology::{Host, Process, Topology};
+use crate::agent::{Agent, SOON, program};
+use crate::topology::{Host, Process, Topology, wait_until};
 
 pub const CLIENT: &str = "192.0.2.2";
 pub const NODE: &str = "192.0.2.1";
@@ -32,6 +32,16 @@ metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: we
 addressType: IPv4
 ports: [{name: http, port: 8080}]
 endpoints: [{addresses: [10.244.1.10], nodeName: node}]
+";
+
+/// Where nobody listens.
+const NOWHERE: &str = "\
+apiVersion: v1
+kind: Config
+current-context: nowhere
+contexts: [{name: nowhere, context: {cluster: nowhere, user: nobody}}]
+clusters: [{name: nowhere, cluster: {server: 'http://127.0.0.1:9'}}]
+users: [{name: nobody, user: {}}]
 ";
 
 /// Services that refuse a client: `nobody` has no endpoints, `private` is not for it.
@@ -120,6 +130,20 @@ impl OneNode {
         let file = self.topology.directory().join("manifests.yaml");
         std::fs::write(&file, text)?;
         Ok((self.agent(&file)?, file))
+    }
+
+    /// An agent whose API server does not answer: it has its maps, and waits.
+    pub fn agent_that_waits(&self) -> Result<Agent> {
+        let kubeconfig = self.topology.directory().join("kubeconfig");
+        std::fs::write(&kubeconfig, NOWHERE)?;
+        let source = ["--kubeconfig", &kubeconfig.to_string_lossy()];
+        let mut agent = Agent::launch_on(&self.node, &self.pin_path(), source, DEVICE, &[])?;
+        agent.wait_for_output("EndpointSlices can't be watched")?;
+        agent.wait_for_output("Services can't be watched")?;
+        // It serves as soon as it has its maps.
+        let health = ["curl", "--silent", "--fail", "http://127.0.0.1:10256/livez"];
+        wait_until("the agent has its maps", SOON, || self.node.run(health).is_ok())?;
+        Ok(agent)
     }
 
     /// Takes away what agents have left.

@@ -147,28 +147,13 @@ fn a_source_that_is_not_ready_takes_nothing_away() -> Result<()> {
     assert!(before.frontends.len() > 50, "{before:?}");
     agent.kill();
 
-    // Nobody listens there.
-    let kubeconfig = network.topology.directory().join("kubeconfig");
-    fs::write(
-        &kubeconfig,
-        "apiVersion: v1\n\
-         kind: Config\n\
-         current-context: nowhere\n\
-         contexts: [{name: nowhere, context: {cluster: nowhere, user: nobody}}]\n\
-         clusters: [{name: nowhere, cluster: {server: 'http://127.0.0.1:9'}}]\n\
-         users: [{name: nobody, user: {}}]\n",
-    )?;
-    let source = ["--kubeconfig", &kubeconfig.to_string_lossy()];
-    let (node, pins) = (&network.node, network.pin_path());
-    let mut agent = Agent::launch_on(node, &pins, source, DEVICE, &[])?;
-    agent.wait_for_output("EndpointSlices can't be watched")?;
-    agent.wait_for_output("Services can't be watched")?;
+    let agent = network.agent_that_waits()?;
     assert!(agent.said().contains("adopting"), "{}", agent.said());
-    assert_eq!(Contents::of(&pins)?, before);
+    assert_eq!(Contents::of(&network.pin_path())?, before);
     assert!(network.curl("http://203.0.113.10/").is_ok());
     // Told to end it leaves all as it was, too.
     agent.terminate()?;
-    assert_eq!(Contents::of(&pins)?, before);
+    assert_eq!(Contents::of(&network.pin_path())?, before);
     assert!(network.curl("http://203.0.113.10/").is_ok());
     Ok(())
 }

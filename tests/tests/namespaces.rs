@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tests::agent::{Agent, SOON};
+use tests::agent::{Agent, SMALL_MAPS, SOON};
 use tests::one_node::{CLIENT, DEVICE, OneNode};
 use tests::topology::{LARGE, wait_until};
 
@@ -210,7 +210,9 @@ fn what_is_no_services_reaches_the_node_untouched() -> Result<()> {
 #[test]
 fn the_maps_show_their_fields_by_name() -> Result<()> {
     let network = OneNode::with_pods(1)?;
-    let (_agent, _) = network.agent_on(&web(&["10.244.1.10"]))?;
+    let file = network.topology.directory().join("web.yaml");
+    fs::write(&file, web(&["10.244.1.10"]))?;
+    let _agent = Agent::start(&network.node, &network.pin_path(), &file, DEVICE, &SMALL_MAPS)?;
     assert!(network.curl(VIP).is_ok());
     let map = |name: &str| {
         let path = network.pin_path().join(name);

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result, ensure};
 use lb_common::layout::map;
 use serde_json::Value;
-use tests::agent::{Agent, SOON, program};
+use tests::agent::{Agent, SMALL_MAPS, SOON, program};
 use tests::datapath::cases::{self, Ends, V4, V6};
 use tests::datapath::{AnyMap, Conversation, Entry};
 use tests::one_node::{CLIENT, DEVICE, OneNode, REFUSED};
@@ -127,9 +127,7 @@ impl Scene {
         let network = OneNode::with_pods(3)?;
         let file = network.topology.directory().join("manifests.yaml");
         std::fs::write(&file, format!("{MANIFESTS}---{REFUSED}"))?;
-        // Small maps, that can be compared whole.
-        let sizes = ["--max-service-ports", "64", "--max-endpoints", "256", "--max-flows", "1024"];
-        let agent = Agent::start(&network.node, &network.pin_path(), &file, DEVICE, &sizes)?;
+        let agent = Agent::start(&network.node, &network.pin_path(), &file, DEVICE, &SMALL_MAPS)?;
         Ok(Self { network, agent: Some(agent) })
     }
 

@@ -196,12 +196,7 @@ fn maps_of_a_newer_version_are_replaced_while_services_are_served() -> Result<()
     pinned.set(0, Plain(Identity { schema: SCHEMA + 1, ..identity }), 0)?;
 
     // An agent of the older version that dies before it has attached leaves all forwarding.
-    let nowhere = case.network.topology.directory().join("kubeconfig");
-    fs::write(&nowhere, KUBECONFIG)?;
-    let source = ["--kubeconfig", &nowhere.to_string_lossy()];
-    let node = &case.network.node;
-    let mut dying = Agent::launch_on(node, &case.network.pin_path(), source, DEVICE, &[])?;
-    dying.wait_for_output("Services can't be watched")?;
+    let dying = case.network.agent_that_waits()?;
     let said = dying.said();
     assert!(said.contains("a newer version's") && said.contains("connections"), "{said}");
     dying.kill();
@@ -213,13 +208,3 @@ fn maps_of_a_newer_version_are_replaced_while_services_are_served() -> Result<()
     assert!(!case.pin("set-aside").exists());
     case.only_connections_in_between_broke()
 }
-
-/// Nobody listens there.
-const KUBECONFIG: &str = "\
-apiVersion: v1
-kind: Config
-current-context: nowhere
-contexts: [{name: nowhere, context: {cluster: nowhere, user: nobody}}]
-clusters: [{name: nowhere, cluster: {server: 'http://127.0.0.1:9'}}]
-users: [{name: nobody, user: {}}]
-";
