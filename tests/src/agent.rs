@@ -3,16 +3,12 @@
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::topology::{Host, Process};
-
-/// Generous: the machine may be busy. It costs time only when something is wrong.
-pub const SOON: Duration = Duration::from_secs(20);
+use crate::topology::{Host, Process, SOON};
 
 /// Maps that can be read whole: bpftool asks the kernel for each element, which takes ten seconds
 /// with a node's usual 262,144 flows.

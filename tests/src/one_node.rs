@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use crate::agent::{Agent, SOON, program};
-use crate::topology::{Host, Process, Topology, wait_until};
+use crate::agent::{Agent, program};
+use crate::topology::{Host, Process, SOON, Topology, wait_until};
 
 pub const CLIENT: &str = "192.0.2.2";
 pub const NODE: &str = "192.0.2.1";
@@ -181,7 +181,7 @@ impl OneNode {
 
     /// Fetches a page at the client, or fails after a while.
     pub fn curl(&self, url: &str) -> Result<String> {
-        let quiet = ["curl", "--silent", "--show-error", "--fail", "--max-time", "5", "--globoff"];
+        let quiet = ["curl", "--silent", "--show-error", "--fail", "--max-time", "60", "--globoff"];
         self.client.run(quiet.into_iter().chain([url]))
     }
 }

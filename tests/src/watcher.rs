@@ -13,11 +13,10 @@ use anyhow::{Context, Result};
 use nix::libc::linger;
 use nix::sys::socket::{setsockopt, sockopt};
 
-use crate::agent::SOON;
-use crate::topology::{Host, wait_until};
+use crate::topology::{Host, SOON, wait_until};
 
 /// How long it waits for an answer. That none comes is told as such.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What became of one request, over a connection of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]

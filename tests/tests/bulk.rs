@@ -6,16 +6,12 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};
 use std::sync::LazyLock;
 use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tests::agent::Agent;
 use tests::one_node::{DEVICE, OneNode};
 use tests::topology::Host;
-
-/// Longer than a busy machine takes for any part of it.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Of no period.
 static CONTENT: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -160,8 +156,6 @@ fn mirror(host: &Host, listen: &str) -> Result<()> {
 /// Sends everything and compares what comes back.
 fn exchange(client: &Host, to: &str) -> Result<()> {
     let stream = client.tcp_connect(to)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
     thread::scope(|scope| {
         let sending = scope.spawn(|| -> Result<()> {
             (&stream).write_all(&CONTENT)?;

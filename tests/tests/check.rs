@@ -9,9 +9,9 @@ use aya::maps::MapData;
 use aya::programs::links::PinnedLink;
 use aya::programs::{SchedClassifier, TcAttachType};
 use lb_common::layout::map;
-use tests::agent::{Agent, SOON, program};
+use tests::agent::{Agent, program};
 use tests::one_node::{DEVICE, OneNode};
-use tests::topology::wait_until;
+use tests::topology::{SOON, wait_until};
 
 struct Case {
     network: OneNode,

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use aya::programs::{SchedClassifier, TcAttachType};
-use tests::agent::{Agent, SOON, program};
+use tests::agent::{Agent, program};
 use tests::one_node::{DEVICE, OneNode};
-use tests::topology::wait_until;
+use tests::topology::{SOON, wait_until};
 
 const VIP: &str = "http://203.0.113.10/";
 const VIP6: &str = "http://[2001:db8:113::10]/";
@@ -100,7 +100,7 @@ fn services_are_reached_from_outside_and_by_pods() -> Result<()> {
         assert_eq!(case.network.curl(url)?, "pod-0\n");
     }
     for url in ["http://10.96.0.10/", "http://[fd00:10:96::a]/"] {
-        let words = ["curl", "--silent", "--fail", "--max-time", "5", "--globoff", url];
+        let words = ["curl", "--silent", "--fail", "--max-time", "60", "--globoff", url];
         assert_eq!(case.network.pods[1].host.run(words)?, "pod-0\n");
     }
     assert_eq!((case.ours("ingress")?.len(), case.ours("egress")?.len()), (1, 1));

@@ -4,15 +4,14 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use tests::agent::{Agent, SOON, program};
+use tests::agent::{Agent, program};
 use tests::one_node::{CLIENT, DEVICE, OneNode};
-use tests::topology::wait_until;
+use tests::topology::{SOON, wait_until};
 
 /// `shop/web`, which two pods serve, and `default/dns`, which nobody does.
 const MANIFESTS: &str = "\
@@ -77,8 +76,7 @@ fn json(network: &OneNode, arguments: &[&str]) -> Result<Value> {
 
 /// A connection through the Service that stays open, established at the data plane.
 fn connect(network: &OneNode) -> Result<TcpStream> {
-    let mut connection = network.client.enter(|| Ok(TcpStream::connect("203.0.113.10:80")?))?;
-    connection.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let mut connection = network.client.tcp_connect("203.0.113.10:80")?;
     connection.write_all(b"GET / HTTP/1.1\r\nHost: web\r\n\r\n")?;
     ensure!(connection.read(&mut [0; 1024])? > 0, "no answer");
     Ok(connection)

@@ -6,9 +6,9 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use caps::Capability;
 use serde_json::Value;
-use tests::agent::SOON;
 use tests::container::{Container, Specification};
 use tests::one_node::{OneNode, WEB};
+use tests::topology::SOON;
 
 const SETTINGS: &str = "\
 manifests: [/etc/millrace/web.yaml]
@@ -47,7 +47,7 @@ fn a_container_with_what_the_daemon_set_gives_it_forwards() -> Result<()> {
     ensure!(network.curl("http://203.0.113.10/")?.contains("pod-0"), "a client is served");
     check(&network, &container, &specification)?;
     // A process of the node itself, by the control groups that are mounted.
-    network.node.run(["curl", "--silent", "--fail", "--max-time", "5", "http://10.96.0.10/"])?;
+    network.node.run(["curl", "--silent", "--fail", "--max-time", "60", "http://10.96.0.10/"])?;
 
     let pid = agent.pid();
     let left = bits(&[Capability::CAP_BPF, Capability::CAP_NET_ADMIN]);

@@ -7,10 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
-use tests::agent::{Agent, SOON};
+use tests::agent::Agent;
 use tests::contents::Contents;
 use tests::one_node::{DEVICE, OneNode};
-use tests::topology::{Echo, LARGE, who_answers};
+use tests::topology::{Echo, LARGE, SOON, who_answers};
 use tests::watcher::{Answer, Watcher};
 
 /// How often an agent is killed.

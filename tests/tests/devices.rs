@@ -4,9 +4,9 @@
 use std::fs;
 
 use anyhow::{Context, Result};
-use tests::agent::{Agent, SOON};
+use tests::agent::Agent;
 use tests::one_node::{DEVICE, NODE, NODE6, OneNode};
-use tests::topology::{Host, wait_until};
+use tests::topology::{Host, SOON, wait_until};
 
 const URLS: [&str; 2] = ["http://203.0.113.10/", "http://[2001:db8:113::10]/"];
 

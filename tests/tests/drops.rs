@@ -5,10 +5,10 @@ use lb_common::datapath::Allowance;
 use lb_common::layout::map;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use tests::agent::{Agent, SOON, program};
+use tests::agent::{Agent, program};
 use tests::one_node::{CLIENT, OneNode, REFUSED};
 use tests::packet::udp;
-use tests::topology::{Process, wait_until};
+use tests::topology::{Process, SOON, wait_until};
 
 const UNTOLD: &str = " more were not told: too many at once";
 

@@ -4,9 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Result;
-use tests::agent::SOON;
 use tests::one_node::OneNode;
-use tests::topology::{Echo, wait_until};
+use tests::topology::{Echo, SOON, wait_until};
 use tests::watcher::{Answer, Watcher};
 
 /// How often each test changes something under its watchers.

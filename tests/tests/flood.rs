@@ -24,7 +24,7 @@ const CONNECTIONS: usize = 12;
 const SYNS: u64 = 20 * FLOWS as u64;
 
 /// For an answer: long enough to send a packet again, and again.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Of each address family one whose backend is on this node, and one on another.
 const FRONTENDS: [&str; 4] =

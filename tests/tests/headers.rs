@@ -6,15 +6,12 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 use tests::agent::Agent;
 use tests::one_node::OneNode;
-use tests::topology::Host;
-
-const LIMIT: Duration = Duration::from_secs(10);
+use tests::topology::{Host, SOON};
 
 const MANIFESTS: &str = "
 apiVersion: v1
@@ -104,18 +101,18 @@ impl Case<'_> {
         let (to, at) = (Self::end(self.frontend, 80)?, Self::end(self.backend, 8000)?);
         let listener = self.server.enter(|| Ok(TcpListener::bind(at)?))?;
         // The timeout is the socket's, and accept heeds it; std only offers it for streams.
-        TcpStream::from(OwnedFd::from(listener.try_clone()?)).set_read_timeout(Some(LIMIT))?;
+        TcpStream::from(OwnedFd::from(listener.try_clone()?)).set_read_timeout(Some(SOON))?;
         thread::scope(|scope| {
             let answering = scope.spawn(|| -> Result<()> {
                 let (mut stream, _) = listener.accept().context("nobody has dialled")?;
                 carry(&stream, at)?;
-                stream.set_read_timeout(Some(LIMIT))?;
+                stream.set_read_timeout(Some(SOON))?;
                 let mut question = [0; 8];
                 stream.read_exact(&mut question)?;
                 Ok(stream.write_all(&question)?)
             });
             let mut stream = self.client.enter(|| dial(to))?;
-            stream.set_read_timeout(Some(LIMIT))?;
+            stream.set_read_timeout(Some(SOON))?;
             stream.write_all(b"question")?;
             let mut answer = [0; 8];
             stream.read_exact(&mut answer).context("no answer")?;

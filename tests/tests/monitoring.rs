@@ -9,9 +9,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use tests::agent::SOON;
 use tests::one_node::{OneNode, WEB};
-use tests::topology::{Process, wait_until};
+use tests::topology::{Process, SOON, wait_until};
 
 /// Asked often, so that there are rates soon.
 fn configuration(rules: &Path) -> String {
@@ -67,7 +66,7 @@ impl<'a> Prometheus<'a> {
     /// What its API answers; fails if that is an error.
     fn get(&self, path: &str, query: &[(&str, &str)]) -> Result<Value> {
         let mut words =
-            ["curl", "--silent", "--get", "--max-time", "5"].map(str::to_owned).to_vec();
+            ["curl", "--silent", "--get", "--max-time", "60"].map(str::to_owned).to_vec();
         for (name, value) in query {
             words.extend(["--data-urlencode".to_owned(), format!("{name}={value}")]);
         }
@@ -125,7 +124,7 @@ fn every_query_and_alert_is_answered_by_a_real_agent() -> Result<()> {
         let answered = wait_until(expression, SOON, || {
             for port in ["10256/healthz", "10256/livez"] {
                 let url = format!("http://127.0.0.1:{port}");
-                let _ = network.node.run(["curl", "--silent", "--max-time", "5", &url]);
+                let _ = network.node.run(["curl", "--silent", "--max-time", "60", &url]);
             }
             let served = network.curl("http://203.0.113.10/").is_ok();
             served && prometheus.count(expression).is_ok_and(|series| series > 0)

@@ -3,12 +3,11 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tests::agent::{Agent, SMALL_MAPS, SOON};
+use tests::agent::{Agent, SMALL_MAPS};
 use tests::one_node::{CLIENT, DEVICE, OneNode};
-use tests::topology::{LARGE, wait_until};
+use tests::topology::{LARGE, SOON, wait_until};
 
 const VIP: &str = "http://203.0.113.10/";
 
@@ -81,7 +80,7 @@ fn a_backend_sees_the_clients_own_address() -> Result<()> {
 fn a_large_answer_arrives_whole() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let (agent, _) = network.agent_on(&web(&["10.244.1.10"]))?;
-    let quiet = ["curl", "--silent", "--fail", "--max-time", "9", "--output", "/dev/null"];
+    let quiet = ["curl", "--silent", "--fail", "--max-time", "60", "--output", "/dev/null"];
     let size = ["--write-out", "%{size_download}", "http://203.0.113.10/large"];
     let size = network.client.run(quiet.into_iter().chain(size))?;
     assert_eq!(size, LARGE.to_string());
@@ -123,8 +122,7 @@ fn a_deleted_service_leaves_empty_maps() -> Result<()> {
 fn an_established_connection_survives_a_new_endpoint_and_the_agents_death() -> Result<()> {
     let network = OneNode::with_pods(2)?;
     let (agent, file) = network.agent_on(&web(&["10.244.1.10"]))?;
-    let mut connection = network.client.enter(|| Ok(TcpStream::connect("203.0.113.10:80")?))?;
-    connection.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let mut connection = network.client.tcp_connect("203.0.113.10:80")?;
     assert_eq!(ask(&mut connection)?, "pod-0");
 
     fs::write(&file, web(&["10.244.1.10", "10.244.1.11"]))?;
@@ -146,8 +144,7 @@ fn an_established_connection_survives_a_new_endpoint_and_the_agents_death() -> R
 fn a_terminating_pod_keeps_its_connections_until_it_is_gone() -> Result<()> {
     let network = OneNode::with_pods(2)?;
     let (_agent, file) = network.agent_on(&web(&["10.244.1.10"]))?;
-    let mut connection = network.client.enter(|| Ok(TcpStream::connect("203.0.113.10:80")?))?;
-    connection.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let mut connection = network.client.tcp_connect("203.0.113.10:80")?;
     assert_eq!(ask(&mut connection)?, "pod-0");
 
     let conditions = "conditions: {ready: false, serving: false, terminating: true}";
@@ -169,7 +166,7 @@ fn a_port_that_no_service_has_is_refused_at_a_cluster_address() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let (_agent, _) = network.agent_on(&web(&["10.244.1.10"]))?;
     let dial = |to: &'static str| {
-        let timeout = Duration::from_secs(5);
+        let timeout = SOON;
         network.client.enter(|| Ok(TcpStream::connect_timeout(&to.parse()?, timeout)?))
     };
     let refused = dial("10.96.0.10:81").expect_err("nobody is there");

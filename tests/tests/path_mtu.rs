@@ -5,11 +5,10 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use tests::agent::Agent;
-use tests::topology::{Host, LARGE, Port, Process, Topology};
+use tests::topology::{Host, LARGE, Port, Process, SOON, Topology};
 
 /// client - outer =(1400)= inner - node - pod
 ///                                  \ gate =(1300)= other
@@ -135,7 +134,7 @@ endpoints: [{addresses: ['fd07:6::2'], nodeName: other}]
 fn a_large_answer_fits_through_a_narrow_way_to_the_client() -> Result<()> {
     let network = Narrow::new()?;
     for url in ["http://203.0.113.10/large", "http://[2001:db8:113::10]/large"] {
-        let quiet = ["curl", "--silent", "--fail", "--max-time", "20", "--output", "/dev/null"];
+        let quiet = ["curl", "--silent", "--fail", "--max-time", "60", "--output", "/dev/null"];
         let size = ["--globoff", "--write-out", "%{size_download}", url];
         let size = network.client.run(quiet.into_iter().chain(size));
         let size = size.with_context(|| format!("{url}\n{}", network.counters()))?;
@@ -154,11 +153,9 @@ fn a_large_request_fits_through_a_narrow_way_to_another_node() -> Result<()> {
         let listener = network.other.enter(|| Ok(TcpListener::bind(sink)?))?;
         let received = thread::spawn(move || count_all(&listener));
         let mut stream = network.client.tcp_connect(frontend)?;
-        stream.set_write_timeout(Some(Duration::from_secs(20)))?;
         stream.write_all(&vec![7; SIZE])?;
         stream.shutdown(Shutdown::Write)?;
         // The other side has read everything when it closes.
-        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
         let ended = stream.read(&mut [0; 1]);
         ensure!(matches!(ended, Ok(0)), "{frontend}: {ended:?}\n{}", network.counters());
         let received = received.join().map_err(|_| anyhow!("the sink failed"))??;
@@ -169,6 +166,6 @@ fn a_large_request_fits_through_a_narrow_way_to_another_node() -> Result<()> {
 
 fn count_all(listener: &TcpListener) -> Result<u64> {
     let (mut stream, _): (TcpStream, _) = listener.accept()?;
-    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    stream.set_read_timeout(Some(SOON))?;
     Ok(std::io::copy(&mut stream, &mut std::io::sink())?)
 }

@@ -96,7 +96,7 @@ impl Cluster {
         }
         for (name, url) in [("metrics", "10249/metrics"), ("health", "10256/healthz")] {
             let url = format!("http://127.0.0.1:{url}");
-            said.push((name, node.run(["curl", "--silent", "--max-time", "5", &url])?));
+            said.push((name, node.run(["curl", "--silent", "--max-time", "60", &url])?));
         }
         if has_kubectl() {
             said.push(("Events", network.kubectl(&["get", "events", "-A", "-o", "yaml"])?));

@@ -3,9 +3,8 @@
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
-use tests::agent::SOON;
 use tests::one_node::{NODE, OneNode};
-use tests::topology::wait_until;
+use tests::topology::{SOON, wait_until};
 
 /// A Service for clients outside, served only by nodes that have an endpoint of their own.
 fn web(policy: &str, node_of_endpoint: &str) -> String {
@@ -32,7 +31,7 @@ fn web(policy: &str, node_of_endpoint: &str) -> String {
 
 /// What the node says of itself.
 fn ask(network: &OneNode, url: &str) -> Result<String> {
-    network.node.run(["curl", "--silent", "--show-error", "--max-time", "5", url])
+    network.node.run(["curl", "--silent", "--show-error", "--max-time", "60", url])
 }
 
 /// The status that a client outside gets at the node; 0 if nobody answers.
@@ -41,7 +40,7 @@ fn status(network: &OneNode, port: u16) -> Result<u16> {
     let status = network.client.run([
         "sh",
         "-c",
-        &format!("curl --silent --max-time 5 --output /dev/null --write-out '%{{http_code}}' {url} || true"),
+        &format!("curl --silent --max-time 60 --output /dev/null --write-out '%{{http_code}}' {url} || true"),
     ])?;
     status.trim().parse().with_context(|| status.clone())
 }

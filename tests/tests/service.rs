@@ -5,8 +5,9 @@ use std::os::unix::net::UnixDatagram;
 
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
-use tests::agent::{Agent, SOON, program};
+use tests::agent::{Agent, program};
 use tests::one_node::{DEVICE, OneNode, REFUSED};
+use tests::topology::SOON;
 
 /// Waits until the manager has been told something.
 fn hear(socket: &UnixDatagram, wanted: &str) -> Result<String> {

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use tests::agent::{Agent, SOON, program};
+use tests::agent::{Agent, program};
 use tests::one_node::{DEVICE, OneNode};
-use tests::topology::{Echo, Host, Process, wait_until};
+use tests::topology::{Echo, Host, Process, SOON, wait_until};
 
 const SOCKET: &str = env!("CARGO_BIN_EXE_socket");
 const ANY4: &str = "0.0.0.0:0";
@@ -168,7 +168,7 @@ fn a_connection_of_the_node_reaches_a_service_and_shows_whom_it_dialled() -> Res
     ] {
         let url = format!("http://{host}/");
         let shown = "%{remote_ip} %{remote_port}";
-        let quiet = ["curl", "--silent", "--show-error", "--globoff", "--max-time", "5"];
+        let quiet = ["curl", "--silent", "--show-error", "--globoff", "--max-time", "60"];
         let more = ["--write-out", shown, &url];
         let said = case.network.node.run(quiet.into_iter().chain(more)).context(url.clone())?;
         assert_eq!(said, format!("pod-0\n{remote}"), "{url}");

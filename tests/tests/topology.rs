@@ -12,9 +12,7 @@ use std::{env, fs};
 
 use anyhow::{Context, Result};
 use lb_userspace::kernel::cgroup_root;
-use tests::topology::{Host, Id, LARGE, Topology, bpffs, sweep, wait_until};
-
-const SOON: Duration = Duration::from_secs(10);
+use tests::topology::{Host, Id, LARGE, SOON, Topology, bpffs, sweep, wait_until};
 
 /// A client, a router and a server with addresses of both families, and routes between them.
 fn routed(name: &str) -> Result<(Topology, Host, Host, Host)> {

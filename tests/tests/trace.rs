@@ -7,11 +7,11 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result, ensure};
 use lb_common::layout::map;
 use serde_json::Value;
-use tests::agent::{Agent, SMALL_MAPS, SOON, program};
+use tests::agent::{Agent, SMALL_MAPS, program};
 use tests::datapath::cases::{self, Ends, V4, V6};
 use tests::datapath::{AnyMap, Conversation, Entry};
 use tests::one_node::{CLIENT, DEVICE, OneNode, REFUSED};
-use tests::topology::wait_until;
+use tests::topology::{SOON, wait_until};
 
 type Case = fn(&mut Conversation, &Ends);
 
@@ -143,7 +143,7 @@ impl Scene {
     /// Fetches a page from a port of the client's own.
     fn curl(&self, port: u16, url: &str) -> Result<String> {
         let port = port.to_string();
-        let words = ["curl", "--silent", "--show-error", "--max-time", "20", "--globoff"];
+        let words = ["curl", "--silent", "--show-error", "--max-time", "60", "--globoff"];
         let words = words.into_iter().chain(["--local-port", &port, url]);
         Ok(self.network.client.run(words)?.trim().to_owned())
     }

@@ -8,15 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use tests::agent::Agent;
-use tests::topology::{Echo, Host, LARGE, Process, Topology, wait_until};
+use tests::topology::{Echo, Host, LARGE, Process, SOON, Topology, wait_until};
 
 /// Both kinds of tunnels: a Service for each, and its addresses.
 const KINDS: [(&str, [&str; 2]); 2] = [
     ("ipip", ["203.0.113.10", "[2001:db8:113::10]"]),
     ("gue", ["203.0.113.11", "[2001:db8:113::11]"]),
 ];
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// client - router - node, to which the Services' addresses lead
 ///                 \ other - pod, with all their backends
@@ -95,7 +93,7 @@ impl Tunnels {
     }
 
     fn curl(&self, url: &str, more: &[&str]) -> Result<String> {
-        let quiet = ["curl", "--silent", "--show-error", "--fail", "--max-time", "20", "--globoff"];
+        let quiet = ["curl", "--silent", "--show-error", "--fail", "--max-time", "60", "--globoff"];
         let words = quiet.into_iter().chain(more.iter().copied()).chain([url]);
         let answer = self.client.run(words).with_context(|| format!("{url}\n{}", self.counters()));
         Ok(answer?.trim().to_owned())
@@ -200,11 +198,9 @@ fn large_requests_arrive(sending: Sending) -> Result<()> {
         let listener = network.pod.enter(|| Ok(TcpListener::bind(sink)?))?;
         let received = thread::spawn(move || count_all(&listener));
         let mut stream = network.client.tcp_connect(&format!("{address}:9000"))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
         stream.write_all(&vec![7; SIZE])?;
         stream.shutdown(Shutdown::Write)?;
         // The other side has read everything when it closes.
-        stream.set_read_timeout(Some(PATIENCE))?;
         let ended = stream.read(&mut [0; 1]);
         ensure!(matches!(ended, Ok(0)), "{address}: {ended:?}\n{}", network.counters());
         let received = received.join().map_err(|_| anyhow!("the sink failed"))??;
@@ -244,7 +240,7 @@ fn large_datagrams_arrive(sending: Sending) -> Result<()> {
                 && matches!(socket.recv(&mut answer), Ok(length) if length >= question.len())
         };
         let what = format!("an answer comes from {address}");
-        wait_until(&what, PATIENCE, answered).with_context(|| network.counters())?;
+        wait_until(&what, SOON, answered).with_context(|| network.counters())?;
     }
     Ok(())
 }
@@ -277,6 +273,6 @@ fn large_answers_fit_through_a_narrow_way_to_the_client_without_xdp() -> Result<
 
 fn count_all(listener: &TcpListener) -> Result<u64> {
     let (mut stream, _): (TcpStream, _) = listener.accept()?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(SOON))?;
     Ok(std::io::copy(&mut stream, &mut std::io::sink())?)
 }

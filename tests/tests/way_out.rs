@@ -6,9 +6,9 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tests::agent::{Agent, SOON};
+use tests::agent::Agent;
 use tests::one_node::{DEVICE, OneNode};
-use tests::topology::{Host, Process, wait_until};
+use tests::topology::{Host, Process, SOON, wait_until};
 
 const WEB: &str = "\
 apiVersion: v1

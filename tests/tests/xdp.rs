@@ -4,8 +4,8 @@
 use std::fs;
 
 use anyhow::{Context, Result};
-use tests::agent::{Agent, SOON};
-use tests::topology::{Host, Process, Topology, wait_until};
+use tests::agent::Agent;
+use tests::topology::{Host, Process, SOON, Topology, wait_until};
 
 const VIP: &str = "http://203.0.113.10/";
 
@@ -62,7 +62,7 @@ impl TwoNodes {
     }
 
     fn curl(&self) -> Result<String> {
-        self.client.run(["curl", "--silent", "--show-error", "--fail", "--max-time", "5", VIP])
+        self.client.run(["curl", "--silent", "--show-error", "--fail", "--max-time", "60", VIP])
     }
 }
 

@@ -7,9 +7,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tests::agent::{Agent, SOON};
+use tests::agent::Agent;
 use tests::one_node::{OneNode, has_kubectl};
-use tests::topology::wait_until;
+use tests::topology::{SOON, wait_until};
 
 const REQUESTS: usize = 300;
 const URLS: [(&str, &str); 3] = [

@@ -20,7 +20,7 @@ const USAGE: &str = "socket tcp|udp BIND ACTION...
   hold              waits until the connection ends, and says how";
 
 /// Answers come within it, or not at all.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two questions: a test sees a change soon, and the log stays short.
 const PAUSE: Duration = Duration::from_millis(20);
 

@@ -1,10 +1,8 @@
 //! What passes a device, as tcpdump tells it.
 
-use std::time::Duration;
-
 use anyhow::Result;
 
-use super::{Host, Process};
+use super::{Host, Process, SOON};
 
 /// Ends when dropped. A failing test prints what it has seen.
 #[must_use = "it ends when dropped"]
@@ -20,7 +18,7 @@ impl Host {
         command.args(["-i", device, "-nn", "-vv", "-e", "-Z", "root"]);
         command.args(["--immediate-mode", "-l"]).args(filter.split_whitespace());
         let mut process = self.spawn(&mut command)?;
-        process.wait_for_output("listening on", Duration::from_secs(10))?;
+        process.wait_for_output("listening on", SOON)?;
         Ok(Capture { process })
     }
 }
@@ -35,6 +33,6 @@ impl Capture {
 
     /// Waits until a line has passed that contains something.
     pub fn wait_for(&mut self, text: &str) -> Result<()> {
-        self.process.wait_for_output(text, Duration::from_secs(5))
+        self.process.wait_for_output(text, SOON)
     }
 }

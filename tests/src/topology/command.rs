@@ -8,6 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+/// Until what is to come is given up on. Generous, as a machine may be so busy that an agent starts in
+/// half a minute: it costs time only when something is wrong.
+pub const SOON: Duration = Duration::from_secs(120);
+
 /// `ip`, with arguments as one would type them.
 pub fn ip(arguments: &str) -> Result<String> {
     run(Command::new("ip").args(arguments.split_whitespace()))

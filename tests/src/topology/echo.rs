@@ -13,8 +13,8 @@ use std::{io, mem};
 
 use anyhow::{Context, Result, ensure};
 
-use super::Host;
 use super::server::socket_address;
+use super::{Host, SOON};
 
 /// Runs until it is dropped.
 #[must_use = "it stops when dropped"]
@@ -25,8 +25,6 @@ pub struct Echo {
 
 /// How soon a server notices that it is to stop.
 const TICK: Duration = Duration::from_millis(50);
-/// How long a client may leave its answers unread.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Host {
     /// Answers each line of each connection.
@@ -81,7 +79,7 @@ impl Drop for Echo {
 fn answer_lines(stream: TcpStream, peer: SocketAddr, name: &str, stop: &AtomicBool) {
     let answer = || -> io::Result<()> {
         stream.set_read_timeout(Some(TICK))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(SOON))?;
         stream.set_nodelay(true)?;
         let mut reader = BufReader::new(&stream);
         let mut line = Vec::new();

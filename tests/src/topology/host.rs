@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::cgroup;
 use super::command::{ip, run};
-use super::{Port, Process, Shared, check_name};
+use super::{Port, Process, SOON, Shared, check_name};
 
 /// A clone is the same host. It ends with its topology, not when it is dropped.
 #[derive(Clone)]
@@ -25,9 +25,6 @@ pub struct Host {
     namespace: String,
     pub(super) shared: Arc<Shared>,
 }
-
-/// How long [`Host::run`] lets a program take.
-const RUN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Of every namespace, before it has devices.
 const SETTINGS: [&str; 9] = [
@@ -133,7 +130,7 @@ impl Host {
 
     /// Runs a program and its arguments to the end; returns what it printed.
     pub fn run<T: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = T>) -> Result<String> {
-        self.run_within(RUN_LIMIT, words)
+        self.run_within(SOON, words)
     }
 
     pub fn run_within<T: AsRef<OsStr>>(

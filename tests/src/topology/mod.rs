@@ -54,7 +54,7 @@ use anyhow::{Context, Result, ensure};
 
 pub use bpffs::bpffs;
 pub use capture::Capture;
-pub use command::wait_until;
+pub use command::{SOON, wait_until};
 pub use echo::{Echo, who_answers};
 pub use host::Host;
 pub use id::Id;

@@ -5,16 +5,13 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::{Host, Process};
+use super::{Host, Process, SOON};
 
 /// The size of what web servers serve at `/large`, in bytes.
 pub const LARGE: usize = 16 << 20;
-
-const START_LIMIT: Duration = Duration::from_secs(10);
 
 impl Host {
     /// An nginx that accepts at all these addresses. It answers every request with `answer`, but
@@ -38,7 +35,7 @@ impl Host {
         let mut server = Process::start(self, "nginx", &mut command)?;
         for address in addresses {
             let accepts = |_: &Process| self.enter(|| Ok(TcpStream::connect(address)?)).is_ok();
-            server.wait_until_so(&format!("accepts at {address}"), START_LIMIT, accepts)?;
+            server.wait_until_so(&format!("accepts at {address}"), SOON, accepts)?;
         }
         Ok(server)
     }
@@ -51,7 +48,7 @@ impl Host {
         command.args(["--port", &address.port().to_string()]);
         let mut server = self.spawn(&mut command)?;
         // Not by a connection: it would take that for a client.
-        server.wait_for_output("Server listening", START_LIMIT)?;
+        server.wait_for_output("Server listening", SOON)?;
         Ok(server)
     }
 }
