@@ -10,7 +10,7 @@
 //!   packet that is on its way may still name it.
 //! - A backend index that gets another owner gets another generation.
 //!
-//! Tests: `tests.rs` beside this file.
+//! Tests: `tests` beside this file.
 
 mod addresses;
 mod adopt;
@@ -18,8 +18,11 @@ mod allocate;
 mod backends;
 mod bits;
 mod datagrams;
+mod details;
+mod frontends;
 mod look;
 mod names;
+mod pools;
 mod room;
 mod step;
 mod table;
@@ -30,14 +33,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use lb_common::layout::{self, Forwarding, FrontendKind, Member, Pool, Target};
-use lb_common::maglev;
-
-use crate::model::{Policy, ServicePort, ServicePortKey};
+use crate::model::{ServicePort, ServicePortKey};
 
 pub use adopt::{FoundBackend, Snapshot};
 pub use backends::{BackendKey, Standing};
 pub use datagrams::Datagrams;
+pub use details::DetailCounts;
 pub use room::{MORE_ENDPOINTS, MORE_SERVICE_PORTS, Room};
 pub use step::{Detail, FrontendKey, Plan, Scope, Step};
 pub use table::Table;
@@ -46,6 +47,7 @@ use addresses::Addresses;
 use allocate::{Indexes, Region, Regions};
 use backends::Backends;
 use bits::Bits;
+use frontends::{Owner, frontend_value};
 
 /// What changed since the last plan.
 #[derive(Debug, Default)]
@@ -79,12 +81,6 @@ pub struct Planner {
     has_adopted: bool,
 }
 
-/// Who put a frontend into the kernel, and as what.
-struct Owner {
-    service_port: ServicePortKey,
-    kind: FrontendKind,
-}
-
 /// One service port in the kernel.
 struct Held {
     index: u32,
@@ -110,33 +106,6 @@ impl Held {
             details: BTreeSet::new(),
             is_named: false,
         }
-    }
-}
-
-/// How many details there are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DetailCounts {
-    pub members: usize,
-    pub source_ranges: usize,
-    pub targets: usize,
-    pub peers: usize,
-}
-
-impl DetailCounts {
-    fn replace(&mut self, old: &BTreeSet<Detail>, new: &BTreeSet<Detail>) {
-        new.iter().for_each(|detail| self.of(detail).into_iter().for_each(|count| *count += 1));
-        old.iter().for_each(|detail| self.of(detail).into_iter().for_each(|count| *count -= 1));
-    }
-
-    fn of(&mut self, detail: &Detail) -> Option<&mut usize> {
-        Some(match detail {
-            Detail::Member(_) => &mut self.members,
-            Detail::SourceRange { .. } => &mut self.source_ranges,
-            Detail::Target { .. } => &mut self.targets,
-            Detail::Peer(_) => &mut self.peers,
-            // As many as service ports.
-            Detail::Name { .. } => return None,
-        })
     }
 }
 
@@ -302,46 +271,6 @@ impl Planner {
         })
     }
 
-    /// What is to be looked up of a service port, once its backends have their indexes.
-    fn details(&self, index: u32, protocol: u8, wanted: &ServicePort) -> BTreeSet<Detail> {
-        let mut details = BTreeSet::new();
-        if wanted.affinity.is_some() {
-            for scope in Scope::BOTH {
-                let pool = scope.pool_index(index);
-                let keys = scope.members(wanted).iter();
-                let keys = keys.map(|m| BackendKey::new(m.address, m.port, protocol));
-                let backends = keys.filter_map(|key| self.backends.index_of(&key));
-                details.extend(backends.map(|backend| Detail::Member(Member { pool, backend })));
-            }
-        }
-        details.extend(self.targets(index, protocol, wanted));
-        let ranges = wanted.source_ranges.iter();
-        details.extend(ranges.map(|&range| Detail::SourceRange { service_port: index, range }));
-        details
-    }
-
-    /// What tunnels from other nodes lead to. Of two backends with one tag only one is: who wants
-    /// the other gets that.
-    fn targets(
-        &self,
-        service_port: u32,
-        protocol: u8,
-        wanted: &ServicePort,
-    ) -> impl Iterator<Item = Detail> + use<> {
-        let mut found = BTreeMap::new();
-        if wanted.forwarding != Forwarding::Masquerade {
-            let local = wanted.cluster.union(&wanted.local).filter(|member| member.local);
-            for member in local {
-                let key = BackendKey::new(member.address, member.port, protocol);
-                if let Some(backend) = self.backends.index_of(&key) {
-                    let target = Target { service_port, tag: key.tag().into() };
-                    found.entry(target).or_insert(backend);
-                }
-            }
-        }
-        found.into_iter().map(|(target, backend)| Detail::Target { target, backend })
-    }
-
     fn retire(&mut self, leftover: Leftover, plan: &mut Plan) {
         for &frontend in &leftover.frontends {
             self.retire_frontend(frontend, &leftover.owner, plan);
@@ -389,134 +318,10 @@ impl Planner {
         }
         Some(Held::empty(index, [Region::EMPTY; 2]))
     }
-
-    /// Writes a pool's table into a region of its own, and swaps the pool to it. What does not
-    /// fit is taken out of `wanted`, so that it is tried again with the next change.
-    fn refill(
-        &mut self,
-        index: u32,
-        scope: Scope,
-        protocol: u8,
-        old: &Held,
-        wanted: &mut Arc<ServicePort>,
-        plan: &mut Plan,
-    ) -> Region {
-        let old_region = old.regions[scope as usize];
-        let old_members = scope.members(&old.service_port);
-        let members = scope.members(wanted);
-        if old_members == members {
-            return old_region;
-        }
-        let size = maglev::fitted_size(members.len());
-        if size == 0 {
-            self.empty_pool(index, scope, old_region, plan);
-            return Region::EMPTY;
-        }
-        let Some(region) = self.regions.take(size) else {
-            let full = format!(
-                "no room for a table of {size} slots: the pool stays as it was; {MORE_ENDPOINTS}"
-            );
-            plan.lack(&scope, full);
-            *scope.members_mut(Arc::make_mut(wanted)) = old_members.clone();
-            return old_region;
-        };
-        let mut entries = Vec::with_capacity(members.len());
-        let mut lacking = BTreeSet::new();
-        for member in members {
-            let key = BackendKey::new(member.address, member.port, protocol);
-            let place = (member.local, member.node);
-            match self.backends.acquire(key, place, &mut self.bits, plan) {
-                Some(backend) => entries.push((key.identity(), backend)),
-                None => {
-                    let all = self.room.backends;
-                    plan.lack(&key, format!("all {all} backends are in use; {MORE_ENDPOINTS}"));
-                    lacking.insert(*member);
-                }
-            }
-        }
-        if !lacking.is_empty() {
-            let members = scope.members_mut(Arc::make_mut(wanted));
-            members.retain(|member| !lacking.contains(member));
-        }
-        let table = Table::maglev(region.size, entries);
-        let pool = if table.is_empty() {
-            Pool::default()
-        } else {
-            Pool { offset: region.offset, size: region.size }
-        };
-        plan.prepare.push(Step::WriteTable { offset: region.offset, table });
-        plan.publish_pools.push(Step::SwapPool { index: scope.pool_index(index), pool });
-        self.regions.give_back(old_region);
-        region
-    }
-
-    fn empty_pool(&mut self, index: u32, scope: Scope, region: Region, plan: &mut Plan) {
-        if region.size == 0 {
-            return;
-        }
-        let pool = Pool::default();
-        plan.retire.push(Step::SwapPool { index: scope.pool_index(index), pool });
-        self.regions.give_back(region);
-    }
-
-    fn publish_frontend(
-        &mut self,
-        frontend: FrontendKey,
-        owner: &ServicePortKey,
-        kind: FrontendKind,
-        value: layout::Frontend,
-        plan: &mut Plan,
-    ) {
-        let owner = Owner { service_port: owner.clone(), kind };
-        let old = self.owners.insert(frontend, owner);
-        if old.is_none() && !frontend.is_node_port() {
-            self.bits.add_destination(frontend.address, plan);
-        }
-        let was_cluster = old.is_some_and(|old| old.kind == FrontendKind::ClusterIp);
-        match (was_cluster, kind == FrontendKind::ClusterIp) {
-            (false, true) => self.addresses.add_cluster(frontend.address, plan),
-            (true, false) => self.addresses.remove_cluster(frontend.address, plan),
-            _ => {}
-        }
-        let value = layout::Frontend { kind: kind as u8, ..value };
-        plan.publish_frontends.push(Step::SetFrontend { key: frontend, value });
-    }
-
-    fn retire_frontend(&mut self, frontend: FrontendKey, owner: &ServicePortKey, plan: &mut Plan) {
-        if self.owner(&frontend) != Some(owner) {
-            return;
-        }
-        let owned = self.owners.remove(&frontend);
-        plan.retire.push(Step::RemoveFrontend { key: frontend });
-        if owned.is_some_and(|owned| owned.kind == FrontendKind::ClusterIp) {
-            self.addresses.remove_cluster(frontend.address, plan);
-        }
-        if !frontend.is_node_port() {
-            self.bits.remove_destination(frontend.address, plan);
-        }
-    }
 }
 
 impl Default for Planner {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-/// What all frontends of a service port have in common; the kind is each one's own.
-fn frontend_value(index: u32, service_port: &ServicePort) -> layout::Frontend {
-    layout::Frontend {
-        service_port: index,
-        cluster_pool: Scope::Cluster.pool_index(index),
-        local_pool: Scope::Local.pool_index(index),
-        // The API's bound, a day, fits by far.
-        affinity: service_port.affinity.map_or(0, |time| time.as_secs() as u32),
-        kind: 0,
-        external_local: (service_port.external_policy == Policy::Local) as u8,
-        internal_local: (service_port.internal_policy == Policy::Local) as u8,
-        restricted: u8::from(!service_port.source_ranges.is_empty()),
-        populated: u8::from(service_port.populated),
-        forwarding: service_port.forwarding as u8,
-        reserved: [0; 2],
     }
 }

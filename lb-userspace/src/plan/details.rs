@@ -1,0 +1,83 @@
+//! What is looked up of a service port beside its frontends, pools and backends.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lb_common::layout::{Forwarding, Member, Target};
+
+use crate::model::ServicePort;
+
+use super::{BackendKey, Detail, Planner, Scope};
+
+/// How many details there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DetailCounts {
+    pub members: usize,
+    pub source_ranges: usize,
+    pub targets: usize,
+    pub peers: usize,
+}
+
+impl DetailCounts {
+    pub(super) fn replace(&mut self, old: &BTreeSet<Detail>, new: &BTreeSet<Detail>) {
+        new.iter().for_each(|detail| self.of(detail).into_iter().for_each(|count| *count += 1));
+        old.iter().for_each(|detail| self.of(detail).into_iter().for_each(|count| *count -= 1));
+    }
+
+    fn of(&mut self, detail: &Detail) -> Option<&mut usize> {
+        Some(match detail {
+            Detail::Member(_) => &mut self.members,
+            Detail::SourceRange { .. } => &mut self.source_ranges,
+            Detail::Target { .. } => &mut self.targets,
+            Detail::Peer(_) => &mut self.peers,
+            // As many as service ports.
+            Detail::Name { .. } => return None,
+        })
+    }
+}
+
+impl Planner {
+    /// What is to be looked up of a service port, once its backends have their indexes.
+    pub(super) fn details(
+        &self,
+        index: u32,
+        protocol: u8,
+        wanted: &ServicePort,
+    ) -> BTreeSet<Detail> {
+        let mut details = BTreeSet::new();
+        if wanted.affinity.is_some() {
+            for scope in Scope::BOTH {
+                let pool = scope.pool_index(index);
+                let keys = scope.members(wanted).iter();
+                let keys = keys.map(|m| BackendKey::new(m.address, m.port, protocol));
+                let backends = keys.filter_map(|key| self.backends.index_of(&key));
+                details.extend(backends.map(|backend| Detail::Member(Member { pool, backend })));
+            }
+        }
+        details.extend(self.targets(index, protocol, wanted));
+        let ranges = wanted.source_ranges.iter();
+        details.extend(ranges.map(|&range| Detail::SourceRange { service_port: index, range }));
+        details
+    }
+
+    /// What tunnels from other nodes lead to. Of two backends with one tag only one is: who wants
+    /// the other gets that.
+    fn targets(
+        &self,
+        service_port: u32,
+        protocol: u8,
+        wanted: &ServicePort,
+    ) -> impl Iterator<Item = Detail> + use<> {
+        let mut found = BTreeMap::new();
+        if wanted.forwarding != Forwarding::Masquerade {
+            let local = wanted.cluster.union(&wanted.local).filter(|member| member.local);
+            for member in local {
+                let key = BackendKey::new(member.address, member.port, protocol);
+                if let Some(backend) = self.backends.index_of(&key) {
+                    let target = Target { service_port, tag: key.tag().into() };
+                    found.entry(target).or_insert(backend);
+                }
+            }
+        }
+        found.into_iter().map(|(target, backend)| Detail::Target { target, backend })
+    }
+}

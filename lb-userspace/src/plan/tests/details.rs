@@ -1,0 +1,146 @@
+//! What is looked up of a service port beside its frontends, pools and backends.
+
+use lb_common::layout::Forwarding;
+
+use super::*;
+
+/// Clients stay with their backends, and may come from one network only.
+fn particular(endpoints: &[&str]) -> ServicePort {
+    let mut port = service_port("10.96.0.1", endpoints);
+    port.affinity = Some(std::time::Duration::from_secs(60));
+    port.source_ranges = vec!["192.0.2.0/24".parse().unwrap()];
+    port
+}
+
+#[test]
+fn details_come_before_the_frontend_and_go_with_it() {
+    let mut planner = Planner::new();
+    let mut memory = Memory::default();
+    let wanted = particular(&["10.244.0.1", "10.244.0.2"]);
+    let plan = planner.plan(change([(key("web"), Some(wanted))]));
+    let of =
+        |found: fn(&Step) -> bool| plan.steps().enumerate().filter(move |(_, step)| found(step));
+    let last_detail = of(|step| matches!(step, Step::SetDetail(_))).map(|(at, _)| at).max();
+    let frontend = of(|step| matches!(step, Step::SetFrontend { .. })).map(|(at, _)| at).min();
+    assert!(last_detail < frontend, "{last_detail:?}, {frontend:?}");
+    memory.carry_out(&plan);
+    assert_eq!(memory.details.len(), 4, "two members, a range, a name: {:?}", memory.details);
+
+    memory.carry_out(&planner.plan(change([(key("web"), Some(particular(&["10.244.0.2"])))])));
+    assert_eq!(memory.looked_up().len(), 2, "{:?}", memory.details);
+    memory.carry_out(&planner.plan(change([(key("web"), None)])));
+    assert_eq!(memory.details, BTreeSet::new());
+}
+
+#[test]
+fn details_that_an_earlier_agent_left_stay_or_go_with_what_they_are_of() {
+    let mut memory = Memory::default();
+    let before = change([
+        (key("web"), Some(particular(&["10.244.0.1"]))),
+        (
+            key("gone"),
+            Some(ServicePort { frontends: BTreeSet::new(), ..particular(&["10.244.0.2"]) }),
+        ),
+    ]);
+    memory.carry_out(&Planner::new().plan(before));
+    let mut planner = Planner::adopting(memory.snapshot(), Room::default());
+    memory.carry_out(&planner.plan(change([(key("web"), Some(particular(&["10.244.0.1"])))])));
+    assert_eq!(memory.looked_up().len(), 2, "{:?}", memory.details);
+    memory.carry_out(&planner.plan(change([(key("web"), None)])));
+    assert_eq!(memory.details, BTreeSet::new());
+}
+
+#[test]
+fn a_name_is_there_as_long_as_what_it_names() {
+    let mut planner = Planner::new();
+    let mut memory = Memory::default();
+    let port = || Some(service_port("10.96.0.1", &["10.244.0.1"]));
+    let named = |memory: &Memory| memory.owners().into_iter().map(|(_, n)| n).collect::<Vec<_>>();
+    memory.carry_out(&planner.plan(change([(key("web"), port())])));
+    assert_eq!(named(&memory), ["default/web:http (protocol 6, IPv4)"]);
+    // Its frontend goes over to another one; the index, and with it the name, does not.
+    memory.carry_out(&planner.plan(change([(key("web"), None), (key("new"), port())])));
+    assert_eq!(named(&memory), ["default/new:http (protocol 6, IPv4)"]);
+    memory.carry_out(&planner.plan(change([(key("new"), None)])));
+    assert_eq!(memory.details, BTreeSet::new());
+}
+
+/// An agent that knew of no names, or another Service at the same address.
+#[test]
+fn names_that_lack_or_are_wrong_are_put_right_by_the_first_plan() {
+    let port = |address: &str| Some(service_port(address, &["10.244.0.1"]));
+    let mut memory = Memory::default();
+    let before = [(key("web"), port("10.96.0.1")), (key("old"), port("10.96.0.2"))];
+    memory.carry_out(&Planner::new().plan(change(before)));
+    let mut without_names = memory.clone();
+    without_names.details.clear();
+    // Of an index of which nothing else is left.
+    let stray = names::detail(77, &key("stray"));
+    memory.details.insert(stray);
+
+    for mut memory in [memory, without_names] {
+        let mut planner = Planner::adopting(memory.snapshot(), Room::default());
+        let wanted = [(key("web"), port("10.96.0.1")), (key("new"), port("10.96.0.2"))];
+        for step in planner.plan(change(wanted)).steps() {
+            memory.apply(step);
+        }
+        let names: Vec<String> = memory.owners().into_iter().map(|(_, name)| name).collect();
+        let of = |name| format!("default/{name}:http (protocol 6, IPv4)");
+        assert_eq!(names, [of("web"), of("new")]);
+        assert!(memory.owners().iter().all(|(frontend, _)| frontend.is_some()));
+    }
+}
+
+#[test]
+fn tunnels_lead_to_the_backends_of_this_node_as_long_as_they_are_wanted() {
+    let mut planner = Planner::new();
+    let mut memory = Memory::default();
+    let mut port = service_port("10.96.0.1", &["10.244.0.1", "10.244.0.2"]);
+    let node = Some("10.7.0.2".parse().unwrap());
+    port.cluster.insert(Backend {
+        address: "10.244.9.9".parse().unwrap(),
+        port: 8080,
+        local: false,
+        node,
+    });
+    for (forwarding, targets) in
+        [(Forwarding::Gue, 2), (Forwarding::Masquerade, 0), (Forwarding::Ipip, 2)]
+    {
+        let wanted = ServicePort { forwarding, ..port.clone() };
+        memory.carry_out(&planner.plan(change([(key("web"), Some(wanted))])));
+        // Those of the port, not of the entry that says what its address is.
+        let dialled = memory.targets().into_iter().filter(|(key, ..)| key.port == 80);
+        assert_eq!(dialled.count(), targets, "{forwarding:?}");
+        let web = memory.frontends.iter().find(|(key, _)| key.port == 80);
+        assert_eq!(web.unwrap().1.forwarding, forwarding as u8);
+    }
+    let (_, _, elsewhere) = memory.find("10.244.9.9").unwrap();
+    assert_eq!(elsewhere.node, node);
+    memory.carry_out(&planner.plan(change([(key("web"), None)])));
+    assert_eq!(memory.details, BTreeSet::new());
+}
+
+/// A node's address may change while connections go on.
+
+#[test]
+fn the_clusters_nodes_are_those_of_the_last_change_also_after_a_restart() {
+    let peers = |addresses: &[&str]| Change {
+        peers: Some(addresses.iter().map(|address| address.parse().unwrap()).collect()),
+        ..Change::default()
+    };
+    let held =
+        |memory: &Memory| memory.details.iter().map(|d| format!("{d:?}")).collect::<Vec<_>>();
+    let mut planner = Planner::new();
+    let mut memory = Memory::default();
+    memory.carry_out(&planner.plan(peers(&["10.7.0.1", "fd07::1"])));
+    memory.carry_out(&planner.plan(peers(&["10.7.0.1", "10.7.0.2"])));
+    assert_eq!(held(&memory), ["Peer(10.7.0.1)", "Peer(10.7.0.2)"]);
+    assert!(planner.plan(peers(&["10.7.0.1", "10.7.0.2"])).is_empty());
+    // A change that says nothing of nodes changes nothing of them.
+    memory.carry_out(&planner.plan(change([])));
+    assert_eq!(memory.details.len(), 2);
+
+    let mut planner = Planner::adopting(memory.snapshot(), Room::default());
+    memory.carry_out(&planner.plan(peers(&["10.7.0.2", "10.7.0.3"])));
+    assert_eq!(held(&memory), ["Peer(10.7.0.2)", "Peer(10.7.0.3)"]);
+}

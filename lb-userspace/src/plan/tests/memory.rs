@@ -1,0 +1,210 @@
+//! The kernel's tables in memory; after each step the invariants are checked.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
+
+use lb_common::layout::{self, Bitmap, Pool};
+
+use super::*;
+
+/// The kernel's tables, in memory.
+#[derive(Clone, Default)]
+pub struct Memory {
+    pub frontends: BTreeMap<FrontendKey, layout::Frontend>,
+    pub pools: HashMap<u32, Pool>,
+    pub slots: HashMap<u32, u32>,
+    pub backends: BTreeMap<u32, (Option<(BackendKey, Standing)>, u32)>,
+    pub destinations: HashSet<Bitmap>,
+    pub sources: HashSet<Bitmap>,
+    pub details: BTreeSet<Detail>,
+}
+
+impl Memory {
+    pub fn carry_out(&mut self, plan: &Plan) {
+        for step in plan.steps() {
+            self.apply(step);
+            self.check(step);
+        }
+    }
+
+    pub fn apply(&mut self, step: &Step) {
+        match step.clone() {
+            Step::SetBackend { index, backend, standing, generation } => {
+                self.backends.insert(index, (Some((backend, standing)), generation));
+            }
+            Step::RetireBackend { index, generation, .. } => {
+                self.backends.insert(index, (None, generation));
+            }
+            Step::WriteTable { offset, table } => self.slots.extend((offset..).zip(table.slots())),
+            Step::SwapPool { index, pool } => {
+                self.pools.insert(index, pool);
+            }
+            Step::SetFrontend { key, value } => {
+                self.frontends.insert(key, value);
+            }
+            Step::RemoveFrontend { key } => {
+                self.frontends.remove(&key);
+            }
+            Step::SetDestinationBit(bit) => {
+                self.destinations.insert(bit);
+            }
+            Step::ClearDestinationBits(bits) => {
+                self.destinations.retain(|bit| !bits.contains(bit));
+            }
+            Step::SetSourceBit(bit) => {
+                self.sources.insert(bit);
+            }
+            Step::ClearSourceBit(bit) => {
+                self.sources.remove(&bit);
+            }
+            Step::SetDetail(detail) => {
+                self.details.retain(|other| !have_one_place(other, &detail));
+                self.details.insert(detail);
+            }
+            Step::RemoveDetail(detail) => {
+                self.details.retain(|other| !have_one_place(other, &detail));
+            }
+            Step::EndDatagrams(_)
+            | Step::ResetServiceTraffic { .. }
+            | Step::ResetBackendTraffic { .. } => {}
+        }
+    }
+
+    /// No packet may meet a half-made service, whenever it comes.
+    pub fn check(&self, after: &Step) {
+        let named: HashSet<u32> = self.named().map(|(service_port, _)| service_port).collect();
+        for (key, frontend) in &self.frontends {
+            assert!(
+                frontend.service_port == 0 || named.contains(&frontend.service_port),
+                "{key:?} is nobody's after {after:?}"
+            );
+            if !key.is_node_port() {
+                let bit = bits::destination_bit(key.address);
+                assert!(
+                    self.destinations.contains(&bit),
+                    "{key:?} is filtered out after {after:?}"
+                );
+            }
+            for scope in Scope::BOTH {
+                for backend in self.members(frontend, scope) {
+                    let bit = bits::source_bit(backend);
+                    assert!(
+                        self.sources.contains(&bit),
+                        "{backend} is filtered out after {after:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// The backends in a frontend's table, slot by slot.
+    pub fn members(&self, frontend: &layout::Frontend, scope: Scope) -> Vec<BackendKey> {
+        let pool = self.pools.get(&scope.pool_index(frontend.service_port));
+        let Pool { offset, size } = pool.copied().unwrap_or_default();
+        (offset..offset + size)
+            .map(|slot| {
+                let index = self.slots[&slot];
+                let found = self.backends[&index].0;
+                let (backend, standing) = found.expect("a slot names a backend in use");
+                assert!(!standing.draining, "{backend} is draining, and chosen");
+                backend
+            })
+            .collect()
+    }
+
+    /// All that a packet can tell, without the indexes, which may differ.
+    pub fn visible(&self) -> Vec<(FrontendKey, u8, [Vec<BackendKey>; 2])> {
+        let entry = |(key, frontend): (&FrontendKey, &layout::Frontend)| {
+            (*key, frontend.kind, Scope::BOTH.map(|scope| self.members(frontend, scope)))
+        };
+        self.frontends.iter().map(entry).collect()
+    }
+
+    /// What tunnels lead to, by what is dialled.
+    pub fn targets(&self) -> BTreeSet<(FrontendKey, u32, BackendKey)> {
+        let of = |(key, frontend): (&FrontendKey, &layout::Frontend)| {
+            let (key, owner) = (*key, frontend.service_port);
+            self.details.iter().filter_map(move |detail| match detail {
+                &Detail::Target { target, backend } if target.service_port == owner => {
+                    let (backend, standing) = self.backends[&backend].0.expect("it is in use");
+                    assert!(standing.local && !standing.draining, "{backend} is a target");
+                    Some((key, target.tag, backend))
+                }
+                _ => None,
+            })
+        };
+        self.frontends.iter().flat_map(of).collect()
+    }
+
+    pub fn named(&self) -> impl Iterator<Item = (u32, String)> + '_ {
+        self.details.iter().filter_map(|detail| match detail {
+            Detail::Name { service_port, name } => Some((*service_port, format!("{name:?}"))),
+            _ => None,
+        })
+    }
+
+    /// Whose the frontends are, as people are told, and names of which there is no frontend.
+    pub fn owners(&self) -> BTreeSet<(Option<FrontendKey>, String)> {
+        let frontend_of = |service_port| {
+            let mut all = self.frontends.iter();
+            let found = all.find(|(_, frontend)| frontend.service_port == service_port);
+            found.map(|(key, _)| *key)
+        };
+        self.named().map(|(service_port, name)| (frontend_of(service_port), name)).collect()
+    }
+
+    /// Without the names.
+    pub fn looked_up(&self) -> Vec<&Detail> {
+        self.details.iter().filter(|detail| !matches!(detail, Detail::Name { .. })).collect()
+    }
+
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            details: self.details.iter().cloned().collect(),
+            frontends: self.frontends.iter().map(|(key, value)| (*key, *value)).collect(),
+            pools: self
+                .pools
+                .iter()
+                .filter(|(_, pool)| pool.size > 0)
+                .map(|(index, pool)| (*index, *pool))
+                .collect(),
+            backends: self
+                .backends
+                .iter()
+                .map(|(&index, &(backend, generation))| FoundBackend { index, generation, backend })
+                .collect(),
+            destination_bits: self.destinations.iter().copied().collect(),
+            source_bits: self.sources.iter().copied().collect(),
+        }
+    }
+
+    pub fn index_of(&self, address: &str) -> (u32, u32) {
+        let (index, generation, _) = self.find(address).expect("it is a backend");
+        (index, generation)
+    }
+
+    pub fn find(&self, address: &str) -> Option<(u32, u32, Standing)> {
+        let address: IpAddr = address.parse().unwrap();
+        self.backends.iter().find_map(|(&index, &(backend, generation))| {
+            let (backend, standing) = backend?;
+            (backend.address == address).then_some((index, generation, standing))
+        })
+    }
+
+    /// The backends that are there for their connections only.
+    pub fn draining(&self) -> impl Iterator<Item = BackendKey> + '_ {
+        let used = self.backends.values().filter_map(|(backend, _)| *backend);
+        used.filter(|(_, standing)| standing.draining).map(|(backend, _)| backend)
+    }
+}
+
+/// Whether the kernel has one entry for both.
+fn have_one_place(one: &Detail, other: &Detail) -> bool {
+    match (one, other) {
+        (Detail::Target { target: one, .. }, Detail::Target { target: other, .. }) => one == other,
+        (Detail::Name { service_port: one, .. }, Detail::Name { service_port: other, .. }) => {
+            one == other
+        }
+        _ => one == other,
+    }
+}

@@ -1,0 +1,235 @@
+//! Plans are carried out on tables in memory, with the invariants checked after every step.
+
+mod backends;
+mod details;
+mod memory;
+mod random;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use lb_common::layout::FrontendKind;
+
+use super::*;
+use crate::model::{AddressFamily, Backend, Protocol, ServiceName};
+
+use memory::Memory;
+
+fn key(name: &str) -> ServicePortKey {
+    ServicePortKey {
+        service: ServiceName::new("default", name),
+        port: "http".into(),
+        protocol: Protocol::Tcp,
+        family: AddressFamily::V4,
+    }
+}
+
+fn service_port(frontend: &str, backends: &[&str]) -> ServicePort {
+    let backend = |address: &&str| Backend {
+        address: address.parse().unwrap(),
+        port: 8080,
+        local: true,
+        node: None,
+    };
+    ServicePort {
+        frontends: BTreeSet::from([crate::model::Frontend {
+            address: frontend.parse().unwrap(),
+            port: 80,
+            kind: FrontendKind::ClusterIp,
+        }]),
+        cluster: backends.iter().map(backend).collect(),
+        ..ServicePort::default()
+    }
+}
+
+/// The same, with endpoints that are in no pool.
+fn with_draining(frontend: &str, backends: &[&str], draining: &[&str]) -> ServicePort {
+    let draining = service_port(frontend, draining).cluster;
+    ServicePort { draining, ..service_port(frontend, backends) }
+}
+
+fn change(ports: impl IntoIterator<Item = (ServicePortKey, Option<ServicePort>)>) -> Change {
+    let shared = |(key, port): (_, Option<_>)| (key, port.map(Arc::new));
+    Change { service_ports: ports.into_iter().map(shared).collect(), ..Change::default() }
+}
+
+#[test]
+fn a_service_port_is_kept_as_the_model_keeps_it() {
+    let mut planner = Planner::new();
+    // Also one that has been resolved anew, and is as it was.
+    for _ in 0..2 {
+        let port = Arc::new(service_port("10.96.0.1", &["10.244.0.1"]));
+        let service_ports = BTreeMap::from([(key("web"), Some(Arc::clone(&port)))]);
+        planner.plan(Change { service_ports, ..Change::default() });
+        assert!(Arc::ptr_eq(&planner.held[&key("web")].service_port, &port));
+    }
+}
+
+#[test]
+fn an_unchanged_service_port_costs_no_step() {
+    let mut planner = Planner::new();
+    let web = service_port("10.96.0.1", &["10.244.0.1", "10.244.0.2"]);
+    assert!(!planner.plan(change([(key("web"), Some(web.clone()))])).is_empty());
+    assert!(planner.plan(change([(key("web"), Some(web))])).is_empty());
+}
+
+#[test]
+fn an_endpoints_change_touches_its_own_pool_only() {
+    let mut planner = Planner::new();
+    let mut memory = Memory::default();
+    memory.carry_out(&planner.plan(change([
+        (key("web"), Some(service_port("10.96.0.1", &["10.244.0.1"]))),
+        (key("other"), Some(service_port("10.96.0.2", &["10.244.0.9"]))),
+    ])));
+
+    let grown = service_port("10.96.0.1", &["10.244.0.1", "10.244.0.2"]);
+    let plan = planner.plan(change([(key("web"), Some(grown))]));
+    memory.carry_out(&plan);
+
+    let swaps = plan.steps().filter(|step| matches!(step, Step::SwapPool { .. })).count();
+    let frontends = plan.steps().filter(|step| matches!(step, Step::SetFrontend { .. })).count();
+    assert_eq!((swaps, frontends), (1, 0), "{plan:?}");
+}
+
+#[test]
+fn a_frontend_that_moves_to_another_service_is_never_gone() {
+    let mut planner = Planner::new();
+    let mut memory = Memory::default();
+    let old = service_port("10.96.0.1", &["10.244.0.1"]);
+    memory.carry_out(&planner.plan(change([(key("old"), Some(old))])));
+
+    let new = service_port("10.96.0.1", &["10.244.0.2"]);
+    let plan = planner.plan(change([(key("old"), None), (key("new"), Some(new))]));
+    for step in plan.steps() {
+        memory.apply(step);
+        assert_eq!(memory.frontends.len(), 2, "its address is one, too; after {step:?}");
+    }
+    let (_, _, [cluster, _]) = memory.visible().remove(1);
+    assert_eq!(cluster[0].to_string(), "10.244.0.2:8080");
+}
+
+#[test]
+fn two_services_can_swap_their_addresses_in_one_change() {
+    let mut planner = Planner::new();
+    let mut memory = Memory::default();
+    let (a, b) =
+        (service_port("10.96.0.1", &["10.244.0.1"]), service_port("10.96.0.2", &["10.244.0.2"]));
+    memory.carry_out(&planner.plan(change([(key("a"), Some(a)), (key("b"), Some(b))])));
+
+    let (a, b) =
+        (service_port("10.96.0.2", &["10.244.0.1"]), service_port("10.96.0.1", &["10.244.0.2"]));
+    memory.carry_out(&planner.plan(change([(key("a"), Some(a)), (key("b"), Some(b))])));
+
+    let led_to: Vec<String> = memory
+        .visible()
+        .iter()
+        .filter(|(key, ..)| key.port != 0)
+        .map(|(key, _, [cluster, _])| format!("{} {}", key.address, cluster[0]))
+        .collect();
+    assert_eq!(led_to, ["10.96.0.1 10.244.0.2:8080", "10.96.0.2 10.244.0.1:8080"]);
+}
+
+/// The kinds of the entries that say what an address itself is.
+fn itself(memory: &Memory, address: &str) -> Option<u8> {
+    let key = FrontendKey::of_address(address.parse().unwrap());
+    memory.frontends.get(&key).map(|entry| entry.kind)
+}
+
+#[test]
+fn a_cluster_address_is_ours_as_long_as_it_has_frontends() {
+    let mut planner = Planner::new();
+    let mut memory = Memory::default();
+    let mut set = |name: &str, wanted| {
+        memory.carry_out(&planner.plan(change([(key(name), wanted)])));
+        itself(&memory, "10.96.0.1")
+    };
+    let cluster = Some(FrontendKind::ClusterIp as u8);
+    let mut other_port = service_port("10.96.0.1", &[]);
+    other_port.frontends = other_port
+        .frontends
+        .into_iter()
+        .map(|f| crate::model::Frontend { port: 81, ..f })
+        .collect();
+    assert_eq!(set("web", Some(service_port("10.96.0.1", &[]))), cluster);
+    assert_eq!(set("api", Some(other_port)), cluster);
+    assert_eq!(set("web", None), cluster);
+    assert_eq!(set("api", None), None);
+}
+
+#[test]
+fn an_address_of_this_node_is_never_taken_for_a_cluster_address() {
+    let mut planner = Planner::new();
+    let mut memory = Memory::default();
+    let own = |addresses: &[&str]| Change {
+        node_addresses: Some(addresses.iter().map(|a| a.parse().unwrap()).collect()),
+        ..Change::default()
+    };
+    memory.carry_out(&planner.plan(own(&["10.96.0.1"])));
+    let web = service_port("10.96.0.1", &[]);
+    memory.carry_out(&planner.plan(change([(key("web"), Some(web))])));
+    assert_eq!(itself(&memory, "10.96.0.1"), Some(FrontendKind::NodeAddress as u8));
+    memory.carry_out(&planner.plan(own(&[])));
+    assert_eq!(itself(&memory, "10.96.0.1"), Some(FrontendKind::ClusterIp as u8));
+    memory.carry_out(&planner.plan(own(&["10.96.0.1"])));
+    memory.carry_out(&planner.plan(change([(key("web"), None)])));
+    assert_eq!(itself(&memory, "10.96.0.1"), Some(FrontendKind::NodeAddress as u8));
+}
+
+#[test]
+fn a_restarted_agent_keeps_indexes_and_retires_what_has_gone() {
+    let mut memory = Memory::default();
+    memory.carry_out(&Planner::new().plan(change([
+        (key("web"), Some(service_port("10.96.0.1", &["10.244.0.1", "10.244.0.2"]))),
+        (key("gone"), Some(service_port("10.96.0.9", &["10.244.0.9"]))),
+    ])));
+    let before = memory.index_of("10.244.0.2");
+
+    let mut planner = Planner::adopting(memory.snapshot(), Room::default());
+    memory.carry_out(&planner.plan(change([(
+        key("web"),
+        Some(service_port("10.96.0.1", &["10.244.0.2", "10.244.0.3"])),
+    )])));
+
+    assert_eq!(memory.index_of("10.244.0.2"), before);
+    assert_eq!(memory.visible().len(), 2, "a frontend and its address");
+    assert!(
+        memory
+            .backends
+            .values()
+            .flat_map(|(b, _)| b)
+            .all(|(b, _)| b.to_string() != "10.244.0.9:8080")
+    );
+}
+
+#[test]
+fn datagrams_end_that_may_not_stay_and_others_cost_nothing() {
+    let udp = |name| ServicePortKey { protocol: Protocol::Udp, ..key(name) };
+    let ended = |plan: &Plan| -> Vec<Datagrams> {
+        let datagrams = |step: &Step| match step {
+            Step::EndDatagrams(datagrams) => Some(datagrams.clone()),
+            _ => None,
+        };
+        plan.steps().filter_map(datagrams).collect()
+    };
+    let both = || Some(service_port("10.96.0.1", &["10.244.0.1", "10.244.0.2"]));
+    let other = || Some(service_port("10.96.0.2", &["10.244.0.1"]));
+    let mut planner = Planner::new();
+    let first = [(udp("dns"), both()), (udp("other"), other()), (key("web"), both())];
+    assert_eq!(ended(&planner.plan(change(first))), []);
+    let index = |planner: &Planner, name| planner.held[&udp(name)].index;
+    let (dns, others) = (index(&planner, "dns"), index(&planner, "other"));
+    let backend = BackendKey::new("10.244.0.1".parse().unwrap(), 8080, 17);
+    let shared = planner.backends.index_of(&backend).unwrap();
+
+    let fewer = || Some(service_port("10.96.0.1", &["10.244.0.2"]));
+    let plan = planner.plan(change([(udp("dns"), fewer()), (key("web"), fewer())]));
+    let [datagrams] = &ended(&plan)[..] else { panic!("{plan:?}") };
+    assert!(!datagrams.may_stay(dns, shared));
+    assert!(datagrams.may_stay(dns, shared + 1));
+    assert!(datagrams.may_stay(others, shared));
+    assert!(matches!(plan.steps().last(), Some(Step::EndDatagrams(_))));
+
+    // Nobody else has it: its entry says that it is gone.
+    let plan = planner.plan(change([(udp("dns"), None)]));
+    assert_eq!(ended(&plan), []);
+}
