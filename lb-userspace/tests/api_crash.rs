@@ -75,7 +75,7 @@ async fn start(directory: &Path) -> Child {
         }
         panic!("it ended: {said}");
     };
-    tokio::time::timeout(Duration::from_secs(60), serving).await.expect("it starts");
+    tokio::time::timeout(Duration::from_secs(120), serving).await.expect("it starts");
     // What else it says must have somewhere to go.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     process

@@ -20,7 +20,7 @@ use tokio::time::{sleep, timeout};
 use tower::{Layer, ServiceExt};
 
 /// Generous: it costs time only when something is wrong.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Default)]
 struct Posted(Arc<Mutex<Vec<Notice>>>);

@@ -196,7 +196,7 @@ fn ask(connection: &mut TcpStream) -> Result<String> {
 fn what_is_no_services_reaches_the_node_untouched() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let (_agent, _) = network.agent_on(&web(&["10.244.1.10"]))?;
-    network.client.run(["ping", "-c", "1", "-W", "2", "192.0.2.1"])?;
+    network.client.run(["ping", "-c", "1", "-W", "60", "192.0.2.1"])?;
     let _server = network.node.http_server(&["192.0.2.1:80"], "node")?;
     assert_eq!(network.curl("http://192.0.2.1/")?, "node\n");
     // A pod by its own address, past the Service.

@@ -12,7 +12,7 @@ use lb_userspace::source::{Kind, ObjectRef};
 use super::server::TestServer;
 
 /// Generous, as the machine may be busy.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(120);
 
 fn notice(reason: Reason, message: &str) -> Notice {
     let reference = ObjectRef::new(Kind::Service, Some("default"), Some("web"));

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use server::{NODES, SERVICES, SLICES, Server};
 
 /// Generous: it costs time only when something is wrong.
-pub const SOON: Duration = Duration::from_secs(30);
+pub const SOON: Duration = Duration::from_secs(50);
 
 /// What a source has told.
 struct Told {
