@@ -87,7 +87,7 @@ fn child(words: &[&str]) -> Result<bool> {
     let child = command
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
         .env("MILLRACE_BIN", "/vm/millrace")
-        .env("MILLRACE_TESTS_SLOWNESS", "4")
+        .env("MILLRACE_TESTS_SLOWNESS", "10")
         .env("RUST_BACKTRACE", "0")
         .process_group(0)
         .spawn()
