@@ -165,11 +165,7 @@ fn a_terminating_pod_keeps_its_connections_until_it_is_gone() -> Result<()> {
 fn a_port_that_no_service_has_is_refused_at_a_cluster_address() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let (_agent, _) = network.agent_on(&web(&["10.244.1.10"]))?;
-    let dial = |to: &'static str| {
-        let timeout = SOON;
-        network.client.enter(|| Ok(TcpStream::connect_timeout(&to.parse()?, timeout)?))
-    };
-    let refused = dial("10.96.0.10:81").expect_err("nobody is there");
+    let refused = network.client.tcp_connect("10.96.0.10:81").expect_err("nobody is there");
     let kind = refused.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
     assert_eq!(kind, Some(std::io::ErrorKind::ConnectionRefused), "{refused:#}");
     Ok(())

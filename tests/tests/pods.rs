@@ -1,5 +1,7 @@
 //! Pods as clients of Services, by the host's ends of their devices.
 
+use std::io::{self, ErrorKind};
+
 use anyhow::Result;
 use tests::agent::Agent;
 use tests::one_node::{NODE, OneNode};
@@ -71,16 +73,15 @@ fn a_pod_reaches_itself_through_a_service() -> Result<()> {
 #[test]
 fn without_endpoints_clients_are_refused_at_once() -> Result<()> {
     let (network, agent) = start()?;
-    for url in ["http://10.96.0.9/", "http://[fd00:10:96::9]/"] {
+    for frontend in ["10.96.0.9:80", "[fd00:10:96::9]:80"] {
         for host in [&network.client, &network.pods[0].host] {
-            let words = ["curl", "--silent", "--show-error", "--max-time", "60", "--globoff", url];
-            let error = host.run(words).expect_err("nobody serves it").to_string();
-            let counters = agent.get(&["counters"])?;
-            assert!(
-                error.contains("exit status: 7"),
-                "{}, {url}: {error}\n{counters}",
-                host.name()
-            );
+            let before = agent.counted("no_backend")?;
+            let error = host.tcp_connect(frontend).expect_err("nobody serves it");
+            let what = format!("{}, {frontend}: {error:#}", host.name());
+            let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+            assert_eq!(kind, Some(ErrorKind::ConnectionRefused), "{what}");
+            // Who was not answered at once dials again.
+            assert_eq!(agent.counted("no_backend")?, before + 1, "{what}");
         }
     }
     Ok(())
