@@ -20,7 +20,8 @@ use tokio::time::timeout;
 
 use server::{NODES, SERVICES, SLICES, Server};
 
-/// Generous: it costs time only when something is wrong.
+/// Generous: it costs time only when something is wrong. Less than the minute after which a source gives up a
+/// silent server: what is waited for must not come by that.
 pub const SOON: Duration = Duration::from_secs(50);
 
 /// What a source has told.
