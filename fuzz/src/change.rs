@@ -6,9 +6,7 @@ use ipnet::IpNet;
 use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::hash;
 use lb_common::host::{HostFamily, HostTables, OfFamily};
-use lb_common::layout::{
-    Backend, Bitmap, Frontend, FrontendKey, Member, Peer, Pool, Target, Ticks,
-};
+use lb_common::layout::{Backend, Bitmap, Frontend, FrontendKey, Member, Peer, Pool, Target};
 
 /// An address, a port and a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -116,7 +114,7 @@ impl Change {
                 age(&tables.v6, *ticks);
             }
             Self::DamagedReturns => {
-                let buckets = tables.v4.returns.iter().chain(&tables.v6.returns);
+                let buckets = tables.v4.replies.iter().chain(&tables.v6.replies);
                 for entry in buckets.flat_map(|bucket| &bucket.entries) {
                     entry.store(damaged_return(entry.load()));
                 }
@@ -172,8 +170,5 @@ fn set_frontend<F: Family>(
 
 /// The clock stays: in the kernel it can't be moved.
 fn age<F: Family>(family: &HostFamily<F>, ticks: u32) {
-    for tag in family.flows.iter().flat_map(|bucket| &bucket.tags) {
-        let Ticks(seen) = Ticks(tag.seen.load());
-        tag.seen.store(seen.wrapping_sub(ticks));
-    }
+    family.flows.iter().for_each(|bucket| bucket.grow_older(ticks));
 }

@@ -72,7 +72,7 @@ impl Day {
         let mut host = Host::new(7, DEVICE);
         host.tables.now.set(Ticks(1 << 24));
         // So few that they run out.
-        host.tables.settings.alias_port_count = 7;
+        host.tables.settings.snat_port_count = 7;
         host.set_routes(scenario.routes.clone());
         let mut day = Self {
             host,
@@ -225,8 +225,10 @@ impl Day {
         }
         let inner = Tunnel::read(packet).and_then(|tunnel| ends(&tunnel.inner));
         let own = [ends(packet), inner];
-        for flow in before.iter().filter(|flow| flow.state == FlowState::Established) {
-            let ended = flow.expired(now) || own.contains(&Some(flow.dialled()));
+        for flow in before.iter().filter(|flow| flow.is_protected()) {
+            // Its backend dialled by its client itself, from the same port, ends a flow that was closing.
+            let shadowed = own.contains(&Some(flow.answered()));
+            let ended = flow.expired(now) || shadowed || own.contains(&Some(flow.dialled()));
             let kept = after.iter().any(|other| other.dialled() == flow.dialled());
             assert!(kept || ended, "evicted: {flow:?}");
         }
@@ -241,7 +243,7 @@ struct Known {
     client: SocketAddr,
     frontend: SocketAddr,
     backend: SocketAddr,
-    alias: SocketAddr,
+    snat: SocketAddr,
     protocol: u8,
 }
 
@@ -254,7 +256,7 @@ fn known<F: Family>(family: &HostFamily<F>) -> Vec<Known> {
             client: end(flow.client, flow.client_port),
             frontend: end(flow.frontend, flow.frontend_port),
             backend: end(flow.backend, flow.backend_port),
-            alias: end(flow.alias, flow.alias_port),
+            snat: end(flow.snat, flow.snat_port),
             protocol: flow.protocol,
         }
     };
@@ -267,18 +269,27 @@ impl Known {
     }
 
     fn answered(&self) -> (SocketAddr, SocketAddr, u8) {
-        (self.backend, self.alias, self.protocol)
+        (self.backend, self.snat, self.protocol)
     }
 
-    /// By the limits that the flow table documents.
+    /// Whether no new flow may take its entry: connections that both sides have taken part in.
+    fn is_protected(&self) -> bool {
+        use FlowState::{Established, FinFromBackend, FinFromClient};
+        matches!(self.state, Established | FinFromClient | FinFromBackend)
+    }
+
+    /// By the limits that are documented.
     fn expired(&self, now: Ticks) -> bool {
-        let seconds = match (self.protocol, self.state) {
-            (17, FlowState::Nascent | FlowState::Answered) => 30,
-            (17, _) => 180,
-            (_, FlowState::Nascent | FlowState::Answered) => 60,
-            (_, FlowState::Established) => 86_400,
-            (_, FlowState::ClosedForward | FlowState::ClosedReverse) => 3_600,
-            _ => 30,
+        use FlowState::*;
+        let seconds = match self.state {
+            Free | Claimed => unreachable!("no flow"),
+            Datagram | DatagramReplied | DatagramContinued => 30,
+            DatagramStream => 180,
+            SynSent | SynReceived | PickedUp | OneWaySyn | TimeWait | OneWayClosed => 60,
+            Reset => 10,
+            Probation | OneWayProbation => 300,
+            Established | OneWayEstablished => 86_400,
+            FinFromClient | FinFromBackend => 3_600,
         };
         now.0.wrapping_sub(self.seen.0) > Ticks::in_seconds(seconds)
     }

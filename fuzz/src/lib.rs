@@ -22,6 +22,7 @@ mod scenario;
 mod state;
 mod tunnel;
 pub mod universe;
+pub mod wire;
 
 pub use change::{Change, End, backend_tag, damaged_return, destination_bit, source_bit};
 pub use input::Input;

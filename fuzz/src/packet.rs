@@ -7,6 +7,7 @@ use lb_common::header::protocol::{
 };
 
 use crate::checksum::{self, octets};
+use crate::scenario::SKEWS;
 use crate::universe::{
     self, BACKEND_PORTS, BACKENDS, CLIENT_PORTS, NODE_PORTS, PORTS, PROTOCOLS, client, node,
 };
@@ -22,6 +23,8 @@ struct Datagram {
     /// Words of IPv4 options, or which extension headers there are.
     between: Vec<u8>,
     tcp_flags: u8,
+    /// TCP's sequence and acknowledgement numbers; the first is SCTP's verification tag, too.
+    numbers: [u32; 2],
     chunk: u8,
     /// Of an ICMP message, with the word after its checksum.
     icmp: [u8; 6],
@@ -85,6 +88,7 @@ pub fn opening(v6: bool, which: usize, (number, port): (usize, u16), service: us
         tos: 0,
         between: Vec::new(),
         tcp_flags: 0x02,
+        numbers: [7, 9],
         chunk: 1,
         icmp: [0; 6],
         payload: Vec::new(),
@@ -128,7 +132,8 @@ fn datagram(input: &mut Input, v6: bool, hook: Hook) -> Datagram {
         tos: input.byte(),
         between,
         tcp_flags: input
-            .choose(&[0x02, 0x10, 0x12, 0x18, 0x11, 0x04, 0x14, 0x02, 0x10, 0, 0xff, 3]),
+            .choose(&[0x02, 0x10, 0x12, 0x18, 0x11, 0x04, 0x14, 0x02, 0x10, 0, 0xff, 3, 1, 8]),
+        numbers: [7, 9].map(|number: u32| number.wrapping_add(input.choose(&SKEWS))),
         chunk: input.choose(&[1, 0, 2, 3, 6, 7, 8, 14, 10, 255]),
         icmp: [0; 6],
         payload: vec![input.byte(); length],
@@ -229,7 +234,7 @@ impl Datagram {
         let length = self.payload.len();
         match protocol {
             TCP => {
-                segment.extend([0, 0, 0, 7, 0, 0, 0, 9]);
+                segment.extend(self.numbers.into_iter().flat_map(u32::to_be_bytes));
                 segment.extend([5 << 4, self.tcp_flags, 0xfa, 0xf0, 0, 0, 0, 0]);
             }
             UDP => {
@@ -237,7 +242,8 @@ impl Datagram {
                 segment.extend([0; 2]);
             }
             SCTP => {
-                segment.extend([0, 0, 0, 5, 0, 0, 0, 0]);
+                segment.extend(self.numbers[0].to_be_bytes());
+                segment.extend([0; 4]);
                 segment.extend([self.chunk, 0]);
                 segment.extend((4 + length as u16).to_be_bytes());
             }

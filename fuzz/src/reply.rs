@@ -31,7 +31,7 @@ impl Translated {
     /// The packet that comes next, and where.
     pub fn reply(&self, reply: Reply) -> (Hook, Vec<u8>) {
         if reply.again {
-            return (self.hook, with_flags(&self.before, reply.tcp_flags));
+            return (self.hook, with_signal(&self.before, reply));
         }
         let hook = match self.hook {
             // What was sent past the stack comes back from a device.
@@ -39,7 +39,7 @@ impl Translated {
             Hook::Forward | Hook::Workload => Hook::Reverse,
             Hook::Reverse => Hook::Forward,
         };
-        (hook, with_flags(&swapped(&self.after), reply.tcp_flags))
+        (hook, with_signal(&swapped(&self.after), reply))
     }
 
     /// Whether an answer can be foretold: SCTP's sum changes with the order of the ports, and one that
@@ -52,7 +52,7 @@ impl Translated {
 
     /// What the answer's receiver must get: an answer to what he had sent.
     pub fn expected(&self, reply: Reply) -> Vec<u8> {
-        with_flags(&swapped(&self.before), reply.tcp_flags)
+        with_signal(&swapped(&self.before), reply)
     }
 }
 
@@ -76,14 +76,20 @@ pub fn swapped(bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// With other flags, or SCTP's chunk that says the same.
-fn with_flags(bytes: &[u8], flags: u8) -> Vec<u8> {
+/// With other flags, or SCTP's chunk that says the same, and other numbers.
+fn with_signal(bytes: &[u8], Reply { tcp_flags: flags, skew, .. }: Reply) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let Some(found) = answerable(&bytes) else { return bytes };
     let right = found.is_right(&bytes);
     match found.protocol {
-        TCP => bytes[found.transport + 13] = flags,
+        TCP => {
+            bytes[found.transport + 13] = flags;
+            skew_number(&mut bytes, found.transport + 4, skew);
+            skew_number(&mut bytes, found.transport + 8, skew);
+        }
         SCTP => {
+            // The verification tag.
+            skew_number(&mut bytes, found.transport + 4, skew);
             bytes[found.transport + 12] = match flags {
                 0x12 => 2,
                 0x11 => 7,
@@ -97,6 +103,12 @@ fn with_flags(bytes: &[u8], flags: u8) -> Vec<u8> {
     }
     complete(&mut bytes, right);
     bytes
+}
+
+fn skew_number(bytes: &mut [u8], at: usize, skew: u32) {
+    if let Some(field) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<4>()) {
+        *field = u32::from_be_bytes(*field).wrapping_add(skew).to_be_bytes();
+    }
 }
 
 /// Writes the checksum anew, if it was right before; else it stays as it is.

@@ -33,6 +33,8 @@ pub struct Reply {
     pub again: bool,
     /// Of TCP; an answer to a datagram has none.
     pub tcp_flags: u8,
+    /// By how much TCP's sequence and acknowledgement numbers, or SCTP's verification tag, are off.
+    pub skew: u32,
 }
 
 /// The tables, and what happens to them and to packets.
@@ -67,10 +69,14 @@ fn flood(input: &mut Input, events: &mut Vec<Event>) {
     for number in 0..input.below(48) as u16 {
         let packet = packet::opening(v6, protocol, (client, 50_000 + number), service);
         events.push(Event::Packet(hook, packet));
-        events
-            .extend([0x12, 0x10].map(|tcp_flags| Event::Reply(Reply { again: false, tcp_flags })));
+        let reply = |tcp_flags| Event::Reply(Reply { again: false, tcp_flags, skew: 0 });
+        events.extend([0x12, 0x10].map(reply));
     }
 }
+
+/// Mostly what the connection expects; else within its window, at the edges of it, and far out.
+pub const SKEWS: [u32; 16] =
+    [0, 0, 0, 0, 0, 0, 0, 0, 1, 1_400, 0xffff, 0x1_0000, 0x10_0000, 0x100_0000, 1 << 31, !0];
 
 /// By which all packets come in.
 pub const DEVICE: u32 = 1;
@@ -93,8 +99,11 @@ fn event(input: &mut Input, events: &mut Vec<Event>) {
         }
         14 => flood(input, events),
         15..26 => {
-            let tcp_flags = input.choose(&[0x12, 0x10, 0x10, 0x18, 0x11, 0x14, 0x02, 0x04]);
-            events.push(Event::Reply(Reply { again: input.chance(128), tcp_flags }));
+            let flags = [0x12, 0x10, 0x10, 0x18, 0x11, 0x14, 0x02, 0x04, 0, 0x01, 0x08, 0x12];
+            let tcp_flags = input.choose(&flags);
+            let again = input.chance(128);
+            let skew = input.choose(&SKEWS);
+            events.push(Event::Reply(Reply { again, tcp_flags, skew }));
         }
         26 => events.push(Event::Change(Change::DamagedReturns)),
         27 => events.extend(state::service_port(input).into_iter().map(Event::Change)),

@@ -112,11 +112,14 @@ pub fn with_class_of(frame: &[u8], other: &[u8]) -> Vec<u8> {
     }
     let right = internet(&[&header[..packet.transport - packet.network]]) == 0;
     header[1] = class;
-    if right {
+    let sum = if right {
         header[10..12].fill(0);
-        let sum = internet(&[&header[..packet.transport - packet.network]]).to_be_bytes();
-        header[10..12].copy_from_slice(&sum);
-    }
+        internet(&[&header[..packet.transport - packet.network]]).to_be_bytes()
+    } else {
+        // Updated from what was wrong, it stays wrong.
+        [other[like.network + 10], other[like.network + 11]]
+    };
+    header[10..12].copy_from_slice(&sum);
     bytes
 }
 

@@ -12,8 +12,8 @@ pub trait Family: Copy + Debug + PartialEq + Eq + 'static {
     type Header: NetworkHeader<Address = Self::Address>;
     /// What a record with some addresses needs to be a multiple of their alignment.
     type Padding: Copy + Debug + Default + PartialEq + Eq;
-    /// What a flow and its ways need to fill whole cache lines.
-    type PlacePadding: Copy + Debug + Default + PartialEq + Eq;
+    /// What a flow's entry needs to fill whole cache lines.
+    type EntryPadding: Copy + Debug + Default + PartialEq + Eq;
     /// An address without alignment.
     type Octets: Copy + Debug + PartialEq + Eq + core::hash::Hash + From<Self::Address>;
 
@@ -56,7 +56,7 @@ impl Family for V4 {
     type Address = Address4;
     type Header = Ipv4;
     type Padding = [u32; 0];
-    type PlacePadding = [u64; 0];
+    type EntryPadding = [u64; 0];
     type Octets = [u8; 4];
     const ETHER_TYPE: u16 = 0x0800;
     const SOCKET_FAMILY: u8 = 2;
@@ -71,7 +71,7 @@ impl Family for V6 {
     type Address = Address6;
     type Header = Ipv6;
     type Padding = [u32; 1];
-    type PlacePadding = [u64; 2];
+    type EntryPadding = [u64; 1];
     type Octets = [u8; 16];
     const ETHER_TYPE: u16 = 0x86dd;
     const SOCKET_FAMILY: u8 = 10;

@@ -72,6 +72,18 @@ impl FlowHash {
         Self(secret.mix_end::<F>(secret.seed, address, port, protocol))
     }
 
+    /// Where the flows of a client with many of them live: by what was dialled, too.
+    #[inline(always)]
+    pub fn of_dialled<F: Family>(
+        secret: &Secret,
+        client: (F::Address, u16),
+        frontend: (F::Address, u16),
+        protocol: u8,
+    ) -> Self {
+        let near = secret.mix_end::<F>(secret.seed, client.0, client.1, protocol);
+        Self(secret.mix_end::<F>(near, frontend.0, frontend.1, protocol))
+    }
+
     /// The bucket to look in first, and the one to look in next. `mask` is the number of
     /// buckets, a power of two, less one; 24 bits of each are independent.
     #[inline(always)]
@@ -92,20 +104,20 @@ impl FlowHash {
     }
 }
 
-/// Where the index of answers notes an aliased flow.
+/// Where the reply index notes a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AnswerHash(u64);
+pub struct ReplyHash(u64);
 
-impl AnswerHash {
-    /// By the answer's ends: from the backend to the alias.
+impl ReplyHash {
+    /// By the reply's ends: from the backend to the SNAT address.
     #[inline(always)]
     pub fn of<F: Family>(
         secret: &Secret,
         backend: (F::Address, u16),
-        alias: (F::Address, u16),
+        snat: (F::Address, u16),
         protocol: u8,
     ) -> Self {
-        let near = secret.mix_end::<F>(secret.seed, alias.0, alias.1, protocol);
+        let near = secret.mix_end::<F>(secret.seed, snat.0, snat.1, protocol);
         Self(secret.mix_end::<F>(near, backend.0, backend.1, protocol))
     }
 

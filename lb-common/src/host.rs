@@ -3,6 +3,7 @@
 //! Tests run the data plane here, and compare it with the kernel's.
 
 mod frame;
+mod scratch;
 mod sockets;
 
 use std::cell::{Cell, RefCell, UnsafeCell};
@@ -11,17 +12,21 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use crate::atomic::AtomicLong;
+use crate::conntrack::{Environment, FlowTables};
 use crate::datapath::{
-    self, Allowance, Direction, Draft, FamilyTables, Packet, Rejection, Stage, Tables, Verdict,
+    self, Allowance, Counters, Direction, Draft, FamilyTables, NetworkTables, Packet, PoolTables,
+    Stage, Verdict,
 };
 use crate::family::{Family, V4, V6};
 use crate::layout::{
     Affinity, AffinityKey, Backend, Bitmap, DESTINATION_WORDS, Device, FlowBucket, Fragment,
-    FragmentKey, Frontend, FrontendKey, Member, NO_BACKEND, Peer, Pool, Reason, ReturnBucket,
-    SOURCE_WORDS, Settings, Target, Ticks, Traffic, capacity,
+    FragmentKey, Frontend, FrontendKey, Hints, Member, NO_BACKEND, Peer, Pool, Reason, ReplyBucket,
+    ReplyKey, SOURCE_WORDS, Settings, Target, Ticks, Traffic, Untracked, capacity,
 };
 
 pub use frame::{Exit, Frame, Routes};
+pub use scratch::{HoldsScratch, PacketScratch};
 pub use sockets::HostSockets;
 
 /// Which ladder a packet climbs.
@@ -78,9 +83,8 @@ pub struct HostTables {
     /// By service port.
     pub source_ranges: HashMap<u32, Vec<IpNet>>,
     pub allowance: Cell<Allowance>,
-    rejection: Cell<Rejection>,
-    attempt: Cell<u32>,
-    tag: Cell<u32>,
+    scratch: PacketScratch,
+    pub reserved_ports: HashSet<u16>,
     pub v4: HostFamily<V4>,
     pub v6: HostFamily<V6>,
     destinations: Vec<u64>,
@@ -96,7 +100,10 @@ pub struct HostFamily<F: Family> {
     pub backends: HashMap<u32, Backend<F::Address>>,
     pub flows: Vec<FlowBucket<F>>,
     pub sockets: HostSockets<F>,
-    pub returns: Vec<ReturnBucket>,
+    pub replies: Vec<ReplyBucket>,
+    crowded: Vec<AtomicLong>,
+    hints: Hints,
+    pub untracked: RefCell<HashMap<ReplyKey<F>, Untracked<F>>>,
     draft: UnsafeCell<Draft<F>>,
     pub affinities: RefCell<HashMap<AffinityKey<F>, Affinity>>,
     pub fragments: RefCell<HashMap<FragmentKey<F>, Fragment>>,
@@ -142,9 +149,8 @@ impl HostTables {
             epoch: Cell::new(1),
             source_ranges: HashMap::new(),
             allowance: Cell::default(),
-            rejection: Cell::default(),
-            attempt: Cell::default(),
-            tag: Cell::default(),
+            scratch: PacketScratch::default(),
+            reserved_ports: HashSet::new(),
             peers: HashSet::new(),
             targets: HashMap::new(),
             v4: HostFamily::new(buckets),
@@ -181,7 +187,12 @@ impl<F: Family> HostFamily<F> {
             backends: HashMap::new(),
             flows: (0..buckets).map(|_| FlowBucket::default()).collect(),
             sockets: HostSockets::default(),
-            returns: (0..buckets).map(|_| ReturnBucket::default()).collect(),
+            replies: (0..buckets * Settings::REPLY_BUCKETS)
+                .map(|_| ReplyBucket::default())
+                .collect(),
+            crowded: (0..buckets.div_ceil(64)).map(|_| AtomicLong::default()).collect(),
+            hints: Hints::default(),
+            untracked: RefCell::default(),
             // SAFETY: plain numbers, for which zeros are valid.
             draft: UnsafeCell::new(unsafe { std::mem::zeroed() }),
             affinities: RefCell::default(),
@@ -190,7 +201,7 @@ impl<F: Family> HostFamily<F> {
     }
 }
 
-impl Tables for HostTables {
+impl Environment for HostTables {
     fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -198,7 +209,9 @@ impl Tables for HostTables {
     fn now(&self) -> Ticks {
         self.now.get()
     }
+}
 
+impl PoolTables for HostTables {
     fn pool(&self, index: u32) -> Option<Pool> {
         // An array map has every index up to its end; the unused ones are empty.
         (index < capacity::POOLS).then(|| self.pools.get(&index).copied().unwrap_or_default())
@@ -213,6 +226,12 @@ impl Tables for HostTables {
         self.members.contains(&member)
     }
 
+    fn target(&self, target: Target) -> Option<u32> {
+        self.targets.get(&target).copied()
+    }
+}
+
+impl NetworkTables for HostTables {
     fn device(&self, index: u32) -> Option<Device> {
         self.devices.get(&index).copied()
     }
@@ -221,43 +240,27 @@ impl Tables for HostTables {
         self.epoch.get()
     }
 
+    fn is_peer(&self, peer: Peer) -> bool {
+        self.peers.contains(&peer)
+    }
+
+    fn is_port_reserved(&self, port: u16) -> bool {
+        self.reserved_ports.contains(&port)
+    }
+}
+
+impl HoldsScratch for HostTables {
+    fn scratch(&self) -> &PacketScratch {
+        &self.scratch
+    }
+}
+
+impl Counters for HostTables {
     fn may_answer(&self) -> bool {
         let mut allowance = self.allowance.get();
         let may = allowance.take(self.now());
         self.allowance.set(allowance);
         may
-    }
-
-    fn set_rejection(&self, rejection: Rejection) {
-        self.rejection.set(rejection);
-    }
-
-    fn rejection(&self) -> Rejection {
-        self.rejection.get()
-    }
-
-    fn set_attempt(&self, attempt: u32) {
-        self.attempt.set(attempt);
-    }
-
-    fn attempt(&self) -> u32 {
-        self.attempt.get()
-    }
-
-    fn set_tag(&self, tag: u32) {
-        self.tag.set(tag);
-    }
-
-    fn tag(&self) -> u32 {
-        self.tag.get()
-    }
-
-    fn is_peer(&self, peer: Peer) -> bool {
-        self.peers.contains(&peer)
-    }
-
-    fn target(&self, target: Target) -> Option<u32> {
-        self.targets.get(&target).copied()
     }
 
     fn count(&self, reason: Reason) {
@@ -276,6 +279,27 @@ impl Tables for HostTables {
         for (map, index) in counters {
             map.borrow_mut().entry(index).or_default().new_flows += 1;
         }
+    }
+}
+
+impl<F: Family> FlowTables<F> for HostTables
+where
+    Self: OfFamily<F>,
+{
+    fn flow_mask(&self) -> u32 {
+        self.family().flows.len() as u32 - 1
+    }
+
+    fn flow_bucket(&self, index: u32) -> Option<&FlowBucket<F>> {
+        self.family().flows.get(index as usize)
+    }
+
+    fn reply_bucket(&self, index: u32) -> Option<&ReplyBucket> {
+        self.family().replies.get(index as usize)
+    }
+
+    fn crowded(&self, word: u32) -> Option<&AtomicLong> {
+        self.family().crowded.get(word as usize)
     }
 }
 
@@ -303,18 +327,6 @@ where
         (index < capacity::BACKENDS).then(backend)
     }
 
-    fn flow_mask(&self) -> u32 {
-        self.family().flows.len() as u32 - 1
-    }
-
-    fn flow_bucket(&self, index: u32) -> Option<&FlowBucket<F>> {
-        self.family().flows.get(index as usize)
-    }
-
-    fn return_bucket(&self, index: u32) -> Option<&ReturnBucket> {
-        self.family().returns.get(index as usize)
-    }
-
     fn draft(&self) -> Option<&mut Draft<F>> {
         // SAFETY: a packet is at one stage at a time, and none keeps a draft beyond itself.
         Some(unsafe { &mut *self.family().draft.get() })
@@ -340,5 +352,17 @@ where
 
     fn set_fragment(&self, key: &FragmentKey<F>, fragment: Fragment) {
         self.family().fragments.borrow_mut().insert(*key, fragment);
+    }
+
+    fn hints(&self) -> Option<&Hints> {
+        Some(&self.family().hints)
+    }
+
+    fn untracked(&self, key: &ReplyKey<F>) -> Option<Untracked<F>> {
+        self.family().untracked.borrow().get(key).copied()
+    }
+
+    fn set_untracked(&self, key: &ReplyKey<F>, untracked: &Untracked<F>) {
+        self.family().untracked.borrow_mut().insert(*key, *untracked);
     }
 }

@@ -15,14 +15,13 @@ pub mod atomic;
 pub mod bench;
 pub mod branchless;
 pub mod checksum;
+pub mod conntrack;
 pub mod crc32c;
 pub mod datapath;
 pub mod family;
-pub mod flow_table;
 pub mod hash;
 pub mod header;
 #[cfg(feature = "std")]
 pub mod host;
 pub mod layout;
 pub mod maglev;
-pub mod return_table;

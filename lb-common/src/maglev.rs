@@ -9,8 +9,14 @@
 pub const SIZES: [u32; 14] =
     [7, 31, 67, 131, 257, 521, 1031, 2053, 4099, 8209, 16411, 32771, 65537, 131_101];
 
-/// Slots per backend that keep the shares of the backends within a percent or so of each other.
-const SLOTS_PER_BACKEND: usize = 100;
+/// Slots that each backend has at least. Shares differ by one slot at most, so by less than one and a half
+/// percent.
+const SLOTS_PER_BACKEND: usize = 72;
+
+/// Slots that each backend has at most, on average: the most that a table of `fitted_size` has over
+/// the number of its backends, rounded up. Room for so many slots for each backend holds the
+/// tables of any pools.
+pub const MOST_SLOTS_PER_BACKEND: u32 = 145;
 
 /// The size fitted to a number of backends; 1 for a single one, which needs no table.
 pub fn fitted_size(backends: usize) -> u32 {
@@ -19,6 +25,11 @@ pub fn fitted_size(backends: usize) -> u32 {
     }
     let wanted = backends.saturating_mul(SLOTS_PER_BACKEND);
     SIZES.into_iter().find(|&size| size as usize >= wanted).unwrap_or(SIZES[SIZES.len() - 1])
+}
+
+/// The largest size of a table that fits into so many slots.
+pub fn size_within(slots: u32) -> u32 {
+    SIZES.into_iter().rev().find(|&size| size <= slots).unwrap_or(slots.min(1))
 }
 
 /// Fills a table: for every slot the position in `identities` of the backend that owns it.
@@ -103,8 +114,18 @@ mod tests {
     }
 
     #[test]
+    fn a_table_has_as_many_slots_for_each_backend_as_is_said() {
+        for count in 1..=10_000u32 {
+            let size = fitted_size(count as usize);
+            assert!(size <= MOST_SLOTS_PER_BACKEND * count, "{count}: {size}");
+            let least = SLOTS_PER_BACKEND as u32 * count;
+            assert!(count == 1 || size >= least.min(SIZES[SIZES.len() - 1]), "{count}: {size}");
+        }
+    }
+
+    #[test]
     fn shares_differ_by_at_most_a_slot_or_two_percent() {
-        for count in [2, 3, 10, 100, 650] {
+        for count in [2, 3, 10, 14, 100, 650, 1_000] {
             let all = backends(count);
             let size = fitted_size(all.len());
             let mut shares = vec![0u32; all.len()];

@@ -36,50 +36,33 @@ pub fn external_in(context: XdpContext) -> u32 {
     xdp_action_of(verdict, packet)
 }
 
-#[xdp(frags)]
+/// The programs of the stages, from their one list.
+macro_rules! define_programs {
+    ($($(#[$about:meta])* $stage:ident($($xdp:ident)?, $tc:ident))*) => {
+        $(
+            $(
+                #[xdp(frags)]
+                #[inline(always)]
+                pub fn $xdp(context: XdpContext) -> u32 {
+                    xdp_stage(Stage::$stage, context)
+                }
+            )?
+
+            #[classifier]
+            #[inline(always)]
+            pub fn $tc(context: TcContext) -> i32 {
+                tc_stage(Stage::$stage, context)
+            }
+        )*
+    };
+}
+
+lb_common::for_each_stage!(define_programs);
+
+/// Whether a stage writes over the packet: what is reported of it is reported before.
 #[inline(always)]
-pub fn xdp_open(context: XdpContext) -> u32 {
-    xdp_stage(Stage::Open, context)
-}
-
-#[xdp(frags)]
-pub fn xdp_alias(context: XdpContext) -> u32 {
-    xdp_stage(Stage::Alias, context)
-}
-
-#[xdp(frags)]
-pub fn xdp_reset(context: XdpContext) -> u32 {
-    xdp_answer(Stage::Reset, context)
-}
-
-#[xdp(frags)]
-pub fn xdp_reject(context: XdpContext) -> u32 {
-    xdp_answer(Stage::Reject, context)
-}
-
-#[xdp(frags)]
-pub fn xdp_error_in(context: XdpContext) -> u32 {
-    xdp_stage(Stage::ErrorIn, context)
-}
-
-#[xdp(frags)]
-pub fn xdp_fragment_in(context: XdpContext) -> u32 {
-    xdp_stage(Stage::FragmentIn, context)
-}
-
-#[xdp(frags)]
-pub fn xdp_encapsulate(context: XdpContext) -> u32 {
-    xdp_stage(Stage::Encapsulate, context)
-}
-
-#[xdp(frags)]
-pub fn xdp_decapsulate(context: XdpContext) -> u32 {
-    xdp_stage(Stage::Decapsulate, context)
-}
-
-#[xdp(frags)]
-pub fn xdp_delivered(context: XdpContext) -> u32 {
-    xdp_stage(Stage::Delivered, context)
+fn writes_over(stage: Stage) -> bool {
+    matches!(stage, Stage::Reset | Stage::Reject)
 }
 
 /// Tells of a packet, which then ends as was decided before.
@@ -91,19 +74,13 @@ pub fn xdp_tell(context: XdpContext) -> u32 {
         .unwrap_or(xdp_action::XDP_DROP)
 }
 
-/// A stage that writes over the packet: what is told of it is told before.
-#[inline(always)]
-fn xdp_answer(which: Stage, context: XdpContext) -> u32 {
-    let mut packet = XdpPacket::new(context);
-    events::tell_of_answered(&mut packet);
-    messages::answers(which as u32, packet.device());
-    let verdict = stage(which, &mut packet, &KernelTables);
-    xdp_action_of(verdict, packet)
-}
-
 #[inline(always)]
 fn xdp_stage(which: Stage, context: XdpContext) -> u32 {
     let mut packet = XdpPacket::new(context);
+    if writes_over(which) {
+        events::tell_of_answered(&mut packet);
+        messages::answers(which as u32, packet.device());
+    }
     let verdict = stage(which, &mut packet, &KernelTables);
     xdp_action_of(verdict, packet)
 }
@@ -123,21 +100,21 @@ fn xdp_action_of(verdict: Verdict, mut packet: XdpPacket) -> u32 {
             tables::count(Reason::Unwritable);
             xdp_action::XDP_DROP
         }
-        // By a number that the kernel knows beforehand, for which it writes a jump to the program.
-        Verdict::Next(Stage::Open) => {
-            // SAFETY: nothing is left to be dropped.
-            unsafe { XDP_STAGES.tail_call(packet.context(), Stage::Open as u32) };
-            tables::count(Reason::CorruptTable);
-            xdp_action::XDP_DROP
-        }
-        Verdict::Next(next) => {
-            // SAFETY: nothing is left to be dropped.
-            unsafe { XDP_STAGES.tail_call(packet.context(), next as u32) };
-            messages::stage_is_missing(next as u32);
-            tables::count(Reason::CorruptTable);
-            xdp_action::XDP_DROP
-        }
+        // By numbers that the kernel knows beforehand, for which it writes jumps to the programs: new
+        // flows come by these.
+        Verdict::Next(Stage::Open) => xdp_go_on(packet, Stage::Open),
+        Verdict::Next(Stage::Begin) => xdp_go_on(packet, Stage::Begin),
+        Verdict::Next(next) => xdp_go_on(packet, next),
     }
+}
+
+#[inline(always)]
+fn xdp_go_on(packet: XdpPacket, next: Stage) -> u32 {
+    // SAFETY: nothing is left to be dropped.
+    unsafe { XDP_STAGES.tail_call(packet.context(), next as u32) };
+    messages::stage_is_missing(next as u32);
+    tables::count(Reason::CorruptTable);
+    xdp_action::XDP_DROP
 }
 
 /// The end of a packet for which a reason was counted.
@@ -190,62 +167,6 @@ pub fn out(context: TcContext) -> i32 {
     tc_action_of(verdict, packet)
 }
 
-#[classifier]
-#[inline(always)]
-pub fn tc_open(context: TcContext) -> i32 {
-    tc_stage(Stage::Open, context)
-}
-
-#[classifier]
-pub fn tc_alias(context: TcContext) -> i32 {
-    tc_stage(Stage::Alias, context)
-}
-
-#[classifier]
-pub fn tc_reset(context: TcContext) -> i32 {
-    tc_answer(Stage::Reset, context)
-}
-
-#[classifier]
-pub fn tc_reject(context: TcContext) -> i32 {
-    tc_answer(Stage::Reject, context)
-}
-
-#[classifier]
-pub fn tc_error_in(context: TcContext) -> i32 {
-    tc_stage(Stage::ErrorIn, context)
-}
-
-#[classifier]
-pub fn tc_error_out(context: TcContext) -> i32 {
-    tc_stage(Stage::ErrorOut, context)
-}
-
-#[classifier]
-pub fn tc_fragment_in(context: TcContext) -> i32 {
-    tc_stage(Stage::FragmentIn, context)
-}
-
-#[classifier]
-pub fn tc_fragment_out(context: TcContext) -> i32 {
-    tc_stage(Stage::FragmentOut, context)
-}
-
-#[classifier]
-pub fn tc_encapsulate(context: TcContext) -> i32 {
-    tc_stage(Stage::Encapsulate, context)
-}
-
-#[classifier]
-pub fn tc_decapsulate(context: TcContext) -> i32 {
-    tc_stage(Stage::Decapsulate, context)
-}
-
-#[classifier]
-pub fn tc_delivered(context: TcContext) -> i32 {
-    tc_stage(Stage::Delivered, context)
-}
-
 /// Tells of a packet, which then ends as was decided before.
 #[classifier]
 pub fn tc_tell(context: TcContext) -> i32 {
@@ -255,19 +176,13 @@ pub fn tc_tell(context: TcContext) -> i32 {
         .map_or(TC_ACT_SHOT, |action| action as i32)
 }
 
-/// A stage that writes over the packet: what is told of it is told before.
-#[inline(always)]
-fn tc_answer(which: Stage, context: TcContext) -> i32 {
-    let mut packet = TcPacket::new(context);
-    events::tell_of_answered(&mut packet);
-    messages::answers(which as u32, packet.device());
-    let verdict = stage(which, &mut packet, &KernelTables);
-    tc_action_of(verdict, packet)
-}
-
 #[inline(always)]
 fn tc_stage(which: Stage, context: TcContext) -> i32 {
     let mut packet = TcPacket::new(context);
+    if writes_over(which) {
+        events::tell_of_answered(&mut packet);
+        messages::answers(which as u32, packet.device());
+    }
     let verdict = stage(which, &mut packet, &KernelTables);
     tc_action_of(verdict, packet)
 }
@@ -287,14 +202,20 @@ fn tc_action_of(verdict: Verdict, packet: TcPacket) -> i32 {
         Verdict::Resolve => unsafe {
             bpf_redirect_neigh(packet.left_by(), core::ptr::null_mut(), 0, 0) as i32
         },
-        Verdict::Next(next) => {
-            // SAFETY: nothing is left to be dropped.
-            unsafe { TC_STAGES.tail_call(packet.context(), next as u32) };
-            messages::stage_is_missing(next as u32);
-            tables::count(Reason::CorruptTable);
-            TC_ACT_SHOT
-        }
+        // As in XDP.
+        Verdict::Next(Stage::Open) => tc_go_on(packet, Stage::Open),
+        Verdict::Next(Stage::Begin) => tc_go_on(packet, Stage::Begin),
+        Verdict::Next(next) => tc_go_on(packet, next),
     }
+}
+
+#[inline(always)]
+fn tc_go_on(packet: TcPacket, next: Stage) -> i32 {
+    // SAFETY: nothing is left to be dropped.
+    unsafe { TC_STAGES.tail_call(packet.context(), next as u32) };
+    messages::stage_is_missing(next as u32);
+    tables::count(Reason::CorruptTable);
+    TC_ACT_SHOT
 }
 
 /// The end of a packet for which a reason was counted.

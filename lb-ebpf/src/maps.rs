@@ -5,20 +5,22 @@
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray, RingBuf};
 use aya_ebpf::macros::btf_map;
-use lb_common::datapath::{Allowance, Draft, Rejection, TELL};
+use lb_common::atomic::AtomicLong;
+use lb_common::datapath::{Allowance, Draft, Handover, Rejection, TELL};
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::capacity::{
     AFFINITIES as MAX_AFFINITIES, BACKENDS as MAX_BACKENDS, CONNECTED as MAX_CONNECTED,
     DEVICES as MAX_DEVICES, EVENTS as EVENT_BYTES, FLOW_BUCKETS, FRAGMENTS as MAX_FRAGMENTS,
     FRONTENDS as MAX_FRONTENDS, MEMBERS as MAX_MEMBERS, PEERS as MAX_PEERS,
-    POOL_SLOTS as MAX_SLOTS, POOLS as MAX_POOLS, SERVICE_PORTS as MAX_SERVICE_PORTS,
-    SOURCE_RANGES as MAX_SOURCE_RANGES, TARGETS as MAX_TARGETS, UNCONNECTED as MAX_UNCONNECTED,
+    POOL_SLOTS as MAX_SLOTS, POOLS as MAX_POOLS, RESERVED_PORT_WORDS,
+    SERVICE_PORTS as MAX_SERVICE_PORTS, SOURCE_RANGES as MAX_SOURCE_RANGES, TARGETS as MAX_TARGETS,
+    UNCONNECTED as MAX_UNCONNECTED, UNTRACKED as MAX_UNTRACKED,
 };
 use lb_common::layout::{
     Affinity, AffinityKey, Backend, BufferSum, DESTINATION_WORDS, Device, Event, FlowBucket,
-    Fragment, FragmentKey, Frontend, FrontendKey, Host, Identity, Listener, Member, Network, Peer,
-    Pool, Reason, ReturnBucket, SOURCE_WORDS, ServicePortName, Settings, SlotPair, SocketEnd,
-    SocketFlow, SourceRange, Target, Traffic,
+    Fragment, FragmentKey, Frontend, FrontendKey, Hints, Host, Identity, Listener, Member, Network,
+    Peer, Pool, Reason, ReplyBucket, ReplyKey, SOURCE_WORDS, ServicePortName, Settings, SlotPair,
+    SocketEnd, SocketFlow, SourceRange, Target, Traffic, Untracked,
 };
 
 /// The agent writes these through its own address space, without a system call. Their memory
@@ -30,6 +32,10 @@ const ON_DEMAND: usize = BPF_F_NO_PREALLOC as usize;
 /// For agents only; no program reads it.
 #[btf_map]
 pub static IDENTITY: Array<Identity, 1> = Array::new();
+
+/// What the programs were loaded with, for commands that look at the maps; no program reads it.
+#[btf_map]
+pub static PARAMETERS: Array<Settings, 1> = Array::new();
 
 #[btf_map]
 pub static FRONTENDS4: HashMap<FrontendKey<V4>, Frontend, { MAX_FRONTENDS as usize }> =
@@ -57,11 +63,36 @@ pub static FLOWS4: Array<FlowBucket<V4>, { FLOW_BUCKETS as usize }, SHARED> = Ar
 #[btf_map]
 pub static FLOWS6: Array<FlowBucket<V6>, { FLOW_BUCKETS as usize }, SHARED> = Array::new();
 
-#[btf_map]
-pub static RETURNS4: Array<ReturnBucket, { FLOW_BUCKETS as usize }, SHARED> = Array::new();
+const REPLY_BUCKETS: usize = (FLOW_BUCKETS * Settings::REPLY_BUCKETS) as usize;
 
 #[btf_map]
-pub static RETURNS6: Array<ReturnBucket, { FLOW_BUCKETS as usize }, SHARED> = Array::new();
+pub static REPLIES4: Array<ReplyBucket, REPLY_BUCKETS, SHARED> = Array::new();
+
+#[btf_map]
+pub static REPLIES6: Array<ReplyBucket, REPLY_BUCKETS, SHARED> = Array::new();
+
+/// A bit for each bucket of flows.
+#[btf_map]
+pub static CROWDED4: Array<AtomicLong, { FLOW_BUCKETS as usize / 64 }, SHARED> = Array::new();
+
+#[btf_map]
+pub static CROWDED6: Array<AtomicLong, { FLOW_BUCKETS as usize / 64 }, SHARED> = Array::new();
+
+#[btf_map]
+pub static UNTRACKED4: LruHashMap<ReplyKey<V4>, Untracked<V4>, { MAX_UNTRACKED as usize }> =
+    LruHashMap::new();
+
+#[btf_map]
+pub static UNTRACKED6: LruHashMap<ReplyKey<V6>, Untracked<V6>, { MAX_UNTRACKED as usize }> =
+    LruHashMap::new();
+
+/// One entry of each family: IPv4's, then IPv6's.
+#[btf_map]
+pub static HINTS: Array<Hints, 2, SHARED> = Array::new();
+
+/// A bit for each port that must not be used for SNAT.
+#[btf_map]
+pub static RESERVED_PORTS: Array<u64, { RESERVED_PORT_WORDS as usize }, SHARED> = Array::new();
 
 #[btf_map]
 pub static AFFINITIES4: LruHashMap<AffinityKey<V4>, Affinity, { MAX_AFFINITIES as usize }> =
@@ -107,8 +138,9 @@ pub static TARGETS: HashMap<Target, u32, { MAX_TARGETS as usize }, ON_DEMAND> = 
 #[repr(C)]
 pub struct Scratch {
     pub rejection: Rejection,
-    pub attempt: u32,
+    pub delivered: u32,
     pub tag: u32,
+    pub handover: Handover,
     pub allowance: Allowance,
     /// For what reason the packet is told of when it ends, and one more; 0: it is not.
     pub told: u32,

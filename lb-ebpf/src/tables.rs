@@ -2,27 +2,32 @@
 
 use aya_ebpf::btf_maps::PerCpuArray;
 use aya_ebpf::btf_maps::lpm_trie::Key;
+use lb_common::atomic::AtomicLong;
 use lb_common::branchless::opaque;
-use lb_common::datapath::{Direction, Draft, FamilyTables, Rejection, Tables};
+use lb_common::conntrack::{Environment, FlowTables};
+use lb_common::datapath::{
+    Counters, Direction, Draft, FamilyTables, Handover, NetworkTables, PoolTables, Rejection,
+};
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::{
     Affinity, AffinityKey, Backend, Bitmap, Device, FlowBucket, Fragment, FragmentKey, Frontend,
-    FrontendKey, Member, Peer, Pool, Reason, ReturnBucket, SERVICE_PORT_BITS, Settings,
-    SourceRange, Target, Ticks, Traffic,
+    FrontendKey, Hints, Member, Peer, Pool, Reason, ReplyBucket, ReplyKey, SERVICE_PORT_BITS,
+    Settings, SourceRange, Target, Ticks, Traffic, Untracked,
 };
 
 use crate::clock;
 use crate::events;
 use crate::maps::{
-    AFFINITIES4, AFFINITIES6, BACKEND_TRAFFIC, BACKENDS4, BACKENDS6, DESTINATIONS, DEVICES,
-    DRAFTS4, DRAFTS6, FLOWS4, FLOWS6, FRAGMENTS4, FRAGMENTS6, FRONTENDS4, FRONTENDS6, MEMBERS,
-    NETWORK, PEERS, POOL_SLOTS, POOLS, REASONS, RETURNS4, RETURNS6, SCRATCH, SERVICE_TRAFFIC,
-    SETTINGS, SOURCE_RANGES4, SOURCE_RANGES6, SOURCES, Scratch, TARGETS,
+    AFFINITIES4, AFFINITIES6, BACKEND_TRAFFIC, BACKENDS4, BACKENDS6, CROWDED4, CROWDED6,
+    DESTINATIONS, DEVICES, DRAFTS4, DRAFTS6, FLOWS4, FLOWS6, FRAGMENTS4, FRAGMENTS6, FRONTENDS4,
+    FRONTENDS6, HINTS, MEMBERS, NETWORK, PEERS, POOL_SLOTS, POOLS, REASONS, REPLIES4, REPLIES6,
+    RESERVED_PORTS, SCRATCH, SERVICE_TRAFFIC, SETTINGS, SOURCE_RANGES4, SOURCE_RANGES6, SOURCES,
+    Scratch, TARGETS, UNTRACKED4, UNTRACKED6,
 };
 
 pub struct KernelTables;
 
-impl Tables for KernelTables {
+impl Environment for KernelTables {
     #[inline(always)]
     fn settings(&self) -> &Settings {
         // The agent sets it after compilation: the compiler must not know what is in it.
@@ -35,7 +40,9 @@ impl Tables for KernelTables {
     fn now(&self) -> Ticks {
         clock::now()
     }
+}
 
+impl PoolTables for KernelTables {
     #[inline(always)]
     fn pool(&self, index: u32) -> Option<Pool> {
         let pool = POOLS.get_ptr(index)?;
@@ -58,8 +65,17 @@ impl Tables for KernelTables {
     }
 
     #[inline(always)]
+    fn target(&self, target: Target) -> Option<u32> {
+        // SAFETY: an entry is a whole aligned word.
+        unsafe { TARGETS.get(target).copied() }
+    }
+}
+
+impl NetworkTables for KernelTables {
+    #[inline(always)]
     fn device(&self, index: u32) -> Option<Device> {
-        // SAFETY: a replaced entry is freed only after this program has ended.
+        // SAFETY: elements of this map are allocated as they come, and freed only after this program
+        // has ended.
         unsafe { DEVICES.get(index).copied() }
     }
 
@@ -72,11 +88,19 @@ impl Tables for KernelTables {
     }
 
     #[inline(always)]
-    fn may_answer(&self) -> bool {
-        let now = self.now();
-        scratch(|scratch| scratch.allowance.take(now)).unwrap_or(false)
+    fn is_peer(&self, peer: Peer) -> bool {
+        // SAFETY: nothing is kept of the entry.
+        unsafe { PEERS.get(peer) }.is_some()
     }
 
+    #[inline(always)]
+    fn is_port_reserved(&self, port: u16) -> bool {
+        let word = RESERVED_PORTS.get(u32::from(port) / 64);
+        word.is_some_and(|word| word >> (port % 64) & 1 != 0)
+    }
+}
+
+impl lb_common::datapath::Scratch for KernelTables {
     #[inline(always)]
     fn set_rejection(&self, rejection: Rejection) {
         scratch(|scratch| scratch.rejection = rejection);
@@ -88,13 +112,13 @@ impl Tables for KernelTables {
     }
 
     #[inline(always)]
-    fn set_attempt(&self, attempt: u32) {
-        scratch(|scratch| scratch.attempt = attempt);
+    fn set_delivered(&self, delivered: bool) {
+        scratch(|scratch| scratch.delivered = u32::from(delivered));
     }
 
     #[inline(always)]
-    fn attempt(&self) -> u32 {
-        scratch(|scratch| scratch.attempt).unwrap_or_default()
+    fn is_delivered(&self) -> bool {
+        scratch(|scratch| scratch.delivered).unwrap_or_default() != 0
     }
 
     #[inline(always)]
@@ -108,15 +132,17 @@ impl Tables for KernelTables {
     }
 
     #[inline(always)]
-    fn is_peer(&self, peer: Peer) -> bool {
-        // SAFETY: nothing is kept of the entry.
-        unsafe { PEERS.get(peer) }.is_some()
+    fn handover(&self) -> Option<&mut Handover> {
+        // SAFETY: this processor's own copy, and its packet's alone until it has left.
+        SCRATCH.get_ptr_mut(0).map(|scratch| unsafe { &mut (*scratch).handover })
     }
+}
 
+impl Counters for KernelTables {
     #[inline(always)]
-    fn target(&self, target: Target) -> Option<u32> {
-        // SAFETY: an entry is a whole aligned word.
-        unsafe { TARGETS.get(target).copied() }
+    fn may_answer(&self) -> bool {
+        let now = self.now();
+        scratch(|scratch| scratch.allowance.take(now)).unwrap_or(false)
     }
 
     #[inline(always)]
@@ -144,14 +170,16 @@ impl Tables for KernelTables {
 pub fn count(reason: Reason) {
     events::note(reason);
     if let Some(counter) = REASONS.get_ptr_mut(reason as u32) {
-        // SAFETY: this processor's own copy; a program is not interrupted by itself.
+        // SAFETY: this processor's own copy; programs of tc and XDP are not preempted, and those at sockets,
+        // which may be, write no more than counters.
         unsafe { *counter += 1 };
     }
 }
 
 #[inline(always)]
 fn scratch<R>(change: impl FnOnce(&mut Scratch) -> R) -> Option<R> {
-    // SAFETY: this processor's own copy; a program is not interrupted by itself.
+    // SAFETY: this processor's own copy; programs of tc and XDP are not preempted, and those at sockets,
+    // which may be, write no more than counters.
     SCRATCH.get_ptr_mut(0).map(|scratch| change(unsafe { &mut *scratch }))
 }
 
@@ -162,7 +190,8 @@ fn with<const N: usize>(
     change: impl FnOnce(&mut Traffic),
 ) {
     if let Some(traffic) = map.get_ptr_mut(index) {
-        // SAFETY: this processor's own copy; a program is not interrupted by itself.
+        // SAFETY: this processor's own copy; programs of tc and XDP are not preempted, and those at sockets,
+        // which may be, write no more than counters.
         change(unsafe { &mut *traffic });
     }
 }
@@ -171,8 +200,31 @@ fn with<const N: usize>(
 macro_rules! family_tables {
     (
         $family:ty, $address:ty, $frontends:ident, $backends:ident, $flows:ident, $mask:ident,
-        $returns:ident, $drafts:ident, $affinities:ident, $ranges:ident, $fragments:ident
+        $replies:ident, $crowded:ident, $untracked:ident, $hints:literal, $drafts:ident,
+        $affinities:ident, $ranges:ident, $fragments:ident
     ) => {
+        impl FlowTables<$family> for KernelTables {
+            #[inline(always)]
+            fn flow_mask(&self) -> u32 {
+                self.settings().$mask
+            }
+
+            #[inline(always)]
+            fn flow_bucket(&self, index: u32) -> Option<&FlowBucket<$family>> {
+                $flows.get(index)
+            }
+
+            #[inline(always)]
+            fn reply_bucket(&self, index: u32) -> Option<&ReplyBucket> {
+                $replies.get(index)
+            }
+
+            #[inline(always)]
+            fn crowded(&self, word: u32) -> Option<&AtomicLong> {
+                $crowded.get(word)
+            }
+        }
+
         impl FamilyTables<$family> for KernelTables {
             #[inline(always)]
             fn may_be_destination(&self, address: $address) -> bool {
@@ -188,9 +240,9 @@ macro_rules! family_tables {
 
             #[inline(always)]
             fn frontend(&self, key: &FrontendKey<$family>) -> Option<Frontend> {
-                // SAFETY: the entry may be replaced while it is copied; a hash map replaces
-                // by linking in another element, and frees the old one only after this
-                // program has ended.
+                // SAFETY: the entry may be replaced while it is copied: the elements of a map that is
+                // allocated beforehand are used again at once. Whatever is read is a valid
+                // `Frontend`; a mixture of two is caught by what it names.
                 unsafe { $frontends.get(key).copied() }
             }
 
@@ -200,23 +252,9 @@ macro_rules! family_tables {
             }
 
             #[inline(always)]
-            fn flow_mask(&self) -> u32 {
-                self.settings().$mask
-            }
-
-            #[inline(always)]
-            fn flow_bucket(&self, index: u32) -> Option<&FlowBucket<$family>> {
-                $flows.get(index)
-            }
-
-            #[inline(always)]
-            fn return_bucket(&self, index: u32) -> Option<&ReturnBucket> {
-                $returns.get(index)
-            }
-
-            #[inline(always)]
             fn draft(&self) -> Option<&mut Draft<$family>> {
-                // SAFETY: this processor's own copy; a program is not interrupted by itself.
+                // SAFETY: this processor's own copy; programs of tc and XDP are not preempted, and those at sockets,
+                // which may be, write no more than counters.
                 $drafts.get_ptr_mut(0).map(|draft| unsafe { &mut *draft })
             }
 
@@ -255,6 +293,24 @@ macro_rules! family_tables {
                 // are then counted as without their first.
                 let _ = $fragments.insert(key, &fragment, 0);
             }
+
+            #[inline(always)]
+            fn hints(&self) -> Option<&Hints> {
+                HINTS.get($hints)
+            }
+
+            #[inline(always)]
+            fn untracked(&self, key: &ReplyKey<$family>) -> Option<Untracked<$family>> {
+                // SAFETY: as above; an entry that is being overwritten names another client's
+                // frontend, whose connection the next packet of this one's client restores.
+                unsafe { $untracked.get(key).copied() }
+            }
+
+            #[inline(always)]
+            fn set_untracked(&self, key: &ReplyKey<$family>, untracked: &Untracked<$family>) {
+                // It fails only if all entries are being replaced at once; the next packet tries again.
+                let _ = $untracked.insert(key, untracked, 0);
+            }
         }
     };
 }
@@ -266,7 +322,10 @@ family_tables!(
     BACKENDS4,
     FLOWS4,
     flow_mask4,
-    RETURNS4,
+    REPLIES4,
+    CROWDED4,
+    UNTRACKED4,
+    0,
     DRAFTS4,
     AFFINITIES4,
     SOURCE_RANGES4,
@@ -279,7 +338,10 @@ family_tables!(
     BACKENDS6,
     FLOWS6,
     flow_mask6,
-    RETURNS6,
+    REPLIES6,
+    CROWDED6,
+    UNTRACKED6,
+    1,
     DRAFTS6,
     AFFINITIES6,
     SOURCE_RANGES6,

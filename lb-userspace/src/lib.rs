@@ -4,8 +4,8 @@
 //! made there, without I/O. `source` and `kernel` are the rim.
 
 pub mod agent;
-pub mod api;
 mod backoff;
+mod bytes;
 pub mod cli;
 pub mod config;
 pub mod drops;
@@ -13,12 +13,16 @@ pub mod inspect;
 pub mod kernel;
 mod memory;
 pub mod model;
+mod netlink;
 pub mod network;
+mod notation;
 pub mod notices;
 pub mod plan;
 pub mod privileges;
 pub mod reasons;
 pub mod serve;
+pub mod settings;
+pub mod snat_ports;
 pub mod source;
 pub mod store;
 pub mod trace;

@@ -7,7 +7,7 @@
 
 use std::fmt::{self, Display};
 
-use crate::source::ObjectRef;
+use crate::model::ObjectRef;
 
 /// Something that a person should know about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]

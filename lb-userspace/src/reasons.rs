@@ -12,6 +12,8 @@ pub enum Fate {
     Dropped,
     /// It ends here, and its sender is told.
     Answered,
+    /// It is forwarded as others are.
+    Forwarded,
 }
 
 impl Fate {
@@ -20,6 +22,7 @@ impl Fate {
             Self::Passed => "passed",
             Self::Dropped => "dropped",
             Self::Answered => "answered",
+            Self::Forwarded => "forwarded",
         }
     }
 }
@@ -34,7 +37,7 @@ pub struct Meaning {
 
 /// Most often; what became of a packet says its verdict.
 pub fn meaning(reason: Reason) -> Meaning {
-    use Fate::{Answered, Dropped, Passed};
+    use Fate::{Answered, Dropped, Forwarded, Passed};
     let (fate, what, cure) = match reason {
         Reason::Malformed => (
             Passed,
@@ -68,8 +71,13 @@ pub fn meaning(reason: Reason) -> Meaning {
         ),
         Reason::FlowTableFull => (
             Dropped,
-            "all places that the flow could take are established flows'",
-            "Raise `--max-flows`; see who has so many connections: `millrace flows`.",
+            "every entry for the flow is protected, and it needs SNAT",
+            "Raise `--max-flows`; see which clients have so many connections: `millrace flows`.",
+        ),
+        Reason::Untracked => (
+            Forwarded,
+            "every entry for the flow is protected: it is forwarded without one, to the backend that the table names",
+            "Raise `--max-flows`; see which clients have so many connections: `millrace flows`. Until then these connections may break when endpoints change.",
         ),
         Reason::CorruptTable => (
             Dropped,

@@ -3,13 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Endpoints, Node, Service};
+use lb_api::mirroring;
 
-use crate::model::{NodeAddresses, NodeContext, ServiceName, Slice};
-use crate::source::{Kind, Object, ObjectRef};
-
-mod mirror;
-
-pub use mirror::slices as mirrored_slices;
+use crate::model::{Kind, NodeAddresses, NodeContext, Object, ObjectRef, ServiceName, Slice};
 
 #[derive(Debug, Default)]
 pub struct Store {
@@ -104,8 +100,10 @@ impl Store {
 
     fn apply_endpoints(&mut self, reference: &ObjectRef, endpoints: &Endpoints) -> Affected {
         let name = name_of(reference);
-        self.mirrored
-            .insert(name.clone(), mirror::slices(endpoints).into_iter().map(Slice::from).collect());
+        self.mirrored.insert(
+            name.clone(),
+            mirroring::slices(endpoints).into_iter().map(Slice::from).collect(),
+        );
         Affected::one(name)
     }
 

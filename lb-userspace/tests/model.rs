@@ -14,8 +14,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use lb_common::layout::{Forwarding, FrontendKind};
-use lb_userspace::model::{Claims, Frontend, NodeContext, Policy, Resolved, ServicePort, resolve};
-use lb_userspace::source::{Object, documents};
+use lb_userspace::model::{
+    Claims, Frontend, NodeContext, Object, Policy, Resolved, ServicePort, resolve,
+};
+use lb_userspace::source::documents;
 use lb_userspace::store::Store;
 
 const NODE: &str = "node-a";

@@ -9,10 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use axum::http::{Request, Response};
-use lb_userspace::model::ServiceName;
+use lb_userspace::model::{Kind, ObjectRef, ServiceName};
 use lb_userspace::notices::{About, Notice, Notices, Reason};
 use lb_userspace::serve::{self, Addresses, Check, Health, HealthChecks, Metrics};
-use lb_userspace::source::{Kind, ObjectRef};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

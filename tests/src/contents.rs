@@ -31,7 +31,8 @@ impl Contents {
 
     pub fn read(tables: &Tables) -> Result<Self> {
         let snapshot = tables.snapshot()?;
-        let pools: HashMap<u32, Pool> = snapshot.pools.iter().copied().collect();
+        let pools: HashMap<u32, Pool> =
+            snapshot.pools.iter().map(|found| (found.index, found.pool)).collect();
         let backends: HashMap<u32, (BackendKey, Standing)> = snapshot
             .backends
             .iter()

@@ -5,7 +5,7 @@ use std::env;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::agent::{Agent, program};
 use crate::topology::{Host, Process, SOON, Topology, wait_until};
@@ -144,6 +144,12 @@ impl OneNode {
         let health = ["curl", "--silent", "--fail", "http://127.0.0.1:10256/livez"];
         wait_until("the agent has its maps", SOON, || self.node.run(health).is_ok())?;
         Ok(agent)
+    }
+
+    /// Has the next agent load its programs, as one of another build does.
+    pub fn forget_programs(&self) -> Result<()> {
+        let programs = self.pin_path().join("programs");
+        std::fs::remove_dir_all(&programs).with_context(|| programs.display().to_string())
     }
 
     /// Takes away what agents have left.

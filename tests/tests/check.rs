@@ -193,7 +193,9 @@ fn a_machine_that_will_do_passes_before_and_while_an_agent_runs() -> Result<()> 
     let case = Case::new()?;
     let (passed, findings) = case.check(&["--device", DEVICE])?;
     assert!(passed, "{findings:?}");
-    for check in ["root", "capabilities", "kernel", "btf", "jit", "bpffs", "memory", "agent"] {
+    for check in
+        ["root", "capabilities", "architecture", "kernel", "btf", "jit", "bpffs", "memory", "agent"]
+    {
         assert_eq!(find(&findings, check)[1], "ok", "{findings:?}");
     }
     assert!(find(&findings, "devices")[2].contains(DEVICE));
@@ -220,6 +222,35 @@ fn what_the_agent_would_refuse_fails() -> Result<()> {
     assert_eq!(passed, find(&findings, "memory")[1] != "error");
     let said = case.millrace(&["check", "--max-flows", "3"])?;
     assert_eq!(said.status.code(), Some(1));
+    Ok(())
+}
+
+#[test]
+fn too_few_ports_for_snat_are_an_error_with_the_cure() -> Result<()> {
+    let case = Case::new()?;
+    let device = ["--device", DEVICE];
+    let (_, findings) = case.check(&device)?;
+    let found = find(&findings, "SNAT ports");
+    assert!(found[1] == "ok" && found[2].starts_with("31741 of"), "{found:?}");
+
+    let set = |setting: &str| case.network.node.run(["sysctl", "--quiet", "--write", setting]);
+    set("net.ipv4.ip_local_reserved_ports=2000-2009,3000")?;
+    let (_, findings) = case.check(&device)?;
+    assert!(find(&findings, "SNAT ports")[2].starts_with("31730 of"), "{findings:?}");
+
+    set("net.ipv4.ip_local_port_range=1024 65535")?;
+    let (passed, findings) = case.check(&device)?;
+    let found = find(&findings, "SNAT ports");
+    assert!(!passed && found[1] == "error" && found[2].contains("too few: 0 of"), "{found:?}");
+    let agent = case.agent(&[])?;
+    let said = agent.said();
+    assert!(said.contains("too few ports for SNAT") && said.contains("--snat-ports"), "{said}");
+    agent.kill();
+
+    set("net.ipv4.ip_local_port_range=1024 40000")?;
+    let (_, findings) = case.check(&["--device", DEVICE, "--snat-ports", "50000-60000"])?;
+    let found = find(&findings, "SNAT ports");
+    assert!(found[1] == "ok" && found[2].contains("of the ports 50000-"), "{found:?}");
     Ok(())
 }
 

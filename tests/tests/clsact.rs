@@ -128,6 +128,7 @@ fn a_new_agent_replaces_the_programs_without_a_packet_between() -> Result<()> {
         let _ = node.run(["tc", "qdisc", "replace", "dev", "lo", "root", "pfifo"]);
         monitor.output().contains("dev lo")
     })?;
+    case.network.forget_programs()?;
     let _agent = case.clsact()?;
     monitor.wait_for_output("millrace:", SOON)?;
     let seen = monitor.output();

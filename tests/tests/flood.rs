@@ -1,5 +1,8 @@
-//! A flood of SYNs from addresses that never answer, through a flow table that is far too small for
-//! them: established connections go on, and new ones still come through.
+//! A flood from addresses that never answer, through a flow table that is far too small for it:
+//! established connections go on, and new ones still come through. It is of SYNs, each followed by a
+//! segment without flags, and of datagrams, two from each client.
+//!
+//! All kinds of floods, ten million packets each, are simulated in `fuzz/tests/flood`.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -13,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tests::agent::Agent;
 use tests::one_node::OneNode;
-use tests::packet::tcp;
+use tests::packet::{tcp, udp};
 use tests::topology::{Echo, RawSocket};
 
 /// Of each address family.
@@ -30,6 +33,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const FRONTENDS: [&str; 4] =
     ["203.0.113.10:80", "203.0.113.11:80", "[2001:db8:113::10]:80", "[2001:db8:113::11]:80"];
 
+/// Those of UDP, to backends on this node.
+const DATAGRAMS: [&str; 2] = ["203.0.113.10:53", "[2001:db8:113::10]:53"];
+
 const MANIFESTS: &str = "
 apiVersion: v1
 kind: Service
@@ -37,21 +43,21 @@ metadata: {name: here}
 spec:
   type: LoadBalancer
   clusterIPs: [10.96.0.10, 'fd00:10:96::a']
-  ports: [{port: 80}]
+  ports: [{name: tcp, port: 80}, {name: udp, port: 53, protocol: UDP}]
 status: {loadBalancer: {ingress: [{ip: 203.0.113.10}, {ip: '2001:db8:113::10'}]}}
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {name: here-4, labels: {kubernetes.io/service-name: here}}
 addressType: IPv4
-ports: [{port: 9000}]
+ports: [{name: tcp, port: 9000}, {name: udp, port: 9000, protocol: UDP}]
 endpoints: [{addresses: [10.244.1.10], nodeName: node}]
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {name: here-6, labels: {kubernetes.io/service-name: here}}
 addressType: IPv6
-ports: [{port: 9000}]
+ports: [{name: tcp, port: 9000}, {name: udp, port: 9000, protocol: UDP}]
 endpoints: [{addresses: ['fd00:10:244:1::10'], nodeName: node}]
 ---
 apiVersion: v1
@@ -96,6 +102,8 @@ impl Case {
         let servers = [
             pod.tcp_echo("10.244.1.10:9000", "here"),
             pod.tcp_echo("[fd00:10:244:1::10]:9000", "here"),
+            pod.udp_echo("10.244.1.10:9000", "here"),
+            pod.udp_echo("[fd00:10:244:1::10]:9000", "here"),
             other.tcp_echo("10.0.0.2:9000", "there"),
             other.tcp_echo("[fd00:a::2]:9000", "there"),
         ];
@@ -176,7 +184,8 @@ impl Connection {
 }
 
 /// SYNs to all frontends, until they are enough and so many at least, none from an end that another one
-/// of so many is from.
+/// of so many is from. To backends on this node each is followed by a segment without flags, which Linux
+/// ignores, and by two datagrams, which are answered.
 fn flood(socket: &RawSocket, sent: &AtomicU64, enough: &AtomicBool) -> Result<()> {
     for number in (0..).take_while(|number| *number < SYNS || !enough.load(Relaxed)) {
         let port = 1024 + number % 50_000;
@@ -187,10 +196,20 @@ fn flood(socket: &RawSocket, sent: &AtomicU64, enough: &AtomicBool) -> Result<()
         for frontend in FRONTENDS.iter().skip(number as usize % 2).step_by(2) {
             let from = from[usize::from(frontend.starts_with('['))].as_str();
             socket.send(&tcp(from, *frontend).syn())?;
+            if let Some(datagrams) = DATAGRAMS.iter().find(|to| same_address(to, frontend)) {
+                socket.send(&tcp(from, *frontend).flags(""))?;
+                socket.send(&udp(from, *datagrams))?;
+                socket.send(&udp(from, *datagrams))?;
+            }
         }
         sent.fetch_add(2, Relaxed);
     }
     Ok(())
+}
+
+fn same_address(one: &str, other: &str) -> bool {
+    let address = |end: &str| end.rsplit_once(':').map(|(address, _)| address.to_owned());
+    address(one) == address(other)
 }
 
 #[test]

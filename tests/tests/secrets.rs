@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use lb_userspace::api::http::Limits;
-use lb_userspace::api::kinds::Ranges;
-use lb_userspace::api::server::{Options, Server};
-use lb_userspace::api::storage::Window;
+use lb_api::http::Limits;
+use lb_api::kinds::Ranges;
+use lb_api::server::{Options, Server};
+use lb_api::storage::Window;
 use serde_json::{Value, json};
 use tests::agent::{Agent, program};
 use tests::one_node::{DEVICE, OneNode, has_kubectl};

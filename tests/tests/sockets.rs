@@ -416,6 +416,7 @@ fn processes_dial_services_also_while_no_agent_runs_and_after_it_came_back() -> 
     agent.kill();
     is_served().context("the kernel goes on without an agent")?;
 
+    network.forget_programs()?;
     let _agent = network.agent(&manifests)?;
     is_served().context("with another agent")?;
     let replaced = attached(&network)?;

@@ -33,7 +33,7 @@ const TRACED: [Case; 33] = [
     cases::selection::who_may_only_stay_here_waits_while_others_serve,
     cases::selection::another_port_of_a_cluster_address_is_refused,
     cases::flows::a_connection_lives_from_syn_to_fin,
-    cases::flows::a_syn_on_a_closing_connection_starts_a_new_one,
+    cases::flows::a_syn_on_a_closed_connection_starts_a_new_one,
     cases::flows::an_answer_without_a_flow_passes,
     cases::flows::a_flow_moves_when_its_backend_goes,
     cases::flows::one_port_of_a_client_reaches_two_services,

@@ -25,10 +25,14 @@ fn a_kernel_that_can_lets_tc_look_at_its_description_of_a_packet() -> Result<()>
 
 fn check(sizes: Sizes) -> Result<()> {
     let world = KernelWorld::new(sizes)?;
+    let mut counts = Vec::new();
     for (name, info) in world.data_plane.programs() {
         let count = info?.verified_instruction_count().context("this kernel does not count")?;
-        println!("{name}: {count} instructions verified");
-        assert!(count < LIMIT, "{name}: {count} of {LIMIT}");
+        counts.push((count, name.to_owned()));
     }
+    counts.sort_unstable();
+    println!("instructions verified: {counts:?}");
+    let most = counts.last().context("there are programs")?;
+    assert!(most.0 < LIMIT, "{} of {LIMIT}: {}", most.0, most.1);
     Ok(())
 }

@@ -20,7 +20,16 @@ pub fn lint() -> Result<()> {
     let parts = [
         format(true),
         dependencies::check(),
-        clippy(&["--workspace", "--exclude", "lb-ebpf", "--features", "tests/privileged"]),
+        clippy(&[
+            "--workspace",
+            "--exclude",
+            "lb-ebpf",
+            "--exclude",
+            "models",
+            "--features",
+            "tests/privileged",
+        ]),
+        clippy(&["--package", "models"]),
         // Once more as `cargo build` sees it.
         clippy(&["--package", "tests"]),
         ebpf::clippy(),

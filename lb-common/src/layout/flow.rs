@@ -1,27 +1,26 @@
-use core::cell::UnsafeCell;
-
-use crate::atomic::{AtomicLong, AtomicWord};
-use crate::family::{Family, V4, V6};
+use crate::atomic::{AtomicLong, AtomicWord, Record};
+use crate::family::Family;
 
 /// One connection, found from both directions.
-#[repr(C, align(8))]
+#[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow<F: Family> {
     pub client: F::Address,
     pub frontend: F::Address,
     pub backend: F::Address,
-    /// As whom the backend knows the client: the client itself, or an address of ours.
-    pub alias: F::Address,
+    /// The source address that the backend sees: the client's own, or an address of this node.
+    pub snat: F::Address,
     pub client_port: u16,
     pub frontend_port: u16,
     pub backend_port: u16,
-    pub alias_port: u16,
+    pub snat_port: u16,
     pub service_port: u32,
     pub backend_index: u32,
-    pub backend_generation: u32,
+    /// The low bits of the backend's generation when it was chosen.
+    pub backend_generation: u16,
     pub protocol: u8,
     pub kind: FlowKind,
-    pub reserved: [u8; 2],
+    pub reserved: F::Padding,
 }
 
 /// What happens to a flow's packets apart from the translation of their destination.
@@ -30,15 +29,17 @@ pub struct Flow<F: Family> {
 pub struct FlowKind(pub u8);
 
 impl FlowKind {
-    /// The source is translated, too: answers go to the alias, and are found by it.
-    pub const ALIASED: Self = Self(1);
+    /// The source is translated, too. Replies are found by the reply index.
+    pub const SNAT: Self = Self(1);
     /// Packets are sent out by the data plane in both directions, not by the stack.
     pub const FORWARDED: Self = Self(2);
-    /// What is forwarded goes untranslated through a tunnel to the backend's node. Answers don't
-    /// come this way.
+    /// What is forwarded goes untranslated through a tunnel to the backend's node. Replies do not
+    /// pass this node.
     pub const TUNNELLED: Self = Self(4);
     /// The tunnel is one in UDP.
     pub const IN_UDP: Self = Self(8);
+    /// The entry lies in a bucket chosen by client and frontend, as the client has many flows.
+    pub const SPREAD: Self = Self(16);
 
     #[inline(always)]
     pub fn has(self, other: Self) -> bool {
@@ -51,23 +52,28 @@ impl FlowKind {
     }
 }
 
-/// A flow and its ways out; IPv4's fill one cache line.
+/// A flow's record in its bucket; IPv4's fills one cache line.
 #[repr(C)]
-pub struct FlowPlace<F: Family> {
-    pub flow: UnsafeCell<Flow<F>>,
-    pub ways: Ways,
-    pub padding: F::PlacePadding,
+pub struct FlowEntry<F: Family> {
+    pub flow: Record<Flow<F>>,
+    /// What the state machine remembers between packets; its meaning depends on the state
+    /// (`conntrack::track`).
+    pub track: AtomicWord,
+    pub reserved: F::Padding,
+    pub next_hops: NextHops,
+    pub padding: F::EntryPadding,
 }
 
 /// Where a flow's packets leave, by direction, as far as it has been resolved.
 #[repr(C)]
 #[derive(Debug, Default)]
-pub struct Ways {
+pub struct NextHops {
     /// The next hop's link-layer address (6 octets, as they lie in memory), then the device (16
     /// bits); 0 if it is not resolved.
     pub hops: [AtomicLong; 2],
-    /// The network's epoch when it was resolved: whatever changed since makes it void.
-    pub epochs: [AtomicWord; 2],
+    /// A check sum over the hop, the network's epoch and the entry's generation: a hop whose seal
+    /// does not match is stale, or another flow's.
+    pub seals: [AtomicWord; 2],
 }
 
 /// How many flows share a bucket. Their tags fill one cache line.
@@ -75,50 +81,79 @@ pub const WAYS: usize = 8;
 
 /// A set of the flow table: a cache line of tags, then the flows.
 ///
-/// Processors share it without a lock; `flow_table` has the rules. A flow may only be read
-/// between two equal readings of its tag.
+/// Processors share it without a lock; `conntrack` has the rules. A flow may only be read between
+/// two equal readings of its tag.
 #[repr(C)]
 pub struct FlowBucket<F: Family> {
     pub tags: [FlowTag; WAYS],
-    pub places: [FlowPlace<F>; WAYS],
+    pub entries: [FlowEntry<F>; WAYS],
 }
 
 /// What is known about a flow without touching its record.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct FlowTag {
-    /// Fingerprint (16 bits), generation (8), whether it was met midway (1), which of the ways this
-    /// is (3), whether it is of datagrams (1), [`FlowState`] (3).
+    /// Fingerprint (16 bits), generation (8), which of the ways this is (3), [`FlowState`] (5).
     pub word: AtomicWord,
     /// When the flow's last packet came, in [`Ticks`].
     pub seen: AtomicWord,
 }
 
-/// Time in units of 2^24 ns (16.8 ms), modulo 2^32 (834 days).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ticks(pub u32);
+/// Which way a packet of a flow goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the client to the backend.
+    Forward,
+    /// From the backend to the client.
+    Reverse,
+}
 
-/// Where a flow is in its life.
+/// Where a flow is in its life; `conntrack::state` has the transitions.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlowState {
     Free = 0,
     /// A processor is writing the record.
     Claimed = 1,
-    /// The client has sent; nothing proves yet that its address is its own.
-    Nascent = 2,
-    /// The backend has answered.
-    Answered = 3,
-    /// The client has sent again after the answer.
+
+    /// The client has sent a SYN; nothing proves yet that its address is its own.
+    SynSent = 2,
+    /// The backend has answered with a SYN-ACK.
+    SynReceived = 3,
+    /// The client has acknowledged that SYN-ACK.
     Established = 4,
     /// The client has closed its direction.
-    ClosedForward = 5,
+    FinFromClient = 5,
     /// The backend has closed its direction.
-    ClosedReverse = 6,
-    /// Both have, or one has reset.
-    Closed = 7,
+    FinFromBackend = 6,
+    /// Both have closed.
+    TimeWait = 7,
+    /// One of them has reset the connection.
+    Reset = 8,
+    /// Picked up in the middle of a connection: only the client has been seen.
+    PickedUp = 9,
+    /// Picked up, and the backend has replied. Continued traffic establishes it.
+    Probation = 10,
+
+    /// Of a tunnelled flow only the client's packets are seen: it has sent a SYN.
+    OneWaySyn = 12,
+    /// It has sent an acknowledgement, which proves little. Continued traffic establishes it.
+    OneWayProbation = 13,
+    OneWayEstablished = 14,
+    /// The client has closed or reset the connection.
+    OneWayClosed = 15,
+
+    /// Datagrams of the client only.
+    Datagram = 16,
+    /// The backend has replied.
+    DatagramReplied = 17,
+    /// The client has gone on after a while.
+    DatagramContinued = 18,
+    /// And so has the backend: a stream.
+    DatagramStream = 19,
 }
 
+#[cfg(not(feature = "model"))]
 impl<F: Family> Default for FlowBucket<F> {
     fn default() -> Self {
         // SAFETY: zeros are valid for tags (free) and for records, which are plain integers.
@@ -126,15 +161,36 @@ impl<F: Family> Default for FlowBucket<F> {
     }
 }
 
+#[cfg(feature = "model")]
+impl<F: Family> Default for FlowBucket<F> {
+    fn default() -> Self {
+        use core::array::from_fn;
+        let entry = |_| FlowEntry {
+            // SAFETY: zeros are valid for records, which are plain integers.
+            flow: Record::new(unsafe { core::mem::zeroed() }),
+            track: AtomicWord::default(),
+            reserved: F::Padding::default(),
+            next_hops: NextHops::default(),
+            padding: F::EntryPadding::default(),
+        };
+        Self { tags: from_fn(|_| FlowTag::default()), entries: from_fn(entry) }
+    }
+}
+
+// What a model checker runs is laid out otherwise.
+#[cfg(not(feature = "model"))]
 const _: () = {
+    use crate::family::{V4, V6};
     use core::mem::offset_of;
     assert!(size_of::<FlowTag>() == 8);
-    assert!(size_of::<Flow<V4>>() == 40);
+    assert!(size_of::<Flow<V4>>() == 36);
     assert!(offset_of!(Flow<V4>, client_port) == 16);
     assert!(offset_of!(Flow<V4>, service_port) == 24);
     assert!(size_of::<Flow<V6>>() == 88);
     assert!(offset_of!(Flow<V6>, client_port) == 64);
-    assert!(size_of::<FlowPlace<V4>>() == 64);
-    assert!(size_of::<FlowPlace<V6>>() == 128);
-    assert!(offset_of!(FlowBucket<V4>, places) == 64);
+    assert!(offset_of!(FlowEntry<V4>, track) == 36);
+    assert!(offset_of!(FlowEntry<V6>, track) == 88);
+    assert!(size_of::<FlowEntry<V4>>() == 64);
+    assert!(size_of::<FlowEntry<V6>>() == 128);
+    assert!(offset_of!(FlowBucket<V4>, entries) == 64);
 };

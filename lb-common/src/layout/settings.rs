@@ -1,3 +1,4 @@
+use super::timeouts::{STATES, Timeouts};
 use crate::hash::Secret;
 
 /// What the agent decides before it loads the programs. The verifier treats it as constant and
@@ -10,18 +11,24 @@ pub struct Settings {
     /// Number of flow buckets less one, per family.
     pub flow_mask4: u32,
     pub flow_mask6: u32,
-    /// Number of buckets of the index of answers less one, per family.
-    pub return_mask: u32,
-    /// The ports that aliases have: from the first, so many.
-    pub alias_port_first: u16,
-    pub alias_port_count: u16,
+    /// Number of buckets of the reply index less one, per family.
+    pub reply_mask: u32,
+    /// The range of SNAT ports: the first, and how many.
+    pub snat_port_first: u16,
+    pub snat_port_count: u16,
+    /// How long an idle flow is kept in each state, in ticks: [`Timeouts::limits`].
+    pub limits: [u32; STATES],
 }
 
 impl Settings {
     /// Below the ports that processes get when they don't ask for one.
-    const ALIAS_PORT_FIRST: u16 = 1024;
+    pub const SNAT_PORT_FIRST: u16 = 1024;
     /// A prime: 1,024 to 32,764.
-    const ALIAS_PORT_COUNT: u16 = 31_741;
+    pub const SNAT_PORT_COUNT: u16 = 31_741;
+
+    /// Buckets of the reply index for each bucket of flows: with as many as flows, finding room for the
+    /// last ones would take too long.
+    pub const REPLY_BUCKETS: u32 = 2;
 
     /// What all are told that look at the same maps, of so many buckets, a power of two.
     pub const fn new(flow_seed: u64, buckets: u32) -> Self {
@@ -30,19 +37,26 @@ impl Settings {
             secret: Secret::new(flow_seed),
             flow_mask4: mask,
             flow_mask6: mask,
-            return_mask: mask,
-            alias_port_first: Self::ALIAS_PORT_FIRST,
-            alias_port_count: Self::ALIAS_PORT_COUNT,
+            reply_mask: buckets * Self::REPLY_BUCKETS - 1,
+            snat_port_first: Self::SNAT_PORT_FIRST,
+            snat_port_count: Self::SNAT_PORT_COUNT,
+            limits: Timeouts::DEFAULT.limits(),
         }
     }
 
+    /// The same with other timeouts.
+    pub const fn with_timeouts(mut self, timeouts: Timeouts) -> Self {
+        self.limits = timeouts.limits();
+        self
+    }
+
     #[inline(always)]
-    pub fn has_alias_port(&self, port: u16) -> bool {
-        port.wrapping_sub(self.alias_port_first) < self.alias_port_count
+    pub fn has_snat_port(&self, port: u16) -> bool {
+        port.wrapping_sub(self.snat_port_first) < self.snat_port_count
     }
 }
 
-const _: () = assert!(size_of::<Settings>() == 40);
+const _: () = assert!(size_of::<Settings>() == 40 + 4 * STATES);
 
 /// Pinned beside the maps: what an agent that starts must know before it adopts them.
 #[repr(C)]

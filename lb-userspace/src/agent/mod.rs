@@ -2,8 +2,10 @@
 
 mod complaints;
 mod control;
+mod counters;
 mod devices;
 mod latency;
+mod node_ports;
 mod outlets;
 mod service_manager;
 mod tally;
@@ -15,14 +17,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
-use lb_common::layout::Forwarding;
+use lb_common::layout::{Forwarding, Timeouts};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::kernel::{
-    self, BpfLogLevel, DataPlane, Links, Modes, Opened, Pins, Sizes, Tables, WithSockets,
-    cgroup_root, preflight, serve_own_namespace,
+    self, DataPlane, Links, Modes, Opened, Parameters, Pins, ReservedPorts, Sizes, SnatPorts,
+    Tables, WithSockets, cgroup_root, preflight, serve_own_namespace,
 };
 use crate::memory;
 use crate::model::forwarding_name;
@@ -31,6 +33,8 @@ use crate::notices::{Log, Notices};
 use crate::plan::Planner;
 use crate::privileges::Privileges;
 use crate::serve::{self, Addresses, Health, Metrics, Reporter};
+use crate::settings::BpfLogLevel;
+use crate::snat_ports::{PortSet, Remaining, SnatRange};
 use crate::source::cluster::{Access, Events};
 use crate::source::{Cluster, Event, Manifests, Source};
 use crate::store::Affected;
@@ -63,6 +67,10 @@ pub struct Options {
     /// How clients get to other nodes' backends, unless a Service says otherwise.
     pub forwarding: Forwarding,
     pub sizes: Sizes,
+    /// Which ports SNAT may use, but for those that this node uses itself.
+    pub snat_ports: SnatRange,
+    /// How long idle flows are kept.
+    pub timeouts: Timeouts,
     pub cleanup_on_exit: bool,
     pub pin_path: PathBuf,
     /// Where to serve health and metrics.
@@ -73,6 +81,16 @@ pub struct Options {
 }
 
 impl Options {
+    /// What the programs are loaded with.
+    fn parameters(&self) -> Parameters {
+        Parameters {
+            sizes: self.sizes,
+            snat_ports: self.snat_ports,
+            timeouts: self.timeouts,
+            log_level: self.bpf_log_level,
+        }
+    }
+
     /// What the metrics tell of it: what people compare nodes by.
     fn told(&self) -> Vec<(&'static str, String)> {
         let source = match &self.origin {
@@ -236,7 +254,7 @@ async fn start<'a>(
     // It tells while the kernel verifies the programs.
     let (sender, mut events) = mpsc::unbounded_channel();
     (source.run)(sender);
-    let mut data_plane = DataPlane::load_at(pins, options.sizes, options.bpf_log_level)?;
+    let mut data_plane = DataPlane::load_with(pins, options.parameters())?;
     if options.bpf_log_level != BpfLogLevel::Off {
         data_plane.follow_messages()?;
     }
@@ -252,9 +270,19 @@ async fn start<'a>(
     metrics.set_config(options.told());
     metrics.tell_traffic_of(options.metrics_max_objects);
     metrics.set_capacities(options.sizes.capacities());
-    metrics.read_traffic_at(&options.pin_path);
+    let pin_path = options.pin_path.clone();
+    metrics.read_traffic_from(move || counters::open(&pin_path));
     serve::start(&options.addresses, &health, &metrics, &source.notices);
-    let outlets = Outlets::new(source.notices, Arc::clone(&health), Arc::clone(&metrics));
+    let snat_ports = {
+        let (metrics, reserved) = (Arc::clone(&metrics), ReservedPorts::open(pins)?);
+        let publish = Box::new(move |ports: &PortSet, remaining: &Remaining| {
+            reserved.write(ports);
+            metrics.set_snat_ports(remaining.ports);
+        });
+        SnatPorts::follow(options.snat_ports, publish)?
+    };
+    let outlets = Outlets::new(source.notices, Arc::clone(&health), Arc::clone(&metrics))
+        .with_snat_ports(snat_ports);
     let condition = Arc::clone(&outlets.condition);
     let reporter = Reporter {
         node_name: options.node_name.clone(),
@@ -279,8 +307,8 @@ async fn start<'a>(
             None => bail!("the source of objects ended before it had told everything"),
         }
     }
+    agent.note_devices(devices);
     agent.put_in_force(Affected::All, Some(network.node_addresses().clone()));
-    agent.take_in_network(network::Event::Devices(devices));
 
     let links = attach_processes(pins, &mut data_plane, options.cgroup.as_deref())?;
     let attachments = network.attachments();
@@ -290,6 +318,7 @@ async fn start<'a>(
     health.attached();
     let (services, service_ports) = agent.in_force();
     memory::give_back();
+    tracing::info!(steps = agent.carried_out(), "programmed what differed from the maps found");
     tracing::info!("ready: {service_ports} service ports of {services} Services in force");
     Ok((agent, events, devices))
 }

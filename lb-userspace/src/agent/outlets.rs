@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::model::{HealthCheck, Problem, ServiceName};
+use crate::kernel::SnatPorts;
+use crate::model::{HealthCheck, Kind, ObjectRef, Problem, ServiceName};
 use crate::notices::{About, Notice, Notices, Reason};
 use crate::serve::{Check, Condition, Health, HealthChecks, Metrics};
-use crate::source::{Kind, ObjectRef};
+use crate::snat_ports::PortSet;
 use crate::store::Store;
 
 pub struct Outlets {
@@ -15,12 +16,31 @@ pub struct Outlets {
     pub metrics: Arc<Metrics>,
     pub condition: Arc<Condition>,
     health_checks: HealthChecks,
+    snat_ports: Option<SnatPorts>,
 }
 
 impl Outlets {
     pub fn new(notices: Arc<dyn Notices>, health: Arc<Health>, metrics: Arc<Metrics>) -> Self {
         let health_checks = HealthChecks::new(Arc::clone(&health), Arc::clone(&notices));
-        Self { notices, health, metrics, condition: Arc::default(), health_checks }
+        Self {
+            notices,
+            health,
+            metrics,
+            condition: Arc::default(),
+            health_checks,
+            snat_ports: None,
+        }
+    }
+
+    pub fn with_snat_ports(self, snat_ports: SnatPorts) -> Self {
+        Self { snat_ports: Some(snat_ports), ..self }
+    }
+
+    /// Keeps SNAT off the NodePorts that are served.
+    pub fn set_node_ports(&self, ports: PortSet) {
+        if let Some(snat_ports) = &self.snat_ports {
+            snat_ports.set_node_ports(ports);
+        }
     }
 
     /// Posts what is wrong with an object, or with a file.

@@ -1,4 +1,5 @@
 use anyhow::Result;
+use lb_common::layout::Timeouts;
 use tokio::runtime::{Builder, Runtime};
 
 use super::log::Level;
@@ -69,6 +70,12 @@ pub fn options(
         forwarding: agent.forwarding,
         sizes: Sizes::for_flows(agent.max_flows)
             .with_services(agent.max_service_ports, agent.max_endpoints),
+        snat_ports: agent.snat_ports,
+        timeouts: Timeouts {
+            tcp_established: agent.tcp_established_timeout,
+            udp: agent.udp_timeout,
+            udp_stream: agent.udp_stream_timeout,
+        },
         cleanup_on_exit: agent.cleanup_on_exit,
         pin_path: common.pin_path,
         addresses: Addresses {

@@ -10,9 +10,10 @@ use super::agent::runtime;
 use super::output;
 use crate::config::{Configuration, Effective, Problem, Problems};
 use crate::kernel::{
-    Finding, Outcome, Sizes, XdpMode, agent_on, kube_proxy, machine, memory, on_device,
+    Finding, Outcome, Sizes, agent_on, kube_proxy, machine, memory, on_device, snat_ports,
 };
 use crate::network::{self, DeviceName, Network, Role, XdpFeatures};
+use crate::settings::XdpMode;
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -35,6 +36,7 @@ pub fn check(options: &Options, effective: &Effective) -> Result<()> {
     findings.push(room(configuration)?);
     findings.push(agent(pin_path)?);
     findings.extend(devices(configuration)?);
+    findings.push(snat_ports(configuration.agent.snat_ports));
     findings.extend(kube_proxy());
     tell(options, &findings)
 }

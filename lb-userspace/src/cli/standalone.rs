@@ -1,13 +1,13 @@
 use anyhow::Result;
+use lb_api::http::Limits;
+use lb_api::kinds::Ranges;
+use lb_api::server::{self, Server};
+use lb_api::storage::Window;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::agent::{confined_runtime, options};
 use super::log::Level;
 use crate::agent::{self, Origin};
-use crate::api::http::Limits;
-use crate::api::kinds::Ranges;
-use crate::api::server::{self, Server};
-use crate::api::storage::Window;
 use crate::config::Configuration;
 use crate::privileges::Privileges;
 use crate::source::cluster::Access;

@@ -14,8 +14,9 @@ use nix::net::if_::if_nametoindex;
 
 use super::names::LiveNames;
 use crate::kernel::{Place, attachments};
+use crate::notation::parse_tcp_flags;
 use crate::trace::capture::{Captured, frames};
-use crate::trace::packet::{Tuple, flags};
+use crate::trace::packet::Tuple;
 use crate::trace::routes::KernelRoutes;
 use crate::trace::{Meeting, Trace, View, trace as trace_packet};
 
@@ -44,7 +45,7 @@ pub struct Options {
     destination: Option<SocketAddr>,
 
     /// Its TCP flags, as syn or syn,ack [default: syn for what arrives, syn,ack for what leaves]
-    #[arg(long, value_parser = flags, conflicts_with = "pcap")]
+    #[arg(long, value_parser = parse_tcp_flags, conflicts_with = "pcap")]
     flags: Option<u8>,
 
     /// How many bytes it carries
@@ -162,7 +163,10 @@ fn packets(options: &Options) -> Result<Vec<Captured>> {
         },
         source,
         destination,
-        flags: options.flags.map_or_else(|| flags(usual), Ok).map_err(|error| anyhow!(error))?,
+        flags: options
+            .flags
+            .map_or_else(|| parse_tcp_flags(usual), Ok)
+            .map_err(|error| anyhow!(error))?,
         payload: options.payload.into(),
         hop_limit: options.ttl,
     };

@@ -8,15 +8,16 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::{ArgAction, Args, ValueEnum};
 use ipnet::IpNet;
-use lb_common::layout::{Forwarding, capacity};
+use lb_common::layout::{Forwarding, Timeouts, capacity};
 use tracing_subscriber::EnvFilter;
 
-use crate::kernel::{
-    BpfLogLevel, DEFAULT_PIN_PATH, MOST_ENDPOINTS, MOST_FLOWS, MOST_SERVICE_PORTS, TcMode, XdpMode,
-};
 use crate::model::forwarding_named;
 use crate::network::{DeviceSelector, NodePortAddresses};
-use crate::serve::MOST_OBJECTS;
+use crate::settings::{
+    BpfLogLevel, DEFAULT_METRICS_MAX_OBJECTS, DEFAULT_PIN_PATH, MOST_ENDPOINTS, MOST_FLOWS,
+    MOST_SERVICE_PORTS, TcMode, XdpMode,
+};
+use crate::snat_ports::SnatRange;
 
 /// The whole of what can be configured, as it is in effect.
 #[derive(Clone, Debug, Args)]
@@ -111,7 +112,7 @@ pub struct AgentSettings {
 
     /// Tell in the metrics the traffic of so many ports of Services, and of so many endpoints, each on its own; the
     /// first that have any
-    #[arg(long, value_name = "NUMBER", default_value_t = MOST_OBJECTS)]
+    #[arg(long, value_name = "NUMBER", default_value_t = DEFAULT_METRICS_MAX_OBJECTS)]
     pub metrics_max_objects: usize,
 
     /// How clients outside get to backends on other nodes, unless a Service says otherwise by the
@@ -143,7 +144,7 @@ pub struct AgentSettings {
     #[arg(value_parser = clap::value_parser!(u32).range(2..=MOST_SERVICE_PORTS as i64))]
     pub max_service_ports: u32,
 
-    /// Room for so many endpoints; about 600 bytes, and 40 for each processor, each
+    /// Room for so many endpoints; about 730 bytes, and 40 for each processor, each
     #[arg(long, value_name = "NUMBER", default_value_t = capacity::BACKENDS)]
     #[arg(value_parser = clap::value_parser!(u32).range(2..=MOST_ENDPOINTS as i64))]
     pub max_endpoints: u32,
@@ -153,6 +154,30 @@ pub struct AgentSettings {
     #[arg(long, value_name = "NUMBER", default_value_t = 524_288)]
     #[arg(value_parser = clap::value_parser!(u32).range(8..=MOST_FLOWS as i64))]
     pub max_flows: u32,
+
+    /// Source ports for SNAT: connections of clients outside to backends on other nodes (masquerade) leave this node
+    /// under its address and one of these. Ports that this node uses itself are excluded: those of its sockets,
+    /// NodePorts, and those in the sysctls net.ipv4.ip_local_port_range and net.ipv4.ip_local_reserved_ports
+    #[arg(long, value_name = "FIRST-LAST", default_value = SnatRange::DEFAULT)]
+    pub snat_ports: SnatRange,
+
+    /// How long an idle established connection of TCP or SCTP keeps its entry, in seconds. The kernel's
+    /// net.netfilter.nf_conntrack_tcp_timeout_established, whose default is 432000; kube-proxy sets it to 86400
+    #[arg(long, value_name = "SECONDS", default_value_t = Timeouts::DEFAULT.tcp_established)]
+    #[arg(value_parser = clap::value_parser!(u32).range(60..=Timeouts::LONGEST as i64))]
+    pub tcp_established_timeout: u32,
+
+    /// How long an idle flow of UDP keeps its entry, in seconds, unless it is a stream. The kernel's
+    /// net.netfilter.nf_conntrack_udp_timeout
+    #[arg(long, value_name = "SECONDS", default_value_t = Timeouts::DEFAULT.udp)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=Timeouts::LONGEST as i64))]
+    pub udp_timeout: u32,
+
+    /// How long an idle stream of UDP keeps its entry, in seconds: packets both ways over more than 2 seconds. The
+    /// kernel's net.netfilter.nf_conntrack_udp_timeout_stream, whose default is 120
+    #[arg(long, value_name = "SECONDS", default_value_t = Timeouts::DEFAULT.udp_stream)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=Timeouts::LONGEST as i64))]
+    pub udp_stream_timeout: u32,
 
     /// Detach and remove everything on exit; without it the kernel goes on forwarding
     #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]

@@ -7,7 +7,7 @@ use crate::network::DeviceSelector;
 pub type Conflict = (&'static str, String);
 
 pub fn conflicts(configuration: &Configuration) -> Vec<Conflict> {
-    let checks = [origins, addresses, devices, families];
+    let checks = [origins, addresses, devices, timeouts, families];
     checks.into_iter().flat_map(|check| check(configuration)).collect()
 }
 
@@ -57,6 +57,15 @@ fn devices(configuration: &Configuration) -> Vec<Conflict> {
     }
     let reason = "auto is for device only: name those of pods, as veth*";
     vec![("workload-device", reason.to_owned())]
+}
+
+fn timeouts(configuration: &Configuration) -> Vec<Conflict> {
+    let agent = &configuration.agent;
+    if agent.udp_stream_timeout >= agent.udp_timeout {
+        return Vec::new();
+    }
+    let reason = format!("is shorter than udp-timeout, {} seconds", agent.udp_timeout);
+    vec![("udp-stream-timeout", reason)]
 }
 
 fn families(configuration: &Configuration) -> Vec<Conflict> {

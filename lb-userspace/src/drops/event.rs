@@ -1,13 +1,12 @@
 //! What is told of a packet, for people and machines.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use jiff::{SignedDuration, Timestamp};
 use lb_common::layout::{Ending, Event, Reason};
 use serde::Serialize;
 
-use crate::inspect::protocol_name;
-use crate::trace::packet::flag_names;
+use crate::notation::{ip_of_octets, protocol_name, tcp_flag_names};
 
 /// An event as it lies in the ring buffer; `None` if it is not one.
 pub fn read(bytes: &[u8]) -> Option<Event> {
@@ -47,7 +46,7 @@ impl Told {
         let time = Timestamp::now().checked_sub(age).unwrap_or_else(|_| Timestamp::now());
         let time = time.round(jiff::Unit::Millisecond).unwrap_or(time);
         let readable = event.source != [0; 16] || event.destination != [0; 16];
-        let end = |octets, port| match (address(octets), port) {
+        let end = |octets, port| match (ip_of_octets(octets), port) {
             (address, 0) => address.to_string(),
             (address, port) => SocketAddr::new(address, port).to_string(),
         };
@@ -60,7 +59,7 @@ impl Told {
             protocol: (event.protocol != 0).then(|| protocol_name(event.protocol).to_owned()),
             source: readable.then(|| end(event.source, event.source_port)),
             destination: readable.then(|| end(event.destination, event.destination_port)),
-            flags: flag_names(event.flags),
+            flags: tcp_flag_names(event.flags),
             length: event.length,
             service_port: None,
         }
@@ -84,11 +83,6 @@ impl Told {
         }
         line
     }
-}
-
-/// IPv4's come in their IPv6 form.
-pub fn address(octets: [u8; 16]) -> IpAddr {
-    IpAddr::from(Ipv6Addr::from(octets)).to_canonical()
 }
 
 fn ending_name(ending: u8) -> &'static str {

@@ -17,7 +17,7 @@ use tokio::io::unix::AsyncFd;
 
 use crate::kernel::{Mapped, clock};
 use crate::reasons::{Fate, meaning};
-pub use event::{Told, address};
+pub use event::Told;
 
 /// For how long is listened if the deadline is not put off.
 const LEASE: u32 = 3;

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use serde::Serialize;
 
 use super::reading::Reading;
-use super::{Selector, Traffic, protocol_name};
+use super::{Selector, Traffic};
+use crate::notation::protocol_name;
 use crate::plan::{BackendKey, Scope};
 
 /// Who serves.

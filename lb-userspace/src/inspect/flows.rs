@@ -4,50 +4,60 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use ipnet::IpNet;
+use lb_common::conntrack::state::{Phase, phase};
 use lb_common::family::Family;
 use lb_common::layout::{self, FlowKind, FlowState, Ticks};
 use serde::Serialize;
 
+use super::Selector;
 use super::reading::{Owner, Reading};
-use super::{Selector, protocol_name};
+use crate::notation::protocol_name;
 
-/// Where a connection is in its life, as people know it: which half has closed is nobody's
-/// business.
+/// Where a connection is in its life: [`Phase`], for the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, ValueEnum)]
 #[serde(rename_all = "camelCase")]
 pub enum State {
-    /// The client has asked, nobody has answered
+    /// The client has sent; the backend has not replied
     Nascent,
-    /// The backend has answered
+    /// The backend has replied
     Answered,
-    /// The client has answered that
+    /// Only one side is seen, or it was picked up mid-connection
+    Probation,
+    /// The client has acknowledged the reply
     Established,
-    /// One side has ended
+    /// One side has closed
     Closing,
-    /// Both have, or one has reset it
+    /// Both have closed, or one has reset the connection
     Closed,
 }
 
 impl State {
-    pub const ALL: [Self; 5] =
-        [Self::Nascent, Self::Answered, Self::Established, Self::Closing, Self::Closed];
+    pub const ALL: [Self; 6] = [
+        Self::Nascent,
+        Self::Answered,
+        Self::Probation,
+        Self::Established,
+        Self::Closing,
+        Self::Closed,
+    ];
 
     /// `None`: there is no flow.
     pub fn of(state: FlowState) -> Option<Self> {
-        match state {
-            FlowState::Free | FlowState::Claimed => None,
-            FlowState::Nascent => Some(Self::Nascent),
-            FlowState::Answered => Some(Self::Answered),
-            FlowState::Established => Some(Self::Established),
-            FlowState::ClosedForward | FlowState::ClosedReverse => Some(Self::Closing),
-            FlowState::Closed => Some(Self::Closed),
-        }
+        Some(match phase(state)? {
+            Phase::Nascent => Self::Nascent,
+            Phase::Answered => Self::Answered,
+            Phase::Probation => Self::Probation,
+            Phase::Established => Self::Established,
+            Phase::Closing => Self::Closing,
+            Phase::Closed => Self::Closed,
+        })
     }
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Nascent => "nascent",
             Self::Answered => "answered",
+            Self::Probation => "probation",
             Self::Established => "established",
             Self::Closing => "closing",
             Self::Closed => "closed",
@@ -82,7 +92,7 @@ impl Record {
             client: end(flow.client, flow.client_port),
             frontend: end(flow.frontend, flow.frontend_port),
             backend: end(flow.backend, flow.backend_port),
-            alias: end(flow.alias, flow.alias_port),
+            alias: end(flow.snat, flow.snat_port),
             kind: flow.kind,
             service_port: flow.service_port,
         })
@@ -232,7 +242,7 @@ fn flow(record: &Record, origins: &Origins, now: Ticks) -> Flow {
         kind if kind.has(FlowKind::FORWARDED) => "forwarded",
         _ => "stack",
     };
-    let is_aliased = record.kind.has(FlowKind::ALIASED);
+    let is_aliased = record.kind.has(FlowKind::SNAT);
     Flow {
         namespace: part(|owner| &owner.service.namespace),
         service: part(|owner| &owner.service.name),

@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use super::reading::Reading;
 use super::services::Dialled;
-use super::{Selector, Traffic, protocol_name};
+use super::{Selector, Traffic};
+use crate::notation::protocol_name;
 use crate::plan::Scope;
 
 /// What clients dial, and who answers.

@@ -4,8 +4,9 @@
 use lb_common::maglev;
 use serde::Serialize;
 
+use super::Selector;
 use super::reading::{Owner, Reading};
-use super::{Selector, protocol_name};
+use crate::notation::protocol_name;
 use crate::plan::{BackendKey, Scope, Table};
 
 /// The table of one pool.

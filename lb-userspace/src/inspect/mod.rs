@@ -27,16 +27,3 @@ pub use select::Selector;
 pub use services::{Dialled, Member, Pool, Port, Service, services};
 pub use status::{Fill, Found, Severity, Status};
 pub use traffic::Traffic;
-
-use lb_common::layout::FrontendKind;
-
-use crate::model::Protocol;
-
-/// As the API has it; `?` for what is none.
-pub fn protocol_name(number: u8) -> &'static str {
-    Protocol::of_number(number).map_or("?", Protocol::name)
-}
-
-pub fn kind_name(number: u8) -> &'static str {
-    FrontendKind::of_number(number).map_or("?", FrontendKind::name)
-}

@@ -45,7 +45,7 @@ pub struct FoundBackend {
 impl Reading {
     pub fn of(tables: &Tables) -> Result<Self> {
         let snapshot = tables.snapshot()?;
-        let pools = snapshot.pools.iter().map(|&(index, pool)| (index, tables.slots(pool)));
+        let pools = snapshot.pools.iter().map(|found| (found.index, tables.slots(found.pool)));
         let mut reading = Self::of_snapshot(&snapshot, pools.collect());
         for &index in reading.service_ports.keys() {
             reading.service_traffic.insert(index, tables.service_traffic(index)?.into());

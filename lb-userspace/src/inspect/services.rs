@@ -5,8 +5,9 @@ use lb_common::layout::{self, Forwarding};
 use serde::Serialize;
 
 use super::reading::{Owner, Reading};
-use super::{Selector, Traffic, kind_name, protocol_name};
+use super::{Selector, Traffic};
 use crate::model::{ServiceName, forwarding_name};
+use crate::notation::{frontend_kind_name, protocol_name};
 use crate::plan::{FrontendKey, Scope};
 
 /// A Service as the data plane has it.
@@ -86,7 +87,7 @@ impl Port {
 impl Dialled {
     pub fn of(key: &FrontendKey, frontend: &layout::Frontend) -> Self {
         let address = (!key.is_node_port()).then_some(key.address);
-        Self { kind: kind_name(frontend.kind), address, port: key.port }
+        Self { kind: frontend_kind_name(frontend.kind), address, port: key.port }
     }
 
     /// As it is dialled; a node port as `*:30080`.

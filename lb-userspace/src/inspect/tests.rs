@@ -8,7 +8,9 @@ use lb_common::header::protocol;
 use lb_common::layout::{FlowKind, FlowState, FrontendKind, Ticks};
 
 use super::*;
-use crate::model::{self, AddressFamily, Policy, ServiceName, ServicePort, ServicePortKey};
+use crate::model::{
+    self, AddressFamily, Policy, Protocol, ServiceName, ServicePort, ServicePortKey,
+};
 use crate::plan::{Change, FoundBackend, Planner, Snapshot, Step};
 
 fn key(namespace: &str, name: &str, port: &str) -> ServicePortKey {
@@ -217,7 +219,7 @@ fn records(reading: &Reading) -> Vec<Record> {
     let (one, other) = ("10.244.1.10:8080", "10.244.2.10:8080");
     let mut forwarded =
         record("198.51.100.1:2000", "192.0.2.1:30080", other, State::Established, web);
-    forwarded.kind = FlowKind::FORWARDED.and(FlowKind::ALIASED);
+    forwarded.kind = FlowKind::FORWARDED.and(FlowKind::SNAT);
     forwarded.alias = "10.0.0.1:1024".parse().unwrap();
     vec![
         forwarded,
@@ -284,10 +286,10 @@ fn states_are_counted_without_their_records() {
     let states = [
         FlowState::Free,
         FlowState::Claimed,
-        FlowState::Nascent,
+        FlowState::SynSent,
         FlowState::Established,
-        FlowState::ClosedForward,
-        FlowState::ClosedReverse,
+        FlowState::FinFromClient,
+        FlowState::FinFromBackend,
     ];
     let all = Counts::of_states(states.into_iter(), &Filter::default());
     assert_eq!((all.total, all.by_state[&State::Closing], all.by_state[&State::Closed]), (4, 2, 0));

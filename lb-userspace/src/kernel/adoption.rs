@@ -29,7 +29,8 @@ const CORE: [&str; 8] = [
 ];
 
 /// Of each, all are kept or none is.
-const TOGETHER: [&[&str]; 2] = [&[map::FLOWS4, map::RETURNS4], &[map::FLOWS6, map::RETURNS6]];
+const TOGETHER: [&[&str]; 2] =
+    [&[map::FLOWS4, map::REPLIES4, map::CROWDED4], &[map::FLOWS6, map::REPLIES6, map::CROWDED6]];
 
 const STAGES: [&str; 2] = [map::XDP_STAGES, map::TC_STAGES];
 
@@ -271,8 +272,8 @@ mod tests {
 
     #[test]
     fn flows_and_the_index_of_their_answers_stay_together() {
-        let wanted = [map::FLOWS6, map::RETURNS6, map::TC_STAGES, map::XDP_STAGES];
-        assert_eq!(anew(&[(map::RETURNS6, Found::Missing)]), wanted);
+        let wanted = [map::CROWDED6, map::FLOWS6, map::REPLIES6, map::TC_STAGES, map::XDP_STAGES];
+        assert_eq!(anew(&[(map::REPLIES6, Found::Missing)]), wanted);
         assert_eq!(anew(&[(map::FLOWS6, Found::Other)]), wanted);
     }
 

@@ -25,20 +25,37 @@ const fn registers(to: u8, from: u8) -> u8 {
     if cfg!(target_endian = "little") { from << 4 | to } else { to << 4 | from }
 }
 
-/// The object as this kernel is given it, and what goes with that.
-pub fn resolved(object: &[u8]) -> (Cow<'_, [u8]>, BufferSum) {
-    let unresolved = (object.into(), BufferSum::UNKNOWN);
+/// How programs get at a packet's description on this kernel.
+#[derive(Clone, Copy)]
+pub struct Access {
+    /// The kernel's function that leads to the description; none if programs can't call it.
+    function: Option<u32>,
+    /// Where in the description the word is.
+    pub place: BufferSum,
+}
+
+/// Asks the kernel.
+pub fn access() -> Access {
+    const NONE: Access = Access { function: None, place: BufferSum::UNKNOWN };
     let Some((function, place)) = fs::read(TYPES).ok().and_then(|types| find(&types)) else {
-        return unresolved;
+        return NONE;
     };
     if let Err(error) = try_out(function, place) {
         tracing::warn!(
             "the kernel does not let programs look at its description of a packet ({error}): tc \
              asks for each packet what its checksum is worth, which is slower"
         );
-        return unresolved;
+        return NONE;
     }
-    (with_call_of(object, function).into(), place)
+    Access { function: Some(function), place }
+}
+
+/// The object as this kernel is given it.
+pub fn resolved(object: &[u8], access: Access) -> Cow<'_, [u8]> {
+    match access.function {
+        Some(function) => with_call_of(object, function).into(),
+        None => object.into(),
+    }
 }
 
 /// Has the kernel verify a program that does what ours do. Kernels differ in what they allow, and of a

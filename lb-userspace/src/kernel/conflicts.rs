@@ -11,10 +11,9 @@ use nix::net::if_::if_nametoindex;
 use nix::sys::socket::SockProtocol;
 
 use super::attach::{Place, filters_of_others};
-use super::netlink::{Netlink, u32_at};
 use super::preflight::Finding;
 use super::survey::links;
-use crate::network::{attributes, text};
+use crate::netlink::{Netlink, attributes, text, u32_at};
 
 /// kube-proxy: its process, and what it leaves in the kernel.
 pub fn kube_proxy() -> Vec<Finding> {
@@ -180,7 +179,7 @@ fn name_of(program: &ProgramInfo) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::netlink::text_attribute;
+    use crate::netlink::text_attribute;
 
     #[test]
     fn kube_proxys_chains_are_told_from_others() {

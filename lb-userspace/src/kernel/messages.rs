@@ -4,20 +4,10 @@
 use anyhow::{Context, Result};
 use aya::Ebpf;
 use aya_log::EbpfLogger;
-use clap::ValueEnum;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// What programs may say.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum BpfLogLevel {
-    #[default]
-    Off,
-    Error,
-    Warn,
-    Info,
-    Debug,
-}
+use crate::settings::BpfLogLevel;
 
 impl BpfLogLevel {
     /// As aya-log numbers them.

@@ -10,17 +10,20 @@ mod buffer_sum;
 mod clock;
 mod conflicts;
 mod details;
+mod flow_tables;
 mod link;
 mod mapped;
 mod messages;
-pub(crate) mod netlink;
 mod object;
 mod pins;
 mod plain;
 mod preflight;
+mod programs;
 mod set_aside;
 mod sizes;
+mod snat_ports;
 mod sockets;
+mod stages;
 mod survey;
 mod system_call;
 mod tables;
@@ -28,20 +31,21 @@ mod types;
 mod verify;
 
 pub use attach::{
-    Hook, Links, Modes, Place, TcMode, XdpMode, attached, cgroup_root, remove,
-    remove_stray_filters, stray_filters,
+    Hook, Links, Modes, Place, attached, cgroup_root, remove, remove_stray_filters, stray_filters,
 };
 pub use backlog::{Backlog, Write};
 pub use clock::clock;
 pub use conflicts::{kube_proxy, on_device};
+pub use flow_tables::Occupancy;
 pub use mapped::Mapped;
-pub use messages::{BpfLogLevel, TARGET as MESSAGES};
-pub use object::{DataPlane, memory};
-pub use pins::{DEFAULT_PIN_PATH, Opened, Pins, agent_on};
+pub use messages::TARGET as MESSAGES;
+pub use object::{DataPlane, Parameters, memory};
+pub use pins::{Opened, Pins, agent_on};
 pub use plain::{Layout, Plain};
 pub use preflight::{Finding, Outcome, machine, preflight, require_root};
 pub use set_aside::Entry;
-pub use sizes::{MOST_ENDPOINTS, MOST_FLOWS, MOST_SERVICE_PORTS, Sizes};
+pub use sizes::Sizes;
+pub use snat_ports::{ReservedPorts, SnatPorts, snat_ports};
 pub use sockets::{WithSockets, serve_own_namespace};
 pub use survey::{Attachment, Features, Survey, SurveyedMap, attachments, features, survey};
-pub use tables::{Occupancy, Tables};
+pub use tables::Tables;

@@ -1,48 +1,28 @@
-//! The BPF object: its maps, made or adopted, and its programs, loaded.
+//! The BPF object: its maps, made or adopted, and its programs, loaded or reused.
 
-use anyhow::{Context, Result, anyhow, bail};
-use aya::maps::{Array, ProgramArray};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use aya::maps::{Array, Map, MapData};
 use aya::programs::{Program, ProgramError, ProgramInfo, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use lb_common::datapath::{Stage, TELL};
-use lb_common::layout::{BufferSum, Identity, SCHEMA, Settings, map};
+use lb_common::layout::{BufferSum, Identity, SCHEMA, Settings, Timeouts, map};
 
 use super::adoption;
 use super::attach::Place;
-use super::buffer_sum;
-use super::messages::{self, BpfLogLevel};
+use super::buffer_sum::{self, Access};
+use super::messages;
 use super::pins::Pins;
 use super::plain::Plain;
+use super::programs::{self, Build, Programs};
 use super::sizes::Sizes;
+use super::stages::Stages;
 use super::tables::Tables;
 use super::verify;
 use crate::memory;
-
-/// The programs of the stages. XDP has only those that packets come to on their way in.
-const XDP_STAGES: [(Stage, &str); 9] = [
-    (Stage::Open, "xdp_open"),
-    (Stage::Alias, "xdp_alias"),
-    (Stage::Reset, "xdp_reset"),
-    (Stage::Reject, "xdp_reject"),
-    (Stage::ErrorIn, "xdp_error_in"),
-    (Stage::FragmentIn, "xdp_fragment_in"),
-    (Stage::Encapsulate, "xdp_encapsulate"),
-    (Stage::Decapsulate, "xdp_decapsulate"),
-    (Stage::Delivered, "xdp_delivered"),
-];
-const TC_STAGES: [(Stage, &str); Stage::ALL.len()] = [
-    (Stage::Open, "tc_open"),
-    (Stage::Alias, "tc_alias"),
-    (Stage::Reset, "tc_reset"),
-    (Stage::Reject, "tc_reject"),
-    (Stage::ErrorIn, "tc_error_in"),
-    (Stage::ErrorOut, "tc_error_out"),
-    (Stage::FragmentIn, "tc_fragment_in"),
-    (Stage::FragmentOut, "tc_fragment_out"),
-    (Stage::Encapsulate, "tc_encapsulate"),
-    (Stage::Decapsulate, "tc_decapsulate"),
-    (Stage::Delivered, "tc_delivered"),
-];
+use crate::settings::BpfLogLevel;
+use crate::snat_ports::SnatRange;
 
 /// Built by `cargo xtask build-ebpf`; empty if that has not been run.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_BPF_OBJECT"));
@@ -56,43 +36,86 @@ pub fn memory(sizes: Sizes) -> Result<Option<u64>> {
     adoption::memory(OBJECT, sizes, processors).map(Some)
 }
 
-/// The loaded programs. Dropping them detaches nothing that is pinned.
+/// What people choose of the data plane.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Parameters {
+    pub sizes: Sizes,
+    pub snat_ports: SnatRange,
+    pub timeouts: Timeouts,
+    /// Up to which level the programs log messages.
+    pub log_level: BpfLogLevel,
+}
+
+/// The loaded programs and their maps, as they are pinned. Dropping this detaches nothing.
 pub struct DataPlane {
-    ebpf: Ebpf,
+    programs: Programs,
+    pin_path: PathBuf,
+    /// Only of programs with messages: their ring buffer is not pinned.
+    messages: Option<Ebpf>,
     reads_buffers: bool,
     adopted: bool,
     flow_seed: u64,
 }
 
 impl DataPlane {
-    /// Loads the programs over the pinned maps. Maps that can't be adopted are made anew; what
-    /// that loses is said in the log.
+    /// Takes over the programs and maps of an agent of the same build. Otherwise loads the programs over
+    /// the pinned maps; maps that can't be adopted are made anew, and the log says what that loses.
     pub fn load(pins: &Pins, sizes: Sizes) -> Result<Self> {
-        Self::load_at(pins, sizes, BpfLogLevel::Off)
+        Self::load_with(pins, Parameters { sizes, ..Parameters::default() })
     }
 
-    /// The same, with programs that say what they have to say, up to a level.
-    pub fn load_at(pins: &Pins, sizes: Sizes, level: BpfLogLevel) -> Result<Self> {
+    /// The same, with what people choose beside the sizes.
+    pub fn load_with(pins: &Pins, parameters: Parameters) -> Result<Self> {
         if OBJECT.is_empty() {
             bail!(
                 "this binary was built without the BPF programs.\n\
                  Build them with `cargo xtask build-ebpf`, then build it again"
             );
         }
+        let access = buffer_sum::access();
+        let reused = match parameters.log_level {
+            BpfLogLevel::Off => Self::reuse(pins, parameters, access),
+            _ => Err(anyhow!("their messages could not be read")),
+        };
+        match reused {
+            Ok(data_plane) => Ok(data_plane),
+            Err(why) => {
+                tracing::debug!("pinned programs are not reused: {why:#}");
+                Self::load_anew(pins, parameters, access)
+            }
+        }
+    }
+
+    /// The error says what does not match.
+    fn reuse(pins: &Pins, parameters: Parameters, access: Access) -> Result<Self> {
+        let pinned = MapData::from_pin(pins.map(map::IDENTITY))?;
+        let pinned = Array::<_, Plain<Identity>>::try_from(Map::Array(pinned))?;
+        let Plain(identity) = pinned.get(&0, 0)?;
+        ensure!(identity.schema == SCHEMA, "the maps have schema {}", identity.schema);
+        let globals = Globals::new(identity, parameters, access);
+        let programs = programs::find(pins, &globals.build(parameters.sizes))?;
+        let data_plane = Self::new(pins, programs, identity, access, true);
+        data_plane.lead_to_stages()?;
+        tracing::info!(
+            programs = data_plane.programs.len(),
+            "adopting {0} of {0} maps of an earlier agent, with its programs",
+            map::ALL.len()
+        );
+        Ok(data_plane)
+    }
+
+    fn load_anew(pins: &Pins, parameters: Parameters, access: Access) -> Result<Self> {
+        let sizes = parameters.sizes;
         let found = adoption::prepare(pins, OBJECT, sizes)?;
         let adopted = found.is_some();
         let identity = found.unwrap_or_else(new_identity);
-        let settings = Plain(Settings::new(identity.flow_seed, sizes.flow_buckets()));
+        let globals = Globals::new(identity, parameters, access);
 
-        let (object, place) = buffer_sum::resolved(OBJECT);
-        let reads_buffers = place != BufferSum::UNKNOWN;
-        let place = Plain(place);
-
+        let object = buffer_sum::resolved(OBJECT, access);
         let mut loader = EbpfLoader::new();
-        loader.override_global("SETTINGS", &settings, true);
-        loader.override_global("BUFFER_SUM", &place, true);
-        let level_number = level.number();
-        loader.override_global("AYA_LOG_LEVEL", &level_number, true);
+        loader.override_global("SETTINGS", &globals.settings, true);
+        loader.override_global("BUFFER_SUM", &globals.buffer_sum, true);
+        loader.override_global("AYA_LOG_LEVEL", &globals.level, true);
         for name in map::ALL {
             if let Some(entries) = sizes.entries(name) {
                 loader.map_max_entries(name, entries);
@@ -100,36 +123,67 @@ impl DataPlane {
             loader.map_pin_path(name, pins.map(name));
         }
         let mut ebpf = loader.load(&object).map_err(|error| explain(anyhow!(error)))?;
+        drop(object);
 
         let pinned = ebpf.map_mut(map::IDENTITY).context("the object has no map IDENTITY")?;
         let mut pinned: Array<_, Plain<Identity>> = Array::try_from(pinned)?;
         pinned.set(0, Plain(identity), 0)?;
+        let pinned = ebpf.map_mut(map::PARAMETERS).context("the object has no map PARAMETERS")?;
+        Array::try_from(pinned)?.set(0, globals.settings, 0)?;
 
-        let mut data_plane = Self { ebpf, reads_buffers, adopted, flow_seed: identity.flow_seed };
         // What it took to read the object need not be there along with what the verifier takes.
         memory::give_back();
-        verify::load(&mut data_plane.ebpf).map_err(explain)?;
+        verify::load(&mut ebpf).map_err(explain)?;
+        let programs = programs::pin(pins, &globals.build(sizes), &mut ebpf)?;
+        let mut data_plane = Self::new(pins, programs, identity, access, adopted);
+        data_plane.messages = (parameters.log_level != BpfLogLevel::Off).then_some(ebpf);
         data_plane.lead_to_stages()?;
         Ok(data_plane)
     }
 
+    fn new(
+        pins: &Pins,
+        programs: Programs,
+        identity: Identity,
+        access: Access,
+        adopted: bool,
+    ) -> Self {
+        Self {
+            programs,
+            pin_path: pins.path().to_owned(),
+            messages: None,
+            reads_buffers: access.place != BufferSum::UNKNOWN,
+            adopted,
+            flow_seed: identity.flow_seed,
+        }
+    }
+
     /// Fills the tables by which programs go on to stages. An earlier agent's programs may be running
     /// over them already.
-    fn lead_to_stages(&mut self) -> Result<()> {
-        let xdp = XDP_STAGES.iter().map(|&(stage, name)| (map::XDP_STAGES, stage as u32, name));
-        let tc = TC_STAGES.iter().map(|&(stage, name)| (map::TC_STAGES, stage as u32, name));
-        let tell = [(map::XDP_STAGES, TELL, "xdp_tell"), (map::TC_STAGES, TELL, "tc_tell")];
-        for (stages, index, name) in xdp.chain(tc).chain(tell) {
-            let program = self.program(name)?.fd()?.try_clone()?;
-            let stages = self.ebpf.map_mut(stages).context("the object has no stages")?;
-            ProgramArray::try_from(stages)?.set(index, &program, 0)?;
+    fn lead_to_stages(&self) -> Result<()> {
+        let xdp: Vec<_> = Stage::ALL
+            .into_iter()
+            .filter_map(|stage| Some((stage as u32, stage.xdp_program()?)))
+            .collect();
+        let tc = Stage::ALL.map(|stage| (stage as u32, stage.tc_program()));
+        for (array, stages, tell) in [
+            (map::XDP_STAGES, &xdp[..], (TELL, "xdp_tell")),
+            (map::TC_STAGES, &tc[..], (TELL, "tc_tell")),
+        ] {
+            let array = Stages::open(&self.pin_path.join(array))?;
+            for &(index, name) in stages.iter().chain([&tell]) {
+                let program = self.programs.get(name);
+                let program = program.with_context(|| format!("the object has no {name}"))?;
+                array.lead_to(index, program).with_context(|| format!("stage {name}"))?;
+            }
         }
         Ok(())
     }
 
     /// Has the programs' messages come into the log, as long as the runtime runs.
     pub fn follow_messages(&mut self) -> Result<()> {
-        messages::follow(&mut self.ebpf)
+        let ebpf = self.messages.as_mut().context("the programs were loaded without messages")?;
+        messages::follow(ebpf)
     }
 
     /// Whether programs of tc see from the kernel's description of a packet what its checksum is worth.
@@ -148,35 +202,54 @@ impl DataPlane {
     }
 
     pub fn tables(&mut self) -> Result<Tables> {
-        Tables::take(&mut self.ebpf)
+        Tables::open(|name| self.pin_path.join(name))
     }
 
     /// Every program that is loaded, by name.
     pub fn programs(&self) -> impl Iterator<Item = (&str, Result<ProgramInfo, ProgramError>)> {
-        self.ebpf.programs().map(|(name, program)| (name, program.info()))
+        self.programs.iter().map(|(name, program)| (name.as_str(), program.info()))
     }
 
     /// The program of [`Place::ExternalIn`].
     pub fn xdp(&mut self) -> Result<&mut Xdp> {
-        program(&mut self.ebpf, Place::ExternalIn.program())
+        Ok(self.program(Place::ExternalIn.program())?.try_into()?)
     }
 
     /// The program of one of the other places.
     pub fn classifier(&mut self, place: Place) -> Result<&mut SchedClassifier> {
-        program(&mut self.ebpf, place.program())
+        Ok(self.program(place.program())?.try_into()?)
     }
 
     pub fn program(&mut self, name: &str) -> Result<&mut Program> {
-        self.ebpf.program_mut(name).with_context(|| format!("the object has no {name}"))
+        self.programs.get_mut(name).with_context(|| format!("the object has no {name}"))
     }
 }
 
-fn program<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P>
-where
-    &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
-{
-    let program = ebpf.program_mut(name).with_context(|| format!("the object has no {name}"))?;
-    Ok(program.try_into()?)
+/// The values that the programs are loaded with: constants to the verifier.
+struct Globals {
+    settings: Plain<Settings>,
+    buffer_sum: Plain<BufferSum>,
+    level: u8,
+}
+
+impl Globals {
+    fn new(identity: Identity, parameters: Parameters, access: Access) -> Self {
+        let Parameters { sizes, snat_ports, timeouts, log_level } = parameters;
+        Self {
+            settings: Plain(Settings {
+                snat_port_first: snat_ports.first,
+                snat_port_count: snat_ports.count,
+                ..Settings::new(identity.flow_seed, sizes.flow_buckets()).with_timeouts(timeouts)
+            }),
+            buffer_sum: Plain(access.place),
+            level: log_level.number(),
+        }
+    }
+
+    fn build(&self, sizes: Sizes) -> Build {
+        let globals = [self.settings.bytes(), self.buffer_sum.bytes(), &[self.level]];
+        Build::new(OBJECT, &globals, sizes)
+    }
 }
 
 fn new_identity() -> Identity {

@@ -1,4 +1,4 @@
-//! The directory in the BPF filesystem that holds one data plane: its maps, its links, and notes
+//! The directory in the BPF filesystem that holds one data plane: its maps, programs and links, and notes
 //! of tc filters, which can't be pinned. A note is an empty directory: this filesystem has no
 //! other files.
 
@@ -17,10 +17,11 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use super::link::remove_link;
 
-pub const DEFAULT_PIN_PATH: &str = "/sys/fs/bpf/millrace";
 pub(super) const BPF_FILESYSTEM: &str = "/sys/fs/bpf";
 pub(super) const LINKS: &str = "links";
 pub(super) const FILTERS: &str = "filters";
+/// Below it a directory for each set of loaded programs.
+const PROGRAMS: &str = "programs";
 /// What attached programs still need of maps that were made anew.
 const SET_ASIDE: &str = "set-aside";
 /// Beside the notes of a device's filters: that its qdisc is ours, too.
@@ -137,6 +138,30 @@ impl Pins {
             remove_pin(&directory.join(name))?;
         }
         remove_note(&directory)
+    }
+
+    /// The directory of one set of programs.
+    pub fn program_directory(&self, name: &str) -> PathBuf {
+        self.path.join(PROGRAMS).join(name)
+    }
+
+    /// The names of all such directories.
+    pub fn program_directories(&self) -> Result<Vec<String>> {
+        names(&self.path.join(PROGRAMS))
+    }
+
+    /// What is pinned in one of them: name and path.
+    pub fn programs(&self, directory: &str) -> Result<Vec<(String, PathBuf)>> {
+        let directory = self.program_directory(directory);
+        Ok(names(&directory)?
+            .into_iter()
+            .map(|name| (name.clone(), directory.join(name)))
+            .collect())
+    }
+
+    /// Unpins all programs. What is attached, or in an array of stages, stays loaded.
+    pub fn remove_programs(&self) -> Result<()> {
+        remove_below(&self.path.join(PROGRAMS))
     }
 
     /// What is pinned beside the maps that we know: name and path.

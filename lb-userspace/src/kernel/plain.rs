@@ -9,6 +9,14 @@ pub struct Plain<T>(pub T);
 // beside each; any bytes are a valid value.
 unsafe impl<T: Layout> Pod for Plain<T> {}
 
+impl<T: Layout> Plain<T> {
+    pub fn bytes(&self) -> &[u8] {
+        let start = std::ptr::from_ref(&self.0).cast();
+        // SAFETY: a layout has no padding, so each of its bytes is written.
+        unsafe { std::slice::from_raw_parts(start, size_of::<T>()) }
+    }
+}
+
 /// The types that may be wrapped.
 ///
 /// # Safety
@@ -33,8 +41,8 @@ macro_rules! family_layouts {
 use lb_common::family::{Address, Family};
 use lb_common::layout::{
     Affinity, AffinityKey, Backend, BufferSum, Device, Fragment, FragmentKey, Frontend,
-    FrontendKey, Host, Identity, Listener, Member, Network, Peer, Pool, ServicePortName, Settings,
-    SlotPair, SocketFlow, SourceRange, Target, Traffic,
+    FrontendKey, Host, Identity, Listener, Member, Network, Peer, Pool, ReplyKey, ServicePortName,
+    Settings, SlotPair, SocketFlow, SourceRange, Target, Traffic, Untracked,
 };
 
 layouts! {
@@ -43,7 +51,9 @@ layouts! {
     ServicePortName, Settings, SlotPair, Target, Traffic, Host,
 }
 
-family_layouts! { FrontendKey, AffinityKey, FragmentKey, SourceRange, SocketFlow }
+family_layouts! {
+    FrontendKey, AffinityKey, FragmentKey, ReplyKey, SourceRange, SocketFlow, Untracked,
+}
 
 // SAFETY: see `Plain`.
 unsafe impl<A: Address> Layout for Backend<A> {}

@@ -3,6 +3,7 @@
 //!
 //! What a kernel may lack and we can do without is a warning: where it is used, it is tried.
 
+use std::env::consts::ARCH;
 use std::fs;
 use std::path::Path;
 
@@ -27,6 +28,11 @@ pub enum Outcome {
     Warning,
     Error,
 }
+
+/// The only architecture the data plane is correct on. The flow table shares memory between CPUs
+/// without acquire or release ordering: its BPF code relies on a processor that reorders neither loads
+/// with loads nor stores with stores.
+const ARCHITECTURE: &str = "x86_64";
 
 /// What was found of one thing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -56,12 +62,17 @@ impl Finding {
 
 /// Refuses a machine on which no agent can work, with all that is wrong.
 pub fn preflight() -> Result<()> {
-    let errors: Vec<String> = [root(), kernel(), btf(), capabilities()]
+    let errors: Vec<String> = required()
         .into_iter()
         .filter(|finding| finding.result == Outcome::Error)
         .map(|Finding { message, cure, .. }| format!("{message}.\n{cure}"))
         .collect();
     if errors.is_empty() { Ok(()) } else { bail!("{}", errors.join("\n")) }
+}
+
+/// What the agent's start depends on.
+fn required() -> [Finding; 5] {
+    [root(), architecture(), kernel(), btf(), capabilities()]
 }
 
 pub fn require_root() -> Result<()> {
@@ -76,6 +87,7 @@ pub fn machine() -> Vec<Finding> {
     vec![
         root(),
         capabilities(),
+        architecture(),
         kernel(),
         btf(),
         jit(),
@@ -94,6 +106,35 @@ fn root() -> Finding {
         "root",
         "the agent must run as root: it loads BPF programs and attaches them to devices",
         "Run it with sudo, or as a privileged container",
+    )
+}
+
+fn architecture() -> Finding {
+    match nix::sys::utsname::uname() {
+        Ok(running) => ordered(ARCH, &running.machine().to_string_lossy()),
+        Err(error) => Finding::error(
+            "architecture",
+            format!("uname(2) failed, so the architecture is unknown: {error}"),
+            "Run Millrace on an x86_64 (amd64) machine",
+        ),
+    }
+}
+
+/// Decides by the architecture the agent was built for and the one the kernel runs on: the first
+/// executes the agent's accesses to the flow table, the second the programs'.
+fn ordered(built_for: &str, running_on: &str) -> Finding {
+    if [built_for, running_on] == [ARCHITECTURE; 2] {
+        return Finding::ok("architecture", format!("is {ARCHITECTURE}"));
+    }
+    let wrong = if running_on == ARCHITECTURE { built_for } else { running_on };
+    Finding::error(
+        "architecture",
+        format!(
+            "{wrong} is not supported: the flow table relies on the memory ordering of \
+             {ARCHITECTURE}"
+        ),
+        "Run the x86_64 (amd64) build on an x86_64 machine; in a cluster of several architectures, \
+         set nodeSelector kubernetes.io/arch: amd64, and serve the other nodes with kube-proxy",
     )
 }
 
@@ -249,6 +290,34 @@ mod tests {
         let refused = result(5, 15, 176);
         assert_eq!(refused.result, Outcome::Error);
         assert!(refused.message.contains("needs Linux 6.1"), "{refused:?}");
+    }
+
+    #[test]
+    fn only_an_architecture_that_keeps_loads_and_stores_in_order_is_accepted() {
+        assert_eq!(ordered("x86_64", "x86_64").result, Outcome::Ok);
+        for (built_for, running_on, named) in [
+            ("aarch64", "aarch64", "aarch64"),
+            ("riscv64", "riscv64", "riscv64"),
+            ("x86_64", "aarch64", "aarch64"),
+            ("x86", "x86_64", "x86"),
+        ] {
+            let refused = ordered(built_for, running_on);
+            assert_eq!(refused.result, Outcome::Error, "{built_for} on {running_on}");
+            assert!(
+                refused.message.starts_with(&format!("{named} is not supported")),
+                "{refused:?}"
+            );
+            assert!(refused.cure.contains("kubernetes.io/arch: amd64"), "{refused:?}");
+        }
+    }
+
+    /// The agent starts only if every finding of these is good.
+    #[test]
+    fn the_architecture_is_checked_by_the_agent_and_by_the_command() {
+        let of = |findings: &[Finding]| {
+            findings.iter().filter(|finding| finding.check == "architecture").count()
+        };
+        assert_eq!((of(&required()), of(&machine())), (1, 1));
     }
 
     #[test]

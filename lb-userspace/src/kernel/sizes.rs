@@ -1,20 +1,18 @@
 //! How large the maps are made. People give three numbers; everything else follows from them.
 
-use lb_common::layout::{WAYS, capacity, map};
+use lb_common::layout::{Settings, WAYS, capacity, map};
+use lb_common::maglev;
 
 use crate::plan::Room;
+use crate::settings::{MOST_ENDPOINTS, MOST_FLOWS, MOST_SERVICE_PORTS};
 
-/// Slots of tables for each endpoint. Tables have a hundred a backend, rounded up to a prime.
-const SLOTS_PER_ENDPOINT: u32 = 128;
+/// Slots of tables for each endpoint: what any tables take at most, and a tenth more. That is for what an
+/// endpoint takes in local pools, for tables that are swapped, and for gaps between tables.
+const SLOTS_PER_ENDPOINT: u32 = capacity::SLOTS_PER_BACKEND;
+const _: () = assert!(SLOTS_PER_ENDPOINT >= maglev::MOST_SLOTS_PER_BACKEND * 11 / 10);
 
 /// Frontends for each service port: its ClusterIP, NodePort, and addresses from outside.
 const FRONTENDS_PER_SERVICE_PORT: u32 = 4;
-
-/// Where each number is at most, so that no map is larger than the kernel allows: a mapped array
-/// takes less than 4 GiB.
-pub const MOST_SERVICE_PORTS: u32 = 1 << 20;
-pub const MOST_ENDPOINTS: u32 = 1 << 22;
-pub const MOST_FLOWS: u32 = 1 << 27;
 
 /// Sizes of maps, as a person chooses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +67,9 @@ impl Sizes {
     pub fn entries(&self, name: &str) -> Option<u32> {
         let Room { service_ports, backends, pool_slots } = self.room();
         match name {
-            map::FLOWS4 | map::FLOWS6 | map::RETURNS4 | map::RETURNS6 => Some(self.flow_buckets),
+            map::FLOWS4 | map::FLOWS6 => Some(self.flow_buckets),
+            map::REPLIES4 | map::REPLIES6 => Some(self.flow_buckets * Settings::REPLY_BUCKETS),
+            map::CROWDED4 | map::CROWDED6 => Some(self.flow_buckets.div_ceil(64)),
             map::FRONTENDS4 | map::FRONTENDS6 => Some(self.frontends()),
             map::SERVICE_TRAFFIC | map::SERVICE_NAMES => Some(service_ports),
             // One of each scope.
@@ -109,8 +109,6 @@ fn members(backends: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use lb_common::maglev;
-
     use super::*;
 
     /// What the object has is what an agent without options asks for.
@@ -135,9 +133,17 @@ mod tests {
     }
 
     #[test]
-    fn pools_of_ten_endpoints_fit_and_leave_room_to_swap_them() {
-        let slots = Sizes::default().with_services(100_000, 1_000_000).room().pool_slots;
-        assert!(slots > 105_000 * maglev::fitted_size(10));
+    fn as_many_endpoints_as_were_promised_fit_however_many_a_service_has() {
+        for endpoints in [1_000, capacity::BACKENDS, 1_000_000] {
+            let room = Sizes::default().with_services(MOST_SERVICE_PORTS, endpoints).room();
+            for replicas in 1..=1_000 {
+                // Index 0 is nobody's.
+                let services = (room.backends - 1) / replicas;
+                let table = maglev::fitted_size(replicas as usize);
+                let spare = room.pool_slots - services * table;
+                assert!(spare >= table.min(room.pool_slots / 11), "{endpoints}, {replicas} each");
+            }
+        }
     }
 
     /// Sums and products of the largest stay within 32 bits, and mapped arrays within 4 GiB.

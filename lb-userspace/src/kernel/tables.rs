@@ -6,21 +6,23 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use aya::Ebpf;
 use aya::maps::{HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValues};
 use aya::util::nr_cpus;
-use lb_common::family::{Address4, Address6, Family, V4, V6};
-use lb_common::header::protocol;
+use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::{
     self, Backend, Bitmap, Device, Flow, FlowBucket, FlowState, Network, Pool, Reason, SlotPair,
-    Ticks, Traffic, WAYS, map,
+    Ticks, Traffic, map,
 };
 
 use super::details::Details;
+use super::flow_tables::{self, Occupancy};
 use super::mapped::{Mapped, Order};
 use super::plain::Plain;
+use crate::model::AddressFamily;
 use crate::network;
-use crate::plan::{BackendKey, Datagrams, FoundBackend, FrontendKey, Snapshot, Standing, Step};
+use crate::plan::{
+    BackendKey, FoundBackend, FrontendKey, PoolReader, Snapshot, Standing, Step, Sweep,
+};
 
 type Frontends<F> = HashMap<MapData, Plain<layout::FrontendKey<F>>, Plain<layout::Frontend>>;
 
@@ -38,21 +40,17 @@ pub struct Tables {
     network: Mapped,
     flows4: Mapped,
     flows6: Mapped,
-    /// Bits of destinations that only flows need.
+    /// Bits of destinations that only flows need, and of which families these are.
     lingering: BTreeSet<Bitmap>,
+    lingering_families: BTreeSet<AddressFamily>,
+    /// Whether a bit that no flow of one family needs may be cleared without a look at the other's.
+    swept_apart: bool,
     reasons: PerCpuArray<MapData, u64>,
     service_traffic: PerCpuArray<MapData, Plain<Traffic>>,
     backend_traffic: PerCpuArray<MapData, Plain<Traffic>>,
 }
 
 impl Tables {
-    /// Takes the maps out of a loaded object.
-    pub fn take(ebpf: &mut Ebpf) -> Result<Self> {
-        Self::collect(|name| {
-            ebpf.take_map(name).with_context(|| format!("the object has no map {name}"))
-        })
-    }
-
     /// Opens the maps of a data plane that is pinned, whoever loaded it.
     pub fn open(pins: impl Fn(&str) -> std::path::PathBuf) -> Result<Self> {
         Self::collect(|name| {
@@ -79,6 +77,8 @@ impl Tables {
             flows4: mapped::<FlowBucket<V4>>(map(map::FLOWS4)?)?,
             flows6: mapped::<FlowBucket<V6>>(map(map::FLOWS6)?)?,
             lingering: BTreeSet::new(),
+            lingering_families: BTreeSet::new(),
+            swept_apart: true,
             reasons: map(map::REASONS)?.try_into()?,
             service_traffic: map(map::SERVICE_TRAFFIC)?.try_into()?,
             backend_traffic: map(map::BACKEND_TRAFFIC)?.try_into()?,
@@ -159,13 +159,9 @@ impl Tables {
             Step::SetFrontend { key, value } => self.set_frontend(key, value),
             Step::RemoveFrontend { key } => self.remove_frontend(key),
             Step::SetDestinationBit(bitmap) => {
-                self.lingering.remove(bitmap);
+                // Another family's flow may need it still.
+                self.swept_apart &= !self.lingering.remove(bitmap);
                 self.destinations.set_bit(bitmap.word, bitmap.bit);
-                Ok(())
-            }
-            Step::ClearDestinationBits(bits) => {
-                self.lingering.extend(bits);
-                self.clear_lingering();
                 Ok(())
             }
             Step::SetSourceBit(Bitmap { word, bit }) => {
@@ -178,9 +174,8 @@ impl Tables {
             }
             Step::SetDetail(detail) => self.details.set(detail),
             Step::RemoveDetail(detail) => self.details.remove(detail),
-            Step::EndDatagrams(datagrams) => {
-                end_datagrams::<V4>(&self.flows4, datagrams);
-                end_datagrams::<V6>(&self.flows6, datagrams);
+            Step::SweepFlows(sweep) => {
+                self.sweep_flows(sweep);
                 Ok(())
             }
             Step::ResetServiceTraffic { index } => reset(&mut self.service_traffic, *index),
@@ -221,12 +216,30 @@ impl Tables {
             .with_context(|| format!("frontend {}:{} can't be removed", key.address, key.port))
     }
 
-    /// Lets packets pass at the prefilter to addresses that neither a frontend nor a flow has.
-    fn clear_lingering(&mut self) {
-        let mut needed = destinations::<V4>(&self.flows4);
-        needed.extend(destinations::<V6>(&self.flows6));
+    /// Ends the datagram flows that may not stay, and lets packets pass at the prefilter to addresses that
+    /// neither a frontend nor a flow has. Each family's table is read once at most.
+    fn sweep_flows(&mut self, sweep: &Sweep) {
+        if !sweep.bits.is_empty() {
+            self.lingering.extend(&sweep.bits);
+            self.lingering_families.extend(&sweep.families);
+        }
+        let mut families = sweep.families.clone();
+        if !self.lingering.is_empty() {
+            families.extend(&self.lingering_families);
+            families.extend(AddressFamily::ALL.iter().filter(|_| !self.swept_apart));
+        }
+        let mut needed = HashSet::new();
+        if families.contains(&AddressFamily::V4) {
+            flow_tables::sweep::<V4>(&self.flows4, &sweep.datagrams, &self.lingering, &mut needed);
+        }
+        if families.contains(&AddressFamily::V6) {
+            flow_tables::sweep::<V6>(&self.flows6, &sweep.datagrams, &self.lingering, &mut needed);
+        }
         for bit in self.lingering.extract_if(.., |bit| !needed.contains(bit)) {
             self.destinations.clear_bit(bit.word, bit.bit);
+        }
+        if self.lingering.is_empty() {
+            self.lingering_families.clear();
         }
     }
 
@@ -243,17 +256,27 @@ impl Tables {
             let key = FrontendKey::new(key.address.into(), key.port, key.protocol);
             snapshot.frontends.push((key, value));
         }
+        let mut reader = PoolReader::new(self.backends4.len());
         for index in 1..self.pools.len() {
             let pool = Pool::from_word(self.pools.word(index).load(Ordering::Relaxed));
             if pool.size > 0 {
-                snapshot.pools.push((index, pool));
+                snapshot.pools.push(reader.read(index, pool, self.slots_of(pool)));
             }
         }
         snapshot.backends = self.backends().collect();
         snapshot.details = self.details.all()?;
         snapshot.destination_bits = bits(&self.destinations);
         snapshot.source_bits = bits(&self.sources);
+        snapshot.datagrams = self.datagrams();
         Ok(snapshot)
+    }
+
+    /// The service ports and backends between which there are datagram flows. Those that leave their
+    /// backend by themselves, because its entry says that it is gone or drains, are left out.
+    fn datagrams(&self) -> BTreeSet<(u32, u32)> {
+        let mut found = flow_tables::datagrams::<V4>(&self.flows4, &self.backends4);
+        found.extend(flow_tables::datagrams::<V6>(&self.flows6, &self.backends6));
+        found
     }
 
     /// Every index that a backend has, or had.
@@ -265,10 +288,12 @@ impl Tables {
 
     /// The backend indexes in a pool's table.
     pub fn slots(&self, pool: Pool) -> Vec<u32> {
-        (pool.offset..pool.offset.saturating_add(pool.size))
-            .take_while(|&slot| slot < self.slot_count())
-            .map(|slot| self.slot(slot).load(Ordering::Relaxed))
-            .collect()
+        self.slots_of(pool).collect()
+    }
+
+    fn slots_of(&self, pool: Pool) -> impl Iterator<Item = u32> + '_ {
+        let end = pool.offset.saturating_add(pool.size).min(self.slot_count());
+        (pool.offset..end).map(|slot| self.slot(slot).load(Ordering::Relaxed))
     }
 
     fn slot_count(&self) -> u32 {
@@ -281,29 +306,29 @@ impl Tables {
 
     /// The flows of one family: state, when last seen, record.
     pub fn flows4(&self) -> impl Iterator<Item = (FlowState, Ticks, Flow<V4>)> + '_ {
-        flows(&self.flows4)
+        flow_tables::flows(&self.flows4)
     }
 
     pub fn flows6(&self) -> impl Iterator<Item = (FlowState, Ticks, Flow<V6>)> + '_ {
-        flows(&self.flows6)
+        flow_tables::flows(&self.flows6)
     }
 
     /// The states of all flows of one family: one cache line is read for eight places.
     pub fn flow_states4(&self) -> impl Iterator<Item = FlowState> + '_ {
-        states::<V4>(&self.flows4)
+        flow_tables::states::<V4>(&self.flows4)
     }
 
     pub fn flow_states6(&self) -> impl Iterator<Item = FlowState> + '_ {
-        states::<V6>(&self.flows6)
+        flow_tables::states::<V6>(&self.flows6)
     }
 
     /// How full the flow tables are.
     pub fn occupancy4(&self) -> Occupancy {
-        occupancy::<V4>(&self.flows4)
+        flow_tables::occupancy::<V4>(&self.flows4)
     }
 
     pub fn occupancy6(&self) -> Occupancy {
-        occupancy::<V6>(&self.flows6)
+        flow_tables::occupancy::<V6>(&self.flows6)
     }
 
     /// How often each reason was met, over all processors.
@@ -393,71 +418,6 @@ fn bits(bitmap: &Mapped) -> Vec<Bitmap> {
                 .map(move |bit| Bitmap { word, bit })
         })
         .collect()
-}
-
-fn flows<F: Family>(mapped: &Mapped) -> impl Iterator<Item = (FlowState, Ticks, Flow<F>)> + '_ {
-    (0..mapped.len()).flat_map(|index| bucket::<F>(mapped, index).entries())
-}
-
-fn states<F: Family>(mapped: &Mapped) -> impl Iterator<Item = FlowState> + '_ {
-    (0..mapped.len()).flat_map(|index| bucket::<F>(mapped, index).states())
-}
-
-/// The bits of what clients have dialled whose connections live. Datagrams have nothing to end.
-fn destinations<F: Family>(mapped: &Mapped) -> HashSet<Bitmap> {
-    let living = flows::<F>(mapped)
-        .filter(|(state, _, flow)| *state != FlowState::Closed && flow.protocol != protocol::UDP);
-    living.map(|(_, _, flow)| Bitmap::destination::<F>(flow.frontend)).collect()
-}
-
-fn end_datagrams<F: Family>(mapped: &Mapped, datagrams: &Datagrams) {
-    for index in 0..mapped.len() {
-        bucket::<F>(mapped, index)
-            .end_datagrams(|flow| !datagrams.may_stay(flow.service_port, flow.backend_index));
-    }
-}
-
-/// How many flows a table holds, and could hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Occupancy {
-    /// By [`FlowState`].
-    states: [u64; 8],
-    pub places: u64,
-}
-
-impl Occupancy {
-    /// As people know connections: which half has closed is nobody's business.
-    pub fn by_state(&self) -> [(&'static str, u64); 5] {
-        let count = |state: FlowState| self.states[state as usize];
-        [
-            ("nascent", count(FlowState::Nascent)),
-            ("answered", count(FlowState::Answered)),
-            ("established", count(FlowState::Established)),
-            ("closing", count(FlowState::ClosedForward) + count(FlowState::ClosedReverse)),
-            ("closed", count(FlowState::Closed)),
-        ]
-    }
-}
-
-/// Buckets that are looked at for an estimate. They are chosen by a hash of the flow, so any are
-/// as good as others.
-const SAMPLE: u32 = 2_048;
-
-fn occupancy<F: Family>(mapped: &Mapped) -> Occupancy {
-    let sample = mapped.len().min(SAMPLE);
-    let scale = u64::from(mapped.len()) / u64::from(sample.max(1));
-    let mut states = [0; 8];
-    for (state, ..) in (0..sample).flat_map(|index| bucket::<F>(mapped, index).entries()) {
-        states[state as usize] += scale;
-    }
-    Occupancy { states, places: u64::from(mapped.len()) * WAYS as u64 }
-}
-
-fn bucket<F: Family>(mapped: &Mapped, index: u32) -> &FlowBucket<F> {
-    // SAFETY: the map's values are `FlowBucket`s: their size was compared when it was mapped.
-    // The kernel writes to them meanwhile; a bucket is made of cells and is read by its own
-    // rules.
-    unsafe { &*mapped.address(index).cast::<FlowBucket<F>>() }
 }
 
 fn reset(map: &mut PerCpuArray<MapData, Plain<Traffic>>, index: u32) -> Result<()> {

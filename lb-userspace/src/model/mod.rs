@@ -11,6 +11,7 @@ mod eligibility;
 mod endpoints;
 mod fields;
 mod health_check;
+mod object;
 mod pools;
 mod service;
 mod slice;
@@ -27,6 +28,7 @@ use health_check::ReadyHere;
 
 pub use conflicts::Claims;
 pub use eligibility::is_eligible;
+pub use object::{Kind, Object, ObjectRef};
 pub use service::trim;
 pub use slice::Slice;
 pub use tunnels::{name as forwarding_name, named as forwarding_named};

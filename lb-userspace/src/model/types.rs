@@ -165,6 +165,11 @@ pub struct ServicePort {
 }
 
 impl ServicePort {
+    /// Whether clients outside get to backends on other nodes through tunnels.
+    pub fn is_tunnelled(&self) -> bool {
+        self.forwarding != Forwarding::Masquerade
+    }
+
     /// Whether clients outside the cluster can dial it.
     pub fn is_external(&self) -> bool {
         self.frontends.iter().any(|frontend| frontend.kind != FrontendKind::ClusterIp)

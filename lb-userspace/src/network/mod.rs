@@ -32,5 +32,3 @@ pub use snapshot::{
     Address, BondMode, DefaultRoute, Effect, Kind, Link, Mac, Notice, Scope, Snapshot,
 };
 pub use watch::{Event, Network};
-
-pub(crate) use message::{attributes, text};

@@ -7,10 +7,9 @@ use anyhow::Result;
 use nix::libc;
 use nix::sys::socket::SockProtocol;
 
-use super::message::{attributes, read_u16, read_u32, read_u64, text};
 use super::requests::dump;
 use super::snapshot::Notice;
-use super::socket::Message;
+use crate::netlink::{Message, attributes, text, u16_at, u32_at, u64_at};
 
 /// `struct genlmsghdr`: a command, a version, two octets of nothing.
 const HEADER: usize = 4;
@@ -88,8 +87,8 @@ fn features(netdev: Netdev, kind: u16, body: &[u8]) -> Option<(u32, XdpFeatures)
     let (mut device, mut features) = (None, 0);
     for (kind, value) in attributes(body.get(HEADER..)?) {
         match kind {
-            NETDEV_A_DEV_IFINDEX => device = read_u32(value, 0),
-            NETDEV_A_DEV_XDP_FEATURES => features = read_u64(value, 0)?,
+            NETDEV_A_DEV_IFINDEX => device = u32_at(value, 0),
+            NETDEV_A_DEV_XDP_FEATURES => features = u64_at(value, 0)?,
             _ => {}
         }
     }
@@ -102,7 +101,7 @@ fn family(body: &[u8]) -> Option<Netdev> {
     for (attribute, value) in attributes(body.get(HEADER..)?) {
         match i32::from(attribute) {
             libc::CTRL_ATTR_FAMILY_NAME => is_it = text(value) == "netdev",
-            libc::CTRL_ATTR_FAMILY_ID => kind = read_u16(value, 0),
+            libc::CTRL_ATTR_FAMILY_ID => kind = u16_at(value, 0),
             libc::CTRL_ATTR_MCAST_GROUPS => {
                 group = attributes(value).find_map(|(_, value)| management_group(value));
             }
@@ -117,19 +116,16 @@ fn management_group(group: &[u8]) -> Option<u32> {
         attributes(group).find(|&(kind, _)| i32::from(kind) == wanted).map(|(_, value)| value)
     };
     let is_it = find(libc::CTRL_ATTR_MCAST_GRP_NAME).map(text)? == "mgmt";
-    find(libc::CTRL_ATTR_MCAST_GRP_ID).filter(|_| is_it).and_then(|value| read_u32(value, 0))
+    find(libc::CTRL_ATTR_MCAST_GRP_ID).filter(|_| is_it).and_then(|value| u32_at(value, 0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netlink;
 
     fn attribute(kind: i32, value: &[u8]) -> Vec<u8> {
-        let mut bytes = (4 + value.len() as u16).to_ne_bytes().to_vec();
-        bytes.extend((kind as u16).to_ne_bytes());
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
+        netlink::attribute(kind as u16, value)
     }
 
     const NETDEV: Netdev = Netdev { kind: 20, group: 9 };

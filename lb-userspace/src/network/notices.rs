@@ -9,7 +9,8 @@ use super::message;
 use super::netdev::{self, Netdev};
 use super::requests::read_everything;
 use super::snapshot::{Effect, Snapshot};
-use super::socket::{Socket, messages};
+use super::socket::Socket;
+use crate::netlink::messages;
 
 /// How many datagrams are read before what they change is told, however many there are.
 const BATCH: usize = 4096;

@@ -7,10 +7,11 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::socket::SockProtocol;
 
-use super::message::{default_route, notice, read_u32};
+use super::message::{default_route, notice};
 use super::netdev::{self, Netdev};
 use super::snapshot::{DefaultRoute, Snapshot};
-use super::socket::{Message, Socket, dump_request, messages};
+use super::socket::Socket;
+use crate::netlink::{Message, messages, request, u32_at};
 
 /// How often to begin anew when the kernel says that something changed while it told.
 const ATTEMPTS: usize = 10;
@@ -76,7 +77,9 @@ async fn dump_once<T>(
     take: &impl Fn(&Message<'_>) -> Option<T>,
 ) -> Result<Option<Vec<T>>> {
     let mut socket = Socket::for_requests(protocol)?;
-    socket.send(&dump_request(kind, sequence, body)).context("the kernel can't be asked")?;
+    socket
+        .send(&request(kind, libc::NLM_F_DUMP, sequence, body))
+        .context("the kernel can't be asked")?;
     let (mut found, mut whole) = (Vec::new(), true);
     loop {
         let datagram = socket.receive().await.context("the kernel does not answer")?;
@@ -97,7 +100,7 @@ async fn dump_once<T>(
 /// How the kernel says that it has told all, or why not.
 fn answered(message: &Message<'_>) -> io::Result<()> {
     // Both begin with 0 or a negative error number; none at all is no error.
-    let code = read_u32(message.body, 0).unwrap_or(0) as i32;
+    let code = u32_at(message.body, 0).unwrap_or(0) as i32;
     match code {
         0 => Ok(()),
         // No table of routes was made yet.

@@ -1,4 +1,4 @@
-//! A socket of netlink: datagrams in and out, and the messages in them.
+//! A socket of netlink that waits in a runtime: datagrams in and out.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,8 +12,6 @@ use nix::sys::socket::{
     setsockopt, socket,
 };
 use tokio::io::unix::AsyncFd;
-
-use super::message::{align, read_u16, read_u32};
 
 /// What the kernel is to tell us when it changes.
 const GROUPS: [libc::c_uint; 11] = [
@@ -34,21 +32,10 @@ const GROUPS: [libc::c_uint; 11] = [
 const BACKLOG: usize = 4 << 20;
 /// The kernel makes no larger datagrams.
 const DATAGRAM: usize = 64 << 10;
-/// `struct nlmsghdr`
-const HEADER: usize = 16;
 
 pub struct Socket {
     fd: AsyncFd<OwnedFd>,
     buffer: Vec<u8>,
-}
-
-/// One message of a datagram.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Message<'a> {
-    pub kind: u16,
-    pub flags: u16,
-    pub sequence: u32,
-    pub body: &'a [u8],
 }
 
 impl Socket {
@@ -144,62 +131,4 @@ impl Socket {
 /// Whether the kernel had more to tell than we had room for.
 pub fn is_overrun(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::ENOBUFS as i32)
-}
-
-/// The messages of a datagram, up to one that is cut off: that is an error.
-pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = io::Result<Message<'_>>> {
-    std::iter::from_fn(move || {
-        if datagram.is_empty() {
-            return None;
-        }
-        let message = first(datagram);
-        let length = message.as_ref().map_or(datagram.len(), |m| align(HEADER + m.body.len()));
-        datagram = datagram.get(length..).unwrap_or_default();
-        Some(message.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof)))
-    })
-}
-
-fn first(datagram: &[u8]) -> Option<Message<'_>> {
-    Some(Message {
-        body: datagram.get(HEADER..read_u32(datagram, 0)? as usize)?,
-        kind: read_u16(datagram, 4)?,
-        flags: read_u16(datagram, 6)?,
-        sequence: read_u32(datagram, 8)?,
-    })
-}
-
-/// A message that asks for all there is of something.
-pub fn dump_request(kind: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
-    let length = (HEADER + body.len()) as u32;
-    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
-    let mut message = Vec::with_capacity(length as usize);
-    message.extend(length.to_ne_bytes());
-    message.extend(kind.to_ne_bytes());
-    message.extend(flags.to_ne_bytes());
-    message.extend(sequence.to_ne_bytes());
-    // Our own port: the kernel fills it in.
-    message.extend(0u32.to_ne_bytes());
-    message.extend(body);
-    message
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_are_told_apart_and_one_cut_off_is_an_error() {
-        let mut datagram = dump_request(18, 7, &[1, 2, 3, 4, 5]);
-        datagram.resize(align(datagram.len()), 0);
-        datagram.extend(dump_request(22, 8, &[6]));
-        let found: Vec<_> = messages(&datagram).map(Result::unwrap).collect();
-        let bodies: Vec<_> = found.iter().map(|m| (m.kind, m.sequence, m.body)).collect();
-        assert_eq!(bodies, [(18, 7, &[1, 2, 3, 4, 5][..]), (22, 8, &[6])]);
-
-        for length in 1..datagram.len() {
-            // The first ends at 21, the second begins at 24.
-            let whole = messages(&datagram[..length]).all(|message| message.is_ok());
-            assert_eq!(whole, (21..=24).contains(&length), "{length}");
-        }
-    }
 }

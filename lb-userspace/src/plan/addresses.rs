@@ -81,7 +81,7 @@ impl Addresses {
 
 fn publish(address: IpAddr, kind: FrontendKind, plan: &mut Plan) {
     let value = layout::Frontend::of_address(kind);
-    plan.publish_addresses.push(Step::SetFrontend { key: FrontendKey::of_address(address), value });
+    plan.set_frontend(FrontendKey::of_address(address), value);
 }
 
 fn retire(address: IpAddr, plan: &mut Plan) {

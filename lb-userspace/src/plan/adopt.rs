@@ -1,73 +1,79 @@
 //! Starting from what an earlier agent left in the kernel.
 //!
-//! The tables go on serving as they are until the first plan, which is made from everything the
-//! sources know. What that plan needs keeps its index, so that flows go on naming the right
+//! The tables stay as they are until the first plan, which is made from everything the sources know. That
+//! plan compares by content: what is in the kernel as it should be costs no step, so a restart after which
+//! nothing has changed writes nothing. What is needed keeps its index, so that flows keep naming the right
 //! backend; the rest is retired by the same plan.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use lb_common::layout::{self, Bitmap, Pool, ServicePortName};
+use lb_common::maglev;
 
 use super::allocate::Region;
-use super::backends::{BackendKey, Standing};
+use super::backends::{BackendKey, Backends, Standing};
+use super::found::{FoundPool, Snapshot};
+use super::pools::{Fit, PoolTable};
 use super::step::{Detail, FrontendKey, Plan, Scope, Step};
+use super::table::{self, Table};
 use super::{Held, Planner, Room, names};
-use crate::model::{ServicePort, ServicePortKey};
+use crate::model::{AddressFamily, Backend, ServicePort, ServicePortKey};
 
-/// The kernel's tables as they were found.
-#[derive(Debug, Default)]
-pub struct Snapshot {
-    pub frontends: Vec<(FrontendKey, layout::Frontend)>,
-    /// Those that are not empty.
-    pub pools: Vec<(u32, Pool)>,
-    pub backends: Vec<FoundBackend>,
-    pub destination_bits: Vec<Bitmap>,
-    pub source_bits: Vec<Bitmap>,
-    pub details: Vec<Detail>,
-}
-
-#[derive(Debug)]
-pub struct FoundBackend {
-    pub index: u32,
-    pub generation: u32,
-    /// `None`: the index is unused, and only its generation matters.
-    pub backend: Option<(BackendKey, Standing)>,
-}
-
-/// What was found and nobody has claimed yet.
+/// What was found and no service port has claimed yet.
 pub(super) struct Adopted {
-    frontends: HashMap<FrontendKey, layout::Frontend>,
-    pools: HashMap<u32, Region>,
+    /// Compared with what the first plan sets.
+    found: Found,
+    pools: HashMap<u32, AdoptedPool>,
+    /// By index.
+    backends: HashMap<u32, (BackendKey, Standing)>,
     /// Service port indexes.
     unclaimed: BTreeSet<u32>,
-    destination_bits: Vec<Bitmap>,
     source_bits: Vec<Bitmap>,
     /// By the service port's index.
     details: HashMap<u32, BTreeSet<Detail>>,
     /// By the service port's index.
     names: HashMap<u32, Arc<ServicePortName>>,
+    datagrams: BTreeSet<(u32, u32)>,
+}
+
+/// What the first plan need not set, as the kernel has it.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) frontends: HashMap<FrontendKey, layout::Frontend>,
+    pub(super) destination_bits: HashSet<Bitmap>,
+}
+
+struct AdoptedPool {
+    /// Empty if it overlaps with another one's, which would be a fault of the earlier agent. The
+    /// pool is then rebuilt elsewhere.
+    region: Region,
+    members: Box<[u32]>,
+    digest: u64,
 }
 
 impl Planner {
     /// Starts from a kernel that holds what an earlier agent put there.
     pub fn adopting(snapshot: Snapshot, room: Room) -> Self {
         let mut planner = Self::with_room(room);
+        let mut backends = HashMap::new();
         for found in snapshot.backends {
             planner.backends.adopt_generation(found.index, found.generation);
             if let Some((backend, standing)) = found.backend {
                 planner.backends.adopt(found.index, backend, standing, &mut planner.bits);
+                backends.insert(found.index, (backend, standing));
             }
         }
         let mut unclaimed = BTreeSet::new();
         let mut pools = HashMap::new();
-        for (index, Pool { offset, size }) in snapshot.pools {
-            let region = Region { offset, size };
-            // Regions that overlap would be a fault of the earlier agent: the pool is then
-            // rebuilt elsewhere, and this region is left alone.
-            if planner.regions.take_exactly(region) {
-                pools.insert(index, region);
+        for FoundPool { index, pool, members, digest } in snapshot.pools {
+            let region = Region { offset: pool.offset, size: pool.size };
+            let is_free = planner.regions.take_exactly(region);
+            let region = if is_free { region } else { Region::EMPTY };
+            for (key, _) in members.iter().filter_map(|member| backends.get(member)) {
+                planner.backends.join(key);
             }
+            pools.insert(index, AdoptedPool { region, members, digest });
             unclaimed.insert(Scope::service_port_of(index));
         }
         for (_, frontend) in &snapshot.frontends {
@@ -93,41 +99,83 @@ impl Planner {
         }
         planner.has_adopted = true;
         planner.adopted = Some(Adopted {
-            frontends: snapshot.frontends.into_iter().collect(),
+            found: Found {
+                frontends: snapshot.frontends.into_iter().collect(),
+                destination_bits: snapshot.destination_bits.into_iter().collect(),
+            },
             pools,
+            backends,
             unclaimed,
-            destination_bits: snapshot.destination_bits,
             source_bits: snapshot.source_bits,
             details,
             names,
+            datagrams: snapshot.datagrams,
         });
         planner
     }
 
-    /// Lets a service port go on under the index that one of its frontends has in the kernel.
-    /// Its pools are built anew, and the old regions given back when they have been swapped.
-    pub(super) fn take_over(&mut self, key: &ServicePortKey, wanted: &ServicePort) -> Option<Held> {
+    /// Lends the first plan what was found, so that it leaves out what is there already.
+    pub(super) fn lend_found(&mut self, plan: &mut Plan) {
+        if let Some(adopted) = &mut self.adopted {
+            plan.found = std::mem::take(&mut adopted.found);
+        }
+    }
+
+    /// Lets a service port go on under the index that one of its frontends has in the kernel, with
+    /// the tables and members that its pools have there.
+    pub(super) fn take_over(
+        &mut self,
+        key: &ServicePortKey,
+        wanted: &ServicePort,
+        plan: &Plan,
+    ) -> Option<Held> {
         let adopted = self.adopted.as_mut()?;
         let protocol = key.protocol.number();
         let index = wanted.frontends.iter().find_map(|frontend| {
             let key = FrontendKey::new(frontend.address, frontend.port, protocol);
-            let found = adopted.frontends.get(&key)?;
+            let found = plan.found.frontends.get(&key)?;
             adopted.unclaimed.contains(&found.service_port).then_some(found.service_port)
         })?;
         adopted.unclaimed.remove(&index);
-        let regions = Scope::BOTH
-            .map(|scope| adopted.pools.remove(&scope.pool_index(index)).unwrap_or(Region::EMPTY));
         let details = adopted.details.remove(&index).unwrap_or_default();
-        self.detail_counts.replace(&BTreeSet::new(), &details);
         let name = adopted.names.remove(&index);
-        let is_named = name.is_some_and(|name| *name == names::of(key));
-        Some(Held { details, is_named, ..Held::empty(index, regions) })
+        let pools = Scope::BOTH.map(|scope| adopted.pools.remove(&scope.pool_index(index)));
+        let mut held = Held::empty(index);
+        for (scope, pool) in Scope::BOTH.into_iter().zip(pools) {
+            let Some(pool) = pool else { continue };
+            let wanted = scope.members(wanted);
+            let members = adopted.members(&pool, protocol, wanted);
+            let kept: HashSet<BackendKey> =
+                members.iter().map(|member| BackendKey::of(member, protocol)).collect();
+            let is_member = |key: &BackendKey| kept.contains(key);
+            held.tables[scope as usize] = PoolTable {
+                region: pool.region,
+                // Only pools whose members stay are looked up.
+                fit: if members == *wanted {
+                    self.backends.fit(&pool, &members, protocol)
+                } else {
+                    Fit::Unknown
+                },
+            };
+            adopted.leave(&pool, |key| !is_member(key), &mut self.backends);
+            *scope.members_mut(Arc::make_mut(&mut held.service_port)) = members;
+        }
+        self.detail_counts.replace(&BTreeSet::new(), &details);
+        held.details = details;
+        held.is_named = name.is_some_and(|name| *name == names::of(key));
+        Some(held)
     }
 
     /// After the first plan: retires what was found and is not wanted.
     pub(super) fn retire_adopted(&mut self, plan: &mut Plan) {
-        let Some(adopted) = self.adopted.take() else { return };
-        for key in adopted.frontends.into_keys() {
+        let Some(mut adopted) = self.adopted.take() else { return };
+        let found = std::mem::take(&mut plan.found);
+        for (key, frontend) in &found.frontends {
+            if adopted.unclaimed.contains(&frontend.service_port) {
+                Self::end_all_datagrams(frontend.service_port, key, plan);
+            }
+        }
+        for key in found.frontends.into_keys() {
             let wanted = if key.port == 0 {
                 self.addresses.has_entry(key.address)
             } else {
@@ -137,22 +185,23 @@ impl Planner {
                 plan.retire.push(Step::RemoveFrontend { key });
             }
         }
-        self.retire_details(adopted.details, plan);
+        self.retire_details(std::mem::take(&mut adopted.details), plan);
         let name = |(service_port, name)| Detail::Name { service_port, name };
-        plan.retire.extend(adopted.names.into_iter().map(name).map(Step::RemoveDetail));
-        for (index, region) in adopted.pools {
+        let names = std::mem::take(&mut adopted.names).into_iter();
+        plan.retire.extend(names.map(name).map(Step::RemoveDetail));
+        for (&index, pool) in &adopted.pools {
             plan.retire.push(Step::SwapPool { index, pool: Pool::default() });
-            self.regions.give_back(region);
+            self.regions.give_back(pool.region);
+            adopted.leave(pool, |_| true, &mut self.backends);
         }
-        self.note_all_datagrams(&adopted.unclaimed, plan);
+        self.note_found_datagrams(&adopted.datagrams, &adopted.unclaimed, plan);
         for index in adopted.unclaimed {
             self.indexes.give_back(index);
         }
-        self.empty_taken_over(plan);
         self.backends.settle_adopted(&mut self.bits, plan);
-        for bit in adopted.destination_bits {
+        for bit in found.destination_bits {
             if !self.bits.needs_destination(bit) {
-                plan.cleared.insert(bit);
+                plan.sweep.clear_bit(bit, &AddressFamily::ALL);
             }
         }
         for bit in adopted.source_bits {
@@ -174,18 +223,62 @@ impl Planner {
             details.into_values().flatten().filter(|detail| !detail.is_replaced_in(&wanted));
         plan.retire.extend(unwanted.map(Step::RemoveDetail));
     }
+}
 
-    /// Empties the pools that were taken over with members and are to have none.
-    fn empty_taken_over(&mut self, plan: &mut Plan) {
-        for held in self.held.values_mut() {
-            for scope in Scope::BOTH {
-                let region = &mut held.regions[scope as usize];
-                if scope.members(&held.service_port).is_empty() && region.size > 0 {
-                    let index = scope.pool_index(held.index);
-                    plan.retire.push(Step::SwapPool { index, pool: Pool::default() });
-                    self.regions.give_back(std::mem::replace(region, Region::EMPTY));
+impl Adopted {
+    /// The backends that a pool's slots lead to. One that is wanted and is in the kernel as it is wanted
+    /// is the wanted one. Others are known as far as the kernel knows them.
+    fn members(
+        &self,
+        pool: &AdoptedPool,
+        protocol: u8,
+        wanted: &BTreeSet<Backend>,
+    ) -> BTreeSet<Backend> {
+        let by_end: HashMap<_, _> =
+            wanted.iter().map(|member| ((member.address, member.port), member)).collect();
+        let indexes = pool.members.iter();
+        indexes
+            .filter_map(|index| self.backends.get(index))
+            // Neither is in any pool; if its slots are not as they should be it is rebuilt.
+            .filter(|(key, standing)| key.protocol == protocol && !standing.draining)
+            .map(|(key, standing)| {
+                let found = Backend {
+                    address: key.address,
+                    port: key.port,
+                    local: standing.local,
+                    node: standing.node,
+                };
+                match by_end.get(&(key.address, key.port)) {
+                    Some(&wanted) if Standing::in_pool(wanted) == *standing => *wanted,
+                    _ => found,
                 }
-            }
+            })
+            .collect()
+    }
+
+    /// Notes that some of a pool's backends are not taken for its members.
+    fn leave(&self, pool: &AdoptedPool, which: impl Fn(&BackendKey) -> bool, all: &mut Backends) {
+        let found = pool.members.iter().filter_map(|index| self.backends.get(index));
+        found.filter(|(key, _)| which(key)).for_each(|(key, _)| all.leave(key));
+    }
+}
+
+impl Backends {
+    /// How a pool's slots fit these members.
+    fn fit(&self, pool: &AdoptedPool, members: &BTreeSet<Backend>, protocol: u8) -> Fit {
+        let size = pool.region.size;
+        if maglev::size_within(size) != size || members.len() != pool.members.len() {
+            return Fit::Unknown;
+        }
+        let indexed = |member| {
+            let key = BackendKey::of(member, protocol);
+            Some((key.identity(), self.index_of(&key)?))
+        };
+        let entries: Option<Vec<(u64, u32)>> = members.iter().map(indexed).collect();
+        let table = entries.map(|entries| Table::maglev(size, entries));
+        match table.map(|table| table::digest(table.slots())) {
+            Some(digest) if digest == pool.digest => Fit::of(size, members.len()),
+            _ => Fit::Unknown,
         }
     }
 }

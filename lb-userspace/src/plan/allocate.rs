@@ -63,27 +63,67 @@ impl Region {
     pub const EMPTY: Self = Self { offset: 0, size: 0 };
 }
 
-/// Runs of slots, first fit.
+/// Runs of slots. The smallest free run that is large enough is taken: tables have few sizes, so what
+/// one gave back fits another exactly.
 pub struct Regions {
     /// Free runs by offset; no two touch.
     free: BTreeMap<u32, u32>,
+    /// The same by size, then offset.
+    by_size: BTreeSet<(u32, u32)>,
     free_slots: u32,
     settling: Vec<Region>,
 }
 
 impl Regions {
     pub fn new(slots: u32) -> Self {
-        Self { free: BTreeMap::from([(0, slots)]), free_slots: slots, settling: Vec::new() }
+        let mut regions = Self {
+            free: BTreeMap::new(),
+            by_size: BTreeSet::new(),
+            free_slots: slots,
+            settling: Vec::new(),
+        };
+        regions.insert(0, slots);
+        regions
     }
 
     pub fn take(&mut self, size: u32) -> Option<Region> {
-        let (&offset, &room) = self.free.iter().find(|&(_, &room)| room >= size)?;
-        self.free.remove(&offset);
+        let &(room, offset) = self.by_size.range((size, 0)..).next()?;
+        self.remove(offset);
         if room > size {
-            self.free.insert(offset + size, room - size);
+            self.insert(offset + size, room - size);
         }
         self.free_slots -= size;
         Some(Region { offset, size })
+    }
+
+    /// Takes a run as large as a region, of those that fit best and lie below it.
+    pub fn take_below(&mut self, region: Region) -> Option<Region> {
+        /// So that what is not there is not looked for long.
+        const TRIED: usize = 8;
+        let fitting = self.by_size.range((region.size, 0)..).take(TRIED);
+        let &(room, offset) = fitting.into_iter().find(|(_, offset)| *offset < region.offset)?;
+        self.remove(offset);
+        if room > region.size {
+            self.insert(offset + region.size, room - region.size);
+        }
+        self.free_slots -= region.size;
+        Some(Region { offset, size: region.size })
+    }
+
+    /// Whether something was given back that the next plan can take.
+    pub fn is_settling(&self) -> bool {
+        !self.settling.is_empty()
+    }
+
+    fn insert(&mut self, offset: u32, room: u32) {
+        self.free.insert(offset, room);
+        self.by_size.insert((room, offset));
+    }
+
+    fn remove(&mut self, offset: u32) -> Option<u32> {
+        let room = self.free.remove(&offset)?;
+        self.by_size.remove(&(room, offset));
+        Some(room)
     }
 
     /// Takes one that was in use before this allocator began; false if it isn't free.
@@ -96,12 +136,12 @@ impl Regions {
         if region.size == 0 || end > free_end {
             return false;
         }
-        self.free.remove(&offset);
+        self.remove(offset);
         if offset < region.offset {
-            self.free.insert(offset, region.offset - offset);
+            self.insert(offset, region.offset - offset);
         }
         if end < free_end {
-            self.free.insert(end as u32, (free_end - end) as u32);
+            self.insert(end as u32, (free_end - end) as u32);
         }
         self.free_slots -= region.size;
         true
@@ -124,14 +164,14 @@ impl Regions {
             if let Some((&before, &room)) = self.free.range(..offset).next_back()
                 && before + room == offset
             {
-                self.free.remove(&before);
+                self.remove(before);
                 offset = before;
                 size += room;
             }
-            if let Some(room) = self.free.remove(&(offset + size)) {
+            if let Some(room) = self.remove(offset + size) {
                 size += room;
             }
-            self.free.insert(offset, size);
+            self.insert(offset, size);
         }
     }
 }

@@ -11,6 +11,7 @@ use lb_common::layout::Backend;
 use super::allocate::Indexes;
 use super::bits::Bits;
 use super::step::{Plan, Step};
+use crate::model;
 
 /// What a backend is: shared by all pools that it is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -23,6 +24,10 @@ pub struct BackendKey {
 impl BackendKey {
     pub fn new(address: IpAddr, port: u16, protocol: u8) -> Self {
         Self { address, port, protocol }
+    }
+
+    pub fn of(backend: &model::Backend, protocol: u8) -> Self {
+        Self::new(backend.address, backend.port, protocol)
     }
 
     /// As the kernel's tables have it.
@@ -70,6 +75,14 @@ pub struct Standing {
 }
 
 impl Standing {
+    /// That of a member of a pool, as an entry of the kernel's tables has it: the node's address is of
+    /// the backend's own family.
+    pub fn in_pool(backend: &model::Backend) -> Self {
+        let is_of_family = |node: &IpAddr| node.is_ipv4() == backend.address.is_ipv4();
+        let node = backend.node.filter(is_of_family).filter(|node| !node.is_unspecified());
+        Self { local: backend.local, draining: false, node }
+    }
+
     pub fn of<A: Address>(entry: &Backend<A>) -> Self {
         let node = Some(entry.node).filter(|node| *node != A::default()).map(Into::into);
         Self { local: entry.is_local(), draining: entry.is_draining(), node }
@@ -124,11 +137,11 @@ impl Backends {
     pub fn acquire(
         &mut self,
         backend: BackendKey,
-        (local, node): (bool, Option<IpAddr>),
+        member: &model::Backend,
         bits: &mut Bits,
         plan: &mut Plan,
     ) -> Option<u32> {
-        let standing = Standing { local, draining: false, node };
+        let standing = Standing::in_pool(member);
         if let Some(held) = self.held.get_mut(&backend) {
             held.pools += 1;
             if held.standing != standing {
@@ -151,6 +164,20 @@ impl Backends {
         plan.prepare.push(Step::SetBackend { index, backend, standing, generation });
         self.held.insert(backend, Held { index, standing, pools: 1, keepers: 0 });
         Some(index)
+    }
+
+    /// Notes that a backend was found in one more pool.
+    pub fn join(&mut self, backend: &BackendKey) {
+        if let Some(held) = self.held.get_mut(backend) {
+            held.pools += 1;
+        }
+    }
+
+    /// Takes back what `join` noted. If it is in no pool then, `settle_adopted` retires it.
+    pub fn leave(&mut self, backend: &BackendKey) {
+        if let Some(held) = self.held.get_mut(backend) {
+            held.pools -= 1;
+        }
     }
 
     /// Notes one pool less; the last one leaves the backend draining, or retires it.

@@ -8,6 +8,7 @@ use lb_common::layout::Bitmap;
 
 use super::backends::BackendKey;
 use super::step::{Plan, Step};
+use crate::model::AddressFamily;
 
 #[derive(Default)]
 pub struct Bits {
@@ -19,23 +20,14 @@ impl Bits {
     pub fn add_destination(&mut self, address: IpAddr, plan: &mut Plan) {
         let bit = destination_bit(address);
         if add(&mut self.destinations, bit) {
-            plan.prepare.push(Step::SetDestinationBit(bit));
-            plan.cleared.remove(&bit);
+            plan.set_destination_bit(bit);
         }
     }
 
     pub fn remove_destination(&mut self, address: IpAddr, plan: &mut Plan) {
         let bit = destination_bit(address);
         if remove(&mut self.destinations, bit) {
-            plan.cleared.insert(bit);
-        }
-    }
-
-    /// When no flow begins any more: those that there are go on, or hear that their backend is gone.
-    pub fn clear_destinations(plan: &mut Plan) {
-        if !plan.cleared.is_empty() {
-            let cleared = std::mem::take(&mut plan.cleared);
-            plan.retire.push(Step::ClearDestinationBits(cleared));
+            plan.sweep.clear_bit(bit, &[AddressFamily::of(&address)]);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lb_common::layout::{Forwarding, Member, Target};
+use lb_common::layout::{Member, Target};
 
 use crate::model::ServicePort;
 
@@ -68,7 +68,7 @@ impl Planner {
         wanted: &ServicePort,
     ) -> impl Iterator<Item = Detail> + use<> {
         let mut found = BTreeMap::new();
-        if wanted.forwarding != Forwarding::Masquerade {
+        if wanted.is_tunnelled() {
             let local = wanted.cluster.union(&wanted.local).filter(|member| member.local);
             for member in local {
                 let key = BackendKey::new(member.address, member.port, protocol);

@@ -33,7 +33,7 @@ impl Planner {
             _ => {}
         }
         let value = layout::Frontend { kind: kind as u8, ..value };
-        plan.publish_frontends.push(Step::SetFrontend { key: frontend, value });
+        plan.set_frontend(frontend, value);
     }
 
     pub(super) fn retire_frontend(

@@ -17,14 +17,16 @@ mod adopt;
 mod allocate;
 mod backends;
 mod bits;
-mod datagrams;
+mod compact;
 mod details;
+mod found;
 mod frontends;
 mod look;
 mod names;
 mod pools;
 mod room;
 mod step;
+mod sweep;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -35,19 +37,20 @@ use std::sync::Arc;
 
 use crate::model::{ServicePort, ServicePortKey};
 
-pub use adopt::{FoundBackend, Snapshot};
 pub use backends::{BackendKey, Standing};
-pub use datagrams::Datagrams;
 pub use details::DetailCounts;
+pub use found::{FoundBackend, FoundPool, PoolReader, Snapshot};
 pub use room::{MORE_ENDPOINTS, MORE_SERVICE_PORTS, Room};
 pub use step::{Detail, FrontendKey, Plan, Scope, Step};
+pub use sweep::{Datagrams, Sweep};
 pub use table::Table;
 
 use addresses::Addresses;
-use allocate::{Indexes, Region, Regions};
+use allocate::{Indexes, Regions};
 use backends::Backends;
 use bits::Bits;
 use frontends::{Owner, frontend_value};
+use pools::{Fit, PoolTable, Refilled};
 
 /// What changed since the last plan.
 #[derive(Debug, Default)]
@@ -75,7 +78,12 @@ pub struct Planner {
     backends: Backends,
     bits: Bits,
     detail_counts: DetailCounts,
+    /// The cluster's nodes, once they are known.
+    nodes: Option<BTreeSet<IpAddr>>,
+    /// Those that the kernel takes tunnels from.
     peers: BTreeSet<IpAddr>,
+    /// How many service ports use tunnels.
+    tunnelled: usize,
     adopted: Option<adopt::Adopted>,
     /// Whether an earlier agent may have had any index.
     has_adopted: bool,
@@ -87,7 +95,7 @@ struct Held {
     /// Shared with the model, which keeps it, too.
     service_port: Arc<ServicePort>,
     /// By scope: cluster, local.
-    regions: [Region; 2],
+    tables: [PoolTable; 2],
     /// Those of its endpoints in no pool that the kernel knows: some flow may lead to them.
     draining: Vec<BackendKey>,
     details: BTreeSet<Detail>,
@@ -97,11 +105,11 @@ struct Held {
 
 impl Held {
     /// As it is before anything of it is in the kernel.
-    fn empty(index: u32, regions: [Region; 2]) -> Self {
+    fn empty(index: u32) -> Self {
         Self {
             index,
             service_port: Arc::default(),
-            regions,
+            tables: [PoolTable::EMPTY; 2],
             draining: Vec::new(),
             details: BTreeSet::new(),
             is_named: false,
@@ -116,8 +124,8 @@ struct Leftover {
     members: Vec<BackendKey>,
     draining: Vec<BackendKey>,
     details: Vec<Detail>,
-    /// The index and regions of a service port that is gone altogether.
-    retired: Option<(u32, [Region; 2])>,
+    /// The index and tables of a service port that is gone altogether.
+    retired: Option<(u32, [PoolTable; 2])>,
 }
 
 impl Planner {
@@ -139,7 +147,9 @@ impl Planner {
             backends: Backends::new(room.backends),
             bits: Bits::default(),
             detail_counts: DetailCounts::default(),
+            nodes: None,
             peers: BTreeSet::new(),
+            tunnelled: 0,
             adopted: None,
             has_adopted: false,
         }
@@ -151,6 +161,7 @@ impl Planner {
         self.indexes.settle();
         self.regions.settle();
         self.backends.settle();
+        self.lend_found(&mut plan);
 
         if let Some(addresses) = change.node_addresses {
             self.addresses.move_node(addresses, &mut self.bits, &mut plan);
@@ -158,13 +169,7 @@ impl Planner {
         if let Some(addresses) = change.alias_addresses {
             self.addresses.move_alias(addresses, &mut self.bits, &mut plan);
         }
-        if let Some(peers) = change.peers {
-            let peer = |address: &IpAddr| Detail::Peer(*address);
-            plan.prepare.extend(peers.difference(&self.peers).map(peer).map(Step::SetDetail));
-            plan.retire.extend(self.peers.difference(&peers).map(peer).map(Step::RemoveDetail));
-            self.detail_counts.peers = peers.len();
-            self.peers = peers;
-        }
+        self.nodes = change.peers.or(self.nodes.take());
         // First everything that appears, then everything that goes: a frontend or backend may
         // change hands within one change, and must not be retired in between.
         let mut leftovers = Vec::new();
@@ -175,13 +180,29 @@ impl Planner {
                 None => leftovers.extend(self.take_out(key)),
             }
         }
+        self.move_peers(&mut plan);
         for leftover in leftovers {
             self.retire(leftover, &mut plan);
         }
         self.retire_adopted(&mut plan);
-        Self::end_datagrams(&mut plan);
-        Bits::clear_destinations(&mut plan);
+        self.compact(&mut plan);
+        Self::sweep_flows(&mut plan);
+        plan.makes_room = !plan.retire.is_empty() || self.regions.is_settling();
         plan
+    }
+
+    /// Lets tunnels come from the cluster's nodes as long as any service port uses tunnels, and from no
+    /// node else: whoever can send in a node's name could send in any client's.
+    fn move_peers(&mut self, plan: &mut Plan) {
+        // Until the nodes are known those of the earlier agent stay.
+        let Some(nodes) = &self.nodes else { return };
+        let none = BTreeSet::new();
+        let wanted = if self.tunnelled > 0 { nodes } else { &none };
+        let peer = |address: &IpAddr| Detail::Peer(*address);
+        plan.prepare.extend(wanted.difference(&self.peers).map(peer).map(Step::SetDetail));
+        plan.retire.extend(self.peers.difference(wanted).map(peer).map(Step::RemoveDetail));
+        self.detail_counts.peers = wanted.len();
+        self.peers = wanted.clone();
     }
 
     /// Publishes what is wanted of one service port; what it had before is returned.
@@ -192,6 +213,7 @@ impl Planner {
         plan: &mut Plan,
     ) -> Option<Leftover> {
         if let Some(held) = self.held.get_mut(&key)
+            && held.tables.iter().all(|table| table.fit == Fit::Exact)
             && held.service_port == wanted
         {
             // The same, but as the model keeps it now.
@@ -204,8 +226,16 @@ impl Planner {
         };
         let index = old.index;
         let protocol = key.protocol.number();
-        let regions =
-            Scope::BOTH.map(|scope| self.refill(index, scope, protocol, &old, &mut wanted, plan));
+        let mut members = Vec::new();
+        let tables = Scope::BOTH.map(|scope| {
+            match self.refill(index, scope, protocol, &old, &mut wanted, plan) {
+                Refilled::Kept(table) => table,
+                Refilled::Replaced(table) => {
+                    members.extend(scope.members(&old.service_port));
+                    table
+                }
+            }
+        });
         // Before what left the pools is released, so that it stays.
         let draining = wanted.draining.iter();
         let draining: Vec<BackendKey> = draining
@@ -236,19 +266,16 @@ impl Planner {
                 .filter(|f| !kept.contains(&(f.address, f.port)))
                 .map(|f| FrontendKey::new(f.address, f.port, protocol))
                 .collect(),
-            members: Scope::BOTH
-                .into_iter()
-                .filter(|scope| scope.members(&old.service_port) != scope.members(&wanted))
-                .flat_map(|scope| scope.members(&old.service_port))
-                .map(|member| BackendKey::new(member.address, member.port, protocol))
-                .collect(),
+            members: members.iter().map(|member| BackendKey::of(member, protocol)).collect(),
             draining: old.draining,
             details: old.details.difference(&details).cloned().collect(),
             owner: key.clone(),
             retired: None,
         };
+        self.tunnelled += usize::from(wanted.is_tunnelled());
+        self.tunnelled -= usize::from(old.service_port.is_tunnelled());
         let service_port = wanted;
-        let held = Held { index, service_port, regions, draining, details, is_named: true };
+        let held = Held { index, service_port, tables, draining, details, is_named: true };
         self.held.insert(key, held);
         Some(leftover)
     }
@@ -259,6 +286,7 @@ impl Planner {
         self.detail_counts.replace(&held.details, &BTreeSet::new());
         let protocol = key.protocol.number();
         let service_port = &held.service_port;
+        self.tunnelled -= usize::from(service_port.is_tunnelled());
         let frontends = service_port.frontends.iter();
         let members = service_port.cluster.iter().chain(&service_port.local);
         Some(Leftover {
@@ -267,7 +295,7 @@ impl Planner {
             draining: held.draining,
             details: held.details.iter().cloned().collect(),
             owner: key,
-            retired: Some((held.index, held.regions)),
+            retired: Some((held.index, held.tables)),
         })
     }
 
@@ -280,10 +308,10 @@ impl Planner {
             |detail: &Detail| held.is_some_and(|held| detail.is_replaced_in(&held.details));
         let gone = leftover.details.iter().filter(|detail| !replaced(detail)).cloned();
         plan.retire.extend(gone.map(Step::RemoveDetail));
-        if let Some((index, regions)) = leftover.retired {
+        if let Some((index, tables)) = leftover.retired {
             plan.retire.push(Step::RemoveDetail(names::detail(index, &leftover.owner)));
             for scope in Scope::BOTH {
-                self.empty_pool(index, scope, regions[scope as usize], plan);
+                self.empty_pool(index, scope, tables[scope as usize], plan);
             }
             self.indexes.give_back(index);
         }
@@ -303,7 +331,7 @@ impl Planner {
         wanted: &ServicePort,
         plan: &mut Plan,
     ) -> Option<Held> {
-        if let Some(held) = self.take_over(key, wanted) {
+        if let Some(held) = self.take_over(key, wanted, plan) {
             return Some(held);
         }
         let untouched = self.indexes.untouched();
@@ -316,7 +344,7 @@ impl Planner {
         if index < untouched || self.has_adopted {
             plan.prepare.push(Step::ResetServiceTraffic { index });
         }
-        Some(Held::empty(index, [Region::EMPTY; 2]))
+        Some(Held::empty(index))
     }
 }
 

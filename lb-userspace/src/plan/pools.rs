@@ -1,4 +1,8 @@
 //! Pools: their Maglev tables, each in a region of its own.
+//!
+//! A table is written into a free region, and then the pool is swapped to it. Where no region is free the
+//! pool's own is written over, slot by slot, in a second phase: then as before each slot leads to a
+//! backend that was a member or is to be one. So a pool can always lose a backend that is gone.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,9 +15,54 @@ use crate::model::ServicePort;
 use super::allocate::Region;
 use super::{BackendKey, Held, MORE_ENDPOINTS, Plan, Planner, Scope, Step, Table};
 
+/// A pool's table in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PoolTable {
+    pub region: Region,
+    pub fit: Fit,
+}
+
+/// How a table fits its pool's members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// It is theirs, in the size for so many.
+    Exact,
+    /// It is theirs, in a smaller size for lack of room.
+    Coarse,
+    /// It is another one: an earlier agent's, or one that was half written.
+    Unknown,
+}
+
+impl Fit {
+    pub fn of(size: u32, members: usize) -> Self {
+        if size == maglev::fitted_size(members) { Self::Exact } else { Self::Coarse }
+    }
+}
+
+impl PoolTable {
+    pub const EMPTY: Self = Self { region: Region::EMPTY, fit: Fit::Exact };
+}
+
+/// What became of a pool.
+pub(super) enum Refilled {
+    /// It has the members that it had, and the same table.
+    Kept(PoolTable),
+    /// Its members were acquired anew; those it had before are to be released.
+    Replaced(PoolTable),
+}
+
+/// Where a table goes.
+enum Place {
+    Free(Region),
+    /// Over the table that is there.
+    InPlace {
+        size: u32,
+    },
+}
+
 impl Planner {
-    /// Writes a pool's table into a region of its own, and swaps the pool to it. What does not
-    /// fit is taken out of `wanted`, so that it is tried again with the next change.
+    /// Gives a pool the table of its wanted members. What does not fit is taken out of `wanted`, so
+    /// that it is tried again with the next change.
     pub(super) fn refill(
         &mut self,
         index: u32,
@@ -22,32 +71,39 @@ impl Planner {
         old: &Held,
         wanted: &mut Arc<ServicePort>,
         plan: &mut Plan,
-    ) -> Region {
-        let old_region = old.regions[scope as usize];
+    ) -> Refilled {
+        let held = old.tables[scope as usize];
         let old_members = scope.members(&old.service_port);
         let members = scope.members(wanted);
-        if old_members == members {
-            return old_region;
+        if held.fit == Fit::Exact && old_members == members {
+            return Refilled::Kept(held);
         }
-        let size = maglev::fitted_size(members.len());
-        if size == 0 {
-            self.empty_pool(index, scope, old_region, plan);
-            return Region::EMPTY;
+        if members.is_empty() {
+            self.empty_pool(index, scope, held, plan);
+            return Refilled::Replaced(PoolTable::EMPTY);
         }
-        let Some(region) = self.regions.take(size) else {
+        let fitted = maglev::fitted_size(members.len());
+        let Some(place) = self.place(fitted, members.len(), held.region) else {
             let full = format!(
-                "no room for a table of {size} slots: the pool stays as it was; {MORE_ENDPOINTS}"
+                "no room for a table of {fitted} slots: the pool stays as it was; {MORE_ENDPOINTS}"
             );
+            plan.lack.add(fitted);
             plan.lack(&scope, full);
             *scope.members_mut(Arc::make_mut(wanted)) = old_members.clone();
-            return old_region;
+            return Refilled::Kept(held);
         };
+        if held.fit == Fit::Coarse
+            && old_members == members
+            && matches!(place, Place::InPlace { size } if size == held.region.size)
+        {
+            lack_slots(scope, fitted, held.region.size, plan);
+            return Refilled::Kept(held);
+        }
         let mut entries = Vec::with_capacity(members.len());
         let mut lacking = BTreeSet::new();
         for member in members {
-            let key = BackendKey::new(member.address, member.port, protocol);
-            let place = (member.local, member.node);
-            match self.backends.acquire(key, place, &mut self.bits, plan) {
+            let key = BackendKey::of(member, protocol);
+            match self.backends.acquire(key, member, &mut self.bits, plan) {
                 Some(backend) => entries.push((key.identity(), backend)),
                 None => {
                     let all = self.room.backends;
@@ -60,24 +116,109 @@ impl Planner {
             let members = scope.members_mut(Arc::make_mut(wanted));
             members.retain(|member| !lacking.contains(member));
         }
-        let table = Table::maglev(region.size, entries);
-        let pool = if table.is_empty() {
-            Pool::default()
-        } else {
-            Pool { offset: region.offset, size: region.size }
+        let region = match place {
+            Place::Free(region) => self.write_elsewhere(index, scope, held, region, entries, plan),
+            Place::InPlace { size } => self.write_over(index, scope, held, size, entries, plan),
         };
+        if region.size < fitted && lacking.is_empty() {
+            lack_slots(scope, fitted, region.size, plan);
+        }
+        let fit = Fit::of(region.size, scope.members(wanted).len());
+        Refilled::Replaced(PoolTable { region, fit })
+    }
+
+    /// Where the table of so many members goes: a free region of the size that fits, else what is there
+    /// already, else the largest that is free and holds them all. `None`: there is no place that is better
+    /// than what is there.
+    fn place(&mut self, fitted: u32, members: usize, held: Region) -> Option<Place> {
+        if let Some(region) = self.regions.take(fitted) {
+            return Some(Place::Free(region));
+        }
+        if held.size >= fitted {
+            return Some(Place::InPlace { size: fitted });
+        }
+        let smaller = maglev::SIZES.into_iter().rev();
+        let mut smaller =
+            smaller.filter(|&size| size < fitted && size > held.size && size as usize >= members);
+        if let Some(region) = smaller.find_map(|size| self.regions.take(size)) {
+            return Some(Place::Free(region));
+        }
+        (held.size > 0).then(|| Place::InPlace { size: maglev::size_within(held.size) })
+    }
+
+    fn write_elsewhere(
+        &mut self,
+        index: u32,
+        scope: Scope,
+        held: PoolTable,
+        region: Region,
+        entries: Vec<(u64, u32)>,
+        plan: &mut Plan,
+    ) -> Region {
+        let table = Table::maglev(region.size, entries);
+        if table.is_empty() {
+            self.regions.give_back(region);
+            self.empty_pool(index, scope, held, plan);
+            return Region::EMPTY;
+        }
         plan.prepare.push(Step::WriteTable { offset: region.offset, table });
-        plan.publish_pools.push(Step::SwapPool { index: scope.pool_index(index), pool });
-        self.regions.give_back(old_region);
+        plan.publish_pools.push(Step::SwapPool {
+            index: scope.pool_index(index),
+            pool: Pool { offset: region.offset, size: region.size },
+        });
+        self.regions.give_back(held.region);
         region
     }
 
-    pub(super) fn empty_pool(&mut self, index: u32, scope: Scope, region: Region, plan: &mut Plan) {
-        if region.size == 0 {
+    /// All slots of the region are written, also those that are given back: a packet that has read where
+    /// the pool is may still look there.
+    fn write_over(
+        &mut self,
+        index: u32,
+        scope: Scope,
+        held: PoolTable,
+        size: u32,
+        entries: Vec<(u64, u32)>,
+        plan: &mut Plan,
+    ) -> Region {
+        let table = Table::maglev(size, entries);
+        if table.is_empty() {
+            self.empty_pool(index, scope, held, plan);
+            return Region::EMPTY;
+        }
+        let Region { offset, size: before } = held.region;
+        let table = table.repeated(before);
+        plan.publish_pools.push(Step::WriteTable { offset, table });
+        let region = Region { offset, size };
+        if size < before {
+            let pool = Pool { offset, size };
+            plan.publish_pools.push(Step::SwapPool { index: scope.pool_index(index), pool });
+            self.regions.give_back(Region { offset: offset + size, size: before - size });
+        }
+        region
+    }
+
+    pub(super) fn empty_pool(
+        &mut self,
+        index: u32,
+        scope: Scope,
+        table: PoolTable,
+        plan: &mut Plan,
+    ) {
+        if table == PoolTable::EMPTY {
             return;
         }
         let pool = Pool::default();
         plan.retire.push(Step::SwapPool { index: scope.pool_index(index), pool });
-        self.regions.give_back(region);
+        self.regions.give_back(table.region);
     }
+}
+
+fn lack_slots(scope: Scope, fitted: u32, size: u32, plan: &mut Plan) {
+    let message = format!(
+        "no room for a table of {fitted} slots: it has {size}, so connections spread less evenly; \
+         {MORE_ENDPOINTS}"
+    );
+    plan.lack.add(fitted);
+    plan.lack(&scope, message);
 }

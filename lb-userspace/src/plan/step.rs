@@ -6,8 +6,10 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use lb_common::layout::{self, Bitmap, Member, Pool, ServicePortName, Target};
 
+use super::adopt::Found;
 use super::backends::{BackendKey, Standing};
-use super::datagrams::Datagrams;
+use super::compact::Lack;
+use super::sweep::Sweep;
 use super::table::Table;
 use crate::model::{Backend, Problem, ServicePort, ServicePortKey};
 
@@ -43,14 +45,12 @@ pub enum Step {
         key: FrontendKey,
     },
     SetDestinationBit(Bitmap),
-    /// Those that some flow still needs stay until the next of these steps.
-    ClearDestinationBits(BTreeSet<Bitmap>),
     SetSourceBit(Bitmap),
     ClearSourceBit(Bitmap),
     SetDetail(Detail),
     RemoveDetail(Detail),
-    /// Ends the datagram flows that may not stay where they are.
-    EndDatagrams(Datagrams),
+    /// The last one of a plan: no flow begins any more that it would have to meet.
+    SweepFlows(Sweep),
     ResetServiceTraffic {
         index: u32,
     },
@@ -111,9 +111,12 @@ pub struct Plan {
     /// The service ports that are in force only in part, for lack of room: to be planned again
     /// when something has gone.
     pub lacking: BTreeSet<ServicePortKey>,
-    pub(super) datagrams: Datagrams,
-    /// Bits that nothing planned needs.
-    pub(super) cleared: BTreeSet<Bitmap>,
+    /// Whether there is room in the next plan that there was not in this one.
+    pub makes_room: bool,
+    pub(super) lack: Lack,
+    pub(super) sweep: Sweep,
+    /// What is in the kernel already; only the first plan after a start has any.
+    pub(super) found: Found,
     /// What is being planned.
     pub(super) current: Option<ServicePortKey>,
 }
@@ -130,6 +133,27 @@ impl Plan {
 
     pub fn is_empty(&self) -> bool {
         self.steps().next().is_none()
+    }
+
+    /// Publishes a frontend, or what an address itself is, unless the kernel has it so.
+    pub(super) fn set_frontend(&mut self, key: FrontendKey, value: layout::Frontend) {
+        if self.found.frontends.get(&key) == Some(&value) {
+            return;
+        }
+        // If it is set once more within this plan, that counts.
+        if let Some(found) = self.found.frontends.get_mut(&key) {
+            *found = value;
+        }
+        let steps =
+            if key.port == 0 { &mut self.publish_addresses } else { &mut self.publish_frontends };
+        steps.push(Step::SetFrontend { key, value });
+    }
+
+    pub(super) fn set_destination_bit(&mut self, bit: Bitmap) {
+        self.sweep.bits.remove(&bit);
+        if !self.found.destination_bits.contains(&bit) {
+            self.prepare.push(Step::SetDestinationBit(bit));
+        }
     }
 
     pub(super) fn problem(&mut self, about: &impl Display, message: String) {

@@ -1,10 +1,10 @@
 //! The agent's metrics. Those named `kubeproxy_…` are what people have alerts on already.
 
 use std::fmt::Debug;
-use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::{Duration, SystemTime};
 
+use anyhow::Result;
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -15,7 +15,7 @@ use prometheus_client::registry::Registry;
 
 use super::process::Process;
 use super::requests::Requests;
-use super::traffic::{Catalog, Traffic};
+use super::traffic::{Catalog, Counters, Traffic};
 
 type Labelled<M> = Family<[(&'static str, &'static str); 1], M>;
 type Seconds = Gauge<f64, AtomicU64>;
@@ -49,11 +49,13 @@ pub struct Metrics {
     entries: Labelled<Gauge<i64, AtomicI64>>,
     capacities: Labelled<Gauge>,
     write_failures: Counter,
+    steps: Counter,
     lacking: Gauge,
     set_aside: Labelled<Gauge>,
     problems: Gauge,
     programs: Labelled<Gauge>,
     devices_not_served: Gauge,
+    snat_ports: Gauge,
     config: Family<Vec<(&'static str, String)>, Gauge>,
 }
 
@@ -120,6 +122,11 @@ impl Metrics {
                 "millrace_map_write_failures",
                 "Writes of maps that failed; each is tried again",
             ),
+            steps: register(
+                &mut registry,
+                "millrace_map_steps",
+                "Changes of the maps that were carried out since the agent started",
+            ),
             lacking: register(
                 &mut registry,
                 "millrace_services_without_room",
@@ -144,6 +151,11 @@ impl Metrics {
                 &mut registry,
                 "millrace_devices_not_served",
                 "Devices that should be served and can't be",
+            ),
+            snat_ports: register(
+                &mut registry,
+                "millrace_snat_ports_available",
+                "Ports that are left for SNAT to backends on other nodes",
             ),
             config: register(
                 &mut registry,
@@ -187,6 +199,10 @@ impl Metrics {
         self.config.get_or_create(&config).set(1);
     }
 
+    pub fn set_snat_ports(&self, available: u32) {
+        self.snat_ports.set(available.into());
+    }
+
     /// The names of hooks, each as often as a program is attached to it.
     pub fn set_attached(&self, hooks: impl IntoIterator<Item = &'static str>, not_served: usize) {
         self.programs.clear();
@@ -196,8 +212,12 @@ impl Metrics {
         self.devices_not_served.set(not_served as i64);
     }
 
-    pub fn read_traffic_at(&self, pin_path: &Path) {
-        self.traffic.read_at(pin_path);
+    /// Sets where the kernel's counters are from; they are opened when somebody asks for them.
+    pub fn read_traffic_from(
+        &self,
+        open: impl Fn() -> Result<Box<dyn Counters>> + Send + Sync + 'static,
+    ) {
+        self.traffic.read_from(open);
     }
 
     /// Of so many service ports, and of so many backends, the traffic is told.
@@ -237,6 +257,11 @@ impl Metrics {
     /// A change of endpoints in the cluster has come into force after so long.
     pub fn programmed(&self, after: Duration) {
         self.programming.observe(after.as_secs_f64());
+    }
+
+    /// How many steps have been carried out so far.
+    pub fn set_steps(&self, steps: u64) {
+        self.steps.inc_by(steps - self.steps.get());
     }
 
     pub fn write_failed(&self) {

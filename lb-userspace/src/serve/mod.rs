@@ -29,7 +29,7 @@ pub use health_checks::{Check, HealthChecks};
 pub use metrics::{Changed, Metrics, Usage};
 pub use report::{Condition, Report, Reporter, address as report_address, ask};
 pub use requests::Requests;
-pub use traffic::{Catalog, MOST_OBJECTS};
+pub use traffic::{Catalog, Counters, FlowTable};
 
 /// Where to listen; `None`: not at all.
 #[derive(Clone, Debug)]

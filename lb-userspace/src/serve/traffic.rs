@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug};
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
@@ -17,16 +16,33 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::kernel::{Occupancy, Tables};
 use crate::model::ServicePortKey;
-use crate::plan::{BackendKey, FoundBackend};
+use crate::plan::BackendKey;
 use crate::reasons::meaning;
+use crate::settings::DEFAULT_METRICS_MAX_OBJECTS;
 
 /// Under which index each service port is counted. Backends are known by their tables.
 pub type Catalog = BTreeMap<ServicePortKey, u32>;
 
-/// What `--metrics-max-objects` is unless it is given.
-pub const MOST_OBJECTS: usize = 2_000;
+/// The kernel's counters. The agent implements it by the pinned maps.
+pub trait Counters: Send {
+    fn reasons(&self) -> Result<Vec<(Reason, u64)>>;
+    /// Zero for an index that no service port has.
+    fn service_port(&self, index: u32) -> Result<layout::Traffic>;
+    /// Every backend and its index.
+    fn backends(&self) -> Vec<(u32, BackendKey)>;
+    fn backend(&self, index: u32) -> Result<layout::Traffic>;
+    fn flow_tables(&self) -> Vec<FlowTable>;
+}
+
+/// How many flows the table of an address family holds, and could hold.
+pub struct FlowTable {
+    pub family: &'static str,
+    pub by_state: Vec<(&'static str, u64)>,
+    pub capacity: u64,
+}
+
+type Open = Arc<dyn Fn() -> Result<Box<dyn Counters>> + Send + Sync>;
 
 #[derive(Clone, Default)]
 pub struct Traffic(Arc<Mutex<State>>);
@@ -37,20 +53,20 @@ struct State {
     most: usize,
     told_service_ports: Told<ServicePortKey>,
     told_backends: Told<BackendKey>,
-    pin_path: Option<PathBuf>,
-    /// Opened when first asked for.
-    tables: Option<Tables>,
+    open: Option<Open>,
+    /// Opened when first asked for, and again after a failure.
+    counters: Option<Box<dyn Counters>>,
 }
 
 impl Default for State {
     fn default() -> Self {
         Self {
             catalog: Catalog::default(),
-            most: MOST_OBJECTS,
+            most: DEFAULT_METRICS_MAX_OBJECTS,
             told_service_ports: Told::default(),
             told_backends: Told::default(),
-            pin_path: None,
-            tables: None,
+            open: None,
+            counters: None,
         }
     }
 }
@@ -89,16 +105,17 @@ struct Reading {
     reasons: Vec<(Reason, u64)>,
     service_ports: Vec<(ServicePortKey, layout::Traffic)>,
     backends: Vec<(BackendKey, layout::Traffic)>,
-    flows: Vec<(&'static str, Occupancy)>,
+    flow_tables: Vec<FlowTable>,
     /// How many of a kind had traffic, and are not told.
     untold: [(&'static str, u64); 2],
 }
 
 impl Traffic {
-    pub fn read_at(&self, pin_path: &Path) {
+    /// Sets where the counters are from; until then there are none.
+    pub fn read_from(&self, open: impl Fn() -> Result<Box<dyn Counters>> + Send + Sync + 'static) {
         let mut state = self.state();
-        state.pin_path = Some(pin_path.to_owned());
-        state.tables = None;
+        state.open = Some(Arc::new(open));
+        state.counters = None;
     }
 
     pub fn catalogue(&self, change: impl FnOnce(&mut Catalog)) {
@@ -114,30 +131,29 @@ impl Traffic {
     }
 
     fn read(&self) -> Result<Reading> {
-        let (tables, service_ports) = {
+        let (counters, service_ports) = {
             let mut state = self.state();
-            let tables = match (state.tables.take(), &state.pin_path) {
-                (Some(tables), _) => tables,
-                (None, Some(path)) => Tables::open(|name| path.join(name))?,
+            let counters = match (state.counters.take(), &state.open) {
+                (Some(counters), _) => counters,
+                (None, Some(open)) => open()?,
                 (None, None) => return Ok(Reading::default()),
             };
             // The agent must not wait for system calls of ours.
-            (tables, state.catalog.clone())
+            (counters, state.catalog.clone())
         };
         let mut reading = Reading {
-            reasons: tables.reasons()?,
-            flows: vec![("IPv4", tables.occupancy4()), ("IPv6", tables.occupancy6())],
+            reasons: counters.reasons()?,
+            flow_tables: counters.flow_tables(),
             ..Reading::default()
         };
         for (key, index) in service_ports {
-            let traffic = tables.service_traffic(index)?;
+            let traffic = counters.service_port(index)?;
             if traffic != layout::Traffic::default() {
                 reading.service_ports.push((key, traffic));
             }
         }
-        for FoundBackend { index, backend, .. } in tables.backends() {
-            let Some((key, _)) = backend else { continue };
-            let traffic = tables.backend_traffic(index)?;
+        for (index, key) in counters.backends() {
+            let traffic = counters.backend(index)?;
             if traffic != layout::Traffic::default() {
                 reading.backends.push((key, traffic));
             }
@@ -147,7 +163,7 @@ impl Traffic {
         let service_ports = state.told_service_ports.choose(&mut reading.service_ports, most);
         let backends = state.told_backends.choose(&mut reading.backends, most);
         reading.untold = [("service_port", service_ports), ("backend", backends)];
-        state.tables = Some(tables);
+        state.counters = Some(counters);
         Ok(reading)
     }
 }
@@ -202,9 +218,9 @@ impl Collector for Traffic {
             "Service ports and backends whose traffic is not told one by one: there are too many",
             untold,
         )?;
-        let occupied = reading.flows.iter().flat_map(|(family, occupancy)| {
-            let labels = |state| [("family", *family), ("state", state)];
-            occupancy.by_state().into_iter().map(move |(state, count)| (labels(state), count))
+        let occupied = reading.flow_tables.iter().flat_map(|table| {
+            let labels = |state| [("family", table.family), ("state", state)];
+            table.by_state.iter().map(move |&(state, count)| (labels(state), count))
         });
         gauges(
             &mut encoder,
@@ -212,8 +228,14 @@ impl Collector for Traffic {
             "Flows in the table by how far they are, estimated from a sample",
             occupied,
         )?;
-        let places = reading.flows.iter().map(|(family, o)| ([("family", *family)], o.places));
-        gauges(&mut encoder, "millrace_flow_table_capacity", "Flows that fit in the table", places)
+        let tables = reading.flow_tables.iter();
+        let capacities = tables.map(|table| ([("family", table.family)], table.capacity));
+        gauges(
+            &mut encoder,
+            "millrace_flow_table_capacity",
+            "Flows that fit in the table",
+            capacities,
+        )
     }
 }
 
@@ -274,7 +296,14 @@ fn family<L: EncodeLabelSet, M: EncodeMetric>(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use anyhow::ensure;
+    use prometheus_client::encoding::text;
+    use prometheus_client::registry::Registry;
+
     use super::*;
+    use crate::model::{AddressFamily, Protocol, ServiceName};
 
     fn choose(told: &mut Told<u32>, counted: &[u32], most: usize) -> (Vec<u32>, u64) {
         let mut counted: Vec<_> =
@@ -291,5 +320,91 @@ mod tests {
         assert_eq!(choose(&mut told, &[1, 2, 4], 2), (vec![1, 4], 1), "3 is gone");
         assert_eq!(choose(&mut told, &[1, 2, 4], 0), (vec![1, 4], 1), "the limit moves nobody");
         assert_eq!(choose(&mut Told::default(), &[1, 2], 0), (vec![], 2));
+    }
+
+    /// Counters of one service port and one backend; they can be read once, then they fail.
+    struct Fake {
+        readable: AtomicBool,
+    }
+
+    impl Counters for Fake {
+        fn reasons(&self) -> Result<Vec<(Reason, u64)>> {
+            ensure!(self.readable.swap(false, Ordering::Relaxed), "the map is gone");
+            Ok(vec![(Reason::NoBackend, 3)])
+        }
+
+        fn service_port(&self, index: u32) -> Result<layout::Traffic> {
+            let forward_packets = if index == 7 { 11 } else { 0 };
+            Ok(layout::Traffic { forward_packets, ..layout::Traffic::default() })
+        }
+
+        fn backends(&self) -> Vec<(u32, BackendKey)> {
+            let key =
+                |last| BackendKey { address: [10, 0, 0, last].into(), port: 8080, protocol: 6 };
+            vec![(1, key(1)), (2, key(2))]
+        }
+
+        fn backend(&self, index: u32) -> Result<layout::Traffic> {
+            let new_flows = if index == 2 { 5 } else { 0 };
+            Ok(layout::Traffic { new_flows, ..layout::Traffic::default() })
+        }
+
+        fn flow_tables(&self) -> Vec<FlowTable> {
+            vec![FlowTable { family: "IPv4", by_state: vec![("nascent", 2)], capacity: 64 }]
+        }
+    }
+
+    fn encode(traffic: &Traffic) -> String {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(traffic.clone()));
+        let mut text = String::new();
+        text::encode(&mut text, &registry).unwrap();
+        text
+    }
+
+    #[test]
+    fn counters_are_exported_by_service_port_and_backend() {
+        let traffic = Traffic::default();
+        assert!(!encode(&traffic).contains("millrace_reason_packets_total{"), "there are none yet");
+        traffic.read_from(|| Ok(Box::new(Fake { readable: true.into() })));
+        traffic.catalogue(|catalog| {
+            for (name, index) in [("web", 7), ("idle", 8)] {
+                let key = ServicePortKey {
+                    service: ServiceName::new("shop", name),
+                    port: "http".to_owned(),
+                    protocol: Protocol::Tcp,
+                    family: AddressFamily::V4,
+                };
+                catalog.insert(key, index);
+            }
+        });
+        let text = encode(&traffic);
+        for line in [
+            "millrace_reason_packets_total{reason=\"no_backend\",outcome=\"answered\"} 3",
+            "millrace_service_forward_packets_total{namespace=\"shop\",service=\"web\",\
+             port=\"http\",protocol=\"TCP\",family=\"IPv4\"} 11",
+            "millrace_backend_new_flows_total{backend=\"10.0.0.2:8080\",protocol=\"TCP\"} 5",
+            "millrace_flow_table_entries{family=\"IPv4\",state=\"nascent\"} 2",
+            "millrace_flow_table_capacity{family=\"IPv4\"} 64",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        for without_traffic in ["idle", "10.0.0.1"] {
+            assert!(!text.contains(without_traffic), "{without_traffic} is in\n{text}");
+        }
+    }
+
+    #[test]
+    fn counters_are_opened_again_after_they_could_not_be_read() {
+        let opened = Arc::new(AtomicUsize::new(0));
+        let traffic = Traffic::default();
+        let count = Arc::clone(&opened);
+        traffic.read_from(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            Ok(Box::new(Fake { readable: true.into() }))
+        });
+        let has_reasons = || encode(&traffic).contains("millrace_reason_packets_total{");
+        assert_eq!([has_reasons(), has_reasons(), has_reasons()], [true, false, true]);
+        assert_eq!(opened.load(Ordering::Relaxed), 2);
     }
 }

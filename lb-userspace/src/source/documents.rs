@@ -10,8 +10,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::object::{Kind, Object, ObjectRef};
-use crate::model::Problem;
+use crate::model::{Kind, Object, ObjectRef, Problem};
 
 /// What a manifest, or all of them, say.
 #[derive(Clone, Debug, Default)]

@@ -3,7 +3,6 @@
 pub mod cluster;
 pub mod documents;
 pub mod manifests;
-mod object;
 mod watch;
 
 use std::future::Future;
@@ -11,11 +10,10 @@ use std::future::Future;
 use anyhow::Result;
 use tokio::sync::mpsc;
 
-use crate::model::Problem;
+use crate::model::{Object, ObjectRef, Problem};
 
 pub use cluster::Cluster;
 pub use manifests::Manifests;
-pub use object::{Kind, Object, ObjectRef};
 
 /// What a source tells.
 #[derive(Debug)]

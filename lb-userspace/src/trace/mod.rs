@@ -6,6 +6,7 @@
 
 pub mod capture;
 pub mod observe;
+mod overlay;
 pub mod packet;
 pub mod routes;
 pub mod story;

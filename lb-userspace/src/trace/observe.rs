@@ -4,12 +4,17 @@
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 
-use lb_common::datapath::{Direction, Draft, FamilyTables, Rejection, Route, Stage, Tables};
+use lb_common::atomic::AtomicLong;
+use lb_common::conntrack::{Environment, FlowTables};
+use lb_common::datapath::{
+    Counters, Direction, Draft, FamilyTables, Handover, NetworkTables, PoolTables, Rejection,
+    Route, Scratch, Stage,
+};
 use lb_common::family::{Address, Family, V4, V6};
 use lb_common::layout::{
     Affinity, AffinityKey, Backend, Device, Flow, FlowBucket, FlowKind, FlowState, Fragment,
-    FragmentKey, Frontend, FrontendKey, Member, Peer, Pool, Reason, ReturnBucket, Settings, Target,
-    Ticks, WAYS,
+    FragmentKey, Frontend, FrontendKey, Hints, Member, Peer, Pool, Reason, ReplyBucket, ReplyKey,
+    Settings, Target, Ticks, Untracked, WAYS,
 };
 
 /// One thing that the data plane asked, or did.
@@ -28,9 +33,9 @@ pub enum Observation {
     Member(Member, bool),
     Backend(u32, Option<AnyBackend>),
     Device(u32, Option<Device>),
-    /// A bucket of the flow table was looked through, or one of the index of answers.
+    /// A bucket of the flow table was looked through, or one of the reply index.
     Bucket(u32),
-    AnswerBucket(u32),
+    ReplyBucket(u32),
     /// A flow that was there: the packet is of it.
     Touched(AnyFlow),
     /// A flow's place was given up.
@@ -44,7 +49,6 @@ pub enum Observation {
     Peer(IpAddr, bool),
     Target(Target, Option<u32>),
     Rejection(Rejection),
-    Attempt(u32),
     Counted(Reason),
     Packet(u32, u32, Direction),
     NewFlow(u32, u32),
@@ -62,7 +66,7 @@ pub struct AnyFlow {
     pub client: SocketAddr,
     pub frontend: SocketAddr,
     pub backend: SocketAddr,
-    pub alias: SocketAddr,
+    pub snat: SocketAddr,
     pub protocol: u8,
     pub service_port: u32,
     pub backend_index: u32,
@@ -184,7 +188,7 @@ fn any<F: Family>(flow: &Flow<F>, states: (FlowState, FlowState), idle_seconds: 
         client: end(flow.client, flow.client_port),
         frontend: end(flow.frontend, flow.frontend_port),
         backend: end(flow.backend, flow.backend_port),
-        alias: end(flow.alias, flow.alias_port),
+        snat: end(flow.snat, flow.snat_port),
         protocol: flow.protocol,
         service_port: flow.service_port,
         backend_index: flow.backend_index,
@@ -195,7 +199,7 @@ fn any<F: Family>(flow: &Flow<F>, states: (FlowState, FlowState), idle_seconds: 
     }
 }
 
-impl<T> Tables for Observed<'_, T>
+impl<T> Environment for Observed<'_, T>
 where
     T: FamilyTables<V4> + FamilyTables<V6>,
 {
@@ -206,7 +210,12 @@ where
     fn now(&self) -> Ticks {
         self.tables.now()
     }
+}
 
+impl<T> PoolTables for Observed<'_, T>
+where
+    T: FamilyTables<V4> + FamilyTables<V6>,
+{
     fn pool(&self, index: u32) -> Option<Pool> {
         let pool = self.tables.pool(index);
         self.note(Observation::Pool(index, pool));
@@ -225,6 +234,17 @@ where
         is
     }
 
+    fn target(&self, target: Target) -> Option<u32> {
+        let backend = self.tables.target(target);
+        self.note(Observation::Target(target, backend));
+        backend
+    }
+}
+
+impl<T> NetworkTables for Observed<'_, T>
+where
+    T: FamilyTables<V4> + FamilyTables<V6>,
+{
     fn device(&self, index: u32) -> Option<Device> {
         let device = self.tables.device(index);
         self.note(Observation::Device(index, device));
@@ -235,10 +255,22 @@ where
         self.tables.network_epoch()
     }
 
-    fn may_answer(&self) -> bool {
-        self.tables.may_answer()
+    fn is_peer(&self, peer: Peer) -> bool {
+        let is = self.tables.is_peer(peer);
+        let address: IpAddr = peer.address.into();
+        self.note(Observation::Peer(address.to_canonical(), is));
+        is
     }
 
+    fn is_port_reserved(&self, port: u16) -> bool {
+        self.tables.is_port_reserved(port)
+    }
+}
+
+impl<T> Scratch for Observed<'_, T>
+where
+    T: FamilyTables<V4> + FamilyTables<V6>,
+{
     fn set_rejection(&self, rejection: Rejection) {
         self.note(Observation::Rejection(rejection));
         self.tables.set_rejection(rejection);
@@ -248,13 +280,12 @@ where
         self.tables.rejection()
     }
 
-    fn set_attempt(&self, attempt: u32) {
-        self.note(Observation::Attempt(attempt));
-        self.tables.set_attempt(attempt);
+    fn set_delivered(&self, delivered: bool) {
+        self.tables.set_delivered(delivered);
     }
 
-    fn attempt(&self) -> u32 {
-        self.tables.attempt()
+    fn is_delivered(&self) -> bool {
+        self.tables.is_delivered()
     }
 
     fn set_tag(&self, tag: u32) {
@@ -265,17 +296,17 @@ where
         self.tables.tag()
     }
 
-    fn is_peer(&self, peer: Peer) -> bool {
-        let is = self.tables.is_peer(peer);
-        let address: IpAddr = peer.address.into();
-        self.note(Observation::Peer(address.to_canonical(), is));
-        is
+    fn handover(&self) -> Option<&mut Handover> {
+        self.tables.handover()
     }
+}
 
-    fn target(&self, target: Target) -> Option<u32> {
-        let backend = self.tables.target(target);
-        self.note(Observation::Target(target, backend));
-        backend
+impl<T> Counters for Observed<'_, T>
+where
+    T: FamilyTables<V4> + FamilyTables<V6>,
+{
+    fn may_answer(&self) -> bool {
+        self.tables.may_answer()
     }
 
     fn count(&self, reason: Reason) {
@@ -297,6 +328,37 @@ where
 /// Both families, by type.
 macro_rules! family_tables {
     ($family:ty, $buckets:ident) => {
+        impl<T> FlowTables<$family> for Observed<'_, T>
+        where
+            T: FamilyTables<V4> + FamilyTables<V6>,
+        {
+            fn flow_mask(&self) -> u32 {
+                FlowTables::<$family>::flow_mask(self.tables)
+            }
+
+            fn flow_bucket(&self, index: u32) -> Option<&FlowBucket<$family>> {
+                let bucket: Option<&FlowBucket<$family>> = self.tables.flow_bucket(index);
+                self.note(Observation::Bucket(index));
+                let mut watched = self.$buckets.borrow_mut();
+                if let Some(bucket) = bucket
+                    && !watched.iter().any(|watched| watched.index == index)
+                {
+                    let ways = std::array::from_fn(|way| bucket.entry(way));
+                    watched.push(Watched { index, ways });
+                }
+                bucket
+            }
+
+            fn reply_bucket(&self, index: u32) -> Option<&ReplyBucket> {
+                self.note(Observation::ReplyBucket(index));
+                FlowTables::<$family>::reply_bucket(self.tables, index)
+            }
+
+            fn crowded(&self, word: u32) -> Option<&AtomicLong> {
+                FlowTables::<$family>::crowded(self.tables, word)
+            }
+        }
+
         impl<T> FamilyTables<$family> for Observed<'_, T>
         where
             T: FamilyTables<V4> + FamilyTables<V6>,
@@ -331,28 +393,6 @@ macro_rules! family_tables {
                 let backend = FamilyTables::<$family>::backend(self.tables, index);
                 self.note(Observation::Backend(index, backend.map(AnyBackend::from)));
                 backend
-            }
-
-            fn flow_mask(&self) -> u32 {
-                FamilyTables::<$family>::flow_mask(self.tables)
-            }
-
-            fn flow_bucket(&self, index: u32) -> Option<&FlowBucket<$family>> {
-                let bucket: Option<&FlowBucket<$family>> = self.tables.flow_bucket(index);
-                self.note(Observation::Bucket(index));
-                let mut watched = self.$buckets.borrow_mut();
-                if let Some(bucket) = bucket
-                    && !watched.iter().any(|watched| watched.index == index)
-                {
-                    let ways = std::array::from_fn(|way| bucket.entry(way));
-                    watched.push(Watched { index, ways });
-                }
-                bucket
-            }
-
-            fn return_bucket(&self, index: u32) -> Option<&ReturnBucket> {
-                self.note(Observation::AnswerBucket(index));
-                FamilyTables::<$family>::return_bucket(self.tables, index)
             }
 
             fn draft(&self) -> Option<&mut Draft<$family>> {
@@ -392,6 +432,18 @@ macro_rules! family_tables {
                 let Fragment { source_port, destination_port, .. } = fragment;
                 self.note(Observation::FragmentSet(source_port, destination_port));
                 self.tables.set_fragment(key, fragment);
+            }
+
+            fn hints(&self) -> Option<&Hints> {
+                FamilyTables::<$family>::hints(self.tables)
+            }
+
+            fn untracked(&self, key: &ReplyKey<$family>) -> Option<Untracked<$family>> {
+                self.tables.untracked(key)
+            }
+
+            fn set_untracked(&self, key: &ReplyKey<$family>, untracked: &Untracked<$family>) {
+                self.tables.set_untracked(key, untracked);
             }
         }
     };

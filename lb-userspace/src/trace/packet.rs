@@ -10,6 +10,8 @@ use etherparse::{
 use lb_common::header::protocol;
 use serde::Serialize;
 
+use crate::notation::{TCP_FLAGS, tcp_flag_names};
+
 /// What an SRE says of a packet.
 #[derive(Clone, Debug)]
 pub struct Tuple {
@@ -22,24 +24,6 @@ pub struct Tuple {
     pub payload: usize,
     /// How many more times it may be forwarded.
     pub hop_limit: u8,
-}
-
-/// The flags of TCP, by bit.
-const FLAGS: [(&str, u8); 6] =
-    [("fin", 0x01), ("syn", 0x02), ("rst", 0x04), ("psh", 0x08), ("ack", 0x10), ("urg", 0x20)];
-
-/// Flags as people write them: `syn`, `syn,ack`.
-pub fn flags(text: &str) -> Result<u8, String> {
-    text.split(',').filter(|name| !name.is_empty()).try_fold(0, |flags, name| {
-        let found = FLAGS.iter().find(|(known, _)| known.eq_ignore_ascii_case(name.trim()));
-        let names = FLAGS.map(|(name, _)| name).join(", ");
-        Ok(flags | found.ok_or_else(|| format!("{name:?} is none of {names}"))?.1)
-    })
-}
-
-pub fn flag_names(flags: u8) -> String {
-    let set = FLAGS.iter().filter(|(_, bit)| flags & bit != 0).map(|(name, _)| *name);
-    set.collect::<Vec<_>>().join(",")
 }
 
 impl Tuple {
@@ -62,7 +46,7 @@ impl Tuple {
         match self.protocol {
             protocol::TCP => {
                 let has = |name: &str| {
-                    FLAGS.iter().any(|(known, bit)| *known == name && self.flags & bit != 0)
+                    TCP_FLAGS.iter().any(|(known, bit)| *known == name && self.flags & bit != 0)
                 };
                 let mut header = TcpHeader::new(from, to, 1, 64_240);
                 header.fin = has("fin");
@@ -146,8 +130,8 @@ impl Summary {
             Some(TransportSlice::Tcp(tcp)) => {
                 ports = Some((tcp.source_port(), tcp.destination_port()));
                 let bits = [tcp.fin(), tcp.syn(), tcp.rst(), tcp.psh(), tcp.ack(), tcp.urg()];
-                let set = FLAGS.iter().zip(bits).filter(|(_, set)| *set);
-                summary.flags = flag_names(set.fold(0, |flags, ((_, bit), _)| flags | bit));
+                let set = TCP_FLAGS.iter().zip(bits).filter(|(_, set)| *set);
+                summary.flags = tcp_flag_names(set.fold(0, |flags, ((_, bit), _)| flags | bit));
             }
             Some(TransportSlice::Udp(udp)) => {
                 ports = Some((udp.source_port(), udp.destination_port()));
@@ -207,13 +191,14 @@ impl Display for Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::notation::parse_tcp_flags;
 
     fn tuple(protocol: u8, source: &str, destination: &str) -> Tuple {
         Tuple {
             protocol,
             source: source.parse().expect("an end"),
             destination: destination.parse().expect("an end"),
-            flags: flags("SYN,ack").expect("flags"),
+            flags: parse_tcp_flags("SYN,ack").expect("flags"),
             payload: 3,
             hop_limit: 64,
         }
@@ -247,10 +232,6 @@ mod tests {
     fn what_is_wrong_with_a_tuple_is_said() {
         let mixed = tuple(protocol::TCP, "192.0.2.2:1", "[fd00::1]:1").frame();
         assert!(mixed.is_err_and(|error| error.to_string().contains("two address families")));
-        assert_eq!(
-            flags("syn,fun").unwrap_err(),
-            "\"fun\" is none of fin, syn, rst, psh, ack, urg"
-        );
     }
 
     #[test]

@@ -14,8 +14,7 @@ use nix::libc::{
 };
 use nix::sys::socket::SockProtocol;
 
-use crate::kernel::netlink::{Netlink, attribute, u32_at};
-use crate::network::attributes;
+use crate::netlink::{Netlink, attribute, attributes, u32_at};
 
 /// The next hop of another family: `struct rtvia`, of which the address is behind the family.
 const RTA_VIA: u16 = 18;

@@ -7,7 +7,7 @@ use lb_common::layout::{FlowKind, FlowState, Frontend, FrontendKind, Pool, Ticks
 use serde::Serialize;
 
 use super::observe::{AnyBackend, AnyFlow, Observation};
-use crate::inspect::{kind_name, protocol_name};
+use crate::notation::{frontend_kind_name, protocol_name};
 use crate::plan::Scope;
 use crate::reasons::meaning;
 
@@ -34,6 +34,8 @@ pub struct Narrator<'a> {
     buckets: Vec<u32>,
     found: bool,
     asked_for_answers: bool,
+    /// How often a SNAT port was looked for.
+    rounds: u32,
     frontend: Option<(SocketAddr, Frontend)>,
     pool: Option<(u32, Pool)>,
     /// The slot that was looked at, whose backend is looked up next.
@@ -53,6 +55,7 @@ impl<'a> Narrator<'a> {
             buckets: Vec::new(),
             found: false,
             asked_for_answers: false,
+            rounds: 0,
             frontend: None,
             pool: None,
             chosen: false,
@@ -86,7 +89,7 @@ impl<'a> Narrator<'a> {
     fn end_of_stage(&mut self) {
         if !self.buckets.is_empty() && !self.found {
             let buckets: Vec<String> = self.buckets.iter().map(u32::to_string).collect();
-            let index = if self.asked_for_answers { ", nor in the index of answers" } else { "" };
+            let index = if self.asked_for_answers { ", nor in the reply index" } else { "" };
             let text = format!("no flow in buckets {}{index}", buckets.join(" and "));
             self.say("flow", text);
         }
@@ -99,6 +102,14 @@ impl<'a> Narrator<'a> {
         match observation {
             Observation::Stage(stage) => {
                 self.end_of_stage();
+                if stage == Stage::Snat {
+                    // It comes again after itself until a port is found.
+                    self.rounds += 1;
+                    if self.rounds > 1 {
+                        let text = format!("round {} found no port that is free", self.rounds - 1);
+                        self.say("snat", text);
+                    }
+                }
                 self.say("stage", stage_text(stage));
             }
             Observation::MayBeDestination(address, may) => {
@@ -118,7 +129,7 @@ impl<'a> Narrator<'a> {
                     self.buckets.push(index);
                 }
             }
-            Observation::AnswerBucket(_) => self.asked_for_answers = true,
+            Observation::ReplyBucket(_) => self.asked_for_answers = true,
             Observation::Touched(flow) => {
                 self.found = true;
                 self.say("flow", format!("found: {}", flow_text(&flow)));
@@ -201,13 +212,9 @@ impl<'a> Narrator<'a> {
                     RejectionKind::HOP_LIMIT => {
                         "its sender is told that it came too far".to_owned()
                     }
-                    _ => "its sender is told that nobody serves the port".to_owned(),
+                    _ => "its sender is told that no backend serves the port".to_owned(),
                 },
             ),
-            Observation::Attempt(0) => {}
-            Observation::Attempt(round) => {
-                self.say("alias", format!("round {round} found no port that is free"));
-            }
             Observation::Counted(reason) => {
                 self.say("reason", format!("{}: {}", reason.name(), meaning(reason).what));
             }
@@ -264,7 +271,7 @@ impl<'a> Narrator<'a> {
         }
         self.frontend = Some((end, frontend));
         let name = self.names.service_port(frontend.service_port);
-        let kind = kind_name(frontend.kind);
+        let kind = frontend_kind_name(frontend.kind);
         let article = if kind.starts_with('E') { "an" } else { "a" };
         self.say("frontend", format!("{protocol} {end} is {article} {kind} of {name}"));
     }
@@ -372,11 +379,11 @@ fn policy(name: &str, local_wanted: u8, local: bool) -> String {
 }
 
 fn flow_text(flow: &AnyFlow) -> String {
-    let AnyFlow { client, frontend, backend, alias, .. } = flow;
+    let AnyFlow { client, frontend, backend, snat, .. } = flow;
     let protocol = protocol_name(flow.protocol);
     let mut text = format!("{protocol} {client} → {frontend} → {backend}");
-    if flow.kind.has(FlowKind::ALIASED) {
-        text += &format!(", there known as {alias}");
+    if flow.kind.has(FlowKind::SNAT) {
+        text += &format!(", there known as {snat}");
     }
     if flow.kind.has(FlowKind::TUNNELLED) {
         text += if flow.kind.has(FlowKind::IN_UDP) { ", by GUE" } else { ", by IP in IP" };
@@ -403,21 +410,35 @@ fn state_name(state: FlowState) -> &'static str {
     match state {
         FlowState::Free => "free",
         FlowState::Claimed => "claimed",
-        FlowState::Nascent => "nascent",
-        FlowState::Answered => "answered",
+        FlowState::SynSent => "SYN sent",
+        FlowState::SynReceived => "SYN received",
         FlowState::Established => "established",
-        FlowState::ClosedForward => "closed by its client",
-        FlowState::ClosedReverse => "closed by its backend",
-        FlowState::Closed => "closed",
+        FlowState::FinFromClient => "closed by its client",
+        FlowState::FinFromBackend => "closed by its backend",
+        FlowState::TimeWait => "closed",
+        FlowState::Reset => "reset",
+        FlowState::PickedUp => "picked up mid-connection",
+        FlowState::Probation => "picked up mid-connection, on probation",
+        FlowState::OneWaySyn => "SYN sent, one way",
+        FlowState::OneWayProbation => "on probation, one way",
+        FlowState::OneWayEstablished => "established, one way",
+        FlowState::OneWayClosed => "closed, one way",
+        FlowState::Datagram => "not replied to",
+        FlowState::DatagramReplied => "replied to",
+        FlowState::DatagramContinued => "replied to, and goes on",
+        FlowState::DatagramStream => "a stream",
     }
 }
 
 fn stage_text(stage: Stage) -> &'static str {
     match stage {
         Stage::Open => "it may open a flow",
-        Stage::Alias => {
-            "the flow needs an alias: another end under which the backend knows the client"
-        }
+        Stage::Begin => "it opens a flow",
+        Stage::Spread => "its client has many flows: this one may lie elsewhere",
+        Stage::Untracked => "there is no entry for the flow: it is forwarded without one",
+        Stage::Accept => "it came through a tunnel, and may open a flow",
+        Stage::Shadow => "client and backend past all Services: an earlier flow between them ends",
+        Stage::Snat => "the flow needs a SNAT port, or a place in the reply index",
         Stage::Reset => "it is answered by a TCP reset",
         Stage::Reject => "it is answered by an ICMP error",
         Stage::ErrorIn => "ICMP that arrives: an error about a packet of ours, perhaps",

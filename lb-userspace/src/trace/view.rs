@@ -5,9 +5,7 @@
 //! Entries are asked for one by one, by system calls that leave no trace in the map: an LRU map
 //! does not take them for use.
 
-use std::cell::{Cell, RefCell, UnsafeCell};
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::cell::{Cell, UnsafeCell};
 use std::hash::Hash;
 use std::net::IpAddr;
 use std::path::Path;
@@ -15,18 +13,24 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, ensure};
 use aya::Pod;
 use aya::maps::lpm_trie::Key;
-use aya::maps::{Array, LpmTrie, Map, MapData, MapError};
-use lb_common::datapath::{Direction, Draft, FamilyTables, Rejection, Tables, frontend_at};
+use aya::maps::{LpmTrie, Map, MapData, MapError};
+use lb_common::atomic::{AtomicLong, AtomicWord};
+use lb_common::conntrack::{Environment, FlowTables};
+use lb_common::datapath::{
+    Counters, Direction, Draft, FamilyTables, NetworkTables, PoolTables, frontend_at,
+};
 use lb_common::family::{Address4, Address6, Family, V4, V6};
+use lb_common::host::{HoldsScratch, PacketScratch};
 use lb_common::layout::{
     Affinity, AffinityKey, Backend, Bitmap, Device, Event, FlowBucket, Fragment, FragmentKey,
-    Frontend, FrontendKey, Identity, Member, Network, Peer, Pool, RETURN_WAYS, Reason,
-    ReturnBucket, SCHEMA, SERVICE_PORT_BITS, Settings, SlotPair, SourceRange, Target, Ticks, WAYS,
-    map,
+    Frontend, FrontendKey, Hints, Identity, Member, Network, Peer, Pool, REPLY_WAYS, Reason,
+    ReplyBucket, ReplyKey, SCHEMA, SERVICE_PORT_BITS, Settings, SlotPair, SourceRange, Target,
+    Ticks, Untracked, WAYS, map,
 };
 
-use crate::drops::address;
+use super::overlay::{Copies, Elements, Entries, Overlaid, found};
 use crate::kernel::{Layout, Plain, clock};
+use crate::notation::ip_of_octets;
 
 pub struct View {
     settings: Settings,
@@ -42,16 +46,18 @@ pub struct View {
     sources: Elements<u64>,
     v4: FamilyView<V4>,
     v6: FamilyView<V6>,
-    rejection: Cell<Rejection>,
-    attempt: Cell<u32>,
-    tag: Cell<u32>,
+    scratch: PacketScratch,
+    reserved_ports: Elements<u64>,
 }
 
 struct FamilyView<F: InMaps> {
     frontends: Entries<FrontendKey<F>, Plain<Frontend>>,
     backends: Elements<Plain<Backend<F::Address>>>,
     flows: Copies<FlowBucket<F>, F::FlowWords>,
-    returns: Copies<ReturnBucket, [u64; RETURN_WAYS]>,
+    replies: Copies<ReplyBucket, [u64; REPLY_WAYS]>,
+    crowded: Copies<AtomicLong, [u64; 1]>,
+    hints: Hints,
+    untracked: Overlaid<ReplyKey<F>, Untracked<F>>,
     affinities: Overlaid<AffinityKey<F>, Affinity>,
     fragments: Overlaid<FragmentKey<F>, Fragment>,
     source_ranges: LpmTrie<MapData, Plain<SourceRange<F>>, u32>,
@@ -69,7 +75,11 @@ pub struct Names {
     frontends: &'static str,
     backends: &'static str,
     flows: &'static str,
-    returns: &'static str,
+    replies: &'static str,
+    crowded: &'static str,
+    untracked: &'static str,
+    /// Its entry in the map of both families.
+    hints: u32,
     affinities: &'static str,
     fragments: &'static str,
     source_ranges: &'static str,
@@ -81,7 +91,10 @@ impl InMaps for V4 {
         frontends: map::FRONTENDS4,
         backends: map::BACKENDS4,
         flows: map::FLOWS4,
-        returns: map::RETURNS4,
+        replies: map::REPLIES4,
+        crowded: map::CROWDED4,
+        untracked: map::UNTRACKED4,
+        hints: 0,
         affinities: map::AFFINITIES4,
         fragments: map::FRAGMENTS4,
         source_ranges: map::SOURCE_RANGES4,
@@ -94,107 +107,14 @@ impl InMaps for V6 {
         frontends: map::FRONTENDS6,
         backends: map::BACKENDS6,
         flows: map::FLOWS6,
-        returns: map::RETURNS6,
+        replies: map::REPLIES6,
+        crowded: map::CROWDED6,
+        untracked: map::UNTRACKED6,
+        hints: 1,
         affinities: map::AFFINITIES6,
         fragments: map::FRAGMENTS6,
         source_ranges: map::SOURCE_RANGES6,
     };
-}
-
-/// An array whose elements are read.
-struct Elements<V: Pod>(Array<MapData, V>);
-
-impl<V: Pod> Elements<V> {
-    fn get(&self, index: u32) -> Option<V> {
-        found(self.0.get(&index, 0))
-    }
-}
-
-/// A hash map whose entries are read.
-struct Entries<K: Layout, V: Pod>(aya::maps::HashMap<MapData, Plain<K>, V>);
-
-impl<K: Layout, V: Pod> Entries<K, V> {
-    fn get(&self, key: &K) -> Option<V> {
-        found(self.0.get(&Plain(*key), 0))
-    }
-}
-
-/// The same, with what was written beside it.
-struct Overlaid<K: Layout, V: Layout> {
-    entries: Entries<K, Plain<V>>,
-    written: RefCell<HashMap<K, V>>,
-}
-
-impl<K: Layout + Eq + Hash, V: Layout> Overlaid<K, V> {
-    fn new(entries: Entries<K, Plain<V>>) -> Self {
-        Self { entries, written: RefCell::default() }
-    }
-
-    fn get(&self, key: &K) -> Option<V> {
-        let written = self.written.borrow().get(key).copied();
-        written.or_else(|| Some(self.entries.get(key)?.0))
-    }
-
-    fn set(&self, key: &K, value: V) {
-        self.written.borrow_mut().insert(*key, value);
-    }
-}
-
-/// An array of buckets that packets write to: each is copied when it is first asked for.
-struct Copies<T, W: Pod> {
-    buckets: Elements<W>,
-    /// How many words at a bucket's start tell whether it was changed while it was copied.
-    tags: usize,
-    copies: RefCell<HashMap<u32, Box<T>>>,
-}
-
-impl<T, W: Pod + AsRef<[u64]>> Copies<T, W> {
-    fn new(buckets: Elements<W>, tags: usize) -> Self {
-        const { assert!(size_of::<T>() == size_of::<W>()) };
-        Self { buckets, tags, copies: RefCell::default() }
-    }
-
-    fn get(&self, index: u32) -> Option<&T> {
-        let mut copies = self.copies.borrow_mut();
-        let bucket: &T = match copies.entry(index) {
-            Entry::Occupied(copy) => copy.into_mut(),
-            Entry::Vacant(place) => {
-                let words = self.read(index)?;
-                // SAFETY: as many bytes as the bucket has, which is made of plain numbers.
-                place.insert(Box::new(unsafe { std::mem::transmute_copy::<W, T>(&words) }))
-            }
-        };
-        let bucket = std::ptr::from_ref(bucket);
-        // SAFETY: a box stays where it is while the map around it moves, none is taken out or
-        // replaced, and a bucket is written to by its own cells only.
-        Some(unsafe { &*bucket })
-    }
-
-    /// A record counts as its tag says, which the kernel may change meanwhile: then once more.
-    fn read(&self, index: u32) -> Option<W> {
-        const TRIES: usize = 8;
-        let mut words = self.buckets.get(index)?;
-        for _ in 0..TRIES {
-            let again = self.buckets.get(index)?;
-            if words.as_ref()[..self.tags] == again.as_ref()[..self.tags] {
-                break;
-            }
-            words = again;
-        }
-        Some(words)
-    }
-}
-
-/// What is not there is not there; any other failure of a look-up would be the kernel's.
-fn found<V>(looked_up: Result<V, MapError>) -> Option<V> {
-    match looked_up {
-        Ok(value) => Some(value),
-        Err(MapError::KeyNotFound | MapError::OutOfBounds { .. }) => None,
-        Err(error) => {
-            tracing::error!("a map can't be read: {error}");
-            None
-        }
-    }
 }
 
 impl View {
@@ -218,7 +138,9 @@ impl View {
         );
         let v4 = FamilyView::<V4>::open(&maps)?;
         let v6 = FamilyView::<V6>::open(&maps)?;
-        let settings = Settings::new(identity.flow_seed, v4.flows.buckets.0.len());
+        // What people choose (SNAT ports, timeouts) is not told by the sizes of the maps.
+        let parameters: Elements<Plain<Settings>> = maps.elements(map::PARAMETERS)?;
+        let Plain(settings) = parameters.get(0).context("the maps have no parameters")?;
         Ok(Self {
             settings,
             now: Cell::new(clock()?),
@@ -233,16 +155,15 @@ impl View {
             sources: maps.elements(map::SOURCES)?,
             v4,
             v6,
-            rejection: Cell::default(),
-            attempt: Cell::default(),
-            tag: Cell::default(),
+            scratch: PacketScratch::default(),
+            reserved_ports: maps.elements(map::RESERVED_PORTS)?,
         })
     }
 
     /// Whose frontend the destination of a packet is that was told of, if it is one.
     pub fn service_port_of(&self, event: &Event) -> Option<u32> {
         let Event { destination_port: port, protocol, .. } = *event;
-        let frontend = match address(event.destination) {
+        let frontend = match ip_of_octets(event.destination) {
             IpAddr::V4(address) => frontend_at::<V4, _>(self, address.into(), port, protocol),
             IpAddr::V6(address) => frontend_at::<V6, _>(self, address.into(), port, protocol),
         };
@@ -285,13 +206,28 @@ fn unfit(name: &str, error: MapError) -> anyhow::Error {
 
 impl<F: InMaps> FamilyView<F> {
     fn open(maps: &Maps<'_>) -> Result<Self> {
-        let Names { frontends, backends, flows, returns, affinities, fragments, source_ranges } =
-            F::NAMES;
+        let Names {
+            frontends,
+            backends,
+            flows,
+            replies,
+            crowded,
+            untracked,
+            hints,
+            affinities,
+            fragments,
+            source_ranges,
+        } = F::NAMES;
+        let all_hints: Elements<[u32; 2]> = maps.elements(map::HINTS)?;
+        let [last_untracked, _] = all_hints.get(hints).unwrap_or_default();
         Ok(Self {
             frontends: maps.entries(frontends)?,
             backends: maps.elements(backends)?,
             flows: Copies::new(maps.elements(flows)?, WAYS),
-            returns: Copies::new(maps.elements(returns)?, RETURN_WAYS),
+            replies: Copies::new(maps.elements(replies)?, REPLY_WAYS),
+            crowded: Copies::new(maps.elements(crowded)?, 1),
+            hints: Hints { untracked: AtomicWord::new(last_untracked), reserved: 0 },
+            untracked: maps.overlaid(untracked)?,
             affinities: maps.overlaid(affinities)?,
             fragments: maps.overlaid(fragments)?,
             source_ranges: maps
@@ -304,7 +240,7 @@ impl<F: InMaps> FamilyView<F> {
     }
 }
 
-impl Tables for View {
+impl Environment for View {
     fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -312,7 +248,9 @@ impl Tables for View {
     fn now(&self) -> Ticks {
         self.now.get()
     }
+}
 
+impl PoolTables for View {
     fn pool(&self, index: u32) -> Option<Pool> {
         self.pools.get(index).map(|Plain(pool)| pool)
     }
@@ -326,6 +264,12 @@ impl Tables for View {
         self.members.get(&member).is_some()
     }
 
+    fn target(&self, target: Target) -> Option<u32> {
+        self.targets.get(&target)
+    }
+}
+
+impl NetworkTables for View {
     fn device(&self, index: u32) -> Option<Device> {
         self.devices.get(&index).map(|Plain(device)| device)
     }
@@ -334,41 +278,26 @@ impl Tables for View {
         self.network.get(0).map_or(0, |Plain(network)| network.epoch)
     }
 
-    /// Each processor has its own allowance, and nobody knows which one a packet would meet.
-    fn may_answer(&self) -> bool {
-        true
-    }
-
-    fn set_rejection(&self, rejection: Rejection) {
-        self.rejection.set(rejection);
-    }
-
-    fn rejection(&self) -> Rejection {
-        self.rejection.get()
-    }
-
-    fn set_attempt(&self, attempt: u32) {
-        self.attempt.set(attempt);
-    }
-
-    fn attempt(&self) -> u32 {
-        self.attempt.get()
-    }
-
-    fn set_tag(&self, tag: u32) {
-        self.tag.set(tag);
-    }
-
-    fn tag(&self) -> u32 {
-        self.tag.get()
-    }
-
     fn is_peer(&self, peer: Peer) -> bool {
         self.peers.get(&peer).is_some()
     }
 
-    fn target(&self, target: Target) -> Option<u32> {
-        self.targets.get(&target)
+    fn is_port_reserved(&self, port: u16) -> bool {
+        let word = self.reserved_ports.get(u32::from(port) / 64);
+        word.is_some_and(|word| word >> (port % 64) & 1 != 0)
+    }
+}
+
+impl HoldsScratch for View {
+    fn scratch(&self) -> &PacketScratch {
+        &self.scratch
+    }
+}
+
+impl Counters for View {
+    /// Each processor has its own allowance, and nobody knows which one a packet would meet.
+    fn may_answer(&self) -> bool {
+        true
     }
 
     // Nothing is counted: no packet has come.
@@ -380,6 +309,24 @@ impl Tables for View {
 /// Both families, by type.
 macro_rules! family_tables {
     ($family:ty, $address:ty, $view:ident, $mask:ident) => {
+        impl FlowTables<$family> for View {
+            fn flow_mask(&self) -> u32 {
+                self.settings.$mask
+            }
+
+            fn flow_bucket(&self, index: u32) -> Option<&FlowBucket<$family>> {
+                self.$view.flows.get(index)
+            }
+
+            fn reply_bucket(&self, index: u32) -> Option<&ReplyBucket> {
+                self.$view.replies.get(index)
+            }
+
+            fn crowded(&self, word: u32) -> Option<&AtomicLong> {
+                self.$view.crowded.get(word)
+            }
+        }
+
         impl FamilyTables<$family> for View {
             fn may_be_destination(&self, address: $address) -> bool {
                 let bit = Bitmap::destination::<$family>(address);
@@ -397,18 +344,6 @@ macro_rules! family_tables {
 
             fn backend(&self, index: u32) -> Option<Backend<$address>> {
                 self.$view.backends.get(index).map(|Plain(backend)| backend)
-            }
-
-            fn flow_mask(&self) -> u32 {
-                self.settings.$mask
-            }
-
-            fn flow_bucket(&self, index: u32) -> Option<&FlowBucket<$family>> {
-                self.$view.flows.get(index)
-            }
-
-            fn return_bucket(&self, index: u32) -> Option<&ReturnBucket> {
-                self.$view.returns.get(index)
             }
 
             fn draft(&self) -> Option<&mut Draft<$family>> {
@@ -439,6 +374,18 @@ macro_rules! family_tables {
 
             fn set_fragment(&self, key: &FragmentKey<$family>, fragment: Fragment) {
                 self.$view.fragments.set(key, fragment);
+            }
+
+            fn hints(&self) -> Option<&Hints> {
+                Some(&self.$view.hints)
+            }
+
+            fn untracked(&self, key: &ReplyKey<$family>) -> Option<Untracked<$family>> {
+                self.$view.untracked.get(key)
+            }
+
+            fn set_untracked(&self, key: &ReplyKey<$family>, untracked: &Untracked<$family>) {
+                self.$view.untracked.set(key, *untracked);
             }
         }
     };

@@ -11,9 +11,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kube::{Client, Config};
+use lb_userspace::model::{Kind, ObjectRef};
 use lb_userspace::notices::{About, Notice, Notices, Reason};
 use lb_userspace::source::cluster::Events;
-use lb_userspace::source::{Cluster, Event, Kind, ObjectRef, Source};
+use lb_userspace::source::{Cluster, Event, Source};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::timeout;

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use axum::http::Method;
+use lb_userspace::model::Kind;
 use lb_userspace::notices::{Notices, Reason};
-use lb_userspace::source::Kind;
 use lb_userspace::source::cluster::Events;
 use serde::Deserialize;
 use serde_json::Value;

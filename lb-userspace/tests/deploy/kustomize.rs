@@ -45,6 +45,11 @@ fn all_manifests_are_what_kubernetes_knows() {
             config,
             "a change of the settings must be rolled out: {folder}"
         );
+        assert_eq!(
+            daemon_set(&objects)["nodeSelector"]["kubernetes.io/arch"],
+            "amd64",
+            "the agent refuses other architectures: {folder}"
+        );
     }
 }
 

@@ -7,7 +7,7 @@
 mod document;
 mod helm;
 // The tests of the API have it, too.
-#[path = "../api/kubectls.rs"]
+#[path = "../../../lb-api/tests/api/kubectls.rs"]
 mod kubectls;
 mod kustomize;
 mod monitoring;

@@ -283,6 +283,19 @@ impl Answer {
         assert_eq!(self.counted, [], "{}", self.place);
     }
 
+    /// It passed as another packet, and this was counted.
+    #[track_caller]
+    pub fn becomes_for(&self, expected: &Packet, reason: Reason) {
+        self.assert_fate(Fate::Passed);
+        assert_same_packet(&self.place, expected, &self.outcome.bytes);
+        assert_eq!(self.counted, [reason], "{}", self.place);
+    }
+
+    /// Whether this was counted for it.
+    pub fn was_counted_for(&self, reason: Reason) -> bool {
+        self.counted == [reason]
+    }
+
     /// It passed bit for bit as it came, and nothing was counted.
     #[track_caller]
     pub fn passes(&self) {

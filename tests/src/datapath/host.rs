@@ -2,6 +2,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::rc::Rc;
 
+use lb_common::conntrack::state::is_over;
 use lb_common::datapath::{Role, Verdict};
 use lb_common::family::{Address4, Address6, Family};
 use lb_common::header::protocol;
@@ -10,7 +11,7 @@ use lb_common::layout::{
     Bitmap, Device, Flow, FlowBucket, FlowState, FrontendKey, Peer, Reason, Ticks,
 };
 use lb_userspace::network;
-use lb_userspace::plan::{Datagrams, Detail, Step};
+use lb_userspace::plan::{Datagrams, Detail, Step, Sweep};
 
 use super::surroundings::OUTSIDE;
 use super::{Fate, Flows, Hook, Outcome, World};
@@ -61,9 +62,7 @@ fn set_seen<F: Family>(family: &HostFamily<F>, seen: impl Iterator<Item = Ticks>
 
 fn grow_older<F: Family>(family: &mut HostFamily<F>, ticks: u32) {
     // Those of free places, too: of them the one that was given up longest ago is taken first.
-    for tag in family.flows.iter().flat_map(|bucket| &bucket.tags) {
-        tag.seen.store(tag.seen.load().wrapping_sub(ticks));
-    }
+    family.flows.iter().for_each(|bucket| bucket.grow_older(ticks));
     for affinity in family.affinities.get_mut().values_mut() {
         affinity.used.0 = affinity.used.0.wrapping_sub(ticks);
     }
@@ -74,8 +73,8 @@ fn grow_older<F: Family>(family: &mut HostFamily<F>, ticks: u32) {
 
 fn destinations<F: Family>(flows: &[FlowBucket<F>]) -> HashSet<Bitmap> {
     let flows = flows.iter().flat_map(FlowBucket::entries);
-    let living = flows
-        .filter(|(state, _, flow)| *state != FlowState::Closed && flow.protocol != protocol::UDP);
+    let living =
+        flows.filter(|(state, _, flow)| !is_over(*state) && flow.protocol != protocol::UDP);
     living.map(|(_, _, flow)| Bitmap::destination::<F>(flow.frontend)).collect()
 }
 
@@ -136,7 +135,9 @@ impl World for HostWorld {
                 self.lingering.remove(bit);
                 tables.set_destination(*bit, true);
             }
-            Step::ClearDestinationBits(bits) => {
+            Step::SweepFlows(Sweep { datagrams, bits, .. }) => {
+                end_datagrams(&tables.v4.flows, datagrams);
+                end_datagrams(&tables.v6.flows, datagrams);
                 self.lingering.extend(bits);
                 let mut needed = destinations(&tables.v4.flows);
                 needed.extend(destinations(&tables.v6.flows));
@@ -172,10 +173,6 @@ impl World for HostWorld {
             Step::RemoveDetail(Detail::SourceRange { service_port, range }) => {
                 let ranges = tables.source_ranges.entry(*service_port).or_default();
                 ranges.retain(|found| found != range);
-            }
-            Step::EndDatagrams(datagrams) => {
-                end_datagrams(&tables.v4.flows, datagrams);
-                end_datagrams(&tables.v6.flows, datagrams);
             }
             Step::ResetServiceTraffic { .. } | Step::ResetBackendTraffic { .. } => {}
         }

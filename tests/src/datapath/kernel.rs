@@ -6,8 +6,9 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 use aya::programs::{TestRun, TestRunOptions};
+use lb_common::family::{Family, V4, V6};
 use lb_common::host::Exit;
-use lb_common::layout::{Affinity, FlowTag, Fragment, Pool, Reason, WAYS, capacity, map};
+use lb_common::layout::{Affinity, FlowBucket, Fragment, Pool, Reason, capacity, map};
 use lb_userspace::kernel::{DataPlane, Pins, Place, Sizes, Tables};
 use lb_userspace::network::Device;
 use lb_userspace::plan::Step;
@@ -47,7 +48,8 @@ pub struct KernelWorld {
 }
 
 /// What the kernel or the loader writes once.
-const KEPT: [&str; 4] = [map::IDENTITY, map::XDP_STAGES, map::TC_STAGES, map::EVENTS];
+const KEPT: [&str; 5] =
+    [map::IDENTITY, map::PARAMETERS, map::XDP_STAGES, map::TC_STAGES, map::EVENTS];
 
 /// What has too many entries to clear them all each time. Of the counters only those can have
 /// been counted up whose service port or backend was there.
@@ -281,14 +283,8 @@ impl World for KernelWorld {
     }
 
     fn grow_older(&mut self, ticks: u32) {
-        let seen = offset_of!(FlowTag, seen);
-        for name in [map::FLOWS4, map::FLOWS6] {
-            self.change_all(name, |bucket| {
-                for tag in 0..WAYS {
-                    subtract(bucket, tag * size_of::<FlowTag>() + seen, ticks);
-                }
-            });
-        }
+        self.change_all(map::FLOWS4, |bucket| grow_older::<V4>(bucket, ticks));
+        self.change_all(map::FLOWS6, |bucket| grow_older::<V6>(bucket, ticks));
         for name in [map::AFFINITIES4, map::AFFINITIES6] {
             self.change_all(name, |affinity| subtract(affinity, offset_of!(Affinity, used), ticks));
         }
@@ -327,6 +323,18 @@ impl World for KernelWorld {
 impl KernelWorld {
     fn change_all(&self, name: &str, change: impl Fn(&mut [u8])) {
         self.maps[name].change_all(change).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+    }
+}
+
+/// A bucket of flows, in bytes, as it would be so much later.
+fn grow_older<F: Family>(bytes: &mut [u8], ticks: u32) {
+    assert_eq!(bytes.len(), size_of::<FlowBucket<F>>());
+    let start = bytes.as_mut_ptr().cast::<FlowBucket<F>>();
+    // SAFETY: as many bytes as a bucket has, which is made of plain numbers; wherever they lie.
+    unsafe {
+        let bucket = start.read_unaligned();
+        bucket.grow_older(ticks);
+        start.write_unaligned(bucket);
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use anyhow::Result;
 use fuzz::{Event, Hook, Host, Outcome, Scenario, Translated};
 use lb_common::family::Family;
-use lb_common::layout::{FlowBucket, Reason, ReturnBucket, Traffic};
+use lb_common::layout::{FlowBucket, Reason, ReplyBucket, Traffic};
 use lb_userspace::kernel::clock;
 
 use super::random_kernel::RandomKernel;
@@ -160,8 +160,8 @@ impl Agreement {
         if flows.is_some() {
             return Ok(flows);
         }
-        let hosts = host.tables.v4.returns.iter().chain(&host.tables.v6.returns);
-        let (hosts, kernels) = (entries(hosts), entries(kernel.returns()));
+        let hosts = host.tables.v4.replies.iter().chain(&host.tables.v6.replies);
+        let (hosts, kernels) = (entries(hosts), entries(kernel.replies()));
         if hosts != kernels {
             return Ok(Some(format!("index of answers: host {hosts:x?}\nkernel {kernels:x?}")));
         }
@@ -204,7 +204,7 @@ fn differing_flows<'a, F: Family>(
     })
 }
 
-fn entries<'a>(buckets: impl Iterator<Item = &'a ReturnBucket>) -> Vec<u64> {
+fn entries<'a>(buckets: impl Iterator<Item = &'a ReplyBucket>) -> Vec<u64> {
     buckets.flat_map(|bucket| &bucket.entries).map(|entry| entry.load()).collect()
 }
 

@@ -11,12 +11,12 @@ use fuzz::{Change, End, Fate, Hook, Outcome, damaged_return, destination_bit, so
 use lb_common::datapath::DEFERRED;
 use lb_common::family::{Family, V4, V6};
 use lb_common::layout::{
-    Affinity, AffinityKey, FlowBucket, Fragment, FragmentKey, Pool, Reason, ReturnBucket, Traffic,
-    map,
+    Affinity, AffinityKey, FlowBucket, Fragment, FragmentKey, Hints, Pool, Reason, ReplyBucket,
+    ReplyKey, Traffic, Untracked, map,
 };
 use lb_userspace::kernel::{DataPlane, Mapped, Pins, Place, Plain, Sizes, Tables};
 use lb_userspace::network::Device;
-use lb_userspace::plan::{BackendKey, Detail, FrontendKey, Standing, Step, Table};
+use lb_userspace::plan::{BackendKey, Detail, FrontendKey, Standing, Step, Sweep, Table};
 
 use crate::topology::Topology;
 
@@ -33,9 +33,12 @@ pub struct RandomKernel {
     data_plane: DataPlane,
     tables: Tables,
     flows: (Mapped, Mapped),
-    returns: (Mapped, Mapped),
+    replies: (Mapped, Mapped),
     affinities: Affinities,
     fragments: Fragments,
+    untracked: UntrackedFlows,
+    /// Bits of crowded buckets, and hints.
+    marks: [Mapped; 3],
     scratch: Scratch,
     /// What undoes the scenario's changes that no loop over indexes does.
     undo: Vec<Step>,
@@ -47,6 +50,12 @@ pub struct RandomKernel {
 struct Affinities {
     v4: HashMap<MapData, Plain<AffinityKey<V4>>, Plain<Affinity>>,
     v6: HashMap<MapData, Plain<AffinityKey<V6>>, Plain<Affinity>>,
+}
+
+/// Likewise.
+struct UntrackedFlows {
+    v4: HashMap<MapData, [u8; size_of::<ReplyKey<V4>>()], [u8; size_of::<Untracked<V4>>()]>,
+    v6: HashMap<MapData, [u8; size_of::<ReplyKey<V6>>()], [u8; size_of::<Untracked<V6>>()]>,
 }
 
 /// Nobody looks into them here.
@@ -71,9 +80,9 @@ impl RandomKernel {
                 mapped(map::FLOWS4, size_of::<FlowBucket<V4>>())?,
                 mapped(map::FLOWS6, size_of::<FlowBucket<V6>>())?,
             ),
-            returns: (
-                mapped(map::RETURNS4, size_of::<ReturnBucket>())?,
-                mapped(map::RETURNS6, size_of::<ReturnBucket>())?,
+            replies: (
+                mapped(map::REPLIES4, size_of::<ReplyBucket>())?,
+                mapped(map::REPLIES6, size_of::<ReplyBucket>())?,
             ),
             affinities: Affinities {
                 v4: hash(map::AFFINITIES4)?.try_into()?,
@@ -83,6 +92,15 @@ impl RandomKernel {
                 v4: hash(map::FRAGMENTS4)?.try_into()?,
                 v6: hash(map::FRAGMENTS6)?.try_into()?,
             },
+            untracked: UntrackedFlows {
+                v4: hash(map::UNTRACKED4)?.try_into()?,
+                v6: hash(map::UNTRACKED6)?.try_into()?,
+            },
+            marks: [
+                mapped(map::CROWDED4, size_of::<u64>())?,
+                mapped(map::CROWDED6, size_of::<u64>())?,
+                mapped(map::HINTS, size_of::<Hints>())?,
+            ],
             scratch: Scratch::open(&pins.map(map::SCRATCH))?,
             undo: Vec::new(),
             out: Vec::new(),
@@ -100,9 +118,10 @@ impl RandomKernel {
     /// Empty tables, as if nothing had ever happened, but for what is counted.
     pub fn reset(&mut self) -> Result<()> {
         // Flows keep bits of the prefilter.
-        for mapped in [&self.flows.0, &self.flows.1, &self.returns.0, &self.returns.1] {
+        for mapped in [&self.flows.0, &self.flows.1, &self.replies.0, &self.replies.1] {
             mapped.clear();
         }
+        self.marks.iter().for_each(Mapped::clear);
         for step in std::mem::take(&mut self.undo) {
             self.tables.apply(&step)?;
         }
@@ -117,6 +136,8 @@ impl RandomKernel {
         clear(&mut self.affinities.v6)?;
         clear(&mut self.fragments.v4)?;
         clear(&mut self.fragments.v6)?;
+        clear(&mut self.untracked.v4)?;
+        clear(&mut self.untracked.v6)?;
         self.scratch.clear()
     }
 
@@ -127,8 +148,8 @@ impl RandomKernel {
                 age::<V6>(&self.flows.1, *ticks);
             }
             Change::DamagedReturns => {
-                for mapped in [&self.returns.0, &self.returns.1] {
-                    for bucket in buckets::<ReturnBucket>(mapped) {
+                for mapped in [&self.replies.0, &self.replies.1] {
+                    for bucket in buckets::<ReplyBucket>(mapped) {
                         for entry in &bucket.entries {
                             entry.store(damaged_return(entry.load()));
                         }
@@ -184,8 +205,8 @@ impl RandomKernel {
         buckets(&self.flows.1)
     }
 
-    pub fn returns(&self) -> impl Iterator<Item = &ReturnBucket> {
-        buckets(&self.returns.0).chain(buckets(&self.returns.1))
+    pub fn replies(&self) -> impl Iterator<Item = &ReplyBucket> {
+        buckets(&self.replies.0).chain(buckets(&self.replies.1))
     }
 
     pub fn reasons(&self) -> Result<Vec<(Reason, u64)>> {
@@ -214,9 +235,7 @@ fn buckets<T: 'static>(mapped: &Mapped) -> impl Iterator<Item = &T> {
 }
 
 fn age<F: Family>(mapped: &Mapped, ticks: u32) {
-    for tag in buckets::<FlowBucket<F>>(mapped).flat_map(|bucket| &bucket.tags) {
-        tag.seen.store(tag.seen.load().wrapping_sub(ticks));
-    }
+    buckets::<FlowBucket<F>>(mapped).for_each(|bucket| bucket.grow_older(ticks));
 }
 
 fn clear<K: aya::Pod, V: aya::Pod>(map: &mut HashMap<MapData, K, V>) -> Result<()> {
@@ -250,7 +269,7 @@ fn steps(change: &Change) -> Vec<(Step, Option<Step>)> {
         Change::Pool { index, pool } => (Step::SwapPool { index: *index, pool: *pool }, None),
         Change::Destination(address) => {
             let bit = destination_bit(*address);
-            (Step::SetDestinationBit(bit), Some(Step::ClearDestinationBits([bit].into())))
+            (Step::SetDestinationBit(bit), Some(Step::SweepFlows(Sweep::of_bits([bit]))))
         }
         Change::Source(end) => {
             let bit = source_bit(&End { ..*end });

@@ -11,10 +11,12 @@ pub const CLIENT_MAC: Mac = Mac([0x02, 0, 0, 0, 0, 0xc1]);
 /// The destination of every packet that is not told otherwise.
 pub const NODE_MAC: Mac = Mac([0x02, 0, 0, 0, 0, 0x0d]);
 
-/// A segment without flags, sequence number 1, acknowledgment number 0.
+/// A segment without flags, sequence number 1, acknowledgment number 2: what either side sends after
+/// a handshake of such segments.
 pub fn tcp(source: impl Into<Endpoint>, destination: impl Into<Endpoint>) -> Packet {
     let (source, destination) = (source.into(), destination.into());
-    let header = TcpHeader::new(port(source), port(destination), 1, 64240);
+    let mut header = TcpHeader::new(port(source), port(destination), 1, 64240);
+    header.acknowledgment_number = 2;
     datagram(source, destination, Transport::Tcp(header))
 }
 
@@ -29,7 +31,7 @@ pub fn udp(source: impl Into<Endpoint>, destination: impl Into<Endpoint>) -> Pac
 pub fn sctp(source: impl Into<Endpoint>, destination: impl Into<Endpoint>) -> Packet {
     let (source, destination) = (source.into(), destination.into());
     let transport =
-        Transport::Sctp { source: port(source), destination: port(destination), tag: 0, chunk: 1 };
+        Transport::Sctp { source: port(source), destination: port(destination), tag: 1, chunk: 1 };
     datagram(source, destination, transport)
 }
 

@@ -38,7 +38,7 @@ impl Image {
             .collect();
         let created = labels.get("org.opencontainers.image.created");
         let config = json!({
-            "architecture": architecture()?,
+            "architecture": architecture(ARCH)?,
             "os": "linux",
             "created": created,
             "config": {
@@ -131,12 +131,12 @@ fn compress(content: &[u8]) -> Result<Vec<u8>> {
     Ok(gzip.finish()?)
 }
 
-/// As Go calls it.
-fn architecture() -> Result<&'static str> {
-    match ARCH {
+/// The name that Go, and so OCI, has for the architecture. Only x86_64: the agent refuses to start on
+/// others (`lb-userspace/src/kernel/preflight.rs`).
+pub fn architecture(rust_name: &str) -> Result<&'static str> {
+    match rust_name {
         "x86_64" => Ok("amd64"),
-        "aarch64" => Ok("arm64"),
-        other => bail!("no image can be made on {other}: Millrace is built for x86_64 and aarch64"),
+        other => bail!("no image can be built on {other}: Millrace supports x86_64 (amd64) only"),
     }
 }
 
@@ -166,6 +166,15 @@ mod tests {
             ("127.0.0.1:5000/millrace", "127.0.0.1:5000/millrace:1"),
         ] {
             assert_eq!(full_name(repository, "1"), full);
+        }
+    }
+
+    #[test]
+    fn an_image_is_built_only_for_the_architecture_that_the_agent_starts_on() {
+        assert_eq!(architecture("x86_64").ok(), Some("amd64"));
+        for other in ["aarch64", "riscv64", "x86"] {
+            let error = architecture(other).expect_err(other).to_string();
+            assert!(error.contains(other) && error.contains("x86_64"), "{error}");
         }
     }
 

@@ -9,6 +9,7 @@ mod program;
 mod root;
 
 use std::env;
+use std::env::consts::ARCH;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -46,6 +47,8 @@ pub struct Options {
 }
 
 pub fn build(options: &Options) -> Result<()> {
+    // Before anything is compiled for an architecture that the agent refuses.
+    layout::architecture(ARCH)?;
     let directory = options.output.clone().unwrap_or_else(|| target().join("image"));
     fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
     let directory = directory.canonicalize()?;

@@ -97,7 +97,10 @@ fn used(tables: &Tables) -> Result<BTreeMap<&'static str, u64>> {
     // Both families have one space of indexes.
     let backends = snapshot.backends.iter().filter(|found| found.backend.is_some()).count();
     used.insert(map::BACKEND_TRAFFIC, backends as u64);
-    used.insert(map::POOL_SLOTS, snapshot.pools.iter().map(|(_, p)| u64::from(p.size)).sum());
+    used.insert(
+        map::POOL_SLOTS,
+        snapshot.pools.iter().map(|found| u64::from(found.pool.size)).sum(),
+    );
     used.insert(map::FLOWS4, tables.flow_states4().filter_map(State::of).count() as u64);
     used.insert(map::FLOWS6, tables.flow_states6().filter_map(State::of).count() as u64);
     Ok(used)

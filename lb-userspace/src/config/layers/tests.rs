@@ -44,7 +44,7 @@ fn a_flag_goes_before_the_file_and_the_file_before_the_default() {
             .expect("this is right");
     let agent = &effective.configuration.agent;
     assert_eq!(agent.max_flows, 64);
-    assert_eq!(agent.xdp_mode, crate::kernel::XdpMode::Off);
+    assert_eq!(agent.xdp_mode, crate::settings::XdpMode::Off);
     assert_eq!(agent.device.len(), 2);
     let source = |name: &str| {
         let setting = effective.settings.iter().find(|setting| setting.name == name);
@@ -100,6 +100,7 @@ fn settings_that_do_not_go_together_are_named() {
         (&["--metrics-bind-address=0.0.0.0:10256"], "metrics-bind-address"),
         (&["--service-cluster-ip-range=10.0.0.0/16,10.1.0.0/16"], "service-cluster-ip-range"),
         (&["--manifests=a", "--kubeconfig=b"], "kubeconfig"),
+        (&["--udp-timeout=200"], "udp-stream-timeout"),
     ] {
         let problems = problems(flags, "");
         assert!(problems.len() == 1 && problems[0].starts_with(name), "{flags:?}: {problems:?}");

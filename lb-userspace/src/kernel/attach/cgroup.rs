@@ -9,7 +9,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use aya::programs::links::FdLink;
-use aya::programs::{CgroupAttachMode, CgroupSock, CgroupSockAddr, Program, ProgramError};
+use aya::programs::{
+    CgroupAttachMode, CgroupSock, CgroupSockAddr, CgroupSockAddrAttachType, CgroupSockAttachType,
+    Program, ProgramError,
+};
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
 use super::{Links, not_a_link};
@@ -28,6 +31,25 @@ pub const PROGRAMS: [&str; 9] = [
     "connect4",
     "connect6",
 ];
+
+/// How the one program of its type is attached.
+pub const SOCKET_HOOK: CgroupSockAttachType = CgroupSockAttachType::SockRelease;
+
+/// How the programs that see addresses are attached.
+pub fn address_hook(program: &str) -> Option<CgroupSockAddrAttachType> {
+    use CgroupSockAddrAttachType as Hook;
+    Some(match program {
+        "connect4" => Hook::Connect4,
+        "connect6" => Hook::Connect6,
+        "getpeername4" => Hook::GetPeerName4,
+        "getpeername6" => Hook::GetPeerName6,
+        "recvmsg4" => Hook::UDPRecvMsg4,
+        "recvmsg6" => Hook::UDPRecvMsg6,
+        "sendmsg4" => Hook::UDPSendMsg4,
+        "sendmsg6" => Hook::UDPSendMsg6,
+        _ => return None,
+    })
+}
 
 /// The control group of the whole node: where the tree is mounted.
 pub fn root() -> Result<Option<PathBuf>> {
@@ -87,7 +109,10 @@ impl Links<'_> {
         let path = self.pins.link(&pin);
         if let Some(old) = PinnedLink::open(&path).context("the pinned link is unusable")? {
             let place = cgroup.metadata()?.ino();
-            if old.cgroup()? == place && old.update(program.fd()?.as_fd()).is_ok() {
+            if old.cgroup()? == place
+                && (old.program()? == program.info()?.id()
+                    || old.update(program.fd()?.as_fd()).is_ok())
+            {
                 return Ok(());
             }
             // Of another control group, perhaps one that is gone.
@@ -154,6 +179,13 @@ mod tests {
                       cgroup2 /other cgroup2 rw 0 0\n";
         assert_eq!(find_root(mounts), Some("/sys/fs/cgroup/uni fied".into()));
         assert_eq!(find_root("proc /proc proc rw 0 0\n"), None);
+    }
+
+    #[test]
+    fn how_each_program_is_attached_follows_from_its_name() {
+        for program in PROGRAMS {
+            assert_eq!(address_hook(program).is_none(), program == "sock_release", "{program}");
+        }
     }
 
     #[test]

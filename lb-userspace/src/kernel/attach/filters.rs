@@ -13,8 +13,7 @@ use nix::libc::{
 };
 use nix::sys::socket::SockProtocol;
 
-use super::super::netlink::{Netlink, attribute, text_attribute, u32_at};
-use crate::network::{attributes, text};
+use crate::netlink::{Netlink, attribute, attributes, text, text_attribute, u32_at};
 
 /// `struct tcmsg`: family, padding, device, handle, parent, information.
 const HEADER: usize = 20;

@@ -13,9 +13,10 @@ use nix::libc::EINVAL;
 use nix::net::if_::{if_nameindex, if_nametoindex};
 
 use super::filters::{Direction, Filters};
-use super::{Fresh, Hook, Links, TcMode, explain, not_a_link, pin};
+use super::{Fresh, Hook, Links, explain, not_a_link, pin};
 use crate::kernel::link::remove_link;
 use crate::kernel::pins::Pins;
+use crate::settings::TcMode;
 
 impl TcMode {
     /// What is meant on this kernel: never `Auto`.
@@ -79,6 +80,9 @@ impl Links<'_> {
     ) -> Result<()> {
         let name = pin(device, hook);
         if let Some(old) = self.pinned(&name)? {
+            if self.leads_to(&name, device, program.info()?.id())? {
+                return Ok(());
+            }
             match program.attach_to_link(SchedClassifierLink::try_from(FdLink::from(old))?) {
                 Ok(id) => {
                     // The pin holds the link; this process need not.
@@ -114,6 +118,9 @@ impl Links<'_> {
         // First the note: what is noted and not there does no harm, the other way round it would
         // stay for good.
         self.pins.note_filter(device, direction.name())?;
+        if filters.program(index, direction)? == Some(program.info()?.id()) {
+            return Ok(());
+        }
         if filters.set(index, direction, program.fd()?.as_fd())? {
             self.fresh.push(Fresh::Filter(device.to_owned(), direction));
         }

@@ -5,8 +5,9 @@ use aya::programs::Xdp;
 use aya::programs::links::FdLink;
 use aya::programs::xdp::{XdpLink, XdpMode as Attach};
 
-use super::{Hook, Links, XdpMode, explain, is_busy, not_a_link, pin};
+use super::{Hook, Links, explain, is_busy, not_a_link, pin};
 use crate::kernel::link::remove_link;
+use crate::settings::XdpMode;
 
 impl XdpMode {
     /// In the stack frames may have been merged, and their checksums may be left to a device: XDP
@@ -35,6 +36,9 @@ impl Links<'_> {
             if hook != wanted {
                 remove_link(&self.pins.link(&name))?;
                 continue;
+            }
+            if self.leads_to(&name, device, program.info()?.id())? {
+                return Ok(Some(hook));
             }
             match program.attach_to_link(XdpLink::try_from(FdLink::from(old))?) {
                 Ok(id) => {

@@ -51,8 +51,8 @@ impl Memory {
             }
             Step::SwapPool { index, pool } => set(format!("pool {index}"), format!("{pool:?}")),
             Step::SetDestinationBit(bit) => set(format!("destination {bit:?}"), "1".into()),
-            Step::ClearDestinationBits(bits) => {
-                bits.iter().for_each(|bit| set(format!("destination {bit:?}"), "0".into()));
+            Step::SweepFlows(sweep) => {
+                sweep.bits.iter().for_each(|bit| set(format!("destination {bit:?}"), "0".into()));
             }
             Step::SetSourceBit(bit) => set(format!("source {bit:?}"), "1".into()),
             Step::ClearSourceBit(bit) => set(format!("source {bit:?}"), "0".into()),

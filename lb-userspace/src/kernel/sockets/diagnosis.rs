@@ -10,8 +10,9 @@ use anyhow::{Context, Result, bail};
 use nix::libc::{AF_INET, AF_INET6, EOPNOTSUPP, IPPROTO_TCP, IPPROTO_UDP, NLM_F_ACK, NLM_F_DUMP};
 use nix::sys::socket::SockProtocol;
 
-use super::super::netlink::{Netlink, u32_at};
 use super::stale::Connected;
+use crate::netlink::{Netlink, u32_at};
+use crate::snat_ports::PortSet;
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
@@ -26,6 +27,11 @@ const ID_IN_ANSWER: usize = 4;
 /// States of TCP, as bits, in which a socket has a peer: all but TIME_WAIT, CLOSE, LISTEN and
 /// the requests of listening ones. A connected socket of UDP is ESTABLISHED.
 const CONNECTED: u32 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11;
+
+/// A socket of TCP that listens.
+const LISTENING: u32 = 1 << 10;
+/// A socket of UDP that is bound is CLOSE, or ESTABLISHED if it is connected.
+const BOUND: u32 = 1 << 7 | 1 << 1;
 
 /// What the kernel needs to find a socket again.
 pub struct Handle {
@@ -49,32 +55,48 @@ impl Diagnosis {
     /// All connected sockets of TCP and UDP that are wanted.
     pub fn connected(&mut self, wanted: impl Fn(&Connected) -> bool) -> Result<Vec<Handle>> {
         let mut found = Vec::new();
-        for protocol in [IPPROTO_TCP as u8, IPPROTO_UDP as u8] {
-            for family in [AF_INET as u8, AF_INET6 as u8] {
-                let of = (family, protocol);
-                let told = self.ask(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, of, &[0; ID], |answer| {
-                    if let Some((socket, id)) = read_socket(answer)
-                        && wanted(&socket)
-                    {
-                        found.push(Handle { family, protocol, id });
-                    }
-                });
-                match told {
-                    // A kernel without IPv6, or that can't list this protocol's sockets.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                        tracing::debug!("sockets of protocol {protocol} are not listed: {error}");
-                    }
-                    told => told.context("the kernel does not tell its sockets")?,
+        for (protocol, family) in kinds() {
+            self.list((family, protocol), CONNECTED, |answer| {
+                if let Some((socket, id)) = read_socket(answer)
+                    && wanted(&socket)
+                {
+                    found.push(Handle { family, protocol, id });
                 }
-            }
+            })?;
         }
         Ok(found)
+    }
+
+    /// The ports of all sockets of TCP that listen and of all bound ones of UDP.
+    pub fn local_ports(&mut self) -> Result<PortSet> {
+        let mut ports = PortSet::default();
+        for (protocol, family) in kinds() {
+            let states = if protocol == IPPROTO_TCP as u8 { LISTENING } else { BOUND };
+            self.list((family, protocol), states, |answer| {
+                if let Some([high, low, ..]) = answer.get(ID_IN_ANSWER..) {
+                    ports.add(u16::from_be_bytes([*high, *low]));
+                }
+            })?;
+        }
+        Ok(ports)
+    }
+
+    /// All sockets of a family and protocol that are in one of these states.
+    fn list(&mut self, of: (u8, u8), states: u32, each: impl FnMut(&[u8])) -> Result<()> {
+        match self.ask(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, of, states, &[0; ID], each) {
+            // A kernel without IPv6, or that can't list this protocol's sockets.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                tracing::debug!("sockets of protocol {} are not listed: {error}", of.1);
+                Ok(())
+            }
+            told => told.context("the kernel does not tell its sockets"),
+        }
     }
 
     /// False if it is closed already.
     pub fn destroy(&mut self, socket: &Handle) -> Result<bool> {
         let of = (socket.family, socket.protocol);
-        match self.ask(SOCK_DESTROY, NLM_F_ACK, of, &socket.id, |_| ()) {
+        match self.ask(SOCK_DESTROY, NLM_F_ACK, of, CONNECTED, &socket.id, |_| ()) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) if error.raw_os_error() == Some(EOPNOTSUPP) => bail!(
@@ -90,15 +112,24 @@ impl Diagnosis {
         kind: u16,
         flags: i32,
         (family, protocol): (u8, u8),
+        states: u32,
         id: &[u8; ID],
         each: impl FnMut(&[u8]),
     ) -> io::Result<()> {
         let mut body = Vec::with_capacity(REQUEST);
         body.extend([family, protocol, 0, 0]);
-        body.extend(CONNECTED.to_ne_bytes());
+        body.extend(states.to_ne_bytes());
         body.extend(id);
         self.netlink.ask(kind, flags, &body, each)
     }
+}
+
+/// The protocols and families whose sockets are listed.
+fn kinds() -> impl Iterator<Item = (u8, u8)> {
+    let families = [AF_INET as u8, AF_INET6 as u8];
+    [IPPROTO_TCP as u8, IPPROTO_UDP as u8]
+        .into_iter()
+        .flat_map(move |protocol| families.into_iter().map(move |family| (protocol, family)))
 }
 
 fn read_socket(answer: &[u8]) -> Option<(Connected, [u8; ID])> {

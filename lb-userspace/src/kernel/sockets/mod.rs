@@ -23,7 +23,7 @@ use lb_common::layout::{Backend, Host, SocketFlow, map};
 use nix::errno::Errno;
 use nix::libc::{SO_NETNS_COOKIE, SOL_SOCKET, getsockopt, socklen_t};
 
-use self::diagnosis::Diagnosis;
+pub(super) use self::diagnosis::Diagnosis;
 use self::stale::{Held, is_stale};
 use super::backlog::Write;
 use super::pins::Pins;

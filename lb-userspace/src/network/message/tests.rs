@@ -4,14 +4,7 @@ use nix::libc;
 use proptest::prelude::*;
 
 use super::*;
-
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let mut bytes = (4 + value.len() as u16).to_ne_bytes().to_vec();
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(value);
-    bytes.resize(align(bytes.len()), 0);
-    bytes
-}
+use crate::netlink::attribute;
 
 fn body(header: &[u8], attributes: &[Vec<u8>]) -> Vec<u8> {
     [header, &attributes.concat()].concat()

@@ -120,27 +120,56 @@ fn tunnels_lead_to_the_backends_of_this_node_as_long_as_they_are_wanted() {
     assert_eq!(memory.details, BTreeSet::new());
 }
 
-/// A node's address may change while connections go on.
+fn peers(addresses: &[&str]) -> Change {
+    let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+    Change { peers: Some(addresses), ..Change::default() }
+}
 
+fn tunnelled() -> ServicePort {
+    ServicePort { forwarding: Forwarding::Ipip, ..service_port("10.96.0.1", &["10.244.0.1"]) }
+}
+
+fn held_peers(memory: &Memory) -> Vec<String> {
+    let peers = memory.details.iter().filter(|detail| matches!(detail, Detail::Peer(_)));
+    peers.map(|detail| format!("{detail:?}")).collect()
+}
+
+/// A node's address may change while connections go on.
 #[test]
 fn the_clusters_nodes_are_those_of_the_last_change_also_after_a_restart() {
-    let peers = |addresses: &[&str]| Change {
-        peers: Some(addresses.iter().map(|address| address.parse().unwrap()).collect()),
-        ..Change::default()
-    };
-    let held =
-        |memory: &Memory| memory.details.iter().map(|d| format!("{d:?}")).collect::<Vec<_>>();
     let mut planner = Planner::new();
     let mut memory = Memory::default();
+    memory.carry_out(&planner.plan(change([(key("web"), Some(tunnelled()))])));
     memory.carry_out(&planner.plan(peers(&["10.7.0.1", "fd07::1"])));
     memory.carry_out(&planner.plan(peers(&["10.7.0.1", "10.7.0.2"])));
-    assert_eq!(held(&memory), ["Peer(10.7.0.1)", "Peer(10.7.0.2)"]);
+    assert_eq!(held_peers(&memory), ["Peer(10.7.0.1)", "Peer(10.7.0.2)"]);
     assert!(planner.plan(peers(&["10.7.0.1", "10.7.0.2"])).is_empty());
     // A change that says nothing of nodes changes nothing of them.
     memory.carry_out(&planner.plan(change([])));
-    assert_eq!(memory.details.len(), 2);
+    assert_eq!(held_peers(&memory).len(), 2);
 
     let mut planner = Planner::adopting(memory.snapshot(), Room::default());
-    memory.carry_out(&planner.plan(peers(&["10.7.0.2", "10.7.0.3"])));
-    assert_eq!(held(&memory), ["Peer(10.7.0.2)", "Peer(10.7.0.3)"]);
+    let again = Change {
+        peers: peers(&["10.7.0.2", "10.7.0.3"]).peers,
+        ..change([(key("web"), Some(tunnelled()))])
+    };
+    memory.carry_out(&planner.plan(again));
+    assert_eq!(held_peers(&memory), ["Peer(10.7.0.2)", "Peer(10.7.0.3)"]);
+}
+
+#[test]
+fn tunnels_come_from_nodes_only_while_a_service_uses_them() {
+    let mut planner = Planner::new();
+    let mut memory = Memory::default();
+    memory.carry_out(&planner.plan(peers(&["10.7.0.1"])));
+    let plain = || service_port("10.96.0.1", &["10.244.0.1"]);
+    memory.carry_out(&planner.plan(change([(key("web"), Some(plain()))])));
+    assert!(held_peers(&memory).is_empty(), "no Service uses tunnels");
+    memory.carry_out(&planner.plan(change([(key("web"), Some(tunnelled()))])));
+    assert_eq!(held_peers(&memory), ["Peer(10.7.0.1)"]);
+    memory.carry_out(&planner.plan(change([(key("web"), Some(plain()))])));
+    assert!(held_peers(&memory).is_empty(), "it does no more");
+    memory.carry_out(&planner.plan(change([(key("web"), Some(tunnelled()))])));
+    memory.carry_out(&planner.plan(change([(key("web"), None)])));
+    assert!(held_peers(&memory).is_empty(), "it is gone");
 }

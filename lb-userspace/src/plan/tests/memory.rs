@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
-use lb_common::layout::{self, Bitmap, Pool};
+use lb_common::layout::{self, Bitmap, Pool, ServicePortName, Text};
 
 use super::*;
 
@@ -12,18 +12,49 @@ use super::*;
 pub struct Memory {
     pub frontends: BTreeMap<FrontendKey, layout::Frontend>,
     pub pools: HashMap<u32, Pool>,
-    pub slots: HashMap<u32, u32>,
+    pub slots: Vec<u32>,
     pub backends: BTreeMap<u32, (Option<(BackendKey, Standing)>, u32)>,
     pub destinations: HashSet<Bitmap>,
     pub sources: HashSet<Bitmap>,
     pub details: BTreeSet<Detail>,
+    /// Service ports and backends between which there are datagram flows.
+    pub datagrams: BTreeSet<(u32, u32)>,
 }
 
 impl Memory {
     pub fn carry_out(&mut self, plan: &Plan) {
+        self.carry_out_and(plan, |_, _| {});
+    }
+
+    /// The same, with a look at the tables after each step.
+    pub fn carry_out_and(&mut self, plan: &Plan, look: impl Fn(&Self, &Step)) {
+        let before: Vec<Pool> = self.pools.values().copied().collect();
         for step in plan.steps() {
+            if let Step::WriteTable { offset, table } = step {
+                self.check_table(*offset, table, &before);
+            }
             self.apply(step);
             self.check(step);
+            look(self, step);
+        }
+    }
+
+    /// A table is written where no packet looks, also none that is on its way since before the plan; or
+    /// over that of its own pool, slot by slot, each with a backend that may be chosen.
+    fn check_table(&self, offset: u32, table: &Table, before: &[Pool]) {
+        let slots = table.slots();
+        let end = offset + slots.len() as u32;
+        let overlaps = |pool: &&Pool| pool.offset < end && offset < pool.offset + pool.size;
+        let met: Vec<&Pool> = before.iter().filter(overlaps).collect();
+        let now: Vec<&Pool> = self.pools.values().filter(overlaps).collect();
+        if met.is_empty() && now.is_empty() {
+            return;
+        }
+        let whole = Pool { offset, size: end - offset };
+        assert_eq!((met, now), (vec![&whole], vec![&whole]), "written over another one's slots");
+        for slot in slots {
+            let (backend, standing) = self.backends[&slot].0.expect("it is in use");
+            assert!(!standing.draining, "{backend} is draining, and chosen");
         }
     }
 
@@ -35,7 +66,12 @@ impl Memory {
             Step::RetireBackend { index, generation, .. } => {
                 self.backends.insert(index, (None, generation));
             }
-            Step::WriteTable { offset, table } => self.slots.extend((offset..).zip(table.slots())),
+            Step::WriteTable { offset, table } => {
+                let (slots, first) = (table.slots(), offset as usize);
+                let end = first + slots.len();
+                self.slots.resize(self.slots.len().max(end), u32::MAX);
+                self.slots[first..end].copy_from_slice(&slots);
+            }
             Step::SwapPool { index, pool } => {
                 self.pools.insert(index, pool);
             }
@@ -48,9 +84,6 @@ impl Memory {
             Step::SetDestinationBit(bit) => {
                 self.destinations.insert(bit);
             }
-            Step::ClearDestinationBits(bits) => {
-                self.destinations.retain(|bit| !bits.contains(bit));
-            }
             Step::SetSourceBit(bit) => {
                 self.sources.insert(bit);
             }
@@ -58,15 +91,38 @@ impl Memory {
                 self.sources.remove(&bit);
             }
             Step::SetDetail(detail) => {
-                self.details.retain(|other| !have_one_place(other, &detail));
+                self.remove_detail(&detail);
                 self.details.insert(detail);
             }
-            Step::RemoveDetail(detail) => {
-                self.details.retain(|other| !have_one_place(other, &detail));
+            Step::RemoveDetail(detail) => self.remove_detail(&detail),
+            Step::SweepFlows(Sweep { datagrams, bits, .. }) => {
+                self.datagrams.retain(|&(port, backend)| datagrams.may_stay(port, backend));
+                self.destinations.retain(|bit| !bits.contains(bit));
             }
-            Step::EndDatagrams(_)
-            | Step::ResetServiceTraffic { .. }
-            | Step::ResetBackendTraffic { .. } => {}
+            Step::ResetServiceTraffic { .. } | Step::ResetBackendTraffic { .. } => {}
+        }
+    }
+
+    /// Also one that has its place.
+    fn remove_detail(&mut self, detail: &Detail) {
+        let first = match *detail {
+            Detail::Target { target, .. } => Detail::Target { target, backend: 0 },
+            Detail::Name { service_port, .. } => {
+                let nameless = ServicePortName {
+                    namespace: Text::new(""),
+                    service: Text::new(""),
+                    port: Text::new(""),
+                    protocol: 0,
+                    family: 0,
+                    reserved: [0; 2],
+                };
+                Detail::Name { service_port, name: Arc::new(nameless) }
+            }
+            _ => detail.clone(),
+        };
+        let found = self.details.range(first..).next().cloned();
+        if let Some(found) = found.filter(|found| have_one_place(found, detail)) {
+            self.details.remove(&found);
         }
     }
 
@@ -103,7 +159,7 @@ impl Memory {
         let Pool { offset, size } = pool.copied().unwrap_or_default();
         (offset..offset + size)
             .map(|slot| {
-                let index = self.slots[&slot];
+                let index = self.slots[slot as usize];
                 let found = self.backends[&index].0;
                 let (backend, standing) = found.expect("a slot names a backend in use");
                 assert!(!standing.draining, "{backend} is draining, and chosen");
@@ -159,6 +215,8 @@ impl Memory {
     }
 
     pub fn snapshot(&self) -> Snapshot {
+        let most = self.backends.keys().next_back().map_or(0, |last| last + 1);
+        let mut reader = PoolReader::new(most);
         Snapshot {
             details: self.details.iter().cloned().collect(),
             frontends: self.frontends.iter().map(|(key, value)| (*key, *value)).collect(),
@@ -166,7 +224,10 @@ impl Memory {
                 .pools
                 .iter()
                 .filter(|(_, pool)| pool.size > 0)
-                .map(|(index, pool)| (*index, *pool))
+                .map(|(&index, &pool)| {
+                    let slots = pool.offset as usize..(pool.offset + pool.size) as usize;
+                    reader.read(index, pool, self.slots[slots].iter().copied())
+                })
                 .collect(),
             backends: self
                 .backends
@@ -175,12 +236,31 @@ impl Memory {
                 .collect(),
             destination_bits: self.destinations.iter().copied().collect(),
             source_bits: self.sources.iter().copied().collect(),
+            datagrams: self.datagrams.clone(),
         }
     }
 
     pub fn index_of(&self, address: &str) -> (u32, u32) {
         let (index, generation, _) = self.find(address).expect("it is a backend");
         (index, generation)
+    }
+
+    /// The index of a backend of datagrams.
+    pub fn index_udp(&self, address: &str) -> Option<u32> {
+        let address: IpAddr = address.parse().unwrap();
+        let mut all = self.backends.iter();
+        let found = all.find(|(_, (backend, _))| {
+            backend.is_some_and(|(key, _)| key.address == address && key.protocol == 17)
+        });
+        found.map(|(index, _)| *index)
+    }
+
+    /// The backends in the cluster pool of the frontend at an address.
+    pub fn members_at(&self, address: &str) -> BTreeSet<BackendKey> {
+        let address: IpAddr = address.parse().unwrap();
+        let found = self.frontends.iter().find(|(key, _)| key.address == address && key.port != 0);
+        let (_, frontend) = found.expect("it is a frontend");
+        self.members(frontend, Scope::Cluster).into_iter().collect()
     }
 
     pub fn find(&self, address: &str) -> Option<(u32, u32, Standing)> {

@@ -1,11 +1,14 @@
 //! Plans are carried out on tables in memory, with the invariants checked after every step.
 
+mod adoption;
 mod backends;
 mod details;
 mod memory;
 mod random;
+mod room;
 
 use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use lb_common::layout::FrontendKind;
@@ -46,6 +49,34 @@ fn service_port(frontend: &str, backends: &[&str]) -> ServicePort {
 fn with_draining(frontend: &str, backends: &[&str], draining: &[&str]) -> ServicePort {
     let draining = service_port(frontend, draining).cluster;
     ServicePort { draining, ..service_port(frontend, backends) }
+}
+
+/// As many Services as there are replica counts, each with one port and endpoints of its own.
+fn services(
+    replicas: impl IntoIterator<Item = u32>,
+) -> impl Iterator<Item = (ServicePortKey, ServicePort)> {
+    let mut endpoints = 0;
+    (0u32..).zip(replicas).map(move |(number, replicas)| {
+        let first = endpoints;
+        endpoints += replicas;
+        let backend = |n: u32| Backend {
+            address: Ipv4Addr::from(0x0a80_0000 + n).into(),
+            port: 8080,
+            local: n.is_multiple_of(100),
+            node: None,
+        };
+        let frontend = crate::model::Frontend {
+            address: Ipv4Addr::from(0x0a40_0000 + number).into(),
+            port: 80,
+            kind: FrontendKind::ClusterIp,
+        };
+        let port = ServicePort {
+            frontends: BTreeSet::from([frontend]),
+            cluster: (first..endpoints).map(backend).collect(),
+            ..ServicePort::default()
+        };
+        (key(&number.to_string()), port)
+    })
 }
 
 fn change(ports: impl IntoIterator<Item = (ServicePortKey, Option<ServicePort>)>) -> Change {
@@ -206,7 +237,10 @@ fn datagrams_end_that_may_not_stay_and_others_cost_nothing() {
     let udp = |name| ServicePortKey { protocol: Protocol::Udp, ..key(name) };
     let ended = |plan: &Plan| -> Vec<Datagrams> {
         let datagrams = |step: &Step| match step {
-            Step::EndDatagrams(datagrams) => Some(datagrams.clone()),
+            Step::SweepFlows(sweep) => {
+                assert_eq!(sweep.families, BTreeSet::from([AddressFamily::V4]));
+                Some(sweep.datagrams.clone()).filter(|datagrams| !datagrams.is_empty())
+            }
             _ => None,
         };
         plan.steps().filter_map(datagrams).collect()
@@ -227,7 +261,7 @@ fn datagrams_end_that_may_not_stay_and_others_cost_nothing() {
     assert!(!datagrams.may_stay(dns, shared));
     assert!(datagrams.may_stay(dns, shared + 1));
     assert!(datagrams.may_stay(others, shared));
-    assert!(matches!(plan.steps().last(), Some(Step::EndDatagrams(_))));
+    assert!(matches!(plan.steps().last(), Some(Step::SweepFlows(_))));
 
     // Nobody else has it: its entry says that it is gone.
     let plan = planner.plan(change([(udp("dns"), None)]));

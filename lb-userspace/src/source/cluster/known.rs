@@ -6,8 +6,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use serde_json::Value;
 
 use super::strip::strip;
-use crate::model::Problem;
-use crate::source::{Event, Kind, Object, ObjectRef};
+use crate::model::{Kind, Object, ObjectRef, Problem};
+use crate::source::Event;
 
 pub struct Known {
     kind: Kind,

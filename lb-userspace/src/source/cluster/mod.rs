@@ -18,8 +18,8 @@ use futures::future::{join_all, select};
 use kube::Client;
 use tokio::sync::mpsc;
 
-use super::object::Kind;
 use super::{Event, Source};
+use crate::model::Kind;
 
 pub use access::{Access, Connection};
 pub use events::Events;

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::source::Kind;
+use crate::model::Kind;
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 

@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep, timeout};
 use super::known::Known;
 use super::trouble::Trouble;
 use crate::backoff::Backoff;
-use crate::model::Problem;
-use crate::source::{Event, Kind, ObjectRef};
+use crate::model::{Kind, ObjectRef, Problem};
+use crate::source::Event;
 
 /// As large as other clients' pages.
 const PAGE: u32 = 500;

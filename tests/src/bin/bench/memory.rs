@@ -7,7 +7,7 @@ use ::tests::figures::Sample;
 use anyhow::{Context, Result};
 use lb_common::family::{Family, V4, V6};
 use lb_common::hash::mix;
-use lb_common::layout::{FlowBucket, FlowPlace, WAYS};
+use lb_common::layout::{FlowBucket, FlowEntry, WAYS};
 use lb_userspace::kernel::Sizes;
 use memmap2::{Advice, MmapMut};
 
@@ -85,7 +85,7 @@ impl Memory {
 /// The number of the line that a place's flow begins in.
 fn line_of<F: Family>(place: usize) -> usize {
     let (bucket, way) = (place / WAYS, place % WAYS);
-    let in_bucket = size_of::<FlowBucket<F>>() - (WAYS - way) * size_of::<FlowPlace<F>>();
+    let in_bucket = size_of::<FlowBucket<F>>() - (WAYS - way) * size_of::<FlowEntry<F>>();
     (bucket * size_of::<FlowBucket<F>>() + in_bucket) / LINE
 }
 

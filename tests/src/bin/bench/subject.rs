@@ -156,7 +156,7 @@ fn nascent(world: &KernelWorld) -> Vec<(SocketAddr, SocketAddr)> {
     let flows = world.flows();
     let v4 = flows.v4.iter().map(|(state, _, flow)| (*state, ends(flow)));
     let v6 = flows.v6.iter().map(|(state, _, flow)| (*state, ends(flow)));
-    let nascent = v4.chain(v6).filter(|(state, _)| *state == FlowState::Nascent);
+    let nascent = v4.chain(v6).filter(|(state, _)| *state == FlowState::SynSent);
     nascent.map(|(_, ends)| ends).collect()
 }
 

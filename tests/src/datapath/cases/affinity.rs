@@ -91,6 +91,9 @@ fn dial_anew(c: &mut Conversation, at: &Ends, port: u16) -> String {
 pub fn affinity_ends_when_no_connection_was_opened_for_its_time(c: &mut Conversation, at: &Ends) {
     let (first, other) = stay(c, at);
     let chosen = dial_anew(c, at, first);
+    let answer = at.to_web(first).reversed().syn_ack();
+    c.reverse(&answer.from(chosen.as_str())).becomes(&answer);
+    c.forward(&at.to_web(first).ack()).assert_passed();
     c.wait(TIMEOUT - MARGIN);
     // Packets of a connection that is there already don't count.
     c.forward(&at.to_web(first).ack()).assert_passed();

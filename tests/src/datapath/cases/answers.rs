@@ -30,18 +30,24 @@ pub fn an_answer_from_another_port_passes(c: &mut Conversation, at: &Ends) {
     c.reverse(&answer.from(SocketAddr::new(backend.ip(), 22))).passes();
 }
 
-pub fn a_datagram_flow_is_established_by_an_answered_question(c: &mut Conversation, at: &Ends) {
+pub fn datagrams_become_a_stream_by_packets_both_ways_over_time(c: &mut Conversation, at: &Ends) {
     c.set(&at.dns(1));
     let backend = at.backends(1)[0].clone();
     let question = at.to_dns(40000);
     let answer = question.reversed().payload(b"answer");
     c.forward(&question).becomes(&question.to(backend.as_str()));
     c.forward(&question).becomes(&question.to(backend.as_str()));
-    assert_eq!(c.flows().only_state(), FlowState::Nascent);
-    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
-    assert_eq!(c.flows().only_state(), FlowState::Answered);
+    assert_eq!(c.flows().only_state(), FlowState::Datagram);
+    for _ in 0..2 {
+        c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+        c.forward(&question).becomes(&question.to(backend.as_str()));
+        assert_eq!(c.flows().only_state(), FlowState::DatagramReplied);
+    }
+    c.wait(5);
     c.forward(&question).becomes(&question.to(backend.as_str()));
-    assert_eq!(c.flows().only_state(), FlowState::Established);
+    assert_eq!(c.flows().only_state(), FlowState::DatagramContinued);
+    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    assert_eq!(c.flows().only_state(), FlowState::DatagramStream);
 }
 
 pub fn a_syn_sent_again_after_the_answer_proves_nothing(c: &mut Conversation, at: &Ends) {
@@ -52,9 +58,9 @@ pub fn a_syn_sent_again_after_the_answer_proves_nothing(c: &mut Conversation, at
     c.forward(&request.syn()).becomes(&request.syn().to(backend.as_str()));
     c.reverse(&answer.from(backend.as_str())).becomes(&answer);
     c.forward(&request.syn()).becomes(&request.syn().to(backend.as_str()));
-    assert_eq!(c.flows().only_state(), FlowState::Answered);
+    assert_eq!(c.flows().only_state(), FlowState::SynReceived);
     c.reverse(&answer.from(backend.as_str())).becomes(&answer);
-    assert_eq!(c.flows().only_state(), FlowState::Answered);
+    assert_eq!(c.flows().only_state(), FlowState::SynReceived);
 }
 
 pub fn a_server_may_close_first(c: &mut Conversation, at: &Ends) {
@@ -64,13 +70,13 @@ pub fn a_server_may_close_first(c: &mut Conversation, at: &Ends) {
     establish(c, &request, &backend);
     let answer = request.reversed();
     c.reverse(&answer.fin_ack().from(backend.as_str())).becomes(&answer.fin_ack());
-    assert_eq!(c.flows().only_state(), FlowState::ClosedReverse);
+    assert_eq!(c.flows().only_state(), FlowState::FinFromBackend);
     // The client still has something to say.
     let more = request.psh_ack().payload(b"more");
     c.forward(&more).becomes(&more.to(backend.as_str()));
-    assert_eq!(c.flows().only_state(), FlowState::ClosedReverse);
+    assert_eq!(c.flows().only_state(), FlowState::FinFromBackend);
     c.forward(&request.fin_ack()).becomes(&request.fin_ack().to(backend.as_str()));
-    assert_eq!(c.flows().only_state(), FlowState::Closed);
+    assert_eq!(c.flows().only_state(), FlowState::TimeWait);
     c.reverse(&answer.ack().from(backend.as_str())).becomes(&answer.ack());
 }
 
@@ -80,7 +86,7 @@ pub fn a_client_may_reset_and_dial_again(c: &mut Conversation, at: &Ends) {
     let request = at.to_web(40000);
     establish(c, &request, &backend);
     c.forward(&request.rst()).becomes(&request.rst().to(backend.as_str()));
-    assert_eq!(c.flows().only_state(), FlowState::Closed);
+    assert_eq!(c.flows().only_state(), FlowState::Reset);
     establish(c, &request, &backend);
     assert_eq!(c.flows().only_state(), FlowState::Established);
 }

@@ -45,6 +45,8 @@ pub fn a_new_connection_from_an_old_port_goes_elsewhere(c: &mut Conversation, at
     let request = at.to_web(40000);
     establish(c, &request, &backends[0]);
     c.forward(&request.fin_ack()).becomes(&request.fin_ack().to(backends[0].as_str()));
+    let end = request.reversed().fin_ack();
+    c.reverse(&end.from(backends[0].as_str())).becomes(&end);
     c.set(&at.web(0).backends(&[&backends[1]]).draining(&[&backends[0]]));
     c.forward(&request.syn()).becomes(&request.syn().to(backends[1].as_str()));
 }

@@ -119,7 +119,7 @@ pub fn an_error_changes_nothing_of_its_flow(c: &mut Conversation, at: &Ends) {
     let there = request.to(backend.as_str()).rst();
     let error = time_exceeded(at.elsewhere, &there);
     c.reverse(&error).becomes(&from_frontend(&error, &at.cluster(80)));
-    assert_eq!(c.flows().only_state(), FlowState::Nascent);
+    assert_eq!(c.flows().only_state(), FlowState::SynSent);
 }
 
 pub fn tags_options_and_headers_of_errors_stay(c: &mut Conversation, at: &Ends) {

@@ -12,17 +12,17 @@ pub fn a_connection_lives_from_syn_to_fin(c: &mut Conversation, at: &Ends) {
     let request = at.to_web(40000);
     let answer = request.reversed();
     c.forward(&request.syn()).becomes(&request.syn().to(backend.as_str()));
-    assert_eq!(c.flows().only_state(), FlowState::Nascent);
+    assert_eq!(c.flows().only_state(), FlowState::SynSent);
     c.reverse(&answer.syn_ack().from(backend.as_str())).becomes(&answer.syn_ack());
-    assert_eq!(c.flows().only_state(), FlowState::Answered);
+    assert_eq!(c.flows().only_state(), FlowState::SynReceived);
     c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
     assert_eq!(c.flows().only_state(), FlowState::Established);
     c.forward(&request.fin_ack()).becomes(&request.fin_ack().to(backend.as_str()));
-    assert_eq!(c.flows().only_state(), FlowState::ClosedForward);
+    assert_eq!(c.flows().only_state(), FlowState::FinFromClient);
     c.reverse(&answer.ack().from(backend.as_str())).becomes(&answer.ack());
-    assert_eq!(c.flows().only_state(), FlowState::ClosedForward);
+    assert_eq!(c.flows().only_state(), FlowState::FinFromClient);
     c.reverse(&answer.fin_ack().from(backend.as_str())).becomes(&answer.fin_ack());
-    assert_eq!(c.flows().only_state(), FlowState::Closed);
+    assert_eq!(c.flows().only_state(), FlowState::TimeWait);
     // The last acknowledgement still finds its way.
     c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
 }
@@ -34,17 +34,26 @@ pub fn a_reset_closes_a_connection(c: &mut Conversation, at: &Ends) {
     establish(c, &request, &backend);
     let reset = request.reversed().rst();
     c.reverse(&reset.from(backend.as_str())).becomes(&reset);
-    assert_eq!(c.flows().only_state(), FlowState::Closed);
+    assert_eq!(c.flows().only_state(), FlowState::Reset);
 }
 
-pub fn a_syn_on_a_closing_connection_starts_a_new_one(c: &mut Conversation, at: &Ends) {
+/// Until both sides have closed the connection is alive, and a SYN is answered by its backend.
+pub fn a_syn_on_a_closed_connection_starts_a_new_one(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1));
     let backend = at.backends(1)[0].clone();
     let request = at.to_web(40000);
     establish(c, &request, &backend);
     c.forward(&request.fin_ack()).becomes(&request.fin_ack().to(backend.as_str()));
     c.forward(&request.syn()).becomes(&request.syn().to(backend.as_str()));
-    assert_eq!(c.flows().only_state(), FlowState::Nascent);
+    assert_eq!(c.flows().only_state(), FlowState::FinFromClient);
+    let end = request.reversed().fin_ack();
+    c.reverse(&end.from(backend.as_str())).becomes(&end);
+    // An old one, sent twice.
+    let old = request.syn().seq(0u32.wrapping_sub(1 << 20));
+    c.forward(&old).becomes(&old.to(backend.as_str()));
+    assert_eq!(c.flows().only_state(), FlowState::TimeWait);
+    c.forward(&request.syn()).becomes(&request.syn().to(backend.as_str()));
+    assert_eq!(c.flows().only_state(), FlowState::SynSent);
 }
 
 pub fn a_connection_past_the_service_is_not_taken_for_a_closed_one(
@@ -76,8 +85,7 @@ pub fn a_closed_connection_does_not_take_the_answers_of_a_later_one(
     let to_other = to_web.to(at.cluster(81).as_str());
     for (request, backend) in [(&to_other, &backends[1]), (&to_web, &backends[0])] {
         establish(c, request, backend);
-        c.forward(&request.fin_ack()).becomes(&request.fin_ack().to(backend.as_str()));
-        let answer = request.reversed().fin_ack();
+        let answer = request.reversed().rst();
         c.reverse(&answer.from(backend.as_str())).becomes(&answer);
     }
     // A dial past the Service frees the first one's place, which is looked at last.
@@ -107,32 +115,36 @@ pub fn a_packet_in_the_middle_of_an_unknown_connection_follows_the_table(
     c.forward(&data).becomes(&data.to(there.as_str()));
 }
 
-/// Where the flow of a connection was lost, only its two ends know that it is one. If the backend goes on
-/// with it, it is as established as it was.
-pub fn a_connection_met_midway_is_established_by_its_backends_first_packet(
+/// Where the flow of a connection was lost, only client and backend know that it is one. If the
+/// backend goes on with it, it is on probation.
+pub fn what_a_connection_met_midway_is_after_its_backends_first_packet(
     c: &mut Conversation,
     at: &Ends,
 ) {
-    use FlowState::{Answered, Closed, ClosedReverse, Established, Nascent};
+    use FlowState::{PickedUp, Probation, Reset};
     c.set(&at.web(1));
     let backend = at.backends(1)[0].clone();
     type Kind = fn(&Packet) -> Packet;
     let first_answers: [(Kind, FlowState); 5] = [
-        (Packet::ack, Established),
-        (Packet::psh_ack, Established),
-        (Packet::fin_ack, ClosedReverse),
+        (Packet::ack, Probation),
+        (Packet::psh_ack, Probation),
+        (Packet::fin_ack, Probation),
         // The connection was not there, or is dialled anew.
-        (Packet::rst, Closed),
-        (Packet::syn_ack, Answered),
+        (Packet::rst, Reset),
+        (Packet::syn_ack, PickedUp),
     ];
     for (port, (answer, state)) in (40000..).zip(first_answers) {
         let data = at.to_web(port).psh_ack().payload(b"more");
         c.forward(&data).becomes(&data.to(backend.as_str()));
-        assert_eq!(c.flows().state_of(port), Nascent, "as long as nobody has answered");
+        assert_eq!(c.flows().state_of(port), PickedUp, "as long as the backend has not replied");
         let answer = answer(&at.to_web(port).reversed());
         c.reverse(&answer.from(backend.as_str())).becomes(&answer);
         assert_eq!(c.flows().state_of(port), state);
     }
+    c.wait(100);
+    let data = at.to_web(40000).psh_ack().payload(b"more");
+    c.forward(&data).becomes(&data.to(backend.as_str()));
+    assert_eq!(c.flows().state_of(40000), FlowState::Established);
 }
 
 pub fn an_answer_without_a_flow_passes(c: &mut Conversation, at: &Ends) {
@@ -219,20 +231,24 @@ pub fn nascent_flows_make_room(c: &mut Conversation, at: &Ends) {
     }
     assert_eq!(c.flows().len(), 32, "the table is full, and goes on taking new flows");
 
-    // Only when all places are established flows' is a new one refused, and that is counted.
+    // Only when all entries are established flows' does a new one get none, and that is counted.
     for port in 0..2000 {
         let request = at.to_web(10000 + port);
         let opened = c.forward(&request.syn());
-        if !opened.outcome.passed() {
-            opened.is_dropped_for(Reason::FlowTableFull);
+        if opened.was_counted_for(Reason::Untracked) {
+            opened.becomes_for(&request.syn().to(backend.as_str()), Reason::Untracked);
             continue;
         }
         let answer = request.reversed().syn_ack();
         c.reverse(&answer.from(backend.as_str())).becomes(&answer);
         c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
     }
-    let late = at.to_web(9999).syn();
-    c.forward(&late).is_dropped_for(Reason::FlowTableFull);
+    // It is forwarded nevertheless, both ways.
+    let late = at.to_web(9999);
+    c.forward(&late.syn()).becomes_for(&late.syn().to(backend.as_str()), Reason::Untracked);
+    let answer = late.reversed().syn_ack();
+    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    c.forward(&late.ack()).becomes_for(&late.ack().to(backend.as_str()), Reason::Untracked);
 }
 
 pub fn one_port_of_a_client_reaches_two_services(c: &mut Conversation, at: &Ends) {
@@ -272,4 +288,83 @@ pub fn what_is_out_of_a_connections_window_does_not_end_it(c: &mut Conversation,
         let more = request.psh_ack().payload(b"more");
         c.forward(&more).becomes(&more.to(backend.as_str()));
     }
+}
+
+/// A resolver that asks very many Services from one socket. In tables as small as those here it depends on
+/// the seed whether all find room.
+pub fn one_port_of_a_client_has_any_number_of_flows(c: &mut Conversation, at: &Ends) {
+    const SERVICES: u16 = 24;
+    let backends = at.backends(SERVICES);
+    let question = |port: u16| at.to_dns(40000).to(at.cluster(1000 + port).as_str());
+    for (port, backend) in (0..SERVICES).zip(&backends) {
+        c.set(&at.service(1000 + port, "UDP", 0).backends(&[backend]));
+    }
+    for _ in 0..2 {
+        for (port, backend) in (0..SERVICES).zip(&backends) {
+            c.forward(&question(port)).becomes(&question(port).to(backend.as_str()));
+        }
+        assert_eq!(c.flows().len(), usize::from(SERVICES), "each has its own");
+        for (port, backend) in (0..SERVICES).zip(&backends) {
+            let answer = question(port).reversed().payload(b"answer");
+            c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+        }
+    }
+}
+
+/// The client reaches the backend itself, from the port of its flow: the reply is not the flow's.
+pub fn a_datagram_past_the_service_ends_its_flow(c: &mut Conversation, at: &Ends) {
+    c.set(&at.dns(1));
+    let backend = at.backends(1)[0].clone();
+    let question = at.to_dns(40000);
+    let answer = question.reversed().payload(b"answer");
+    c.forward(&question).becomes(&question.to(backend.as_str()));
+    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    let direct = question.to(backend.as_str());
+    c.forward(&direct).passes();
+    assert!(c.flows().is_empty());
+    c.reverse(&answer.from(backend.as_str())).passes_for(Reason::NoFlow);
+}
+
+/// Neither its flags nor its numbers say that the client has seen the SYN-ACK.
+pub fn what_acknowledges_no_syn_ack_establishes_nothing(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1));
+    let backend = at.backends(1)[0].clone();
+    let request = at.to_web(40000);
+    c.forward(&request.syn()).becomes(&request.syn().to(backend.as_str()));
+    let answer = request.reversed().syn_ack();
+    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    let far = request.ack_number(0x4000_0000);
+    for packet in [request.flags(""), request.flags("P"), far.ack(), far.fin_ack(), far.psh_ack()] {
+        c.forward(&packet).becomes(&packet.to(backend.as_str()));
+        assert_eq!(c.flows().only_state(), FlowState::SynReceived);
+    }
+}
+
+/// A client that has sent its FIN still reads: what the backend sends it comes from what it dialled.
+pub fn a_half_closed_connection_keeps_its_identity(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1).load_balancer(&at.load_balancer(80)));
+    let backend = at.backends(1)[0].clone();
+    let request = at.to_web(40000);
+    establish(c, &request, &backend);
+    c.forward(&request.fin_ack()).becomes(&request.fin_ack().to(backend.as_str()));
+    let other = request.to(at.load_balancer(80).as_str());
+    let snat = c.forward(&other.syn()).aliased_as(&other.syn().to(backend.as_str()));
+    assert_ne!(snat, at.client(40000));
+    let data = request.reversed().psh_ack().payload(b"more");
+    c.reverse(&data.from(backend.as_str())).becomes(&data);
+}
+
+/// A blind reset changes nothing, and the connection stays where it is when its backend drains.
+pub fn a_reset_out_of_the_window_closes_nothing(c: &mut Conversation, at: &Ends) {
+    c.set(&at.web(1));
+    let backend = at.backends(1)[0].clone();
+    let request = at.to_web(40000);
+    establish(c, &request, &backend);
+    let reply = request.reversed().ack();
+    c.reverse(&reply.from(backend.as_str())).becomes(&reply);
+    let blind = request.seq(0x2000_0000).rst();
+    c.forward(&blind).becomes(&blind.to(backend.as_str()));
+    assert_eq!(c.flows().only_state(), FlowState::Established);
+    c.forward(&request.rst()).becomes(&request.rst().to(backend.as_str()));
+    assert_eq!(c.flows().only_state(), FlowState::Reset);
 }

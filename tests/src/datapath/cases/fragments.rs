@@ -23,12 +23,12 @@ pub fn all_of_a_question_and_of_its_answer_are_translated(c: &mut Conversation, 
     for piece in pieces(&answer) {
         c.reverse(&piece.from(backend.as_str())).becomes(&piece);
     }
-    assert_eq!(c.flows().only_state(), FlowState::Answered);
+    assert_eq!(c.flows().only_state(), FlowState::DatagramReplied);
     // The next one goes on with the same flow.
     for piece in pieces(&question.id(0x1235)) {
         c.forward(&piece).becomes(&piece.to(backend.as_str()));
     }
-    assert_eq!(c.flows().only_state(), FlowState::Established);
+    assert_eq!(c.flows().only_state(), FlowState::DatagramReplied);
 }
 
 pub fn segments_in_pieces_are_translated(c: &mut Conversation, at: &Ends) {

@@ -10,7 +10,7 @@ use crate::packet::Packet;
 /// More than a test takes, so that the kernel's clock, which goes on, does not matter.
 const MARGIN: u32 = 10;
 
-/// Established connections in every place of the table, and a SYN for which there is none.
+/// Established connections in every entry of the table, and a SYN for which there is none.
 fn fill(c: &mut Conversation, at: &Ends) -> (Vec<Packet>, Packet) {
     c.set(&at.web(1));
     let backend = at.backends(1)[0].clone();
@@ -19,10 +19,10 @@ fn fill(c: &mut Conversation, at: &Ends) -> (Vec<Packet>, Packet) {
         let request = at.to_web(port);
         let opened = c.forward(&request.syn());
         if established.len() == FLOWS as usize {
-            opened.is_dropped_for(Reason::FlowTableFull);
+            opened.becomes_for(&request.syn().to(backend.as_str()), Reason::Untracked);
             return (established, request.syn());
         }
-        if opened.outcome.passed() {
+        if !opened.was_counted_for(Reason::Untracked) {
             let answer = request.reversed().syn_ack();
             c.reverse(&answer.from(backend.as_str())).becomes(&answer);
             c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
@@ -35,7 +35,7 @@ fn fill(c: &mut Conversation, at: &Ends) -> (Vec<Packet>, Packet) {
 /// After so many seconds, and not before, there is room for the SYN.
 fn makes_room_after(c: &mut Conversation, at: &Ends, seconds: u32, late: &Packet) {
     c.wait(seconds - MARGIN);
-    c.forward(late).is_dropped_for(Reason::FlowTableFull);
+    c.forward(late).becomes_for(&late.to(at.backends(1)[0].as_str()), Reason::Untracked);
     c.wait(2 * MARGIN);
     c.forward(late).becomes(&late.to(at.backends(1)[0].as_str()));
 }
@@ -107,15 +107,24 @@ pub fn an_unfinished_handshake_keeps_its_end_for_a_minute(c: &mut Conversation, 
     });
 }
 
-/// The end is the client's own: it may be used again as soon as the client does.
-pub fn a_closed_connection_gives_its_end_back_at_once(c: &mut Conversation, at: &Ends) {
+/// The backend may wait for the last packets of a closed connection for a minute, and take a new one's
+/// for them.
+pub fn a_closed_connection_keeps_its_end_for_a_minute(c: &mut Conversation, at: &Ends) {
+    keeps_its_end_for(c, at, 60, &at.to_web(0).syn(), |c, request, backend| {
+        establish(c, request, backend);
+        let end = request.fin_ack();
+        c.forward(&end).becomes(&end.to(backend));
+        c.reverse(&end.reversed().from(backend)).becomes(&end.reversed());
+    });
+}
+
+pub fn a_reset_connection_gives_its_end_back_at_once(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1).load_balancer(&at.load_balancer(80)));
     let backend = at.backends(1)[0].clone();
     let request = at.to_web(40000);
     establish(c, &request, &backend);
-    let end = request.fin_ack();
-    c.forward(&end).becomes(&end.to(backend.as_str()));
-    c.reverse(&end.reversed().from(backend.as_str())).becomes(&end.reversed());
+    let end = request.reversed().rst();
+    c.reverse(&end.from(backend.as_str())).becomes(&end);
     establish(c, &request.to(at.load_balancer(80).as_str()), &backend);
 }
 
@@ -130,12 +139,13 @@ pub fn an_answered_question_keeps_its_end_for_half_a_minute(c: &mut Conversation
     });
 }
 
-/// Datagrams in both directions, twice.
+/// Datagrams in both directions, twice, and some seconds apart: a stream.
 fn exchange(c: &mut Conversation, question: &Packet, backend: &str) {
     let answer = question.reversed().payload(b"answer");
     for _ in 0..2 {
         c.forward(question).becomes(&question.to(backend));
         c.reverse(&answer.from(backend)).becomes(&answer);
+        c.wait(5);
     }
 }
 
@@ -143,7 +153,7 @@ pub fn an_exchange_of_datagrams_is_over_after_three_minutes(c: &mut Conversation
     c.set(&at.dns(1));
     let backend = at.backends(1)[0].clone();
     for (waited, state) in
-        [(180 - MARGIN, FlowState::Established), (180 + MARGIN, FlowState::Nascent)]
+        [(175 - MARGIN, FlowState::DatagramStream), (180 + MARGIN, FlowState::Datagram)]
     {
         let question = at.to_dns(40000);
         exchange(c, &question, &backend);
@@ -159,18 +169,18 @@ pub fn packets_of_either_side_keep_a_flow(c: &mut Conversation, at: &Ends) {
     let question = at.to_dns(40000);
     exchange(c, &question, &backend);
     for number in 0..6 {
-        c.wait(180 - MARGIN);
+        c.wait(175 - MARGIN);
         if number < 3 {
             c.forward(&question).becomes(&question.to(backend.as_str()));
         } else {
             let answer = question.reversed().payload(b"more");
             c.reverse(&answer.from(backend.as_str())).becomes(&answer);
         }
-        assert_eq!(c.flows().only_state(), FlowState::Established, "after {number}");
+        assert_eq!(c.flows().only_state(), FlowState::DatagramStream, "after {number}");
     }
-    c.wait(180 - MARGIN);
+    c.wait(175 - MARGIN);
     c.forward(&question).becomes(&question.to(backend.as_str()));
-    assert_eq!(c.flows().only_state(), FlowState::Established);
+    assert_eq!(c.flows().only_state(), FlowState::DatagramStream);
 }
 
 /// Who has been silent may be led anywhere; who has not stays, whatever the table says now.
@@ -182,7 +192,7 @@ pub fn datagrams_follow_the_table_when_they_have_been_idle(c: &mut Conversation,
         exchange(c, question, &backends[0]);
     }
     c.set(&at.dns(2));
-    c.wait(180 - MARGIN);
+    c.wait(60);
     for question in &questions {
         c.forward(question).becomes(&question.to(backends[0].as_str()));
     }
@@ -196,9 +206,8 @@ pub fn datagrams_follow_the_table_when_they_have_been_idle(c: &mut Conversation,
     assert_eq!(c.flows().len(), questions.len());
 }
 
-/// Connections are not datagrams: they stay with their backend however long they were silent, as
-/// long as nobody else needed the place.
-pub fn a_connection_that_was_silent_for_days_goes_on(c: &mut Conversation, at: &Ends) {
+/// A connection stays with its backend for as long as its timeout says, whatever the table says now.
+pub fn a_connection_that_was_silent_for_hours_goes_on(c: &mut Conversation, at: &Ends) {
     let backends = at.backends(2);
     let requests: Vec<Packet> = (40000..40008).map(|port| at.to_web(port)).collect();
     c.set(&at.web(1));
@@ -206,12 +215,24 @@ pub fn a_connection_that_was_silent_for_days_goes_on(c: &mut Conversation, at: &
         establish(c, request, &backends[0]);
     }
     c.set(&at.web(2));
-    c.wait(3 * 86_400);
+    c.wait(86_400 - MARGIN);
     for request in &requests {
         let more = request.psh_ack().payload(b"more");
         c.forward(&more).becomes(&more.to(backends[0].as_str()));
         c.reverse(&more.reversed().from(backends[0].as_str())).becomes(&more.reversed());
     }
+}
+
+/// After its timeout a flow is gone, to requests as to replies.
+pub fn a_reply_finds_no_flow_whose_time_is_over(c: &mut Conversation, at: &Ends) {
+    c.set(&at.dns(1));
+    let backend = at.backends(1)[0].clone();
+    let question = at.to_dns(40000);
+    c.forward(&question).becomes(&question.to(backend.as_str()));
+    c.wait(30 + MARGIN);
+    let answer = question.reversed().payload(b"late").from(backend.as_str());
+    c.reverse(&answer).passes_for(Reason::NoFlow);
+    assert!(c.flows().is_empty());
 }
 
 pub fn an_association_keeps_its_end_for_a_day(c: &mut Conversation, at: &Ends) {

@@ -83,11 +83,11 @@ macro_rules! every_case {
             flows: [
                 a_connection_lives_from_syn_to_fin,
                 a_reset_closes_a_connection,
-                a_syn_on_a_closing_connection_starts_a_new_one,
+                a_syn_on_a_closed_connection_starts_a_new_one,
                 a_connection_past_the_service_is_not_taken_for_a_closed_one,
                 a_closed_connection_does_not_take_the_answers_of_a_later_one,
                 a_packet_in_the_middle_of_an_unknown_connection_follows_the_table,
-                a_connection_met_midway_is_established_by_its_backends_first_packet,
+                what_a_connection_met_midway_is_after_its_backends_first_packet,
                 an_answer_without_a_flow_passes,
                 a_flow_moves_when_its_backend_goes,
                 a_flow_moves_when_its_backend_leaves_its_service,
@@ -97,6 +97,10 @@ macro_rules! every_case {
                 nascent_flows_make_room,
                 one_port_of_a_client_reaches_two_services,
                 what_is_out_of_a_connections_window_does_not_end_it,
+                a_datagram_past_the_service_ends_its_flow,
+                what_acknowledges_no_syn_ack_establishes_nothing,
+                a_half_closed_connection_keeps_its_identity,
+                a_reset_out_of_the_window_closes_nothing,
             ]
             change: [
                 who_asked_before_anybody_served_is_served_at_once,
@@ -177,7 +181,7 @@ macro_rules! every_case {
             ]
             sctp: [
                 an_association_lives_from_init_to_shutdown_complete,
-                an_association_met_midway_is_established_by_its_backends_first_packet,
+                an_association_met_midway_is_on_probation,
                 an_abort_closes_an_association,
                 a_wrong_checksum_stays_wrong,
                 a_checksum_that_a_device_completes_stays_empty,
@@ -194,13 +198,15 @@ macro_rules! every_case {
                 a_connection_closed_by_its_server_keeps_its_place_for_an_hour,
                 an_unanswered_connection_keeps_its_end_for_a_minute,
                 an_unfinished_handshake_keeps_its_end_for_a_minute,
-                a_closed_connection_gives_its_end_back_at_once,
+                a_closed_connection_keeps_its_end_for_a_minute,
+                a_reset_connection_gives_its_end_back_at_once,
                 an_unanswered_question_keeps_its_end_for_half_a_minute,
                 an_answered_question_keeps_its_end_for_half_a_minute,
                 an_exchange_of_datagrams_is_over_after_three_minutes,
                 packets_of_either_side_keep_a_flow,
                 datagrams_follow_the_table_when_they_have_been_idle,
-                a_connection_that_was_silent_for_days_goes_on,
+                a_connection_that_was_silent_for_hours_goes_on,
+                a_reply_finds_no_flow_whose_time_is_over,
                 an_association_keeps_its_end_for_a_day,
                 later_fragments_are_waited_for_half_a_minute,
             ]
@@ -262,12 +268,14 @@ macro_rules! every_case {
                 a_connection_whose_backend_elsewhere_is_gone_is_reset,
                 node_ports_need_no_tunnel,
                 pods_need_no_tunnel,
+                source_ranges_hold_for_what_comes_through_a_tunnel,
+                a_tunnel_ends_no_established_flow,
                 a_backend_on_this_node_needs_no_tunnel,
             ]
             answers: [
                 an_answer_to_another_client_passes,
                 an_answer_from_another_port_passes,
-                a_datagram_flow_is_established_by_an_answered_question,
+                datagrams_become_a_stream_by_packets_both_ways_over_time,
                 a_syn_sent_again_after_the_answer_proves_nothing,
                 a_server_may_close_first,
                 a_client_may_reset_and_dial_again,

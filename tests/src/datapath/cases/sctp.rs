@@ -31,28 +31,25 @@ fn associate(c: &mut Conversation, request: &Packet, backend: &str) {
         c.reverse(&answer.chunk(kind).from(backend)).becomes(&answer.chunk(kind));
     };
     forward(c, Sctp::INIT);
-    assert_eq!(c.flows().only_state(), FlowState::Nascent);
+    assert_eq!(c.flows().only_state(), FlowState::SynSent);
     reverse(c, Sctp::INIT_ACK);
     forward(c, Sctp::INIT);
-    assert_eq!(c.flows().only_state(), FlowState::Answered);
+    assert_eq!(c.flows().only_state(), FlowState::SynReceived);
     forward(c, COOKIE_ECHO);
     assert_eq!(c.flows().only_state(), FlowState::Established);
     reverse(c, COOKIE_ACK);
     assert_eq!(c.flows().only_state(), FlowState::Established);
 }
 
-pub fn an_association_met_midway_is_established_by_its_backends_first_packet(
-    c: &mut Conversation,
-    at: &Ends,
-) {
+pub fn an_association_met_midway_is_on_probation(c: &mut Conversation, at: &Ends) {
     c.set(&at.diameter(1));
     let backend = at.backends(1)[0].clone();
     let data = at.to_diameter(40000).payload(b"question");
     c.forward(&data).becomes(&data.to(backend.as_str()));
-    assert_eq!(c.flows().only_state(), FlowState::Nascent);
+    assert_eq!(c.flows().only_state(), FlowState::PickedUp);
     let answer = data.reversed().payload(b"an answer");
     c.reverse(&answer.from(backend.as_str())).becomes(&answer);
-    assert_eq!(c.flows().only_state(), FlowState::Established);
+    assert_eq!(c.flows().only_state(), FlowState::Probation);
 }
 
 pub fn an_association_lives_from_init_to_shutdown_complete(c: &mut Conversation, at: &Ends) {
@@ -69,18 +66,18 @@ pub fn an_association_lives_from_init_to_shutdown_complete(c: &mut Conversation,
 
     let shutdown = request.chunk(Sctp::SHUTDOWN);
     c.forward(&shutdown).becomes(&shutdown.to(backend.as_str()));
-    assert_eq!(c.flows().only_state(), FlowState::ClosedForward);
+    assert_eq!(c.flows().only_state(), FlowState::FinFromClient);
     // The server still has something to say.
     c.reverse(&data.from(backend.as_str())).becomes(&data);
-    assert_eq!(c.flows().only_state(), FlowState::ClosedForward);
+    assert_eq!(c.flows().only_state(), FlowState::FinFromClient);
     let shutdown_ack = answer.chunk(Sctp::SHUTDOWN_ACK);
     c.reverse(&shutdown_ack.from(backend.as_str())).becomes(&shutdown_ack);
     let complete = request.chunk(Sctp::SHUTDOWN_COMPLETE);
     c.forward(&complete).becomes(&complete.to(backend.as_str()));
-    assert_eq!(c.flows().only_state(), FlowState::Closed);
+    assert_eq!(c.flows().only_state(), FlowState::TimeWait);
     // Who dials again is served.
     c.forward(&request).becomes(&request.to(backend.as_str()));
-    assert_eq!(c.flows().only_state(), FlowState::Nascent);
+    assert_eq!(c.flows().only_state(), FlowState::SynSent);
 }
 
 pub fn an_abort_closes_an_association(c: &mut Conversation, at: &Ends) {
@@ -90,7 +87,7 @@ pub fn an_abort_closes_an_association(c: &mut Conversation, at: &Ends) {
     associate(c, &request, &backend);
     let abort = request.reversed().chunk(Sctp::ABORT);
     c.reverse(&abort.from(backend.as_str())).becomes(&abort);
-    assert_eq!(c.flows().only_state(), FlowState::Closed);
+    assert_eq!(c.flows().only_state(), FlowState::Reset);
 }
 
 pub fn a_wrong_checksum_stays_wrong(c: &mut Conversation, at: &Ends) {

@@ -388,13 +388,13 @@ pub fn a_flow_through_a_tunnel_lives_by_its_clients_packets(c: &mut Conversation
     let backend = send(c, at, Forwarding::Ipip);
     let request = at.to_web(40000);
     for (packet, state) in [
-        (request.syn(), FlowState::Nascent),
-        (request.syn(), FlowState::Nascent),
-        (request.ack(), FlowState::Established),
-        (request.psh_ack(), FlowState::Established),
-        (request.fin_ack(), FlowState::Closed),
-        (request.ack(), FlowState::Closed),
-        (request.syn(), FlowState::Nascent),
+        (request.syn(), FlowState::OneWaySyn),
+        (request.syn(), FlowState::OneWaySyn),
+        (request.ack(), FlowState::OneWayProbation),
+        (request.psh_ack(), FlowState::OneWayProbation),
+        (request.fin_ack(), FlowState::OneWayClosed),
+        (request.ack(), FlowState::OneWayClosed),
+        (request.syn(), FlowState::OneWaySyn),
     ] {
         c.forward(&packet)
             .leaves_by(INSIDE, &leaving(at, Forwarding::Ipip, &packet, &request, &backend));
@@ -411,7 +411,7 @@ pub fn datagrams_go_through_a_tunnel(c: &mut Conversation, at: &Ends) {
                 .leaves_by(INSIDE, &leaving(at, kind, &question, &question, &backend));
         }
     }
-    assert_eq!(c.flows().states(), [FlowState::Nascent; 2]);
+    assert_eq!(c.flows().states(), [FlowState::Datagram; 2]);
 }
 
 pub fn fragments_go_through_a_tunnel(c: &mut Conversation, at: &Ends) {
@@ -549,4 +549,46 @@ pub fn a_backend_on_this_node_needs_no_tunnel(c: &mut Conversation, at: &Ends) {
     establish(c, &at.to_web(40000), &at.backends(1)[0]);
     let outside = tcp(at.client(40001).as_str(), at.cluster(80).as_str()).syn();
     c.forward(&outside).becomes(&outside.to(at.backends(1)[0].as_str()));
+}
+
+/// Whoever may not dial a Service may not do so by way of another node.
+pub fn source_ranges_hold_for_what_comes_through_a_tunnel(c: &mut Conversation, at: &Ends) {
+    for (kind, port) in KINDS {
+        let backend = receive(c, at, kind, 1).remove(0);
+        let web = at.web(1).load_balancer(&at.load_balancer(80)).forwarding(kind);
+        let request = at.to_web(port).to(at.load_balancer(80).as_str()).syn();
+        c.set(&web.clone().source_ranges(&["192.0.2.0/24", "2001:db8:99::/48"]));
+        let flows = c.flows().len();
+        c.forward(&arriving(at, kind, &request, &backend)).is_dropped_for(Reason::SourceNotAllowed);
+        assert_eq!(c.flows().len(), flows);
+        c.set(&web.source_ranges(&["198.51.100.0/24", "2001:db8:51::/48"]));
+        c.forward(&arriving(at, kind, &request, &backend)).becomes(&request.to(backend.as_str()));
+    }
+}
+
+/// A packet with the addresses of another's connection ends nothing: the outer header proves little.
+pub fn a_tunnel_ends_no_established_flow(c: &mut Conversation, at: &Ends) {
+    for index in [OUTSIDE, INSIDE] {
+        c.device(index, |_| {});
+    }
+    c.node_addresses(&[at.node, &own_address(at)]);
+    let far = at.backends(1).remove(0);
+    c.exit(&address(&far), neighbour(INSIDE, ROUTER_MAC));
+    c.exit(&address(&at.client(40000)), neighbour(OUTSIDE, CLIENT_MAC));
+    c.set(&at.web(0).remote_backends(&[&far]));
+    let request = at.to_web(40000).ttl(64);
+    let there = |packet: &Packet| packet.macs(mac(INSIDE), ROUTER_MAC).ttl(63).to(far.as_str());
+    let snat = c.forward(&request.syn()).leaves_aliased_by(INSIDE, &there(&request.syn()));
+    let answer = request.reversed().syn_ack();
+    let back = answer.macs(mac(OUTSIDE), CLIENT_MAC).ttl(63);
+    c.forward(&answer.from(far.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
+    let _ = c.forward(&request.ack()).leaves_aliased_by(INSIDE, &there(&request.ack()));
+    assert_eq!(c.flows().only_state(), FlowState::Established);
+
+    let here = &at.backends(2)[1];
+    c.peers(&[at.elsewhere]);
+    c.set(&at.dns(1).forwarding(Forwarding::Ipip));
+    let forged = arriving(at, Forwarding::Ipip, &request.psh_ack().payload(b"forged"), here);
+    c.forward(&forged).is_dropped_for(Reason::NoSuchTarget);
+    assert_eq!(c.flows().only_state(), FlowState::Established);
 }

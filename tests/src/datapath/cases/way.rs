@@ -285,7 +285,7 @@ pub fn ends_are_used_again_soon_after_closing(c: &mut Conversation, at: &Ends) {
         let answer = request(at).reversed().fin_ack();
         let back = forwarded(&answer, OUTSIDE, CLIENT_MAC);
         c.forward(&answer.from(backend.as_str()).to(alias.as_str())).leaves_by(OUTSIDE, &back);
-        assert_eq!(c.flows().only_state(), FlowState::Closed);
+        assert_eq!(c.flows().only_state(), FlowState::TimeWait);
     }
 }
 

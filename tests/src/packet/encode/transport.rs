@@ -93,9 +93,12 @@ fn encode_sctp(source: u16, destination: u16, tag: u32, chunk: u8, payload: &[u8
         bytes.extend(payload);
         bytes.resize(bytes.len().next_multiple_of(4), 0);
     } else if matches!(chunk, 1 | 2) {
-        // INIT and its acknowledgement: type, flags, length, initiate tag, receiver window, streams out and in, first
-        // sequence number.
-        bytes.extend([chunk, 0, 0, 20, 0, 0, 0, 1, 0, 0, 0xff, 0xff, 0, 1, 0, 1, 0, 0, 0, 1]);
+        // INIT and its acknowledgement: type, flags, length, initiate tag (the packet's own, so that all
+        // packets of a conversation have one), receiver window, streams out and in, first sequence
+        // number.
+        bytes.extend([chunk, 0, 0, 20]);
+        bytes.extend(tag.to_be_bytes());
+        bytes.extend([0, 0, 0xff, 0xff, 0, 1, 0, 1, 0, 0, 0, 1]);
     } else {
         // Others by their header alone.
         bytes.extend([chunk, 0, 0, 4]);

@@ -66,8 +66,8 @@ fn shortened(text: &str, length: usize) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Kind, ObjectRef};
     use crate::notices::Reason;
-    use crate::source::{Kind, ObjectRef};
 
     fn notice(reason: Reason, message: &str) -> Notice {
         let reference = ObjectRef::new(Kind::Service, Some("shop"), Some("web"));

@@ -1,0 +1,267 @@
+//! Honest connections. Each plays client and backend, and checks every packet on its way: that it
+//! arrives at the first try, at the same backend as the first one, translated both ways.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::Ipv4Addr;
+
+use lb_common::hash::mix;
+use lb_common::header::protocol::UDP;
+
+use crate::world::{Fate, Path, SECOND, Service, World};
+use fuzz::wire::{ACK, End, FIN, Packet, SYN};
+
+/// From the node to a client and back.
+const ROUND_TRIP: u64 = 40_000_000;
+/// From the node to a backend and back.
+const BACKEND_ROUND_TRIP: u64 = 300_000;
+const INTERVAL: u64 = 3 * SECOND;
+const NODE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+
+/// What a connection does after its handshake and a first exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Script {
+    /// Exchanges something every few seconds.
+    Talks,
+    /// Does nothing until it is woken; then exchanges something, and waits again.
+    Idles,
+    /// The client closes its direction; the backend goes on sending.
+    HalfClosed,
+    /// Two more exchanges, then both sides close.
+    Visits,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    Syn,
+    SynAck,
+    Ack,
+    Request,
+    Response,
+    ClientFin,
+    BackendAck,
+    BackendFin,
+    BackendData,
+}
+
+struct Connection {
+    service: Service,
+    script: Script,
+    client: End,
+    step: u32,
+    dialled_at: u64,
+    /// The next sequence numbers.
+    client_next: u32,
+    backend_next: u32,
+    /// Of the first packet; all others must go there.
+    backend: Option<End>,
+    /// The client's end as the backend knows it.
+    source: Option<End>,
+}
+
+impl Connection {
+    fn new(service: Service, script: Script, client: End, now: u64) -> Self {
+        let isn = mix(u64::from(u32::from(client.address)) << 16 | u64::from(client.port));
+        Self {
+            service,
+            script,
+            client,
+            step: 0,
+            dialled_at: now,
+            client_next: isn as u32,
+            backend_next: (isn >> 32) as u32,
+            backend: None,
+            source: None,
+        }
+    }
+
+    fn act(&self) -> Option<Act> {
+        use Act::*;
+        let exchange = |step: u32| if step.is_multiple_of(2) { Request } else { Response };
+        if self.service.protocol == UDP {
+            let over = self.script == Script::Visits && self.step == 6;
+            return (!over).then(|| exchange(self.step));
+        }
+        let later = match self.step {
+            0 => return Some(Syn),
+            1 => return Some(SynAck),
+            2 => return Some(Ack),
+            3 => return Some(Request),
+            4 => return Some(Response),
+            step => step - 5,
+        };
+        match (self.script, later) {
+            (Script::Talks | Script::Idles, _) | (Script::Visits, 0..4) => Some(exchange(later)),
+            (Script::Visits, 4) => Some(ClientFin),
+            (Script::Visits, 5) => Some(BackendFin),
+            (Script::Visits, 6) => Some(Ack),
+            (Script::Visits, _) => None,
+            (Script::HalfClosed, 0) => Some(ClientFin),
+            (Script::HalfClosed, 1) => Some(BackendAck),
+            (Script::HalfClosed, _) if later.is_multiple_of(2) => Some(BackendData),
+            (Script::HalfClosed, _) => Some(Ack),
+        }
+    }
+
+    /// How long after an act the next one comes; `None` if only [`Honest::wake`] brings it.
+    fn pause(&self, act: Act) -> Option<u64> {
+        use Act::*;
+        match (act, self.script) {
+            (Syn | Request | ClientFin, _) => Some(BACKEND_ROUND_TRIP),
+            (Response, Script::Talks) => Some(INTERVAL),
+            (Response, Script::Idles) => None,
+            (Ack, Script::HalfClosed) if self.step > 3 => Some(INTERVAL),
+            _ => Some(ROUND_TRIP),
+        }
+    }
+
+    /// Sends the next packet, and says when the one after it is due.
+    fn go_on(&mut self, world: &mut World) -> Result<Option<u64>, String> {
+        let Some(act) = self.act() else { return Ok(None) };
+        let done = match act {
+            Act::Syn | Act::Ack | Act::Request | Act::ClientFin => self.send_request(act, world),
+            Act::SynAck | Act::Response | Act::BackendAck | Act::BackendFin | Act::BackendData => {
+                self.send_reply(act, world)
+            }
+        };
+        done.map_err(|error| {
+            let age = (world.now - self.dialled_at) as f64 / SECOND as f64;
+            format!(
+                "{:?} {:?} from {}:{}, packet {} ({act:?}), {age:.3} s after the first: {error}",
+                self.script, self.service, self.client.address, self.client.port, self.step
+            )
+        })?;
+        let pause = self.pause(act);
+        self.step += 1;
+        Ok(pause.map(|pause| world.now + pause))
+    }
+
+    fn packet(&self, act: Act, source: End, destination: End) -> Packet {
+        let from_client = matches!(act, Act::Syn | Act::Ack | Act::Request | Act::ClientFin);
+        let length = match act {
+            Act::Request | Act::Response | Act::BackendData => 32,
+            _ => 0,
+        };
+        if self.service.protocol == UDP {
+            return Packet::udp(source, destination, length);
+        }
+        let flags = match act {
+            Act::Syn | Act::SynAck => SYN,
+            Act::ClientFin | Act::BackendFin => FIN,
+            _ => ACK,
+        };
+        let (sequence, acknowledged) = match from_client {
+            true => (self.client_next, self.backend_next),
+            false => (self.backend_next, self.client_next),
+        };
+        let packet = Packet::tcp(source, destination, flags, sequence).with_payload(length);
+        if act == Act::Syn { packet } else { packet.acknowledging(acknowledged) }
+    }
+
+    fn send_request(&mut self, act: Act, world: &mut World) -> Result<(), String> {
+        let sent = self.packet(act, self.client, self.service.frontend());
+        let fate = world.request(&sent);
+        let received = match (fate, self.service.path) {
+            (Fate::Delivered(packet), Path::Local | Path::Snat) => packet,
+            (Fate::Tunnelled(packet, node), Path::Tunnel) => {
+                let numbers = 0..crate::world::BACKENDS;
+                let mut backends = numbers.map(|number| self.service.backend(number));
+                let backend = backends.find(|backend| self.service.node_of(*backend) == node);
+                let backend = backend.ok_or_else(|| format!("went to {node}"))?;
+                // It comes as it was sent; the node translates it.
+                if packet != sent {
+                    return Err(format!("{sent:?} was changed to {packet:?}"));
+                }
+                Packet { destination: backend, ..packet }
+            }
+            _ => return Err(format!("{sent:?} became {fate:?}")),
+        };
+        let source = *self.source.get_or_insert(received.source);
+        let right_source = match self.service.path {
+            Path::Snat => source.address == NODE,
+            Path::Local | Path::Tunnel => source == self.client,
+        };
+        let backend = *self.backend.get_or_insert(received.destination);
+        let expected = Packet { source, destination: backend, ..sent };
+        if !right_source || !self.service.is_backend(backend) || received != expected {
+            return Err(format!("{received:?} is not {expected:?}"));
+        }
+        self.client_next = sent.end_of_sequence();
+        Ok(())
+    }
+
+    fn send_reply(&mut self, act: Act, world: &mut World) -> Result<(), String> {
+        let (backend, source) = self.backend.zip(self.source).expect("it has dialled");
+        let sent = self.packet(act, backend, source);
+        self.backend_next = sent.end_of_sequence();
+        if self.service.path == Path::Tunnel {
+            return Ok(());
+        }
+        let fate = world.reply(self.service, &sent, self.client);
+        let expected = Packet { source: self.service.frontend(), destination: self.client, ..sent };
+        if fate != Fate::Delivered(expected) {
+            return Err(format!("{sent:?} became {fate:?}"));
+        }
+        Ok(())
+    }
+}
+
+/// All honest connections, and what is due when.
+#[derive(Default)]
+pub struct Honest {
+    connections: Vec<Connection>,
+    due: BinaryHeap<Reverse<(u64, usize)>>,
+    pub packets: u64,
+    pub failures: Vec<String>,
+}
+
+impl Honest {
+    pub fn dial(&mut self, service: Service, script: Script, now: u64) {
+        let number = self.connections.len();
+        let client =
+            End::new([192, 0, 2, 1 + (number % 250) as u8], 32_768 + (number / 250) as u16);
+        self.due.push(Reverse((now, number)));
+        self.connections.push(Connection::new(service, script, client, now));
+    }
+
+    pub fn dialled(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Sends all that is due.
+    pub fn go_on(&mut self, world: &mut World) {
+        while let Some(&Reverse((due, number))) = self.due.peek()
+            && due <= world.now
+        {
+            self.due.pop();
+            self.packets += 1;
+            match self.connections[number].go_on(world) {
+                Ok(Some(next)) => self.due.push(Reverse((next, number))),
+                Ok(None) => {}
+                // It is not sent again: the first try counts.
+                Err(failure) => self.failures.push(failure),
+            }
+        }
+    }
+
+    /// Lets time pass in which only these connections send.
+    pub fn run_for(&mut self, nanoseconds: u64, world: &mut World) {
+        let end = world.now + nanoseconds;
+        while let Some(&Reverse((due, _))) = self.due.peek()
+            && due <= end
+        {
+            world.advance(due.saturating_sub(world.now));
+            self.go_on(world);
+        }
+        world.advance(end - world.now);
+    }
+
+    /// Has the idle connections exchange something.
+    pub fn wake(&mut self, now: u64) {
+        for (number, connection) in self.connections.iter().enumerate() {
+            if connection.script == Script::Idles {
+                self.due.push(Reverse((now, number)));
+            }
+        }
+    }
+}

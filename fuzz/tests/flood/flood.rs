@@ -1,0 +1,147 @@
+//! Spoofed floods: each kind says what it sends from each of its ends. The ends are random, their
+//! owners never see a reply, and Linux answers for the backends.
+
+use std::net::Ipv4Addr;
+
+use lb_common::hash::mix;
+use lb_common::header::protocol::UDP;
+
+use crate::world::{Fate, Path, SERVICES, Service, World};
+use fuzz::wire::{ACK, End, FIN, Packet, RST, SYN};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Syn,
+    /// An ACK of a connection that does not exist.
+    Ack,
+    /// A SYN, then an ACK of a guessed number.
+    SynAndAck,
+    /// A SYN, then a segment without flags.
+    SynAndFlagless,
+    Flagless,
+    SynAndFin,
+    SynAndRst,
+    /// Two datagrams.
+    TwoDatagrams,
+    /// Four packets, a second apart: ACKs in TCP, datagrams in UDP.
+    Repeated,
+    /// The same few ends, somewhat more than there are entries, again and again.
+    Sustained,
+}
+
+impl Kind {
+    fn packets_per_end(self) -> u64 {
+        match self {
+            Self::Syn | Self::Ack | Self::Flagless => 1,
+            Self::Repeated => 4,
+            Self::Sustained => u64::MAX >> 32,
+            _ => 2,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Flood {
+    pub kind: Kind,
+    pub service: Service,
+    /// Ends that take turns where each sends more than one packet.
+    pub turns: u64,
+}
+
+/// What came of a flood's packets.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    pub lost: u64,
+    pub replies: u64,
+    pub stages: u64,
+    pub most_stages: u32,
+}
+
+impl Flood {
+    pub fn new(kind: Kind, path: Path, protocol: u8, rate: u64, capacity: usize) -> Self {
+        let service = Service { path, protocol };
+        assert!(SERVICES.contains(&service));
+        let turns = match kind {
+            Kind::Repeated => rate,
+            Kind::Sustained => capacity as u64 * 5 / 4,
+            _ => 1,
+        };
+        Self { kind, service, turns }
+    }
+
+    /// Sends the flood's packet of this number, and what its backend replies.
+    pub fn send(&self, number: u64, world: &mut World, tally: &mut Tally) {
+        let packet = self.packet(number);
+        let fate = world.request(&packet);
+        tally.stages += u64::from(world.stages);
+        tally.most_stages = tally.most_stages.max(world.stages);
+        match fate {
+            Fate::Delivered(received) => {
+                if let Some(reply) = answer(&received) {
+                    tally.replies += 1;
+                    // Its verdict does not matter.
+                    world.reply(self.service, &reply, packet.source);
+                }
+            }
+            Fate::Tunnelled(..) => {}
+            Fate::Lost(_) => tally.lost += 1,
+        }
+    }
+
+    fn packet(&self, number: u64) -> Packet {
+        let per_end = self.kind.packets_per_end();
+        let round = number / (self.turns * per_end);
+        let end = round * self.turns + number % self.turns;
+        let step = number / self.turns % per_end;
+        let random = mix(end ^ 0x00f1_00d0_0000_0000);
+        let source = End { address: spoofed(random), port: 1_024 | (random >> 32) as u16 };
+        let destination = self.service.frontend();
+        if self.service.protocol == UDP {
+            return Packet::udp(source, destination, 16);
+        }
+        let start = (random >> 16) as u32;
+        let segment = |flags, sequence| Packet::tcp(source, destination, flags, sequence);
+        let next = start.wrapping_add(1);
+        let guess = mix(random) as u32;
+        match (self.kind, step) {
+            (Kind::Ack | Kind::Repeated | Kind::Sustained, _) => {
+                segment(ACK, next).acknowledging(guess)
+            }
+            (Kind::Flagless, _) => segment(0, next).with_payload(16),
+            (_, 0) => segment(SYN, start),
+            (Kind::SynAndFlagless, _) => segment(0, next).with_payload(16),
+            (Kind::SynAndFin, _) if end.is_multiple_of(2) => segment(FIN, next),
+            (Kind::SynAndFin, _) => segment(FIN, next).acknowledging(guess),
+            (Kind::SynAndRst, _) => segment(RST, next),
+            _ => segment(ACK, next).acknowledging(guess),
+        }
+    }
+}
+
+/// A quarter of all addresses; no honest client has one of them.
+fn spoofed(random: u64) -> Ipv4Addr {
+    Ipv4Addr::from(1 << 30 | random as u32 >> 2)
+}
+
+pub fn is_spoofed(address: Ipv4Addr) -> bool {
+    u32::from(address) >> 30 == 1
+}
+
+/// What a backend on Linux replies to a flood's packet: nothing in it ever completes a handshake.
+fn answer(received: &Packet) -> Option<Packet> {
+    let Packet { source, destination, flags, sequence, acknowledgement, .. } = *received;
+    if received.protocol == UDP {
+        return Some(Packet::udp(destination, source, received.length));
+    }
+    let reply = |flags, sequence| Packet::tcp(destination, source, flags, sequence);
+    match flags {
+        SYN => {
+            let isn = mix(u64::from(sequence) << 16 | u64::from(source.port)) as u32;
+            Some(reply(SYN, isn).acknowledging(received.end_of_sequence()))
+        }
+        // No such connection, or not what its SYN-ACK said (RFC 9293, 3.10.7.1 and 3.10.7.4).
+        _ if flags & ACK != 0 && flags & RST == 0 => Some(reply(RST, acknowledgement)),
+        // Neither a SYN nor an ACK: dropped without a reply.
+        _ => None,
+    }
+}

@@ -1,0 +1,158 @@
+//! Bodies of requests, in JSON, YAML or protobuf, as objects of their kinds.
+
+mod json;
+mod protobuf;
+mod typed;
+
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::kinds::Kind;
+use crate::schema;
+
+pub use typed::{value_of_microseconds, value_of_seconds};
+
+pub const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
+
+/// How a body is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    Json,
+    Yaml,
+    Protobuf,
+}
+
+impl Format {
+    /// None for a media type that is not understood.
+    pub fn of(content_type: &str) -> Option<Self> {
+        match content_type.split(';').next().unwrap_or_default().trim() {
+            "" | "application/json" => Some(Self::Json),
+            "application/yaml" => Some(Self::Yaml),
+            "application/vnd.kubernetes.protobuf" => Some(Self::Protobuf),
+            _ => None,
+        }
+    }
+}
+
+/// What to do about fields that a kind does not have, or that are there twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FieldValidation {
+    Ignore,
+    Warn,
+    Strict,
+}
+
+/// A value, and what was odd about it, one sentence each.
+#[derive(Debug)]
+pub struct Decoded {
+    pub value: Value,
+    pub oddities: Vec<String>,
+}
+
+/// A body as an object of the kind; why it can't be one, in a server's words, if not.
+pub fn decode(kind: &Kind, format: Format, body: &[u8]) -> Result<Decoded, Failure> {
+    let definition = definition(kind)?;
+    let cannot = |message: &str| cannot_be_handled(kind, message);
+    let (value, duplicates) = match format {
+        Format::Json | Format::Yaml => parse(format, body).map_err(|message| cannot(&message))?,
+        Format::Protobuf => {
+            let envelope = protobuf::envelope(body).map_err(|message| cannot(&message))?;
+            let mut value = protobuf::decode(definition, envelope.message)
+                .map_err(|message| cannot(&message))?;
+            value["apiVersion"] = json!(envelope.api_version);
+            value["kind"] = json!(envelope.kind);
+            (value, Vec::new())
+        }
+    };
+    let mut value = value;
+    check_type(kind, &mut value)?;
+    let mut oddities: Vec<String> =
+        duplicates.iter().map(|path| format!("duplicate field \"{path}\"")).collect();
+    oddities.extend(shape(kind, &mut value).map_err(|message| cannot(&message))?);
+    Ok(Decoded { value, oddities })
+}
+
+/// Brings a value into the form of its kind; returns what it had to leave out, one sentence each.
+/// The error is why it can't be of the kind.
+pub fn shape(kind: &Kind, value: &mut Value) -> Result<Vec<String>, String> {
+    let definition = definition(kind).map_err(|failure| failure.message)?;
+    let outcome = typed::shape(definition, value)?;
+    Ok(outcome.unknown.iter().map(|path| format!("unknown field \"{path}\"")).collect())
+}
+
+/// JSON or YAML as it stands, with the paths of fields that are there twice.
+pub fn parse(format: Format, body: &[u8]) -> Result<(Value, Vec<String>), String> {
+    // What is JSON already is read as JSON: it is YAML as well, but YAML readers are stricter.
+    let starts_as_json = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
+    if format == Format::Json || starts_as_json {
+        json::parse(body).map_err(|error| format!("couldn't parse JSON: {error}"))
+    } else {
+        let value = serde_norway::from_slice(body)
+            .map_err(|error| format!("error converting YAML to JSON: {error}"))?;
+        Ok((value, Vec::new()))
+    }
+}
+
+/// The options in the body of a DELETE; nothing for an empty body.
+pub fn delete_options(format: Format, body: &[u8]) -> Result<Value, Failure> {
+    if body.is_empty() {
+        return Ok(json!({}));
+    }
+    let cannot = |message: String| {
+        Failure::bad_request(format!("the body of the DELETE is no DeleteOptions: {message}"))
+    };
+    let mut value = match format {
+        Format::Protobuf => {
+            let envelope = protobuf::envelope(body).map_err(cannot)?;
+            protobuf::decode(DELETE_OPTIONS, envelope.message).map_err(cannot)?
+        }
+        format => parse(format, body).map_err(cannot)?.0,
+    };
+    typed::shape(DELETE_OPTIONS, &mut value).map_err(cannot)?;
+    Ok(value)
+}
+
+fn definition(kind: &Kind) -> Result<&'static str, Failure> {
+    schema::definition_of(kind.group, kind.version, kind.kind)
+        .ok_or_else(|| Failure::internal(format!("there is no schema of {}", kind.kind)))
+}
+
+pub fn cannot_be_handled(kind: &Kind, message: &str) -> Failure {
+    Failure::bad_request(format!(
+        "{} in version \"{}\" cannot be handled as a {}: {message}",
+        kind.kind, kind.version, kind.kind
+    ))
+}
+
+/// An object says what it is, or is what the path says.
+fn check_type(kind: &Kind, value: &mut Value) -> Result<(), Failure> {
+    let Value::Object(fields) = value else {
+        return Err(cannot_be_handled(kind, "json: cannot unmarshal it into an object"));
+    };
+    let api_version = kind.api_version();
+    for (field, expected) in [("apiVersion", api_version.as_str()), ("kind", kind.kind)] {
+        match fields.get(field).and_then(Value::as_str) {
+            None | Some("") => {
+                fields.insert(field.to_owned(), expected.into());
+            }
+            Some(told) if told == expected => {}
+            Some(told) if field == "apiVersion" => {
+                return Err(Failure::bad_request(format!(
+                    "the API version in the data ({told}) does not match the expected API \
+                     version ({expected})"
+                )));
+            }
+            Some(told) => {
+                return Err(Failure::bad_request(format!(
+                    "the kind in the data ({told}) does not match the expected kind ({expected})"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The path of a field within what is at `path`.
+fn child(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}

@@ -1,0 +1,326 @@
+//! Kubernetes' protobuf, read into the same JSON that a client could have sent instead. kubectl
+//! sends it from 1.32 on. The types come from the schemas, the numbers from `schema/fields.txt`.
+
+use base64::Engine;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::typed::{value_of_microseconds, value_of_seconds};
+use crate::schema::{self, Field};
+
+/// What every message starts with.
+pub const MAGIC: &[u8] = b"k8s\0";
+
+/// Messages within messages.
+const DEPTH: u32 = 64;
+
+/// An object as it came: which type it says it is, and its message.
+pub struct Envelope<'a> {
+    pub api_version: String,
+    pub kind: String,
+    pub message: &'a [u8],
+}
+
+pub fn envelope(body: &[u8]) -> Result<Envelope<'_>, String> {
+    let body = body.strip_prefix(MAGIC).ok_or(
+        "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]",
+    )?;
+    let mut envelope = Envelope { api_version: String::new(), kind: String::new(), message: &[] };
+    for part in Parts(body) {
+        match part? {
+            (1, Part::Bytes(type_)) => {
+                for part in Parts(type_) {
+                    match part? {
+                        (1, Part::Bytes(bytes)) => envelope.api_version = text(bytes)?,
+                        (2, Part::Bytes(bytes)) => envelope.kind = text(bytes)?,
+                        _ => {}
+                    }
+                }
+            }
+            (2, Part::Bytes(message)) => envelope.message = message,
+            (3, Part::Bytes(encoding)) if !encoding.is_empty() => {
+                return Err("the message has a content encoding, which is not supported".to_owned());
+            }
+            _ => {}
+        }
+    }
+    Ok(envelope)
+}
+
+/// A message as the JSON of its definition.
+pub fn decode(definition: &'static str, message: &[u8]) -> Result<Value, String> {
+    message_value(definition, message, 0)
+}
+
+fn message_value(definition: &'static str, message: &[u8], depth: u32) -> Result<Value, String> {
+    if depth > DEPTH {
+        return Err("messages are nested too deep".to_owned());
+    }
+    match definition.rsplit('.').next() {
+        Some("Time") => return time(message, value_of_seconds),
+        Some("MicroTime") => return time(message, value_of_microseconds),
+        Some("IntOrString") => return int_or_string(message),
+        Some("Quantity") => return first_text(message).map(Value::String),
+        Some("FieldsV1") => {
+            let raw = first_text(message)?;
+            return serde_json::from_str(&raw).map_err(|error| format!("fieldsV1: {error}"));
+        }
+        _ => {}
+    }
+    let facts = schema::message(definition).ok_or_else(|| format!("{definition} is not known"))?;
+    let properties = &schema::definitions()[definition]["properties"];
+    let mut object = Map::new();
+    for part in Parts(message) {
+        let (number, part) = part?;
+        let mut matching = facts.fields.iter().filter(|(_, field)| field.number == number);
+        // A later version may send fields this one has not heard of.
+        let Some((name, field)) = matching.next() else {
+            continue;
+        };
+        let property = &properties[*name];
+        match (field.embedded, part) {
+            (Some(embedded), Part::Bytes(bytes)) => {
+                for part in Parts(bytes) {
+                    let (number, part) = part?;
+                    if number == embedded {
+                        take(&mut object, name, field, property, part, depth)?;
+                    }
+                }
+            }
+            (_, part) => take(&mut object, name, field, property, part, depth)?,
+        }
+    }
+    Ok(Value::Object(object))
+}
+
+/// Takes one occurrence of a field into the object.
+fn take(
+    object: &mut Map<String, Value>,
+    name: &str,
+    field: &Field,
+    schema: &'static Value,
+    part: Part<'_>,
+    depth: u32,
+) -> Result<(), String> {
+    match schema["type"].as_str() {
+        Some("array") => {
+            let item = value(&schema["items"], part, depth)?;
+            let items = object.entry(name).or_insert_with(|| json!([]));
+            if let Value::Array(items) = items {
+                items.push(item);
+            }
+        }
+        Some("object") if schema.get("additionalProperties").is_some() => {
+            let Part::Bytes(entry) = part else {
+                return Err(format!("{name} is no message"));
+            };
+            let mut key = String::new();
+            let mut content = Value::String(String::new());
+            for part in Parts(entry) {
+                match part? {
+                    (1, Part::Bytes(bytes)) => key = text(bytes)?,
+                    (2, part) => content = value(&schema["additionalProperties"], part, depth)?,
+                    _ => {}
+                }
+            }
+            let entries = object.entry(name).or_insert_with(|| json!({}));
+            if let Value::Object(entries) = entries {
+                entries.insert(key, content);
+            }
+        }
+        _ => {
+            let content = value(schema, part, depth)?;
+            // A time that is no pointer is sent empty when there is none, and so are messages.
+            let nothing = !field.pointer
+                && (content.is_null() || content.as_object().is_some_and(Map::is_empty));
+            if !nothing {
+                object.insert(name.to_owned(), content);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn value(schema: &'static Value, part: Part<'_>, depth: u32) -> Result<Value, String> {
+    if let Some(definition) = schema::reference(schema) {
+        return match part {
+            Part::Bytes(message) => message_value(definition, message, depth + 1),
+            Part::Number(_) => Err(format!("{definition} is a message, not a number")),
+        };
+    }
+    match (schema["type"].as_str(), schema["format"].as_str(), part) {
+        (Some("string"), Some("byte"), Part::Bytes(bytes)) => {
+            Ok(base64::engine::general_purpose::STANDARD.encode(bytes).into())
+        }
+        (Some("string"), _, Part::Bytes(bytes)) => text(bytes).map(Value::String),
+        (Some("boolean"), _, Part::Number(number)) => Ok((number != 0).into()),
+        // Negative numbers of 32 bits, too, are sent as those of 64.
+        (Some("integer"), _, Part::Number(number)) => Ok(number.cast_signed().into()),
+        (type_, ..) => {
+            Err(format!("a field of type {} is encoded as another", type_.unwrap_or("?")))
+        }
+    }
+}
+
+fn time(message: &[u8], form: fn(Timestamp) -> String) -> Result<Value, String> {
+    let (mut seconds, mut nanoseconds) = (None, 0);
+    for part in Parts(message) {
+        match part? {
+            (1, Part::Number(number)) => seconds = Some(number.cast_signed()),
+            (2, Part::Number(number)) => nanoseconds = i32::try_from(number).unwrap_or(0),
+            _ => {}
+        }
+    }
+    let Some(seconds) = seconds else {
+        return Ok(Value::Null);
+    };
+    let time = Timestamp::new(seconds, nanoseconds).map_err(|error| error.to_string())?;
+    Ok(form(time).into())
+}
+
+fn int_or_string(message: &[u8]) -> Result<Value, String> {
+    let (mut is_text, mut number, mut name) = (false, 0, String::new());
+    for part in Parts(message) {
+        match part? {
+            (1, Part::Number(type_)) => is_text = type_ == 1,
+            (2, Part::Number(value)) => number = value.cast_signed(),
+            (3, Part::Bytes(bytes)) => name = text(bytes)?,
+            _ => {}
+        }
+    }
+    Ok(if is_text { name.into() } else { number.into() })
+}
+
+fn first_text(message: &[u8]) -> Result<String, String> {
+    for part in Parts(message) {
+        if let (1, Part::Bytes(bytes)) = part? {
+            return text(bytes);
+        }
+    }
+    Ok(String::new())
+}
+
+fn text(bytes: &[u8]) -> Result<String, String> {
+    String::from_utf8(bytes.to_vec()).map_err(|_| "a text is not UTF-8".to_owned())
+}
+
+enum Part<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+}
+
+/// The fields of a message as they stand on the wire: number and content.
+struct Parts<'a>(&'a [u8]);
+
+impl<'a> Iterator for Parts<'a> {
+    type Item = Result<(u32, Part<'a>), String>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let part = self.part();
+        if part.is_none() {
+            self.0 = &[];
+        }
+        Some(part.ok_or_else(|| "the message is cut off or garbled".to_owned()))
+    }
+}
+
+impl<'a> Parts<'a> {
+    fn part(&mut self) -> Option<(u32, Part<'a>)> {
+        let tag = self.varint()?;
+        let number = u32::try_from(tag >> 3).ok()?;
+        let part = match tag & 7 {
+            0 => Part::Number(self.varint()?),
+            1 => Part::Number(u64::from_le_bytes(self.bytes(8)?.try_into().ok()?)),
+            2 => {
+                let length = usize::try_from(self.varint()?).ok()?;
+                Part::Bytes(self.bytes(length)?)
+            }
+            5 => Part::Number(u32::from_le_bytes(self.bytes(4)?.try_into().ok()?).into()),
+            _ => return None,
+        };
+        Some((number, part))
+    }
+
+    fn varint(&mut self) -> Option<u64> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.bytes(1)?[0];
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    fn bytes(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn field(number: u8, content: &[u8]) -> Vec<u8> {
+        let length = u8::try_from(content.len()).unwrap();
+        [&[number << 3 | 2, length], content].concat()
+    }
+
+    fn number(field: u8, value: u8) -> Vec<u8> {
+        vec![field << 3, value]
+    }
+
+    #[test]
+    fn a_service_is_read_as_its_json() {
+        let target = [number(1, 1), field(3, b"http")].concat();
+        let port = [number(3, 80), field(1, b"web"), field(4, &target)].concat();
+        let label = [field(1, b"app"), field(2, b"web")].concat();
+        let metadata = [field(1, b"web"), field(3, b""), field(8, b""), field(11, &label)].concat();
+        let service = [field(1, &metadata), field(2, &field(1, &port))].concat();
+        let type_ = [field(1, b"v1"), field(2, b"Service")].concat();
+        let body = [MAGIC, &field(1, &type_), &field(2, &service), &field(3, b"")].concat();
+        let envelope = envelope(&body).unwrap();
+        assert_eq!((envelope.api_version.as_str(), envelope.kind.as_str()), ("v1", "Service"));
+        let decoded = decode("io.k8s.api.core.v1.Service", envelope.message).unwrap();
+        assert_eq!(
+            decoded,
+            json!({"metadata": {"name": "web", "namespace": "", "labels": {"app": "web"}},
+                "spec": {"ports": [{"name": "web", "port": 80, "targetPort": "http"}]}})
+        );
+    }
+
+    #[test]
+    fn an_embedded_message_is_part_of_its_holder() {
+        let path = [field(1, b"/"), field(3, b"Prefix")].concat();
+        let rule = [field(1, b"a.example"), field(2, &field(1, &field(1, &path)))].concat();
+        let decoded = decode("io.k8s.api.networking.v1.IngressRule", &rule).unwrap();
+        assert_eq!(
+            decoded,
+            json!({"host": "a.example", "http": {"paths": [{"path": "/", "pathType": "Prefix"}]}})
+        );
+    }
+
+    #[test]
+    fn secrets_are_bytes_and_come_as_base64() {
+        let entry = [field(1, b"key"), field(2, &[0xff, 0x00])].concat();
+        let decoded = decode("io.k8s.api.core.v1.Secret", &field(2, &entry)).unwrap();
+        assert_eq!(decoded, json!({"data": {"key": "/wA="}}));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decode("io.k8s.api.core.v1.Service", &bytes);
+            let _ = decode("io.k8s.api.discovery.v1.EndpointSlice", &bytes);
+            let _ = envelope(&[MAGIC, &bytes].concat());
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Makes what a client sent into an object of its kind, as decoding into Go's types would: fields
+//! that the kind does not have go, nulls go, types have to fit, and zero values that mean nothing
+//! go.
+
+use jiff::Timestamp;
+use serde_json::{Map, Number, Value};
+
+use super::child;
+use crate::schema::{self, Message};
+
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Fields the kind does not have.
+    pub unknown: Vec<String>,
+}
+
+/// Why a value can't be of its type, in Go's words.
+pub type Mismatch = String;
+
+/// Shapes `value` by a definition.
+pub fn shape(definition: &'static str, value: &mut Value) -> Result<Outcome, Mismatch> {
+    let mut walk = Walk::default();
+    walk.message(definition, value, &Place::default())?;
+    Ok(Outcome { unknown: walk.unknown })
+}
+
+#[derive(Default)]
+struct Walk {
+    unknown: Vec<String>,
+}
+
+/// Where a value is.
+#[derive(Default, Clone)]
+struct Place {
+    /// `spec.ports[0].port`
+    path: String,
+    /// The same without indexes, and before it the type that has the field: as Go reports it.
+    go: String,
+}
+
+impl Walk {
+    fn message(
+        &mut self,
+        definition: &'static str,
+        value: &mut Value,
+        place: &Place,
+    ) -> Result<(), Mismatch> {
+        let schema = &schema::definitions()[definition];
+        let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
+            return opaque(definition, schema, value, place);
+        };
+        let type_name = definition.rsplit('.').next().unwrap_or(definition);
+        let Value::Object(fields) = value else {
+            let package = definition.rsplit('.').nth(1).unwrap_or_default();
+            return Err(mismatch(value, &format!("{package}.{type_name}"), place));
+        };
+        let facts = schema::message(definition);
+        let required = schema.get("required").and_then(Value::as_array);
+        let mut kept = Map::new();
+        for (name, mut field) in std::mem::take(fields) {
+            let path = child(&place.path, &name);
+            let Some(property) = properties.get(&name) else {
+                self.unknown.push(path);
+                continue;
+            };
+            if field.is_null() {
+                continue;
+            }
+            let go = child(place.go.split_once('.').map_or("", |(_, path)| path), &name);
+            let place = Place { path, go: format!("{type_name}.{go}") };
+            self.value(property, &mut field, &place)?;
+            let is_required = required.is_some_and(|names| names.iter().any(|one| *one == *name));
+            if is_required || !means_nothing(facts, &name, &field) {
+                kept.insert(name, field);
+            }
+        }
+        *fields = kept;
+        Ok(())
+    }
+
+    fn value(
+        &mut self,
+        schema: &'static Value,
+        value: &mut Value,
+        place: &Place,
+    ) -> Result<(), Mismatch> {
+        if let Some(definition) = schema::reference(schema) {
+            return self.message(definition, value, place);
+        }
+        let type_ = schema.get("type").and_then(Value::as_str).unwrap_or_default();
+        let format = schema.get("format").and_then(Value::as_str).unwrap_or_default();
+        match (type_, &mut *value) {
+            ("string", Value::String(text)) if format == "byte" => bytes(text),
+            ("string", Value::String(_)) | ("boolean", Value::Bool(_)) => Ok(()),
+            ("number", Value::Number(_)) => Ok(()),
+            ("integer", Value::Number(number)) => match integer(number, format) {
+                Some(integer) => {
+                    *value = integer.into();
+                    Ok(())
+                }
+                None => Err(mismatch(value, go_type(type_, format), place)),
+            },
+            ("array", Value::Array(items)) => {
+                let schema = &schema["items"];
+                items.iter_mut().enumerate().try_for_each(|(index, item)| {
+                    let path = format!("{}[{index}]", place.path);
+                    // A null among the items is a zero value; there is no use for one.
+                    self.value(schema, item, &Place { path, go: place.go.clone() })
+                })
+            }
+            ("object", Value::Object(entries)) => {
+                let Some(schema) = schema.get("additionalProperties") else {
+                    return Ok(());
+                };
+                for (key, entry) in entries.iter_mut() {
+                    if entry.is_null() && schema.get("type").is_some_and(|type_| type_ == "string")
+                    {
+                        // Into a map of texts Go decodes null as an empty one.
+                        *entry = Value::String(String::new());
+                    }
+                    let path = child(&place.path, key);
+                    self.value(schema, entry, &Place { path, go: place.go.clone() })?;
+                }
+                Ok(())
+            }
+            (type_, value) => Err(mismatch(value, go_type(type_, format), place)),
+        }
+    }
+}
+
+/// Types that are no messages in JSON.
+fn opaque(
+    definition: &str,
+    schema: &Value,
+    value: &mut Value,
+    place: &Place,
+) -> Result<(), Mismatch> {
+    let type_name = definition.rsplit('.').next().unwrap_or(definition);
+    match (type_name, &mut *value) {
+        ("IntOrString", Value::String(_)) | ("FieldsV1", Value::Object(_)) => Ok(()),
+        ("IntOrString", Value::Number(number)) => match integer(number, "int32") {
+            Some(_) => Ok(()),
+            None => Err(mismatch(value, "int32", place)),
+        },
+        ("Quantity", Value::String(_)) => Ok(()),
+        ("Quantity", Value::Number(number)) => {
+            *value = Value::String(number.to_string());
+            Ok(())
+        }
+        ("Time", Value::String(text)) => time(text, value_of_seconds),
+        ("MicroTime", Value::String(text)) => time(text, value_of_microseconds),
+        (_, Value::Object(_)) if schema.get("type").is_some_and(|type_| type_ == "object") => {
+            Ok(())
+        }
+        (type_name, value) => Err(mismatch(value, type_name, place)),
+    }
+}
+
+/// Times are stored in one form, however they were written.
+fn time(text: &mut String, form: fn(Timestamp) -> String) -> Result<(), Mismatch> {
+    const LAYOUT: &str = "2006-01-02T15:04:05Z07:00";
+    let time: Timestamp = text
+        .parse()
+        .map_err(|_| format!("parsing time {text:?} as {LAYOUT:?}: cannot parse {text:?}"))?;
+    *text = form(time);
+    Ok(())
+}
+
+pub fn value_of_seconds(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+pub fn value_of_microseconds(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
+}
+
+fn bytes(text: &str) -> Result<(), Mismatch> {
+    use base64::Engine;
+    match base64::engine::general_purpose::STANDARD.decode(text.replace(['\r', '\n'], "")) {
+        Ok(_) => Ok(()),
+        Err(base64::DecodeError::InvalidByte(at, _)) => {
+            Err(format!("illegal base64 data at input byte {at}"))
+        }
+        Err(_) => Err(format!("illegal base64 data at input byte {}", text.len())),
+    }
+}
+
+fn integer(number: &Number, format: &str) -> Option<i64> {
+    let whole = |float: f64| {
+        // Within 53 bits every whole number is exact.
+        #[expect(clippy::cast_possible_truncation)]
+        (float.fract() == 0.0 && float.abs() < 9e15).then_some(float as i64)
+    };
+    let integer = number.as_i64().or_else(|| number.as_f64().and_then(whole))?;
+    (format != "int32" || i32::try_from(integer).is_ok()).then_some(integer)
+}
+
+/// Whether the API leaves out a field with this value.
+fn means_nothing(message: Option<&Message>, name: &str, value: &Value) -> bool {
+    let Some(field) = message.and_then(|message| message.fields.get(name)) else {
+        // `apiVersion` and `kind`, or nothing is known of it: it stays as it is.
+        return false;
+    };
+    match value {
+        Value::Array(items) => items.is_empty(),
+        _ if field.pointer => false,
+        Value::String(text) => text.is_empty(),
+        Value::Bool(flag) => !flag,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        _ => false,
+    }
+}
+
+fn go_type(type_: &str, format: &str) -> &'static str {
+    match (type_, format) {
+        ("integer", "int32") => "int32",
+        ("integer", _) => "int64",
+        ("boolean", _) => "bool",
+        ("array", _) => "[]interface {}",
+        ("object", _) => "map[string]string",
+        ("number", _) => "float64",
+        _ => "string",
+    }
+}
+
+fn mismatch(value: &Value, wanted: &str, place: &Place) -> Mismatch {
+    let is = match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(_) => "bool".to_owned(),
+        Value::Number(number) if wanted.starts_with("int") => format!("number {number}"),
+        Value::Number(_) => "number".to_owned(),
+        Value::String(_) => "string".to_owned(),
+        Value::Array(_) => "array".to_owned(),
+        Value::Object(_) => "object".to_owned(),
+    };
+    let place = if place.go.is_empty() {
+        "Go value".to_owned()
+    } else {
+        format!("Go struct field {}", place.go)
+    };
+    format!("json: cannot unmarshal {is} into {place} of type {wanted}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const SERVICE: &str = "io.k8s.api.core.v1.Service";
+
+    fn service(mut value: Value) -> Result<(Value, Vec<String>), Mismatch> {
+        let outcome = shape(SERVICE, &mut value)?;
+        Ok((value, outcome.unknown))
+    }
+
+    #[test]
+    fn unknown_fields_and_nulls_go_and_the_former_are_told() {
+        let sent = json!({"apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": "web", "creationTimestamp": null, "labels": {"a": "b"}},
+            "spec": {"foo": 1, "ports": [{"port": 80, "prot": "TCP", "nodePort": 0}]}});
+        let (kept, unknown) = service(sent).unwrap();
+        assert_eq!(
+            kept,
+            json!({"apiVersion": "v1", "kind": "Service",
+                "metadata": {"name": "web", "labels": {"a": "b"}},
+                "spec": {"ports": [{"port": 80}]}})
+        );
+        assert_eq!(unknown, ["spec.foo", "spec.ports[0].prot"]);
+    }
+
+    #[test]
+    fn zero_stays_where_it_means_something() {
+        let sent = json!({"metadata": {"name": "web"}, "spec": {"ports": [{"port": 0}],
+            "allocateLoadBalancerNodePorts": false, "publishNotReadyAddresses": false}});
+        let (kept, _) = service(sent).unwrap();
+        assert_eq!(
+            kept["spec"],
+            json!({"ports": [{"port": 0}], "allocateLoadBalancerNodePorts": false})
+        );
+    }
+
+    #[test]
+    fn what_is_of_another_type_is_refused_in_gos_words() {
+        let port = |port: Value| json!({"spec": {"ports": [{"port": port}]}});
+        for (sent, expected) in [
+            (
+                port(json!("http")),
+                "json: cannot unmarshal string into Go struct field ServicePort.spec.ports.port \
+                 of type int32",
+            ),
+            (
+                port(json!(5_000_000_000_u64)),
+                "json: cannot unmarshal number 5000000000 into Go struct field \
+                 ServicePort.spec.ports.port of type int32",
+            ),
+            (
+                json!({"spec": []}),
+                "json: cannot unmarshal array into Go struct field Service.spec of type \
+                 v1.ServiceSpec",
+            ),
+            (
+                json!({"metadata": {"labels": {"a": 1}}}),
+                "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.labels of \
+                 type string",
+            ),
+        ] {
+            assert_eq!(service(sent).unwrap_err(), expected);
+        }
+    }
+
+    #[test]
+    fn a_target_port_may_be_a_number_or_a_name() {
+        for port in [json!(8080), json!("http")] {
+            let sent = json!({"spec": {"ports": [{"port": 80, "targetPort": port}]}});
+            assert_eq!(service(sent.clone()).unwrap().0, sent);
+        }
+    }
+
+    #[test]
+    fn times_have_one_form() {
+        let mut lease = json!({"metadata": {"creationTimestamp": "2026-01-02T03:04:05+01:00"},
+            "spec": {"renewTime": "2026-01-02T03:04:05Z"}});
+        shape("io.k8s.api.coordination.v1.Lease", &mut lease).unwrap();
+        assert_eq!(lease["metadata"]["creationTimestamp"], "2026-01-02T02:04:05Z");
+        assert_eq!(lease["spec"]["renewTime"], "2026-01-02T03:04:05.000000Z");
+    }
+}

@@ -1,0 +1,73 @@
+//! What belongs to owners that are gone goes too, as the owner's deletion asked for it.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::{Value, json};
+
+use super::super::operations::{FOREGROUND, ORPHAN};
+use super::{Api, Item, report};
+use crate::kinds;
+
+const MANAGER: &str = "generic-garbage-collector";
+
+pub async fn sweep(api: &Api, items: &[Item]) {
+    let by_uid: HashMap<&str, &Item> = items.iter().map(|item| (item.text("uid"), item)).collect();
+    // Owners whose deletion has to wait for a dependent that is still there.
+    let mut waiting: HashSet<&str> = HashSet::new();
+    for item in items {
+        let references: Vec<&Value> = references(item);
+        if references.is_empty() {
+            continue;
+        }
+        let owner = |reference: &Value| by_uid.get(reference["uid"].as_str()?).copied();
+        let ending = |reference: &Value, finalizer: &str| {
+            owner(reference)
+                .is_some_and(|owner| owner.is_being_deleted() && owner.has_finalizer(finalizer))
+        };
+        let (mut kept, mut dropped, mut doomed) = (Vec::new(), 0, false);
+        for reference in references {
+            if ending(reference, ORPHAN) {
+                dropped += 1;
+                waiting.insert(reference["uid"].as_str().unwrap_or_default());
+            } else if ending(reference, FOREGROUND) {
+                doomed = true;
+                if reference["blockOwnerDeletion"] == true {
+                    waiting.insert(reference["uid"].as_str().unwrap_or_default());
+                }
+            } else if owner(reference).is_some() || !is_served(reference) {
+                kept.push(reference.clone());
+            } else {
+                dropped += 1;
+                doomed = true;
+            }
+        }
+        if !kept.is_empty() || !doomed {
+            if dropped > 0 {
+                let patch = json!({"metadata": {"ownerReferences": kept}});
+                item.merge(api, MANAGER, patch).await;
+            }
+        } else if !item.is_being_deleted() {
+            item.delete(api, MANAGER).await;
+        }
+    }
+    for item in items.iter().filter(|item| item.is_being_deleted()) {
+        if waiting.contains(item.text("uid")) {
+            continue;
+        }
+        for finalizer in [FOREGROUND, ORPHAN] {
+            if item.has_finalizer(finalizer) {
+                report(api.remove_finalizer(item.target(), finalizer).await, item);
+            }
+        }
+    }
+}
+
+fn references(item: &Item) -> Vec<&Value> {
+    item.metadata()["ownerReferences"].as_array().into_iter().flatten().collect()
+}
+
+/// Of an owner of another kind nobody here can say whether it is there.
+fn is_served(reference: &Value) -> bool {
+    let text = |field: &str| reference[field].as_str().unwrap_or_default();
+    kinds::find_kind(text("apiVersion"), text("kind")).is_some()
+}

@@ -1,0 +1,215 @@
+//! What the API has: groups, versions and resources, in both forms that clients ask for.
+
+use hyper::Response;
+use hyper::header::CONTENT_TYPE;
+use serde_json::{Value, json};
+
+use super::respond::{self, Body};
+use crate::kinds::{self, Kind};
+
+const VERBS: [&str; 8] =
+    ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+const STATUS_VERBS: [&str; 3] = ["get", "patch", "update"];
+
+/// The release of Kubernetes whose API this is.
+const MAJOR: &str = "1";
+const MINOR: &str = "33";
+
+pub fn version() -> Value {
+    let version = env!("CARGO_PKG_VERSION");
+    json!({
+        "major": MAJOR,
+        "minor": MINOR,
+        "gitVersion": format!("v{MAJOR}.{MINOR}.0+millrace.{version}"),
+        "gitCommit": "",
+        "gitTreeState": "",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "none",
+        "compiler": "rustc",
+        "platform": format!("{}/{}", std::env::consts::OS, platform()),
+    })
+}
+
+/// As Go names it.
+fn platform() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+pub fn index() -> Value {
+    let mut paths = vec!["/api".to_owned(), "/api/v1".to_owned(), "/apis".to_owned()];
+    for (group, version) in group_versions().into_iter().filter(|(group, _)| !group.is_empty()) {
+        paths.extend([format!("/apis/{group}"), format!("/apis/{group}/{version}")]);
+    }
+    for path in ["healthz", "livez", "openapi/v2", "openapi/v3", "readyz", "version"] {
+        paths.push(format!("/{path}"));
+    }
+    json!({"paths": paths})
+}
+
+/// In the order of the kinds, each once.
+pub fn group_versions() -> Vec<(&'static str, &'static str)> {
+    let mut all = Vec::new();
+    for kind in kinds::all() {
+        if !all.contains(&(kind.group, kind.version)) {
+            all.push((kind.group, kind.version));
+        }
+    }
+    all
+}
+
+fn kinds_of(group: &str, version: &str) -> Vec<&'static Kind> {
+    kinds::all().iter().filter(|kind| kind.group == group && kind.version == version).collect()
+}
+
+/// `/api` or `/apis`: everything below it at once, where that is asked for, else the names.
+pub fn groups(core: bool, accept: &str, pretty: bool) -> Response<Body> {
+    let own = |group: &str| group.is_empty() == core;
+    if let Some(version) = aggregated(accept) {
+        let items: Vec<Value> = group_versions()
+            .into_iter()
+            .filter(|(group, _)| own(group))
+            .map(|(group, version)| discovered_group(group, version))
+            .collect();
+        let list = json!({
+            "kind": "APIGroupDiscoveryList",
+            "apiVersion": format!("apidiscovery.k8s.io/{version}"),
+            "metadata": {},
+            "items": items,
+        });
+        let mut response = respond::json(200, &list, pretty);
+        let type_ =
+            format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList");
+        respond::set(&mut response, CONTENT_TYPE, &type_);
+        return response;
+    }
+    let value = if core {
+        json!({
+            "kind": "APIVersions",
+            "versions": ["v1"],
+            "serverAddressByClientCIDRs": [],
+        })
+    } else {
+        let groups: Vec<Value> =
+            group_versions().into_iter().filter_map(|(name, _)| group(name)).collect();
+        json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
+    };
+    respond::json(200, &value, pretty)
+}
+
+/// The version of the aggregated form, if the client prefers it to the plain one.
+fn aggregated(accept: &str) -> Option<&'static str> {
+    for offer in accept.split(',').map(str::trim) {
+        let parameters: Vec<&str> = offer.split(';').map(str::trim).collect();
+        if parameters.first() != Some(&"application/json") {
+            continue;
+        }
+        if parameters.len() == 1 {
+            return None;
+        }
+        let has = |parameter: &str| parameters.contains(&parameter);
+        if has("g=apidiscovery.k8s.io") && has("as=APIGroupDiscoveryList") {
+            if has("v=v2") {
+                return Some("v2");
+            }
+            if has("v=v2beta1") {
+                return Some("v2beta1");
+            }
+        }
+    }
+    None
+}
+
+fn discovered_group(group: &str, version: &str) -> Value {
+    let resources: Vec<Value> =
+        kinds_of(group, version).into_iter().map(discovered_resource).collect();
+    json!({
+        "metadata": {"name": group},
+        "versions": [{"version": version, "freshness": "Current", "resources": resources}],
+    })
+}
+
+fn discovered_resource(kind: &Kind) -> Value {
+    let response_kind = json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
+    let mut resource = json!({
+        "resource": kind.plural,
+        "responseKind": response_kind,
+        "scope": if kind.namespaced { "Namespaced" } else { "Cluster" },
+        "singularResource": kind.singular,
+        "verbs": VERBS,
+    });
+    if !kind.short_names.is_empty() {
+        resource["shortNames"] = json!(kind.short_names);
+    }
+    if !kind.categories.is_empty() {
+        resource["categories"] = json!(kind.categories);
+    }
+    if kind.has_status {
+        resource["subresources"] = json!([{
+            "subresource": "status",
+            "responseKind": response_kind,
+            "verbs": STATUS_VERBS,
+        }]);
+    }
+    resource
+}
+
+/// `/apis/{group}`
+pub fn group(name: &str) -> Option<Value> {
+    let versions: Vec<Value> = group_versions()
+        .into_iter()
+        .filter(|(group, _)| *group == name && !group.is_empty())
+        .map(|(group, version)| {
+            json!({"groupVersion": format!("{group}/{version}"), "version": version})
+        })
+        .collect();
+    let preferred = versions.first()?.clone();
+    Some(json!({
+        "kind": "APIGroup",
+        "apiVersion": "v1",
+        "name": name,
+        "versions": versions,
+        "preferredVersion": preferred,
+    }))
+}
+
+/// `/api/v1`, `/apis/{group}/{version}`
+pub fn resources(group: &str, version: &str) -> Option<Value> {
+    let kinds = kinds_of(group, version);
+    let api_version = kinds.first()?.api_version();
+    let mut resources = Vec::new();
+    for kind in kinds {
+        let mut resource = json!({
+            "name": kind.plural,
+            "singularName": kind.singular,
+            "namespaced": kind.namespaced,
+            "kind": kind.kind,
+            "verbs": VERBS,
+        });
+        if !kind.short_names.is_empty() {
+            resource["shortNames"] = json!(kind.short_names);
+        }
+        if !kind.categories.is_empty() {
+            resource["categories"] = json!(kind.categories);
+        }
+        resources.push(resource);
+        if kind.has_status {
+            resources.push(json!({
+                "name": format!("{}/status", kind.plural),
+                "singularName": "",
+                "namespaced": kind.namespaced,
+                "kind": kind.kind,
+                "verbs": STATUS_VERBS,
+            }));
+        }
+    }
+    Some(json!({
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": api_version,
+        "resources": resources,
+    }))
+}

@@ -1,0 +1,170 @@
+//! The types of the documents, with what only Kubernetes' own extensions say: how lists are
+//! merged, which definition is which kind.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use crate::kinds::Kind;
+use crate::schema::{self, Field, ListType};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    V2,
+    V3,
+}
+
+impl Dialect {
+    pub fn reference(self, name: &str) -> Value {
+        match self {
+            Self::V2 => json!({"$ref": format!("#/definitions/{name}")}),
+            Self::V3 => json!({"$ref": format!("#/components/schemas/{name}")}),
+        }
+    }
+}
+
+pub const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+
+/// All definitions that the kinds and their operations need.
+pub fn of(kinds: &[&'static Kind], dialect: Dialect) -> Map<String, Value> {
+    let mut needed = BTreeSet::new();
+    for name in ["DeleteOptions", "Patch", "Status", "ListMeta"] {
+        need(&format!("{META}.{name}"), &mut needed);
+    }
+    let mut definitions = Map::new();
+    for kind in kinds {
+        let Some(name) = schema::definition_of(kind.group, kind.version, kind.kind) else {
+            continue;
+        };
+        need(name, &mut needed);
+        definitions.insert(format!("{name}List"), list_of(kind, name, dialect));
+    }
+    for name in needed {
+        definitions.insert(name.to_owned(), definition(name, dialect));
+    }
+    for kind in kinds {
+        let name = schema::definition_of(kind.group, kind.version, kind.kind).unwrap_or_default();
+        if let Some(definition) = definitions.get_mut(name) {
+            definition["x-kubernetes-group-version-kind"] = json!([type_of(kind, kind.kind)]);
+        }
+    }
+    definitions
+}
+
+pub fn type_of(kind: &Kind, name: &str) -> Value {
+    json!({"group": kind.group, "version": kind.version, "kind": name})
+}
+
+fn need(name: &str, needed: &mut BTreeSet<&'static str>) {
+    let Some((name, definition)) = schema::definitions().get_key_value(name) else {
+        return;
+    };
+    if needed.insert(name) {
+        need_referred(definition, needed);
+    }
+}
+
+fn need_referred(schema: &'static Value, needed: &mut BTreeSet<&'static str>) {
+    match schema {
+        Value::Object(fields) => {
+            if let Some(name) = schema::reference(schema) {
+                need(name, needed);
+            }
+            fields.values().for_each(|field| need_referred(field, needed));
+        }
+        Value::Array(items) => items.iter().for_each(|item| need_referred(item, needed)),
+        _ => {}
+    }
+}
+
+fn list_of(kind: &Kind, name: &str, dialect: Dialect) -> Value {
+    let text = |description: &str| json!({"type": "string", "description": description});
+    let items = format!("The {}.", kind.plural);
+    json!({
+        "description": format!("{0}List is a list of {0}.", kind.kind),
+        "type": "object",
+        "required": ["items"],
+        "properties": {
+            "apiVersion": text("The version of the schema of this list."),
+            "kind": text("The kind of this list."),
+            "items": {"type": "array", "description": items, "items": dialect.reference(name)},
+            "metadata": dialect.reference(&format!("{META}.ListMeta")),
+        },
+        "x-kubernetes-group-version-kind": [type_of(kind, &format!("{}List", kind.kind))],
+    })
+}
+
+fn definition(name: &str, dialect: Dialect) -> Value {
+    let mut definition = convert(&schema::definitions()[name], dialect);
+    if name.ends_with(".IntOrString") {
+        let description = definition["description"].take();
+        definition = match dialect {
+            Dialect::V2 => json!({"type": "string", "format": "int-or-string"}),
+            Dialect::V3 => json!({"format": "int-or-string",
+                "oneOf": [{"type": "integer"}, {"type": "string"}]}),
+        };
+        definition["description"] = description;
+    }
+    let Some(message) = schema::message(name) else {
+        return definition;
+    };
+    if message.atomic {
+        definition["x-kubernetes-map-type"] = json!("atomic");
+    }
+    for (name, field) in &message.fields {
+        if let Some(property) = definition["properties"].get_mut(*name) {
+            extend(property, field);
+        }
+    }
+    definition
+}
+
+/// How a field is merged.
+fn extend(property: &mut Value, field: &Field) {
+    match &field.list {
+        None => {}
+        Some(ListType::Atomic) => property["x-kubernetes-list-type"] = json!("atomic"),
+        Some(ListType::Set) => property["x-kubernetes-list-type"] = json!("set"),
+        Some(ListType::Map(keys)) => {
+            property["x-kubernetes-list-type"] = json!("map");
+            property["x-kubernetes-list-map-keys"] = json!(keys);
+        }
+    }
+    if field.atomic {
+        property["x-kubernetes-map-type"] = json!("atomic");
+    }
+    if let Some(strategy) = field.patch_strategy {
+        property["x-kubernetes-patch-strategy"] = json!(strategy);
+    }
+    if let Some(key) = field.patch_merge_key {
+        property["x-kubernetes-patch-merge-key"] = json!(key);
+    }
+}
+
+/// A schema in the dialect: references differ, and in V3 nothing may stand beside one.
+fn convert(schema: &Value, dialect: Dialect) -> Value {
+    match schema {
+        Value::Array(items) => items.iter().map(|item| convert(item, dialect)).collect(),
+        Value::Object(fields) => {
+            let mut converted: Map<String, Value> = fields
+                .iter()
+                .filter(|(name, _)| *name != "$ref")
+                .map(|(name, value)| (name.clone(), convert(value, dialect)))
+                .collect();
+            let name = fields
+                .get("$ref")
+                .and_then(Value::as_str)
+                .and_then(|reference| reference.strip_prefix(schema::REFERENCE));
+            if let Some(name) = name {
+                let mut reference = dialect.reference(name);
+                if dialect == Dialect::V2 || converted.is_empty() {
+                    converted.insert("$ref".to_owned(), reference["$ref"].take());
+                } else {
+                    converted.insert("allOf".to_owned(), json!([reference]));
+                }
+            }
+            Value::Object(converted)
+        }
+        other => other.clone(),
+    }
+}

@@ -1,0 +1,56 @@
+//! Answers as HTTP.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WARNING};
+use hyper::{Response, StatusCode};
+use serde_json::Value;
+
+use crate::failure::Failure;
+
+pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+pub const JSON: &str = "application/json";
+
+pub fn full(code: u16, content_type: &str, body: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(Full::new(body.into()).boxed_unsync());
+    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::OK);
+    set(&mut response, CONTENT_TYPE, content_type);
+    set(&mut response, CACHE_CONTROL, "no-cache, private");
+    response
+}
+
+pub fn json(code: u16, value: &Value, pretty: bool) -> Response<Body> {
+    let mut text = if pretty { format!("{value:#}") } else { value.to_string() };
+    text.push('\n');
+    full(code, JSON, text)
+}
+
+pub fn failure(failure: &Failure, pretty: bool) -> Response<Body> {
+    let mut response = json(failure.code, &failure.status(), pretty);
+    if let Some(seconds) = failure.retry_after_seconds() {
+        set(&mut response, RETRY_AFTER, &seconds.to_string());
+    }
+    response
+}
+
+/// Sets a header, unless it can't be one.
+pub fn set(response: &mut Response<Body>, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        response.headers_mut().insert(name, value);
+    }
+}
+
+/// Sentences for people, as kubectl shows them.
+pub fn warn(response: &mut Response<Body>, warnings: &[String]) {
+    for warning in warnings {
+        let plain: String = warning.chars().filter(|c| !c.is_control()).collect();
+        let quoted = plain.replace('\\', "\\\\").replace('"', "\\\"");
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+            response.headers_mut().append(WARNING, value);
+        }
+    }
+}

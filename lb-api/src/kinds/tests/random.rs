@@ -1,0 +1,160 @@
+//! Whatever clients may send.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::super::ledger::Ledger;
+use super::super::{Subresource, all, metadata};
+use crate::patch;
+
+/// Anything, of names that objects have.
+fn anything() -> impl Strategy<Value = Value> {
+    const NAMES: &[&str] = &[
+        "metadata",
+        "name",
+        "labels",
+        "annotations",
+        "finalizers",
+        "ownerReferences",
+        "uid",
+        "managedFields",
+        "fieldsV1",
+        "spec",
+        "type",
+        "ports",
+        "port",
+        "protocol",
+        "targetPort",
+        "nodePort",
+        "clusterIP",
+        "clusterIPs",
+        "ipFamilies",
+        "ipFamilyPolicy",
+        "selector",
+        "externalIPs",
+        "sessionAffinity",
+        "sessionAffinityConfig",
+        "clientIP",
+        "status",
+        "loadBalancer",
+        "ingress",
+        "ip",
+        "subsets",
+        "addresses",
+        "endpoints",
+        "addressType",
+        "hints",
+        "forZones",
+        "rules",
+        "http",
+        "paths",
+        "path",
+        "backend",
+        "service",
+        "tls",
+        "data",
+        "stringData",
+        "taints",
+        "podCIDRs",
+        "conditions",
+        "series",
+        "involvedObject",
+        "regarding",
+        "parameters",
+        "$patch",
+        "$setElementOrder/ports",
+        "f:spec",
+        "k:{",
+        "v:",
+        ".",
+    ];
+    const TEXTS: &[&str] = &[
+        "",
+        "web",
+        "None",
+        "10.96.0.1",
+        "fd00::1",
+        "NodePort",
+        "LoadBalancer",
+        "ExternalName",
+        "ClientIP",
+        "TCP",
+        "IPv4",
+        "PreferDualStack",
+        "Local",
+        "Namespace",
+        "delete",
+        "replace",
+        "a/b",
+        "2026-01-02T03:04:05Z",
+        "Apply",
+        "ä",
+    ];
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        (-2_i64..70_000).prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        prop::sample::select(TEXTS).prop_map(Value::from),
+    ];
+    leaf.prop_recursive(6, 60, 6, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::btree_map(
+                prop::sample::select(NAMES).prop_map(str::to_owned),
+                inner,
+                0..6
+            )
+            .prop_map(|entries| Value::Object(entries.into_iter().collect())),
+        ]
+    })
+}
+
+fn any_object() -> impl Strategy<Value = Value> {
+    (anything(), anything(), anything(), anything()).prop_map(|(metadata, spec, status, rest)| {
+        let mut object = json!({ "metadata": metadata, "spec": spec, "status": status });
+        for (name, value) in rest.as_object().into_iter().flatten() {
+            object[name] = value.clone();
+        }
+        object
+    })
+}
+
+proptest! {
+    /// Whatever the decoder lets through: rules answer, and never panic.
+    #[test]
+    fn rules_stand_anything(object in any_object(), old in prop::option::of(any_object())) {
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        for kind in all() {
+            let mut object = object.clone();
+            kind.rules.set_defaults(&mut object);
+            kind.rules.prepare(&mut object, old.as_ref(), Subresource::None);
+            metadata::validate(&object, old.as_ref(), kind.namespaced);
+            kind.rules.validate(&object, old.as_ref());
+            kind.rules.warnings(&object, old.as_ref());
+            let mut ledger = Ledger::new(&["10.96.0.0/24"]);
+            // What it answers does not matter here.
+            let _ = kind.rules.allocate(&mut object, old.as_ref(), &mut ledger);
+            kind.rules.reclaim(&object, &mut ledger);
+            kind.rules.release(&object, &mut ledger);
+            prop_assert_eq!(kind.rules.row(&object, now).len(), kind.rules.columns().len());
+            kind.rules.field(&object, "spec.type");
+            kind.rules.as_shown(&kind.rules.to_stored(&object));
+        }
+    }
+
+    /// The same of patches: clients may send any.
+    #[test]
+    fn patches_stand_anything(object in any_object(), patch in any_object()) {
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        for kind in all() {
+            // What they answer does not matter here.
+            let _ = patch::json::apply(&object, &patch);
+            let _ = patch::merge::apply(&object, &patch);
+            let _ = patch::strategic::apply(kind, &object, &patch);
+            let none = Subresource::None;
+            let _ = patch::apply::apply(kind, Some(&object), &patch, "kubectl", false, none, now);
+            patch::apply::update(kind, Some(&object), &patch, "a", Subresource::Status, now);
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! The embedded Kubernetes API: an API server for one machine without a cluster.
+//!
+//! `storage` keeps the objects, `operations` carries out requests, `http` serves clients. What
+//! differs between kinds is in `kinds` and nowhere else. The agent watches this API as it watches
+//! a cluster's. This crate does not depend on the agent. The tests with real clients are in
+//! `tests/api`.
+
+pub mod codec;
+mod collector;
+pub mod failure;
+mod first;
+mod health_checker;
+pub mod http;
+pub mod kinds;
+pub mod mirroring;
+pub mod operations;
+pub mod patch;
+pub mod schema;
+pub mod server;
+pub mod storage;

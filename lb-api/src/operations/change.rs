@@ -1,0 +1,183 @@
+//! What is common to all that writes an object: rules, allocation, managed fields, storage.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::allocations::{Ledger, owner};
+use super::{Target, metadata, shown, text};
+use crate::failure::Failure;
+use crate::kinds::{self, Kind, Subresource};
+use crate::patch::apply;
+use crate::storage::{Stored, Transaction};
+
+/// A write under way.
+pub(super) struct Change<'a, 'b> {
+    pub transaction: &'a mut Transaction<'b>,
+    pub ledger: &'a mut Ledger,
+    pub kind: &'static Kind,
+    pub key: &'a str,
+    pub dry_run: bool,
+    pub now: Timestamp,
+}
+
+/// Who is told in `managedFields` to have written.
+pub(super) enum Manager<'a> {
+    /// The one who created, replaced or patched it.
+    Update(&'a str),
+    /// Server-side apply has seen to it.
+    Applied,
+}
+
+/// An object after a write, with the kind's warnings about it.
+#[derive(Debug)]
+pub(super) struct Written {
+    pub object: Value,
+    pub warnings: Vec<String>,
+}
+
+impl Change<'_, '_> {
+    /// Stores an object that was not there; it has its name, namespace and defaults.
+    pub fn create(mut self, mut object: Value, manager: &Manager<'_>) -> Result<Written, Failure> {
+        self.check_namespace(&object)?;
+        metadata::begin(&mut object, self.now)?;
+        self.kind.rules.prepare(&mut object, None, Subresource::None);
+        let warnings = self.check(&object, None)?;
+        let object = self.manage(None, object, Subresource::None, manager);
+        let object = self.store(object, None)?;
+        Ok(Written { object, warnings })
+    }
+
+    /// Stores what became of an object that was there.
+    pub fn update(
+        mut self,
+        stored: &Stored,
+        mut object: Value,
+        subresource: Subresource,
+        manager: &Manager<'_>,
+    ) -> Result<Written, Failure> {
+        let old = shown(self.kind, stored);
+        metadata::carry_over(&mut object, &old);
+        self.kind.rules.prepare(&mut object, Some(&old), subresource);
+        let warnings = self.check(&object, Some(&old))?;
+        let object = self.manage(Some(&old), object, subresource, manager);
+        if is_same(&old, &object) {
+            return Ok(Written { object: old, warnings });
+        }
+        let object = if metadata::is_being_deleted(&object) && metadata::is_free_to_go(&object) {
+            self.remove(object)?
+        } else {
+            self.store(object, Some(&old))?
+        };
+        Ok(Written { object, warnings })
+    }
+
+    /// Takes an object away that nothing keeps; returns its last state.
+    pub fn remove(self, mut object: Value) -> Result<Value, Failure> {
+        let mut hold = self.ledger.hold(owner(self.kind, &object));
+        self.kind.rules.release(&object, &mut hold);
+        if self.dry_run {
+            return Ok(object);
+        }
+        hold.keep();
+        if let Some(last) = self.transaction.delete(self.key) {
+            object["metadata"]["resourceVersion"] = last.revision.to_string().into();
+        }
+        Ok(object)
+    }
+
+    fn check(&self, object: &Value, old: Option<&Value>) -> Result<Vec<String>, Failure> {
+        let mut violations = kinds::metadata::validate(object, old, self.kind.namespaced);
+        violations.extend(self.kind.rules.validate(object, old));
+        if violations.is_empty() {
+            Ok(self.kind.rules.warnings(object, old))
+        } else {
+            Err(Failure::invalid(self.kind, text(object, "name"), &violations))
+        }
+    }
+
+    fn manage(
+        &self,
+        old: Option<&Value>,
+        object: Value,
+        subresource: Subresource,
+        manager: &Manager<'_>,
+    ) -> Value {
+        match manager {
+            Manager::Applied => object,
+            Manager::Update(manager) => {
+                apply::update(self.kind, old, &object, manager, subresource, self.now)
+            }
+        }
+    }
+
+    /// Allocates and puts.
+    fn store(&mut self, mut object: Value, old: Option<&Value>) -> Result<Value, Failure> {
+        let mut hold = self.ledger.hold(owner(self.kind, &object));
+        self.kind.rules.allocate(&mut object, old, &mut hold).map_err(|violation| {
+            Failure::invalid(self.kind, text(&object, "name"), &[violation])
+        })?;
+        if self.dry_run {
+            return Ok(object);
+        }
+        hold.keep();
+        let stored = match self.kind.rules.stored_as() {
+            None => object,
+            Some(_) => self.kind.rules.to_stored(&object),
+        };
+        let stored = self.transaction.put(self.key, stored);
+        Ok(shown(self.kind, &stored))
+    }
+
+    fn check_namespace(&self, object: &Value) -> Result<(), Failure> {
+        if !self.kind.namespaced {
+            return Ok(());
+        }
+        let name = text(object, "namespace");
+        let namespaces = super::core("Namespace")?;
+        let Some(namespace) = self.transaction.get(&super::key(namespaces, None, name)) else {
+            return Err(Failure::not_found(namespaces, name));
+        };
+        if metadata::is_being_deleted(&namespace.object) {
+            let why = format!(
+                "unable to create new content in namespace {name} because it is being terminated"
+            );
+            return Err(Failure::forbidden(self.kind, text(object, "name"), &why));
+        }
+        Ok(())
+    }
+}
+
+/// What a client says of the object it read: its revision and uid have to be the stored ones.
+pub(super) fn check_read(
+    target: &Target,
+    stored: &Stored,
+    revision: Option<&str>,
+    uid: Option<&str>,
+) -> Result<(), Failure> {
+    let name = text(&stored.object, "name");
+    let actual = text(&stored.object, "uid");
+    if let Some(uid) = uid.filter(|uid| *uid != actual) {
+        let why = format!(
+            "Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}"
+        );
+        return Err(Failure::conflict(target.kind, name, &why));
+    }
+    if revision.is_some_and(|revision| revision != stored.revision.to_string()) {
+        return Err(Failure::modified(target.kind, name));
+    }
+    Ok(())
+}
+
+/// Nothing is written when only the times of managed fields differ.
+fn is_same(old: &Value, new: &Value) -> bool {
+    let without_times = |object: &Value| {
+        let mut object = object.clone();
+        if let Some(entries) = object["metadata"]["managedFields"].as_array_mut() {
+            for entry in entries.iter_mut().filter_map(Value::as_object_mut) {
+                entry.remove("time");
+            }
+        }
+        object
+    };
+    old == new || without_times(old) == without_times(new)
+}

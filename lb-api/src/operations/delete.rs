@@ -1,0 +1,176 @@
+//! Deleting one object or many. What has finalizers is only marked; whoever takes the last one
+//! away ends it (`Change::update`).
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::allocations::Ledger;
+use super::change::{Change, check_read};
+use super::options::{DeleteOptions, Propagation};
+use super::selectors::Selector;
+use super::{Answer, Api, Request, Target, key, list, metadata, shown, text, unsupported};
+use crate::codec::{self, Format};
+use crate::failure::Failure;
+use crate::kinds::Subresource;
+use crate::storage::{Stored, Transaction};
+
+/// Waits for the dependents that say they block their owner's deletion.
+pub(crate) const FOREGROUND: &str = "foregroundDeletion";
+/// Waits until the dependents know no owner any more.
+pub(crate) const ORPHAN: &str = "orphan";
+
+impl Api {
+    pub async fn delete(&self, request: Request) -> Result<Answer, Failure> {
+        if request.target.subresource != Subresource::None {
+            return Err(Failure::method_not_allowed());
+        }
+        let options = options(&request)?;
+        let target = request.target;
+        self.write(move |transaction, ledger| {
+            let key = target.key()?;
+            let stored = transaction
+                .get(&key)
+                .ok_or_else(|| Failure::not_found(target.kind, target.name().unwrap_or("")))?;
+            let revision = options.resource_version.as_deref();
+            check_read(&target, &stored, revision, options.uid.as_deref())?;
+            let (object, gone) = delete(transaction, ledger, &target, &key, &stored, &options)?;
+            let value = if gone && !target.kind.rules.returns_deleted() {
+                success(&target, &object)
+            } else {
+                object
+            };
+            Ok(Answer::ok(value))
+        })
+        .await
+    }
+
+    /// Answers with the list of what was deleted or marked.
+    pub async fn delete_collection(&self, request: Request) -> Result<Answer, Failure> {
+        let options = options(&request)?;
+        let selector = Selector::parse(
+            request.target.kind,
+            request.query.text("labelSelector"),
+            request.query.text("fieldSelector"),
+        )?;
+        let target = request.target;
+        self.write(move |transaction, ledger| {
+            let mut items = Vec::new();
+            for (key, stored) in transaction.list(&target.prefix()) {
+                if !selector.matches(target.kind, &shown(target.kind, &stored)) {
+                    continue;
+                }
+                items.push(delete(transaction, ledger, &target, &key, &stored, &options)?.0);
+            }
+            let revision = transaction.revision();
+            Ok(Answer::ok(list::list_of(target.kind, items, json!({}), revision)))
+        })
+        .await
+    }
+}
+
+fn options(request: &Request) -> Result<DeleteOptions, Failure> {
+    let format = match request.content_type.as_str() {
+        // Some clients say nothing useful about a body that they do not send.
+        _ if request.body.is_empty() => Format::Json,
+        content_type => {
+            Format::of(content_type).ok_or_else(|| unsupported(content_type, &super::SUPPORTED))?
+        }
+    };
+    let body = codec::delete_options(format, &request.body)?;
+    DeleteOptions::parse(&request.query, &body)
+}
+
+/// The object as it is now or was last, and whether it is gone.
+fn delete(
+    transaction: &mut Transaction<'_>,
+    ledger: &mut Ledger,
+    target: &Target,
+    key: &str,
+    stored: &Stored,
+    options: &DeleteOptions,
+) -> Result<(Value, bool), Failure> {
+    let kind = target.kind;
+    let mut object = shown(kind, stored);
+    let now = Timestamp::now();
+    match options.propagation {
+        Some(Propagation::Foreground) => add_finalizer(&mut object, FOREGROUND),
+        Some(Propagation::Orphan) => add_finalizer(&mut object, ORPHAN),
+        Some(Propagation::Background) | None => {}
+    }
+    let dry_run = options.dry_run;
+    if metadata::is_free_to_go(&object) {
+        let change = Change { transaction, ledger, kind, key, dry_run, now };
+        return Ok((change.remove(object)?, true));
+    }
+    if metadata::is_being_deleted(&object) {
+        return Ok((object, false));
+    }
+    metadata::mark_deleted(&mut object, now);
+    if let Some(generation) = object["metadata"]["generation"].as_i64() {
+        object["metadata"]["generation"] = (generation + 1).into();
+    }
+    if kind.kind == "Namespace" {
+        object["status"]["phase"] = "Terminating".into();
+    }
+    if dry_run {
+        return Ok((object, false));
+    }
+    let object = match kind.rules.stored_as() {
+        None => object,
+        Some(_) => kind.rules.to_stored(&object),
+    };
+    Ok((shown(kind, &transaction.put(key, object)), false))
+}
+
+fn add_finalizer(object: &mut Value, finalizer: &str) {
+    let fields = metadata::fields(object);
+    let finalizers = fields.entry("finalizers").or_insert_with(|| json!([]));
+    if let Value::Array(finalizers) = finalizers
+        && !finalizers.iter().any(|one| one == finalizer)
+    {
+        finalizers.push(finalizer.into());
+    }
+}
+
+fn success(target: &Target, object: &Value) -> Value {
+    let mut details = json!({"name": text(object, "name"), "kind": target.kind.plural, "uid": text(object, "uid")});
+    if !target.kind.group.is_empty() {
+        details["group"] = target.kind.group.into();
+    }
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
+}
+
+impl Api {
+    /// Takes a finalizer from an object, which may be its end. Nothing happens if the object is
+    /// gone or does not have it.
+    pub(crate) async fn remove_finalizer(
+        &self,
+        target: Target,
+        finalizer: &'static str,
+    ) -> Result<(), Failure> {
+        self.write(move |transaction, ledger| {
+            let key = key(target.kind, target.namespace.as_deref(), target.name()?);
+            let Some(stored) = transaction.get(&key) else {
+                return Ok(());
+            };
+            let mut object = stored.object.clone();
+            for list in ["/metadata/finalizers", "/spec/finalizers"] {
+                if let Some(Value::Array(finalizers)) = object.pointer_mut(list) {
+                    finalizers.retain(|one| one != finalizer);
+                }
+            }
+            if object == stored.object {
+                return Ok(());
+            }
+            if metadata::is_being_deleted(&object) && metadata::is_free_to_go(&object) {
+                let (kind, now) = (target.kind, Timestamp::now());
+                let change = Change { transaction, ledger, kind, key: &key, dry_run: false, now };
+                change.remove(object)?;
+            } else {
+                transaction.put(&key, object);
+            }
+            Ok(())
+        })
+        .await
+    }
+}

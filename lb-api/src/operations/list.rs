@@ -1,0 +1,216 @@
+//! Reading one object or many.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::options::Query;
+use super::selectors::Selector;
+use super::{Answer, Api, Request, key, shown};
+use crate::failure::Failure;
+use crate::kinds::{Kind, Violation};
+use crate::storage::{Gone, Page};
+
+/// Where a list that comes in pieces goes on.
+#[derive(Debug, Serialize, Deserialize)]
+struct Continue {
+    v: String,
+    /// -1: as things are now, whatever they were when the list began.
+    rv: i64,
+    /// The key that was the last one, without the list's prefix.
+    start: String,
+}
+
+const CONTINUE_VERSION: &str = "meta.k8s.io/v1";
+
+impl Api {
+    pub fn get(&self, request: &Request) -> Result<Answer, Failure> {
+        let target = &request.target;
+        let name = target.name()?;
+        if let Some(revision) = revision(&request.query)? {
+            self.check_reached(revision)?;
+        }
+        let stored = self.storage.get(&key(target.kind, target.namespace.as_deref(), name));
+        let stored = stored.ok_or_else(|| Failure::not_found(target.kind, name))?;
+        Ok(Answer::ok(shown(target.kind, &stored)))
+    }
+
+    pub fn list(&self, request: &Request) -> Result<Answer, Failure> {
+        let (target, query) = (&request.target, &request.query);
+        let selector =
+            Selector::parse(target.kind, query.text("labelSelector"), query.text("fieldSelector"))?;
+        let limit = query.number("limit")?.and_then(|limit| usize::try_from(limit).ok());
+        let limit = limit.filter(|limit| *limit > 0);
+        let prefix = target.prefix();
+        let page = self.page(query, &prefix, limit.is_some())?;
+
+        let mut items = Vec::new();
+        let mut metadata = json!({});
+        let mut rest = page.objects.iter();
+        while let Some((key, stored)) = rest.next() {
+            let object = shown(target.kind, stored);
+            if !selector.matches(target.kind, &object) {
+                continue;
+            }
+            items.push(object);
+            if limit == Some(items.len()) && rest.len() > 0 {
+                let start = key.strip_prefix(&prefix).unwrap_or(key);
+                metadata["continue"] = continue_token(page.revision, start).into();
+                if selector.is_empty() {
+                    metadata["remainingItemCount"] = rest.len().into();
+                }
+                break;
+            }
+        }
+        Ok(Answer::ok(list_of(target.kind, items, metadata, page.revision)))
+    }
+
+    /// The objects from where the list begins or goes on, at the revision that is asked for.
+    fn page(&self, query: &Query, prefix: &str, limited: bool) -> Result<Page, Failure> {
+        let token = query.text("continue");
+        let wanted = snapshot(query, limited)?;
+        if token.is_empty() {
+            let exact = match wanted {
+                Snapshot::Any => None,
+                Snapshot::NotOlderThan(revision) => {
+                    self.check_reached(revision)?;
+                    None
+                }
+                Snapshot::Exact(revision) => {
+                    self.check_reached(revision)?;
+                    Some(revision)
+                }
+            };
+            let page = self.storage.list(prefix, None, exact);
+            return page.map_err(|gone| too_old(exact.unwrap_or(0), gone));
+        }
+        let resume: Continue = URL_SAFE_NO_PAD
+            .decode(token)
+            .ok()
+            .and_then(|token| serde_json::from_slice(&token).ok())
+            .filter(|resume: &Continue| resume.v == CONTINUE_VERSION)
+            .ok_or_else(|| {
+                Failure::bad_request("continue key is not valid: it is not one of this server")
+            })?;
+        let after = format!("{prefix}{}", resume.start);
+        let revision = u64::try_from(resume.rv).ok();
+        if let Some(revision) = revision {
+            self.check_reached(revision)?;
+        }
+        self.storage.list(prefix, Some(&after), revision).map_err(|_| {
+            let mut failure = Failure::expired(CONTINUE_EXPIRED);
+            failure.continue_token = Some(encode(-1, &resume.start));
+            failure
+        })
+    }
+
+    /// A revision that is not there yet can't be waited for: it would be of another server.
+    pub(super) fn check_reached(&self, revision: u64) -> Result<(), Failure> {
+        let current = self.storage.revision();
+        if revision <= current {
+            return Ok(());
+        }
+        let message = format!("Too large resource version: {revision}, current: {current}");
+        let mut failure = Failure::new(504, "Timeout", message);
+        failure.details = Some(json!({"causes": [{
+            "reason": "ResourceVersionTooLarge", "message": "Too large resource version"
+        }]}));
+        Err(failure.retry_after(1))
+    }
+}
+
+const CONTINUE_EXPIRED: &str = "The provided continue parameter is too old to display a \
+    consistent list result. You can start a new list without the continue parameter, or use the \
+    continue token in this response to retrieve the remainder of the results. Continuing with the \
+    provided token results in an inconsistent list - objects that were created, modified, or \
+    deleted between the time the first chunk was returned and now may show up in the list.";
+
+pub(super) fn too_old(revision: u64, gone: Gone) -> Failure {
+    Failure::expired(format!("too old resource version: {revision} ({})", gone.oldest))
+}
+
+enum Snapshot {
+    Any,
+    NotOlderThan(u64),
+    Exact(u64),
+}
+
+fn snapshot(query: &Query, limited: bool) -> Result<Snapshot, Failure> {
+    let revision = revision(query)?;
+    let wanted = query.text("resourceVersionMatch");
+    let field = "resourceVersionMatch";
+    let invalid =
+        |violation| Err(Failure::invalid_of("meta.k8s.io", "ListOptions", "", &[violation]));
+    if !query.text("continue").is_empty() {
+        if !wanted.is_empty() {
+            let detail = "resourceVersionMatch is forbidden for continue";
+            return invalid(Violation::forbidden(field, detail));
+        }
+        if revision.is_some_and(|revision| revision != 0) {
+            let detail = "specifying resource version is not allowed when using continue";
+            return Err(Failure::bad_request(detail));
+        }
+        return Ok(Snapshot::Any);
+    }
+    match (wanted, revision) {
+        ("", None | Some(0)) | ("NotOlderThan", Some(0)) => Ok(Snapshot::Any),
+        // As servers have always done it.
+        ("", Some(revision)) if limited => Ok(Snapshot::Exact(revision)),
+        ("" | "NotOlderThan", Some(revision)) => Ok(Snapshot::NotOlderThan(revision)),
+        ("Exact", Some(0)) => {
+            let detail = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
+            invalid(Violation::forbidden(field, detail))
+        }
+        ("Exact", Some(revision)) => Ok(Snapshot::Exact(revision)),
+        ("Exact" | "NotOlderThan", None) => {
+            let detail = "resourceVersionMatch is forbidden unless resourceVersion is provided";
+            invalid(Violation::forbidden(field, detail))
+        }
+        (other, _) => {
+            let supported = ["", "Exact", "NotOlderThan"];
+            invalid(Violation::not_supported(field, other, &supported))
+        }
+    }
+}
+
+/// The query's `resourceVersion`, none if there is none.
+pub(super) fn revision(query: &Query) -> Result<Option<u64>, Failure> {
+    match query.text("resourceVersion") {
+        "" => Ok(None),
+        text => text.parse().map(Some).map_err(|_| {
+            let detail = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
+            let violation = Violation::invalid("resourceVersion", text, &detail);
+            Failure::invalid_of("meta.k8s.io", "ListOptions", "", &[violation])
+        }),
+    }
+}
+
+fn continue_token(revision: u64, start: &str) -> String {
+    encode(i64::try_from(revision).unwrap_or(-1), start)
+}
+
+fn encode(rv: i64, start: &str) -> String {
+    let token = json!({"v": CONTINUE_VERSION, "rv": rv, "start": start});
+    URL_SAFE_NO_PAD.encode(token.to_string())
+}
+
+/// A list; its items do not say what they are, as the list does.
+pub(super) fn list_of(
+    kind: &Kind,
+    mut items: Vec<Value>,
+    mut metadata: Value,
+    revision: u64,
+) -> Value {
+    for item in items.iter_mut().filter_map(Value::as_object_mut) {
+        item.remove("apiVersion");
+        item.remove("kind");
+    }
+    metadata["resourceVersion"] = revision.to_string().into();
+    json!({
+        "kind": format!("{}List", kind.kind),
+        "apiVersion": kind.api_version(),
+        "metadata": metadata,
+        "items": items,
+    })
+}

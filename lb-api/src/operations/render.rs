@@ -1,0 +1,194 @@
+//! The shapes in which objects can be had: whole, their metadata only, or as a table.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::options::Query;
+use crate::failure::Failure;
+use crate::kinds::Kind;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    Whole,
+    Metadata { version: &'static str },
+    Table { version: &'static str, include: Include },
+}
+
+/// What a table's rows bring along of their objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Include {
+    None,
+    Metadata,
+    Object,
+}
+
+impl Shape {
+    /// The first shape of an `Accept` header that can be served.
+    pub fn negotiate(accept: &str, query: &Query) -> Result<Self, Failure> {
+        let include = match query.text("includeObject") {
+            "None" => Include::None,
+            "Object" => Include::Object,
+            _ => Include::Metadata,
+        };
+        let offers = accept.split(',').map(str::trim).filter(|offer| !offer.is_empty());
+        let mut any = false;
+        for offer in offers {
+            any = true;
+            let mut parts = offer.split(';').map(str::trim);
+            let media = parts.next().unwrap_or_default();
+            if !matches!(media, "application/json" | "application/*" | "*/*") {
+                continue;
+            }
+            let parameters: Vec<(&str, &str)> =
+                parts.filter_map(|part| part.split_once('=')).collect();
+            let parameter = |name: &str| {
+                parameters.iter().find(|(key, _)| *key == name).map_or("", |(_, value)| *value)
+            };
+            let version = match parameter("v") {
+                "v1" => "v1",
+                "v1beta1" => "v1beta1",
+                _ => "",
+            };
+            match (parameter("as"), parameter("g"), version) {
+                ("", ..) => return Ok(Self::Whole),
+                (_, _, "") => {}
+                ("Table", "meta.k8s.io", version) => return Ok(Self::Table { version, include }),
+                ("PartialObjectMetadata" | "PartialObjectMetadataList", "meta.k8s.io", version) => {
+                    return Ok(Self::Metadata { version });
+                }
+                _ => {}
+            }
+        }
+        if any {
+            let message = "only the following media types are accepted: application/json";
+            Err(Failure::new(406, "NotAcceptable", message))
+        } else {
+            Ok(Self::Whole)
+        }
+    }
+
+    /// An object or a list of a kind in this shape. Statuses stay as they are.
+    pub fn render(self, kind: &Kind, value: Value, now: Timestamp) -> Value {
+        if value["kind"] == "Status" {
+            return value;
+        }
+        match self {
+            Self::Whole => value,
+            Self::Metadata { version } => metadata_of(value, version),
+            Self::Table { version, include } => table(kind, value, version, include, now),
+        }
+    }
+
+    /// The object of a watch's event. Only a table's first event has the columns.
+    pub fn render_event(self, kind: &Kind, type_: &str, value: Value, first: bool) -> Value {
+        if type_ == "ERROR" {
+            return value;
+        }
+        let mut rendered = if type_ == "BOOKMARK" && matches!(self, Self::Table { .. }) {
+            let metadata = value["metadata"].clone();
+            let items: [Value; 0] = [];
+            self.render(kind, json!({"metadata": metadata, "items": items}), Timestamp::now())
+        } else {
+            self.render(kind, value, Timestamp::now())
+        };
+        if !first && let Self::Table { .. } = self {
+            rendered["columnDefinitions"] = Value::Null;
+        }
+        rendered
+    }
+}
+
+fn metadata_of(mut value: Value, version: &str) -> Value {
+    let api_version = format!("meta.k8s.io/{version}");
+    let partial = |metadata: Value| json!({"kind": "PartialObjectMetadata", "apiVersion": api_version, "metadata": metadata});
+    let metadata = value["metadata"].take();
+    match value["items"].take() {
+        Value::Array(items) => json!({
+            "kind": "PartialObjectMetadataList",
+            "apiVersion": api_version,
+            "metadata": metadata,
+            "items": items.into_iter().map(|mut item| partial(item["metadata"].take()))
+                .collect::<Vec<_>>(),
+        }),
+        _ => partial(metadata),
+    }
+}
+
+fn table(kind: &Kind, mut value: Value, version: &str, include: Include, now: Timestamp) -> Value {
+    let api_version = format!("meta.k8s.io/{version}");
+    let (metadata, objects) = match value["items"].take() {
+        Value::Array(items) => (value["metadata"].take(), items),
+        _ => {
+            let revision = value["metadata"]["resourceVersion"].clone();
+            if let Some(object) = value.as_object_mut() {
+                object.remove("items");
+            }
+            (json!({"resourceVersion": revision}), vec![value])
+        }
+    };
+    let columns: Vec<Value> = kind
+        .rules
+        .columns()
+        .iter()
+        .map(|column| {
+            json!({
+                "name": column.name,
+                "type": column.type_,
+                "format": column.format,
+                "description": column.description,
+                "priority": column.priority,
+            })
+        })
+        .collect();
+    let rows: Vec<Value> = objects
+        .into_iter()
+        .map(|mut object| {
+            let cells = kind.rules.row(&object, now);
+            let object = match include {
+                Include::None => Value::Null,
+                Include::Metadata => json!({
+                    "kind": "PartialObjectMetadata",
+                    "apiVersion": api_version,
+                    "metadata": object["metadata"].take(),
+                }),
+                Include::Object => {
+                    object["apiVersion"] = kind.api_version().into();
+                    object["kind"] = kind.kind.into();
+                    object
+                }
+            };
+            json!({"cells": cells, "object": object})
+        })
+        .collect();
+    json!({
+        "kind": "Table",
+        "apiVersion": api_version,
+        "metadata": metadata,
+        "columnDefinitions": columns,
+        "rows": rows,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn negotiate(accept: &str) -> Result<Shape, u16> {
+        Shape::negotiate(accept, &Query::default()).map_err(|failure| failure.code)
+    }
+
+    #[test]
+    fn the_first_shape_that_can_be_served_is_taken() {
+        let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,\
+                       application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+        let table = Shape::Table { version: "v1", include: Include::Metadata };
+        assert_eq!(negotiate(kubectl), Ok(table));
+        for accept in ["", "*/*", "application/vnd.kubernetes.protobuf, application/json"] {
+            assert_eq!(negotiate(accept), Ok(Shape::Whole), "{accept}");
+        }
+        let partial = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+        assert_eq!(negotiate(partial), Ok(Shape::Metadata { version: "v1" }));
+        assert_eq!(negotiate("application/vnd.kubernetes.protobuf"), Err(406));
+        assert_eq!(negotiate("application/json;as=Chart;v=v1;g=meta.k8s.io"), Err(406));
+    }
+}

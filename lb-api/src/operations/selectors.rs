@@ -1,0 +1,270 @@
+//! Label and field selectors: which objects of a kind a client wants.
+
+use serde_json::Value;
+
+use crate::failure::Failure;
+use crate::kinds::Kind;
+
+/// Labels and fields, all of which have to fit.
+#[derive(Debug, Clone, Default)]
+pub struct Selector {
+    labels: Vec<LabelRequirement>,
+    fields: Vec<FieldRequirement>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct LabelRequirement {
+    key: String,
+    test: Test,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Test {
+    In(Vec<String>),
+    NotIn(Vec<String>),
+    Exists,
+    Missing,
+    Greater(i64),
+    Less(i64),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct FieldRequirement {
+    path: String,
+    value: String,
+    equal: bool,
+}
+
+impl Selector {
+    pub fn parse(kind: &Kind, labels: &str, fields: &str) -> Result<Self, Failure> {
+        let labels = labels_of(labels)
+            .map_err(|why| Failure::bad_request(format!("unable to parse requirement: {why}")))?;
+        let fields = fields_of(fields).map_err(Failure::bad_request)?;
+        for field in &fields {
+            let known = matches!(field.path.as_str(), "metadata.name" | "metadata.namespace")
+                || kind.rules.field(&Value::Null, &field.path).is_some();
+            if !known {
+                // kubectl says what it was looking for.
+                let why = format!("field label not supported: {}", field.path);
+                return Err(Failure::bad_request(why));
+            }
+        }
+        Ok(Self { labels, fields })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    pub fn with_name(mut self, name: &str) -> Self {
+        let (path, value) = ("metadata.name".to_owned(), name.to_owned());
+        self.fields.push(FieldRequirement { path, value, equal: true });
+        self
+    }
+
+    pub fn matches(&self, kind: &Kind, object: &Value) -> bool {
+        let labels = &object["metadata"]["labels"];
+        self.labels.iter().all(|wanted| wanted.test.passes(labels[&wanted.key].as_str()))
+            && self.fields.iter().all(|wanted| {
+                let field = match wanted.path.as_str() {
+                    "metadata.name" => object["metadata"]["name"].as_str().map(str::to_owned),
+                    "metadata.namespace" => {
+                        object["metadata"]["namespace"].as_str().map(str::to_owned)
+                    }
+                    path => kind.rules.field(object, path),
+                };
+                (field.unwrap_or_default() == wanted.value) == wanted.equal
+            })
+    }
+}
+
+impl Test {
+    fn passes(&self, label: Option<&str>) -> bool {
+        let number = || label.and_then(|label| label.parse::<i64>().ok());
+        match self {
+            Self::In(values) => label.is_some_and(|label| values.iter().any(|v| v == label)),
+            Self::NotIn(values) => !label.is_some_and(|label| values.iter().any(|v| v == label)),
+            Self::Exists => label.is_some(),
+            Self::Missing => label.is_none(),
+            Self::Greater(than) => number().is_some_and(|number| number > *than),
+            Self::Less(than) => number().is_some_and(|number| number < *than),
+        }
+    }
+}
+
+/// `a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1`
+fn labels_of(text: &str) -> Result<Vec<LabelRequirement>, String> {
+    split_outside_parentheses(text)?
+        .into_iter()
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+        .map(label_requirement)
+        .collect()
+}
+
+fn split_outside_parentheses(text: &str) -> Result<Vec<&str>, String> {
+    let (mut parts, mut start, mut open) = (Vec::new(), 0, false);
+    for (at, character) in text.char_indices() {
+        match character {
+            '(' if !open => open = true,
+            ')' if open => open = false,
+            '(' | ')' => return Err(format!("found '{character}' at {at} of {text:?}")),
+            ',' if !open => {
+                parts.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    if open {
+        return Err(format!("a parenthesis is not closed in {text:?}"));
+    }
+    parts.push(&text[start..]);
+    Ok(parts)
+}
+
+fn label_requirement(part: &str) -> Result<LabelRequirement, String> {
+    let requirement = |key: &str, test| {
+        let key = key.trim();
+        let fits = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+        if key.is_empty() || !key.chars().all(fits) {
+            return Err(format!("{key:?} is no label, in {part:?}"));
+        }
+        Ok(LabelRequirement { key: key.to_owned(), test })
+    };
+    let value = |text: &str| {
+        let text = text.trim();
+        let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if text.chars().all(fits) && text.len() <= 63 {
+            Ok(text.to_owned())
+        } else {
+            Err(format!("{text:?} is no label's value, in {part:?}"))
+        }
+    };
+    let number = |text: &str| {
+        text.trim().parse::<i64>().map_err(|_| format!("{text:?} is no number, in {part:?}"))
+    };
+    if let Some((before, values)) = part.split_once('(') {
+        let values =
+            values.strip_suffix(')').ok_or_else(|| format!("what follows in {part:?}?"))?;
+        let values = values.split(',').map(value).collect::<Result<Vec<_>, _>>()?;
+        return match before.trim().rsplit_once(char::is_whitespace) {
+            Some((key, "in")) => requirement(key, Test::In(values)),
+            Some((key, "notin")) => requirement(key, Test::NotIn(values)),
+            _ => Err(format!("found a list, expected 'in' or 'notin' before it, in {part:?}")),
+        };
+    }
+    if let Some((key, text)) = part.split_once("!=") {
+        return requirement(key, Test::NotIn(vec![value(text)?]));
+    }
+    if let Some((key, text)) = part.split_once("==").or_else(|| part.split_once('=')) {
+        return requirement(key, Test::In(vec![value(text)?]));
+    }
+    if let Some((key, text)) = part.split_once('>') {
+        return requirement(key, Test::Greater(number(text)?));
+    }
+    if let Some((key, text)) = part.split_once('<') {
+        return requirement(key, Test::Less(number(text)?));
+    }
+    match part.strip_prefix('!') {
+        Some(key) => requirement(key, Test::Missing),
+        None => requirement(part, Test::Exists),
+    }
+}
+
+/// `metadata.name=a,spec.type!=ClusterIP`; a backslash before `\`, `,` and `=` makes them plain.
+fn fields_of(text: &str) -> Result<Vec<FieldRequirement>, String> {
+    let mut parts = vec![String::new()];
+    let mut escaped = false;
+    for character in text.chars() {
+        // `parts` has one element at least.
+        let Some(last) = parts.last_mut() else { break };
+        match character {
+            _ if escaped => {
+                last.extend(['\\', character]);
+                escaped = false;
+            }
+            '\\' => escaped = true,
+            ',' => parts.push(String::new()),
+            character => last.push(character),
+        }
+    }
+    if escaped {
+        return Err(format!("invalid field selector {text:?}: it ends with a backslash"));
+    }
+    parts.iter().filter(|part| !part.is_empty()).map(|part| field_requirement(part)).collect()
+}
+
+fn field_requirement(part: &str) -> Result<FieldRequirement, String> {
+    let split = part
+        .split_once("!=")
+        .map(|(path, value)| (path, value, false))
+        .or_else(|| part.split_once("==").map(|(path, value)| (path, value, true)))
+        .or_else(|| part.split_once('=').map(|(path, value)| (path, value, true)));
+    let Some((path, value, equal)) = split else {
+        return Err(format!("invalid selector: '{part}'; can't understand '{part}'"));
+    };
+    let mut plain = String::new();
+    let mut characters = value.chars();
+    while let Some(character) = characters.next() {
+        plain.extend(if character == '\\' { characters.next() } else { Some(character) });
+    }
+    Ok(FieldRequirement { path: path.to_owned(), value: plain, equal })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn fits(selector: &str, labels: Value) -> bool {
+        let selector = Selector { labels: labels_of(selector).unwrap(), fields: Vec::new() };
+        let kind = crate::kinds::all().iter().find(|kind| kind.kind == "Lease").unwrap();
+        selector.matches(kind, &json!({"metadata": {"labels": labels}}))
+    }
+
+    #[test]
+    fn labels_are_selected() {
+        let labels = json!({"app": "web", "tier": "3", "empty": ""});
+        for (selector, expected) in [
+            ("", true),
+            ("app=web", true),
+            ("app==web,tier=3", true),
+            ("app=api", false),
+            ("app!=api", true),
+            ("other!=api", true),
+            ("other=", false),
+            ("empty=", true),
+            ("app in (api, web)", true),
+            ("app in (api),tier", false),
+            ("app notin (api,web)", false),
+            ("other notin (api)", true),
+            ("app", true),
+            ("!app", false),
+            ("!other", true),
+            ("tier>2", true),
+            ("tier<2", false),
+            ("app>2", false),
+        ] {
+            assert_eq!(fits(selector, labels.clone()), expected, "{selector}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for selector in ["a in b", "a in (b", "a b", "=b", "(a)", "a=(b)", "a in (b) c", "a>b"] {
+            assert!(labels_of(selector).is_err(), "{selector}");
+        }
+        for selector in ["metadata.name", "a=b\\"] {
+            assert!(fields_of(selector).is_err(), "{selector}");
+        }
+    }
+
+    #[test]
+    fn fields_are_read_with_their_escapes() {
+        let fields = fields_of(r"metadata.name=a\,b\=c,spec.type!=X").unwrap();
+        assert_eq!(fields[0].value, "a,b=c");
+        assert_eq!((fields[1].path.as_str(), fields[1].equal), ("spec.type", false));
+    }
+}

@@ -1,0 +1,327 @@
+//! Server-side apply, and who manages which fields.
+//!
+//! A manager that applies owns what it applied; what it owned and applies no longer goes, unless
+//! someone else owns it. Who changes a field in another way owns it from then on, and those who
+//! owned it no longer do. Applying a value other than the one that another manager owns is a
+//! conflict, unless forced.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::fields::Fields;
+use super::managed::{Entry, Managed, Manager, Operation};
+use super::shape::Place;
+use super::typed::{self, Changes};
+use crate::kinds::{Kind, Subresource};
+
+/// The client whose own way of applying came before this one.
+const KUBECTL: &str = "kubectl";
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+const BEFORE_FIRST_APPLY: &str = "before-first-apply";
+
+/// What nobody manages, in the metadata of every object.
+const UNMANAGED: [&str; 9] = [
+    "name",
+    "namespace",
+    "creationTimestamp",
+    "selfLink",
+    "uid",
+    "clusterName",
+    "generation",
+    "managedFields",
+    "resourceVersion",
+];
+
+/// Fields that others own, with other values.
+#[derive(Debug, Clone)]
+pub struct Conflicts(Vec<(Entry, Fields)>);
+
+impl Conflicts {
+    /// For a Status.
+    pub fn causes(&self) -> Vec<Value> {
+        let one = |entry: &Entry, path: String| {
+            json!({
+                "reason": "FieldManagerConflict",
+                "message": format!("conflict with {}", entry.said()),
+                "field": path,
+            })
+        };
+        let all = self.0.iter();
+        all.flat_map(|(entry, fields)| {
+            fields.paths().into_iter().map(|path| one(entry, path)).collect::<Vec<_>>()
+        })
+        .collect()
+    }
+
+    fn without(self, allowed: &Fields) -> Option<Self> {
+        let rest: Vec<_> = self
+            .0
+            .into_iter()
+            .map(|(entry, fields)| (entry, fields.difference(allowed)))
+            .filter(|(_, fields)| !fields.is_empty())
+            .collect();
+        (!rest.is_empty()).then_some(Self(rest))
+    }
+}
+
+impl fmt::Display for Conflicts {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut by_manager: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (entry, fields) in &self.0 {
+            by_manager.entry(entry.said()).or_default().extend(fields.paths());
+        }
+        let count: usize = by_manager.values().map(Vec::len).sum();
+        if let (1, Some((manager, paths))) = (count, by_manager.first_key_value()) {
+            let path = &paths[0];
+            return write!(
+                formatter,
+                "Apply failed with 1 conflict: conflict with {manager}: {path}"
+            );
+        }
+        let lines: Vec<String> = by_manager
+            .iter()
+            .flat_map(|(manager, paths)| {
+                let head = format!("conflicts with {manager}:");
+                std::iter::once(head).chain(paths.iter().map(|path| format!("- {path}")))
+            })
+            .collect();
+        write!(formatter, "Apply failed with {count} conflicts: {}", lines.join("\n"))
+    }
+}
+
+/// What becomes of an object when a configuration is applied to it; its `managedFields` say so.
+/// `live` is none if there is no such object yet.
+pub fn apply(
+    kind: &Kind,
+    live: Option<&Value>,
+    applied: &Value,
+    manager: &str,
+    force: bool,
+    subresource: Subresource,
+    now: Timestamp,
+) -> Result<Value, Conflicts> {
+    let write = Write::new(kind, manager, Operation::Apply, subresource, now);
+    let conflicts = match write.apply(live, applied, force) {
+        Ok(object) => return Ok(object),
+        Err(conflicts) => conflicts,
+    };
+    // What kubectl applied in the manner of before, and nobody has touched since, is its own.
+    let own = live.filter(|_| manager == KUBECTL).map(|live| write.last_applied(live));
+    match conflicts.clone().without(&own.unwrap_or_default()) {
+        Some(rest) => Err(rest),
+        None => write.apply(live, applied, true).map_err(|_| conflicts),
+    }
+}
+
+/// An object that was created, replaced or patched, with `managedFields` that say who did.
+pub fn update(
+    kind: &Kind,
+    live: Option<&Value>,
+    object: &Value,
+    manager: &str,
+    subresource: Subresource,
+    now: Timestamp,
+) -> Value {
+    Write::new(kind, manager, Operation::Update, subresource, now).update(live, object)
+}
+
+struct Write {
+    place: Place,
+    manager: Manager,
+    /// What this write does not change, and so can't own.
+    ignored: Option<&'static str>,
+    now: Timestamp,
+}
+
+impl Write {
+    fn new(
+        kind: &Kind,
+        manager: &str,
+        operation: Operation,
+        subresource: Subresource,
+        now: Timestamp,
+    ) -> Self {
+        let ignored = match subresource {
+            Subresource::Status => Some("f:spec"),
+            Subresource::None => kind.has_status.then_some("f:status"),
+        };
+        let manager = Manager::new(manager, operation, &kind.api_version(), subresource);
+        Self { place: Place::root(kind), manager, ignored, now }
+    }
+
+    fn apply(
+        &self,
+        live: Option<&Value>,
+        applied: &Value,
+        force: bool,
+    ) -> Result<Value, Conflicts> {
+        let mut managed = live.map(Managed::of).unwrap_or_default();
+        let applied = unmanaged(applied);
+        let before = live.map_or_else(|| empty(&applied), unmanaged);
+        if live.is_some() && managed.0.is_empty() {
+            let unknown = Manager {
+                name: BEFORE_FIRST_APPLY.to_owned(),
+                operation: Operation::Update,
+                subresource: "",
+                ..self.manager.clone()
+            };
+            managed.set(&unknown, self.own(typed::fields_of(&before, self.place)), self.now);
+        }
+        let last = managed.find(&self.manager).map(|entry| entry.fields.clone());
+        let all = typed::fields_of(&applied, self.place);
+        managed.set(&self.manager, self.own(all.clone()), self.now);
+
+        let mut merged = typed::merge(&before, &applied, self.place);
+        if let Some(last) = last {
+            self.prune(&mut merged, &last, &managed, all);
+        }
+        let changes = typed::compare(&before, &merged, self.place);
+        self.take(&mut managed, &changes, force)?;
+        self.keep_annotation(live, &applied, &mut merged);
+        managed.write(&mut merged);
+        Ok(merged)
+    }
+
+    fn update(&self, live: Option<&Value>, object: &Value) -> Value {
+        let mut updated = unmanaged(object);
+        if Managed::is_reset(object) {
+            return updated;
+        }
+        // A client that knows nothing of managed fields does not want to remove them.
+        let of_object = Managed::of(object);
+        let mut managed = match live {
+            Some(live) if of_object.0.is_empty() => Managed::of(live),
+            _ => of_object,
+        };
+        let before = live.map_or_else(|| empty(&updated), unmanaged);
+        // Who has managed this object so far is not known: it begins with the first apply.
+        if live.is_some() && managed.0.is_empty() {
+            return updated;
+        }
+        let changes = typed::compare(&before, &updated, self.place);
+        let gone = &changes.removed;
+        let changed = changes.modified.union(&changes.added);
+        let disowned = changed.union(gone);
+        managed.disown(&self.manager.api_version, |_| disowned.clone());
+        let before = managed.find(&self.manager).map(|entry| entry.fields.clone());
+        let own = before.unwrap_or_default().union(&self.own(changed));
+        // As if it had never been taken away, so that its time changes only with its fields.
+        let mut all = live.map(Managed::of).unwrap_or_default();
+        self.replace(&mut all, managed, own);
+        all.cap_updaters();
+        all.write(&mut updated);
+        updated
+    }
+
+    /// Takes over the entries of `new`, and sets the own one; times stay where fields do.
+    fn replace(&self, all: &mut Managed, new: Managed, own: Fields) {
+        let before = std::mem::take(&mut all.0);
+        all.0 = new.0.into_iter().filter(|entry| !entry.manager.is(&self.manager)).collect();
+        let ours = before.into_iter().find(|entry| entry.manager.is(&self.manager));
+        all.0.extend(ours);
+        all.set(&self.manager, own, self.now);
+    }
+
+    /// What was applied the last time and is not now goes, if nobody owns it.
+    /// `applied` is all that is applied now, managed or not.
+    fn prune(&self, merged: &mut Value, last: &Fields, managed: &Managed, applied: Fields) {
+        let of_version =
+            managed.0.iter().filter(|one| one.manager.api_version == self.manager.api_version);
+        let owned = of_version.fold(applied, |all, entry| all.union(&entry.fields));
+        let gone = last.with_named_parents().difference(&owned.with_named_parents());
+        typed::remove(merged, self.place, &gone);
+    }
+
+    /// Others lose what has changed, or object to it.
+    fn take(&self, managed: &mut Managed, changes: &Changes, force: bool) -> Result<(), Conflicts> {
+        let changed = changes.modified.union(&changes.added);
+        let is_other = |manager: &Manager| {
+            !manager.is(&self.manager) && manager.api_version == self.manager.api_version
+        };
+        let conflicts: Vec<_> = managed
+            .0
+            .iter()
+            .filter(|entry| is_other(&entry.manager))
+            .map(|entry| (entry.clone(), entry.fields.intersection(&changed)))
+            .filter(|(_, fields)| !fields.is_empty())
+            .collect();
+        if !force && !conflicts.is_empty() {
+            return Err(Conflicts(conflicts));
+        }
+        let lost = changed.union(&changes.removed);
+        managed.disown(&self.manager.api_version, |manager| {
+            if is_other(manager) { lost.clone() } else { Fields::default() }
+        });
+        Ok(())
+    }
+
+    fn own(&self, mut fields: Fields) -> Fields {
+        for field in ["f:apiVersion", "f:kind"] {
+            fields.remove(&[field], true);
+        }
+        fields.remove(&["f:metadata"], false);
+        for field in UNMANAGED {
+            fields.remove(&["f:metadata", &format!("f:{field}")], true);
+        }
+        if let Some(ignored) = self.ignored {
+            fields.remove(&[ignored], true);
+        }
+        fields
+    }
+
+    /// What kubectl applied in the manner of before, where it is still so.
+    fn last_applied(&self, live: &Value) -> Fields {
+        let Some(last) = annotation(live) else { return Fields::default() };
+        let live = unmanaged(live);
+        let merged = typed::merge(&live, &last, self.place);
+        let changes = typed::compare(&live, &merged, self.place);
+        typed::fields_of(&last, self.place)
+            .difference(&changes.modified.union(&changes.added).union(&changes.removed))
+    }
+
+    /// kubectl may go back to its manner of before: the annotation is kept true.
+    fn keep_annotation(&self, live: Option<&Value>, applied: &Value, merged: &mut Value) {
+        if self.manager.name != KUBECTL || live.and_then(annotation).is_none() {
+            return;
+        }
+        let mut applied = applied.clone();
+        if let Some(Value::Object(annotations)) = applied.pointer_mut("/metadata/annotations") {
+            annotations.remove(LAST_APPLIED);
+        }
+        // kubectl ends it with a new line, too.
+        if let Some(Value::Object(annotations)) = merged.pointer_mut("/metadata/annotations") {
+            annotations.insert(LAST_APPLIED.to_owned(), format!("{applied}\n").into());
+        }
+    }
+}
+
+fn annotation(object: &Value) -> Option<Value> {
+    let text = object.get("metadata")?.get("annotations")?.get(LAST_APPLIED)?.as_str()?;
+    serde_json::from_str(text).ok()
+}
+
+/// The object without `managedFields`.
+fn unmanaged(object: &Value) -> Value {
+    let mut object = object.clone();
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("managedFields");
+    }
+    object
+}
+
+/// What an object was before it was there: the parts that every one of its kind has, empty.
+fn empty(object: &Value) -> Value {
+    let mut empty = json!({ "metadata": {} });
+    for part in ["spec", "status"] {
+        if object.get(part).is_some_and(Value::is_object) {
+            empty[part] = json!({});
+        }
+    }
+    empty
+}

@@ -1,0 +1,200 @@
+//! `metadata.managedFields`: who manages which fields.
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::fields::Fields;
+use crate::kinds::Subresource;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Operation {
+    Apply,
+    Update,
+}
+
+/// More that update are not told apart: the oldest become one.
+const MOST_UPDATERS: usize = 10;
+const OLDEST: &str = "ancient-changes";
+
+/// Whose entry it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Manager {
+    pub name: String,
+    pub operation: Operation,
+    pub api_version: String,
+    pub subresource: &'static str,
+}
+
+#[derive(Debug, Clone)]
+pub struct Entry {
+    pub manager: Manager,
+    pub time: Option<String>,
+    pub fields: Fields,
+}
+
+/// All entries of an object.
+#[derive(Debug, Clone, Default)]
+pub struct Managed(pub Vec<Entry>);
+
+impl Manager {
+    pub fn new(
+        name: &str,
+        operation: Operation,
+        api_version: &str,
+        subresource: Subresource,
+    ) -> Self {
+        let subresource = match subresource {
+            Subresource::None => "",
+            Subresource::Status => "status",
+        };
+        Self { name: name.to_owned(), operation, api_version: api_version.to_owned(), subresource }
+    }
+
+    /// Who applies is known by name; who updates, by version as well.
+    pub fn is(&self, other: &Self) -> bool {
+        self.name == other.name
+            && self.operation == other.operation
+            && self.subresource == other.subresource
+            && (self.operation == Operation::Apply || self.api_version == other.api_version)
+    }
+}
+
+impl Entry {
+    /// As messages name the other manager of a field.
+    pub fn said(&self) -> String {
+        let mut said = format!("{:?}", self.manager.name);
+        if !self.manager.subresource.is_empty() {
+            said.push_str(&format!(" with subresource {:?}", self.manager.subresource));
+        }
+        if self.manager.operation == Operation::Update {
+            said.push_str(&format!(" using {}", self.manager.api_version));
+            if let Some(time) = &self.time {
+                said.push_str(&format!(" at {time}"));
+            }
+        }
+        said
+    }
+
+    fn from_json(json: &Value) -> Option<Self> {
+        let text = |name: &str| json.get(name).and_then(Value::as_str).unwrap_or_default();
+        let operation = match text("operation") {
+            "Apply" => Operation::Apply,
+            "Update" => Operation::Update,
+            _ => return None,
+        };
+        let subresource = match text("subresource") {
+            "" => "",
+            "status" => "status",
+            _ => return None,
+        };
+        Some(Self {
+            manager: Manager {
+                name: text("manager").to_owned(),
+                operation,
+                api_version: text("apiVersion").to_owned(),
+                subresource,
+            },
+            time: Some(text("time")).filter(|time| !time.is_empty()).map(str::to_owned),
+            fields: Fields::from_json(json.get("fieldsV1").unwrap_or(&Value::Null)),
+        })
+    }
+
+    fn to_json(&self) -> Value {
+        let mut entry = Map::new();
+        let mut set = |name: &str, value: Value| entry.insert(name.to_owned(), value);
+        set("manager", self.manager.name.as_str().into());
+        set("operation", format!("{:?}", self.manager.operation).into());
+        set("apiVersion", self.manager.api_version.as_str().into());
+        set("fieldsType", "FieldsV1".into());
+        set("fieldsV1", self.fields.to_json());
+        if let Some(time) = &self.time {
+            set("time", time.as_str().into());
+        }
+        if !self.manager.subresource.is_empty() {
+            set("subresource", self.manager.subresource.into());
+        }
+        Value::Object(entry)
+    }
+}
+
+impl Managed {
+    pub fn of(object: &Value) -> Self {
+        let entries = object["metadata"]["managedFields"].as_array();
+        Self(entries.into_iter().flatten().filter_map(Entry::from_json).collect())
+    }
+
+    /// A client may ask for all to be forgotten, by one empty entry.
+    pub fn is_reset(object: &Value) -> bool {
+        object["metadata"]["managedFields"] == json!([{}])
+    }
+
+    pub fn find(&self, manager: &Manager) -> Option<&Entry> {
+        self.0.iter().find(|entry| entry.manager.is(manager))
+    }
+
+    /// Replaces the fields of a manager; without fields, it has no entry.
+    pub fn set(&mut self, manager: &Manager, fields: Fields, now: Timestamp) {
+        let before = self.0.iter().position(|entry| entry.manager.is(manager));
+        let time = match before {
+            Some(index) if self.0[index].fields == fields => self.0[index].time.clone(),
+            _ => Some(now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
+        };
+        if let Some(index) = before {
+            self.0.remove(index);
+        }
+        if !fields.is_empty() {
+            self.0.push(Entry { manager: manager.clone(), time, fields });
+        }
+    }
+
+    /// Merges the oldest entries of those that update, so that an object does not grow for ever.
+    pub fn cap_updaters(&mut self) {
+        let (mut updaters, others): (Vec<Entry>, Vec<Entry>) = std::mem::take(&mut self.0)
+            .into_iter()
+            .partition(|entry| entry.manager.operation == Operation::Update);
+        updaters.sort_by(|a, b| a.time.cmp(&b.time));
+        while updaters.len() > MOST_UPDATERS {
+            let version = updaters[0].manager.api_version.clone();
+            // Entries of another version can't be merged with these.
+            let next = updaters[1..].iter().position(|one| one.manager.api_version == version);
+            let Some(next) = next else { break };
+            let younger = updaters.remove(next + 1);
+            let oldest = &mut updaters[0];
+            oldest.fields = oldest.fields.union(&younger.fields);
+            oldest.time = younger.time;
+            oldest.manager.name = OLDEST.to_owned();
+            oldest.manager.subresource = "";
+        }
+        self.0 = others;
+        self.0.extend(updaters);
+    }
+
+    /// Takes fields from every entry that is of this version of the type.
+    pub fn disown(&mut self, api_version: &str, fields: impl Fn(&Manager) -> Fields) {
+        for entry in self.0.iter_mut().filter(|entry| entry.manager.api_version == api_version) {
+            entry.fields = entry.fields.difference(&fields(&entry.manager));
+        }
+        self.0.retain(|entry| !entry.fields.is_empty());
+    }
+
+    /// Appliers first, then by time and name.
+    pub fn write(mut self, object: &mut Value) {
+        let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
+            return;
+        };
+        self.0.sort_by(|a, b| {
+            let key = |entry: &Entry| {
+                let manager = &entry.manager;
+                let names = (manager.name.clone(), manager.api_version.clone());
+                (manager.operation, entry.time.clone(), names, manager.subresource)
+            };
+            key(a).cmp(&key(b))
+        });
+        if self.0.is_empty() {
+            metadata.remove("managedFields");
+        } else {
+            let entries = self.0.iter().map(Entry::to_json).collect();
+            metadata.insert("managedFields".to_owned(), Value::Array(entries));
+        }
+    }
+}

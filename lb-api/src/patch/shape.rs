@@ -1,0 +1,181 @@
+//! How the values at a place in an object are merged: what strategic merge patches and server-side
+//! apply know of the types.
+
+use serde_json::{Map, Value};
+
+use crate::kinds::Kind;
+use crate::schema::{self, Field, ListType, Message};
+
+/// A place in the objects of a kind: its type, and the facts about the field that has it.
+#[derive(Clone, Copy)]
+pub struct Place {
+    definition: Option<&'static str>,
+    schema: &'static Value,
+    facts: Option<&'static Field>,
+}
+
+/// How server-side apply merges a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// As one: scalars, atomic lists, maps and types.
+    Whole,
+    /// By entry: types with fields, and maps.
+    Entries,
+    /// A list without order or repetition.
+    Set,
+    /// A list of items that are told apart by these fields.
+    Keyed(Vec<&'static str>),
+}
+
+static NOTHING: Value = Value::Null;
+
+impl Place {
+    pub fn root(kind: &Kind) -> Self {
+        // A kind without a definition would be merged as one; a test sees to it that there is none.
+        Self::defined(schema::definition_of(kind.group, kind.version, kind.kind), &NOTHING, None)
+    }
+
+    /// The place of a field or of a map's entry.
+    pub fn child(&self, name: &str) -> Self {
+        let known = self.schema.get("properties").and_then(|properties| properties.get(name));
+        let schema = known.or_else(|| self.schema.get("additionalProperties"));
+        Self::new(schema, self.message().and_then(|message| message.fields.get(name)))
+    }
+
+    pub fn item(&self) -> Self {
+        Self::new(self.schema.get("items"), None)
+    }
+
+    fn new(schema: Option<&'static Value>, facts: Option<&'static Field>) -> Self {
+        let schema = schema.unwrap_or(&NOTHING);
+        Self::defined(schema::reference(schema), schema, facts)
+    }
+
+    fn defined(
+        definition: Option<&'static str>,
+        schema: &'static Value,
+        facts: Option<&'static Field>,
+    ) -> Self {
+        let defined = definition.and_then(|name| schema::definitions().get(name));
+        Self { definition, schema: defined.unwrap_or(schema), facts }
+    }
+
+    fn message(&self) -> Option<&'static Message> {
+        self.definition.and_then(schema::message)
+    }
+
+    pub fn shape(&self) -> Shape {
+        if self.facts.is_some_and(|facts| facts.atomic)
+            || self.message().is_some_and(|message| message.atomic)
+        {
+            return Shape::Whole;
+        }
+        match self.schema.get("type").and_then(Value::as_str) {
+            Some("array") => match self.facts.and_then(|facts| facts.list.as_ref()) {
+                Some(ListType::Set) => Shape::Set,
+                Some(ListType::Map(keys)) => Shape::Keyed(keys.clone()),
+                Some(ListType::Atomic) | None => Shape::Whole,
+            },
+            Some("object") if self.has_entries() => Shape::Entries,
+            _ => Shape::Whole,
+        }
+    }
+
+    /// Whether there are fields or entries below, taken as one or not.
+    pub fn has_entries(&self) -> bool {
+        ["properties", "additionalProperties"].iter().any(|name| self.schema.get(name).is_some())
+    }
+
+    /// Whether a strategic merge patch merges this list, instead of replacing it.
+    pub fn is_merged(&self) -> bool {
+        self.facts.and_then(|facts| facts.patch_strategy).is_some_and(|how| {
+            // There are lists with several strategies.
+            how.split(',').any(|one| one == "merge")
+        })
+    }
+
+    /// By which field a strategic merge patch tells items apart.
+    pub fn merge_key(&self) -> Option<&'static str> {
+        self.facts.and_then(|facts| facts.patch_merge_key)
+    }
+}
+
+/// The element of an item of a keyed list. A key that is left out has its default.
+pub fn keyed(item: &Value, keys: &[&str]) -> String {
+    let keys: Map<String, Value> = keys
+        .iter()
+        .map(|key| {
+            let default = if *key == "protocol" { "TCP".into() } else { Value::Null };
+            let value = item.get(*key).filter(|value| !value.is_null()).cloned();
+            ((*key).to_owned(), value.unwrap_or(default))
+        })
+        .collect();
+    format!("k:{}", Value::Object(keys))
+}
+
+/// The element of an item of a set.
+pub fn valued(item: &Value) -> String {
+    format!("v:{item}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds;
+
+    fn place(api_version: &str, kind: &str, path: &str) -> Place {
+        let kind = kinds::find_kind(api_version, kind).expect("a served kind");
+        path.split('.').fold(Place::root(kind), |place, name| match name {
+            "[]" => place.item(),
+            name => place.child(name),
+        })
+    }
+
+    #[test]
+    fn every_kind_has_entries() {
+        for kind in kinds::all() {
+            assert_eq!(Place::root(kind).shape(), Shape::Entries, "{}", kind.kind);
+            assert_eq!(Place::root(kind).child("metadata").shape(), Shape::Entries);
+        }
+    }
+
+    #[test]
+    fn shapes_are_those_of_the_reference() {
+        for (api_version, kind, path, expected) in [
+            ("v1", "Service", "spec", Shape::Entries),
+            ("v1", "Service", "spec.ports", Shape::Keyed(vec!["port", "protocol"])),
+            ("v1", "Service", "spec.ports.[].targetPort", Shape::Whole),
+            ("v1", "Service", "spec.selector", Shape::Whole),
+            ("v1", "Service", "spec.ipFamilies", Shape::Whole),
+            ("v1", "Service", "spec.sessionAffinityConfig.clientIP", Shape::Entries),
+            ("v1", "Service", "metadata.labels", Shape::Entries),
+            ("v1", "Service", "metadata.finalizers", Shape::Set),
+            ("v1", "Service", "metadata.ownerReferences", Shape::Keyed(vec!["uid"])),
+            ("v1", "Service", "status.conditions", Shape::Keyed(vec!["type"])),
+            ("v1", "Secret", "data", Shape::Entries),
+            ("v1", "Event", "involvedObject", Shape::Whole),
+            ("discovery.k8s.io/v1", "EndpointSlice", "endpoints", Shape::Whole),
+            ("networking.k8s.io/v1", "Ingress", "spec.rules", Shape::Whole),
+            ("v1", "Node", "spec.podCIDRs", Shape::Set),
+        ] {
+            assert_eq!(place(api_version, kind, path).shape(), expected, "{kind} {path}");
+        }
+    }
+
+    #[test]
+    fn merge_keys_are_those_of_the_reference() {
+        let ports = place("v1", "Service", "spec.ports");
+        assert!(ports.is_merged());
+        assert_eq!(ports.merge_key(), Some("port"));
+        let finalizers = place("v1", "Service", "metadata.finalizers");
+        assert!(finalizers.is_merged());
+        assert_eq!(finalizers.merge_key(), None);
+        assert!(!place("v1", "Service", "spec.externalIPs").is_merged());
+    }
+
+    #[test]
+    fn a_port_is_keyed_by_its_default_protocol_too() {
+        let item = serde_json::json!({ "port": 80 });
+        assert_eq!(keyed(&item, &["port", "protocol"]), r#"k:{"port":80,"protocol":"TCP"}"#);
+    }
+}

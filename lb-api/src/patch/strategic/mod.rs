@@ -1,0 +1,230 @@
+//! Strategic merge patch: as a merge patch, but lists of some fields are merged by the key of their
+//! items, and directives say what a merge can't.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use super::PatchError;
+use super::shape::Place;
+use crate::kinds::Kind;
+
+const PATCH: &str = "$patch";
+const RETAIN_KEYS: &str = "$retainKeys";
+const DELETE: &str = "$deleteFromPrimitiveList/";
+const ORDER: &str = "$setElementOrder/";
+
+type Entries = Map<String, Value>;
+
+pub fn apply(kind: &Kind, object: &Value, patch: &Value) -> Result<Value, PatchError> {
+    let (Value::Object(object), Value::Object(patch)) = (object, patch) else {
+        return Err(malformed("a strategic merge patch must be an object"));
+    };
+    merge_maps(object, patch, Place::root(kind)).map(Value::Object)
+}
+
+fn malformed(why: impl Into<String>) -> PatchError {
+    PatchError::Malformed(why.into())
+}
+
+fn merge_maps(object: &Entries, patch: &Entries, place: Place) -> Result<Entries, PatchError> {
+    match directive(patch)? {
+        Some(Directive::Replace) => return without_directives(patch),
+        Some(Directive::Delete) => return Ok(Map::new()),
+        Some(Directive::Merge) | None => {}
+    }
+    let mut merged = object.clone();
+    retain(&mut merged, patch)?;
+    for (name, value) in patch {
+        if let Some(name) = name.strip_prefix(DELETE) {
+            delete_values(&mut merged, name, value)?;
+        } else if let Some(name) = name.strip_prefix(ORDER) {
+            check_order(name, patch, value, place.child(name))?;
+        } else if name != PATCH && name != RETAIN_KEYS {
+            merge_entry(&mut merged, name, value, place.child(name))?;
+        }
+    }
+    for (name, order) in patch {
+        if let Some(name) = name.strip_prefix(ORDER) {
+            let before = items(object.get(name));
+            reorder(&mut merged, name, items(Some(order)), before, place.child(name));
+        }
+    }
+    Ok(merged)
+}
+
+fn merge_entry(
+    object: &mut Entries,
+    name: &str,
+    patch: &Value,
+    place: Place,
+) -> Result<(), PatchError> {
+    let merged = match (object.get(name), patch) {
+        (_, Value::Null) => {
+            object.remove(name);
+            return Ok(());
+        }
+        (Some(Value::Object(entries)), Value::Object(patch)) => {
+            Value::Object(merge_maps(entries, patch, place)?)
+        }
+        (Some(Value::Array(items)), Value::Array(patch)) if place.is_merged() => {
+            Value::Array(merge_lists(items, patch, place)?)
+        }
+        _ => plain(patch)?,
+    };
+    object.insert(name.to_owned(), merged);
+    Ok(())
+}
+
+enum Directive {
+    Replace,
+    Delete,
+    Merge,
+}
+
+fn directive(patch: &Entries) -> Result<Option<Directive>, PatchError> {
+    match patch.get(PATCH) {
+        None => Ok(None),
+        Some(Value::String(word)) if word == "replace" => Ok(Some(Directive::Replace)),
+        Some(Value::String(word)) if word == "delete" => Ok(Some(Directive::Delete)),
+        Some(Value::String(word)) if word == "merge" => Ok(Some(Directive::Merge)),
+        Some(other) => Err(malformed(format!("unknown patch type found: {other}"))),
+    }
+}
+
+/// Only these fields of what was there may stay; what the patch sets must be among them.
+fn retain(object: &mut Entries, patch: &Entries) -> Result<(), PatchError> {
+    let Some(list) = patch.get(RETAIN_KEYS) else { return Ok(()) };
+    let Some(names) = list.as_array() else {
+        return Err(malformed("$retainKeys must be a list"));
+    };
+    let is_retained = |name: &str| names.iter().any(|retained| retained == name);
+    let is_set = |name: &str, value: &Value| !value.is_null() && !name.starts_with('$');
+    if let Some((name, _)) =
+        patch.iter().find(|(name, value)| is_set(name, value) && !is_retained(name))
+    {
+        return Err(malformed(format!("field {name} is set, but not in $retainKeys")));
+    }
+    object.retain(|name, _| is_retained(name));
+    Ok(())
+}
+
+fn delete_values(object: &mut Entries, name: &str, gone: &Value) -> Result<(), PatchError> {
+    let Some(gone) = gone.as_array() else {
+        return Err(malformed(format!("{DELETE}{name} must be a list")));
+    };
+    if let Some(Value::Array(values)) = object.get_mut(name) {
+        values.retain(|value| !gone.contains(value));
+    }
+    Ok(())
+}
+
+/// What the patch has must be in the order it gives.
+fn check_order(name: &str, patch: &Entries, order: &Value, place: Place) -> Result<(), PatchError> {
+    let Some(order) = order.as_array() else {
+        return Err(malformed(format!("{ORDER}{name} must be a list")));
+    };
+    let is_in_order = |item: &Value| order.iter().any(|one| is_same(one, item, place));
+    let is_kept = |item: &&Value| item.get(PATCH).is_none();
+    match items(patch.get(name)).iter().filter(is_kept).find(|item| !is_in_order(item)) {
+        None => Ok(()),
+        Some(item) => Err(malformed(format!("{item} of {name} is not in {ORDER}{name}"))),
+    }
+}
+
+fn merge_lists(object: &[Value], patch: &[Value], place: Place) -> Result<Vec<Value>, PatchError> {
+    let Some(key) = place.merge_key() else { return Ok(merge_values(object, patch)) };
+    if patch.iter().any(|item| item.get(PATCH).is_some_and(|word| word == "replace")) {
+        let others = patch.iter().filter(|item| item.get(PATCH).is_none());
+        return others.map(plain).collect();
+    }
+    let mut merged = object.to_vec();
+    for item in patch {
+        let Value::Object(item) = item else {
+            return Err(malformed(format!("{item} is no object, but has to be merged by {key}")));
+        };
+        let Some(value) = item.get(key) else {
+            let item = Value::Object(item.clone());
+            return Err(malformed(format!(
+                "map: {item} does not contain declared merge key: {key}"
+            )));
+        };
+        if matches!(directive(item)?, Some(Directive::Delete)) {
+            merged.retain(|one| one.get(key) != Some(value));
+            continue;
+        }
+        match merged.iter_mut().find(|one| one.get(key) == Some(value)) {
+            Some(Value::Object(one)) => *one = merge_maps(one, item, place.item())?,
+            _ => merged.push(Value::Object(without_directives(item)?)),
+        }
+    }
+    Ok(merged)
+}
+
+fn merge_values(object: &[Value], patch: &[Value]) -> Vec<Value> {
+    let mut seen = BTreeSet::new();
+    let all = object.iter().chain(patch).cloned();
+    all.filter(|value| seen.insert(value.to_string())).collect()
+}
+
+fn items(value: Option<&Value>) -> &[Value] {
+    value.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+fn is_same(one: &Value, other: &Value, place: Place) -> bool {
+    match place.merge_key() {
+        Some(key) => one.get(key).is_some() && one.get(key) == other.get(key),
+        None => one == other,
+    }
+}
+
+/// In the order the client gives; what it does not know of keeps its place before what it came
+/// before on the server.
+fn reorder(object: &mut Entries, name: &str, order: &[Value], before: &[Value], place: Place) {
+    let Some(Value::Array(merged)) = object.get_mut(name) else { return };
+    let position =
+        |list: &[Value], item: &Value| list.iter().position(|one| is_same(one, item, place));
+    let (mut known, unknown): (Vec<Value>, Vec<Value>) =
+        std::mem::take(merged).into_iter().partition(|item| position(order, item).is_some());
+    known.sort_by_key(|item| position(order, item));
+    let mut known = known.into_iter().peekable();
+    for item in unknown {
+        // Items that were not there before go where the order has them.
+        while let Some(next) = known.peek() {
+            let places = (position(before, &item), position(before, next));
+            if matches!(places, (Some(item), Some(next)) if item < next) {
+                break;
+            }
+            merged.extend(known.next());
+        }
+        merged.push(item);
+    }
+    merged.extend(known);
+}
+
+/// A value of the patch where there was none.
+fn plain(value: &Value) -> Result<Value, PatchError> {
+    match value {
+        Value::Object(entries) => without_directives(entries).map(Value::Object),
+        Value::Array(items) => {
+            let kept =
+                items.iter().filter(|item| item.get(PATCH).is_none_or(|word| word == "merge"));
+            kept.map(plain).collect::<Result<_, _>>().map(Value::Array)
+        }
+        other => Ok(other.clone()),
+    }
+}
+
+fn without_directives(entries: &Entries) -> Result<Entries, PatchError> {
+    let is_plain = |name: &str| {
+        name != PATCH
+            && name != RETAIN_KEYS
+            && !name.starts_with(DELETE)
+            && !name.starts_with(ORDER)
+    };
+    let kept = entries.iter().filter(|(name, value)| is_plain(name) && !value.is_null());
+    kept.map(|(name, value)| Ok((name.clone(), plain(value)?))).collect()
+}

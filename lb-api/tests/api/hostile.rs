@@ -1,0 +1,129 @@
+//! Clients that may not come in, ask for too much, or do not get on.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use http_body_util::Empty;
+use hyper_util::rt::TokioExecutor;
+use k8s_openapi::api::core::v1::{Secret, Service};
+use kube::Api;
+use kube::api::{ListParams, PostParams, WatchParams};
+use kube::client::ConfigExt;
+use lb_api::http::Limits;
+use lb_api::storage::Window;
+use serde_json::json;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+
+use super::server::TestServer;
+
+#[tokio::test]
+async fn without_a_certificate_of_ours_nobody_gets_in() {
+    let server = TestServer::start().await;
+    let mut kubeconfig = kube::config::Kubeconfig::read_from(&server.server.kubeconfig).unwrap();
+    let user = kubeconfig.auth_infos[0].auth_info.as_mut().unwrap();
+    user.client_certificate_data = None;
+    user.client_key_data = None;
+    let options = kube::config::KubeConfigOptions::default();
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
+    let anonymous: kube::Client = config.try_into().unwrap();
+    assert!(anonymous.apiserver_version().await.is_err());
+    assert!(server.client().await.apiserver_version().await.is_ok());
+}
+
+#[tokio::test]
+async fn the_kubeconfig_is_its_owners_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let server = TestServer::start().await;
+    for file in ["kubeconfig", "pki/ca.key"] {
+        let metadata = std::fs::metadata(server.directory.path().join(file)).unwrap();
+        assert_eq!(metadata.permissions().mode() & 0o777, 0o600, "{file}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_refused() {
+    let limits = Limits { body: 10_000, ..Limits::default() };
+    let server = TestServer::start_with(Window::default(), limits).await;
+    let secrets: Api<Secret> = Api::default_namespaced(server.client().await);
+    let secret = serde_json::from_value(json!({
+        "metadata": {"name": "large"}, "stringData": {"key": "x".repeat(10_000)}
+    }))
+    .unwrap();
+    let error = secrets.create(&PostParams::default(), &secret).await.unwrap_err();
+    let kube::Error::Api(status) = error else { panic!("{error}") };
+    assert_eq!((status.code, status.reason.as_str()), (413, "RequestEntityTooLarge"));
+}
+
+#[tokio::test]
+async fn a_client_that_says_nothing_is_given_up() {
+    let limits = Limits { patience: Duration::from_millis(200), ..Limits::default() };
+    let server = TestServer::start_with(Window::default(), limits).await;
+    let mut silent = TcpStream::connect(server.server.address).await.unwrap();
+    // The server closes: there is an end to read.
+    let mut nothing = Vec::new();
+    silent.read_to_end(&mut nothing).await.unwrap();
+    assert!(nothing.is_empty());
+}
+
+#[tokio::test]
+async fn watches_take_no_place_of_requests_and_have_their_own() {
+    let limits = Limits { requests: 1, watches: 3, ..Limits::default() };
+    let server = TestServer::start_with(Window::default(), limits).await;
+    let services: Api<Service> = Api::default_namespaced(server.client().await);
+    let mut watches = Vec::new();
+    for _ in 0..3 {
+        watches.push(services.watch(&WatchParams::default(), "0").await.unwrap());
+    }
+    services.list(&ListParams::default()).await.unwrap();
+
+    // kube-rs would try again for ever, as it is told to.
+    let https = server.config().await.rustls_https_connector().unwrap();
+    let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(https);
+    let path = "/api/v1/services?watch=true";
+    let url = format!("https://{}{path}", server.server.address).parse().unwrap();
+    let request = hyper::Request::get::<hyper::Uri>(url).body(Empty::<Bytes>::new()).unwrap();
+    let refused = client.request(request).await.unwrap();
+    assert_eq!(refused.status(), 429);
+    assert_eq!(refused.headers()["retry-after"], "1");
+}
+
+#[tokio::test]
+async fn a_client_that_reads_nothing_keeps_nobody_waiting_and_is_given_up() {
+    const CHANGES: usize = 200;
+    let limits = Limits { stall: Duration::from_millis(500), ..Limits::default() };
+    let server = TestServer::start_with(Window::default(), limits).await;
+    // Each on a connection of its own.
+    let secrets: Api<Secret> = Api::default_namespaced(server.client().await);
+    let others: Api<Secret> = Api::default_namespaced(server.client().await);
+    let idle: Api<Secret> = Api::default_namespaced(server.client().await);
+    let mut idle = idle.watch(&WatchParams::default(), "0").await.unwrap().boxed();
+    let mut busy = others.watch(&WatchParams::default(), "0").await.unwrap().boxed();
+    let secret = |number: usize| -> Secret {
+        // More than all buffers between server and client hold.
+        serde_json::from_value(json!({
+            "metadata": {"name": format!("s{number}")},
+            "stringData": {"key": "x".repeat(100_000)},
+        }))
+        .unwrap()
+    };
+    for number in 0..CHANGES {
+        secrets.create(&PostParams::default(), &secret(number)).await.unwrap();
+        busy.next().await.unwrap().unwrap();
+    }
+    // The server hangs up in the middle, when it has waited long enough; what was under way
+    // until then is still read.
+    let mut read = 0;
+    while let Some(event) = idle.next().await {
+        if event.is_err() {
+            break;
+        }
+        read += 1;
+        if read == 1 {
+            // There is nothing to see while the server waits for us: only time can pass.
+            tokio::time::sleep(limits.stall * 3).await;
+        }
+    }
+    assert!(read < CHANGES, "it was never given up");
+}

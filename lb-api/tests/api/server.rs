@@ -1,0 +1,50 @@
+//! A server of one test's own.
+
+use lb_api::http::Limits;
+use lb_api::kinds::Ranges;
+use lb_api::server::{Options, Server};
+use lb_api::storage::Window;
+use tempfile::TempDir;
+
+pub struct TestServer {
+    pub server: Server,
+    pub directory: TempDir,
+}
+
+impl TestServer {
+    pub async fn start() -> Self {
+        Self::start_with(Window::default(), Limits::default()).await
+    }
+
+    pub async fn start_with(window: Window, limits: Limits) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let server = Server::start(Options {
+            data_directory: directory.path().to_owned(),
+            bind: "127.0.0.1:0".parse().unwrap(),
+            kubeconfig: None,
+            node_name: "node-1".to_owned(),
+            ranges: Ranges {
+                cluster_ips: vec![
+                    "10.96.0.0/16".parse().unwrap(),
+                    "fd00:10:96::/112".parse().unwrap(),
+                ],
+                node_ports: 30000..=32767,
+            },
+            window,
+            limits,
+        })
+        .await
+        .unwrap();
+        Self { server, directory }
+    }
+
+    pub async fn client(&self) -> kube::Client {
+        self.config().await.try_into().unwrap()
+    }
+
+    pub async fn config(&self) -> kube::Config {
+        let kubeconfig = kube::config::Kubeconfig::read_from(&self.server.kubeconfig).unwrap();
+        let options = kube::config::KubeConfigOptions::default();
+        kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap()
+    }
+}

@@ -1,0 +1,87 @@
+//! What is in a bucket: for the agent, people and tests.
+
+use super::entry::Word;
+use super::state::is_datagram;
+use super::timeout::rank;
+use crate::family::Family;
+use crate::layout::{Flow, FlowBucket, FlowEntry, FlowState, FlowTag, Settings, Ticks, WAYS};
+
+impl FlowTag {
+    pub fn is_free(&self) -> bool {
+        !Word(self.word.load()).holds_a_flow()
+    }
+}
+
+/// The flow of an entry, unless it is empty or being written.
+fn copy<F: Family>(tag: &FlowTag, entry: &FlowEntry<F>) -> Option<(Word, Flow<F>)> {
+    let word = Word(tag.word.load());
+    if !word.holds_a_flow() {
+        return None;
+    }
+    // SAFETY: initialised, see `read`. The kernel may write it meanwhile if this is a mapped map:
+    // any pattern is valid, the read is volatile, and discarded below.
+    let flow = unsafe { entry.flow.copy() };
+    let unchanged = word.same_owner(Word(tag.word.load()));
+    unchanged.then_some((word, flow))
+}
+
+impl<F: Family> FlowBucket<F> {
+    /// Ends the datagram flows that are `meant`; says how many.
+    pub fn end_datagrams(&self, meant: impl Fn(&Flow<F>) -> bool) -> usize {
+        let ends = |(tag, entry): &(&FlowTag, &FlowEntry<F>)| {
+            while let Some((word, flow)) = copy(tag, entry) {
+                if !is_datagram(word.state_number()) || !meant(&flow) {
+                    return false;
+                }
+                // Else a packet has come meanwhile, and the state is another: once more.
+                if tag.word.replace(word.0, word.with_state(FlowState::Free as u32).0) {
+                    return true;
+                }
+            }
+            false
+        };
+        self.tags.iter().zip(&self.entries).filter(ends).count()
+    }
+
+    /// The states of what is in the bucket, without a look at the records.
+    pub fn states(&self) -> impl Iterator<Item = FlowState> + '_ {
+        let words = self.tags.iter().map(|tag| Word(tag.word.load()));
+        words.filter(|word| word.holds_a_flow()).map(Word::state)
+    }
+
+    /// The states of the flows that no new flow may replace.
+    pub fn protected<'a>(
+        &'a self,
+        settings: &'a Settings,
+        now: Ticks,
+    ) -> impl Iterator<Item = FlowState> + 'a {
+        let tags = self.tags.iter().map(|tag| (tag, Word(tag.word.load())));
+        tags.filter(move |(tag, word)| word.holds_a_flow() && rank(tag, *word, settings, now) <= 0)
+            .map(|(_, word)| word.state())
+    }
+
+    /// What is in the bucket, for people and tests: state, when last seen, the record.
+    pub fn entries(&self) -> impl Iterator<Item = (FlowState, Ticks, Flow<F>)> + '_ {
+        (0..WAYS).filter_map(|way| self.entry(way))
+    }
+
+    /// The same of one of its ways.
+    pub fn entry(&self, way: usize) -> Option<(FlowState, Ticks, Flow<F>)> {
+        let tag = self.tags.get(way)?;
+        let (word, flow) = copy(tag, &self.entries[way])?;
+        Some((word.state(), Ticks(tag.seen.load()), flow))
+    }
+
+    /// Makes all of it so many ticks older: tests, whose time goes by at once.
+    pub fn grow_older(&self, ticks: u32) {
+        for (tag, entry) in self.tags.iter().zip(&self.entries) {
+            tag.seen.store(tag.seen.load().wrapping_sub(ticks));
+            let state = Word(tag.word.load()).state_number();
+            if is_datagram(state) {
+                entry.track.store(entry.track.load().wrapping_sub(ticks));
+            } else if super::state::keeps_time(state) {
+                entry.track.store(entry.track.load().wrapping_sub(ticks >> 8 << 16));
+            }
+        }
+    }
+}

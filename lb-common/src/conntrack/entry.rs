@@ -1,0 +1,75 @@
+//! A tag's word, taken apart.
+
+use super::state::ALL;
+use crate::hash::FlowHash;
+use crate::layout::{FlowState, WAYS};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Word(pub u32);
+
+impl Word {
+    const STATE: u32 = 0x1f;
+
+    /// The tag of an entry's next owner.
+    #[inline(always)]
+    pub fn claim(self, hash: FlowHash, way: usize) -> Self {
+        let generation = (self.0 + (1 << 8)) & 0xff00;
+        let way = (way as u32) << 5;
+        Self(hash.fingerprint() << 16 | generation | way | FlowState::Claimed as u32)
+    }
+
+    /// Which entry of the bucket this is the tag of. It stands in the tag, rather than in the
+    /// loop that finds it, so that the verifier sees one unknown number below 8 and follows
+    /// what comes of a found flow once instead of once for each entry.
+    #[inline(always)]
+    pub fn way(self) -> usize {
+        (self.0 >> 5) as usize & (WAYS - 1)
+    }
+
+    #[inline(always)]
+    pub fn fingerprint(self) -> u32 {
+        self.0 >> 16
+    }
+
+    /// Whether it may be the flow's that has this hash.
+    #[inline(always)]
+    pub fn may_be(self, hash: FlowHash) -> bool {
+        self.fingerprint() == hash.fingerprint() && self.holds_a_flow()
+    }
+
+    #[inline(always)]
+    pub fn generation(self) -> u32 {
+        (self.0 >> 8) & 0xff
+    }
+
+    #[inline(always)]
+    pub fn state(self) -> FlowState {
+        ALL[self.state_number() as usize]
+    }
+
+    #[inline(always)]
+    pub fn state_number(self) -> u32 {
+        self.0 & Self::STATE
+    }
+
+    #[inline(always)]
+    pub fn holds_a_flow(self) -> bool {
+        self.state_number() >= FlowState::SynSent as u32
+    }
+
+    #[inline(always)]
+    pub fn is_free(self) -> bool {
+        self.state_number() == FlowState::Free as u32
+    }
+
+    #[inline(always)]
+    pub fn with_state(self, state: u32) -> Self {
+        Self(self.0 & !Self::STATE | state & Self::STATE)
+    }
+
+    /// Whether both name the same owner, whatever its state.
+    #[inline(always)]
+    pub fn same_owner(self, other: Self) -> bool {
+        self.0 >> 8 == other.0 >> 8 && other.holds_a_flow()
+    }
+}

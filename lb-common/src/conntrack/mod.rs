@@ -1,0 +1,45 @@
+//! Connection tracking: what is known of connections, and how packets change it.
+//!
+//! - [`state`]: states, events and transitions of TCP, SCTP and datagrams; a pure function.
+//!   [`track`]: which event a packet is to its connection, by what is remembered of it.
+//! - [`timeout`]: how long an entry lives in each state, and which entries make room for others.
+//! - `entry`: the words of a tag. `table`: finding entries. `claim`: making room for one. `hops`: the
+//!   next hops they remember.
+//! - [`reply_index`]: finding entries by replies that do not carry the client's address and port.
+//! - `contents`: reading buckets, for the agent and tests.
+//!
+//! # Invariants
+//! - A record is read only between two equal readings of its tag (the generation moves on with every
+//!   owner), and written only by the processor that claimed its tag.
+//! - A new flow never takes the entry of a protected one ([`timeout`]).
+//! - No packet that a blind sender can forge establishes a connection, ends one, or moves the
+//!   positions by which others are judged.
+//!
+//! All of it is plain code over memory, the same on the host and in the kernel. Design and
+//! sources: `docs/design/conntrack.md`. Tests: beside each module, and the packet tables of the crate
+//! `tests`.
+
+mod claim;
+mod contents;
+mod crowd;
+mod entry;
+mod hops;
+pub mod reply_index;
+pub mod state;
+#[cfg(test)]
+mod state_tests;
+mod table;
+mod tables;
+#[cfg(test)]
+mod tests;
+pub mod timeout;
+pub mod track;
+
+pub use claim::{Claim, Claimed, claim};
+pub use crowd::{is_crowded, set_crowded};
+pub use hops::Hops;
+pub use state::STATES;
+pub use table::{Found, Location, evict_at, find, find_at, hops_at, is_alive, rank_at, release_at};
+pub use tables::{Environment, FlowTables};
+pub use timeout::Timeouts;
+pub use track::{Beginning, Signal};

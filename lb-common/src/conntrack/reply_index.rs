@@ -1,0 +1,160 @@
+//! The index that finds flows by their replies.
+//!
+//! Replies to a SNAT address do not carry the client's address and port, by which flows are placed; nor
+//! do flows of clients with very many of them lie where those lead. An entry here says where the flow
+//! is; what it is, only the flow's own record says.
+//!
+//! # Invariants
+//! - A living flow's entry is never taken: only free entries, and those of flows that are gone or
+//!   were idle for too long, are; such a flow goes with its entry. So flow and entry can't be
+//!   evicted apart.
+//! - Of all living entries that one reply may find, no two have the same fingerprint: the first
+//!   one that fits is the only one. Whoever adds an entry looks again afterwards, and takes it
+//!   back if another CPU added an equal one meanwhile.
+
+use crate::branchless::{choose, is_zero, larger};
+use crate::family::Family;
+use crate::hash::ReplyHash;
+
+use crate::layout::{REPLY_WAYS, ReplyBucket, Ticks};
+
+use super::table::{self, Location};
+use super::tables::FlowTables;
+
+/// One entry, taken apart; see [`ReplyBucket`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Entry(u64);
+
+impl Entry {
+    #[inline(always)]
+    fn new(hash: ReplyHash, location: Location) -> Self {
+        Self(
+            u64::from(hash.fingerprint()) << 36
+                | u64::from(location.generation()) << 28
+                | (location.way() as u64) << 24
+                | u64::from(location.bucket()),
+        )
+    }
+
+    /// 1 if the entry has the fingerprint, else 0.
+    #[inline(always)]
+    fn fits(self, hash: ReplyHash) -> u64 {
+        is_zero(self.0 >> 36 ^ u64::from(hash.fingerprint()))
+    }
+
+    #[inline(always)]
+    fn location(self) -> Location {
+        let word = self.0;
+        Location::new(
+            word as u32 & 0xff_ffff,
+            (word >> 24) as u32 & 0xf,
+            (word >> 28) as u32 & 0xff,
+        )
+    }
+}
+
+/// Where the flow is whose replies have this hash, if there is one.
+#[inline(always)]
+pub fn find<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) -> Option<Location> {
+    let found = first(tables, hash);
+    (found.0 != 0).then(|| found.location())
+}
+
+/// 1 if nothing is noted under this hash, else 0: what is noted may be gone.
+#[inline(always)]
+pub fn seems_free<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) -> u64 {
+    is_zero(first(tables, hash).0 >> 1)
+}
+
+#[inline(always)]
+fn first<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) -> Entry {
+    let mut found = 0;
+    for index in hash.buckets(tables.settings().reply_mask) {
+        let Some(bucket): Option<&ReplyBucket> = tables.reply_bucket(index) else { continue };
+        for entry in &bucket.entries {
+            let entry = Entry(entry.load());
+            found = choose(entry.fits(hash), entry.0, found);
+        }
+    }
+    Entry(found)
+}
+
+/// Notes where a flow is; false if its replies could be taken for another's, or if there is no
+/// room where it was looked for.
+#[inline(always)]
+pub fn insert<F: Family, T: FlowTables<F>>(
+    tables: &T,
+    hash: ReplyHash,
+    location: Location,
+    now: Ticks,
+) -> bool {
+    let [first, second] = hash.buckets(tables.settings().reply_mask);
+    let (Some(one), Some(other)) = (tables.reply_bucket(first), tables.reply_bucket(second)) else {
+        return false;
+    };
+    let number = room(one, other, hash);
+    let bucket = if number & REPLY_WAYS == 0 { one } else { other };
+    let slot = &bucket.entries[number & (REPLY_WAYS - 1)];
+    let old = Entry(slot.load());
+    if old.0 != 0 && is_alive(tables, old, now) {
+        return false;
+    }
+    let new = Entry::new(hash, location);
+    if !slot.replace(old.0, new.0) {
+        return false;
+    }
+    if old.0 != 0 {
+        forget(tables, old);
+    }
+    // One bucket may be both.
+    let likes = count(one, hash) + if first == second { 0 } else { count(other, hash) };
+    if likes != 1 {
+        slot.replace(new.0, 0);
+    }
+    likes == 1
+}
+
+/// The number of the entry to take, of those of both buckets: one with this fingerprint, for there
+/// must not be two; else a free one; else any, which may be a flow's that is gone.
+#[inline(always)]
+fn room(one: &ReplyBucket, other: &ReplyBucket, hash: ReplyHash) -> usize {
+    const FITS: u32 = 9;
+    const FREE: u32 = 8;
+    let mut best = u64::from(hash.any_way());
+    for (bucket, first) in [(one, 0), (other, REPLY_WAYS as u64)] {
+        for (way, slot) in bucket.entries.iter().enumerate() {
+            let entry = Entry(slot.load());
+            let rank = entry.fits(hash) << FITS | is_zero(entry.0 >> 1) << FREE;
+            // One without a rank is not chosen before the one that is any.
+            let candidate = (rank | first | way as u64) as i64;
+            best = choose(is_zero(rank), best, larger(best as i64, candidate) as u64);
+        }
+    }
+    best as usize & (2 * REPLY_WAYS - 1)
+}
+
+#[inline(always)]
+fn count(bucket: &ReplyBucket, hash: ReplyHash) -> u64 {
+    let mut likes = 0;
+    for slot in &bucket.entries {
+        likes += Entry(slot.load()).fits(hash);
+    }
+    likes
+}
+
+/// The flow that an entry led to was idle for too long. If it is still there it goes with its entry:
+/// its client could go on under a SNAT port that is another's now.
+#[inline(always)]
+fn forget<F: Family, T: FlowTables<F>>(tables: &T, entry: Entry) {
+    let location = entry.location();
+    if let Some(bucket) = tables.flow_bucket(location.bucket() & tables.flow_mask()) {
+        table::release_at(bucket, location);
+    }
+}
+
+#[inline(always)]
+fn is_alive<F: Family, T: FlowTables<F>>(tables: &T, entry: Entry, now: Ticks) -> bool {
+    let location = entry.location();
+    let bucket = tables.flow_bucket(location.bucket() & tables.flow_mask());
+    bucket.is_some_and(|bucket| table::is_alive(bucket, location, tables.settings(), now))
+}

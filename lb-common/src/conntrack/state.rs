@@ -1,0 +1,189 @@
+//! States, events, transitions: what an event makes of a connection. What event a packet is to its
+//! connection is judged in [`track`](super::track).
+//!
+//! The states of TCP follow RFC 9293 as far as they can be seen from the middle, and agree with
+//! the kernel's `nf_conntrack`, but for what a blind sender could forge: a connection is established
+//! only by an acknowledgement of the SYN-ACK that was seen, and FIN and RST count only inside the window.
+//!
+//! Of tunnelled flows only the client's packets are seen, of flows picked up mid-connection no
+//! handshake: they are on probation until traffic has gone on for a while. Datagrams become a stream as
+//! in `nf_conntrack`: by packets both ways over more than two seconds.
+
+use crate::branchless::opaque;
+use crate::layout::{Direction, FlowState};
+
+/// What a packet is to its connection, once its numbers were judged.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It proves nothing and ends nothing.
+    Nothing = 0,
+    SynAck = 1,
+    /// Data or an acknowledgement; in `SynReceived`: of the SYN-ACK.
+    Ack = 2,
+    Fin = 3,
+    Rst = 4,
+    /// An `Ack`, or a datagram, after the time that its state asks for.
+    Late = 5,
+}
+
+pub(super) const EVENTS: usize = 8;
+/// How many numbers states have room for.
+pub const STATES: usize = 32;
+
+/// The state after an event. What is not listed changes nothing.
+pub const fn next(state: FlowState, direction: Direction, event: Event) -> FlowState {
+    use Direction::{Forward, Reverse};
+    use Event::{Ack, Fin, Late, Rst, SynAck};
+    use FlowState::*;
+
+    match (state, direction, event) {
+        (SynSent, Reverse, SynAck) => SynReceived,
+        (SynReceived, Forward, Ack) => Established,
+        (SynReceived | Established | Probation, Forward, Fin) => FinFromClient,
+        (Established | Probation, Reverse, Fin) => FinFromBackend,
+        (FinFromClient, Reverse, Fin) | (FinFromBackend, Forward, Fin) => TimeWait,
+        (PickedUp, Reverse, Ack | Fin) => Probation,
+        (Probation, Forward, Late) => Established,
+        (SynSent, _, Rst) | (SynReceived, Reverse, Rst) => Reset,
+        (Established | FinFromClient | FinFromBackend | PickedUp | Probation, _, Rst) => Reset,
+
+        (OneWaySyn, Forward, Ack) => OneWayProbation,
+        (OneWayProbation, Forward, Late) => OneWayEstablished,
+        (OneWaySyn | OneWayProbation | OneWayEstablished, Forward, Fin | Rst) => OneWayClosed,
+
+        (Datagram, Reverse, Ack | Late) => DatagramReplied,
+        (DatagramReplied, Forward, Late) => DatagramContinued,
+        (DatagramContinued, Reverse, Ack | Late) => DatagramStream,
+        _ => state,
+    }
+}
+
+/// All states by their number; unused numbers are as good as claimed.
+pub const ALL: [FlowState; STATES] = {
+    use FlowState::*;
+    let mut all = [Claimed; STATES];
+    let known = [
+        Free,
+        Claimed,
+        SynSent,
+        SynReceived,
+        Established,
+        FinFromClient,
+        FinFromBackend,
+        TimeWait,
+        Reset,
+        PickedUp,
+        Probation,
+        OneWaySyn,
+        OneWayProbation,
+        OneWayEstablished,
+        OneWayClosed,
+        Datagram,
+        DatagramReplied,
+        DatagramContinued,
+        DatagramStream,
+    ];
+    let mut index = 0;
+    while index < known.len() {
+        all[known[index] as usize] = known[index];
+        index += 1;
+    }
+    all
+};
+
+/// [`next`] as a table, so that it costs the kernel's verifier one load.
+static TRANSITIONS: [u8; 2 * EVENTS * STATES] = {
+    const EVERY: [Event; 6] =
+        [Event::Nothing, Event::SynAck, Event::Ack, Event::Fin, Event::Rst, Event::Late];
+    let mut table = [0; 2 * EVENTS * STATES];
+    let mut at = 0;
+    while at < table.len() {
+        let state = ALL[at % STATES];
+        let event = at / STATES % EVENTS;
+        let direction =
+            if at / STATES / EVENTS == 0 { Direction::Forward } else { Direction::Reverse };
+        let event = if event < EVERY.len() { EVERY[event] } else { Event::Nothing };
+        table[at] = next(state, direction, event) as u8;
+        at += 1;
+    }
+    table
+};
+
+#[inline(always)]
+pub(super) const fn is(state: u32, other: FlowState) -> bool {
+    state == other as u32
+}
+
+#[inline(always)]
+pub(super) const fn is_connected(state: u32) -> bool {
+    state >= FlowState::Established as u32 && state <= FlowState::Reset as u32
+}
+
+#[inline(always)]
+pub(super) const fn is_one_way(state: u32) -> bool {
+    state >= FlowState::OneWaySyn as u32 && state <= FlowState::OneWayClosed as u32
+}
+
+#[inline(always)]
+pub const fn is_datagram(state: u32) -> bool {
+    state >= FlowState::Datagram as u32
+}
+
+/// Whether the track of a state holds when the flow began, in its high half.
+pub const fn keeps_time(state: u32) -> bool {
+    is(state, FlowState::PickedUp) || is(state, FlowState::Probation) || is_one_way(state)
+}
+
+/// The state after an event, by their numbers.
+#[inline(always)]
+pub fn state_after(state: u32, direction: Direction, event: u32) -> u32 {
+    let at = (direction as usize * EVENTS + event as usize) * STATES + state as usize;
+    // Linux 6.1 loses all bounds where the bits of unknown numbers are joined.
+    let at = opaque(at as u64) as usize & (TRANSITIONS.len() - 1);
+    u32::from(TRANSITIONS[at])
+}
+
+/// Whether one side or both have closed.
+#[inline(always)]
+pub fn is_closing(state: FlowState) -> bool {
+    let state = state as u32;
+    state >= FlowState::FinFromClient as u32 && state <= FlowState::Reset as u32
+}
+
+/// Whether the connection is over on both sides.
+#[inline(always)]
+pub fn is_over(state: FlowState) -> bool {
+    matches!(state, FlowState::TimeWait | FlowState::Reset | FlowState::OneWayClosed)
+}
+
+/// Where a connection is in its life, as people know it: which side has closed does not matter to
+/// them, nor what of it is seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The client has sent, and the backend has not replied.
+    Nascent,
+    /// The backend has replied.
+    Answered,
+    /// It is not proven yet: only one side is seen, or the middle of the connection.
+    Probation,
+    Established,
+    /// One side has closed.
+    Closing,
+    /// Both have, or one has reset it.
+    Closed,
+}
+
+/// The phase of a state; `None`: there is no flow.
+pub fn phase(state: FlowState) -> Option<Phase> {
+    use FlowState::*;
+    Some(match state {
+        Free | Claimed => return None,
+        SynSent | PickedUp | OneWaySyn | Datagram => Phase::Nascent,
+        SynReceived | DatagramReplied | DatagramContinued => Phase::Answered,
+        Probation | OneWayProbation => Phase::Probation,
+        Established | OneWayEstablished | DatagramStream => Phase::Established,
+        FinFromClient | FinFromBackend => Phase::Closing,
+        TimeWait | Reset | OneWayClosed => Phase::Closed,
+    })
+}

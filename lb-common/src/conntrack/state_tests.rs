@@ -1,0 +1,262 @@
+//! The state machine, told in packets.
+
+extern crate std;
+use std::vec::Vec;
+
+use super::state::*;
+use super::track::*;
+use crate::header::{Tcp, protocol};
+use crate::layout::Direction::{Forward, Reverse};
+use crate::layout::FlowState::{self, *};
+use crate::layout::{Direction, Ticks};
+
+const SYN: u8 = Tcp::SYN;
+const SYN_ACK: u8 = Tcp::SYN | Tcp::ACK;
+const ACK: u8 = Tcp::ACK;
+const FIN: u8 = Tcp::FIN | Tcp::ACK;
+const RST: u8 = Tcp::RST;
+
+/// Where client and backend begin.
+const CLIENT: u32 = 0x1234_5678;
+const BACKEND: u32 = 0xfedc_ba98;
+
+/// One flow, and the time.
+struct Flow {
+    tracked: Tracked,
+    protocol: u8,
+    now: Ticks,
+}
+
+impl Flow {
+    fn begin(protocol: u8, one_way: bool, flags: u8) -> Self {
+        let now = Ticks(1 << 20);
+        let signal = Signal { flags, sequence: CLIENT, acknowledgement: BACKEND };
+        let Beginning { state, track } = Beginning::new(protocol, one_way, &signal, || now);
+        Self { tracked: Tracked { state: state as u32, track }, protocol, now }
+    }
+
+    fn syn() -> Self {
+        Self::begin(protocol::TCP, false, SYN)
+    }
+
+    fn established() -> Self {
+        let mut flow = Self::syn();
+        flow.packet(Reverse, SYN_ACK, BACKEND, CLIENT.wrapping_add(1));
+        assert_eq!(flow.packet(Forward, ACK, CLIENT + 1, BACKEND.wrapping_add(1)), Established);
+        flow
+    }
+
+    fn packet(&mut self, direction: Direction, flags: u8, sequence: u32, ack: u32) -> FlowState {
+        let signal = Signal { flags, sequence, acknowledgement: ack };
+        let after = after(self.tracked, direction, self.protocol, &signal, self.now);
+        self.tracked = Tracked { state: after.state, track: after.track };
+        self.state()
+    }
+
+    fn client(&mut self, flags: u8) -> FlowState {
+        self.packet(Forward, flags, CLIENT + 1, BACKEND.wrapping_add(1))
+    }
+
+    fn backend(&mut self, flags: u8) -> FlowState {
+        self.packet(Reverse, flags, BACKEND.wrapping_add(1), CLIENT + 1)
+    }
+
+    fn wait(&mut self, seconds: u32) {
+        self.now.0 += Ticks::in_seconds(seconds) + 1;
+    }
+
+    fn state(&self) -> FlowState {
+        ALL[self.tracked.state as usize]
+    }
+}
+
+#[test]
+fn only_an_acknowledgement_of_the_syn_ack_establishes() {
+    let mut flow = Flow::syn();
+    assert_eq!(flow.client(ACK), SynSent, "before the backend's");
+    assert_eq!(flow.packet(Reverse, SYN_ACK, BACKEND, CLIENT + 1), SynReceived);
+    for (flags, ack, what) in [
+        (0, BACKEND.wrapping_add(1), "without ACK"),
+        (Tcp::PSH, BACKEND.wrapping_add(1), "data without ACK"),
+        (SYN, BACKEND.wrapping_add(1), "the SYN again"),
+        (ACK, BACKEND, "of what came before"),
+        (ACK, BACKEND.wrapping_add(1 + (1 << 16)), "of what was never sent"),
+        (FIN, BACKEND.wrapping_sub(9), "a FIN with another number"),
+        (RST, BACKEND.wrapping_add(1), "a reset"),
+    ] {
+        assert_eq!(flow.packet(Forward, flags, CLIENT + 1, ack), SynReceived, "{what}");
+    }
+    assert_eq!(flow.packet(Forward, ACK, CLIENT + 1, BACKEND.wrapping_add(1)), Established);
+}
+
+#[test]
+fn a_syn_ack_that_is_sent_again_with_another_number_counts() {
+    let mut flow = Flow::syn();
+    flow.packet(Reverse, SYN_ACK, 7, CLIENT + 1);
+    flow.packet(Reverse, SYN_ACK, 1_000_000_000, CLIENT + 1);
+    assert_eq!(flow.packet(Forward, ACK, CLIENT + 1, 8), SynReceived);
+    assert_eq!(flow.packet(Forward, ACK, CLIENT + 1, 1_000_000_001), Established);
+}
+
+#[test]
+fn a_connection_closes_when_both_have_closed() {
+    let closes = |packets: &[(Direction, u8)]| {
+        let mut flow = Flow::established();
+        packets
+            .iter()
+            .map(|(direction, flags)| match direction {
+                Forward => flow.client(*flags),
+                Reverse => flow.backend(*flags),
+            })
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        closes(&[(Forward, FIN), (Reverse, ACK), (Reverse, FIN), (Forward, ACK)]),
+        [FinFromClient, FinFromClient, TimeWait, TimeWait]
+    );
+    assert_eq!(
+        closes(&[(Reverse, FIN), (Forward, ACK), (Forward, FIN), (Reverse, ACK)]),
+        [FinFromBackend, FinFromBackend, TimeWait, TimeWait]
+    );
+    assert_eq!(closes(&[(Forward, FIN), (Forward, FIN)]), [FinFromClient; 2], "sent again");
+}
+
+#[test]
+fn a_reset_counts_only_inside_the_window() {
+    for direction in [Forward, Reverse] {
+        let (own, ack) = if direction == Forward { (CLIENT, BACKEND) } else { (BACKEND, CLIENT) };
+        for offset in [1 << 21, 1 << 24, 1 << 31, 0u32.wrapping_sub(1 << 18)] {
+            let mut flow = Flow::established();
+            let sequence = own.wrapping_add(offset);
+            assert_eq!(flow.packet(direction, RST, sequence, ack), Established, "{offset:#x}");
+        }
+        let mut flow = Flow::established();
+        assert_eq!(flow.packet(direction, RST, own.wrapping_add(1), ack), Reset);
+    }
+}
+
+#[test]
+fn the_window_follows_the_backends_packets_and_no_others() {
+    let far = CLIENT.wrapping_add(1 << 30);
+    let mut flow = Flow::established();
+    flow.packet(Forward, ACK, far, BACKEND.wrapping_add(1));
+    assert_eq!(flow.packet(Forward, RST, far, 0), Established, "the client's word alone");
+    flow.packet(Reverse, ACK, BACKEND.wrapping_add(1), far);
+    assert_eq!(flow.packet(Forward, RST, far, 0), Reset);
+}
+
+#[test]
+fn a_fin_out_of_the_window_closes_nothing() {
+    let mut flow = Flow::established();
+    assert_eq!(flow.packet(Forward, FIN, CLIENT + (1 << 28), BACKEND), Established);
+    assert_eq!(flow.packet(Forward, FIN, CLIENT, BACKEND.wrapping_add(1 << 28)), Established);
+    assert_eq!(flow.client(FIN), FinFromClient);
+}
+
+#[test]
+fn a_syn_begins_anew_only_what_is_over_and_only_if_it_is_newer() {
+    let mut flow = Flow::established();
+    flow.client(FIN);
+    let syn = |sequence| Signal { flags: SYN, sequence, acknowledgement: 0 };
+    let anew = |flow: &Flow, sequence| {
+        may_begin_anew(flow.state(), flow.tracked.track, flow.protocol, &syn(sequence))
+    };
+    assert!(!anew(&flow, CLIENT + (1 << 20)), "half closed");
+    flow.backend(FIN);
+    assert_eq!(flow.state(), TimeWait);
+    assert!(anew(&flow, CLIENT + (1 << 20)));
+    assert!(!anew(&flow, CLIENT - (1 << 20)), "an old duplicate");
+    let mut flow = Flow::established();
+    assert!(!anew(&flow, CLIENT + (1 << 20)), "alive");
+    flow.backend(RST);
+    assert!(anew(&flow, CLIENT - (1 << 20)), "reset");
+}
+
+#[test]
+fn a_client_may_take_its_syn_back_and_nobody_else() {
+    let mut flow = Flow::syn();
+    assert_eq!(flow.packet(Forward, RST, CLIENT + (1 << 20), 0), SynSent);
+    assert_eq!(flow.packet(Forward, RST, CLIENT + 1, 0), Reset);
+}
+
+#[test]
+fn data_after_a_reset_changes_nothing() {
+    let mut flow = Flow::established();
+    flow.backend(RST);
+    assert_eq!([flow.client(ACK), flow.backend(ACK), flow.client(FIN)], [Reset; 3]);
+}
+
+#[test]
+fn what_is_picked_up_is_established_by_traffic_over_time() {
+    let mut flow = Flow::begin(protocol::TCP, false, ACK);
+    assert_eq!(flow.state(), PickedUp);
+    flow.wait(100);
+    assert_eq!(flow.client(ACK), PickedUp, "without the backend");
+    assert_eq!(flow.backend(ACK), Probation);
+    assert_eq!(flow.client(ACK), Established);
+    let mut flow = Flow::begin(protocol::TCP, false, ACK);
+    flow.backend(ACK);
+    assert_eq!(flow.client(ACK), Probation, "at once");
+    assert_eq!(flow.backend(RST), Reset);
+}
+
+#[test]
+fn one_way_is_established_by_traffic_over_time() {
+    let mut flow = Flow::begin(protocol::TCP, true, SYN);
+    assert_eq!(flow.state(), OneWaySyn);
+    assert_eq!(flow.client(0), OneWaySyn, "without ACK");
+    assert_eq!(flow.client(ACK), OneWayProbation);
+    assert_eq!(flow.client(ACK), OneWayProbation);
+    flow.wait(70);
+    let far = flow.packet(Forward, ACK, CLIENT + (1 << 28), BACKEND);
+    assert_eq!(far, OneWayProbation, "out of the window");
+    assert_eq!(flow.client(ACK), OneWayEstablished);
+    assert_eq!(flow.client(FIN), OneWayClosed);
+    assert_eq!(Flow::begin(protocol::TCP, true, ACK).state(), OneWayProbation);
+}
+
+#[test]
+fn datagrams_are_a_stream_after_packets_both_ways_over_two_seconds() {
+    let mut flow = Flow::begin(protocol::UDP, false, 0);
+    assert_eq!([flow.client(0), flow.client(0)], [Datagram; 2]);
+    assert_eq!([flow.backend(0), flow.client(0), flow.backend(0)], [DatagramReplied; 3]);
+    flow.wait(3);
+    assert_eq!(flow.backend(0), DatagramReplied, "the client has to go on");
+    assert_eq!(flow.client(0), DatagramContinued);
+    assert_eq!(flow.backend(0), DatagramStream);
+    let mut flow = Flow::begin(protocol::UDP, false, 0);
+    flow.wait(100);
+    assert_eq!(flow.client(0), Datagram, "without the backend");
+}
+
+#[test]
+fn sctp_goes_by_its_verification_tag() {
+    let (tag, other) = (77, 78);
+    let mut flow = Flow::begin(protocol::SCTP, false, SYN);
+    flow.packet(Reverse, SYN_ACK, tag - 1, 5);
+    assert_eq!(flow.packet(Forward, 0, 0, other), SynReceived);
+    assert_eq!(flow.packet(Forward, 0, 0, tag), Established);
+    assert_eq!(flow.packet(Forward, RST, 0, other), Established);
+    assert_eq!(flow.packet(Forward, FIN, 0, other), Established);
+    assert_eq!(flow.packet(Forward, RST, 0, tag), Reset);
+}
+
+/// Every state is reached, and no event leads from one kind of flow to another.
+#[test]
+fn transitions_stay_within_their_kind() {
+    let kind = |state: FlowState| match state as u32 {
+        0 | 1 => 0,
+        2..=10 => 1,
+        12..=15 => 2,
+        _ => 3,
+    };
+    let events = [Event::Nothing, Event::SynAck, Event::Ack, Event::Fin, Event::Rst, Event::Late];
+    for state in ALL {
+        for direction in [Forward, Reverse] {
+            for event in events {
+                assert_eq!(kind(next(state, direction, event)), kind(state), "{state:?} {event:?}");
+            }
+            assert_eq!(next(state, direction, Event::Nothing), state);
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Finding flows in buckets, and noting what their packets make of them.
+
+use super::entry::Word;
+use super::hops::Hops;
+use super::state;
+use super::timeout::{is_expired, rank};
+use super::track::{self, Signal, Tracked};
+use crate::family::Family;
+use crate::hash::FlowHash;
+use crate::layout::{
+    Direction, Flow, FlowBucket, FlowEntry, FlowState, FlowTag, Settings, Ticks, WAYS,
+};
+
+/// A flow that was found, and what the finder wanted of its record.
+pub struct Found<'a, F: Family, R> {
+    bucket: u32,
+    tag: &'a FlowTag,
+    word: Word,
+    entry: &'a FlowEntry<F>,
+    pub record: R,
+}
+
+impl<'a, F: Family, R> Found<'a, F, R> {
+    #[inline(always)]
+    pub fn state(&self) -> FlowState {
+        self.word.state()
+    }
+
+    #[inline(always)]
+    pub fn track(&self) -> u32 {
+        self.entry.track.load()
+    }
+
+    /// Whether nothing was seen of it for longer than its state allows.
+    #[inline(always)]
+    pub fn is_expired(&self, settings: &Settings, now: Ticks) -> bool {
+        is_expired(self.tag, self.word, settings, now)
+    }
+
+    #[inline(always)]
+    pub fn location(&self) -> Location {
+        Location::new(self.bucket, self.word.way() as u32, self.word.generation())
+    }
+
+    /// The next hops of its packets.
+    #[inline(always)]
+    pub fn hops(&self) -> Hops<'a> {
+        Hops::new(&self.entry.next_hops, self.location())
+    }
+
+    /// Notes a packet: when it came, and what it makes of the flow.
+    #[inline(always)]
+    pub fn note(&self, direction: Direction, protocol: u8, signal: &Signal, now: Ticks) {
+        // Written only when it changes: the line stays clean between two ticks.
+        if self.tag.seen.load() != now.0 {
+            self.tag.seen.store(now.0);
+        }
+        let state = self.word.state_number();
+        let track = self.entry.track.load();
+        let after = track::after(Tracked { state, track }, direction, protocol, signal, now);
+        // Exchanged, not stored: the entry may be another flow's by now.
+        if after.track != track {
+            self.entry.track.replace(track, after.track);
+        }
+        if after.state != state
+            && !self.tag.word.replace(self.word.0, self.word.with_state(after.state).0)
+        {
+            change_again(self.tag, self.word.0, direction, after.event);
+        }
+    }
+
+    /// Gives the entry up.
+    #[inline(always)]
+    pub fn release(&self) {
+        self.tag.word.replace(self.word.0, self.word.with_state(FlowState::Free as u32).0);
+    }
+}
+
+/// Another processor has changed the state at the same time, as when both sides close at once: the
+/// event counts by what the state is now.
+#[inline(never)]
+fn change_again(tag: &FlowTag, word: u32, direction: Direction, event: u32) {
+    const TRIES: usize = 3;
+    for _ in 0..TRIES {
+        let current = Word(tag.word.load());
+        if !Word(word).same_owner(current) {
+            return;
+        }
+        let state = state::state_after(current.state_number(), direction, event);
+        if state == current.state_number()
+            || tag.word.replace(current.0, current.with_state(state).0)
+        {
+            return;
+        }
+    }
+}
+
+/// Looks through one bucket, given with its number, for the flow that `wanted` recognises by its record and state.
+/// `wanted` returns copies of the fields it needs.
+#[inline(always)]
+pub fn find<'a, F: Family, R>(
+    (index, bucket): (u32, &'a FlowBucket<F>),
+    hash: FlowHash,
+    mut wanted: impl FnMut(&Flow<F>, FlowState) -> Option<R>,
+) -> Option<Found<'a, F, R>> {
+    // Most flows are where they were meant to be. There the record need not wait for its tag, nor
+    // the tag for others: from memory both come at once.
+    let way = hash.way();
+    let tag = &bucket.tags[way];
+    let word = Word(tag.word.load());
+    if word.may_be(hash)
+        && let Some(found) = read(index, tag, word, &bucket.entries[way], &mut wanted)
+    {
+        return Some(found);
+    }
+    for tag in &bucket.tags {
+        let word = Word(tag.word.load());
+        if !word.may_be(hash) {
+            continue;
+        }
+        let tag = &bucket.tags[word.way()];
+        if let Some(found) = read(index, tag, word, &bucket.entries[word.way()], &mut wanted) {
+            return Some(found);
+        }
+    }
+    None
+}
+
+/// Reads the flow of an entry whose tag's word was `word`.
+#[inline(always)]
+fn read<'a, F: Family, R>(
+    bucket: u32,
+    tag: &'a FlowTag,
+    word: Word,
+    entry: &'a FlowEntry<F>,
+    wanted: &mut impl FnMut(&Flow<F>, FlowState) -> Option<R>,
+) -> Option<Found<'a, F, R>> {
+    // SAFETY: always initialised: maps start as zeros, and zeros are a valid `Flow`. In the
+    // kernel another processor may be writing the record; any bit pattern is a valid `Flow`,
+    // and what was read is discarded unless the tag says that nothing changed. On the host a
+    // bucket is not `Sync`.
+    let record = unsafe { entry.flow.read(|flow| wanted(flow, word.state())) }?;
+    let unchanged = word.same_owner(Word(tag.word.load()));
+    unchanged.then_some(Found { bucket, tag, word, entry, record })
+}
+
+/// Where a flow is, in one word: its bucket (24 bits), its way there (3), and the generation of the
+/// entry (8).
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Location(u64);
+
+impl Location {
+    #[inline(always)]
+    pub fn new(bucket: u32, way: u32, generation: u32) -> Self {
+        Self(u64::from(generation) << 32 | u64::from(way) << 24 | u64::from(bucket))
+    }
+
+    #[inline(always)]
+    pub fn bucket(self) -> u32 {
+        self.0 as u32 & 0xff_ffff
+    }
+
+    #[inline(always)]
+    pub fn way(self) -> usize {
+        (self.0 >> 24) as usize & (WAYS - 1)
+    }
+
+    #[inline(always)]
+    pub fn generation(self) -> u32 {
+        (self.0 >> 32) as u32 & 0xff
+    }
+}
+
+/// Looks at one entry for the flow that was there when it was noted.
+#[inline(always)]
+pub fn find_at<'a, F: Family, R>(
+    bucket: &'a FlowBucket<F>,
+    location: Location,
+    mut wanted: impl FnMut(&Flow<F>, FlowState) -> Option<R>,
+) -> Option<Found<'a, F, R>> {
+    let way = location.way();
+    let tag = &bucket.tags[way];
+    let word = Word(tag.word.load());
+    if word.generation() != location.generation() || !word.holds_a_flow() {
+        return None;
+    }
+    read(location.bucket(), tag, word, &bucket.entries[way], &mut wanted)
+}
+
+/// The next hops of the flow that was noted, whatever has become of it: their seals tell.
+#[inline(always)]
+pub fn hops_at<F: Family>(bucket: &FlowBucket<F>, location: Location) -> Hops<'_> {
+    let entry = &bucket.entries[location.way()];
+    Hops::new(&entry.next_hops, location)
+}
+
+/// Whether the flow that was noted may still be met: neither replaced nor idle for too long.
+#[inline(always)]
+pub fn is_alive<F: Family>(
+    bucket: &FlowBucket<F>,
+    location: Location,
+    settings: &Settings,
+    now: Ticks,
+) -> bool {
+    let tag = &bucket.tags[location.way()];
+    let word = Word(tag.word.load());
+    word.generation() == location.generation()
+        && !word.is_free()
+        && !is_expired(tag, word, settings, now)
+}
+
+/// The eviction rank of the flow that was noted; 0 or less if it is protected or gone.
+#[inline(always)]
+pub fn rank_at<F: Family>(
+    bucket: &FlowBucket<F>,
+    location: Location,
+    settings: &Settings,
+    now: Ticks,
+) -> i64 {
+    let tag = &bucket.tags[location.way()];
+    let word = Word(tag.word.load());
+    let is_there = word.generation() == location.generation() && word.holds_a_flow();
+    if is_there { rank(tag, word, settings, now) } else { 0 }
+}
+
+/// Gives up the entry of the flow that was noted, unless it is protected; says whether it did.
+#[inline(always)]
+pub fn evict_at<F: Family>(
+    bucket: &FlowBucket<F>,
+    location: Location,
+    settings: &Settings,
+    now: Ticks,
+) -> bool {
+    let tag = &bucket.tags[location.way()];
+    let word = Word(tag.word.load());
+    let is_there = word.generation() == location.generation() && word.holds_a_flow();
+    // If its state changes meanwhile it stays.
+    is_there
+        && rank(tag, word, settings, now) > 0
+        && tag.word.replace(word.0, word.with_state(FlowState::Free as u32).0)
+}
+
+/// Gives up the entry of the flow that was noted, if it is still there.
+#[inline(always)]
+pub fn release_at<F: Family>(bucket: &FlowBucket<F>, location: Location) {
+    let tag = &bucket.tags[location.way()];
+    let word = Word(tag.word.load());
+    if word.generation() == location.generation() && word.holds_a_flow() {
+        tag.word.replace(word.0, word.with_state(FlowState::Free as u32).0);
+    }
+}

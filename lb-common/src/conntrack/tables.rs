@@ -1,0 +1,21 @@
+//! What connection tracking needs of the tables.
+
+use crate::atomic::AtomicLong;
+use crate::family::Family;
+use crate::layout::{FlowBucket, ReplyBucket, Settings, Ticks};
+
+/// What all look-ups need.
+pub trait Environment {
+    fn settings(&self) -> &Settings;
+    fn now(&self) -> Ticks;
+}
+
+/// The flow tables of an address family.
+pub trait FlowTables<F: Family>: Environment {
+    /// Number of flow buckets less one.
+    fn flow_mask(&self) -> u32;
+    fn flow_bucket(&self, index: u32) -> Option<&FlowBucket<F>>;
+    fn reply_bucket(&self, index: u32) -> Option<&ReplyBucket>;
+    /// A word of the bits that say which buckets were ever too crowded for a client's flows.
+    fn crowded(&self, word: u32) -> Option<&AtomicLong>;
+}

@@ -1,0 +1,177 @@
+extern crate std;
+use std::vec::Vec;
+
+use super::entry::Word;
+use super::*;
+use crate::family::{Address4, V4};
+use crate::hash::{FlowHash, Secret};
+use crate::layout::{FlowBucket, FlowState, FlowTag, Settings, Ticks, WAYS};
+
+const NOW: Ticks = Ticks(1 << 28);
+const SETTINGS: Settings = Settings::new(2, 2);
+
+/// Two buckets, and a hash that no other flow has.
+struct Table {
+    buckets: [FlowBucket<V4>; 2],
+    hash: FlowHash,
+}
+
+impl Table {
+    fn new() -> Self {
+        Self { buckets: [FlowBucket::default(), FlowBucket::default()], hash: hash_of(1) }
+    }
+
+    /// Every entry holds a flow of another client in this state, last seen then.
+    fn filled(state: FlowState, seen: Ticks) -> Self {
+        let table = Self::new();
+        for port in 0..2 * WAYS {
+            assert!(table.open_by(hash_of(100 + port as u16), seen).is_some());
+        }
+        (0..2 * WAYS).for_each(|number| table.set(number, state, seen));
+        table
+    }
+
+    /// Opens one more flow; the number of its entry in both buckets.
+    fn open(&self, now: Ticks) -> Option<usize> {
+        self.open_by(self.hash, now)
+    }
+
+    fn open_by(&self, hash: FlowHash, now: Ticks) -> Option<usize> {
+        let [one, other] = &self.buckets;
+        let Claimed::Entry(claim) = claim([(0, one), (1, other)], hash, &SETTINGS, now) else {
+            return None;
+        };
+        let number = claim.at.bucket() as usize * WAYS + claim.at.way();
+        claim.publish(FlowState::SynSent as u32, now);
+        Some(number)
+    }
+
+    fn tag(&self, number: usize) -> &FlowTag {
+        &self.buckets[number / WAYS].tags[number % WAYS]
+    }
+
+    fn set(&self, number: usize, state: FlowState, seen: Ticks) {
+        let tag = self.tag(number);
+        tag.seen.store(seen.0);
+        let word = Word(tag.word.load());
+        assert!(tag.word.replace(word.0, word.with_state(state as u32).0));
+    }
+}
+
+fn hash_of(port: u16) -> FlowHash {
+    FlowHash::of_client::<V4>(&Secret::new(2), Address4::from([192, 0, 2, 1]), port, 6)
+}
+
+fn seconds_ago(seconds: u32) -> Ticks {
+    Ticks(NOW.0 - Ticks::in_seconds(seconds))
+}
+
+#[test]
+fn buckets_fill_by_halves_after_a_flows_own_entry() {
+    let table = Table::new();
+    let own = hash_of(100).way();
+    let order: Vec<_> = (0..2 * WAYS)
+        .map(|number| {
+            let hash = if number == 0 { hash_of(100) } else { taken_way(&table, number) };
+            table.open_by(hash, NOW).unwrap()
+        })
+        .collect();
+    let mut expected = std::vec![0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15];
+    expected.retain(|number| *number != own);
+    expected.insert(0, own);
+    assert_eq!(order, expected);
+}
+
+/// The hash of a client whose own entry is taken.
+fn taken_way(table: &Table, number: usize) -> FlowHash {
+    (0..)
+        .map(|port| hash_of(1000 * number as u16 + port))
+        .find(|hash| !table.tag(hash.way()).is_free())
+        .expect("one of eight is taken")
+}
+
+#[test]
+fn a_client_with_many_flows_is_told_that_it_crowds() {
+    let table = Table::new();
+    let opened = (0..2 * WAYS).filter(|_| table.open(NOW).is_some()).count();
+    assert_eq!(opened, 8, "half of both buckets");
+    let [one, other] = &table.buckets;
+    let next = claim([(0, one), (1, other)], table.hash, &SETTINGS, NOW);
+    assert!(matches!(next, Claimed::Crowded));
+    assert!(table.open_by(hash_of(2), NOW).is_some(), "another client finds room");
+}
+
+#[test]
+fn a_flow_whose_time_is_over_leaves_its_entry_to_whose_own_it_is() {
+    use FlowState::{Established, Reset, SynSent, TimeWait};
+    for (state, limit) in [(Reset, 10), (TimeWait, 60), (SynSent, 60), (Established, 86_400)] {
+        let table = Table::new();
+        let own = table.open(seconds_ago(limit)).unwrap();
+        table.set(own, state, seconds_ago(limit));
+        assert_ne!(table.open(NOW), Some(own), "{state:?}: others are free");
+        table.set(own, state, seconds_ago(limit + 1));
+        assert_eq!(table.open(NOW), Some(own), "{state:?}");
+    }
+}
+
+#[test]
+fn connections_of_both_sides_are_never_evicted() {
+    use FlowState::{Established, FinFromBackend, FinFromClient};
+    for (state, idle) in [(Established, 86_400), (FinFromClient, 3_600), (FinFromBackend, 3_600)] {
+        for alive in [0, idle / 2, idle] {
+            let table = Table::filled(state, seconds_ago(alive));
+            assert_eq!(table.open(NOW), None, "{state:?} for {alive} s");
+        }
+        let table = Table::filled(state, seconds_ago(idle + 2));
+        assert!(table.open(NOW).is_some(), "{state:?} for more than {idle} s");
+    }
+}
+
+/// Another processor's clock may be ahead.
+#[test]
+fn a_flow_of_the_next_tick_is_alive() {
+    let table = Table::filled(FlowState::Established, Ticks(NOW.0 + 1));
+    assert_eq!(table.open(NOW), None);
+}
+
+#[test]
+fn a_free_entry_is_taken_before_a_reset_one_and_that_before_a_nascent_one() {
+    let table = Table::filled(FlowState::SynSent, seconds_ago(58));
+    table.set(13, FlowState::Reset, NOW);
+    table.set(6, FlowState::Free, NOW);
+    assert_eq!(table.open(NOW), Some(6));
+    assert_eq!(table.open(NOW), Some(13));
+}
+
+#[test]
+fn of_unproven_flows_the_one_idle_for_longest_goes() {
+    let table = Table::filled(FlowState::Established, NOW);
+    table.set(3, FlowState::SynSent, seconds_ago(2));
+    table.set(10, FlowState::Probation, seconds_ago(3));
+    assert_eq!(table.open(NOW), Some(10));
+    assert_eq!(table.open(NOW), Some(3));
+}
+
+#[test]
+fn a_stream_outlives_nascent_flows_of_an_eighth_of_its_idle_time() {
+    let table = Table::filled(FlowState::Established, NOW);
+    table.set(3, FlowState::SynSent, seconds_ago(2));
+    table.set(10, FlowState::DatagramStream, seconds_ago(15));
+    assert_eq!(table.open(NOW), Some(3));
+    table.set(3, FlowState::SynSent, seconds_ago(2));
+    table.set(10, FlowState::DatagramStream, seconds_ago(30));
+    assert_eq!(table.open(NOW), Some(10));
+}
+
+#[test]
+fn a_flow_that_is_over_for_long_goes_before_nascent_ones() {
+    let table = Table::filled(FlowState::SynSent, seconds_ago(58));
+    table.set(9, FlowState::Established, seconds_ago(86_400 + 120));
+    assert_eq!(table.open(NOW), Some(9));
+}
+
+#[test]
+fn a_claimed_entry_is_never_taken() {
+    let table = Table::filled(FlowState::Claimed, seconds_ago(80_000));
+    assert_eq!(table.open(NOW), None);
+}

@@ -1,0 +1,337 @@
+//! What a flow remembers between packets, and what it makes of the next one.
+//!
+//! - FIN and RST count only inside the window (in the spirit of RFC 5961), which follows the
+//!   backend's packets alone.
+//! - A segment without ACK changes nothing, nor does a SYN on a living connection: the backend answers
+//!   it by a challenge.
+//! - SCTP is told in TCP's words: its verification tag takes the acknowledgement's part.
+//!
+//! [`FlowEntry::track`](crate::layout::FlowEntry) is what is remembered between packets:
+//!
+//! | states | track |
+//! | --- | --- |
+//! | `SynSent` | the SYN's sequence number |
+//! | `SynReceived` | what the client must acknowledge |
+//! | `Established`, `Fin…`, `TimeWait`, `Reset` | high halves of the client's sequence number (low 16 bits) and the backend's (high 16 bits); of SCTP the backend's verification tag |
+//! | `PickedUp`, `Probation`, `OneWay…` | high half of the client's sequence number (low 16 bits), and when it began, in 4.3 s (high 16 bits) |
+//! | `Datagram…` | when it began, in [`Ticks`] |
+
+use super::state::{
+    EVENTS, Event, STATES, is, is_closing, is_connected, is_datagram, is_one_way, state_after,
+};
+use crate::branchless::opaque;
+use crate::header::{Tcp, protocol};
+use crate::layout::{Direction, FlowState, Ticks};
+
+/// What one packet says about its connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Signal {
+    /// TCP's flags, or those that say the same of an SCTP packet; 0 for datagrams.
+    pub flags: u8,
+    /// TCP's sequence number; of an SCTP INIT-ACK the initiate tag less one.
+    pub sequence: u32,
+    /// TCP's acknowledgement; SCTP's verification tag.
+    pub acknowledgement: u32,
+}
+
+impl Signal {
+    /// Whether the packet asks for a connection of its own.
+    #[inline(always)]
+    pub fn opens(&self) -> bool {
+        self.flags & (Tcp::SYN | Tcp::ACK) == Tcp::SYN
+    }
+
+    /// Whether a backend's packet accepts a connection.
+    #[inline(always)]
+    pub fn accepts(&self) -> bool {
+        self.flags & Tcp::SYN != 0
+    }
+}
+
+/// What the first packet of a flow is, and what of the flow will be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Beginning {
+    pub state: FlowState,
+    pub track: u32,
+}
+
+impl Beginning {
+    /// The time is asked for only where it is remembered.
+    #[inline(always)]
+    pub fn new(protocol: u8, one_way: bool, signal: &Signal, now: impl FnOnce() -> Ticks) -> Self {
+        if protocol == protocol::UDP {
+            return Self { state: FlowState::Datagram, track: now().0 };
+        }
+        let state = match (signal.opens(), one_way) {
+            (true, false) => {
+                return Self { state: FlowState::SynSent, track: signal.sequence };
+            }
+            (true, true) => FlowState::OneWaySyn,
+            (false, false) => FlowState::PickedUp,
+            (false, true) => FlowState::OneWayProbation,
+        };
+        Self { state, track: half(signal.sequence) | coarse(now()) << 16 }
+    }
+}
+
+/// A state and what is remembered with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tracked {
+    pub state: u32,
+    pub track: u32,
+}
+
+/// What a packet makes of its flow, and what it was to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct After {
+    pub state: u32,
+    pub track: u32,
+    /// An [`Event`], by its number.
+    pub event: u32,
+}
+
+/// How long traffic must have gone on until a flow on probation is established.
+pub const PROBATION: u32 = 60;
+
+/// How long packets must have gone both ways until datagrams are a stream.
+pub const STREAM_AFTER: u32 = 2;
+
+/// How far past the SYN-ACK an acknowledgement may be: data that the backend sends with it, or at
+/// once behind it (RFC 7413).
+const HANDSHAKE_WINDOW: u32 = 1 << 16;
+
+/// The window by which resets are judged, in 64 KiB: a reset that the peer accepts is at the position
+/// that it last acknowledged.
+const RESET: (u16, u16) = (1, 16);
+
+/// The window of a FIN: as far ahead as data may be in flight.
+const FIN: (u16, u16) = (16, 256);
+
+/// The high half of a sequence number: a position in 64 KiB.
+#[inline(always)]
+const fn half(sequence: u32) -> u32 {
+    sequence >> 16
+}
+
+/// A time in units of 4.3 s, 16 bits of it.
+#[inline(always)]
+const fn coarse(now: Ticks) -> u32 {
+    now.0 >> 8 & 0xffff
+}
+
+/// Whether a position lies in a window around another: so many units behind, and ahead.
+#[inline(always)]
+const fn is_near(position: u32, base: u32, (behind, ahead): (u16, u16)) -> bool {
+    (position as u16).wrapping_sub(base as u16).wrapping_add(behind) <= behind + ahead
+}
+
+/// What a packet makes of its flow.
+#[inline(always)]
+pub fn after(
+    before: Tracked,
+    direction: Direction,
+    protocol: u8,
+    signal: &Signal,
+    now: Ticks,
+) -> After {
+    const CHANGING: u8 = Tcp::SYN | Tcp::FIN | Tcp::RST;
+
+    // Most packets are of established flows, and change nothing but the positions.
+    let Tracked { state, track } = before;
+    let unchanged = After { state, track, event: Event::Nothing as u32 };
+    if is(before.state, FlowState::DatagramStream) {
+        return unchanged;
+    }
+    if is(before.state, FlowState::Established) && signal.flags & CHANGING == 0 {
+        return match direction {
+            Direction::Reverse if protocol == protocol::TCP && signal.flags & Tcp::ACK != 0 => {
+                After { track: positions(direction, signal), ..unchanged }
+            }
+            _ => unchanged,
+        };
+    }
+    let what = before.state
+        | (direction as u32) << 8
+        | u32::from(signal.flags) << 16
+        | u32::from(protocol) << 24;
+    let packed = change(what, before.track, signal.sequence, signal.acknowledgement, now.0);
+    // The verifier would otherwise follow what comes after once for every outcome.
+    let packed = opaque(packed);
+    After {
+        state: packed as u32 & (STATES as u32 - 1),
+        track: (packed >> 32) as u32,
+        event: (packed >> 8) as u32 & (EVENTS as u32 - 1),
+    }
+}
+
+/// The positions of client and backend as one side's packet has them.
+#[inline(always)]
+fn positions(direction: Direction, signal: &Signal) -> u32 {
+    match direction {
+        Direction::Forward => half(signal.sequence) | signal.acknowledgement & 0xffff_0000,
+        Direction::Reverse => half(signal.acknowledgement) | signal.sequence & 0xffff_0000,
+    }
+}
+
+/// The rarer part of [`after`], in five numbers and one, as functions in BPF have it: state,
+/// direction, flags and protocol; in the result the state (8 bits), the event (8), and the track in the
+/// high half.
+#[inline(never)]
+fn change(what: u32, track: u32, sequence: u32, acknowledgement: u32, now: u32) -> u64 {
+    let state = what & (STATES as u32 - 1);
+    let direction = if what >> 8 & 1 == 0 { Direction::Forward } else { Direction::Reverse };
+    let protocol = (what >> 24) as u8;
+    let signal = Signal { flags: (what >> 16) as u8, sequence, acknowledgement };
+    let now = Ticks(now);
+    let event = if is_datagram(state) {
+        let late = now.since(Ticks(track)) > Ticks::in_seconds(STREAM_AFTER);
+        if late { Event::Late } else { Event::Ack }
+    } else {
+        judge(state, track, direction, protocol, &signal, now)
+    };
+    let next = state_after(state, direction, event as u32);
+    let track = if is_datagram(state) {
+        track
+    } else {
+        remember(state, next, track, direction, protocol, event, &signal)
+    };
+    u64::from(track) << 32 | (event as u64) << 8 | u64::from(next)
+}
+
+/// What a packet of TCP or SCTP is to its connection.
+#[inline(always)]
+fn judge(
+    state: u32,
+    track: u32,
+    direction: Direction,
+    protocol: u8,
+    signal: &Signal,
+    now: Ticks,
+) -> Event {
+    let flags = signal.flags;
+    let forward = direction as u32 == Direction::Forward as u32;
+    if flags & Tcp::RST != 0 {
+        let counts = if is_connected(state) {
+            is_reset_in_window(track, forward, protocol, signal)
+        } else if is(state, FlowState::SynSent) {
+            !forward || signal.sequence.wrapping_sub(track) < HANDSHAKE_WINDOW
+        } else if is(state, FlowState::SynReceived) {
+            // The client's numbers are not remembered here; its entry makes room before others anyway.
+            !forward
+        } else {
+            !forward || protocol != protocol::TCP || is_near(half(signal.sequence), track, FIN)
+        };
+        return if counts { Event::Rst } else { Event::Nothing };
+    }
+    if flags & Tcp::SYN != 0 {
+        let both = flags & (Tcp::SYN | Tcp::ACK) == Tcp::SYN | Tcp::ACK;
+        return if both && !forward { Event::SynAck } else { Event::Nothing };
+    }
+    // SCTP has no flag that stands for an acknowledgement: every packet carries the tag.
+    if protocol == protocol::TCP && flags & Tcp::ACK == 0 {
+        return Event::Nothing;
+    }
+    if is(state, FlowState::SynReceived) && forward {
+        let ahead = signal.acknowledgement.wrapping_sub(track);
+        let limit = if protocol == protocol::TCP { HANDSHAKE_WINDOW } else { 1 };
+        if ahead >= limit {
+            return Event::Nothing;
+        }
+    }
+    if flags & Tcp::FIN != 0 {
+        let counts = if is(state, FlowState::SynReceived) {
+            forward
+        } else if is_connected(state) && forward {
+            is_fin_in_window(track, protocol, signal)
+        } else {
+            !forward || protocol != protocol::TCP || is_near(half(signal.sequence), track, FIN)
+        };
+        return if counts { Event::Fin } else { Event::Nothing };
+    }
+    let waits = is(state, FlowState::Probation) || is_one_way(state);
+    if forward && waits && protocol == protocol::TCP && !is_near(half(signal.sequence), track, FIN)
+    {
+        return Event::Nothing;
+    }
+    let age = coarse(now).wrapping_sub(track >> 16) & 0xffff;
+    let late = waits && age > Ticks::in_seconds(PROBATION) >> 8;
+    if late { Event::Late } else { Event::Ack }
+}
+
+/// Whether a reset of a connection whose positions are known is one of those that use it.
+#[inline(always)]
+fn is_reset_in_window(track: u32, forward: bool, protocol: u8, signal: &Signal) -> bool {
+    if protocol != protocol::TCP {
+        return !forward || signal.acknowledgement == track;
+    }
+    let own = if forward { track } else { track >> 16 };
+    is_near(half(signal.sequence), own, RESET)
+}
+
+#[inline(always)]
+fn is_fin_in_window(track: u32, protocol: u8, signal: &Signal) -> bool {
+    if protocol != protocol::TCP {
+        return signal.acknowledgement == track;
+    }
+    is_near(half(signal.sequence), track, FIN)
+        && is_near(half(signal.acknowledgement), track >> 16, FIN)
+}
+
+/// What to remember after an event, with which a flow went from one state to the next.
+#[inline(always)]
+fn remember(
+    state: u32,
+    next: u32,
+    track: u32,
+    direction: Direction,
+    protocol: u8,
+    event: Event,
+    signal: &Signal,
+) -> u32 {
+    let forward = direction as u32 == Direction::Forward as u32;
+    let tcp = protocol == protocol::TCP;
+    if event as u32 == Event::Nothing as u32 || event as u32 == Event::Rst as u32 {
+        return track;
+    }
+    if is(next, FlowState::SynReceived) {
+        let accepted = event as u32 == Event::SynAck as u32;
+        return if accepted { signal.sequence.wrapping_add(1) } else { track };
+    }
+    if event as u32 == Event::SynAck as u32 {
+        return track;
+    }
+    if is_connected(next) {
+        let begins = !is_connected(state);
+        if !tcp {
+            return if begins && forward { signal.acknowledgement } else { track };
+        }
+        // The client's packets are not believed once the backend's are known.
+        return if begins || !forward { positions(direction, signal) } else { track };
+    }
+    // On probation: the position moves with the traffic, the time stays.
+    let position = if forward { signal.sequence } else { signal.acknowledgement };
+    if tcp { track & 0xffff_0000 | half(position) } else { track }
+}
+
+/// Whether a SYN of the client begins a connection anew, although an entry is there.
+///
+/// After both have closed it must be newer than what was (RFC 9293, 3.6.1; RFC 6191): an old
+/// duplicate goes where the connection was.
+#[inline(always)]
+pub fn may_begin_anew(state: FlowState, track: u32, protocol: u8, signal: &Signal) -> bool {
+    match state {
+        FlowState::Reset | FlowState::OneWayClosed => true,
+        FlowState::TimeWait => {
+            let ahead = (half(signal.sequence) as u16).wrapping_sub(track as u16) as i16;
+            protocol != protocol::TCP || ahead >= 0
+        }
+        _ => false,
+    }
+}
+
+/// Whether a backend's packet answers a SYN that came after the flow's end, and not through the
+/// Service: through it, the SYN would have begun another flow.
+#[inline(always)]
+pub fn answers_a_later_dial(state: FlowState, signal: &Signal) -> bool {
+    signal.accepts() && is_closing(state)
+}

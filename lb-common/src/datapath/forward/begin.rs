@@ -1,0 +1,171 @@
+//! Beginning a flow: an entry for what was drafted.
+
+use super::lookup::{client_hash, spread_hash};
+use crate::conntrack::{self, Claim, Claimed, Hops, is_crowded, reply_index};
+use crate::datapath::carried::Draft;
+use crate::datapath::select::affinity;
+use crate::datapath::tables::FamilyTables;
+use crate::datapath::wire::parse::Network;
+use crate::family::Family;
+use crate::hash::{FlowHash, ReplyHash};
+use crate::layout::{Flow, FlowBucket, FlowKind, FlowState, Reason, Ticks};
+
+/// What came of a draft.
+pub enum Begun<'a> {
+    Entry(Hops<'a>),
+    /// Its replies could be taken for those of another flow, which the reply index may tell, or its client
+    /// has very many flows.
+    Indexed,
+    /// There is no entry for it.
+    Full,
+}
+
+/// The buckets that a flow may be in, with their numbers.
+pub type Candidates<'a, F> = [(u32, &'a FlowBucket<F>); 2];
+
+/// Begins the drafted flow among those of its client's address and port.
+#[inline(always)]
+pub fn begin<'a, F: Network, T: FamilyTables<F>>(
+    tables: &'a T,
+    draft: &mut Draft<F>,
+) -> Result<Begun<'a>, Reason> {
+    let flow = &draft.flow;
+    let hash = client_hash(tables, flow.client, flow.client_port, flow.protocol);
+    let buckets = candidates(tables, hash)?;
+    let now = tables.now();
+    // Replies to what goes through a tunnel don't pass this node.
+    if !flow.kind.has(FlowKind::TUNNELLED)
+        && (may_be_indexed(tables, hash, flow) || is_taken_in(tables, buckets, hash, flow, now))
+    {
+        return Ok(Begun::Indexed);
+    }
+    match conntrack::claim(buckets, hash, tables.settings(), now) {
+        Claimed::Entry(claim) => {
+            claim.write(&draft.flow, draft.track);
+            Ok(Begun::Entry(publish(tables, draft, claim, now)))
+        }
+        Claimed::Crowded => {
+            draft.crowded = 1;
+            Ok(Begun::Indexed)
+        }
+        Claimed::Full => Ok(Begun::Full),
+    }
+}
+
+/// The flow begins.
+#[inline(always)]
+pub fn publish<'a, F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    draft: &Draft<F>,
+    claim: Claim<'a, F>,
+    now: Ticks,
+) -> Hops<'a> {
+    account(tables, draft);
+    claim.publish(draft.state, now)
+}
+
+/// What a new flow is counted for, and remembered by.
+#[inline(always)]
+fn account<F: Network, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) {
+    let flow = &draft.flow;
+    tables.count_new_flow(flow.service_port, flow.backend_index);
+    if draft.sticky != 0 {
+        let backend = flow.backend_index;
+        affinity::remember(tables, flow.client, flow.service_port, backend, draft.generation);
+    }
+}
+
+/// The candidates of a hash.
+#[inline(always)]
+pub fn candidates<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    hash: FlowHash,
+) -> Result<Candidates<'_, F>, Reason> {
+    let [first, second] = hash.buckets(tables.flow_mask());
+    let one = tables.flow_bucket(first).ok_or(Reason::CorruptTable)?;
+    let other = tables.flow_bucket(second).ok_or(Reason::CorruptTable)?;
+    Ok([(first, one), (second, other)])
+}
+
+/// Where the drafted flow may lie.
+#[inline(always)]
+pub fn hash_of<F: Network, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) -> FlowHash {
+    let Flow { client, client_port, frontend, frontend_port, protocol, .. } = draft.flow;
+    if draft.crowded != 0 {
+        spread_hash(tables, (client, client_port), (frontend, frontend_port), protocol)
+    } else {
+        client_hash(tables, client, client_port, protocol)
+    }
+}
+
+/// Whether the replies to a flow would be taken for those of another.
+#[inline(always)]
+pub fn is_taken<F: Network, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>) -> bool {
+    let hash = client_hash(tables, flow.snat, flow.snat_port, flow.protocol);
+    let Ok(buckets) = candidates(tables, hash) else { return true };
+    if is_taken_in(tables, buckets, hash, flow, tables.now()) {
+        return true;
+    }
+    if !may_be_indexed(tables, hash, flow) {
+        return false;
+    }
+    let Some(at) = reply_index::find(tables, replies_of(tables, flow)) else { return false };
+    let bucket = tables.flow_bucket(at.bucket() & tables.flow_mask());
+    bucket.is_some_and(|bucket| conntrack::is_alive(bucket, at, tables.settings(), tables.now()))
+}
+
+/// Whether another flow with the same replies may be found by the reply index alone. Most clients take
+/// their own ports from above the SNAT ports, and few have very many flows.
+#[inline(always)]
+fn may_be_indexed<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    hash: FlowHash,
+    flow: &Flow<F>,
+) -> bool {
+    tables.settings().has_snat_port(flow.snat_port) || is_crowded(tables, hash)
+}
+
+/// Whether the replies would be taken for those of a flow that lies where this one would. One that was
+/// reset, or whose time is over, gives way; one that has closed does not: its backend may still wait
+/// for the last packets.
+#[inline(always)]
+fn is_taken_in<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    buckets: Candidates<'_, F>,
+    hash: FlowHash,
+    flow: &Flow<F>,
+    now: Ticks,
+) -> bool {
+    let settings = tables.settings();
+    for bucket in buckets {
+        let found = conntrack::find(bucket, hash, |other, _| has_replies_of(other, flow));
+        let Some(found) = found else { continue };
+        if found.state() == FlowState::Reset || found.is_expired(settings, now) {
+            found.release();
+        } else {
+            return true;
+        }
+    }
+    false
+}
+
+#[inline(always)]
+fn has_replies_of<F: Family>(other: &Flow<F>, flow: &Flow<F>) -> Option<()> {
+    let same = other.snat == flow.snat
+        && other.snat_port == flow.snat_port
+        && other.backend == flow.backend
+        && other.backend_port == flow.backend_port
+        && other.protocol == flow.protocol;
+    same.then_some(())
+}
+
+/// Where the reply index notes a flow.
+#[inline(always)]
+pub fn replies_of<F: Network, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>) -> ReplyHash {
+    ReplyHash::of::<F>(
+        &tables.settings().secret,
+        (flow.backend, flow.backend_port),
+        (flow.snat, flow.snat_port),
+        flow.protocol,
+    )
+}

@@ -1,0 +1,177 @@
+//! Finding the flow of a packet, with the result in the draft: what functions in BPF can hand over to
+//! a later stage.
+
+use super::lookup::{
+    Judgement, has_spread_flows, hash_of, judge, living, replied, reply_hash, requested,
+    spread_hash_of,
+};
+use crate::conntrack::{self, Found, reply_index};
+use crate::datapath::carried::{Decision, Draft};
+use crate::datapath::tables::FamilyTables;
+use crate::datapath::wire::parse::{Network, Segment};
+use crate::hash::FlowHash;
+use crate::layout::{Direction, Reason};
+
+/// What came of a look-up whose result stands in the draft. One number: functions in BPF return no
+/// more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carried {
+    Nothing,
+    Found,
+    Failed(Reason),
+}
+
+/// A flow whose decision stands in the draft.
+type Kept<'a, F> = Found<'a, F, ()>;
+
+/// Follows a packet from a client, and keeps the decision in the draft. A flow whose backend is gone is
+/// [`Reason::BackendGone`], and given up if this hook can tell the client.
+#[inline(always)]
+pub fn carry_followed<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    segment: &Segment<F>,
+    hash: FlowHash,
+    resolves: bool,
+) -> Carried {
+    let found = match keep_request(tables, segment, hash) {
+        Ok(Some(found)) => found,
+        Ok(None) => return Carried::Nothing,
+        Err(reason) => return Carried::Failed(reason),
+    };
+    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
+    let backend = (draft.decision.backend_index, draft.decision.backend_generation);
+    match judge(tables, segment, (found.state(), found.track()), backend) {
+        Judgement::GoesOn => {}
+        Judgement::Anew => {
+            found.release();
+            return Carried::Nothing;
+        }
+        Judgement::Gone => {
+            if resolves {
+                found.release();
+            }
+            return Carried::Failed(Reason::BackendGone);
+        }
+    }
+    found.note(Direction::Forward, segment.place.protocol, &segment.signal, tables.now());
+    Carried::Found
+}
+
+/// Finds the flow of what arrives on a device, from whichever side, and notes nothing but the decision
+/// in the draft. In parts, each with the stack for itself.
+#[inline(always)]
+pub fn carry_arriving<F: Network, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> Carried {
+    let mut carried = carry_request(tables, segment);
+    if carried == Carried::Nothing {
+        carried = carry_reply(tables, segment);
+    }
+    if carried == Carried::Nothing {
+        carried = carry_spread_request(tables, segment);
+    }
+    carried
+}
+
+#[inline(never)]
+fn carry_request<F: Network, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> Carried {
+    carried(keep_request(tables, segment, hash_of(tables, segment)))
+}
+
+#[inline(never)]
+fn carry_spread_request<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    segment: &Segment<F>,
+) -> Carried {
+    if !has_spread_flows(tables, segment) {
+        return Carried::Nothing;
+    }
+    carried(keep_request(tables, segment, spread_hash_of(tables, segment)))
+}
+
+#[inline(never)]
+fn carry_reply<F: Network, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> Carried {
+    carried(keep_snat_reply(tables, segment))
+}
+
+/// Follows a packet from a backend to a SNAT address, and keeps the decision in the draft.
+#[inline(always)]
+pub fn carry_followed_reply<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    segment: &Segment<F>,
+) -> Carried {
+    let found = keep_snat_reply(tables, segment);
+    if let Ok(Some(found)) = &found {
+        found.note(Direction::Reverse, segment.place.protocol, &segment.signal, tables.now());
+    }
+    carried(found)
+}
+
+#[inline(always)]
+fn carried<F: Network>(found: Result<Option<Kept<'_, F>>, Reason>) -> Carried {
+    match found {
+        Ok(Some(_)) => Carried::Found,
+        Ok(None) => Carried::Nothing,
+        Err(reason) => Carried::Failed(reason),
+    }
+}
+
+/// Finds the flow of a packet from a client, and keeps the decision in the draft.
+#[inline(always)]
+fn keep_request<'a, F: Network, T: FamilyTables<F>>(
+    tables: &'a T,
+    segment: &Segment<F>,
+    hash: FlowHash,
+) -> Result<Option<Kept<'a, F>>, Reason> {
+    let draft = tables.draft().ok_or(Reason::CorruptTable)?;
+    let mut found = None;
+    for index in hash.buckets(tables.flow_mask()) {
+        let bucket = tables.flow_bucket(index).ok_or(Reason::CorruptTable)?;
+        found = conntrack::find((index, bucket), hash, |flow, _| {
+            requested(flow, segment).map(|decision| keep(draft, &decision))
+        });
+        if found.is_some() {
+            break;
+        }
+    }
+    let found = living(tables, found);
+    if let Some(found) = &found {
+        draft.at = found.location();
+    }
+    Ok(found)
+}
+
+/// Finds the flow of a packet to a SNAT address, and keeps the decision in the draft.
+#[inline(always)]
+fn keep_snat_reply<'a, F: Network, T: FamilyTables<F>>(
+    tables: &'a T,
+    segment: &Segment<F>,
+) -> Result<Option<Kept<'a, F>>, Reason> {
+    if !tables.settings().has_snat_port(segment.destination_port) {
+        return Ok(None);
+    }
+    let Some(at) = reply_index::find(tables, reply_hash(tables, segment)) else {
+        return Ok(None);
+    };
+    let draft = tables.draft().ok_or(Reason::CorruptTable)?;
+    let bucket = tables.flow_bucket(at.bucket()).ok_or(Reason::NoSuchBucket)?;
+    let found = conntrack::find_at(bucket, at, |flow, state| {
+        replied(flow, state, segment).map(|decision| keep(draft, &decision))
+    });
+    draft.at = at;
+    Ok(living(tables, found))
+}
+
+/// Keeps in the draft what a flow says of the packet. Field by field: whole, it would be put together on
+/// the stack first.
+#[inline(always)]
+fn keep<F: Network>(draft: &mut Draft<F>, decision: &Decision<F>) {
+    let kept = &mut draft.decision;
+    kept.source.address = decision.source.address;
+    kept.source.port = decision.source.port;
+    kept.destination.address = decision.destination.address;
+    kept.destination.port = decision.destination.port;
+    kept.service_port = decision.service_port;
+    kept.backend_index = decision.backend_index;
+    kept.backend_generation = decision.backend_generation;
+    kept.direction = decision.direction;
+    kept.kind = decision.kind;
+}

@@ -1,0 +1,347 @@
+//! Finding the flow of a packet.
+//!
+//! # Invariant
+//! Every look-up, by request or by reply, treats a flow that was idle for longer than its state allows
+//! as if it were not there, and gives its entry up.
+
+use crate::conntrack::{self, Found, is_crowded, reply_index, track};
+use crate::datapath::carried::Decision;
+use crate::datapath::tables::FamilyTables;
+use crate::datapath::wire::parse::{Network, Segment};
+use crate::hash::{FlowHash, ReplyHash};
+use crate::layout::{Backend, Direction, Flow, FlowState, Reason};
+
+/// A flow that was found, and what it says of the packet.
+pub type FlowOf<'a, F> = Found<'a, F, Decision<F>>;
+
+/// What is known of a packet on its way to a Service.
+pub enum Known<'a, F: Network> {
+    Flow(FlowOf<'a, F>),
+    /// It is of a connection whose backend is gone.
+    Gone(FlowOf<'a, F>),
+    Nothing,
+}
+
+/// Where the flows of a client's address and port are.
+#[inline(always)]
+pub fn client_hash<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    client: F::Address,
+    port: u16,
+    protocol: u8,
+) -> FlowHash {
+    FlowHash::of_client::<F>(&tables.settings().secret, client, port, protocol)
+}
+
+/// Where a flow is whose client has very many of them.
+#[inline(always)]
+pub fn spread_hash<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    client: (F::Address, u16),
+    frontend: (F::Address, u16),
+    protocol: u8,
+) -> FlowHash {
+    FlowHash::of_dialled::<F>(&tables.settings().secret, client, frontend, protocol)
+}
+
+/// Where the flows of a packet's client are.
+#[inline(always)]
+pub fn hash_of<F: Network, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> FlowHash {
+    client_hash(tables, segment.source, segment.source_port, segment.place.protocol)
+}
+
+/// Where the packet's flow is if its client has very many.
+#[inline(always)]
+pub fn spread_hash_of<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    segment: &Segment<F>,
+) -> FlowHash {
+    let client = (segment.source, segment.source_port);
+    let frontend = (segment.destination, segment.destination_port);
+    spread_hash(tables, client, frontend, segment.place.protocol)
+}
+
+#[inline(always)]
+pub(super) fn reply_hash<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    segment: &Segment<F>,
+) -> ReplyHash {
+    ReplyHash::of::<F>(
+        &tables.settings().secret,
+        (segment.source, segment.source_port),
+        (segment.destination, segment.destination_port),
+        segment.place.protocol,
+    )
+}
+
+/// The flow of a packet from a client to what it has dialled; the packet is noted.
+#[inline(always)]
+pub fn follow_request<'a, F: Network, T: FamilyTables<F>>(
+    tables: &'a T,
+    segment: &Segment<F>,
+) -> Result<Known<'a, F>, Reason> {
+    let found = find_request(tables, segment)?;
+    Ok(follow(tables, segment, found))
+}
+
+#[inline(always)]
+fn follow<'a, F: Network, T: FamilyTables<F>>(
+    tables: &'a T,
+    segment: &Segment<F>,
+    found: Option<FlowOf<'a, F>>,
+) -> Known<'a, F> {
+    let Some(found) = found else { return Known::Nothing };
+    let decision = &found.record;
+    let backend = (decision.backend_index, decision.backend_generation);
+    match judge(tables, segment, (found.state(), found.track()), backend) {
+        Judgement::GoesOn => {}
+        Judgement::Anew => {
+            found.release();
+            return Known::Nothing;
+        }
+        Judgement::Gone => return Known::Gone(found),
+    }
+    found.note(Direction::Forward, segment.place.protocol, &segment.signal, tables.now());
+    Known::Flow(found)
+}
+
+/// The flow of a packet from a backend to a client whose address and port the backend knows; the packet
+/// is noted.
+#[inline(always)]
+pub fn follow_reply<'a, F: Network, T: FamilyTables<F>>(
+    tables: &'a T,
+    segment: &Segment<F>,
+) -> Result<Option<FlowOf<'a, F>>, Reason> {
+    let found = find_reply(tables, segment)?;
+    Ok(found.inspect(|found| note_reply(tables, found, segment)))
+}
+
+/// The flow of a packet from a backend to a SNAT address, or to a client with very many flows; the
+/// packet is noted.
+#[inline(always)]
+pub fn follow_indexed_reply<'a, F: Network, T: FamilyTables<F>>(
+    tables: &'a T,
+    segment: &Segment<F>,
+) -> Result<Option<FlowOf<'a, F>>, Reason> {
+    let found = find_indexed_reply(tables, segment)?;
+    Ok(found.inspect(|found| note_reply(tables, found, segment)))
+}
+
+/// The same of a packet to a SNAT address; the packet is noted.
+#[inline(always)]
+pub fn follow_snat_reply<'a, F: Network, T: FamilyTables<F>>(
+    tables: &'a T,
+    segment: &Segment<F>,
+) -> Result<Option<FlowOf<'a, F>>, Reason> {
+    let found = find_by_index(tables, segment)?;
+    Ok(found.inspect(|found| note_reply(tables, found, segment)))
+}
+
+#[inline(always)]
+fn note_reply<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    found: &FlowOf<'_, F>,
+    segment: &Segment<F>,
+) {
+    found.note(Direction::Reverse, segment.place.protocol, &segment.signal, tables.now());
+}
+
+/// What was found, unless its time is over.
+#[inline(always)]
+pub(super) fn living<'a, F: Network, T: FamilyTables<F>, R>(
+    tables: &T,
+    found: Option<Found<'a, F, R>>,
+) -> Option<Found<'a, F, R>> {
+    if let Some(found) = &found
+        && found.is_expired(tables.settings(), tables.now())
+    {
+        found.release();
+        return None;
+    }
+    found
+}
+
+/// Finds the flow of a packet from a client, and notes nothing.
+#[inline(always)]
+pub fn find_request<'a, F: Network, T: FamilyTables<F>>(
+    tables: &'a T,
+    segment: &Segment<F>,
+) -> Result<Option<FlowOf<'a, F>>, Reason> {
+    let hash = client_hash(tables, segment.source, segment.source_port, segment.place.protocol);
+    find_request_by(tables, segment, hash)
+}
+
+/// Whether the client of a packet may have flows elsewhere than where its others are.
+#[inline(always)]
+pub fn has_spread_flows<F: Network, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> bool {
+    let Segment { source, source_port, place, .. } = *segment;
+    is_crowded(tables, client_hash(tables, source, source_port, place.protocol))
+}
+
+#[inline(always)]
+fn find_request_by<'a, F: Network, T: FamilyTables<F>>(
+    tables: &'a T,
+    segment: &Segment<F>,
+    hash: FlowHash,
+) -> Result<Option<FlowOf<'a, F>>, Reason> {
+    let mut found = None;
+    for index in hash.buckets(tables.flow_mask()) {
+        let bucket = tables.flow_bucket(index).ok_or(Reason::CorruptTable)?;
+        found = conntrack::find((index, bucket), hash, |flow, _| requested(flow, segment));
+        if found.is_some() {
+            break;
+        }
+    }
+    Ok(living(tables, found))
+}
+
+/// Finds the flow of a packet to a SNAT address, or to a client with very many flows, and notes
+/// nothing.
+#[inline(always)]
+pub fn find_indexed_reply<'a, F: Network, T: FamilyTables<F>>(
+    tables: &'a T,
+    segment: &Segment<F>,
+) -> Result<Option<FlowOf<'a, F>>, Reason> {
+    let Segment { destination, destination_port, place, .. } = *segment;
+    let indexed = tables.settings().has_snat_port(destination_port)
+        || is_crowded(tables, client_hash(tables, destination, destination_port, place.protocol));
+    if indexed { find_by_index(tables, segment) } else { Ok(None) }
+}
+
+#[inline(always)]
+fn find_by_index<'a, F: Network, T: FamilyTables<F>>(
+    tables: &'a T,
+    segment: &Segment<F>,
+) -> Result<Option<FlowOf<'a, F>>, Reason> {
+    let Some(at) = reply_index::find(tables, reply_hash(tables, segment)) else {
+        return Ok(None);
+    };
+    let bucket = tables.flow_bucket(at.bucket()).ok_or(Reason::NoSuchBucket)?;
+    let found = conntrack::find_at(bucket, at, |flow, state| replied(flow, state, segment));
+    Ok(living(tables, found))
+}
+
+/// Finds the flow of a packet to a client whose address and port the backend knows, and notes
+/// nothing.
+#[inline(always)]
+pub fn find_reply<'a, F: Network, T: FamilyTables<F>>(
+    tables: &'a T,
+    segment: &Segment<F>,
+) -> Result<Option<FlowOf<'a, F>>, Reason> {
+    let Segment { place, destination, destination_port, .. } = *segment;
+    let hash = client_hash(tables, destination, destination_port, place.protocol);
+    let mut found = None;
+    for index in hash.buckets(tables.flow_mask()) {
+        let bucket = tables.flow_bucket(index).ok_or(Reason::CorruptTable)?;
+        found = conntrack::find((index, bucket), hash, |flow, state| replied(flow, state, segment));
+        if found.is_some() {
+            break;
+        }
+    }
+    Ok(living(tables, found))
+}
+
+/// Gives up a flow whose client has reached the backend itself, not through a Service: the reply would
+/// be taken for one of the flow's.
+#[inline(never)]
+pub fn end_shadowed<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    client: (F::Address, u16),
+    backend: (F::Address, u16),
+    protocol: u8,
+) {
+    let hash = client_hash(tables, client.0, client.1, protocol);
+    for index in hash.buckets(tables.flow_mask()) {
+        let Some(bucket) = tables.flow_bucket(index) else { continue };
+        let shadowed = conntrack::find((index, bucket), hash, |flow, _| {
+            is_between(flow, client, backend, protocol).then_some(())
+        });
+        if let Some(shadowed) = shadowed {
+            shadowed.release();
+            return;
+        }
+    }
+    if !is_crowded(tables, hash) && !tables.settings().has_snat_port(client.1) {
+        return;
+    }
+    let hash = ReplyHash::of::<F>(&tables.settings().secret, backend, client, protocol);
+    let Some(at) = reply_index::find(tables, hash) else { return };
+    let Some(bucket) = tables.flow_bucket(at.bucket() & tables.flow_mask()) else { return };
+    let shadowed = conntrack::find_at(bucket, at, |flow, _| {
+        is_between(flow, client, backend, protocol).then_some(())
+    });
+    if let Some(shadowed) = shadowed {
+        shadowed.release();
+    }
+}
+
+/// What the flow says of the packet, if it is the client's.
+#[inline(always)]
+pub(super) fn requested<F: Network>(flow: &Flow<F>, segment: &Segment<F>) -> Option<Decision<F>> {
+    let same = flow.client == segment.source
+        && flow.client_port == segment.source_port
+        && flow.frontend == segment.destination
+        && flow.frontend_port == segment.destination_port
+        && flow.protocol == segment.place.protocol;
+    same.then_some(Decision::of_request(flow))
+}
+
+/// What the flow says of the packet, if it is the backend's.
+#[inline(always)]
+pub(super) fn replied<F: Network>(
+    flow: &Flow<F>,
+    state: FlowState,
+    segment: &Segment<F>,
+) -> Option<Decision<F>> {
+    let client = (segment.destination, segment.destination_port);
+    let backend = (segment.source, segment.source_port);
+    let same = is_between(flow, client, backend, segment.place.protocol)
+        && !track::answers_a_later_dial(state, &segment.signal);
+    same.then(|| Decision::of_reply(flow))
+}
+
+/// Whether the flow's backend knows its client by this address and port.
+#[inline(always)]
+fn is_between<F: Network>(
+    flow: &Flow<F>,
+    client: (F::Address, u16),
+    backend: (F::Address, u16),
+    protocol: u8,
+) -> bool {
+    flow.snat == client.0
+        && flow.snat_port == client.1
+        && flow.backend == backend.0
+        && flow.backend_port == backend.1
+        && flow.protocol == protocol
+}
+
+pub(super) enum Judgement {
+    GoesOn,
+    /// The packet begins a new flow with the same client and frontend.
+    Anew,
+    /// There is nothing left that the packet could go to.
+    Gone,
+}
+
+/// What a client's packet is to its flow, of which state, track and backend are known.
+#[inline(always)]
+pub(super) fn judge<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    segment: &Segment<F>,
+    (state, track): (FlowState, u32),
+    (backend_index, backend_generation): (u32, u16),
+) -> Judgement {
+    let opens = segment.opens();
+    if opens && track::may_begin_anew(state, track, segment.place.protocol, &segment.signal) {
+        return Judgement::Anew;
+    }
+    let backend: Option<Backend<F::Address>> = tables.backend(backend_index);
+    let backend = backend.filter(|b| b.protocol != 0 && b.generation as u16 == backend_generation);
+    match backend {
+        // Datagrams move on at once; connections may end where they are.
+        Some(backend) if segment.place.is_datagram() && backend.is_draining() => Judgement::Anew,
+        Some(_) => Judgement::GoesOn,
+        None if !segment.place.is_datagram() && !opens => Judgement::Gone,
+        None => Judgement::Anew,
+    }
+}

@@ -1,0 +1,12 @@
+//! What to do with a packet, and doing it: one [`decision::Decision`], one sender.
+
+pub mod begin;
+pub mod carry;
+pub mod decision;
+pub mod lookup;
+pub mod next_hop;
+pub mod refuse;
+pub mod rewrite;
+pub mod send;
+pub mod snat;
+pub mod untracked;

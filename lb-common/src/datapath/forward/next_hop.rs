@@ -1,0 +1,134 @@
+//! By which device a packet leaves, and to which link-layer address.
+
+use super::refuse;
+use crate::conntrack::Hops;
+use crate::datapath::route::{NextHop, Query, Route};
+use crate::datapath::tables::{FamilyTables, Tables};
+use crate::datapath::verdict::{Rejection, Verdict, drop_for};
+use crate::datapath::wire::packet::Packet;
+use crate::datapath::wire::parse::{Network, Place};
+use crate::header::{Ethernet, NetworkHeader};
+use crate::layout::{Device, Direction, Reason};
+
+/// How a packet leaves.
+#[derive(Default)]
+pub struct Out {
+    device: u32,
+    /// Whether the packet came in by it.
+    back: bool,
+    /// Whether the stack is to find out to whom.
+    unresolved: bool,
+    neighbour: [u8; 6],
+    source: [u8; 6],
+}
+
+/// The length of a packet on the wire from its IP header on.
+#[inline(always)]
+pub fn network_length<P: Packet>(packet: &P, place: Place) -> u32 {
+    packet.wire_length().saturating_sub(place.network as u32)
+}
+
+/// Finds the packet's next hop: as its flow remembers it, or by asking.
+#[inline(always)]
+pub fn find<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &P,
+    tables: &T,
+    hops: Option<Hops<'_>>,
+    direction: Direction,
+    query: &Query<F>,
+) -> Result<Out, Verdict> {
+    // The epoch first: what is resolved from here on may be newer, never older.
+    let epoch = tables.network_epoch();
+    let remembered = hops.and_then(|hops| hops.get(direction, epoch));
+    let next = match remembered {
+        Some(word) => NextHop::from_word(word),
+        None => match ask(packet, query) {
+            Route::Known(next) => {
+                if let Some(hops) = hops {
+                    hops.set(direction, epoch, next.to_word());
+                }
+                next
+            }
+            other => return unresolved(packet, tables, other),
+        },
+    };
+    by(packet, tables, next, query.length)
+}
+
+/// Routing is asked for few packets: what it needs is kept off the ladder's stack frame.
+#[inline(never)]
+pub fn ask<F: Network, P: Packet>(packet: &P, query: &Query<F>) -> Route {
+    packet.route(query)
+}
+
+#[inline(always)]
+fn unresolved<P: Packet, T: Tables>(packet: &P, tables: &T, route: Route) -> Result<Out, Verdict> {
+    match route {
+        Route::NoNeighbour(device) if packet.resolves() => Ok(Out::unresolved(device)),
+        Route::NoNeighbour(_) => {
+            tables.count(Reason::NoNeighbour);
+            Err(Verdict::Defer)
+        }
+        Route::TooBig(mtu) => Err(refuse::later(packet, tables, Rejection::too_big(mtu))),
+        Route::None | Route::Known(_) => Err(drop_for(tables, Reason::NoRoute)),
+    }
+}
+
+#[inline(always)]
+fn by<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    next: NextHop,
+    length: u32,
+) -> Result<Out, Verdict> {
+    let NextHop { device, neighbour } = next;
+    let Some(known) = tables.device(device) else {
+        return if packet.resolves() { Ok(Out::unresolved(device)) } else { Err(Verdict::Defer) };
+    };
+    if length > known.mtu {
+        return Err(refuse::later(packet, tables, Rejection::too_big(known.mtu)));
+    }
+    let back = device == packet.device();
+    // A tag that came with the packet is not the other device's.
+    let needed = if back { Device::TRANSMIT } else { Device::REDIRECT };
+    if !packet.resolves() && (known.flags & needed == 0 || !back && packet.is_tagged()) {
+        return Err(Verdict::Defer);
+    }
+    Ok(Out { device, back, unresolved: false, neighbour, source: known.link_address })
+}
+
+/// Notes that a packet is forwarded once more.
+#[inline(always)]
+pub fn decrement_hop_limit<F: Network, P: Packet>(
+    packet: &mut P,
+    network: usize,
+) -> Result<(), Reason> {
+    let network: &mut F::Header = packet.header_mut(network).ok_or(Reason::Unwritable)?;
+    network.decrement_hop_limit();
+    Ok(())
+}
+
+impl Out {
+    #[inline(always)]
+    pub fn device(&self) -> u32 {
+        self.device
+    }
+
+    #[inline(always)]
+    fn unresolved(device: u32) -> Self {
+        Self { device, back: false, unresolved: true, neighbour: [0; 6], source: [0; 6] }
+    }
+
+    /// Writes the link-layer header.
+    #[inline(always)]
+    pub fn leave<P: Packet>(self, packet: &mut P) -> Result<Verdict, Reason> {
+        packet.leave_by(self.device);
+        if self.unresolved {
+            return Ok(Verdict::Resolve);
+        }
+        let ethernet: &mut Ethernet = packet.header_mut(0).ok_or(Reason::Unwritable)?;
+        ethernet.source = self.source;
+        ethernet.destination = self.neighbour;
+        Ok(if self.back { Verdict::Transmit } else { Verdict::Redirect })
+    }
+}

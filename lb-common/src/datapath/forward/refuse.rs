@@ -1,0 +1,62 @@
+//! Packets whose senders are told why they go no further: the next stage writes the reply.
+
+use super::lookup::FlowOf;
+use crate::datapath::tables::{FamilyTables, Tables};
+use crate::datapath::verdict::{Rejection, RejectionKind, Stage, Verdict};
+use crate::datapath::wire::packet::Packet;
+use crate::datapath::wire::parse::{Network, Place};
+use crate::layout::{Device, Reason};
+
+/// Has the next stage tell the sender that no backend serves what it dialled, or goes on serving it;
+/// counts why.
+#[inline(always)]
+pub fn unreachable<P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    place: Place,
+    reason: Reason,
+) -> Verdict {
+    if !can_answer(packet, tables) {
+        return Verdict::Defer;
+    }
+    tables.count(reason);
+    if place.is_tcp() {
+        return Verdict::Next(Stage::Reset);
+    }
+    tables.set_rejection(Rejection::PORT_UNREACHABLE);
+    Verdict::Next(Stage::Reject)
+}
+
+/// Has the next stage tell the sender why its packet can't be forwarded.
+#[inline(always)]
+pub fn later<P: Packet, T: Tables>(packet: &P, tables: &T, rejection: Rejection) -> Verdict {
+    if !can_answer(packet, tables) {
+        return Verdict::Defer;
+    }
+    let too_big = rejection.kind == RejectionKind::TOO_BIG;
+    tables.count(if too_big { Reason::TooBig } else { Reason::HopLimit });
+    tables.set_rejection(rejection);
+    Verdict::Next(Stage::Reject)
+}
+
+/// Whether the hook can send by the device that the packet came in by; else the next hook does.
+#[inline(always)]
+fn can_answer<P: Packet, T: Tables>(packet: &P, tables: &T) -> bool {
+    packet.resolves()
+        || tables.device(packet.device()).is_some_and(|known| known.flags & Device::TRANSMIT != 0)
+}
+
+/// A packet of a connection whose backend is gone: the client is told, and the entry given up.
+#[inline(always)]
+pub fn gone<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &P,
+    tables: &T,
+    place: Place,
+    found: &FlowOf<'_, F>,
+) -> Verdict {
+    let verdict = unreachable(packet, tables, place, Reason::BackendGone);
+    if verdict != Verdict::Defer {
+        found.release();
+    }
+    verdict
+}

@@ -1,0 +1,130 @@
+//! Writing a decision's addresses and ports into a packet, with its checksums.
+
+use crate::checksum::Delta;
+use crate::crc32c;
+use crate::datapath::carried::Decision;
+use crate::datapath::tables::FamilyTables;
+use crate::datapath::wire::packet::Packet;
+use crate::datapath::wire::parse::{Network, Place, Segment};
+use crate::header::{NetworkHeader, Ports, Sctp, Tcp, Udp};
+use crate::layout::Reason;
+
+/// Translates a packet and counts it.
+#[inline(always)]
+pub fn whole<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    segment: &Segment<F>,
+    decision: &Decision<F>,
+) -> Result<(), Reason> {
+    let place = segment.place;
+    let Decision { source, destination, .. } = decision;
+    let bytes = length::<F, P>(packet, place)?;
+
+    let address = addresses(packet, segment, decision)?;
+    let ports: &mut Ports = packet.header_mut(place.transport).ok_or(Reason::Unwritable)?;
+    ports.source = source.port.to_be_bytes();
+    ports.destination = destination.port.to_be_bytes();
+    if place.is_sctp() {
+        finish_sctp::<F, P>(packet, segment, decision)?;
+        count(tables, decision, bytes);
+        return Ok(());
+    }
+    let port = Delta::of_port(segment.source_port, source.port)
+        .plus(Delta::of_port(segment.destination_port, destination.port));
+    finish_transport::<F, P>(packet, place, address, port)?;
+    count(tables, decision, bytes);
+    Ok(())
+}
+
+/// Translates a later fragment and counts it.
+#[inline(always)]
+pub fn part<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    segment: &Segment<F>,
+    decision: &Decision<F>,
+) -> Result<(), Reason> {
+    let bytes = length::<F, P>(packet, segment.place)?;
+    addresses(packet, segment, decision)?;
+    count(tables, decision, bytes);
+    Ok(())
+}
+
+#[inline(always)]
+fn count<F: Network, T: FamilyTables<F>>(tables: &T, decision: &Decision<F>, bytes: u32) {
+    let Decision { service_port, backend_index, direction, .. } = *decision;
+    tables.count_packet(service_port, backend_index, direction, bytes);
+}
+
+#[inline(always)]
+fn length<F: Network, P: Packet>(packet: &P, place: Place) -> Result<u32, Reason> {
+    let header: &F::Header = packet.header(place.network).ok_or(Reason::Unwritable)?;
+    Ok(packet.length_if(place.network as u32 + header.length()))
+}
+
+/// Translates what every fragment has; says what that changes.
+#[inline(always)]
+pub fn addresses<F: Network, P: Packet>(
+    packet: &mut P,
+    segment: &Segment<F>,
+    decision: &Decision<F>,
+) -> Result<Delta, Reason> {
+    let Decision { source, destination, .. } = decision;
+    let network: &mut F::Header =
+        packet.header_mut(segment.place.network).ok_or(Reason::Unwritable)?;
+    network.set_source(source.address);
+    network.set_destination(destination.address);
+    let change = Delta::of_address(segment.source, source.address)
+        .plus(Delta::of_address(segment.destination, destination.address));
+    if let Some(checksum) = network.checksum_mut() {
+        *checksum = change.apply(*checksum);
+    }
+    Ok(change)
+}
+
+/// SCTP's checksum knows nothing of addresses. A field of zeros is left to a device to complete.
+#[inline(always)]
+fn finish_sctp<F: Network, P: Packet>(
+    packet: &mut P,
+    segment: &Segment<F>,
+    decision: &Decision<F>,
+) -> Result<(), Reason> {
+    let Place { network, transport, .. } = segment.place;
+    let [a, b] = (segment.source_port ^ decision.source.port).to_be_bytes();
+    let [c, d] = (segment.destination_port ^ decision.destination.port).to_be_bytes();
+    let change = [a, b, c, d];
+    if change == [0; 4] {
+        return Ok(());
+    }
+    let header: &F::Header = packet.header(network).ok_or(Reason::Unwritable)?;
+    // Not to the packet's end: Ethernet pads short ones.
+    let length = header.length().wrapping_sub((transport - network) as u32);
+    let change = crc32c::of_change(change, length as u16);
+    let sctp: &mut Sctp = packet.header_mut(transport).ok_or(Reason::Unwritable)?;
+    let checksum = u32::from_le_bytes(sctp.checksum);
+    if checksum != 0 {
+        sctp.checksum = (checksum ^ change).to_le_bytes();
+    }
+    Ok(())
+}
+
+/// Last of all: updating a checksum may invalidate every view of the packet.
+#[inline(always)]
+fn finish_transport<F: Network, P: Packet>(
+    packet: &mut P,
+    place: Place,
+    address: Delta,
+    port: Delta,
+) -> Result<(), Reason> {
+    use core::mem::offset_of;
+
+    let (field, optional) = if place.is_tcp() {
+        (offset_of!(Tcp, checksum), false)
+    } else {
+        (offset_of!(Udp, checksum), true)
+    };
+    packet
+        .update_transport_checksum::<F>(place.transport + field, address, port, optional)
+        .ok_or(Reason::Unwritable)
+}

@@ -1,0 +1,261 @@
+//! The one sender: carries a decision out.
+
+use super::carry::Carried;
+use super::next_hop::{self, Out};
+use super::{refuse, rewrite};
+use crate::conntrack::{Hops, Location, hops_at};
+
+use crate::datapath::carried::{Decision, Draft};
+use crate::datapath::route::Query;
+use crate::datapath::tables::{Counters, FamilyTables};
+use crate::datapath::verdict::{Rejection, Stage, Verdict, drop_for};
+use crate::datapath::wire::packet::Packet;
+use crate::datapath::wire::parse::{self, Network, Parsed, Place, Segment};
+use crate::hash;
+use crate::header::NetworkHeader;
+use crate::layout::{FlowKind, Reason};
+
+/// Translates a packet and sends it on its way; its sender may be told why not.
+#[inline(always)]
+pub fn whole<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    segment: &Segment<F>,
+    decision: &Decision<F>,
+    hops: Option<Hops<'_>>,
+) -> Verdict {
+    if decision.kind.has(FlowKind::TUNNELLED) {
+        if !may_go_on::<F, P>(packet, segment.place.network) {
+            return refuse::later(packet, tables, Rejection::HOP_LIMIT);
+        }
+        return into_tunnel(tables, segment, decision, hops, true);
+    }
+    past_tunnels(packet, tables, segment, decision, hops)
+}
+
+/// The same of a packet that goes through no tunnel, as replies do.
+#[inline(always)]
+pub fn past_tunnels<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    segment: &Segment<F>,
+    decision: &Decision<F>,
+    hops: Option<Hops<'_>>,
+) -> Verdict {
+    if !decision.kind.has(FlowKind::FORWARDED) {
+        return to_stack(tables, rewrite::whole(packet, tables, segment, decision));
+    }
+    if !may_go_on::<F, P>(packet, segment.place.network) {
+        return refuse::later(packet, tables, Rejection::HOP_LIMIT);
+    }
+    let out = match next_hop(packet, tables, segment.place, decision, hops) {
+        Ok(out) => out,
+        Err(verdict) => return verdict,
+    };
+    let rewritten = next_hop::decrement_hop_limit::<F, P>(packet, segment.place.network)
+        .and_then(|()| rewrite::whole(packet, tables, segment, decision));
+    leave(packet, tables, out, rewritten)
+}
+
+/// Whether a packet may be forwarded once more.
+#[inline(always)]
+fn may_go_on<F: Network, P: Packet>(packet: &P, network: usize) -> bool {
+    packet.header::<F::Header>(network).is_some_and(|header| header.hop_limit() > 1)
+}
+
+/// What becomes of a packet whose flow was looked for: to where the flow goes, or on to another stage.
+#[inline(always)]
+pub fn found_or<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+    found: Carried,
+    otherwise: Stage,
+) -> Verdict {
+    match found {
+        Carried::Found => carried::<F, P, T>(packet, tables, network),
+        Carried::Nothing => Verdict::Next(otherwise),
+        Carried::Failed(Reason::BackendGone) => refuse_gone::<F, P, T>(packet, tables, network),
+        Carried::Failed(reason) => drop_for(tables, reason),
+    }
+}
+
+/// The client is told that the backend is gone.
+#[inline(never)]
+fn refuse_gone<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    // Else the compiler hands over the bounds instead of the packet: mere numbers, to the verifier.
+    packet.leave_by(0);
+    match parse::beginning::<F, P>(packet, network) {
+        Ok(place) => refuse::unreachable(packet, tables, place, Reason::BackendGone),
+        Err(reason) => drop_for(tables, reason),
+    }
+}
+
+/// The same, as the draft says: its decision, and the flow that it came from.
+#[inline(never)]
+pub fn carried<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    let (Some(draft), Parsed::Segment::<F>(segment)) =
+        (tables.draft(), parse::begun(packet, network))
+    else {
+        return drop_for(tables, Reason::CorruptTable);
+    };
+    let Some(hops) = hops_of(tables, draft) else {
+        return drop_for(tables, Reason::CorruptTable);
+    };
+    whole(packet, tables, &segment, &draft.decision, Some(hops))
+}
+
+/// The next hops of the flow that a draft's decision came from.
+#[inline(always)]
+fn hops_of<'a, F: Network, T: FamilyTables<F>>(
+    tables: &'a T,
+    draft: &Draft<F>,
+) -> Option<Hops<'a>> {
+    let bucket = tables.flow_bucket(draft.at.bucket())?;
+    Some(hops_at(bucket, draft.at))
+}
+
+/// Where a packet goes once it is rewritten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Departure {
+    Stack,
+    /// By the next hop that was found.
+    NextHop,
+    /// Nowhere: its verdict is known.
+    Ended(Verdict),
+}
+
+/// Finds where a packet goes that no error may answer, an error itself, whose headers are at `place`,
+/// or a later fragment: as the draft says. `segment` is what names the flow.
+#[inline(always)]
+pub fn aim_unanswerable<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &P,
+    tables: &T,
+    place: Place,
+    segment: &Segment<F>,
+    out: &mut Out,
+) -> Departure {
+    let Some(draft) = tables.draft() else {
+        return Departure::Ended(drop_for(tables, Reason::CorruptTable));
+    };
+    let decision = &draft.decision;
+    if !decision.kind.has(FlowKind::FORWARDED) {
+        return Departure::Stack;
+    }
+    if !may_go_on::<F, P>(packet, place.network) {
+        return Departure::Ended(drop_for(tables, Reason::HopLimit));
+    }
+    let hops = hops_of(tables, draft);
+    if decision.kind.has(FlowKind::TUNNELLED) {
+        return Departure::Ended(into_tunnel(tables, segment, decision, hops, false));
+    }
+    match next_hop(packet, tables, place, decision, hops) {
+        Ok(found) => *out = found,
+        Err(Verdict::Next(_)) => return Departure::Ended(Verdict::Drop),
+        Err(verdict) => return Departure::Ended(verdict),
+    }
+    Departure::NextHop
+}
+
+/// Sends a packet that was rewritten where it was found to go; `network` is where its headers are.
+#[inline(always)]
+pub fn depart<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+    departure: Departure,
+    out: Out,
+    rewritten: Result<(), Reason>,
+) -> Verdict {
+    match departure {
+        Departure::Ended(verdict) => verdict,
+        Departure::Stack => to_stack(tables, rewritten),
+        Departure::NextHop => {
+            let rewritten =
+                rewritten.and_then(|()| next_hop::decrement_hop_limit::<F, P>(packet, network));
+            leave(packet, tables, out, rewritten)
+        }
+    }
+}
+
+#[inline(always)]
+fn to_stack<T: Counters>(tables: &T, written: Result<(), Reason>) -> Verdict {
+    match written {
+        Ok(()) => Verdict::Pass,
+        Err(reason) => drop_for(tables, reason),
+    }
+}
+
+/// Another stage puts the packet into its tunnel.
+#[inline(always)]
+fn into_tunnel<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    segment: &Segment<F>,
+    decision: &Decision<F>,
+    hops: Option<Hops<'_>>,
+    answerable: bool,
+) -> Verdict {
+    let Some(handover) = tables.handover() else {
+        return drop_for(tables, Reason::CorruptTable);
+    };
+    // Field by field: whole, it would be put together on the stack first.
+    handover.service_port = decision.service_port;
+    handover.backend_index = decision.backend_index;
+    handover.backend_generation = decision.backend_generation;
+    handover.source_port = source_port(segment);
+    handover.kind = decision.kind;
+    handover.answerable = u8::from(answerable);
+    handover.tracked = u8::from(hops.is_some());
+    handover.location = hops.map_or(Location::default(), |hops| hops.location);
+    Verdict::Next(Stage::Encapsulate)
+}
+
+/// By which routers on the way, and the node's network card, tell flows apart: one of those that
+/// no process uses.
+#[inline(always)]
+fn source_port<F: Network>(segment: &Segment<F>) -> u16 {
+    let Segment { source, source_port, destination, destination_port, place, .. } = *segment;
+    let hash =
+        hash::spread::<F>(source, source_port, destination, destination_port, place.protocol);
+    0xc000 | hash as u16
+}
+
+/// Finds where a packet leaves.
+#[inline(always)]
+fn next_hop<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &P,
+    tables: &T,
+    place: Place,
+    decision: &Decision<F>,
+    hops: Option<Hops<'_>>,
+) -> Result<Out, Verdict> {
+    let query = Query {
+        to: decision.destination.address,
+        from: decision.source.address,
+        protocol: place.protocol,
+        length: next_hop::network_length(packet, place),
+    };
+    next_hop::find(packet, tables, hops, decision.direction, &query)
+}
+
+/// Sends a packet out that was rewritten.
+#[inline(always)]
+fn leave<P: Packet, T: Counters>(
+    packet: &mut P,
+    tables: &T,
+    out: Out,
+    rewritten: Result<(), Reason>,
+) -> Verdict {
+    match rewritten.and_then(|()| out.leave(packet)) {
+        Ok(verdict) => verdict,
+        Err(reason) => drop_for(tables, reason),
+    }
+}

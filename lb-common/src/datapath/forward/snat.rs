@@ -1,0 +1,235 @@
+//! Flows that have to do with the reply index: those under a SNAT port, those of clients with very
+//! many flows, and those whose client's own port may be another flow's SNAT port.
+//!
+//! A SNAT port is chosen as RFC 6056 asks: from a start that cannot be predicted, by a stride that
+//! meets every port of the range. Ports that something on this node may use are left out, and so are
+//! those of flows to the same backend that live, or have closed within the last minute. Only when all
+//! ports that were looked at are in use does a flow give up its port, as one gives up its entry.
+
+use super::begin::{candidates, hash_of, is_taken, publish, replies_of};
+use super::lookup::client_hash;
+use crate::branchless::choose;
+use crate::conntrack::{self, Claim, Claimed, reply_index, set_crowded};
+use crate::datapath::carried::{Decision, Draft};
+use crate::datapath::tables::FamilyTables;
+use crate::datapath::verdict::{Stage, Verdict, drop_for};
+use crate::datapath::wire::parse::Network;
+use crate::hash::{self, ReplyHash};
+use crate::layout::{Direction, Flow, FlowKind, Reason};
+
+/// Ports that a round of the stage looks at, of which it tries one.
+const LOOKED_AT: u32 = 8;
+
+/// From this round on the range seems exhausted: a port is taken over from a flow that may be evicted,
+/// as a flood may have left it. Else few packets would be enough to use up the ports of a backend.
+const LAST_RESORT: u32 = 2;
+
+/// Rounds: the kernel follows no more than 33 tail calls.
+const ROUNDS: u32 = 30;
+
+/// Begins the flow that was drafted, and notes its place in the draft. [`Stage::Snat`] comes next if
+/// more ports may be tried.
+#[inline(never)]
+pub fn begin<F: Network, T: FamilyTables<F>>(tables: &T) -> Result<(), Verdict> {
+    let Some(draft) = tables.draft() else {
+        return Err(drop_for(tables, Reason::CorruptTable));
+    };
+    let claim = match claim(tables, draft) {
+        Ok(claim) => claim,
+        Err(Reason::FlowTableFull) if can_go_untracked(tables, draft) => {
+            return Err(Verdict::Next(Stage::Untracked));
+        }
+        Err(reason) => return Err(drop_for(tables, reason)),
+    };
+    let round = draft.round;
+    // A client's own port will do if no other flow has the same replies.
+    let keeps_port = round == 0 && !draft.flow.kind.has(FlowKind::SNAT);
+    if !keeps_port {
+        draft.flow.kind = draft.flow.kind.and(FlowKind::SNAT);
+        let found = port(tables, draft, round);
+        draft.flow.snat_port = found as u16;
+        if found & SEEMS_FREE == 0 && round >= LAST_RESORT {
+            take_over(tables, draft, round);
+        }
+    }
+    if try_port(tables, &claim, draft) {
+        draft.at = claim.at;
+        draft.decision = Decision::of_request(&draft.flow);
+        let hops = publish(tables, draft, claim, tables.now());
+        // The next hop is known where it was asked by which address the backend is reached.
+        if draft.hop != 0 {
+            hops.set(Direction::Forward, draft.epoch, draft.hop);
+        }
+        return Ok(());
+    }
+    claim.abandon();
+    draft.round = round + 1;
+    if round + 1 < ROUNDS {
+        return Err(Verdict::Next(Stage::Snat));
+    }
+    Err(drop_for(tables, Reason::NoAlias))
+}
+
+/// Whether a flow for which there is no entry can do without: under its client's own port, if no other
+/// flow has the same replies.
+#[inline(never)]
+fn can_go_untracked<F: Network, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) -> bool {
+    !draft.flow.kind.has(FlowKind::SNAT) && !is_taken(tables, &draft.flow)
+}
+
+/// Beside a port: no flow to the backend seems to have it.
+const SEEMS_FREE: u32 = 1 << 16;
+
+/// The port to try in a round: one that no flow to the backend seems to have. If all seem taken,
+/// one of them after the other, for the flow may be gone.
+#[inline(never)]
+fn port<F: Network, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>, round: u32) -> u32 {
+    let flow = &draft.flow;
+    let ports = Ports::of(tables, draft);
+    let first = round * LOOKED_AT;
+    let mut chosen = u64::from(ports.port(first + round % LOOKED_AT));
+    for number in 0..LOOKED_AT {
+        let port = ports.port(first + number);
+        let hash = ReplyHash::of::<F>(
+            &tables.settings().secret,
+            (flow.backend, flow.backend_port),
+            (flow.snat, port),
+            flow.protocol,
+        );
+        let reserved = tables.is_port_reserved(port);
+        let seems_free = reply_index::seems_free(tables, hash);
+        let good = if reserved { 0 } else { seems_free };
+        chosen = choose(good, u64::from(port) | u64::from(SEEMS_FREE), chosen);
+        // Most find theirs at once, and are spared the others' cache lines.
+        if good != 0 {
+            break;
+        }
+    }
+    chosen as u32
+}
+
+/// Of the ports that a round looks at, gives the draft the one whose flow ranks highest for eviction, if
+/// there is any, and gives up that flow.
+#[inline(never)]
+fn take_over<F: Network, T: FamilyTables<F>>(tables: &T, draft: &mut Draft<F>, round: u32) {
+    let ports = Ports::of(tables, draft);
+    let (settings, now, mut highest) = (tables.settings(), tables.now(), 0);
+    for number in 0..LOOKED_AT {
+        let port = ports.port(round * LOOKED_AT + number);
+        let flow = &draft.flow;
+        let hash = ReplyHash::of::<F>(
+            &settings.secret,
+            (flow.backend, flow.backend_port),
+            (flow.snat, port),
+            flow.protocol,
+        );
+        let Some(at) = reply_index::find(tables, hash) else { continue };
+        let Some(bucket) = tables.flow_bucket(at.bucket() & tables.flow_mask()) else { continue };
+        let rank = conntrack::rank_at(bucket, at, settings, now);
+        if rank > highest {
+            highest = rank;
+            draft.flow.snat_port = port;
+            draft.at = at;
+        }
+    }
+    if highest > 0
+        && let Some(bucket) = tables.flow_bucket(draft.at.bucket() & tables.flow_mask())
+    {
+        conntrack::evict_at(bucket, draft.at, settings, now);
+    }
+}
+
+/// Apart, for what it needs of the stack.
+#[inline(never)]
+fn claim<'a, F: Network, T: FamilyTables<F>>(
+    tables: &'a T,
+    draft: &mut Draft<F>,
+) -> Result<Claim<'a, F>, Reason> {
+    let hash = hash_of(tables, draft);
+    let (settings, now) = (tables.settings(), tables.now());
+    match conntrack::claim(candidates(tables, hash)?, hash, settings, now) {
+        Claimed::Entry(claim) => Ok(claim),
+        Claimed::Crowded if draft.crowded == 0 => {
+            draft.crowded = 1;
+            let hash = hash_of(tables, draft);
+            match conntrack::claim(candidates(tables, hash)?, hash, settings, now) {
+                Claimed::Entry(claim) => Ok(claim),
+                Claimed::Crowded | Claimed::Full => Err(Reason::FlowTableFull),
+            }
+        }
+        Claimed::Crowded | Claimed::Full => Err(Reason::FlowTableFull),
+    }
+}
+
+/// Writes the flow into its entry if its replies would be its own.
+#[inline(never)]
+fn try_port<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    claim: &Claim<'_, F>,
+    draft: &mut Draft<F>,
+) -> bool {
+    let flow = &mut draft.flow;
+    if flow.kind.has(FlowKind::SNAT) && tables.is_port_reserved(flow.snat_port) {
+        return false;
+    }
+    // The client may use the port by itself.
+    if flow.snat == flow.client && is_taken(tables, flow) {
+        return false;
+    }
+    if draft.crowded != 0 {
+        flow.kind = flow.kind.and(FlowKind::SPREAD);
+        let client = client_hash(tables, flow.client, flow.client_port, flow.protocol);
+        if !set_crowded(tables, client) {
+            return false;
+        }
+    }
+    claim.write(flow, draft.track);
+    // Without a port of its own, where its client's flows are, it is found by its replies as it is.
+    if draft.crowded == 0 && !flow.kind.has(FlowKind::SNAT) {
+        return true;
+    }
+    reply_index::insert(tables, replies_of(tables, flow), claim.at, tables.now())
+}
+
+/// The order in which a flow tries ports.
+struct Ports {
+    first: u32,
+    count: u32,
+    start: u32,
+    stride: u32,
+}
+
+impl Ports {
+    #[inline(always)]
+    fn of<F: Network, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) -> Self {
+        let settings = tables.settings();
+        let count = u32::from(settings.snat_port_count);
+        let start = start(tables, &draft.flow, draft.sequence);
+        let stride = hash::mix(u64::from(start)) as u32;
+        Self {
+            first: u32::from(settings.snat_port_first),
+            count,
+            start: hash::scale(start, count),
+            stride: 1 + hash::scale(stride, count.saturating_sub(1)),
+        }
+    }
+
+    #[inline(always)]
+    fn port(&self, number: u32) -> u16 {
+        let offset = self.start.wrapping_add(number.wrapping_mul(self.stride));
+        // All tries with strides of 16 bits stay below 2^32.
+        (self.first + offset % self.count.max(1)) as u16
+    }
+}
+
+/// Where a flow begins to look for a SNAT port: by a secret, and by what is new in each connection.
+#[inline(always)]
+fn start<F: Network, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>, sequence: u32) -> u32 {
+    let ends = ReplyHash::of::<F>(
+        &tables.settings().secret,
+        (flow.client, flow.client_port),
+        (flow.frontend, flow.frontend_port),
+        flow.protocol,
+    );
+    hash::mix(u64::from(ends.fingerprint()) << 32 | u64::from(sequence)) as u32
+}

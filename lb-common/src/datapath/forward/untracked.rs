@@ -1,0 +1,64 @@
+//! Packets that are forwarded without an entry in the flow table.
+//!
+//! When every entry that a new flow could have is protected, its packets are still forwarded if they
+//! need no SNAT: the pool's table leads each of them to the same backend. What the client dialled is
+//! noted for replies in a map of its own, in which the least recently used note makes room, and
+//! which every packet of the client writes again.
+
+use crate::datapath::carried::Decision;
+use crate::datapath::tables::FamilyTables;
+use crate::datapath::wire::parse::{Network, Segment};
+use crate::layout::{Flow, ReplyKey, Ticks, Untracked};
+
+/// How long replies are looked for after the last packet that was forwarded so, in seconds.
+const HEEDED: u32 = 300;
+
+/// Notes what the client of a flow without an entry has dialled.
+#[inline(always)]
+pub fn remember<F: Network, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>) {
+    let key = ReplyKey {
+        backend: flow.backend,
+        client: flow.client,
+        backend_port: flow.backend_port,
+        client_port: flow.client_port,
+        protocol: flow.protocol,
+        reserved: [0; 3],
+    };
+    let untracked = Untracked {
+        frontend: flow.frontend,
+        service_port: flow.service_port,
+        backend_index: flow.backend_index,
+        frontend_port: flow.frontend_port,
+        reserved: [0; 2],
+        padding: F::Padding::default(),
+    };
+    if tables.untracked(&key) != Some(untracked) {
+        tables.set_untracked(&key, &untracked);
+    }
+    if let Some(hints) = tables.hints() {
+        // 0 is never.
+        hints.untracked.store(tables.now().0 | 1);
+    }
+}
+
+/// What becomes of a reply of no flow in the table.
+#[inline(always)]
+pub fn of_reply<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    segment: &Segment<F>,
+) -> Option<Decision<F>> {
+    let last = tables.hints()?.untracked.load();
+    if last == 0 || tables.now().since(Ticks(last)) > Ticks::in_seconds(HEEDED) {
+        return None;
+    }
+    let key = ReplyKey {
+        backend: segment.source,
+        client: segment.destination,
+        backend_port: segment.source_port,
+        client_port: segment.destination_port,
+        protocol: segment.place.protocol,
+        reserved: [0; 3],
+    };
+    let untracked = tables.untracked(&key)?;
+    Some(Decision::of_untracked_reply(segment, &untracked))
+}

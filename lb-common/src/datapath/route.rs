@@ -1,0 +1,46 @@
+//! What the kernel's routing tables are asked, and what they answer.
+
+use crate::family::Family;
+
+/// What the routing tables are asked.
+pub struct Query<F: Family> {
+    pub to: F::Address,
+    pub from: F::Address,
+    pub protocol: u8,
+    /// Of the packet, from its IP header on; 0 if it will be cut to fit.
+    pub length: u32,
+}
+
+/// A device, and the link-layer address behind it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct NextHop {
+    pub device: u32,
+    pub neighbour: [u8; 6],
+}
+
+/// What the routing tables answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    Known(NextHop),
+    /// The device is known, the link-layer address behind it is not yet.
+    NoNeighbour(u32),
+    /// Only packets up to this length fit.
+    TooBig(u32),
+    None,
+}
+
+impl NextHop {
+    /// As one word, as flows keep it; 0 if the device's index does not fit.
+    #[inline(always)]
+    pub fn to_word(self) -> u64 {
+        let [a, b, c, d, e, f] = self.neighbour;
+        let word = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
+        if self.device < 1 << 16 { word | u64::from(self.device) << 48 } else { 0 }
+    }
+
+    #[inline(always)]
+    pub fn from_word(word: u64) -> Self {
+        let [a, b, c, d, e, f, ..] = word.to_le_bytes();
+        Self { device: (word >> 48) as u32, neighbour: [a, b, c, d, e, f] }
+    }
+}

@@ -1,0 +1,180 @@
+//! Which backend a new flow goes to: frontend → pool by policy → Maglev slot → backend.
+
+pub mod affinity;
+
+use super::tables::FamilyTables;
+use super::wire::parse::{Network, Segment};
+use crate::family::Address;
+use crate::hash;
+use crate::layout::{
+    Backend, FlowKind, Forwarding, Frontend, FrontendKey, FrontendKind, Reason, Target,
+};
+
+/// A connection as its client dials it.
+#[derive(Clone, Copy)]
+pub struct Dialled<F: Network> {
+    pub client: F::Address,
+    pub client_port: u16,
+    pub address: F::Address,
+    pub port: u16,
+    pub protocol: u8,
+}
+
+impl<F: Network> Dialled<F> {
+    /// The connection that a client's packet is of.
+    #[inline(always)]
+    pub fn by(segment: &Segment<F>) -> Self {
+        Self {
+            client: segment.source,
+            client_port: segment.source_port,
+            address: segment.destination,
+            port: segment.destination_port,
+            protocol: segment.place.protocol,
+        }
+    }
+}
+
+/// Where a client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Outside,
+    /// In a pod of this node, or on the node itself.
+    Inside,
+}
+
+pub struct Choice<F: Network> {
+    pub index: u32,
+    pub backend: Backend<F::Address>,
+}
+
+/// Finds what the client dialled: the exact address and port, else, on an address of this
+/// node, a NodePort.
+#[inline(always)]
+pub fn frontend<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    dialled: &Dialled<F>,
+) -> Result<Frontend, Reason> {
+    let Dialled { address, port, protocol, .. } = *dialled;
+    if let Some(found) = tables.frontend(&FrontendKey::new(address, port, protocol)) {
+        return Ok(found);
+    }
+    // The entry with port 0 says what the address itself is.
+    let itself = tables.frontend(&FrontendKey::new(address, 0, 0)).ok_or(Reason::NoFrontend)?;
+    if itself.kind == FrontendKind::ClusterIp as u8 {
+        return Err(Reason::NoSuchPort);
+    }
+    let any = FrontendKey::new(F::Address::unspecified(), port, protocol);
+    tables.frontend(&any).ok_or(Reason::NoFrontend)
+}
+
+/// The same of an end by itself, whoever dials it.
+pub fn frontend_at<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    address: F::Address,
+    port: u16,
+    protocol: u8,
+) -> Option<Frontend> {
+    let client = F::Address::default();
+    let dialled = Dialled::<F> { client, client_port: 0, address, port, protocol };
+    frontend(tables, &dialled).ok()
+}
+
+/// Chooses a backend.
+#[inline(always)]
+pub fn backend<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    dialled: &Dialled<F>,
+    frontend: &Frontend,
+    origin: Origin,
+) -> Result<Choice<F>, Reason> {
+    if !frontend.leads_somewhere() {
+        return Err(Reason::CorruptFrontend);
+    }
+    admit(tables, dialled, frontend)?;
+    let local = is_local_wanted(frontend, origin);
+    let wanted = if local { frontend.local_pool } else { frontend.cluster_pool };
+    let pool = tables.pool(wanted).ok_or(Reason::NoSuchPool)?;
+    if pool.size == 0 {
+        let elsewhere = local && frontend.populated != 0;
+        return Err(if elsewhere { Reason::NoLocalBackend } else { Reason::NoBackend });
+    }
+    if frontend.affinity != 0
+        && let Some((index, backend)) =
+            affinity::remembered(tables, dialled.client, frontend, wanted)
+    {
+        return Ok(Choice { index, backend });
+    }
+    let hash = hash::spread::<F>(
+        dialled.client,
+        dialled.client_port,
+        dialled.address,
+        dialled.port,
+        dialled.protocol,
+    );
+    // Past the last number there is no slot either: not the first ones, which are other pools'.
+    let slot = pool.offset.saturating_add(hash::scale(hash, pool.size));
+    let index = tables.slot(slot).ok_or(Reason::NoSuchSlot)?;
+    let backend = tables.backend(index).ok_or(Reason::NoSuchBackend)?;
+    if backend.protocol != dialled.protocol {
+        return Err(Reason::NoSuchBackend);
+    }
+    Ok(Choice { index, backend })
+}
+
+/// Whether the client may dial the frontend: source ranges are for load balancers' addresses.
+#[inline(always)]
+fn admit<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    dialled: &Dialled<F>,
+    frontend: &Frontend,
+) -> Result<(), Reason> {
+    let restricted = frontend.restricted != 0 && frontend.kind == FrontendKind::LoadBalancer as u8;
+    if restricted && !tables.is_source_allowed(frontend.service_port, dialled.client) {
+        return Err(Reason::SourceNotAllowed);
+    }
+    Ok(())
+}
+
+/// The backend on this node that a packet from a tunnel is for, by its tag. The client is held to what
+/// it would be held to here: the outer header proves little.
+#[inline(always)]
+pub fn target<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    dialled: &Dialled<F>,
+    frontend: &Frontend,
+    tag: u32,
+) -> Result<Choice<F>, Reason> {
+    admit(tables, dialled, frontend)?;
+    let target = Target { service_port: frontend.service_port, tag };
+    let index = tables.target(target).ok_or(Reason::NoSuchTarget)?;
+    let backend = tables.backend(index).ok_or(Reason::NoSuchBackend)?;
+    if backend.protocol != dialled.protocol || !backend.is_local() {
+        return Err(Reason::NoSuchTarget);
+    }
+    Ok(Choice { index, backend })
+}
+
+/// Through what tunnel clients outside get to the backend, if they do. What NodePorts are dialled by
+/// is this node's own address: answers to it can't come from another.
+#[inline(always)]
+pub fn tunnel<F: Network>(frontend: &Frontend, choice: &Choice<F>) -> Option<FlowKind> {
+    let tunnelled = frontend.kind != FrontendKind::NodePort as u8
+        && !choice.backend.is_local()
+        && choice.backend.node != F::Address::default();
+    let kind = FlowKind::FORWARDED.and(FlowKind::TUNNELLED);
+    if tunnelled && frontend.forwarding == Forwarding::Ipip as u8 {
+        Some(kind)
+    } else if tunnelled && frontend.forwarding == Forwarding::Gue as u8 {
+        Some(kind.and(FlowKind::IN_UDP))
+    } else {
+        None
+    }
+}
+
+/// Which of the two pools, by the frontend's policy and where the client is. Who dials one of the
+/// outer kinds from inside is served as if that had gone out and come back, by any node.
+#[inline(always)]
+fn is_local_wanted(frontend: &Frontend, origin: Origin) -> bool {
+    let matters = origin == Origin::Outside || frontend.kind == FrontendKind::ClusterIp as u8;
+    matters && frontend.wants_local()
+}

@@ -1,0 +1,181 @@
+//! A packet that may have come through a tunnel, from another node to a backend on this one.
+//!
+//! Others have tunnels between nodes, too: what is not ours stays as it is, up to the last bit.
+
+use super::{fragment, icmp_error};
+use crate::branchless;
+use crate::datapath::forward::lookup;
+use crate::datapath::select::{self, Dialled};
+use crate::datapath::tables::FamilyTables;
+use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
+use crate::datapath::wire::outer::{self, Outer};
+use crate::datapath::wire::packet::Packet;
+use crate::datapath::wire::parse::{self, Parsed, Part, Segment};
+use crate::header::{NetworkHeader, Udp, protocol};
+use crate::layout::{FlowKind, FrontendKey, FrontendKind, Reason};
+
+#[inline(always)]
+pub fn decapsulate<F: Outer, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    let Some(header) = packet.header::<F::Header>(network) else {
+        return pass_for(tables, Reason::Malformed);
+    };
+    // Of UDP only what is for the port of tunnels comes to this stage.
+    if F::is_plain(header, protocol::UDP) {
+        through::<{ size_of::<Udp>() }, F, P, T>(packet, tables, network)
+    } else if F::is_plain(header, F::IN_IP) {
+        through::<0, F, P, T>(packet, tables, network)
+    } else {
+        pass_for(tables, Reason::UnknownProtocol)
+    }
+}
+
+/// `BETWEEN` outer and inner network header there are so many octets.
+#[inline(always)]
+fn through<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    let inner = network + size_of::<F::Header>() + BETWEEN;
+    let mut next = judge::<F, P, T>(packet, tables, network);
+    if next == Verdict::Next(Stage::Decapsulate) {
+        next = judge_inner::<F, P, T>(packet, tables, inner);
+    }
+    if next == Verdict::Next(Stage::ErrorIn) {
+        next = judge_error::<F, P, T>(packet, tables, inner);
+    }
+    if !matches!(next, Verdict::Next(_)) {
+        return next;
+    }
+    match open::<BETWEEN, F, P>(packet, network) {
+        Ok(()) => next,
+        Err(reason) => drop_for(tables, reason),
+    }
+}
+
+/// Whether the outer header is of a tunnel of ours: the same stage comes next if so.
+#[inline(never)]
+fn judge<F: Outer, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    // As in `fragments`: else the compiler hands over the bounds instead of the packet.
+    packet.leave_by(0);
+    let Some(header) = packet.header::<F::Header>(network) else {
+        return pass_for(tables, Reason::Malformed);
+    };
+    if !is_own(packet, tables, header.destination()) {
+        return pass_for(tables, Reason::UnknownProtocol);
+    }
+    if !tables.is_peer(header.source().into()) {
+        return pass_for(tables, Reason::NotAPeer);
+    }
+    tables.set_tag(u32::from(F::tag(header)));
+    Verdict::Next(Stage::Decapsulate)
+}
+
+#[inline(always)]
+fn is_own<F: Outer, P: Packet, T: FamilyTables<F>>(
+    packet: &P,
+    tables: &T,
+    address: F::Address,
+) -> bool {
+    let device = tables.device(packet.device());
+    device.is_some_and(|device| F::address_of(&device) == address)
+        || tables
+            .frontend(&FrontendKey::new(address, 0, 0))
+            .is_some_and(|entry| entry.kind == FrontendKind::NodeAddress as u8)
+}
+
+/// What comes next for the inner packet, once it stands alone. An ICMP packet has to be looked at
+/// more closely.
+#[inline(never)]
+fn judge_inner<F: Outer, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    inner: usize,
+) -> Verdict {
+    packet.leave_by(0);
+    let ours = packet
+        .header::<F::Header>(inner)
+        .is_some_and(|header| tables.may_be_destination(header.destination()));
+    if !ours {
+        return pass_for(tables, Reason::UnknownProtocol);
+    }
+    let found = F::transport::<true, P>(packet, inner);
+    match found.part {
+        Part::Later => {
+            let segment = fragment::recall::<F, P, T>(packet, tables, &found);
+            let flow = segment.is_some_and(|segment| is_followed(tables, &segment));
+            return if flow {
+                Verdict::Next(Stage::FragmentIn)
+            } else {
+                drop_for(tables, Reason::Fragment)
+            };
+        }
+        Part::Malformed => return pass_for(tables, Reason::UnknownProtocol),
+        Part::Whole | Part::First => {}
+    }
+    let segment: Segment<F> = match parse::segment(packet, found.place) {
+        Parsed::Segment(segment) => segment,
+        Parsed::Icmp => return Verdict::Next(Stage::ErrorIn),
+        _ => return pass_for(tables, Reason::UnknownProtocol),
+    };
+    if select::frontend(tables, &Dialled::by(&segment)).is_err() {
+        return pass_for(tables, Reason::UnknownProtocol);
+    }
+    if found.part == Part::First {
+        fragment::remember(tables, &found, &segment);
+    }
+    Verdict::Next(Stage::Delivered)
+}
+
+/// An error from a tunnel is about a packet of a flow that is here, or for nobody.
+#[inline(never)]
+fn judge_error<F: Outer, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    inner: usize,
+) -> Verdict {
+    packet.leave_by(0);
+    let Some((_, answer)) = icmp_error::about::<F, P>(packet, inner) else {
+        return pass_for(tables, Reason::UnknownProtocol);
+    };
+    if !is_followed(tables, &answer) {
+        return drop_for(tables, Reason::UnknownQuote);
+    }
+    Verdict::Next(Stage::ErrorIn)
+}
+
+/// Whether there is a flow to a backend on this node for what a client sends.
+#[inline(always)]
+fn is_followed<F: Outer, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> bool {
+    matches!(
+        lookup::find_request(tables, segment),
+        Ok(Some(flow)) if !flow.record.kind.has(FlowKind::FORWARDED)
+    )
+}
+
+/// Takes the outer headers away.
+#[inline(never)]
+fn open<const BETWEEN: usize, F: Outer, P: Packet>(
+    packet: &mut P,
+    network: usize,
+) -> Result<(), Reason> {
+    let length = size_of::<F::Header>() + BETWEEN;
+    let outer: &F::Header = packet.header(network).ok_or(Reason::Unwritable)?;
+    let outer_class = F::class(outer);
+    branchless::forget();
+    let inner: &mut F::Header = packet.header_mut(network + length).ok_or(Reason::Unwritable)?;
+    let class = F::class(inner);
+    let after = outer::class_after(class, outer_class).ok_or(Reason::Congestion)?;
+    if after != class {
+        F::set_class(inner, after);
+    }
+    packet.close_up::<F>(network, length).ok_or(Reason::Unwritable)
+}

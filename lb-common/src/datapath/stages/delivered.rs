@@ -1,0 +1,119 @@
+//! A packet that came through a tunnel, for a backend on this node that another one has chosen.
+
+use super::open::{prepare, write_flow};
+use crate::conntrack;
+use crate::datapath::forward::carry::{self, Carried};
+use crate::datapath::forward::lookup;
+use crate::datapath::forward::send;
+use crate::datapath::select::{self, Dialled};
+use crate::datapath::tables::FamilyTables;
+use crate::datapath::verdict::{Stage, Verdict, drop_for};
+use crate::datapath::wire::packet::Packet;
+use crate::datapath::wire::parse::{self, Network, Parsed};
+use crate::layout::{FlowKind, Reason};
+
+/// In parts, so that what one needs of the stack is free for the others.
+#[inline(always)]
+pub fn deliver<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    let found = follow::<F, P, T>(packet, tables, network);
+    if found == Carried::Nothing && is_crowded::<F, P, T>(packet, tables, network) {
+        tables.set_delivered(true);
+        return Verdict::Next(Stage::Spread);
+    }
+    send::found_or::<F, P, T>(packet, tables, network, found, Stage::Accept)
+}
+
+/// It opens a flow.
+#[inline(always)]
+pub fn accept<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    match draft::<F, P, T>(packet, tables, network) {
+        Ok(()) => Verdict::Next(Stage::Begin),
+        Err(verdict) => verdict,
+    }
+}
+
+/// Whether its client has flows elsewhere.
+#[inline(never)]
+fn is_crowded<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> bool {
+    packet.leave_by(0);
+    let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else { return false };
+    lookup::has_spread_flows(tables, &segment)
+}
+
+/// To the flow that it is of, if there is one.
+#[inline(never)]
+fn follow<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Carried {
+    packet.leave_by(0);
+    let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
+        return Carried::Failed(Reason::Malformed);
+    };
+    let hash = lookup::hash_of(tables, &segment);
+    let carried = carry::carry_followed(tables, &segment, hash, packet.resolves());
+    unless_forwarded::<F, T>(tables, carried)
+}
+
+/// What was found of a packet that came through a tunnel: another node has chosen a backend of this one,
+/// so it is not sent on, round and round. A flow that would is given up if a new one could take its
+/// entry; one that is protected stays, and the packet, which anyone may have forged, is dropped.
+#[inline(always)]
+pub fn unless_forwarded<F: Network, T: FamilyTables<F>>(tables: &T, carried: Carried) -> Carried {
+    let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
+    if carried != Carried::Found || !draft.decision.kind.has(FlowKind::FORWARDED) {
+        return carried;
+    }
+    let Some(bucket) = tables.flow_bucket(draft.at.bucket()) else {
+        return Carried::Failed(Reason::CorruptTable);
+    };
+    if conntrack::evict_at(bucket, draft.at, tables.settings(), tables.now()) {
+        Carried::Nothing
+    } else {
+        Carried::Failed(Reason::NoSuchTarget)
+    }
+}
+
+/// Drafts the flow to the backend that the packet's tag names.
+#[inline(never)]
+fn draft<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Result<(), Verdict> {
+    // As in `fragment`: else the compiler hands over the bounds instead of the packet.
+    packet.leave_by(0);
+    let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
+        return Err(drop_for(tables, Reason::Malformed));
+    };
+    let dialled = Dialled::by(&segment);
+    let found = select::frontend(tables, &dialled).and_then(|frontend| {
+        let choice = select::target(tables, &dialled, &frontend, tables.tag())?;
+        Ok((frontend.service_port, choice))
+    });
+    let (service_port, choice) = match found {
+        Ok(found) => found,
+        Err(reason) => return Err(drop_for(tables, reason)),
+    };
+    let Some(draft) = tables.draft() else {
+        return Err(drop_for(tables, Reason::CorruptTable));
+    };
+    draft.hop = 0;
+    write_flow(&mut draft.flow, &dialled, &choice, service_port, None);
+    // The node that chose remembers the backend of the client's affinity.
+    prepare(tables, draft, &segment, false);
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! A packet that leaves by a device: a reply of a backend, perhaps.
+
+use crate::datapath::carried::Decision;
+use crate::datapath::forward::{lookup, rewrite, untracked};
+use crate::datapath::tables::FamilyTables;
+use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
+use crate::datapath::wire::packet::Packet;
+use crate::datapath::wire::parse::{self, Network, Parsed, Segment};
+use crate::layout::Reason;
+
+#[inline(always)]
+pub fn leave<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    // Most egress packets are not replies from backends: a packet of any shape passes uncounted.
+    let segment = match parse::packet(packet, network) {
+        Parsed::Segment(segment) => segment,
+        Parsed::Icmp => return Verdict::Next(Stage::ErrorOut),
+        Parsed::Fragment => return Verdict::Next(Stage::FragmentOut),
+        _ => return Verdict::Pass,
+    };
+    if !tables.may_be_source(segment.source, segment.source_port, segment.place.protocol) {
+        return Verdict::Pass;
+    }
+    follow(packet, tables, &segment)
+}
+
+/// A packet with ports that may be a reply.
+#[inline(always)]
+pub fn follow<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    segment: &Segment<F>,
+) -> Verdict {
+    let found = match lookup::follow_reply(tables, segment) {
+        Ok(None) => lookup::follow_indexed_reply(tables, segment),
+        found => found,
+    };
+    match found {
+        Ok(Some(found)) => finish(packet, tables, segment, &found.record),
+        Ok(None) => match untracked::of_reply(tables, segment) {
+            Some(decision) => finish(packet, tables, segment, &decision),
+            // The client has dialled the backend itself: a flow that has ended must not take what
+            // comes now for its own.
+            None if segment.signal.accepts() => Verdict::Next(Stage::Shadow),
+            None => pass_for(tables, Reason::NoFlow),
+        },
+        Err(reason) => drop_for(tables, reason),
+    }
+}
+
+#[inline(always)]
+fn finish<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    segment: &Segment<F>,
+    decision: &Decision<F>,
+) -> Verdict {
+    match rewrite::whole(packet, tables, segment, decision) {
+        Ok(()) => Verdict::Pass,
+        Err(reason) => drop_for(tables, reason),
+    }
+}

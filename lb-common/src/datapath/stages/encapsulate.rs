@@ -1,0 +1,166 @@
+//! A packet that goes through a tunnel: to its backend's node, as its client sent it.
+
+use crate::conntrack;
+use crate::datapath::carried::Handover;
+use crate::datapath::forward::next_hop::{self, Out};
+use crate::datapath::route::Query;
+use crate::datapath::tables::FamilyTables;
+use crate::datapath::verdict::{Rejection, RejectionKind, Stage, Verdict, drop_for};
+use crate::datapath::wire::outer::Outer;
+use crate::datapath::wire::packet::Packet;
+use crate::hash;
+use crate::header::{GUE, NetworkHeader, Udp, protocol};
+use crate::layout::{Backend, Direction, FlowKind, Reason};
+
+/// What is between the network headers of a tunnel in UDP.
+const UDP: usize = size_of::<Udp>();
+
+#[inline(always)]
+pub fn encapsulate<F: Outer, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    let mut tunnel = Tunnel::default();
+    let mut out = Out::default();
+    // Each step has the stack for itself.
+    if let Err(verdict) = aim(packet, tables, network, &mut tunnel, &mut out) {
+        return verdict;
+    }
+    let written = if tunnel.port == 0 {
+        write::<0, F, P>(packet, network, &tunnel)
+    } else {
+        write::<UDP, F, P>(packet, network, &tunnel)
+    };
+    match written.and_then(|()| out.leave(packet)) {
+        Ok(verdict) => verdict,
+        Err(reason) => drop_for(tables, reason),
+    }
+}
+
+/// From where to where a tunnel leads, and for which backend the packet in it is.
+struct Tunnel<F: Outer> {
+    source: F::Address,
+    node: F::Address,
+    tag: u16,
+    /// UDP's source port, the same for all packets of a flow; 0 if the tunnel is not in UDP.
+    port: u16,
+}
+
+impl<F: Outer> Default for Tunnel<F> {
+    #[inline(always)]
+    fn default() -> Self {
+        Self { source: F::Address::default(), node: F::Address::default(), tag: 0, port: 0 }
+    }
+}
+
+/// How much longer a packet gets.
+#[inline(always)]
+fn overhead<F: Outer>(handover: &Handover) -> u32 {
+    let udp = if handover.kind.has(FlowKind::IN_UDP) { UDP } else { 0 };
+    (size_of::<F::Header>() + udp) as u32
+}
+
+/// Finds the tunnel, and the next hop to its end.
+#[inline(never)]
+fn aim<F: Outer, P: Packet, T: FamilyTables<F>>(
+    packet: &P,
+    tables: &T,
+    network: usize,
+    tunnel: &mut Tunnel<F>,
+    out: &mut Out,
+) -> Result<(), Verdict> {
+    let Some(handover) = tables.handover() else {
+        return Err(drop_for(tables, Reason::CorruptTable));
+    };
+    let backend: Option<Backend<F::Address>> = tables.backend(handover.backend_index);
+    let Some(backend) = backend.filter(|b| b.generation as u16 == handover.backend_generation)
+    else {
+        return Err(drop_for(tables, Reason::BackendGone));
+    };
+    // A backend whose node is not known any more can't be reached.
+    if backend.node == F::Address::default() {
+        return Err(drop_for(tables, Reason::NoRoute));
+    }
+    let in_udp = handover.kind.has(FlowKind::IN_UDP);
+    let query: Query<F> = Query {
+        to: backend.node,
+        from: F::Address::default(),
+        protocol: if in_udp { protocol::UDP } else { F::IN_IP },
+        length: packet.wire_length().saturating_sub(network as u32) + overhead::<F>(handover),
+    };
+    let hops = if handover.tracked != 0 {
+        let bucket = tables.flow_bucket(handover.location.bucket());
+        bucket.map(|bucket| conntrack::hops_at(bucket, handover.location))
+    } else {
+        None
+    };
+    match next_hop::find(packet, tables, hops, Direction::Forward, &query) {
+        Ok(found) => *out = found,
+        Err(verdict) => return Err(refused::<F, T>(tables, handover, verdict)),
+    }
+    let Some(device) = tables.device(out.device()) else {
+        return Err(drop_for(tables, Reason::NoRoute));
+    };
+    tunnel.source = F::address_of(&device);
+    if tunnel.source == F::Address::default() {
+        return Err(drop_for(tables, Reason::NoAlias));
+    }
+    tunnel.node = backend.node;
+    tunnel.tag = hash::backend_tag(backend.address, backend.port);
+    tunnel.port = if in_udp { handover.source_port } else { 0 };
+    let Handover { service_port, backend_index, .. } = *handover;
+    tables.count_packet(service_port, backend_index, Direction::Forward, packet.length());
+    Ok(())
+}
+
+/// What becomes of a packet that has no next hop, or does not fit.
+#[inline(always)]
+fn refused<F: Outer, T: FamilyTables<F>>(
+    tables: &T,
+    handover: &Handover,
+    verdict: Verdict,
+) -> Verdict {
+    if verdict != Verdict::Next(Stage::Reject) {
+        return verdict;
+    }
+    if handover.answerable == 0 {
+        return Verdict::Drop;
+    }
+    // What is too big for the tunnel's path is told what fits through the tunnel.
+    let Rejection { kind, mtu } = tables.rejection();
+    if kind == RejectionKind::TOO_BIG {
+        tables.set_rejection(Rejection::too_big(mtu.saturating_sub(overhead::<F>(handover))));
+    }
+    verdict
+}
+
+/// `BETWEEN` outer and inner network header there are so many octets: none, or UDP's header.
+#[inline(never)]
+fn write<const BETWEEN: usize, F: Outer, P: Packet>(
+    packet: &mut P,
+    network: usize,
+    tunnel: &Tunnel<F>,
+) -> Result<(), Reason> {
+    let inner: &mut F::Header = packet.header_mut(network).ok_or(Reason::Unwritable)?;
+    inner.decrement_hop_limit();
+    let (class, length) = (F::class(inner), inner.length() as u16);
+    let protocol = if BETWEEN == 0 { F::IN_IP } else { protocol::UDP };
+    let payload = length.wrapping_add(BETWEEN as u16);
+    let room = size_of::<F::Header>() + BETWEEN;
+    packet.make_room::<F>(network, room).ok_or(Reason::Unwritable)?;
+    let outer: &mut F::Header = packet.header_mut(network).ok_or(Reason::Unwritable)?;
+    *outer = F::header(tunnel.source, tunnel.node, protocol, payload);
+    F::set_class(outer, class);
+    F::set_tag(outer, tunnel.tag);
+    if BETWEEN != 0 {
+        let udp = network + size_of::<F::Header>();
+        let udp: &mut Udp = packet.header_mut(udp).ok_or(Reason::Unwritable)?;
+        udp.ports.source = tunnel.port.to_be_bytes();
+        udp.ports.destination = GUE.to_be_bytes();
+        udp.length = payload.to_be_bytes();
+        // The inner packet has its own.
+        udp.checksum = [0; 2];
+    }
+    Ok(())
+}

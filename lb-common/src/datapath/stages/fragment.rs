@@ -1,0 +1,298 @@
+//! Fragments. Only the first one of a packet has its ports; what they are is kept for the later ones,
+//! which are then of the same flow. A later one that comes before the first can't be told whose it is.
+
+use super::egress;
+use crate::conntrack::Signal;
+use crate::datapath::forward::carry::{self, Carried};
+use crate::datapath::forward::lookup;
+use crate::datapath::forward::next_hop::Out;
+use crate::datapath::forward::rewrite;
+use crate::datapath::forward::send::{self, Departure};
+use crate::datapath::tables::FamilyTables;
+use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
+use crate::datapath::wire::packet::Packet;
+use crate::datapath::wire::parse::{self, Network, Parsed, Part, Segment, Transport};
+use crate::header::NetworkHeader;
+use crate::layout::{Fragment, FragmentKey, Reason, Ticks};
+
+/// A fragment that arrives on a device, for an address of ours. Each step has the stack for itself.
+#[inline(always)]
+pub fn arriving<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    match look::<F, P, T>(packet, tables, network) {
+        Look::First => first(packet, tables, network),
+        Look::Later => later(packet, tables, network),
+        Look::Sctp => pass_for(tables, Reason::Fragment),
+        Look::Other => pass_for(tables, Reason::UnknownProtocol),
+        Look::Malformed => pass_for(tables, Reason::Malformed),
+    }
+}
+
+/// A fragment that leaves by a device. Most are nothing of ours, and pass uncounted.
+#[inline(always)]
+pub fn leaving<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    match look::<F, P, T>(packet, tables, network) {
+        Look::First => first_answer(packet, tables, network),
+        Look::Later => later_answer(packet, tables, network),
+        Look::Sctp | Look::Other | Look::Malformed => Verdict::Pass,
+    }
+}
+
+/// What a fragment is.
+enum Look {
+    /// As good as a whole packet, if it is not one that says it is a fragment: its ports are kept
+    /// for the later ones.
+    First,
+    Later,
+    /// The first one of a packet of SCTP: what a changed port does to the checksum depends on the
+    /// length of the whole.
+    Sctp,
+    /// Not even an error in pieces is worth a look.
+    Other,
+    Malformed,
+}
+
+#[inline(never)]
+fn look<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Look {
+    // Nowhere as yet. A function that only reads gets the packet's bounds from the compiler instead
+    // of the packet: mere numbers, to the verifier.
+    packet.leave_by(0);
+    let found = F::transport::<true, P>(packet, network);
+    match found.part {
+        Part::Later => return Look::Later,
+        Part::Malformed => return Look::Malformed,
+        Part::Whole | Part::First => {}
+    }
+    let segment: Segment<F> = match parse::segment(packet, found.place) {
+        Parsed::Segment(segment) => segment,
+        Parsed::Malformed => return Look::Malformed,
+        _ => return Look::Other,
+    };
+    if found.part == Part::First {
+        if segment.place.is_sctp() {
+            return Look::Sctp;
+        }
+        remember(tables, &found, &segment);
+    }
+    Look::First
+}
+
+#[inline(always)]
+fn first<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    let mut carried = follow_request::<F, P, T>(packet, tables, network);
+    if carried == Carried::Nothing {
+        carried = follow_reply::<F, P, T>(packet, tables, network);
+    }
+    // Most have no flows elsewhere: then that stage goes on to the one that opens them.
+    tables.set_delivered(false);
+    send::found_or::<F, P, T>(packet, tables, network, carried, Stage::Spread)
+}
+
+#[inline(never)]
+fn follow_request<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Carried {
+    packet.leave_by(0);
+    let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
+        return Carried::Failed(Reason::Malformed);
+    };
+    let hash = lookup::hash_of(tables, &segment);
+    carry::carry_followed(tables, &segment, hash, packet.resolves())
+}
+
+#[inline(never)]
+fn follow_reply<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Carried {
+    packet.leave_by(0);
+    let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
+        return Carried::Failed(Reason::Malformed);
+    };
+    carry::carry_followed_reply(tables, &segment)
+}
+
+#[inline(never)]
+fn first_answer<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
+        return Verdict::Pass;
+    };
+    if !tables.may_be_source(segment.source, segment.source_port, segment.place.protocol) {
+        return Verdict::Pass;
+    }
+    egress::follow(packet, tables, &segment)
+}
+
+#[inline(always)]
+pub fn remember<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    found: &Transport,
+    segment: &Segment<F>,
+) {
+    let fragment = Fragment {
+        source_port: segment.source_port,
+        destination_port: segment.destination_port,
+        seen: tables.now(),
+        protocol: segment.place.protocol,
+        reserved: [0; 3],
+    };
+    tables.set_fragment(&key(found, segment.source, segment.destination), fragment);
+}
+
+#[inline(always)]
+fn key<F: Network>(
+    found: &Transport,
+    source: F::Address,
+    destination: F::Address,
+) -> FragmentKey<F> {
+    FragmentKey {
+        source,
+        destination,
+        identification: found.identification,
+        protocol: found.protocol,
+        reserved: [0; 3],
+    }
+}
+
+/// What a later fragment would be if it had its ports; `None` if its first one has not come.
+#[inline(always)]
+pub fn recall<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &P,
+    tables: &T,
+    found: &Transport,
+) -> Option<Segment<F>> {
+    let header: &F::Header = packet.header(found.place.network)?;
+    let (source, destination) = (header.source(), header.destination());
+    let fragment = tables.fragment(&key(found, source, destination))?;
+    if tables.now().since(fragment.seen) > Ticks::in_seconds(Fragment::LIFETIME) {
+        return None;
+    }
+    let mut place = found.place;
+    place.protocol = fragment.protocol;
+    Some(Segment {
+        place,
+        source,
+        destination,
+        source_port: fragment.source_port,
+        destination_port: fragment.destination_port,
+        signal: Signal::default(),
+    })
+}
+
+#[inline(always)]
+fn later<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    match look_up_later::<F, P, T>(packet, tables, network) {
+        Carried::Found => send_later::<F, P, T>(packet, tables, network),
+        // The first one may be on its way to the hook behind this one, and open its flow there.
+        Carried::Nothing if !packet.resolves() => Verdict::Defer,
+        Carried::Nothing | Carried::Failed(Reason::Fragment) => pass_for(tables, Reason::Fragment),
+        Carried::Failed(reason) => drop_for(tables, reason),
+    }
+}
+
+#[inline(never)]
+fn look_up_later<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Carried {
+    packet.leave_by(0);
+    let found = F::transport::<true, P>(packet, network);
+    match recall::<F, P, T>(packet, tables, &found) {
+        Some(segment) => carry::carry_arriving(tables, &segment),
+        None => Carried::Failed(Reason::Fragment),
+    }
+}
+
+/// Sends a later fragment as the draft says. Only first fragments are answered by errors.
+#[inline(always)]
+fn send_later<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    let mut out = Out::default();
+    let departure = aim_later::<F, P, T>(packet, tables, network, &mut out);
+    if let Departure::Ended(verdict) = departure {
+        return verdict;
+    }
+    let rewritten = rewrite_later::<F, P, T>(packet, tables, network);
+    send::depart::<F, P, T>(packet, tables, network, departure, out, rewritten)
+}
+
+#[inline(never)]
+fn aim_later<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+    out: &mut Out,
+) -> Departure {
+    packet.leave_by(0);
+    let found = F::transport::<true, P>(packet, network);
+    match recall::<F, P, T>(packet, tables, &found) {
+        Some(segment) => send::aim_unanswerable(packet, tables, segment.place, &segment, out),
+        None => Departure::Ended(drop_for(tables, Reason::CorruptTable)),
+    }
+}
+
+#[inline(never)]
+fn rewrite_later<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Result<(), Reason> {
+    let draft = tables.draft().ok_or(Reason::CorruptTable)?;
+    let found = F::transport::<true, P>(packet, network);
+    let segment = recall::<F, P, T>(packet, tables, &found).ok_or(Reason::CorruptTable)?;
+    rewrite::part(packet, tables, &segment, &draft.decision)
+}
+
+#[inline(never)]
+fn later_answer<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    let found = F::transport::<true, P>(packet, network);
+    let Some(segment) = recall::<F, P, T>(packet, tables, &found) else {
+        return Verdict::Pass;
+    };
+    let flow = match lookup::find_reply(tables, &segment) {
+        Ok(None) => lookup::find_indexed_reply(tables, &segment),
+        flow => flow,
+    };
+    match flow {
+        Ok(Some(flow)) => match rewrite::part(packet, tables, &segment, &flow.record) {
+            Ok(()) => Verdict::Pass,
+            Err(reason) => drop_for(tables, reason),
+        },
+        Ok(None) => Verdict::Pass,
+        Err(reason) => drop_for(tables, reason),
+    }
+}

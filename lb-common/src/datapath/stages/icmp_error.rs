@@ -1,0 +1,268 @@
+//! ICMP errors about packets that we translated: the receiver of one must find in it the packet that it
+//! sent, else it takes no notice. Path MTU discovery depends on them.
+//!
+//! An error quotes the packet that it is about, at least up to its ports. Whatever would answer the
+//! quoted packet belongs to the same flow; so the flow is found by that answer's ends, and what it
+//! says of the answer's source and destination holds for the error's, and the other way round for
+//! the quote's.
+
+use crate::checksum::Delta;
+use crate::conntrack::Signal;
+use crate::datapath::carried::Decision;
+use crate::datapath::forward::carry::{self, Carried};
+use crate::datapath::forward::lookup;
+use crate::datapath::forward::next_hop::Out;
+use crate::datapath::forward::send::{self, Departure};
+use crate::datapath::tables::{Counters, FamilyTables};
+use crate::datapath::verdict::{Verdict, drop_for, pass_for};
+use crate::datapath::wire::packet::Packet;
+use crate::datapath::wire::parse::{self, Network, Place, Segment};
+use crate::header::{Icmp, NetworkHeader, Ports, Tcp, Udp, protocol};
+use crate::layout::{Direction, Reason};
+
+/// No error of ours begins farther from the packet's start. The verifier wants a bound that leaves
+/// room for the headers of the quote.
+const FARTHEST: usize = 1 << 12;
+
+/// An error, and where its parts are.
+struct Error<F: Network> {
+    /// Of the error itself.
+    place: Place,
+    /// What would answer the quoted packet; its place is that of the quote.
+    answer: Segment<F>,
+}
+
+/// An error that arrives on a device. Each step has the stack for itself.
+#[inline(always)]
+pub fn arriving<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    match look_up::<F, P, T>(packet, tables, network) {
+        Carried::Found => send_on::<F, P, T>(packet, tables, network),
+        Carried::Nothing => pass_for(tables, Reason::UnknownQuote),
+        Carried::Failed(reason @ (Reason::CorruptTable | Reason::NoSuchBucket)) => {
+            drop_for(tables, reason)
+        }
+        // What can't be read, or is no error about a packet of a Service.
+        Carried::Failed(reason) => pass_for(tables, reason),
+    }
+}
+
+#[inline(never)]
+fn look_up<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Carried {
+    // As in `fragment`: else the compiler hands over the bounds instead of the packet.
+    packet.leave_by(0);
+    match read::<F, P>(packet, network) {
+        Ok(error) => carry::carry_arriving(tables, &error.answer),
+        Err(reason) => Carried::Failed(reason),
+    }
+}
+
+/// Sends an error on as the draft says. Errors are not answered by errors.
+#[inline(always)]
+fn send_on<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    let mut out = Out::default();
+    let departure = aim::<F, P, T>(packet, tables, network, &mut out);
+    if let Departure::Ended(verdict) = departure {
+        return verdict;
+    }
+    let rewritten = rewrite::<F, P, T>(packet, tables, network);
+    send::depart::<F, P, T>(packet, tables, network, departure, out, rewritten)
+}
+
+#[inline(never)]
+fn aim<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+    out: &mut Out,
+) -> Departure {
+    packet.leave_by(0);
+    match read::<F, P>(packet, network) {
+        Ok(error) => send::aim_unanswerable(packet, tables, error.place, &error.answer, out),
+        Err(reason) => Departure::Ended(drop_for(tables, reason)),
+    }
+}
+
+#[inline(never)]
+fn rewrite<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Result<(), Reason> {
+    let draft = tables.draft().ok_or(Reason::CorruptTable)?;
+    let error = read::<F, P>(packet, network)?;
+    translate(packet, &error, &draft.decision)
+}
+
+/// An error that leaves by a device. Most are about no packet of ours: they pass uncounted.
+#[inline(never)]
+pub fn leaving<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    let Ok(error) = read::<F, P>(packet, network) else {
+        return Verdict::Pass;
+    };
+    let Segment { place, source, source_port, .. } = error.answer;
+    if !tables.may_be_source(source, source_port, place.protocol) {
+        return Verdict::Pass;
+    }
+    let found = match lookup::find_reply(tables, &error.answer) {
+        Ok(None) => lookup::find_indexed_reply(tables, &error.answer),
+        found => found,
+    };
+    match found {
+        Ok(Some(found)) => finish(tables, translate(packet, &error, &found.record)),
+        Ok(None) => Verdict::Pass,
+        Err(reason) => drop_for(tables, reason),
+    }
+}
+
+/// What would answer the packet that an error quotes; `None` if it is no such error. And where the
+/// error's headers are.
+#[inline(always)]
+pub fn about<F: Network, P: Packet>(packet: &P, network: usize) -> Option<(Place, Segment<F>)> {
+    read(packet, network).ok().map(|error| (error.place, error.answer))
+}
+
+/// Finds the parts of an error; the reason says what else it is.
+#[inline(always)]
+fn read<F: Network, P: Packet>(packet: &P, network: usize) -> Result<Error<F>, Reason> {
+    let place = parse::transport::<F, P>(packet, network)?;
+    let icmp: &Icmp = packet.header(place.transport).ok_or(Reason::Malformed)?;
+    if place.protocol != F::ICMP || !F::is_error(icmp.kind) {
+        return Err(Reason::UnknownProtocol);
+    }
+    if place.transport > FARTHEST {
+        return Err(Reason::UnknownQuote);
+    }
+    let quote = packet.blur(place.transport + size_of::<Icmp>());
+    let quoted = parse::beginning::<F, P>(packet, quote).map_err(|_| Reason::UnknownQuote)?;
+    if !matches!(quoted.protocol, protocol::TCP | protocol::UDP | protocol::SCTP) {
+        return Err(Reason::UnknownQuote);
+    }
+    let header: &F::Header = packet.header(quote).ok_or(Reason::UnknownQuote)?;
+    let (source, destination) = (header.destination(), header.source());
+    let ports: &Ports = packet.header(quoted.transport).ok_or(Reason::UnknownQuote)?;
+    let answer = Segment {
+        place: quoted,
+        source,
+        destination,
+        source_port: u16::from_be_bytes(ports.destination),
+        destination_port: u16::from_be_bytes(ports.source),
+        signal: Signal::default(),
+    };
+    Ok(Error { place, answer })
+}
+
+#[inline(always)]
+fn finish<T: Counters>(tables: &T, translated: Result<(), Reason>) -> Verdict {
+    match translated {
+        Ok(()) => Verdict::Pass,
+        Err(reason) => drop_for(tables, reason),
+    }
+}
+
+/// Translates the error and what it quotes.
+#[inline(always)]
+fn translate<F: Network, P: Packet>(
+    packet: &mut P,
+    error: &Error<F>,
+    decision: &Decision<F>,
+) -> Result<(), Reason> {
+    let Error { place, answer } = error;
+    let quote = rewrite_quote(packet, place, answer, decision)?;
+
+    let header: &mut F::Header = packet.header_mut(place.network).ok_or(Reason::Unwritable)?;
+    let (source, destination) = (header.source(), header.destination());
+    // Who complains is somebody on the way, whom the other side can't know: the error comes from
+    // whom it has dialled. The backend knows who is on the way, unless it does not know the client.
+    let hidden =
+        decision.direction == Direction::Reverse || decision.source.address != answer.source;
+    let new_source = if hidden { decision.source.address } else { source };
+    header.set_source(new_source);
+    header.set_destination(decision.destination.address);
+    let address = Delta::of_address(source, new_source)
+        .plus(Delta::of_address(destination, decision.destination.address));
+    // ICMPv6's checksum is over the addresses, too; ICMP's is not, but IPv4's is.
+    let address = match header.checksum_mut() {
+        Some(checksum) => {
+            *checksum = address.apply(*checksum);
+            Delta::default()
+        }
+        None => address,
+    };
+    let checksum = place.transport + core::mem::offset_of!(Icmp, checksum);
+    packet.update_transport_checksum::<F>(checksum, address, quote, false).ok_or(Reason::Unwritable)
+}
+
+/// Restores the quoted packet to what its sender sent; says what that changes.
+#[inline(always)]
+fn rewrite_quote<F: Network, P: Packet>(
+    packet: &mut P,
+    place: &Place,
+    answer: &Segment<F>,
+    decision: &Decision<F>,
+) -> Result<Delta, Reason> {
+    let quoted = answer.place;
+    let outer: &F::Header = packet.header(place.network).ok_or(Reason::Unwritable)?;
+    let end = place.network + outer.length() as usize;
+
+    let header: &mut F::Header = packet.header_mut(quoted.network).ok_or(Reason::Unwritable)?;
+    header.set_source(decision.destination.address);
+    header.set_destination(decision.source.address);
+    let address = Delta::of_address(answer.source, decision.source.address)
+        .plus(Delta::of_address(answer.destination, decision.destination.address));
+    let mut change = address;
+    if let Some(checksum) = header.checksum_mut() {
+        change = change.plus(replace(checksum, address, false));
+    }
+
+    let ports: &mut Ports = packet.header_mut(quoted.transport).ok_or(Reason::Unwritable)?;
+    ports.source = decision.destination.port.to_be_bytes();
+    ports.destination = decision.source.port.to_be_bytes();
+    let port = Delta::of_port(answer.source_port, decision.source.port)
+        .plus(Delta::of_port(answer.destination_port, decision.destination.port));
+    change = change.plus(port);
+
+    // Of SCTP's nothing can be said without the rest of the packet; nobody looks at it here.
+    let checksum = match quoted.protocol {
+        protocol::TCP => core::mem::offset_of!(Tcp, checksum),
+        protocol::UDP => core::mem::offset_of!(Udp, checksum),
+        _ => return Ok(change),
+    };
+    let checksum = quoted.transport + checksum;
+    if checksum + 2 > end {
+        return Ok(change);
+    }
+    let optional = quoted.protocol == protocol::UDP;
+    match packet.header_mut::<[u8; 2]>(checksum) {
+        // Quotes may be as short as that, and datagrams without a checksum.
+        None => Ok(change),
+        Some(field) if optional && *field == [0, 0] => Ok(change),
+        Some(field) => Ok(change.plus(replace(field, address.plus(port), optional))),
+    }
+}
+
+/// Brings a checksum up to date; says what that changes.
+#[inline(always)]
+fn replace(checksum: &mut [u8; 2], delta: Delta, optional: bool) -> Delta {
+    let old = *checksum;
+    *checksum = delta.apply(old);
+    if optional && *checksum == [0, 0] {
+        *checksum = [0xff, 0xff];
+    }
+    Delta::of_port(u16::from_be_bytes(old), u16::from_be_bytes(*checksum))
+}

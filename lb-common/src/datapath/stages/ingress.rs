@@ -1,0 +1,76 @@
+//! A packet that arrives on a device: towards a Service, or a reply to a SNAT address of this node.
+
+use super::shadow;
+use crate::datapath::forward::lookup::{self, Known};
+use crate::datapath::forward::{refuse, send};
+use crate::datapath::tables::FamilyTables;
+use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
+use crate::datapath::wire::outer::Outer;
+use crate::datapath::wire::packet::Packet;
+use crate::datapath::wire::parse::{self, Network, Parsed, Segment};
+use crate::header::NetworkHeader;
+use crate::layout::Reason;
+
+#[inline(always)]
+pub fn arrive<F: Outer, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    let Some(header) = packet.header::<F::Header>(network) else {
+        return pass_for(tables, Reason::Malformed);
+    };
+    if !tables.may_be_destination(header.destination()) {
+        if shadow::is_direct::<F, P, T>(packet, tables, network, header) {
+            return Verdict::Next(Stage::Shadow);
+        }
+        return Verdict::Pass;
+    }
+    match parse::packet(packet, network) {
+        Parsed::Segment(segment) => follow(packet, tables, &segment),
+        Parsed::Icmp => Verdict::Next(Stage::ErrorIn),
+        Parsed::Fragment => Verdict::Next(Stage::FragmentIn),
+        Parsed::Tunnel => Verdict::Next(Stage::Decapsulate),
+        other => pass_for(tables, other.reason()),
+    }
+}
+
+/// A packet with ports.
+#[inline(always)]
+pub fn follow<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    segment: &Segment<F>,
+) -> Verdict {
+    match lookup::follow_request(tables, segment) {
+        Ok(Known::Flow(found)) => {
+            send::whole(packet, tables, segment, &found.record, Some(found.hops()))
+        }
+        Ok(Known::Gone(found)) => refuse::gone(packet, tables, segment.place, &found),
+        // What asks for a connection replies to nothing: the reply index need not be looked at. Nor
+        // need it where no SNAT port is addressed.
+        Ok(Known::Nothing)
+            if segment.opens() || !tables.settings().has_snat_port(segment.destination_port) =>
+        {
+            Verdict::Next(opening(tables, segment))
+        }
+        Ok(Known::Nothing) => match lookup::follow_snat_reply(tables, segment) {
+            Ok(Some(found)) => {
+                send::past_tunnels(packet, tables, segment, &found.record, Some(found.hops()))
+            }
+            Ok(None) => Verdict::Next(opening(tables, segment)),
+            Err(reason) => drop_for(tables, reason),
+        },
+        Err(reason) => drop_for(tables, reason),
+    }
+}
+
+/// The stage of a packet that belongs to no flow here.
+#[inline(always)]
+fn opening<F: Network, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> Stage {
+    if lookup::has_spread_flows(tables, segment) {
+        tables.set_delivered(false);
+        return Stage::Spread;
+    }
+    Stage::Open
+}

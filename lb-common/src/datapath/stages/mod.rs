@@ -1,0 +1,14 @@
+//! What hooks run: the ladder that all packets climb, and the stages behind it.
+
+pub mod decapsulate;
+pub mod delivered;
+pub mod egress;
+pub mod encapsulate;
+pub mod fragment;
+pub mod icmp_error;
+pub mod ingress;
+pub mod open;
+pub mod reject;
+pub mod shadow;
+pub mod socket;
+pub mod spread;

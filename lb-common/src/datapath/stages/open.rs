@@ -1,0 +1,258 @@
+//! A packet that belongs to no flow: it may open one.
+
+use crate::conntrack::Beginning;
+use crate::datapath::carried::Decision;
+use crate::datapath::carried::Draft;
+use crate::datapath::forward::begin::{self, Begun};
+use crate::datapath::forward::{next_hop, refuse, send, snat, untracked};
+use crate::datapath::route::{NextHop, Query, Route};
+use crate::datapath::select::{self, Choice, Dialled, Origin};
+use crate::datapath::tables::FamilyTables;
+use crate::datapath::verdict::{Rejection, Stage, Verdict, drop_for, pass_for};
+use crate::datapath::wire::packet::{Packet, Role};
+use crate::datapath::wire::parse::{self, Network, Parsed, Segment};
+use crate::header::GUE;
+use crate::layout::{Flow, FlowKind, Reason};
+
+#[inline(always)]
+pub fn open<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    match draft(packet, tables, network) {
+        Ok(()) => Verdict::Next(Stage::Begin),
+        Err(verdict) => verdict,
+    }
+}
+
+/// Drafts the flow that the packet opens, if nothing is in its way.
+#[inline(always)]
+fn draft<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Result<(), Verdict> {
+    let segment = match parse::begun(packet, network) {
+        Parsed::Segment(segment) => segment,
+        other => return Err(pass_for(tables, other.reason())),
+    };
+    let dialled = Dialled::by(&segment);
+    let origin = match packet.role() {
+        Role::External => Origin::Outside,
+        Role::Workload => Origin::Inside,
+    };
+    let frontend = match select::frontend(tables, &dialled) {
+        Ok(frontend) => frontend,
+        Err(reason) => return Err(refuse(packet, tables, &segment, reason)),
+    };
+    let choice = match select::backend(tables, &dialled, &frontend, origin) {
+        Ok(choice) => choice,
+        Err(reason) => return Err(refuse(packet, tables, &segment, reason)),
+    };
+    let tunnel = match origin {
+        Origin::Outside => select::tunnel(&frontend, &choice),
+        Origin::Inside => None,
+    };
+    let Some(draft) = tables.draft() else {
+        return Err(drop_for(tables, Reason::CorruptTable));
+    };
+    draft.hop = 0;
+    let source = if tunnel.is_some() {
+        None
+    } else {
+        masquerade(packet, tables, &dialled, &choice, origin, network, draft)?
+    };
+    write_flow(&mut draft.flow, &dialled, &choice, frontend.service_port, source);
+    if let Some(kind) = tunnel {
+        draft.flow.kind = kind;
+    }
+    draft.generation = choice.backend.generation;
+    prepare(tables, draft, &segment, frontend.affinity != 0);
+    if draft.flow.kind.has(FlowKind::SNAT) {
+        return Err(Verdict::Next(Stage::Snat));
+    }
+    Ok(())
+}
+
+/// Writes what a drafted flow begins with.
+#[inline(always)]
+pub fn prepare<F: Network, T: FamilyTables<F>>(
+    tables: &T,
+    draft: &mut Draft<F>,
+    segment: &Segment<F>,
+    sticky: bool,
+) {
+    let one_way = draft.flow.kind.has(FlowKind::TUNNELLED);
+    let protocol = segment.place.protocol;
+    let beginning = Beginning::new(protocol, one_way, &segment.signal, || tables.now());
+    draft.state = beginning.state as u32;
+    draft.track = beginning.track;
+    draft.sticky = u32::from(sticky);
+    draft.crowded = 0;
+    draft.sequence = segment.signal.sequence;
+    draft.round = 0;
+}
+
+/// Begins the flow that was drafted, and sends the packet.
+#[inline(always)]
+pub fn begin<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    let Some(draft) = tables.draft() else {
+        return drop_for(tables, Reason::CorruptTable);
+    };
+    let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
+        return drop_for(tables, Reason::CorruptTable);
+    };
+    match begin::begin(tables, draft) {
+        Ok(Begun::Entry(hops)) => {
+            let decision = Decision::of_request(&draft.flow);
+            send::whole(packet, tables, &segment, &decision, Some(hops))
+        }
+        Ok(Begun::Indexed) => Verdict::Next(Stage::Snat),
+        Ok(Begun::Full) => Verdict::Next(Stage::Untracked),
+        Err(reason) => drop_for(tables, reason),
+    }
+}
+
+/// Forwards a packet for whose flow there is no entry.
+#[inline(always)]
+pub fn forward_untracked<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    remember_untracked::<F, T>(tables);
+    let (Some(draft), Parsed::Segment::<F>(segment)) =
+        (tables.draft(), parse::begun(packet, network))
+    else {
+        return drop_for(tables, Reason::CorruptTable);
+    };
+    send::whole(packet, tables, &segment, &Decision::of_request(&draft.flow), None)
+}
+
+/// Replies to what goes through a tunnel don't pass this node.
+#[inline(never)]
+fn remember_untracked<F: Network, T: FamilyTables<F>>(tables: &T) {
+    tables.count(Reason::Untracked);
+    let Some(draft) = tables.draft() else { return };
+    if !draft.flow.kind.has(FlowKind::TUNNELLED) {
+        untracked::remember(tables, &draft.flow);
+    }
+}
+
+/// A flow that is found by the reply index: it gets a place there, and begins.
+#[inline(always)]
+pub fn open_indexed<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    match snat::begin::<F, T>(tables) {
+        Ok(()) => send::carried::<F, P, T>(packet, tables, network),
+        Err(verdict) => verdict,
+    }
+}
+
+/// Whether it may have come through a tunnel. Asked late: Services, and SNAT, may have the port.
+#[inline(always)]
+fn is_gue<F: Network>(segment: &Segment<F>) -> bool {
+    segment.place.is_datagram() && segment.destination_port == GUE
+}
+
+/// What becomes of a packet that opens no flow.
+#[inline(always)]
+fn refuse<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &P,
+    tables: &T,
+    segment: &Segment<F>,
+    reason: Reason,
+) -> Verdict {
+    match reason {
+        Reason::NoFrontend if is_gue(segment) => Verdict::Next(Stage::Decapsulate),
+        // The address is also an address of other things: a node has its ssh.
+        Reason::NoFrontend => pass_for(tables, reason),
+        Reason::NoBackend | Reason::NoSuchPort => {
+            refuse::unreachable(packet, tables, segment.place, reason)
+        }
+        _ => drop_for(tables, reason),
+    }
+}
+
+/// The address that the backend is to see instead of the client's, if replies would not come back
+/// through this node otherwise. The next hop that is found on the way is kept in the draft.
+#[inline(always)]
+fn masquerade<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &P,
+    tables: &T,
+    dialled: &Dialled<F>,
+    choice: &Choice<F>,
+    origin: Origin,
+    network: usize,
+    draft: &mut Draft<F>,
+) -> Result<Option<F::Address>, Verdict> {
+    let backend = &choice.backend;
+    let wanted = match origin {
+        Origin::Outside => !backend.is_local(),
+        // No host takes a packet from the network that comes from itself.
+        Origin::Inside => backend.address == dialled.client,
+    };
+    if !wanted {
+        return Ok(None);
+    }
+    draft.epoch = tables.network_epoch();
+    let length = packet.wire_length().saturating_sub(network as u32);
+    let query: Query<F> =
+        Query { to: backend.address, from: dialled.client, protocol: dialled.protocol, length };
+    let device = match next_hop::ask(packet, &query) {
+        Route::Known(next) => {
+            draft.hop = NextHop::to_word(next);
+            next.device
+        }
+        Route::NoNeighbour(device) if packet.resolves() => device,
+        Route::NoNeighbour(_) => {
+            tables.count(Reason::NoNeighbour);
+            return Err(Verdict::Defer);
+        }
+        Route::TooBig(mtu) => return Err(refuse::later(packet, tables, Rejection::too_big(mtu))),
+        Route::None => return Err(drop_for(tables, Reason::NoRoute)),
+    };
+    let device = tables.device(device);
+    let address = device.map(|device| F::address_of(&device));
+    match address {
+        Some(address) if address != F::Address::default() => Ok(Some(address)),
+        _ => Err(drop_for(tables, Reason::NoAlias)),
+    }
+}
+
+/// Writes the flow field by field: whole, it would be put together on the stack first.
+#[inline(always)]
+pub fn write_flow<F: Network>(
+    flow: &mut Flow<F>,
+    dialled: &Dialled<F>,
+    choice: &Choice<F>,
+    service_port: u32,
+    source: Option<F::Address>,
+) {
+    let (snat, kind) = match source {
+        Some(address) => (address, FlowKind::SNAT.and(FlowKind::FORWARDED)),
+        None => (dialled.client, FlowKind::default()),
+    };
+    flow.client = dialled.client;
+    flow.frontend = dialled.address;
+    flow.backend = choice.backend.address;
+    flow.snat = snat;
+    flow.client_port = dialled.client_port;
+    flow.frontend_port = dialled.port;
+    flow.backend_port = choice.backend.port;
+    flow.snat_port = dialled.client_port;
+    flow.service_port = service_port;
+    flow.backend_index = choice.index;
+    flow.backend_generation = choice.backend.generation as u16;
+    flow.protocol = dialled.protocol;
+    flow.kind = kind;
+    flow.reserved = F::Padding::default();
+}

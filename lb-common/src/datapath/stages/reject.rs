@@ -1,0 +1,153 @@
+//! Packets of our own making: resets and ICMP errors, written over the packet that they answer.
+
+use crate::datapath::tables::FamilyTables;
+use crate::datapath::verdict::{Verdict, drop_for};
+use crate::datapath::wire::link;
+use crate::datapath::wire::made::{Answering, pseudo_header};
+use crate::datapath::wire::packet::Packet;
+use crate::datapath::wire::parse::{self, Parsed, Place, Segment};
+use crate::header::{Ethernet, Icmp, NetworkHeader, Tcp, protocol};
+use crate::layout::Reason;
+
+/// Answers a TCP packet by a reset.
+#[inline(never)]
+pub fn reset<F: Answering, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
+        return drop_for(tables, Reason::Malformed);
+    };
+    // A reset is never answered: two sides could go on for ever.
+    if segment.signal.flags & Tcp::RST != 0 || !F::is_answerable(segment.source) {
+        return Verdict::Drop;
+    }
+    if !tables.may_answer() {
+        return drop_for(tables, Reason::RateLimited);
+    }
+    match write_reset(packet, &segment) {
+        Some(()) => Verdict::Transmit,
+        None => drop_for(tables, Reason::Unwritable),
+    }
+}
+
+#[inline(always)]
+fn write_reset<F: Answering, P: Packet>(packet: &mut P, segment: &Segment<F>) -> Option<()> {
+    const LENGTH: u16 = size_of::<Tcp>() as u16;
+    let Place { network, transport, .. } = segment.place;
+    let end = network + packet.header::<F::Header>(network)?.length() as usize;
+    let tcp: &Tcp = packet.header(transport)?;
+    let data = (end - transport.min(end)).saturating_sub(usize::from(tcp.data_offset >> 4) * 4);
+    let flags = segment.signal.flags;
+    // What the answer to a SYN acknowledges is the SYN; to data, all of it (RFC 9293, 3.10.7.1).
+    let (sequence, acknowledgement, flags) = if flags & Tcp::ACK != 0 {
+        (tcp.acknowledgement, [0; 4], Tcp::RST)
+    } else {
+        let control = length_of_control(flags);
+        let next = u32::from_be_bytes(tcp.sequence).wrapping_add(data as u32 + control);
+        ([0; 4], next.to_be_bytes(), Tcp::RST | Tcp::ACK)
+    };
+    let (source, destination) = (segment.destination, segment.source);
+    let start = network + size_of::<F::Header>();
+    packet.resize((start + size_of::<Tcp>()) as u32)?;
+
+    let header: &mut F::Header = packet.header_mut(network)?;
+    *header = F::header(source, destination, protocol::TCP, LENGTH);
+    let ports = (segment.destination_port, segment.source_port);
+    let checksum = pseudo_header::<F>(source, destination, protocol::TCP, LENGTH)
+        .word(ports.0)
+        .word(ports.1)
+        .octets(sequence)
+        .octets(acknowledgement)
+        .word(5 << 12 | u16::from(flags))
+        .checksum();
+    let tcp: &mut Tcp = packet.header_mut(start)?;
+    tcp.ports.source = ports.0.to_be_bytes();
+    tcp.ports.destination = ports.1.to_be_bytes();
+    tcp.sequence = sequence;
+    tcp.acknowledgement = acknowledgement;
+    tcp.data_offset = 5 << 4;
+    tcp.flags = flags;
+    tcp.window = [0; 2];
+    tcp.checksum = checksum;
+    tcp.urgent = [0; 2];
+    send_back(packet)
+}
+
+/// How many sequence numbers the flags take.
+#[inline(always)]
+fn length_of_control(flags: u8) -> u32 {
+    u32::from(flags & Tcp::SYN != 0) + u32::from(flags & Tcp::FIN != 0)
+}
+
+/// The packet leaves to where it came from.
+#[inline(always)]
+fn send_back<P: Packet>(packet: &mut P) -> Option<()> {
+    let ethernet: &mut Ethernet = packet.header_mut(0)?;
+    core::mem::swap(&mut ethernet.source, &mut ethernet.destination);
+    Some(())
+}
+
+/// Answers a packet by an ICMP error that quotes its start.
+#[inline(never)]
+pub fn reject<F: Answering, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    let Ok(place) = parse::beginning::<F, P>(packet, network) else {
+        return drop_for(tables, Reason::Malformed);
+    };
+    let Some(header) = packet.header::<F::Header>(network) else {
+        return drop_for(tables, Reason::Malformed);
+    };
+    let (source, destination) = (header.destination(), header.source());
+    if !F::is_answerable(destination) {
+        return Verdict::Drop;
+    }
+    if !tables.may_answer() {
+        return drop_for(tables, Reason::RateLimited);
+    }
+    let error = F::error(tables.rejection());
+    match write_error::<F, P>(packet, place, source, destination, error) {
+        Some(()) => Verdict::Transmit,
+        None => drop_for(tables, Reason::Unwritable),
+    }
+}
+
+#[inline(always)]
+fn write_error<F: Answering, P: Packet>(
+    packet: &mut P,
+    place: Place,
+    source: F::Address,
+    destination: F::Address,
+    (kind, code, rest): (u8, u8, u32),
+) -> Option<()> {
+    let added = size_of::<F::Header>() + size_of::<Icmp>();
+    // Of what follows the network header, the eight octets with the ports.
+    let quoted = (place.transport - place.network + 8).min(F::QUOTED) & !3;
+    packet.grow_front(added)?;
+    link::move_to_front(packet, place.network, added)?;
+    let outer = place.network;
+    let icmp = outer + size_of::<F::Header>();
+    packet.resize((outer + added + quoted) as u32)?;
+
+    let length = (size_of::<Icmp>() + quoted) as u16;
+    *packet.header_mut::<F::Header>(outer)? = F::header(source, destination, F::ICMP, length);
+    let rest = rest.to_be_bytes();
+    let mut sum = F::pseudo_header(source, destination, length)
+        .word(u16::from(kind) << 8 | u16::from(code))
+        .octets(rest);
+    for word in 0..F::QUOTED / 4 {
+        if word * 4 >= quoted {
+            break;
+        }
+        sum = sum.octets(*packet.header::<[u8; 4]>(icmp + size_of::<Icmp>() + word * 4)?);
+    }
+    // Else the compiler derives it from where the sum ended, which the verifier can't follow.
+    let icmp = packet.blur(icmp);
+    let header: &mut Icmp = packet.header_mut(icmp)?;
+    *header = Icmp { kind, code, checksum: sum.checksum(), rest };
+    send_back(packet)
+}

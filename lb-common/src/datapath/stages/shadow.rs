@@ -1,0 +1,52 @@
+//! A packet between a client and a backend past all Services. A reply to it must not be taken for one
+//! of an earlier flow between the two.
+
+use crate::datapath::forward::lookup;
+use crate::datapath::tables::FamilyTables;
+use crate::datapath::verdict::{Verdict, pass_for};
+use crate::datapath::wire::outer::Outer;
+use crate::datapath::wire::packet::Packet;
+use crate::datapath::wire::parse::{self, Network, Parsed};
+use crate::header::{NetworkHeader, Ports, protocol};
+use crate::layout::Reason;
+
+/// Whether a packet to an address that is no frontend's is a datagram to a backend, without options
+/// or extension headers.
+#[inline(always)]
+pub fn is_direct<F: Outer, P: Packet, T: FamilyTables<F>>(
+    packet: &P,
+    tables: &T,
+    network: usize,
+    header: &F::Header,
+) -> bool {
+    if !F::is_plain(header, protocol::UDP) {
+        return false;
+    }
+    let Some(ports) = packet.header::<Ports>(network + size_of::<F::Header>()) else {
+        return false;
+    };
+    let port = u16::from_be_bytes(ports.destination);
+    tables.may_be_source(header.destination(), port, protocol::UDP)
+}
+
+/// Ends the earlier flow: of a datagram to a backend, or of a backend's packet that accepts a
+/// connection which no Service knows.
+#[inline(always)]
+pub fn end<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    let Parsed::Segment::<F>(segment) = parse::packet(packet, network) else {
+        return Verdict::Pass;
+    };
+    let source = (segment.source, segment.source_port);
+    let destination = (segment.destination, segment.destination_port);
+    let protocol = segment.place.protocol;
+    if protocol == protocol::UDP {
+        lookup::end_shadowed(tables, source, destination, protocol);
+        return Verdict::Pass;
+    }
+    lookup::end_shadowed(tables, destination, source, protocol);
+    pass_for(tables, Reason::NoFlow)
+}

@@ -1,0 +1,307 @@
+//! Processes on this node itself: their sockets are led to a backend when they dial, so that
+//! their packets need no translation.
+//!
+//! # Invariants
+//! - What a process sees of its peer is what it dialled, never the backend.
+//! - An end that is no Service's is left as it was dialled.
+//! - A flow is followed only as long as its backend is the one that was chosen.
+//!
+//! Tests: `tests/tests/sockets_host.rs`, and `tests/tests/sockets.rs` with real programs.
+
+use crate::datapath::carried::End;
+use crate::datapath::select::{self, Dialled, Origin, affinity};
+use crate::datapath::tables::{Counters, FamilyTables};
+use crate::datapath::wire::parse::Network;
+use crate::family::Address;
+use crate::hash::mix;
+use crate::header::protocol;
+use crate::layout::{Backend, NO_BACKEND, Reason, Side, SocketEnd, SocketFlow};
+
+/// What is remembered of sockets.
+pub trait SocketTables<F: Network>: FamilyTables<F> {
+    /// This node's own address: what its processes are to a Service.
+    fn own_address(&self) -> F::Address;
+    /// Where a connected socket was led.
+    fn connected(&self, cookie: u64) -> Option<SocketFlow<F>>;
+    /// False if there is no room.
+    fn set_connected(&self, cookie: u64, flow: &SocketFlow<F>) -> bool;
+    fn remove_connected(&self, cookie: u64);
+    fn unconnected(&self, end: &SocketEnd<F>) -> Option<SocketFlow<F>>;
+    /// False if there is no room.
+    fn set_unconnected(&self, end: &SocketEnd<F>, flow: &SocketFlow<F>) -> bool;
+    fn remove_unconnected(&self, end: &SocketEnd<F>);
+}
+
+/// A socket, by its cookie, and the transport protocol it speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Socket {
+    pub cookie: u64,
+    pub protocol: u8,
+    /// Whether it is connected already: then it hears nobody else.
+    pub connected: bool,
+}
+
+/// What happens to what a socket dials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SocketVerdict<A> {
+    /// It is no Service's: it goes where it was to go.
+    Pass,
+    /// It goes to this end instead.
+    Translate(End<A>),
+    /// The process is told at once that nobody serves there; the reason has been counted.
+    Refuse(Reason),
+    /// A packet would be dropped. A socket can't be left to wait for an answer that no packet
+    /// asks for, so the process is told that there is no way; the reason has been counted.
+    Drop(Reason),
+}
+
+/// A socket is to be connected to `end`.
+#[inline(always)]
+pub fn connect<F: Network, T: SocketTables<F>>(
+    tables: &T,
+    socket: Socket,
+    end: End<F::Address>,
+) -> SocketVerdict<F::Address> {
+    let mut flow = SocketFlow::dialling(end);
+    let verdict = match choose(tables, socket, &mut flow) {
+        Ok(()) if tables.set_connected(socket.cookie, &flow) => lead(tables, &flow),
+        Ok(()) => stop(tables, Reason::FlowTableFull),
+        Err(reason) => stop(tables, reason),
+    };
+    if let SocketVerdict::Pass = verdict {
+        // It may have been connected to a Service before.
+        tables.remove_connected(socket.cookie);
+    }
+    verdict
+}
+
+/// A socket sends a datagram to `end`, to which it is not connected.
+#[inline(always)]
+pub fn send<F: Network, T: SocketTables<F>>(
+    tables: &T,
+    socket: Socket,
+    end: End<F::Address>,
+) -> SocketVerdict<F::Address> {
+    if let Some(flow) = followed(tables, socket, end) {
+        return SocketVerdict::Translate(flow.backend());
+    }
+    let mut flow = SocketFlow::dialling(end);
+    let verdict = match choose(tables, socket, &mut flow) {
+        Ok(()) if keep_unconnected(tables, socket, &flow) => lead(tables, &flow),
+        Ok(()) => stop(tables, Reason::FlowTableFull),
+        Err(reason) => stop(tables, reason),
+    };
+    if let SocketVerdict::Pass = verdict
+        && tables.may_be_source(end.address, end.port, socket.protocol)
+    {
+        // A backend, dialled by its own name: that is whom its answers come from now.
+        tables.remove_unconnected(&answers_of(socket, end));
+    }
+    verdict
+}
+
+/// Whom a socket dialled that has received a datagram from `end`; `None` if `end` itself.
+#[inline(always)]
+pub fn receive<F: Network, T: SocketTables<F>>(
+    tables: &T,
+    socket: Socket,
+    end: End<F::Address>,
+) -> Option<End<F::Address>> {
+    // The prefilter says nothing here: the last answer of a backend may come after its end.
+    if socket.connected {
+        return peer_name(tables, socket, end);
+    }
+    let flow = tables.unconnected(&answers_of(socket, end))?;
+    (flow.backend() == end).then(|| flow.frontend())
+}
+
+/// Whom a socket dialled that is connected to `end`; `None` if `end` itself.
+#[inline(always)]
+pub fn peer_name<F: Network, T: SocketTables<F>>(
+    tables: &T,
+    socket: Socket,
+    end: End<F::Address>,
+) -> Option<End<F::Address>> {
+    let flow = tables.connected(socket.cookie)?;
+    (flow.backend() == end).then(|| flow.frontend())
+}
+
+/// A socket is closed.
+#[inline(always)]
+pub fn release<F: Network, T: SocketTables<F>>(tables: &T, cookie: u64) {
+    tables.remove_connected(cookie);
+}
+
+impl<F: Network> SocketFlow<F> {
+    /// A flow whose backend has not been chosen yet.
+    #[inline(always)]
+    fn dialling(frontend: End<F::Address>) -> Self {
+        Self {
+            frontend: frontend.address,
+            backend: F::Address::unspecified(),
+            frontend_port: frontend.port,
+            backend_port: 0,
+            service_port: 0,
+            backend_index: NO_BACKEND,
+            backend_generation: 0,
+        }
+    }
+
+    /// Whether the backend that was chosen is there still. `backend` is what its index names now.
+    #[inline(always)]
+    pub fn leads_to(&self, backend: &Backend<F::Address>) -> bool {
+        is_same(backend, self.backend_generation)
+    }
+
+    #[inline(always)]
+    pub fn frontend(&self) -> End<F::Address> {
+        End { address: self.frontend, port: self.frontend_port }
+    }
+
+    #[inline(always)]
+    pub fn backend(&self) -> End<F::Address> {
+        End { address: self.backend, port: self.backend_port }
+    }
+}
+
+/// The flow that a datagram belongs to, if its backend is there still.
+#[inline(always)]
+fn followed<F: Network, T: SocketTables<F>>(
+    tables: &T,
+    socket: Socket,
+    end: End<F::Address>,
+) -> Option<SocketFlow<F>> {
+    if !tables.may_be_destination(end.address) {
+        return None;
+    }
+    // A connected socket hears only the backend that it is connected to.
+    if socket.connected
+        && let Some(flow) = tables.connected(socket.cookie)
+        && flow.frontend() == end
+    {
+        let (index, generation) = (flow.backend_index, flow.backend_generation);
+        return is_there(tables, index, generation, true).then_some(flow);
+    }
+    let flow = tables.unconnected(&sends_of(socket, end))?;
+    // Datagrams move on as soon as no pool has their backend any more.
+    let (index, generation) = (flow.backend_index, flow.backend_generation);
+    if flow.frontend() != end || !is_there(tables, index, generation, false) {
+        return None;
+    }
+    // The flow is noted twice; one note may have made room for others without the other.
+    let answers = answers_of(socket, flow.backend());
+    let noted = tables.unconnected(&answers).is_some_and(|found| found.frontend() == end);
+    (noted || tables.set_unconnected(&answers, &flow)).then_some(flow)
+}
+
+/// Whether the backend that was chosen is there still; `draining`: or was, and keeps connections.
+///
+/// A function of its own in the kernel, too: merged with the comparisons around it, it would have
+/// the verifier look at registers that nothing was loaded into.
+#[inline(never)]
+fn is_there<F: Network, T: SocketTables<F>>(
+    tables: &T,
+    index: u32,
+    generation: u32,
+    draining: bool,
+) -> bool {
+    tables.backend(index).is_some_and(|backend| {
+        is_same(&backend, generation) && (draining || !backend.is_draining())
+    })
+}
+
+#[inline(always)]
+fn is_same<A>(backend: &Backend<A>, generation: u32) -> bool {
+    backend.protocol != 0 && backend.generation == generation
+}
+
+/// Where the flow is noted for what the socket sends to a frontend.
+#[inline(always)]
+fn sends_of<F: Network>(socket: Socket, frontend: End<F::Address>) -> SocketEnd<F> {
+    SocketEnd::new(socket.cookie, frontend.address, frontend.port, Side::Frontend)
+}
+
+/// Where the flow is noted for what the socket receives from a backend.
+#[inline(always)]
+fn answers_of<F: Network>(socket: Socket, backend: End<F::Address>) -> SocketEnd<F> {
+    SocketEnd::new(socket.cookie, backend.address, backend.port, Side::Backend)
+}
+
+#[inline(always)]
+fn keep_unconnected<F: Network, T: SocketTables<F>>(
+    tables: &T,
+    socket: Socket,
+    flow: &SocketFlow<F>,
+) -> bool {
+    tables.set_unconnected(&sends_of(socket, flow.frontend()), flow)
+        && tables.set_unconnected(&answers_of(socket, flow.backend()), flow)
+}
+
+/// Chooses a backend for a process on this node, and writes it into the flow.
+///
+/// A function of its own in the kernel, too, as [`is_there`] is; there it can return a number only.
+#[inline(never)]
+fn choose<F: Network, T: SocketTables<F>>(
+    tables: &T,
+    socket: Socket,
+    flow: &mut SocketFlow<F>,
+) -> Result<(), Reason> {
+    let end = flow.frontend();
+    // NodePorts are stored under it. A process that dials it means itself.
+    if end.address == F::Address::unspecified() || !tables.may_be_destination(end.address) {
+        return Err(Reason::NoFrontend);
+    }
+    let dialled = Dialled {
+        client: tables.own_address(),
+        client_port: stand_in(socket.cookie),
+        address: end.address,
+        port: end.port,
+        protocol: socket.protocol,
+    };
+    let frontend = select::frontend(tables, &dialled)?;
+    let choice = select::backend(tables, &dialled, &frontend, Origin::Inside)?;
+    if frontend.affinity != 0 {
+        let (service_port, generation) = (frontend.service_port, choice.backend.generation);
+        affinity::remember(tables, dialled.client, service_port, choice.index, generation);
+    }
+    flow.backend = choice.backend.address;
+    flow.backend_port = choice.backend.port;
+    flow.service_port = frontend.service_port;
+    flow.backend_index = choice.index;
+    flow.backend_generation = choice.backend.generation;
+    Ok(())
+}
+
+/// Stands for the port that a socket has not got yet: another one for another socket.
+#[inline(always)]
+fn stand_in(cookie: u64) -> u16 {
+    mix(cookie) as u16
+}
+
+#[inline(always)]
+fn lead<F: Network, T: SocketTables<F>>(
+    tables: &T,
+    flow: &SocketFlow<F>,
+) -> SocketVerdict<F::Address> {
+    tables.count_new_flow(flow.service_port, flow.backend_index);
+    SocketVerdict::Translate(flow.backend())
+}
+
+#[inline(always)]
+fn stop<A, T: Counters>(tables: &T, reason: Reason) -> SocketVerdict<A> {
+    match reason {
+        // Not counted: most of what processes dial is no Service's.
+        Reason::NoFrontend => return SocketVerdict::Pass,
+        _ => tables.count(reason),
+    }
+    match reason {
+        Reason::NoBackend | Reason::NoSuchPort => SocketVerdict::Refuse(reason),
+        _ => SocketVerdict::Drop(reason),
+    }
+}
+
+/// Whether processes reach Services by this protocol: whether its sockets ask before they dial.
+#[inline(always)]
+pub fn is_served(protocol: u8) -> bool {
+    matches!(protocol, protocol::TCP | protocol::UDP)
+}

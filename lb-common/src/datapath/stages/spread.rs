@@ -1,0 +1,41 @@
+//! A packet of a client with very many flows: its flow may lie where client and frontend lead.
+
+use super::delivered;
+use crate::datapath::forward::carry::{self, Carried};
+use crate::datapath::forward::lookup;
+use crate::datapath::forward::send;
+use crate::datapath::tables::FamilyTables;
+use crate::datapath::verdict::{Stage, Verdict};
+use crate::datapath::wire::packet::Packet;
+use crate::datapath::wire::parse::{self, Network, Parsed};
+
+#[inline(always)]
+pub fn follow<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Verdict {
+    let found = look_up::<F, P, T>(packet, tables, network);
+    let otherwise = if tables.is_delivered() { Stage::Accept } else { Stage::Open };
+    send::found_or::<F, P, T>(packet, tables, network, found, otherwise)
+}
+
+#[inline(never)]
+fn look_up<F: Network, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Carried {
+    // As in `fragment`: else the compiler hands over the bounds instead of the packet.
+    packet.leave_by(0);
+    let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
+        return Carried::Nothing;
+    };
+    let hash = lookup::spread_hash_of(tables, &segment);
+    let carried = carry::carry_followed(tables, &segment, hash, packet.resolves());
+    if tables.is_delivered() {
+        delivered::unless_forwarded::<F, T>(tables, carried)
+    } else {
+        carried
+    }
+}

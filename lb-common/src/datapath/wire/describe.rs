@@ -1,0 +1,39 @@
+//! A packet as it is told of to who listens. Called at its end, so nothing of it is changed.
+
+use super::outer::Outer;
+use super::packet::Packet;
+use super::parse::{self, Parsed};
+use crate::family::{Family, V4, V6};
+use crate::header::NetworkHeader;
+use crate::layout::{Event, Peer};
+
+/// Writes into the event what the packet's headers say, as far as they can be read.
+#[inline(always)]
+pub fn describe<P: Packet>(packet: &mut P, event: &mut Event) {
+    event.device = packet.device();
+    event.length = packet.length();
+    event.xdp = u8::from(!packet.resolves());
+    let Some(frame) = parse::frame(packet) else { return };
+    match frame.ether_type {
+        V4::ETHER_TYPE => headers::<V4, P>(packet, frame.network, event),
+        V6::ETHER_TYPE => headers::<V6, P>(packet, frame.network, event),
+        _ => {}
+    }
+}
+
+/// Apart for each family, for what it needs of the stack.
+#[inline(never)]
+fn headers<F: Outer, P: Packet>(packet: &mut P, network: usize, event: &mut Event) {
+    // As in `fragments`: else the compiler hands over the bounds instead of the packet.
+    packet.leave_by(0);
+    let Some(header) = packet.header::<F::Header>(network) else { return };
+    let (source, destination): (Peer, Peer) = (header.source().into(), header.destination().into());
+    event.source = source.address.octets;
+    event.destination = destination.address.octets;
+    if let Parsed::Segment(segment) = parse::packet::<F, P>(packet, network) {
+        event.protocol = segment.place.protocol;
+        event.source_port = segment.source_port;
+        event.destination_port = segment.destination_port;
+        event.flags = segment.signal.flags;
+    }
+}

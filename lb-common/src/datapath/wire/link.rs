@@ -1,0 +1,39 @@
+//! The link-layer header, of 14, 18 or 22 octets, when what follows it moves.
+
+use super::packet::Packet;
+use crate::branchless;
+use crate::header::Header;
+
+/// From behind so much new room to before it.
+#[inline(always)]
+pub fn move_to_front<P: Packet>(packet: &mut P, length: usize, room: usize) -> Option<()> {
+    *packet.header_mut::<[u8; 14]>(0)? = *packet.header::<[u8; 14]>(room)?;
+    for tag in [14, 18] {
+        if tag < length {
+            *packet.header_mut::<[u8; 4]>(tag)? = *packet.header::<[u8; 4]>(room + tag)?;
+        }
+    }
+    Some(())
+}
+
+/// From the front to behind what is to be cut off. The last octets first: they may overlap.
+#[inline(always)]
+pub fn move_to_back<P: Packet>(packet: &mut P, length: usize, room: usize) -> Option<()> {
+    for tag in [18, 14] {
+        if tag < length {
+            copy::<[u8; 4], P>(packet, tag, room + tag)?;
+        }
+    }
+    copy::<[u8; 14], P>(packet, 0, room)
+}
+
+#[inline(always)]
+fn copy<H: Header + Copy, P: Packet>(packet: &mut P, from: usize, to: usize) -> Option<()> {
+    // Each view from where the packet starts anew: what the compiler would keep of the one before
+    // is no pointer to the verifier any more.
+    branchless::forget();
+    let octets = *packet.header::<H>(from)?;
+    branchless::forget();
+    *packet.header_mut::<H>(to)? = octets;
+    Some(())
+}

@@ -1,0 +1,139 @@
+//! Headers of packets of our own making: replies to packets that are refused, and tunnels.
+
+use super::parse::Network;
+use crate::checksum::Sum;
+use crate::datapath::verdict::{Rejection, RejectionKind};
+use crate::family::{Family, V4, V6};
+use crate::header::{Ipv4, Ipv6, protocol};
+
+/// How a family writes headers.
+pub trait Answering: Network {
+    /// The most that is quoted of a packet: its network header and the start of what follows.
+    const QUOTED: usize;
+
+    /// A fresh header without options.
+    fn header(
+        source: Self::Address,
+        destination: Self::Address,
+        protocol: u8,
+        payload: u16,
+    ) -> Self::Header;
+
+    /// Type, code, and the word after the checksum.
+    fn error(rejection: Rejection) -> (u8, u8, u32);
+
+    /// Whether an error about a packet from there may be sent there.
+    fn is_answerable(source: Self::Address) -> bool;
+
+    /// What the checksum of ICMP begins with.
+    fn pseudo_header(source: Self::Address, destination: Self::Address, length: u16) -> Sum;
+}
+
+/// The sum of the pseudo header that TCP, UDP and ICMPv6 have.
+#[inline(always)]
+pub fn pseudo_header<F: Family>(
+    source: F::Address,
+    destination: F::Address,
+    protocol: u8,
+    length: u16,
+) -> Sum {
+    Sum::default().address(source).address(destination).word(u16::from(protocol)).word(length)
+}
+
+impl Answering for V4 {
+    const QUOTED: usize = 60 + 8;
+
+    #[inline(always)]
+    fn header(
+        source: Self::Address,
+        destination: Self::Address,
+        protocol: u8,
+        payload: u16,
+    ) -> Ipv4 {
+        // What a header says of its length may be as wrong as anything.
+        let total_length = payload.wrapping_add(size_of::<Ipv4>() as u16);
+        let mut header = Ipv4 {
+            version_and_length: 0x45,
+            traffic_class: 0,
+            total_length: total_length.to_be_bytes(),
+            identification: [0; 2],
+            // Never to be fragmented.
+            flags_and_offset: [0x40, 0],
+            time_to_live: 64,
+            protocol,
+            checksum: [0; 2],
+            source: source.octets,
+            destination: destination.octets,
+        };
+        header.checksum = Sum::default()
+            .word(0x4500)
+            .word(total_length)
+            .word(0x4000)
+            .word(64 << 8 | u16::from(protocol))
+            .address(source)
+            .address(destination)
+            .checksum();
+        header
+    }
+
+    #[inline(always)]
+    fn error(rejection: Rejection) -> (u8, u8, u32) {
+        match rejection.kind {
+            RejectionKind::TOO_BIG => (3, 4, rejection.mtu & 0xffff),
+            RejectionKind::HOP_LIMIT => (11, 0, 0),
+            _ => (3, 3, 0),
+        }
+    }
+
+    #[inline(always)]
+    fn is_answerable(source: Self::Address) -> bool {
+        let first = source.octets[0];
+        // "This" network, loopback, multicast and broadcast are nobody's.
+        first != 0 && first != 127 && first < 224
+    }
+
+    #[inline(always)]
+    fn pseudo_header(_: Self::Address, _: Self::Address, _: u16) -> Sum {
+        Sum::default()
+    }
+}
+
+impl Answering for V6 {
+    const QUOTED: usize = 40 + 64 + 8;
+
+    #[inline(always)]
+    fn header(
+        source: Self::Address,
+        destination: Self::Address,
+        protocol: u8,
+        payload: u16,
+    ) -> Ipv6 {
+        Ipv6 {
+            version_and_class: [0x60, 0, 0, 0],
+            payload_length: payload.to_be_bytes(),
+            next_header: protocol,
+            hop_limit: 64,
+            source: source.octets,
+            destination: destination.octets,
+        }
+    }
+
+    #[inline(always)]
+    fn error(rejection: Rejection) -> (u8, u8, u32) {
+        match rejection.kind {
+            RejectionKind::TOO_BIG => (2, 0, rejection.mtu),
+            RejectionKind::HOP_LIMIT => (3, 0, 0),
+            _ => (1, 4, 0),
+        }
+    }
+
+    #[inline(always)]
+    fn is_answerable(source: Self::Address) -> bool {
+        source != Self::Address::default() && source.octets[0] != 0xff
+    }
+
+    #[inline(always)]
+    fn pseudo_header(source: Self::Address, destination: Self::Address, length: u16) -> Sum {
+        pseudo_header::<V6>(source, destination, protocol::ICMPV6, length)
+    }
+}

@@ -1,0 +1,108 @@
+//! The outer headers of tunnels between nodes.
+//!
+//! They are those that any decapsulator understands. What a node has to know beside the inner
+//! packet, which of its backends it is for, is in a field that means nothing else there: the
+//! identification of an IPv4 packet that is never fragmented, the flow label of IPv6.
+
+use super::made::Answering;
+use crate::checksum::Delta;
+use crate::family::{V4, V6};
+use crate::header::{Ipv4, Ipv6};
+use crate::layout::Peer;
+
+/// A family whose packets go through tunnels of the same family.
+pub trait Outer: Answering<Address: Into<Peer>> {
+    /// The inner packet's traffic class: with it goes what routers say of congestion.
+    fn class(header: &Self::Header) -> u8;
+
+    fn set_class(header: &mut Self::Header, class: u8);
+
+    /// By what the outer header names the backend.
+    fn tag(header: &Self::Header) -> u16;
+
+    /// Set once only, in a fresh header.
+    fn set_tag(header: &mut Self::Header, tag: u16);
+
+    /// Whether the header is one that is followed by the inner packet at once.
+    fn is_plain(header: &Self::Header, protocol: u8) -> bool;
+}
+
+impl Outer for V4 {
+    #[inline(always)]
+    fn class(header: &Ipv4) -> u8 {
+        header.traffic_class
+    }
+
+    #[inline(always)]
+    fn set_class(header: &mut Ipv4, class: u8) {
+        let (before, after) = (u16::from(header.traffic_class), u16::from(class));
+        header.traffic_class = class;
+        header.checksum = Delta::of_port(before, after).apply(header.checksum);
+    }
+
+    #[inline(always)]
+    fn tag(header: &Ipv4) -> u16 {
+        u16::from_be_bytes(header.identification)
+    }
+
+    #[inline(always)]
+    fn set_tag(header: &mut Ipv4, tag: u16) {
+        header.identification = tag.to_be_bytes();
+        header.checksum = Delta::of_port(0, tag).apply(header.checksum);
+    }
+
+    #[inline(always)]
+    fn is_plain(header: &Ipv4, protocol: u8) -> bool {
+        header.version_and_length == 0x45 && header.protocol == protocol
+    }
+}
+
+impl Outer for V6 {
+    #[inline(always)]
+    fn class(header: &Ipv6) -> u8 {
+        let [a, b, ..] = header.version_and_class;
+        a << 4 | b >> 4
+    }
+
+    #[inline(always)]
+    fn set_class(header: &mut Ipv6, class: u8) {
+        let [a, b, ..] = &mut header.version_and_class;
+        *a = *a & 0xf0 | class >> 4;
+        *b = *b & 0x0f | class << 4;
+    }
+
+    #[inline(always)]
+    fn tag(header: &Ipv6) -> u16 {
+        let [.., c, d] = header.version_and_class;
+        u16::from_be_bytes([c, d])
+    }
+
+    #[inline(always)]
+    fn set_tag(header: &mut Ipv6, tag: u16) {
+        let [.., c, d] = &mut header.version_and_class;
+        [*c, *d] = tag.to_be_bytes();
+    }
+
+    #[inline(always)]
+    fn is_plain(header: &Ipv6, protocol: u8) -> bool {
+        header.version_and_class[0] >> 4 == 6 && header.next_header == protocol
+    }
+}
+
+/// The explicit congestion notification in a traffic class.
+const CONGESTION: u8 = 0b11;
+const CAPABLE_0: u8 = 0b10;
+
+/// The inner traffic class as the tunnel leaves it: congestion met in the tunnel is told on, to
+/// those who can hear it (RFC 6040, 4.2). `None`: it can't be told, and the packet is lost.
+#[inline(always)]
+pub fn class_after(inner: u8, outer: u8) -> Option<u8> {
+    let met = outer & CONGESTION == CONGESTION;
+    match inner & CONGESTION {
+        0 if met => None,
+        CAPABLE_0 if outer & CONGESTION == 1 => Some(inner & !CONGESTION | 1),
+        0 => Some(inner),
+        _ if met => Some(inner | CONGESTION),
+        _ => Some(inner),
+    }
+}

@@ -1,0 +1,403 @@
+//! Where the headers are. Nothing is judged here but shape.
+
+use super::packet::Packet;
+use crate::branchless::{choose, is_zero};
+use crate::conntrack::Signal;
+use crate::family::{Family, V4, V6};
+use crate::header::{
+    Ethernet, Extension, FragmentHeader, Ipv4, Ipv6, NetworkHeader, QINQ, Sctp, Tcp, Udp, VLAN,
+    VlanTag, protocol,
+};
+use crate::layout::Reason;
+
+/// Extension headers an IPv6 packet of ours may carry: hop-by-hop, destination options, routing
+/// and again destination options.
+const MAX_EXTENSIONS: usize = 4;
+
+/// The network header's place and kind.
+pub struct Frame {
+    pub ether_type: u16,
+    pub network: usize,
+}
+
+/// Where the transport header is.
+#[derive(Clone, Copy)]
+pub struct Place {
+    pub network: usize,
+    pub transport: usize,
+    pub protocol: u8,
+}
+
+/// What a packet is of the one that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    Whole,
+    /// The first fragment: it has the transport header.
+    First,
+    Later,
+    /// Nothing that could be read.
+    Malformed,
+}
+
+/// Where the transport header is, or would be in a later fragment.
+///
+/// Not in a `Result`, for there is a value for every field: the verifier does not like it if one
+/// that is not there goes along.
+pub struct Transport {
+    pub place: Place,
+    pub part: Part,
+    /// What fragments of one packet have in common.
+    pub identification: u32,
+    pub protocol: u8,
+}
+
+/// The ends of a packet, as it stands on the wire.
+#[derive(Clone, Copy)]
+pub struct Segment<F: Family> {
+    pub place: Place,
+    pub source: F::Address,
+    pub destination: F::Address,
+    pub source_port: u16,
+    pub destination_port: u16,
+    pub signal: Signal,
+}
+
+/// What a packet is.
+pub enum Parsed<F: Family> {
+    /// One with ports.
+    Segment(Segment<F>),
+    Fragment,
+    /// ICMP of its family: an error about another packet, perhaps.
+    Icmp,
+    /// A packet of its family in another: a tunnel, perhaps.
+    Tunnel,
+    /// Of a protocol that Services don't have.
+    Other,
+    Malformed,
+}
+
+impl<F: Family> Parsed<F> {
+    /// For what a packet is counted that no stage makes more of.
+    #[inline(always)]
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Fragment => Reason::Fragment,
+            Self::Malformed => Reason::Malformed,
+            Self::Segment(_) | Self::Icmp | Self::Tunnel | Self::Other => Reason::UnknownProtocol,
+        }
+    }
+}
+
+impl Transport {
+    const MALFORMED: Self = Self {
+        place: Place { network: 0, transport: 0, protocol: 0 },
+        part: Part::Malformed,
+        identification: 0,
+        protocol: 0,
+    };
+    const FRAGMENT: Self = Self { part: Part::Later, ..Self::MALFORMED };
+}
+
+impl Place {
+    #[inline(always)]
+    pub fn is_tcp(&self) -> bool {
+        self.protocol == protocol::TCP
+    }
+
+    #[inline(always)]
+    pub fn is_sctp(&self) -> bool {
+        self.protocol == protocol::SCTP
+    }
+
+    /// Whether the protocol knows no connections.
+    #[inline(always)]
+    pub fn is_datagram(&self) -> bool {
+        self.protocol == protocol::UDP
+    }
+}
+
+impl<F: Family> Segment<F> {
+    /// Whether the packet asks for a connection.
+    #[inline(always)]
+    pub fn opens(&self) -> bool {
+        // Datagrams have no flags.
+        !self.place.is_datagram() && self.signal.opens()
+    }
+}
+
+/// Looks past the Ethernet header and up to two VLAN tags.
+#[inline(always)]
+pub fn frame<P: Packet>(packet: &P) -> Option<Frame> {
+    let ethernet: &Ethernet = packet.header(0)?;
+    let mut ether_type = u16::from_be_bytes(ethernet.ether_type);
+    let mut network = size_of::<Ethernet>();
+    for _ in 0..2 {
+        if ether_type != VLAN && ether_type != QINQ {
+            break;
+        }
+        let tag: &VlanTag = packet.header(network)?;
+        ether_type = u16::from_be_bytes(tag.ether_type);
+        network += size_of::<VlanTag>();
+    }
+    Some(Frame { ether_type, network: packet.blur(network) })
+}
+
+/// A family's way to find the transport header.
+pub trait Network: Family {
+    /// The protocol of errors.
+    const ICMP: u8;
+
+    /// The protocol of a packet of this family in another.
+    const IN_IP: u8;
+
+    /// Whether an ICMP packet of this type quotes another packet that something is wrong with.
+    fn is_error(kind: u8) -> bool;
+
+    /// Without `FRAGMENTS` they all count as later ones, and nothing else is said of them.
+    fn transport<const FRAGMENTS: bool, P: Packet>(packet: &P, network: usize) -> Transport;
+}
+
+impl Network for V4 {
+    const ICMP: u8 = protocol::ICMP;
+    const IN_IP: u8 = protocol::IPIP;
+
+    /// Unreachable, source quench, time exceeded, parameter problem.
+    #[inline(always)]
+    fn is_error(kind: u8) -> bool {
+        matches!(kind, 3 | 4 | 11 | 12)
+    }
+
+    #[inline(always)]
+    fn transport<const FRAGMENTS: bool, P: Packet>(packet: &P, network: usize) -> Transport {
+        const MORE_FOLLOW: u16 = 0x2000;
+        const OFFSET: u16 = 0x1fff;
+
+        let Some(header) = packet.header::<Ipv4>(network) else {
+            return Transport::MALFORMED;
+        };
+        let length = usize::from(header.version_and_length & 0x0f) * 4;
+        if header.version_and_length >> 4 != 4 || length < size_of::<Ipv4>() {
+            return Transport::MALFORMED;
+        }
+        let fragment = u16::from_be_bytes(header.flags_and_offset) & (MORE_FOLLOW | OFFSET);
+        if !FRAGMENTS && fragment != 0 {
+            return Transport::FRAGMENT;
+        }
+        Transport {
+            place: Place { network, transport: network + length, protocol: header.protocol },
+            part: match fragment {
+                0 => Part::Whole,
+                MORE_FOLLOW => Part::First,
+                _ => Part::Later,
+            },
+            identification: u32::from(u16::from_be_bytes(header.identification)),
+            protocol: header.protocol,
+        }
+    }
+}
+
+impl Network for V6 {
+    const ICMP: u8 = protocol::ICMPV6;
+    const IN_IP: u8 = protocol::IPV6;
+
+    /// Unreachable, packet too big, time exceeded, parameter problem.
+    #[inline(always)]
+    fn is_error(kind: u8) -> bool {
+        matches!(kind, 1..=4)
+    }
+
+    #[inline(always)]
+    fn transport<const FRAGMENTS: bool, P: Packet>(packet: &P, network: usize) -> Transport {
+        let Some(header) = packet.header::<Ipv6>(network) else {
+            return Transport::MALFORMED;
+        };
+        if header.version_and_class[0] >> 4 != 6 {
+            return Transport::MALFORMED;
+        }
+        let mut protocol = header.next_header;
+        let mut transport = network + size_of::<Ipv6>();
+        let (mut part, mut identification, mut part_of) = (Part::Whole, 0, protocol);
+        for _ in 0..MAX_EXTENSIONS {
+            match protocol {
+                protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS => {
+                    let Some(extension) = packet.header::<Extension>(transport) else {
+                        return Transport::MALFORMED;
+                    };
+                    protocol = extension.next_header;
+                    transport += (usize::from(extension.length) + 1) * 8;
+                }
+                protocol::FRAGMENT if FRAGMENTS => {
+                    let Some(fragment) = packet.header::<FragmentHeader>(transport) else {
+                        return Transport::MALFORMED;
+                    };
+                    part = fragment.part();
+                    identification = u32::from_be_bytes(fragment.identification);
+                    protocol = fragment.next_header;
+                    part_of = protocol;
+                    transport += size_of::<FragmentHeader>();
+                    if part == Part::Later {
+                        break;
+                    }
+                }
+                protocol::FRAGMENT => return Transport::FRAGMENT,
+                _ => break,
+            }
+        }
+        Transport {
+            // At most four headers of 2 KiB.
+            place: Place { network, transport: packet.blur(transport), protocol },
+            part,
+            identification,
+            protocol: part_of,
+        }
+    }
+}
+
+impl FragmentHeader {
+    /// One that says it is all there is counts as a whole packet (RFC 6946).
+    #[inline(always)]
+    fn part(&self) -> Part {
+        match u16::from_be_bytes(self.offset_and_more) & 0xfff9 {
+            0 => Part::Whole,
+            1 => Part::First,
+            _ => Part::Later,
+        }
+    }
+}
+
+/// Finds and reads the ends of a whole packet.
+#[inline(always)]
+pub fn packet<F: Network, P: Packet>(packet: &P, network: usize) -> Parsed<F> {
+    let found = F::transport::<false, P>(packet, network);
+    match found.part {
+        Part::Whole => segment(packet, found.place),
+        Part::Malformed => Parsed::Malformed,
+        Part::First | Part::Later => Parsed::Fragment,
+    }
+}
+
+/// Where the transport header of a whole packet is.
+#[inline(always)]
+pub fn transport<F: Network, P: Packet>(packet: &P, network: usize) -> Result<Place, Reason> {
+    let found = F::transport::<false, P>(packet, network);
+    match found.part {
+        Part::Whole => Ok(found.place),
+        Part::Malformed => Err(Reason::Malformed),
+        Part::First | Part::Later => Err(Reason::Fragment),
+    }
+}
+
+/// The same of a packet that may be a first fragment: the later ones have been told what it is.
+#[inline(always)]
+pub fn beginning<F: Network, P: Packet>(packet: &P, network: usize) -> Result<Place, Reason> {
+    let found = F::transport::<true, P>(packet, network);
+    match found.part {
+        Part::Whole | Part::First => Ok(found.place),
+        Part::Malformed => Err(Reason::Malformed),
+        Part::Later => Err(Reason::Fragment),
+    }
+}
+
+/// The ends of such a packet.
+#[inline(always)]
+pub fn begun<F: Network, P: Packet>(packet: &P, network: usize) -> Parsed<F> {
+    let found = F::transport::<true, P>(packet, network);
+    match found.part {
+        Part::Whole | Part::First => segment(packet, found.place),
+        Part::Malformed => Parsed::Malformed,
+        Part::Later => Parsed::Fragment,
+    }
+}
+
+/// Reads the ends of the packet.
+#[inline(always)]
+pub fn segment<F: Network, P: Packet>(packet: &P, place: Place) -> Parsed<F> {
+    let Some(network) = packet.header::<F::Header>(place.network) else {
+        return Parsed::Malformed;
+    };
+    let (source, destination) = (network.source(), network.destination());
+    let (ports, signal) = match place.protocol {
+        protocol::TCP => {
+            let Some(tcp) = packet.header::<Tcp>(place.transport) else {
+                return Parsed::Malformed;
+            };
+            let sequence = u32::from_be_bytes(tcp.sequence);
+            let acknowledgement = u32::from_be_bytes(tcp.acknowledgement);
+            (&tcp.ports, Signal { flags: tcp.flags, sequence, acknowledgement })
+        }
+        protocol::UDP => {
+            let Some(udp) = packet.header::<Udp>(place.transport) else {
+                return Parsed::Malformed;
+            };
+            (&udp.ports, Signal::default())
+        }
+        protocol::SCTP => {
+            let Some(sctp) = packet.header::<Sctp>(place.transport) else {
+                return Parsed::Malformed;
+            };
+            (&sctp.ports, signal_of_chunk(packet, place.transport, sctp))
+        }
+        protocol if protocol == F::ICMP => return Parsed::Icmp,
+        protocol if protocol == F::IN_IP => return Parsed::Tunnel,
+        _ => return Parsed::Other,
+    };
+    Parsed::Segment(Segment {
+        place,
+        source,
+        destination,
+        source_port: u16::from_be_bytes(ports.source),
+        destination_port: u16::from_be_bytes(ports.destination),
+        signal,
+    })
+}
+
+/// What an SCTP packet says in TCP's words: its verification tag is what it acknowledges, and the tag
+/// that an INIT-ACK asks for is what is to be acknowledged.
+#[inline(always)]
+fn signal_of_chunk<P: Packet>(packet: &P, transport: usize, sctp: &Sctp) -> Signal {
+    let mut sequence = 0;
+    if sctp.chunk == Sctp::INIT_ACK
+        && let Some(tag) = packet.header::<[u8; 4]>(transport + size_of::<Sctp>())
+    {
+        sequence = u32::from_be_bytes(*tag).wrapping_sub(1);
+    }
+    let acknowledgement = u32::from_be_bytes(sctp.verification_tag);
+    Signal { flags: flags_of_chunk(sctp.chunk), sequence, acknowledgement }
+}
+
+/// The flags of TCP that say what an SCTP packet's first chunk says. Those that begin or end an
+/// association are first in their packets, but for an ABORT behind other control chunks.
+#[inline(always)]
+fn flags_of_chunk(kind: u8) -> u8 {
+    const fn bit(kind: u8) -> u64 {
+        1 << kind
+    }
+    const SYN: u64 = bit(Sctp::INIT) | bit(Sctp::INIT_ACK);
+    const ACK: u64 = bit(Sctp::INIT_ACK);
+    const FIN: u64 = bit(Sctp::SHUTDOWN) | bit(Sctp::SHUTDOWN_ACK);
+    const RST: u64 = bit(Sctp::ABORT) | bit(Sctp::SHUTDOWN_COMPLETE);
+
+    let kind = u64::from(kind);
+    let has = |kinds: u64, flag: u8| (kinds >> (kind & 31) & 1) * u64::from(flag);
+    let flags = has(SYN, Tcp::SYN) | has(ACK, Tcp::ACK) | has(FIN, Tcp::FIN) | has(RST, Tcp::RST);
+    choose(is_zero(kind >> 5), flags, 0) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use std::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn only_chunks_that_begin_or_end_an_association_have_flags() {
+        let flags: Vec<(u8, u8)> = (0..=u8::MAX)
+            .map(|kind| (kind, flags_of_chunk(kind)))
+            .filter(|(_, flags)| *flags != 0)
+            .collect();
+        let (syn, ack, fin, rst) = (Tcp::SYN, Tcp::ACK, Tcp::FIN, Tcp::RST);
+        let expected = [(1, syn), (2, syn | ack), (6, rst), (7, fin), (8, fin), (14, rst)];
+        assert_eq!(flags, expected);
+    }
+}

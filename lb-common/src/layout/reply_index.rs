@@ -1,0 +1,28 @@
+use crate::atomic::{AtomicLong, AtomicWord};
+
+/// How many entries share a bucket: they fill one cache line.
+pub const REPLY_WAYS: usize = 8;
+
+/// A set of the index that finds flows by their replies; `conntrack::reply_index` has the rules.
+///
+/// An entry says where a flow is: fingerprint of the reply's ends (28 bits, not 0), the flow's
+/// generation (8), its way (4), its bucket (24). 0 is free.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct ReplyBucket {
+    pub entries: [AtomicLong; REPLY_WAYS],
+}
+
+/// Hints that all processors share, on a page of their own in each family.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Hints {
+    /// When a packet was last forwarded without an entry, in [`super::Ticks`]; 0: never.
+    pub untracked: AtomicWord,
+    pub reserved: u32,
+}
+
+#[cfg(not(feature = "model"))]
+const _: () = assert!(size_of::<ReplyBucket>() == 64);
+#[cfg(not(feature = "model"))]
+const _: () = assert!(size_of::<Hints>() == 8);

@@ -1,0 +1,67 @@
+use super::{FlowState, Ticks};
+
+/// How many numbers states have room for.
+pub const STATES: usize = 32;
+
+/// How long idle flows are kept, in seconds, as far as people choose it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// An established connection of TCP or SCTP (`nf_conntrack_tcp_timeout_established`).
+    pub tcp_established: u32,
+    /// Datagrams that are not a stream (`nf_conntrack_udp_timeout`).
+    pub udp: u32,
+    /// Datagrams both ways over more than two seconds (`nf_conntrack_udp_timeout_stream`).
+    pub udp_stream: u32,
+}
+
+impl Timeouts {
+    pub const DEFAULT: Self = Self { tcp_established: 86_400, udp: 30, udp_stream: 180 };
+    /// The longest that can be told from what is to come: half of what [`Ticks`] wrap at, and more
+    /// than a year.
+    pub const LONGEST: u32 = 31_536_000;
+
+    /// The time after which an idle entry is as good as gone, by state, in ticks; below 2^31.
+    pub const fn limits(&self) -> [u32; STATES] {
+        use FlowState::*;
+        const NEVER: u32 = i32::MAX as u32;
+        let (tcp, udp, stream) = (self.tcp_established, self.udp, self.udp_stream);
+        let seconds = [
+            (SynSent, 60),
+            (SynReceived, 60),
+            (Established, tcp),
+            (FinFromClient, Self::smaller(3_600, tcp)),
+            (FinFromBackend, Self::smaller(3_600, tcp)),
+            (TimeWait, 60),
+            (Reset, 10),
+            (PickedUp, 60),
+            (Probation, 300),
+            (OneWaySyn, 60),
+            (OneWayProbation, 300),
+            (OneWayEstablished, tcp),
+            (OneWayClosed, 60),
+            (Datagram, udp),
+            (DatagramReplied, udp),
+            (DatagramContinued, udp),
+            (DatagramStream, stream),
+        ];
+        let mut limits = [NEVER; STATES];
+        let mut index = 0;
+        while index < seconds.len() {
+            let (state, limit) = seconds[index];
+            limits[state as usize] = Ticks::in_seconds(Self::smaller(limit, Self::LONGEST));
+            index += 1;
+        }
+        limits
+    }
+
+    const fn smaller(one: u32, other: u32) -> u32 {
+        if one < other { one } else { other }
+    }
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}

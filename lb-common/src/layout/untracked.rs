@@ -1,0 +1,39 @@
+use crate::family::{Family, V4, V6};
+
+/// The ends of a reply to a packet that was forwarded without an entry in the flow table.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplyKey<F: Family> {
+    pub backend: F::Address,
+    pub client: F::Address,
+    pub backend_port: u16,
+    pub client_port: u16,
+    pub protocol: u8,
+    pub reserved: [u8; 3],
+}
+
+// By hand: deriving would ask the family, a mere marker, to be hashable.
+impl<F: Family> core::hash::Hash for ReplyKey<F> {
+    fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
+        (self.backend, self.client, self.backend_port, self.client_port, self.protocol).hash(state);
+    }
+}
+
+/// What the client dialled, and under whose name its packets are counted.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Untracked<F: Family> {
+    pub frontend: F::Address,
+    pub service_port: u32,
+    pub backend_index: u32,
+    pub frontend_port: u16,
+    pub reserved: [u8; 2],
+    pub padding: F::Padding,
+}
+
+const _: () = {
+    assert!(size_of::<ReplyKey<V4>>() == 16);
+    assert!(size_of::<ReplyKey<V6>>() == 40);
+    assert!(size_of::<Untracked<V4>>() == 16);
+    assert!(size_of::<Untracked<V6>>() == 32);
+};

@@ -1,0 +1,438 @@
+//! From events to steps: what changed is stored, resolved, settled, planned and carried out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::{Instant, SystemTime};
+
+use lb_common::layout::Forwarding;
+use tokio::sync::mpsc;
+
+use super::complaints::Complaints;
+use super::latency::Latency;
+use super::node_ports::NodePorts;
+use super::outlets::Outlets;
+use super::tally::Tally;
+use crate::backoff::Backoff;
+use crate::kernel::{Backlog, Write};
+use crate::model::{
+    Claims, HealthCheck, Kind, NodeContext, Object, ObjectRef, Problem, ServiceName,
+    ServicePortKey, is_eligible, resolve,
+};
+use crate::network;
+use crate::notices::Reason;
+use crate::plan::{Change, Plan, Planner};
+use crate::serve::Changed;
+use crate::source::Event;
+use crate::store::{Affected, Store};
+
+/// Plans for one change, while each makes room for what the one before had none for.
+const MOST_PLANS: usize = 8;
+
+/// What the agent knows and has planned.
+pub struct Agent<T> {
+    store: Store,
+    claims: Claims,
+    planner: Planner,
+    tables: Backlog<T>,
+    node: NodeContext,
+    /// This machine's devices, by index.
+    devices: BTreeMap<u32, network::Device>,
+    /// What has changed and is not planned yet.
+    unplanned: Unplanned,
+    /// While steps fail: how long to wait.
+    failing: Option<Backoff>,
+    retry_at: Option<Instant>,
+    /// The service ports of each Service that have been planned.
+    in_force: BTreeMap<ServiceName, Box<[ServicePortKey]>>,
+    /// How many these are: it is told with every change.
+    service_ports_in_force: usize,
+    health_checks: BTreeMap<ServiceName, HealthCheck>,
+    /// Whether they, or what else is told of their Services, may have changed.
+    health_checks_changed: bool,
+    /// What there was no room for.
+    lacking: BTreeSet<ServiceName>,
+    invalid: Complaints,
+    withheld: Complaints,
+    /// What was wrong before the plan, and how to say that it is not any more.
+    mended: BTreeMap<ServiceName, Reason>,
+    latency: Latency,
+    tally: Tally,
+    node_ports: NodePorts,
+    outlets: Outlets,
+}
+
+#[derive(Default)]
+struct Unplanned {
+    services: Affected,
+    node_addresses: Option<BTreeSet<IpAddr>>,
+    alias_addresses: Option<BTreeSet<IpAddr>>,
+}
+
+impl<T: Write> Agent<T> {
+    /// `forwarding` is how clients get to other nodes' backends, unless a Service says otherwise.
+    pub fn with_forwarding(mut self, forwarding: Forwarding) -> Self {
+        self.node.forwarding = forwarding;
+        self
+    }
+
+    pub fn new(node_name: &str, planner: Planner, tables: T, outlets: Outlets) -> Self {
+        Self {
+            store: Store::default(),
+            claims: Claims::default(),
+            planner,
+            tables: Backlog::new(tables),
+            node: NodeContext::of(node_name, None),
+            devices: BTreeMap::new(),
+            unplanned: Unplanned::default(),
+            failing: None,
+            retry_at: None,
+            in_force: BTreeMap::new(),
+            service_ports_in_force: 0,
+            health_checks: BTreeMap::new(),
+            health_checks_changed: false,
+            lacking: BTreeSet::new(),
+            invalid: Complaints::default(),
+            withheld: Complaints::default(),
+            mended: BTreeMap::new(),
+            latency: Latency::new(SystemTime::now()),
+            tally: Tally::default(),
+            node_ports: NodePorts::default(),
+            outlets,
+        }
+    }
+
+    /// How many Services and service ports are in force.
+    pub fn in_force(&self) -> (usize, usize) {
+        (self.in_force.len(), self.service_ports_in_force)
+    }
+
+    /// Of how many Services something does not fit.
+    pub fn lacking(&self) -> usize {
+        self.lacking.len()
+    }
+
+    /// Takes in an event and all that wait behind it: a burst becomes one change, a lone event
+    /// waits for nothing.
+    pub fn take_in(&mut self, first: Event, events: &mut mpsc::UnboundedReceiver<Event>) {
+        self.outlets.health.changed(Instant::now());
+        let mut affected = self.store_event(first);
+        while let Ok(event) = events.try_recv() {
+            affected = affected.and(self.store_event(event));
+        }
+        self.put_in_force(affected, None);
+    }
+
+    /// Takes in what changed of the network.
+    pub fn take_in_network(&mut self, event: network::Event) {
+        match event {
+            network::Event::NodeAddresses(addresses) => {
+                self.put_in_force(Affected::default(), Some(addresses));
+            }
+            network::Event::Devices(devices) => self.change_devices(devices),
+            network::Event::Epoch => self.tables.tables_mut().next_epoch(),
+            // Not ours: whoever has the links follows them.
+            network::Event::Attachments(_) => {}
+        }
+    }
+
+    fn change_devices(&mut self, changed: BTreeMap<u32, Option<network::Device>>) {
+        self.note_devices(changed);
+        self.put_in_force(Affected::default(), None);
+    }
+
+    /// Takes in this machine's devices, and leaves their addresses for the next plan. Before the
+    /// first plan, that must know of all: what it does not know of it retires.
+    pub fn note_devices(&mut self, changed: BTreeMap<u32, Option<network::Device>>) {
+        if let Err(error) = self.tables.tables_mut().change_devices(&changed) {
+            tracing::error!("{error:#}");
+        }
+        self.tables.tables_mut().next_epoch();
+        for (index, device) in changed {
+            match device {
+                Some(device) => self.devices.insert(index, device),
+                None => self.devices.remove(&index),
+            };
+        }
+        let addresses = |device: &network::Device| {
+            [device.v4.map(IpAddr::V4), device.v6.map(IpAddr::V6)].into_iter().flatten()
+        };
+        self.unplanned.alias_addresses = Some(self.devices.values().flat_map(addresses).collect());
+    }
+
+    pub fn store_event(&mut self, event: Event) -> Affected {
+        match event {
+            Event::Applied(object) => {
+                self.look_at(&object);
+                self.store.apply(object)
+            }
+            Event::Deleted(reference) => {
+                self.note_change(reference.kind);
+                if self.is_our_node(&reference) {
+                    self.outlets.health.set_node_eligible(false);
+                }
+                self.store.delete(&reference)
+            }
+            Event::Together(events) => events
+                .into_iter()
+                .fold(Affected::default(), |affected, event| affected.and(self.store_event(event))),
+            Event::Problem(problem) => {
+                self.outlets.post(&problem, Reason::NotServed, &self.store);
+                Affected::default()
+            }
+            Event::Synced => Affected::default(),
+        }
+    }
+
+    /// What is to be known of an object before it takes the place of what it was.
+    fn look_at(&mut self, object: &Object) {
+        let reference = object.reference();
+        self.note_change(reference.kind);
+        match object {
+            Object::EndpointSlice(slice) => {
+                let before = self.store.slice(&reference.namespace, &reference.name);
+                self.latency.come(before.and_then(|slice| slice.trigger_time), slice.trigger_time);
+            }
+            Object::Node(node) if self.is_our_node(&reference) => {
+                self.outlets.health.set_node_eligible(is_eligible(node));
+            }
+            Object::Service(_) | Object::Endpoints(_) | Object::Node(_) => {}
+        }
+    }
+
+    fn note_change(&self, kind: Kind) {
+        let what = match kind {
+            Kind::Service => Changed::Service,
+            Kind::EndpointSlice | Kind::Endpoints => Changed::Endpoints,
+            Kind::Node => return,
+        };
+        self.outlets.metrics.changed(what, SystemTime::now());
+    }
+
+    fn is_our_node(&self, reference: &ObjectRef) -> bool {
+        reference.kind == Kind::Node && reference.name == self.node.name
+    }
+
+    /// Plans and carries out what has changed. While earlier steps can't be carried out nothing
+    /// new is planned: it is remembered, and planned as one change when they are.
+    pub fn put_in_force(&mut self, affected: Affected, node_addresses: Option<BTreeSet<IpAddr>>) {
+        self.unplanned.services = std::mem::take(&mut self.unplanned.services).and(affected);
+        if node_addresses.is_some() {
+            self.unplanned.node_addresses = node_addresses;
+        }
+        self.outlets.health.changed(Instant::now());
+        if self.retry_at.is_none() {
+            self.work();
+        }
+    }
+
+    /// When to call `retry`; never, if nothing has failed.
+    pub fn retry_at(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    /// Tries again what the kernel refused.
+    pub fn retry(&mut self) {
+        match self.tables.retry() {
+            Ok(()) => self.work(),
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    fn work(&mut self) {
+        let began = Instant::now();
+        // What one plan gives up makes room in the next.
+        for _ in 0..MOST_PLANS {
+            let unplanned = std::mem::take(&mut self.unplanned);
+            let plan = self.plan(unplanned);
+            let carried_out = self.tables.carry_out(&plan);
+            self.report_set_aside();
+            if let Err(error) = carried_out {
+                return self.fail(&error);
+            }
+            if !plan.makes_room || self.lacking.is_empty() {
+                break;
+            }
+            self.unplanned.services = Affected::Services(std::mem::take(&mut self.lacking));
+        }
+        self.succeed(began);
+    }
+
+    fn plan(&mut self, Unplanned { services, node_addresses, alias_addresses }: Unplanned) -> Plan {
+        let moved = self.store.take_moved_nodes();
+        let all = services == Affected::All || moved.contains(&self.node.name);
+        let peers = (all || !moved.is_empty()).then(|| self.look_at_nodes());
+        let services = match services {
+            Affected::Services(mut services) if !all => {
+                services.extend(self.store.services_on(&moved));
+                services
+            }
+            _ => self.store.services().chain(self.in_force.keys()).cloned().collect(),
+        };
+        let mut concerned = BTreeSet::new();
+        for service in &services {
+            concerned.extend(self.resolve(service));
+        }
+        let mut change = Change { node_addresses, alias_addresses, peers, ..Change::default() };
+        for service in &concerned {
+            self.collect(service, &mut change);
+        }
+        self.tally.count(&change.service_ports);
+        if let Some(ports) = self.node_ports.take_in(&change.service_ports) {
+            self.outlets.set_node_ports(ports);
+        }
+        let keys: Vec<ServicePortKey> = change.service_ports.keys().cloned().collect();
+        let plan = self.planner.plan(change);
+        Tally::catalogue(keys.iter(), &self.planner, &self.outlets.metrics);
+        self.report_lacking(&concerned, &plan);
+        if !plan.is_empty() {
+            tracing::info!("{} Services changed: {} steps", concerned.len(), plan.steps().count());
+        }
+        plan
+    }
+
+    /// Takes in what is known of all nodes; returns their addresses.
+    fn look_at_nodes(&mut self) -> BTreeSet<IpAddr> {
+        let name = self.node.name.clone();
+        self.node = NodeContext {
+            forwarding: self.node.forwarding,
+            nodes: self.store.node_addresses(),
+            ..NodeContext::of(&name, self.store.node(&name))
+        };
+        self.node.nodes.values().flat_map(|node| &node.0).copied().collect()
+    }
+
+    /// Works out anew what a Service means; returns whom that concerns.
+    fn resolve(&mut self, name: &ServiceName) -> BTreeSet<ServiceName> {
+        let Some(service) = self.store.service(name) else {
+            return self.claims.set(name, None, None);
+        };
+        let created = service.metadata.creation_timestamp.as_ref();
+        let created = created.map(|time| time.0.to_string());
+        let resolved = resolve(service, &self.store.slices(name), &self.node);
+        self.claims.set(name, created, Some(resolved))
+    }
+
+    fn collect(&mut self, name: &ServiceName, change: &mut Change) {
+        let settled = self.claims.settled(name);
+        let (new, is_mended) = self.invalid.set(name, settled.problems);
+        for problem in new {
+            self.outlets.post(&problem, Reason::NotServed, &self.store);
+        }
+        if is_mended {
+            self.mended.insert(name.clone(), Reason::Served);
+        }
+        self.tell_problems(name);
+        let had_check = match settled.health_check {
+            Some(check) => self.health_checks.insert(name.clone(), check),
+            None => self.health_checks.remove(name),
+        };
+        if had_check.is_some() || settled.health_check.is_some() {
+            self.health_checks_changed = true;
+        }
+        let keys: Box<[ServicePortKey]> = settled.service_ports.keys().cloned().collect();
+        self.service_ports_in_force += keys.len();
+        let before = if keys.is_empty() {
+            self.in_force.remove(name)
+        } else {
+            self.in_force.insert(name.clone(), keys)
+        };
+        let before = before.unwrap_or_default();
+        self.service_ports_in_force -= before.len();
+        let gone = before.into_iter().map(|key| (key, None));
+        change.service_ports.extend(gone);
+        let wanted = settled.service_ports.into_iter().map(|(key, port)| (key, Some(port)));
+        change.service_ports.extend(wanted);
+    }
+
+    /// Names what does not fit, and remembers it.
+    fn report_lacking(&mut self, concerned: &BTreeSet<ServiceName>, plan: &Plan) {
+        let mut problems: BTreeMap<String, Vec<Problem>> = BTreeMap::new();
+        for problem in &plan.problems {
+            problems.entry(problem.object.clone()).or_default().push(problem.clone());
+        }
+        let lacking: BTreeSet<&ServiceName> = plan.lacking.iter().map(|key| &key.service).collect();
+        for service in concerned {
+            let problems = problems.remove(&format!("Service {service}")).unwrap_or_default();
+            let lacks = lacking.contains(service);
+            let reason = if lacks { Reason::NoRoom } else { Reason::NotServed };
+            let (new, is_mended) = self.withheld.set(service, problems);
+            for problem in new {
+                self.outlets.post(&problem, reason, &self.store);
+            }
+            self.tell_problems(service);
+            let lacked = self.lacking.remove(service);
+            if is_mended {
+                let reason = if lacked { Reason::RoomFound } else { Reason::Served };
+                self.mended.insert(service.clone(), reason);
+            }
+        }
+        self.lacking.extend(lacking.into_iter().cloned());
+    }
+
+    fn tell_problems(&self, service: &ServiceName) {
+        let all = self.invalid.of(service).chain(self.withheld.of(service));
+        self.outlets.condition.set_problems(service, all.map(ToString::to_string).collect());
+    }
+
+    /// Of Services that nothing is wrong with any more, now that they are in force.
+    fn tell_mended(&mut self) {
+        for (service, reason) in std::mem::take(&mut self.mended) {
+            let is_wrong = self.invalid.of(&service).chain(self.withheld.of(&service)).count() > 0;
+            if !is_wrong && self.in_force.contains_key(&service) {
+                self.outlets.post_mended(&service, reason, &self.store);
+            }
+        }
+    }
+
+    /// Names what the kernel has no room for.
+    fn report_set_aside(&mut self) {
+        let new = self.tables.newly_set_aside();
+        for problem in self.tally.set_aside(&new, &self.planner) {
+            self.outlets.post(&problem, Reason::NoRoom, &self.store);
+        }
+    }
+
+    /// How many steps have been carried out since the agent started.
+    pub fn carried_out(&self) -> u64 {
+        self.tables.carried_out()
+    }
+
+    fn fail(&mut self, error: &anyhow::Error) {
+        self.outlets.metrics.set_steps(self.carried_out());
+        self.outlets.metrics.write_failed();
+        self.outlets.condition.waits(format!("{error:#}"));
+        if self.failing.is_none() {
+            tracing::error!("{error:#}; everything after it waits. Trying again");
+        } else {
+            tracing::debug!("{error:#}");
+        }
+        let wait = self.failing.get_or_insert_default().next();
+        self.retry_at = Some(Instant::now() + wait);
+    }
+
+    fn succeed(&mut self, began: Instant) {
+        if self.failing.take().is_some() {
+            tracing::info!("the maps can be written again; everything is in force");
+        }
+        self.retry_at = None;
+        let now = SystemTime::now();
+        if std::mem::take(&mut self.health_checks_changed) {
+            self.outlets.check_health(&self.health_checks, &self.store);
+        }
+        self.outlets.health.in_force(now);
+        self.tell_mended();
+        let metrics = &self.outlets.metrics;
+        metrics.set_steps(self.tables.carried_out());
+        metrics.in_force(began.elapsed(), now);
+        for latency in self.latency.in_force(now) {
+            metrics.programmed(latency);
+        }
+        metrics.set_problems(self.invalid.services());
+        self.outlets.condition.in_force(self.in_force(), self.tables.without_room());
+        let without_room = self.tables.without_room();
+        self.tally.tell(&self.planner, self.lacking.len(), without_room, metrics);
+    }
+}
+
+#[cfg(test)]
+mod tests;

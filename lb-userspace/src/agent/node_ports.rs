@@ -1,0 +1,73 @@
+//! The NodePorts of all Services, kept up with each change.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use lb_common::layout::FrontendKind;
+
+use crate::model::{ServicePort, ServicePortKey};
+use crate::snat_ports::PortSet;
+
+/// Only service ports that have one are in it.
+#[derive(Default)]
+pub struct NodePorts(BTreeMap<ServicePortKey, u16>);
+
+impl NodePorts {
+    /// Takes in service ports that have changed; returns all NodePorts if theirs have.
+    pub fn take_in(
+        &mut self,
+        changed: &BTreeMap<ServicePortKey, Option<Arc<ServicePort>>>,
+    ) -> Option<PortSet> {
+        let mut has_changed = false;
+        for (key, port) in changed {
+            let frontends = port.iter().flat_map(|port| port.frontends.iter());
+            let mut node_ports =
+                frontends.filter(|frontend| frontend.kind == FrontendKind::NodePort);
+            let now = node_ports.next().map(|frontend| frontend.port);
+            let before = match now {
+                Some(port) => self.0.insert(key.clone(), port),
+                None => self.0.remove(key),
+            };
+            has_changed |= before != now;
+        }
+        has_changed.then(|| self.0.values().copied().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+    use crate::model::{AddressFamily, Frontend, Protocol, ServiceName};
+
+    fn port(node_port: Option<u16>) -> Option<Arc<ServicePort>> {
+        let frontend =
+            |port, kind| Frontend { address: IpAddr::V4(Ipv4Addr::UNSPECIFIED), port, kind };
+        let node_port = node_port.map(|port| frontend(port, FrontendKind::NodePort));
+        let frontends = [frontend(80, FrontendKind::ClusterIp)].into_iter().chain(node_port);
+        Some(Arc::new(ServicePort { frontends: frontends.collect(), ..ServicePort::default() }))
+    }
+
+    #[test]
+    fn changes_of_node_ports_are_seen_and_no_others() {
+        let key = |name| ServicePortKey {
+            service: ServiceName::new("default", name),
+            port: String::new(),
+            protocol: Protocol::Tcp,
+            family: AddressFamily::V4,
+        };
+        let mut all = NodePorts::default();
+        let mut change = |name, port| {
+            let ports = all.take_in(&BTreeMap::from([(key(name), port)]));
+            ports.map(|ports| ports.iter().collect::<Vec<_>>())
+        };
+        assert_eq!(change("web", port(None)), None);
+        assert_eq!(change("web", port(Some(30080))), Some(vec![30080]));
+        assert_eq!(change("web", port(Some(30080))), None);
+        assert_eq!(change("dns", port(Some(30053))), Some(vec![30053, 30080]));
+        assert_eq!(change("web", port(Some(30081))), Some(vec![30053, 30081]));
+        assert_eq!(change("web", None), Some(vec![30053]));
+        assert_eq!(change("web", None), None);
+    }
+}

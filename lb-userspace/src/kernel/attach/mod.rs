@@ -1,0 +1,407 @@
+//! Attaching the programs to devices: attachments outlive the agent, and the next one replaces
+//! their program in one step, without a packet between.
+//!
+//! They are links that are pinned; in tc, where the kernel has no such links, filters that are
+//! noted beside the pins.
+
+pub mod cgroup;
+mod filters;
+mod tc;
+mod xdp;
+
+use std::collections::BTreeSet;
+use std::fmt::{self, Display};
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow};
+use aya::programs::ProgramError;
+use aya::programs::links::{FdLink, LinkError, PinnedLink};
+use nix::net::if_::if_nametoindex;
+
+use super::link::{self, remove_link};
+use super::object::DataPlane;
+use super::pins::{Pins, escaped, unescaped};
+use crate::settings::{TcMode, XdpMode};
+
+use filters::Direction;
+
+pub use cgroup::root as cgroup_root;
+pub(super) use tc::{filter_program, filters_of_others, has_tcx};
+
+/// How programs are attached, as far as that is the user's choice.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Modes {
+    pub xdp: XdpMode,
+    pub tc: TcMode,
+}
+
+/// Where a program of ours sits on a device. In this order they are attached: answers are never
+/// translated later than their questions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// tc, what leaves by the device.
+    Out,
+    /// tc, what pods send.
+    WorkloadIn,
+    /// tc, what XDP has left to it.
+    ExternalDeferred,
+    /// tc, what arrives from clients by a device without XDP.
+    ExternalInTc,
+    /// XDP, what arrives from clients.
+    ExternalIn,
+}
+
+impl Place {
+    pub const ALL: [Self; 5] =
+        [Self::Out, Self::WorkloadIn, Self::ExternalDeferred, Self::ExternalInTc, Self::ExternalIn];
+
+    /// The name of the program that belongs there.
+    pub fn program(self) -> &'static str {
+        match self {
+            Self::Out => "out",
+            Self::WorkloadIn => "workload_in",
+            Self::ExternalDeferred => "external_deferred",
+            Self::ExternalInTc => "external_in_tc",
+            Self::ExternalIn => "external_in",
+        }
+    }
+
+    /// Where a program belongs, by as much of its name as the kernel keeps.
+    pub fn of_program(name: &str) -> Option<Self> {
+        const KEPT: usize = 15;
+        let kept = |place: &Self| place.program().get(..KEPT).unwrap_or(place.program()) == name;
+        Self::ALL.into_iter().find(kept)
+    }
+}
+
+/// How a program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Hook {
+    XdpNative,
+    XdpGeneric,
+    TcxIngress,
+    TcxEgress,
+    ClsactIngress,
+    ClsactEgress,
+}
+
+impl Hook {
+    /// As metrics have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::XdpNative => "xdp_native",
+            Self::XdpGeneric => "xdp_generic",
+            Self::TcxIngress => "tcx_ingress",
+            Self::TcxEgress => "tcx_egress",
+            Self::ClsactIngress => "clsact_ingress",
+            Self::ClsactEgress => "clsact_egress",
+        }
+    }
+}
+
+impl Display for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::XdpNative => "native XDP",
+            Self::XdpGeneric => "generic XDP",
+            Self::TcxIngress => "tcx ingress",
+            Self::TcxEgress => "tcx egress",
+            Self::ClsactIngress => "clsact ingress",
+            Self::ClsactEgress => "clsact egress",
+        })
+    }
+}
+
+/// Of a device: one place of ours at a time is in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slot {
+    Xdp,
+    Tc(Direction),
+}
+
+impl Place {
+    pub fn slot(self) -> Slot {
+        match self {
+            Self::Out => Slot::Tc(Direction::Egress),
+            Self::WorkloadIn | Self::ExternalDeferred | Self::ExternalInTc => {
+                Slot::Tc(Direction::Ingress)
+            }
+            Self::ExternalIn => Slot::Xdp,
+        }
+    }
+}
+
+impl Slot {
+    /// The links that may be in it.
+    fn links(self) -> &'static [Hook] {
+        match self {
+            Self::Xdp => &[Hook::XdpNative, Hook::XdpGeneric],
+            Self::Tc(Direction::Ingress) => &[Hook::TcxIngress],
+            Self::Tc(Direction::Egress) => &[Hook::TcxEgress],
+        }
+    }
+}
+
+/// What was attached and was not there before.
+enum Fresh {
+    /// By the pin's name.
+    Link(String),
+    Filter(String, Direction),
+}
+
+/// The attachments of our programs. What is attached anew through this and not kept is
+/// detached again when it is dropped, so that a start that fails leaves nothing half-attached.
+pub struct Links<'a> {
+    pins: &'a Pins,
+    fresh: Vec<Fresh>,
+    kept: bool,
+}
+
+impl<'a> Links<'a> {
+    pub fn new(pins: &'a Pins) -> Self {
+        Self { pins, fresh: Vec::new(), kept: false }
+    }
+
+    /// From here on the attachments stay, whatever becomes of the agent.
+    pub fn keep(mut self) {
+        self.kept = true;
+    }
+
+    /// `None`: the device takes no XDP. Then tc is to serve alone.
+    pub fn attach(
+        &mut self,
+        data_plane: &mut DataPlane,
+        device: &str,
+        place: Place,
+        modes: Modes,
+    ) -> Result<Option<Hook>> {
+        match place.slot() {
+            Slot::Xdp => self.attach_xdp(data_plane.xdp()?, device, modes.xdp),
+            Slot::Tc(direction) => {
+                let program = data_plane.classifier(place)?;
+                self.attach_tc(program, device, direction, modes.tc).map(Some)
+            }
+        }
+    }
+
+    /// Also of a device that is gone: its name may come back with another one.
+    pub fn detach(&self, device: &str, place: Place) -> Result<()> {
+        let slot = place.slot();
+        for &hook in slot.links() {
+            remove_link(&self.pins.link(&pin(device, hook)))?;
+        }
+        match slot {
+            Slot::Tc(direction) => tc::remove_filter(self.pins, device, direction),
+            Slot::Xdp => Ok(()),
+        }
+    }
+
+    /// Detaches what an earlier agent attached and this one is not to.
+    pub fn detach_others(&self, wanted: &BTreeSet<(String, Place)>) -> Result<()> {
+        let pin_names = |(device, place): &(String, Place)| {
+            place.slot().links().iter().map(|&hook| pin(device, hook)).collect::<Vec<_>>()
+        };
+        let ours: BTreeSet<String> = wanted.iter().flat_map(pin_names).collect();
+        for (link, path) in self.pins.links()? {
+            if !ours.contains(&link) && !cgroup::is_pin(&link) {
+                remove_link(&path)?;
+                tracing::info!("detached {link}, which an earlier agent had attached");
+            }
+        }
+        for (device, direction) in noted_filters(self.pins)? {
+            let is_ours = |(name, place): &(String, Place)| {
+                *name == device && place.slot() == Slot::Tc(direction)
+            };
+            if !wanted.iter().any(is_ours) {
+                tc::remove_filter(self.pins, &device, direction)?;
+                let name = direction.name();
+                tracing::info!("detached {device}-{name}, which an earlier agent had attached");
+            }
+        }
+        Ok(())
+    }
+
+    fn pinned(&self, name: &str) -> Result<Option<PinnedLink>> {
+        match PinnedLink::from_pin(self.pins.link(name)) {
+            Ok(link) => Ok(Some(link)),
+            Err(LinkError::SyscallError(error))
+                if error.io_error.kind() == std::io::ErrorKind::NotFound =>
+            {
+                Ok(None)
+            }
+            Err(error) => {
+                Err(anyhow!(error).context(format!("the pinned link {name} is unusable")))
+            }
+        }
+    }
+
+    /// Whether a pinned link has a device run a program: then there is nothing to replace.
+    fn leads_to(&self, name: &str, device: &str, program: u32) -> Result<bool> {
+        let Some(link) = link::PinnedLink::open(&self.pins.link(name))? else { return Ok(false) };
+        // The link of a device that is gone has index 0; another one may have its name.
+        let index = if_nametoindex(device).unwrap_or_default();
+        Ok(index != 0 && link.device()? == index && link.program()? == program)
+    }
+
+    /// A link whose device is gone, perhaps replaced by another of the same name.
+    fn discard(&self, name: &str, error: &ProgramError) -> Result<()> {
+        tracing::info!("the pinned link {name} leads nowhere any more ({error}): attaching anew");
+        remove_link(&self.pins.link(name))
+    }
+
+    fn pin(&mut self, link: FdLink, name: String) -> Result<()> {
+        link.pin(self.pins.link(&name))
+            .with_context(|| format!("the link {name} can't be pinned"))?;
+        self.fresh.push(Fresh::Link(name));
+        Ok(())
+    }
+}
+
+impl Drop for Links<'_> {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        for fresh in &self.fresh {
+            let removed = match fresh {
+                Fresh::Link(name) => remove_link(&self.pins.link(name)),
+                Fresh::Filter(device, direction) => {
+                    tc::remove_filter(self.pins, device, *direction)
+                }
+            };
+            if let Err(error) = removed {
+                tracing::error!("{error:#}");
+            }
+        }
+    }
+}
+
+/// What there is of a data plane: links and filters by name.
+pub fn attached(pins: &Pins) -> Result<Vec<String>> {
+    let mut attached: Vec<String> = pins.links()?.into_iter().map(|(link, _)| link).collect();
+    let noted = noted_filters(pins)?;
+    let stray = tc::stray_filters(pins.path())?.into_iter().filter(|found| !noted.contains(found));
+    attached.extend(noted.iter().cloned().chain(stray).map(|filter| name_of(&filter)));
+    Ok(attached)
+}
+
+/// Detaches and removes everything of a data plane; returns what was attached. Filters are found
+/// in the network namespace that this runs in.
+pub fn remove(pins: Pins) -> Result<Vec<String>> {
+    let mut removed: Vec<String> = pins.links()?.into_iter().map(|(link, _)| link).collect();
+    for (device, direction) in noted_filters(&pins)? {
+        tc::remove_filter(&pins, &device, direction)?;
+        removed.push(name_of(&(device, direction)));
+    }
+    removed.extend(remove_stray_filters(pins.path())?);
+    pins.remove()?;
+    Ok(removed)
+}
+
+/// The same where nothing is pinned any more, as somebody removed it by hand.
+pub fn remove_stray_filters(pin_path: &Path) -> Result<Vec<String>> {
+    let stray = tc::stray_filters(pin_path)?;
+    for (device, direction) in &stray {
+        tc::remove_stray_filter(pin_path, device, *direction)?;
+    }
+    Ok(stray.iter().map(name_of).collect())
+}
+
+/// Filters that nothing pinned tells of.
+pub fn stray_filters(pin_path: &Path) -> Result<Vec<String>> {
+    Ok(tc::stray_filters(pin_path)?.iter().map(name_of).collect())
+}
+
+fn name_of((device, direction): &(String, Direction)) -> String {
+    format!("{device}-{}", direction.name())
+}
+
+fn noted_filters(pins: &Pins) -> Result<Vec<(String, Direction)>> {
+    let mut noted = Vec::new();
+    for device in pins.devices_with_filters()? {
+        let there = |way: &Direction| pins.has_filter(&device, way.name());
+        noted.extend(Direction::ALL.into_iter().filter(there).map(|way| (device.clone(), way)));
+    }
+    Ok(noted)
+}
+
+/// Whether somebody else's program is in the place; the kernel says it in two ways.
+fn is_busy(error: &ProgramError) -> bool {
+    use nix::libc::{EBUSY, EEXIST};
+    let ProgramError::SyscallError(error) = error else { return false };
+    error.io_error.raw_os_error().is_some_and(|code| code == EBUSY || code == EEXIST)
+}
+
+fn explain(error: ProgramError, device: &str, hook: Hook) -> anyhow::Error {
+    let context = if is_busy(&error) {
+        format!(
+            "another program holds {hook} on {device}; `bpftool net show dev {device}` names it.\n\
+             Detach it first: `ip link set dev {device} xdp off`, or stop whoever attached it; or \
+             leave it, and serve without XDP: --xdp-mode off"
+        )
+    } else {
+        format!("{hook} can't be attached to {device}")
+    };
+    anyhow!(error).context(context)
+}
+
+fn not_a_link(error: LinkError) -> anyhow::Error {
+    anyhow!(error).context(
+        "the kernel gave no link for the attachment, so it can't be pinned; \
+         Millrace needs a kernel with BPF links for XDP (5.9)",
+    )
+}
+
+/// The hook stands in the pin's name: a link doesn't tell it.
+fn pin(device: &str, hook: Hook) -> String {
+    let suffix = match hook {
+        Hook::XdpNative => "xdp-native",
+        Hook::XdpGeneric => "xdp-generic",
+        Hook::TcxIngress | Hook::ClsactIngress => Direction::Ingress.name(),
+        Hook::TcxEgress | Hook::ClsactEgress => Direction::Egress.name(),
+    };
+    format!("{}-{suffix}", escaped(device))
+}
+
+/// What a pinned link is: the device and the hook that its name tells.
+pub(super) fn pinned_as(name: &str) -> Option<(String, Hook)> {
+    let hooks = [Hook::XdpNative, Hook::XdpGeneric, Hook::TcxIngress, Hook::TcxEgress];
+    hooks.into_iter().find_map(|hook| {
+        let device = name.strip_suffix(&pin("", hook))?;
+        (!device.is_empty()).then(|| (unescaped(device), hook))
+    })
+}
+
+/// What the note of a filter tells.
+pub(super) fn noted_as(note: &str) -> Option<Hook> {
+    let direction = Direction::ALL.into_iter().find(|direction| direction.name() == note)?;
+    Some(tc::clsact_hook(direction))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pins_name_tells_the_device_and_the_hook() {
+        let hooks = [Hook::XdpNative, Hook::XdpGeneric, Hook::TcxIngress, Hook::TcxEgress];
+        for device in ["eth0", "bond0.100", "a-ingress", "br-xdp-native"] {
+            for hook in hooks {
+                assert_eq!(pinned_as(&pin(device, hook)), Some((device.to_owned(), hook)));
+            }
+        }
+        assert_eq!(pinned_as("cgroup-connect4"), None);
+        assert_eq!(pinned_as("-ingress"), None);
+        assert_eq!(noted_as("egress"), Some(Hook::ClsactEgress));
+        assert_eq!(noted_as("qdisc"), None);
+    }
+
+    #[test]
+    fn a_programs_name_tells_its_place() {
+        for place in Place::ALL {
+            let kept: String = place.program().chars().take(15).collect();
+            assert_eq!(Place::of_program(&kept), Some(place));
+        }
+        assert_eq!(Place::of_program("external"), None);
+    }
+}

@@ -1,0 +1,146 @@
+//! Steps that could not be carried out yet.
+//!
+//! # Invariants
+//! - Steps are carried out in their order: what leads to something is written after it, and
+//!   what is given up is given up before it is used again. A step that fails keeps all that
+//!   come after it waiting until it succeeds.
+//! - Only a new frontend or detail for which a map has no room is set aside instead: nothing
+//!   depends on it, and the rest must not wait for room that may never come. It is tried again
+//!   whenever there may be room.
+//! - When nothing waits and nothing is set aside, the tables are as if nothing had failed.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use anyhow::Result;
+
+use super::Tables;
+use super::set_aside::{Entry, SetAside, is_full};
+use crate::network;
+use crate::plan::{Plan, Step};
+
+/// What steps are carried out on.
+pub trait Write {
+    fn apply(&mut self, step: &Step) -> Result<()>;
+    /// By index; `None`: gone.
+    fn change_devices(&mut self, devices: &BTreeMap<u32, Option<network::Device>>) -> Result<()>;
+    /// Makes void what flows remember of the network.
+    fn next_epoch(&mut self);
+}
+
+impl Write for Tables {
+    fn apply(&mut self, step: &Step) -> Result<()> {
+        Tables::apply(self, step)
+    }
+
+    fn change_devices(&mut self, devices: &BTreeMap<u32, Option<network::Device>>) -> Result<()> {
+        Tables::change_devices(self, devices)
+    }
+
+    fn next_epoch(&mut self) {
+        Tables::next_epoch(self);
+    }
+}
+
+pub struct Backlog<T> {
+    tables: T,
+    waiting: VecDeque<Step>,
+    set_aside: SetAside,
+    /// How many steps have been carried out so far.
+    carried_out: u64,
+}
+
+impl<T: Write> Backlog<T> {
+    pub fn new(tables: T) -> Self {
+        Self { tables, waiting: VecDeque::new(), set_aside: SetAside::default(), carried_out: 0 }
+    }
+
+    pub fn tables_mut(&mut self) -> &mut T {
+        &mut self.tables
+    }
+
+    pub fn tables(&self) -> &T {
+        &self.tables
+    }
+
+    /// Carries out a plan as far as possible. After an error `retry` is to be called some time.
+    pub fn carry_out(&mut self, plan: &Plan) -> Result<()> {
+        let mut steps = plan.steps();
+        if self.waiting.is_empty() {
+            while let Some(step) = steps.next() {
+                if let Err(error) = self.write(step) {
+                    self.waiting.push_back(step.clone());
+                    self.waiting.extend(steps.cloned());
+                    return Err(error);
+                }
+            }
+            return self.try_set_aside();
+        }
+        self.waiting.extend(steps.cloned());
+        self.retry()
+    }
+
+    /// Tries again what could not be carried out.
+    pub fn retry(&mut self) -> Result<()> {
+        while let Some(step) = self.waiting.pop_front() {
+            if let Err(error) = self.write(&step) {
+                self.waiting.push_front(step);
+                return Err(error);
+            }
+        }
+        self.try_set_aside()
+    }
+
+    /// How many steps have been carried out since this began.
+    pub fn carried_out(&self) -> u64 {
+        self.carried_out
+    }
+
+    /// Whether some steps are still to be carried out.
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// What there is no room for.
+    pub fn set_aside(&self) -> impl Iterator<Item = &Entry> {
+        self.set_aside.entries()
+    }
+
+    /// How many entries there is no room for, by map.
+    pub fn without_room(&self) -> impl Iterator<Item = (&'static str, usize)> {
+        self.set_aside.counts()
+    }
+
+    /// What there is no room for since this was last asked.
+    pub fn newly_set_aside(&mut self) -> Vec<Entry> {
+        self.set_aside.take_new()
+    }
+
+    fn write(&mut self, step: &Step) -> Result<()> {
+        let Some(entry) = Entry::of(step) else { return self.apply(step) };
+        let was_set_aside = self.set_aside.remove(&entry);
+        match self.apply(step) {
+            Err(error) if is_full(&error) => {
+                self.set_aside.add(entry, step.clone(), !was_set_aside);
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    fn try_set_aside(&mut self) -> Result<()> {
+        self.set_aside.retry(|step| {
+            self.tables.apply(step)?;
+            self.carried_out += 1;
+            Ok(())
+        })
+    }
+
+    fn apply(&mut self, step: &Step) -> Result<()> {
+        self.tables.apply(step)?;
+        self.carried_out += 1;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

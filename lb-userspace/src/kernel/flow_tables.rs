@@ -1,0 +1,110 @@
+//! The flow tables, which the kernel writes: reading them, counting in them, ending datagram flows.
+
+use std::collections::{BTreeSet, HashSet};
+
+use lb_common::conntrack::state::{self, Phase, is_over, phase};
+use lb_common::family::Family;
+use lb_common::header::protocol;
+use lb_common::layout::{Backend, Bitmap, Flow, FlowBucket, FlowState, Ticks, WAYS};
+
+use super::mapped::Mapped;
+use super::plain::Layout;
+use crate::plan::Datagrams;
+
+pub fn flows<F: Family>(mapped: &Mapped) -> impl Iterator<Item = (FlowState, Ticks, Flow<F>)> + '_ {
+    (0..mapped.len()).flat_map(|index| bucket::<F>(mapped, index).entries())
+}
+
+pub fn states<F: Family>(mapped: &Mapped) -> impl Iterator<Item = FlowState> + '_ {
+    (0..mapped.len()).flat_map(|index| bucket::<F>(mapped, index).states())
+}
+
+pub fn datagrams<F: Family>(mapped: &Mapped, backends: &Mapped) -> BTreeSet<(u32, u32)>
+where
+    Backend<F::Address>: Layout,
+{
+    let stays = |flow: &Flow<F>| {
+        let index = flow.backend_index;
+        let backend: Option<Backend<F::Address>> =
+            (index < backends.len()).then(|| backends.load(index));
+        backend.is_some_and(|backend| {
+            let is_there =
+                backend.generation as u16 == flow.backend_generation && backend.protocol != 0;
+            is_there && !backend.is_draining()
+        })
+    };
+    flows::<F>(mapped)
+        .filter(|(_, _, flow)| flow.protocol == protocol::UDP && stays(flow))
+        .map(|(_, _, flow)| (flow.service_port, flow.backend_index))
+        .collect()
+}
+
+/// Also notes which bits those of what clients have dialled are whose connections live. Datagrams have
+/// nothing to end.
+pub fn sweep<F: Family>(
+    mapped: &Mapped,
+    datagrams: &Datagrams,
+    bits: &BTreeSet<Bitmap>,
+    needed: &mut HashSet<Bitmap>,
+) {
+    for bucket in (0..mapped.len()).map(|index| bucket::<F>(mapped, index)) {
+        if !datagrams.is_empty() {
+            bucket.end_datagrams(|flow| !datagrams.may_stay(flow.service_port, flow.backend_index));
+        }
+        if bits.is_empty() {
+            continue;
+        }
+        let living = bucket
+            .entries()
+            .filter(|(state, _, flow)| !is_over(*state) && flow.protocol != protocol::UDP);
+        let found = living.map(|(_, _, flow)| Bitmap::destination::<F>(flow.frontend));
+        needed.extend(found.filter(|bit| bits.contains(bit)));
+    }
+}
+
+/// How many flows a table holds, and could hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Occupancy {
+    /// By [`FlowState`].
+    states: [u64; state::STATES],
+    pub places: u64,
+}
+
+impl Occupancy {
+    /// As people know connections.
+    pub fn by_state(&self) -> [(&'static str, u64); 6] {
+        let count = |wanted: Phase| {
+            let states = state::ALL.iter().zip(&self.states);
+            states.filter(|(state, _)| phase(**state) == Some(wanted)).map(|(_, n)| n).sum()
+        };
+        [
+            ("nascent", count(Phase::Nascent)),
+            ("answered", count(Phase::Answered)),
+            ("probation", count(Phase::Probation)),
+            ("established", count(Phase::Established)),
+            ("closing", count(Phase::Closing)),
+            ("closed", count(Phase::Closed)),
+        ]
+    }
+}
+
+/// Buckets that are looked at for an estimate. They are chosen by a hash of the flow, so any are
+/// as good as others.
+const SAMPLE: u32 = 2_048;
+
+pub fn occupancy<F: Family>(mapped: &Mapped) -> Occupancy {
+    let sample = mapped.len().min(SAMPLE);
+    let scale = u64::from(mapped.len()) / u64::from(sample.max(1));
+    let mut states = [0; state::STATES];
+    for (state, ..) in (0..sample).flat_map(|index| bucket::<F>(mapped, index).entries()) {
+        states[state as usize] += scale;
+    }
+    Occupancy { states, places: u64::from(mapped.len()) * WAYS as u64 }
+}
+
+fn bucket<F: Family>(mapped: &Mapped, index: u32) -> &FlowBucket<F> {
+    // SAFETY: the map's values are `FlowBucket`s: their size was compared when it was mapped.
+    // The kernel writes to them meanwhile; a bucket is made of cells and is read by its own
+    // rules.
+    unsafe { &*mapped.address(index).cast::<FlowBucket<F>>() }
+}

@@ -1,0 +1,215 @@
+//! Keeps SNAT off the ports that this node uses itself: looks at its settings and sockets now and then,
+//! is told of NodePorts, and writes what must not be used.
+
+use std::fs;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use aya::maps::MapData;
+use lb_common::layout::map;
+
+use super::mapped::Mapped;
+use super::pins::Pins;
+use super::preflight::Finding;
+use super::sockets::Diagnosis;
+use crate::privileges::Privileges;
+use crate::snat_ports::{InUse, PortSet, Remaining, SnatRange, parse_port_list, parse_port_range};
+
+/// How often sockets and settings are looked at: the kernel reports neither.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// Of the network namespace that this runs in.
+const LOCAL_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+const LOCAL_RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
+
+/// Where excluded ports go, and how many remain.
+pub type Publish = Box<dyn FnMut(&PortSet, &Remaining) + Send>;
+
+/// The map that tells the programs which ports they must not use for SNAT.
+pub struct ReservedPorts(Mapped);
+
+impl ReservedPorts {
+    pub fn open(pins: &Pins) -> Result<Self> {
+        let path = pins.map(map::RESERVED_PORTS);
+        let data = MapData::from_pin(&path).with_context(|| path.display().to_string())?;
+        Ok(Self(Mapped::new(&data, size_of::<u64>())?))
+    }
+
+    /// Word by word: no port that stays reserved is free in between.
+    pub fn write(&self, ports: &PortSet) {
+        for (index, &word) in (0..self.0.len()).zip(ports.words()) {
+            self.0.word(index).store(word, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Follows the ports of this node in a thread of its own; ends with the agent.
+pub struct SnatPorts(Sender<PortSet>);
+
+impl SnatPorts {
+    /// Publishes what must not be used before it returns.
+    pub fn follow(range: SnatRange, publish: Publish) -> Result<Self> {
+        let (sender, node_ports) = channel();
+        let mut follower = Follower {
+            range,
+            publish,
+            diagnosis: Diagnosis::open()
+                .inspect_err(|error| tracing::warn!("{error:#}: SNAT may use ports of sockets"))
+                .ok(),
+            in_use: InUse::default(),
+            published: None,
+            complained: String::new(),
+        };
+        follower.look();
+        thread::Builder::new().name("SNAT ports".into()).spawn(move || {
+            if let Err(error) = Privileges::AGENT.once_attached() {
+                tracing::warn!("{error:#}");
+            }
+            follower.run(&node_ports);
+        })?;
+        Ok(Self(sender))
+    }
+
+    /// Returns at once.
+    pub fn set_node_ports(&self, ports: PortSet) {
+        // Fails only if the thread has panicked, which has been reported.
+        let _ = self.0.send(ports);
+    }
+}
+
+struct Follower {
+    range: SnatRange,
+    publish: Publish,
+    diagnosis: Option<Diagnosis>,
+    in_use: InUse,
+    /// What was published last.
+    published: Option<(PortSet, Remaining)>,
+    complained: String,
+}
+
+impl Follower {
+    fn run(&mut self, node_ports: &Receiver<PortSet>) {
+        loop {
+            match node_ports.recv_timeout(INTERVAL) {
+                Ok(ports) => {
+                    // Of a burst of changes the last says all.
+                    self.in_use.node_ports = node_ports.try_iter().last().unwrap_or(ports);
+                    self.publish();
+                }
+                Err(RecvTimeoutError::Timeout) => self.look(),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// Whatever can't be read stays as it was.
+    fn look(&mut self) {
+        if let Err(error) = look(&mut self.in_use, self.diagnosis.as_mut()) {
+            let complaint = format!("{error:#}");
+            if complaint != self.complained {
+                tracing::warn!("{complaint}");
+            }
+            self.complained = complaint;
+        }
+        self.publish();
+    }
+
+    fn publish(&mut self) {
+        let now = (self.in_use.all(), self.in_use.remaining(&self.range.ports()));
+        let before = self.published.as_ref();
+        if before == Some(&now) {
+            return;
+        }
+        (self.publish)(&now.0, &now.1);
+        let were_few = before.map(|(_, remaining)| remaining.are_few());
+        if were_few != Some(now.1.are_few()) {
+            report(&now.1);
+        }
+        self.published = Some(now);
+    }
+}
+
+fn report(remaining: &Remaining) {
+    if remaining.are_few() {
+        let cure = remaining.cure();
+        tracing::error!(
+            "too few ports for SNAT: connections to backends on other nodes will be refused: \
+             {remaining}.\n{cure}"
+        );
+    } else {
+        tracing::info!("{remaining}");
+    }
+}
+
+fn look(in_use: &mut InUse, diagnosis: Option<&mut Diagnosis>) -> Result<()> {
+    let read = |path| fs::read_to_string(path).context(path);
+    let range = parse_port_range(&read(LOCAL_RANGE)?).context(LOCAL_RANGE)?;
+    in_use.ephemeral = range.collect();
+    in_use.reserved = parse_port_list(&read(LOCAL_RESERVED)?).context(LOCAL_RESERVED)?;
+    if let Some(diagnosis) = diagnosis {
+        in_use.sockets = diagnosis.local_ports()?;
+    }
+    Ok(())
+}
+
+/// What `millrace check` says of them; NodePorts are not known to it.
+pub fn snat_ports(range: SnatRange) -> Finding {
+    const CHECK: &str = "SNAT ports";
+    let mut in_use = InUse::default();
+    let looked = Diagnosis::open().and_then(|mut sockets| look(&mut in_use, Some(&mut sockets)));
+    if let Err(error) = looked {
+        let cure = "See that /proc and the kernel's list of sockets (CONFIG_INET_DIAG) can be read";
+        return Finding::warning(CHECK, format!("can't be counted: {error:#}"), cure);
+    }
+    let remaining = in_use.remaining(&range.ports());
+    if remaining.are_few() {
+        Finding::error(CHECK, format!("too few: {remaining}"), remaining.cure())
+    } else {
+        Finding::ok(CHECK, remaining.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[test]
+    fn ports_of_this_machine_are_excluded() {
+        let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let ports = [
+            tcp.local_addr().expect("it is bound").port(),
+            udp.local_addr().expect("it is bound").port(),
+        ];
+        let range = SnatRange::new(1..=65535).unwrap();
+        let published = Arc::new(Mutex::new(Vec::new()));
+        let publish = {
+            let published = Arc::clone(&published);
+            Box::new(move |excluded: &PortSet, remaining: &Remaining| {
+                published.lock().unwrap().push((excluded.clone(), remaining.ports));
+            })
+        };
+        let _following = SnatPorts::follow(range, publish).unwrap();
+        let published = published.lock().unwrap();
+        let [(excluded, remaining)] = &published[..] else { panic!("once: {}", published.len()) };
+        assert!(ports.iter().all(|port| excluded.contains(*port)), "{ports:?}");
+        assert_eq!(excluded.count_within(&range.ports()) + remaining, u32::from(range.count));
+    }
+
+    #[test]
+    fn sockets_count_apart_from_the_ephemeral_range() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        let mut in_use = InUse::default();
+        look(&mut in_use, Some(&mut Diagnosis::open().unwrap())).unwrap();
+        assert!(in_use.sockets.contains(port));
+        assert!(in_use.ephemeral.contains(port), "the kernel chose it");
+        drop(listener);
+    }
+}

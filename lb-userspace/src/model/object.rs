@@ -1,0 +1,197 @@
+//! The objects that matter here, and their names.
+
+use std::fmt::{self, Display};
+
+use anyhow::{Result, anyhow};
+use k8s_openapi::api::core::v1::{Endpoints, Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{Slice, trim};
+
+/// The kinds of objects that matter here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    Service,
+    EndpointSlice,
+    Endpoints,
+    Node,
+}
+
+impl Kind {
+    pub const ALL: [Self; 4] = [Self::Service, Self::EndpointSlice, Self::Endpoints, Self::Node];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Service => "Service",
+            Self::EndpointSlice => "EndpointSlice",
+            Self::Endpoints => "Endpoints",
+            Self::Node => "Node",
+        }
+    }
+
+    pub fn api_version(self) -> &'static str {
+        match self {
+            Self::EndpointSlice => "discovery.k8s.io/v1",
+            Self::Service | Self::Endpoints | Self::Node => "v1",
+        }
+    }
+
+    /// Where the API serves all objects of the kind, in all namespaces.
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Service => "/api/v1/services",
+            Self::EndpointSlice => "/apis/discovery.k8s.io/v1/endpointslices",
+            Self::Endpoints => "/api/v1/endpoints",
+            Self::Node => "/api/v1/nodes",
+        }
+    }
+
+    pub fn of(api_version: &str, kind: &str) -> Option<Self> {
+        let same = |known: &Self| known.name() == kind && known.api_version() == api_version;
+        Self::ALL.into_iter().find(same)
+    }
+}
+
+/// An object's kind and name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectRef {
+    pub kind: Kind,
+    /// Empty for kinds without a namespace.
+    pub namespace: String,
+    pub name: String,
+}
+
+impl ObjectRef {
+    pub fn new(kind: Kind, namespace: Option<&str>, name: Option<&str>) -> Self {
+        let namespace = match kind {
+            Kind::Node => "",
+            _ => namespace.filter(|namespace| !namespace.is_empty()).unwrap_or("default"),
+        };
+        Self { kind, namespace: namespace.to_owned(), name: name.unwrap_or_default().to_owned() }
+    }
+
+    /// Reads what `Display` writes.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (kind, name) = text.split_once(' ')?;
+        let kind = Kind::ALL.into_iter().find(|known| known.name() == kind)?;
+        let (namespace, name) = match kind {
+            Kind::Node => ("", name),
+            _ => name.split_once('/')?,
+        };
+        Some(Self { kind, namespace: namespace.to_owned(), name: name.to_owned() })
+    }
+
+    /// The reference of what may yet turn out not to be readable.
+    pub fn of(kind: Kind, value: &Value) -> Self {
+        let text = |field| value.get("metadata")?.get(field)?.as_str();
+        Self::new(kind, text("namespace"), text("name"))
+    }
+}
+
+impl Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, namespace, name } = self;
+        match kind {
+            Kind::Node => write!(f, "Node {name}"),
+            kind => write!(f, "{} {namespace}/{name}", kind.name()),
+        }
+    }
+}
+
+/// Of an object no more than what is asked for: the agent holds all that there are.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Object {
+    Service(Box<Service>),
+    EndpointSlice(Box<Slice>),
+    Endpoints(Box<Endpoints>),
+    Node(Box<Node>),
+}
+
+impl Object {
+    /// Reads an object of a kind; the error names the field.
+    pub fn read(kind: Kind, value: Value) -> Result<Self> {
+        Ok(match kind {
+            Kind::Service => {
+                let mut service: Box<Service> = Box::new(read(value)?);
+                trim(&mut service);
+                Self::Service(service)
+            }
+            Kind::EndpointSlice => {
+                Self::EndpointSlice(Box::new(read::<EndpointSlice>(value)?.into()))
+            }
+            Kind::Endpoints => Self::Endpoints(Box::new(read(value)?)),
+            Kind::Node => Self::Node(Box::new(read(value)?)),
+        })
+    }
+
+    pub fn reference(&self) -> ObjectRef {
+        let (kind, metadata) = match self {
+            Self::Service(object) => (Kind::Service, &object.metadata),
+            Self::EndpointSlice(slice) => {
+                let name = &slice.name;
+                return ObjectRef::new(
+                    Kind::EndpointSlice,
+                    Some(&name.namespace),
+                    Some(&name.name),
+                );
+            }
+            Self::Endpoints(object) => (Kind::Endpoints, &object.metadata),
+            Self::Node(object) => (Kind::Node, &object.metadata),
+        };
+        ObjectRef::new(kind, metadata.namespace.as_deref(), metadata.name.as_deref())
+    }
+}
+
+fn read<T: DeserializeOwned>(value: Value) -> Result<T> {
+    serde_path_to_error::deserialize(value)
+        .map_err(|error| anyhow!("{}: {}", error.path(), error.inner()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_nothing_asks_for_is_not_held() {
+        let bare = json!({
+            "metadata": {"name": "web", "namespace": "shop", "uid": "1"},
+            "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]},
+            "endpoints": [{"addresses": ["10.244.0.1"], "nodeName": "a"}],
+            "addressType": "IPv4",
+            "status": {}
+        });
+        let mut full = bare.clone();
+        let metadata = &mut full["metadata"];
+        metadata["managedFields"] = json!([{"manager": "kubectl", "fieldsV1": {"f:spec": {}}}]);
+        metadata["annotations"] =
+            json!({"kubectl.kubernetes.io/last-applied-configuration": "{}", "a": "b"});
+        metadata["labels"] = json!({"app.kubernetes.io/managed-by": "Helm"});
+        metadata["ownerReferences"] =
+            json!([{"apiVersion": "v1", "kind": "Service", "name": "web", "uid": "1"}]);
+        full["spec"]["selector"] = json!({"app": "web"});
+        let condition = json!({
+            "type": "a", "status": "True", "reason": "", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"
+        });
+        full["status"]["conditions"] = json!([condition]);
+        full["endpoints"][0]["targetRef"] = json!({"kind": "Pod", "name": "web-1"});
+        for kind in [Kind::Service, Kind::EndpointSlice] {
+            let read = |value: &Value| Object::read(kind, value.clone()).expect("an object");
+            assert_eq!(read(&full), read(&bare), "{}", kind.name());
+        }
+    }
+
+    #[test]
+    fn a_reference_can_be_read_back() {
+        for (kind, namespace) in [(Kind::Service, Some("shop")), (Kind::Node, None)] {
+            let reference = ObjectRef::new(kind, namespace, Some("a.b"));
+            assert_eq!(ObjectRef::parse(&reference.to_string()), Some(reference));
+        }
+        assert_eq!(ObjectRef::parse("services/web.yaml:3"), None);
+        assert_eq!(ObjectRef::parse("Service without-namespace"), None);
+    }
+}

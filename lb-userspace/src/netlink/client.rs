@@ -1,0 +1,68 @@
+//! Asking the kernel over netlink, and waiting for the answer.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::libc::{NLMSG_DONE, NLMSG_ERROR};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recvfrom, send, socket,
+};
+
+use super::wire::{messages, request};
+use crate::bytes::u32_at;
+
+pub struct Netlink {
+    socket: OwnedFd,
+    sequence: u32,
+}
+
+impl Netlink {
+    pub fn open(protocol: SockProtocol) -> io::Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    /// Sends a request and reads all messages that answer it. The flags must bring an end to
+    /// them: NLM_F_DUMP or NLM_F_ACK.
+    pub fn ask(
+        &mut self,
+        kind: u16,
+        flags: i32,
+        body: &[u8],
+        mut each: impl FnMut(&[u8]),
+    ) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let request = request(kind, flags, self.sequence, body);
+        send(self.socket.as_raw_fd(), &request, MsgFlags::empty())?;
+
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            let (length, sender) = recvfrom::<NetlinkAddr>(self.socket.as_raw_fd(), &mut buffer)?;
+            // Any process may write to us; only the kernel is believed.
+            if sender.is_none_or(|sender| sender.pid() != 0) {
+                continue;
+            }
+            for message in messages(&buffer[..length]) {
+                let message = message?;
+                if message.sequence != self.sequence {
+                    continue;
+                }
+                match i32::from(message.kind) {
+                    NLMSG_DONE => return Ok(()),
+                    NLMSG_ERROR => return error_of(message.body),
+                    _ => each(message.body),
+                }
+            }
+        }
+    }
+}
+
+/// An acknowledgement is error 0.
+fn error_of(body: &[u8]) -> io::Result<()> {
+    match u32_at(body, 0).map(|code| code as i32) {
+        Some(0) => Ok(()),
+        Some(code) => Err(io::Error::from_raw_os_error(code.wrapping_neg())),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}

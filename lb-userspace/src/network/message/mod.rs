@@ -1,0 +1,244 @@
+//! From the bytes of rtnetlink to [`Notice`]s. Pure.
+//!
+//! Only the few attributes that matter are looked at: kernels add new ones, and one that is not
+//! known, or not as expected, must not hide the message it is in.
+//!
+//! Tests: `tests.rs`.
+
+#[cfg(test)]
+mod tests;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use nix::libc;
+
+use super::snapshot::{Address, BondMode, DefaultRoute, Kind, Link, Notice, Scope};
+use crate::netlink::{align, attributes, text, u16_at, u32_at};
+
+const RTM_NEWNEXTHOP: u16 = 104;
+const RTM_DELNEXTHOP: u16 = 105;
+
+/// Of `IFLA_INFO_DATA` of bonds.
+const IFLA_BOND_MODE: u16 = 1;
+const IFLA_BOND_XMIT_HASH_POLICY: u16 = 14;
+const BOND_XMIT_POLICY_VLAN_SRCMAC: u8 = 5;
+
+/// `struct ifinfomsg`, `ifaddrmsg`, `rtmsg`, `ndmsg`: attributes begin behind them.
+const LINK_HEADER: usize = 16;
+const ADDRESS_HEADER: usize = 8;
+const ROUTE_HEADER: usize = 12;
+const NEIGHBOUR_HEADER: usize = 12;
+/// `struct rtnexthop`
+const NEXT_HOP_HEADER: usize = 8;
+
+/// What a message tells, if anything that concerns us. `body` is what is behind its header.
+pub fn notice(kind: u16, body: &[u8]) -> Option<Notice> {
+    match kind {
+        libc::RTM_NEWLINK => link(body).map(Notice::Link),
+        libc::RTM_DELLINK => link(body).map(|link| Notice::LinkGone(link.index)),
+        libc::RTM_NEWADDR => {
+            address(body).map(|(device, address)| Notice::Address { device, address })
+        }
+        libc::RTM_DELADDR => {
+            address(body).map(|(device, Address { ip, .. })| Notice::AddressGone { device, ip })
+        }
+        libc::RTM_NEWROUTE | libc::RTM_DELROUTE => route(body),
+        libc::RTM_NEWNEIGH | libc::RTM_DELNEIGH => neighbour(kind, body),
+        libc::RTM_NEWRULE
+        | libc::RTM_DELRULE
+        | libc::RTM_NEWNETCONF
+        | libc::RTM_DELNETCONF
+        | RTM_NEWNEXTHOP
+        | RTM_DELNEXTHOP => Some(Notice::Routing),
+        _ => None,
+    }
+}
+
+fn link(body: &[u8]) -> Option<Link> {
+    // A bridge tells of its ports by messages of its own family: "deleted" then means that the
+    // device has left the bridge.
+    if *body.first()? != libc::AF_UNSPEC as u8 {
+        return None;
+    }
+    let hardware = u16_at(body, 2)?;
+    let flags = u32_at(body, 8)?;
+    let has = |flag: libc::c_int| flags & flag as u32 != 0;
+    let mut link = Link {
+        index: u32_at(body, 4)?,
+        up: has(libc::IFF_UP),
+        running: has(libc::IFF_RUNNING),
+        loopback: has(libc::IFF_LOOPBACK),
+        ethernet: hardware == libc::ARPHRD_ETHER,
+        ..Link::default()
+    };
+    let mut elsewhere = false;
+    for (kind, value) in attributes(body.get(LINK_HEADER..)?) {
+        match kind {
+            libc::IFLA_IFNAME => link.name = text(value),
+            libc::IFLA_MTU => link.mtu = u32_at(value, 0)?,
+            libc::IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
+            libc::IFLA_LINK => link.lower = u32_at(value, 0),
+            libc::IFLA_LINK_NETNSID => elsewhere = true,
+            libc::IFLA_MASTER => link.master = u32_at(value, 0),
+            libc::IFLA_LINKINFO => link.kind = link_kind(value),
+            _ => {}
+        }
+    }
+    if elsewhere {
+        link.lower = None;
+    }
+    Some(link)
+}
+
+fn link_kind(info: &[u8]) -> Kind {
+    let find = |wanted| attributes(info).find(|&(kind, _)| kind == wanted).map(|(_, value)| value);
+    let kind = find(libc::IFLA_INFO_KIND).map(text).unwrap_or_default();
+    match kind.as_str() {
+        "bond" => {
+            let data = find(libc::IFLA_INFO_DATA).unwrap_or_default();
+            let byte = |wanted| {
+                let mut attributes = attributes(data);
+                attributes
+                    .find_map(|(kind, value)| (kind == wanted).then(|| value.first())?.copied())
+            };
+            let by_vlan = byte(IFLA_BOND_XMIT_HASH_POLICY) == Some(BOND_XMIT_POLICY_VLAN_SRCMAC);
+            Kind::Bond { mode: bond_mode(byte(IFLA_BOND_MODE)), by_vlan }
+        }
+        "bridge" => Kind::Bridge,
+        "openvswitch" => Kind::OpenVSwitch,
+        "team" => Kind::Team,
+        "veth" => Kind::Veth,
+        "vlan" => Kind::Vlan,
+        "vrf" => Kind::Vrf,
+        _ => Kind::Other,
+    }
+}
+
+fn bond_mode(number: Option<u8>) -> BondMode {
+    match number {
+        Some(0) => BondMode::BalanceRoundRobin,
+        Some(1) => BondMode::ActiveBackup,
+        Some(2) => BondMode::BalanceXor,
+        Some(4) => BondMode::Ieee8023ad,
+        Some(5) => BondMode::BalanceTransmit,
+        Some(6) => BondMode::BalanceAdaptive,
+        // Of one that is not known nothing can be expected: as little as of this one.
+        _ => BondMode::Broadcast,
+    }
+}
+
+fn address(body: &[u8]) -> Option<(u32, Address)> {
+    let scope = match *body.get(3)? {
+        libc::RT_SCOPE_UNIVERSE | libc::RT_SCOPE_SITE => Scope::Global,
+        libc::RT_SCOPE_LINK => Scope::Link,
+        _ => Scope::Host,
+    };
+    let device = u32_at(body, 4)?;
+    let mut flags = u32::from(*body.get(2)?);
+    let (mut ip, mut local) = (None, None);
+    for (kind, value) in attributes(body.get(ADDRESS_HEADER..)?) {
+        match kind {
+            libc::IFA_ADDRESS => ip = read_ip(value),
+            // On a device to a single peer, the other one is the peer's.
+            libc::IFA_LOCAL => local = read_ip(value),
+            libc::IFA_FLAGS => flags = u32_at(value, 0)?,
+            _ => {}
+        }
+    }
+    let has = |flag| flags & flag != 0;
+    let address = Address {
+        ip: local.or(ip)?,
+        scope,
+        secondary: has(libc::IFA_F_SECONDARY),
+        deprecated: has(libc::IFA_F_DEPRECATED),
+        // An optimistic one is used while it is tentative.
+        unusable: has(libc::IFA_F_DADFAILED)
+            || has(libc::IFA_F_TENTATIVE) && !has(libc::IFA_F_OPTIMISTIC),
+    };
+    Some((device, address))
+}
+
+fn route(body: &[u8]) -> Option<Notice> {
+    // Notes of single destinations that the kernel keeps for itself.
+    if u32_at(body, 8)? & libc::RTM_F_CLONED != 0 {
+        return None;
+    }
+    let is_default = route_table(body)? == u32::from(libc::RT_TABLE_MAIN) && *body.get(1)? == 0;
+    Some(if is_default { Notice::DefaultRoutes } else { Notice::Routing })
+}
+
+/// A route as a dump tells it, if it is a default route of the main table.
+pub fn default_route(body: &[u8]) -> Option<DefaultRoute> {
+    let v6 = match i32::from(*body.first()?) {
+        libc::AF_INET => false,
+        libc::AF_INET6 => true,
+        _ => return None,
+    };
+    let (destination_length, kind) = (*body.get(1)?, *body.get(7)?);
+    if destination_length != 0
+        || kind != libc::RTN_UNICAST
+        || route_table(body)? != u32::from(libc::RT_TABLE_MAIN)
+    {
+        return None;
+    }
+    let mut route = DefaultRoute { v6, metric: 0, devices: Vec::new(), source: None };
+    for (kind, value) in attributes(body.get(ROUTE_HEADER..)?) {
+        match kind {
+            libc::RTA_OIF => route.devices.extend(u32_at(value, 0)),
+            libc::RTA_MULTIPATH => route.devices.extend(next_hop_devices(value)),
+            libc::RTA_PRIORITY => route.metric = u32_at(value, 0)?,
+            libc::RTA_PREFSRC => route.source = read_ip(value),
+            _ => {}
+        }
+    }
+    // IPv6's own, of the device `lo`, says that there is no route.
+    (!route.devices.is_empty()).then_some(route)
+}
+
+fn route_table(body: &[u8]) -> Option<u32> {
+    let mut attributes = attributes(body.get(ROUTE_HEADER..)?);
+    let table = attributes.find(|&(kind, _)| kind == libc::RTA_TABLE);
+    table.and_then(|(_, value)| u32_at(value, 0)).or(Some(u32::from(*body.get(4)?)))
+}
+
+fn next_hop_devices(mut hops: &[u8]) -> Vec<u32> {
+    let mut devices = Vec::new();
+    while let (Some(length), Some(device)) = (u16_at(hops, 0), u32_at(hops, 4)) {
+        devices.push(device);
+        let next = align(usize::from(length).max(NEXT_HOP_HEADER));
+        hops = hops.get(next..).unwrap_or_default();
+    }
+    devices
+}
+
+fn neighbour(kind: u16, body: &[u8]) -> Option<Notice> {
+    let (family, flags) = (i32::from(*body.first()?), *body.get(10)?);
+    // A bridge's table of addresses comes by the same messages; proxied ones are no neighbours.
+    if !matches!(family, libc::AF_INET | libc::AF_INET6) || flags & libc::NTF_PROXY != 0 {
+        return None;
+    }
+    let device = u32_at(body, 4)?;
+    let state = u16_at(body, 8)?;
+    let (mut ip, mut mac) = (None, None);
+    for (kind, value) in attributes(body.get(NEIGHBOUR_HEADER..)?) {
+        match kind {
+            libc::NDA_DST => ip = read_ip(value),
+            libc::NDA_LLADDR => mac = value.try_into().ok(),
+            _ => {}
+        }
+    }
+    // Groups have neighbours, too, whose address follows from theirs.
+    let ip = ip.filter(|ip| !ip.is_multicast())?;
+    let unknown = libc::NUD_NONE | libc::NUD_INCOMPLETE | libc::NUD_FAILED;
+    if kind == libc::RTM_DELNEIGH || state == libc::NUD_NONE || state & unknown != 0 {
+        return Some(Notice::NeighbourGone { device, ip });
+    }
+    // Without one on devices that need none.
+    Some(Notice::Neighbour { device, ip, mac: mac.unwrap_or_default() })
+}
+
+fn read_ip(value: &[u8]) -> Option<IpAddr> {
+    let v4 = || <[u8; 4]>::try_from(value).map(|octets| Ipv4Addr::from(octets).into());
+    let v6 = || <[u8; 16]>::try_from(value).map(|octets| Ipv6Addr::from(octets).into());
+    v4().or_else(|_| v6()).ok()
+}

@@ -1,0 +1,78 @@
+//! Making room for a table where enough slots are free, but not beside one another.
+//!
+//! The tables that lie highest move into gaps below them, where they fit, so that what they leave joins up.
+//! That is a swap as any other: the new place is written first, and what is left is free for the next plan.
+
+use lb_common::layout::Pool;
+
+use crate::model::ServicePortKey;
+
+use super::allocate::Region;
+use super::pools::{Fit, PoolTable};
+use super::{BackendKey, Plan, Planner, Scope, Step, Table};
+
+/// Slots that one plan moves at most: a few milliseconds.
+const MOST_MOVED: u64 = 1 << 19;
+
+/// The tables for which a plan found no room.
+#[derive(Debug, Default)]
+pub(super) struct Lack {
+    /// The smallest of them.
+    least: Option<u32>,
+    /// Slots of all of them.
+    slots: u64,
+}
+
+impl Lack {
+    pub fn add(&mut self, table: u32) {
+        self.least = Some(self.least.map_or(table, |least| least.min(table)));
+        self.slots += u64::from(table);
+    }
+}
+
+impl Planner {
+    /// Moves tables, if this plan found no room for some and there could be room.
+    pub(super) fn compact(&mut self, plan: &mut Plan) {
+        if plan.lack.least.is_none_or(|least| least > self.regions.free_slots()) {
+            return;
+        }
+        let mut highest: Vec<(Region, ServicePortKey, Scope)> = Vec::new();
+        for (key, held) in &self.held {
+            for scope in Scope::BOTH {
+                let PoolTable { region, fit } = held.tables[scope as usize];
+                if region.size > 0 && fit != Fit::Unknown {
+                    highest.push((region, key.clone(), scope));
+                }
+            }
+        }
+        highest.sort_unstable_by_key(|(region, ..)| std::cmp::Reverse(region.offset));
+        let mut left = (4 * plan.lack.slots).min(MOST_MOVED);
+        for (region, key, scope) in highest {
+            if left == 0 {
+                break;
+            }
+            if let Some(to) = self.regions.take_below(region) {
+                self.move_table(&key, scope, to, plan);
+                left = left.saturating_sub(u64::from(region.size));
+            }
+        }
+    }
+
+    fn move_table(&mut self, key: &ServicePortKey, scope: Scope, to: Region, plan: &mut Plan) {
+        let Some(held) = self.held.get_mut(key) else { return };
+        let protocol = key.protocol.number();
+        let members = scope.members(&held.service_port).iter();
+        let entries = members.filter_map(|member| {
+            let key = BackendKey::of(member, protocol);
+            Some((key.identity(), self.backends.index_of(&key)?))
+        });
+        let table = Table::maglev(to.size, entries.collect());
+        plan.prepare.push(Step::WriteTable { offset: to.offset, table });
+        plan.publish_pools.push(Step::SwapPool {
+            index: scope.pool_index(held.index),
+            pool: Pool { offset: to.offset, size: to.size },
+        });
+        let left = std::mem::replace(&mut held.tables[scope as usize].region, to);
+        self.regions.give_back(left);
+    }
+}

@@ -1,0 +1,71 @@
+//! The kernel's tables as an agent finds them when it starts.
+
+use std::collections::BTreeSet;
+
+use lb_common::layout::{self, Bitmap, Pool};
+
+use super::backends::{BackendKey, Standing};
+use super::step::{Detail, FrontendKey};
+use super::table;
+
+/// What an earlier agent left in the kernel.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    pub frontends: Vec<(FrontendKey, layout::Frontend)>,
+    /// Those that are not empty.
+    pub pools: Vec<FoundPool>,
+    pub backends: Vec<FoundBackend>,
+    pub destination_bits: Vec<Bitmap>,
+    pub source_bits: Vec<Bitmap>,
+    pub details: Vec<Detail>,
+    /// The service ports and backends, by index, between which there are datagram flows.
+    pub datagrams: BTreeSet<(u32, u32)>,
+}
+
+#[derive(Debug)]
+pub struct FoundBackend {
+    pub index: u32,
+    pub generation: u32,
+    /// `None`: the index is unused, and only its generation matters.
+    pub backend: Option<(BackendKey, Standing)>,
+}
+
+/// A pool, and what its slots hold. The slots themselves are not copied: at 100,000 Services they
+/// are a hundred megabytes. Their backends and a digest tell whether they are as they should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundPool {
+    pub index: u32,
+    pub pool: Pool,
+    /// The backends that the slots name, each once.
+    pub members: Box<[u32]>,
+    /// See [`table::digest`].
+    pub digest: u64,
+}
+
+/// Reads the slots of one pool after another. The memory in which it notes what it has seen of a
+/// pool is used again for the next.
+pub struct PoolReader {
+    /// By backend index: the last pool in which it was seen.
+    seen: Vec<u32>,
+}
+
+impl PoolReader {
+    /// For backend indexes below a limit. Slots with others count for the digest only.
+    pub fn new(backends: u32) -> Self {
+        Self { seen: vec![u32::MAX; backends as usize] }
+    }
+
+    /// Each pool is to be read once.
+    pub fn read(&mut self, index: u32, pool: Pool, slots: impl Iterator<Item = u32>) -> FoundPool {
+        let mut members = Vec::new();
+        let digest = table::digest(slots.inspect(|&backend| {
+            if let Some(last) = self.seen.get_mut(backend as usize)
+                && *last != index
+            {
+                *last = index;
+                members.push(backend);
+            }
+        }));
+        FoundPool { index, pool, members: members.into(), digest }
+    }
+}

@@ -1,0 +1,127 @@
+//! What a change asks of the flow tables: the end of datagram flows whose backend has left their service
+//! port, and which bits of destinations some flow still needs.
+//!
+//! Both read all flows of a family, so a plan has one step for both, and only for the families that it
+//! changes.
+//!
+//! Datagrams leave a backend that is gone or drains by themselves: its entry says so. But one that
+//! other service ports still have in their pools looks to them as it did before, and datagrams, unlike
+//! connections, need not come to an end.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lb_common::layout::Bitmap;
+
+use super::backends::BackendKey;
+use super::step::{FrontendKey, Plan, Scope, Step};
+use super::{Held, Leftover, Planner};
+use crate::model::{AddressFamily, Protocol, ServicePortKey};
+
+/// Where datagram flows may lead: backends of service ports, all by their indexes. Flows of service
+/// ports that are not named are left alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Datagrams(BTreeMap<u32, BTreeSet<u32>>);
+
+impl Datagrams {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn may_stay(&self, service_port: u32, backend: u32) -> bool {
+        self.0.get(&service_port).is_none_or(|backends| backends.contains(&backend))
+    }
+}
+
+/// One look at all flows of some families.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sweep {
+    /// Where datagram flows may stay; all others of these service ports are ended.
+    pub datagrams: Datagrams,
+    /// Bits of destinations that are to be cleared. Those that some flow still needs stay until the next
+    /// sweep.
+    pub bits: BTreeSet<Bitmap>,
+    pub families: BTreeSet<AddressFamily>,
+}
+
+impl Sweep {
+    /// Clears bits, whichever family they are of.
+    pub fn of_bits(bits: impl IntoIterator<Item = Bitmap>) -> Self {
+        let bits = bits.into_iter().collect();
+        Self { bits, families: AddressFamily::ALL.into(), ..Self::default() }
+    }
+
+    pub(super) fn clear_bit(&mut self, bit: Bitmap, families: &[AddressFamily]) {
+        self.bits.insert(bit);
+        self.families.extend(families);
+    }
+
+    fn restrict(&mut self, service_port: u32, to: BTreeSet<u32>, families: &[AddressFamily]) {
+        self.datagrams.0.insert(service_port, to);
+        self.families.extend(families);
+    }
+}
+
+impl Planner {
+    /// Notes a service port some of whose members have left it for good and are still in use.
+    pub(super) fn note_datagrams(&self, leftover: &Leftover, plan: &mut Plan) {
+        let owner = &leftover.owner;
+        if owner.protocol != Protocol::Udp || leftover.members.is_empty() {
+            return;
+        }
+        let held = self.held.get(owner);
+        let gone = leftover.retired.map(|(index, _)| index);
+        let Some(index) = held.map(|held| held.index).or(gone) else { return };
+        let members = held.map(|held| self.members(owner, held)).unwrap_or_default();
+        let in_use = leftover.members.iter().filter_map(|member| self.backends.in_pool(member));
+        if in_use.into_iter().any(|backend| !members.contains(&backend)) {
+            plan.sweep.restrict(index, members, &[owner.family]);
+        }
+    }
+
+    /// Notes the service ports between which and their backends there are flows that may not stay: an
+    /// agent may have ended after its change and before this.
+    pub(super) fn note_found_datagrams(
+        &self,
+        found: &BTreeSet<(u32, u32)>,
+        gone: &BTreeSet<u32>,
+        plan: &mut Plan,
+    ) {
+        for (index, _) in found.iter().filter(|(index, _)| gone.contains(index)) {
+            plan.sweep.restrict(*index, BTreeSet::new(), &AddressFamily::ALL);
+        }
+        if found.is_empty() {
+            return;
+        }
+        for (key, held) in self.held.iter().filter(|(key, _)| key.protocol == Protocol::Udp) {
+            let flows = found.range((held.index, 0)..=(held.index, u32::MAX));
+            let members = self.members(key, held);
+            if flows.into_iter().any(|(_, backend)| !members.contains(backend)) {
+                plan.sweep.restrict(held.index, members, &[key.family]);
+            }
+        }
+    }
+
+    /// Notes a service port that is gone altogether, by one of its frontends.
+    pub(super) fn end_all_datagrams(service_port: u32, frontend: &FrontendKey, plan: &mut Plan) {
+        if frontend.protocol == Protocol::Udp.number() {
+            let family = AddressFamily::of(&frontend.address);
+            plan.sweep.restrict(service_port, BTreeSet::new(), &[family]);
+        }
+    }
+
+    /// Last of all: a flow that ended earlier could begin anew with the same backend.
+    pub(super) fn sweep_flows(plan: &mut Plan) {
+        let sweep = std::mem::take(&mut plan.sweep);
+        if !sweep.bits.is_empty() || !sweep.datagrams.0.is_empty() {
+            plan.retire.push(Step::SweepFlows(sweep));
+        }
+    }
+
+    /// The backends in a service port's pools, by their indexes.
+    fn members(&self, key: &ServicePortKey, held: &Held) -> BTreeSet<u32> {
+        let protocol = key.protocol.number();
+        let members = Scope::BOTH.into_iter().flat_map(|scope| scope.members(&held.service_port));
+        let members = members.map(|m| BackendKey::new(m.address, m.port, protocol));
+        members.filter_map(|member| self.backends.index_of(&member)).collect()
+    }
+}

@@ -1,0 +1,224 @@
+//! An agent that starts on tables in memory that an earlier one left.
+
+use lb_common::layout::Forwarding;
+
+use super::*;
+
+fn shared(ports: &BTreeMap<ServicePortKey, Arc<ServicePort>>) -> Change {
+    let service_ports = ports.iter().map(|(key, port)| (key.clone(), Some(Arc::clone(port))));
+    Change { service_ports: service_ports.collect(), ..Change::default() }
+}
+
+/// What an agent of so much room leaves that has planned all these. Not each step is looked at.
+fn left_by(room: Room, ports: &BTreeMap<ServicePortKey, Arc<ServicePort>>) -> Memory {
+    let mut memory = Memory::default();
+    let plan = Planner::with_room(room).plan(shared(ports));
+    assert_eq!(plan.problems, []);
+    plan.steps().for_each(|step| memory.apply(step));
+    memory
+}
+
+/// Nothing has changed.
+fn restart(
+    room: Room,
+    replicas: impl IntoIterator<Item = u32>,
+) -> (Memory, BTreeMap<ServicePortKey, Arc<ServicePort>>) {
+    let ports: BTreeMap<_, _> =
+        services(replicas).map(|(key, port)| (key, Arc::new(port))).collect();
+    let memory = left_by(room, &ports);
+    let mut planner = Planner::adopting(memory.snapshot(), room);
+    let plan = planner.plan(shared(&ports));
+    assert_eq!(plan.steps().count(), 0, "{:?}", plan.steps().next());
+    assert_eq!(plan.problems, []);
+    (memory, ports)
+}
+
+#[test]
+fn nothing_changed_at_10_000_services_of_10_and_then_one_endpoint() {
+    let room = Room::default();
+    let (memory, mut ports) = restart(room, (0..10_000).map(|_| 10));
+    let changed = ports.values_mut().next_back().unwrap();
+    Arc::make_mut(changed).cluster.pop_first();
+    let mut planner = Planner::adopting(memory.snapshot(), room);
+    let plan = planner.plan(shared(&ports));
+    let tables = plan.steps().filter(|step| matches!(step, Step::WriteTable { .. })).count();
+    assert!(tables == 1 && plan.steps().count() < 8, "{:?}", plan.steps().collect::<Vec<_>>());
+}
+
+#[test]
+fn nothing_changed_at_20_000_services_of_3() {
+    restart(Room::default(), (0..20_000).map(|_| 3));
+}
+
+/// Room as `--max-service-ports` and `--max-endpoints` make it.
+fn room(service_ports: u32, endpoints: u32) -> Room {
+    let pool_slots = endpoints * lb_common::layout::capacity::SLOTS_PER_BACKEND;
+    Room { service_ports, backends: endpoints, pool_slots }
+}
+
+#[test]
+fn nothing_changed_at_100_000_services_of_3() {
+    restart(room(110_000, 330_000), (0..100_000).map(|_| 3));
+}
+
+/// Every replica count from 1 to 1,000 in turn, as long as there are endpoints.
+#[test]
+fn nothing_changed_when_every_endpoint_that_fits_is_there() {
+    let mut left = Room::default().backends - 1;
+    let replicas = (1..=1_000).cycle().map_while(|replicas| {
+        let replicas = left.min(replicas);
+        left -= replicas;
+        (replicas > 0).then_some(replicas)
+    });
+    restart(Room::default(), replicas);
+}
+
+/// Of three endpoints tables take the most slots of all small numbers.
+#[test]
+fn nothing_changed_when_every_service_port_that_fits_is_there() {
+    let Room { service_ports, backends, .. } = Room::default();
+    let replicas = backends / service_ports;
+    restart(Room::default(), (1..service_ports).map(|_| replicas));
+}
+
+/// Every kind of Service there is.
+fn various() -> Change {
+    let udp = |name| ServicePortKey { protocol: Protocol::Udp, ..key(name) };
+    let pods = ["10.244.0.1", "10.244.0.2", "10.244.0.3"];
+    let mut web = with_draining("10.96.0.1", &pods[..2], &pods[2..]);
+    web.affinity = Some(std::time::Duration::from_secs(60));
+    web.source_ranges = vec!["192.0.2.0/24".parse().unwrap()];
+    web.local = web.cluster.clone();
+    web.external_policy = crate::model::Policy::Local;
+    web.forwarding = Forwarding::Gue;
+    web.frontends.insert(crate::model::Frontend {
+        address: "0.0.0.0".parse().unwrap(),
+        port: 30_080,
+        kind: FrontendKind::NodePort,
+    });
+    let mut elsewhere = service_port("10.96.0.3", &[]);
+    // The node's address is of the other family, which no entry of this one can hold.
+    for (address, node) in [("10.244.1.1", "10.7.0.2"), ("10.244.1.2", "fd07::2")] {
+        let (address, node) = (address.parse().unwrap(), Some(node.parse().unwrap()));
+        elsewhere.cluster.insert(Backend { address, port: 8080, local: false, node });
+    }
+    let ports = [
+        (key("web"), Some(web)),
+        (udp("dns"), Some(service_port("10.96.0.1", &pods))),
+        (key("elsewhere"), Some(elsewhere)),
+        (key("nobody"), Some(service_port("10.96.0.4", &[]))),
+    ];
+    let addresses = |all: &[&str]| Some(all.iter().map(|a| a.parse().unwrap()).collect());
+    Change {
+        node_addresses: addresses(&["192.0.2.1", "2001:db8::1"]),
+        alias_addresses: addresses(&["192.0.2.1", "198.51.100.1"]),
+        peers: addresses(&["10.7.0.2", "fd07::2"]),
+        ..change(ports)
+    }
+}
+
+/// Two agents: the first knows `web` with all its pods before one of them drains.
+fn left_by_various() -> Memory {
+    let mut memory = Memory::default();
+    let mut planner = Planner::new();
+    let all = service_port("10.96.0.1", &["10.244.0.1", "10.244.0.2", "10.244.0.3"]);
+    memory.carry_out(&planner.plan(change([(key("web"), Some(all))])));
+    memory.carry_out(&planner.plan(various()));
+    memory
+}
+
+#[test]
+fn nothing_changed_costs_no_step_whatever_the_services_are_like() {
+    let memory = left_by_various();
+    assert_eq!(memory.draining().count(), 1);
+    let plan = Planner::adopting(memory.snapshot(), Room::default()).plan(various());
+    assert_eq!(plan.steps().collect::<Vec<_>>(), Vec::<&Step>::new());
+}
+
+#[test]
+fn a_datagram_flow_that_may_not_stay_ends_and_others_cost_nothing() {
+    let mut memory = left_by_various();
+    let dns = memory.named().find(|(_, name)| name.contains("dns")).unwrap().0;
+    let (member, other) = (memory.index_udp("10.244.0.1"), memory.index_udp("10.244.1.1"));
+    memory.datagrams.insert((dns, member.unwrap()));
+    let plan = Planner::adopting(memory.snapshot(), Room::default()).plan(various());
+    assert!(plan.is_empty(), "{plan:?}");
+
+    assert_eq!(other, None);
+    memory.datagrams.insert((dns, 77));
+    let plan = Planner::adopting(memory.snapshot(), Room::default()).plan(various());
+    memory.carry_out(&plan);
+    assert_eq!(plan.steps().count(), 1, "{plan:?}");
+    assert_eq!(memory.datagrams, BTreeSet::from([(dns, member.unwrap())]));
+}
+
+/// Its flows may begin between the snapshot and the plan.
+#[test]
+fn the_datagram_flows_of_a_service_that_is_gone_end() {
+    let memory = left_by_various();
+    let mut wanted = various();
+    wanted.service_ports.retain(|key, _| key.protocol != Protocol::Udp);
+    let plan = Planner::adopting(memory.snapshot(), Room::default()).plan(wanted);
+    let dns = memory.named().find(|(_, name)| name.contains("dns")).unwrap().0;
+    let Some(Step::SweepFlows(sweep)) = plan.steps().last() else { panic!("{plan:?}") };
+    assert!(!sweep.datagrams.may_stay(dns, memory.index_udp("10.244.0.1").unwrap()));
+    assert_eq!(sweep.families, BTreeSet::from([AddressFamily::V4]));
+}
+
+type Harm = (&'static str, fn(&mut Memory));
+
+#[test]
+fn what_an_earlier_agent_left_half_done_is_put_right() {
+    let whole = left_by_various();
+    let harms: [Harm; 5] = [
+        ("a slot", |memory| {
+            // It names another member: it looks right, but connections go elsewhere.
+            let pool = memory.pools.values().find(|pool| pool.size > 1).unwrap();
+            let region = pool.offset as usize..(pool.offset + pool.size) as usize;
+            let slots = &mut memory.slots[region];
+            slots[0] = *slots.iter().find(|other| **other != slots[0]).unwrap();
+        }),
+        ("a frontend", |memory| {
+            memory.frontends.pop_last();
+        }),
+        ("a policy", |memory| {
+            memory.frontends.values_mut().for_each(|frontend| frontend.populated ^= 1);
+        }),
+        ("a bit", |memory| memory.destinations.clear()),
+        ("a name", |memory| memory.details.retain(|detail| !matches!(detail, Detail::Name { .. }))),
+    ];
+    for (what, harm) in harms {
+        let mut memory = whole.clone();
+        harm(&mut memory);
+        let plan = Planner::adopting(memory.snapshot(), Room::default()).plan(various());
+        assert!(!plan.is_empty(), "{what}");
+        plan.steps().for_each(|step| memory.apply(step));
+        assert_eq!(memory.visible(), whole.visible(), "{what}");
+        assert_eq!(memory.destinations, whole.destinations, "{what}");
+        assert_eq!(memory.owners(), whole.owners(), "{what}");
+    }
+}
+
+/// The room is for the tables that are there, and not for a second one.
+#[test]
+fn a_pool_that_cannot_be_rebuilt_yet_serves_its_members_until_it_can() {
+    let members = ["10.244.0.1", "10.244.0.2", "10.244.0.3"];
+    let web = service_port("10.96.0.1", &members[..2]);
+    let slots = lb_common::maglev::fitted_size(2);
+    let room = Room { pool_slots: slots, ..Room::default() };
+    let mut memory = Memory::default();
+    memory.carry_out(&Planner::with_room(room).plan(change([(key("web"), Some(web))])));
+    let before = memory.index_of("10.244.0.1");
+
+    // Others come first, and want all the room there is.
+    let mut planner = Planner::adopting(memory.snapshot(), room);
+    let wanted = [
+        (key("a"), Some(service_port("10.96.0.2", &["10.244.0.9", "10.244.0.8"]))),
+        (key("web"), Some(service_port("10.96.0.1", &members[..2]))),
+    ];
+    let plan = planner.plan(change(wanted));
+    memory.carry_out(&plan);
+    assert_eq!(plan.lacking, BTreeSet::from([key("a")]));
+    assert_eq!(memory.index_of("10.244.0.1"), before);
+    assert_eq!(memory.members_at("10.96.0.1").len(), 2, "{plan:?}");
+}

@@ -1,0 +1,407 @@
+use std::cell::{Cell, UnsafeCell};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use fuzz::wire::{End, Packet};
+use lb_common::atomic::AtomicLong;
+use lb_common::conntrack::{Environment, FlowTables};
+use lb_common::datapath::{Counters, Draft, FamilyTables, NetworkTables, PoolTables, Verdict};
+use lb_common::family::{Address4, Address6, V4, V6};
+use lb_common::hash::FlowHash;
+use lb_common::header::protocol::TCP;
+use lb_common::host::{self, Entry, Exit, Frame, HoldsScratch, PacketScratch, Routes};
+use lb_common::layout::{
+    Affinity, AffinityKey, Backend, Device, Direction, Flow, FlowBucket, FlowState, Fragment,
+    FragmentKey, Frontend, FrontendKey, FrontendKind, Hints, Member, Peer, Pool, Reason,
+    ReplyBucket, ReplyKey, Settings, Target, Ticks, Untracked,
+};
+
+const NODE: [u8; 4] = [10, 0, 0, 1];
+const INTERFACE: u32 = 2;
+
+/// A Service with one backend, on this node or on another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    Local(u8),
+    Remote(u8),
+}
+
+impl Service {
+    const ALL: [Self; 4] = [Self::Local(0), Self::Local(1), Self::Remote(0), Self::Remote(1)];
+
+    /// Its service port, its pool, and its backend's index.
+    fn index(self) -> u32 {
+        1 + Self::ALL.iter().position(|service| *service == self).expect("one of ALL") as u32
+    }
+
+    pub fn frontend(self) -> End {
+        End::new([203, 0, 113, 10 + self.index() as u8], 80)
+    }
+
+    pub fn backend(self) -> End {
+        End::new([10, 244, 0, self.index() as u8], 8080)
+    }
+
+    /// The last octet of the link-layer address that its backend's packets go to.
+    pub fn next_hop(self) -> u8 {
+        0xb0 + self.index() as u8
+    }
+
+    fn of_index(index: u32) -> Option<Self> {
+        Self::ALL.get((index as usize).wrapping_sub(1)).copied()
+    }
+}
+
+/// What all CPUs share: the flow table and the reply index.
+pub struct Node {
+    settings: Settings,
+    flows: Vec<FlowBucket<V4>>,
+    replies: Vec<ReplyBucket>,
+    crowded: AtomicLong,
+    hints: Hints,
+    now: Ticks,
+}
+
+impl Node {
+    /// Empty tables with `buckets` buckets, and a range of so many SNAT ports.
+    pub fn new(buckets: u32, snat_ports: u16) -> Arc<Self> {
+        let settings = Settings { snat_port_count: snat_ports, ..Settings::new(7, buckets) };
+        Arc::new(Self {
+            settings,
+            flows: (0..buckets).map(|_| FlowBucket::default()).collect(),
+            replies: (0..=settings.reply_mask).map(|_| ReplyBucket::default()).collect(),
+            crowded: AtomicLong::default(),
+            hints: Hints::default(),
+            now: Ticks(1 << 28),
+        })
+    }
+
+    /// A client, by number, whose flows have this way of this bucket as their own.
+    pub fn client(&self, (bucket, way): (u32, usize), number: usize) -> End {
+        let ends = (40_000..u16::MAX).map(|port| End::new([192, 0, 2, 1], port));
+        let mut own = ends.filter(|end| {
+            let secret = &self.settings.secret;
+            let hash = FlowHash::of_client::<V4>(secret, end.address.into(), end.port, TCP);
+            hash.buckets(self.settings.flow_mask4)[0] == bucket && hash.way() == way
+        });
+        own.nth(number).expect("there are many")
+    }
+
+    /// All flows there are.
+    pub fn flows(&self) -> Vec<(FlowState, Flow<V4>)> {
+        let entries = self.flows.iter().flat_map(|bucket| bucket.entries());
+        entries.map(|(state, _, flow)| (state, flow)).collect()
+    }
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It goes up the stack, or was sent to the neighbour whose link-layer address ends so.
+    Delivered(Packet, Option<u8>),
+    Lost,
+}
+
+impl Fate {
+    pub fn packet(self) -> Option<Packet> {
+        match self {
+            Self::Delivered(packet, _) => Some(packet),
+            Self::Lost => None,
+        }
+    }
+}
+
+/// One CPU: what the data plane keeps for each, and the packet that it has.
+pub struct Cpu {
+    node: Arc<Node>,
+    now: Cell<Ticks>,
+    epoch: Cell<u32>,
+    draft: UnsafeCell<Draft<V4>>,
+    scratch: PacketScratch,
+}
+
+impl Cpu {
+    pub fn new(node: Arc<Node>) -> Self {
+        let now = node.now;
+        Self {
+            node,
+            now: Cell::new(now),
+            epoch: Cell::new(1),
+            // SAFETY: plain numbers, for which zeros are valid.
+            draft: UnsafeCell::new(unsafe { std::mem::zeroed() }),
+            scratch: PacketScratch::default(),
+        }
+    }
+
+    pub fn node(&self) -> Arc<Node> {
+        Arc::clone(&self.node)
+    }
+
+    /// The same CPU so much later.
+    pub fn later(self, seconds: u32) -> Self {
+        self.now.set(Ticks(self.now.get().0 + Ticks::in_seconds(seconds)));
+        self
+    }
+
+    /// The same CPU after changes of the network.
+    pub fn in_epoch(self, epoch: u32) -> Self {
+        self.epoch.set(epoch);
+        self
+    }
+
+    /// A client's packet arrives.
+    pub fn request(&self, packet: Packet) -> Fate {
+        self.run(Entry::Ingress, packet)
+    }
+
+    /// A backend's packet comes.
+    pub fn reply(&self, service: Service, packet: Packet) -> Fate {
+        let entry = match service {
+            Service::Local(_) => Entry::Egress,
+            Service::Remote(_) => Entry::Ingress,
+        };
+        self.run(entry, packet)
+    }
+
+    fn run(&self, entry: Entry, packet: Packet) -> Fate {
+        let mut bytes = Vec::new();
+        packet.write(&mut bytes);
+        let routes = Routes(Rc::new(routes(packet)));
+        let mut frame = Frame { device: INTERFACE, routes, ..Frame::new(bytes) };
+        let verdict = host::run(entry, &mut frame, self, |_, _| {});
+        let sent_to = match verdict {
+            Verdict::Pass | Verdict::Decline => None,
+            Verdict::Transmit | Verdict::Redirect => Some(frame.bytes[5]),
+            _ => return Fate::Lost,
+        };
+        Packet::read(&frame.bytes).map_or(Fate::Lost, |packet| Fate::Delivered(packet, sent_to))
+    }
+}
+
+/// To each backend by a neighbour of its own, to clients by another.
+fn routes(packet: Packet) -> HashMap<IpAddr, Exit> {
+    let exit = |last| Exit { device: INTERFACE, neighbour: Some([2, 0, 0, 0, 0, last]), mtu: 1500 };
+    let to = |service: Service| (service.backend().address.into(), exit(service.next_hop()));
+    let mut routes: HashMap<IpAddr, Exit> = Service::ALL.into_iter().map(to).collect();
+    routes.insert(packet.source.address.into(), exit(0xc1));
+    routes.insert(IpAddr::from([192, 0, 2, 1]), exit(0xc1));
+    routes
+}
+
+impl Environment for Cpu {
+    fn settings(&self) -> &Settings {
+        &self.node.settings
+    }
+
+    fn now(&self) -> Ticks {
+        self.now.get()
+    }
+}
+
+/// Each pool has one slot, for the backend with the same index.
+impl PoolTables for Cpu {
+    fn pool(&self, index: u32) -> Option<Pool> {
+        Some(Pool { offset: index, size: 1 })
+    }
+
+    fn slot(&self, index: u32) -> Option<u32> {
+        Some(index)
+    }
+
+    fn is_member(&self, _: Member) -> bool {
+        false
+    }
+
+    fn target(&self, _: Target) -> Option<u32> {
+        None
+    }
+}
+
+impl NetworkTables for Cpu {
+    fn device(&self, _: u32) -> Option<Device> {
+        let address4 = NODE.into();
+        let flags = Device::TRANSMIT | Device::REDIRECT;
+        Some(Device { address4, mtu: 1500, flags, ..Device::default() })
+    }
+
+    fn network_epoch(&self) -> u32 {
+        self.epoch.get()
+    }
+
+    fn is_peer(&self, _: Peer) -> bool {
+        false
+    }
+
+    fn is_port_reserved(&self, _: u16) -> bool {
+        false
+    }
+}
+
+impl HoldsScratch for Cpu {
+    fn scratch(&self) -> &PacketScratch {
+        &self.scratch
+    }
+}
+
+impl Counters for Cpu {
+    fn count(&self, _: Reason) {}
+
+    fn count_packet(&self, _: u32, _: u32, _: Direction, _: u32) {}
+
+    fn count_new_flow(&self, _: u32, _: u32) {}
+
+    fn may_answer(&self) -> bool {
+        true
+    }
+}
+
+impl FlowTables<V4> for Cpu {
+    fn flow_mask(&self) -> u32 {
+        self.node.settings.flow_mask4
+    }
+
+    fn flow_bucket(&self, index: u32) -> Option<&FlowBucket<V4>> {
+        self.node.flows.get(index as usize)
+    }
+
+    fn reply_bucket(&self, index: u32) -> Option<&ReplyBucket> {
+        self.node.replies.get(index as usize)
+    }
+
+    fn crowded(&self, _: u32) -> Option<&AtomicLong> {
+        Some(&self.node.crowded)
+    }
+}
+
+impl FamilyTables<V4> for Cpu {
+    fn may_be_destination(&self, _: Address4) -> bool {
+        true
+    }
+
+    fn may_be_source(&self, _: Address4, _: u16, _: u8) -> bool {
+        true
+    }
+
+    fn frontend(&self, key: &FrontendKey<V4>) -> Option<Frontend> {
+        let dialled = End { address: key.address.octets.into(), port: key.port };
+        let service = Service::ALL.into_iter().find(|service| service.frontend() == dialled)?;
+        Some(Frontend {
+            service_port: service.index(),
+            cluster_pool: service.index(),
+            local_pool: service.index(),
+            populated: 1,
+            ..Frontend::of_address(FrontendKind::LoadBalancer)
+        })
+    }
+
+    fn backend(&self, index: u32) -> Option<Backend<Address4>> {
+        let service = Service::of_index(index)?;
+        let End { address, port } = service.backend();
+        let flags = match service {
+            Service::Local(_) => Backend::<()>::LOCAL,
+            Service::Remote(_) => 0,
+        };
+        let (address, node) = (address.into(), Address4::default());
+        Some(Backend { address, node, generation: 1, port, protocol: TCP, flags })
+    }
+
+    fn draft(&self) -> Option<&mut Draft<V4>> {
+        // SAFETY: as for `handover`.
+        Some(unsafe { &mut *self.draft.get() })
+    }
+
+    fn affinity(&self, _: &AffinityKey<V4>) -> Option<Affinity> {
+        None
+    }
+
+    fn set_affinity(&self, _: &AffinityKey<V4>, _: Affinity) {}
+
+    fn is_source_allowed(&self, _: u32, _: Address4) -> bool {
+        true
+    }
+
+    fn fragment(&self, _: &FragmentKey<V4>) -> Option<Fragment> {
+        None
+    }
+
+    fn set_fragment(&self, _: &FragmentKey<V4>, _: Fragment) {}
+
+    fn hints(&self) -> Option<&Hints> {
+        Some(&self.node.hints)
+    }
+
+    fn untracked(&self, _: &ReplyKey<V4>) -> Option<Untracked<V4>> {
+        None
+    }
+
+    fn set_untracked(&self, _: &ReplyKey<V4>, _: &Untracked<V4>) {}
+}
+
+/// No packet here is of IPv6.
+impl FlowTables<V6> for Cpu {
+    fn flow_mask(&self) -> u32 {
+        0
+    }
+
+    fn flow_bucket(&self, _: u32) -> Option<&FlowBucket<V6>> {
+        None
+    }
+
+    fn reply_bucket(&self, _: u32) -> Option<&ReplyBucket> {
+        None
+    }
+
+    fn crowded(&self, _: u32) -> Option<&AtomicLong> {
+        None
+    }
+}
+
+impl FamilyTables<V6> for Cpu {
+    fn may_be_destination(&self, _: Address6) -> bool {
+        false
+    }
+
+    fn may_be_source(&self, _: Address6, _: u16, _: u8) -> bool {
+        false
+    }
+
+    fn frontend(&self, _: &FrontendKey<V6>) -> Option<Frontend> {
+        None
+    }
+
+    fn backend(&self, _: u32) -> Option<Backend<Address6>> {
+        None
+    }
+
+    fn draft(&self) -> Option<&mut Draft<V6>> {
+        None
+    }
+
+    fn affinity(&self, _: &AffinityKey<V6>) -> Option<Affinity> {
+        None
+    }
+
+    fn set_affinity(&self, _: &AffinityKey<V6>, _: Affinity) {}
+
+    fn is_source_allowed(&self, _: u32, _: Address6) -> bool {
+        false
+    }
+
+    fn fragment(&self, _: &FragmentKey<V6>) -> Option<Fragment> {
+        None
+    }
+
+    fn set_fragment(&self, _: &FragmentKey<V6>, _: Fragment) {}
+
+    fn hints(&self) -> Option<&Hints> {
+        None
+    }
+
+    fn untracked(&self, _: &ReplyKey<V6>) -> Option<Untracked<V6>> {
+        None
+    }
+
+    fn set_untracked(&self, _: &ReplyKey<V6>, _: &Untracked<V6>) {}
+}

@@ -1,0 +1,314 @@
+//! Packets on two and three CPUs at once. A packet may be lost, or begin a new flow, when its entry is
+//! taken meanwhile; it is never translated by another flow's entry.
+
+use std::sync::Arc;
+
+use fuzz::wire::{ACK, End, FIN, Packet, SYN};
+use lb_common::layout::FlowState;
+use models::{Cpu, Fate, Node, Service, Work, explore, in_parallel};
+
+/// The first way of the first bucket: where flows contend.
+const OWN: (u32, usize) = (0, 0);
+const ONE: Service = Service::Local(0);
+const OTHER: Service = Service::Local(1);
+const REMOTE: Service = Service::Remote(0);
+const OTHER_REMOTE: Service = Service::Remote(1);
+
+/// Ports for SNAT: more than are wanted.
+const PORTS: u16 = 31;
+/// Of a connection that both sides have closed.
+const CLOSED: FlowState = FlowState::TimeWait;
+
+/// Initial sequence numbers.
+const CLIENT: u32 = 1_000;
+const BACKEND: u32 = 5_000;
+
+fn syn(client: End, service: Service) -> Packet {
+    Packet::tcp(client, service.frontend(), SYN, CLIENT)
+}
+
+fn data(client: End, service: Service) -> Packet {
+    Packet::tcp(client, service.frontend(), ACK, CLIENT + 1).acknowledging(BACKEND + 1)
+}
+
+fn fin(client: End, service: Service) -> Packet {
+    Packet::tcp(client, service.frontend(), FIN, CLIENT + 1).acknowledging(BACKEND + 1)
+}
+
+fn syn_ack(service: Service, client: End) -> Packet {
+    Packet::tcp(service.backend(), client, SYN, BACKEND).acknowledging(CLIENT + 1)
+}
+
+fn reply(service: Service, client: End) -> Packet {
+    Packet::tcp(service.backend(), client, ACK, BACKEND + 1).acknowledging(CLIENT + 1)
+}
+
+fn reply_fin(service: Service, client: End) -> Packet {
+    Packet::tcp(service.backend(), client, FIN, BACKEND + 1).acknowledging(CLIENT + 1)
+}
+
+/// Sends a SYN; the client's end as the backend sees it.
+fn dial(cpu: &Cpu, client: End, service: Service) -> End {
+    let received = cpu.request(syn(client, service)).packet().expect("a new flow");
+    assert_eq!(received.destination, service.backend());
+    received.source
+}
+
+/// Establishes a connection; the client's end as the backend sees it.
+fn connect(cpu: &Cpu, client: End, service: Service) -> End {
+    let source = dial(cpu, client, service);
+    let accepted = cpu.reply(service, syn_ack(service, source)).packet().expect("a reply");
+    assert_eq!((accepted.source, accepted.destination), (service.frontend(), client));
+    assert_eq!(cpu.request(data(client, service)).packet().map(|p| p.source), Some(source));
+    source
+}
+
+/// A flow is as one of the clients made it, whole.
+fn assert_whole(node: &Node, clients: &[(End, Service)]) {
+    for (state, flow) in node.flows() {
+        let client = End { address: flow.client.octets.into(), port: flow.client_port };
+        let frontend = End { address: flow.frontend.octets.into(), port: flow.frontend_port };
+        let backend = End { address: flow.backend.octets.into(), port: flow.backend_port };
+        let known = clients.iter().any(|(end, service)| {
+            (*end, service.frontend(), service.backend()) == (client, frontend, backend)
+        });
+        assert!(known, "{state:?} {flow:?}");
+    }
+}
+
+/// What a client sent came to its own backend, if it came anywhere.
+fn assert_own_backend(fate: Fate, client: End, service: Service) {
+    let Some(packet) = fate.packet() else { return };
+    assert_eq!(packet.destination, service.backend());
+    if matches!(service, Service::Local(_)) {
+        assert_eq!(packet.source, client);
+    }
+}
+
+/// A packet to send from a client.
+fn request(packet: Packet) -> Work {
+    Box::new(move |cpu| cpu.request(packet))
+}
+
+/// A packet to send so late that all flows that are not established have expired.
+fn late_request(packet: Packet) -> Work {
+    Box::new(move |cpu| Cpu::new(cpu.node()).later(LATE).request(packet))
+}
+
+fn from_backend(service: Service, packet: Packet) -> Work {
+    Box::new(move |cpu| cpu.reply(service, packet))
+}
+
+/// Longer than the timeout of a flow that is not established, in seconds.
+const LATE: u32 = 200;
+
+/// The connection can be established and closed: nothing that was done to its entry before shows.
+fn assert_usable(node: &Arc<Node>, client: End, service: Service) {
+    let cpu = Cpu::new(Arc::clone(node)).later(LATE);
+    let source = connect(&cpu, client, service);
+    assert_eq!(state_of(node, client, service), FlowState::Established);
+    let received = cpu.reply(service, reply(service, source)).packet().expect("established");
+    assert_eq!((received.source, received.destination), (service.frontend(), client));
+}
+
+fn state_of(node: &Node, client: End, service: Service) -> FlowState {
+    let frontend = service.frontend();
+    let found = node.flows().into_iter().find(|(_, flow)| {
+        flow.client.octets == client.address.octets()
+            && flow.client_port == client.port
+            && flow.frontend.octets == frontend.address.octets()
+    });
+    found.expect("it has an entry").0
+}
+
+#[test]
+fn a_request_is_not_translated_by_the_flow_that_evicts_its_own() {
+    explore("eviction and request", 2, 2, |first| {
+        let node = Node::new(1, PORTS);
+        let (one, other) = (node.client(OWN, 0), node.client(OWN, 1));
+        dial(&Cpu::new(Arc::clone(&node)), one, ONE);
+        let work = vec![request(data(one, ONE)), late_request(syn(other, OTHER))];
+        let fates = in_parallel(first, &node, work);
+        assert_own_backend(fates[0], one, ONE);
+        assert_own_backend(fates[1], other, OTHER);
+        assert_whole(&node, &[(one, ONE), (other, OTHER)]);
+        assert_usable(&node, other, OTHER);
+    });
+}
+
+#[test]
+fn a_reply_is_not_translated_by_the_flow_that_evicts_its_own() {
+    explore("eviction and reply", 2, 2, |first| {
+        let node = Node::new(1, PORTS);
+        let (one, other) = (node.client(OWN, 0), node.client(OWN, 1));
+        dial(&Cpu::new(Arc::clone(&node)), one, ONE);
+        let work = vec![from_backend(ONE, syn_ack(ONE, one)), late_request(syn(other, OTHER))];
+        let fates = in_parallel(first, &node, work);
+        assert_own_client(fates[0], syn_ack(ONE, one), one, ONE);
+        assert_own_backend(fates[1], other, OTHER);
+        assert_whole(&node, &[(one, ONE), (other, OTHER)]);
+        assert_usable(&node, other, OTHER);
+    });
+}
+
+#[test]
+fn two_flows_that_want_the_same_entry_get_one_each() {
+    explore("two claims", 2, 2, |first| {
+        let node = Node::new(1, PORTS);
+        let (one, other) = (node.client(OWN, 0), node.client(OWN, 1));
+        let fates =
+            in_parallel(first, &node, vec![request(syn(one, ONE)), request(syn(other, OTHER))]);
+        assert_own_backend(fates[0], one, ONE);
+        assert_own_backend(fates[1], other, OTHER);
+        assert_whole(&node, &[(one, ONE), (other, OTHER)]);
+        for (client, service) in [(one, ONE), (other, OTHER)] {
+            assert_usable(&node, client, service);
+        }
+    });
+}
+
+#[test]
+fn three_flows_that_want_the_same_entry_get_one_each() {
+    explore("three claims", 3, 0, |first| {
+        let node = Node::new(1, PORTS);
+        let clients = [(0, ONE), (1, OTHER), (2, ONE)];
+        let clients = clients.map(|(number, service)| (node.client(OWN, number), service));
+        let work = clients.map(|(client, service)| request(syn(client, service)));
+        let fates = in_parallel(first, &node, work.into());
+        for (fate, (client, service)) in fates.into_iter().zip(clients) {
+            assert_own_backend(fate, client, service);
+            assert_usable(&node, client, service);
+        }
+        assert_whole(&node, &clients);
+    });
+}
+
+/// What a reply becomes, if it is translated at all.
+fn assert_own_client(fate: Fate, sent: Packet, client: End, service: Service) {
+    let Some(packet) = fate.packet() else { return };
+    let translated = Packet { source: service.frontend(), destination: client, ..sent };
+    assert!(packet == translated || packet == sent, "{packet:?}");
+}
+
+/// Each reply leads to the client whose flow has the port, to each port that was ever used.
+fn assert_own_ports(node: &Arc<Node>, clients: &[(End, Option<End>)]) {
+    let cpu = Cpu::new(Arc::clone(node));
+    for (client, source) in clients {
+        let Some(source) = *source else { continue };
+        let sent = syn_ack(REMOTE, source);
+        let received = cpu.reply(REMOTE, sent).packet();
+        let expected = Packet { source: REMOTE.frontend(), destination: *client, ..sent };
+        assert_eq!(received, Some(expected), "of {clients:?}");
+    }
+    for (number, (_, source)) in clients.iter().enumerate() {
+        let same = clients[..number].iter().any(|(_, other)| other == source && source.is_some());
+        assert!(!same, "one port twice: {clients:?}");
+    }
+}
+
+fn source(fate: Fate) -> Option<End> {
+    fate.packet().map(|packet| packet.source)
+}
+
+#[test]
+fn two_flows_never_get_the_same_snat_port() {
+    explore("two SNAT ports", 2, 2, |first| {
+        // Of so few ports both want the same one.
+        let node = Node::new(1, 2);
+        let (one, other) = (node.client(OWN, 0), node.client((0, 1), 1));
+        let fates =
+            in_parallel(first, &node, vec![request(syn(one, REMOTE)), request(syn(other, REMOTE))]);
+        assert_own_ports(&node, &[(one, source(fates[0])), (other, source(fates[1]))]);
+    });
+}
+
+#[test]
+fn three_flows_never_get_the_same_snat_port() {
+    explore("three SNAT ports", 3, 1, |first| {
+        let node = Node::new(1, 3);
+        let clients = [(0, 0), (1, 1), (2, 2)].map(|(way, number)| node.client((0, way), number));
+        let work = clients.map(|client| request(syn(client, REMOTE)));
+        let fates = in_parallel(first, &node, work.into());
+        let sources: Vec<_> = clients.into_iter().zip(fates.into_iter().map(source)).collect();
+        assert_own_ports(&node, &sources);
+    });
+}
+
+#[test]
+fn a_flow_that_loses_its_snat_port_loses_its_entry() {
+    explore("SNAT port and expiry", 2, 1, |first| {
+        let node = Node::new(1, 1);
+        let (one, other) = (node.client(OWN, 0), node.client((0, 1), 1));
+        dial(&Cpu::new(Arc::clone(&node)), one, REMOTE);
+        let work = vec![late_request(syn(other, REMOTE)), request(syn(one, REMOTE))];
+        let fates = in_parallel(first, &node, work);
+        // There is one port: it has one flow, whoever got it last, and replies lead to that flow's client.
+        let flows = node.flows();
+        assert_eq!(flows.len(), 1, "two flows with one port: {flows:?}, {fates:?}");
+        let flow = &flows[0].1;
+        let client = if flow.client_port == one.port { one } else { other };
+        let source = End { address: flow.snat.octets.into(), port: flow.snat_port };
+        let sent = syn_ack(REMOTE, source);
+        let received = Cpu::new(Arc::clone(&node)).later(LATE).reply(REMOTE, sent).packet();
+        let expected = Packet { source: REMOTE.frontend(), destination: client, ..sent };
+        // The flow may have expired meanwhile: then it is not translated.
+        assert!([Some(expected), Some(sent), None].contains(&received), "{received:?}");
+    });
+}
+
+#[test]
+fn a_next_hop_does_not_go_to_the_flow_that_evicts() {
+    explore("eviction and next hop", 2, 2, |first| {
+        let node = Node::new(1, PORTS);
+        let (one, other) = (node.client(OWN, 0), node.client(OWN, 1));
+        dial(&Cpu::new(Arc::clone(&node)), one, REMOTE);
+        // Its next hop is resolved anew, and noted.
+        let work: Vec<Work> = vec![
+            Box::new(move |cpu| Cpu::new(cpu.node()).in_epoch(2).request(data(one, REMOTE))),
+            late_request(syn(other, OTHER_REMOTE)),
+        ];
+        let fates = in_parallel(first, &node, work);
+        assert_next_hop(fates[0], REMOTE);
+        assert_next_hop(fates[1], OTHER_REMOTE);
+        for epoch in [1, 2] {
+            let cpu = Cpu::new(Arc::clone(&node)).later(LATE).in_epoch(epoch);
+            assert_next_hop(cpu.request(syn(other, OTHER_REMOTE)), OTHER_REMOTE);
+        }
+    });
+}
+
+fn assert_next_hop(fate: Fate, service: Service) {
+    if let Fate::Delivered(packet, neighbour) = fate {
+        assert_eq!(packet.destination, service.backend());
+        assert_eq!(neighbour, Some(service.next_hop()));
+    }
+}
+
+#[test]
+fn both_sides_close_at_once() {
+    explore("two FINs", 2, 3, |first| {
+        let node = Node::new(1, PORTS);
+        let client = node.client(OWN, 0);
+        connect(&Cpu::new(Arc::clone(&node)), client, ONE);
+        let work = vec![request(fin(client, ONE)), from_backend(ONE, reply_fin(ONE, client))];
+        let fates = in_parallel(first, &node, work);
+        assert!(fates.iter().all(|fate| fate.packet().is_some()), "{fates:?}");
+        assert_eq!(state_of(&node, client, ONE), CLOSED);
+    });
+}
+
+#[test]
+fn both_sides_close_at_once_while_data_is_under_way() {
+    explore("two FINs and data", 3, 2, |first| {
+        let node = Node::new(1, PORTS);
+        let client = node.client(OWN, 0);
+        connect(&Cpu::new(Arc::clone(&node)), client, ONE);
+        let work = vec![
+            request(fin(client, ONE)),
+            from_backend(ONE, reply_fin(ONE, client)),
+            request(data(client, ONE)),
+        ];
+        in_parallel(first, &node, work);
+        assert_eq!(state_of(&node, client, ONE), CLOSED);
+    });
+}

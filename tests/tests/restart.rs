@@ -1,0 +1,185 @@
+//! An agent that is killed and started again at the size that is promised: connections go on, and where
+//! nothing has changed nothing is written.
+//!
+//! One server has the addresses of all endpoints, behind a local route, and tells which it was reached by.
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::time::Instant;
+use std::{env, fs, thread};
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tests::agent::Agent;
+use tests::one_node::{DEVICE, OneNode};
+use tests::topology::Host;
+
+const SERVICES: u32 = 10_000;
+const ENDPOINTS: u32 = 10;
+const CONNECTIONS: u32 = 1_000;
+/// Each restart reads 20,000 objects anew, which an unoptimised agent takes seconds for. For as many as
+/// were promised: `MILLRACE_RESTARTS=20`.
+const RESTARTS: u32 = 2;
+
+fn cluster_ip(service: u32) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 96, 0, 1)) + service)
+}
+
+fn endpoint(service: u32, number: u32) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 64, 0, 1)) + service * ENDPOINTS + number)
+}
+
+fn service(number: u32, endpoints: u32) -> String {
+    let mut text = format!(
+        "apiVersion: v1\n\
+         kind: Service\n\
+         metadata: {{name: s{number}}}\n\
+         spec: {{clusterIP: {}, ports: [{{port: 80}}]}}\n\
+         ---\n\
+         apiVersion: discovery.k8s.io/v1\n\
+         kind: EndpointSlice\n\
+         metadata: {{name: s{number}-1, labels: {{kubernetes.io/service-name: s{number}}}}}\n\
+         addressType: IPv4\n\
+         ports: [{{port: 9000}}]\n\
+         endpoints:\n",
+        cluster_ip(number)
+    );
+    for other in 0..endpoints {
+        let _ = writeln!(text, "- {{addresses: [{}], nodeName: node}}", endpoint(number, other));
+    }
+    text + "---\n"
+}
+
+/// Answers each line by the address that its client reached. Its threads end with their connections.
+fn serve(host: &Host) -> Result<()> {
+    let listener = host.enter(|| Ok(TcpListener::bind("0.0.0.0:9000")?))?;
+    let answer = |stream: TcpStream| -> Result<()> {
+        let address = stream.local_addr()?.ip();
+        stream.set_nodelay(true)?;
+        for line in BufReader::new(&stream).lines() {
+            (&stream).write_all(format!("{address} {}\n", line?).as_bytes())?;
+        }
+        Ok(())
+    };
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let thread = thread::Builder::new().stack_size(1 << 16);
+            // Whoever waits for an answer notices what fails.
+            let _ = thread.spawn(move || answer(stream));
+        }
+    });
+    Ok(())
+}
+
+struct Connection {
+    stream: TcpStream,
+    /// Which endpoint it has.
+    address: String,
+}
+
+impl Connection {
+    fn open(client: &Host, service: u32) -> Result<Self> {
+        let stream = client.tcp_connect(&format!("{}:80", cluster_ip(service)))?;
+        let address = ask(&stream, "first")?;
+        Ok(Self { stream, address })
+    }
+
+    /// Whether the endpoint it had echoes what is said now.
+    fn goes_on(&self, text: &str) -> bool {
+        ask(&self.stream, text).is_ok_and(|address| address == self.address)
+    }
+}
+
+fn ask(mut stream: &TcpStream, text: &str) -> Result<String> {
+    stream.write_all(format!("{text}\n").as_bytes())?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    let (address, echo) = line.trim_end().split_once(' ').context("the connection was closed")?;
+    ensure!(echo == text, "{line} where {text} was asked");
+    Ok(address.to_owned())
+}
+
+struct Case {
+    network: OneNode,
+    file: PathBuf,
+    connections: Vec<Connection>,
+}
+
+impl Case {
+    fn new() -> Result<(Self, Agent)> {
+        // Two sockets for each connection.
+        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+        setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(1 << 16)), hard)?;
+        let network = OneNode::with_pods(0)?;
+        let backend = network.node.pod("backend", &["10.244.1.10"])?;
+        network.node.ip("route add 10.64.0.0/12 via 10.244.1.10 dev backend onlink")?;
+        backend.ip("route add local 10.64.0.0/12 dev lo")?;
+        serve(&backend)?;
+        let file = network.topology.directory().join("manifests.yaml");
+        fs::write(&file, manifests(ENDPOINTS))?;
+        let agent = Agent::start(&network.node, &network.pin_path(), &file, DEVICE, &[])?;
+        let mut random = 1;
+        let connect = |_| {
+            random = lb_common::hash::mix(random);
+            Connection::open(&network.client, lb_common::hash::scale(random as u32, SERVICES))
+        };
+        let connections = (0..CONNECTIONS).map(connect).collect::<Result<_>>()?;
+        Ok((Self { network, file, connections }, agent))
+    }
+
+    fn restart(&self, agent: Agent) -> Result<Agent> {
+        agent.kill();
+        let began = Instant::now();
+        let agent =
+            Agent::start(&self.network.node, &self.network.pin_path(), &self.file, DEVICE, &[])?;
+        eprintln!("ready after {:?}, {} steps", began.elapsed(), steps(&agent)?);
+        Ok(agent)
+    }
+
+    fn lost(&self, text: &str) -> usize {
+        self.connections.iter().filter(|connection| !connection.goes_on(text)).count()
+    }
+}
+
+/// All Services; the first one has so many endpoints.
+fn manifests(of_first: u32) -> String {
+    (0..SERVICES)
+        .map(|number| service(number, if number == 0 { of_first } else { ENDPOINTS }))
+        .collect()
+}
+
+/// How many steps an agent's start took.
+fn steps(agent: &Agent) -> Result<u64> {
+    let said = agent.said();
+    let (_, steps) = said.split_once("steps=").with_context(|| said.clone())?;
+    let digits: String = steps.chars().take_while(char::is_ascii_digit).collect();
+    Ok(digits.parse()?)
+}
+
+#[test]
+fn killed_and_started_again_it_loses_no_connection_and_writes_nothing() -> Result<()> {
+    let (case, mut agent) = Case::new()?;
+    assert!(steps(&agent)? > u64::from(SERVICES * ENDPOINTS));
+    let restarts = env::var("MILLRACE_RESTARTS").map_or(Ok(RESTARTS), |text| text.parse())?;
+    for round in 0..restarts {
+        // Every second agent loads its programs, as one of another build does.
+        if round % 2 == 1 {
+            case.network.forget_programs()?;
+        }
+        agent = case.restart(agent)?;
+        assert_eq!(steps(&agent)?, 0, "restart {round}");
+        assert_eq!(case.lost(&round.to_string()), 0, "restart {round}");
+    }
+
+    // What has changed meanwhile is all that is written.
+    fs::write(&case.file, manifests(ENDPOINTS - 1))?;
+    let agent = case.restart(agent)?;
+    let taken = steps(&agent)?;
+    assert!((1..8).contains(&taken), "{taken} steps");
+    let gone = endpoint(0, ENDPOINTS - 1).to_string();
+    let lost = case.connections.iter().filter(|c| c.address != gone && !c.goes_on("last")).count();
+    assert_eq!(lost, 0);
+    Ok(())
+}

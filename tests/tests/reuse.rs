@@ -1,0 +1,262 @@
+//! An agent that starts on what another of the same build left takes over its programs: it loads none,
+//! and replaces nothing that is attached. Whatever does not match is loaded again.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use aya::maps::{Map, MapData, ProgramArray};
+use aya::programs::ProgramInfo;
+use aya::programs::links::{FdLink, PinnedLink};
+use lb_common::layout::map;
+use tests::agent::{Agent, program};
+use tests::one_node::{DEVICE, OneNode};
+
+const MANIFESTS: &str = "\
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  clusterIP: 10.96.0.10
+  externalIPs: [203.0.113.10]
+  ports: [{port: 80}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints:
+- {addresses: [10.244.1.10], nodeName: node}
+";
+
+/// What an agent says that loads no program.
+const REUSED: &str = "with its programs";
+
+struct Case {
+    network: OneNode,
+    manifests: PathBuf,
+}
+
+impl Case {
+    fn new() -> Result<Self> {
+        let network = OneNode::with_pods(1)?;
+        let manifests = network.topology.directory().join("manifests.yaml");
+        fs::write(&manifests, MANIFESTS)?;
+        Ok(Self { network, manifests })
+    }
+
+    /// Starts an agent and requests a page through it.
+    fn start(&self, more: &[&str]) -> Result<Agent> {
+        let pins = self.network.pin_path();
+        let agent = Agent::start(&self.network.node, &pins, &self.manifests, DEVICE, more)?;
+        assert_eq!(self.network.curl("http://203.0.113.10/")?.trim(), "pod-0");
+        Ok(agent)
+    }
+
+    /// The one directory of programs.
+    fn directory(&self) -> Result<PathBuf> {
+        let mut found = paths(&self.network.pin_path().join("programs"))?;
+        ensure!(found.len() == 1, "{found:?}");
+        found.pop().context("there is one")
+    }
+
+    /// The ids of all pinned programs, by name.
+    fn programs(&self) -> Result<BTreeMap<String, u32>> {
+        let id = |path: PathBuf| Ok((name(&path), ProgramInfo::from_pin(&path)?.id()));
+        paths(&self.directory()?)?.into_iter().map(id).collect()
+    }
+
+    /// The ids of all pinned links and of the programs that they attach.
+    fn links(&self) -> Result<BTreeMap<String, (u32, u32)>> {
+        let ids = |path: PathBuf| {
+            let link = FdLink::from(PinnedLink::from_pin(&path)?).info()?;
+            Ok((name(&path), (link.id(), link.program_id())))
+        };
+        paths(&self.network.pin_path().join("links"))?.into_iter().map(ids).collect()
+    }
+
+    /// The ids of the programs of all filters on the device.
+    fn filters(&self) -> Result<Vec<String>> {
+        let mut ids = Vec::new();
+        for direction in ["ingress", "egress"] {
+            let shown =
+                self.network.node.run(["tc", "filter", "show", "dev", DEVICE, direction])?;
+            let words: Vec<&str> = shown.split_whitespace().collect();
+            let found = words.windows(2).filter(|pair| pair[0] == "id");
+            ids.extend(found.map(|pair| pair[1].to_owned()));
+        }
+        Ok(ids)
+    }
+
+    /// An array of programs with their ids, as bpftool prints it.
+    fn contents(&self, name: &str) -> Result<String> {
+        let path = self.network.pin_path().join(name);
+        let bpftool = ["bpftool", "map", "dump", "pinned"].map(OsStr::new);
+        self.network.node.run(bpftool.into_iter().chain([path.as_os_str()]))
+    }
+
+    fn stages(&self, name: &str) -> Result<ProgramArray<MapData>> {
+        let data = MapData::from_pin(self.network.pin_path().join(name))?;
+        Ok(ProgramArray::try_from(Map::ProgramArray(data))?)
+    }
+}
+
+fn paths(directory: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(directory).with_context(|| directory.display().to_string())?;
+    entries.map(|entry| Ok(entry?.path())).collect()
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+#[test]
+fn the_same_build_loads_nothing_and_replaces_nothing() -> Result<()> {
+    for more in [&[][..], &["--tc-mode", "clsact"]] {
+        let case = Case::new()?;
+        case.start(more)?.kill();
+        let (programs, links, filters) = (case.programs()?, case.links()?, case.filters()?);
+        assert!(programs.len() > 20 && !links.is_empty(), "{programs:?} {links:?}");
+        assert_eq!(filters.len(), if more.is_empty() { 0 } else { 2 });
+        for _ in 0..2 {
+            let agent = case.start(more)?;
+            assert!(agent.said().contains(REUSED), "{}", agent.said());
+            assert_eq!(case.programs()?, programs);
+            assert_eq!((case.links()?, case.filters()?), (links.clone(), filters.clone()));
+            agent.terminate()?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn reused_programs_are_attached_in_another_way_and_to_other_devices() -> Result<()> {
+    let case = Case::new()?;
+    case.start(&[])?.kill();
+    let programs = case.programs()?;
+    let _other = case.network.other_node()?;
+    let agent = case.start(&["--tc-mode", "clsact", "--device", "in0"])?;
+    assert!(agent.said().contains(REUSED), "{}", agent.said());
+    assert_eq!((case.programs()?, case.filters()?.len()), (programs, 2));
+    assert!(case.links()?.contains_key("in0-xdp-native"), "{:?}", case.links()?);
+    Ok(())
+}
+
+#[test]
+fn stages_that_are_missing_are_put_back() -> Result<()> {
+    let case = Case::new()?;
+    case.start(&[])?.kill();
+    for name in [map::XDP_STAGES, map::TC_STAGES] {
+        let before = case.contents(name)?;
+        case.stages(name)?.clear_index(&0)?;
+        assert_ne!(case.contents(name)?, before);
+        let agent = case.start(&[])?;
+        assert!(agent.said().contains(REUSED), "{}", agent.said());
+        assert_eq!(case.contents(name)?, before);
+        agent.kill();
+    }
+    Ok(())
+}
+
+#[test]
+fn programs_that_are_missing_or_changed_are_all_loaded_again() -> Result<()> {
+    let case = Case::new()?;
+    case.start(&[])?.kill();
+    let damages: [fn(&Path) -> Result<()>; 4] = [
+        // One is missing.
+        |directory| Ok(fs::remove_file(directory.join("tc_open"))?),
+        // Two have changed places.
+        |directory| {
+            let [one, other, between] =
+                ["tc_open", "tc_reset", "between"].map(|n| directory.join(n));
+            fs::rename(&one, &between)?;
+            fs::rename(&other, &one)?;
+            Ok(fs::rename(&between, &other)?)
+        },
+        // An agent died before it had pinned all.
+        |directory| Ok(fs::rename(directory, directory.with_file_name("incomplete"))?),
+        // Something else stands in the place of one.
+        |directory| {
+            fs::remove_file(directory.join("out"))?;
+            Ok(fs::create_dir(directory.join("out"))?)
+        },
+    ];
+    for damage in damages {
+        let before = case.programs()?;
+        damage(&case.directory()?)?;
+        let agent = case.start(&[])?;
+        let said = agent.said();
+        assert!(said.contains("adopting") && !said.contains(REUSED), "{said}");
+        agent.kill();
+        let after = case.programs()?;
+        assert!(before.keys().eq(after.keys()), "{before:?} {after:?}");
+        assert!(before.iter().all(|(name, id)| after[name] != *id), "{before:?} {after:?}");
+        let agent = case.start(&[])?;
+        assert!(agent.said().contains(REUSED), "{}", agent.said());
+        agent.kill();
+    }
+    Ok(())
+}
+
+/// With other sizes or a map made anew, programs over the old maps are of no use.
+#[test]
+fn programs_over_other_maps_are_loaded_again() -> Result<()> {
+    let case = Case::new()?;
+    case.start(&[])?.kill();
+    let before = case.programs()?;
+    fs::remove_file(case.network.pin_path().join(map::DEVICES))?;
+    let agent = case.start(&[])?;
+    assert!(!agent.said().contains(REUSED), "{}", agent.said());
+    agent.kill();
+    let between = case.programs()?;
+    assert_ne!(between["out"], before["out"]);
+    let agent = case.start(&["--max-flows", "8192"])?;
+    assert!(!agent.said().contains(REUSED), "{}", agent.said());
+    assert_ne!(case.programs()?["out"], between["out"]);
+    Ok(())
+}
+
+/// The padding of the object's ELF header says nothing, but it makes another object.
+#[test]
+fn another_build_loads_its_own_programs() -> Result<()> {
+    let case = Case::new()?;
+    case.start(&[])?.kill();
+    let before = case.programs()?;
+
+    let mut binary = fs::read(program()?)?;
+    const HEADER: &[u8] = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x01\0\xf7\0";
+    let objects: Vec<usize> = memory_finds(&binary, HEADER);
+    ensure!(!objects.is_empty(), "the agent carries no BPF object");
+    for start in objects {
+        binary[start + 15] = 1;
+    }
+    let changed = case.network.topology.directory().join("changed");
+    fs::write(&changed, binary)?;
+    fs::set_permissions(&changed, fs::Permissions::from_mode(0o755))?;
+    let mut command = case.network.node.command(&changed);
+    command
+        .args(["agent", "--device", DEVICE, "--xdp-mode", "native", "--node-name", "node"])
+        .arg("--manifests")
+        .arg(&case.manifests)
+        .arg("--pin-path")
+        .arg(case.network.pin_path())
+        .arg("--cgroup")
+        .arg(case.network.node.cgroup());
+    let mut agent = case.network.node.spawn(&mut command)?;
+    agent.wait_for_output("ready:", tests::topology::SOON)?;
+    let said = agent.output();
+    assert!(said.contains("adopting") && !said.contains(REUSED), "{said}");
+    assert_eq!(case.network.curl("http://203.0.113.10/")?.trim(), "pod-0");
+    assert_ne!(case.programs()?["out"], before["out"]);
+    agent.kill();
+    Ok(())
+}
+
+fn memory_finds(all: &[u8], wanted: &[u8]) -> Vec<usize> {
+    let starts = all.windows(wanted.len()).enumerate();
+    starts.filter(|(_, window)| *window == wanted).map(|(start, _)| start).collect()
+}

@@ -1,0 +1,121 @@
+//! SNAT keeps off the ports that the node uses itself: its settings, its sockets, its NodePorts.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use aya::maps::{Array, Map, MapData};
+use lb_common::layout::map;
+use tests::agent::Agent;
+use tests::one_node::{DEVICE, OneNode};
+use tests::topology::{SOON, wait_until};
+
+/// With a NodePort, or with another.
+fn manifests(node_port: u16) -> String {
+    format!(
+        "apiVersion: v1\n\
+         kind: Service\n\
+         metadata: {{name: web}}\n\
+         spec:\n\
+         \x20 type: NodePort\n\
+         \x20 clusterIP: 10.96.0.10\n\
+         \x20 ports: [{{port: 80, nodePort: {node_port}}}]\n\
+         ---\n\
+         apiVersion: discovery.k8s.io/v1\n\
+         kind: EndpointSlice\n\
+         metadata: {{name: web-1, labels: {{kubernetes.io/service-name: web}}}}\n\
+         addressType: IPv4\n\
+         ports: [{{port: 8080}}]\n\
+         endpoints: [{{addresses: [10.0.0.2], nodeName: other}}]\n"
+    )
+}
+
+/// The range that is left to SNAT but for what is reserved: a prime number of ports.
+const RANGE: &str = "20000-20256";
+
+struct Case {
+    network: OneNode,
+    manifests: PathBuf,
+}
+
+impl Case {
+    fn new() -> Result<Self> {
+        let network = OneNode::with_pods(0)?;
+        let manifests = network.topology.directory().join("manifests.yaml");
+        fs::write(&manifests, self::manifests(30080))?;
+        Ok(Self { network, manifests })
+    }
+
+    /// Starts the agent on the device to clients, and others.
+    fn start(&self, more: &[&str]) -> Result<Agent> {
+        let (node, pins) = (&self.network.node, self.network.pin_path());
+        let arguments = [&["--snat-ports", RANGE], more].concat();
+        Agent::start(node, &pins, &self.manifests, DEVICE, &arguments)
+    }
+
+    fn is_reserved(&self, port: u16) -> Result<bool> {
+        let data = MapData::from_pin(self.network.pin_path().join(map::RESERVED_PORTS))?;
+        let words: Array<_, u64> = Array::try_from(Map::Array(data))?;
+        Ok(words.get(&u32::from(port / 64), 0)? & 1 << (port % 64) != 0)
+    }
+
+    /// Waits until the agent has looked again, which it does every ten seconds.
+    fn becomes_reserved(&self, port: u16, reserved: bool) -> Result<()> {
+        let what = format!("port {port} is reserved: {reserved}");
+        wait_until(&what, SOON, || self.is_reserved(port).is_ok_and(|now| now == reserved))
+    }
+}
+
+#[test]
+fn ports_of_the_node_are_reserved_as_they_come_and_go() -> Result<()> {
+    let case = Case::new()?;
+    let node = &case.network.node;
+    node.sysctl(&["net.ipv4.ip_local_reserved_ports=20100-20101"])?;
+    let listener = node.tcp_echo("0.0.0.0:20001", "tcp")?;
+    let _udp = node.udp_echo("0.0.0.0:20002", "udp")?;
+    let _agent = case.start(&[])?;
+    for port in [20001, 20002, 20100, 20101, 30080, 32768, 60999] {
+        assert!(case.is_reserved(port)?, "{port}");
+    }
+    for port in [1024, 20000, 20003, 20102, 30081, 32767, 61000] {
+        assert!(!case.is_reserved(port)?, "{port}");
+    }
+
+    fs::write(&case.manifests, manifests(30081))?;
+    case.becomes_reserved(30081, true)?;
+    case.becomes_reserved(30080, false)?;
+    drop(listener);
+    let _another = node.tcp_echo("[::]:20003", "tcp6")?;
+    node.sysctl(&["net.ipv4.ip_local_reserved_ports="])?;
+    case.becomes_reserved(20003, true)?;
+    case.becomes_reserved(20100, false)?;
+    case.becomes_reserved(20001, false)
+}
+
+/// Of 257 ports sixteen are left: no connection gets another.
+#[test]
+fn connections_get_only_ports_that_are_left() -> Result<()> {
+    let case = Case::new()?;
+    let other = case.network.other_node()?;
+    let server = other.http_server(&["10.0.0.2:8080"], "other")?;
+    case.network.node.sysctl(&["net.ipv4.ip_local_reserved_ports=20000-20199,20216-20256"])?;
+    // Replies come by the device to the other node.
+    let agent = case.start(&["--device", "in0"])?;
+    assert!(agent.said().contains("too few ports for SNAT: "), "{}", agent.said());
+    for _ in 0..2 {
+        assert_eq!(case.network.curl("http://192.0.2.1:30080/")?.trim(), "other");
+    }
+    let flows = agent.get(&["flows", "-o", "json"])?;
+    let flows: Vec<serde_json::Value> = serde_json::from_str(&flows)?;
+    let ports = flows.iter().map(|flow| {
+        let alias = flow["alias"].as_str().context("it is SNATed")?;
+        Ok(alias.rsplit(':').next().unwrap_or_default().parse()?)
+    });
+    let ports: Vec<u16> = ports.collect::<Result<_>>()?;
+    assert!(
+        !ports.is_empty() && ports.iter().all(|port| (20200..=20215).contains(port)),
+        "{flows:?}"
+    );
+    drop(server);
+    Ok(())
+}
