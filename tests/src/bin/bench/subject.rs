@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use lb_common::bench::Template;
 use lb_common::family::Family;
-use lb_common::layout::{Flow, FlowState, Reason, Traffic};
+use lb_common::layout::{Flow, FlowState, Reason, Ticks, Traffic};
 use lb_userspace::kernel::{Place, Sizes};
 use lb_userspace::plan::{Change, Planner};
 use tests::datapath::{Hook, KernelWorld, Service, World};
@@ -24,6 +24,9 @@ const REPEAT: u32 = 200_000;
 
 /// How often flows are answered until all are established, at most.
 const PASSES: usize = 10;
+
+/// Longer than datagrams must go both ways before they count as a stream.
+const UNTIL_STREAM: u32 = Ticks::in_seconds(3);
 
 /// The only service port's index.
 const SERVICE_PORT: u32 = 1;
@@ -119,7 +122,8 @@ fn counts(world: &KernelWorld) -> Result<(Traffic, Vec<(Reason, u64)>)> {
     Ok((world.tables.service_traffic(SERVICE_PORT)?, world.reasons()))
 }
 
-/// Makes the flows through the programs themselves: a request, its answer, another request.
+/// Makes the flows through the programs themselves: a request, its answer, another request. Datagrams
+/// go both ways once more when time has passed.
 fn establish(case: &Case, world: &mut KernelWorld, flows: u32) -> Result<()> {
     let request = case.request();
     let (first, answer) = if case.udp {
@@ -134,12 +138,15 @@ fn establish(case: &Case, world: &mut KernelWorld, flows: u32) -> Result<()> {
     // All clients at once are a flood, in which a few evict each other. Those are opened again
     // by another request, and are answered in the next pass.
     for _ in 0..PASSES {
-        for (backend, client) in nascent(world) {
+        for (backend, client) in unestablished(world) {
             world.run(Hook::Reverse, &answer.from(backend).to(client));
             world.run(Hook::Forward, &request.from(client));
         }
         if established(world) == flows as usize {
             return Ok(());
+        }
+        if case.udp {
+            world.grow_older(UNTIL_STREAM);
         }
         wrapper.run(&template(&request, Side::Source, flows), &request, flows)?;
     }
@@ -147,17 +154,19 @@ fn establish(case: &Case, world: &mut KernelWorld, flows: u32) -> Result<()> {
 }
 
 fn established(world: &KernelWorld) -> usize {
-    let states = world.flows().states();
-    states.into_iter().filter(|&state| state == FlowState::Established).count()
+    world.flows().states().into_iter().filter(|&state| is_established(state)).count()
 }
 
-/// The backend's and the client's end of every nascent flow.
-fn nascent(world: &KernelWorld) -> Vec<(SocketAddr, SocketAddr)> {
+fn is_established(state: FlowState) -> bool {
+    matches!(state, FlowState::Established | FlowState::DatagramStream)
+}
+
+/// The backend's and the client's end of every other flow.
+fn unestablished(world: &KernelWorld) -> Vec<(SocketAddr, SocketAddr)> {
     let flows = world.flows();
     let v4 = flows.v4.iter().map(|(state, _, flow)| (*state, ends(flow)));
     let v6 = flows.v6.iter().map(|(state, _, flow)| (*state, ends(flow)));
-    let nascent = v4.chain(v6).filter(|(state, _)| *state == FlowState::SynSent);
-    nascent.map(|(_, ends)| ends).collect()
+    v4.chain(v6).filter(|(state, _)| !is_established(*state)).map(|(_, ends)| ends).collect()
 }
 
 fn ends<F: Family<Address: Into<IpAddr>>>(flow: &Flow<F>) -> (SocketAddr, SocketAddr) {
