@@ -114,6 +114,24 @@ pub struct Tcp {
 /// The UDP port of Generic UDP Encapsulation.
 pub const GUE: u16 = 6080;
 
+/// Generic UDP Encapsulation, version 0, with eight octets of private data: the key of the sender's
+/// cluster.
+#[repr(C)]
+#[derive(Debug)]
+pub struct KeyedGue {
+    /// Version, whether it is a control message, and how many words follow the flags.
+    pub control: u8,
+    /// What is inside.
+    pub protocol: u8,
+    pub flags: [u8; 2],
+    pub key: [u8; 8],
+}
+
+impl KeyedGue {
+    /// Version 0, data, two words.
+    pub const CONTROL: u8 = 2;
+}
+
 #[repr(C)]
 #[derive(Debug)]
 pub struct Udp {
@@ -162,6 +180,7 @@ headers! {
     Ports: 4,
     Tcp: 20,
     Udp: 8,
+    KeyedGue: 12,
     Sctp: 16,
     Icmp: 8,
     [u8; 2]: 2,

@@ -22,7 +22,7 @@ use crate::family::{Family, V4, V6};
 use crate::layout::{
     Affinity, AffinityKey, Backend, Bitmap, DESTINATION_WORDS, Device, FlowBucket, Fragment,
     FragmentKey, Frontend, FrontendKey, Hints, Member, NO_BACKEND, Peer, Pool, Reason, ReplyBucket,
-    ReplyKey, SOURCE_WORDS, Settings, Target, Ticks, Traffic, Untracked, capacity,
+    ReplyKey, SOURCE_WORDS, Settings, Target, Ticks, Traffic, TunnelKey, Untracked, capacity,
 };
 
 pub use frame::{Exit, Frame, Routes};
@@ -77,6 +77,7 @@ pub struct HostTables {
     pub slots: HashMap<u32, u32>,
     pub members: HashSet<Member>,
     pub peers: HashSet<Peer>,
+    pub tunnel_keys: [u64; TunnelKey::COUNT],
     pub targets: HashMap<Target, u32>,
     pub devices: HashMap<u32, Device>,
     pub epoch: Cell<u32>,
@@ -152,6 +153,7 @@ impl HostTables {
             scratch: PacketScratch::default(),
             reserved_ports: HashSet::new(),
             peers: HashSet::new(),
+            tunnel_keys: [0; TunnelKey::COUNT],
             targets: HashMap::new(),
             v4: HostFamily::new(buckets),
             v6: HostFamily::new(buckets),
@@ -242,6 +244,10 @@ impl NetworkTables for HostTables {
 
     fn is_peer(&self, peer: Peer) -> bool {
         self.peers.contains(&peer)
+    }
+
+    fn tunnel_key(&self, which: TunnelKey) -> u64 {
+        self.tunnel_keys[which as usize]
     }
 
     fn is_port_reserved(&self, port: u16) -> bool {

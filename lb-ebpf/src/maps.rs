@@ -20,7 +20,7 @@ use lb_common::layout::{
     Affinity, AffinityKey, Backend, BufferSum, DESTINATION_WORDS, Device, Event, FlowBucket,
     Fragment, FragmentKey, Frontend, FrontendKey, Hints, Host, Identity, Listener, Member, Network,
     Peer, Pool, Reason, ReplyBucket, ReplyKey, SOURCE_WORDS, ServicePortName, Settings, SlotPair,
-    SocketEnd, SocketFlow, SourceRange, Target, Traffic, Untracked,
+    SocketEnd, SocketFlow, SourceRange, Target, Traffic, TunnelKey, Untracked,
 };
 
 /// The agent writes these through its own address space, without a system call. Their memory
@@ -93,6 +93,10 @@ pub static HINTS: Array<Hints, 2, SHARED> = Array::new();
 /// A bit for each port that must not be used for SNAT.
 #[btf_map]
 pub static RESERVED_PORTS: Array<u64, { RESERVED_PORT_WORDS as usize }, SHARED> = Array::new();
+
+/// By [`TunnelKey`].
+#[btf_map]
+pub static TUNNEL_KEYS: Array<u64, { TunnelKey::COUNT }, SHARED> = Array::new();
 
 #[btf_map]
 pub static AFFINITIES4: LruHashMap<AffinityKey<V4>, Affinity, { MAX_AFFINITIES as usize }> =

@@ -12,7 +12,7 @@ use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::{
     Affinity, AffinityKey, Backend, Bitmap, Device, FlowBucket, Fragment, FragmentKey, Frontend,
     FrontendKey, Hints, Member, Peer, Pool, Reason, ReplyBucket, ReplyKey, SERVICE_PORT_BITS,
-    Settings, SourceRange, Target, Ticks, Traffic, Untracked,
+    Settings, SourceRange, Target, Ticks, Traffic, TunnelKey, Untracked,
 };
 
 use crate::clock;
@@ -22,7 +22,7 @@ use crate::maps::{
     DESTINATIONS, DEVICES, DRAFTS4, DRAFTS6, FLOWS4, FLOWS6, FRAGMENTS4, FRAGMENTS6, FRONTENDS4,
     FRONTENDS6, HINTS, MEMBERS, NETWORK, PEERS, POOL_SLOTS, POOLS, REASONS, REPLIES4, REPLIES6,
     RESERVED_PORTS, SCRATCH, SERVICE_TRAFFIC, SETTINGS, SOURCE_RANGES4, SOURCE_RANGES6, SOURCES,
-    Scratch, TARGETS, UNTRACKED4, UNTRACKED6,
+    Scratch, TARGETS, TUNNEL_KEYS, UNTRACKED4, UNTRACKED6,
 };
 
 pub struct KernelTables;
@@ -91,6 +91,13 @@ impl NetworkTables for KernelTables {
     fn is_peer(&self, peer: Peer) -> bool {
         // SAFETY: nothing is kept of the entry.
         unsafe { PEERS.get(peer) }.is_some()
+    }
+
+    #[inline(always)]
+    fn tunnel_key(&self, which: TunnelKey) -> u64 {
+        let key = TUNNEL_KEYS.get_ptr(which as u32);
+        // SAFETY: the map has the entry, and the agent writes whole aligned words.
+        key.map_or(0, |key| unsafe { key.read_volatile() })
     }
 
     #[inline(always)]

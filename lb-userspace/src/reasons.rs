@@ -174,6 +174,11 @@ pub fn meaning(reason: Reason) -> Meaning {
             "from a tunnel of somebody who is no node of the cluster",
             "If it is a node: is its InternalIP in `kubectl get nodes -o wide` the address that it sends from?",
         ),
+        Reason::WrongTunnelKey => (
+            Passed,
+            "a tunnel from a node of the cluster carries no key, or one that is not in --tunnel-key-file",
+            "Compare the file on both nodes. If they agree, a pod behind that node's address sends forged packets.",
+        ),
         Reason::NoSuchTarget => (
             Dropped,
             "from a tunnel, for a backend that this node does not have",

@@ -24,6 +24,7 @@ const VALUES: &[(&str, &str)] = &[
     ("metrics-bind-address", "off"),
     ("metrics-max-objects", "10"),
     ("forwarding", "gue"),
+    ("tunnel-key-file", "/etc/millrace-tunnel/key"),
     ("xdp-mode", "off"),
     ("tc-mode", "clsact"),
     ("cgroup", "/sys/fs/cgroup/a"),

@@ -15,7 +15,7 @@ use lb_common::host::{self, Entry, Exit, Frame, HoldsScratch, PacketScratch, Rou
 use lb_common::layout::{
     Affinity, AffinityKey, Backend, Device, Direction, Flow, FlowBucket, FlowState, Fragment,
     FragmentKey, Frontend, FrontendKey, FrontendKind, Hints, Member, Peer, Pool, Reason,
-    ReplyBucket, ReplyKey, Settings, Target, Ticks, Untracked,
+    ReplyBucket, ReplyKey, Settings, Target, Ticks, TunnelKey, Untracked,
 };
 
 const NODE: [u8; 4] = [10, 0, 0, 1];
@@ -232,6 +232,10 @@ impl NetworkTables for Cpu {
 
     fn is_peer(&self, _: Peer) -> bool {
         false
+    }
+
+    fn tunnel_key(&self, _: TunnelKey) -> u64 {
+        0
     }
 
     fn is_port_reserved(&self, _: u16) -> bool {

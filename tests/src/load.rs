@@ -66,9 +66,9 @@ impl Done {
 /// Who ends a connection first, and keeps its ports from being used again for a minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// Then a client may open more connections in a minute than there are ports. But of those
-    /// that come by way of a balancer that masquerades, of any kind, one in some hundreds is
-    /// dialled twice; why is not known.
+    /// Then a client may open more connections in a minute than there are ports. But behind SNAT, of any
+    /// kind, a port that is used again within a minute meets the server's TIME_WAIT: half of these
+    /// SYNs are sent twice. docs/performance.md has figures.
     Server,
     /// Then the client should have net.ipv4.tcp_tw_reuse=1.
     Client,

@@ -21,6 +21,7 @@ const KINDS: [(&str, [&str; 2]); 2] = [
 struct Tunnels {
     client: Host,
     router: Host,
+    node: Host,
     pod: Host,
     agents: [Agent; 2],
     _server: Process,
@@ -42,6 +43,10 @@ enum Sending {
 impl Tunnels {
     /// `narrowest` is what fits through the link to the client.
     fn new(sending: Sending, narrowest: u16) -> Result<Self> {
+        Self::with_key(sending, narrowest, None)
+    }
+
+    fn with_key(sending: Sending, narrowest: u16, key: Option<&str>) -> Result<Self> {
         let topology = Topology::new("tunnels")?;
         let client = topology.host("client")?;
         let (router, node, other) =
@@ -72,11 +77,16 @@ impl Tunnels {
         ];
         let file = topology.directory().join("manifests.yaml");
         fs::write(&file, manifests())?;
+        let key_file = topology.directory().join("key");
+        fs::write(&key_file, key.unwrap_or_default())?;
         let agent = |host: &Host, name: &str| {
             let pins = topology.pins().join(name);
             let mut more = vec!["--node-name", name];
             if sending == Sending::TcAlone {
                 more.extend(["--xdp-mode", "off"]);
+            }
+            if key.is_some() {
+                more.extend(["--tunnel-key-file", key_file.to_str().context("a path in UTF-8")?]);
             }
             Agent::start(host, &pins, &file, "ext0", &more)
         };
@@ -84,6 +94,7 @@ impl Tunnels {
         Ok(Self {
             client,
             router,
+            node,
             pod,
             agents,
             _server: server,
@@ -190,8 +201,11 @@ fn clients_are_served_without_xdp() -> Result<()> {
 
 /// Full-sized packets don't fit into the tunnel: clients are told, and send smaller ones.
 fn large_requests_arrive(sending: Sending) -> Result<()> {
+    large_requests_arrive_in(&Tunnels::new(sending, 1500)?)
+}
+
+fn large_requests_arrive_in(network: &Tunnels) -> Result<()> {
     const SIZE: usize = 2_000_000;
-    let network = Tunnels::new(sending, 1500)?;
     for address in KINDS.iter().flat_map(|(_, addresses)| addresses) {
         let sink =
             if address.contains(':') { "[fd00:10:244:2::10]:9000" } else { "10.244.2.10:9000" };
@@ -253,6 +267,61 @@ fn large_datagrams_arrive_by_xdp() -> Result<()> {
 #[test]
 fn large_datagrams_arrive_without_xdp() -> Result<()> {
     large_datagrams_arrive(Sending::TcAlone)
+}
+
+const KEY: &str = "5f4dcc3b5aa765d61d8327deb882cf99";
+
+/// With a key all tunnels are in UDP, and full-sized packets fit as well as without.
+fn keyed_tunnels_serve_clients(sending: Sending) -> Result<()> {
+    let network = Tunnels::with_key(sending, 1500, Some(KEY))?;
+    let nodes =
+        "(src host 10.7.2.2 and dst host 10.7.3.2) or (src host fd07:2::2 and dst host fd07:3::2)";
+    let without_key = format!("({nodes}) and not udp dst port 6080");
+    let others = network.router.capture("node0", &without_key)?;
+    for address in KINDS.iter().flat_map(|(_, addresses)| addresses) {
+        assert_eq!(network.curl(&format!("http://{address}"), &[])?, "pod");
+    }
+    network.get_large()?;
+    large_requests_arrive_in(&network)?;
+    let neighbours = |line: &String| !line.contains("neighbor");
+    assert!(!others.lines().iter().any(neighbours), "tunnels without a key: {:?}", others.lines());
+    Ok(())
+}
+
+#[test]
+fn keyed_tunnels_serve_clients_by_xdp() -> Result<()> {
+    keyed_tunnels_serve_clients(Sending::Xdp)
+}
+
+#[test]
+fn keyed_tunnels_serve_clients_without_xdp() -> Result<()> {
+    keyed_tunnels_serve_clients(Sending::TcAlone)
+}
+
+/// What a pod sends to another node has its own node's address behind most network plugins.
+#[test]
+fn datagrams_in_the_name_of_a_node_open_nothing_without_the_key() -> Result<()> {
+    let network = Tunnels::with_key(Sending::Xdp, 1500, Some(KEY))?;
+    let [node, other] = &network.agents;
+    let inner = tests::packet::tcp("10.7.1.2:40000", "203.0.113.10:80").syn();
+    let inner = &inner[14..];
+    let keyed = [&[2, 4, 0, 0][..], &[7; 8], inner].concat();
+    let socket = network.node.udp_socket("10.7.2.2:40000")?;
+    for datagram in [inner, &keyed] {
+        socket.send_to(datagram, "10.7.3.2:6080")?;
+    }
+    let counted = || {
+        let counters = other.get(&["counters"]).unwrap_or_default();
+        counters.lines().any(|line| {
+            let mut words = line.split_whitespace();
+            words.next() == Some("wrong_tunnel_key") && words.next() == Some("2")
+        })
+    };
+    wait_until("both datagrams are counted", SOON, counted).with_context(|| network.counters())?;
+    for agent in [node, other] {
+        assert!(!agent.get(&["flows"])?.contains("10.7.1.2"));
+    }
+    Ok(())
 }
 
 /// The errors go to whom the Service's address leads to; he has nothing of the answer, and hands

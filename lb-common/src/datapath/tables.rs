@@ -4,7 +4,7 @@ use crate::conntrack::{Environment, FlowTables};
 use crate::family::Family;
 use crate::layout::{
     Affinity, AffinityKey, Backend, Device, Direction, Fragment, FragmentKey, Frontend,
-    FrontendKey, Hints, Member, Peer, Pool, Reason, ReplyKey, Target, Untracked,
+    FrontendKey, Hints, Member, Peer, Pool, Reason, ReplyKey, Target, TunnelKey, Untracked,
 };
 
 use super::carried::{Draft, Handover};
@@ -28,6 +28,9 @@ pub trait NetworkTables {
     fn network_epoch(&self) -> u32;
     /// Whether an address is of a node of the cluster.
     fn is_peer(&self, peer: Peer) -> bool;
+    /// The key that tunnels of this cluster carry, or the other one that is accepted while keys are
+    /// changed; 0: none.
+    fn tunnel_key(&self, which: TunnelKey) -> u64;
     /// Whether a port must not be used for SNAT: something on this node may use it.
     fn is_port_reserved(&self, port: u16) -> bool;
 }

@@ -108,6 +108,8 @@ reasons! {
     NoSuchBucket "no_such_bucket"
     /// From a tunnel of somebody who is no node of the cluster. Passed.
     NotAPeer "not_a_peer"
+    /// From a tunnel of a node of the cluster, without a key or with one that is not accepted. Passed.
+    WrongTunnelKey "wrong_tunnel_key"
     /// From a tunnel, for a backend that this node does not have. Dropped.
     NoSuchTarget "no_such_target"
     /// Congestion was met in a tunnel, and its sender does not know of such. Dropped.

@@ -48,7 +48,7 @@ pub use socket::{Host, Side, SocketEnd, SocketFlow};
 pub use source_range::{SERVICE_PORT_BITS, SourceRange};
 pub use ticks::Ticks;
 pub use timeouts::Timeouts;
-pub use tunnel::{Peer, Target};
+pub use tunnel::{Peer, Target, TunnelKey};
 pub use untracked::{ReplyKey, Untracked};
 
 /// Moves on with every change of a layout or of what a field means.
@@ -134,6 +134,7 @@ pub mod map {
         PEERS
         TARGETS
         RESERVED_PORTS
+        TUNNEL_KEYS
         SCRATCH
         DRAFTS4
         DRAFTS6

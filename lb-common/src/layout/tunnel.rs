@@ -24,6 +24,20 @@ impl From<Address6> for Peer {
     }
 }
 
+/// The elements of `TUNNEL_KEYS`.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TunnelKey {
+    /// Sent and accepted. While it is 0, tunnels carry no key.
+    Current = 0,
+    /// Accepted as well: the next or the last one, while keys are changed.
+    Other = 1,
+}
+
+impl TunnelKey {
+    pub const COUNT: usize = 2;
+}
+
 /// By what a packet in a tunnel names the backend that its node is to hand it to.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -9,6 +9,7 @@ mod node_ports;
 mod outlets;
 mod service_manager;
 mod tally;
+mod tunnel_keys;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ use tokio::sync::mpsc;
 
 use crate::kernel::{
     self, DataPlane, Links, Modes, Opened, Parameters, Pins, ReservedPorts, Sizes, SnatPorts,
-    Tables, WithSockets, cgroup_root, preflight, serve_own_namespace,
+    Tables, TunnelKeys, WithSockets, cgroup_root, preflight, serve_own_namespace,
 };
 use crate::memory;
 use crate::model::forwarding_name;
@@ -66,6 +67,8 @@ pub struct Options {
     pub cgroup: Option<PathBuf>,
     /// How clients get to other nodes' backends, unless a Service says otherwise.
     pub forwarding: Forwarding,
+    /// The keys that tunnels carry.
+    pub tunnel_key_file: Option<PathBuf>,
     pub sizes: Sizes,
     /// Which ports SNAT may use, but for those that this node uses itself.
     pub snat_ports: SnatRange,
@@ -281,6 +284,8 @@ async fn start<'a>(
         });
         SnatPorts::follow(options.snat_ports, publish)?
     };
+    let tunnel_keys = TunnelKeys::open(pins)?;
+    tunnel_keys::follow(options.tunnel_key_file.clone(), move |keys| tunnel_keys.write(keys))?;
     let outlets = Outlets::new(source.notices, Arc::clone(&health), Arc::clone(&metrics))
         .with_snat_ports(snat_ports);
     let condition = Arc::clone(&outlets.condition);

@@ -68,6 +68,7 @@ pub fn options(
         modes: Modes { xdp: agent.xdp_mode, tc: agent.tc_mode },
         cgroup: agent.cgroup,
         forwarding: agent.forwarding,
+        tunnel_key_file: agent.tunnel_key_file,
         sizes: Sizes::for_flows(agent.max_flows)
             .with_services(agent.max_service_ports, agent.max_endpoints),
         snat_ports: agent.snat_ports,

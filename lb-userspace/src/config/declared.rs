@@ -121,6 +121,12 @@ pub struct AgentSettings {
     #[arg(long, value_name = "WAY", default_value = "masquerade", value_parser = forwarding)]
     pub forwarding: Forwarding,
 
+    /// File with the cluster's tunnel key: a random line of at least 32 characters, the same on all nodes. A second
+    /// line is a key that is accepted as well, so that keys can be replaced. With a key all tunnels use UDP (gue), and
+    /// packets without it are not taken for another node's. The file is read again every 10 seconds
+    #[arg(long, value_name = "FILE")]
+    pub tunnel_key_file: Option<PathBuf>,
+
     /// Where XDP runs
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]
     pub xdp_mode: XdpMode,

@@ -27,6 +27,7 @@ mod stages;
 mod survey;
 mod system_call;
 mod tables;
+mod tunnel_keys;
 mod types;
 mod verify;
 
@@ -49,3 +50,4 @@ pub use snat_ports::{ReservedPorts, SnatPorts, snat_ports};
 pub use sockets::{WithSockets, serve_own_namespace};
 pub use survey::{Attachment, Features, Survey, SurveyedMap, attachments, features, survey};
 pub use tables::Tables;
+pub use tunnel_keys::TunnelKeys;

@@ -14,7 +14,7 @@ use lb_common::family::{Address, Family, V4, V6};
 use lb_common::layout::{
     Affinity, AffinityKey, Backend, Device, Flow, FlowBucket, FlowKind, FlowState, Fragment,
     FragmentKey, Frontend, FrontendKey, Hints, Member, Peer, Pool, Reason, ReplyBucket, ReplyKey,
-    Settings, Target, Ticks, Untracked, WAYS,
+    Settings, Target, Ticks, TunnelKey, Untracked, WAYS,
 };
 
 /// One thing that the data plane asked, or did.
@@ -260,6 +260,10 @@ where
         let address: IpAddr = peer.address.into();
         self.note(Observation::Peer(address.to_canonical(), is));
         is
+    }
+
+    fn tunnel_key(&self, which: TunnelKey) -> u64 {
+        self.tables.tunnel_key(which)
     }
 
     fn is_port_reserved(&self, port: u16) -> bool {

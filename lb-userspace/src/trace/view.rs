@@ -25,7 +25,7 @@ use lb_common::layout::{
     Affinity, AffinityKey, Backend, Bitmap, Device, Event, FlowBucket, Fragment, FragmentKey,
     Frontend, FrontendKey, Hints, Identity, Member, Network, Peer, Pool, REPLY_WAYS, Reason,
     ReplyBucket, ReplyKey, SCHEMA, SERVICE_PORT_BITS, Settings, SlotPair, SourceRange, Target,
-    Ticks, Untracked, WAYS, map,
+    Ticks, TunnelKey, Untracked, WAYS, map,
 };
 
 use super::overlay::{Copies, Elements, Entries, Overlaid, found};
@@ -48,6 +48,7 @@ pub struct View {
     v6: FamilyView<V6>,
     scratch: PacketScratch,
     reserved_ports: Elements<u64>,
+    tunnel_keys: Elements<u64>,
 }
 
 struct FamilyView<F: InMaps> {
@@ -157,6 +158,7 @@ impl View {
             v6,
             scratch: PacketScratch::default(),
             reserved_ports: maps.elements(map::RESERVED_PORTS)?,
+            tunnel_keys: maps.elements(map::TUNNEL_KEYS)?,
         })
     }
 
@@ -280,6 +282,10 @@ impl NetworkTables for View {
 
     fn is_peer(&self, peer: Peer) -> bool {
         self.peers.get(&peer).is_some()
+    }
+
+    fn tunnel_key(&self, which: TunnelKey) -> u64 {
+        self.tunnel_keys.get(which as u32).unwrap_or(0)
     }
 
     fn is_port_reserved(&self, port: u16) -> bool {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Result;
 use lb_common::host::{Exit, HostTables};
-use lb_common::layout::{Reason, Ticks};
+use lb_common::layout::{Reason, Ticks, TunnelKey};
 use lb_userspace::kernel::clock;
 use lb_userspace::network::Device;
 use lb_userspace::plan::{Change, Planner, Step};
@@ -112,6 +112,11 @@ impl Conversation {
         let mut device = surroundings::device(index);
         change(&mut device);
         self.in_both(|world| world.set_device(index, &device));
+    }
+
+    /// The keys of tunnels: the one that is sent, and another that is accepted.
+    pub fn tunnel_keys(&mut self, keys: [u64; TunnelKey::COUNT]) {
+        self.in_both(|world| world.set_tunnel_keys(keys));
     }
 
     /// Sets where packets for an address leave, from here on.

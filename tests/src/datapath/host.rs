@@ -8,7 +8,7 @@ use lb_common::family::{Address4, Address6, Family};
 use lb_common::header::protocol;
 use lb_common::host::{self, Entry, Exit, Frame, HostFamily, HostTables, Routes};
 use lb_common::layout::{
-    Bitmap, Device, Flow, FlowBucket, FlowState, FrontendKey, Peer, Reason, Ticks,
+    Bitmap, Device, Flow, FlowBucket, FlowState, FrontendKey, Peer, Reason, Ticks, TunnelKey,
 };
 use lb_userspace::network;
 use lb_userspace::plan::{Datagrams, Detail, Step, Sweep};
@@ -188,6 +188,10 @@ impl World for HostWorld {
             Some(exit) => routes.insert(to, *exit),
             None => routes.remove(&to),
         };
+    }
+
+    fn set_tunnel_keys(&mut self, keys: [u64; TunnelKey::COUNT]) {
+        self.tables.tunnel_keys = keys;
     }
 
     fn next_epoch(&mut self) {

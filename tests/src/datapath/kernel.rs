@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 use aya::programs::{TestRun, TestRunOptions};
 use lb_common::family::{Family, V4, V6};
 use lb_common::host::Exit;
-use lb_common::layout::{Affinity, FlowBucket, Fragment, Pool, Reason, capacity, map};
-use lb_userspace::kernel::{DataPlane, Pins, Place, Sizes, Tables};
+use lb_common::layout::{Affinity, FlowBucket, Fragment, Pool, Reason, TunnelKey, capacity, map};
+use lb_userspace::kernel::{DataPlane, Pins, Place, Sizes, Tables, TunnelKeys};
 use lb_userspace::network::Device;
 use lb_userspace::plan::Step;
 use lb_userspace::trace::routes::KernelRoutes;
@@ -276,6 +276,10 @@ impl World for KernelWorld {
             None => self.surroundings.remove_exit(to),
         }
         .unwrap_or_else(|error| panic!("the way to {to}: {error:#}"));
+    }
+
+    fn set_tunnel_keys(&mut self, keys: [u64; TunnelKey::COUNT]) {
+        TunnelKeys::open(&self.pins).expect("the map is pinned").write(keys);
     }
 
     fn next_epoch(&mut self) {

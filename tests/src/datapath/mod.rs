@@ -21,7 +21,7 @@ use std::net::IpAddr;
 
 use lb_common::family::{V4, V6};
 use lb_common::host::Exit;
-use lb_common::layout::{Flow, FlowState, Reason, Ticks};
+use lb_common::layout::{Flow, FlowState, Reason, Ticks, TunnelKey};
 use lb_userspace::network::Device;
 use lb_userspace::plan::Step;
 
@@ -78,6 +78,8 @@ pub trait World {
     fn set_device(&mut self, index: u32, device: &Device);
     /// Sets where packets for an address leave; `None`: there is no way to it.
     fn set_exit(&mut self, to: IpAddr, exit: Option<&Exit>);
+    /// The keys of tunnels: the one that is sent, and another that is accepted.
+    fn set_tunnel_keys(&mut self, keys: [u64; TunnelKey::COUNT]);
     /// The network has changed.
     fn next_epoch(&mut self);
     /// Makes everything that the tables hold so much older.

@@ -8,11 +8,11 @@ use crate::datapath::forward::lookup;
 use crate::datapath::select::{self, Dialled};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
-use crate::datapath::wire::outer::{self, Outer};
+use crate::datapath::wire::outer::{self, KEYED, Outer, UDP};
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, Parsed, Part, Segment};
-use crate::header::{NetworkHeader, Udp, protocol};
-use crate::layout::{FlowKind, FrontendKey, FrontendKind, Reason};
+use crate::header::{KeyedGue, NetworkHeader, protocol};
+use crate::layout::{FlowKind, FrontendKey, FrontendKind, Reason, TunnelKey};
 
 #[inline(always)]
 pub fn decapsulate<F: Outer, P: Packet, T: FamilyTables<F>>(
@@ -23,10 +23,16 @@ pub fn decapsulate<F: Outer, P: Packet, T: FamilyTables<F>>(
     let Some(header) = packet.header::<F::Header>(network) else {
         return pass_for(tables, Reason::Malformed);
     };
+    // IP in IP has no room for a key: if there is one, it is not from this cluster's nodes.
+    let is_keyed = tables.tunnel_key(TunnelKey::Current) != 0;
     // Of UDP only what is for the port of tunnels comes to this stage.
     if F::is_plain(header, protocol::UDP) {
-        through::<{ size_of::<Udp>() }, F, P, T>(packet, tables, network)
-    } else if F::is_plain(header, F::IN_IP) {
+        if is_keyed {
+            through::<KEYED, F, P, T>(packet, tables, network)
+        } else {
+            through::<UDP, F, P, T>(packet, tables, network)
+        }
+    } else if F::is_plain(header, F::IN_IP) && !is_keyed {
         through::<0, F, P, T>(packet, tables, network)
     } else {
         pass_for(tables, Reason::UnknownProtocol)
@@ -41,7 +47,7 @@ fn through<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
     network: usize,
 ) -> Verdict {
     let inner = network + size_of::<F::Header>() + BETWEEN;
-    let mut next = judge::<F, P, T>(packet, tables, network);
+    let mut next = judge::<BETWEEN, F, P, T>(packet, tables, network);
     if next == Verdict::Next(Stage::Decapsulate) {
         next = judge_inner::<F, P, T>(packet, tables, inner);
     }
@@ -59,7 +65,7 @@ fn through<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
 
 /// Whether the outer header is of a tunnel of ours: the same stage comes next if so.
 #[inline(never)]
-fn judge<F: Outer, P: Packet, T: FamilyTables<F>>(
+fn judge<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -76,7 +82,29 @@ fn judge<F: Outer, P: Packet, T: FamilyTables<F>>(
         return pass_for(tables, Reason::NotAPeer);
     }
     tables.set_tag(u32::from(F::tag(header)));
+    if BETWEEN == KEYED && !has_key::<F, P, T>(packet, tables, network) {
+        return pass_for(tables, Reason::WrongTunnelKey);
+    }
     Verdict::Next(Stage::Decapsulate)
+}
+
+/// Whether the outer headers carry a key of this cluster.
+#[inline(always)]
+fn has_key<F: Outer, P: Packet, T: FamilyTables<F>>(
+    packet: &P,
+    tables: &T,
+    network: usize,
+) -> bool {
+    let Some(gue) = packet.header::<KeyedGue>(network + size_of::<F::Header>() + UDP) else {
+        return false;
+    };
+    let key = u64::from_be_bytes(gue.key);
+    gue.control == KeyedGue::CONTROL
+        && gue.protocol == F::IN_IP
+        && gue.flags == [0; 2]
+        && key != 0
+        && (key == tables.tunnel_key(TunnelKey::Current)
+            || key == tables.tunnel_key(TunnelKey::Other))
 }
 
 #[inline(always)]

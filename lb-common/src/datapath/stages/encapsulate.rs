@@ -6,14 +6,11 @@ use crate::datapath::forward::next_hop::{self, Out};
 use crate::datapath::route::Query;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Rejection, RejectionKind, Stage, Verdict, drop_for};
-use crate::datapath::wire::outer::Outer;
+use crate::datapath::wire::outer::{KEYED, Outer, UDP};
 use crate::datapath::wire::packet::Packet;
 use crate::hash;
-use crate::header::{GUE, NetworkHeader, Udp, protocol};
-use crate::layout::{Backend, Direction, FlowKind, Reason};
-
-/// What is between the network headers of a tunnel in UDP.
-const UDP: usize = size_of::<Udp>();
+use crate::header::{GUE, KeyedGue, NetworkHeader, Udp, protocol};
+use crate::layout::{Backend, Direction, FlowKind, Reason, TunnelKey};
 
 #[inline(always)]
 pub fn encapsulate<F: Outer, P: Packet, T: FamilyTables<F>>(
@@ -27,10 +24,10 @@ pub fn encapsulate<F: Outer, P: Packet, T: FamilyTables<F>>(
     if let Err(verdict) = aim(packet, tables, network, &mut tunnel, &mut out) {
         return verdict;
     }
-    let written = if tunnel.port == 0 {
-        write::<0, F, P>(packet, network, &tunnel)
-    } else {
-        write::<UDP, F, P>(packet, network, &tunnel)
+    let written = match between(tunnel.port != 0, tunnel.key) {
+        KEYED => write::<KEYED, F, P>(packet, network, &tunnel),
+        UDP => write::<UDP, F, P>(packet, network, &tunnel),
+        _ => write::<0, F, P>(packet, network, &tunnel),
     };
     match written.and_then(|()| out.leave(packet)) {
         Ok(verdict) => verdict,
@@ -45,20 +42,28 @@ struct Tunnel<F: Outer> {
     tag: u16,
     /// UDP's source port, the same for all packets of a flow; 0 if the tunnel is not in UDP.
     port: u16,
+    /// 0: none.
+    key: u64,
 }
 
 impl<F: Outer> Default for Tunnel<F> {
     #[inline(always)]
     fn default() -> Self {
-        Self { source: F::Address::default(), node: F::Address::default(), tag: 0, port: 0 }
+        let (source, node) = Default::default();
+        Self { source, node, tag: 0, port: 0, key: 0 }
     }
 }
 
-/// How much longer a packet gets.
+/// How many octets are between the network headers. IP in IP has no room for a key.
 #[inline(always)]
-fn overhead<F: Outer>(handover: &Handover) -> u32 {
-    let udp = if handover.kind.has(FlowKind::IN_UDP) { UDP } else { 0 };
-    (size_of::<F::Header>() + udp) as u32
+fn between(in_udp: bool, key: u64) -> usize {
+    if key != 0 {
+        KEYED
+    } else if in_udp {
+        UDP
+    } else {
+        0
+    }
 }
 
 /// Finds the tunnel, and the next hop to its end.
@@ -82,12 +87,14 @@ fn aim<F: Outer, P: Packet, T: FamilyTables<F>>(
     if backend.node == F::Address::default() {
         return Err(drop_for(tables, Reason::NoRoute));
     }
-    let in_udp = handover.kind.has(FlowKind::IN_UDP);
+    let key = tables.tunnel_key(TunnelKey::Current);
+    let in_udp = handover.kind.has(FlowKind::IN_UDP) || key != 0;
+    let overhead = (size_of::<F::Header>() + between(in_udp, key)) as u32;
     let query: Query<F> = Query {
         to: backend.node,
         from: F::Address::default(),
         protocol: if in_udp { protocol::UDP } else { F::IN_IP },
-        length: packet.wire_length().saturating_sub(network as u32) + overhead::<F>(handover),
+        length: packet.wire_length().saturating_sub(network as u32) + overhead,
     };
     let hops = if handover.tracked != 0 {
         let bucket = tables.flow_bucket(handover.location.bucket());
@@ -97,7 +104,7 @@ fn aim<F: Outer, P: Packet, T: FamilyTables<F>>(
     };
     match next_hop::find(packet, tables, hops, Direction::Forward, &query) {
         Ok(found) => *out = found,
-        Err(verdict) => return Err(refused::<F, T>(tables, handover, verdict)),
+        Err(verdict) => return Err(refused::<F, T>(tables, handover, overhead, verdict)),
     }
     let Some(device) = tables.device(out.device()) else {
         return Err(drop_for(tables, Reason::NoRoute));
@@ -109,6 +116,7 @@ fn aim<F: Outer, P: Packet, T: FamilyTables<F>>(
     tunnel.node = backend.node;
     tunnel.tag = hash::backend_tag(backend.address, backend.port);
     tunnel.port = if in_udp { handover.source_port } else { 0 };
+    tunnel.key = key;
     let Handover { service_port, backend_index, .. } = *handover;
     tables.count_packet(service_port, backend_index, Direction::Forward, packet.length());
     Ok(())
@@ -119,6 +127,7 @@ fn aim<F: Outer, P: Packet, T: FamilyTables<F>>(
 fn refused<F: Outer, T: FamilyTables<F>>(
     tables: &T,
     handover: &Handover,
+    overhead: u32,
     verdict: Verdict,
 ) -> Verdict {
     if verdict != Verdict::Next(Stage::Reject) {
@@ -130,12 +139,12 @@ fn refused<F: Outer, T: FamilyTables<F>>(
     // What is too big for the tunnel's path is told what fits through the tunnel.
     let Rejection { kind, mtu } = tables.rejection();
     if kind == RejectionKind::TOO_BIG {
-        tables.set_rejection(Rejection::too_big(mtu.saturating_sub(overhead::<F>(handover))));
+        tables.set_rejection(Rejection::too_big(mtu.saturating_sub(overhead)));
     }
     verdict
 }
 
-/// `BETWEEN` outer and inner network header there are so many octets: none, or UDP's header.
+/// `BETWEEN` outer and inner network header there are so many octets: 0, `UDP` or `KEYED`.
 #[inline(never)]
 fn write<const BETWEEN: usize, F: Outer, P: Packet>(
     packet: &mut P,
@@ -161,6 +170,14 @@ fn write<const BETWEEN: usize, F: Outer, P: Packet>(
         udp.length = payload.to_be_bytes();
         // The inner packet has its own.
         udp.checksum = [0; 2];
+    }
+    if BETWEEN == KEYED {
+        let gue = network + size_of::<F::Header>() + UDP;
+        let gue: &mut KeyedGue = packet.header_mut(gue).ok_or(Reason::Unwritable)?;
+        gue.control = KeyedGue::CONTROL;
+        gue.protocol = F::IN_IP;
+        gue.flags = [0; 2];
+        gue.key = tunnel.key.to_be_bytes();
     }
     Ok(())
 }

@@ -7,8 +7,12 @@
 use super::made::Answering;
 use crate::checksum::Delta;
 use crate::family::{V4, V6};
-use crate::header::{Ipv4, Ipv6};
+use crate::header::{Ipv4, Ipv6, KeyedGue, Udp};
 use crate::layout::Peer;
+
+/// The octets between the network headers of a tunnel in UDP, without and with a key.
+pub const UDP: usize = size_of::<Udp>();
+pub const KEYED: usize = UDP + size_of::<KeyedGue>();
 
 /// A family whose packets go through tunnels of the same family.
 pub trait Outer: Answering<Address: Into<Peer>> {

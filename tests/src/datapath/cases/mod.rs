@@ -18,6 +18,7 @@ pub mod sctp;
 pub mod selection;
 pub mod source_ranges;
 pub mod translation;
+pub mod tunnel_keys;
 pub mod tunnels;
 pub mod way;
 
@@ -271,6 +272,13 @@ macro_rules! every_case {
                 source_ranges_hold_for_what_comes_through_a_tunnel,
                 a_tunnel_ends_no_established_flow,
                 a_backend_on_this_node_needs_no_tunnel,
+            ]
+            tunnel_keys: [
+                a_keyed_tunnel_is_sent_whatever_the_kind,
+                tunnels_with_a_key_of_the_cluster_are_accepted,
+                tunnels_without_the_key_are_refused,
+                tunnels_with_a_key_pass_a_node_without,
+                a_key_counts_among_what_must_fit,
             ]
             answers: [
                 an_answer_to_another_client_passes,

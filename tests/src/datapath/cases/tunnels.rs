@@ -14,7 +14,8 @@ use crate::packet::{
 };
 
 /// Both kinds, and a client's port for each.
-const KINDS: [(Forwarding, u16); 2] = [(Forwarding::Ipip, 40000), (Forwarding::Gue, 41000)];
+pub(super) const KINDS: [(Forwarding, u16); 2] =
+    [(Forwarding::Ipip, 40000), (Forwarding::Gue, 41000)];
 
 /// Of the next hop to other nodes.
 const ROUTER_MAC: Mac = Mac([0x02, 0, 0, 0, 0, 0xee]);
@@ -36,12 +37,18 @@ fn tunnel(at: &Ends, kind: Forwarding, from: &str, to: &str, packet: &Packet) ->
 }
 
 /// In a tunnel from another node to this one.
-fn arriving(at: &Ends, kind: Forwarding, packet: &Packet, backend: &str) -> Packet {
+pub(super) fn arriving(at: &Ends, kind: Forwarding, packet: &Packet, backend: &str) -> Packet {
     named(&tunnel(at, kind, at.elsewhere, at.node, packet), backend)
 }
 
 /// In a tunnel from this node to another, as it leaves; `flow` is a whole packet of the client's.
-fn leaving(at: &Ends, kind: Forwarding, packet: &Packet, flow: &Packet, backend: &str) -> Packet {
+pub(super) fn leaving(
+    at: &Ends,
+    kind: Forwarding,
+    packet: &Packet,
+    flow: &Packet,
+    backend: &str,
+) -> Packet {
     let from = own_address(at);
     let tunnel = tunnel(at, kind, &from, at.elsewhere, &packet.ttl(63));
     let tunnel = match kind {
@@ -92,7 +99,7 @@ fn named(tunnel: &Packet, backend: &str) -> Packet {
 }
 
 /// Where the network header is, behind any tags.
-fn network(bytes: &[u8]) -> usize {
+pub(super) fn network(bytes: &[u8]) -> usize {
     let is_tag = |kind: &&[u8]| kind[..2] == [0x81, 0] || kind[..2] == [0x88, 0xa8];
     14 + 4 * bytes[12..].chunks(4).take_while(is_tag).count()
 }
@@ -111,7 +118,12 @@ fn own_address(at: &Ends) -> String {
 }
 
 /// This node has backends that tunnels lead to.
-fn receive(c: &mut Conversation, at: &Ends, kind: Forwarding, backends: u16) -> Vec<String> {
+pub(super) fn receive(
+    c: &mut Conversation,
+    at: &Ends,
+    kind: Forwarding,
+    backends: u16,
+) -> Vec<String> {
     c.node_addresses(&[at.node]);
     c.peers(&[at.elsewhere]);
     c.set(&at.web(backends).forwarding(kind));
@@ -120,7 +132,7 @@ fn receive(c: &mut Conversation, at: &Ends, kind: Forwarding, backends: u16) -> 
 }
 
 /// The only backend is on another node, to which there is a way.
-fn send(c: &mut Conversation, at: &Ends, kind: Forwarding) -> String {
+pub(super) fn send(c: &mut Conversation, at: &Ends, kind: Forwarding) -> String {
     let backend = at.backends(1).remove(0);
     for index in [OUTSIDE, INSIDE] {
         c.device(index, |_| {});

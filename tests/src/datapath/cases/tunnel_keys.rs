@@ -1,0 +1,100 @@
+//! The key that tunnels of a cluster carry.
+
+use lb_common::layout::{Forwarding, Reason};
+
+use super::Ends;
+use super::tunnels::{KINDS, arriving, leaving, network, receive, send};
+use crate::datapath::Conversation;
+use crate::datapath::surroundings::INSIDE;
+use crate::packet::{CLIENT_MAC, NODE_MAC, Packet, packet_too_big};
+
+const KEY: u64 = 0x0123_4567_89ab_cdef;
+const OTHER: u64 = 0xfedc_ba98_7654_3210;
+
+/// Generic UDP Encapsulation, version 0, behind the UDP header of a tunnel in UDP: two words of private
+/// data.
+fn keyed(at: &Ends, tunnel: &Packet, key: u64) -> Packet {
+    let gue = [&[2, if at.is_v6() { 41 } else { 4 }, 0, 0], &key.to_be_bytes()[..]].concat();
+    tunnel.payload(&[&gue[..], &tunnel[behind_udp(at, tunnel)..]].concat()).no_checksum()
+}
+
+/// Where the UDP header of a tunnel ends.
+fn behind_udp(at: &Ends, tunnel: &Packet) -> usize {
+    network(tunnel) + if at.is_v6() { 48 } else { 28 }
+}
+
+pub fn a_keyed_tunnel_is_sent_whatever_the_kind(c: &mut Conversation, at: &Ends) {
+    c.tunnel_keys([KEY, OTHER]);
+    for (kind, port) in KINDS {
+        let backend = send(c, at, kind);
+        let request = at.to_web(port);
+        for packet in [request.syn(), request.ack(), request.psh_ack().payload(b"question")] {
+            let plain = leaving(at, Forwarding::Gue, &packet, &request, &backend);
+            c.forward(&packet).leaves_by(INSIDE, &keyed(at, &plain, KEY));
+        }
+    }
+}
+
+pub fn tunnels_with_a_key_of_the_cluster_are_accepted(c: &mut Conversation, at: &Ends) {
+    c.tunnel_keys([KEY, OTHER]);
+    let backend = receive(c, at, Forwarding::Gue, 1).remove(0);
+    for (number, key) in [KEY, OTHER].into_iter().enumerate() {
+        let request = at.to_web(40000 + number as u16);
+        for packet in [request.syn(), request.ack()] {
+            let tunnel = arriving(at, Forwarding::Gue, &packet, &backend);
+            c.forward(&keyed(at, &tunnel, key)).becomes(&packet.to(backend.as_str()));
+        }
+    }
+}
+
+/// What a pod can send to another node, and the network plugin masquerades to its own node's address.
+pub fn tunnels_without_the_key_are_refused(c: &mut Conversation, at: &Ends) {
+    let backend = receive(c, at, Forwarding::Gue, 1).remove(0);
+    let request = at.to_web(40000).syn();
+    let plain = arriving(at, Forwarding::Gue, &request, &backend);
+    let right = keyed(at, &plain, KEY);
+    for keys in [[KEY, 0], [KEY, OTHER]] {
+        c.tunnel_keys(keys);
+        c.forward(&plain).passes_for(Reason::WrongTunnelKey);
+        for wrong in [0, KEY ^ 1, KEY ^ 1 << 63, KEY.swap_bytes()] {
+            c.forward(&keyed(at, &plain, wrong)).passes_for(Reason::WrongTunnelKey);
+        }
+        // Another version, another content, a flag, a longer header.
+        let gue = behind_udp(at, &right);
+        for (at, wrong) in [(0, 0x42), (0, 0x22), (1, 17), (2, 0x80), (0, 3)] {
+            c.forward(&right.with(move |bytes| bytes[gue + at] = wrong))
+                .passes_for(Reason::WrongTunnelKey);
+        }
+        // Cut off within the key.
+        c.forward(&plain.with(move |bytes| bytes.truncate(gue + 8)))
+            .passes_for(Reason::WrongTunnelKey);
+        c.forward(&arriving(at, Forwarding::Ipip, &request, &backend))
+            .passes_for(Reason::UnknownProtocol);
+    }
+    assert!(c.flows().is_empty());
+    c.forward(&right).becomes(&request.to(backend.as_str()));
+}
+
+/// A node that has no key takes a key for what is inside.
+pub fn tunnels_with_a_key_pass_a_node_without(c: &mut Conversation, at: &Ends) {
+    let backend = receive(c, at, Forwarding::Gue, 1).remove(0);
+    let tunnel = arriving(at, Forwarding::Gue, &at.to_web(40000).syn(), &backend);
+    c.forward(&keyed(at, &tunnel, KEY)).passes_for(Reason::UnknownProtocol);
+    assert!(c.flows().is_empty());
+}
+
+pub fn a_key_counts_among_what_must_fit(c: &mut Conversation, at: &Ends) {
+    c.tunnel_keys([KEY, 0]);
+    let backend = send(c, at, Forwarding::Gue);
+    let request = at.to_web(40000);
+    let (overhead, headers) = if at.is_v6() { (60, 60) } else { (40, 40) };
+    let most = 1500 - overhead - headers;
+    let fits = request.psh_ack().payload(&vec![7; most]);
+    let plain = leaving(at, Forwarding::Gue, &fits, &request, &backend);
+    c.forward(&fits).leaves_by(INSIDE, &keyed(at, &plain, KEY));
+    let more = request.psh_ack().payload(&vec![7; most + 1]);
+    let error = packet_too_big(at.cluster_address(), &more, 1500 - overhead as u16);
+    let error = error.quoting_only(8).id(0).macs(NODE_MAC, CLIENT_MAC);
+    c.forward(&more).is_answered_by(&error, Reason::TooBig);
+    c.stack(&more).is_answered_by(&error, Reason::TooBig);
+}
