@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::hash;
 use lb_common::host::{HostFamily, HostTables, OfFamily};
-use lb_common::layout::{Backend, Bitmap, Frontend, FrontendKey, Member, Peer, Pool, Target};
+use lb_common::layout::{Backend, Bitmap, Frontend, FrontendKey, Member, Peer, Pool, Target, TunnelKey};
 
 /// An address, a port and a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,6 +48,8 @@ pub enum Change {
     },
     /// Another node has this address.
     Peer(IpAddr),
+    /// The keys of tunnels.
+    TunnelKeys([u64; TunnelKey::COUNT]),
     /// A packet from a tunnel that names this is for the backend.
     Target {
         target: Target,
@@ -108,6 +110,7 @@ impl Change {
                 tables.source_ranges.entry(*service_port).or_default().push(*range);
             }
             &Self::Peer(address) => drop(tables.peers.insert(peer(address))),
+            &Self::TunnelKeys(keys) => tables.tunnel_keys = keys,
             &Self::Target { target, backend } => drop(tables.targets.insert(target, backend)),
             Self::Idle(ticks) => {
                 age(&tables.v4, *ticks);

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use lb_common::host::Exit;
 
 use crate::universe::{self, BACKENDS};
-use crate::{Change, Input, packet, run, state};
+use crate::{Change, Input, packet, run, state, tunnel};
 
 /// Where a packet meets the data plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,8 @@ fn event(input: &mut Input, events: &mut Vec<Event>) {
             let skew = input.choose(&SKEWS);
             events.push(Event::Reply(Reply { again, tcp_flags, skew }));
         }
-        26 => events.push(Event::Change(Change::DamagedReturns)),
+        26 if input.chance(128) => events.push(Event::Change(Change::DamagedReturns)),
+        26 => events.push(Event::Change(Change::TunnelKeys(input.choose(&tunnel::KEYS)))),
         27 => events.extend(state::service_port(input).into_iter().map(Event::Change)),
         28 => events.extend(state::backend(input).map(Event::Change)),
         29 => events.push(Event::Change(state::damage(input))),

@@ -1,5 +1,5 @@
 //! Tunnels between nodes, by a writing and a reading of its own: of RFC 2003, RFC 2473, and Generic UDP
-//! Encapsulation, variant 1.
+//! Encapsulation, variant 1, or variant 0 with a key.
 
 use std::net::IpAddr;
 
@@ -13,6 +13,12 @@ const IPV6_IN_IP: u8 = 41;
 const UDP: u8 = 17;
 const GUE: u16 = 6080;
 
+/// What precedes the inner packet in variant 0: version and length, protocol, flags, key.
+const KEYED: usize = 12;
+
+/// The keys that the tables may have, current and accepted.
+pub const KEYS: [[u64; 2]; 4] = [[0, 0], [0, 0], [7, 0], [7, 8]];
+
 /// Puts a packet into a tunnel, as another node would, or somebody else.
 pub fn wrap(input: &mut Input, v6: bool, packet: &[u8]) -> Vec<u8> {
     let source = match input.below(8) {
@@ -25,11 +31,17 @@ pub fn wrap(input: &mut Input, v6: bool, packet: &[u8]) -> Vec<u8> {
     let class = input.choose(&[0, 0, 1, 2, 3, 0xb8]);
     let in_udp = input.chance(128);
     let mut bytes = Vec::new();
+    let key: Option<u64> =
+        if in_udp { input.choose(&[None, Some(7), Some(8), Some(9)]) } else { None };
     if in_udp {
-        let length = (8 + packet.len()) as u16;
+        let length = (8 + key.map_or(0, |_| KEYED) + packet.len()) as u16;
         for number in [input.choose(&[50_000, 50_001]), GUE, length, 0u16] {
             bytes.extend(number.to_be_bytes());
         }
+    }
+    if let Some(key) = key {
+        bytes.extend([2, in_ip(v6), 0, 0]);
+        bytes.extend(key.to_be_bytes());
     }
     bytes.extend(packet);
     let length = bytes.len() as u16;
@@ -73,6 +85,10 @@ impl Tunnel {
         let outer = inspect::frame(frame).ok()?;
         let plain = outer.transport == outer.network + if outer.v6 { 40 } else { 20 };
         let at = match outer.protocol {
+            // Variant 1 has the inner packet's version there, 4 or 6.
+            UDP if outer.ports(frame)?.1 == GUE && frame.get(outer.transport + 8)? >> 6 == 0 => {
+                outer.transport + 8 + KEYED
+            }
             UDP if outer.ports(frame)?.1 == GUE => outer.transport + 8,
             protocol if protocol == in_ip(outer.v6) => outer.transport,
             _ => return None,

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use fuzz::{Met, random_bytes, shrink};
 use lb_common::layout::Reason;
 
-/// Random inputs of each target, unless `FUZZ_INPUTS` says how many.
-const INPUTS: u64 = if cfg!(miri) { 20 } else { 1_500 };
+/// Random inputs of each target, unless `FUZZ_INPUTS` says how many: enough to meet every reason.
+const INPUTS: u64 = if cfg!(miri) { 20 } else { 3_000 };
 
 fn seeds() -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().and_then(|number| number.parse().ok());

@@ -12,9 +12,9 @@ use lb_common::datapath::DEFERRED;
 use lb_common::family::{Family, V4, V6};
 use lb_common::layout::{
     Affinity, AffinityKey, FlowBucket, Fragment, FragmentKey, Hints, Pool, Reason, ReplyBucket,
-    ReplyKey, Traffic, Untracked, map,
+    ReplyKey, Traffic, TunnelKey, Untracked, map,
 };
-use lb_userspace::kernel::{DataPlane, Mapped, Pins, Place, Plain, Sizes, Tables};
+use lb_userspace::kernel::{DataPlane, Mapped, Pins, Place, Plain, Sizes, Tables, TunnelKeys};
 use lb_userspace::network::Device;
 use lb_userspace::plan::{BackendKey, Detail, FrontendKey, Standing, Step, Sweep, Table};
 
@@ -39,6 +39,7 @@ pub struct RandomKernel {
     untracked: UntrackedFlows,
     /// Bits of crowded buckets, and hints.
     marks: [Mapped; 3],
+    tunnel_keys: TunnelKeys,
     scratch: Scratch,
     /// What undoes the scenario's changes that no loop over indexes does.
     undo: Vec<Step>,
@@ -101,6 +102,7 @@ impl RandomKernel {
                 mapped(map::CROWDED6, size_of::<u64>())?,
                 mapped(map::HINTS, size_of::<Hints>())?,
             ],
+            tunnel_keys: TunnelKeys::open(&pins)?,
             scratch: Scratch::open(&pins.map(map::SCRATCH))?,
             undo: Vec::new(),
             out: Vec::new(),
@@ -122,6 +124,7 @@ impl RandomKernel {
             mapped.clear();
         }
         self.marks.iter().for_each(Mapped::clear);
+        self.tunnel_keys.write([0; TunnelKey::COUNT]);
         for step in std::mem::take(&mut self.undo) {
             self.tables.apply(&step)?;
         }
@@ -147,6 +150,7 @@ impl RandomKernel {
                 age::<V4>(&self.flows.0, *ticks);
                 age::<V6>(&self.flows.1, *ticks);
             }
+            Change::TunnelKeys(keys) => self.tunnel_keys.write(*keys),
             Change::DamagedReturns => {
                 for mapped in [&self.replies.0, &self.replies.1] {
                     for bucket in buckets::<ReplyBucket>(mapped) {
@@ -291,7 +295,7 @@ fn steps(change: &Change) -> Vec<(Step, Option<Step>)> {
             let detail = Detail::Target { target, backend };
             (Step::SetDetail(detail.clone()), Some(Step::RemoveDetail(detail)))
         }
-        Change::Idle(_) | Change::DamagedReturns => return Vec::new(),
+        Change::TunnelKeys(_) | Change::Idle(_) | Change::DamagedReturns => return Vec::new(),
     };
     vec![step]
 }
