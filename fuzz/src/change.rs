@@ -6,7 +6,9 @@ use ipnet::IpNet;
 use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::hash;
 use lb_common::host::{HostFamily, HostTables, OfFamily};
-use lb_common::layout::{Backend, Bitmap, Frontend, FrontendKey, Member, Peer, Pool, Target, TunnelKey};
+use lb_common::layout::{
+    Backend, Bitmap, Frontend, FrontendKey, Member, Peer, Pool, Target, TunnelKey,
+};
 
 /// An address, a port and a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
