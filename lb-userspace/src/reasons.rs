@@ -1,18 +1,18 @@
-//! What each reason means to who runs the machine, and what to do about it. `docs/operations.md`
-//! has the same table: a test writes it, and fails where it differs.
+//! What each drop reason means to an operator, and how to fix it. The table in `docs/operations.md`
+//! is generated from here; a test fails if it differs.
 
 use lb_common::layout::Reason;
 
-/// What becomes of a packet for a reason.
+/// What happens to a packet for a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fate {
-    /// It goes on untouched, as if there were no Millrace.
+    /// It continues unchanged, as without Millrace.
     Passed,
-    /// It ends here, and nobody is told.
+    /// It is discarded, and its sender gets no error.
     Dropped,
-    /// It ends here, and its sender is told.
+    /// It is refused, and its sender gets a TCP reset or an ICMP error.
     Answered,
-    /// It is forwarded as others are.
+    /// It is forwarded like other packets.
     Forwarded,
 }
 
@@ -27,7 +27,7 @@ impl Fate {
     }
 }
 
-/// A reason for people.
+/// The explanation of a reason, as Markdown.
 #[derive(Clone, Copy, Debug)]
 pub struct Meaning {
     pub fate: Fate,
@@ -35,165 +35,165 @@ pub struct Meaning {
     pub cure: &'static str,
 }
 
-/// Most often; what became of a packet says its verdict.
+/// The usual meaning. The verdict of a packet, not `fate`, says what happened to it.
 pub fn meaning(reason: Reason) -> Meaning {
     use Fate::{Answered, Dropped, Forwarded, Passed};
     let (fate, what, cure) = match reason {
         Reason::Malformed => (
             Passed,
-            "its headers are cut short or contradict themselves",
-            "Capture it (`tcpdump -i DEVICE -w`) and look at who sends it; a few are normal on the internet.",
+            "the headers are truncated or inconsistent",
+            "Capture packets (`tcpdump -i DEVICE -w FILE`) and find the sender. A few are normal on the internet.",
         ),
         Reason::Fragment => (
             Passed,
-            "a fragment whose first one has not come",
-            "Fragments of one packet took two ways, or the first was lost: look at ECMP in front, and make senders stay below the path's MTU.",
+            "a fragment whose first fragment was not seen, or a fragment of SCTP",
+            "The fragments took different routes, or the first was lost. Check ECMP on the routers in front, and let senders keep packets below the path MTU. Fragmented SCTP is not supported.",
         ),
         Reason::UnknownProtocol => (
             Passed,
-            "of a protocol that Services don't have, to an address of ours",
-            "Nothing, unless somebody expects an answer: Services are TCP, UDP and SCTP.",
+            "a protocol that Services do not support, to an address handled by Millrace",
+            "Nothing, unless a client expects a reply. Services support TCP, UDP and SCTP.",
         ),
         Reason::NoFrontend => (
             Passed,
-            "the address is one of ours, the port is no Service's",
-            "Normal for ssh and the like on a node's address. Else compare the port with `millrace frontends`.",
+            "the address is handled by Millrace, but no Service uses the port",
+            "Normal for ssh and other programs on a node's address. Otherwise compare the port with `millrace frontends`.",
         ),
         Reason::NoBackend => (
             Answered,
             "the service port has no ready endpoint",
-            "`kubectl get endpointslices -l kubernetes.io/service-name=NAME`: are Pods ready, does the selector match, is targetPort's name right?",
+            "`kubectl get endpointslices -l kubernetes.io/service-name=NAME`. Check that Pods are ready, that the selector matches, and that the name in targetPort exists.",
         ),
         Reason::NoLocalBackend => (
             Dropped,
-            "traffic policy Local, and no ready endpoint on this node",
-            "Whoever sends here should ask the healthCheckNodePort first: see that the load balancer does, or run a Pod here, or set the policy to Cluster.",
+            "the traffic policy is Local and this node has no ready endpoint",
+            "Let the load balancer check the healthCheckNodePort, so that it skips this node. Or run a Pod here, or set the policy to Cluster.",
         ),
         Reason::FlowTableFull => (
             Dropped,
-            "every entry for the flow is protected, and it needs SNAT",
-            "Raise `--max-flows`; see which clients have so many connections: `millrace flows`.",
+            "the flow needs SNAT and every entry it could use is protected",
+            "Raise `--max-flows`. Find clients with very many connections: `millrace flows`.",
         ),
         Reason::Untracked => (
             Forwarded,
-            "every entry for the flow is protected: it is forwarded without one, to the backend that the table names",
-            "Raise `--max-flows`; see which clients have so many connections: `millrace flows`. Until then these connections may break when endpoints change.",
+            "every entry the flow could use is protected; the packet is forwarded without one, to the backend from the Maglev table",
+            "Raise `--max-flows`. Find clients with very many connections: `millrace flows`. These connections may break when endpoints change.",
         ),
         Reason::CorruptTable => (
             Dropped,
-            "maps or programs don't fit together",
-            "A fault of ours. Restart the agent; if it stays, `millrace cleanup` and start anew (connections end). Report it with the agent's log.",
+            "maps or programs do not match each other",
+            "A bug in Millrace. Restart the agent. If the counter still rises, run `millrace cleanup` and start the agent again (connections end). Report it with the agent's log.",
         ),
         Reason::Unwritable => (
             Dropped,
-            "the packet could not be written to",
-            "The driver leaves too little room around packets, or memory is short: try `--xdp-mode off`, look at the driver's XDP requirements.",
+            "the packet could not be modified",
+            "The driver leaves too little room around packets, or memory is short. Try `--xdp-mode off`, and check the driver's XDP requirements.",
         ),
         Reason::NoFlow => (
             Passed,
-            "from a backend, but of no flow that is known",
-            "Normal: pods are also dialled directly. Many, together with clients that hang: answers come back by another node than the requests came.",
+            "from a backend, but no flow matches",
+            "Normal: clients also connect to pods directly. If there are many and clients hang, replies return through another node than the requests.",
         ),
         Reason::SourceNotAllowed => (
             Dropped,
-            "the client is in none of the Service's loadBalancerSourceRanges",
-            "Add the client's range to the Service, if it is to be let in. The address that counts is the one that arrives here, behind any NAT.",
+            "the client's address is not in the Service's loadBalancerSourceRanges",
+            "Add the client's range to the Service if the client should have access. The source address is compared as it arrives at this node, after any NAT on the path.",
         ),
         Reason::NoAlias => (
             Dropped,
-            "no port is left under which the backend could know one more client",
-            "Too many connections to one backend through this node: add endpoints. Or the device has no address to send from: `millrace trace` says which.",
+            "no SNAT port to the backend is free, or the interface has no source address",
+            "Too many connections to one backend through this node: add endpoints. For an interface without an address, `millrace trace` shows which one.",
         ),
         Reason::NoRoute => (
             Dropped,
-            "the kernel has no route to the next hop, or would not forward",
-            "`ip route get BACKEND from CLIENT iif DEVICE`; is `net.ipv4.ip_forward` (IPv6: `net.ipv6.conf.all.forwarding`) on?",
+            "the kernel has no route, or would not forward the packet",
+            "`ip route get BACKEND from CLIENT iif DEVICE`. Check that `net.ipv4.ip_forward` (IPv6: `net.ipv6.conf.all.forwarding`) is 1.",
         ),
         Reason::NoNeighbour => (
             Passed,
-            "the next hop's link-layer address is not known yet: the stack finds it out",
-            "Nothing is lost. If it goes on, the next hop does not answer ARP or neighbour discovery: `ip neigh`.",
+            "the link-layer address of the next hop is not known yet; the network stack resolves it",
+            "No packet is lost. If the counter keeps rising, the next hop does not reply to ARP or neighbour discovery: `ip neigh`.",
         ),
         Reason::BackendGone => (
             Answered,
-            "the connection's endpoint is gone",
-            "Clients dial anew. To spare them, let Pods end gracefully: terminationGracePeriodSeconds, a preStop hook.",
+            "the endpoint of the connection was removed",
+            "Clients reconnect. To avoid resets, let Pods terminate gracefully: terminationGracePeriodSeconds, a preStop hook.",
         ),
         Reason::NoSuchPort => (
             Answered,
-            "the address is a Service's own, which has no such port",
-            "Compare what the client dials with the Service's ports: `kubectl get service`.",
+            "the address is a ClusterIP whose Service does not have this port",
+            "Compare the client's destination port with the Service's ports: `kubectl get service`.",
         ),
         Reason::RateLimited => (
             Dropped,
-            "it deserved an answer, but too many were sent lately",
-            "A flood of packets that are refused: the other counters say for what reason.",
+            "the packet is refused without a reset or ICMP error, because too many were sent recently",
+            "A flood of refused packets. The other counters show the reason.",
         ),
         Reason::TooBig => (
             Answered,
-            "it does not fit through the device that it would leave by",
-            "Path MTU discovery at work: a few per client. Many: somebody in between drops ICMP; with tunnels, give nodes' devices a larger MTU.",
+            "the packet exceeds the MTU of its route",
+            "A few per client are normal path MTU discovery. If there are many, a device on the path drops ICMP. With tunnels, raise the MTU of the nodes' interfaces.",
         ),
         Reason::HopLimit => (
             Answered,
-            "it has been forwarded too often",
-            "traceroute does that. Else a routing loop: `traceroute` from the client.",
+            "its TTL or hop limit is used up",
+            "Normal for traceroute. Otherwise look for a routing loop: `traceroute` from the client.",
         ),
         Reason::UnknownQuote => (
             Passed,
-            "an ICMP error about a packet of no flow that is known",
-            "Nothing: errors come late, or are about other packets.",
+            "an ICMP error about a packet that matches no flow",
+            "Nothing: the error came late, or is about a packet not handled by Millrace.",
         ),
         Reason::CorruptFrontend => (
             Dropped,
-            "a frontend's entry is of no kind that leads anywhere",
-            "A fault of ours; as corrupt_table.",
+            "a frontend entry has a kind without a pool",
+            "A bug in Millrace; see `corrupt_table`.",
         ),
         Reason::NoSuchPool => (
             Dropped,
-            "a frontend names a pool beyond the last one",
-            "A fault of ours; as corrupt_table.",
+            "a frontend refers to a pool outside the map",
+            "A bug in Millrace; see `corrupt_table`.",
         ),
         Reason::NoSuchSlot => (
             Dropped,
-            "a pool's region goes beyond the last slot",
-            "A fault of ours; as corrupt_table.",
+            "a pool's region extends outside the slot map",
+            "A bug in Millrace; see `corrupt_table`.",
         ),
         Reason::NoSuchBackend => (
             Dropped,
-            "a slot names a backend that is not there, or serves another protocol",
-            "A fault of ours; as corrupt_table.",
+            "a slot refers to a backend that does not exist or has another protocol",
+            "A bug in Millrace; see `corrupt_table`.",
         ),
         Reason::NoSuchBucket => (
             Dropped,
-            "the index of answers names a bucket beyond the last one",
-            "A fault of ours; as corrupt_table.",
+            "the reply index refers to a bucket outside the flow table",
+            "A bug in Millrace; see `corrupt_table`.",
         ),
         Reason::NotAPeer => (
             Passed,
-            "from a tunnel of somebody who is no node of the cluster",
-            "If it is a node: is its InternalIP in `kubectl get nodes -o wide` the address that it sends from?",
+            "a tunnel packet whose sender is not a node of the cluster",
+            "If the sender is a node, compare its source address with its InternalIP in `kubectl get nodes -o wide`.",
         ),
         Reason::WrongTunnelKey => (
             Passed,
-            "a tunnel from a node of the cluster carries no key, or one that is not in --tunnel-key-file",
-            "Compare the file on both nodes. If they agree, a pod behind that node's address sends forged packets.",
+            "a tunnel packet from a node's address has no key, or one that is not in `--tunnel-key-file`",
+            "Compare the file on both nodes. If they are equal, a pod on that node may be sending forged packets, masqueraded to the node's address.",
         ),
         Reason::NoSuchTarget => (
             Dropped,
-            "from a tunnel, for a backend that this node does not have",
-            "For a moment after a Pod has gone. If it goes on, two nodes see different endpoints: look at both agents' logs.",
+            "a tunnel packet for a backend that this node does not have",
+            "Normal for a moment after a Pod was removed. If it continues, the two nodes have different endpoints: check both agents' logs.",
         ),
         Reason::Congestion => (
             Dropped,
-            "congestion was met in a tunnel, and its sender does not know of such",
-            "As if a router had dropped it: look for full links between the nodes.",
+            "a router marked congestion (ECN) on the tunnel packet, but the inner packet does not support ECN",
+            "Equivalent to a drop by that router (RFC 6040). Look for congested links between the nodes.",
         ),
     };
     Meaning { fate, what, cure }
 }
 
-/// All of them as a table of Markdown.
+/// All reasons as a Markdown table.
 pub fn table() -> String {
     let mut table =
         String::from("| reason | packets are | what it means | what to do |\n|---|---|---|---|\n");

@@ -29,12 +29,12 @@ impl Traffic {
     }
 }
 
-/// Makes the reasons, and all that goes by their number, from one list.
+/// Defines the reasons, their numbers and their names from one list.
 macro_rules! reasons {
     ($($(#[$about:meta])* $reason:ident $name:literal)*) => {
-        /// Why a packet that looked like one of a Service was passed untouched, dropped, or treated in
-        /// another way than most; each is counted. Packets the prefilter lets go are not: they must
-        /// cost next to nothing.
+        /// Why a packet that looked like one of a Service was passed unchanged, dropped or refused, or
+        /// forwarded without an entry. Each is counted. Packets that the prefilter passes are not
+        /// counted: they must cost next to nothing.
         #[repr(u32)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Reason {
@@ -56,65 +56,65 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// The headers are cut short or contradict themselves. Passed.
+    /// The headers are truncated or inconsistent. Passed.
     Malformed "malformed"
-    /// A fragment whose first one has not come. Passed.
+    /// A fragment whose first fragment was not seen, or a fragment of SCTP. Passed.
     Fragment "fragment"
-    /// A transport protocol that Services don't have. Passed.
+    /// A protocol that Services do not support. Passed.
     UnknownProtocol "unknown_protocol"
-    /// The address is a frontend's, the port is not. Passed.
+    /// The address has frontends, but none for this port. Passed.
     NoFrontend "no_frontend"
     /// The service port has no backend. Rejected.
     NoBackend "no_backend"
-    /// Policy `Local`, and this node has no backend. Dropped.
+    /// The traffic policy is `Local`, and only other nodes have backends. Dropped.
     NoLocalBackend "no_local_backend"
-    /// Every entry for this flow is protected, and without one it can't be translated. Dropped.
+    /// Every entry that the flow could use is protected, and it cannot be translated without one. Dropped.
     FlowTableFull "flow_table_full"
-    /// Maps or programs don't fit together: a fault of ours. Dropped.
+    /// Maps or programs do not match each other: a bug. Dropped.
     CorruptTable "corrupt_table"
-    /// The packet could not be written to. Dropped.
+    /// The packet could not be modified. Dropped.
     Unwritable "unwritable"
-    /// From a backend, but of no flow we know. Passed.
+    /// From a backend, but no flow matches. Passed.
     NoFlow "no_flow"
-    /// The client is in none of the service port's source ranges. Dropped.
+    /// The client's address is not in the service port's source ranges. Dropped.
     SourceNotAllowed "source_not_allowed"
-    /// No SNAT port is free for one more connection to the backend. Dropped.
+    /// No SNAT port to the backend is free, or the interface has no source address. Dropped.
     NoAlias "no_alias"
-    /// There is no way to the next hop. Dropped.
+    /// The kernel has no route, or would not forward. Dropped.
     NoRoute "no_route"
-    /// The next hop's link-layer address is not known yet: left to the stack to resolve.
+    /// The next hop's link-layer address is not known yet. Passed to the stack, which resolves it.
     NoNeighbour "no_neighbour"
-    /// The connection's backend is gone. Reset.
+    /// The connection's backend was removed. Reset.
     BackendGone "backend_gone"
-    /// The address is a Service's own, and serves no such port. Rejected.
+    /// The address is a ClusterIP whose Service does not have this port. Rejected.
     NoSuchPort "no_such_port"
-    /// Too many answers of ours lately: this packet got none. Dropped.
+    /// Too many resets and ICMP errors were sent recently, so this packet got none. Dropped.
     RateLimited "rate_limited"
-    /// It does not fit through the device it would leave by. Answered.
+    /// The packet exceeds the MTU of its route. Answered.
     TooBig "too_big"
-    /// It has been forwarded too often. Answered.
+    /// The TTL or hop limit is used up. Answered.
     HopLimit "hop_limit"
-    /// An ICMP error about a packet of no flow we know. Passed.
+    /// An ICMP error about a packet that matches no flow. Passed.
     UnknownQuote "unknown_quote"
-    /// A frontend's entry is of no kind that leads anywhere. Dropped.
+    /// A frontend entry has a kind without a pool. Dropped.
     CorruptFrontend "corrupt_frontend"
-    /// A frontend names a pool beyond the last one. Dropped.
+    /// A frontend refers to a pool outside the map. Dropped.
     NoSuchPool "no_such_pool"
-    /// A pool's region goes beyond the last slot. Dropped.
+    /// A pool's region extends outside the slot map. Dropped.
     NoSuchSlot "no_such_slot"
-    /// A slot names a backend that is not there, or serves another protocol. Dropped.
+    /// A slot refers to a backend that does not exist or has another protocol. Dropped.
     NoSuchBackend "no_such_backend"
-    /// The reply index names a bucket beyond the last one. Dropped.
+    /// The reply index refers to a bucket outside the flow table. Dropped.
     NoSuchBucket "no_such_bucket"
-    /// From a tunnel of somebody who is no node of the cluster. Passed.
+    /// A tunnel packet whose sender is not a node of the cluster. Passed.
     NotAPeer "not_a_peer"
-    /// From a tunnel of a node of the cluster, without a key or with one that is not accepted. Passed.
+    /// A tunnel packet from a node's address without a key, or with one that is not accepted. Passed.
     WrongTunnelKey "wrong_tunnel_key"
-    /// From a tunnel, for a backend that this node does not have. Dropped.
+    /// A tunnel packet for a backend that this node does not have. Dropped.
     NoSuchTarget "no_such_target"
-    /// Congestion was met in a tunnel, and its sender does not know of such. Dropped.
+    /// The outer header is marked with congestion (ECN), but the inner packet does not support ECN. Dropped.
     Congestion "congestion"
-    /// Every entry for this flow is protected: it is forwarded without one, to the backend that the
-    /// pool's table names.
+    /// Every entry that the flow could use is protected. Forwarded without one, to the backend from the
+    /// pool's Maglev table.
     Untracked "untracked"
 }
