@@ -118,6 +118,7 @@ fn meet_every_table(c: &mut Conversation, at: &Ends) {
     let _ = c.forward(&at.to_web(40000).to(at.cluster(81).as_str()).syn());
     let first = at.to_web(41000).psh_ack().payload(&[1; 3000]).dont_fragment(false);
     let _ = c.forward(&first.fragment(..1480));
+    c.tunnel_keys([1, 2]);
 }
 
 /// Some cards give the sum over the whole packet along with it, which must follow what is rewritten:

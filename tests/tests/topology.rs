@@ -305,6 +305,11 @@ fn what_a_killed_run_left_is_swept_and_a_living_ones_is_not() -> Result<()> {
     run("ip", &["netns", "add", &namespace])?;
     let path = format!("--net=/run/netns/{namespace}");
     let mut stray = Command::new("nsenter").args([&path, "sleep", "600"]).spawn()?;
+    // Before that it may not be in the namespace yet, where a sweep would find it.
+    let name = format!("/proc/{}/comm", stray.id());
+    wait_until("nsenter becomes sleep", SOON, || {
+        fs::read_to_string(&name).is_ok_and(|name| name.trim() == "sleep")
+    })?;
     fs::create_dir_all(bpffs()?.join("millrace-test").join(&id).join("maps"))?;
     fs::create_dir_all(env::temp_dir().join(&id))?;
     let groups = cgroup_root()?.context("control groups are mounted")?;
