@@ -180,6 +180,10 @@ impl Conversation {
         self.packets += 1;
         let place = format!("packet {} ({hook:?})", self.packets);
         let before = self.host.reasons();
+        if self.kernel.is_some() {
+            // On a slow machine seconds have passed since the last packet.
+            self.host.tables.now.set(clock().unwrap_or_else(|error| panic!("{error:#}")));
+        }
         let outcome = self.host.run_segments(hook, packet, segment);
         if let Some(kernel) = &mut self.kernel {
             let told = self.traced.then(|| told(kernel, hook, packet, segment));
