@@ -77,6 +77,8 @@ http {{
     default_type text/plain;
     sendfile on;
     keepalive_requests 1000000;
+    # A client in a slow machine keeps its connection for as long as a test lasts.
+    keepalive_timeout 1h;
     client_body_temp_path {directory}/body;
     proxy_temp_path {directory}/proxy;
     fastcgi_temp_path {directory}/fastcgi;
