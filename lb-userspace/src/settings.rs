@@ -16,18 +16,18 @@ pub const MOST_SERVICE_PORTS: u32 = 1 << 20;
 pub const MOST_ENDPOINTS: u32 = 1 << 22;
 pub const MOST_FLOWS: u32 = 1 << 27;
 
-/// Where XDP runs.
+/// XDP mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum XdpMode {
-    /// In the driver if it can, but for veth devices; else tc serves without it
+    /// Native XDP where the driver supports it, except on veth interfaces; otherwise tc only
     #[default]
     Auto,
-    /// In the driver only
+    /// Native XDP, in the driver, only
     Native,
-    /// In the stack only: slower, and wrong where frames arrive merged or without whole checksums,
-    /// as on bridges and veth devices
+    /// Generic XDP, in the network stack, only: slower, and wrong where frames arrive merged or with partial
+    /// checksums, as on bridges and veth interfaces
     Generic,
-    /// Nowhere: tc serves alone, beside others that use XDP
+    /// No XDP, tc only: for interfaces where other programs use XDP
     Off,
 }
 
@@ -45,16 +45,16 @@ impl XdpMode {
 /// How programs are attached to tc.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum TcMode {
-    /// By tcx where the kernel has it (Linux 6.6), else by clsact
+    /// tcx where the kernel supports it (Linux 6.6), otherwise clsact
     #[default]
     Auto,
-    /// By links
+    /// tcx links
     Tcx,
-    /// By filters of a clsact qdisc
+    /// Filters of a clsact qdisc
     Clsact,
 }
 
-/// What programs may say.
+/// Log level of the BPF programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum BpfLogLevel {
     #[default]

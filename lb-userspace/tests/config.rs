@@ -137,7 +137,7 @@ fn a_wrong_configuration_fails_with_all_that_is_wrong() {
     let output = millrace(&arguments, &[("MILLRACE_TC_MODE".to_owned(), "slow".to_owned())]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("3 things are wrong"), "{said}");
+    assert!(said.contains("invalid configuration, 3 errors"), "{said}");
     for part in ["--max-flows", "--xdp-mode", "$MILLRACE_TC_MODE"] {
         assert!(said.contains(part), "{said}");
     }

@@ -37,7 +37,7 @@ const FLAGS: [&str; 3] = [
 
 #[derive(Debug, Default, Args)]
 pub struct Options {
-    /// Say what was looked at, and why each compiler was taken or not
+    /// Print which compilers were found, and why each was used or rejected
     #[arg(long)]
     pub verbose: bool,
 }

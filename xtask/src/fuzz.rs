@@ -20,10 +20,10 @@ const VERSION: &str = "0.13.2";
 
 #[derive(Debug, Args)]
 pub struct Options {
-    /// What to fuzz; without it, one after the other
+    /// Fuzz target; without it, all targets one after the other
     #[arg(value_parser = PossibleValuesParser::new(TARGETS))]
     target: Option<String>,
-    /// How long, for each target
+    /// Duration for each target, in seconds
     #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u32,
 }
@@ -56,7 +56,7 @@ fn ensure() -> Result<PathBuf> {
     command.arg("--root").arg(tools());
     output(&mut command).with_context(|| {
         format!(
-            "cargo-fuzz can't be built; it takes a network or a vendored registry. By hand:  \
+            "cannot build cargo-fuzz, which needs the network or a vendored registry. To install it by hand: \
              cargo install cargo-fuzz --version {VERSION} --locked"
         )
     })?;
@@ -80,7 +80,7 @@ impl Compiler {
         };
         let (toolchain, sysroot) = match sysroot(Some("nightly")) {
             Ok(found) if found.to_string_lossy().contains("nightly") => (Some("nightly"), found),
-            _ => (None, sysroot(None).context("there is no rustc")?),
+            _ => (None, sysroot(None).context("rustc not found")?),
         };
         let sanitizer = if has_address_sanitizer(&sysroot) { "address" } else { "none" };
         Ok(Self { toolchain, sanitizer })
@@ -92,7 +92,7 @@ impl Compiler {
         let (found, finds) = (place.join("corpus").join(target), place.join("artifacts"));
         for directory in [&found, &finds] {
             std::fs::create_dir_all(directory)
-                .with_context(|| format!("{} can't be made", directory.display()))?;
+                .with_context(|| format!("cannot create {}", directory.display()))?;
         }
         let mut command = Command::new(program);
         command.current_dir(root()).args(["fuzz", "run", "--features", "libfuzzer"]);
@@ -122,8 +122,8 @@ fn without_toolchains(path: std::ffi::OsString) -> Result<std::ffi::OsString> {
 
 impl std::fmt::Display for Compiler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let name = self.toolchain.unwrap_or("a stable compiler that is told to be a nightly one");
-        write!(f, "by {name}, with sanitizer: {}", self.sanitizer)
+        let name = self.toolchain.unwrap_or("a stable compiler with RUSTC_BOOTSTRAP");
+        write!(f, "with {name}, sanitizer {}", self.sanitizer)
     }
 }
 

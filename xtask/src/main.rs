@@ -1,4 +1,4 @@
-//! `cargo xtask`: the one door to the repository, for people and for CI.
+//! `cargo xtask`: builds, tests, measurements and images, for people and for CI.
 
 mod dependencies;
 mod ebpf;
@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
-/// Everything one does with Millrace's repository
+/// Build, test, measure and package Millrace
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", after_help = EXAMPLES)]
 #[command(arg_required_else_help = true)]
@@ -34,66 +34,67 @@ struct Xtask {
 
 const EXAMPLES: &str = "\
 Examples:
-  See it at work in network namespaces, no cluster needed; Ctrl-C ends it:
+  Run a demo in network namespaces, without a cluster, until Ctrl-C:
     cargo xtask run
 
-  Everything CI does, or one stage of it:
+  Run what CI runs, or one stage of it:
     cargo xtask test
     cargo xtask test --only kernel
 
-  Measure, change something, and compare:
+  Run benchmarks, and compare them with an earlier run:
     cargo xtask bench --quick
     cargo xtask bench --only 'xdp*' --compare before.json
     cargo xtask bench control --services 1000,10000
     cargo xtask bench compare --services 1,1000
 
-  Fuzz the data plane's pipeline on the host for ten minutes:
+  Fuzz the data plane's pipeline in user space for ten minutes:
     cargo xtask fuzz pipeline --seconds 600
 
-  An image to deploy, without a container engine:
+  Build a container image, without a container engine:
     cargo xtask image
 
-  Only the BPF objects, and why by this compiler:
+  Build only the BPF objects, and print why a compiler was chosen:
     cargo xtask build-ebpf --verbose
 
-What is missing is installed: a compiler for BPF, bpf-linker, the tests' programs.
-Nothing is installed twice, and nothing is built twice.";
+Missing tools are installed: a compiler for BPF, bpf-linker, the programs that the tests use.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Build everything and show it at work in network namespaces
+    /// Build everything and run a demo in network namespaces
     Run(Passed),
-    /// Run all tests and linters; ends with "N passed, M failed"
+    /// Run all tests and linters; the last line is "N passed, M failed"
     Test(test::Options),
-    /// Run tests in a virtual machine on Linux 6.1, the oldest kernel that is supported
+    /// Run tests in a virtual machine with Linux 6.1, the oldest supported kernel
     VmTest(vm::Options),
-    /// Measure: nanoseconds per packet, requests per second; `bench control`: the control plane;
-    /// `bench compare`: beside nftables, iptables, HAProxy and no balancer
+    /// Run benchmarks: nanoseconds per packet, requests per second
+    ///
+    /// `bench control` measures the control plane. `bench compare` compares Millrace with nftables, iptables, HAProxy
+    /// and direct connections. `bench -- --help`, `bench control --help` and `bench compare --help` list their options.
     Bench(Passed),
-    /// Build the BPF objects, installing a compiler for them if there is none
+    /// Build the BPF objects; installs a BPF compiler if none is found
     BuildEbpf(ebpf::Options),
-    /// Make an image of the agent for container runtimes, without one
+    /// Build a container image of the agent, without a container engine
     Image(image::Options),
-    /// Look for packets and tables that break what holds for all, by cargo-fuzz
+    /// Fuzz the packet parser and the data plane's pipeline with cargo-fuzz
     Fuzz(fuzz::Options),
     /// Format all code
     Fmt {
-        /// Only say what is not formatted
+        /// Check the formatting, and change nothing
         #[arg(long)]
         check: bool,
     },
-    /// Check formatting and dependencies, and run clippy with warnings as errors, the BPF crate included
+    /// Check formatting and dependencies, and run clippy on all crates with warnings as errors
     Lint,
-    /// What CI runs: `test`
+    /// Same as `test`: what CI runs
     Ci,
     /// Install the programs that the tests use
     #[command(hide = true)]
     Prerequisites,
 }
 
-/// Arguments for the program behind a command; `-- --help` shows them.
 #[derive(Debug, Args)]
 struct Passed {
+    /// Arguments of the program that is run; `-- --help` lists them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }

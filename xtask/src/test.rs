@@ -14,7 +14,7 @@ use crate::stages::{self, Tally};
 
 #[derive(Debug, Default, Args)]
 pub struct Options {
-    /// Run only this stage, and those it needs; may be repeated
+    /// Run only this stage and the stages that it needs; may be repeated
     #[arg(long, value_name = "STAGE", value_parser = PossibleValuesParser::new(STAGES.map(|s| s.name)))]
     only: Vec<String>,
 }
@@ -111,7 +111,7 @@ pub fn test(options: &Options) -> Result<ExitCode> {
         total.add(tally);
     }
     if !failed.is_empty() {
-        println!("failed: {}; what they said is in target/xtask/logs", failed.join(", "));
+        println!("failed: {}; their output is in target/xtask/logs", failed.join(", "));
     }
     println!("{} passed, {} failed", total.passed, total.failed);
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -131,7 +131,7 @@ fn run(stage: &Stage) -> Result<Tally> {
             println!("FAIL  {:<14} not run: {error:#}", stage.name);
             return Ok(Tally { failed: 1, ..Tally::default() });
         }
-        println!("      {:<14} runs its tests as root, by sudo", stage.name);
+        println!("      {:<14} runs its tests as root, with sudo", stage.name);
         command.env(runner_variable(), AS_ROOT);
     }
     let started = SystemTime::now();
@@ -158,8 +158,8 @@ fn has_json_since(directory: &Path, started: SystemTime) -> Result<()> {
 
 fn check_sudo() -> Result<()> {
     output(Command::new("sudo").args(["--non-interactive", "true"])).map(drop).context(
-        "it needs root, for network namespaces and BPF. Run `cargo xtask test` as root, or let \
-         sudo know you (`sudo true`) and run it again",
+        "it needs root, for network namespaces and BPF. Run `cargo xtask test` as root, or run \
+         `sudo true` first",
     )
 }
 

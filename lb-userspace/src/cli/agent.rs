@@ -33,7 +33,7 @@ pub fn confined_runtime(privileges: Privileges) -> Result<Runtime> {
     privileges.at_the_start()?;
     let confine = move || {
         if let Err(error) = privileges.once_attached() {
-            tracing::warn!("{error:#}");
+            tracing::warn!(error = format!("{error:#}"), "capabilities not dropped");
         }
     };
     Ok(threads().on_thread_start(confine).build()?)

@@ -1,4 +1,4 @@
-//! `millrace check`: will this machine do?
+//! `millrace check`: can this machine run Millrace?
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,6 +17,7 @@ use crate::settings::XdpMode;
 
 #[derive(Debug, Args)]
 pub struct Options {
+    /// Output format
     #[arg(long, short, value_enum, default_value_t)]
     output: Format,
 }
@@ -32,7 +33,7 @@ pub fn check(options: &Options, effective: &Effective) -> Result<()> {
     let configuration = &effective.configuration;
     let pin_path = &configuration.common.pin_path;
     let mut findings = machine();
-    findings.push(Finding::ok("configuration", "is right"));
+    findings.push(Finding::ok("configuration", "valid"));
     findings.push(room(configuration)?);
     findings.push(agent(pin_path)?);
     findings.extend(devices(configuration)?);
@@ -44,7 +45,7 @@ pub fn check(options: &Options, effective: &Effective) -> Result<()> {
 /// The same where the configuration is wrong: all that can be said without one.
 pub fn check_without(options: &Options, problems: &Problems) -> Result<()> {
     const CURE: &str =
-        "Mend it where it was given; `millrace config --check` looks at nothing else";
+        "Fix it where it was set; `millrace config --check` checks only the configuration";
     let wrong = |problem: &Problem| Finding::error("configuration", problem.to_string(), CURE);
     let mut findings = machine();
     findings.extend(problems.0.iter().map(wrong));
@@ -60,7 +61,7 @@ fn tell(options: &Options, findings: &[Finding]) -> Result<()> {
     match findings.iter().filter(|finding| finding.result == Outcome::Error).count() {
         0 => Ok(()),
         errors => {
-            bail!("this machine will not do as it is: {errors} of {} checks failed", findings.len())
+            bail!("this machine cannot run Millrace: {errors} of {} checks failed", findings.len())
         }
     }
 }
@@ -89,7 +90,7 @@ fn room(configuration: &Configuration) -> Result<Finding> {
         return Ok(Finding::error(
             "programs",
             "this binary was built without the BPF programs",
-            "Build them with `cargo xtask build-ebpf`, then build it again",
+            "Run `cargo xtask build-ebpf`, then build the agent again",
         ));
     };
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -103,37 +104,38 @@ fn available(meminfo: &str) -> Option<u64> {
 }
 
 fn fits(bytes: u64, available: Option<u64>) -> Finding {
-    const CURE: &str = "Make room for less: --max-flows, --max-endpoints, --max-service-ports";
+    const CURE: &str = "Reduce --max-flows, --max-endpoints or --max-service-ports";
     let mebibytes = bytes >> 20;
     match available {
         Some(free) if bytes > free => {
-            let message = format!("the maps take {mebibytes} MiB, and {} MiB are free", free >> 20);
+            let message =
+                format!("the maps need {mebibytes} MiB, but only {} MiB are free", free >> 20);
             Finding::error("memory", message, CURE)
         }
         Some(free) if bytes > free / 2 => {
-            let message = format!("the maps take {mebibytes} of {} MiB that are free", free >> 20);
+            let message = format!("the maps need {mebibytes} of {} MiB free memory", free >> 20);
             Finding::warning("memory", message, CURE)
         }
-        _ => Finding::ok("memory", format!("the maps take {mebibytes} MiB")),
+        _ => Finding::ok("memory", format!("the maps need {mebibytes} MiB")),
     }
 }
 
 fn agent(pin_path: &Path) -> Result<Finding> {
     let path = pin_path.display();
     Ok(match agent_on(pin_path)? {
-        None => Finding::ok("agent", format!("none is running on {path}")),
+        None => Finding::ok("agent", format!("no agent is running on {path}")),
         Some(process) => {
             let process = process.map_or(String::new(), |process| format!(" (process {process})"));
             Finding::warning(
                 "agent",
-                format!("one{process} is running on {path}"),
-                "Another one would wait until it ends; or give it a --pin-path of its own",
+                format!("an agent{process} is running on {path}"),
+                "A second agent waits until the first one stops, or needs a different --pin-path",
             )
         }
     })
 }
 
-/// Whether there is what is to be served, and whether it can be.
+/// Whether the configured interfaces exist, and whether programs can be attached to them.
 fn devices(configuration: &Configuration) -> Result<Vec<Finding>> {
     let agent = &configuration.agent;
     let settings = network::Settings {
@@ -145,9 +147,9 @@ fn devices(configuration: &Configuration) -> Result<Vec<Finding>> {
         .block_on(async { (Network::open(settings).await, network::xdp_features().await) });
     let network = match opened {
         Ok(network) => network,
-        // As the agent says it.
+        // In the agent's words.
         Err(error) => {
-            let cure = "`ip link` lists them; name those by which clients come with --device";
+            let cure = "Set --device to the interfaces where clients connect; `ip link` lists them";
             return Ok(vec![Finding::error("devices", format!("{error:#}"), cure)]);
         }
     };
@@ -161,15 +163,15 @@ fn devices(configuration: &Configuration) -> Result<Vec<Finding>> {
         findings.push(match names(Role::Workload) {
             none if none.is_empty() => Finding::warning(
                 "pods' devices",
-                "there are none now",
-                "If there are pods on this node, see --workload-device",
+                "no interface matches --workload-device",
+                "Check --workload-device if this node has pods",
             ),
             names => Finding::ok("pods' devices", names),
         });
     }
     findings.extend(attachments.refused.iter().map(|(device, refusal)| {
         let check = format!("device {}", device.name);
-        Finding::error(&check, format!("can't be served: {refusal}"), "See --device")
+        Finding::error(&check, format!("unusable: {refusal}"), "Check --device")
     }));
     let features = features.ok().flatten();
     let pin_path = &configuration.common.pin_path;
@@ -189,8 +191,8 @@ fn devices(configuration: &Configuration) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// What XDP can do on a device. `told`: nothing by a kernel that does not tell; within that nothing
-/// by a driver that has none.
+/// What XDP can do on a device. `told`: the XDP features the kernel reports; `None` if the kernel does not
+/// report any, `Some(None)` if the driver has none.
 fn driver(
     device: &DeviceName,
     told: Option<Option<XdpFeatures>>,
@@ -198,27 +200,28 @@ fn driver(
     mode: XdpMode,
 ) -> Finding {
     let check = format!("XDP on {}", device.name);
-    let by_tc = "tc serves it, at a few times the cost of a packet";
+    let by_tc = "tc is used instead, at a few times the CPU time per packet";
     match (mode, told) {
-        (XdpMode::Off, _) => Finding::ok(&check, "is not to be used"),
+        (XdpMode::Off, _) => Finding::ok(&check, "off, as configured"),
         (XdpMode::Auto, _) if !mode.is_for(finished) => {
-            Finding::ok(&check, "is left out, as frames may come from this very machine: tc serves")
+            Finding::ok(&check, "not used: frames may come from this machine itself; tc is used")
         }
-        (XdpMode::Generic, _) => Finding::ok(&check, "runs in the stack, as asked for"),
-        (_, None) => Finding::ok(&check, "is tried: this kernel does not tell (Linux 6.3)"),
+        (XdpMode::Generic, _) => Finding::ok(&check, "generic mode, as configured"),
+        (_, None) => Finding::ok(&check, "support unknown before Linux 6.3; the agent tries it"),
         (_, Some(Some(features))) if features.runs_programs() => {
-            let sends = if features.sends() { "" } else { "; what leaves by it goes through tc" };
-            Finding::ok(&check, format!("its driver runs programs{sends}"))
+            let sends =
+                if features.sends() { "" } else { ", but cannot transmit: tc handles egress" };
+            Finding::ok(&check, format!("supported by the driver{sends}"))
         }
         (XdpMode::Native, _) => Finding::error(
             &check,
-            "its driver has none, and --xdp-mode native asks for it",
-            "Use --xdp-mode auto, or a card whose driver has XDP",
+            "not supported by the driver, but required by --xdp-mode native",
+            "Use --xdp-mode auto, or a NIC whose driver supports XDP",
         ),
         _ => Finding::warning(
             &check,
-            format!("its driver has none: {by_tc}"),
-            "Use another card, or leave it so",
+            format!("not supported by the driver: {by_tc}"),
+            "Use a NIC whose driver supports XDP, or accept the lower throughput",
         ),
     }
 }
@@ -236,7 +239,7 @@ mod tests {
         {
             assert_eq!(fits(mebibytes << 20, free).result, result, "{mebibytes}");
         }
-        assert_eq!(fits(1 << 40, available("")).result, Outcome::Ok, "nobody knows");
+        assert_eq!(fits(1 << 40, available("")).result, Outcome::Ok, "unknown");
     }
 
     #[test]

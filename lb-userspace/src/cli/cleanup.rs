@@ -1,4 +1,4 @@
-//! `millrace cleanup`: as if Millrace had never been here.
+//! `millrace cleanup`: detaches all programs and removes all pins.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -11,11 +11,13 @@ use crate::kernel::{self, Pins, require_root};
 
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Only say what would be detached and removed
+    /// Print what would be detached and removed, and change nothing
     #[arg(long)]
     dry_run: bool,
 
-    /// Also while an agent is running; it goes on, and serves nobody
+    /// Clean up even if an agent is running
+    ///
+    /// The agent keeps running, but handles no packets any more.
     #[arg(long)]
     force: bool,
 }
@@ -32,7 +34,7 @@ pub fn cleanup(options: &Options, pin_path: &Path) -> Result<()> {
             let attached = kernel::attached(&pins)?;
             attached.iter().for_each(|name| say(format!("would detach {name}")));
             let (pinned, path) = (pins.pinned()?.len(), pin_path.display());
-            say(format!("would remove {path} and {pinned} pins in it"));
+            say(format!("would remove {path} with {pinned} pins"));
             return output::write(&said);
         }
         Some(pins) => kernel::remove(pins)?,

@@ -1,4 +1,4 @@
-//! `millrace config`: the settings in effect, and where each comes from.
+//! `millrace config`: the settings in effect, and the source of each.
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -9,10 +9,11 @@ use crate::config::{Effective, Setting};
 
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Only say whether the settings are right
+    /// Only validate the settings; exits with 1 if they are invalid
     #[arg(long)]
     check: bool,
 
+    /// Output format
     #[arg(long, short, value_enum, default_value_t)]
     output: Format,
 }
@@ -21,15 +22,15 @@ pub struct Options {
 enum Format {
     #[default]
     Table,
-    /// A file for --config
+    /// Configuration file, for --config
     Yaml,
     Json,
 }
 
-/// What is wrong has been told before this is asked.
+/// Errors were reported before this is called.
 pub fn show(options: &Options, effective: &Effective) -> Result<()> {
     let text = if options.check {
-        "the configuration is right\n".to_owned()
+        "the configuration is valid\n".to_owned()
     } else {
         let rows: Vec<SettingRow> = effective.settings.iter().map(SettingRow::from).collect();
         match options.output {

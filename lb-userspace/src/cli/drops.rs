@@ -1,4 +1,4 @@
-//! `millrace drops`: packets that were dropped or refused, as it happens.
+//! `millrace drops`: prints dropped and refused packets, live.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -16,53 +16,52 @@ use crate::drops::{Listening, RENEWAL, Told, usual_reasons};
 use crate::trace::View;
 use crate::trace::story::Names;
 
-/// Tells of each packet that is dropped or refused, while it runs. Too many at once are counted
-/// instead. Without anybody who listens the programs tell nothing, which costs nothing.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// Only packets that end for this reason, as no_backend; may be repeated
+    /// Only packets with this reason, such as no_backend; may be repeated
     #[arg(long, value_name = "REASON", value_parser = reason)]
     reason: Vec<Reason>,
 
-    /// Also packets that looked like ours and passed untouched
+    /// Also packets that looked like those of a Service and were passed unchanged
     #[arg(long, conflicts_with = "reason")]
     passed: bool,
 
-    /// Only packets to a Service: NAMESPACE/NAME, or a part of what is printed for it
+    /// Only packets to this Service: NAMESPACE/NAME, or any part of the printed name
     #[arg(long, value_name = "SERVICE")]
     service: Option<String>,
 
-    /// End after so many
+    /// Exit after this many packets
     #[arg(long, short = 'n', value_name = "NUMBER")]
     count: Option<u64>,
 
+    /// Output format
     #[arg(long, short, value_enum, default_value_t)]
     output: Format,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  All that is dropped or refused:
+  All dropped and refused packets:
     millrace drops
 
-  Ten connections that nobody serves, for a program:
+  Ten packets to Services without a backend, as JSON:
     millrace drops --reason no_backend --count 10 -o json
 
-What each reason means, and what to do about it: docs/operations.md";
+docs/operations.md explains each reason and how to fix it.";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Format {
     #[default]
     Text,
-    /// An object on a line for each packet
+    /// One JSON object per line
     Json,
 }
 
 fn reason(text: &str) -> Result<Reason, String> {
     let names = || Reason::ALL.map(Reason::name).join(", ");
     let found = Reason::ALL.into_iter().find(|reason| reason.name() == text);
-    found.ok_or_else(|| format!("no reason; there are: {}", names()))
+    found.ok_or_else(|| format!("not a reason; one of: {}", names()))
 }
 
 pub fn drops(options: &Options, pin_path: &Path) -> Result<()> {
@@ -137,7 +136,7 @@ impl Printer<'_> {
     /// `untold`: until now.
     fn print_untold(&mut self, untold: u64) {
         if untold > self.untold {
-            eprintln!("{} more were not told: too many at once", untold - self.untold);
+            eprintln!("{} more not printed: too many at once", untold - self.untold);
             self.untold = untold;
         }
     }

@@ -55,7 +55,8 @@ impl Level {
         let mut told = match signal(SignalKind::hangup()) {
             Ok(told) => told,
             Err(error) => {
-                tracing::warn!("SIGHUP can't be waited for ({error}): the level stays as it is");
+                let error = format!("{error:#}");
+                tracing::warn!(error, "SIGHUP handler not installed; the log level stays fixed");
                 return;
             }
         };
@@ -65,11 +66,9 @@ impl Level {
                 [Some(NotifyState::Reloading), now].into_iter().flatten().collect();
             tell_service_manager(&states);
             match self.read() {
-                Ok(log) => tracing::info!("told by SIGHUP: the log's level is {log}"),
+                Ok(log_level) => tracing::info!(%log_level, "log level reloaded"),
                 Err(error) => {
-                    tracing::error!(
-                        "told by SIGHUP, and the log's level stays as it is: {error:#}"
-                    );
+                    tracing::error!(error = format!("{error:#}"), "log level not reloaded");
                 }
             }
             tell_service_manager(&[NotifyState::Ready]);

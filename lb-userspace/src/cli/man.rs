@@ -4,10 +4,10 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use clap::Command;
 
-/// One page for the whole and one for each command, as `man` looks for them.
+/// One page for `millrace` and one for each command, named as `man` expects.
 pub fn write(command: Command, directory: &Path) -> Result<()> {
     fs::create_dir_all(directory)
-        .with_context(|| format!("{} can't be made", directory.display()))?;
+        .with_context(|| format!("cannot create {}", directory.display()))?;
     clap_mangen::generate_to(command, directory)
-        .with_context(|| format!("the pages can't be written to {}", directory.display()))
+        .with_context(|| format!("cannot write the manual pages to {}", directory.display()))
 }

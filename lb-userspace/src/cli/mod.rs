@@ -24,17 +24,19 @@ use crate::config::{
     self as configuration, AgentSettings, Common, Effective, OriginSettings, StandaloneSettings,
 };
 
-/// Balances Kubernetes Services in the kernel
+/// Load balancer for Kubernetes Services in eBPF
 ///
-/// Millrace turns Services and EndpointSlices into BPF maps; programs on the network devices
-/// translate packets by them.
+/// The agent writes Services and EndpointSlices to BPF maps. BPF programs on the network interfaces translate
+/// packets according to the maps.
 #[derive(Debug, Parser)]
 #[command(name = "millrace", version, after_help = EXAMPLES)]
 struct Millrace {
     #[command(subcommand)]
     command: Command,
 
-    /// A file with settings, in YAML, by the names of the flags; flags and variables go before it
+    /// Configuration file in YAML; flags and environment variables take precedence over it
+    ///
+    /// The keys are the names of the flags, for example `max-flows: 4096`. `millrace config` lists them all.
     #[arg(long = configuration::FILE, id = configuration::FILE, global = true)]
     #[arg(value_name = "FILE", env = "MILLRACE_CONFIG", hide_env_values = true)]
     file: Option<PathBuf>,
@@ -42,75 +44,89 @@ struct Millrace {
 
 const EXAMPLES: &str = "\
 Examples:
-  Balance the Services of the cluster that kubectl talks to, as the node that it calls worker-1:
+  Load balance the Services of the cluster in the current kubeconfig, as its node worker-1:
     millrace agent --device eth0 --node-name worker-1
 
-  Balance the Services of some manifests, without a cluster:
+  Load balance the Services in a directory of manifests, without a cluster:
     millrace agent --manifests services/ --device eth0
 
-  The same with an API of our own, for kubectl, instead of a cluster:
+  Load balance the Services of the embedded Kubernetes API, without a cluster:
     millrace standalone --device eth0
 
-  See what is in force, and what was counted:
+  Show what is programmed, and its counters:
     millrace status
     millrace top
     millrace services
     millrace flows --service default/web -o wide
     millrace counters -o json
 
-  Stop forwarding and leave nothing behind:
+  Stop forwarding, and remove all programs and maps:
     millrace cleanup";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the agent: load the programs, attach them, keep the maps true
-    // What it was called first, for who has it in a script; not documented.
+    /// Run the agent: load and attach the BPF programs, and keep the maps up to date
+    // Its first name, for old scripts; not documented.
     #[command(alias = "run")]
     Agent,
-    /// Run without a cluster: serve the Kubernetes API here, and balance what is stored in it
+    /// Run the agent without a cluster, with an embedded Kubernetes API
     #[command(after_help = standalone::EXAMPLES)]
     Standalone,
-    /// Show on one screen how the node is: agent, devices, maps, problems; 1 if it is not well
+    /// Show the node's health: agent, interfaces, maps, problems; exits 1 if unhealthy
     #[command(after_help = inspect::STATUS)]
     Status(inspect::Status),
-    /// Show live what happens: packets, new connections and bytes a second, and drops
+    /// Show packets, new connections, bytes and drops per second, live
     #[command(after_help = inspect::TOP)]
     Top(inspect::Top),
-    /// Show the Services that are in force, and what was counted of each
+    /// List the programmed Services and their counters
     #[command(after_help = inspect::SERVICES, visible_alias = "svc")]
     Services(inspect::Named),
-    /// Show what clients dial, and the backends behind it
+    /// List frontends (the addresses and ports that clients connect to) and their backends
     #[command(after_help = inspect::FRONTENDS)]
     Frontends(inspect::Named),
-    /// Show who serves, where that is, and whether he gets new connections
+    /// List backends, their nodes, and whether they accept new connections
     #[command(after_help = inspect::BACKENDS)]
     Backends(inspect::Named),
-    /// Show the connections through Services
+    /// List flows: the connections to Services
     #[command(after_help = inspect::FLOWS)]
     Flows(inspect::Flows),
-    /// Show how a Service's Maglev table spreads connections, and what would move if a backend left
+    /// Show how Maglev tables distribute connections, and how many move if a backend is removed
     #[command(after_help = inspect::MAGLEV)]
     Maglev(inspect::Maglev),
-    /// Show why packets were passed untouched or dropped
+    /// Show how many packets were passed unchanged, answered or dropped, by reason
     #[command(after_help = inspect::COUNTERS)]
     Counters(inspect::Counters),
-    /// Tell step by step what would become of a packet, by the maps as they are now
+    /// Trace a packet through the data plane step by step, without sending it
+    ///
+    /// Uses the current maps, and prints each step and the verdict. Nothing is sent, counted or changed. No agent
+    /// needs to run.
     Trace(Box<trace::Options>),
-    /// Tell of packets that are dropped or refused, as it happens
+    /// Print dropped and refused packets, live
+    ///
+    /// The BPF programs report packets only while this command runs, at most about 1,000 per second and CPU. Packets
+    /// beyond that are counted, and their number is printed to stderr.
     Drops(drops::Options),
-    /// Say whether this machine will do, and what to mend; fails if it won't
+    /// Check that this machine can run Millrace, and print how to fix problems
+    ///
+    /// Exits with 1 if there are errors. Takes the settings of the agent, and checks them too.
     Check(check::Options),
-    /// Detach the programs and remove the maps; connections through Services end
+    /// Detach the programs and remove the maps; connections to Services break
     Cleanup(cleanup::Options),
-    /// Show the settings in effect, and where each comes from
+    /// Show the settings in effect, and the source of each
     Config(config::Options),
-    /// Write the manual's pages into a directory
-    Man { directory: PathBuf },
-    /// Print a completion script for a shell
-    Completions { shell: clap_complete::Shell },
+    /// Write the manual pages to a directory
+    Man {
+        /// Directory for the pages, which is created if needed
+        directory: PathBuf,
+    },
+    /// Print a shell completion script
+    Completions {
+        /// Shell to print the script for
+        shell: clap_complete::Shell,
+    },
 }
 
-/// The commands that take more settings than all do, and which.
+/// The commands that have more settings than the common ones, and which.
 fn settings() -> [(&'static str, Vec<Arg>); 4] {
     let [origin, agent, standalone] = [
         configuration::settings::<OriginSettings>(),
@@ -148,7 +164,7 @@ pub fn main() -> ExitCode {
 
 fn start(matches: &clap::ArgMatches) -> Result<ExitCode> {
     let Millrace { command, .. } = Millrace::from_arg_matches(matches)?;
-    let (name, arguments) = matches.subcommand().expect("clap asks for a command");
+    let (name, arguments) = matches.subcommand().expect("clap requires a command");
     let mut added = configuration::settings::<Common>();
     added.extend(settings().into_iter().filter(|(of, _)| *of == name).flat_map(|(_, more)| more));
     let effective = match (configuration::resolve(arguments, &added), &command) {
@@ -195,7 +211,7 @@ fn explain(error: &anyhow::Error) -> String {
         let cause = cause.to_string();
         // Wrappers that only repeat what they wrap add nothing.
         if !lines.iter().any(|line| line.contains(&cause)) {
-            lines.push(format!("  because: {cause}"));
+            lines.push(format!("  cause: {cause}"));
         }
     }
     lines.join("\n")

@@ -14,15 +14,15 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct Output {
-    /// How to print it; JSON and YAML have all that is known
+    /// Output format; JSON and YAML contain all fields
     #[arg(long = "output", short = 'o', value_enum, default_value_t, value_name = "FORMAT")]
     pub format: Format,
 
-    /// Print no line of headers
+    /// Omit the header line
     #[arg(long)]
     pub no_headers: bool,
 
-    /// Go on, and print each row again when it has changed
+    /// Keep running, and print each row again when it changes
     #[arg(long, short)]
     pub watch: bool,
 }
@@ -35,7 +35,7 @@ pub enum Format {
     Wide,
     Json,
     Yaml,
-    /// Names only, one a line
+    /// Names only, one per line
     Name,
 }
 

@@ -14,11 +14,11 @@ use crate::source::cluster::Access;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  Serve and balance on one machine, and look into it with kubectl:
+  Run on one machine, and manage Services with kubectl:
     millrace standalone --device eth0
     kubectl --kubeconfig /var/lib/millrace/kubeconfig get services -o wide
 
-  Without root, only to try manifests out:
+  Run only the API, without root, to validate manifests:
     millrace standalone --api-only --data-dir ./millrace-data";
 
 pub fn run(configuration: Configuration, level: Level) -> Result<()> {
@@ -40,9 +40,8 @@ pub fn run(configuration: Configuration, level: Level) -> Result<()> {
     runtime.spawn(level.follow());
     runtime.block_on(async {
         let server = Server::start(server).await?;
-        tracing::info!("serving the Kubernetes API at https://{}", server.address);
         let kubeconfig = server.kubeconfig.display();
-        tracing::info!("try: kubectl --kubeconfig {kubeconfig} get services --all-namespaces");
+        tracing::info!(address = %server.address, %kubeconfig, "serving the Kubernetes API");
         if settings.api_only {
             let mut terminate = signal(SignalKind::terminate())?;
             let mut interrupt = signal(SignalKind::interrupt())?;

@@ -1,4 +1,4 @@
-//! `millrace trace`: what would become of a packet.
+//! `millrace trace`: traces a packet through the data plane.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -20,70 +20,73 @@ use crate::trace::packet::Tuple;
 use crate::trace::routes::KernelRoutes;
 use crate::trace::{Meeting, Trace, View, trace as trace_packet};
 
-/// Takes a packet through the data plane, over the maps as they are now, and tells each step. Nothing
-/// is sent, counted or changed; no agent is needed.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// The device that the packet arrives by, or leaves by [default: the only one that is served]
+    /// Interface where the packet arrives or leaves [default: the only interface with programs attached]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
 
-    /// Whether it arrives by the device, or leaves by it, as a backend's answer does
+    /// Direction of the packet at the interface; out for a reply that leaves to a client
     #[arg(long, value_enum, default_value_t)]
     direction: Direction,
 
+    /// Transport protocol
     #[arg(value_enum, ignore_case = true, required_unless_present = "pcap")]
     protocol: Option<Protocol>,
 
-    /// Where it comes from
+    /// Source ADDRESS:PORT; IPv6 as [ADDRESS]:PORT
     #[arg(value_name = "SOURCE", required_unless_present = "pcap")]
     source: Option<SocketAddr>,
 
-    /// Where it goes
+    /// Destination ADDRESS:PORT; IPv6 as [ADDRESS]:PORT
     #[arg(value_name = "DESTINATION", required_unless_present = "pcap")]
     destination: Option<SocketAddr>,
 
-    /// Its TCP flags, as syn or syn,ack [default: syn for what arrives, syn,ack for what leaves]
+    /// TCP flags, such as syn or syn,ack [default: syn for direction in, syn,ack for out]
     #[arg(long, value_parser = parse_tcp_flags, conflicts_with = "pcap")]
     flags: Option<u8>,
 
-    /// How many bytes it carries
+    /// Payload length, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 0, conflicts_with = "pcap")]
     #[arg(value_parser = clap::value_parser!(u16).range(..=65_000))]
     payload: u16,
 
-    /// How many more times it may be forwarded
+    /// TTL, or the hop limit of IPv6
     #[arg(long, value_name = "NUMBER", default_value_t = 64, conflicts_with = "pcap")]
     ttl: u8,
 
-    /// The packets of a capture, one after the other: each meets the flows that those before it
-    /// would have opened
+    /// Capture file; its packets are traced in order
+    ///
+    /// Each packet sees the flows that earlier packets of the capture would have opened.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["protocol", "source", "destination"])]
     pcap: Option<PathBuf>,
 
+    /// Output format
     #[arg(long, short, value_enum, default_value_t)]
     output: Format,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  A client's first packet to a Service:
+  The first packet of a client to a Service:
     millrace trace tcp 198.51.100.7:40000 203.0.113.10:80
 
   A later packet of the same connection, arriving by eth0:
     millrace trace --device eth0 --flags ack tcp 198.51.100.7:40000 203.0.113.10:80
 
-  A backend's answer, where it leaves the node:
+  A reply of a backend, where it leaves the node:
     millrace trace --device eth0 --direction out udp 10.244.1.10:53 198.51.100.7:5353
 
-  What was captured:
+  The packets of a capture:
     tcpdump -i eth0 -c 10 -w packets.pcap && millrace trace --device eth0 --pcap packets.pcap";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Direction {
+    /// The packet arrives at the interface
     #[default]
     In,
+    /// The packet leaves through the interface
     Out,
 }
 
@@ -98,7 +101,7 @@ enum Protocol {
 enum Format {
     #[default]
     Text,
-    /// An object for each packet
+    /// One JSON object for each packet
     Json,
 }
 
@@ -113,7 +116,7 @@ pub fn trace(options: &Options, pin_path: &Path) -> Result<()> {
         view.tick();
         let mut trace = trace_packet(&view, &routes, &names, &meeting, bytes);
         if let Some(length) = cut_from {
-            let text = format!("captured only in part: it had {length} bytes on the wire");
+            let text = format!("captured only in part: {length} bytes on the wire");
             trace.note("packet", text);
         }
         let text = match options.output {
@@ -139,17 +142,17 @@ fn text(trace: &Trace) -> String {
 
 fn packets(options: &Options) -> Result<Vec<Captured>> {
     if let Some(path) = &options.pcap {
-        let file = fs::read(path).with_context(|| format!("{} can't be read", path.display()))?;
+        let file = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let frames = frames(&file).with_context(|| path.display().to_string())?;
         if frames.is_empty() {
-            bail!("there is no packet in {}", path.display());
+            bail!("{} contains no packets", path.display());
         }
         return Ok(frames);
     }
     let (Some(protocol), Some(source), Some(destination)) =
         (options.protocol, options.source, options.destination)
     else {
-        bail!("say which packet: PROTOCOL SOURCE DESTINATION, or --pcap FILE");
+        bail!("give a packet as PROTOCOL SOURCE DESTINATION, or use --pcap FILE");
     };
     let usual = match options.direction {
         Direction::In => "syn",
@@ -207,18 +210,21 @@ fn meeting(options: &Options, attached: &Attached) -> Result<Meeting> {
     let device = match (&options.device, &served[..]) {
         (Some(device), _) => device,
         (None, [only]) => *only,
-        (None, []) => bail!("no program is attached to any device; does the agent run?"),
-        (None, several) => bail!("say at which device, by --device: {}", several.join(", ")),
+        (None, []) => bail!("no program is attached to any interface; is the agent running?"),
+        (None, several) => bail!(
+            "several interfaces have programs: select one with --device: {}",
+            several.join(", ")
+        ),
     };
     let index = if_nametoindex(device)
-        .with_context(|| format!("there is no device {device} in this network namespace"))?;
+        .with_context(|| format!("no interface {device} in this network namespace"))?;
     let places = attached.get(device).map(|places| there(places)).unwrap_or_default();
     if places.is_empty() {
         let served = if served.is_empty() { "none".to_owned() } else { served.join(", ") };
         bail!(
-            "no program of Millrace is attached to {device} for what goes {}: such packets pass \
-             untouched.\nDevices that are served so: {served}",
-            if options.direction == Direction::Out { "out" } else { "in" }
+            "no Millrace program is attached to {device} for {} packets: they pass unchanged.\n\
+             Interfaces with such a program: {served}",
+            if options.direction == Direction::Out { "outgoing" } else { "incoming" }
         );
     }
     Ok(Meeting { device: index, places, segment: 0 })

@@ -27,7 +27,7 @@ pub fn read(path: &Path, problems: &mut Vec<Problem>) -> File {
     match std::fs::read_to_string(path) {
         Ok(text) => parse(path, &text, problems),
         Err(error) => {
-            problems.push(unusable(path, format!("can't be read: {error}")));
+            problems.push(unusable(path, format!("cannot be read: {error}")));
             File::default()
         }
     }
@@ -44,12 +44,13 @@ fn parse(path: &Path, text: &str, problems: &mut Vec<Problem>) -> File {
         // An empty file.
         Ok(Value::Null) => return File::default(),
         Ok(_) => {
-            let reason = "is no mapping of settings to values, such as `device: eth0`".to_owned();
+            let reason =
+                "is not a mapping of settings to values, such as `device: eth0`".to_owned();
             problems.push(unusable(path, reason));
             return File::default();
         }
         Err(error) => {
-            problems.push(unusable(path, format!("is no YAML: {error}")));
+            problems.push(unusable(path, format!("is not valid YAML: {error}")));
             return File::default();
         }
     };
@@ -57,7 +58,7 @@ fn parse(path: &Path, text: &str, problems: &mut Vec<Problem>) -> File {
     let mut file = File::default();
     for (key, value) in entries {
         let Some(key) = scalar(&key) else {
-            problems.push(unusable(path, format!("has a key that is no name: {key:?}")));
+            problems.push(unusable(path, format!("has a key that is not a string: {key:?}")));
             continue;
         };
         let line = line_of(text, &key);
@@ -74,7 +75,7 @@ fn parse(path: &Path, text: &str, problems: &mut Vec<Problem>) -> File {
             // Without a value, as if it was not there.
             Ok(_) if value.is_null() => {}
             Ok(values) if values.is_empty() && !setting.get_default_values().is_empty() => {
-                refuse(shown, "takes one value at least".to_owned());
+                refuse(shown, "needs at least one value".to_owned());
             }
             Ok(values) => {
                 let given = Given { values, path: path.to_owned(), line };
@@ -94,7 +95,7 @@ pub fn place(path: &Path, line: Option<usize>) -> String {
 }
 
 fn values(value: &Value, setting: &Arg) -> Result<Vec<String>, &'static str> {
-    const NESTED: &str = "a text, number or truth value is expected";
+    const NESTED: &str = "must be a string, number or boolean";
     match value {
         Value::Null => Ok(Vec::new()),
         Value::Sequence(values) if takes_many(setting) => {
@@ -120,7 +121,7 @@ fn scalar(value: &Value) -> Option<String> {
 
 fn unknown(key: &str, settings: &[Arg]) -> String {
     if key == FILE {
-        return "a file can't name another".to_owned();
+        return "not allowed in a configuration file".to_owned();
     }
     // Above this, people see what they meant.
     const SIMILAR: f64 = 0.8;
@@ -131,9 +132,9 @@ fn unknown(key: &str, settings: &[Arg]) -> String {
         .max_by(|(one, _), (other, _)| one.total_cmp(other));
     match nearest {
         Some((similarity, name)) if similarity > SIMILAR => {
-            format!("there is no such setting; did you mean {name}?")
+            format!("unknown setting; did you mean {name}?")
         }
-        _ => "there is no such setting; `millrace config` shows all".to_owned(),
+        _ => "unknown setting; `millrace config` lists all".to_owned(),
     }
 }
 
@@ -184,13 +185,13 @@ mod tests {
         assert_eq!(
             problems,
             [
-                "devise: \"eth0\" (m.yaml:1): there is no such setting; did you mean device?",
-                "max_flows: \"8\" (m.yaml:2): there is no such setting; did you mean max-flows?",
-                "quux: \"a: 1\" (m.yaml:3): there is no such setting; `millrace config` shows all",
+                "devise: \"eth0\" (m.yaml:1): unknown setting; did you mean device?",
+                "max_flows: \"8\" (m.yaml:2): unknown setting; did you mean max-flows?",
+                "quux: \"a: 1\" (m.yaml:3): unknown setting; `millrace config` lists all",
                 "log: \"- info\" (m.yaml:4): takes one value, not a list",
-                "context: \"a: 1\" (m.yaml:5): a text, number or truth value is expected",
-                "config: \"a\" (m.yaml:6): a file can't name another",
-                "device: \"[]\" (m.yaml:7): takes one value at least",
+                "context: \"a: 1\" (m.yaml:5): must be a string, number or boolean",
+                "config: \"a\" (m.yaml:6): not allowed in a configuration file",
+                "device: \"[]\" (m.yaml:7): needs at least one value",
             ]
         );
     }
@@ -199,8 +200,8 @@ mod tests {
     fn what_is_no_mapping_is_refused() {
         assert!(parsed("").1.is_empty());
         for (text, reason) in [
-            ("- device", "is no mapping"),
-            ("a: [", "is no YAML"),
+            ("- device", "is not a mapping"),
+            ("a: [", "is not valid YAML"),
             ("log: info\nlog: debug\n", "duplicate entry"),
         ] {
             let (_, problems) = parsed(text);

@@ -1,13 +1,13 @@
 use std::error::Error;
 use std::fmt::{self, Display, Formatter};
 
-/// What is wrong with one setting.
+/// An error in one setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     pub setting: String,
-    /// What was given, and where.
+    /// The value, and where it was set.
     pub given: Option<(String, String)>,
-    /// What is wrong, and what to do.
+    /// What is wrong, and how to fix it.
     pub reason: String,
 }
 
@@ -22,16 +22,16 @@ impl Display for Problem {
     }
 }
 
-/// All that is wrong, at once.
+/// All errors in the configuration.
 #[derive(Debug)]
 pub struct Problems(pub Vec<Problem>);
 
 impl Display for Problems {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self.0.as_slice() {
-            [problem] => write!(f, "the configuration is wrong: {problem}"),
+            [problem] => write!(f, "invalid configuration: {problem}"),
             problems => {
-                write!(f, "{} things are wrong with the configuration:", problems.len())?;
+                write!(f, "invalid configuration, {} errors:", problems.len())?;
                 problems.iter().try_for_each(|problem| write!(f, "\n  {problem}"))
             }
         }

@@ -1,4 +1,4 @@
-//! `docs/configuration.md`, made from the settings: the text about each is that of `--help`.
+//! `docs/configuration.md`, generated from the settings, with the texts of `--help`.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -11,20 +11,21 @@ use super::{file, name, variable};
 const HEAD: &str = "\
 # Configuration
 
-<!-- Made from the code: UPDATE_EXPECT=1 cargo test -p lb-userspace --lib config::reference -->
+<!-- Generated from the code: UPDATE_EXPECT=1 cargo test -p lb-userspace --lib config::reference -->
 
-A setting is given by its flag (`--max-flows 4096`), by its variable (`MILLRACE_MAX_FLOWS=4096`), or in a
-file in YAML (`max-flows: 4096`) that `--config` or `MILLRACE_CONFIG` names. A flag goes before a variable,
-that before the file, and that before the default. A variable that is empty is not set. Settings that take
-many are lists in the file, and are separated by commas, or repeated, elsewhere. One file serves all
-commands: each takes from it what concerns it.
+Each setting has a flag (`--max-flows 4096`), an environment variable (`MILLRACE_MAX_FLOWS=4096`) and a key in the
+configuration file (`max-flows: 4096`). `--config` or `MILLRACE_CONFIG` names the file, which is YAML.
 
-All that is wrong is told at once, with where it stands; a key that is none is refused.
+- A flag takes precedence over a variable, a variable over the file, and the file over the default.
+- An empty variable counts as not set.
+- A setting with several values is a list in the file. In flags and variables the values are separated by commas; a
+  flag can also be repeated.
+- All commands can share one file: each uses the settings that it has.
+- Unknown keys are errors. All errors are reported together, each with its file and line, variable or flag.
 
-- `millrace config` shows the settings in effect, and where each comes from; it takes the same flags,
-  variables and file. `-o yaml` prints a file for `--config`, `-o json` is for programs.
-- `millrace config --check` only says whether all is right, and fails if it is not.
-- The name of the node is that of `$NODE_NAME` where no setting gives one, as manifests often set it.
+`millrace config` takes the same flags, variables and file as the agent, and prints the settings in effect and the
+source of each. `-o yaml` prints a file for `--config`, `-o json` is for programs. `millrace config --check` only
+validates them, and exits with 1 if there are errors.
 
 ";
 
@@ -32,7 +33,7 @@ fn page() -> String {
     let mut text = HEAD.to_owned();
     section::<Common>(&mut text, "All commands", "");
     section::<AgentSettings>(&mut text, "The agent", "`millrace agent`, `millrace standalone`.");
-    section::<OriginSettings>(&mut text, "Where Services come from", "`millrace agent`.");
+    section::<OriginSettings>(&mut text, "Source of Services", "`millrace agent`.");
     section::<StandaloneSettings>(&mut text, "The embedded API", "`millrace standalone`.");
     text.trim_end().to_owned() + "\n"
 }
@@ -51,8 +52,13 @@ fn section<T: Args>(text: &mut String, title: &str, commands: &str) {
 fn describe(text: &mut String, setting: &Arg) {
     let value = setting.get_value_names().map_or(String::new(), |names| names.join(" "));
     let _ = write!(text, "### {}\n\n", name(setting));
-    let help = setting.get_help().map(|help| help.to_string()).unwrap_or_default();
-    let _ = write!(text, "{}.\n\n", escaped(&help));
+    let help = setting.get_long_help().or(setting.get_help());
+    let help = escaped(&help.map(|help| help.to_string()).unwrap_or_default());
+    let (line, details) = help.split_once("\n\n").unwrap_or((&help, ""));
+    let _ = write!(text, "{line}.\n\n");
+    if !details.is_empty() {
+        let _ = write!(text, "{details}\n\n");
+    }
     let many = if file::takes_many(setting) { ", any number" } else { "" };
     let _ = writeln!(text, "- flag: `--{} {value}`{many}", name(setting));
     let _ = writeln!(text, "- variable: `{}`", variable(setting));
@@ -72,7 +78,7 @@ fn describe(text: &mut String, setting: &Arg) {
     text.push('\n');
 }
 
-/// What Markdown would take for its own.
+/// Escapes characters that are special in Markdown.
 fn escaped(text: &str) -> String {
     text.replace('*', "\\*").replace('[', "\\[").replace('<', "\\<")
 }
@@ -87,7 +93,7 @@ fn the_reference_is_what_the_code_says() {
     let written = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         written == page,
-        "docs/configuration.md is stale; make it anew:\n\
+        "docs/configuration.md is stale; regenerate it:\n\
          UPDATE_EXPECT=1 cargo test -p lb-userspace --lib config::reference"
     );
 }

@@ -3,7 +3,7 @@
 use super::declared::Configuration;
 use crate::network::DeviceSelector;
 
-/// The setting that is to be changed, and why.
+/// The setting to change, and why.
 pub type Conflict = (&'static str, String);
 
 pub fn conflicts(configuration: &Configuration) -> Vec<Conflict> {
@@ -26,7 +26,7 @@ fn origins(configuration: &Configuration) -> Vec<Conflict> {
     .filter(|(_, is_given)| *is_given)
     .map(|(name, _)| {
         let reason =
-            "the Services come from manifests or from a cluster: leave out this or manifests";
+            "Services are read from manifests or from a cluster: remove this setting or manifests";
         (name, reason.to_owned())
     })
     .collect()
@@ -43,7 +43,7 @@ fn addresses(configuration: &Configuration) -> Vec<Conflict> {
                     || healthz.ip().is_unspecified()
                     || metrics.ip().is_unspecified()) =>
         {
-            let reason = "healthz-bind-address has the same port: choose another";
+            let reason = "healthz-bind-address uses the same port: choose another";
             vec![("metrics-bind-address", reason.to_owned())]
         }
         _ => Vec::new(),
@@ -55,7 +55,7 @@ fn devices(configuration: &Configuration) -> Vec<Conflict> {
     if !agent.workload_device.contains(&DeviceSelector::Auto) {
         return Vec::new();
     }
-    let reason = "auto is for device only: name those of pods, as veth*";
+    let reason = "auto is valid for device only: give a pattern such as veth*";
     vec![("workload-device", reason.to_owned())]
 }
 
@@ -64,7 +64,7 @@ fn timeouts(configuration: &Configuration) -> Vec<Conflict> {
     if agent.udp_stream_timeout >= agent.udp_timeout {
         return Vec::new();
     }
-    let reason = format!("is shorter than udp-timeout, {} seconds", agent.udp_timeout);
+    let reason = format!("must not be shorter than udp-timeout, {} seconds", agent.udp_timeout);
     vec![("udp-stream-timeout", reason)]
 }
 

@@ -25,7 +25,7 @@ fn main() -> Result<()> {
     if let Some(unknown) =
         arguments.iter().find(|argument| ![EXIT, MANIFESTS].contains(&&***argument))
     {
-        anyhow::bail!("{unknown} is not known; there are {EXIT} and {MANIFESTS}");
+        anyhow::bail!("unknown argument {unknown}; the arguments are {EXIT} and {MANIFESTS}");
     }
     let told = |argument: &str| arguments.iter().any(|one| one == argument);
     // A handler instead of the default: Ctrl-C must not skip the clean-up.

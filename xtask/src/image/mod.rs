@@ -29,19 +29,19 @@ const LARGEST: u64 = 30 << 20;
 
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Where to put the image: millrace.tar, and the directory oci [default: target/image]
+    /// Directory for the image: millrace.tar, and the OCI layout oci/ [default: target/image]
     #[arg(long, value_name = "DIRECTORY")]
     output: Option<PathBuf>,
 
-    /// What it is called
+    /// Name and tag of the image
     #[arg(long, value_name = "NAME:TAG", default_value = concat!("millrace:", env!("CARGO_PKG_VERSION")))]
     name: String,
 
-    /// Take this program, which must be static, instead of building one
+    /// Statically linked agent to put into the image, instead of building one
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
 
-    /// Start containers from it afterwards, in network namespaces and without a container engine
+    /// Then test it: start containers from it in network namespaces, without a container engine
     #[arg(long)]
     test: bool,
 }
@@ -115,7 +115,7 @@ fn assemble(program: &Path, source: &Source, name: &str) -> Result<Image> {
     let unpacked = layer.len() as u64;
     ensure!(
         unpacked <= LARGEST,
-        "the image would have {} MiB unpacked; {} are allowed. What has grown?",
+        "the unpacked image has {} MiB, more than the limit of {} MiB",
         unpacked >> 20,
         LARGEST >> 20
     );

@@ -52,16 +52,17 @@ const LIMIT: &str = "3600";
 
 #[derive(Debug, Default, Args)]
 pub struct Options {
-    /// Run only this file of tests/tests; may be repeated
+    /// Run only this test binary of tests/tests; may be repeated
     #[arg(long, value_name = "TEST", value_parser = PossibleValuesParser::new(TESTS.map(|t| t.name)))]
     only: Vec<String>,
 
-    /// Boot the kernel of this Debian package, not of the one in target/vm, which is the newest
-    /// linux-image-6.1.*-cloud-amd64 when it is first needed
+    /// Debian package of the kernel to boot [default: the package in target/vm]
+    ///
+    /// Without a package in target/vm, the newest linux-image-6.1.*-cloud-amd64 is downloaded to it.
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
 
-    /// For the tests' programs: a part of names, --nocapture, ...
+    /// Arguments of the test binaries: a filter for test names, --nocapture, ...
     #[arg(last = true)]
     arguments: Vec<String>,
 }
@@ -69,7 +70,7 @@ pub struct Options {
 pub fn test(options: &Options) -> Result<()> {
     ensure!(
         std::env::consts::ARCH == "x86_64",
-        "the kernels that this boots are for x86-64, as this machine would have to be"
+        "vm-test boots x86-64 kernels, so it needs an x86-64 machine"
     );
     packages::ensure()?;
     if find(QEMU).is_none() {

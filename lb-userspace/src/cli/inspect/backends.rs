@@ -10,9 +10,9 @@ pub const EXAMPLES: &str = "\
 Examples:
   millrace backends
   millrace backends shop/web -o wide
-  Those that still have connections and get no new ones
+  Backends that keep their connections and accept no new ones:
     millrace backends -o json | jq -r '.[] | select(.state == \"draining\") | .address'
-  As they come and go
+  Follow changes:
     millrace backends shop/web --watch";
 
 pub fn show(options: &Named, pin_path: &Path) -> Result<()> {

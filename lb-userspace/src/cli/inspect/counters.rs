@@ -10,9 +10,10 @@ use crate::cli::output::{self, Output, Row};
 pub const EXAMPLES: &str = "\
 Examples:
   millrace counters
-  What is counted right now
+  Follow changes:
     millrace counters --watch
-  millrace counters -o json | jq '.[] | select(.packets > 0)'";
+  Only reasons with packets:
+    millrace counters -o json | jq '.[] | select(.packets > 0)'";
 
 #[derive(Debug, Args)]
 pub struct Counters {

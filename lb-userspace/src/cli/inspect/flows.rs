@@ -13,34 +13,34 @@ use crate::kernel::{Tables, clock};
 pub const EXAMPLES: &str = "\
 Examples:
   millrace flows --service shop/web
-  Whom one client talks to
+  The flows of one client:
     millrace flows --client 192.0.2.7 -o wide
-  Whether a backend still has connections, before it is taken away
+  How many connections a backend still has, for example before it is removed:
     millrace flows --backend 10.244.1.10:8080 --state established --count
-  How full the table is; this reads no record
+  How full the flow table is (reads no flow records):
     millrace flows --count
 
-A flow stays in the table until another one takes its place: IDLE says how long nothing was seen.";
+A flow stays in the table until a new flow replaces it. IDLE, shown by -o wide, is the time since its last packet.";
 
 #[derive(Debug, Args)]
 pub struct Flows {
-    /// Only of clients with these addresses
+    /// Only flows of clients in this network, or with this address
     #[arg(long, value_name = "CIDR", value_parser = clients)]
     client: Option<IpNet>,
 
-    /// Only through this Service; also with a port's name or number: default/web:http
+    /// Only flows to this Service, optionally to one port by name or number: default/web:http
     #[arg(long, value_name = "[NAMESPACE/]NAME")]
     service: Option<Selector>,
 
-    /// Only to this backend
+    /// Only flows to this backend
     #[arg(long, value_name = "ADDRESS[:PORT]")]
     backend: Option<End>,
 
-    /// Only those in this state
+    /// Only flows in this state
     #[arg(long, value_enum)]
     state: Option<State>,
 
-    /// Say how many there are, not which
+    /// Print the number of flows by state instead of the flows
     #[arg(long, conflicts_with = "watch")]
     count: bool,
 
@@ -54,7 +54,7 @@ pub struct Flows {
 /// A network, or a single address.
 fn clients(text: &str) -> Result<IpNet, String> {
     let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-    network.map_err(|_| "no network such as 192.0.2.0/24, nor an address".to_owned())
+    network.map_err(|_| "neither a network, such as 192.0.2.0/24, nor an address".to_owned())
 }
 
 pub fn show(options: &Flows, pin_path: &Path) -> Result<()> {

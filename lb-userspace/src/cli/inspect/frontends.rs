@@ -10,9 +10,9 @@ pub const EXAMPLES: &str = "\
 Examples:
   millrace frontends
   millrace frontends shop/web -o wide
-  Who has an address
+  The Service that uses an address:
     millrace frontends --no-headers | grep -w 203.0.113.10
-  Which frontends nobody serves
+  Frontends without backends:
     millrace frontends -o json | jq -r '.[] | select(.backends == []) | .address'";
 
 pub fn show(options: &Named, pin_path: &Path) -> Result<()> {

@@ -12,23 +12,22 @@ pub const EXAMPLES: &str = "\
 Examples:
   millrace maglev shop/web
   millrace maglev shop/web:http
-  What is farthest from even, of all Services
+  The least even table of all Services:
     millrace maglev -o json | jq 'max_by(.evenness.deviationPercent)'
 
-Connections that are established stay with their backends whatever leaves; MOVED is what would
-happen to new ones. Tables are fitted to the number of backends: where that makes another size
-(SLOTS AFTER), nearly everything moves.";
+Established connections stay with their backends. MOVED is the share of new connections that would go to another
+backend. The table size depends on the number of backends: where it would change (SLOTS AFTER), nearly all slots move.";
 
 #[derive(Debug, Args)]
 pub struct Maglev {
-    /// The Service, perhaps with a port's name or number: default/web:http
+    /// Only this Service, optionally one port by name or number: default/web:http
     #[arg(value_name = "[NAMESPACE/]NAME[:PORT]")]
     service: Option<Selector>,
 
     #[command(flatten)]
     namespaces: Namespaces,
 
-    /// How to print it
+    /// Output format
     #[arg(long, short, value_enum, default_value_t, value_name = "FORMAT")]
     output: MaglevFormat,
 }
@@ -45,7 +44,7 @@ pub fn show(options: &Maglev, pin_path: &Path) -> Result<()> {
     let meant = options.namespaces.of(options.service.as_ref());
     let found = spreads(&read(&open(pin_path)?)?, &meant);
     if found.is_empty() && options.service.is_some() {
-        bail!("no port of a Service {meant} has backends; `millrace services` shows what has");
+        bail!("Service {meant} is not programmed or has no backends; see `millrace services`");
     }
     match options.output {
         MaglevFormat::Json => print_document(&found, Format::Json),
@@ -69,7 +68,7 @@ fn described(spread: &Spread) -> String {
         evenness.min_slots, evenness.max_slots, evenness.mean_slots, evenness.deviation_percent,
     );
     if !spread.as_computed {
-        text += "The table in the kernel is not what these backends make: is the agent at work?\n";
+        text += "The table in the kernel does not match these backends: is the agent running?\n";
     }
     let headers =
         ["BACKEND", "SLOTS", "SHARE", "DEVIATION", "MOVED IF IT LEFT", "OF OTHERS", "SLOTS AFTER"];

@@ -1,5 +1,5 @@
-//! The commands that show what the kernel holds. They read the pinned maps alone: no agent need
-//! run, and nothing is asked of a cluster.
+//! The commands that show the state in the kernel. They read only the pinned maps: they need neither an
+//! agent nor a cluster.
 
 mod backends;
 mod counters;
@@ -29,10 +29,10 @@ pub use services::{EXAMPLES as SERVICES, show as services};
 pub use status::{EXAMPLES as STATUS, Options as Status, show as status};
 pub use top::{EXAMPLES as TOP, Options as Top, show as top};
 
-/// Which Services are meant, and how what is found is printed.
+/// Selects Services and the output.
 #[derive(Debug, Args)]
 pub struct Named {
-    /// Only of this Service; also with a port's name or number: default/web:http
+    /// Only this Service, optionally one port by name or number: default/web:http
     #[arg(value_name = "[NAMESPACE/]NAME")]
     service: Option<Selector>,
 
@@ -45,11 +45,11 @@ pub struct Named {
 
 #[derive(Debug, Args)]
 pub struct Namespaces {
-    /// Only of Services in this namespace
+    /// Only Services in this namespace
     #[arg(long, short, value_name = "NAMESPACE")]
     namespace: Option<String>,
 
-    /// Of all namespaces, as without it
+    /// Services in all namespaces (default)
     #[arg(long, short = 'A', conflicts_with = "namespace")]
     all_namespaces: bool,
 }
@@ -65,13 +65,13 @@ impl Named {
         self.namespaces.of(self.service.as_ref())
     }
 
-    /// Who asks for one by its name is told if there is none; who watches waits for it.
+    /// A Service given by name must exist, except with `--watch`, which waits for it.
     fn found<T>(&self, found: Vec<T>) -> Result<Vec<T>> {
         if found.is_empty() && self.service.is_some() && !self.output.watch {
             bail!(
-                "the maps have nothing of a Service {}.\n\
-                 `millrace services` lists those that they have; why one is missing is in the \
-                 agent's log, or in the Service's Events",
+                "Service {} is not programmed.\n\
+                 `millrace services` lists the programmed Services. The agent's log and the Service's \
+                 Events contain the reason",
                 self.meant()
             );
         }
@@ -79,16 +79,15 @@ impl Named {
     }
 }
 
-/// Whether there is a data plane that whoever runs this may look at.
+/// Whether there is a data plane that this user may read.
 fn check(pin_path: &Path) -> Result<()> {
     match pin_path.metadata() {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            bail!("{} is for root only; run it with sudo", pin_path.display());
+            bail!("only root can read {}: run this command with sudo", pin_path.display());
         }
         Err(_) => bail!(
-            "no data plane is pinned at {}.\nStart one with `millrace agent`, or say where it is \
-             with --pin-path",
+            "no data plane is pinned at {}.\nStart `millrace agent`, or set --pin-path",
             pin_path.display()
         ),
     }
@@ -100,5 +99,5 @@ fn open(pin_path: &Path) -> Result<Tables> {
 }
 
 fn read(tables: &Tables) -> Result<Reading> {
-    Reading::of(tables).context("the maps can't be read")
+    Reading::of(tables).context("cannot read the maps")
 }

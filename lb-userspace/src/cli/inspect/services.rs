@@ -11,9 +11,9 @@ pub const EXAMPLES: &str = "\
 Examples:
   millrace services
   millrace services -n shop -o wide
-  All that is known of one: frontends, policies, pools, slots, traffic
+  All details of a Service: frontends, policies, pools, slots, traffic:
     millrace services shop/web -o yaml
-  How connections spread over each one's backends
+  How each Service distributes connections to its backends:
     millrace services -o name | xargs -n 1 millrace maglev";
 
 pub fn show(options: &Named, pin_path: &Path) -> Result<()> {

@@ -20,19 +20,19 @@ use crate::serve;
 pub const EXAMPLES: &str = "\
 Examples:
   millrace status
-  In a script: 0 when healthy, 1 when not
-    millrace status >/dev/null || echo \"node is sick\"
+  In a script: exits with 0 if healthy, with 1 if not
+    millrace status >/dev/null || echo \"node is unhealthy\"
   millrace status -o json | jq -r '.problems[] | .severity + \": \" + .message'
 
-Everything but what the agent says of itself is read from the kernel. Run it in the agent's network
-namespace: the agent answers there, and its devices are there.";
+Except for the agent's own report, everything is read from the kernel. Run this command in the agent's network
+namespace: the agent's socket and interfaces are there.";
 
 /// Of the bars, in characters.
 const BAR: usize = 20;
 
 #[derive(Debug, Args)]
 pub struct Options {
-    /// How to print it
+    /// Output format
     #[arg(long, short, value_enum, default_value_t, value_name = "FORMAT")]
     output: StatusFormat,
 }
@@ -56,7 +56,7 @@ pub fn show(options: &Options, pin_path: &Path) -> Result<ExitCode> {
 }
 
 fn find(pin_path: &Path) -> Result<Found> {
-    // Who may not look at it is told so, and where there is none.
+    // Reports a missing data plane or missing permission.
     super::check(pin_path)?;
     let survey = kernel::survey(pin_path)?;
     // Where some are missing the others can't be read together.
@@ -139,7 +139,7 @@ fn described(status: &Status) -> String {
     }
     line(
         "Processes",
-        &format!("{} programs attached for this node's own", status.process_programs),
+        &format!("{} programs attached for processes on this node", status.process_programs),
     );
     text += "\nMaps\n";
     for fill in &status.maps {
@@ -166,7 +166,9 @@ fn agent(status: &Status) -> String {
             report.node_name,
             ago(report.started)
         ),
-        (None, Some(process)) => format!("running: process {process}, does not answer here"),
+        (None, Some(process)) => {
+            format!("running: process {process}, not reachable in this network namespace")
+        }
         (None, None) => "not running".to_owned(),
     }
 }
@@ -175,7 +177,7 @@ fn in_force(report: &serve::Report) -> String {
     let synced = report.last_sync.map_or("never".to_owned(), ago);
     let (services, ports) = (report.services, report.service_ports);
     let (services, ports) = (counted(services, "Service"), counted(ports, "service port"));
-    format!("{services} with {ports} in force; last change: {synced}")
+    format!("{services} with {ports} programmed; last change: {synced}")
 }
 
 fn counted(number: usize, what: &str) -> String {

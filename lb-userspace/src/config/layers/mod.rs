@@ -114,7 +114,7 @@ fn layered(arg: &Arg, matches: &ArgMatches, added: &[Arg], file: &File) -> Setti
 }
 
 impl Setting {
-    /// Where a wrong value is to be mended.
+    /// Where to fix an invalid value.
     fn origin(&self) -> String {
         match &self.source {
             Source::Flag => format!("--{}", self.name),
@@ -150,9 +150,9 @@ fn reason(error: &clap::Error) -> String {
     }
     match error.get(ContextKind::ValidValue) {
         Some(ContextValue::Strings(valid)) if !valid.is_empty() => {
-            format!("none of {}", valid.join(", "))
+            format!("not one of {}", valid.join(", "))
         }
-        _ => "a value is expected".to_owned(),
+        _ => "value missing".to_owned(),
     }
 }
 

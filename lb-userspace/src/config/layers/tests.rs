@@ -76,19 +76,19 @@ fn all_that_is_wrong_is_told_at_once_with_where_it_stands() {
     assert_eq!(
         problems,
         [
-            "cleanup-on-exit: \"3\" (m.yaml:5): none of true, false",
-            "context: \"prod\" (m.yaml:7): the Services come from manifests or from a cluster: \
-             leave out this or manifests",
+            "cleanup-on-exit: \"3\" (m.yaml:5): not one of true, false",
+            "context: \"prod\" (m.yaml:7): Services are read from manifests or from a cluster: \
+             remove this setting or manifests",
             "device: \"a/b\" (m.yaml:1): no name of a device: it has no slashes and blanks",
-            "healthz-bind-address: \"80\" (--healthz-bind-address): not an address and port, \
+            "healthz-bind-address: \"80\" (--healthz-bind-address): neither an address and port, \
              such as 127.0.0.1:10249, nor `off`",
-            "log: \"a=b=c\" (--log): no filter such as debug, or \
+            "log: \"a=b=c\" (--log): not a log filter such as debug or \
              info,lb_userspace::network=debug",
-            "logg: \"debug\" (m.yaml:4): there is no such setting; did you mean log?",
+            "logg: \"debug\" (m.yaml:4): unknown setting; did you mean log?",
             "max-flows: \"7\" (m.yaml:2): 7 is not in 8..=134217728",
-            "service-node-port-range: \"9-1\" (--service-node-port-range): no range of ports, \
+            "service-node-port-range: \"9-1\" (--service-node-port-range): not a port range \
              such as 30000-32767",
-            "xdp-mode: \"fast\" (m.yaml:3): none of auto, native, generic, off",
+            "xdp-mode: \"fast\" (m.yaml:3): not one of auto, native, generic, off",
         ]
     );
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: what a packet costs, and what that is worth from end to end.
+//! `cargo xtask bench`: the cost of a packet in the data plane, and end-to-end throughput.
 
 mod baselines;
 mod case;
@@ -26,37 +26,37 @@ use pattern::Pattern;
 use record::Record;
 use subject::Subject;
 
-/// Measure Millrace
+/// Measure the data plane: nanoseconds per packet, and end-to-end requests per second
 ///
-/// Packets are measured by BPF_PROG_TEST_RUN, in a wrapper that makes every packet fresh; what the
-/// wrapper costs is measured in the same rounds and taken off. The cases of one address family and
-/// number of flows are interleaved. Figures of one run compare with each other; machines differ.
+/// Packets are measured with BPF_PROG_TEST_RUN, in a wrapper that renews the packet for each run. The cost of the
+/// wrapper is measured in the same rounds and subtracted. Cases with the same address family and number of flows are
+/// interleaved. Results of one run can be compared with each other, but not with those of another machine.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask bench", bin_name = "cargo xtask bench")]
 struct Options {
-    /// Show the change since an earlier run's JSON file
+    /// JSON file of an earlier run, to show the changes since then
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
 
-    /// Only cases with this in their names; with * for anything it is the whole name, as in
-    /// 'xdp.*.new'
+    /// Only cases whose names contain this text, or match it if it contains *, such as 'xdp.*.new'
     #[arg(long, value_name = "PATTERN", default_value = "")]
     only: Pattern,
 
-    /// Fewer rounds, not the largest tables, and built as the tests are
+    /// Fewer rounds and smaller tables, with a debug build: a check that everything works
     #[arg(long)]
     quick: bool,
 
-    /// For how many times as many flows the table has room. Below 4, flows are refused, and a case
-    /// is not measured
+    /// Capacity of the flow table, as a multiple of the number of flows
+    ///
+    /// Below 4, flows do not get entries, and a case is not measured.
     #[arg(long, value_name = "TIMES", default_value_t = 8, value_parser = value_parser!(u32).range(1..=64))]
     room: u32,
 
-    /// With so many live flows, instead of 1, 4096, 65536 and 524288
+    /// Number of live flows; may be repeated [default: 1, 4096, 65536 and 524288]
     #[arg(long, value_name = "NUMBER", value_delimiter = ',', value_parser = value_parser!(u32).range(1..=1 << 22))]
     flows: Vec<u32>,
 
-    /// Where the JSON and the plot go
+    /// Output directory for the JSON and the plot [default: target/bench]
     #[arg(long, value_name = "DIRECTORY", default_value = OUTPUT, hide_default_value = true)]
     output: PathBuf,
 }
@@ -87,7 +87,7 @@ fn main() -> Result<()> {
     if !records.is_empty() {
         show(&options, records, earlier.as_deref())?;
     } else if failed.is_empty() && ended.is_ok() {
-        bail!("--only {}: no case that can be measured here has such a name", options.only);
+        bail!("--only {}: no case that this machine can measure has a matching name", options.only);
     }
     failed.iter().for_each(|failure| eprintln!("FAILED: {failure:#}"));
     ended?;
@@ -106,7 +106,7 @@ fn show(options: &Options, mut records: Vec<Record>, earlier: Option<&[Record]>)
 
 /// To be asked between measurements.
 fn check_interrupted() -> Result<()> {
-    ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted; what was made is taken away");
+    ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted; everything was cleaned up");
     Ok(())
 }
 

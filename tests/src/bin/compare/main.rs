@@ -1,4 +1,4 @@
-//! `cargo xtask bench compare`: Millrace beside what one may have instead, from end to end.
+//! `cargo xtask bench compare`: Millrace compared with alternatives, end to end.
 
 mod balancer;
 mod figure;
@@ -27,44 +27,43 @@ use balancer::Kind;
 use report::Run;
 use world::{Effort, Phase, World};
 
-/// Measure Millrace beside nftables and iptables as kube-proxy writes them, HAProxy, and nothing
+/// Compare Millrace with kube-proxy's nftables and iptables rules, HAProxy, and direct connections
 ///
-/// Each contender has a network of its own with the same client and the same backends; rounds
-/// visit all of them in turn. Medians are told, with half of what lies between the least and the
-/// most. Counters of each balancer prove that every connection was balanced by it, and every
-/// answer names its backend.
+/// Each contender has its own network with the same client and the same backends. Each round measures all contenders
+/// in turn. The results are medians, plus or minus half the range. Counters of each load balancer verify that it
+/// handled every connection, and every reply names its backend.
 ///
-/// Times are those of the client; where it waits for each answer, all that takes part is on one
-/// processor, so that the scheduler's choice is not what is measured. Processor time is that of clients, servers and the kernel
-/// between them. "Mpackets/s" are datagrams of 1,024 open flows that arrived at the backend's
-/// device, made by live frames on the same processor that forwards them: what was sent and did
-/// not arrive does not count.
+/// Times are measured at the client. Where the client waits for each reply, client, load balancer and server run on
+/// one CPU, so that the scheduler's choices do not affect the result. CPU time includes clients, servers and the
+/// kernel between them. "Mpackets/s" counts datagrams of 1,024 open flows that arrived at the backend's interface.
+/// They are generated with live frames on the CPU that forwards them; lost packets do not count.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask bench compare", bin_name = "cargo xtask bench compare")]
 struct Options {
-    /// Among how many Services; several are measured beside each other
+    /// Number of Services; with several numbers, each is measured
     #[arg(long, value_name = "NUMBER", value_delimiter = ',')]
     #[arg(default_value = "1,1000,10000", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     services: Vec<u32>,
 
-    /// Only contenders with this in their names: none, millrace-xdp, millrace-tc, nftables,
-    /// iptables, haproxy; may be repeated
+    /// Only contenders whose names contain this text; may be repeated
+    ///
+    /// The names are none, millrace-xdp, millrace-tc, nftables, iptables and haproxy.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
 
-    /// One short round with one Service: whether it works, not how fast
+    /// One short round with one Service: a check that everything works
     #[arg(long)]
     quick: bool,
 
-    /// How often everything is measured, at most
+    /// Maximum number of rounds
     #[arg(long, value_name = "NUMBER", default_value_t = 5)]
     rounds: u32,
 
-    /// No round begins that would not be done after so many minutes
+    /// Time limit, in minutes: no round starts that would end later
     #[arg(long, value_name = "NUMBER", default_value_t = 10)]
     minutes: u64,
 
-    /// Where the JSON, the table and the picture go
+    /// Output directory for the JSON, the table and the plot [default: target/bench]
     #[arg(long, value_name = "DIRECTORY", default_value = OUTPUT, hide_default_value = true)]
     output: PathBuf,
 }
@@ -113,7 +112,7 @@ fn main() -> Result<()> {
             Err(error) => lacking.push(format!("FAILED: {} {number:?}: {error:#}", kind.key())),
         }
     }
-    ensure!(!worlds.is_empty(), "nothing can be measured:\n{}", lacking.join("\n"));
+    ensure!(!worlds.is_empty(), "no contender can be measured:\n{}", lacking.join("\n"));
     eprintln!("{} networks are set up after {} s", worlds.len(), started.elapsed().as_secs());
     let until = started + Duration::from_secs(options.minutes * 60);
     let background = measure(&mut worlds, rounds, effort, until)?;
@@ -124,7 +123,7 @@ fn main() -> Result<()> {
     show(&run, &options.output)?;
     eprintln!("after {} s", started.elapsed().as_secs());
     let failed = lacking.iter().filter(|line| line.starts_with("FAILED")).count();
-    ensure!(failed == 0, "{failed} things that can be measured here could not be, see above");
+    ensure!(failed == 0, "{failed} measurements failed, see above");
     Ok(())
 }
 
@@ -154,7 +153,7 @@ fn measure(worlds: &mut [World], rounds: u32, effort: Effort, until: Instant) ->
     let began = Instant::now();
     for round in 0..rounds {
         if round > 0 && Instant::now() + began.elapsed() / round > until {
-            eprintln!("no time is left for round {} of {rounds}", round + 1);
+            eprintln!("time limit reached before round {} of {rounds}", round + 1);
             break;
         }
         background.push(busy_without_us()?);
@@ -239,6 +238,6 @@ fn is_installed(program: &str) -> bool {
 
 /// To be asked between measurements.
 fn check_interrupted() -> Result<()> {
-    ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted; what was made is taken away");
+    ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted; everything was cleaned up");
     Ok(())
 }

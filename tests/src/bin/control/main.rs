@@ -1,4 +1,4 @@
-//! `cargo xtask bench control`: what it costs to keep the maps true, by the number of Services.
+//! `cargo xtask bench control`: the cost of keeping the maps up to date, by the number of Services.
 //!
 //! Each size is measured in a process of its own, on maps of its own, through the agent's own
 //! code from an object's text to the last written slot. No packet is sent and no device touched.
@@ -17,26 +17,26 @@ use clap::Parser;
 
 use measure::Measured;
 
-/// Measure the control plane
+/// Measure the control plane: time and memory to program Services
 ///
-/// Times are from an object's arrival to its being in force: it has been stored, resolved and
-/// planned, and every write of a map has returned.
+/// A time starts when an object arrives and ends when it is programmed: it is stored, resolved and planned, and all
+/// map writes have returned.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask bench control", bin_name = "cargo xtask bench control")]
 struct Options {
-    /// How many Services; several are measured one after the other
+    /// Number of Services; several numbers are measured one after the other
     #[arg(long, value_name = "NUMBER", value_delimiter = ',', default_value = "1000,10000,100000")]
     services: Vec<u32>,
 
-    /// How many endpoints each has
+    /// Number of endpoints of each Service
     #[arg(long, value_name = "NUMBER", default_value_t = 10)]
     endpoints: u32,
 
-    /// Where the JSON and the plot go
+    /// Output directory for the JSON and the plot [default: target/bench]
     #[arg(long, value_name = "DIRECTORY", default_value = OUTPUT, hide_default_value = true)]
     output: PathBuf,
 
-    /// Measure one size here, and print what came out as JSON
+    /// Measure one size in this process, and print the result as JSON
     #[arg(long, hide = true)]
     here: bool,
 }
@@ -94,7 +94,7 @@ fn main() -> Result<()> {
     let lacking: Vec<_> = all.iter().filter(|measured| measured.lacking > 0).collect();
     ensure!(
         lacking.is_empty(),
-        "the maps have no room for all of {} Services",
+        "the maps are too small for {} Services",
         lacking.iter().map(|m| m.services.to_string()).collect::<Vec<_>>().join(", ")
     );
     Ok(())
@@ -107,6 +107,6 @@ fn elsewhere(services: u32, endpoints: u32) -> Result<Measured> {
         .args(["--endpoints", &endpoints.to_string()])
         .stderr(std::process::Stdio::inherit())
         .output()?;
-    ensure!(output.status.success(), "{services} Services could not be measured");
+    ensure!(output.status.success(), "measuring {services} Services failed");
     Ok(serde_json::from_slice(&output.stdout)?)
 }

@@ -1,4 +1,4 @@
-//! `millrace top`: what happens now.
+//! `millrace top`: live rates.
 
 mod screen;
 mod terminal;
@@ -18,35 +18,35 @@ use crate::kernel::Tables;
 
 pub const EXAMPLES: &str = "\
 Keys:
-  tab        Services, or backends
+  tab        switch between Services and backends
   p c b n    sort by packets, new connections, bytes, name
-  space      hold, and go on
-  q          end
+  space      pause and resume
+  q          quit
 
 Examples:
   millrace top
   millrace top -n shop --sort connections
-  Once, for scripts: what is counted in five seconds
+  Once, for scripts, over five seconds:
     millrace top --once --interval 5 -o json | jq '.total'
 
-Rates are a second's. Where stdout is no terminal, a table is printed each time.";
+All rates are per second. If stdout is not a terminal, a table is printed after each interval.";
 
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Seconds between two looks
+    /// Interval between updates, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
     interval: u32,
 
-    /// What comes first
+    /// Sort order
     #[arg(long, value_enum, default_value_t)]
     sort: Sort,
 
-    /// Look once, print it, and end
+    /// Print the rates of one interval and exit
     #[arg(long)]
     once: bool,
 
-    /// How to print it, if it is printed
+    /// Output format where a table, not the live screen, is printed
     #[arg(long, short, value_enum, default_value_t, value_name = "FORMAT")]
     output: TopFormat,
 

@@ -82,7 +82,7 @@ impl Screen {
         ];
         let [top, middle, bottom, foot] = Layout::vertical(heights).areas(frame.area());
         let [new, packets_in, packets_out, bytes_in, bytes_out] = cells(&self.rates.total);
-        let held = if self.is_held { "  HELD" } else { "" };
+        let held = if self.is_held { "  PAUSED" } else { "" };
         let summary = format!(
             "millrace top: {new} new connections/s, {packets_in} packets/s in, {packets_out} out, \
              {bytes_in} bytes/s in, {bytes_out} out{held}"
@@ -112,9 +112,9 @@ impl Screen {
         let widths = [Constraint::Min(20), Constraint::Length(13), Constraint::Length(20)];
         let headers = Row::new(["REASON", "PACKETS/s", "TOTAL"])
             .style(Style::new().add_modifier(Modifier::REVERSED));
-        let block = Block::bordered().title(" Passed untouched, answered or dropped ");
+        let block = Block::bordered().title(" Passed unchanged, answered or dropped ");
         frame.render_widget(Table::new(reasons, widths).header(headers).block(block), bottom);
-        let keys = "tab Services/backends   p c b n sort   space hold   q end";
+        let keys = "tab Services/backends   p c b n sort   space pause   q quit";
         frame.render_widget(Line::from(keys), foot);
     }
 }
@@ -183,7 +183,7 @@ mod tests {
             "1.20k",
             "no_backend",
             "41",
-            "q end",
+            "q quit",
         ] {
             assert!(text.contains(part), "{part}:\n{text}");
         }

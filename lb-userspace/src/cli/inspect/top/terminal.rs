@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// panic, the terminal is as it was.
 pub fn run(watcher: &mut Watcher, interval: Duration, sort: Sort) -> Result<()> {
     let told_to_end = ending()?;
-    let mut terminal = ratatui::try_init().context("this terminal can't be drawn on")?;
+    let mut terminal = ratatui::try_init().context("cannot use this terminal")?;
     let _restored = Restored;
     let mut screen = Screen::new(sort);
     let mut due = Instant::now() + interval;
