@@ -76,7 +76,11 @@ pub async fn run(api: Api) {
                     tell(&api, kind, &key, &slice, &failures).await;
                 }
                 None if complained.insert(format!("{key} {wish}")) => tracing::warn!(
-                    "{key}: {ANNOTATION}: {wish:?} is no check; write tcp, or http:/path"
+                    object = %key,
+                    annotation = %ANNOTATION,
+                    value = wish,
+                    fix = "write tcp, or http:/path",
+                    "invalid health check annotation"
                 ),
                 None => {}
             }
@@ -102,7 +106,7 @@ async fn look(
         match result {
             Ok(()) => *count = 0,
             Err(error) => {
-                tracing::debug!("{}: {error:#}", probe.1);
+                tracing::debug!(address = %probe.1, error = format!("{error:#}"), "probe failed");
                 *count = count.saturating_add(1);
             }
         }
@@ -156,7 +160,12 @@ async fn tell(
     if let Err(failure) = api.patch(request).await
         && !matches!(failure.code, 404 | 409)
     {
-        tracing::warn!("endpointslices {}: {failure}", text("name").unwrap_or_default());
+        tracing::warn!(
+            namespace = text("namespace"),
+            name = text("name"),
+            error = %failure,
+            "endpoint slice not updated"
+        );
     }
 }
 

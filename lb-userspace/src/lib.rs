@@ -5,6 +5,7 @@
 
 pub mod agent;
 mod backoff;
+mod burst;
 mod bytes;
 pub mod cli;
 pub mod config;

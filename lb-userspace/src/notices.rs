@@ -5,9 +5,16 @@
 //! Where it goes is the source's business: with manifests to the log, with a cluster to the
 //! object's Events, too.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Display};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::model::ObjectRef;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep_until};
+use tracing::field::display;
+
+use crate::burst::{Admission, Burst};
+use crate::model::{Kind, ObjectRef};
 
 /// Something that a person should know about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +33,7 @@ pub struct About {
     pub uid: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
     /// The object breaks the API's rules, or claims what is another's.
     NotServed,
@@ -48,6 +55,17 @@ impl Reason {
             Self::FailedToStartServiceHealthcheck => "FailedToStartServiceHealthcheck",
             Self::Served => "Served",
             Self::RoomFound => "RoomFound",
+        }
+    }
+
+    /// The message of its log lines.
+    fn event(self) -> &'static str {
+        match self {
+            Self::NotServed => "object not served",
+            Self::NoRoom => "object does not fit in the maps",
+            Self::FailedToStartServiceHealthcheck => "health check server not started",
+            Self::Served => "object served again",
+            Self::RoomFound => "object fits in the maps again",
         }
     }
 
@@ -86,16 +104,154 @@ pub trait Notices: Send + Sync {
     fn post(&self, notice: Notice);
 }
 
-/// To the log.
-pub struct Log;
+/// To the log. When thousands of objects have the same trouble, the first few of a minute are
+/// logged one by one, the others at debug level and as a count.
+#[derive(Clone, Default)]
+pub struct Log(Arc<Mutex<BTreeMap<Reason, Burst>>>);
 
 impl Notices for Log {
     fn post(&self, notice: Notice) {
-        let reason = notice.reason.name();
-        if notice.reason.is_trouble() {
-            tracing::warn!(%reason, "{notice}");
-        } else {
-            tracing::info!(%reason, "{notice}");
+        let now = Instant::now();
+        let reason = notice.reason;
+        let (ended, admission) = self.with(reason, |burst| (burst.end(now), burst.admit(now)));
+        report_count(reason, ended);
+        if let Admission::Counted { report_at: Some(report_at) } = admission
+            // Without a runtime the count is reported with the next notice.
+            && let Ok(runtime) = Handle::try_current()
+        {
+            let log = self.clone();
+            runtime.spawn(async move {
+                sleep_until(report_at).await;
+                report_count(reason, log.with(reason, |burst| burst.end(Instant::now())));
+            });
         }
+        write(&notice, matches!(admission, Admission::Logged));
+    }
+}
+
+impl Log {
+    fn with<T>(&self, reason: Reason, act: impl FnOnce(&mut Burst) -> T) -> T {
+        act(self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(reason).or_default())
+    }
+}
+
+fn write(notice: &Notice, individually: bool) {
+    let about = notice.about.as_ref().map(|about| &about.reference);
+    let (services, others) = match about {
+        Some(object) if object.kind == Kind::Service => (about, None),
+        _ => (None, about),
+    };
+    let service = services.map(|object| display(format!("{}/{}", object.namespace, object.name)));
+    let object = others.map(display);
+    let reason = notice.reason.name();
+    macro_rules! line {
+        ($level:ident) => {
+            tracing::$level!(
+                service,
+                object,
+                %reason,
+                detail = notice.message,
+                "{}",
+                notice.reason.event()
+            )
+        };
+    }
+    match (individually, notice.reason.is_trouble()) {
+        (true, true) => line!(warn),
+        (true, false) => line!(info),
+        (false, _) => line!(debug),
+    }
+}
+
+/// How many notices were logged at debug level only.
+fn report_count(reason: Reason, count: Option<u64>) {
+    const MESSAGE: &str = "more notices of one reason; logged individually at debug level";
+    let Some(count) = count.filter(|count| *count > 0) else { return };
+    let interval_s = Burst::INTERVAL.as_secs();
+    let (name, is_trouble) = (reason.name(), reason.is_trouble());
+    if is_trouble {
+        tracing::warn!(reason = %name, count, interval_s, "{MESSAGE}");
+    } else {
+        tracing::info!(reason = %name, count, interval_s, "{MESSAGE}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use tokio::time::sleep;
+    use tracing_subscriber::fmt::MakeWriter;
+
+    use super::*;
+
+    /// Collects what is logged.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl MakeWriter<'_> for Lines {
+        type Writer = Self;
+
+        fn make_writer(&self) -> Self {
+            self.clone()
+        }
+    }
+
+    impl Lines {
+        fn take(&self) -> Vec<String> {
+            let bytes = std::mem::take(&mut *self.0.lock().unwrap());
+            String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect()
+        }
+    }
+
+    fn notice(kind: Kind, name: &str) -> Notice {
+        let reference = ObjectRef::new(kind, Some("shop"), Some(name));
+        let about = Some(About { reference, uid: String::new() });
+        Notice { about, reason: Reason::NotServed, message: "spec.type is wrong".to_owned() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_of_notices_is_summarised_once_a_minute() {
+        let lines = Lines::default();
+        let subscriber = tracing_subscriber::fmt()
+            .with_writer(lines.clone())
+            .with_ansi(false)
+            .without_time()
+            .with_target(false)
+            .finish();
+        let _guard = tracing::subscriber::set_default(subscriber);
+        let log = Log::default();
+
+        (0..1000).for_each(|number| log.post(notice(Kind::Service, &format!("web-{number}"))));
+        let written = lines.take();
+        assert_eq!(written.len(), Burst::LOGGED as usize);
+        assert_eq!(
+            written[1].trim_start(),
+            "WARN object not served service=shop/web-1 reason=NotServed \
+             detail=\"spec.type is wrong\""
+        );
+
+        sleep(Burst::INTERVAL * 2).await;
+        assert_eq!(
+            lines.take(),
+            [" WARN more notices of one reason; logged individually at debug level \
+              reason=NotServed count=990 interval_s=60"]
+        );
+
+        log.post(notice(Kind::Node, "a"));
+        let written = lines.take();
+        assert!(written[0].contains("object=Node a reason=NotServed"), "{written:?}");
+        sleep(Burst::INTERVAL * 2).await;
+        assert!(lines.take().is_empty());
     }
 }

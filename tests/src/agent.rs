@@ -31,7 +31,7 @@ impl Agent {
         more: &[&str],
     ) -> Result<Self> {
         let mut agent = Self::launch(node, pin_path, manifests, device, more)?;
-        agent.process.wait_for_output("ready:", SOON)?;
+        agent.process.wait_for_output("ready service_ports=", SOON)?;
         Ok(agent)
     }
 
@@ -95,7 +95,7 @@ impl Agent {
             .arg("--cgroup")
             .arg(node.cgroup());
         let mut process = node.spawn(&mut command)?;
-        process.wait_for_output("ready:", SOON)?;
+        process.wait_for_output("ready service_ports=", SOON)?;
         Ok(Self { process, pin_path: pin_path.to_owned() })
     }
 

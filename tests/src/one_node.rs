@@ -138,8 +138,8 @@ impl OneNode {
         std::fs::write(&kubeconfig, NOWHERE)?;
         let source = ["--kubeconfig", &kubeconfig.to_string_lossy()];
         let mut agent = Agent::launch_on(&self.node, &self.pin_path(), source, DEVICE, &[])?;
-        agent.wait_for_output("EndpointSlices can't be watched")?;
-        agent.wait_for_output("Services can't be watched")?;
+        agent.wait_for_output("retrying kind=EndpointSlice ")?;
+        agent.wait_for_output("retrying kind=Service ")?;
         // It serves as soon as it has its maps.
         let health = ["curl", "--silent", "--fail", "http://127.0.0.1:10256/livez"];
         wait_until("the agent has its maps", SOON, || self.node.run(health).is_ok())?;

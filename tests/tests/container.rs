@@ -43,7 +43,7 @@ fn a_container_with_what_the_daemon_set_gives_it_forwards() -> Result<()> {
     let args: Vec<&str> = specification.args.iter().map(String::as_str).collect();
     check(&network, &container, &specification)?;
     let mut agent = container.start(&network.node, &specification.capabilities, &args)?;
-    agent.wait_for_output("ready:", SOON)?;
+    agent.wait_for_output("ready service_ports=", SOON)?;
     ensure!(network.curl("http://203.0.113.10/")?.contains("pod-0"), "a client is served");
     check(&network, &container, &specification)?;
     // A process of the node itself, by the control groups that are mounted.
@@ -65,7 +65,7 @@ fn a_container_with_what_the_daemon_set_gives_it_forwards() -> Result<()> {
     ensure!(network.curl("http://203.0.113.10/")?.contains("pod-0"), "the kernel goes on");
     let mut agent = container.start(&network.node, &specification.capabilities, &args)?;
     agent.wait_for_output("adopting", SOON)?;
-    agent.wait_for_output("ready:", SOON)?;
+    agent.wait_for_output("ready service_ports=", SOON)?;
     ensure!(network.curl("http://203.0.113.10/")?.contains("pod-0"), "and so does the next");
     Ok(())
 }

@@ -96,7 +96,7 @@ fn check(network: &OneNode, device: &str, xdp: &[&str]) -> Result<Agent> {
     let agent = agent(network, device)?;
     let said = agent.said();
     for below in [DEVICE, "ext1", "bond0", device] {
-        let attached = format!("attached to {below}: ");
+        let attached = format!("attached to interface device={below} ");
         let mut lines = said.lines();
         let has_xdp = lines.any(|line| line.contains(&attached) && line.contains("native XDP"));
         assert_eq!(has_xdp, xdp.contains(&below), "{below}: {said}");

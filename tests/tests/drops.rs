@@ -10,7 +10,7 @@ use tests::one_node::{CLIENT, OneNode, REFUSED};
 use tests::packet::udp;
 use tests::topology::{Process, SOON, wait_until};
 
-const UNTOLD: &str = " more were not told: too many at once";
+const UNTOLD: &str = " more not printed: too many at once";
 
 fn start(network: &OneNode) -> Result<Agent> {
     network.agent_on(REFUSED).map(|(agent, _)| agent)
@@ -126,7 +126,7 @@ fn there_is_one_listener_and_a_killed_one_is_forgotten() -> Result<()> {
     start(&network)?.kill();
     // The next agent takes over what is told of packets, too.
     let agent = start(&network)?;
-    let adopted = format!("adopting {0} of {0} maps", map::ALL.len());
+    let adopted = format!("adopted_maps={0} maps={0}", map::ALL.len());
     assert!(agent.said().contains(&adopted), "{}", agent.said());
     let first = listen(&network, &[])?;
     let refused = listen(&network, &[]).map(drop).unwrap_err().to_string();

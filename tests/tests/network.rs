@@ -446,9 +446,14 @@ fn a_device_that_appears_is_served_also_when_it_comes_back() -> Result<()> {
         })?;
         network.node.ip(&format!("link del {dotted}"))?;
         wait_until("the device is forgotten", SOON, || {
-            agent.said().matches("ext1.7 is served no longer").count() == round
+            agent.said().matches("detached from interface device=ext1.7").count() == round
         })?;
-        assert_eq!(agent.said().matches("attached to ext1.7").count(), round, "{}", agent.said());
+        assert_eq!(
+            agent.said().matches("attached to interface device=ext1.7").count(),
+            round,
+            "{}",
+            agent.said()
+        );
     }
     let links = fs::read_dir(network.pin_path().join("links"))?;
     let names: Vec<_> = links.map(|link| Ok(link?.file_name())).collect::<Result<_>>()?;
@@ -469,7 +474,7 @@ fn a_device_that_was_replaced_while_no_agent_ran_is_served() -> Result<()> {
         network.node.port(DEVICE).address("192.0.2.1/24"),
     )?;
     let second = agent(&network, DEVICE, &[])?;
-    assert!(second.said().contains("attached to ext0"), "{}", second.said());
+    assert!(second.said().contains("attached to interface device=ext0"), "{}", second.said());
     assert_eq!(network.curl("http://192.0.2.1:30080/")?, "pod-0\n");
     Ok(())
 }
@@ -479,12 +484,14 @@ fn a_pod_that_comes_later_is_a_client_like_any_other() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let agent = agent(&network, DEVICE, &["--workload-device", "pod-*"])?;
     let late = network.node.pod("pod-late", &["10.244.1.99"])?;
-    wait_until("the pod is served", SOON, || agent.said().contains("attached to pod-late"))?;
+    wait_until("the pod is served", SOON, || {
+        agent.said().contains("attached to interface device=pod-late")
+    })?;
     let curl = ["curl", "-sf", "--max-time", "60", "http://10.96.0.10/"];
     assert_eq!(late.run(curl)?, "pod-0\n");
     network.node.ip("link del pod-late")?;
     wait_until("the pod is forgotten", SOON, || {
-        agent.said().contains("pod-late is served no longer")
+        agent.said().contains("detached from interface device=pod-late")
     })?;
     Ok(())
 }
@@ -494,7 +501,11 @@ fn without_a_device_named_the_one_with_the_default_route_is_served() -> Result<(
     let network = OneNode::with_pods(1)?;
     network.node.default_route("192.0.2.2")?;
     let agent = agent(&network, "auto", &[])?;
-    assert!(agent.said().contains(&format!("attached to {DEVICE}")), "{}", agent.said());
+    assert!(
+        agent.said().contains(&format!("attached to interface device={DEVICE}")),
+        "{}",
+        agent.said()
+    );
     assert_eq!(network.curl("http://192.0.2.1:30080/")?, "pod-0\n");
     // The route flaps, as when an address is leased anew: what is served remains so.
     network.node.ip("route del default")?;
@@ -502,7 +513,7 @@ fn without_a_device_named_the_one_with_the_default_route_is_served() -> Result<(
     wait_until("the route's end was noticed with the address", SOON, || {
         network.curl("http://192.0.2.77:30080/").is_ok_and(|answer| answer == "pod-0\n")
     })?;
-    assert!(!agent.said().contains("served no longer"), "{}", agent.said());
+    assert!(!agent.said().contains("detached from interface"), "{}", agent.said());
     Ok(())
 }
 
@@ -517,7 +528,11 @@ fn a_bridge_is_served_and_its_port_is_refused_with_the_reason() -> Result<()> {
     assert!(refused.contains("port of the bridge br0"), "{refused}");
 
     let agent = agent(&network, "br0", &["--xdp-mode", "auto"])?;
-    assert!(agent.said().contains("br0 takes no XDP"), "{}", agent.said());
+    assert!(
+        agent.said().contains("does not support XDP; using tc, which is slower device=br0"),
+        "{}",
+        agent.said()
+    );
     wait_until("the bridge forwards", SOON, || network.curl("http://192.0.2.1:30080/").is_ok())?;
     Ok(())
 }

@@ -153,7 +153,7 @@ fn manifests(of_first: u32) -> String {
 /// How many steps an agent's start took.
 fn steps(agent: &Agent) -> Result<u64> {
     let said = agent.said();
-    let (_, steps) = said.split_once("steps=").with_context(|| said.clone())?;
+    let (_, steps) = said.split_once("maps programmed steps=").with_context(|| said.clone())?;
     let digits: String = steps.chars().take_while(char::is_ascii_digit).collect();
     Ok(digits.parse()?)
 }

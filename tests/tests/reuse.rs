@@ -34,7 +34,7 @@ endpoints:
 ";
 
 /// What an agent says that loads no program.
-const REUSED: &str = "with its programs";
+const REUSED: &str = "adopting maps and programs";
 
 struct Case {
     network: OneNode,
@@ -247,7 +247,7 @@ fn another_build_loads_its_own_programs() -> Result<()> {
         .arg("--cgroup")
         .arg(case.network.node.cgroup());
     let mut agent = case.network.node.spawn(&mut command)?;
-    agent.wait_for_output("ready:", tests::topology::SOON)?;
+    agent.wait_for_output("ready service_ports=", tests::topology::SOON)?;
     let said = agent.output();
     assert!(said.contains("adopting") && !said.contains(REUSED), "{said}");
     assert_eq!(case.network.curl("http://203.0.113.10/")?.trim(), "pod-0");

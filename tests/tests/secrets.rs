@@ -82,7 +82,7 @@ impl Cluster {
         let source = ["--kubeconfig", &path];
         let (node, pins) = (&network.node, network.pin_path());
         let mut agent = Agent::launch_on(node, &pins, source, DEVICE, &TALKATIVE)?;
-        agent.wait_for_output("ready:")?;
+        agent.wait_for_output("ready service_ports=")?;
         agent.wait_for_output("teleport")?;
         let mut said = Vec::new();
         // However they end: a node with a wrong Service need not be well.

@@ -135,13 +135,16 @@ fn a_new_agent_waits_for_the_old_one_and_then_takes_over() -> Result<()> {
     let (case, mut agent) = Case::new()?;
     for _ in 0..3 {
         let mut successor = case.launch()?;
-        successor.wait_for_output("waiting until it ends, to take over")?;
+        successor.wait_for_output("waiting for it to exit")?;
         let said = successor.said();
-        assert!(said.contains("another agent (process") && said.contains("--pin-path"), "{said}");
+        assert!(said.contains("another agent is running") && said.contains("pid="), "{said}");
         case.watcher.wait_for_more(20)?;
-        assert!(!successor.said().contains("ready:"), "it is ready only when it has taken over");
+        assert!(
+            !successor.said().contains("ready service_ports="),
+            "it is ready only when it has taken over"
+        );
         assert!(agent.terminate()?.success());
-        successor.wait_for_output("ready:")?;
+        successor.wait_for_output("ready service_ports=")?;
         case.kept_connections_go_on()?;
         agent = successor;
     }
@@ -152,7 +155,7 @@ fn a_new_agent_waits_for_the_old_one_and_then_takes_over() -> Result<()> {
 fn an_agent_that_waits_can_be_told_to_end_and_the_first_goes_on() -> Result<()> {
     let (case, _agent) = Case::new()?;
     let mut successor = case.launch()?;
-    successor.wait_for_output("waiting until it ends")?;
+    successor.wait_for_output("waiting for it to exit")?;
     assert!(successor.terminate()?.success());
     case.nobody_noticed()
 }
@@ -171,7 +174,10 @@ fn maps_that_are_missing_are_made_and_others_stay() -> Result<()> {
     let agent = case.start(&[])?;
     let said = agent.said();
     assert!(said.contains("AFFINITIES6, DEVICES, FRAGMENTS4, MEMBERS"), "{said}");
-    assert!(said.contains("removed FUTURE") && !case.pin("FUTURE").exists(), "{said}");
+    assert!(
+        said.contains("removed unknown map map=FUTURE") && !case.pin("FUTURE").exists(),
+        "{said}"
+    );
     assert!(case.pin(map::DEVICES).exists());
     assert!(!case.pin("set-aside").exists(), "nothing needs what was set aside any more");
     assert_eq!(Contents::of(&case.network.pin_path())?, before);
@@ -185,7 +191,7 @@ fn maps_of_another_size_are_made_anew_and_others_stay() -> Result<()> {
     let agent = case.start(&["--max-flows", "8192"])?;
     let said = agent.said();
     assert!(said.contains("CROWDED4, CROWDED6, FLOWS4, FLOWS6, REPLIES4, REPLIES6"), "{said}");
-    assert!(said.contains("connections through Services end"), "{said}");
+    assert!(said.contains("lost=\"connections through Services\""), "{said}");
     assert!(said.contains("adopting"), "{said}");
     case.only_connections_in_between_broke()
 }
@@ -201,7 +207,7 @@ fn maps_of_a_newer_version_are_replaced_while_services_are_served() -> Result<()
     // An agent of the older version that dies before it has attached leaves all forwarding.
     let dying = case.network.agent_that_waits()?;
     let said = dying.said();
-    assert!(said.contains("a newer version's") && said.contains("connections"), "{said}");
+    assert!(said.contains("maps of a newer version") && said.contains("connections"), "{said}");
     dying.kill();
     case.watcher.wait_for_more(20)?;
     case.kept_connections_go_on()?;

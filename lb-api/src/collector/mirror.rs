@@ -62,7 +62,8 @@ fn slices(endpoints: &Item) -> Vec<(String, Value)> {
     let typed: Endpoints = match serde_json::from_value(endpoints.object.object.clone()) {
         Ok(typed) => typed,
         Err(error) => {
-            tracing::warn!("endpoints {}: can't be mirrored: {error}", endpoints.text("name"));
+            let (namespace, name) = (endpoints.text("namespace"), endpoints.text("name"));
+            tracing::warn!(%namespace, %name, %error, "endpoints not mirrored");
             return Vec::new();
         }
     };
@@ -101,7 +102,7 @@ async fn create(api: &Api, namespace: &str, name: &str, slice: Value) {
         subresource: Subresource::None,
     };
     if let Err(failure) = api.create(request(target, MANAGER, "application/json", &slice)).await {
-        tracing::warn!("endpointslices {name}: {failure}");
+        tracing::warn!(%namespace, %name, error = %failure, "endpoint slice not created");
     }
 }
 

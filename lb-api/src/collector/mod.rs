@@ -136,6 +136,12 @@ fn report(done: Result<(), Failure>, item: &Item) {
     if let Err(failure) = done
         && !matches!(failure.code, 404 | 409)
     {
-        tracing::warn!("{} {}: {failure}", item.kind.plural, item.text("name"));
+        tracing::warn!(
+            kind = %item.kind.plural,
+            namespace = %item.text("namespace"),
+            name = %item.text("name"),
+            error = %failure,
+            "object not updated"
+        );
     }
 }

@@ -63,7 +63,7 @@ pub async fn serve(listener: TcpListener, tls: Arc<ServerConfig>, service: Servi
             Ok(accepted) => accepted,
             Err(error) => {
                 // Out of file descriptors, or the client has gone: both pass.
-                tracing::debug!("a connection can't be accepted: {error}");
+                tracing::debug!(%error, "connection not accepted");
                 sleep(Duration::from_millis(50)).await;
                 continue;
             }
@@ -89,11 +89,12 @@ async fn connection(
     let stream = match timeout(limits.patience, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
-            tracing::debug!("{client}: no handshake: {error}");
+            tracing::debug!(%client, %error, "TLS handshake failed");
             return;
         }
         Err(_) => {
-            tracing::debug!("{client}: no handshake within {:?}", limits.patience);
+            let timeout_ms = limits.patience.as_millis();
+            tracing::debug!(%client, timeout_ms, "TLS handshake timed out");
             return;
         }
     };
@@ -116,7 +117,7 @@ async fn connection(
         async move { Ok::<_, std::convert::Infallible>(service.answer(request).await) }
     });
     if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
-        tracing::debug!("{client}: {error}");
+        tracing::debug!(%client, %error, "connection failed");
     }
 }
 

@@ -31,7 +31,7 @@ impl Ledger {
             for (key, stored) in page.objects {
                 let mut hold = ledger.hold(owner(kind, &stored.object));
                 for violation in kind.rules.reclaim(&stored.object, &mut hold) {
-                    tracing::warn!("{key}: {violation}; it is kept as it is");
+                    tracing::warn!(object = %key, reason = %violation, "invalid allocation kept");
                 }
                 hold.keep();
             }

@@ -113,7 +113,7 @@ fn write(
                 && !staged.changes.is_empty()
                 && let Err(error) = disk.commit(&staged.changes, &state)
             {
-                tracing::error!("{error:#}");
+                tracing::error!(error = format!("{error:#}"), "changes not written to disk");
                 failed = Some(WriteError::Disk(format!("{error:#}")));
             }
         }

@@ -114,7 +114,8 @@ impl<'a> Devices<'a> {
             match self.attach(&mut links, &device, &missing) {
                 Ok(()) => links.keep(),
                 Err(error) => {
-                    self.complain(&device, format!("{error:#}"));
+                    let error = format!("{error:#}");
+                    self.complain(&device, &error, error.clone());
                     failed.insert(device);
                 }
             }
@@ -124,7 +125,8 @@ impl<'a> Devices<'a> {
         if failed.is_empty()
             && let Err(error) = self.pins.forget_set_aside()
         {
-            tracing::warn!("{error:#}");
+            let error = format!("{error:#}");
+            tracing::warn!(error, "maps of the previous agent not removed");
         }
         self.tell();
     }
@@ -179,15 +181,16 @@ impl<'a> Devices<'a> {
                 }
                 None => {
                     tracing::warn!(
-                        "{} takes no XDP: what arrives by it is served by tc, which is slower",
-                        device.name
+                        device = %device.name,
+                        "interface does not support XDP; using tc, which is slower"
                     );
                     self.without_xdp.insert(device.clone());
                 }
             }
         }
         if !attached.is_empty() {
-            tracing::info!("attached to {}: {}", device.name, hooks.join(", "));
+            let hooks = hooks.join(", ");
+            tracing::info!(device = %device.name, hooks, "attached to interface");
             let there = self.attached.entry(device.clone()).or_default();
             there.retain(|old| !attached.iter().any(|new| new.slot() == old.slot()));
             there.extend(attached);
@@ -201,7 +204,8 @@ impl<'a> Devices<'a> {
         let links = Links::new(self.pins);
         for place in places {
             if let Err(error) = links.detach(&device.name, *place) {
-                tracing::error!("{error:#}");
+                let error = format!("{error:#}");
+                tracing::error!(device = %device.name, error, "program not detached");
             }
         }
         let Some(attached) = self.attached.get_mut(device) else { return };
@@ -209,20 +213,21 @@ impl<'a> Devices<'a> {
         self.hooks.retain(|(of, place), _| of != device || !places.contains(place));
         if attached.is_empty() {
             self.attached.remove(device);
-            tracing::info!("{} is served no longer", device.name);
+            tracing::info!(device = %device.name, "detached from interface");
         }
     }
 
     fn complain_of_refused(&mut self) {
         for (device, refusal) in self.attachments.refused.clone() {
-            self.complain(&device, format!("{} is not served: {refusal}", device.name));
+            let problem = format!("{} is not served: {refusal}", device.name);
+            self.complain(&device, &refusal.to_string(), problem);
         }
     }
 
     /// Once about each thing.
-    fn complain(&mut self, device: &DeviceName, problem: String) {
+    fn complain(&mut self, device: &DeviceName, reason: &str, problem: String) {
         if self.complained.get(device) != Some(&problem) {
-            tracing::warn!("{problem}");
+            tracing::warn!(device = %device.name, reason, "interface not served");
             self.complained.insert(device.clone(), problem);
         }
     }

@@ -138,7 +138,8 @@ pub async fn run(options: Options) -> Result<()> {
             if !pins.existed()
                 && let Err(error) = kernel::remove(pins)
             {
-                tracing::warn!("{error:#}");
+                let error = format!("{error:#}");
+                tracing::warn!(error, "maps and programs not removed after a failed start");
             }
             return ended;
         }
@@ -163,7 +164,7 @@ pub async fn run(options: Options) -> Result<()> {
                     if let network::Event::NodeAddresses(addresses) = &event
                         && let Err(error) = serve_own_namespace(&pins, addresses)
                     {
-                        tracing::warn!("{error:#}");
+                        tracing::warn!(error = format!("{error:#}"), "node addresses not written");
                     }
                     agent.take_in_network(event);
                 }
@@ -178,9 +179,11 @@ pub async fn run(options: Options) -> Result<()> {
     drop((agent, devices));
     if options.cleanup_on_exit {
         kernel::remove(pins)?;
-        tracing::info!("detached and removed everything");
+        tracing::info!("shutting down; programs detached, maps and programs removed");
     } else {
-        tracing::info!("ending; the kernel goes on forwarding (`millrace cleanup` ends that)");
+        tracing::info!(
+            "shutting down; maps and programs stay attached until `millrace cleanup` removes them"
+        );
     }
     ended
 }
@@ -196,12 +199,11 @@ async fn held(path: &Path) -> Result<Pins> {
                 told = true;
                 let status = "waiting until another agent ends, to take over from it";
                 tell_service_manager(&[NotifyState::Status(status)]);
-                let holder =
-                    holder.map_or(String::new(), |process| format!(" (process {process})"));
                 tracing::warn!(
-                    "another agent{holder} is running on {}: waiting until it ends, to take over.\n\
-                     If it is not to end, give this one a directory of its own with --pin-path",
-                    path.display()
+                    pid = holder,
+                    pin_path = %path.display(),
+                    fix = "stop the other agent, or give this one another --pin-path",
+                    "another agent is running; waiting for it to exit"
                 );
             }
             Opened::Held(_) => {}
@@ -223,12 +225,12 @@ async fn open(options: &Options, metrics: &Metrics) -> Result<OpenedSource> {
             let source = Manifests::open(paths.clone())?;
             Ok(OpenedSource {
                 run: Box::new(|events| run_source(source, events)),
-                notices: Arc::new(Log),
+                notices: Arc::new(Log::default()),
             })
         }
         Origin::Cluster(access) => {
             let connection = access.open(metrics.requests()).await?;
-            tracing::info!("watching the cluster at {}", connection.description);
+            tracing::info!(api_server = connection.description, "watching the cluster");
             let notices = Events::new(connection.client.clone(), &options.node_name);
             let source = Cluster::new(connection.client, &options.node_name);
             let run = Box::new(|events| run_source(source, events));
@@ -241,7 +243,7 @@ async fn open(options: &Options, metrics: &Metrics) -> Result<OpenedSource> {
 fn run_source<S: Source + Send + 'static>(source: S, events: mpsc::UnboundedSender<Event>) {
     tokio::spawn(async move {
         if let Err(error) = source.run(events).await {
-            tracing::error!("{error:#}");
+            tracing::error!(error = format!("{error:#}"), "source of objects failed");
         }
     });
 }
@@ -323,8 +325,8 @@ async fn start<'a>(
     health.attached();
     let (services, service_ports) = agent.in_force();
     memory::give_back();
-    tracing::info!(steps = agent.carried_out(), "programmed what differed from the maps found");
-    tracing::info!("ready: {service_ports} service ports of {services} Services in force");
+    tracing::info!(steps = agent.carried_out(), "maps programmed");
+    tracing::info!(service_ports, services, "ready");
     Ok((agent, events, devices))
 }
 
@@ -339,14 +341,13 @@ fn attach_processes<'a>(
     match cgroup.or(root.as_deref()) {
         Some(cgroup) => {
             links.attach_processes(data_plane, cgroup)?;
-            tracing::info!("attached to the processes of {}", cgroup.display());
+            tracing::info!(cgroup = %cgroup.display(), "attached to cgroup");
         }
         None => {
             links.detach_processes()?;
             tracing::warn!(
-                "no control groups of version 2 are mounted: processes of this node itself don't \
-                 reach Services.\nMount them (mount -t cgroup2 none DIRECTORY), or name one with \
-                 --cgroup"
+                fix = "mount -t cgroup2 none DIRECTORY, or set --cgroup",
+                "no cgroup2 file system mounted; processes of the node itself cannot reach services"
             );
         }
     }

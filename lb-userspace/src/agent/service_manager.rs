@@ -8,7 +8,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 /// Never a reason to fail.
 pub fn tell_service_manager(states: &[NotifyState]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!("the service manager can't be told: {error}");
+        tracing::debug!(error = format!("{error:#}"), "service manager not notified");
     }
 }
 

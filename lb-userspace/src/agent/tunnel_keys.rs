@@ -45,14 +45,14 @@ async fn keep_reading(file: PathBuf, mut current: Keys, write: impl Fn(Keys)) {
                 write(keys);
                 current = keys;
                 reported.clear();
-                tracing::info!(file = %file.display(), "tunnel keys changed");
+                tracing::info!(path = %file.display(), "tunnel keys changed");
             }
             Ok(_) => reported.clear(),
             Err(error) => {
-                let message = format!("{error:#}");
-                if message != reported {
-                    tracing::warn!(error = message, "tunnel keys not updated; the last ones stay");
-                    reported = message;
+                let error = format!("{error:#}");
+                if error != reported {
+                    tracing::warn!(error, "tunnel keys not updated; keeping the previous ones");
+                    reported = error;
                 }
             }
         }

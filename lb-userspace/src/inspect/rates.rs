@@ -53,14 +53,14 @@ pub struct ReasonRate {
 /// What rows are sorted by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Sort {
-    /// Packets a second, both ways
+    /// Packets per second, both directions
     #[default]
     Packets,
-    /// New connections a second
+    /// New connections per second
     Connections,
-    /// Bytes a second, both ways
+    /// Bytes per second, both directions
     Bytes,
-    /// The name
+    /// Name of the Service or backend
     Name,
 }
 

@@ -59,17 +59,17 @@ fn decide(schema: Option<u32>, found: &BTreeMap<&'static str, Found>) -> Decisio
             return Decision::AllNew;
         }
         None | Some(0) => {
-            return Decision::ReplaceAll("the maps found don't say what they are".to_owned());
+            return Decision::ReplaceAll("maps without a schema number".to_owned());
         }
         Some(SCHEMA) => {}
         Some(newer) if newer > SCHEMA => {
             return Decision::ReplaceAll(format!(
-                "the maps found are a newer version's (schema {newer}, this is {SCHEMA})"
+                "maps of a newer version (schema {newer}; this version uses {SCHEMA})"
             ));
         }
         Some(older) => {
             return Decision::ReplaceAll(format!(
-                "the maps found are an older version's (schema {older}, this is {SCHEMA})"
+                "maps of an older version (schema {older}; this version uses {SCHEMA})"
             ));
         }
     }
@@ -79,7 +79,7 @@ fn decide(schema: Option<u32>, found: &BTreeMap<&'static str, Found>) -> Decisio
             Some(Found::Other) => "has another size",
             _ => "is missing",
         };
-        return Decision::ReplaceAll(format!("of the maps found {unfit} {why}"));
+        return Decision::ReplaceAll(format!("map {unfit} {why}"));
     }
     let mut anew: BTreeSet<&str> = map::ALL.into_iter().filter(|name| !fits(name)).collect();
     for group in TOGETHER {
@@ -105,10 +105,10 @@ pub fn prepare(pins: &Pins, object: &[u8], sizes: Sizes) -> Result<Option<Identi
     let identity = identity(pins);
     match decide(identity.map(|identity| identity.schema), &found) {
         Decision::AllNew => Ok(None),
-        Decision::ReplaceAll(why) => {
+        Decision::ReplaceAll(reason) => {
             tracing::warn!(
-                "{why}: all are made anew. Services are served all the while; connections through \
-                 them end"
+                reason,
+                "replacing all maps; forwarding continues, but existing connections break"
             );
             map::ALL.into_iter().try_for_each(|name| make_way(pins, name))?;
             remove_strange(pins)?;
@@ -116,9 +116,9 @@ pub fn prepare(pins: &Pins, object: &[u8], sizes: Sizes) -> Result<Option<Identi
         }
         Decision::Adopt(anew) => {
             tracing::info!(
-                "adopting {} of {} maps of an earlier agent",
-                map::ALL.len() - anew.len(),
-                map::ALL.len()
+                adopted_maps = map::ALL.len() - anew.len(),
+                maps = map::ALL.len(),
+                "adopting maps of the previous agent"
             );
             report(&anew, &found);
             anew.into_iter().try_for_each(|name| make_way(pins, name))?;
@@ -135,24 +135,24 @@ fn report(anew: &BTreeSet<&'static str>, found: &BTreeMap<&'static str, Found>) 
         .filter(|name| !STAGES.contains(name))
         .partition(|name| found[*name] == Found::Missing);
     if !missing.is_empty() {
-        tracing::info!("made anew, as they are missing: {}", missing.join(", "));
+        tracing::info!(maps = missing.join(", "), "missing maps created");
     }
     if unfit.is_empty() {
         return;
     }
     let lost = |maps: [&str; 2], what| maps.iter().any(|map| unfit.contains(map)).then_some(what);
     let lost: Vec<&str> = [
-        lost([map::FLOWS4, map::FLOWS6], "connections through Services end"),
-        lost([map::AFFINITIES4, map::AFFINITIES6], "clients may get to another backend"),
-        lost([map::SERVICE_TRAFFIC, map::BACKEND_TRAFFIC], "traffic is counted from 0"),
+        lost([map::FLOWS4, map::FLOWS6], "connections through Services"),
+        lost([map::AFFINITIES4, map::AFFINITIES6], "session affinity"),
+        lost([map::SERVICE_TRAFFIC, map::BACKEND_TRAFFIC], "traffic counters"),
     ]
     .into_iter()
     .flatten()
     .collect();
-    let lost = if lost.is_empty() { "nothing is lost by it".to_owned() } else { lost.join(", ") };
-    let unfit = unfit.join(", ");
     tracing::warn!(
-        "made anew, as those found are of another size or go with such: {unfit}; {lost}"
+        maps = unfit.join(", "),
+        lost = lost.join(", "),
+        "replacing maps of another size, and maps that depend on them"
     );
 }
 
@@ -160,7 +160,7 @@ fn report(anew: &BTreeSet<&'static str>, found: &BTreeMap<&'static str, Found>) 
 fn remove_strange(pins: &Pins) -> Result<()> {
     for (name, path) in pins.others()? {
         remove_pin(&path)?;
-        tracing::info!("removed {name}, which this version does not know");
+        tracing::info!(map = %name, "removed unknown map");
     }
     Ok(())
 }

@@ -42,8 +42,8 @@ pub fn access() -> Access {
     };
     if let Err(error) = try_out(function, place) {
         tracing::warn!(
-            "the kernel does not let programs look at its description of a packet ({error}): tc \
-             asks for each packet what its checksum is worth, which is slower"
+            error = format!("{error:#}"),
+            "programs cannot read sk_buff checksum state; tc checks each packet, which is slower"
         );
         return NONE;
     }

@@ -34,7 +34,9 @@ pub fn kube_proxy() -> Vec<Finding> {
             }
         }
         // A kernel without nf_tables has none.
-        Err(error) => tracing::debug!("chains of netfilter can't be listed: {error}"),
+        Err(error) => {
+            tracing::debug!(error = format!("{error:#}"), "netfilter chains not listed");
+        }
     }
     if if_nametoindex("kube-ipvs0").is_ok() {
         let message = "its device kube-ipvs0 is there: it balanced by IPVS";

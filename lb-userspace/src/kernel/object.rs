@@ -80,7 +80,7 @@ impl DataPlane {
         match reused {
             Ok(data_plane) => Ok(data_plane),
             Err(why) => {
-                tracing::debug!("pinned programs are not reused: {why:#}");
+                tracing::debug!(reason = format!("{why:#}"), "pinned programs not reused");
                 Self::load_anew(pins, parameters, access)
             }
         }
@@ -98,8 +98,9 @@ impl DataPlane {
         data_plane.lead_to_stages()?;
         tracing::info!(
             programs = data_plane.programs.len(),
-            "adopting {0} of {0} maps of an earlier agent, with its programs",
-            map::ALL.len()
+            adopted_maps = map::ALL.len(),
+            maps = map::ALL.len(),
+            "adopting maps and programs of the previous agent"
         );
         Ok(data_plane)
     }
@@ -257,7 +258,8 @@ fn new_identity() -> Identity {
     // Fails only where there is no entropy source at all; flows would then be predictable, but
     // found.
     if let Err(error) = getrandom::fill(&mut seed) {
-        tracing::warn!("no random numbers ({error}): flow buckets are predictable");
+        let error = format!("{error:#}");
+        tracing::warn!(error, "no random numbers available; flow buckets are predictable");
     }
     Identity { schema: SCHEMA, reserved: 0, flow_seed: u64::from_ne_bytes(seed) }
 }

@@ -369,7 +369,7 @@ fn mount_bpf_filesystem() -> Result<()> {
             )
         },
     )?;
-    tracing::info!("mounted the BPF filesystem at {BPF_FILESYSTEM}");
+    tracing::info!(path = %BPF_FILESYSTEM, "mounted the BPF file system");
     Ok(())
 }
 

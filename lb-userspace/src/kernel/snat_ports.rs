@@ -57,7 +57,10 @@ impl SnatPorts {
             range,
             publish,
             diagnosis: Diagnosis::open()
-                .inspect_err(|error| tracing::warn!("{error:#}: SNAT may use ports of sockets"))
+                .inspect_err(|error| {
+                    let error = format!("{error:#}");
+                    tracing::warn!(error, "sockets cannot be listed; SNAT may use their ports");
+                })
                 .ok(),
             in_use: InUse::default(),
             published: None,
@@ -66,7 +69,7 @@ impl SnatPorts {
         follower.look();
         thread::Builder::new().name("SNAT ports".into()).spawn(move || {
             if let Err(error) = Privileges::AGENT.once_attached() {
-                tracing::warn!("{error:#}");
+                tracing::warn!(error = format!("{error:#}"), "capabilities not dropped");
             }
             follower.run(&node_ports);
         })?;
@@ -108,11 +111,11 @@ impl Follower {
     /// Whatever can't be read stays as it was.
     fn look(&mut self) {
         if let Err(error) = look(&mut self.in_use, self.diagnosis.as_mut()) {
-            let complaint = format!("{error:#}");
-            if complaint != self.complained {
-                tracing::warn!("{complaint}");
+            let error = format!("{error:#}");
+            if error != self.complained {
+                tracing::warn!(error, "ports in use not read; keeping the previous ones");
             }
-            self.complained = complaint;
+            self.complained = error;
         }
         self.publish();
     }
@@ -133,14 +136,29 @@ impl Follower {
 }
 
 fn report(remaining: &Remaining) {
+    let Remaining { ports, ephemeral, reserved, sockets, node_ports, .. } = *remaining;
+    let range = format!("{}-{}", remaining.range.start(), remaining.range.end());
     if remaining.are_few() {
-        let cure = remaining.cure();
         tracing::error!(
-            "too few ports for SNAT: connections to backends on other nodes will be refused: \
-             {remaining}.\n{cure}"
+            %range,
+            available_ports = ports,
+            ephemeral_ports = ephemeral,
+            reserved_ports = reserved,
+            socket_ports = sockets,
+            node_ports,
+            fix = remaining.cure(),
+            "too few ports for SNAT; connections to backends on other nodes will be refused"
         );
     } else {
-        tracing::info!("{remaining}");
+        tracing::info!(
+            %range,
+            available_ports = ports,
+            ephemeral_ports = ephemeral,
+            reserved_ports = reserved,
+            socket_ports = sockets,
+            node_ports,
+            "ports available for SNAT"
+        );
     }
 }
 

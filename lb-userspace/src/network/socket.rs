@@ -45,7 +45,7 @@ impl Socket {
         let socket = Self::open(SockProtocol::NetlinkRoute, groups)?;
         // Without CAP_NET_ADMIN the usual size has to do: what does not fit is read anew.
         if let Err(errno) = setsockopt(&socket.fd, RcvBufForce, &BACKLOG) {
-            tracing::debug!("the netlink socket keeps its small buffer: {errno}");
+            tracing::debug!(error = %errno, "receive buffer of the netlink socket not enlarged");
         }
         Ok(socket)
     }

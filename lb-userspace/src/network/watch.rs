@@ -120,9 +120,10 @@ impl Network {
     /// Notices were lost: anything may have changed.
     async fn begin_anew(&mut self, error: io::Error) -> Effect {
         if is_overrun(&error) {
-            tracing::info!("more changed at once than could be followed: reading everything anew");
+            tracing::info!("netlink notifications lost; reading the network state again");
         } else {
-            tracing::warn!("the network can't be followed ({error}): reading everything anew");
+            let error = format!("{error:#}");
+            tracing::warn!(error, "netlink socket failed; reading the network state again");
             // A socket that fails at once, time and again, must not keep us busy.
             sleep(FIRST_DELAY).await;
         }
@@ -133,7 +134,10 @@ impl Network {
                     (self.notices, self.snapshot) = (notices, snapshot);
                     return EVERYTHING;
                 }
-                Err(error) => tracing::warn!("{error:#}; trying again in {delay:?}"),
+                Err(error) => {
+                    let (error, retry_ms) = (format!("{error:#}"), delay.as_millis());
+                    tracing::warn!(error, retry_ms, "network state not read; retrying");
+                }
             }
             sleep(delay).await;
             delay = LAST_DELAY.min(delay * 2);

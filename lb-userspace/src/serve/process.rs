@@ -117,7 +117,7 @@ impl Collector for Process {
         let read = match read() {
             Ok(read) => read,
             Err(error) => {
-                tracing::debug!("what is known of this process can't be read: {error}");
+                tracing::debug!(error = format!("{error:#}"), "process metrics not read");
                 return Ok(());
             }
         };

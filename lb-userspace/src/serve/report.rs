@@ -148,7 +148,8 @@ impl Reporter {
             match bind(&address) {
                 Ok(listener) => break listener,
                 Err(error) => {
-                    tracing::debug!("no socket for `millrace status`: {error}; trying again");
+                    let error = format!("{error:#}");
+                    tracing::debug!(error, "status socket not opened; retrying");
                     sleep(RETRY).await;
                 }
             }

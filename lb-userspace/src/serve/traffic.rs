@@ -179,7 +179,7 @@ impl Collector for Traffic {
         let reading = match self.read() {
             Ok(reading) => reading,
             Err(error) => {
-                tracing::warn!("the kernel's counters can't be read: {error:#}");
+                tracing::warn!(error = format!("{error:#}"), "counters not read");
                 return Ok(());
             }
         };

@@ -58,10 +58,10 @@ impl InUse {
 pub struct Remaining {
     pub range: RangeInclusive<u16>,
     pub ports: u32,
-    ephemeral: u32,
-    reserved: u32,
-    sockets: u32,
-    node_ports: u32,
+    pub ephemeral: u32,
+    pub reserved: u32,
+    pub sockets: u32,
+    pub node_ports: u32,
 }
 
 impl Remaining {

@@ -71,7 +71,8 @@ impl Contents {
             let message = format!("{kind} of apiVersion {api_version:?} is not known here");
             self.note(place, path, &message);
         } else {
-            tracing::debug!("{place}: {path}not needed: {api_version} {kind}");
+            let item = path.trim_end();
+            tracing::debug!(%place, item, %api_version, %kind, "object of an unused kind ignored");
         }
     }
 

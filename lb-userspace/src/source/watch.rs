@@ -50,7 +50,7 @@ impl Watch {
         // A directory may be another one by now, or none for the moment: its parent tells when
         // it comes back.
         if let Err(error) = self.watch_all() {
-            tracing::debug!("{error:#}");
+            tracing::debug!(error = format!("{error:#}"), "manifest path not watched");
         }
         true
     }

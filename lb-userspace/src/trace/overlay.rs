@@ -100,7 +100,7 @@ pub fn found<V>(looked_up: Result<V, MapError>) -> Option<V> {
         Ok(value) => Some(value),
         Err(MapError::KeyNotFound | MapError::OutOfBounds { .. }) => None,
         Err(error) => {
-            tracing::error!("a map can't be read: {error}");
+            tracing::error!(error = format!("{error:#}"), "map lookup failed");
             None
         }
     }

@@ -144,7 +144,7 @@ impl<T: Write> Agent<T> {
     /// first plan, that must know of all: what it does not know of it retires.
     pub fn note_devices(&mut self, changed: BTreeMap<u32, Option<network::Device>>) {
         if let Err(error) = self.tables.tables_mut().change_devices(&changed) {
-            tracing::error!("{error:#}");
+            tracing::error!(error = format!("{error:#}"), "map of interfaces not updated");
         }
         self.tables.tables_mut().next_epoch();
         for (index, device) in changed {
@@ -285,7 +285,8 @@ impl<T: Write> Agent<T> {
         Tally::catalogue(keys.iter(), &self.planner, &self.outlets.metrics);
         self.report_lacking(&concerned, &plan);
         if !plan.is_empty() {
-            tracing::info!("{} Services changed: {} steps", concerned.len(), plan.steps().count());
+            let (services, steps) = (concerned.len(), plan.steps().count());
+            tracing::info!(services, steps, "services changed");
         }
         plan
     }
@@ -401,10 +402,11 @@ impl<T: Write> Agent<T> {
         self.outlets.metrics.set_steps(self.carried_out());
         self.outlets.metrics.write_failed();
         self.outlets.condition.waits(format!("{error:#}"));
+        let error = format!("{error:#}");
         if self.failing.is_none() {
-            tracing::error!("{error:#}; everything after it waits. Trying again");
+            tracing::error!(error, "map write failed; later changes wait until a retry succeeds");
         } else {
-            tracing::debug!("{error:#}");
+            tracing::debug!(error, "map write still failing");
         }
         let wait = self.failing.get_or_insert_default().next();
         self.retry_at = Some(Instant::now() + wait);
@@ -412,7 +414,7 @@ impl<T: Write> Agent<T> {
 
     fn succeed(&mut self, began: Instant) {
         if self.failing.take().is_some() {
-            tracing::info!("the maps can be written again; everything is in force");
+            tracing::info!("map writes restored; all changes are programmed");
         }
         self.retry_at = None;
         let now = SystemTime::now();

@@ -86,9 +86,8 @@ impl Links<'_> {
         let directory = open(cgroup)?;
         if cgroup.join("cgroup.type").exists() {
             tracing::info!(
-                "{} is not the root of the control groups: processes outside of it don't reach \
-                 Services",
-                cgroup.display()
+                cgroup = %cgroup.display(),
+                "not the root cgroup; processes outside of it cannot reach services"
             );
         }
         for name in PROGRAMS {

@@ -205,7 +205,7 @@ impl<'a> Links<'a> {
         for (link, path) in self.pins.links()? {
             if !ours.contains(&link) && !cgroup::is_pin(&link) {
                 remove_link(&path)?;
-                tracing::info!("detached {link}, which an earlier agent had attached");
+                tracing::info!(%link, "detached program of the previous agent");
             }
         }
         for (device, direction) in noted_filters(self.pins)? {
@@ -215,7 +215,11 @@ impl<'a> Links<'a> {
             if !wanted.iter().any(is_ours) {
                 tc::remove_filter(self.pins, &device, direction)?;
                 let name = direction.name();
-                tracing::info!("detached {device}-{name}, which an earlier agent had attached");
+                tracing::info!(
+                    %device,
+                    direction = %name,
+                    "detached tc filter of the previous agent"
+                );
             }
         }
         Ok(())
@@ -245,7 +249,8 @@ impl<'a> Links<'a> {
 
     /// A link whose device is gone, perhaps replaced by another of the same name.
     fn discard(&self, name: &str, error: &ProgramError) -> Result<()> {
-        tracing::info!("the pinned link {name} leads nowhere any more ({error}): attaching anew");
+        let error = format!("{error:#}");
+        tracing::info!(link = %name, error, "pinned link lost its interface; attaching again");
         remove_link(&self.pins.link(name))
     }
 
@@ -270,7 +275,7 @@ impl Drop for Links<'_> {
                 }
             };
             if let Err(error) = removed {
-                tracing::error!("{error:#}");
+                tracing::error!(error = format!("{error:#}"), "program not detached");
             }
         }
     }

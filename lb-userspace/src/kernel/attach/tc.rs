@@ -24,9 +24,7 @@ impl TcMode {
         match self {
             Self::Auto if has_tcx()? => Ok(Self::Tcx),
             Self::Auto => {
-                tracing::info!(
-                    "this kernel has no tcx (Linux 6.6): attaching to tc by filters of clsact"
-                );
+                tracing::info!("kernel has no tcx (added in Linux 6.6); using clsact filters");
                 Ok(Self::Clsact)
             }
             asked_for => Ok(asked_for),

@@ -63,7 +63,7 @@ impl Links<'_> {
                 if busy || mode != XdpMode::Auto {
                     return Err(refusal);
                 }
-                tracing::info!("{refusal:#}");
+                tracing::info!(%device, reason = format!("{refusal:#}"), "XDP program not attached");
                 Ok(None)
             }
         }

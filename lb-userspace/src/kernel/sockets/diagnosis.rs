@@ -86,7 +86,8 @@ impl Diagnosis {
         match self.ask(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, of, states, &[0; ID], each) {
             // A kernel without IPv6, or that can't list this protocol's sockets.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                tracing::debug!("sockets of protocol {} are not listed: {error}", of.1);
+                let (family, protocol) = of;
+                tracing::debug!(family, protocol, %error, "sockets not listed");
                 Ok(())
             }
             told => told.context("the kernel does not tell its sockets"),

@@ -69,14 +69,14 @@ impl<T> WithSockets<T> {
                 thread::Builder::new().name("stale sockets".into()).spawn(move || {
                     // It is there before everything is attached, and does none of that.
                     if let Err(error) = Privileges::AGENT.once_attached() {
-                        tracing::warn!("{error:#}");
+                        tracing::warn!(error = format!("{error:#}"), "capabilities not dropped");
                     }
                     watch(&held, &mut diagnosis, &changes);
                 })?;
             }
             Err(error) => tracing::warn!(
-                "{error:#}: processes of this node keep talking to backends that are gone until \
-                 they notice"
+                error = format!("{error:#}"),
+                "sockets cannot be listed; those connected to removed backends stay open"
             ),
         }
         let with_sockets = Self { tables, changed };
@@ -115,11 +115,11 @@ fn watch(tables: &Tables, diagnosis: &mut Diagnosis, changes: &Receiver<()>) {
     let mut look = || match end_stale(tables, diagnosis) {
         Ok(()) => complained.clear(),
         Err(error) => {
-            let complaint = format!("{error:#}");
-            if complaint != complained {
-                tracing::warn!("{complaint}");
+            let error = format!("{error:#}");
+            if error != complained {
+                tracing::warn!(error, "sockets connected to removed backends not closed");
             }
-            complained = complaint;
+            complained = error;
         }
     };
     while changes.recv().is_ok() {
@@ -143,7 +143,7 @@ fn end_stale(tables: &Tables, diagnosis: &mut Diagnosis) -> Result<()> {
         ended += usize::from(diagnosis.destroy(&socket)?);
     }
     if ended > 0 {
-        tracing::info!("ended {ended} sockets of this node: their backends are gone");
+        tracing::info!(sockets = ended, "closed sockets connected to removed backends");
     }
     Ok(())
 }
@@ -195,7 +195,7 @@ where
         Ok(Plain(flow)) => Some(flow),
         Err(MapError::KeyNotFound) => None,
         Err(error) => {
-            tracing::warn!("a socket's flow can't be read: {error}");
+            tracing::warn!(error = format!("{error:#}"), "flow of a socket not read");
             None
         }
     }

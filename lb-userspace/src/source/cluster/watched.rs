@@ -66,24 +66,25 @@ impl Watched {
             let mut heard = false;
             let mut hear = || {
                 if complained {
-                    tracing::info!("{kind}s can be watched again");
+                    tracing::info!(%kind, "watch restored");
                 }
                 complained = false;
                 heard = true;
             };
             match self.list_and_watch(&events, &mut listed, &mut hear).await {
                 Err(Trouble::Expired) => {
-                    tracing::debug!("{kind}s: our version has expired; listing them anew");
+                    tracing::debug!(%kind, "resource version expired; listing again");
                     self.version = None;
                 }
                 Err(trouble) => {
-                    let why = trouble.describe();
+                    let error = trouble.describe();
                     if complained {
-                        tracing::debug!("{kind}s still can't be watched: {why}");
+                        tracing::debug!(%kind, error, "watch still failing");
                     } else {
                         tracing::warn!(
-                            "{kind}s can't be watched: {why}. What was in force stays in force; \
-                             trying again"
+                            %kind,
+                            error,
+                            "watch failed; keeping the programmed state and retrying"
                         );
                     }
                     complained = true;
@@ -172,7 +173,8 @@ impl Watched {
         let mut stream = pin!(stream);
         loop {
             let Ok(event) = timeout(SILENCE, stream.next()).await else {
-                tracing::debug!("{}s: the server is silent; asking anew", self.kind.name());
+                let (kind, silence_s) = (self.kind.name(), SILENCE.as_secs());
+                tracing::debug!(%kind, silence_s, "watch silent; opening a new one");
                 return Ok(());
             };
             let Some(event) = event else { return Ok(()) };

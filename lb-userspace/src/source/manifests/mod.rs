@@ -35,7 +35,7 @@ impl Manifests {
             let found = files(path)
                 .with_context(|| format!("--manifests {}: can't be read", path.display()))?;
             if found.is_empty() {
-                tracing::warn!("{}: no .yaml, .yml or .json files yet", path.display());
+                tracing::warn!(path = %path.display(), "no .yaml, .yml or .json files found");
             }
         }
         let mut files = Files::default();

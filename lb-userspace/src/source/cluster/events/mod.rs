@@ -35,23 +35,26 @@ const REMEMBERED: usize = 1024;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// To the log, and to the cluster.
-pub struct Events(mpsc::Sender<Notice>);
+pub struct Events {
+    log: Log,
+    queue: mpsc::Sender<Notice>,
+}
 
 impl Events {
     pub fn new(client: Client, node_name: &str) -> Self {
-        let (sender, notices) = mpsc::channel(QUEUE);
+        let (queue, notices) = mpsc::channel(QUEUE);
         let recorder =
             Recorder { client, node_name: node_name.to_owned(), made: BTreeMap::default() };
         tokio::spawn(deliver(recorder, notices));
-        Self(sender)
+        Self { log: Log::default(), queue }
     }
 }
 
 impl Notices for Events {
     fn post(&self, notice: Notice) {
-        Log.post(notice.clone());
-        if notice.about.is_some() && self.0.try_send(notice).is_err() {
-            tracing::debug!("too many notices: one was only logged");
+        self.log.post(notice.clone());
+        if notice.about.is_some() && self.queue.try_send(notice).is_err() {
+            tracing::debug!("queue of notices full; event not created");
         }
     }
 }
@@ -84,8 +87,13 @@ async fn deliver(mut recorder: Recorder, mut notices: mpsc::Receiver<Notice>) {
         let Some((event, times)) = waiting.pop() else { continue };
         match timeout(PATIENCE, recorder.record(&event, times)).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!("an Event can't be made: {error:#}"),
-            Err(_) => tracing::debug!("an Event can't be made: the API server does not answer"),
+            Ok(Err(error)) => {
+                tracing::debug!(error = format!("{error:#}"), "event not created");
+            }
+            Err(_) => {
+                let timeout_s = PATIENCE.as_secs();
+                tracing::debug!(timeout_s, "event not created; the API server did not reply");
+            }
         }
     }
 }
@@ -111,7 +119,7 @@ impl Recorder {
     fn take_in(&self, notice: &Notice, waiting: &mut Waiting) {
         let event = event(notice, &self.node_name, Timestamp::now());
         if event.is_some_and(|event| !waiting.add(event)) {
-            tracing::debug!("too many notices wait: one was only logged");
+            tracing::debug!(queue_length = QUEUE, "queue of events full; event not created");
         }
     }
 
