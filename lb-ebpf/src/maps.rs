@@ -142,6 +142,7 @@ pub static TARGETS: HashMap<Target, u32, { MAX_TARGETS as usize }, ON_DEMAND> = 
 #[repr(C)]
 pub struct Scratch {
     pub rejection: Rejection,
+    pub alone: u64,
     pub delivered: u32,
     pub tag: u32,
     pub handover: Handover,

@@ -129,6 +129,16 @@ impl lb_common::datapath::Scratch for KernelTables {
     }
 
     #[inline(always)]
+    fn set_alone(&self, alone: bool) {
+        scratch(|scratch| scratch.alone = u64::from(alone));
+    }
+
+    #[inline(always)]
+    fn is_alone(&self) -> bool {
+        scratch(|scratch| scratch.alone).unwrap_or_default() != 0
+    }
+
+    #[inline(always)]
     fn set_tag(&self, tag: u32) {
         scratch(|scratch| scratch.tag = tag);
     }

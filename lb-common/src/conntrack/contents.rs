@@ -34,7 +34,7 @@ impl<F: Family> FlowBucket<F> {
                     return false;
                 }
                 // Else a packet has come meanwhile, and the state is another: once more.
-                if tag.word.replace(word.0, word.with_state(FlowState::Free as u32).0) {
+                if tag.word.replace(word.0, word.freed().0) {
                     return true;
                 }
             }

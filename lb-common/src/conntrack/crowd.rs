@@ -6,9 +6,29 @@
 //! says whether that may be so, which spares everyone else the look-up. Bits are never cleared: a wrong
 //! one costs a look-up.
 
+use super::entry::Word;
 use super::tables::FlowTables;
+use crate::branchless::is_zero;
 use crate::family::Family;
 use crate::hash::FlowHash;
+use crate::layout::FlowBucket;
+
+/// How many flows of one client's address and port share its two buckets.
+const SHARE: u64 = 8;
+
+/// Whether the client's flows have filled their share of its buckets.
+#[inline(always)]
+pub fn fills_its_share<F: Family>(buckets: &[(u32, &FlowBucket<F>); 2], client: FlowHash) -> bool {
+    let mut count = 0;
+    for (_, bucket) in buckets {
+        for tag in &bucket.tags {
+            let word = Word(tag.word.load());
+            // Freed entries have no fingerprint.
+            count += is_zero(u64::from(word.fingerprint() ^ client.fingerprint()));
+        }
+    }
+    count >= SHARE
+}
 
 /// Whether flows of this client may be in other buckets than its own.
 #[inline(always)]

@@ -67,6 +67,13 @@ impl Word {
         Self(self.0 & !Self::STATE | state & Self::STATE)
     }
 
+    /// The tag of an entry that nobody owns any more. Without its flow's fingerprint, so that it counts
+    /// among nobody's.
+    #[inline(always)]
+    pub fn freed(self) -> Self {
+        Self(self.0 & 0xffe0 | FlowState::Free as u32)
+    }
+
     /// Whether both name the same owner, whatever its state.
     #[inline(always)]
     pub fn same_owner(self, other: Self) -> bool {

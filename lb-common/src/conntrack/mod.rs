@@ -35,11 +35,13 @@ mod tests;
 pub mod timeout;
 pub mod track;
 
-pub use claim::{Claim, Claimed, claim};
-pub use crowd::{is_crowded, set_crowded};
+pub use claim::{Claim, claim};
+pub use crowd::{fills_its_share, is_crowded, set_crowded};
 pub use hops::Hops;
 pub use state::STATES;
-pub use table::{Found, Location, evict_at, find, find_at, hops_at, is_alive, rank_at, release_at};
+pub use table::{
+    Found, Location, evict_at, find, find_at, find_first, hops_at, is_alive, rank_at, release_at,
+};
 pub use tables::{Environment, FlowTables};
 pub use timeout::Timeouts;
 pub use track::{Beginning, Signal};

@@ -72,7 +72,7 @@ impl<'a, F: Family, R> Found<'a, F, R> {
     /// Gives the entry up.
     #[inline(always)]
     pub fn release(&self) {
-        self.tag.word.replace(self.word.0, self.word.with_state(FlowState::Free as u32).0);
+        self.tag.word.replace(self.word.0, self.word.freed().0);
     }
 }
 
@@ -95,10 +95,10 @@ fn change_again(tag: &FlowTag, word: u32, direction: Direction, event: u32) {
     }
 }
 
-/// Looks through one bucket, given with its number, for the flow that `wanted` recognises by its record and state.
-/// `wanted` returns copies of the fields it needs.
+/// Looks through the first bucket of a hash, given with its number, for the flow that `wanted` recognises
+/// by its record and state. `wanted` returns copies of the fields it needs.
 #[inline(always)]
-pub fn find<'a, F: Family, R>(
+pub fn find_first<'a, F: Family, R>(
     (index, bucket): (u32, &'a FlowBucket<F>),
     hash: FlowHash,
     mut wanted: impl FnMut(&Flow<F>, FlowState) -> Option<R>,
@@ -113,6 +113,16 @@ pub fn find<'a, F: Family, R>(
     {
         return Some(found);
     }
+    find((index, bucket), hash, wanted)
+}
+
+/// The same of any bucket: no entry of it is likelier than the others.
+#[inline(always)]
+pub fn find<'a, F: Family, R>(
+    (index, bucket): (u32, &'a FlowBucket<F>),
+    hash: FlowHash,
+    mut wanted: impl FnMut(&Flow<F>, FlowState) -> Option<R>,
+) -> Option<Found<'a, F, R>> {
     for tag in &bucket.tags {
         let word = Word(tag.word.load());
         if !word.may_be(hash) {
@@ -236,9 +246,7 @@ pub fn evict_at<F: Family>(
     let word = Word(tag.word.load());
     let is_there = word.generation() == location.generation() && word.holds_a_flow();
     // If its state changes meanwhile it stays.
-    is_there
-        && rank(tag, word, settings, now) > 0
-        && tag.word.replace(word.0, word.with_state(FlowState::Free as u32).0)
+    is_there && rank(tag, word, settings, now) > 0 && tag.word.replace(word.0, word.freed().0)
 }
 
 /// Gives up the entry of the flow that was noted, if it is still there.
@@ -247,6 +255,6 @@ pub fn release_at<F: Family>(bucket: &FlowBucket<F>, location: Location) {
     let tag = &bucket.tags[location.way()];
     let word = Word(tag.word.load());
     if word.generation() == location.generation() && word.holds_a_flow() {
-        tag.word.replace(word.0, word.with_state(FlowState::Free as u32).0);
+        tag.word.replace(word.0, word.freed().0);
     }
 }

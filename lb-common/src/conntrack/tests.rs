@@ -38,9 +38,7 @@ impl Table {
 
     fn open_by(&self, hash: FlowHash, now: Ticks) -> Option<usize> {
         let [one, other] = &self.buckets;
-        let Claimed::Entry(claim) = claim([(0, one), (1, other)], hash, &SETTINGS, now) else {
-            return None;
-        };
+        let claim = claim([(0, one), (1, other)], hash, &SETTINGS, now)?;
         let number = claim.at.bucket() as usize * WAYS + claim.at.way();
         claim.publish(FlowState::SynSent as u32, now);
         Some(number)
@@ -91,14 +89,20 @@ fn taken_way(table: &Table, number: usize) -> FlowHash {
 }
 
 #[test]
-fn a_client_with_many_flows_is_told_that_it_crowds() {
+fn eight_flows_of_a_client_are_its_share() {
     let table = Table::new();
-    let opened = (0..2 * WAYS).filter(|_| table.open(NOW).is_some()).count();
-    assert_eq!(opened, 8, "half of both buckets");
     let [one, other] = &table.buckets;
-    let next = claim([(0, one), (1, other)], table.hash, &SETTINGS, NOW);
-    assert!(matches!(next, Claimed::Crowded));
-    assert!(table.open_by(hash_of(2), NOW).is_some(), "another client finds room");
+    let buckets = [(0, one), (1, other)];
+    for opened in 0..WAYS {
+        assert!(!fills_its_share(&buckets, table.hash), "with {opened} flows");
+        table.open(NOW);
+    }
+    assert!(fills_its_share(&buckets, table.hash));
+    assert!(!fills_its_share(&buckets, hash_of(2)), "another client");
+
+    let freed = find_at(one, Location::new(0, 0, 1), |_, _| Some(())).expect("a flow");
+    freed.release();
+    assert!(!fills_its_share(&buckets, table.hash), "a freed entry is nobody's");
 }
 
 #[test]

@@ -15,9 +15,8 @@ use crate::layout::{FlowState, FlowTag, Settings, Ticks};
 
 pub use crate::layout::Timeouts;
 
-/// The part of their idle time that streams of datagrams and established one-way flows count with, as a
-/// shift.
-const LASTING: u8 = 3;
+/// By how many bits the idle time is shifted of streams of datagrams and of established one-way flows.
+const LASTING: i64 = 3;
 
 /// Another processor's clock may be ahead by a tick; by so many it is still taken for that.
 const TOLERANCE: u32 = 64;
@@ -31,7 +30,8 @@ const FREE: i64 = 16 * CLASS;
 /// What an entry gains that is expired: it comes before all but free ones.
 const EXPIRED: i64 = 10 * CLASS;
 
-/// Eviction rank by state; the idle time is added. 0 or less: never replaced.
+/// Eviction rank by state, to which the idle time is added; 0 or less: never replaced. The lowest bits
+/// say by how many bits the idle time is shifted before.
 static RANKS: [i64; 32] = {
     use FlowState::*;
     /// Even with all idle time below 0, and above 0 once expired.
@@ -48,11 +48,11 @@ static RANKS: [i64; 32] = {
         (Probation, 3 * CLASS),
         (OneWaySyn, 3 * CLASS),
         (OneWayProbation, 3 * CLASS),
-        (OneWayEstablished, 3 * CLASS),
+        (OneWayEstablished, (3 * CLASS) | LASTING),
         (Datagram, 3 * CLASS),
         (DatagramReplied, 3 * CLASS),
         (DatagramContinued, 3 * CLASS),
-        (DatagramStream, 3 * CLASS),
+        (DatagramStream, (3 * CLASS) | LASTING),
         (Established, PROTECTED),
         (FinFromClient, PROTECTED),
         (FinFromBackend, PROTECTED),
@@ -64,14 +64,6 @@ static RANKS: [i64; 32] = {
         index += 1;
     }
     ranks
-};
-
-/// By how many bits the idle time is shifted, by state.
-static SHIFTS: [u8; 32] = {
-    let mut shifts = [0; 32];
-    shifts[FlowState::DatagramStream as usize] = LASTING;
-    shifts[FlowState::OneWayEstablished as usize] = LASTING;
-    shifts
 };
 
 /// Whether nothing was seen of a flow for longer than its state allows.
@@ -91,5 +83,6 @@ pub fn rank(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) -> i64 {
     let limit = i64::from(settings.limits[state]) + i64::from(TOLERANCE);
     // All bits of it are the sign: set if the limit is less than the idle time.
     let expired = opaque(limit.wrapping_sub(idle) as u64 as i64 as u64) as i64 >> 63;
-    RANKS[state] + (idle >> SHIFTS[state]) + (expired & EXPIRED)
+    let rank = RANKS[state];
+    rank + (idle >> (rank & LASTING)) + (expired & EXPIRED)
 }

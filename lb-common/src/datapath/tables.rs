@@ -43,6 +43,11 @@ pub trait Scratch {
     /// Keeps whether this packet, whose flow may lie elsewhere, came through a tunnel.
     fn set_delivered(&self, delivered: bool);
     fn is_delivered(&self) -> bool;
+    /// Keeps whether the look-up of this packet, which may open a flow, has met no other flow of its client's
+    /// address and port. Every stage before [`Open`](super::Stage::Open) and [`Begin`](super::Stage::Begin)
+    /// says so anew.
+    fn set_alone(&self, alone: bool);
+    fn is_alone(&self) -> bool;
     /// Keeps by what this packet, which came through a tunnel, names its backend.
     fn set_tag(&self, tag: u32);
     fn tag(&self) -> u32;

@@ -9,6 +9,7 @@ use crate::datapath::{Handover, Rejection, Scratch};
 pub struct PacketScratch {
     rejection: Cell<Rejection>,
     delivered: Cell<bool>,
+    alone: Cell<bool>,
     tag: Cell<u32>,
     handover: UnsafeCell<Handover>,
 }
@@ -33,6 +34,14 @@ impl<T: HoldsScratch> Scratch for T {
 
     fn is_delivered(&self) -> bool {
         self.scratch().delivered.get()
+    }
+
+    fn set_alone(&self, alone: bool) {
+        self.scratch().alone.set(alone);
+    }
+
+    fn is_alone(&self) -> bool {
+        self.scratch().alone.get()
     }
 
     fn set_tag(&self, tag: u32) {

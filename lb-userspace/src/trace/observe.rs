@@ -292,6 +292,14 @@ where
         self.tables.is_delivered()
     }
 
+    fn set_alone(&self, alone: bool) {
+        self.tables.set_alone(alone);
+    }
+
+    fn is_alone(&self) -> bool {
+        self.tables.is_alone()
+    }
+
     fn set_tag(&self, tag: u32) {
         self.tables.set_tag(tag);
     }

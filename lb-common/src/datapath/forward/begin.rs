@@ -1,7 +1,7 @@
 //! Beginning a flow: an entry for what was drafted.
 
 use super::lookup::{client_hash, spread_hash};
-use crate::conntrack::{self, Claim, Claimed, Hops, is_crowded, reply_index};
+use crate::conntrack::{self, Claim, Hops, fills_its_share, is_crowded, reply_index};
 use crate::datapath::carried::Draft;
 use crate::datapath::select::affinity;
 use crate::datapath::tables::FamilyTables;
@@ -34,22 +34,25 @@ pub fn begin<'a, F: Network, T: FamilyTables<F>>(
     let buckets = candidates(tables, hash)?;
     let now = tables.now();
     // Replies to what goes through a tunnel don't pass this node.
-    if !flow.kind.has(FlowKind::TUNNELLED)
-        && (may_be_indexed(tables, hash, flow) || is_taken_in(tables, buckets, hash, flow, now))
-    {
+    let replies = !flow.kind.has(FlowKind::TUNNELLED);
+    if replies && tables.settings().has_snat_port(flow.snat_port) {
         return Ok(Begun::Indexed);
     }
-    match conntrack::claim(buckets, hash, tables.settings(), now) {
-        Claimed::Entry(claim) => {
-            claim.write(&draft.flow, draft.track);
-            Ok(Begun::Entry(publish(tables, draft, claim, now)))
+    // The look-up of the packet has seen the same buckets: most clients have no other flow.
+    if !tables.is_alone() {
+        if replies && (is_crowded(tables, hash) || is_taken_in(tables, buckets, hash, flow, now)) {
+            return Ok(Begun::Indexed);
         }
-        Claimed::Crowded => {
+        if fills_its_share(&buckets, hash) {
             draft.crowded = 1;
-            Ok(Begun::Indexed)
+            return Ok(Begun::Indexed);
         }
-        Claimed::Full => Ok(Begun::Full),
     }
+    let Some(claim) = conntrack::claim(buckets, hash, tables.settings(), now) else {
+        return Ok(Begun::Full);
+    };
+    claim.write(&draft.flow, draft.track);
+    Ok(Begun::Entry(publish(tables, draft, claim, now)))
 }
 
 /// The flow begins.

@@ -2,8 +2,8 @@
 //! a later stage.
 
 use super::lookup::{
-    Judgement, has_spread_flows, hash_of, judge, living, replied, reply_hash, requested,
-    spread_hash_of,
+    Judgement, find_by_hash, has_spread_flows, hash_of, judge, living, replied, reply_hash,
+    requested, spread_hash_of,
 };
 use crate::conntrack::{self, Found, reply_index};
 use crate::datapath::carried::{Decision, Draft};
@@ -122,16 +122,9 @@ fn keep_request<'a, F: Network, T: FamilyTables<F>>(
     hash: FlowHash,
 ) -> Result<Option<Kept<'a, F>>, Reason> {
     let draft = tables.draft().ok_or(Reason::CorruptTable)?;
-    let mut found = None;
-    for index in hash.buckets(tables.flow_mask()) {
-        let bucket = tables.flow_bucket(index).ok_or(Reason::CorruptTable)?;
-        found = conntrack::find((index, bucket), hash, |flow, _| {
-            requested(flow, segment).map(|decision| keep(draft, &decision))
-        });
-        if found.is_some() {
-            break;
-        }
-    }
+    let found = find_by_hash(tables, hash, |flow, _| {
+        requested(flow, segment).map(|decision| keep(draft, &decision))
+    })?;
     let found = living(tables, found);
     if let Some(found) = &found {
         draft.at = found.location();

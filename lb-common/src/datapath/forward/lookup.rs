@@ -19,7 +19,10 @@ pub enum Known<'a, F: Network> {
     Flow(FlowOf<'a, F>),
     /// It is of a connection whose backend is gone.
     Gone(FlowOf<'a, F>),
-    Nothing,
+    Nothing {
+        /// Nor is any other flow of its client's address and port where those lie.
+        alone: bool,
+    },
 }
 
 /// Where the flows of a client's address and port are.
@@ -80,29 +83,24 @@ pub fn follow_request<'a, F: Network, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
 ) -> Result<Known<'a, F>, Reason> {
-    let found = find_request(tables, segment)?;
-    Ok(follow(tables, segment, found))
-}
-
-#[inline(always)]
-fn follow<'a, F: Network, T: FamilyTables<F>>(
-    tables: &'a T,
-    segment: &Segment<F>,
-    found: Option<FlowOf<'a, F>>,
-) -> Known<'a, F> {
-    let Some(found) = found else { return Known::Nothing };
+    let mut alone = true;
+    let found = find_by_hash(tables, hash_of(tables, segment), |flow, _| {
+        alone = false;
+        requested(flow, segment)
+    })?;
+    let Some(found) = living(tables, found) else { return Ok(Known::Nothing { alone }) };
     let decision = &found.record;
     let backend = (decision.backend_index, decision.backend_generation);
     match judge(tables, segment, (found.state(), found.track()), backend) {
         Judgement::GoesOn => {}
         Judgement::Anew => {
             found.release();
-            return Known::Nothing;
+            return Ok(Known::Nothing { alone: false });
         }
-        Judgement::Gone => return Known::Gone(found),
+        Judgement::Gone => return Ok(Known::Gone(found)),
     }
     found.note(Direction::Forward, segment.place.protocol, &segment.signal, tables.now());
-    Known::Flow(found)
+    Ok(Known::Flow(found))
 }
 
 /// The flow of a packet from a backend to a client whose address and port the backend knows; the packet
@@ -161,6 +159,22 @@ pub(super) fn living<'a, F: Network, T: FamilyTables<F>, R>(
     found
 }
 
+/// Looks for a flow in the buckets of a hash.
+#[inline(always)]
+pub(super) fn find_by_hash<'a, F: Network, T: FamilyTables<F>, R>(
+    tables: &'a T,
+    hash: FlowHash,
+    mut wanted: impl FnMut(&Flow<F>, FlowState) -> Option<R>,
+) -> Result<Option<Found<'a, F, R>>, Reason> {
+    let [first, second] = hash.buckets(tables.flow_mask());
+    let bucket = tables.flow_bucket(first).ok_or(Reason::CorruptTable)?;
+    if let Some(found) = conntrack::find_first((first, bucket), hash, &mut wanted) {
+        return Ok(Some(found));
+    }
+    let bucket = tables.flow_bucket(second).ok_or(Reason::CorruptTable)?;
+    Ok(conntrack::find((second, bucket), hash, wanted))
+}
+
 /// Finds the flow of a packet from a client, and notes nothing.
 #[inline(always)]
 pub fn find_request<'a, F: Network, T: FamilyTables<F>>(
@@ -184,14 +198,7 @@ fn find_request_by<'a, F: Network, T: FamilyTables<F>>(
     segment: &Segment<F>,
     hash: FlowHash,
 ) -> Result<Option<FlowOf<'a, F>>, Reason> {
-    let mut found = None;
-    for index in hash.buckets(tables.flow_mask()) {
-        let bucket = tables.flow_bucket(index).ok_or(Reason::CorruptTable)?;
-        found = conntrack::find((index, bucket), hash, |flow, _| requested(flow, segment));
-        if found.is_some() {
-            break;
-        }
-    }
+    let found = find_by_hash(tables, hash, |flow, _| requested(flow, segment))?;
     Ok(living(tables, found))
 }
 
@@ -230,14 +237,7 @@ pub fn find_reply<'a, F: Network, T: FamilyTables<F>>(
 ) -> Result<Option<FlowOf<'a, F>>, Reason> {
     let Segment { place, destination, destination_port, .. } = *segment;
     let hash = client_hash(tables, destination, destination_port, place.protocol);
-    let mut found = None;
-    for index in hash.buckets(tables.flow_mask()) {
-        let bucket = tables.flow_bucket(index).ok_or(Reason::CorruptTable)?;
-        found = conntrack::find((index, bucket), hash, |flow, state| replied(flow, state, segment));
-        if found.is_some() {
-            break;
-        }
-    }
+    let found = find_by_hash(tables, hash, |flow, state| replied(flow, state, segment))?;
     Ok(living(tables, found))
 }
 
@@ -251,15 +251,12 @@ pub fn end_shadowed<F: Network, T: FamilyTables<F>>(
     protocol: u8,
 ) {
     let hash = client_hash(tables, client.0, client.1, protocol);
-    for index in hash.buckets(tables.flow_mask()) {
-        let Some(bucket) = tables.flow_bucket(index) else { continue };
-        let shadowed = conntrack::find((index, bucket), hash, |flow, _| {
-            is_between(flow, client, backend, protocol).then_some(())
-        });
-        if let Some(shadowed) = shadowed {
-            shadowed.release();
-            return;
-        }
+    let shadowed = find_by_hash(tables, hash, |flow, _| {
+        is_between(flow, client, backend, protocol).then_some(())
+    });
+    if let Ok(Some(shadowed)) = shadowed {
+        shadowed.release();
+        return;
     }
     if !is_crowded(tables, hash) && !tables.settings().has_snat_port(client.1) {
         return;

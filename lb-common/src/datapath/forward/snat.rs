@@ -9,7 +9,7 @@
 use super::begin::{candidates, hash_of, is_taken, publish, replies_of};
 use super::lookup::client_hash;
 use crate::branchless::choose;
-use crate::conntrack::{self, Claim, Claimed, reply_index, set_crowded};
+use crate::conntrack::{self, Claim, fills_its_share, reply_index, set_crowded};
 use crate::datapath::carried::{Decision, Draft};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Stage, Verdict, drop_for};
@@ -34,12 +34,15 @@ pub fn begin<F: Network, T: FamilyTables<F>>(tables: &T) -> Result<(), Verdict> 
     let Some(draft) = tables.draft() else {
         return Err(drop_for(tables, Reason::CorruptTable));
     };
-    let claim = match claim(tables, draft) {
-        Ok(claim) => claim,
-        Err(Reason::FlowTableFull) if can_go_untracked(tables, draft) => {
+    let mut claimed = None;
+    let outcome = claim(tables, draft, &mut claimed);
+    let claim = match (outcome, claimed) {
+        (Ok(()), Some(claim)) => claim,
+        (Err(Reason::FlowTableFull), _) if can_go_untracked(tables, draft) => {
             return Err(Verdict::Next(Stage::Untracked));
         }
-        Err(reason) => return Err(drop_for(tables, reason)),
+        (Err(reason), _) => return Err(drop_for(tables, reason)),
+        (Ok(()), None) => return Err(drop_for(tables, Reason::CorruptTable)),
     };
     let round = draft.round;
     // A client's own port will do if no other flow has the same replies.
@@ -139,26 +142,23 @@ fn take_over<F: Network, T: FamilyTables<F>>(tables: &T, draft: &mut Draft<F>, r
     }
 }
 
-/// Apart, for what it needs of the stack.
+/// Apart, for what it needs of the stack. What was claimed is handed over by reference: a function in BPF
+/// returns numbers only.
 #[inline(never)]
 fn claim<'a, F: Network, T: FamilyTables<F>>(
     tables: &'a T,
     draft: &mut Draft<F>,
-) -> Result<Claim<'a, F>, Reason> {
-    let hash = hash_of(tables, draft);
-    let (settings, now) = (tables.settings(), tables.now());
-    match conntrack::claim(candidates(tables, hash)?, hash, settings, now) {
-        Claimed::Entry(claim) => Ok(claim),
-        Claimed::Crowded if draft.crowded == 0 => {
-            draft.crowded = 1;
-            let hash = hash_of(tables, draft);
-            match conntrack::claim(candidates(tables, hash)?, hash, settings, now) {
-                Claimed::Entry(claim) => Ok(claim),
-                Claimed::Crowded | Claimed::Full => Err(Reason::FlowTableFull),
-            }
-        }
-        Claimed::Crowded | Claimed::Full => Err(Reason::FlowTableFull),
+    claimed: &mut Option<Claim<'a, F>>,
+) -> Result<(), Reason> {
+    let mut hash = hash_of(tables, draft);
+    let mut buckets = candidates(tables, hash)?;
+    if draft.crowded == 0 && !tables.is_alone() && fills_its_share(&buckets, hash) {
+        draft.crowded = 1;
+        hash = hash_of(tables, draft);
+        buckets = candidates(tables, hash)?;
     }
+    *claimed = conntrack::claim(buckets, hash, tables.settings(), tables.now());
+    if claimed.is_some() { Ok(()) } else { Err(Reason::FlowTableFull) }
 }
 
 /// Writes the flow into its entry if its replies would be its own.

@@ -34,6 +34,7 @@ pub fn accept<F: Network, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
+    tables.set_alone(false);
     match draft::<F, P, T>(packet, tables, network) {
         Ok(()) => Verdict::Next(Stage::Begin),
         Err(verdict) => verdict,

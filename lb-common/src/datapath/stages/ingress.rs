@@ -49,16 +49,16 @@ pub fn follow<F: Network, P: Packet, T: FamilyTables<F>>(
         Ok(Known::Gone(found)) => refuse::gone(packet, tables, segment.place, &found),
         // What asks for a connection replies to nothing: the reply index need not be looked at. Nor
         // need it where no SNAT port is addressed.
-        Ok(Known::Nothing)
+        Ok(Known::Nothing { alone })
             if segment.opens() || !tables.settings().has_snat_port(segment.destination_port) =>
         {
-            Verdict::Next(opening(tables, segment))
+            Verdict::Next(opening(tables, segment, alone))
         }
-        Ok(Known::Nothing) => match lookup::follow_snat_reply(tables, segment) {
+        Ok(Known::Nothing { alone }) => match lookup::follow_snat_reply(tables, segment) {
             Ok(Some(found)) => {
                 send::past_tunnels(packet, tables, segment, &found.record, Some(found.hops()))
             }
-            Ok(None) => Verdict::Next(opening(tables, segment)),
+            Ok(None) => Verdict::Next(opening(tables, segment, alone)),
             Err(reason) => drop_for(tables, reason),
         },
         Err(reason) => drop_for(tables, reason),
@@ -67,10 +67,11 @@ pub fn follow<F: Network, P: Packet, T: FamilyTables<F>>(
 
 /// The stage of a packet that belongs to no flow here.
 #[inline(always)]
-fn opening<F: Network, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> Stage {
+fn opening<F: Network, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>, alone: bool) -> Stage {
     if lookup::has_spread_flows(tables, segment) {
         tables.set_delivered(false);
         return Stage::Spread;
     }
+    tables.set_alone(alone);
     Stage::Open
 }

@@ -21,6 +21,8 @@ pub fn open<F: Network, P: Packet, T: FamilyTables<F>>(
     network: usize,
 ) -> Verdict {
     match draft(packet, tables, network) {
+        // Most clients have no other flow from this port: then little is left to do.
+        Ok(()) if tables.is_alone() => begin(packet, tables, network),
         Ok(()) => Verdict::Next(Stage::Begin),
         Err(verdict) => verdict,
     }

@@ -16,6 +16,7 @@ pub fn follow<F: Network, P: Packet, T: FamilyTables<F>>(
     network: usize,
 ) -> Verdict {
     let found = look_up::<F, P, T>(packet, tables, network);
+    tables.set_alone(false);
     let otherwise = if tables.is_delivered() { Stage::Accept } else { Stage::Open };
     send::found_or::<F, P, T>(packet, tables, network, found, otherwise)
 }
