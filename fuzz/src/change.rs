@@ -7,7 +7,7 @@ use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::hash;
 use lb_common::host::{HostFamily, HostTables, OfFamily};
 use lb_common::layout::{
-    Backend, Bitmap, Frontend, FrontendKey, Member, Peer, Pool, Target, TunnelKey,
+    Backend, Bitmap, Frontend, FrontendKey, Member, Peer, Pool, TunnelKey, TunnelTarget,
 };
 
 /// An address, a port and a protocol.
@@ -54,7 +54,7 @@ pub enum Change {
     TunnelKeys([u64; TunnelKey::COUNT]),
     /// A packet from a tunnel that names this is for the backend.
     Target {
-        target: Target,
+        target: TunnelTarget,
         backend: u32,
     },
     /// So many ticks go by without a packet: every flow has been idle for as much longer.

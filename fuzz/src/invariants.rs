@@ -45,7 +45,7 @@ pub fn check(scenario: &Scenario) -> Met {
     for event in &scenario.events {
         match event {
             Event::Change(change) => day.change(change),
-            Event::Packet(hook, bytes) => drop(day.packet(*hook, bytes)),
+            Event::Packet(hook, bytes) => drop(day.process(*hook, bytes)),
             Event::Reply(reply) => day.reply(*reply),
         }
     }
@@ -62,7 +62,7 @@ struct Day {
     last: Option<Translated>,
     /// Nothing has happened since the last packet that was translated.
     fresh: bool,
-    /// The index of answers says where flows are: nothing else tells whose an alias is.
+    /// The reply index says where flows are: nothing else tells which flow a SNAT port is of.
     index_is_whole: bool,
     met: Met,
 }
@@ -102,8 +102,8 @@ impl Day {
         let (hook, bytes) = last.reply(reply);
         let undone = self.fresh && !reply.again && is_plain(reply) && last.hook != Hook::Reverse;
         let undone = undone && last.can_be_undone();
-        let outcome = self.packet(hook, &bytes);
-        // A way back may be missing; then it is not sent at all.
+        let outcome = self.process(hook, &bytes);
+        // The route back may be missing: then it is not sent at all.
         if undone && matches!(outcome.fate, Fate::Passed | Fate::Sent) && !is_error(&outcome) {
             self.met.undone += 1;
             let expected = last.expected(reply);
@@ -112,7 +112,7 @@ impl Day {
         }
     }
 
-    fn packet(&mut self, hook: Hook, bytes: &[u8]) -> Outcome {
+    fn process(&mut self, hook: Hook, bytes: &[u8]) -> Outcome {
         let before = self.flows();
         let counts = self.host.reasons();
         let outcome = self.host.run(hook, bytes);

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use lb_common::layout::{Backend, Frontend, FrontendKind, Member, Pool, Target, capacity};
+use lb_common::layout::{Backend, Frontend, FrontendKind, Member, Pool, TunnelTarget, capacity};
 
 use crate::universe::{
     self, BACKEND_PORTS, BACKENDS, NODE_PORTS, PORTS, PROTOCOLS, backend_index, node, service,
@@ -79,7 +79,10 @@ pub fn service_port(input: &mut Input) -> Vec<Change> {
             changes.push(Change::Member(Member { pool, backend }));
             let End { address, port, .. } = backend_end(v6, which, member, 0);
             let tag = u32::from(backend_tag(address, port));
-            changes.push(Change::Target { target: Target { service_port: index, tag }, backend });
+            changes.push(Change::Target {
+                target: TunnelTarget { service_port: index, tag },
+                backend,
+            });
         }
     }
     let flags = input.byte();

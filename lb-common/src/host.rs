@@ -22,7 +22,7 @@ use crate::family::{Family, V4, V6};
 use crate::layout::{
     Affinity, AffinityKey, Backend, Bitmap, DESTINATION_WORDS, Device, FlowBucket, Fragment,
     FragmentKey, Frontend, FrontendKey, Hints, Member, NO_BACKEND, Peer, Pool, Reason, ReplyBucket,
-    ReplyKey, SOURCE_WORDS, Settings, Target, Ticks, Traffic, TunnelKey, Untracked, capacity,
+    ReplyKey, SOURCE_WORDS, Settings, Ticks, Traffic, TunnelKey, TunnelTarget, Untracked, capacity,
 };
 
 pub use frame::{Exit, Frame, Routes};
@@ -78,7 +78,7 @@ pub struct HostTables {
     pub members: HashSet<Member>,
     pub peers: HashSet<Peer>,
     pub tunnel_keys: [u64; TunnelKey::COUNT],
-    pub targets: HashMap<Target, u32>,
+    pub targets: HashMap<TunnelTarget, u32>,
     pub devices: HashMap<u32, Device>,
     pub epoch: Cell<u32>,
     /// By service port.
@@ -228,7 +228,7 @@ impl PoolTables for HostTables {
         self.members.contains(&member)
     }
 
-    fn target(&self, target: Target) -> Option<u32> {
+    fn target(&self, target: TunnelTarget) -> Option<u32> {
         self.targets.get(&target).copied()
     }
 }

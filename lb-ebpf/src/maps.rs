@@ -18,9 +18,10 @@ use lb_common::layout::capacity::{
 };
 use lb_common::layout::{
     Affinity, AffinityKey, Backend, BufferSum, DESTINATION_WORDS, Device, Event, FlowBucket,
-    Fragment, FragmentKey, Frontend, FrontendKey, Hints, Host, Identity, Listener, Member, Network,
-    Peer, Pool, Reason, ReplyBucket, ReplyKey, SOURCE_WORDS, ServicePortName, Settings, SlotPair,
-    SocketEnd, SocketFlow, SourceRange, Target, Traffic, TunnelKey, Untracked,
+    Fragment, FragmentKey, Frontend, FrontendKey, Hints, Host, Identity, Listener, Member,
+    NetworkEpoch, Peer, Pool, Reason, ReplyBucket, ReplyKey, SOURCE_WORDS, ServicePortName,
+    Settings, SlotPair, SocketEnd, SocketFlow, SourceRange, Traffic, TunnelKey, TunnelTarget,
+    Untracked,
 };
 
 /// The agent writes these through its own address space, without a system call. Their memory
@@ -130,13 +131,14 @@ pub static FRAGMENTS6: LruHashMap<FragmentKey<V6>, Fragment, { MAX_FRAGMENTS as 
 pub static DEVICES: HashMap<u32, Device, { MAX_DEVICES as usize }, ON_DEMAND> = HashMap::new();
 
 #[btf_map]
-pub static NETWORK: Array<Network, 1, SHARED> = Array::new();
+pub static NETWORK: Array<NetworkEpoch, 1, SHARED> = Array::new();
 
 #[btf_map]
 pub static PEERS: HashMap<Peer, u32, { MAX_PEERS as usize }, ON_DEMAND> = HashMap::new();
 
 #[btf_map]
-pub static TARGETS: HashMap<Target, u32, { MAX_TARGETS as usize }, ON_DEMAND> = HashMap::new();
+pub static TARGETS: HashMap<TunnelTarget, u32, { MAX_TARGETS as usize }, ON_DEMAND> =
+    HashMap::new();
 
 /// What a packet takes along from stage to stage, and what this processor may still answer.
 #[repr(C)]

@@ -25,19 +25,19 @@ trait View {
 
     #[inline(always)]
     fn view<H: Header>(&self, offset: usize) -> Option<&H> {
-        // SAFETY: within the packet by the check of `place`; `Header` may lie anywhere.
-        self.place::<H>(offset).map(|header| unsafe { &*header })
+        // SAFETY: within the packet by the check of `pointer_to`; `Header` may lie anywhere.
+        self.pointer_to::<H>(offset).map(|header| unsafe { &*header })
     }
 
     #[inline(always)]
     fn view_mut<H: Header>(&mut self, offset: usize) -> Option<&mut H> {
         // SAFETY: as above; the borrow of the context is exclusive.
-        self.place::<H>(offset).map(|header| unsafe { &mut *header })
+        self.pointer_to::<H>(offset).map(|header| unsafe { &mut *header })
     }
 
     /// Where `H` is at `offset`, if it fits.
     #[inline(always)]
-    fn place<H: Header>(&self, offset: usize) -> Option<*mut H> {
+    fn pointer_to<H: Header>(&self, offset: usize) -> Option<*mut H> {
         let (start, end) = self.bounds();
         let address = start + offset;
         (address + size_of::<H>() <= end).then_some(address as *mut H)

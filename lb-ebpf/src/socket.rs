@@ -14,7 +14,7 @@ use aya_ebpf::programs::{SockAddrContext, SockContext};
 use lb_common::datapath::socket::{
     Socket, SocketTables, SocketVerdict, connect, is_served, peer_name, receive, release, send,
 };
-use lb_common::datapath::{End, Network};
+use lb_common::datapath::{End, PacketFamily};
 use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::layout::{Host, SocketEnd, SocketFlow};
 
@@ -109,7 +109,7 @@ const ESTABLISHED: u32 = 1;
 
 /// How an end stands in a context.
 trait Form {
-    type Family: Network;
+    type Family: PacketFamily;
     fn read(context: &SockAddrContext) -> End<<Self::Family as Family>::Address>;
     fn write(context: &SockAddrContext, end: End<<Self::Family as Family>::Address>);
 }

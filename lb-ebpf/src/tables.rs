@@ -12,7 +12,7 @@ use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::{
     Affinity, AffinityKey, Backend, Bitmap, Device, FlowBucket, Fragment, FragmentKey, Frontend,
     FrontendKey, Hints, Member, Peer, Pool, Reason, ReplyBucket, ReplyKey, SERVICE_PORT_BITS,
-    Settings, SourceRange, Target, Ticks, Traffic, TunnelKey, Untracked,
+    Settings, SourceRange, Ticks, Traffic, TunnelKey, TunnelTarget, Untracked,
 };
 
 use crate::clock;
@@ -65,7 +65,7 @@ impl PoolTables for KernelTables {
     }
 
     #[inline(always)]
-    fn target(&self, target: Target) -> Option<u32> {
+    fn target(&self, target: TunnelTarget) -> Option<u32> {
         // SAFETY: an entry is a whole aligned word.
         unsafe { TARGETS.get(target).copied() }
     }

@@ -99,7 +99,7 @@ pub fn meaning(reason: Reason) -> Meaning {
             "the client's address is not in the Service's loadBalancerSourceRanges",
             "Add the client's range to the Service if the client should have access. The source address is compared as it arrives at this node, after any NAT on the path.",
         ),
-        Reason::NoAlias => (
+        Reason::NoSnatPort => (
             Dropped,
             "no SNAT port to the backend is free, or the interface has no source address",
             "Too many connections to one backend through this node: add endpoints. For an interface without an address, `millrace trace` shows which one.",

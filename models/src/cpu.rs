@@ -15,7 +15,7 @@ use lb_common::host::{self, Entry, Exit, Frame, HoldsScratch, PacketScratch, Rou
 use lb_common::layout::{
     Affinity, AffinityKey, Backend, Device, Direction, Flow, FlowBucket, FlowState, Fragment,
     FragmentKey, Frontend, FrontendKey, FrontendKind, Hints, Member, Peer, Pool, Reason,
-    ReplyBucket, ReplyKey, Settings, Target, Ticks, TunnelKey, Untracked,
+    ReplyBucket, ReplyKey, Settings, Ticks, TunnelKey, TunnelTarget, Untracked,
 };
 
 const NODE: [u8; 4] = [10, 0, 0, 1];
@@ -105,7 +105,7 @@ pub enum Fate {
 }
 
 impl Fate {
-    pub fn packet(self) -> Option<Packet> {
+    pub fn into_packet(self) -> Option<Packet> {
         match self {
             Self::Delivered(packet, _) => Some(packet),
             Self::Lost => None,
@@ -214,7 +214,7 @@ impl PoolTables for Cpu {
         false
     }
 
-    fn target(&self, _: Target) -> Option<u32> {
+    fn target(&self, _: TunnelTarget) -> Option<u32> {
         None
     }
 }

@@ -49,7 +49,7 @@ fn reply_fin(service: Service, client: End) -> Packet {
 
 /// Sends a SYN; the client's end as the backend sees it.
 fn dial(cpu: &Cpu, client: End, service: Service) -> End {
-    let received = cpu.request(syn(client, service)).packet().expect("a new flow");
+    let received = cpu.request(syn(client, service)).into_packet().expect("a new flow");
     assert_eq!(received.destination, service.backend());
     received.source
 }
@@ -57,9 +57,9 @@ fn dial(cpu: &Cpu, client: End, service: Service) -> End {
 /// Establishes a connection; the client's end as the backend sees it.
 fn connect(cpu: &Cpu, client: End, service: Service) -> End {
     let source = dial(cpu, client, service);
-    let accepted = cpu.reply(service, syn_ack(service, source)).packet().expect("a reply");
+    let accepted = cpu.reply(service, syn_ack(service, source)).into_packet().expect("a reply");
     assert_eq!((accepted.source, accepted.destination), (service.frontend(), client));
-    assert_eq!(cpu.request(data(client, service)).packet().map(|p| p.source), Some(source));
+    assert_eq!(cpu.request(data(client, service)).into_packet().map(|p| p.source), Some(source));
     source
 }
 
@@ -78,7 +78,7 @@ fn assert_whole(node: &Node, clients: &[(End, Service)]) {
 
 /// What a client sent came to its own backend, if it came anywhere.
 fn assert_own_backend(fate: Fate, client: End, service: Service) {
-    let Some(packet) = fate.packet() else { return };
+    let Some(packet) = fate.into_packet() else { return };
     assert_eq!(packet.destination, service.backend());
     if matches!(service, Service::Local(_)) {
         assert_eq!(packet.source, client);
@@ -107,7 +107,7 @@ fn assert_usable(node: &Arc<Node>, client: End, service: Service) {
     let cpu = Cpu::new(Arc::clone(node)).later(LATE);
     let source = connect(&cpu, client, service);
     assert_eq!(state_of(node, client, service), FlowState::Established);
-    let received = cpu.reply(service, reply(service, source)).packet().expect("established");
+    let received = cpu.reply(service, reply(service, source)).into_packet().expect("established");
     assert_eq!((received.source, received.destination), (service.frontend(), client));
 }
 
@@ -185,7 +185,7 @@ fn three_flows_that_want_the_same_entry_get_one_each() {
 
 /// What a reply becomes, if it is translated at all.
 fn assert_own_client(fate: Fate, sent: Packet, client: End, service: Service) {
-    let Some(packet) = fate.packet() else { return };
+    let Some(packet) = fate.into_packet() else { return };
     let translated = Packet { source: service.frontend(), destination: client, ..sent };
     assert!(packet == translated || packet == sent, "{packet:?}");
 }
@@ -196,7 +196,7 @@ fn assert_own_ports(node: &Arc<Node>, clients: &[(End, Option<End>)]) {
     for (client, source) in clients {
         let Some(source) = *source else { continue };
         let sent = syn_ack(REMOTE, source);
-        let received = cpu.reply(REMOTE, sent).packet();
+        let received = cpu.reply(REMOTE, sent).into_packet();
         let expected = Packet { source: REMOTE.frontend(), destination: *client, ..sent };
         assert_eq!(received, Some(expected), "of {clients:?}");
     }
@@ -207,7 +207,7 @@ fn assert_own_ports(node: &Arc<Node>, clients: &[(End, Option<End>)]) {
 }
 
 fn source(fate: Fate) -> Option<End> {
-    fate.packet().map(|packet| packet.source)
+    fate.into_packet().map(|packet| packet.source)
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn a_flow_that_loses_its_snat_port_loses_its_entry() {
         let client = if flow.client_port == one.port { one } else { other };
         let source = End { address: flow.snat.octets.into(), port: flow.snat_port };
         let sent = syn_ack(REMOTE, source);
-        let received = Cpu::new(Arc::clone(&node)).later(LATE).reply(REMOTE, sent).packet();
+        let received = Cpu::new(Arc::clone(&node)).later(LATE).reply(REMOTE, sent).into_packet();
         let expected = Packet { source: REMOTE.frontend(), destination: client, ..sent };
         // The flow may have expired meanwhile: then it is not translated.
         assert!([Some(expected), Some(sent), None].contains(&received), "{received:?}");
@@ -292,7 +292,7 @@ fn both_sides_close_at_once() {
         connect(&Cpu::new(Arc::clone(&node)), client, ONE);
         let work = vec![request(fin(client, ONE)), from_backend(ONE, reply_fin(ONE, client))];
         let fates = in_parallel(first, &node, work);
-        assert!(fates.iter().all(|fate| fate.packet().is_some()), "{fates:?}");
+        assert!(fates.iter().all(|fate| fate.into_packet().is_some()), "{fates:?}");
         assert_eq!(state_of(&node, client, ONE), CLOSED);
     });
 }

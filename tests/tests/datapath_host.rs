@@ -15,7 +15,7 @@ fn run(case: fn(&mut Conversation, &Ends), ends: &Ends) {
 
 tests::every_case!(run);
 
-/// Every frontend that one client's port dials takes an alias of its own, towards one backend.
+/// Every frontend that one client's port dials takes a SNAT port of its own, towards one backend.
 #[test]
 fn when_ports_run_out_new_flows_are_refused_and_others_go_on() {
     for at in [&V4, &V6] {
@@ -31,23 +31,23 @@ fn when_ports_run_out_new_flows_are_refused_and_others_go_on() {
         let mut seen = Vec::new();
         for request in &requests[..8] {
             let opened = request.syn();
-            let alias = c.forward(&opened).aliased_as(&opened.to(backend.as_str()));
+            let snat = c.forward(&opened).with_snat(&opened.to(backend.as_str()));
             let answer = request.reversed().syn_ack();
-            c.reverse(&answer.from(backend.as_str()).to(alias.as_str())).becomes(&answer);
-            let again = request.ack().to(backend.as_str()).from(alias.as_str());
+            c.reverse(&answer.from(backend.as_str()).to(snat.as_str())).becomes(&answer);
+            let again = request.ack().to(backend.as_str()).from(snat.as_str());
             c.forward(&request.ack()).becomes(&again);
-            assert!(!seen.contains(&alias), "{alias} twice");
-            seen.push(alias);
+            assert!(!seen.contains(&snat), "{snat} twice");
+            seen.push(snat);
         }
         assert_eq!(seen[0], at.client(40000), "the first needs none");
         for request in &requests[8..] {
-            c.forward(&request.syn()).is_dropped_for(Reason::NoAlias);
+            c.forward(&request.syn()).is_dropped_for(Reason::NoSnatPort);
         }
         // One that is reset makes room for another at once.
         c.forward(&requests[3].rst()).assert_passed();
         let opened = requests[9].syn();
-        let alias = c.forward(&opened).aliased_as(&opened.to(backend.as_str()));
-        assert_eq!(alias, seen[3]);
+        let snat = c.forward(&opened).with_snat(&opened.to(backend.as_str()));
+        assert_eq!(snat, seen[3]);
     }
 }
 
@@ -75,10 +75,10 @@ fn every_node_sends_a_connection_to_the_same_backend() {
     }
 }
 
-/// The first one is idle for so long that its alias goes to another. Later it must not come back
+/// The first one is idle for so long that its SNAT port goes to another. Later it must not come back
 /// under it: the backend would take both for one connection.
 #[test]
-fn an_alias_that_was_given_away_is_not_used_by_two() {
+fn a_snat_port_that_was_given_away_is_not_used_by_two() {
     for at in [&V4, &V6] {
         let mut c = Conversation::on_host();
         c.host_tables().settings.snat_port_count = 1;
@@ -87,15 +87,15 @@ fn an_alias_that_was_given_away_is_not_used_by_two() {
         let [plain, first, second] = [80, 81, 82]
             .map(|port| tcp(at.client(40000).as_str(), at.cluster(port).as_str()).syn());
         c.forward(&plain).becomes(&plain.to(backend.as_str()));
-        let alias = c.forward(&first).aliased_as(&first.to(backend.as_str()));
+        let snat = c.forward(&first).with_snat(&first.to(backend.as_str()));
         c.host_tables().now.set(Ticks(1 << 13));
         c.forward(&plain).becomes(&plain.to(backend.as_str()));
-        assert_eq!(c.forward(&second).aliased_as(&second.to(backend.as_str())), alias);
+        assert_eq!(c.forward(&second).with_snat(&second.to(backend.as_str())), snat);
         let dialled = second.reversed();
-        let answer = dialled.syn_ack().from(backend.as_str()).to(alias.as_str());
+        let answer = dialled.syn_ack().from(backend.as_str()).to(snat.as_str());
         c.reverse(&answer).becomes(&dialled.syn_ack());
         c.forward(&second.ack()).assert_passed();
-        c.forward(&first).is_dropped_for(Reason::NoAlias);
+        c.forward(&first).is_dropped_for(Reason::NoSnatPort);
     }
 }
 
@@ -199,13 +199,13 @@ fn check(sent: &Sent, outcome: &Outcome) -> Result<(), TestCaseError> {
             && translations(sent).iter().any(|translated| {
                 let (source, destination) = ends(&outcome.bytes);
                 // To the backend, the client may be known by another port; so may answers be.
-                let aliased = match sent.hook {
+                let translated = match sent.hook {
                     Hook::Forward | Hook::Stack | Hook::Workload => {
                         translated.from(source.as_str())
                     }
                     Hook::Reverse => translated.to(destination.as_str()),
                 };
-                outcome.bytes == aliased[..]
+                outcome.bytes == translated[..]
             });
         prop_assert!(expected, "{}", difference());
     }

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use lb_userspace::network::{Device, Event, Network, NodePortAddresses, Settings};
+use lb_userspace::network::{Device, Event, NetworkWatch, NodePortAddresses, Settings};
 use tests::agent::Agent;
 use tests::one_node::{DEVICE, OneNode};
 use tests::topology::{Host, SOON, Topology, wait_until};
@@ -37,12 +37,12 @@ impl Wire {
     fn follow(
         &self,
         settings: Settings,
-        body: impl AsyncFnOnce(Network) -> Result<()> + Send,
+        body: impl AsyncFnOnce(NetworkWatch) -> Result<()> + Send,
     ) -> Result<()> {
         self.node.enter(|| {
             // Of one thread: it remains in the namespace, and reads nothing while a test blocks it.
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(async { body(Network::open(settings).await?).await })
+            runtime.block_on(async { body(NetworkWatch::open(settings).await?).await })
         })
     }
 

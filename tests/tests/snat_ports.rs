@@ -108,8 +108,8 @@ fn connections_get_only_ports_that_are_left() -> Result<()> {
     let flows = agent.get(&["flows", "-o", "json"])?;
     let flows: Vec<serde_json::Value> = serde_json::from_str(&flows)?;
     let ports = flows.iter().map(|flow| {
-        let alias = flow["alias"].as_str().context("it is SNATed")?;
-        Ok(alias.rsplit(':').next().unwrap_or_default().parse()?)
+        let snat = flow["snat"].as_str().context("it is SNATed")?;
+        Ok(snat.rsplit(':').next().unwrap_or_default().parse()?)
     });
     let ports: Vec<u16> = ports.collect::<Result<_>>()?;
     assert!(

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use lb_common::datapath::socket::{
     Socket, SocketVerdict, connect, peer_name, receive, release, send,
 };
-use lb_common::datapath::{End, Network};
+use lb_common::datapath::{End, PacketFamily};
 use lb_common::family;
 use lb_common::header::protocol::{TCP, UDP};
 use lb_common::host::{HostFamily, HostTables, OfFamily};
@@ -160,7 +160,7 @@ impl Node {
     }
 
     fn set_room(&mut self, room: usize) {
-        fn set<F: Network>(family: &mut HostFamily<F>, room: usize) {
+        fn set<F: PacketFamily>(family: &mut HostFamily<F>, room: usize) {
             family.sockets.room = room;
         }
         set(OfFamily::<family::V4>::family_mut(&mut self.world.tables), room);

@@ -136,7 +136,7 @@ impl Connection {
         Ok(pause.map(|pause| world.now + pause))
     }
 
-    fn packet(&self, act: Act, source: End, destination: End) -> Packet {
+    fn make_packet(&self, act: Act, source: End, destination: End) -> Packet {
         let from_client = matches!(act, Act::Syn | Act::Ack | Act::Request | Act::ClientFin);
         let length = match act {
             Act::Request | Act::Response | Act::BackendData => 32,
@@ -159,7 +159,7 @@ impl Connection {
     }
 
     fn send_request(&mut self, act: Act, world: &mut World) -> Result<(), String> {
-        let sent = self.packet(act, self.client, self.service.frontend());
+        let sent = self.make_packet(act, self.client, self.service.frontend());
         let fate = world.request(&sent);
         let received = match (fate, self.service.path) {
             (Fate::Delivered(packet), Path::Local | Path::Snat) => packet,
@@ -192,7 +192,7 @@ impl Connection {
 
     fn send_reply(&mut self, act: Act, world: &mut World) -> Result<(), String> {
         let (backend, source) = self.backend.zip(self.source).expect("it has dialled");
-        let sent = self.packet(act, backend, source);
+        let sent = self.make_packet(act, backend, source);
         self.backend_next = sent.end_of_sequence();
         if self.service.path == Path::Tunnel {
             return Ok(());

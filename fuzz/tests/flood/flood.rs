@@ -71,7 +71,7 @@ impl Flood {
 
     /// Sends the flood's packet of this number, and what its backend replies.
     pub fn send(&self, number: u64, world: &mut World, tally: &mut Tally) {
-        let packet = self.packet(number);
+        let packet = self.make_packet(number);
         let fate = world.request(&packet);
         tally.stages += u64::from(world.stages);
         tally.most_stages = tally.most_stages.max(world.stages);
@@ -88,7 +88,7 @@ impl Flood {
         }
     }
 
-    fn packet(&self, number: u64) -> Packet {
+    fn make_packet(&self, number: u64) -> Packet {
         let per_end = self.kind.packets_per_end();
         let round = number / (self.turns * per_end);
         let end = round * self.turns + number % self.turns;

@@ -20,7 +20,7 @@ pub type Mismatch = String;
 /// Shapes `value` by a definition.
 pub fn shape(definition: &'static str, value: &mut Value) -> Result<Outcome, Mismatch> {
     let mut walk = Walk::default();
-    walk.message(definition, value, &Place::default())?;
+    walk.message(definition, value, &FieldPath::default())?;
     Ok(Outcome { unknown: walk.unknown })
 }
 
@@ -31,7 +31,7 @@ struct Walk {
 
 /// Where a value is.
 #[derive(Default, Clone)]
-struct Place {
+struct FieldPath {
     /// `spec.ports[0].port`
     path: String,
     /// The same without indexes, and before it the type that has the field: as Go reports it.
@@ -43,7 +43,7 @@ impl Walk {
         &mut self,
         definition: &'static str,
         value: &mut Value,
-        place: &Place,
+        place: &FieldPath,
     ) -> Result<(), Mismatch> {
         let schema = &schema::definitions()[definition];
         let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
@@ -67,7 +67,7 @@ impl Walk {
                 continue;
             }
             let go = child(place.go.split_once('.').map_or("", |(_, path)| path), &name);
-            let place = Place { path, go: format!("{type_name}.{go}") };
+            let place = FieldPath { path, go: format!("{type_name}.{go}") };
             self.value(property, &mut field, &place)?;
             let is_required = required.is_some_and(|names| names.iter().any(|one| *one == *name));
             if is_required || !means_nothing(facts, &name, &field) {
@@ -82,7 +82,7 @@ impl Walk {
         &mut self,
         schema: &'static Value,
         value: &mut Value,
-        place: &Place,
+        place: &FieldPath,
     ) -> Result<(), Mismatch> {
         if let Some(definition) = schema::reference(schema) {
             return self.message(definition, value, place);
@@ -105,7 +105,7 @@ impl Walk {
                 items.iter_mut().enumerate().try_for_each(|(index, item)| {
                     let path = format!("{}[{index}]", place.path);
                     // A null among the items is a zero value; there is no use for one.
-                    self.value(schema, item, &Place { path, go: place.go.clone() })
+                    self.value(schema, item, &FieldPath { path, go: place.go.clone() })
                 })
             }
             ("object", Value::Object(entries)) => {
@@ -119,7 +119,7 @@ impl Walk {
                         *entry = Value::String(String::new());
                     }
                     let path = child(&place.path, key);
-                    self.value(schema, entry, &Place { path, go: place.go.clone() })?;
+                    self.value(schema, entry, &FieldPath { path, go: place.go.clone() })?;
                 }
                 Ok(())
             }
@@ -133,7 +133,7 @@ fn opaque(
     definition: &str,
     schema: &Value,
     value: &mut Value,
-    place: &Place,
+    place: &FieldPath,
 ) -> Result<(), Mismatch> {
     let type_name = definition.rsplit('.').next().unwrap_or(definition);
     match (type_name, &mut *value) {
@@ -223,7 +223,7 @@ fn go_type(type_: &str, format: &str) -> &'static str {
     }
 }
 
-fn mismatch(value: &Value, wanted: &str, place: &Place) -> Mismatch {
+fn mismatch(value: &Value, wanted: &str, place: &FieldPath) -> Mismatch {
     let is = match value {
         Value::Null => "null".to_owned(),
         Value::Bool(_) => "bool".to_owned(),

@@ -1,4 +1,4 @@
-//! How the values at a place in an object are merged: what strategic merge patches and server-side
+//! How the values of an object are merged: what strategic merge patches and server-side
 //! apply know of the types.
 
 use serde_json::{Map, Value};
@@ -6,9 +6,9 @@ use serde_json::{Map, Value};
 use crate::kinds::Kind;
 use crate::schema::{self, Field, ListType, Message};
 
-/// A place in the objects of a kind: its type, and the facts about the field that has it.
+/// A node of the tree of types of a kind: its type, and the facts about the field that has it.
 #[derive(Clone, Copy)]
-pub struct Place {
+pub struct TypeNode {
     definition: Option<&'static str>,
     schema: &'static Value,
     facts: Option<&'static Field>,
@@ -29,13 +29,13 @@ pub enum Shape {
 
 static NOTHING: Value = Value::Null;
 
-impl Place {
+impl TypeNode {
     pub fn root(kind: &Kind) -> Self {
         // A kind without a definition would be merged as one; a test sees to it that there is none.
         Self::defined(schema::definition_of(kind.group, kind.version, kind.kind), &NOTHING, None)
     }
 
-    /// The place of a field or of a map's entry.
+    /// The node of a field or of a map's entry.
     pub fn child(&self, name: &str) -> Self {
         let known = self.schema.get("properties").and_then(|properties| properties.get(name));
         let schema = known.or_else(|| self.schema.get("additionalProperties"));
@@ -123,19 +123,19 @@ mod tests {
     use super::*;
     use crate::kinds;
 
-    fn place(api_version: &str, kind: &str, path: &str) -> Place {
+    fn node(api_version: &str, kind: &str, path: &str) -> TypeNode {
         let kind = kinds::find_kind(api_version, kind).expect("a served kind");
-        path.split('.').fold(Place::root(kind), |place, name| match name {
-            "[]" => place.item(),
-            name => place.child(name),
+        path.split('.').fold(TypeNode::root(kind), |node, name| match name {
+            "[]" => node.item(),
+            name => node.child(name),
         })
     }
 
     #[test]
     fn every_kind_has_entries() {
         for kind in kinds::all() {
-            assert_eq!(Place::root(kind).shape(), Shape::Entries, "{}", kind.kind);
-            assert_eq!(Place::root(kind).child("metadata").shape(), Shape::Entries);
+            assert_eq!(TypeNode::root(kind).shape(), Shape::Entries, "{}", kind.kind);
+            assert_eq!(TypeNode::root(kind).child("metadata").shape(), Shape::Entries);
         }
     }
 
@@ -158,19 +158,19 @@ mod tests {
             ("networking.k8s.io/v1", "Ingress", "spec.rules", Shape::Whole),
             ("v1", "Node", "spec.podCIDRs", Shape::Set),
         ] {
-            assert_eq!(place(api_version, kind, path).shape(), expected, "{kind} {path}");
+            assert_eq!(node(api_version, kind, path).shape(), expected, "{kind} {path}");
         }
     }
 
     #[test]
     fn merge_keys_are_those_of_the_reference() {
-        let ports = place("v1", "Service", "spec.ports");
+        let ports = node("v1", "Service", "spec.ports");
         assert!(ports.is_merged());
         assert_eq!(ports.merge_key(), Some("port"));
-        let finalizers = place("v1", "Service", "metadata.finalizers");
+        let finalizers = node("v1", "Service", "metadata.finalizers");
         assert!(finalizers.is_merged());
         assert_eq!(finalizers.merge_key(), None);
-        assert!(!place("v1", "Service", "spec.externalIPs").is_merged());
+        assert!(!node("v1", "Service", "spec.externalIPs").is_merged());
     }
 
     #[test]

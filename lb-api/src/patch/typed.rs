@@ -5,22 +5,22 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::fields::{Fields, named};
-use super::shape::{Place, Shape, keyed, valued};
+use super::shape::{Shape, TypeNode, keyed, valued};
 
 /// Every field of a value.
-pub fn fields_of(value: &Value, place: Place) -> Fields {
+pub fn fields_of(value: &Value, node: TypeNode) -> Fields {
     let mut fields = Fields::default();
-    collect(value, place, &mut Vec::new(), &mut fields);
+    collect(value, node, &mut Vec::new(), &mut fields);
     fields
 }
 
-fn collect(value: &Value, place: Place, path: &mut Vec<String>, fields: &mut Fields) {
-    let shape = place.shape();
+fn collect(value: &Value, node: TypeNode, path: &mut Vec<String>, fields: &mut Fields) {
+    let shape = node.shape();
     match (&shape, value) {
         (Shape::Entries, Value::Object(entries)) => {
             for (name, entry) in entries.iter().filter(|(_, entry)| !entry.is_null()) {
                 path.push(named(name));
-                let child = place.child(name);
+                let child = node.child(name);
                 collect(entry, child, path, fields);
                 if entry.as_object().is_some_and(Map::is_empty) {
                     fields.insert(path);
@@ -31,7 +31,7 @@ fn collect(value: &Value, place: Place, path: &mut Vec<String>, fields: &mut Fie
         (Shape::Set | Shape::Keyed(_), Value::Array(items)) => {
             for item in items {
                 path.push(element(&shape, item));
-                collect(item, place.item(), path, fields);
+                collect(item, node.item(), path, fields);
                 fields.insert(path);
                 path.pop();
             }
@@ -55,21 +55,21 @@ pub struct Changes {
     pub removed: Fields,
 }
 
-pub fn compare(old: &Value, new: &Value, place: Place) -> Changes {
+pub fn compare(old: &Value, new: &Value, node: TypeNode) -> Changes {
     let mut changes = Changes::default();
-    walk(Some(old), Some(new), place, &mut Vec::new(), &mut changes);
+    walk(Some(old), Some(new), node, &mut Vec::new(), &mut changes);
     changes
 }
 
 fn walk(
     old: Option<&Value>,
     new: Option<&Value>,
-    place: Place,
+    node: TypeNode,
     path: &mut Vec<String>,
     changes: &mut Changes,
 ) {
-    let shape = place.shape();
-    let children = children(old, new, place, &shape);
+    let shape = node.shape();
+    let children = children(old, new, node, &shape);
     if children.is_empty() {
         match (old, new) {
             (None, Some(_)) => changes.added.insert(path),
@@ -79,9 +79,9 @@ fn walk(
         }
         return;
     }
-    for Child { element, old, new, place } in children {
+    for Child { element, old, new, node } in children {
         path.push(element);
-        walk(old, new, place, path, changes);
+        walk(old, new, node, path, changes);
         path.pop();
     }
     match (old, new) {
@@ -96,14 +96,14 @@ struct Child<'a> {
     element: String,
     old: Option<&'a Value>,
     new: Option<&'a Value>,
-    place: Place,
+    node: TypeNode,
 }
 
 /// None of what is taken as one, and none where both are empty: then it counts itself.
 fn children<'a>(
     old: Option<&'a Value>,
     new: Option<&'a Value>,
-    place: Place,
+    node: TypeNode,
     shape: &Shape,
 ) -> Vec<Child<'a>> {
     match shape {
@@ -117,7 +117,7 @@ fn children<'a>(
                     element: named(name),
                     old: present(old, name),
                     new: present(new, name),
-                    place: place.child(name),
+                    node: node.child(name),
                 })
                 .filter(|child| child.old.is_some() || child.new.is_some())
                 .collect()
@@ -132,7 +132,7 @@ fn children<'a>(
                     element: element.clone(),
                     old: find(&old, element),
                     new: find(&new, element),
-                    place: place.item(),
+                    node: node.item(),
                 })
                 .collect()
         }
@@ -157,14 +157,14 @@ fn find<'a>(items: &[(String, &'a Value)], element: &str) -> Option<&'a Value> {
 }
 
 /// What is there, with what is applied on top.
-pub fn merge(live: &Value, applied: &Value, place: Place) -> Value {
-    let shape = place.shape();
+pub fn merge(live: &Value, applied: &Value, node: TypeNode) -> Value {
+    let shape = node.shape();
     match (&shape, live, applied) {
         (Shape::Entries, Value::Object(live), Value::Object(applied)) => {
             let mut merged = live.clone();
             for (name, value) in applied {
                 let value = match live.get(name) {
-                    Some(live) => merge(live, value, place.child(name)),
+                    Some(live) => merge(live, value, node.child(name)),
                     None => value.clone(),
                 };
                 merged.insert(name.clone(), value);
@@ -173,7 +173,7 @@ pub fn merge(live: &Value, applied: &Value, place: Place) -> Value {
         }
         (Shape::Set | Shape::Keyed(_), Value::Array(_), Value::Array(_)) => {
             let (live, applied) = (items(Some(live), &shape), items(Some(applied), &shape));
-            Value::Array(merge_items(&live, &applied, place.item()))
+            Value::Array(merge_items(&live, &applied, node.item()))
         }
         _ => applied.clone(),
     }
@@ -184,7 +184,7 @@ pub fn merge(live: &Value, applied: &Value, place: Place) -> Value {
 fn merge_items(
     live: &[(String, &Value)],
     applied: &[(String, &Value)],
-    place: Place,
+    node: TypeNode,
 ) -> Vec<Value> {
     let is_shared = |element: &String| find(applied, element).is_some();
     let mut merged = Vec::new();
@@ -200,7 +200,7 @@ fn merge_items(
                 left += 1;
             }
             (Some((ours, live)), Some((theirs, item))) if ours == theirs => {
-                merged.push(merge(live, item, place));
+                merged.push(merge(live, item, node));
                 left += 1;
                 right += 1;
             }
@@ -208,7 +208,7 @@ fn merge_items(
             (Some((element, _)), _) if next_shared != Some(element) => left += 1,
             (_, Some((element, item))) => {
                 merged.push(match find(live, element) {
-                    Some(live) => merge(live, item, place),
+                    Some(live) => merge(live, item, node),
                     None => (*item).clone(),
                 });
                 right += 1;
@@ -219,20 +219,20 @@ fn merge_items(
 }
 
 /// Takes away every field of the set, and all that is below one.
-pub fn remove(value: &mut Value, place: Place, gone: &Fields) {
-    let shape = place.shape();
+pub fn remove(value: &mut Value, node: TypeNode, gone: &Fields) {
+    let shape = node.shape();
     match (&shape, value) {
         (Shape::Entries, Value::Object(entries)) => entries.retain(|name, entry| {
             let Some(gone) = gone.below(&named(name)) else { return true };
             if !gone.is_member() {
-                remove(entry, place.child(name), gone);
+                remove(entry, node.child(name), gone);
             }
             !gone.is_member()
         }),
         (Shape::Set | Shape::Keyed(_), Value::Array(items)) => items.retain_mut(|item| {
             let Some(gone) = gone.below(&element(&shape, item)) else { return true };
             if !gone.is_member() {
-                remove(item, place.item(), gone);
+                remove(item, node.item(), gone);
             }
             !gone.is_member()
         }),

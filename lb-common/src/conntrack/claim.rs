@@ -95,24 +95,24 @@ fn best<F: Family>(
     // Rank and entry in one number: the verifier need not follow how each was chosen.
     let mut best = 0;
     for number in 0..2 * WAYS {
-        let (bucket, way) = place(number);
+        let (bucket, way) = nth_entry(number);
         let tag = &buckets[bucket].1.tags[way];
         let word = Word(tag.word.load());
         let rank = rank(tag, word, settings, now);
-        best = larger(best, rank << 4 | (LAST_PLACE - number) as i64);
+        best = larger(best, rank << 4 | (LAST - number) as i64);
     }
-    let (bucket, way) = place(LAST_PLACE - (best as usize & LAST_PLACE));
+    let (bucket, way) = nth_entry(LAST - (best as usize & LAST));
     let rank = best >> 4;
     (rank > 0).then_some((rank, bucket, way))
 }
 
-const LAST_PLACE: usize = 2 * WAYS - 1;
+const LAST: usize = 2 * WAYS - 1;
 
 /// The entries of two buckets in the order in which they fill, each as bucket and way: half of the
 /// first bucket, where packets look first, half of the other, and so on. So most flows are found in
 /// their first bucket, and yet one is not full much before the other.
 #[inline(always)]
-fn place(number: usize) -> (usize, usize) {
+fn nth_entry(number: usize) -> (usize, usize) {
     const HALF: usize = WAYS / 2;
     ((number / HALF) & 1, number % HALF + number / WAYS * HALF)
 }

@@ -33,7 +33,7 @@ pub fn fills_its_share<F: Family>(buckets: &[(u32, &FlowBucket<F>); 2], client: 
 /// Whether flows of this client may be in other buckets than its own.
 #[inline(always)]
 pub fn is_crowded<F: Family, T: FlowTables<F>>(tables: &T, client: FlowHash) -> bool {
-    let (word, bit) = place(client, tables.flow_mask());
+    let (word, bit) = bit_of(client, tables.flow_mask());
     tables.crowded(word).is_some_and(|word| word.load() & bit != 0)
 }
 
@@ -41,7 +41,7 @@ pub fn is_crowded<F: Family, T: FlowTables<F>>(tables: &T, client: FlowHash) -> 
 #[inline(always)]
 pub fn set_crowded<F: Family, T: FlowTables<F>>(tables: &T, client: FlowHash) -> bool {
     const TRIES: usize = 4;
-    let (word, bit) = place(client, tables.flow_mask());
+    let (word, bit) = bit_of(client, tables.flow_mask());
     let Some(word) = tables.crowded(word) else { return false };
     for _ in 0..TRIES {
         let old = word.load();
@@ -53,7 +53,7 @@ pub fn set_crowded<F: Family, T: FlowTables<F>>(tables: &T, client: FlowHash) ->
 }
 
 #[inline(always)]
-fn place(client: FlowHash, mask: u32) -> (u32, u64) {
+fn bit_of(client: FlowHash, mask: u32) -> (u32, u64) {
     let [bucket, _] = client.buckets(mask);
     (bucket / 64, 1 << (bucket % 64))
 }

@@ -41,12 +41,12 @@ impl Flow {
 
     fn established() -> Self {
         let mut flow = Self::syn();
-        flow.packet(Reverse, SYN_ACK, BACKEND, CLIENT.wrapping_add(1));
-        assert_eq!(flow.packet(Forward, ACK, CLIENT + 1, BACKEND.wrapping_add(1)), Established);
+        flow.pass(Reverse, SYN_ACK, BACKEND, CLIENT.wrapping_add(1));
+        assert_eq!(flow.pass(Forward, ACK, CLIENT + 1, BACKEND.wrapping_add(1)), Established);
         flow
     }
 
-    fn packet(&mut self, direction: Direction, flags: u8, sequence: u32, ack: u32) -> FlowState {
+    fn pass(&mut self, direction: Direction, flags: u8, sequence: u32, ack: u32) -> FlowState {
         let signal = Signal { flags, sequence, acknowledgement: ack };
         let after = after(self.tracked, direction, self.protocol, &signal, self.now);
         self.tracked = Tracked { state: after.state, track: after.track };
@@ -54,11 +54,11 @@ impl Flow {
     }
 
     fn client(&mut self, flags: u8) -> FlowState {
-        self.packet(Forward, flags, CLIENT + 1, BACKEND.wrapping_add(1))
+        self.pass(Forward, flags, CLIENT + 1, BACKEND.wrapping_add(1))
     }
 
     fn backend(&mut self, flags: u8) -> FlowState {
-        self.packet(Reverse, flags, BACKEND.wrapping_add(1), CLIENT + 1)
+        self.pass(Reverse, flags, BACKEND.wrapping_add(1), CLIENT + 1)
     }
 
     fn wait(&mut self, seconds: u32) {
@@ -74,7 +74,7 @@ impl Flow {
 fn only_an_acknowledgement_of_the_syn_ack_establishes() {
     let mut flow = Flow::syn();
     assert_eq!(flow.client(ACK), SynSent, "before the backend's");
-    assert_eq!(flow.packet(Reverse, SYN_ACK, BACKEND, CLIENT + 1), SynReceived);
+    assert_eq!(flow.pass(Reverse, SYN_ACK, BACKEND, CLIENT + 1), SynReceived);
     for (flags, ack, what) in [
         (0, BACKEND.wrapping_add(1), "without ACK"),
         (Tcp::PSH, BACKEND.wrapping_add(1), "data without ACK"),
@@ -84,18 +84,18 @@ fn only_an_acknowledgement_of_the_syn_ack_establishes() {
         (FIN, BACKEND.wrapping_sub(9), "a FIN with another number"),
         (RST, BACKEND.wrapping_add(1), "a reset"),
     ] {
-        assert_eq!(flow.packet(Forward, flags, CLIENT + 1, ack), SynReceived, "{what}");
+        assert_eq!(flow.pass(Forward, flags, CLIENT + 1, ack), SynReceived, "{what}");
     }
-    assert_eq!(flow.packet(Forward, ACK, CLIENT + 1, BACKEND.wrapping_add(1)), Established);
+    assert_eq!(flow.pass(Forward, ACK, CLIENT + 1, BACKEND.wrapping_add(1)), Established);
 }
 
 #[test]
 fn a_syn_ack_that_is_sent_again_with_another_number_counts() {
     let mut flow = Flow::syn();
-    flow.packet(Reverse, SYN_ACK, 7, CLIENT + 1);
-    flow.packet(Reverse, SYN_ACK, 1_000_000_000, CLIENT + 1);
-    assert_eq!(flow.packet(Forward, ACK, CLIENT + 1, 8), SynReceived);
-    assert_eq!(flow.packet(Forward, ACK, CLIENT + 1, 1_000_000_001), Established);
+    flow.pass(Reverse, SYN_ACK, 7, CLIENT + 1);
+    flow.pass(Reverse, SYN_ACK, 1_000_000_000, CLIENT + 1);
+    assert_eq!(flow.pass(Forward, ACK, CLIENT + 1, 8), SynReceived);
+    assert_eq!(flow.pass(Forward, ACK, CLIENT + 1, 1_000_000_001), Established);
 }
 
 #[test]
@@ -128,10 +128,10 @@ fn a_reset_counts_only_inside_the_window() {
         for offset in [1 << 21, 1 << 24, 1 << 31, 0u32.wrapping_sub(1 << 18)] {
             let mut flow = Flow::established();
             let sequence = own.wrapping_add(offset);
-            assert_eq!(flow.packet(direction, RST, sequence, ack), Established, "{offset:#x}");
+            assert_eq!(flow.pass(direction, RST, sequence, ack), Established, "{offset:#x}");
         }
         let mut flow = Flow::established();
-        assert_eq!(flow.packet(direction, RST, own.wrapping_add(1), ack), Reset);
+        assert_eq!(flow.pass(direction, RST, own.wrapping_add(1), ack), Reset);
     }
 }
 
@@ -139,17 +139,17 @@ fn a_reset_counts_only_inside_the_window() {
 fn the_window_follows_the_backends_packets_and_no_others() {
     let far = CLIENT.wrapping_add(1 << 30);
     let mut flow = Flow::established();
-    flow.packet(Forward, ACK, far, BACKEND.wrapping_add(1));
-    assert_eq!(flow.packet(Forward, RST, far, 0), Established, "the client's word alone");
-    flow.packet(Reverse, ACK, BACKEND.wrapping_add(1), far);
-    assert_eq!(flow.packet(Forward, RST, far, 0), Reset);
+    flow.pass(Forward, ACK, far, BACKEND.wrapping_add(1));
+    assert_eq!(flow.pass(Forward, RST, far, 0), Established, "the client's word alone");
+    flow.pass(Reverse, ACK, BACKEND.wrapping_add(1), far);
+    assert_eq!(flow.pass(Forward, RST, far, 0), Reset);
 }
 
 #[test]
 fn a_fin_out_of_the_window_closes_nothing() {
     let mut flow = Flow::established();
-    assert_eq!(flow.packet(Forward, FIN, CLIENT + (1 << 28), BACKEND), Established);
-    assert_eq!(flow.packet(Forward, FIN, CLIENT, BACKEND.wrapping_add(1 << 28)), Established);
+    assert_eq!(flow.pass(Forward, FIN, CLIENT + (1 << 28), BACKEND), Established);
+    assert_eq!(flow.pass(Forward, FIN, CLIENT, BACKEND.wrapping_add(1 << 28)), Established);
     assert_eq!(flow.client(FIN), FinFromClient);
 }
 
@@ -175,8 +175,8 @@ fn a_syn_begins_anew_only_what_is_over_and_only_if_it_is_newer() {
 #[test]
 fn a_client_may_take_its_syn_back_and_nobody_else() {
     let mut flow = Flow::syn();
-    assert_eq!(flow.packet(Forward, RST, CLIENT + (1 << 20), 0), SynSent);
-    assert_eq!(flow.packet(Forward, RST, CLIENT + 1, 0), Reset);
+    assert_eq!(flow.pass(Forward, RST, CLIENT + (1 << 20), 0), SynSent);
+    assert_eq!(flow.pass(Forward, RST, CLIENT + 1, 0), Reset);
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn one_way_is_established_by_traffic_over_time() {
     assert_eq!(flow.client(ACK), OneWayProbation);
     assert_eq!(flow.client(ACK), OneWayProbation);
     flow.wait(70);
-    let far = flow.packet(Forward, ACK, CLIENT + (1 << 28), BACKEND);
+    let far = flow.pass(Forward, ACK, CLIENT + (1 << 28), BACKEND);
     assert_eq!(far, OneWayProbation, "out of the window");
     assert_eq!(flow.client(ACK), OneWayEstablished);
     assert_eq!(flow.client(FIN), OneWayClosed);
@@ -233,12 +233,12 @@ fn datagrams_are_a_stream_after_packets_both_ways_over_two_seconds() {
 fn sctp_goes_by_its_verification_tag() {
     let (tag, other) = (77, 78);
     let mut flow = Flow::begin(protocol::SCTP, false, SYN);
-    flow.packet(Reverse, SYN_ACK, tag - 1, 5);
-    assert_eq!(flow.packet(Forward, 0, 0, other), SynReceived);
-    assert_eq!(flow.packet(Forward, 0, 0, tag), Established);
-    assert_eq!(flow.packet(Forward, RST, 0, other), Established);
-    assert_eq!(flow.packet(Forward, FIN, 0, other), Established);
-    assert_eq!(flow.packet(Forward, RST, 0, tag), Reset);
+    flow.pass(Reverse, SYN_ACK, tag - 1, 5);
+    assert_eq!(flow.pass(Forward, 0, 0, other), SynReceived);
+    assert_eq!(flow.pass(Forward, 0, 0, tag), Established);
+    assert_eq!(flow.pass(Forward, RST, 0, other), Established);
+    assert_eq!(flow.pass(Forward, FIN, 0, other), Established);
+    assert_eq!(flow.pass(Forward, RST, 0, tag), Reset);
 }
 
 /// Every state is reached, and no event leads from one kind of flow to another.

@@ -45,7 +45,7 @@ pub use tables::{Counters, FamilyTables, NetworkTables, PoolTables, Scratch, Tab
 pub use verdict::{DEFERRED, Rejection, RejectionKind, Stage, TELL, Verdict};
 pub use wire::describe::describe;
 pub use wire::packet::{Packet, Role};
-pub use wire::parse::Network;
+pub use wire::parse::PacketFamily;
 
 use stages::{
     decapsulate, delivered, egress as leaving, encapsulate, fragment, icmp_error,

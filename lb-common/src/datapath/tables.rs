@@ -4,7 +4,7 @@ use crate::conntrack::{Environment, FlowTables};
 use crate::family::Family;
 use crate::layout::{
     Affinity, AffinityKey, Backend, Device, Direction, Fragment, FragmentKey, Frontend,
-    FrontendKey, Hints, Member, Peer, Pool, Reason, ReplyKey, Target, TunnelKey, Untracked,
+    FrontendKey, Hints, Member, Peer, Pool, Reason, ReplyKey, TunnelKey, TunnelTarget, Untracked,
 };
 
 use super::carried::{Draft, Handover};
@@ -18,7 +18,7 @@ pub trait PoolTables {
     /// Whether a backend is in a pool whose clients stay with their backends.
     fn is_member(&self, member: Member) -> bool;
     /// The backend on this node that a packet from a tunnel is for.
-    fn target(&self, target: Target) -> Option<u32>;
+    fn target(&self, target: TunnelTarget) -> Option<u32>;
 }
 
 /// What is known of the network around this node.

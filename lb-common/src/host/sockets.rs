@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use super::{HostTables, OfFamily};
-use crate::datapath::Network;
+use crate::datapath::PacketFamily;
 use crate::datapath::socket::SocketTables;
 use crate::family::Family;
 use crate::layout::{SocketEnd, SocketFlow};
@@ -30,7 +30,7 @@ impl<F: Family> Default for HostSockets<F> {
     }
 }
 
-impl<F: Network> SocketTables<F> for HostTables
+impl<F: PacketFamily> SocketTables<F> for HostTables
 where
     Self: OfFamily<F>,
 {

@@ -79,7 +79,7 @@ reasons! {
     /// The client's address is not in the service port's source ranges. Dropped.
     SourceNotAllowed "source_not_allowed"
     /// No SNAT port to the backend is free, or the interface has no source address. Dropped.
-    NoAlias "no_alias"
+    NoSnatPort "no_snat_port"
     /// The kernel has no route, or would not forward. Dropped.
     NoRoute "no_route"
     /// The next hop's link-layer address is not known yet. Passed to the stack, which resolves it.

@@ -27,7 +27,7 @@ impl Device {
 /// What changes as the network does.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Network {
+pub struct NetworkEpoch {
     /// Moves on with every change of a route, neighbour, address or link: ways out that were
     /// resolved in an earlier epoch are void.
     pub epoch: u32,
@@ -36,5 +36,5 @@ pub struct Network {
 
 const _: () = {
     assert!(size_of::<Device>() == 32);
-    assert!(size_of::<Network>() == 8);
+    assert!(size_of::<NetworkEpoch>() == 8);
 };

@@ -33,7 +33,7 @@ pub use backend::{Backend, NO_BACKEND};
 pub use bitmap::{Bitmap, DESTINATION_WORDS, SOURCE_WORDS};
 pub use buffer_sum::{BUFFER_OF_CONTEXT, BufferSum};
 pub use counters::{Reason, Traffic};
-pub use device::{Device, Network};
+pub use device::{Device, NetworkEpoch};
 pub use event::{Ending, Event, Listener};
 pub use flow::{
     Direction, Flow, FlowBucket, FlowEntry, FlowKind, FlowState, FlowTag, NextHops, WAYS,
@@ -48,7 +48,7 @@ pub use socket::{Host, Side, SocketEnd, SocketFlow};
 pub use source_range::{SERVICE_PORT_BITS, SourceRange};
 pub use ticks::Ticks;
 pub use timeouts::Timeouts;
-pub use tunnel::{Peer, Target, TunnelKey};
+pub use tunnel::{Peer, TunnelKey, TunnelTarget};
 pub use untracked::{ReplyKey, Untracked};
 
 /// Moves on with every change of a layout or of what a field means.

@@ -41,7 +41,7 @@ impl TunnelKey {
 /// By what a packet in a tunnel names the backend that its node is to hand it to.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Target {
+pub struct TunnelTarget {
     pub service_port: u32,
     /// Of the backend, by [`crate::hash::backend_tag`].
     pub tag: u32,
@@ -49,5 +49,5 @@ pub struct Target {
 
 const _: () = {
     assert!(size_of::<Peer>() == 16);
-    assert!(size_of::<Target>() == 8);
+    assert!(size_of::<TunnelTarget>() == 8);
 };

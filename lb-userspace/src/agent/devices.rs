@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use tokio::time::{Instant, sleep_until};
 
-use crate::kernel::{DataPlane, Hook, Links, Modes, Pins, Place};
+use crate::kernel::{DataPlane, Hook, HookPoint, Links, Modes, Pins};
 use crate::network::{Attachments, DeviceName, Role};
 use crate::serve::{Condition, Metrics};
 
@@ -16,7 +16,7 @@ use crate::serve::{Condition, Metrics};
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Which programs a device is to have, or has.
-type Places = BTreeMap<DeviceName, BTreeSet<Place>>;
+type HookPoints = BTreeMap<DeviceName, BTreeSet<HookPoint>>;
 
 pub struct Devices<'a> {
     pins: &'a Pins,
@@ -25,10 +25,10 @@ pub struct Devices<'a> {
     attachments: Attachments,
     /// Those that take no XDP: tc alone serves what arrives by them.
     without_xdp: BTreeSet<DeviceName>,
-    wanted: Places,
-    attached: Places,
+    wanted: HookPoints,
+    attached: HookPoints,
     /// How what is attached is attached.
-    hooks: BTreeMap<(DeviceName, Place), Hook>,
+    hooks: BTreeMap<(DeviceName, HookPoint), Hook>,
     /// What has been complained about, of devices that are still wanted.
     complained: BTreeMap<DeviceName, String>,
     retry: Option<Instant>,
@@ -54,8 +54,8 @@ impl<'a> Devices<'a> {
             modes,
             attachments: attachments.clone(),
             without_xdp: BTreeSet::new(),
-            wanted: Places::new(),
-            attached: Places::new(),
+            wanted: HookPoints::new(),
+            attached: HookPoints::new(),
             hooks: BTreeMap::new(),
             complained: BTreeMap::new(),
             retry: None,
@@ -64,7 +64,7 @@ impl<'a> Devices<'a> {
         };
         devices.decide();
         let mut links = Links::new(pins);
-        while let Some((device, missing)) = devices.next_missing(|_, places| !is_workload(places)) {
+        while let Some((device, missing)) = devices.next_missing(|_, points| !is_workload(points)) {
             devices.attach(&mut links, &device, &missing)?;
         }
         links.detach_others(&by_name(&devices.wanted))?;
@@ -82,13 +82,14 @@ impl<'a> Devices<'a> {
         self.decide();
         // First what goes: a device that was served by itself and is now a port of another one
         // must be free before that is attached to.
-        for (device, places) in self.attached.clone() {
+        for (device, points) in self.attached.clone() {
             // What takes another one's place is attached over it, without a packet between.
-            let stays = |place: &Place| {
+            let stays = |point: &HookPoint| {
                 let wanted = self.wanted.get(&device);
-                wanted.is_some_and(|wanted| wanted.iter().any(|w| w.slot() == place.slot()))
+                wanted.is_some_and(|wanted| wanted.iter().any(|w| w.slot() == point.slot()))
             };
-            let surplus: Vec<Place> = places.into_iter().filter(|place| !stays(place)).collect();
+            let surplus: Vec<HookPoint> =
+                points.into_iter().filter(|point| !stays(point)).collect();
             self.detach(&device, &surplus);
         }
         self.complained.retain(|device, _| {
@@ -135,8 +136,8 @@ impl<'a> Devices<'a> {
         let attached = self
             .attached
             .iter()
-            .flat_map(|(device, places)| places.iter().map(move |p| (device, *p)));
-        let hooks = attached.filter_map(|(device, place)| self.hooks.get(&(device.clone(), place)));
+            .flat_map(|(device, points)| points.iter().map(move |p| (device, *p)));
+        let hooks = attached.filter_map(|(device, point)| self.hooks.get(&(device.clone(), point)));
         self.metrics.set_attached(hooks.map(|hook| hook.name()), self.complained.len());
         let complaints = self.complained.iter();
         let complaints = complaints.map(|(device, why)| (device.name.clone(), why.clone()));
@@ -146,9 +147,9 @@ impl<'a> Devices<'a> {
     /// One of these devices that lacks something it is to have, and what.
     fn next_missing(
         &self,
-        of: impl Fn(&DeviceName, &BTreeSet<Place>) -> bool,
-    ) -> Option<(DeviceName, BTreeSet<Place>)> {
-        let wanted = self.wanted.iter().filter(|(device, places)| of(device, places));
+        of: impl Fn(&DeviceName, &BTreeSet<HookPoint>) -> bool,
+    ) -> Option<(DeviceName, BTreeSet<HookPoint>)> {
+        let wanted = self.wanted.iter().filter(|(device, points)| of(device, points));
         let none = BTreeSet::new();
         wanted
             .map(|(device, wanted)| (device, wanted, self.attached.get(device).unwrap_or(&none)))
@@ -161,7 +162,7 @@ impl<'a> Devices<'a> {
             let finished = !self.attachments.unfinished.contains(device);
             !self.modes.xdp.is_for(finished) || self.without_xdp.contains(device)
         };
-        self.wanted = places(&self.attachments, without_xdp);
+        self.wanted = points(&self.attachments, without_xdp);
     }
 
     /// Attaches, or learns that the device takes no XDP, and then something else is wanted.
@@ -169,15 +170,15 @@ impl<'a> Devices<'a> {
         &mut self,
         links: &mut Links<'_>,
         device: &DeviceName,
-        places: &BTreeSet<Place>,
+        points: &BTreeSet<HookPoint>,
     ) -> Result<()> {
         let (mut hooks, mut attached) = (Vec::new(), BTreeSet::new());
-        for &place in places {
-            match links.attach(&mut self.data_plane, &device.name, place, self.modes)? {
+        for &point in points {
+            match links.attach(&mut self.data_plane, &device.name, point, self.modes)? {
                 Some(hook) => {
                     hooks.push(hook.to_string());
-                    self.hooks.insert((device.clone(), place), hook);
-                    attached.insert(place);
+                    self.hooks.insert((device.clone(), point), hook);
+                    attached.insert(point);
                 }
                 None => {
                     tracing::warn!(
@@ -200,17 +201,17 @@ impl<'a> Devices<'a> {
         Ok(())
     }
 
-    fn detach(&mut self, device: &DeviceName, places: &[Place]) {
+    fn detach(&mut self, device: &DeviceName, points: &[HookPoint]) {
         let links = Links::new(self.pins);
-        for place in places {
-            if let Err(error) = links.detach(&device.name, *place) {
+        for point in points {
+            if let Err(error) = links.detach(&device.name, *point) {
                 let error = format!("{error:#}");
                 tracing::error!(device = %device.name, error, "program not detached");
             }
         }
         let Some(attached) = self.attached.get_mut(device) else { return };
-        attached.retain(|place| !places.contains(place));
-        self.hooks.retain(|(of, place), _| of != device || !places.contains(place));
+        attached.retain(|point| !points.contains(point));
+        self.hooks.retain(|(of, point), _| of != device || !points.contains(point));
         if attached.is_empty() {
             self.attached.remove(device);
             tracing::info!(device = %device.name, "detached from interface");
@@ -235,29 +236,29 @@ impl<'a> Devices<'a> {
 
 /// Where one of the devices below an external one has no XDP, tc takes in everything that arrives:
 /// what XDP has translated before is no Service's any more.
-fn places(attachments: &Attachments, without_xdp: impl Fn(&DeviceName) -> bool) -> Places {
-    let mut places = Places::new();
+fn points(attachments: &Attachments, without_xdp: impl Fn(&DeviceName) -> bool) -> HookPoints {
+    let mut points = HookPoints::new();
     for (device, served) in &attachments.served {
         let ingress = match served.role {
-            Role::Workload => Place::WorkloadIn,
-            Role::External if served.xdp.iter().any(&without_xdp) => Place::ExternalInTc,
-            Role::External => Place::ExternalDeferred,
+            Role::Workload => HookPoint::WorkloadIn,
+            Role::External if served.xdp.iter().any(&without_xdp) => HookPoint::ExternalInTc,
+            Role::External => HookPoint::ExternalDeferred,
         };
-        places.entry(device.clone()).or_default().extend([Place::Out, ingress]);
+        points.entry(device.clone()).or_default().extend([HookPoint::Out, ingress]);
         for device in served.xdp.iter().filter(|device| !without_xdp(device)) {
-            places.entry(device.clone()).or_default().insert(Place::ExternalIn);
+            points.entry(device.clone()).or_default().insert(HookPoint::ExternalIn);
         }
     }
-    places
+    points
 }
 
-fn is_workload(places: &BTreeSet<Place>) -> bool {
-    places.contains(&Place::WorkloadIn)
+fn is_workload(points: &BTreeSet<HookPoint>) -> bool {
+    points.contains(&HookPoint::WorkloadIn)
 }
 
-fn by_name(places: &Places) -> BTreeSet<(String, Place)> {
-    let each = places.iter().flat_map(|(device, places)| places.iter().map(move |p| (device, p)));
-    each.map(|(device, &place)| (device.name.clone(), place)).collect()
+fn by_name(points: &HookPoints) -> BTreeSet<(String, HookPoint)> {
+    let each = points.iter().flat_map(|(device, points)| points.iter().map(move |p| (device, p)));
+    each.map(|(device, &point)| (device.name.clone(), point)).collect()
 }
 
 #[cfg(test)]
@@ -279,11 +280,11 @@ mod tests {
         attachments
     }
 
-    fn check(without_xdp: &[&str], expected: &[(&str, &[Place])]) {
-        let places = places(&attachments(), |device| without_xdp.contains(&&*device.name));
-        let found: Vec<(&str, Vec<Place>)> = places
+    fn check(without_xdp: &[&str], expected: &[(&str, &[HookPoint])]) {
+        let points = points(&attachments(), |device| without_xdp.contains(&&*device.name));
+        let found: Vec<(&str, Vec<HookPoint>)> = points
             .iter()
-            .map(|(device, places)| (&*device.name, places.iter().copied().collect()))
+            .map(|(device, points)| (&*device.name, points.iter().copied().collect()))
             .collect();
         let expected: Vec<_> = expected.iter().map(|(name, p)| (*name, p.to_vec())).collect();
         assert_eq!(found, expected, "without XDP: {without_xdp:?}");
@@ -291,10 +292,10 @@ mod tests {
 
     #[test]
     fn what_has_no_xdp_is_taken_in_by_tc() {
-        use Place::{ExternalDeferred, ExternalIn, ExternalInTc, Out, WorkloadIn};
-        let pod: (&str, &[Place]) = ("pod", &[Out, WorkloadIn]);
-        let deferred: (&str, &[Place]) = ("bond0", &[Out, ExternalDeferred]);
-        let alone: (&str, &[Place]) = ("bond0", &[Out, ExternalInTc]);
+        use HookPoint::{ExternalDeferred, ExternalIn, ExternalInTc, Out, WorkloadIn};
+        let pod: (&str, &[HookPoint]) = ("pod", &[Out, WorkloadIn]);
+        let deferred: (&str, &[HookPoint]) = ("bond0", &[Out, ExternalDeferred]);
+        let alone: (&str, &[HookPoint]) = ("bond0", &[Out, ExternalInTc]);
         check(&[], &[("port0", &[ExternalIn]), ("port1", &[ExternalIn]), deferred, pod]);
         check(&["port1"], &[("port0", &[ExternalIn]), alone, pod]);
         check(&["port0", "port1"], &[alone, pod]);

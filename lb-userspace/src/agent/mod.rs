@@ -29,7 +29,7 @@ use crate::kernel::{
 };
 use crate::memory;
 use crate::model::forwarding_name;
-use crate::network::{self, Network};
+use crate::network::{self, NetworkWatch};
 use crate::notices::{Log, Notices};
 use crate::plan::Planner;
 use crate::privileges::Privileges;
@@ -119,7 +119,7 @@ pub async fn run(options: Options) -> Result<()> {
     preflight()?;
     let metrics = Arc::new(Metrics::new());
     let source = open(&options, &metrics).await?;
-    let network = Network::open(options.network.clone()).await?;
+    let network = NetworkWatch::open(options.network.clone()).await?;
     let mut ending = Ending::new()?;
 
     let pins = tokio::select! {
@@ -195,7 +195,7 @@ async fn held(path: &Path) -> Result<Pins> {
     loop {
         match Pins::try_open(path)? {
             Opened::Here(pins) => return Ok(pins),
-            Opened::Held(holder) if !told => {
+            Opened::InUse(holder) if !told => {
                 told = true;
                 let status = "waiting until another agent ends, to take over from it";
                 tell_service_manager(&[NotifyState::Status(status)]);
@@ -206,7 +206,7 @@ async fn held(path: &Path) -> Result<Pins> {
                     "another agent is running; waiting for it to exit"
                 );
             }
-            Opened::Held(_) => {}
+            Opened::InUse(_) => {}
         }
         tokio::time::sleep(HELD_RETRY).await;
     }
@@ -253,7 +253,7 @@ async fn start<'a>(
     pins: &'a Pins,
     source: OpenedSource,
     options: &Options,
-    network: &Network,
+    network: &NetworkWatch,
     metrics: Arc<Metrics>,
 ) -> Result<(Agent<WithSockets<Tables>>, mpsc::UnboundedReceiver<Event>, Devices<'a>)> {
     // It tells while the kernel verifies the programs.

@@ -12,7 +12,7 @@ use crate::config::{Configuration, Effective, Problem, Problems};
 use crate::kernel::{
     Finding, Outcome, Sizes, agent_on, kube_proxy, machine, memory, on_device, snat_ports,
 };
-use crate::network::{self, DeviceName, Network, Role, XdpFeatures};
+use crate::network::{self, DeviceName, NetworkWatch, Role, XdpFeatures};
 use crate::settings::XdpMode;
 
 #[derive(Debug, Args)]
@@ -144,7 +144,7 @@ fn devices(configuration: &Configuration) -> Result<Vec<Finding>> {
         node_ports: agent.nodeport_addresses.clone(),
     };
     let (opened, features) = runtime()?
-        .block_on(async { (Network::open(settings).await, network::xdp_features().await) });
+        .block_on(async { (NetworkWatch::open(settings).await, network::xdp_features().await) });
     let network = match opened {
         Ok(network) => network,
         // In the agent's words.

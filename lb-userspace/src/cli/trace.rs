@@ -13,7 +13,7 @@ use lb_common::header::protocol;
 use nix::net::if_::if_nametoindex;
 
 use super::names::LiveNames;
-use crate::kernel::{Place, attachments};
+use crate::kernel::{HookPoint, attachments};
 use crate::notation::parse_tcp_flags;
 use crate::trace::capture::{Captured, frames};
 use crate::trace::packet::Tuple;
@@ -177,34 +177,34 @@ fn packets(options: &Options) -> Result<Vec<Captured>> {
 }
 
 /// By device, in the order in which a packet that arrives meets them: XDP first.
-type Attached = BTreeMap<String, Vec<Place>>;
+type Attached = BTreeMap<String, Vec<HookPoint>>;
 
 fn attached(pin_path: &Path) -> Result<Attached> {
     let mut attached = Attached::new();
     for attachment in attachments(pin_path)?.into_iter().filter(|found| found.is_attached) {
-        attached.entry(attachment.device).or_default().extend(attachment.place);
+        attached.entry(attachment.device).or_default().extend(attachment.point);
     }
-    for places in attached.values_mut() {
-        places.sort_by_key(|place| Reverse(*place));
+    for points in attached.values_mut() {
+        points.sort_by_key(|point| Reverse(*point));
     }
     Ok(attached)
 }
 
 /// Which programs the packet meets, and at which device.
 fn meeting(options: &Options, attached: &Attached) -> Result<Meeting> {
-    let there = |places: &[Place]| -> Vec<Place> {
+    let there = |points: &[HookPoint]| -> Vec<HookPoint> {
         let out = options.direction == Direction::Out;
-        let mut there: Vec<Place> =
-            places.iter().copied().filter(|place| (*place == Place::Out) == out).collect();
+        let mut there: Vec<HookPoint> =
+            points.iter().copied().filter(|point| (*point == HookPoint::Out) == out).collect();
         // XDP has seen it on the device below, as below a VLAN.
-        if there == [Place::ExternalDeferred] {
-            there.insert(0, Place::ExternalIn);
+        if there == [HookPoint::ExternalDeferred] {
+            there.insert(0, HookPoint::ExternalIn);
         }
         there
     };
     let served: Vec<&str> = attached
         .iter()
-        .filter(|(_, places)| !there(places).is_empty())
+        .filter(|(_, points)| !there(points).is_empty())
         .map(|(device, _)| device.as_str())
         .collect();
     let device = match (&options.device, &served[..]) {
@@ -218,8 +218,8 @@ fn meeting(options: &Options, attached: &Attached) -> Result<Meeting> {
     };
     let index = if_nametoindex(device)
         .with_context(|| format!("no interface {device} in this network namespace"))?;
-    let places = attached.get(device).map(|places| there(places)).unwrap_or_default();
-    if places.is_empty() {
+    let points = attached.get(device).map(|points| there(points)).unwrap_or_default();
+    if points.is_empty() {
         let served = if served.is_empty() { "none".to_owned() } else { served.join(", ") };
         bail!(
             "no Millrace program is attached to {device} for {} packets: they pass unchanged.\n\
@@ -227,5 +227,5 @@ fn meeting(options: &Options, attached: &Attached) -> Result<Meeting> {
             if options.direction == Direction::Out { "outgoing" } else { "incoming" }
         );
     }
-    Ok(Meeting { device: index, places, segment: 0 })
+    Ok(Meeting { device: index, points, segment: 0 })
 }

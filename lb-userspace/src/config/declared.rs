@@ -129,7 +129,7 @@ pub struct AgentSettings {
     /// masquerade uses SNAT: the backend sees an address of this node, and replies return through this node. ipip
     /// and gue use a tunnel to the backend's node: the backend sees the client's address, and its node sends
     /// replies directly to the client. The annotation millrace.io/forwarding overrides this for a Service.
-    #[arg(long, value_name = "WAY", default_value = "masquerade", value_parser = forwarding)]
+    #[arg(long, value_name = "METHOD", default_value = "masquerade", value_parser = forwarding)]
     pub forwarding: Forwarding,
 
     /// File with the cluster's tunnel key, the same on all nodes

@@ -74,7 +74,7 @@ pub struct Record {
     pub client: SocketAddr,
     pub frontend: SocketAddr,
     pub backend: SocketAddr,
-    pub alias: SocketAddr,
+    pub snat: SocketAddr,
     pub kind: FlowKind,
     pub service_port: u32,
 }
@@ -92,7 +92,7 @@ impl Record {
             client: end(flow.client, flow.client_port),
             frontend: end(flow.frontend, flow.frontend_port),
             backend: end(flow.backend, flow.backend_port),
-            alias: end(flow.snat, flow.snat_port),
+            snat: end(flow.snat, flow.snat_port),
             kind: flow.kind,
             service_port: flow.service_port,
         })
@@ -115,9 +115,9 @@ pub struct Flow {
     pub idle_seconds: f64,
     /// `stack`: by the kernel's stack to a backend on this node; `forwarded`: sent on by the data
     /// plane; `ipip`, `gue`: through a tunnel to the backend's node.
-    pub way: &'static str,
+    pub path: &'static str,
     /// As whom the backend knows the client, if not as himself.
-    pub alias: Option<String>,
+    pub snat: Option<String>,
 }
 
 /// An address, perhaps with a port: `10.244.1.10`, `10.244.1.10:8080`, `[fd00::1]:8080`.
@@ -236,13 +236,13 @@ pub fn flows(
 fn flow(record: &Record, origins: &Origins, now: Ticks) -> Flow {
     let owner = origins.origin(record).map(|origin| &origin.owner);
     let part = |part: fn(&Owner) -> &String| owner.map_or(String::new(), |o| part(o).clone());
-    let way = match record.kind {
+    let path = match record.kind {
         kind if kind.has(FlowKind::TUNNELLED) && kind.has(FlowKind::IN_UDP) => "gue",
         kind if kind.has(FlowKind::TUNNELLED) => "ipip",
         kind if kind.has(FlowKind::FORWARDED) => "forwarded",
         _ => "stack",
     };
-    let is_aliased = record.kind.has(FlowKind::SNAT);
+    let has_snat = record.kind.has(FlowKind::SNAT);
     Flow {
         namespace: part(|owner| &owner.service.namespace),
         service: part(|owner| &owner.service.name),
@@ -253,8 +253,8 @@ fn flow(record: &Record, origins: &Origins, now: Ticks) -> Flow {
         backend: record.backend.to_string(),
         state: record.state,
         idle_seconds: now.seconds_since(record.seen),
-        way,
-        alias: is_aliased.then(|| record.alias.to_string()),
+        path,
+        snat: has_snat.then(|| record.snat.to_string()),
     }
 }
 

@@ -260,7 +260,7 @@ mod tests {
     fn found() -> Found {
         let maps = map::ALL.map(|name| SurveyedMap { name, capacity: Some(8) }).into();
         let attachment =
-            |hook| Attachment { device: "eth0".into(), hook, is_attached: true, place: None };
+            |hook| Attachment { device: "eth0".into(), hook, is_attached: true, point: None };
         let attachments = vec![attachment(Hook::XdpNative), attachment(Hook::TcxEgress)];
         let survey = Survey { maps, attachments, processes: (9, 9), holder: Some(42) };
         let report = Report { healthz: true, livez: true, ..Report::default() };

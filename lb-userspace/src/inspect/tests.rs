@@ -206,7 +206,7 @@ fn record(client: &str, frontend: &str, backend: &str, state: State, service_por
         client: end(client),
         frontend: end(frontend),
         backend: end(backend),
-        alias: end(client),
+        snat: end(client),
         kind: FlowKind::default(),
         service_port,
     }
@@ -220,7 +220,7 @@ fn records(reading: &Reading) -> Vec<Record> {
     let mut forwarded =
         record("198.51.100.1:2000", "192.0.2.1:30080", other, State::Established, web);
     forwarded.kind = FlowKind::FORWARDED.and(FlowKind::SNAT);
-    forwarded.alias = "10.0.0.1:1024".parse().unwrap();
+    forwarded.snat = "10.0.0.1:1024".parse().unwrap();
     vec![
         forwarded,
         record("192.0.2.7:1000", "203.0.113.10:80", one, State::Nascent, web),
@@ -242,8 +242,8 @@ fn flows_are_in_the_order_of_clients_and_named_as_far_as_they_can_be() {
         [("192.0.2.7:1000", "web"), ("192.0.2.8:1000", ""), ("198.51.100.1:2000", "web")];
     assert_eq!(seen, expected, "the index of a Service that is gone is another one's");
     assert!((all[0].idle_seconds - 2.0).abs() < 0.1, "{}", all[0].idle_seconds);
-    assert_eq!((all[0].way, all[0].alias.as_deref()), ("stack", None));
-    assert_eq!((all[2].way, all[2].alias.as_deref()), ("forwarded", Some("10.0.0.1:1024")));
+    assert_eq!((all[0].path, all[0].snat.as_deref()), ("stack", None));
+    assert_eq!((all[2].path, all[2].snat.as_deref()), ("forwarded", Some("10.0.0.1:1024")));
 }
 
 #[test]

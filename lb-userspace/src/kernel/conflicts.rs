@@ -10,7 +10,7 @@ use nix::libc::{NLM_F_DUMP, RTM_GETLINK};
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::SockProtocol;
 
-use super::attach::{Place, filters_of_others};
+use super::attach::{HookPoint, filters_of_others};
 use super::preflight::Finding;
 use super::survey::links;
 use crate::netlink::{Netlink, attributes, text, u32_at};
@@ -19,7 +19,7 @@ use crate::netlink::{Netlink, attributes, text, u32_at};
 pub fn kube_proxy() -> Vec<Finding> {
     const CHECK: &str = "kube-proxy";
     const CURE: &str = "Millrace's programs come first, so both can be there while one takes the \
-                        other's place; then take kube-proxy's DaemonSet away, and run \
+                        other's point; then take kube-proxy's DaemonSet away, and run \
                         `kube-proxy --cleanup` on this node";
     let mut findings = Vec::new();
     if let Some(process) = process_called("kube-proxy") {
@@ -118,7 +118,7 @@ pub fn on_device(device: &str, index: u32, pin_path: &Path, with_xdp: bool) -> R
     let other_agents = filters_of_others(index, pin_path)?;
     // `out` says too little; it is never alone.
     let is_an_agents = |program: &ProgramInfo| {
-        Place::of_program(&name_of(program)).is_some_and(|place| place != Place::Out)
+        HookPoint::of_program(&name_of(program)).is_some_and(|point| point != HookPoint::Out)
     };
     if !other_agents.is_empty() || others.iter().any(is_an_agents) {
         return Ok(Finding::error(

@@ -10,7 +10,7 @@ use aya::maps::{HashMap, LpmTrie, Map, MapData};
 use ipnet::IpNet;
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::{
-    Member, Peer, SERVICE_PORT_BITS, ServicePortName, SourceRange, Target, map,
+    Member, Peer, SERVICE_PORT_BITS, ServicePortName, SourceRange, TunnelTarget, map,
 };
 
 use super::plain::Plain;
@@ -19,7 +19,7 @@ use crate::plan::Detail;
 
 pub struct Details {
     members: HashMap<MapData, Plain<Member>, u32>,
-    targets: HashMap<MapData, Plain<Target>, u32>,
+    targets: HashMap<MapData, Plain<TunnelTarget>, u32>,
     peers: HashMap<MapData, Plain<Peer>, u32>,
     source_ranges4: LpmTrie<MapData, Plain<SourceRange<V4>>, u32>,
     source_ranges6: LpmTrie<MapData, Plain<SourceRange<V6>>, u32>,

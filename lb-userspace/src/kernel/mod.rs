@@ -32,7 +32,8 @@ mod types;
 mod verify;
 
 pub use attach::{
-    Hook, Links, Modes, Place, attached, cgroup_root, remove, remove_stray_filters, stray_filters,
+    Hook, HookPoint, Links, Modes, attached, cgroup_root, remove, remove_stray_filters,
+    stray_filters,
 };
 pub use backlog::{Backlog, Write};
 pub use clock::clock;

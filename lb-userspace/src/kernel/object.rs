@@ -10,7 +10,7 @@ use lb_common::datapath::{Stage, TELL};
 use lb_common::layout::{BufferSum, Identity, SCHEMA, Settings, Timeouts, map};
 
 use super::adoption;
-use super::attach::Place;
+use super::attach::HookPoint;
 use super::buffer_sum::{self, Access};
 use super::messages;
 use super::pins::Pins;
@@ -211,14 +211,14 @@ impl DataPlane {
         self.programs.iter().map(|(name, program)| (name.as_str(), program.info()))
     }
 
-    /// The program of [`Place::ExternalIn`].
+    /// The program of [`HookPoint::ExternalIn`].
     pub fn xdp(&mut self) -> Result<&mut Xdp> {
-        Ok(self.program(Place::ExternalIn.program())?.try_into()?)
+        Ok(self.program(HookPoint::ExternalIn.program())?.try_into()?)
     }
 
-    /// The program of one of the other places.
-    pub fn classifier(&mut self, place: Place) -> Result<&mut SchedClassifier> {
-        Ok(self.program(place.program())?.try_into()?)
+    /// The program of one of the other hook points.
+    pub fn classifier(&mut self, point: HookPoint) -> Result<&mut SchedClassifier> {
+        Ok(self.program(point.program())?.try_into()?)
     }
 
     pub fn program(&mut self, name: &str) -> Result<&mut Program> {

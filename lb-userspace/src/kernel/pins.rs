@@ -39,7 +39,7 @@ pub struct Pins {
 pub enum Opened {
     Here(Pins),
     /// By another agent, and its process, if that can be seen from here.
-    Held(Option<u32>),
+    InUse(Option<u32>),
 }
 
 impl Pins {
@@ -48,7 +48,7 @@ impl Pins {
     pub fn open(path: &Path) -> Result<Self> {
         match Self::try_open(path)? {
             Opened::Here(pins) => Ok(pins),
-            Opened::Held(holder) => bail!(
+            Opened::InUse(holder) => bail!(
                 "another agent{} is running on {}.\n\
                  Stop it first, or give a directory of its own with --pin-path",
                 holder.map_or(String::new(), |process| format!(" (process {process})")),
@@ -74,7 +74,7 @@ impl Pins {
         }
         let lock = match lock(path)? {
             Ok(lock) => lock,
-            Err(holder) => return Ok(Opened::Held(holder)),
+            Err(holder) => return Ok(Opened::InUse(holder)),
         };
         for directory in [LINKS, FILTERS] {
             fs::create_dir_all(path.join(directory))?;

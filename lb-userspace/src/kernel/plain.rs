@@ -41,14 +41,14 @@ macro_rules! family_layouts {
 use lb_common::family::{Address, Family};
 use lb_common::layout::{
     Affinity, AffinityKey, Backend, BufferSum, Device, Fragment, FragmentKey, Frontend,
-    FrontendKey, Host, Identity, Listener, Member, Network, Peer, Pool, ReplyKey, ServicePortName,
-    Settings, SlotPair, SocketFlow, SourceRange, Target, Traffic, Untracked,
+    FrontendKey, Host, Identity, Listener, Member, NetworkEpoch, Peer, Pool, ReplyKey,
+    ServicePortName, Settings, SlotPair, SocketFlow, SourceRange, Traffic, TunnelTarget, Untracked,
 };
 
 layouts! {
     BufferSum,
-    u32, Frontend, Affinity, Listener, Member, Device, Fragment, Identity, Network, Peer, Pool,
-    ServicePortName, Settings, SlotPair, Target, Traffic, Host,
+    u32, Frontend, Affinity, Listener, Member, Device, Fragment, Identity, NetworkEpoch, Peer, Pool,
+    ServicePortName, Settings, SlotPair, TunnelTarget, Traffic, Host,
 }
 
 family_layouts! {

@@ -12,7 +12,7 @@ use aya::programs::loaded_programs;
 use lb_common::layout::map;
 use nix::net::if_::if_nametoindex;
 
-use super::attach::{self, Hook, Place, cgroup};
+use super::attach::{self, Hook, HookPoint, cgroup};
 use super::link::PinnedLink;
 use super::pins;
 use super::preflight::{TYPES, is_compiled};
@@ -43,7 +43,7 @@ pub struct Attachment {
     /// Whether a device is still there that it is attached to.
     pub is_attached: bool,
     /// Which of our programs it is, if it is one that this version has.
-    pub place: Option<Place>,
+    pub point: Option<HookPoint>,
 }
 
 /// Looks at what is pinned in a directory. Filters of tc are looked for in this network namespace.
@@ -68,15 +68,15 @@ pub fn survey(pin_path: &Path) -> Result<Survey> {
 
 /// Which of our programs are attached to which devices, as far as it is pinned or noted.
 pub fn attachments(pin_path: &Path) -> Result<Vec<Attachment>> {
-    let programs: BTreeMap<u32, Place> = loaded_programs()
+    let programs: BTreeMap<u32, HookPoint> = loaded_programs()
         .filter_map(Result::ok)
-        .filter_map(|program| Some((program.id(), Place::of_program(program.name_as_str()?)?)))
+        .filter_map(|program| Some((program.id(), HookPoint::of_program(program.name_as_str()?)?)))
         .collect();
     let mut attachments = Vec::new();
     for (name, link) in links(pin_path)? {
         let Some((device, hook)) = attach::pinned_as(&name) else { continue };
-        let place = programs.get(&link.program()?).copied();
-        attachments.push(Attachment { device, hook, is_attached: link.device()? != 0, place });
+        let point = programs.get(&link.program()?).copied();
+        attachments.push(Attachment { device, hook, is_attached: link.device()? != 0, point });
     }
     for (name, path) in entries(&pin_path.join(pins::FILTERS))? {
         let device = pins::unescaped(&name);
@@ -90,7 +90,7 @@ pub fn attachments(pin_path: &Path) -> Result<Vec<Attachment>> {
                 device: device.clone(),
                 hook,
                 is_attached: program.is_some(),
-                place: program.and_then(|program| programs.get(&program).copied()),
+                point: program.and_then(|program| programs.get(&program).copied()),
             });
         }
     }

@@ -10,8 +10,8 @@ use aya::maps::{HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValues};
 use aya::util::nr_cpus;
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::{
-    self, Backend, Bitmap, Device, Flow, FlowBucket, FlowState, Network, Pool, Reason, SlotPair,
-    Ticks, Traffic, map,
+    self, Backend, Bitmap, Device, Flow, FlowBucket, FlowState, NetworkEpoch, Pool, Reason,
+    SlotPair, Ticks, Traffic, map,
 };
 
 use super::details::Details;
@@ -73,7 +73,7 @@ impl Tables {
             sources: mapped::<u64>(map(map::SOURCES)?)?,
             details: Details::collect(&mut map)?,
             devices: map(map::DEVICES)?.try_into()?,
-            network: mapped::<Network>(map(map::NETWORK)?)?,
+            network: mapped::<NetworkEpoch>(map(map::NETWORK)?)?,
             flows4: mapped::<FlowBucket<V4>>(map(map::FLOWS4)?)?,
             flows6: mapped::<FlowBucket<V6>>(map(map::FLOWS6)?)?,
             lingering: BTreeSet::new(),

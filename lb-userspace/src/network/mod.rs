@@ -2,7 +2,7 @@
 //! attach to, on which addresses NodePorts are open, which address a connection that leaves by a
 //! device is sent from, and when next hops that were resolved before have to be resolved anew.
 //!
-//! Everything is decided by pure functions of a [`Snapshot`]; [`Network`] reads it from the
+//! Everything is decided by pure functions of a [`Snapshot`]; [`NetworkWatch`] reads it from the
 //! kernel and keeps it true.
 //!
 //! # Invariants
@@ -31,4 +31,4 @@ pub use selection::{DeviceSelector, NodePortAddresses, Settings};
 pub use snapshot::{
     Address, BondMode, DefaultRoute, Effect, Kind, Link, Mac, Notice, Scope, Snapshot,
 };
-pub use watch::{Event, Network};
+pub use watch::{Event, NetworkWatch};

@@ -41,7 +41,7 @@ pub enum Event {
 type Sender = UnboundedSender<Event>;
 
 /// This machine's network.
-pub struct Network {
+pub struct NetworkWatch {
     settings: Settings,
     notices: Notices,
     snapshot: Snapshot,
@@ -56,7 +56,7 @@ struct View {
     node_addresses: BTreeSet<IpAddr>,
 }
 
-impl Network {
+impl NetworkWatch {
     /// Reads what there is. Fails if what is named is not there, or no device serves clients.
     pub async fn open(settings: Settings) -> Result<Self> {
         let (notices, snapshot) = Notices::subscribe().await?;

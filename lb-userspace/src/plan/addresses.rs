@@ -1,4 +1,4 @@
-//! What addresses themselves are, whatever their ports: this node's own, those of its aliases, and
+//! What addresses themselves are, whatever their ports: this node's own, its SNAT addresses, and
 //! those that are a Service's wholly.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use super::step::{FrontendKey, Plan, Step};
 #[derive(Default)]
 pub struct Addresses {
     node: BTreeSet<IpAddr>,
-    alias: BTreeSet<IpAddr>,
+    snat: BTreeSet<IpAddr>,
     /// Cluster addresses, and how many frontends each has. What they do not serve is rejected.
     cluster: BTreeMap<IpAddr, u32>,
 }
@@ -45,15 +45,15 @@ impl Addresses {
         self.node = wanted;
     }
 
-    /// What comes to an alias must not end at the prefilter.
-    pub fn move_alias(&mut self, wanted: BTreeSet<IpAddr>, bits: &mut Bits, plan: &mut Plan) {
-        for &address in wanted.difference(&self.alias) {
+    /// What comes to a SNAT address must not end at the prefilter.
+    pub fn move_snat(&mut self, wanted: BTreeSet<IpAddr>, bits: &mut Bits, plan: &mut Plan) {
+        for &address in wanted.difference(&self.snat) {
             bits.add_destination(address, plan);
         }
-        for &address in self.alias.difference(&wanted) {
+        for &address in self.snat.difference(&wanted) {
             bits.remove_destination(address, plan);
         }
-        self.alias = wanted;
+        self.snat = wanted;
     }
 
     /// Notes one more frontend at a cluster address.

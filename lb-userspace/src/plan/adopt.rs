@@ -17,7 +17,7 @@ use super::found::{FoundPool, Snapshot};
 use super::pools::{Fit, PoolTable};
 use super::step::{Detail, FrontendKey, Plan, Scope, Step};
 use super::table::{self, Table};
-use super::{Held, Planner, Room, names};
+use super::{Planner, ProgrammedPort, Room, names};
 use crate::model::{AddressFamily, Backend, ServicePort, ServicePortKey};
 
 /// What was found and no service port has claimed yet.
@@ -128,7 +128,7 @@ impl Planner {
         key: &ServicePortKey,
         wanted: &ServicePort,
         plan: &Plan,
-    ) -> Option<Held> {
+    ) -> Option<ProgrammedPort> {
         let adopted = self.adopted.as_mut()?;
         let protocol = key.protocol.number();
         let index = wanted.frontends.iter().find_map(|frontend| {
@@ -140,7 +140,7 @@ impl Planner {
         let details = adopted.details.remove(&index).unwrap_or_default();
         let name = adopted.names.remove(&index);
         let pools = Scope::BOTH.map(|scope| adopted.pools.remove(&scope.pool_index(index)));
-        let mut held = Held::empty(index);
+        let mut held = ProgrammedPort::empty(index);
         for (scope, pool) in Scope::BOTH.into_iter().zip(pools) {
             let Some(pool) = pool else { continue };
             let wanted = scope.members(wanted);

@@ -91,12 +91,12 @@ impl Standing {
 
 pub struct Backends {
     indexes: Indexes,
-    held: HashMap<BackendKey, Held>,
+    held: HashMap<BackendKey, ProgrammedBackend>,
     /// Of every index that was ever used.
     generations: HashMap<u32, u32>,
 }
 
-struct Held {
+struct ProgrammedBackend {
     index: u32,
     /// As the kernel has it.
     standing: Standing,
@@ -162,7 +162,7 @@ impl Backends {
         // First: whoever adopts a backend takes its bit to be set, too.
         bits.add_source(backend, plan);
         plan.prepare.push(Step::SetBackend { index, backend, standing, generation });
-        self.held.insert(backend, Held { index, standing, pools: 1, keepers: 0 });
+        self.held.insert(backend, ProgrammedBackend { index, standing, pools: 1, keepers: 0 });
         Some(index)
     }
 
@@ -232,7 +232,7 @@ impl Backends {
     pub fn adopt(&mut self, index: u32, backend: BackendKey, standing: Standing, bits: &mut Bits) {
         self.indexes.take_exactly(index);
         bits.adopt_source(backend);
-        self.held.insert(backend, Held { index, standing, pools: 0, keepers: 0 });
+        self.held.insert(backend, ProgrammedBackend { index, standing, pools: 0, keepers: 0 });
     }
 
     /// Remembers the generation of an index, used or not.

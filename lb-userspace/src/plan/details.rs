@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lb_common::layout::{Member, Target};
+use lb_common::layout::{Member, TunnelTarget};
 
 use crate::model::ServicePort;
 
@@ -73,7 +73,7 @@ impl Planner {
             for member in local {
                 let key = BackendKey::new(member.address, member.port, protocol);
                 if let Some(backend) = self.backends.index_of(&key) {
-                    let target = Target { service_port, tag: key.tag().into() };
+                    let target = TunnelTarget { service_port, tag: key.tag().into() };
                     found.entry(target).or_insert(backend);
                 }
             }

@@ -69,7 +69,7 @@ pub struct Change {
 /// What the kernel holds as far as it was planned.
 pub struct Planner {
     room: Room,
-    held: BTreeMap<ServicePortKey, Held>,
+    held: BTreeMap<ServicePortKey, ProgrammedPort>,
     /// Who put each frontend there: it may move from one service port to another in one change.
     owners: HashMap<FrontendKey, Owner>,
     addresses: Addresses,
@@ -90,7 +90,7 @@ pub struct Planner {
 }
 
 /// One service port in the kernel.
-struct Held {
+struct ProgrammedPort {
     index: u32,
     /// Shared with the model, which keeps it, too.
     service_port: Arc<ServicePort>,
@@ -103,7 +103,7 @@ struct Held {
     is_named: bool,
 }
 
-impl Held {
+impl ProgrammedPort {
     /// As it is before anything of it is in the kernel.
     fn empty(index: u32) -> Self {
         Self {
@@ -167,7 +167,7 @@ impl Planner {
             self.addresses.move_node(addresses, &mut self.bits, &mut plan);
         }
         if let Some(addresses) = change.alias_addresses {
-            self.addresses.move_alias(addresses, &mut self.bits, &mut plan);
+            self.addresses.move_snat(addresses, &mut self.bits, &mut plan);
         }
         self.nodes = change.peers.or(self.nodes.take());
         // First everything that appears, then everything that goes: a frontend or backend may
@@ -275,7 +275,8 @@ impl Planner {
         self.tunnelled += usize::from(wanted.is_tunnelled());
         self.tunnelled -= usize::from(old.service_port.is_tunnelled());
         let service_port = wanted;
-        let held = Held { index, service_port, tables, draining, details, is_named: true };
+        let held =
+            ProgrammedPort { index, service_port, tables, draining, details, is_named: true };
         self.held.insert(key, held);
         Some(leftover)
     }
@@ -330,7 +331,7 @@ impl Planner {
         key: &ServicePortKey,
         wanted: &ServicePort,
         plan: &mut Plan,
-    ) -> Option<Held> {
+    ) -> Option<ProgrammedPort> {
         if let Some(held) = self.take_over(key, wanted, plan) {
             return Some(held);
         }
@@ -344,7 +345,7 @@ impl Planner {
         if index < untouched || self.has_adopted {
             plan.prepare.push(Step::ResetServiceTraffic { index });
         }
-        Some(Held::empty(index))
+        Some(ProgrammedPort::empty(index))
     }
 }
 

@@ -13,7 +13,7 @@ use lb_common::maglev;
 use crate::model::ServicePort;
 
 use super::allocate::Region;
-use super::{BackendKey, Held, MORE_ENDPOINTS, Plan, Planner, Scope, Step, Table};
+use super::{BackendKey, MORE_ENDPOINTS, Plan, Planner, ProgrammedPort, Scope, Step, Table};
 
 /// A pool's table in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub(super) enum Refilled {
 }
 
 /// Where a table goes.
-enum Place {
+enum Placement {
     Free(Region),
     /// Over the table that is there.
     InPlace {
@@ -68,7 +68,7 @@ impl Planner {
         index: u32,
         scope: Scope,
         protocol: u8,
-        old: &Held,
+        old: &ProgrammedPort,
         wanted: &mut Arc<ServicePort>,
         plan: &mut Plan,
     ) -> Refilled {
@@ -94,7 +94,7 @@ impl Planner {
         };
         if held.fit == Fit::Coarse
             && old_members == members
-            && matches!(place, Place::InPlace { size } if size == held.region.size)
+            && matches!(place, Placement::InPlace { size } if size == held.region.size)
         {
             lack_slots(scope, fitted, held.region.size, plan);
             return Refilled::Kept(held);
@@ -117,8 +117,10 @@ impl Planner {
             members.retain(|member| !lacking.contains(member));
         }
         let region = match place {
-            Place::Free(region) => self.write_elsewhere(index, scope, held, region, entries, plan),
-            Place::InPlace { size } => self.write_over(index, scope, held, size, entries, plan),
+            Placement::Free(region) => {
+                self.write_elsewhere(index, scope, held, region, entries, plan)
+            }
+            Placement::InPlace { size } => self.write_over(index, scope, held, size, entries, plan),
         };
         if region.size < fitted && lacking.is_empty() {
             lack_slots(scope, fitted, region.size, plan);
@@ -130,20 +132,20 @@ impl Planner {
     /// Where the table of so many members goes: a free region of the size that fits, else what is there
     /// already, else the largest that is free and holds them all. `None`: there is no place that is better
     /// than what is there.
-    fn place(&mut self, fitted: u32, members: usize, held: Region) -> Option<Place> {
+    fn place(&mut self, fitted: u32, members: usize, held: Region) -> Option<Placement> {
         if let Some(region) = self.regions.take(fitted) {
-            return Some(Place::Free(region));
+            return Some(Placement::Free(region));
         }
         if held.size >= fitted {
-            return Some(Place::InPlace { size: fitted });
+            return Some(Placement::InPlace { size: fitted });
         }
         let smaller = maglev::SIZES.into_iter().rev();
         let mut smaller =
             smaller.filter(|&size| size < fitted && size > held.size && size as usize >= members);
         if let Some(region) = smaller.find_map(|size| self.regions.take(size)) {
-            return Some(Place::Free(region));
+            return Some(Placement::Free(region));
         }
-        (held.size > 0).then(|| Place::InPlace { size: maglev::size_within(held.size) })
+        (held.size > 0).then(|| Placement::InPlace { size: maglev::size_within(held.size) })
     }
 
     fn write_elsewhere(

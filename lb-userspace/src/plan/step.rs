@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use lb_common::layout::{self, Bitmap, Member, Pool, ServicePortName, Target};
+use lb_common::layout::{self, Bitmap, Member, Pool, ServicePortName, TunnelTarget};
 
 use super::adopt::Found;
 use super::backends::{BackendKey, Standing};
@@ -67,7 +67,7 @@ pub enum Detail {
     /// Clients that may dial a restricted service port, given by its index.
     SourceRange { service_port: u32, range: IpNet },
     /// A backend on this node that tunnels lead to.
-    Target { target: Target, backend: u32 },
+    Target { target: TunnelTarget, backend: u32 },
     /// A node of the cluster; it is no service port's.
     Peer(IpAddr),
     /// Whose a service port's index is. People look that up, no program does.

@@ -14,7 +14,7 @@ use lb_common::layout::Bitmap;
 
 use super::backends::BackendKey;
 use super::step::{FrontendKey, Plan, Scope, Step};
-use super::{Held, Leftover, Planner};
+use super::{Leftover, Planner, ProgrammedPort};
 use crate::model::{AddressFamily, Protocol, ServicePortKey};
 
 /// Where datagram flows may lead: backends of service ports, all by their indexes. Flows of service
@@ -118,7 +118,7 @@ impl Planner {
     }
 
     /// The backends in a service port's pools, by their indexes.
-    fn members(&self, key: &ServicePortKey, held: &Held) -> BTreeSet<u32> {
+    fn members(&self, key: &ServicePortKey, held: &ProgrammedPort) -> BTreeSet<u32> {
         let protocol = key.protocol.number();
         let members = Scope::BOTH.into_iter().flat_map(|scope| scope.members(&held.service_port));
         let members = members.map(|m| BackendKey::new(m.address, m.port, protocol));

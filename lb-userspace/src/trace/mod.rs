@@ -20,7 +20,7 @@ use lb_common::header::Header;
 use lb_common::host::{self, Entry, Frame};
 use serde::Serialize;
 
-use crate::kernel::Place;
+use crate::kernel::HookPoint;
 use observe::{Notes, Observation, Observed};
 use packet::Summary;
 use routes::Routes;
@@ -82,7 +82,7 @@ pub struct Meeting {
     /// The device's index.
     pub device: u32,
     /// What is attached there in the packet's direction, in the order in which it is met.
-    pub places: Vec<Place>,
+    pub points: Vec<HookPoint>,
     /// What a device will cut the packet into, if anything: it stands for several.
     pub segment: u32,
 }
@@ -106,15 +106,15 @@ where
     let mut verdict = Verdict::Pass;
     let mut left_by = 0;
     let mut reasons = Vec::new();
-    for (number, &place) in meeting.places.iter().enumerate() {
+    for (number, &point) in meeting.points.iter().enumerate() {
         let at = if number == 0 { "" } else { "left to " };
-        narrator.say("hook", format!("{at}{}", place_text(place)));
+        narrator.say("hook", format!("{at}{}", place_text(point)));
         let notes = Notes::default();
         let mut packet = Watched {
             frame: Frame {
                 device: meeting.device,
-                role: if place == Place::WorkloadIn { Role::Workload } else { Role::External },
-                resolves: place != Place::ExternalIn,
+                role: if point == HookPoint::WorkloadIn { Role::Workload } else { Role::External },
+                resolves: point != HookPoint::ExternalIn,
                 segment: meeting.segment,
                 ..Frame::new(bytes.clone())
             },
@@ -122,7 +122,7 @@ where
             routes,
         };
         let observed = Observed::new(tables, &notes);
-        let entry = if place == Place::Out { Entry::Egress } else { Entry::Ingress };
+        let entry = if point == HookPoint::Out { Entry::Egress } else { Entry::Ingress };
         verdict = host::run(entry, &mut packet, &observed, |stage, _| {
             observed.note(Observation::Stage(stage));
         });
@@ -134,7 +134,7 @@ where
         }));
         narrator.tell(observations);
         // XDP leaves to tc what only the stack can do.
-        if place == Place::ExternalIn && matches!(verdict, Verdict::Defer | Verdict::Resolve) {
+        if point == HookPoint::ExternalIn && matches!(verdict, Verdict::Defer | Verdict::Resolve) {
             verdict = Verdict::Defer;
             continue;
         }
@@ -159,7 +159,7 @@ where
     Trace {
         packet: before,
         device: names.device(meeting.device),
-        direction: if meeting.places == [Place::Out] { "out" } else { "in" },
+        direction: if meeting.points == [HookPoint::Out] { "out" } else { "in" },
         verdict: fate,
         reasons,
         service_port: served_by.map(|(service_port, _)| names.service_port(service_port)),
@@ -184,13 +184,13 @@ fn fate_of(verdict: Verdict, before: &[u8], after: &[u8], reasons: &[&str]) -> F
     }
 }
 
-fn place_text(place: Place) -> &'static str {
-    match place {
-        Place::ExternalIn => "XDP, where clients' packets arrive",
-        Place::ExternalDeferred => "tc on the same device, which can have next hops resolved",
-        Place::ExternalInTc => "tc ingress, where clients' packets arrive (no XDP here)",
-        Place::WorkloadIn => "tc ingress, where a pod's packets arrive",
-        Place::Out => "tc egress, where packets leave",
+fn place_text(point: HookPoint) -> &'static str {
+    match point {
+        HookPoint::ExternalIn => "XDP, where clients' packets arrive",
+        HookPoint::ExternalDeferred => "tc on the same device, which can have next hops resolved",
+        HookPoint::ExternalInTc => "tc ingress, where clients' packets arrive (no XDP here)",
+        HookPoint::WorkloadIn => "tc ingress, where a pod's packets arrive",
+        HookPoint::Out => "tc egress, where packets leave",
     }
 }
 

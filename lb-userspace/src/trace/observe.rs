@@ -14,7 +14,7 @@ use lb_common::family::{Address, Family, V4, V6};
 use lb_common::layout::{
     Affinity, AffinityKey, Backend, Device, Flow, FlowBucket, FlowKind, FlowState, Fragment,
     FragmentKey, Frontend, FrontendKey, Hints, Member, Peer, Pool, Reason, ReplyBucket, ReplyKey,
-    Settings, Target, Ticks, TunnelKey, Untracked, WAYS,
+    Settings, Ticks, TunnelKey, TunnelTarget, Untracked, WAYS,
 };
 
 /// One thing that the data plane asked, or did.
@@ -47,7 +47,7 @@ pub enum Observation {
     Fragment(bool),
     FragmentSet(u16, u16),
     Peer(IpAddr, bool),
-    Target(Target, Option<u32>),
+    Target(TunnelTarget, Option<u32>),
     Rejection(Rejection),
     Counted(Reason),
     Packet(u32, u32, Direction),
@@ -234,7 +234,7 @@ where
         is
     }
 
-    fn target(&self, target: Target) -> Option<u32> {
+    fn target(&self, target: TunnelTarget) -> Option<u32> {
         let backend = self.tables.target(target);
         self.note(Observation::Target(target, backend));
         backend

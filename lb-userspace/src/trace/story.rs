@@ -242,7 +242,7 @@ impl<'a> Narrator<'a> {
             // A marker of the data plane's own.
             Observation::LeaveBy(0) => {}
             Observation::LeaveBy(device) => {
-                let how = if self.routed { "" } else { ", as the flow remembers its way" };
+                let how = if self.routed { "" } else { "; the next hop is from the flow" };
                 let device = self.names.device(device);
                 self.say("leave", format!("by {device}{how}"));
             }

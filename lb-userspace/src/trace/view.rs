@@ -23,9 +23,9 @@ use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::host::{HoldsScratch, PacketScratch};
 use lb_common::layout::{
     Affinity, AffinityKey, Backend, Bitmap, Device, Event, FlowBucket, Fragment, FragmentKey,
-    Frontend, FrontendKey, Hints, Identity, Member, Network, Peer, Pool, REPLY_WAYS, Reason,
-    ReplyBucket, ReplyKey, SCHEMA, SERVICE_PORT_BITS, Settings, SlotPair, SourceRange, Target,
-    Ticks, TunnelKey, Untracked, WAYS, map,
+    Frontend, FrontendKey, Hints, Identity, Member, NetworkEpoch, Peer, Pool, REPLY_WAYS, Reason,
+    ReplyBucket, ReplyKey, SCHEMA, SERVICE_PORT_BITS, Settings, SlotPair, SourceRange, Ticks,
+    TunnelKey, TunnelTarget, Untracked, WAYS, map,
 };
 
 use super::overlay::{Copies, Elements, Entries, Overlaid, found};
@@ -39,9 +39,9 @@ pub struct View {
     slots: Elements<Plain<SlotPair>>,
     members: Entries<Member, u32>,
     peers: Entries<Peer, u32>,
-    targets: Entries<Target, u32>,
+    targets: Entries<TunnelTarget, u32>,
     devices: Entries<u32, Plain<Device>>,
-    network: Elements<Plain<Network>>,
+    network: Elements<Plain<NetworkEpoch>>,
     destinations: Elements<u64>,
     sources: Elements<u64>,
     v4: FamilyView<V4>,
@@ -266,7 +266,7 @@ impl PoolTables for View {
         self.members.get(&member).is_some()
     }
 
-    fn target(&self, target: Target) -> Option<u32> {
+    fn target(&self, target: TunnelTarget) -> Option<u32> {
         self.targets.get(&target)
     }
 }

@@ -347,7 +347,7 @@ impl Answer {
 
     /// The same, but for its source: the client's end as the backend sees it.
     #[track_caller]
-    pub fn leaves_aliased_by(&self, device: u32, expected: &Packet) -> String {
+    pub fn leaves_with_snat_by(&self, device: u32, expected: &Packet) -> String {
         self.assert_left_by(device);
         let (source, _) = ends(&self.outcome.bytes);
         assert_same_packet(&self.place, &expected.from(source.as_str()), &self.outcome.bytes);
@@ -393,7 +393,7 @@ impl Answer {
 
     /// It passed as another packet, but for its source: the client's end as the backend sees it.
     #[track_caller]
-    pub fn aliased_as(&self, expected: &Packet) -> String {
+    pub fn with_snat(&self, expected: &Packet) -> String {
         self.assert_fate(Fate::Passed);
         let (source, _) = ends(&self.outcome.bytes);
         assert_same_packet(&self.place, &expected.from(source.as_str()), &self.outcome.bytes);

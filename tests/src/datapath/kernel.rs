@@ -9,7 +9,7 @@ use aya::programs::{TestRun, TestRunOptions};
 use lb_common::family::{Family, V4, V6};
 use lb_common::host::Exit;
 use lb_common::layout::{Affinity, FlowBucket, Fragment, Pool, Reason, TunnelKey, capacity, map};
-use lb_userspace::kernel::{DataPlane, Pins, Place, Sizes, Tables, TunnelKeys};
+use lb_userspace::kernel::{DataPlane, HookPoint, Pins, Sizes, Tables, TunnelKeys};
 use lb_userspace::network::Device;
 use lb_userspace::plan::Step;
 use lb_userspace::trace::routes::KernelRoutes;
@@ -110,13 +110,13 @@ impl KernelWorld {
 
     /// What `millrace trace` tells of a packet, here and now.
     pub fn trace(&self, hook: Hook, frame: &[u8], segment: u32) -> Result<Trace> {
-        let place = match hook {
-            Hook::Forward => Place::ExternalIn,
-            Hook::Stack => Place::ExternalInTc,
-            Hook::Workload => Place::WorkloadIn,
-            Hook::Reverse => Place::Out,
+        let point = match hook {
+            Hook::Forward => HookPoint::ExternalIn,
+            Hook::Stack => HookPoint::ExternalInTc,
+            Hook::Workload => HookPoint::WorkloadIn,
+            Hook::Reverse => HookPoint::Out,
         };
-        let meeting = Meeting { device: OUTSIDE, places: vec![place], segment };
+        let meeting = Meeting { device: OUTSIDE, points: vec![point], segment };
         let pins = self.pins.path();
         self.surroundings.host.enter(|| {
             let (view, routes) = (View::open(pins)?, KernelRoutes::open()?);
@@ -177,8 +177,8 @@ impl KernelWorld {
     /// Whether a packet that comes by tc from a card that has summed it all still has that sum
     /// afterwards; `None`: this kernel can't tell.
     pub fn sum_of_card_stays_right(&mut self, hook: Hook, frame: &[u8]) -> Result<Option<bool>> {
-        let place = if hook == Hook::Reverse { Place::Out } else { Place::ExternalInTc };
-        let program = self.data_plane.classifier(place)?;
+        let point = if hook == Hook::Reverse { HookPoint::Out } else { HookPoint::ExternalInTc };
+        let program = self.data_plane.classifier(point)?;
         let context = tc_context(0);
         self.surroundings.host.enter(|| checksum_complete::stays_right(program, frame, &context))
     }
@@ -201,9 +201,11 @@ impl KernelWorld {
             };
             Ok(match hook {
                 Hook::Forward => data_plane.xdp()?.test_run(options)?,
-                Hook::Stack => data_plane.classifier(Place::ExternalInTc)?.test_run(options)?,
-                Hook::Workload => data_plane.classifier(Place::WorkloadIn)?.test_run(options)?,
-                Hook::Reverse => data_plane.classifier(Place::Out)?.test_run(options)?,
+                Hook::Stack => data_plane.classifier(HookPoint::ExternalInTc)?.test_run(options)?,
+                Hook::Workload => {
+                    data_plane.classifier(HookPoint::WorkloadIn)?.test_run(options)?
+                }
+                Hook::Reverse => data_plane.classifier(HookPoint::Out)?.test_run(options)?,
             })
         })?;
         out.truncate(result.data_size_out as usize);

@@ -14,7 +14,7 @@ use lb_common::layout::{
     Affinity, AffinityKey, FlowBucket, Fragment, FragmentKey, Hints, Pool, Reason, ReplyBucket,
     ReplyKey, Traffic, TunnelKey, Untracked, map,
 };
-use lb_userspace::kernel::{DataPlane, Mapped, Pins, Place, Plain, Sizes, Tables, TunnelKeys};
+use lb_userspace::kernel::{DataPlane, HookPoint, Mapped, Pins, Plain, Sizes, Tables, TunnelKeys};
 use lb_userspace::network::Device;
 use lb_userspace::plan::{BackendKey, Detail, FrontendKey, Standing, Step, Sweep, Table};
 
@@ -182,8 +182,8 @@ impl RandomKernel {
         };
         let result: TestRunResult = match hook {
             Hook::Forward => self.data_plane.xdp()?.test_run(options),
-            Hook::Workload => self.data_plane.classifier(Place::WorkloadIn)?.test_run(options),
-            Hook::Reverse => self.data_plane.classifier(Place::Out)?.test_run(options),
+            Hook::Workload => self.data_plane.classifier(HookPoint::WorkloadIn)?.test_run(options),
+            Hook::Reverse => self.data_plane.classifier(HookPoint::Out)?.test_run(options),
         }
         .with_context(|| format!("{hook:?} of {} bytes", packet.len()))?;
         let codes = if hook == Hook::Forward { XDP } else { TC };

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::fields::Fields;
 use super::managed::{Entry, Managed, Manager, Operation};
-use super::shape::Place;
+use super::shape::TypeNode;
 use super::typed::{self, Changes};
 use crate::kinds::{Kind, Subresource};
 
@@ -132,7 +132,7 @@ pub fn update(
 }
 
 struct Write {
-    place: Place,
+    node: TypeNode,
     manager: Manager,
     /// What this write does not change, and so can't own.
     ignored: Option<&'static str>,
@@ -152,7 +152,7 @@ impl Write {
             Subresource::None => kind.has_status.then_some("f:status"),
         };
         let manager = Manager::new(manager, operation, &kind.api_version(), subresource);
-        Self { place: Place::root(kind), manager, ignored, now }
+        Self { node: TypeNode::root(kind), manager, ignored, now }
     }
 
     fn apply(
@@ -171,17 +171,17 @@ impl Write {
                 subresource: "",
                 ..self.manager.clone()
             };
-            managed.set(&unknown, self.own(typed::fields_of(&before, self.place)), self.now);
+            managed.set(&unknown, self.own(typed::fields_of(&before, self.node)), self.now);
         }
         let last = managed.find(&self.manager).map(|entry| entry.fields.clone());
-        let all = typed::fields_of(&applied, self.place);
+        let all = typed::fields_of(&applied, self.node);
         managed.set(&self.manager, self.own(all.clone()), self.now);
 
-        let mut merged = typed::merge(&before, &applied, self.place);
+        let mut merged = typed::merge(&before, &applied, self.node);
         if let Some(last) = last {
             self.prune(&mut merged, &last, &managed, all);
         }
-        let changes = typed::compare(&before, &merged, self.place);
+        let changes = typed::compare(&before, &merged, self.node);
         self.take(&mut managed, &changes, force)?;
         self.keep_annotation(live, &applied, &mut merged);
         managed.write(&mut merged);
@@ -204,7 +204,7 @@ impl Write {
         if live.is_some() && managed.0.is_empty() {
             return updated;
         }
-        let changes = typed::compare(&before, &updated, self.place);
+        let changes = typed::compare(&before, &updated, self.node);
         let gone = &changes.removed;
         let changed = changes.modified.union(&changes.added);
         let disowned = changed.union(gone);
@@ -235,7 +235,7 @@ impl Write {
             managed.0.iter().filter(|one| one.manager.api_version == self.manager.api_version);
         let owned = of_version.fold(applied, |all, entry| all.union(&entry.fields));
         let gone = last.with_named_parents().difference(&owned.with_named_parents());
-        typed::remove(merged, self.place, &gone);
+        typed::remove(merged, self.node, &gone);
     }
 
     /// Others lose what has changed, or object to it.
@@ -279,9 +279,9 @@ impl Write {
     fn last_applied(&self, live: &Value) -> Fields {
         let Some(last) = annotation(live) else { return Fields::default() };
         let live = unmanaged(live);
-        let merged = typed::merge(&live, &last, self.place);
-        let changes = typed::compare(&live, &merged, self.place);
-        typed::fields_of(&last, self.place)
+        let merged = typed::merge(&live, &last, self.node);
+        let changes = typed::compare(&live, &merged, self.node);
+        typed::fields_of(&last, self.node)
             .difference(&changes.modified.union(&changes.added).union(&changes.removed))
     }
 

@@ -419,7 +419,7 @@ proptest! {
             prop_assert!(one.fields.intersection(&other.fields).is_empty());
         }
         let all = managed.0.iter().fold(Fields::default(), |all, one| all.union(&one.fields));
-        let there = typed::fields_of(&unmanaged(&now), Place::root(service()));
+        let there = typed::fields_of(&unmanaged(&now), TypeNode::root(service()));
         let gone = all.with_named_parents().difference(&there.with_named_parents());
         prop_assert!(gone.is_empty(), "{:?} are owned but not there", gone.paths());
     }

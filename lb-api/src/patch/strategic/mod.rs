@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::PatchError;
-use super::shape::Place;
+use super::shape::TypeNode;
 use crate::kinds::Kind;
 
 const PATCH: &str = "$patch";
@@ -23,14 +23,14 @@ pub fn apply(kind: &Kind, object: &Value, patch: &Value) -> Result<Value, PatchE
     let (Value::Object(object), Value::Object(patch)) = (object, patch) else {
         return Err(malformed("a strategic merge patch must be an object"));
     };
-    merge_maps(object, patch, Place::root(kind)).map(Value::Object)
+    merge_maps(object, patch, TypeNode::root(kind)).map(Value::Object)
 }
 
 fn malformed(why: impl Into<String>) -> PatchError {
     PatchError::Malformed(why.into())
 }
 
-fn merge_maps(object: &Entries, patch: &Entries, place: Place) -> Result<Entries, PatchError> {
+fn merge_maps(object: &Entries, patch: &Entries, node: TypeNode) -> Result<Entries, PatchError> {
     match directive(patch)? {
         Some(Directive::Replace) => return without_directives(patch),
         Some(Directive::Delete) => return Ok(Map::new()),
@@ -42,15 +42,15 @@ fn merge_maps(object: &Entries, patch: &Entries, place: Place) -> Result<Entries
         if let Some(name) = name.strip_prefix(DELETE) {
             delete_values(&mut merged, name, value)?;
         } else if let Some(name) = name.strip_prefix(ORDER) {
-            check_order(name, patch, value, place.child(name))?;
+            check_order(name, patch, value, node.child(name))?;
         } else if name != PATCH && name != RETAIN_KEYS {
-            merge_entry(&mut merged, name, value, place.child(name))?;
+            merge_entry(&mut merged, name, value, node.child(name))?;
         }
     }
     for (name, order) in patch {
         if let Some(name) = name.strip_prefix(ORDER) {
             let before = items(object.get(name));
-            reorder(&mut merged, name, items(Some(order)), before, place.child(name));
+            reorder(&mut merged, name, items(Some(order)), before, node.child(name));
         }
     }
     Ok(merged)
@@ -60,7 +60,7 @@ fn merge_entry(
     object: &mut Entries,
     name: &str,
     patch: &Value,
-    place: Place,
+    node: TypeNode,
 ) -> Result<(), PatchError> {
     let merged = match (object.get(name), patch) {
         (_, Value::Null) => {
@@ -68,10 +68,10 @@ fn merge_entry(
             return Ok(());
         }
         (Some(Value::Object(entries)), Value::Object(patch)) => {
-            Value::Object(merge_maps(entries, patch, place)?)
+            Value::Object(merge_maps(entries, patch, node)?)
         }
-        (Some(Value::Array(items)), Value::Array(patch)) if place.is_merged() => {
-            Value::Array(merge_lists(items, patch, place)?)
+        (Some(Value::Array(items)), Value::Array(patch)) if node.is_merged() => {
+            Value::Array(merge_lists(items, patch, node)?)
         }
         _ => plain(patch)?,
     };
@@ -123,11 +123,16 @@ fn delete_values(object: &mut Entries, name: &str, gone: &Value) -> Result<(), P
 }
 
 /// What the patch has must be in the order it gives.
-fn check_order(name: &str, patch: &Entries, order: &Value, place: Place) -> Result<(), PatchError> {
+fn check_order(
+    name: &str,
+    patch: &Entries,
+    order: &Value,
+    node: TypeNode,
+) -> Result<(), PatchError> {
     let Some(order) = order.as_array() else {
         return Err(malformed(format!("{ORDER}{name} must be a list")));
     };
-    let is_in_order = |item: &Value| order.iter().any(|one| is_same(one, item, place));
+    let is_in_order = |item: &Value| order.iter().any(|one| is_same(one, item, node));
     let is_kept = |item: &&Value| item.get(PATCH).is_none();
     match items(patch.get(name)).iter().filter(is_kept).find(|item| !is_in_order(item)) {
         None => Ok(()),
@@ -135,8 +140,12 @@ fn check_order(name: &str, patch: &Entries, order: &Value, place: Place) -> Resu
     }
 }
 
-fn merge_lists(object: &[Value], patch: &[Value], place: Place) -> Result<Vec<Value>, PatchError> {
-    let Some(key) = place.merge_key() else { return Ok(merge_values(object, patch)) };
+fn merge_lists(
+    object: &[Value],
+    patch: &[Value],
+    node: TypeNode,
+) -> Result<Vec<Value>, PatchError> {
+    let Some(key) = node.merge_key() else { return Ok(merge_values(object, patch)) };
     if patch.iter().any(|item| item.get(PATCH).is_some_and(|word| word == "replace")) {
         let others = patch.iter().filter(|item| item.get(PATCH).is_none());
         return others.map(plain).collect();
@@ -157,7 +166,7 @@ fn merge_lists(object: &[Value], patch: &[Value], place: Place) -> Result<Vec<Va
             continue;
         }
         match merged.iter_mut().find(|one| one.get(key) == Some(value)) {
-            Some(Value::Object(one)) => *one = merge_maps(one, item, place.item())?,
+            Some(Value::Object(one)) => *one = merge_maps(one, item, node.item())?,
             _ => merged.push(Value::Object(without_directives(item)?)),
         }
     }
@@ -174,8 +183,8 @@ fn items(value: Option<&Value>) -> &[Value] {
     value.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-fn is_same(one: &Value, other: &Value, place: Place) -> bool {
-    match place.merge_key() {
+fn is_same(one: &Value, other: &Value, node: TypeNode) -> bool {
+    match node.merge_key() {
         Some(key) => one.get(key).is_some() && one.get(key) == other.get(key),
         None => one == other,
     }
@@ -183,10 +192,10 @@ fn is_same(one: &Value, other: &Value, place: Place) -> bool {
 
 /// In the order the client gives; what it does not know of keeps its place before what it came
 /// before on the server.
-fn reorder(object: &mut Entries, name: &str, order: &[Value], before: &[Value], place: Place) {
+fn reorder(object: &mut Entries, name: &str, order: &[Value], before: &[Value], node: TypeNode) {
     let Some(Value::Array(merged)) = object.get_mut(name) else { return };
     let position =
-        |list: &[Value], item: &Value| list.iter().position(|one| is_same(one, item, place));
+        |list: &[Value], item: &Value| list.iter().position(|one| is_same(one, item, node));
     let (mut known, unknown): (Vec<Value>, Vec<Value>) =
         std::mem::take(merged).into_iter().partition(|item| position(order, item).is_some());
     known.sort_by_key(|item| position(order, item));

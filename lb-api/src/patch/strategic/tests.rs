@@ -89,7 +89,7 @@ fn patches_are_merged_by_the_types_of_fields() {
             ports(json!([{ "port": 82 }, { "port": 81 }, { "port": 80 }])),
         ),
         (
-            "what the client does not know of keeps its place",
+            "what the client does not know of keeps its node",
             ports(json!([{ "port": 79 }, { "port": 80 }, { "port": 90 }, { "port": 81 }])),
             json!({ "spec": { "$setElementOrder/ports": [{ "port": 80 }, { "port": 81 }] } }),
             ports(json!([{ "port": 79 }, { "port": 80 }, { "port": 90 }, { "port": 81 }])),
@@ -128,20 +128,20 @@ fn what_is_no_patch_is_refused() {
 }
 
 /// The patch that a client would make: of each field that differs, and the order of lists.
-fn difference(from: &Value, to: &Value, place: Place) -> Value {
+fn difference(from: &Value, to: &Value, node: TypeNode) -> Value {
     let (Value::Object(from), Value::Object(to)) = (from, to) else { return to.clone() };
     let mut patch = Map::new();
     for name in from.keys().filter(|name| !to.contains_key(*name)) {
         patch.insert(name.clone(), Value::Null);
     }
     for (name, to) in to {
-        let place = place.child(name);
+        let node = node.child(name);
         match from.get(name) {
             Some(from) if from == to => {}
             Some(from) if from.is_object() && to.is_object() => {
-                patch.insert(name.clone(), difference(from, to, place));
+                patch.insert(name.clone(), difference(from, to, node));
             }
-            Some(from) if place.is_merged() => of_lists(&mut patch, name, from, to, place),
+            Some(from) if node.is_merged() => of_lists(&mut patch, name, from, to, node),
             _ => {
                 patch.insert(name.clone(), to.clone());
             }
@@ -150,12 +150,12 @@ fn difference(from: &Value, to: &Value, place: Place) -> Value {
     Value::Object(patch)
 }
 
-fn of_lists(patch: &mut Entries, name: &str, from: &Value, to: &Value, place: Place) {
+fn of_lists(patch: &mut Entries, name: &str, from: &Value, to: &Value, node: TypeNode) {
     let (from, to) = (items(Some(from)), items(Some(to)));
     let find =
-        |list: &[Value], item: &Value| list.iter().find(|one| is_same(one, item, place)).cloned();
+        |list: &[Value], item: &Value| list.iter().find(|one| is_same(one, item, node)).cloned();
     let gone = from.iter().filter(|item| find(to, item).is_none());
-    let Some(key) = place.merge_key() else {
+    let Some(key) = node.merge_key() else {
         let gone: Vec<&Value> = gone.collect();
         patch.insert(format!("{DELETE}{name}"), json!(gone));
         patch.insert(format!("{ORDER}{name}"), json!(to));
@@ -168,7 +168,7 @@ fn of_lists(patch: &mut Entries, name: &str, from: &Value, to: &Value, place: Pl
     for item in to {
         let mut change = match find(from, item) {
             Some(before) if before == *item => continue,
-            Some(before) => difference(&before, item, place.item()),
+            Some(before) => difference(&before, item, node.item()),
             None => item.clone(),
         };
         change[key] = item[key].clone();
@@ -218,7 +218,7 @@ proptest! {
         to in any_object(),
     ) {
         let kind = kinds::find("", "v1", "services").expect("a served kind");
-        let patch = difference(&from, &to, Place::root(kind));
+        let patch = difference(&from, &to, TypeNode::root(kind));
         prop_assert_eq!(patched(&from, &patch), Ok(to), "by {}", patch);
     }
 }

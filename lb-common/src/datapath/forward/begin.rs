@@ -5,7 +5,7 @@ use crate::conntrack::{self, Claim, Hops, fills_its_share, is_crowded, reply_ind
 use crate::datapath::carried::Draft;
 use crate::datapath::select::affinity;
 use crate::datapath::tables::FamilyTables;
-use crate::datapath::wire::parse::Network;
+use crate::datapath::wire::parse::PacketFamily;
 use crate::family::Family;
 use crate::hash::{FlowHash, ReplyHash};
 use crate::layout::{Flow, FlowBucket, FlowKind, FlowState, Reason, Ticks};
@@ -25,7 +25,7 @@ pub type Candidates<'a, F> = [(u32, &'a FlowBucket<F>); 2];
 
 /// Begins the drafted flow among those of its client's address and port.
 #[inline(always)]
-pub fn begin<'a, F: Network, T: FamilyTables<F>>(
+pub fn begin<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     draft: &mut Draft<F>,
 ) -> Result<Begun<'a>, Reason> {
@@ -57,7 +57,7 @@ pub fn begin<'a, F: Network, T: FamilyTables<F>>(
 
 /// The flow begins.
 #[inline(always)]
-pub fn publish<'a, F: Network, T: FamilyTables<F>>(
+pub fn publish<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     draft: &Draft<F>,
     claim: Claim<'a, F>,
@@ -69,7 +69,7 @@ pub fn publish<'a, F: Network, T: FamilyTables<F>>(
 
 /// What a new flow is counted for, and remembered by.
 #[inline(always)]
-fn account<F: Network, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) {
+fn account<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) {
     let flow = &draft.flow;
     tables.count_new_flow(flow.service_port, flow.backend_index);
     if draft.sticky != 0 {
@@ -80,7 +80,7 @@ fn account<F: Network, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) {
 
 /// The candidates of a hash.
 #[inline(always)]
-pub fn candidates<F: Network, T: FamilyTables<F>>(
+pub fn candidates<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     hash: FlowHash,
 ) -> Result<Candidates<'_, F>, Reason> {
@@ -92,7 +92,7 @@ pub fn candidates<F: Network, T: FamilyTables<F>>(
 
 /// Where the drafted flow may lie.
 #[inline(always)]
-pub fn hash_of<F: Network, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) -> FlowHash {
+pub fn hash_of<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) -> FlowHash {
     let Flow { client, client_port, frontend, frontend_port, protocol, .. } = draft.flow;
     if draft.crowded != 0 {
         spread_hash(tables, (client, client_port), (frontend, frontend_port), protocol)
@@ -103,7 +103,7 @@ pub fn hash_of<F: Network, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) -> 
 
 /// Whether the replies to a flow would be taken for those of another.
 #[inline(always)]
-pub fn is_taken<F: Network, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>) -> bool {
+pub fn is_taken<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>) -> bool {
     let hash = client_hash(tables, flow.snat, flow.snat_port, flow.protocol);
     let Ok(buckets) = candidates(tables, hash) else { return true };
     if is_taken_in(tables, buckets, hash, flow, tables.now()) {
@@ -120,7 +120,7 @@ pub fn is_taken<F: Network, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>) -> b
 /// Whether another flow with the same replies may be found by the reply index alone. Most clients take
 /// their own ports from above the SNAT ports, and few have very many flows.
 #[inline(always)]
-fn may_be_indexed<F: Network, T: FamilyTables<F>>(
+fn may_be_indexed<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     hash: FlowHash,
     flow: &Flow<F>,
@@ -132,7 +132,7 @@ fn may_be_indexed<F: Network, T: FamilyTables<F>>(
 /// reset, or whose time is over, gives way; one that has closed does not: its backend may still wait
 /// for the last packets.
 #[inline(always)]
-fn is_taken_in<F: Network, T: FamilyTables<F>>(
+fn is_taken_in<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     buckets: Candidates<'_, F>,
     hash: FlowHash,
@@ -164,7 +164,7 @@ fn has_replies_of<F: Family>(other: &Flow<F>, flow: &Flow<F>) -> Option<()> {
 
 /// Where the reply index notes a flow.
 #[inline(always)]
-pub fn replies_of<F: Network, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>) -> ReplyHash {
+pub fn replies_of<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>) -> ReplyHash {
     ReplyHash::of::<F>(
         &tables.settings().secret,
         (flow.backend, flow.backend_port),

@@ -8,7 +8,7 @@ use super::lookup::{
 use crate::conntrack::{self, Found, reply_index};
 use crate::datapath::carried::{Decision, Draft};
 use crate::datapath::tables::FamilyTables;
-use crate::datapath::wire::parse::{Network, Segment};
+use crate::datapath::wire::parse::{PacketFamily, Segment};
 use crate::hash::FlowHash;
 use crate::layout::{Direction, Reason};
 
@@ -27,7 +27,7 @@ type Kept<'a, F> = Found<'a, F, ()>;
 /// Follows a packet from a client, and keeps the decision in the draft. A flow whose backend is gone is
 /// [`Reason::BackendGone`], and given up if this hook can tell the client.
 #[inline(always)]
-pub fn carry_followed<F: Network, T: FamilyTables<F>>(
+pub fn carry_followed<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     segment: &Segment<F>,
     hash: FlowHash,
@@ -53,14 +53,17 @@ pub fn carry_followed<F: Network, T: FamilyTables<F>>(
             return Carried::Failed(Reason::BackendGone);
         }
     }
-    found.note(Direction::Forward, segment.place.protocol, &segment.signal, tables.now());
+    found.note(Direction::Forward, segment.headers.protocol, &segment.signal, tables.now());
     Carried::Found
 }
 
 /// Finds the flow of what arrives on a device, from whichever side, and notes nothing but the decision
 /// in the draft. In parts, each with the stack for itself.
 #[inline(always)]
-pub fn carry_arriving<F: Network, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> Carried {
+pub fn carry_arriving<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    segment: &Segment<F>,
+) -> Carried {
     let mut carried = carry_request(tables, segment);
     if carried == Carried::Nothing {
         carried = carry_reply(tables, segment);
@@ -72,12 +75,12 @@ pub fn carry_arriving<F: Network, T: FamilyTables<F>>(tables: &T, segment: &Segm
 }
 
 #[inline(never)]
-fn carry_request<F: Network, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> Carried {
+fn carry_request<F: PacketFamily, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> Carried {
     carried(keep_request(tables, segment, hash_of(tables, segment)))
 }
 
 #[inline(never)]
-fn carry_spread_request<F: Network, T: FamilyTables<F>>(
+fn carry_spread_request<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     segment: &Segment<F>,
 ) -> Carried {
@@ -88,25 +91,25 @@ fn carry_spread_request<F: Network, T: FamilyTables<F>>(
 }
 
 #[inline(never)]
-fn carry_reply<F: Network, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> Carried {
+fn carry_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> Carried {
     carried(keep_snat_reply(tables, segment))
 }
 
 /// Follows a packet from a backend to a SNAT address, and keeps the decision in the draft.
 #[inline(always)]
-pub fn carry_followed_reply<F: Network, T: FamilyTables<F>>(
+pub fn carry_followed_reply<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     segment: &Segment<F>,
 ) -> Carried {
     let found = keep_snat_reply(tables, segment);
     if let Ok(Some(found)) = &found {
-        found.note(Direction::Reverse, segment.place.protocol, &segment.signal, tables.now());
+        found.note(Direction::Reverse, segment.headers.protocol, &segment.signal, tables.now());
     }
     carried(found)
 }
 
 #[inline(always)]
-fn carried<F: Network>(found: Result<Option<Kept<'_, F>>, Reason>) -> Carried {
+fn carried<F: PacketFamily>(found: Result<Option<Kept<'_, F>>, Reason>) -> Carried {
     match found {
         Ok(Some(_)) => Carried::Found,
         Ok(None) => Carried::Nothing,
@@ -116,7 +119,7 @@ fn carried<F: Network>(found: Result<Option<Kept<'_, F>>, Reason>) -> Carried {
 
 /// Finds the flow of a packet from a client, and keeps the decision in the draft.
 #[inline(always)]
-fn keep_request<'a, F: Network, T: FamilyTables<F>>(
+fn keep_request<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
     hash: FlowHash,
@@ -134,7 +137,7 @@ fn keep_request<'a, F: Network, T: FamilyTables<F>>(
 
 /// Finds the flow of a packet to a SNAT address, and keeps the decision in the draft.
 #[inline(always)]
-fn keep_snat_reply<'a, F: Network, T: FamilyTables<F>>(
+fn keep_snat_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
 ) -> Result<Option<Kept<'a, F>>, Reason> {
@@ -156,7 +159,7 @@ fn keep_snat_reply<'a, F: Network, T: FamilyTables<F>>(
 /// Keeps in the draft what a flow says of the packet. Field by field: whole, it would be put together on
 /// the stack first.
 #[inline(always)]
-fn keep<F: Network>(draft: &mut Draft<F>, decision: &Decision<F>) {
+fn keep<F: PacketFamily>(draft: &mut Draft<F>, decision: &Decision<F>) {
     let kept = &mut draft.decision;
     kept.source.address = decision.source.address;
     kept.source.port = decision.source.port;

@@ -7,7 +7,7 @@
 use crate::conntrack::{self, Found, is_crowded, reply_index, track};
 use crate::datapath::carried::Decision;
 use crate::datapath::tables::FamilyTables;
-use crate::datapath::wire::parse::{Network, Segment};
+use crate::datapath::wire::parse::{PacketFamily, Segment};
 use crate::hash::{FlowHash, ReplyHash};
 use crate::layout::{Backend, Direction, Flow, FlowState, Reason};
 
@@ -15,7 +15,7 @@ use crate::layout::{Backend, Direction, Flow, FlowState, Reason};
 pub type FlowOf<'a, F> = Found<'a, F, Decision<F>>;
 
 /// What is known of a packet on its way to a Service.
-pub enum Known<'a, F: Network> {
+pub enum Known<'a, F: PacketFamily> {
     Flow(FlowOf<'a, F>),
     /// It is of a connection whose backend is gone.
     Gone(FlowOf<'a, F>),
@@ -27,7 +27,7 @@ pub enum Known<'a, F: Network> {
 
 /// Where the flows of a client's address and port are.
 #[inline(always)]
-pub fn client_hash<F: Network, T: FamilyTables<F>>(
+pub fn client_hash<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     client: F::Address,
     port: u16,
@@ -38,7 +38,7 @@ pub fn client_hash<F: Network, T: FamilyTables<F>>(
 
 /// Where a flow is whose client has very many of them.
 #[inline(always)]
-pub fn spread_hash<F: Network, T: FamilyTables<F>>(
+pub fn spread_hash<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     client: (F::Address, u16),
     frontend: (F::Address, u16),
@@ -49,23 +49,23 @@ pub fn spread_hash<F: Network, T: FamilyTables<F>>(
 
 /// Where the flows of a packet's client are.
 #[inline(always)]
-pub fn hash_of<F: Network, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> FlowHash {
-    client_hash(tables, segment.source, segment.source_port, segment.place.protocol)
+pub fn hash_of<F: PacketFamily, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> FlowHash {
+    client_hash(tables, segment.source, segment.source_port, segment.headers.protocol)
 }
 
 /// Where the packet's flow is if its client has very many.
 #[inline(always)]
-pub fn spread_hash_of<F: Network, T: FamilyTables<F>>(
+pub fn spread_hash_of<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     segment: &Segment<F>,
 ) -> FlowHash {
     let client = (segment.source, segment.source_port);
     let frontend = (segment.destination, segment.destination_port);
-    spread_hash(tables, client, frontend, segment.place.protocol)
+    spread_hash(tables, client, frontend, segment.headers.protocol)
 }
 
 #[inline(always)]
-pub(super) fn reply_hash<F: Network, T: FamilyTables<F>>(
+pub(super) fn reply_hash<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     segment: &Segment<F>,
 ) -> ReplyHash {
@@ -73,13 +73,13 @@ pub(super) fn reply_hash<F: Network, T: FamilyTables<F>>(
         &tables.settings().secret,
         (segment.source, segment.source_port),
         (segment.destination, segment.destination_port),
-        segment.place.protocol,
+        segment.headers.protocol,
     )
 }
 
 /// The flow of a packet from a client to what it has dialled; the packet is noted.
 #[inline(always)]
-pub fn follow_request<'a, F: Network, T: FamilyTables<F>>(
+pub fn follow_request<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
 ) -> Result<Known<'a, F>, Reason> {
@@ -99,14 +99,14 @@ pub fn follow_request<'a, F: Network, T: FamilyTables<F>>(
         }
         Judgement::Gone => return Ok(Known::Gone(found)),
     }
-    found.note(Direction::Forward, segment.place.protocol, &segment.signal, tables.now());
+    found.note(Direction::Forward, segment.headers.protocol, &segment.signal, tables.now());
     Ok(Known::Flow(found))
 }
 
 /// The flow of a packet from a backend to a client whose address and port the backend knows; the packet
 /// is noted.
 #[inline(always)]
-pub fn follow_reply<'a, F: Network, T: FamilyTables<F>>(
+pub fn follow_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
 ) -> Result<Option<FlowOf<'a, F>>, Reason> {
@@ -117,7 +117,7 @@ pub fn follow_reply<'a, F: Network, T: FamilyTables<F>>(
 /// The flow of a packet from a backend to a SNAT address, or to a client with very many flows; the
 /// packet is noted.
 #[inline(always)]
-pub fn follow_indexed_reply<'a, F: Network, T: FamilyTables<F>>(
+pub fn follow_indexed_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
 ) -> Result<Option<FlowOf<'a, F>>, Reason> {
@@ -127,7 +127,7 @@ pub fn follow_indexed_reply<'a, F: Network, T: FamilyTables<F>>(
 
 /// The same of a packet to a SNAT address; the packet is noted.
 #[inline(always)]
-pub fn follow_snat_reply<'a, F: Network, T: FamilyTables<F>>(
+pub fn follow_snat_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
 ) -> Result<Option<FlowOf<'a, F>>, Reason> {
@@ -136,17 +136,17 @@ pub fn follow_snat_reply<'a, F: Network, T: FamilyTables<F>>(
 }
 
 #[inline(always)]
-fn note_reply<F: Network, T: FamilyTables<F>>(
+fn note_reply<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     found: &FlowOf<'_, F>,
     segment: &Segment<F>,
 ) {
-    found.note(Direction::Reverse, segment.place.protocol, &segment.signal, tables.now());
+    found.note(Direction::Reverse, segment.headers.protocol, &segment.signal, tables.now());
 }
 
 /// What was found, unless its time is over.
 #[inline(always)]
-pub(super) fn living<'a, F: Network, T: FamilyTables<F>, R>(
+pub(super) fn living<'a, F: PacketFamily, T: FamilyTables<F>, R>(
     tables: &T,
     found: Option<Found<'a, F, R>>,
 ) -> Option<Found<'a, F, R>> {
@@ -161,7 +161,7 @@ pub(super) fn living<'a, F: Network, T: FamilyTables<F>, R>(
 
 /// Looks for a flow in the buckets of a hash.
 #[inline(always)]
-pub(super) fn find_by_hash<'a, F: Network, T: FamilyTables<F>, R>(
+pub(super) fn find_by_hash<'a, F: PacketFamily, T: FamilyTables<F>, R>(
     tables: &'a T,
     hash: FlowHash,
     mut wanted: impl FnMut(&Flow<F>, FlowState) -> Option<R>,
@@ -177,23 +177,26 @@ pub(super) fn find_by_hash<'a, F: Network, T: FamilyTables<F>, R>(
 
 /// Finds the flow of a packet from a client, and notes nothing.
 #[inline(always)]
-pub fn find_request<'a, F: Network, T: FamilyTables<F>>(
+pub fn find_request<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
 ) -> Result<Option<FlowOf<'a, F>>, Reason> {
-    let hash = client_hash(tables, segment.source, segment.source_port, segment.place.protocol);
+    let hash = client_hash(tables, segment.source, segment.source_port, segment.headers.protocol);
     find_request_by(tables, segment, hash)
 }
 
 /// Whether the client of a packet may have flows elsewhere than where its others are.
 #[inline(always)]
-pub fn has_spread_flows<F: Network, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> bool {
-    let Segment { source, source_port, place, .. } = *segment;
-    is_crowded(tables, client_hash(tables, source, source_port, place.protocol))
+pub fn has_spread_flows<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    segment: &Segment<F>,
+) -> bool {
+    let Segment { source, source_port, headers, .. } = *segment;
+    is_crowded(tables, client_hash(tables, source, source_port, headers.protocol))
 }
 
 #[inline(always)]
-fn find_request_by<'a, F: Network, T: FamilyTables<F>>(
+fn find_request_by<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
     hash: FlowHash,
@@ -205,18 +208,18 @@ fn find_request_by<'a, F: Network, T: FamilyTables<F>>(
 /// Finds the flow of a packet to a SNAT address, or to a client with very many flows, and notes
 /// nothing.
 #[inline(always)]
-pub fn find_indexed_reply<'a, F: Network, T: FamilyTables<F>>(
+pub fn find_indexed_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
 ) -> Result<Option<FlowOf<'a, F>>, Reason> {
-    let Segment { destination, destination_port, place, .. } = *segment;
+    let Segment { destination, destination_port, headers, .. } = *segment;
     let indexed = tables.settings().has_snat_port(destination_port)
-        || is_crowded(tables, client_hash(tables, destination, destination_port, place.protocol));
+        || is_crowded(tables, client_hash(tables, destination, destination_port, headers.protocol));
     if indexed { find_by_index(tables, segment) } else { Ok(None) }
 }
 
 #[inline(always)]
-fn find_by_index<'a, F: Network, T: FamilyTables<F>>(
+fn find_by_index<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
 ) -> Result<Option<FlowOf<'a, F>>, Reason> {
@@ -231,12 +234,12 @@ fn find_by_index<'a, F: Network, T: FamilyTables<F>>(
 /// Finds the flow of a packet to a client whose address and port the backend knows, and notes
 /// nothing.
 #[inline(always)]
-pub fn find_reply<'a, F: Network, T: FamilyTables<F>>(
+pub fn find_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     segment: &Segment<F>,
 ) -> Result<Option<FlowOf<'a, F>>, Reason> {
-    let Segment { place, destination, destination_port, .. } = *segment;
-    let hash = client_hash(tables, destination, destination_port, place.protocol);
+    let Segment { headers, destination, destination_port, .. } = *segment;
+    let hash = client_hash(tables, destination, destination_port, headers.protocol);
     let found = find_by_hash(tables, hash, |flow, state| replied(flow, state, segment))?;
     Ok(living(tables, found))
 }
@@ -244,7 +247,7 @@ pub fn find_reply<'a, F: Network, T: FamilyTables<F>>(
 /// Gives up a flow whose client has reached the backend itself, not through a Service: the reply would
 /// be taken for one of the flow's.
 #[inline(never)]
-pub fn end_shadowed<F: Network, T: FamilyTables<F>>(
+pub fn end_shadowed<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     client: (F::Address, u16),
     backend: (F::Address, u16),
@@ -274,32 +277,35 @@ pub fn end_shadowed<F: Network, T: FamilyTables<F>>(
 
 /// What the flow says of the packet, if it is the client's.
 #[inline(always)]
-pub(super) fn requested<F: Network>(flow: &Flow<F>, segment: &Segment<F>) -> Option<Decision<F>> {
+pub(super) fn requested<F: PacketFamily>(
+    flow: &Flow<F>,
+    segment: &Segment<F>,
+) -> Option<Decision<F>> {
     let same = flow.client == segment.source
         && flow.client_port == segment.source_port
         && flow.frontend == segment.destination
         && flow.frontend_port == segment.destination_port
-        && flow.protocol == segment.place.protocol;
+        && flow.protocol == segment.headers.protocol;
     same.then_some(Decision::of_request(flow))
 }
 
 /// What the flow says of the packet, if it is the backend's.
 #[inline(always)]
-pub(super) fn replied<F: Network>(
+pub(super) fn replied<F: PacketFamily>(
     flow: &Flow<F>,
     state: FlowState,
     segment: &Segment<F>,
 ) -> Option<Decision<F>> {
     let client = (segment.destination, segment.destination_port);
     let backend = (segment.source, segment.source_port);
-    let same = is_between(flow, client, backend, segment.place.protocol)
+    let same = is_between(flow, client, backend, segment.headers.protocol)
         && !track::answers_a_later_dial(state, &segment.signal);
     same.then(|| Decision::of_reply(flow))
 }
 
 /// Whether the flow's backend knows its client by this address and port.
 #[inline(always)]
-fn is_between<F: Network>(
+fn is_between<F: PacketFamily>(
     flow: &Flow<F>,
     client: (F::Address, u16),
     backend: (F::Address, u16),
@@ -322,23 +328,23 @@ pub(super) enum Judgement {
 
 /// What a client's packet is to its flow, of which state, track and backend are known.
 #[inline(always)]
-pub(super) fn judge<F: Network, T: FamilyTables<F>>(
+pub(super) fn judge<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     segment: &Segment<F>,
     (state, track): (FlowState, u32),
     (backend_index, backend_generation): (u32, u16),
 ) -> Judgement {
     let opens = segment.opens();
-    if opens && track::may_begin_anew(state, track, segment.place.protocol, &segment.signal) {
+    if opens && track::may_begin_anew(state, track, segment.headers.protocol, &segment.signal) {
         return Judgement::Anew;
     }
     let backend: Option<Backend<F::Address>> = tables.backend(backend_index);
     let backend = backend.filter(|b| b.protocol != 0 && b.generation as u16 == backend_generation);
     match backend {
         // Datagrams move on at once; connections may end where they are.
-        Some(backend) if segment.place.is_datagram() && backend.is_draining() => Judgement::Anew,
+        Some(backend) if segment.headers.is_datagram() && backend.is_draining() => Judgement::Anew,
         Some(_) => Judgement::GoesOn,
-        None if !segment.place.is_datagram() && !opens => Judgement::Gone,
+        None if !segment.headers.is_datagram() && !opens => Judgement::Gone,
         None => Judgement::Anew,
     }
 }

@@ -6,7 +6,7 @@ use crate::datapath::route::{NextHop, Query, Route};
 use crate::datapath::tables::{FamilyTables, Tables};
 use crate::datapath::verdict::{Rejection, Verdict, drop_for};
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{Network, Place};
+use crate::datapath::wire::parse::{Headers, PacketFamily};
 use crate::header::{Ethernet, NetworkHeader};
 use crate::layout::{Device, Direction, Reason};
 
@@ -24,13 +24,13 @@ pub struct Out {
 
 /// The length of a packet on the wire from its IP header on.
 #[inline(always)]
-pub fn network_length<P: Packet>(packet: &P, place: Place) -> u32 {
-    packet.wire_length().saturating_sub(place.network as u32)
+pub fn network_length<P: Packet>(packet: &P, headers: Headers) -> u32 {
+    packet.wire_length().saturating_sub(headers.network as u32)
 }
 
 /// Finds the packet's next hop: as its flow remembers it, or by asking.
 #[inline(always)]
-pub fn find<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn find<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
     hops: Option<Hops<'_>>,
@@ -57,7 +57,7 @@ pub fn find<F: Network, P: Packet, T: FamilyTables<F>>(
 
 /// Routing is asked for few packets: what it needs is kept off the ladder's stack frame.
 #[inline(never)]
-pub fn ask<F: Network, P: Packet>(packet: &P, query: &Query<F>) -> Route {
+pub fn ask<F: PacketFamily, P: Packet>(packet: &P, query: &Query<F>) -> Route {
     packet.route(query)
 }
 
@@ -99,7 +99,7 @@ fn by<P: Packet, T: Tables>(
 
 /// Notes that a packet is forwarded once more.
 #[inline(always)]
-pub fn decrement_hop_limit<F: Network, P: Packet>(
+pub fn decrement_hop_limit<F: PacketFamily, P: Packet>(
     packet: &mut P,
     network: usize,
 ) -> Result<(), Reason> {

@@ -4,7 +4,7 @@ use super::lookup::FlowOf;
 use crate::datapath::tables::{FamilyTables, Tables};
 use crate::datapath::verdict::{Rejection, RejectionKind, Stage, Verdict};
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{Network, Place};
+use crate::datapath::wire::parse::{Headers, PacketFamily};
 use crate::layout::{Device, Reason};
 
 /// Has the next stage tell the sender that no backend serves what it dialled, or goes on serving it;
@@ -13,14 +13,14 @@ use crate::layout::{Device, Reason};
 pub fn unreachable<P: Packet, T: Tables>(
     packet: &P,
     tables: &T,
-    place: Place,
+    headers: Headers,
     reason: Reason,
 ) -> Verdict {
     if !can_answer(packet, tables) {
         return Verdict::Defer;
     }
     tables.count(reason);
-    if place.is_tcp() {
+    if headers.is_tcp() {
         return Verdict::Next(Stage::Reset);
     }
     tables.set_rejection(Rejection::PORT_UNREACHABLE);
@@ -48,13 +48,13 @@ fn can_answer<P: Packet, T: Tables>(packet: &P, tables: &T) -> bool {
 
 /// A packet of a connection whose backend is gone: the client is told, and the entry given up.
 #[inline(always)]
-pub fn gone<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn gone<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
-    place: Place,
+    headers: Headers,
     found: &FlowOf<'_, F>,
 ) -> Verdict {
-    let verdict = unreachable(packet, tables, place, Reason::BackendGone);
+    let verdict = unreachable(packet, tables, headers, Reason::BackendGone);
     if verdict != Verdict::Defer {
         found.release();
     }

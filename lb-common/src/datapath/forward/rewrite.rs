@@ -5,74 +5,74 @@ use crate::crc32c;
 use crate::datapath::carried::Decision;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{Network, Place, Segment};
+use crate::datapath::wire::parse::{Headers, PacketFamily, Segment};
 use crate::header::{NetworkHeader, Ports, Sctp, Tcp, Udp};
 use crate::layout::Reason;
 
 /// Translates a packet and counts it.
 #[inline(always)]
-pub fn whole<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn whole<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     segment: &Segment<F>,
     decision: &Decision<F>,
 ) -> Result<(), Reason> {
-    let place = segment.place;
+    let headers = segment.headers;
     let Decision { source, destination, .. } = decision;
-    let bytes = length::<F, P>(packet, place)?;
+    let bytes = length::<F, P>(packet, headers)?;
 
     let address = addresses(packet, segment, decision)?;
-    let ports: &mut Ports = packet.header_mut(place.transport).ok_or(Reason::Unwritable)?;
+    let ports: &mut Ports = packet.header_mut(headers.transport).ok_or(Reason::Unwritable)?;
     ports.source = source.port.to_be_bytes();
     ports.destination = destination.port.to_be_bytes();
-    if place.is_sctp() {
+    if headers.is_sctp() {
         finish_sctp::<F, P>(packet, segment, decision)?;
         count(tables, decision, bytes);
         return Ok(());
     }
     let port = Delta::of_port(segment.source_port, source.port)
         .plus(Delta::of_port(segment.destination_port, destination.port));
-    finish_transport::<F, P>(packet, place, address, port)?;
+    finish_transport::<F, P>(packet, headers, address, port)?;
     count(tables, decision, bytes);
     Ok(())
 }
 
 /// Translates a later fragment and counts it.
 #[inline(always)]
-pub fn part<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn part<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     segment: &Segment<F>,
     decision: &Decision<F>,
 ) -> Result<(), Reason> {
-    let bytes = length::<F, P>(packet, segment.place)?;
+    let bytes = length::<F, P>(packet, segment.headers)?;
     addresses(packet, segment, decision)?;
     count(tables, decision, bytes);
     Ok(())
 }
 
 #[inline(always)]
-fn count<F: Network, T: FamilyTables<F>>(tables: &T, decision: &Decision<F>, bytes: u32) {
+fn count<F: PacketFamily, T: FamilyTables<F>>(tables: &T, decision: &Decision<F>, bytes: u32) {
     let Decision { service_port, backend_index, direction, .. } = *decision;
     tables.count_packet(service_port, backend_index, direction, bytes);
 }
 
 #[inline(always)]
-fn length<F: Network, P: Packet>(packet: &P, place: Place) -> Result<u32, Reason> {
-    let header: &F::Header = packet.header(place.network).ok_or(Reason::Unwritable)?;
-    Ok(packet.length_if(place.network as u32 + header.length()))
+fn length<F: PacketFamily, P: Packet>(packet: &P, headers: Headers) -> Result<u32, Reason> {
+    let header: &F::Header = packet.header(headers.network).ok_or(Reason::Unwritable)?;
+    Ok(packet.length_if(headers.network as u32 + header.length()))
 }
 
 /// Translates what every fragment has; says what that changes.
 #[inline(always)]
-pub fn addresses<F: Network, P: Packet>(
+pub fn addresses<F: PacketFamily, P: Packet>(
     packet: &mut P,
     segment: &Segment<F>,
     decision: &Decision<F>,
 ) -> Result<Delta, Reason> {
     let Decision { source, destination, .. } = decision;
     let network: &mut F::Header =
-        packet.header_mut(segment.place.network).ok_or(Reason::Unwritable)?;
+        packet.header_mut(segment.headers.network).ok_or(Reason::Unwritable)?;
     network.set_source(source.address);
     network.set_destination(destination.address);
     let change = Delta::of_address(segment.source, source.address)
@@ -85,12 +85,12 @@ pub fn addresses<F: Network, P: Packet>(
 
 /// SCTP's checksum knows nothing of addresses. A field of zeros is left to a device to complete.
 #[inline(always)]
-fn finish_sctp<F: Network, P: Packet>(
+fn finish_sctp<F: PacketFamily, P: Packet>(
     packet: &mut P,
     segment: &Segment<F>,
     decision: &Decision<F>,
 ) -> Result<(), Reason> {
-    let Place { network, transport, .. } = segment.place;
+    let Headers { network, transport, .. } = segment.headers;
     let [a, b] = (segment.source_port ^ decision.source.port).to_be_bytes();
     let [c, d] = (segment.destination_port ^ decision.destination.port).to_be_bytes();
     let change = [a, b, c, d];
@@ -111,20 +111,20 @@ fn finish_sctp<F: Network, P: Packet>(
 
 /// Last of all: updating a checksum may invalidate every view of the packet.
 #[inline(always)]
-fn finish_transport<F: Network, P: Packet>(
+fn finish_transport<F: PacketFamily, P: Packet>(
     packet: &mut P,
-    place: Place,
+    headers: Headers,
     address: Delta,
     port: Delta,
 ) -> Result<(), Reason> {
     use core::mem::offset_of;
 
-    let (field, optional) = if place.is_tcp() {
+    let (field, optional) = if headers.is_tcp() {
         (offset_of!(Tcp, checksum), false)
     } else {
         (offset_of!(Udp, checksum), true)
     };
     packet
-        .update_transport_checksum::<F>(place.transport + field, address, port, optional)
+        .update_transport_checksum::<F>(headers.transport + field, address, port, optional)
         .ok_or(Reason::Unwritable)
 }

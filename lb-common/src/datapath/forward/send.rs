@@ -10,14 +10,14 @@ use crate::datapath::route::Query;
 use crate::datapath::tables::{Counters, FamilyTables};
 use crate::datapath::verdict::{Rejection, Stage, Verdict, drop_for};
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{self, Network, Parsed, Place, Segment};
+use crate::datapath::wire::parse::{self, Headers, PacketFamily, Parsed, Segment};
 use crate::hash;
 use crate::header::NetworkHeader;
 use crate::layout::{FlowKind, Reason};
 
 /// Translates a packet and sends it on its way; its sender may be told why not.
 #[inline(always)]
-pub fn whole<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn whole<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     segment: &Segment<F>,
@@ -25,7 +25,7 @@ pub fn whole<F: Network, P: Packet, T: FamilyTables<F>>(
     hops: Option<Hops<'_>>,
 ) -> Verdict {
     if decision.kind.has(FlowKind::TUNNELLED) {
-        if !may_go_on::<F, P>(packet, segment.place.network) {
+        if !may_go_on::<F, P>(packet, segment.headers.network) {
             return refuse::later(packet, tables, Rejection::HOP_LIMIT);
         }
         return into_tunnel(tables, segment, decision, hops, true);
@@ -35,7 +35,7 @@ pub fn whole<F: Network, P: Packet, T: FamilyTables<F>>(
 
 /// The same of a packet that goes through no tunnel, as replies do.
 #[inline(always)]
-pub fn past_tunnels<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn past_tunnels<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     segment: &Segment<F>,
@@ -45,27 +45,27 @@ pub fn past_tunnels<F: Network, P: Packet, T: FamilyTables<F>>(
     if !decision.kind.has(FlowKind::FORWARDED) {
         return to_stack(tables, rewrite::whole(packet, tables, segment, decision));
     }
-    if !may_go_on::<F, P>(packet, segment.place.network) {
+    if !may_go_on::<F, P>(packet, segment.headers.network) {
         return refuse::later(packet, tables, Rejection::HOP_LIMIT);
     }
-    let out = match next_hop(packet, tables, segment.place, decision, hops) {
+    let out = match next_hop(packet, tables, segment.headers, decision, hops) {
         Ok(out) => out,
         Err(verdict) => return verdict,
     };
-    let rewritten = next_hop::decrement_hop_limit::<F, P>(packet, segment.place.network)
+    let rewritten = next_hop::decrement_hop_limit::<F, P>(packet, segment.headers.network)
         .and_then(|()| rewrite::whole(packet, tables, segment, decision));
     leave(packet, tables, out, rewritten)
 }
 
 /// Whether a packet may be forwarded once more.
 #[inline(always)]
-fn may_go_on<F: Network, P: Packet>(packet: &P, network: usize) -> bool {
+fn may_go_on<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> bool {
     packet.header::<F::Header>(network).is_some_and(|header| header.hop_limit() > 1)
 }
 
 /// What becomes of a packet whose flow was looked for: to where the flow goes, or on to another stage.
 #[inline(always)]
-pub fn found_or<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn found_or<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -82,7 +82,7 @@ pub fn found_or<F: Network, P: Packet, T: FamilyTables<F>>(
 
 /// The client is told that the backend is gone.
 #[inline(never)]
-fn refuse_gone<F: Network, P: Packet, T: FamilyTables<F>>(
+fn refuse_gone<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -90,14 +90,14 @@ fn refuse_gone<F: Network, P: Packet, T: FamilyTables<F>>(
     // Else the compiler hands over the bounds instead of the packet: mere numbers, to the verifier.
     packet.leave_by(0);
     match parse::beginning::<F, P>(packet, network) {
-        Ok(place) => refuse::unreachable(packet, tables, place, Reason::BackendGone),
+        Ok(headers) => refuse::unreachable(packet, tables, headers, Reason::BackendGone),
         Err(reason) => drop_for(tables, reason),
     }
 }
 
 /// The same, as the draft says: its decision, and the flow that it came from.
 #[inline(never)]
-pub fn carried<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn carried<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -115,7 +115,7 @@ pub fn carried<F: Network, P: Packet, T: FamilyTables<F>>(
 
 /// The next hops of the flow that a draft's decision came from.
 #[inline(always)]
-fn hops_of<'a, F: Network, T: FamilyTables<F>>(
+fn hops_of<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     draft: &Draft<F>,
 ) -> Option<Hops<'a>> {
@@ -133,13 +133,13 @@ pub enum Departure {
     Ended(Verdict),
 }
 
-/// Finds where a packet goes that no error may answer, an error itself, whose headers are at `place`,
+/// Finds where a packet goes that no error may answer, an error itself, whose headers are at `headers`,
 /// or a later fragment: as the draft says. `segment` is what names the flow.
 #[inline(always)]
-pub fn aim_unanswerable<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn aim_unanswerable<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
-    place: Place,
+    headers: Headers,
     segment: &Segment<F>,
     out: &mut Out,
 ) -> Departure {
@@ -150,14 +150,14 @@ pub fn aim_unanswerable<F: Network, P: Packet, T: FamilyTables<F>>(
     if !decision.kind.has(FlowKind::FORWARDED) {
         return Departure::Stack;
     }
-    if !may_go_on::<F, P>(packet, place.network) {
+    if !may_go_on::<F, P>(packet, headers.network) {
         return Departure::Ended(drop_for(tables, Reason::HopLimit));
     }
     let hops = hops_of(tables, draft);
     if decision.kind.has(FlowKind::TUNNELLED) {
         return Departure::Ended(into_tunnel(tables, segment, decision, hops, false));
     }
-    match next_hop(packet, tables, place, decision, hops) {
+    match next_hop(packet, tables, headers, decision, hops) {
         Ok(found) => *out = found,
         Err(Verdict::Next(_)) => return Departure::Ended(Verdict::Drop),
         Err(verdict) => return Departure::Ended(verdict),
@@ -167,7 +167,7 @@ pub fn aim_unanswerable<F: Network, P: Packet, T: FamilyTables<F>>(
 
 /// Sends a packet that was rewritten where it was found to go; `network` is where its headers are.
 #[inline(always)]
-pub fn depart<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn depart<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -196,7 +196,7 @@ fn to_stack<T: Counters>(tables: &T, written: Result<(), Reason>) -> Verdict {
 
 /// Another stage puts the packet into its tunnel.
 #[inline(always)]
-fn into_tunnel<F: Network, T: FamilyTables<F>>(
+fn into_tunnel<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     segment: &Segment<F>,
     decision: &Decision<F>,
@@ -221,27 +221,27 @@ fn into_tunnel<F: Network, T: FamilyTables<F>>(
 /// By which routers on the way, and the node's network card, tell flows apart: one of those that
 /// no process uses.
 #[inline(always)]
-fn source_port<F: Network>(segment: &Segment<F>) -> u16 {
-    let Segment { source, source_port, destination, destination_port, place, .. } = *segment;
+fn source_port<F: PacketFamily>(segment: &Segment<F>) -> u16 {
+    let Segment { source, source_port, destination, destination_port, headers, .. } = *segment;
     let hash =
-        hash::spread::<F>(source, source_port, destination, destination_port, place.protocol);
+        hash::spread::<F>(source, source_port, destination, destination_port, headers.protocol);
     0xc000 | hash as u16
 }
 
 /// Finds where a packet leaves.
 #[inline(always)]
-fn next_hop<F: Network, P: Packet, T: FamilyTables<F>>(
+fn next_hop<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
-    place: Place,
+    headers: Headers,
     decision: &Decision<F>,
     hops: Option<Hops<'_>>,
 ) -> Result<Out, Verdict> {
     let query = Query {
         to: decision.destination.address,
         from: decision.source.address,
-        protocol: place.protocol,
-        length: next_hop::network_length(packet, place),
+        protocol: headers.protocol,
+        length: next_hop::network_length(packet, headers),
     };
     next_hop::find(packet, tables, hops, decision.direction, &query)
 }

@@ -13,7 +13,7 @@ use crate::conntrack::{self, Claim, fills_its_share, reply_index, set_crowded};
 use crate::datapath::carried::{Decision, Draft};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Stage, Verdict, drop_for};
-use crate::datapath::wire::parse::Network;
+use crate::datapath::wire::parse::PacketFamily;
 use crate::hash::{self, ReplyHash};
 use crate::layout::{Direction, Flow, FlowKind, Reason};
 
@@ -30,7 +30,7 @@ const ROUNDS: u32 = 30;
 /// Begins the flow that was drafted, and notes its place in the draft. [`Stage::Snat`] comes next if
 /// more ports may be tried.
 #[inline(never)]
-pub fn begin<F: Network, T: FamilyTables<F>>(tables: &T) -> Result<(), Verdict> {
+pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Result<(), Verdict> {
     let Some(draft) = tables.draft() else {
         return Err(drop_for(tables, Reason::CorruptTable));
     };
@@ -70,13 +70,13 @@ pub fn begin<F: Network, T: FamilyTables<F>>(tables: &T) -> Result<(), Verdict> 
     if round + 1 < ROUNDS {
         return Err(Verdict::Next(Stage::Snat));
     }
-    Err(drop_for(tables, Reason::NoAlias))
+    Err(drop_for(tables, Reason::NoSnatPort))
 }
 
 /// Whether a flow for which there is no entry can do without: under its client's own port, if no other
 /// flow has the same replies.
 #[inline(never)]
-fn can_go_untracked<F: Network, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) -> bool {
+fn can_go_untracked<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) -> bool {
     !draft.flow.kind.has(FlowKind::SNAT) && !is_taken(tables, &draft.flow)
 }
 
@@ -86,7 +86,7 @@ const SEEMS_FREE: u32 = 1 << 16;
 /// The port to try in a round: one that no flow to the backend seems to have. If all seem taken,
 /// one of them after the other, for the flow may be gone.
 #[inline(never)]
-fn port<F: Network, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>, round: u32) -> u32 {
+fn port<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>, round: u32) -> u32 {
     let flow = &draft.flow;
     let ports = Ports::of(tables, draft);
     let first = round * LOOKED_AT;
@@ -114,7 +114,7 @@ fn port<F: Network, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>, round: u32
 /// Of the ports that a round looks at, gives the draft the one whose flow ranks highest for eviction, if
 /// there is any, and gives up that flow.
 #[inline(never)]
-fn take_over<F: Network, T: FamilyTables<F>>(tables: &T, draft: &mut Draft<F>, round: u32) {
+fn take_over<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &mut Draft<F>, round: u32) {
     let ports = Ports::of(tables, draft);
     let (settings, now, mut highest) = (tables.settings(), tables.now(), 0);
     for number in 0..LOOKED_AT {
@@ -145,7 +145,7 @@ fn take_over<F: Network, T: FamilyTables<F>>(tables: &T, draft: &mut Draft<F>, r
 /// Apart, for what it needs of the stack. What was claimed is handed over by reference: a function in BPF
 /// returns numbers only.
 #[inline(never)]
-fn claim<'a, F: Network, T: FamilyTables<F>>(
+fn claim<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     draft: &mut Draft<F>,
     claimed: &mut Option<Claim<'a, F>>,
@@ -163,7 +163,7 @@ fn claim<'a, F: Network, T: FamilyTables<F>>(
 
 /// Writes the flow into its entry if its replies would be its own.
 #[inline(never)]
-fn try_port<F: Network, T: FamilyTables<F>>(
+fn try_port<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     claim: &Claim<'_, F>,
     draft: &mut Draft<F>,
@@ -201,7 +201,7 @@ struct Ports {
 
 impl Ports {
     #[inline(always)]
-    fn of<F: Network, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) -> Self {
+    fn of<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) -> Self {
         let settings = tables.settings();
         let count = u32::from(settings.snat_port_count);
         let start = start(tables, &draft.flow, draft.sequence);
@@ -224,7 +224,7 @@ impl Ports {
 
 /// Where a flow begins to look for a SNAT port: by a secret, and by what is new in each connection.
 #[inline(always)]
-fn start<F: Network, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>, sequence: u32) -> u32 {
+fn start<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>, sequence: u32) -> u32 {
     let ends = ReplyHash::of::<F>(
         &tables.settings().secret,
         (flow.client, flow.client_port),

@@ -7,7 +7,7 @@
 
 use crate::datapath::carried::Decision;
 use crate::datapath::tables::FamilyTables;
-use crate::datapath::wire::parse::{Network, Segment};
+use crate::datapath::wire::parse::{PacketFamily, Segment};
 use crate::layout::{Flow, ReplyKey, Ticks, Untracked};
 
 /// How long replies are looked for after the last packet that was forwarded so, in seconds.
@@ -15,7 +15,7 @@ const HEEDED: u32 = 300;
 
 /// Notes what the client of a flow without an entry has dialled.
 #[inline(always)]
-pub fn remember<F: Network, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>) {
+pub fn remember<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>) {
     let key = ReplyKey {
         backend: flow.backend,
         client: flow.client,
@@ -43,7 +43,7 @@ pub fn remember<F: Network, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>) {
 
 /// What becomes of a reply of no flow in the table.
 #[inline(always)]
-pub fn of_reply<F: Network, T: FamilyTables<F>>(
+pub fn of_reply<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     segment: &Segment<F>,
 ) -> Option<Decision<F>> {
@@ -56,7 +56,7 @@ pub fn of_reply<F: Network, T: FamilyTables<F>>(
         client: segment.destination,
         backend_port: segment.source_port,
         client_port: segment.destination_port,
-        protocol: segment.place.protocol,
+        protocol: segment.headers.protocol,
         reserved: [0; 3],
     };
     let untracked = tables.untracked(&key)?;

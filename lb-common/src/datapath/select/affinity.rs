@@ -1,12 +1,12 @@
 //! Clients that stay with their backend.
 
 use crate::datapath::tables::FamilyTables;
-use crate::datapath::wire::parse::Network;
+use crate::datapath::wire::parse::PacketFamily;
 use crate::layout::{Affinity, AffinityKey, Backend, Frontend, Member, Ticks};
 
 /// The backend that the client stays with, as long as its pool has it.
 #[inline(always)]
-pub fn remembered<F: Network, T: FamilyTables<F>>(
+pub fn remembered<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     client: F::Address,
     frontend: &Frontend,
@@ -26,7 +26,7 @@ pub fn remembered<F: Network, T: FamilyTables<F>>(
 
 /// The client has opened a flow to the backend.
 #[inline(always)]
-pub fn remember<F: Network, T: FamilyTables<F>>(
+pub fn remember<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     client: F::Address,
     service_port: u32,

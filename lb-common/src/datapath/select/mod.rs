@@ -3,16 +3,16 @@
 pub mod affinity;
 
 use super::tables::FamilyTables;
-use super::wire::parse::{Network, Segment};
+use super::wire::parse::{PacketFamily, Segment};
 use crate::family::Address;
 use crate::hash;
 use crate::layout::{
-    Backend, FlowKind, Forwarding, Frontend, FrontendKey, FrontendKind, Reason, Target,
+    Backend, FlowKind, Forwarding, Frontend, FrontendKey, FrontendKind, Reason, TunnelTarget,
 };
 
 /// A connection as its client dials it.
 #[derive(Clone, Copy)]
-pub struct Dialled<F: Network> {
+pub struct Dialled<F: PacketFamily> {
     pub client: F::Address,
     pub client_port: u16,
     pub address: F::Address,
@@ -20,7 +20,7 @@ pub struct Dialled<F: Network> {
     pub protocol: u8,
 }
 
-impl<F: Network> Dialled<F> {
+impl<F: PacketFamily> Dialled<F> {
     /// The connection that a client's packet is of.
     #[inline(always)]
     pub fn by(segment: &Segment<F>) -> Self {
@@ -29,7 +29,7 @@ impl<F: Network> Dialled<F> {
             client_port: segment.source_port,
             address: segment.destination,
             port: segment.destination_port,
-            protocol: segment.place.protocol,
+            protocol: segment.headers.protocol,
         }
     }
 }
@@ -42,7 +42,7 @@ pub enum Origin {
     Inside,
 }
 
-pub struct Choice<F: Network> {
+pub struct Choice<F: PacketFamily> {
     pub index: u32,
     pub backend: Backend<F::Address>,
 }
@@ -50,7 +50,7 @@ pub struct Choice<F: Network> {
 /// Finds what the client dialled: the exact address and port, else, on an address of this
 /// node, a NodePort.
 #[inline(always)]
-pub fn frontend<F: Network, T: FamilyTables<F>>(
+pub fn frontend<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     dialled: &Dialled<F>,
 ) -> Result<Frontend, Reason> {
@@ -68,7 +68,7 @@ pub fn frontend<F: Network, T: FamilyTables<F>>(
 }
 
 /// The same of an end by itself, whoever dials it.
-pub fn frontend_at<F: Network, T: FamilyTables<F>>(
+pub fn frontend_at<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     address: F::Address,
     port: u16,
@@ -81,7 +81,7 @@ pub fn frontend_at<F: Network, T: FamilyTables<F>>(
 
 /// Chooses a backend.
 #[inline(always)]
-pub fn backend<F: Network, T: FamilyTables<F>>(
+pub fn backend<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     dialled: &Dialled<F>,
     frontend: &Frontend,
@@ -123,7 +123,7 @@ pub fn backend<F: Network, T: FamilyTables<F>>(
 
 /// Whether the client may dial the frontend: source ranges are for load balancers' addresses.
 #[inline(always)]
-fn admit<F: Network, T: FamilyTables<F>>(
+fn admit<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     dialled: &Dialled<F>,
     frontend: &Frontend,
@@ -138,14 +138,14 @@ fn admit<F: Network, T: FamilyTables<F>>(
 /// The backend on this node that a packet from a tunnel is for, by its tag. The client is held to what
 /// it would be held to here: the outer header proves little.
 #[inline(always)]
-pub fn target<F: Network, T: FamilyTables<F>>(
+pub fn target<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     dialled: &Dialled<F>,
     frontend: &Frontend,
     tag: u32,
 ) -> Result<Choice<F>, Reason> {
     admit(tables, dialled, frontend)?;
-    let target = Target { service_port: frontend.service_port, tag };
+    let target = TunnelTarget { service_port: frontend.service_port, tag };
     let index = tables.target(target).ok_or(Reason::NoSuchTarget)?;
     let backend = tables.backend(index).ok_or(Reason::NoSuchBackend)?;
     if backend.protocol != dialled.protocol || !backend.is_local() {
@@ -157,7 +157,7 @@ pub fn target<F: Network, T: FamilyTables<F>>(
 /// Through what tunnel clients outside get to the backend, if they do. What NodePorts are dialled by
 /// is this node's own address: answers to it can't come from another.
 #[inline(always)]
-pub fn tunnel<F: Network>(frontend: &Frontend, choice: &Choice<F>) -> Option<FlowKind> {
+pub fn tunnel<F: PacketFamily>(frontend: &Frontend, choice: &Choice<F>) -> Option<FlowKind> {
     let tunnelled = frontend.kind != FrontendKind::NodePort as u8
         && !choice.backend.is_local()
         && choice.backend.node != F::Address::default();

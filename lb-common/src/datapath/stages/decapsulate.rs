@@ -149,7 +149,7 @@ fn judge_inner<F: Outer, P: Packet, T: FamilyTables<F>>(
         Part::Malformed => return pass_for(tables, Reason::UnknownProtocol),
         Part::Whole | Part::First => {}
     }
-    let segment: Segment<F> = match parse::segment(packet, found.place) {
+    let segment: Segment<F> = match parse::segment(packet, found.headers) {
         Parsed::Segment(segment) => segment,
         Parsed::Icmp => return Verdict::Next(Stage::ErrorIn),
         _ => return pass_for(tables, Reason::UnknownProtocol),

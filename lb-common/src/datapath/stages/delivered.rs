@@ -9,12 +9,12 @@ use crate::datapath::select::{self, Dialled};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Stage, Verdict, drop_for};
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{self, Network, Parsed};
+use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
 use crate::layout::{FlowKind, Reason};
 
 /// In parts, so that what one needs of the stack is free for the others.
 #[inline(always)]
-pub fn deliver<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn deliver<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -29,7 +29,7 @@ pub fn deliver<F: Network, P: Packet, T: FamilyTables<F>>(
 
 /// It opens a flow.
 #[inline(always)]
-pub fn accept<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn accept<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -43,7 +43,7 @@ pub fn accept<F: Network, P: Packet, T: FamilyTables<F>>(
 
 /// Whether its client has flows elsewhere.
 #[inline(never)]
-fn is_crowded<F: Network, P: Packet, T: FamilyTables<F>>(
+fn is_crowded<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -55,7 +55,7 @@ fn is_crowded<F: Network, P: Packet, T: FamilyTables<F>>(
 
 /// To the flow that it is of, if there is one.
 #[inline(never)]
-fn follow<F: Network, P: Packet, T: FamilyTables<F>>(
+fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -73,7 +73,10 @@ fn follow<F: Network, P: Packet, T: FamilyTables<F>>(
 /// so it is not sent on, round and round. A flow that would is given up if a new one could take its
 /// entry; one that is protected stays, and the packet, which anyone may have forged, is dropped.
 #[inline(always)]
-pub fn unless_forwarded<F: Network, T: FamilyTables<F>>(tables: &T, carried: Carried) -> Carried {
+pub fn unless_forwarded<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    carried: Carried,
+) -> Carried {
     let Some(draft) = tables.draft() else { return Carried::Failed(Reason::CorruptTable) };
     if carried != Carried::Found || !draft.decision.kind.has(FlowKind::FORWARDED) {
         return carried;
@@ -90,7 +93,7 @@ pub fn unless_forwarded<F: Network, T: FamilyTables<F>>(tables: &T, carried: Car
 
 /// Drafts the flow to the backend that the packet's tag names.
 #[inline(never)]
-fn draft<F: Network, P: Packet, T: FamilyTables<F>>(
+fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,

@@ -5,23 +5,23 @@ use crate::datapath::forward::{lookup, rewrite, untracked};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{self, Network, Parsed, Segment};
+use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Segment};
 use crate::layout::Reason;
 
 #[inline(always)]
-pub fn leave<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn leave<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Verdict {
     // Most egress packets are not replies from backends: a packet of any shape passes uncounted.
-    let segment = match parse::packet(packet, network) {
+    let segment = match parse::parse_packet(packet, network) {
         Parsed::Segment(segment) => segment,
         Parsed::Icmp => return Verdict::Next(Stage::ErrorOut),
         Parsed::Fragment => return Verdict::Next(Stage::FragmentOut),
         _ => return Verdict::Pass,
     };
-    if !tables.may_be_source(segment.source, segment.source_port, segment.place.protocol) {
+    if !tables.may_be_source(segment.source, segment.source_port, segment.headers.protocol) {
         return Verdict::Pass;
     }
     follow(packet, tables, &segment)
@@ -29,7 +29,7 @@ pub fn leave<F: Network, P: Packet, T: FamilyTables<F>>(
 
 /// A packet with ports that may be a reply.
 #[inline(always)]
-pub fn follow<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     segment: &Segment<F>,
@@ -52,7 +52,7 @@ pub fn follow<F: Network, P: Packet, T: FamilyTables<F>>(
 }
 
 #[inline(always)]
-fn finish<F: Network, P: Packet, T: FamilyTables<F>>(
+fn finish<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     segment: &Segment<F>,

@@ -111,7 +111,7 @@ fn aim<F: Outer, P: Packet, T: FamilyTables<F>>(
     };
     tunnel.source = F::address_of(&device);
     if tunnel.source == F::Address::default() {
-        return Err(drop_for(tables, Reason::NoAlias));
+        return Err(drop_for(tables, Reason::NoSnatPort));
     }
     tunnel.node = backend.node;
     tunnel.tag = hash::backend_tag(backend.address, backend.port);

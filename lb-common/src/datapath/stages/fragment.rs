@@ -11,13 +11,13 @@ use crate::datapath::forward::send::{self, Departure};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{self, Network, Parsed, Part, Segment, Transport};
+use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Part, Segment, Transport};
 use crate::header::NetworkHeader;
 use crate::layout::{Fragment, FragmentKey, Reason, Ticks};
 
 /// A fragment that arrives on a device, for an address of ours. Each step has the stack for itself.
 #[inline(always)]
-pub fn arriving<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -33,7 +33,7 @@ pub fn arriving<F: Network, P: Packet, T: FamilyTables<F>>(
 
 /// A fragment that leaves by a device. Most are nothing of ours, and pass uncounted.
 #[inline(always)]
-pub fn leaving<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -60,7 +60,7 @@ enum Look {
 }
 
 #[inline(never)]
-fn look<F: Network, P: Packet, T: FamilyTables<F>>(
+fn look<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -74,13 +74,13 @@ fn look<F: Network, P: Packet, T: FamilyTables<F>>(
         Part::Malformed => return Look::Malformed,
         Part::Whole | Part::First => {}
     }
-    let segment: Segment<F> = match parse::segment(packet, found.place) {
+    let segment: Segment<F> = match parse::segment(packet, found.headers) {
         Parsed::Segment(segment) => segment,
         Parsed::Malformed => return Look::Malformed,
         _ => return Look::Other,
     };
     if found.part == Part::First {
-        if segment.place.is_sctp() {
+        if segment.headers.is_sctp() {
             return Look::Sctp;
         }
         remember(tables, &found, &segment);
@@ -89,7 +89,7 @@ fn look<F: Network, P: Packet, T: FamilyTables<F>>(
 }
 
 #[inline(always)]
-fn first<F: Network, P: Packet, T: FamilyTables<F>>(
+fn first<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -104,7 +104,7 @@ fn first<F: Network, P: Packet, T: FamilyTables<F>>(
 }
 
 #[inline(never)]
-fn follow_request<F: Network, P: Packet, T: FamilyTables<F>>(
+fn follow_request<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -118,7 +118,7 @@ fn follow_request<F: Network, P: Packet, T: FamilyTables<F>>(
 }
 
 #[inline(never)]
-fn follow_reply<F: Network, P: Packet, T: FamilyTables<F>>(
+fn follow_reply<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -131,7 +131,7 @@ fn follow_reply<F: Network, P: Packet, T: FamilyTables<F>>(
 }
 
 #[inline(never)]
-fn first_answer<F: Network, P: Packet, T: FamilyTables<F>>(
+fn first_answer<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -139,14 +139,14 @@ fn first_answer<F: Network, P: Packet, T: FamilyTables<F>>(
     let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
         return Verdict::Pass;
     };
-    if !tables.may_be_source(segment.source, segment.source_port, segment.place.protocol) {
+    if !tables.may_be_source(segment.source, segment.source_port, segment.headers.protocol) {
         return Verdict::Pass;
     }
     egress::follow(packet, tables, &segment)
 }
 
 #[inline(always)]
-pub fn remember<F: Network, T: FamilyTables<F>>(
+pub fn remember<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     found: &Transport,
     segment: &Segment<F>,
@@ -155,14 +155,14 @@ pub fn remember<F: Network, T: FamilyTables<F>>(
         source_port: segment.source_port,
         destination_port: segment.destination_port,
         seen: tables.now(),
-        protocol: segment.place.protocol,
+        protocol: segment.headers.protocol,
         reserved: [0; 3],
     };
     tables.set_fragment(&key(found, segment.source, segment.destination), fragment);
 }
 
 #[inline(always)]
-fn key<F: Network>(
+fn key<F: PacketFamily>(
     found: &Transport,
     source: F::Address,
     destination: F::Address,
@@ -178,21 +178,21 @@ fn key<F: Network>(
 
 /// What a later fragment would be if it had its ports; `None` if its first one has not come.
 #[inline(always)]
-pub fn recall<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn recall<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
     found: &Transport,
 ) -> Option<Segment<F>> {
-    let header: &F::Header = packet.header(found.place.network)?;
+    let header: &F::Header = packet.header(found.headers.network)?;
     let (source, destination) = (header.source(), header.destination());
     let fragment = tables.fragment(&key(found, source, destination))?;
     if tables.now().since(fragment.seen) > Ticks::in_seconds(Fragment::LIFETIME) {
         return None;
     }
-    let mut place = found.place;
-    place.protocol = fragment.protocol;
+    let mut headers = found.headers;
+    headers.protocol = fragment.protocol;
     Some(Segment {
-        place,
+        headers,
         source,
         destination,
         source_port: fragment.source_port,
@@ -202,7 +202,7 @@ pub fn recall<F: Network, P: Packet, T: FamilyTables<F>>(
 }
 
 #[inline(always)]
-fn later<F: Network, P: Packet, T: FamilyTables<F>>(
+fn later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -217,7 +217,7 @@ fn later<F: Network, P: Packet, T: FamilyTables<F>>(
 }
 
 #[inline(never)]
-fn look_up_later<F: Network, P: Packet, T: FamilyTables<F>>(
+fn look_up_later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -232,7 +232,7 @@ fn look_up_later<F: Network, P: Packet, T: FamilyTables<F>>(
 
 /// Sends a later fragment as the draft says. Only first fragments are answered by errors.
 #[inline(always)]
-fn send_later<F: Network, P: Packet, T: FamilyTables<F>>(
+fn send_later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -247,7 +247,7 @@ fn send_later<F: Network, P: Packet, T: FamilyTables<F>>(
 }
 
 #[inline(never)]
-fn aim_later<F: Network, P: Packet, T: FamilyTables<F>>(
+fn aim_later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -256,13 +256,13 @@ fn aim_later<F: Network, P: Packet, T: FamilyTables<F>>(
     packet.leave_by(0);
     let found = F::transport::<true, P>(packet, network);
     match recall::<F, P, T>(packet, tables, &found) {
-        Some(segment) => send::aim_unanswerable(packet, tables, segment.place, &segment, out),
+        Some(segment) => send::aim_unanswerable(packet, tables, segment.headers, &segment, out),
         None => Departure::Ended(drop_for(tables, Reason::CorruptTable)),
     }
 }
 
 #[inline(never)]
-fn rewrite_later<F: Network, P: Packet, T: FamilyTables<F>>(
+fn rewrite_later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -274,7 +274,7 @@ fn rewrite_later<F: Network, P: Packet, T: FamilyTables<F>>(
 }
 
 #[inline(never)]
-fn later_answer<F: Network, P: Packet, T: FamilyTables<F>>(
+fn later_answer<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,

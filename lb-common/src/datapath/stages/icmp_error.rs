@@ -16,7 +16,7 @@ use crate::datapath::forward::send::{self, Departure};
 use crate::datapath::tables::{Counters, FamilyTables};
 use crate::datapath::verdict::{Verdict, drop_for, pass_for};
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{self, Network, Place, Segment};
+use crate::datapath::wire::parse::{self, Headers, PacketFamily, Segment};
 use crate::header::{Icmp, NetworkHeader, Ports, Tcp, Udp, protocol};
 use crate::layout::{Direction, Reason};
 
@@ -25,16 +25,16 @@ use crate::layout::{Direction, Reason};
 const FARTHEST: usize = 1 << 12;
 
 /// An error, and where its parts are.
-struct Error<F: Network> {
+struct Error<F: PacketFamily> {
     /// Of the error itself.
-    place: Place,
+    headers: Headers,
     /// What would answer the quoted packet; its place is that of the quote.
     answer: Segment<F>,
 }
 
 /// An error that arrives on a device. Each step has the stack for itself.
 #[inline(always)]
-pub fn arriving<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -51,7 +51,7 @@ pub fn arriving<F: Network, P: Packet, T: FamilyTables<F>>(
 }
 
 #[inline(never)]
-fn look_up<F: Network, P: Packet, T: FamilyTables<F>>(
+fn look_up<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -66,7 +66,7 @@ fn look_up<F: Network, P: Packet, T: FamilyTables<F>>(
 
 /// Sends an error on as the draft says. Errors are not answered by errors.
 #[inline(always)]
-fn send_on<F: Network, P: Packet, T: FamilyTables<F>>(
+fn send_on<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -81,7 +81,7 @@ fn send_on<F: Network, P: Packet, T: FamilyTables<F>>(
 }
 
 #[inline(never)]
-fn aim<F: Network, P: Packet, T: FamilyTables<F>>(
+fn aim<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -89,13 +89,13 @@ fn aim<F: Network, P: Packet, T: FamilyTables<F>>(
 ) -> Departure {
     packet.leave_by(0);
     match read::<F, P>(packet, network) {
-        Ok(error) => send::aim_unanswerable(packet, tables, error.place, &error.answer, out),
+        Ok(error) => send::aim_unanswerable(packet, tables, error.headers, &error.answer, out),
         Err(reason) => Departure::Ended(drop_for(tables, reason)),
     }
 }
 
 #[inline(never)]
-fn rewrite<F: Network, P: Packet, T: FamilyTables<F>>(
+fn rewrite<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -107,7 +107,7 @@ fn rewrite<F: Network, P: Packet, T: FamilyTables<F>>(
 
 /// An error that leaves by a device. Most are about no packet of ours: they pass uncounted.
 #[inline(never)]
-pub fn leaving<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -115,8 +115,8 @@ pub fn leaving<F: Network, P: Packet, T: FamilyTables<F>>(
     let Ok(error) = read::<F, P>(packet, network) else {
         return Verdict::Pass;
     };
-    let Segment { place, source, source_port, .. } = error.answer;
-    if !tables.may_be_source(source, source_port, place.protocol) {
+    let Segment { headers, source, source_port, .. } = error.answer;
+    if !tables.may_be_source(source, source_port, headers.protocol) {
         return Verdict::Pass;
     }
     let found = match lookup::find_reply(tables, &error.answer) {
@@ -133,22 +133,25 @@ pub fn leaving<F: Network, P: Packet, T: FamilyTables<F>>(
 /// What would answer the packet that an error quotes; `None` if it is no such error. And where the
 /// error's headers are.
 #[inline(always)]
-pub fn about<F: Network, P: Packet>(packet: &P, network: usize) -> Option<(Place, Segment<F>)> {
-    read(packet, network).ok().map(|error| (error.place, error.answer))
+pub fn about<F: PacketFamily, P: Packet>(
+    packet: &P,
+    network: usize,
+) -> Option<(Headers, Segment<F>)> {
+    read(packet, network).ok().map(|error| (error.headers, error.answer))
 }
 
 /// Finds the parts of an error; the reason says what else it is.
 #[inline(always)]
-fn read<F: Network, P: Packet>(packet: &P, network: usize) -> Result<Error<F>, Reason> {
-    let place = parse::transport::<F, P>(packet, network)?;
-    let icmp: &Icmp = packet.header(place.transport).ok_or(Reason::Malformed)?;
-    if place.protocol != F::ICMP || !F::is_error(icmp.kind) {
+fn read<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> Result<Error<F>, Reason> {
+    let headers = parse::transport::<F, P>(packet, network)?;
+    let icmp: &Icmp = packet.header(headers.transport).ok_or(Reason::Malformed)?;
+    if headers.protocol != F::ICMP || !F::is_error(icmp.kind) {
         return Err(Reason::UnknownProtocol);
     }
-    if place.transport > FARTHEST {
+    if headers.transport > FARTHEST {
         return Err(Reason::UnknownQuote);
     }
-    let quote = packet.blur(place.transport + size_of::<Icmp>());
+    let quote = packet.blur(headers.transport + size_of::<Icmp>());
     let quoted = parse::beginning::<F, P>(packet, quote).map_err(|_| Reason::UnknownQuote)?;
     if !matches!(quoted.protocol, protocol::TCP | protocol::UDP | protocol::SCTP) {
         return Err(Reason::UnknownQuote);
@@ -157,14 +160,14 @@ fn read<F: Network, P: Packet>(packet: &P, network: usize) -> Result<Error<F>, R
     let (source, destination) = (header.destination(), header.source());
     let ports: &Ports = packet.header(quoted.transport).ok_or(Reason::UnknownQuote)?;
     let answer = Segment {
-        place: quoted,
+        headers: quoted,
         source,
         destination,
         source_port: u16::from_be_bytes(ports.destination),
         destination_port: u16::from_be_bytes(ports.source),
         signal: Signal::default(),
     };
-    Ok(Error { place, answer })
+    Ok(Error { headers, answer })
 }
 
 #[inline(always)]
@@ -177,15 +180,15 @@ fn finish<T: Counters>(tables: &T, translated: Result<(), Reason>) -> Verdict {
 
 /// Translates the error and what it quotes.
 #[inline(always)]
-fn translate<F: Network, P: Packet>(
+fn translate<F: PacketFamily, P: Packet>(
     packet: &mut P,
     error: &Error<F>,
     decision: &Decision<F>,
 ) -> Result<(), Reason> {
-    let Error { place, answer } = error;
-    let quote = rewrite_quote(packet, place, answer, decision)?;
+    let Error { headers, answer } = error;
+    let quote = rewrite_quote(packet, headers, answer, decision)?;
 
-    let header: &mut F::Header = packet.header_mut(place.network).ok_or(Reason::Unwritable)?;
+    let header: &mut F::Header = packet.header_mut(headers.network).ok_or(Reason::Unwritable)?;
     let (source, destination) = (header.source(), header.destination());
     // Who complains is somebody on the way, whom the other side can't know: the error comes from
     // whom it has dialled. The backend knows who is on the way, unless it does not know the client.
@@ -204,21 +207,21 @@ fn translate<F: Network, P: Packet>(
         }
         None => address,
     };
-    let checksum = place.transport + core::mem::offset_of!(Icmp, checksum);
+    let checksum = headers.transport + core::mem::offset_of!(Icmp, checksum);
     packet.update_transport_checksum::<F>(checksum, address, quote, false).ok_or(Reason::Unwritable)
 }
 
 /// Restores the quoted packet to what its sender sent; says what that changes.
 #[inline(always)]
-fn rewrite_quote<F: Network, P: Packet>(
+fn rewrite_quote<F: PacketFamily, P: Packet>(
     packet: &mut P,
-    place: &Place,
+    headers: &Headers,
     answer: &Segment<F>,
     decision: &Decision<F>,
 ) -> Result<Delta, Reason> {
-    let quoted = answer.place;
-    let outer: &F::Header = packet.header(place.network).ok_or(Reason::Unwritable)?;
-    let end = place.network + outer.length() as usize;
+    let quoted = answer.headers;
+    let outer: &F::Header = packet.header(headers.network).ok_or(Reason::Unwritable)?;
+    let end = headers.network + outer.length() as usize;
 
     let header: &mut F::Header = packet.header_mut(quoted.network).ok_or(Reason::Unwritable)?;
     header.set_source(decision.destination.address);

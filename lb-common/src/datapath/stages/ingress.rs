@@ -7,7 +7,7 @@ use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
 use crate::datapath::wire::outer::Outer;
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{self, Network, Parsed, Segment};
+use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Segment};
 use crate::header::NetworkHeader;
 use crate::layout::Reason;
 
@@ -26,7 +26,7 @@ pub fn arrive<F: Outer, P: Packet, T: FamilyTables<F>>(
         }
         return Verdict::Pass;
     }
-    match parse::packet(packet, network) {
+    match parse::parse_packet(packet, network) {
         Parsed::Segment(segment) => follow(packet, tables, &segment),
         Parsed::Icmp => Verdict::Next(Stage::ErrorIn),
         Parsed::Fragment => Verdict::Next(Stage::FragmentIn),
@@ -37,7 +37,7 @@ pub fn arrive<F: Outer, P: Packet, T: FamilyTables<F>>(
 
 /// A packet with ports.
 #[inline(always)]
-pub fn follow<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     segment: &Segment<F>,
@@ -46,7 +46,7 @@ pub fn follow<F: Network, P: Packet, T: FamilyTables<F>>(
         Ok(Known::Flow(found)) => {
             send::whole(packet, tables, segment, &found.record, Some(found.hops()))
         }
-        Ok(Known::Gone(found)) => refuse::gone(packet, tables, segment.place, &found),
+        Ok(Known::Gone(found)) => refuse::gone(packet, tables, segment.headers, &found),
         // What asks for a connection replies to nothing: the reply index need not be looked at. Nor
         // need it where no SNAT port is addressed.
         Ok(Known::Nothing { alone })
@@ -67,7 +67,11 @@ pub fn follow<F: Network, P: Packet, T: FamilyTables<F>>(
 
 /// The stage of a packet that belongs to no flow here.
 #[inline(always)]
-fn opening<F: Network, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>, alone: bool) -> Stage {
+fn opening<F: PacketFamily, T: FamilyTables<F>>(
+    tables: &T,
+    segment: &Segment<F>,
+    alone: bool,
+) -> Stage {
     if lookup::has_spread_flows(tables, segment) {
         tables.set_delivered(false);
         return Stage::Spread;

@@ -10,12 +10,12 @@ use crate::datapath::select::{self, Choice, Dialled, Origin};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Rejection, Stage, Verdict, drop_for, pass_for};
 use crate::datapath::wire::packet::{Packet, Role};
-use crate::datapath::wire::parse::{self, Network, Parsed, Segment};
+use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Segment};
 use crate::header::GUE;
 use crate::layout::{Flow, FlowKind, Reason};
 
 #[inline(always)]
-pub fn open<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn open<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -30,7 +30,7 @@ pub fn open<F: Network, P: Packet, T: FamilyTables<F>>(
 
 /// Drafts the flow that the packet opens, if nothing is in its way.
 #[inline(always)]
-fn draft<F: Network, P: Packet, T: FamilyTables<F>>(
+fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -79,14 +79,14 @@ fn draft<F: Network, P: Packet, T: FamilyTables<F>>(
 
 /// Writes what a drafted flow begins with.
 #[inline(always)]
-pub fn prepare<F: Network, T: FamilyTables<F>>(
+pub fn prepare<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     draft: &mut Draft<F>,
     segment: &Segment<F>,
     sticky: bool,
 ) {
     let one_way = draft.flow.kind.has(FlowKind::TUNNELLED);
-    let protocol = segment.place.protocol;
+    let protocol = segment.headers.protocol;
     let beginning = Beginning::new(protocol, one_way, &segment.signal, || tables.now());
     draft.state = beginning.state as u32;
     draft.track = beginning.track;
@@ -98,7 +98,7 @@ pub fn prepare<F: Network, T: FamilyTables<F>>(
 
 /// Begins the flow that was drafted, and sends the packet.
 #[inline(always)]
-pub fn begin<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn begin<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -122,7 +122,7 @@ pub fn begin<F: Network, P: Packet, T: FamilyTables<F>>(
 
 /// Forwards a packet for whose flow there is no entry.
 #[inline(always)]
-pub fn forward_untracked<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn forward_untracked<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -138,7 +138,7 @@ pub fn forward_untracked<F: Network, P: Packet, T: FamilyTables<F>>(
 
 /// Replies to what goes through a tunnel don't pass this node.
 #[inline(never)]
-fn remember_untracked<F: Network, T: FamilyTables<F>>(tables: &T) {
+fn remember_untracked<F: PacketFamily, T: FamilyTables<F>>(tables: &T) {
     tables.count(Reason::Untracked);
     let Some(draft) = tables.draft() else { return };
     if !draft.flow.kind.has(FlowKind::TUNNELLED) {
@@ -148,7 +148,7 @@ fn remember_untracked<F: Network, T: FamilyTables<F>>(tables: &T) {
 
 /// A flow that is found by the reply index: it gets a place there, and begins.
 #[inline(always)]
-pub fn open_indexed<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn open_indexed<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -161,13 +161,13 @@ pub fn open_indexed<F: Network, P: Packet, T: FamilyTables<F>>(
 
 /// Whether it may have come through a tunnel. Asked late: Services, and SNAT, may have the port.
 #[inline(always)]
-fn is_gue<F: Network>(segment: &Segment<F>) -> bool {
-    segment.place.is_datagram() && segment.destination_port == GUE
+fn is_gue<F: PacketFamily>(segment: &Segment<F>) -> bool {
+    segment.headers.is_datagram() && segment.destination_port == GUE
 }
 
 /// What becomes of a packet that opens no flow.
 #[inline(always)]
-fn refuse<F: Network, P: Packet, T: FamilyTables<F>>(
+fn refuse<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
     segment: &Segment<F>,
@@ -178,7 +178,7 @@ fn refuse<F: Network, P: Packet, T: FamilyTables<F>>(
         // The address is also an address of other things: a node has its ssh.
         Reason::NoFrontend => pass_for(tables, reason),
         Reason::NoBackend | Reason::NoSuchPort => {
-            refuse::unreachable(packet, tables, segment.place, reason)
+            refuse::unreachable(packet, tables, segment.headers, reason)
         }
         _ => drop_for(tables, reason),
     }
@@ -187,7 +187,7 @@ fn refuse<F: Network, P: Packet, T: FamilyTables<F>>(
 /// The address that the backend is to see instead of the client's, if replies would not come back
 /// through this node otherwise. The next hop that is found on the way is kept in the draft.
 #[inline(always)]
-fn masquerade<F: Network, P: Packet, T: FamilyTables<F>>(
+fn masquerade<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
     dialled: &Dialled<F>,
@@ -226,13 +226,13 @@ fn masquerade<F: Network, P: Packet, T: FamilyTables<F>>(
     let address = device.map(|device| F::address_of(&device));
     match address {
         Some(address) if address != F::Address::default() => Ok(Some(address)),
-        _ => Err(drop_for(tables, Reason::NoAlias)),
+        _ => Err(drop_for(tables, Reason::NoSnatPort)),
     }
 }
 
 /// Writes the flow field by field: whole, it would be put together on the stack first.
 #[inline(always)]
-pub fn write_flow<F: Network>(
+pub fn write_flow<F: PacketFamily>(
     flow: &mut Flow<F>,
     dialled: &Dialled<F>,
     choice: &Choice<F>,

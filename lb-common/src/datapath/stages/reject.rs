@@ -5,7 +5,7 @@ use crate::datapath::verdict::{Verdict, drop_for};
 use crate::datapath::wire::link;
 use crate::datapath::wire::made::{Answering, pseudo_header};
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{self, Parsed, Place, Segment};
+use crate::datapath::wire::parse::{self, Headers, Parsed, Segment};
 use crate::header::{Ethernet, Icmp, NetworkHeader, Tcp, protocol};
 use crate::layout::Reason;
 
@@ -35,7 +35,7 @@ pub fn reset<F: Answering, P: Packet, T: FamilyTables<F>>(
 #[inline(always)]
 fn write_reset<F: Answering, P: Packet>(packet: &mut P, segment: &Segment<F>) -> Option<()> {
     const LENGTH: u16 = size_of::<Tcp>() as u16;
-    let Place { network, transport, .. } = segment.place;
+    let Headers { network, transport, .. } = segment.headers;
     let end = network + packet.header::<F::Header>(network)?.length() as usize;
     let tcp: &Tcp = packet.header(transport)?;
     let data = (end - transport.min(end)).saturating_sub(usize::from(tcp.data_offset >> 4) * 4);
@@ -96,7 +96,7 @@ pub fn reject<F: Answering, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
-    let Ok(place) = parse::beginning::<F, P>(packet, network) else {
+    let Ok(headers) = parse::beginning::<F, P>(packet, network) else {
         return drop_for(tables, Reason::Malformed);
     };
     let Some(header) = packet.header::<F::Header>(network) else {
@@ -110,7 +110,7 @@ pub fn reject<F: Answering, P: Packet, T: FamilyTables<F>>(
         return drop_for(tables, Reason::RateLimited);
     }
     let error = F::error(tables.rejection());
-    match write_error::<F, P>(packet, place, source, destination, error) {
+    match write_error::<F, P>(packet, headers, source, destination, error) {
         Some(()) => Verdict::Transmit,
         None => drop_for(tables, Reason::Unwritable),
     }
@@ -119,17 +119,17 @@ pub fn reject<F: Answering, P: Packet, T: FamilyTables<F>>(
 #[inline(always)]
 fn write_error<F: Answering, P: Packet>(
     packet: &mut P,
-    place: Place,
+    headers: Headers,
     source: F::Address,
     destination: F::Address,
     (kind, code, rest): (u8, u8, u32),
 ) -> Option<()> {
     let added = size_of::<F::Header>() + size_of::<Icmp>();
     // Of what follows the network header, the eight octets with the ports.
-    let quoted = (place.transport - place.network + 8).min(F::QUOTED) & !3;
+    let quoted = (headers.transport - headers.network + 8).min(F::QUOTED) & !3;
     packet.grow_front(added)?;
-    link::move_to_front(packet, place.network, added)?;
-    let outer = place.network;
+    link::move_to_front(packet, headers.network, added)?;
+    let outer = headers.network;
     let icmp = outer + size_of::<F::Header>();
     packet.resize((outer + added + quoted) as u32)?;
 

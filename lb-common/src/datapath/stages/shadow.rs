@@ -6,7 +6,7 @@ use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Verdict, pass_for};
 use crate::datapath::wire::outer::Outer;
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{self, Network, Parsed};
+use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
 use crate::header::{NetworkHeader, Ports, protocol};
 use crate::layout::Reason;
 
@@ -32,17 +32,17 @@ pub fn is_direct<F: Outer, P: Packet, T: FamilyTables<F>>(
 /// Ends the earlier flow: of a datagram to a backend, or of a backend's packet that accepts a
 /// connection which no Service knows.
 #[inline(always)]
-pub fn end<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn end<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Verdict {
-    let Parsed::Segment::<F>(segment) = parse::packet(packet, network) else {
+    let Parsed::Segment::<F>(segment) = parse::parse_packet(packet, network) else {
         return Verdict::Pass;
     };
     let source = (segment.source, segment.source_port);
     let destination = (segment.destination, segment.destination_port);
-    let protocol = segment.place.protocol;
+    let protocol = segment.headers.protocol;
     if protocol == protocol::UDP {
         lookup::end_shadowed(tables, source, destination, protocol);
         return Verdict::Pass;

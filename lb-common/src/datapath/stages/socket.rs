@@ -11,14 +11,14 @@
 use crate::datapath::carried::End;
 use crate::datapath::select::{self, Dialled, Origin, affinity};
 use crate::datapath::tables::{Counters, FamilyTables};
-use crate::datapath::wire::parse::Network;
+use crate::datapath::wire::parse::PacketFamily;
 use crate::family::Address;
 use crate::hash::mix;
 use crate::header::protocol;
 use crate::layout::{Backend, NO_BACKEND, Reason, Side, SocketEnd, SocketFlow};
 
 /// What is remembered of sockets.
-pub trait SocketTables<F: Network>: FamilyTables<F> {
+pub trait SocketTables<F: PacketFamily>: FamilyTables<F> {
     /// This node's own address: what its processes are to a Service.
     fn own_address(&self) -> F::Address;
     /// Where a connected socket was led.
@@ -57,7 +57,7 @@ pub enum SocketVerdict<A> {
 
 /// A socket is to be connected to `end`.
 #[inline(always)]
-pub fn connect<F: Network, T: SocketTables<F>>(
+pub fn connect<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
     socket: Socket,
     end: End<F::Address>,
@@ -77,7 +77,7 @@ pub fn connect<F: Network, T: SocketTables<F>>(
 
 /// A socket sends a datagram to `end`, to which it is not connected.
 #[inline(always)]
-pub fn send<F: Network, T: SocketTables<F>>(
+pub fn send<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
     socket: Socket,
     end: End<F::Address>,
@@ -102,7 +102,7 @@ pub fn send<F: Network, T: SocketTables<F>>(
 
 /// Whom a socket dialled that has received a datagram from `end`; `None` if `end` itself.
 #[inline(always)]
-pub fn receive<F: Network, T: SocketTables<F>>(
+pub fn receive<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
     socket: Socket,
     end: End<F::Address>,
@@ -117,7 +117,7 @@ pub fn receive<F: Network, T: SocketTables<F>>(
 
 /// Whom a socket dialled that is connected to `end`; `None` if `end` itself.
 #[inline(always)]
-pub fn peer_name<F: Network, T: SocketTables<F>>(
+pub fn peer_name<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
     socket: Socket,
     end: End<F::Address>,
@@ -128,11 +128,11 @@ pub fn peer_name<F: Network, T: SocketTables<F>>(
 
 /// A socket is closed.
 #[inline(always)]
-pub fn release<F: Network, T: SocketTables<F>>(tables: &T, cookie: u64) {
+pub fn release<F: PacketFamily, T: SocketTables<F>>(tables: &T, cookie: u64) {
     tables.remove_connected(cookie);
 }
 
-impl<F: Network> SocketFlow<F> {
+impl<F: PacketFamily> SocketFlow<F> {
     /// A flow whose backend has not been chosen yet.
     #[inline(always)]
     fn dialling(frontend: End<F::Address>) -> Self {
@@ -166,7 +166,7 @@ impl<F: Network> SocketFlow<F> {
 
 /// The flow that a datagram belongs to, if its backend is there still.
 #[inline(always)]
-fn followed<F: Network, T: SocketTables<F>>(
+fn followed<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
     socket: Socket,
     end: End<F::Address>,
@@ -199,7 +199,7 @@ fn followed<F: Network, T: SocketTables<F>>(
 /// A function of its own in the kernel, too: merged with the comparisons around it, it would have
 /// the verifier look at registers that nothing was loaded into.
 #[inline(never)]
-fn is_there<F: Network, T: SocketTables<F>>(
+fn is_there<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
     index: u32,
     generation: u32,
@@ -217,18 +217,18 @@ fn is_same<A>(backend: &Backend<A>, generation: u32) -> bool {
 
 /// Where the flow is noted for what the socket sends to a frontend.
 #[inline(always)]
-fn sends_of<F: Network>(socket: Socket, frontend: End<F::Address>) -> SocketEnd<F> {
+fn sends_of<F: PacketFamily>(socket: Socket, frontend: End<F::Address>) -> SocketEnd<F> {
     SocketEnd::new(socket.cookie, frontend.address, frontend.port, Side::Frontend)
 }
 
 /// Where the flow is noted for what the socket receives from a backend.
 #[inline(always)]
-fn answers_of<F: Network>(socket: Socket, backend: End<F::Address>) -> SocketEnd<F> {
+fn answers_of<F: PacketFamily>(socket: Socket, backend: End<F::Address>) -> SocketEnd<F> {
     SocketEnd::new(socket.cookie, backend.address, backend.port, Side::Backend)
 }
 
 #[inline(always)]
-fn keep_unconnected<F: Network, T: SocketTables<F>>(
+fn keep_unconnected<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
     socket: Socket,
     flow: &SocketFlow<F>,
@@ -241,7 +241,7 @@ fn keep_unconnected<F: Network, T: SocketTables<F>>(
 ///
 /// A function of its own in the kernel, too, as [`is_there`] is; there it can return a number only.
 #[inline(never)]
-fn choose<F: Network, T: SocketTables<F>>(
+fn choose<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
     socket: Socket,
     flow: &mut SocketFlow<F>,
@@ -279,7 +279,7 @@ fn stand_in(cookie: u64) -> u16 {
 }
 
 #[inline(always)]
-fn lead<F: Network, T: SocketTables<F>>(
+fn lead<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
     flow: &SocketFlow<F>,
 ) -> SocketVerdict<F::Address> {

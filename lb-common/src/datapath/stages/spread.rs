@@ -7,10 +7,10 @@ use crate::datapath::forward::send;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Stage, Verdict};
 use crate::datapath::wire::packet::Packet;
-use crate::datapath::wire::parse::{self, Network, Parsed};
+use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
 
 #[inline(always)]
-pub fn follow<F: Network, P: Packet, T: FamilyTables<F>>(
+pub fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -22,7 +22,7 @@ pub fn follow<F: Network, P: Packet, T: FamilyTables<F>>(
 }
 
 #[inline(never)]
-fn look_up<F: Network, P: Packet, T: FamilyTables<F>>(
+fn look_up<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,

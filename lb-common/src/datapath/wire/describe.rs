@@ -30,8 +30,8 @@ fn headers<F: Outer, P: Packet>(packet: &mut P, network: usize, event: &mut Even
     let (source, destination): (Peer, Peer) = (header.source().into(), header.destination().into());
     event.source = source.address.octets;
     event.destination = destination.address.octets;
-    if let Parsed::Segment(segment) = parse::packet::<F, P>(packet, network) {
-        event.protocol = segment.place.protocol;
+    if let Parsed::Segment(segment) = parse::parse_packet::<F, P>(packet, network) {
+        event.protocol = segment.headers.protocol;
         event.source_port = segment.source_port;
         event.destination_port = segment.destination_port;
         event.flags = segment.signal.flags;

@@ -1,13 +1,13 @@
 //! Headers of packets of our own making: replies to packets that are refused, and tunnels.
 
-use super::parse::Network;
+use super::parse::PacketFamily;
 use crate::checksum::Sum;
 use crate::datapath::verdict::{Rejection, RejectionKind};
 use crate::family::{Family, V4, V6};
 use crate::header::{Ipv4, Ipv6, protocol};
 
 /// How a family writes headers.
-pub trait Answering: Network {
+pub trait Answering: PacketFamily {
     /// The most that is quoted of a packet: its network header and the start of what follows.
     const QUOTED: usize;
 

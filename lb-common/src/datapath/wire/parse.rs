@@ -14,7 +14,7 @@ use crate::layout::Reason;
 /// and again destination options.
 const MAX_EXTENSIONS: usize = 4;
 
-/// The network header's place and kind.
+/// Where the network header is, and of what kind.
 pub struct Frame {
     pub ether_type: u16,
     pub network: usize,
@@ -22,7 +22,7 @@ pub struct Frame {
 
 /// Where the transport header is.
 #[derive(Clone, Copy)]
-pub struct Place {
+pub struct Headers {
     pub network: usize,
     pub transport: usize,
     pub protocol: u8,
@@ -44,7 +44,7 @@ pub enum Part {
 /// Not in a `Result`, for there is a value for every field: the verifier does not like it if one
 /// that is not there goes along.
 pub struct Transport {
-    pub place: Place,
+    pub headers: Headers,
     pub part: Part,
     /// What fragments of one packet have in common.
     pub identification: u32,
@@ -54,7 +54,7 @@ pub struct Transport {
 /// The ends of a packet, as it stands on the wire.
 #[derive(Clone, Copy)]
 pub struct Segment<F: Family> {
-    pub place: Place,
+    pub headers: Headers,
     pub source: F::Address,
     pub destination: F::Address,
     pub source_port: u16,
@@ -90,7 +90,7 @@ impl<F: Family> Parsed<F> {
 
 impl Transport {
     const MALFORMED: Self = Self {
-        place: Place { network: 0, transport: 0, protocol: 0 },
+        headers: Headers { network: 0, transport: 0, protocol: 0 },
         part: Part::Malformed,
         identification: 0,
         protocol: 0,
@@ -98,7 +98,7 @@ impl Transport {
     const FRAGMENT: Self = Self { part: Part::Later, ..Self::MALFORMED };
 }
 
-impl Place {
+impl Headers {
     #[inline(always)]
     pub fn is_tcp(&self) -> bool {
         self.protocol == protocol::TCP
@@ -121,7 +121,7 @@ impl<F: Family> Segment<F> {
     #[inline(always)]
     pub fn opens(&self) -> bool {
         // Datagrams have no flags.
-        !self.place.is_datagram() && self.signal.opens()
+        !self.headers.is_datagram() && self.signal.opens()
     }
 }
 
@@ -143,7 +143,7 @@ pub fn frame<P: Packet>(packet: &P) -> Option<Frame> {
 }
 
 /// A family's way to find the transport header.
-pub trait Network: Family {
+pub trait PacketFamily: Family {
     /// The protocol of errors.
     const ICMP: u8;
 
@@ -157,7 +157,7 @@ pub trait Network: Family {
     fn transport<const FRAGMENTS: bool, P: Packet>(packet: &P, network: usize) -> Transport;
 }
 
-impl Network for V4 {
+impl PacketFamily for V4 {
     const ICMP: u8 = protocol::ICMP;
     const IN_IP: u8 = protocol::IPIP;
 
@@ -184,7 +184,7 @@ impl Network for V4 {
             return Transport::FRAGMENT;
         }
         Transport {
-            place: Place { network, transport: network + length, protocol: header.protocol },
+            headers: Headers { network, transport: network + length, protocol: header.protocol },
             part: match fragment {
                 0 => Part::Whole,
                 MORE_FOLLOW => Part::First,
@@ -196,7 +196,7 @@ impl Network for V4 {
     }
 }
 
-impl Network for V6 {
+impl PacketFamily for V6 {
     const ICMP: u8 = protocol::ICMPV6;
     const IN_IP: u8 = protocol::IPV6;
 
@@ -245,7 +245,7 @@ impl Network for V6 {
         }
         Transport {
             // At most four headers of 2 KiB.
-            place: Place { network, transport: packet.blur(transport), protocol },
+            headers: Headers { network, transport: packet.blur(transport), protocol },
             part,
             identification,
             protocol: part_of,
@@ -267,10 +267,10 @@ impl FragmentHeader {
 
 /// Finds and reads the ends of a whole packet.
 #[inline(always)]
-pub fn packet<F: Network, P: Packet>(packet: &P, network: usize) -> Parsed<F> {
+pub fn parse_packet<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> Parsed<F> {
     let found = F::transport::<false, P>(packet, network);
     match found.part {
-        Part::Whole => segment(packet, found.place),
+        Part::Whole => segment(packet, found.headers),
         Part::Malformed => Parsed::Malformed,
         Part::First | Part::Later => Parsed::Fragment,
     }
@@ -278,10 +278,13 @@ pub fn packet<F: Network, P: Packet>(packet: &P, network: usize) -> Parsed<F> {
 
 /// Where the transport header of a whole packet is.
 #[inline(always)]
-pub fn transport<F: Network, P: Packet>(packet: &P, network: usize) -> Result<Place, Reason> {
+pub fn transport<F: PacketFamily, P: Packet>(
+    packet: &P,
+    network: usize,
+) -> Result<Headers, Reason> {
     let found = F::transport::<false, P>(packet, network);
     match found.part {
-        Part::Whole => Ok(found.place),
+        Part::Whole => Ok(found.headers),
         Part::Malformed => Err(Reason::Malformed),
         Part::First | Part::Later => Err(Reason::Fragment),
     }
@@ -289,10 +292,13 @@ pub fn transport<F: Network, P: Packet>(packet: &P, network: usize) -> Result<Pl
 
 /// The same of a packet that may be a first fragment: the later ones have been told what it is.
 #[inline(always)]
-pub fn beginning<F: Network, P: Packet>(packet: &P, network: usize) -> Result<Place, Reason> {
+pub fn beginning<F: PacketFamily, P: Packet>(
+    packet: &P,
+    network: usize,
+) -> Result<Headers, Reason> {
     let found = F::transport::<true, P>(packet, network);
     match found.part {
-        Part::Whole | Part::First => Ok(found.place),
+        Part::Whole | Part::First => Ok(found.headers),
         Part::Malformed => Err(Reason::Malformed),
         Part::Later => Err(Reason::Fragment),
     }
@@ -300,10 +306,10 @@ pub fn beginning<F: Network, P: Packet>(packet: &P, network: usize) -> Result<Pl
 
 /// The ends of such a packet.
 #[inline(always)]
-pub fn begun<F: Network, P: Packet>(packet: &P, network: usize) -> Parsed<F> {
+pub fn begun<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> Parsed<F> {
     let found = F::transport::<true, P>(packet, network);
     match found.part {
-        Part::Whole | Part::First => segment(packet, found.place),
+        Part::Whole | Part::First => segment(packet, found.headers),
         Part::Malformed => Parsed::Malformed,
         Part::Later => Parsed::Fragment,
     }
@@ -311,14 +317,14 @@ pub fn begun<F: Network, P: Packet>(packet: &P, network: usize) -> Parsed<F> {
 
 /// Reads the ends of the packet.
 #[inline(always)]
-pub fn segment<F: Network, P: Packet>(packet: &P, place: Place) -> Parsed<F> {
-    let Some(network) = packet.header::<F::Header>(place.network) else {
+pub fn segment<F: PacketFamily, P: Packet>(packet: &P, headers: Headers) -> Parsed<F> {
+    let Some(network) = packet.header::<F::Header>(headers.network) else {
         return Parsed::Malformed;
     };
     let (source, destination) = (network.source(), network.destination());
-    let (ports, signal) = match place.protocol {
+    let (ports, signal) = match headers.protocol {
         protocol::TCP => {
-            let Some(tcp) = packet.header::<Tcp>(place.transport) else {
+            let Some(tcp) = packet.header::<Tcp>(headers.transport) else {
                 return Parsed::Malformed;
             };
             let sequence = u32::from_be_bytes(tcp.sequence);
@@ -326,23 +332,23 @@ pub fn segment<F: Network, P: Packet>(packet: &P, place: Place) -> Parsed<F> {
             (&tcp.ports, Signal { flags: tcp.flags, sequence, acknowledgement })
         }
         protocol::UDP => {
-            let Some(udp) = packet.header::<Udp>(place.transport) else {
+            let Some(udp) = packet.header::<Udp>(headers.transport) else {
                 return Parsed::Malformed;
             };
             (&udp.ports, Signal::default())
         }
         protocol::SCTP => {
-            let Some(sctp) = packet.header::<Sctp>(place.transport) else {
+            let Some(sctp) = packet.header::<Sctp>(headers.transport) else {
                 return Parsed::Malformed;
             };
-            (&sctp.ports, signal_of_chunk(packet, place.transport, sctp))
+            (&sctp.ports, signal_of_chunk(packet, headers.transport, sctp))
         }
         protocol if protocol == F::ICMP => return Parsed::Icmp,
         protocol if protocol == F::IN_IP => return Parsed::Tunnel,
         _ => return Parsed::Other,
     };
     Parsed::Segment(Segment {
-        place,
+        headers,
         source,
         destination,
         source_port: u16::from_be_bytes(ports.source),

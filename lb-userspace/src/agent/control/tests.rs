@@ -20,10 +20,10 @@ use crate::serve::{Health, Metrics};
 
 /// Tables in memory; the test keeps another handle.
 #[derive(Clone, Default)]
-struct Memory(Arc<Mutex<Held>>);
+struct Memory(Arc<Mutex<MemoryState>>);
 
 #[derive(Default)]
-struct Held {
+struct MemoryState {
     frontends: BTreeMap<FrontendKey, u32>,
     pools: BTreeMap<u32, Pool>,
     slots: BTreeMap<u32, u32>,

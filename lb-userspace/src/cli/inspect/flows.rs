@@ -139,8 +139,8 @@ impl Row for Flow {
         "SERVICE",
         "PORT",
         "IDLE",
-        "WAY",
-        "ALIAS",
+        "PATH",
+        "SNAT",
     ];
     const NARROW: usize = 5;
 
@@ -155,8 +155,8 @@ impl Row for Flow {
             self.service.clone(),
             self.port.clone(),
             format!("{:.1}s", self.idle_seconds),
-            self.way.to_owned(),
-            self.alias.clone().unwrap_or_else(|| "-".to_owned()),
+            self.path.to_owned(),
+            self.snat.clone().unwrap_or_else(|| "-".to_owned()),
         ]
     }
 

@@ -38,7 +38,7 @@ pub struct Modes {
 /// Where a program of ours sits on a device. In this order they are attached: answers are never
 /// translated later than their questions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum HookPoint {
     /// tc, what leaves by the device.
     Out,
     /// tc, what pods send.
@@ -51,7 +51,7 @@ pub enum Place {
     ExternalIn,
 }
 
-impl Place {
+impl HookPoint {
     pub const ALL: [Self; 5] =
         [Self::Out, Self::WorkloadIn, Self::ExternalDeferred, Self::ExternalInTc, Self::ExternalIn];
 
@@ -69,7 +69,7 @@ impl Place {
     /// Where a program belongs, by as much of its name as the kernel keeps.
     pub fn of_program(name: &str) -> Option<Self> {
         const KEPT: usize = 15;
-        let kept = |place: &Self| place.program().get(..KEPT).unwrap_or(place.program()) == name;
+        let kept = |point: &Self| point.program().get(..KEPT).unwrap_or(point.program()) == name;
         Self::ALL.into_iter().find(kept)
     }
 }
@@ -119,7 +119,7 @@ pub enum Slot {
     Tc(Direction),
 }
 
-impl Place {
+impl HookPoint {
     pub fn slot(self) -> Slot {
         match self {
             Self::Out => Slot::Tc(Direction::Egress),
@@ -172,21 +172,21 @@ impl<'a> Links<'a> {
         &mut self,
         data_plane: &mut DataPlane,
         device: &str,
-        place: Place,
+        point: HookPoint,
         modes: Modes,
     ) -> Result<Option<Hook>> {
-        match place.slot() {
+        match point.slot() {
             Slot::Xdp => self.attach_xdp(data_plane.xdp()?, device, modes.xdp),
             Slot::Tc(direction) => {
-                let program = data_plane.classifier(place)?;
+                let program = data_plane.classifier(point)?;
                 self.attach_tc(program, device, direction, modes.tc).map(Some)
             }
         }
     }
 
     /// Also of a device that is gone: its name may come back with another one.
-    pub fn detach(&self, device: &str, place: Place) -> Result<()> {
-        let slot = place.slot();
+    pub fn detach(&self, device: &str, point: HookPoint) -> Result<()> {
+        let slot = point.slot();
         for &hook in slot.links() {
             remove_link(&self.pins.link(&pin(device, hook)))?;
         }
@@ -197,9 +197,9 @@ impl<'a> Links<'a> {
     }
 
     /// Detaches what an earlier agent attached and this one is not to.
-    pub fn detach_others(&self, wanted: &BTreeSet<(String, Place)>) -> Result<()> {
-        let pin_names = |(device, place): &(String, Place)| {
-            place.slot().links().iter().map(|&hook| pin(device, hook)).collect::<Vec<_>>()
+    pub fn detach_others(&self, wanted: &BTreeSet<(String, HookPoint)>) -> Result<()> {
+        let pin_names = |(device, point): &(String, HookPoint)| {
+            point.slot().links().iter().map(|&hook| pin(device, hook)).collect::<Vec<_>>()
         };
         let ours: BTreeSet<String> = wanted.iter().flat_map(pin_names).collect();
         for (link, path) in self.pins.links()? {
@@ -209,8 +209,8 @@ impl<'a> Links<'a> {
             }
         }
         for (device, direction) in noted_filters(self.pins)? {
-            let is_ours = |(name, place): &(String, Place)| {
-                *name == device && place.slot() == Slot::Tc(direction)
+            let is_ours = |(name, point): &(String, HookPoint)| {
+                *name == device && point.slot() == Slot::Tc(direction)
             };
             if !wanted.iter().any(is_ours) {
                 tc::remove_filter(self.pins, &device, direction)?;
@@ -403,10 +403,10 @@ mod tests {
 
     #[test]
     fn a_programs_name_tells_its_place() {
-        for place in Place::ALL {
-            let kept: String = place.program().chars().take(15).collect();
-            assert_eq!(Place::of_program(&kept), Some(place));
+        for point in HookPoint::ALL {
+            let kept: String = point.program().chars().take(15).collect();
+            assert_eq!(HookPoint::of_program(&kept), Some(point));
         }
-        assert_eq!(Place::of_program("external"), None);
+        assert_eq!(HookPoint::of_program("external"), None);
     }
 }

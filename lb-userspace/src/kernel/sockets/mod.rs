@@ -17,14 +17,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
-use lb_common::datapath::Network;
+use lb_common::datapath::PacketFamily;
 use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::layout::{Backend, Host, SocketFlow, map};
 use nix::errno::Errno;
 use nix::libc::{SO_NETNS_COOKIE, SOL_SOCKET, getsockopt, socklen_t};
 
 pub(super) use self::diagnosis::Diagnosis;
-use self::stale::{Held, is_stale};
+use self::stale::{SocketView, is_stale};
 use super::backlog::Write;
 use super::pins::Pins;
 use super::plain::Plain;
@@ -167,7 +167,7 @@ impl Tables {
     }
 }
 
-impl Held<V4> for Tables {
+impl SocketView<V4> for Tables {
     fn flow(&self, cookie: u64) -> Option<SocketFlow<V4>> {
         flow(&self.connected4, cookie)
     }
@@ -177,7 +177,7 @@ impl Held<V4> for Tables {
     }
 }
 
-impl Held<V6> for Tables {
+impl SocketView<V6> for Tables {
     fn flow(&self, cookie: u64) -> Option<SocketFlow<V6>> {
         flow(&self.connected6, cookie)
     }
@@ -187,7 +187,7 @@ impl Held<V6> for Tables {
     }
 }
 
-fn flow<F: Network>(flows: &Flows<F>, cookie: u64) -> Option<SocketFlow<F>>
+fn flow<F: PacketFamily>(flows: &Flows<F>, cookie: u64) -> Option<SocketFlow<F>>
 where
     Plain<SocketFlow<F>>: aya::Pod,
 {

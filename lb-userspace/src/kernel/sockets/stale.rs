@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use lb_common::datapath::{End, Network};
+use lb_common::datapath::{End, PacketFamily};
 use lb_common::family::{V4, V6};
 use lb_common::layout::{Backend, SocketFlow};
 
@@ -14,14 +14,14 @@ pub struct Connected {
 }
 
 /// What the kernel holds of one family.
-pub trait Held<F: Network> {
+pub trait SocketView<F: PacketFamily> {
     fn flow(&self, cookie: u64) -> Option<SocketFlow<F>>;
     fn backend(&self, index: u32) -> Option<Backend<F::Address>>;
 }
 
 /// Whether the socket was led to a backend, is connected to it still, and the backend is gone.
 /// One that is only draining is there, and connections to it go on.
-pub fn is_stale(socket: &Connected, held: &(impl Held<V4> + Held<V6>)) -> bool {
+pub fn is_stale(socket: &Connected, held: &(impl SocketView<V4> + SocketView<V6>)) -> bool {
     let port = socket.remote.port();
     match socket.remote.ip().to_canonical() {
         IpAddr::V4(address) => is_led_astray::<V4>(socket, address.into(), port, held),
@@ -29,11 +29,11 @@ pub fn is_stale(socket: &Connected, held: &(impl Held<V4> + Held<V6>)) -> bool {
     }
 }
 
-fn is_led_astray<F: Network>(
+fn is_led_astray<F: PacketFamily>(
     socket: &Connected,
     address: F::Address,
     port: u16,
-    held: &impl Held<F>,
+    held: &impl SocketView<F>,
 ) -> bool {
     let Some(flow) = held.flow(socket.cookie) else { return false };
     // Else it has been connected to somebody else since, past any Service.
@@ -59,7 +59,7 @@ mod tests {
         backends6: HashMap<u32, Backend<<V6 as lb_common::family::Family>::Address>>,
     }
 
-    impl Held<V4> for Tables {
+    impl SocketView<V4> for Tables {
         fn flow(&self, cookie: u64) -> Option<SocketFlow<V4>> {
             self.flows4.get(&cookie).copied()
         }
@@ -69,7 +69,7 @@ mod tests {
         }
     }
 
-    impl Held<V6> for Tables {
+    impl SocketView<V6> for Tables {
         fn flow(&self, cookie: u64) -> Option<SocketFlow<V6>> {
             self.flows6.get(&cookie).copied()
         }
@@ -79,7 +79,7 @@ mod tests {
         }
     }
 
-    fn flow<F: Network>(frontend: F::Address, backend: F::Address) -> SocketFlow<F> {
+    fn flow<F: PacketFamily>(frontend: F::Address, backend: F::Address) -> SocketFlow<F> {
         SocketFlow {
             frontend,
             backend,

@@ -91,7 +91,7 @@ impl Case {
 
     /// What is measured: the packet, where its client stands in it, and how many clients there
     /// are.
-    pub fn packet(&self, flows: u32) -> (Packet, Side, u32) {
+    pub fn first_packet(&self, flows: u32) -> (Packet, Side, u32) {
         match (self.hook, self.kind) {
             (Hook::Forward, Kind::New) => {
                 let fresh = self.request_of(self.end("16.0.0.0", "2001:db8:16::", CLIENT_PORT));

@@ -8,7 +8,7 @@ use anyhow::{Result, bail, ensure};
 use lb_common::bench::Template;
 use lb_common::family::Family;
 use lb_common::layout::{Flow, FlowState, Reason, Ticks, Traffic};
-use lb_userspace::kernel::{Place, Sizes};
+use lb_userspace::kernel::{HookPoint, Sizes};
 use lb_userspace::plan::{Change, Planner};
 use tests::datapath::{Hook, KernelWorld, Service, World};
 use tests::figures::Sample;
@@ -59,11 +59,11 @@ impl Subject {
         let under_test = match case.hook {
             Hook::Forward => world.data_plane.xdp()?.fd()?.try_clone()?,
             Hook::Stack | Hook::Workload | Hook::Reverse => {
-                world.data_plane.classifier(Place::Out)?.fd()?.try_clone()?
+                world.data_plane.classifier(HookPoint::Out)?.fd()?.try_clone()?
             }
         };
         let wrapper = Wrapper::around(case.hook, &under_test)?;
-        let (packet, side, clients) = case.packet(flows);
+        let (packet, side, clients) = case.first_packet(flows);
         let template = template(&packet, side, clients);
         let sample = Sample::default();
         Ok(Self { case, flows, room, world, wrapper, packet, template, sample })

@@ -91,21 +91,21 @@ pub fn quotes_of_datagrams_and_of_sctp_are_restored(c: &mut Conversation, at: &E
 }
 
 /// Whoever is in between, the backend knows the client by another port.
-pub fn errors_about_aliased_flows_are_told_apart(c: &mut Conversation, at: &Ends) {
+pub fn errors_about_flows_with_snat_are_told_apart(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1).load_balancer(&at.load_balancer(443)));
     let backend = at.backends(1)[0].clone();
     let one = at.to_web(40000);
     let other = tcp(at.client(40000).as_str(), at.load_balancer(443).as_str());
     c.forward(&one.syn()).becomes(&one.syn().to(backend.as_str()));
-    let alias = c.forward(&other.syn()).aliased_as(&other.syn().to(backend.as_str()));
+    let snat = c.forward(&other.syn()).with_snat(&other.syn().to(backend.as_str()));
 
-    let there = other.ack().from(alias.as_str()).to(backend.as_str());
+    let there = other.ack().from(snat.as_str()).to(backend.as_str());
     let error = packet_too_big(at.elsewhere, &there, 1400);
     let here = from_frontend(&error, &at.load_balancer(443));
     c.reverse(&error).becomes(&here.inner(|quoted| quoted.from(at.client(40000).as_str())));
 
     let error = packet_too_big(at.elsewhere, &other.reversed().ack(), 1400);
-    let there = to_backend(&error, &backend).inner(|quoted| quoted.to(alias.as_str()));
+    let there = to_backend(&error, &backend).inner(|quoted| quoted.to(snat.as_str()));
     c.forward(&error).becomes(&there);
 }
 

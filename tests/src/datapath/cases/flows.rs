@@ -348,7 +348,7 @@ pub fn a_half_closed_connection_keeps_its_identity(c: &mut Conversation, at: &En
     establish(c, &request, &backend);
     c.forward(&request.fin_ack()).becomes(&request.fin_ack().to(backend.as_str()));
     let other = request.to(at.load_balancer(80).as_str());
-    let snat = c.forward(&other.syn()).aliased_as(&other.syn().to(backend.as_str()));
+    let snat = c.forward(&other.syn()).with_snat(&other.syn().to(backend.as_str()));
     assert_ne!(snat, at.client(40000));
     let data = request.reversed().psh_ack().payload(b"more");
     c.reverse(&data.from(backend.as_str())).becomes(&data);

@@ -91,8 +91,8 @@ fn keeps_its_end_for(
         go_on(c, &first, &backend);
         c.wait(waited);
         let second = first.to(at.load_balancer(80).as_str());
-        let alias = c.forward(&second).aliased_as(&second.to(backend.as_str()));
-        assert_eq!(alias != at.client(port), kept, "after {waited} seconds");
+        let snat = c.forward(&second).with_snat(&second.to(backend.as_str()));
+        assert_eq!(snat != at.client(port), kept, "after {waited} seconds");
     }
 }
 

@@ -2,7 +2,6 @@
 //! that each runs in both families.
 
 pub mod affinity;
-pub mod answers;
 pub mod change;
 pub mod corrupt;
 pub mod draining;
@@ -14,13 +13,14 @@ pub mod fragments;
 pub mod frontends;
 pub mod headers;
 pub mod idle;
+pub mod next_hop;
+pub mod replies;
 pub mod sctp;
 pub mod selection;
 pub mod source_ranges;
 pub mod translation;
 pub mod tunnel_keys;
 pub mod tunnels;
-pub mod way;
 
 pub use ends::{Ends, V4, V6};
 
@@ -130,7 +130,7 @@ macro_rules! every_case {
                 a_client_hears_what_becomes_of_its_requests,
                 a_pod_hears_what_becomes_of_its_packets,
                 quotes_of_datagrams_and_of_sctp_are_restored,
-                errors_about_aliased_flows_are_told_apart,
+                errors_about_flows_with_snat_are_told_apart,
                 an_error_changes_nothing_of_its_flow,
                 tags_options_and_headers_of_errors_stay,
                 errors_about_others_packets_pass,
@@ -211,7 +211,7 @@ macro_rules! every_case {
                 an_association_keeps_its_end_for_a_day,
                 later_fragments_are_waited_for_half_a_minute,
             ]
-            way: [
+            next_hop: [
                 a_request_leaves_to_the_next_hop_and_its_answer_to_the_client,
                 what_came_in_by_a_device_leaves_by_it,
                 tc_does_the_same,
@@ -234,11 +234,11 @@ macro_rules! every_case {
                 errors_go_on_to_whom_they_are_about,
                 a_pods_packets_go_up_the_stack_as_its_own,
                 a_pod_reaches_itself_under_an_address_of_the_node,
-                a_device_without_an_address_has_no_aliases,
+                a_device_without_an_address_has_no_snat_address,
                 what_leaves_by_an_unknown_device_is_left_to_the_stack,
                 a_route_may_be_narrower_than_its_device,
                 what_may_not_be_answered_is_dropped,
-                aliased_connections_are_not_evicted_by_a_flood,
+                connections_with_snat_are_not_evicted_by_a_flood,
                 what_a_device_will_cut_need_not_fit_whole,
             ]
             tunnels: [
@@ -280,7 +280,7 @@ macro_rules! every_case {
                 tunnels_with_a_key_pass_a_node_without,
                 a_key_counts_among_what_must_fit,
             ]
-            answers: [
+            replies: [
                 an_answer_to_another_client_passes,
                 an_answer_from_another_port_passes,
                 datagrams_become_a_stream_by_packets_both_ways_over_time,
@@ -288,7 +288,7 @@ macro_rules! every_case {
                 a_server_may_close_first,
                 a_client_may_reset_and_dial_again,
                 two_frontends_of_one_backend_are_told_apart,
-                an_alias_is_nobody_elses_end,
+                a_snat_port_is_no_other_clients,
                 datagrams_of_two_frontends_are_told_apart,
             ]
         }

@@ -146,14 +146,14 @@ pub fn associations_of_two_frontends_are_told_apart(c: &mut Conversation, at: &E
     let one = at.to_diameter(40000);
     let other = sctp(at.client(40000).as_str(), at.load_balancer(3868).as_str());
     c.forward(&one).becomes(&one.to(backend.as_str()));
-    let alias = c.forward(&other).aliased_as(&other.to(backend.as_str()));
-    assert_ne!(alias, at.client(40000));
+    let snat = c.forward(&other).with_snat(&other.to(backend.as_str()));
+    assert_ne!(snat, at.client(40000));
     let answer = one.reversed().chunk(Sctp::INIT_ACK);
     c.reverse(&answer.from(backend.as_str())).becomes(&answer);
     let answer = other.reversed().chunk(Sctp::INIT_ACK);
-    c.reverse(&answer.from(backend.as_str()).to(alias.as_str())).becomes(&answer);
+    c.reverse(&answer.from(backend.as_str()).to(snat.as_str())).becomes(&answer);
     let echo = other.chunk(COOKIE_ECHO);
-    c.forward(&echo).becomes(&echo.to(backend.as_str()).from(alias.as_str()));
+    c.forward(&echo).becomes(&echo.to(backend.as_str()).from(snat.as_str()));
 }
 
 pub fn an_init_that_nobody_serves_is_answered(c: &mut Conversation, at: &Ends) {

@@ -54,7 +54,7 @@ pub fn pods_are_held_to_the_ranges_too(c: &mut Conversation, at: &Ends) {
     c.from_pod(&request).is_dropped_for(Reason::SourceNotAllowed);
     for frontend in [at.cluster(80), at.end(at.node, 30080)] {
         let request = request.from(at.client(40001).as_str()).to(frontend.as_str());
-        let _ = c.from_pod(&request).aliased_as(&request.to(at.backends(1)[0].as_str()));
+        let _ = c.from_pod(&request).with_snat(&request.to(at.backends(1)[0].as_str()));
     }
     c.set(&web.source_ranges(&["198.51.100.0/24", "2001:db8:51::/48"]));
     c.from_pod(&request).becomes(&request.to(at.backends(1)[0].as_str()));

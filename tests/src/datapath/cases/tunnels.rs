@@ -544,9 +544,9 @@ pub fn node_ports_need_no_tunnel(c: &mut Conversation, at: &Ends) {
     c.exit(&address(&backend), neighbour(INSIDE, ROUTER_MAC));
     let syn = at.to_web(40000).to(at.end(at.node, 30080).as_str()).syn();
     let sent = syn.to(backend.as_str()).ttl(63).macs(mac(INSIDE), ROUTER_MAC);
-    let alias = c.forward(&syn).leaves_aliased_by(INSIDE, &sent);
-    let alias: SocketAddr = alias.parse().expect("an end");
-    assert_eq!(alias.ip().to_string(), own_address(at));
+    let snat = c.forward(&syn).leaves_with_snat_by(INSIDE, &sent);
+    let snat: SocketAddr = snat.parse().expect("an end");
+    assert_eq!(snat.ip().to_string(), own_address(at));
 }
 
 /// They are reached without a balancer in between.
@@ -590,11 +590,11 @@ pub fn a_tunnel_ends_no_established_flow(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(0).remote_backends(&[&far]));
     let request = at.to_web(40000).ttl(64);
     let there = |packet: &Packet| packet.macs(mac(INSIDE), ROUTER_MAC).ttl(63).to(far.as_str());
-    let snat = c.forward(&request.syn()).leaves_aliased_by(INSIDE, &there(&request.syn()));
+    let snat = c.forward(&request.syn()).leaves_with_snat_by(INSIDE, &there(&request.syn()));
     let answer = request.reversed().syn_ack();
     let back = answer.macs(mac(OUTSIDE), CLIENT_MAC).ttl(63);
     c.forward(&answer.from(far.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
-    let _ = c.forward(&request.ack()).leaves_aliased_by(INSIDE, &there(&request.ack()));
+    let _ = c.forward(&request.ack()).leaves_with_snat_by(INSIDE, &there(&request.ack()));
     assert_eq!(c.flows().only_state(), FlowState::Established);
 
     let here = &at.backends(2)[1];

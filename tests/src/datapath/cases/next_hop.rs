@@ -54,16 +54,16 @@ fn forwarded(packet: &Packet, device: u32, neighbour: Mac) -> Packet {
     packet.macs(mac(device), neighbour).ttl(63)
 }
 
-/// Opens a connection by way of a device; returns the alias.
+/// Opens a connection by way of a device; returns the SNAT address and port.
 fn open(c: &mut Conversation, request: &Packet, backend: &str, device: u32) -> String {
     let there = forwarded(&request.syn(), device, ROUTER_MAC).to(backend);
-    let alias = c.forward(&request.syn()).leaves_aliased_by(device, &there);
+    let snat = c.forward(&request.syn()).leaves_with_snat_by(device, &there);
     let answer = request.reversed().syn_ack();
     let back = forwarded(&answer, OUTSIDE, CLIENT_MAC);
-    c.forward(&answer.from(backend).to(alias.as_str())).leaves_by(OUTSIDE, &back);
+    c.forward(&answer.from(backend).to(snat.as_str())).leaves_by(OUTSIDE, &back);
     let there = forwarded(&request.ack(), device, ROUTER_MAC).to(backend);
-    c.forward(&request.ack()).leaves_by(device, &there.from(alias.as_str()));
-    alias
+    c.forward(&request.ack()).leaves_by(device, &there.from(snat.as_str()));
+    snat
 }
 
 fn request(at: &Ends) -> Packet {
@@ -75,25 +75,25 @@ pub fn a_request_leaves_to_the_next_hop_and_its_answer_to_the_client(
     at: &Ends,
 ) {
     let backend = service_behind(c, at, INSIDE);
-    let alias = open(c, &request(at), &backend, INSIDE);
-    assert_eq!(address(&alias), own_address(at, INSIDE));
+    let snat = open(c, &request(at), &backend, INSIDE);
+    assert_eq!(address(&snat), own_address(at, INSIDE));
     assert_eq!(c.flows().only_state(), FlowState::Established);
 }
 
 pub fn what_came_in_by_a_device_leaves_by_it(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, OUTSIDE);
-    let alias = open(c, &request(at), &backend, OUTSIDE);
-    assert_eq!(address(&alias), own_address(at, OUTSIDE));
+    let snat = open(c, &request(at), &backend, OUTSIDE);
+    assert_eq!(address(&snat), own_address(at, OUTSIDE));
 }
 
 pub fn tc_does_the_same(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, INSIDE);
     let syn = request(at).syn();
     let there = forwarded(&syn, INSIDE, ROUTER_MAC).to(backend.as_str());
-    let alias = c.stack(&syn).leaves_aliased_by(INSIDE, &there);
+    let snat = c.stack(&syn).leaves_with_snat_by(INSIDE, &there);
     let answer = request(at).reversed().syn_ack();
     let back = forwarded(&answer, OUTSIDE, CLIENT_MAC);
-    c.stack(&answer.from(backend.as_str()).to(alias.as_str())).leaves_by(OUTSIDE, &back);
+    c.stack(&answer.from(backend.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
 }
 
 pub fn an_unknown_neighbour_is_left_to_the_stack(c: &mut Conversation, at: &Ends) {
@@ -103,15 +103,15 @@ pub fn an_unknown_neighbour_is_left_to_the_stack(c: &mut Conversation, at: &Ends
     c.forward(&syn).is_deferred_for(&[Reason::NoNeighbour]);
     assert!(c.flows().is_empty(), "tc will open it");
     // The stack writes the link-layer header.
-    let alias = c.stack(&syn).leaves_aliased_by(INSIDE, &syn.to(backend.as_str()).ttl(63));
+    let snat = c.stack(&syn).leaves_with_snat_by(INSIDE, &syn.to(backend.as_str()).ttl(63));
     c.exit(&address(&backend), neighbour(INSIDE, ROUTER_MAC));
     let ack = request(at).ack();
     let there = forwarded(&ack, INSIDE, ROUTER_MAC).to(backend.as_str());
-    c.forward(&ack).leaves_by(INSIDE, &there.from(alias.as_str()));
+    c.forward(&ack).leaves_by(INSIDE, &there.from(snat.as_str()));
     // It is forgotten in the middle of the connection.
     c.exit(&address(&backend), unknown_neighbour(INSIDE));
     c.forward(&ack).is_deferred_for(&[Reason::NoNeighbour]);
-    let there = ack.to(backend.as_str()).from(alias.as_str()).ttl(63);
+    let there = ack.to(backend.as_str()).from(snat.as_str()).ttl(63);
     c.stack(&ack).leaves_by(INSIDE, &there);
 }
 
@@ -124,8 +124,8 @@ pub fn fragments_of_what_opens_a_flow_in_tc_are_left_to_it(c: &mut Conversation,
     c.forward(&first).is_deferred_for(&[Reason::NoNeighbour]);
     c.forward(&second).is_deferred_for(&[]);
     let there = |piece: &Packet| piece.to(backend.as_str()).ttl(63);
-    let alias = c.stack(&first).leaves_aliased_by(INSIDE, &there(&first));
-    c.stack(&second).leaves_by(INSIDE, &there(&second).from(alias.as_str()));
+    let snat = c.stack(&first).leaves_with_snat_by(INSIDE, &there(&first));
+    c.stack(&second).leaves_by(INSIDE, &there(&second).from(snat.as_str()));
 }
 
 pub fn what_xdp_cant_send_is_left_to_tc(c: &mut Conversation, at: &Ends) {
@@ -134,16 +134,16 @@ pub fn what_xdp_cant_send_is_left_to_tc(c: &mut Conversation, at: &Ends) {
     let syn = request(at).syn();
     c.forward(&syn).is_deferred_for(&[]);
     let there = forwarded(&syn, INSIDE, ROUTER_MAC).to(backend.as_str());
-    let alias = c.stack(&syn).leaves_aliased_by(INSIDE, &there);
+    let snat = c.stack(&syn).leaves_with_snat_by(INSIDE, &there);
     c.device(OUTSIDE, |device| device.transmit = false);
     let answer = request(at).reversed().syn_ack();
-    let from_backend = answer.from(backend.as_str()).to(alias.as_str());
+    let from_backend = answer.from(backend.as_str()).to(snat.as_str());
     c.forward(&from_backend).is_deferred_for(&[]);
     c.stack(&from_backend).leaves_by(OUTSIDE, &forwarded(&answer, OUTSIDE, CLIENT_MAC));
     c.device(INSIDE, |_| {});
     let ack = request(at).ack();
     let there = forwarded(&ack, INSIDE, ROUTER_MAC).to(backend.as_str());
-    c.forward(&ack).leaves_by(INSIDE, &there.from(alias.as_str()));
+    c.forward(&ack).leaves_by(INSIDE, &there.from(snat.as_str()));
 }
 
 /// Another device is in other networks, and has its own tags.
@@ -173,7 +173,7 @@ pub fn without_a_route_packets_are_dropped(c: &mut Conversation, at: &Ends) {
     c.forward(&request(at).syn()).is_dropped_for(Reason::NoRoute);
     assert!(c.flows().is_empty());
     c.exit(&address(&backend), neighbour(INSIDE, ROUTER_MAC));
-    let alias = open(c, &request(at), &backend, INSIDE);
+    let snat = open(c, &request(at), &backend, INSIDE);
     c.no_exit(&address(&backend));
     let more = request(at).psh_ack().payload(b"more");
     c.forward(&more).is_dropped_for(Reason::NoRoute);
@@ -181,7 +181,7 @@ pub fn without_a_route_packets_are_dropped(c: &mut Conversation, at: &Ends) {
     // The connection is as it was, once there is a way again.
     c.exit(&address(&backend), neighbour(ASIDE, ROUTER_MAC));
     let there = forwarded(&more, ASIDE, ROUTER_MAC).to(backend.as_str());
-    c.forward(&more).leaves_by(ASIDE, &there.from(alias.as_str()));
+    c.forward(&more).leaves_by(ASIDE, &there.from(snat.as_str()));
 }
 
 /// As the balancer says it: from the frontend, quoting the ports.
@@ -199,11 +199,11 @@ fn of_length(packet: &Packet, length: usize) -> Packet {
 pub fn what_does_not_fit_through_a_device_is_answered(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, INSIDE);
     c.device(INSIDE, |device| device.mtu = 1400);
-    let alias = open(c, &request(at), &backend, INSIDE);
+    let snat = open(c, &request(at), &backend, INSIDE);
     let data = request(at).psh_ack();
     let fits = of_length(&data, 1400);
     let there = forwarded(&fits, INSIDE, ROUTER_MAC).to(backend.as_str());
-    c.forward(&fits).leaves_by(INSIDE, &there.from(alias.as_str()));
+    c.forward(&fits).leaves_by(INSIDE, &there.from(snat.as_str()));
     let mut too_long = vec![of_length(&data, 1401), of_length(&data, 1500)];
     if !at.is_v6() {
         too_long.push(of_length(&data, 1500).dont_fragment(false));
@@ -218,10 +218,10 @@ pub fn what_does_not_fit_through_a_device_is_answered(c: &mut Conversation, at: 
 
 pub fn what_has_come_too_far_is_answered(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, INSIDE);
-    let alias = open(c, &request(at), &backend, INSIDE);
+    let snat = open(c, &request(at), &backend, INSIDE);
     let last = request(at).ack().ttl(2);
     let there = last.macs(mac(INSIDE), ROUTER_MAC).ttl(1);
-    c.forward(&last).leaves_by(INSIDE, &there.to(backend.as_str()).from(alias.as_str()));
+    c.forward(&last).leaves_by(INSIDE, &there.to(backend.as_str()).from(snat.as_str()));
     for ttl in [1, 0] {
         let over = request(at).psh_ack().payload(b"far away").ttl(ttl);
         let error = told(&time_exceeded(at.cluster_address(), &over));
@@ -232,11 +232,11 @@ pub fn what_has_come_too_far_is_answered(c: &mut Conversation, at: &Ends) {
 
 pub fn a_flow_follows_a_changed_route(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, INSIDE);
-    let alias = open(c, &request(at), &backend, INSIDE);
+    let snat = open(c, &request(at), &backend, INSIDE);
     for (device, router) in [(ASIDE, ROUTER_MAC), (OUTSIDE, NODE_MAC), (INSIDE, ROUTER_MAC)] {
         c.exit(&address(&backend), neighbour(device, router));
         let ack = request(at).ack();
-        let there = forwarded(&ack, device, router).to(backend.as_str()).from(alias.as_str());
+        let there = forwarded(&ack, device, router).to(backend.as_str()).from(snat.as_str());
         c.forward(&ack).leaves_by(device, &there);
         c.forward(&ack).leaves_by(device, &there);
     }
@@ -244,16 +244,16 @@ pub fn a_flow_follows_a_changed_route(c: &mut Conversation, at: &Ends) {
     c.exit(&address(&at.client(0)), neighbour(ASIDE, ROUTER_MAC));
     let answer = request(at).reversed().ack();
     let back = forwarded(&answer, ASIDE, ROUTER_MAC);
-    c.forward(&answer.from(backend.as_str()).to(alias.as_str())).leaves_by(ASIDE, &back);
+    c.forward(&answer.from(backend.as_str()).to(snat.as_str())).leaves_by(ASIDE, &back);
 }
 
 pub fn a_flow_follows_a_changed_neighbour(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, INSIDE);
-    let alias = open(c, &request(at), &backend, INSIDE);
+    let snat = open(c, &request(at), &backend, INSIDE);
     let other = Mac([0x02, 0, 0, 0, 0, 0xef]);
     c.exit(&address(&backend), neighbour(INSIDE, other));
     let ack = request(at).ack();
-    let there = forwarded(&ack, INSIDE, other).to(backend.as_str()).from(alias.as_str());
+    let there = forwarded(&ack, INSIDE, other).to(backend.as_str()).from(snat.as_str());
     c.forward(&ack).leaves_by(INSIDE, &there);
 }
 
@@ -263,28 +263,28 @@ pub fn clients_with_one_port_are_told_apart(c: &mut Conversation, at: &Ends) {
     c.exit(at.elsewhere, neighbour(OUTSIDE, NODE_MAC));
     let one = request(at);
     let other = tcp(at.end(at.elsewhere, 40000).as_str(), at.cluster(80).as_str()).ttl(64);
-    let aliases = [(&one, CLIENT_MAC), (&other, NODE_MAC)].map(|(request, back)| {
+    let snat_ports = [(&one, CLIENT_MAC), (&other, NODE_MAC)].map(|(request, back)| {
         let there = forwarded(&request.syn(), INSIDE, ROUTER_MAC).to(backend.as_str());
-        (request, back, c.forward(&request.syn()).leaves_aliased_by(INSIDE, &there))
+        (request, back, c.forward(&request.syn()).leaves_with_snat_by(INSIDE, &there))
     });
-    assert_ne!(aliases[0].2, aliases[1].2);
-    for (request, mac_of_client, alias) in aliases {
+    assert_ne!(snat_ports[0].2, snat_ports[1].2);
+    for (request, mac_of_client, snat) in snat_ports {
         let answer = request.reversed().syn_ack();
         let back = forwarded(&answer, OUTSIDE, mac_of_client);
-        c.forward(&answer.from(backend.as_str()).to(alias.as_str())).leaves_by(OUTSIDE, &back);
+        c.forward(&answer.from(backend.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
     }
 }
 
 pub fn ends_are_used_again_soon_after_closing(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, INSIDE);
     for _ in 0..3 {
-        let alias = open(c, &request(at), &backend, INSIDE);
+        let snat = open(c, &request(at), &backend, INSIDE);
         let end = request(at).fin_ack();
         let there = forwarded(&end, INSIDE, ROUTER_MAC).to(backend.as_str());
-        c.forward(&end).leaves_by(INSIDE, &there.from(alias.as_str()));
+        c.forward(&end).leaves_by(INSIDE, &there.from(snat.as_str()));
         let answer = request(at).reversed().fin_ack();
         let back = forwarded(&answer, OUTSIDE, CLIENT_MAC);
-        c.forward(&answer.from(backend.as_str()).to(alias.as_str())).leaves_by(OUTSIDE, &back);
+        c.forward(&answer.from(backend.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
         assert_eq!(c.flows().only_state(), FlowState::TimeWait);
     }
 }
@@ -310,11 +310,11 @@ pub fn datagrams_leave_too(c: &mut Conversation, at: &Ends) {
     let backend = dns_behind(c, at, INSIDE);
     let question = at.to_dns(40000).ttl(64);
     let there = forwarded(&question, INSIDE, ROUTER_MAC).to(backend.as_str());
-    let alias = c.forward(&question).leaves_aliased_by(INSIDE, &there);
+    let snat = c.forward(&question).leaves_with_snat_by(INSIDE, &there);
     let answer = question.reversed().payload(b"answer");
     let back = forwarded(&answer, OUTSIDE, CLIENT_MAC);
-    c.forward(&answer.from(backend.as_str()).to(alias.as_str())).leaves_by(OUTSIDE, &back);
-    c.forward(&question).leaves_by(INSIDE, &there.from(alias.as_str()));
+    c.forward(&answer.from(backend.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
+    c.forward(&question).leaves_by(INSIDE, &there.from(snat.as_str()));
 }
 
 pub fn associations_leave_too(c: &mut Conversation, at: &Ends) {
@@ -322,10 +322,10 @@ pub fn associations_leave_too(c: &mut Conversation, at: &Ends) {
     c.set(&at.diameter(0).remote_backends(&[&backend]));
     let init = at.to_diameter(40000).ttl(64);
     let there = forwarded(&init, INSIDE, ROUTER_MAC).to(backend.as_str());
-    let alias = c.forward(&init).leaves_aliased_by(INSIDE, &there);
+    let snat = c.forward(&init).leaves_with_snat_by(INSIDE, &there);
     let answer = init.reversed().chunk(Sctp::INIT_ACK);
     let back = forwarded(&answer, OUTSIDE, CLIENT_MAC);
-    c.forward(&answer.from(backend.as_str()).to(alias.as_str())).leaves_by(OUTSIDE, &back);
+    c.forward(&answer.from(backend.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
 }
 
 pub fn fragments_leave_where_the_first_one_went(c: &mut Conversation, at: &Ends) {
@@ -336,14 +336,14 @@ pub fn fragments_leave_where_the_first_one_went(c: &mut Conversation, at: &Ends)
     };
     let [first, second, third] = pieces(&question);
     let there = |piece: &Packet| forwarded(piece, INSIDE, ROUTER_MAC).to(backend.as_str());
-    let alias = c.forward(&first).leaves_aliased_by(INSIDE, &there(&first));
-    let address_of_alias = address(&alias);
+    let snat = c.forward(&first).leaves_with_snat_by(INSIDE, &there(&first));
+    let snat_address = address(&snat);
     for piece in [&second, &third] {
-        c.forward(piece).leaves_by(INSIDE, &there(piece).from(address_of_alias.as_str()));
+        c.forward(piece).leaves_by(INSIDE, &there(piece).from(snat_address.as_str()));
     }
     for piece in pieces(&question.reversed().id(8)) {
         let back = forwarded(&piece, OUTSIDE, CLIENT_MAC);
-        let from_backend = piece.from(backend.as_str()).to(alias.as_str());
+        let from_backend = piece.from(backend.as_str()).to(snat.as_str());
         c.forward(&from_backend).leaves_by(OUTSIDE, &back);
     }
     // Nobody may answer a later one by an error.
@@ -354,9 +354,9 @@ pub fn fragments_leave_where_the_first_one_went(c: &mut Conversation, at: &Ends)
 pub fn errors_go_on_to_whom_they_are_about(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, INSIDE);
     let request = request(at);
-    let alias = open(c, &request, &backend, INSIDE);
+    let snat = open(c, &request, &backend, INSIDE);
     let sent = request.psh_ack().payload(&[7; 1400]);
-    let error = packet_too_big(at.elsewhere, &sent.to(backend.as_str()).from(alias.as_str()), 1300);
+    let error = packet_too_big(at.elsewhere, &sent.to(backend.as_str()).from(snat.as_str()), 1300);
     let error = error.quoting_only(500).ttl(64);
     let to_client = error
         .inner(|quoted| quoted.from(at.client(40000).as_str()).to(at.cluster(80).as_str()))
@@ -367,8 +367,8 @@ pub fn errors_go_on_to_whom_they_are_about(c: &mut Conversation, at: &Ends) {
     let answer = request.reversed().psh_ack().payload(&[7; 1400]);
     let error = packet_too_big(at.elsewhere, &answer, 1300).quoting_only(500).ttl(64);
     let to_backend = error
-        .inner(|quoted| quoted.from(backend.as_str()).to(alias.as_str()))
-        .from(address(&alias).as_str())
+        .inner(|quoted| quoted.from(backend.as_str()).to(snat.as_str()))
+        .from(address(&snat).as_str())
         .to(address(&backend).as_str());
     c.forward(&error).leaves_by(INSIDE, &forwarded(&to_backend, INSIDE, ROUTER_MAC));
     assert_eq!(c.flows().only_state(), FlowState::Established);
@@ -391,19 +391,19 @@ pub fn a_pod_reaches_itself_under_an_address_of_the_node(c: &mut Conversation, a
     let own = at.end(&address(&pod), 40000);
     let request = request(at).from(own.as_str());
     let there = forwarded(&request.syn(), INSIDE, pod_mac).to(pod.as_str());
-    let alias = c.from_pod(&request.syn()).leaves_aliased_by(INSIDE, &there);
-    assert_eq!(address(&alias), own_address(at, INSIDE));
+    let snat = c.from_pod(&request.syn()).leaves_with_snat_by(INSIDE, &there);
+    assert_eq!(address(&snat), own_address(at, INSIDE));
     let answer = request.reversed().syn_ack();
     let back = forwarded(&answer, INSIDE, pod_mac);
-    c.from_pod(&answer.from(pod.as_str()).to(alias.as_str())).leaves_by(INSIDE, &back);
+    c.from_pod(&answer.from(pod.as_str()).to(snat.as_str())).leaves_by(INSIDE, &back);
 }
 
-pub fn a_device_without_an_address_has_no_aliases(c: &mut Conversation, at: &Ends) {
+pub fn a_device_without_an_address_has_no_snat_address(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, INSIDE);
     c.device(INSIDE, |device| (device.v4, device.v6) = (None, None));
     let syn = request(at).syn();
-    c.forward(&syn).is_dropped_for(Reason::NoAlias);
-    c.stack(&syn).is_dropped_for(Reason::NoAlias);
+    c.forward(&syn).is_dropped_for(Reason::NoSnatPort);
+    c.stack(&syn).is_dropped_for(Reason::NoSnatPort);
     assert!(c.flows().is_empty());
     c.device(INSIDE, |_| {});
     open(c, &request(at), &backend, INSIDE);
@@ -412,11 +412,11 @@ pub fn a_device_without_an_address_has_no_aliases(c: &mut Conversation, at: &End
 /// The kernel may know a device before we do: then it sends the packet.
 pub fn what_leaves_by_an_unknown_device_is_left_to_the_stack(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, INSIDE);
-    let alias = open(c, &request(at), &backend, INSIDE);
+    let snat = open(c, &request(at), &backend, INSIDE);
     c.exit(&address(&backend), neighbour(UNKNOWN, ROUTER_MAC));
     let ack = request(at).ack();
     c.forward(&ack).is_deferred_for(&[]);
-    let there = ack.to(backend.as_str()).from(alias.as_str()).ttl(63);
+    let there = ack.to(backend.as_str()).from(snat.as_str()).ttl(63);
     c.stack(&ack).leaves_by(UNKNOWN, &there);
 }
 
@@ -429,7 +429,7 @@ pub fn a_route_may_be_narrower_than_its_device(c: &mut Conversation, at: &Ends) 
     c.forward(&too_long).is_answered_by(&error, Reason::TooBig);
     let fits = of_length(&question, 1300);
     let there = forwarded(&fits, INSIDE, ROUTER_MAC).to(backend.as_str());
-    let _ = c.forward(&fits).leaves_aliased_by(INSIDE, &there);
+    let _ = c.forward(&fits).leaves_with_snat_by(INSIDE, &there);
 }
 
 /// Errors and later fragments that don't fit: nobody may be told by an error.
@@ -438,7 +438,7 @@ pub fn what_may_not_be_answered_is_dropped(c: &mut Conversation, at: &Ends) {
     let question = at.to_dns(40000).ttl(64).id(7).payload(&[7; 3000]);
     let [first, second] = [question.fragment(..1400), question.fragment(1400..2800)];
     let there = forwarded(&first, INSIDE, ROUTER_MAC).to(backend.as_str());
-    let _ = c.forward(&first).leaves_aliased_by(INSIDE, &there);
+    let _ = c.forward(&first).leaves_with_snat_by(INSIDE, &there);
     c.device(INSIDE, |device| device.mtu = 500);
     let answer = at.to_dns(40000).reversed().payload(&[7; 600]);
     let error = port_unreachable(at.elsewhere, &answer).quoting_only(600).ttl(64);
@@ -451,7 +451,7 @@ pub fn what_may_not_be_answered_is_dropped(c: &mut Conversation, at: &Ends) {
 
 /// The index by which answers find their flows is a table of its own: nothing is evicted from it
 /// that would break a connection.
-pub fn aliased_connections_are_not_evicted_by_a_flood(c: &mut Conversation, at: &Ends) {
+pub fn connections_with_snat_are_not_evicted_by_a_flood(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, INSIDE);
     let from = |port: u16| request(at).from(at.client(port).as_str());
     let established: Vec<(Packet, String)> =
@@ -459,22 +459,22 @@ pub fn aliased_connections_are_not_evicted_by_a_flood(c: &mut Conversation, at: 
     for port in 0..200 {
         let _ = c.forward(&from(50000 + port).syn());
     }
-    for (request, alias) in &established {
+    for (request, snat) in &established {
         let answer = request.reversed().psh_ack().payload(b"answer");
         let back = forwarded(&answer, OUTSIDE, CLIENT_MAC);
-        c.forward(&answer.from(backend.as_str()).to(alias.as_str())).leaves_by(OUTSIDE, &back);
+        c.forward(&answer.from(backend.as_str()).to(snat.as_str())).leaves_by(OUTSIDE, &back);
         let there = forwarded(&request.ack(), INSIDE, ROUTER_MAC).to(backend.as_str());
-        c.forward(&request.ack()).leaves_by(INSIDE, &there.from(alias.as_str()));
+        c.forward(&request.ack()).leaves_by(INSIDE, &there.from(snat.as_str()));
     }
 }
 
 /// A device may have put together what came in, and may cut it again: each part has to fit.
 pub fn what_a_device_will_cut_need_not_fit_whole(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, INSIDE);
-    let alias = open(c, &request(at), &backend, INSIDE);
+    let snat = open(c, &request(at), &backend, INSIDE);
     let data = request(at).psh_ack().payload(&[0x5a; 2800]);
     let there = forwarded(&data, INSIDE, ROUTER_MAC).to(backend.as_str());
-    c.stack_segments(&data, 1400).leaves_by(INSIDE, &there.from(alias.as_str()));
+    c.stack_segments(&data, 1400).leaves_by(INSIDE, &there.from(snat.as_str()));
     let error = told(&packet_too_big(at.cluster_address(), &data, 1500));
     c.stack_segments(&data, 1480).is_answered_by(&error, Reason::TooBig);
     c.stack(&data).is_answered_by(&error, Reason::TooBig);
@@ -483,5 +483,5 @@ pub fn what_a_device_will_cut_need_not_fit_whole(c: &mut Conversation, at: &Ends
     let question = at.to_dns(40000).ttl(64).payload(&[7; 2800]);
     c.set(&at.dns(0).remote_backends(&[&backend]));
     let there = forwarded(&question, INSIDE, ROUTER_MAC).to(backend.as_str());
-    let _ = c.stack_segments(&question, 1400).leaves_aliased_by(INSIDE, &there);
+    let _ = c.stack_segments(&question, 1400).leaves_with_snat_by(INSIDE, &there);
 }

@@ -98,32 +98,32 @@ pub fn two_frontends_of_one_backend_are_told_apart(c: &mut Conversation, at: &En
     let one = at.to_web(40000);
     let other = tcp(at.client(40000).as_str(), at.load_balancer(443).as_str());
     c.forward(&one.syn()).becomes(&one.syn().to(backend.as_str()));
-    let alias = c.forward(&other.syn()).aliased_as(&other.syn().to(backend.as_str()));
-    assert_ne!(alias, at.client(40000));
+    let snat = c.forward(&other.syn()).with_snat(&other.syn().to(backend.as_str()));
+    assert_ne!(snat, at.client(40000));
     assert_eq!(c.flows().len(), 2);
 
     let answer = one.reversed().syn_ack();
     c.reverse(&answer.from(backend.as_str())).becomes(&answer);
     let answer = other.reversed().syn_ack();
-    c.reverse(&answer.from(backend.as_str()).to(alias.as_str())).becomes(&answer);
-    c.forward(&other.ack()).becomes(&other.ack().to(backend.as_str()).from(alias.as_str()));
+    c.reverse(&answer.from(backend.as_str()).to(snat.as_str())).becomes(&answer);
+    c.forward(&other.ack()).becomes(&other.ack().to(backend.as_str()).from(snat.as_str()));
     c.forward(&one.ack()).becomes(&one.ack().to(backend.as_str()));
     assert_eq!(c.flows().states(), [FlowState::Established; 2]);
 }
 
-/// The port that one flow has as its alias may be another's own.
-pub fn an_alias_is_nobody_elses_end(c: &mut Conversation, at: &Ends) {
+/// The port that one flow has as its SNAT port may be another's own.
+pub fn a_snat_port_is_no_other_clients(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1).load_balancer(&at.load_balancer(443)));
     let backend = at.backends(1)[0].clone();
     let to = |frontend: String, port| tcp(at.client(port).as_str(), frontend.as_str()).syn();
     c.forward(&to(at.cluster(80), 40000)).becomes(&to(at.cluster(80), 40000).to(backend.as_str()));
     let second = to(at.load_balancer(443), 40000);
-    let alias = c.forward(&second).aliased_as(&second.to(backend.as_str()));
+    let snat = c.forward(&second).with_snat(&second.to(backend.as_str()));
     // The client's own use of the port comes after it.
-    let port: u16 = alias.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or_default();
+    let port: u16 = snat.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or_default();
     let third = to(at.cluster(80), port);
-    let other = c.forward(&third).aliased_as(&third.to(backend.as_str()));
-    assert_ne!(alias, other);
+    let other = c.forward(&third).with_snat(&third.to(backend.as_str()));
+    assert_ne!(snat, other);
     assert_eq!(c.flows().len(), 3);
 }
 
@@ -133,10 +133,10 @@ pub fn datagrams_of_two_frontends_are_told_apart(c: &mut Conversation, at: &Ends
     let one = at.to_dns(40000);
     let other = one.to(at.load_balancer(53).as_str());
     c.forward(&one).becomes(&one.to(backend.as_str()));
-    let alias = c.forward(&other).aliased_as(&other.to(backend.as_str()));
-    assert_ne!(alias, at.client(40000));
+    let snat = c.forward(&other).with_snat(&other.to(backend.as_str()));
+    assert_ne!(snat, at.client(40000));
     let answer = one.reversed().payload(b"one");
     c.reverse(&answer.from(backend.as_str())).becomes(&answer);
     let answer = other.reversed().payload(b"other");
-    c.reverse(&answer.from(backend.as_str()).to(alias.as_str())).becomes(&answer);
+    c.reverse(&answer.from(backend.as_str()).to(snat.as_str())).becomes(&answer);
 }
