@@ -50,31 +50,84 @@ impl Tally {
     }
 }
 
+/// How long the tests of one program ran.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Timing {
+    pub program: String,
+    pub seconds: f64,
+}
+
+/// Reads from a log of `cargo test` how long each program ran.
+#[derive(Default)]
+struct Timings {
+    program: String,
+    found: Vec<Timing>,
+}
+
+impl Timings {
+    fn read(&mut self, line: &str) {
+        if let Some(program) = program_of(line) {
+            self.program = program.to_owned();
+        } else if line.starts_with("test result: ")
+            && let Some(seconds) = line.rsplit_once("finished in ")
+            && let Ok(seconds) = seconds.1.trim_end_matches('s').parse()
+        {
+            self.found.push(Timing { program: self.program.clone(), seconds });
+        }
+    }
+}
+
+/// Of "Running tests/verifier.rs (target/debug/deps/verifier-eba2d49fd722d522)".
+fn program_of(line: &str) -> Option<&str> {
+    let path = line.trim_start().strip_prefix("Running ")?.strip_suffix(')')?.rsplit_once('(')?.1;
+    let file = path.rsplit_once('/').map_or(path, |(_, file)| file);
+    file.rsplit_once('-').map(|(name, _)| name)
+}
+
+/// What came of a stage.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    pub tally: Tally,
+    pub timings: Vec<Timing>,
+    succeeded: bool,
+}
+
+impl Outcome {
+    /// Of a stage that could not run.
+    pub fn failed() -> Self {
+        Self { tally: Tally { failed: 1, ..Tally::default() }, ..Self::default() }
+    }
+}
+
 /// Runs a command as a stage, and if it succeeds, a check of what it left. A stage that fails
 /// without a failed test counts as one.
-pub fn run(name: &str, command: &mut Command, check: impl FnOnce() -> Result<()>) -> Result<Tally> {
+pub fn run(
+    name: &str,
+    command: &mut Command,
+    check: impl FnOnce() -> Result<()>,
+) -> Result<Outcome> {
     let log = log_path(name)?;
     let started = Instant::now();
     let mut followed = follow(command, &log, &spinner(name));
-    if let Ok((tally, true)) = followed {
-        followed = check().map(|()| (tally, true));
+    if followed.as_ref().is_ok_and(|outcome| outcome.succeeded) {
+        followed = check().and(followed);
     }
-    let (mut tally, ok) = followed.or_else(|error| {
+    let mut outcome = followed.or_else(|error| {
         let mut log = File::options().create(true).append(true).open(&log)?;
-        writeln!(log, "{error:#}").map(|()| (Tally::default(), false))
+        writeln!(log, "{error:#}").map(|()| Outcome::default())
     })?;
-    if !ok && tally.failed == 0 {
-        tally.failed = 1;
+    if !outcome.succeeded && outcome.tally.failed == 0 {
+        outcome.tally.failed = 1;
     }
-    println!("{}", summary(name, ok, started.elapsed(), tally));
-    if !ok {
+    println!("{}", summary(name, outcome.succeeded, started.elapsed(), outcome.tally));
+    if !outcome.succeeded {
         show_tail(&log)?;
     }
-    Ok(tally)
+    Ok(outcome)
 }
 
 /// Runs it, and copies what it says to the log, line by line.
-fn follow(command: &mut Command, log: &Path, bar: &ProgressBar) -> Result<(Tally, bool)> {
+fn follow(command: &mut Command, log: &Path, bar: &ProgressBar) -> Result<Outcome> {
     let mut log = File::create(log).with_context(|| log.display().to_string())?;
     // One pipe for both, so that their lines keep their order.
     let (reader, writer) = std::io::pipe()?;
@@ -89,11 +142,13 @@ fn follow(command: &mut Command, log: &Path, bar: &ProgressBar) -> Result<(Tally
         read.for_each(|line| drop(sender.send(String::from_utf8_lossy(&line).into_owned())));
     });
     let mut tally = Tally::default();
+    let mut timings = Timings::default();
     loop {
         match lines.recv_timeout(PATIENCE) {
             Ok(line) => {
                 writeln!(log, "{line}")?;
                 tally.add(Tally::parse(&line).unwrap_or_default());
+                timings.read(&line);
                 bar.set_message(line);
             }
             Err(RecvTimeoutError::Disconnected) => break,
@@ -109,7 +164,7 @@ fn follow(command: &mut Command, log: &Path, bar: &ProgressBar) -> Result<(Tally
     if !status.success() {
         writeln!(log, "ended with {status}")?;
     }
-    Ok((tally, status.success()))
+    Ok(Outcome { tally, timings: timings.found, succeeded: status.success() })
 }
 
 fn summary(name: &str, ok: bool, elapsed: Duration, tally: Tally) -> String {
@@ -185,6 +240,22 @@ mod tests {
     }
 
     #[test]
+    fn the_time_of_each_program_is_read() {
+        let mut timings = Timings::default();
+        for line in [
+            "     Running unittests src/lib.rs (target/debug/deps/lb_common-0123456789abcdef)",
+            "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.25s",
+            "     Running tests/path_mtu.rs (target/debug/deps/path_mtu-eba2d49fd722d522)",
+            "running 2 tests",
+            "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 61.50s",
+        ] {
+            timings.read(line);
+        }
+        let timing = |program: &str, seconds| Timing { program: program.to_owned(), seconds };
+        assert_eq!(timings.found, [timing("lb_common", 0.25), timing("path_mtu", 61.5)]);
+    }
+
+    #[test]
     fn a_stage_is_summed_up_in_a_line() {
         let line = |ok, tally| summary("lint", ok, Duration::from_secs(34), tally);
         assert_eq!(line(true, tally(0, 0, 0)), "ok    lint              34 s");
@@ -203,17 +274,17 @@ mod tests {
         let mut says =
             script("echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; echo more >&2");
         let done = follow(&mut says, log.path(), &ProgressBar::hidden())?;
-        assert_eq!(done, (tally(2, 0, 0), true));
+        assert_eq!((done.tally, done.succeeded), (tally(2, 0, 0), true));
         assert!(fs::read_to_string(log.path())?.ends_with("more\n"));
 
         let done = follow(&mut script("exit 3"), log.path(), &ProgressBar::hidden())?;
-        assert_eq!(done, (Tally::default(), false));
+        assert_eq!(done, Outcome::default());
         assert_eq!(fs::read_to_string(log.path())?, "ended with exit status: 3\n");
 
         // A server that a test forgot must not hold up the rest.
         let started = Instant::now();
         let done = follow(&mut script("sleep 30 &"), log.path(), &ProgressBar::hidden())?;
-        assert_eq!(done, (Tally::default(), true));
+        assert_eq!(done, Outcome { succeeded: true, ..Outcome::default() });
         assert!(started.elapsed() < Duration::from_secs(25));
         Ok(())
     }

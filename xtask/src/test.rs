@@ -10,13 +10,19 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 
 use crate::process::{cargo, is_root, output, root};
-use crate::stages::{self, Tally};
+use crate::stages::{self, Outcome, Tally, Timing};
 
 #[derive(Debug, Default, Args)]
 pub struct Options {
     /// Run only this stage and the stages that it needs; may be repeated
     #[arg(long, value_name = "STAGE", value_parser = PossibleValuesParser::new(STAGES.map(|s| s.name)))]
     only: Vec<String>,
+
+    /// Run only what gives a first result in about five minutes, once everything is built
+    ///
+    /// Lists what it skips: among others most tests in network namespaces, the virtual machine and the benchmarks.
+    #[arg(long, conflicts_with = "only")]
+    quick: bool,
 }
 
 struct Stage {
@@ -93,28 +99,109 @@ const fn stage(
     Stage { name, arguments, needs, root: false, writes: None }
 }
 
+/// What runs for a first result: unit tests, all packet tables on the host, and a few tests in the kernel, one
+/// of each kind.
+const QUICK: [Stage; 4] = [
+    stage("prerequisites", &["xtask", "prerequisites"], &[]),
+    stage("build-ebpf", &["xtask", "build-ebpf", "--verbose"], &[]),
+    stage(
+        "quick unit",
+        &[
+            "test",
+            "--package",
+            "lb-common",
+            "--package",
+            "lb-userspace",
+            "--package",
+            "tests",
+            "--package",
+            "xtask",
+            "--lib",
+            "--bins",
+            "--test",
+            "model",
+            "--test",
+            "config",
+            "--test",
+            "datapath_host",
+            "--",
+            "--skip",
+            "adoption",
+        ],
+        &["build-ebpf"],
+    ),
+    Stage {
+        root: true,
+        ..stage(
+            "quick kernel",
+            &[
+                "test",
+                "--package",
+                "tests",
+                "--features",
+                "privileged",
+                "--test",
+                "verifier",
+                "--test",
+                "agreement",
+                "--test",
+                "pods",
+                "--test",
+                "service",
+            ],
+            &["prerequisites", "build-ebpf"],
+        )
+    },
+];
+
+const SKIPPED: &str = "\
+not run by --quick: linters, the largest plans (adoption), the embedded API, fuzzing, models of the flow table, packet
+tables in the kernel, most tests in network namespaces, the virtual machine, demo and benchmarks. Run `cargo xtask test`
+for all of them, or `cargo xtask test --only STAGE` for one stage.";
+
+/// How many of the slowest test programs are listed.
+const SLOWEST: usize = 10;
+
 /// Runs the stages, each a line, and ends with the line "N passed, M failed".
 pub fn test(options: &Options) -> Result<ExitCode> {
+    let stages: &[Stage] = if options.quick { &QUICK } else { &STAGES };
     let mut total = Tally::default();
+    let mut timings: Vec<Timing> = Vec::new();
     let mut failed: Vec<&str> = Vec::new();
-    for stage in STAGES.iter().filter(|stage| is_wanted(stage.name, &options.only)) {
+    for stage in stages.iter().filter(|stage| is_wanted(stage.name, &options.only)) {
         if let Some(need) = stage.needs.iter().find(|need| failed.contains(need)) {
             println!("FAIL  {:<14} not run: it needs {need}", stage.name);
             total.failed += 1;
             failed.push(stage.name);
             continue;
         }
-        let tally = run(stage)?;
-        if tally.failed > 0 {
+        let outcome = run(stage)?;
+        if outcome.tally.failed > 0 {
             failed.push(stage.name);
         }
-        total.add(tally);
+        total.add(outcome.tally);
+        timings.extend(outcome.timings);
+    }
+    print_slowest(timings);
+    if options.quick {
+        println!("{SKIPPED}");
     }
     if !failed.is_empty() {
         println!("failed: {}; their output is in target/xtask/logs", failed.join(", "));
     }
     println!("{} passed, {} failed", total.passed, total.failed);
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print_slowest(mut timings: Vec<Timing>) {
+    timings.retain(|timing| timing.seconds >= 1.0);
+    timings.sort_by(|one, other| other.seconds.total_cmp(&one.seconds));
+    if !timings.is_empty() {
+        println!("slowest test programs:");
+    }
+    for Timing { program, seconds } in timings.iter().take(SLOWEST) {
+        println!("      {program:<24} {seconds:>5.0} s");
+    }
 }
 
 /// All stages, or those asked for and what they need.
@@ -124,12 +211,12 @@ fn is_wanted(name: &str, only: &[String]) -> bool {
     only.is_empty() || only.iter().any(|only| only == name) || STAGES.iter().any(needed)
 }
 
-fn run(stage: &Stage) -> Result<Tally> {
+fn run(stage: &Stage) -> Result<Outcome> {
     let mut command = cargo();
     if stage.root && !is_root() {
         if let Err(error) = check_sudo() {
             println!("FAIL  {:<14} not run: {error:#}", stage.name);
-            return Ok(Tally { failed: 1, ..Tally::default() });
+            return Ok(Outcome::failed());
         }
         println!("      {:<14} runs its tests as root, with sudo", stage.name);
         command.env(runner_variable(), AS_ROOT);
@@ -203,9 +290,12 @@ mod tests {
 
     #[test]
     fn every_need_comes_before() {
-        for (index, stage) in STAGES.iter().enumerate() {
-            for need in stage.needs {
-                assert!(STAGES[..index].iter().any(|other| other.name == *need), "{}", stage.name);
+        for stages in [&STAGES[..], &QUICK] {
+            for (index, stage) in stages.iter().enumerate() {
+                for need in stage.needs {
+                    let before = stages[..index].iter().any(|other| other.name == *need);
+                    assert!(before, "{}", stage.name);
+                }
             }
         }
     }
