@@ -1,4 +1,4 @@
-//! Changes of the tables, as an agent or an accident makes them.
+//! Changes of the tables: those that an agent makes, and damage.
 
 use std::net::IpAddr;
 
@@ -24,13 +24,13 @@ pub enum Change {
         key: End,
         value: Option<Frontend>,
     },
-    /// With protocol 0, the entry is unused.
+    /// Protocol 0 means that the entry is unused.
     Backend {
         index: u32,
         end: End,
         flags: u8,
         generation: u32,
-        /// The other node that it is on, if that is known.
+        /// The remote node that the backend runs on, if known.
         node: Option<IpAddr>,
     },
     Slots {
@@ -48,22 +48,22 @@ pub enum Change {
         service_port: u32,
         range: IpNet,
     },
-    /// Another node has this address.
+    /// An address of another node.
     Peer(IpAddr),
-    /// The keys of tunnels.
+    /// The tunnel keys, current and accepted.
     TunnelKeys([u64; TunnelKey::COUNT]),
-    /// A packet from a tunnel that names this is for the backend.
+    /// The backend that a tunnelled packet with this service port and tag is for.
     Target {
         target: TunnelTarget,
         backend: u32,
     },
-    /// So many ticks go by without a packet: every flow has been idle for as much longer.
+    /// Adds so many ticks to the idle time of every flow.
     Idle(u32),
-    /// Every entry in the index of answers names a bucket beyond the last one.
+    /// Damages every entry of the reply index: it names a bucket beyond the last one.
     DamagedReturns,
 }
 
-/// Makes an entry of the index of answers name a bucket beyond the last one.
+/// A reply index entry that names a bucket beyond the last one.
 pub fn damaged_return(entry: u64) -> u64 {
     if entry == 0 { 0 } else { entry | 0xff_ffff }
 }
@@ -135,7 +135,7 @@ fn peer(address: IpAddr) -> Peer {
     }
 }
 
-/// By which a tunnel names a backend.
+/// The tag that identifies a backend in a tunnelled packet.
 pub fn backend_tag(address: IpAddr, port: u16) -> u16 {
     match address {
         IpAddr::V4(address) => hash::backend_tag(Address4::from(address), port),
@@ -173,7 +173,7 @@ fn set_frontend<F: Family>(
     }
 }
 
-/// The clock stays: in the kernel it can't be moved.
+/// Ages the flows instead of moving the clock, because the kernel's clock can't be moved.
 fn age<F: Family>(family: &HostFamily<F>, ticks: u32) {
     family.flows.iter().for_each(|bucket| bucket.grow_older(ticks));
 }

@@ -1,11 +1,11 @@
-//! Checksums over whole headers and payloads, written down from the RFCs: what the data plane
-//! computes from differences has nothing of its own to agree with here.
+//! Checksums over whole headers and payloads, written from the RFCs. They are independent of the
+//! data plane, which updates checksums incrementally.
 
 use std::net::IpAddr;
 
 use lb_common::header::protocol::{ICMP, ICMPV6, SCTP, TCP, UDP};
 
-/// The Internet checksum (RFC 1071) of some parts, of which only the last may have an odd length.
+/// The Internet checksum (RFC 1071) of consecutive parts. Only the last may have an odd length.
 pub fn internet(parts: &[&[u8]]) -> u16 {
     let mut sum: u64 = 0;
     for part in parts {
@@ -30,7 +30,7 @@ pub fn field(protocol: u8) -> Option<std::ops::Range<usize>> {
     }
 }
 
-/// What should stand in the checksum's field of a transport header and its payload, as bytes.
+/// The correct checksum field of a transport header and its payload.
 pub fn transport(source: IpAddr, destination: IpAddr, protocol: u8, segment: &[u8]) -> Vec<u8> {
     let Some(field) = field(protocol) else { return Vec::new() };
     let mut empty = segment.to_vec();
@@ -39,12 +39,12 @@ pub fn transport(source: IpAddr, destination: IpAddr, protocol: u8, segment: &[u
         return crc32c::crc32c(&empty).to_le_bytes().to_vec();
     }
     let sum = sum(source, destination, protocol, &empty);
-    // For UDP, 0 says that there is none.
+    // In UDP, 0 means no checksum.
     let sum = if protocol == UDP && sum == 0 { 0xffff } else { sum };
     sum.to_be_bytes().to_vec()
 }
 
-/// Whether the checksum in a segment is right; the Internet checksum has two zeros.
+/// Whether a segment's checksum is right. The Internet checksum represents zero in two forms.
 pub fn is_right(source: IpAddr, destination: IpAddr, protocol: u8, segment: &[u8]) -> bool {
     if protocol == SCTP {
         return segment[8..12] == transport(source, destination, protocol, segment);

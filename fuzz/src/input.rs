@@ -1,4 +1,4 @@
-/// Bytes that choices are made by. When they have run out every choice is the first one.
+/// Bytes that determine choices. After the last byte, every choice is the first one.
 pub struct Input<'a> {
     bytes: &'a [u8],
 }
@@ -31,9 +31,9 @@ impl<'a> Input<'a> {
         usize::from(self.byte()) % end
     }
 
-    /// True for so many of 256 bytes.
+    /// True for `of_256` of the 256 values of a byte.
     pub fn chance(&mut self, of_256: u8) -> bool {
-        // The first choice, 0, is "no".
+        // Byte 0, the first choice, means no.
         self.byte() > 255 - of_256
     }
 
@@ -45,7 +45,6 @@ impl<'a> Input<'a> {
         (0..length).map(|_| self.byte()).collect()
     }
 
-    /// All that is left.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.bytes)
     }

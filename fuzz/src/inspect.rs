@@ -1,4 +1,4 @@
-//! Where the headers of a frame are, by a reading of its own.
+//! A parser of frames that is independent of the data plane's.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,7 +8,7 @@ use lb_common::header::protocol::{
 
 use crate::checksum;
 
-/// An IP packet in a frame, or in what an ICMP error quotes.
+/// An IP packet in a frame, or quoted by an ICMP error.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram {
     pub v6: bool,
@@ -17,9 +17,9 @@ pub struct Datagram {
     pub protocol: u8,
     pub source: IpAddr,
     pub destination: IpAddr,
-    /// Where it ends by its own account; what is behind that is padding.
+    /// The end according to the length field; the rest of the frame is padding.
     pub end: usize,
-    /// The first fragment or a later one.
+    /// `None` if the packet is not a fragment.
     pub fragment: Option<Part>,
 }
 
@@ -29,18 +29,18 @@ pub enum Part {
     Later,
 }
 
-/// Why there is nothing that Services could have to do with.
+/// Why a frame cannot belong to a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Other {
-    /// Not IP, as far as one can see.
+    /// Not recognized as IP.
     NotIp,
     Malformed,
 }
 
-/// Extension headers that are looked past.
+/// The most extension headers that are skipped.
 const EXTENSIONS: usize = 4;
 
-/// Finds the IP packet in an Ethernet frame with up to two tags.
+/// Finds the IP packet in an Ethernet frame with up to two VLAN tags.
 pub fn frame(bytes: &[u8]) -> Result<Datagram, Other> {
     let mut at = 12;
     for _ in 0..3 {
@@ -137,7 +137,7 @@ impl Datagram {
         self.protocol == if self.v6 { ICMPV6 } else { ICMP }
     }
 
-    /// Source and destination port, of what has ports and is long enough for its whole header.
+    /// Source and destination port, if the packet has ports and a complete transport header.
     pub fn ports(&self, bytes: &[u8]) -> Option<(u16, u16)> {
         let length = match self.protocol {
             TCP => 20,
@@ -150,7 +150,7 @@ impl Datagram {
         (self.fragment != Some(Part::Later)).then(|| (port(0), port(2)))
     }
 
-    /// Whether all checksums are right, as far as the packet is there to say so.
+    /// Whether all checksums are right, as far as the packet is complete enough to tell.
     pub fn is_right(&self, bytes: &[u8]) -> bool {
         let header = bytes.get(self.network..self.transport).filter(|_| !self.v6);
         if header.is_some_and(|header| checksum::internet(&[header]) != 0) {
@@ -162,11 +162,11 @@ impl Datagram {
         let Some(found) = segment.get(field) else { return true };
         let none_meant = match self.protocol {
             UDP => found == [0; 2] && !self.v6,
-            // A device is to complete it.
+            // An offloading device will complete it.
             SCTP => found == [0; 4],
             _ => false,
         };
-        // UDP has a length of its own.
+        // UDP has its own length field.
         let own = (self.protocol == UDP).then(|| u16::from_be_bytes([segment[4], segment[5]]));
         none_meant
             || own.is_some_and(|own| usize::from(own) != segment.len())

@@ -1,4 +1,4 @@
-//! What holds for every packet and every state of the tables.
+//! Properties that hold for every packet and every state of the tables.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -12,17 +12,17 @@ use crate::reply::Translated;
 use crate::tunnel::{self, Tunnel};
 use crate::{Change, DEVICE, End, Event, Fate, Hook, Host, Outcome, Reply, Scenario, checksum};
 
-/// What a run has met.
+/// What a run covered.
 #[derive(Clone, Debug, Default)]
 pub struct Met {
     pub packets: u64,
     pub translated: u64,
-    /// Sent past the stack.
+    /// Left the node without passing through the stack.
     pub sent: u64,
-    /// That went into a tunnel, and that came out of one.
+    /// Packets that were encapsulated; `opened` counts those that were decapsulated.
     pub wrapped: u64,
     pub opened: u64,
-    /// Answers that were compared with what had been sent.
+    /// Replies that were compared with the packets that they reply to.
     pub undone: u64,
     pub reasons: HashSet<Reason>,
 }
@@ -39,7 +39,7 @@ impl Met {
     }
 }
 
-/// Runs a scenario and panics at the first thing that does not hold.
+/// Runs a scenario and panics at the first property that does not hold.
 pub fn check(scenario: &Scenario) -> Met {
     let mut day = Day::new(scenario);
     for event in &scenario.events {
@@ -52,17 +52,19 @@ pub fn check(scenario: &Scenario) -> Met {
     day.met
 }
 
-/// A run, and what is known of it.
+/// A run, and what the checks know about it.
 struct Day {
     host: Host,
-    /// Every end that a backend ever had.
+    /// Address, port and protocol of every backend that the tables ever contained.
     backends: HashSet<End>,
-    /// What was dialled, and by whom.
+    /// Source, destination and protocol of every packet so far. A packet in the opposite direction
+    /// goes to a client.
     dialled: HashSet<(SocketAddr, SocketAddr, u8)>,
     last: Option<Translated>,
     /// Nothing has happened since the last packet that was translated.
     fresh: bool,
-    /// The reply index says where flows are: nothing else tells which flow a SNAT port is of.
+    /// False once entries of the reply index have been damaged: only the index says which flow an
+    /// SNAT port belongs to.
     index_is_whole: bool,
     met: Met,
 }
@@ -71,7 +73,7 @@ impl Day {
     fn new(scenario: &Scenario) -> Self {
         let mut host = Host::new(7, DEVICE);
         host.tables.now.set(Ticks(1 << 24));
-        // So few that they run out.
+        // So few ports that they run out.
         host.tables.settings.snat_port_count = 7;
         host.set_routes(scenario.routes.clone());
         let mut day = Self {
@@ -96,14 +98,15 @@ impl Day {
         change.apply(&mut self.host.tables);
     }
 
-    /// An answer to the last translated packet; right after it, it is undone for its receiver.
+    /// Sends a reply to the last translated packet. Directly after that packet, the reply must be
+    /// translated back.
     fn reply(&mut self, reply: Reply) {
         let Some(last) = self.last.clone() else { return };
         let (hook, bytes) = last.reply(reply);
         let undone = self.fresh && !reply.again && is_plain(reply) && last.hook != Hook::Reverse;
         let undone = undone && last.can_be_undone();
         let outcome = self.process(hook, &bytes);
-        // The route back may be missing: then it is not sent at all.
+        // Without a route back the reply is not sent.
         if undone && matches!(outcome.fate, Fate::Passed | Fate::Sent) && !is_error(&outcome) {
             self.met.undone += 1;
             let expected = last.expected(reply);
@@ -158,17 +161,17 @@ impl Day {
             Fate::Passed if after == before => {}
             Fate::Passed => self.judge_change(before, after, &told),
             Fate::Sent if is_answer(before, after) => {
-                let found = inspect::frame(after).expect("our own packets are whole");
-                assert!(found.is_right(after), "a wrong checksum of ours: {}", told());
+                let found = inspect::frame(after).expect("packets made by the data plane are complete");
+                assert!(found.is_right(after), "made with a wrong checksum: {}", told());
             }
             Fate::Sent => self.judge_change(before, after, &told),
         }
     }
 
-    /// What came through a tunnel, goes into one, or neither.
+    /// Checks a packet that was decapsulated, encapsulated, or only translated.
     fn judge_change(&self, before: &[u8], after: &[u8], told: &dyn Fn() -> String) {
         if after.len() < before.len() {
-            let tunnel = Tunnel::read(before).expect("only what is around a packet is cut off");
+            let tunnel = Tunnel::read(before).expect("only a tunnel's headers are removed");
             assert_eq!(tunnel.inner.len(), after.len(), "not what was inside: {}", told());
             let inner = tunnel::with_class_of(&tunnel.inner, after);
             let packet = inspect::frame(&inner).expect("read as a tunnel");
@@ -179,7 +182,7 @@ impl Day {
         } else if after.len() > before.len() {
             let tunnel = Tunnel::read(after).expect("only a tunnel is put around a packet");
             assert!(tunnel.is_right(after), "the outer checksums: {}", told());
-            assert!(tunnel::between_nodes(&tunnel.outer), "from where to where? {}", told());
+            assert!(tunnel::between_nodes(&tunnel.outer), "not between nodes {}", told());
             assert!(without_hop(&tunnel.inner) == without_hop(before), "changed: {}", told());
         } else {
             self.judge_translation(before, after, told);
@@ -199,7 +202,7 @@ impl Day {
             let (address, port) = (destination.ip(), destination.port());
             let to_backend = self.backends.contains(&End { address, port, protocol });
             let to_client = self.dialled.contains(&(destination, source, protocol));
-            assert!(to_backend || to_client, "to whom? {}", told());
+            assert!(to_backend || to_client, "neither to a backend nor to a client {}", told());
         }
     }
 
@@ -219,14 +222,15 @@ impl Day {
                 let both = !flow.expired(now) && !other.expired(now);
                 assert!(
                     !(mixed && both && self.index_is_whole),
-                    "answers of two: {flow:?}\n{other:?}"
+                    "two flows with the same replies: {flow:?}\n{other:?}"
                 );
             }
         }
         let inner = Tunnel::read(packet).and_then(|tunnel| ends(&tunnel.inner));
         let own = [ends(packet), inner];
         for flow in before.iter().filter(|flow| flow.is_protected()) {
-            // Its backend dialled by its client itself, from the same port, ends a flow that was closing.
+            // A closing flow ends when its client connects to the backend directly from the same
+            // port.
             let shadowed = own.contains(&Some(flow.answered()));
             let ended = flow.expired(now) || shadowed || own.contains(&Some(flow.dialled()));
             let kept = after.iter().any(|other| other.dialled() == flow.dialled());
@@ -235,7 +239,7 @@ impl Day {
     }
 }
 
-/// A flow, in either family.
+/// A flow of either address family.
 #[derive(Clone, Debug)]
 struct Known {
     state: FlowState,
@@ -272,13 +276,14 @@ impl Known {
         (self.backend, self.snat, self.protocol)
     }
 
-    /// Whether no new flow may take its entry: connections that both sides have taken part in.
+    /// Whether no new flow may replace this one. True for connections in which both sides have
+    /// taken part.
     fn is_protected(&self) -> bool {
         use FlowState::{Established, FinFromBackend, FinFromClient};
         matches!(self.state, Established | FinFromClient | FinFromBackend)
     }
 
-    /// By the limits that are documented.
+    /// By the documented timeouts.
     fn expired(&self, now: Ticks) -> bool {
         use FlowState::*;
         let seconds = match self.state {
@@ -295,7 +300,7 @@ impl Known {
     }
 }
 
-/// The ends of what has ports.
+/// Source, destination and protocol of a packet that has ports.
 fn ends(bytes: &[u8]) -> Option<(SocketAddr, SocketAddr, u8)> {
     let found = inspect::frame(bytes).ok()?;
     let (source, destination) = found.ports(bytes)?;
@@ -303,17 +308,18 @@ fn ends(bytes: &[u8]) -> Option<(SocketAddr, SocketAddr, u8)> {
     Some((end(found.source, source), end(found.destination, destination), found.protocol))
 }
 
-/// Whether a packet is what another had in its tunnel.
+/// Whether `after` is the packet that `before` carried in its tunnel.
 fn is_opened(before: &[u8], after: &[u8]) -> bool {
     Tunnel::read(before).is_some_and(|tunnel| tunnel::with_class_of(&tunnel.inner, after) == after)
 }
 
-/// Flags that neither begin nor end anything.
+/// Whether the flags neither begin nor end a connection.
 fn is_plain(reply: Reply) -> bool {
     matches!(reply.tcp_flags, 0x10 | 0x18)
 }
 
-/// Whether a packet is one of our own making that answers another: it goes to the other's sender.
+/// Whether the data plane made this packet as a response to the other: it goes to the other's
+/// sender.
 fn is_answer(before: &[u8], after: &[u8]) -> bool {
     match (inspect::frame(before), inspect::frame(after)) {
         (Ok(before), Ok(after)) => {
@@ -327,7 +333,7 @@ fn is_error(outcome: &Outcome) -> bool {
     inspect::frame(&outcome.bytes).is_ok_and(|found| found.is_icmp())
 }
 
-/// A packet but for what changes with every hop: link-layer addresses, hop limit, IPv4's checksum.
+/// The packet with zeros in what each hop changes: link-layer addresses, hop limit, IPv4 checksum.
 fn without_hop(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     bytes[..12].fill(0);
@@ -338,8 +344,9 @@ fn without_hop(bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Whether a translation may touch a byte: addresses, ports and checksums, of the packet and of
-/// what an ICMP error quotes; of a packet that is forwarded, its link-layer header and hop limit.
+/// Whether translation may change this byte: addresses, ports and checksums of the packet and of
+/// the packet that an ICMP error quotes. For forwarded packets also the link-layer header and hop
+/// limit.
 fn may_change(packet: &Datagram, bytes: &[u8], at: usize) -> bool {
     if at < 12 || in_header(packet, at) {
         return true;

@@ -1,12 +1,13 @@
-//! Table states and packets out of any bytes, and what holds for all of them.
+//! Table states and packets made from arbitrary bytes, and the properties that hold for all of
+//! them.
 //!
-//! A [`Scenario`] is read from bytes: services are written to the tables, packets meet them at the
-//! hooks, time goes by, backends go, entries are damaged. Whoever has bytes can run one: a fuzzer
-//! that looks for new ways through the code, an ordinary test with random numbers, and the test that
-//! holds the kernel against the host.
+//! A [`Scenario`] is read from bytes: Services are written to the tables, packets reach the hooks,
+//! time passes, backends are removed, entries are damaged. Three callers supply the bytes: a fuzzer
+//! that looks for new code paths, an ordinary test with random bytes, and the test that compares
+//! the kernel with the host.
 //!
-//! What is checked is computed here, not by the data plane's own code: where headers are
-//! ([`inspect`]), what their checksums should be ([`checksum`]).
+//! Expected values are computed here, not by the data plane's own code: where headers are
+//! ([`inspect`]), and their checksums ([`checksum`]).
 
 mod change;
 pub mod checksum;
@@ -33,12 +34,12 @@ pub use reply::Translated;
 pub use run::{Fate, Host, Outcome};
 pub use scenario::{DEVICE, Event, Hook, Reply, Scenario};
 
-/// Runs the scenario that the bytes make on the host, and checks what holds for any.
+/// Runs the scenario that the bytes describe on the host, and checks all properties.
 pub fn pipeline(bytes: &[u8]) {
     meet(bytes);
 }
 
-/// The same, and says what was met on the way.
+/// Like [`pipeline`], and returns what the run covered.
 pub fn meet(bytes: &[u8]) -> Met {
     invariants::check(&Scenario::read(&mut Input::new(bytes)))
 }

@@ -1,4 +1,4 @@
-//! Packets of all sorts, written from the first byte to the last.
+//! Packets of all kinds, written byte by byte.
 
 use std::net::IpAddr;
 
@@ -13,20 +13,20 @@ use crate::universe::{
 };
 use crate::{End, Hook, Input, tunnel};
 
-/// What a packet is made of.
+/// The contents of a packet.
 #[derive(Clone, Debug)]
 struct Datagram {
     source: End,
     destination: End,
     ttl: u8,
     tos: u8,
-    /// Words of IPv4 options, or which extension headers there are.
+    /// NOPs as IPv4 options, or the types of the IPv6 extension headers.
     between: Vec<u8>,
     tcp_flags: u8,
-    /// TCP's sequence and acknowledgement numbers; the first is SCTP's verification tag, too.
+    /// TCP's sequence and acknowledgement numbers. The first is also SCTP's verification tag.
     numbers: [u32; 2],
     chunk: u8,
-    /// Of an ICMP message, with the word after its checksum.
+    /// Type and code of an ICMP message, and the word after its checksum.
     icmp: [u8; 6],
     payload: Vec<u8>,
     checksum: Checksum,
@@ -40,7 +40,7 @@ enum Checksum {
     Wrong,
 }
 
-/// Offset in units of eight bytes, whether more follow, and of which packet.
+/// Offset in units of eight bytes, whether more fragments follow, and the packet's identification.
 #[derive(Clone, Copy, Debug)]
 struct Fragment {
     offset: u16,
@@ -48,7 +48,7 @@ struct Fragment {
     id: u8,
 }
 
-/// A packet as it would come to a hook, or an accident that happened to one.
+/// A packet as it would arrive at a hook, or a damaged one.
 pub fn any(input: &mut Input, hook: Hook) -> Vec<u8> {
     let v6 = input.chance(128);
     let tags = input.choose(&[0, 0, 0, 0, 1, 2, 2, 3]);
@@ -56,7 +56,7 @@ pub fn any(input: &mut Input, hook: Hook) -> Vec<u8> {
         if input.chance(40) { error(input, v6, hook) } else { datagram(input, v6, hook) };
     let mut bytes = ethernet(tags, v6);
     let packet = datagram.write();
-    // What meets tc has lost its tags to the device; the kernel moves headers of untagged packets only.
+    // Before tc the device strips VLAN tags. The kernel can move headers of untagged packets only.
     let may_be_wrapped = hook == Hook::Forward || hook == Hook::Workload && tags == 0;
     if may_be_wrapped && input.chance(32) {
         bytes.extend(tunnel::wrap(input, v6, &packet));
@@ -77,7 +77,7 @@ pub fn any(input: &mut Input, hook: Hook) -> Vec<u8> {
     bytes
 }
 
-/// The first packet of a connection, as plain as can be.
+/// The first packet of a connection, without options or fragments.
 pub fn opening(v6: bool, which: usize, (number, port): (usize, u16), service: usize) -> Vec<u8> {
     let protocol = PROTOCOLS[which];
     let end = |address, port| End { address, port, protocol };
@@ -114,7 +114,7 @@ fn ethernet(tags: usize, v6: bool) -> Vec<u8> {
 fn datagram(input: &mut Input, v6: bool, hook: Hook) -> Datagram {
     let which = input.below(PROTOCOLS.len());
     let (one, other) = ends(input, v6, which);
-    // Answers come the other way round; now and then a packet turns up at another hook.
+    // Replies go in the opposite direction. Now and then a packet reaches the other hook.
     let outward = (hook == Hook::Reverse) != input.chance(24);
     let (source, destination) = if outward { (other, one) } else { (one, other) };
     let length = if input.chance(16) { 1400 } else { input.below(48) };
@@ -151,7 +151,7 @@ fn datagram(input: &mut Input, v6: bool, hook: Hook) -> Datagram {
     }
 }
 
-/// A client, and what it dials.
+/// A client, and the frontend or other address that it connects to.
 fn ends(input: &mut Input, v6: bool, which: usize) -> (End, End) {
     let protocol = PROTOCOLS[which];
     let end = |address, port| End { address, port, protocol };
@@ -167,14 +167,14 @@ fn ends(input: &mut Input, v6: bool, which: usize) -> (End, End) {
     (one, other)
 }
 
-/// IPv6 extension headers by their numbers: up to five, of which four may be.
+/// Types of IPv6 extension headers: up to five, one more than the data plane accepts.
 fn extensions(input: &mut Input) -> Vec<u8> {
     let count = input.choose(&[0, 0, 0, 0, 0, 1, 2, 5]);
     let numbers = [HOP_BY_HOP, DESTINATION_OPTIONS, ROUTING, DESTINATION_OPTIONS, ROUTING];
     numbers[..count].to_vec()
 }
 
-/// An ICMP message that quotes the start of a packet that went the other way.
+/// An ICMP message that quotes the start of a packet in the opposite direction.
 fn error(input: &mut Input, v6: bool, hook: Hook) -> Datagram {
     let quoted =
         datagram(input, v6, if hook == Hook::Reverse { Hook::Forward } else { Hook::Reverse });
@@ -190,7 +190,7 @@ fn error(input: &mut Input, v6: bool, hook: Hook) -> Datagram {
     };
     let [kind, code] = input.choose(&kinds);
     let protocol = if v6 { ICMPV6 } else { ICMP };
-    // From whoever was on the way, to the sender of what is quoted.
+    // From a router on the path, or the receiver itself, to the sender of the quoted packet.
     let router = match input.below(3) {
         0 => quoted.destination.address,
         1 => client(v6, 1),
@@ -215,7 +215,7 @@ impl Datagram {
         if let Some(fragment) = self.fragment
             && fragment.more
         {
-            // All but the last are multiples of eight bytes.
+            // Every fragment but the last is a multiple of eight bytes long.
             segment.truncate(segment.len() / 8 * 8);
         }
         match self.source.address {
@@ -301,7 +301,7 @@ impl Datagram {
                 let field = (offset << 3 | u16::from(more)).to_be_bytes();
                 chain.extend([pair[1], 0, field[0], field[1], 0, 0, 0, id]);
             } else {
-                // Options that are padding.
+                // Padding options.
                 chain.extend([pair[1], 1, 1, 12]);
                 chain.extend([0; 12]);
             }

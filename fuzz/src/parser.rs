@@ -1,4 +1,4 @@
-//! Any bytes at all as a packet.
+//! Arbitrary bytes as a packet.
 
 use lb_common::header::protocol::{ICMP, ICMPV6, SCTP, TCP, UDP};
 use lb_common::layout::{Bitmap, DESTINATION_WORDS, Reason, SOURCE_WORDS};
@@ -6,7 +6,8 @@ use lb_common::layout::{Bitmap, DESTINATION_WORDS, Reason, SOURCE_WORDS};
 use crate::inspect::{self, Other};
 use crate::{DEVICE, Fate, Hook, Host};
 
-/// Where nothing is a Service's, a packet passes as it came, for the reason that its headers give.
+/// Without any Service, a packet passes unmodified, and is counted for the reason that its headers
+/// give.
 pub fn parser(bytes: &[u8]) {
     thread_local! {
         static HOST: Host = open_to_everything();
@@ -24,7 +25,7 @@ pub fn parser(bytes: &[u8]) {
     });
 }
 
-/// Tables whose prefilters let everything through, and that have nothing behind them.
+/// Empty tables behind prefilters that let everything through.
 fn open_to_everything() -> Host {
     let mut host = Host::new(1, DEVICE);
     let words = |words: u32| (0..words).flat_map(|word| (0..64).map(move |n| (word, 1 << n)));
@@ -37,7 +38,7 @@ fn open_to_everything() -> Host {
     host
 }
 
-/// What may be counted for a packet on its way in.
+/// The reasons that may be counted for an arriving packet.
 fn arriving(bytes: &[u8]) -> Vec<Vec<Reason>> {
     let found = match inspect::frame(bytes) {
         Ok(found) => found,
@@ -57,7 +58,8 @@ fn arriving(bytes: &[u8]) -> Vec<Vec<Reason>> {
     }
 }
 
-/// What leaves passes uncounted, unless it could be the answer of a backend.
+/// The reasons that may be counted for a leaving packet: none, unless it could be a backend's
+/// reply.
 fn leaving(bytes: &[u8]) -> Vec<Vec<Reason>> {
     let answer = inspect::frame(bytes)
         .is_ok_and(|found| found.fragment.is_none() && found.ports(bytes).is_some());

@@ -1,6 +1,6 @@
-//! Bytes where no fuzzer gives any.
+//! Pseudo-random bytes, for tests without a fuzzer.
 
-/// The same bytes for the same seed, always.
+/// The same seed always gives the same bytes.
 pub fn random_bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {
@@ -16,7 +16,7 @@ pub fn random_bytes(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Fewer things, as long as it fails: takes out runs of them, long ones first.
+/// Removes runs of things, long ones first, as long as the rest still fails.
 pub fn shrink<T: Clone>(things: &[T], fails: impl Fn(&[T]) -> bool) -> Vec<T> {
     let mut things = things.to_vec();
     let mut run = things.len() / 2;

@@ -1,40 +1,40 @@
-//! Packets that follow from what became of others.
+//! Packets that follow an earlier packet: its reply, or its sender's next packet.
 
 use lb_common::header::protocol::{SCTP, TCP, UDP};
 
 use crate::inspect::{self, Datagram};
 use crate::{Fate, Hook, Outcome, Reply, checksum};
 
-/// A packet that was translated, and what became of it.
+/// A packet before and after its translation.
 #[derive(Clone, Debug)]
 pub struct Translated {
     pub hook: Hook,
     pub before: Vec<u8>,
     pub after: Vec<u8>,
-    /// It left without going up the stack.
+    /// It left the node without passing through the stack.
     pub sent: bool,
 }
 
 impl Translated {
-    /// If the packet was translated, and whole enough to be answered.
+    /// `None` if the packet was not translated, or is too damaged to reply to.
     pub fn of(hook: Hook, before: &[u8], outcome: &Outcome) -> Option<Self> {
         let (after, fate) = (&outcome.bytes, outcome.fate);
         let kept = matches!(fate, Fate::Passed | Fate::Sent) && after.len() == before.len();
         let (there, back) = (answerable(before)?, answerable(after)?);
-        // Of our own making is what goes back to the sender.
+        // A packet that goes back to the sender was made by the data plane.
         let ours = there.source == back.destination;
         let changed = (there.source, there.destination) != (back.source, back.destination);
         let (before, after) = (before.to_vec(), after.clone());
         (kept && changed && !ours).then_some(Self { hook, before, after, sent: fate == Fate::Sent })
     }
 
-    /// The packet that comes next, and where.
+    /// The next packet, and the hook that it reaches.
     pub fn reply(&self, reply: Reply) -> (Hook, Vec<u8>) {
         if reply.again {
             return (self.hook, with_signal(&self.before, reply));
         }
         let hook = match self.hook {
-            // What was sent past the stack comes back from a device.
+            // Replies to a packet that bypassed the stack arrive on a device.
             _ if self.sent => Hook::Forward,
             Hook::Forward | Hook::Workload => Hook::Reverse,
             Hook::Reverse => Hook::Forward,
@@ -42,15 +42,15 @@ impl Translated {
         (hook, with_signal(&swapped(&self.after), reply))
     }
 
-    /// Whether an answer can be foretold: SCTP's sum changes with the order of the ports, and one that
-    /// is wrong, or of what was cut off, is not computed anew.
+    /// Whether the translated reply can be predicted. An SCTP checksum depends on the order of the
+    /// ports, and is not recomputed if it is wrong or covers bytes that were cut off.
     pub fn can_be_undone(&self) -> bool {
         answerable(&self.before)
             .filter(|found| found.protocol == SCTP)
             .is_none_or(|found| found.end <= self.before.len() && found.is_right(&self.before))
     }
 
-    /// What the answer's receiver must get: an answer to what he had sent.
+    /// What the receiver of the reply must get: a reply to the packet that it sent.
     pub fn expected(&self, reply: Reply) -> Vec<u8> {
         with_signal(&swapped(&self.before), reply)
     }
@@ -62,7 +62,7 @@ fn answerable(bytes: &[u8]) -> Option<Datagram> {
     found.fragment.is_none().then_some(found)
 }
 
-/// The same packet the other way round; sums don't change by that, but SCTP's.
+/// The packet with source and destination swapped. Of all checksums, only SCTP's changes.
 pub fn swapped(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let Some(found) = answerable(&bytes) else { return bytes };
@@ -76,7 +76,7 @@ pub fn swapped(bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// With other flags, or SCTP's chunk that says the same, and other numbers.
+/// The packet with these TCP flags, or the SCTP chunk of the same meaning, and skewed numbers.
 fn with_signal(bytes: &[u8], Reply { tcp_flags: flags, skew, .. }: Reply) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let Some(found) = answerable(&bytes) else { return bytes };
@@ -111,13 +111,13 @@ fn skew_number(bytes: &mut [u8], at: usize, skew: u32) {
     }
 }
 
-/// Writes the checksum anew, if it was right before; else it stays as it is.
+/// Recomputes the checksum if it was right before; otherwise leaves it.
 fn complete(bytes: &mut [u8], was_right: bool) {
     let Some(found) = answerable(bytes).filter(|_| was_right) else { return };
     let Some(segment) = bytes.get(found.transport..found.end) else { return };
     let Some(field) = checksum::field(found.protocol) else { return };
     let none = match (segment.get(field.clone()), found.protocol) {
-        // By its own account the packet ends before.
+        // The packet's length field ends it before the checksum.
         (None, _) => true,
         (Some(sum), UDP | SCTP) => sum.iter().all(|&byte| byte == 0),
         _ => false,

@@ -19,23 +19,23 @@ pub struct Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Passed,
-    /// Left, as it came, to the hook behind this one.
+    /// Left unmodified to the next hook.
     Deferred,
     Dropped,
-    /// It leaves without going up the stack.
+    /// Left the node without passing through the stack.
     Sent,
 }
 
-/// Buckets of the flow table: so few that they fill up.
+/// Buckets of the flow table. So few that they fill up.
 const BUCKETS: u32 = 4;
 
-/// The most stages that a packet goes through: the kernel follows no more tail calls.
+/// The kernel's limit of tail calls, and so of stages for one packet.
 const MOST_STAGES: usize = 33;
 
 pub struct Host {
     pub tables: HostTables,
     pub routes: Routes,
-    /// By which all packets come in.
+    /// The device that all packets arrive on.
     device: u32,
 }
 
@@ -47,7 +47,7 @@ impl Host {
         Self { tables, routes: Routes::default(), device }
     }
 
-    /// Gives the machine a second device, and ways out by both.
+    /// Adds a second device, and the routes.
     pub fn set_routes(&mut self, routes: Vec<(IpAddr, Exit)>) {
         let address = |v6| crate::universe::node(v6, 1);
         for (index, flags) in [(self.device, Device::TRANSMIT), (OTHER_DEVICE, Device::REDIRECT)] {
@@ -79,20 +79,20 @@ impl Host {
         let mut expected = bytes.to_vec();
         let mut stages = Vec::new();
         let verdict = host::run(entry, &mut frame, &self.tables, |stage, frame| {
-            // A stage finds the packet as it came in, or as it came out of its tunnel.
+            // Each stage gets the packet as it arrived, or as it was decapsulated.
             if stages.last() == Some(&Stage::Decapsulate) {
                 expected.clone_from(&frame.bytes);
             }
-            assert_eq!(frame.bytes, expected, "{stage:?} comes after a change");
+            assert_eq!(frame.bytes, expected, "the packet was modified before {stage:?}");
             stages.push(stage);
-            assert!(stages.len() <= MOST_STAGES, "no end of stages: {stages:?}");
+            assert!(stages.len() <= MOST_STAGES, "too many stages: {stages:?}");
         });
         let fate = match verdict {
             Verdict::Pass | Verdict::Decline => Fate::Passed,
             Verdict::Defer => Fate::Deferred,
             Verdict::Transmit | Verdict::Redirect | Verdict::Resolve => Fate::Sent,
             Verdict::Drop => Fate::Dropped,
-            Verdict::Next(stage) => panic!("{stage:?} has not come"),
+            Verdict::Next(stage) => panic!("stage {stage:?} was not run"),
         };
         Outcome { fate, bytes: frame.bytes }
     }
@@ -107,7 +107,7 @@ impl Host {
 
 pub const OTHER_DEVICE: u32 = 9;
 
-/// A way out by either device, or what is in its way.
+/// A next hop through either device: usable, with an unknown neighbour, with a small MTU, or none.
 pub fn exit(number: usize, device: u32) -> Option<Exit> {
     let by =
         |device: u32| Exit { device, neighbour: Some([2, 0, 0, 0, 2, device as u8]), mtu: 1500 };

@@ -1,4 +1,4 @@
-//! What happens, one thing after the other.
+//! Sequences of events.
 
 use std::net::IpAddr;
 
@@ -7,14 +7,14 @@ use lb_common::host::Exit;
 use crate::universe::{self, BACKENDS};
 use crate::{Change, Input, packet, run, state, tunnel};
 
-/// Where a packet meets the data plane.
+/// Where a packet reaches the data plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
     /// Arriving on an external device.
     Forward,
     /// Arriving from a pod of this node.
     Workload,
-    /// Leaving by a device.
+    /// Leaving through a device.
     Reverse,
 }
 
@@ -22,31 +22,31 @@ pub enum Hook {
 pub enum Event {
     Change(Change),
     Packet(Hook, Vec<u8>),
-    /// An answer to what became of the last packet that was translated.
+    /// A reply to the last translated packet, or its sender's next packet.
     Reply(Reply),
 }
 
-/// An answer to a packet, or its sender's next one.
+/// A reply to a packet, or its sender's next packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply {
-    /// From its sender again, rather than from who got it.
+    /// From the same sender, instead of from the receiver.
     pub again: bool,
-    /// Of TCP; an answer to a datagram has none.
+    /// Ignored for UDP; for SCTP they select a chunk of the same meaning.
     pub tcp_flags: u8,
-    /// By how much TCP's sequence and acknowledgement numbers, or SCTP's verification tag, are off.
+    /// Added to TCP's sequence and acknowledgement numbers, or to SCTP's verification tag.
     pub skew: u32,
 }
 
-/// The tables, and what happens to them and to packets.
+/// The initial tables, and what happens after that.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// To backends and clients; some have none.
+    /// Routes to backends, nodes and clients; some have none.
     pub routes: Vec<(IpAddr, Exit)>,
     pub changes: Vec<Change>,
     pub events: Vec<Event>,
 }
 
-/// Events that are read at most: rates and idle times stay what they are meant to be.
+/// The limit of events. It keeps rates and idle times in the intended range.
 const MOST: usize = 96;
 
 impl Scenario {
@@ -61,7 +61,7 @@ impl Scenario {
     }
 }
 
-/// Connections of one client, more than there is room for; they are established.
+/// Established connections of one client, more than the flow table has entries.
 fn flood(input: &mut Input, events: &mut Vec<Event>) {
     let hook = input.choose(&[Hook::Forward, Hook::Workload]);
     let (v6, protocol) = (input.chance(128), input.below(3));
@@ -74,11 +74,11 @@ fn flood(input: &mut Input, events: &mut Vec<Event>) {
     }
 }
 
-/// Mostly what the connection expects; else within its window, at the edges of it, and far out.
+/// Mostly none; otherwise within the window, at its edges, or far outside.
 pub const SKEWS: [u32; 16] =
     [0, 0, 0, 0, 0, 0, 0, 0, 1, 1_400, 0xffff, 0x1_0000, 0x10_0000, 0x100_0000, 1 << 31, !0];
 
-/// By which all packets come in.
+/// The device that all packets arrive on.
 pub const DEVICE: u32 = 1;
 
 fn routes(input: &mut Input) -> Vec<(IpAddr, Exit)> {

@@ -1,4 +1,4 @@
-//! Tables as a planner might write them, and accidents that happen to them.
+//! Tables as a planner might write them, and damage to them.
 
 use std::net::IpAddr;
 
@@ -10,15 +10,15 @@ use crate::universe::{
 };
 use crate::{Change, End, Input, backend_tag};
 
-/// Slots that each pool's region has room for.
+/// Slots in the region of each pool.
 const REGION: u32 = 16;
 
-/// Two for each service port: policy `Cluster` and `Local`.
+/// Each service port has two pools, for the policies `Cluster` and `Local`.
 fn pool_index(service_port: u32, local: bool) -> u32 {
     service_port * 2 + u32::from(local)
 }
 
-/// Everything there is when the first packet comes.
+/// The tables before the first packet.
 pub fn begin(input: &mut Input) -> Vec<Change> {
     let mut changes = Vec::new();
     for (v6, which, number) in universe::backend_indexes() {
@@ -38,7 +38,7 @@ pub fn begin(input: &mut Input) -> Vec<Change> {
             }
         }
         changes.extend((0..2).map(|number| Change::Peer(universe::peer(v6, number))));
-        // The first backend's address is a pod's that dials, too.
+        // The first backend is a pod that also is a client.
         changes.push(Change::Destination(universe::backend(v6, 0)));
     }
     for _ in 0..1 + input.below(6) {
@@ -52,13 +52,13 @@ fn backend_end(v6: bool, which: usize, number: usize, port: usize) -> End {
     End { address, port: BACKEND_PORTS[port % BACKEND_PORTS.len()], protocol }
 }
 
-/// The entry that says what an address itself is.
+/// The frontend entry of a whole address.
 fn itself(address: IpAddr, kind: FrontendKind) -> Change {
     let key = End { address, port: 0, protocol: 0 };
     Change::Frontend { key, value: Some(Frontend::of_address(kind)) }
 }
 
-/// A service port with its pools and frontends; written again, it changes.
+/// A service port with its pools and frontends. If it exists, it is changed.
 pub fn service_port(input: &mut Input) -> Vec<Change> {
     let (v6, which, number) = (input.chance(128), input.below(3), input.below(3));
     let index = 1 + ((usize::from(v6) * 3 + which) * 3 + number) as u32;
@@ -134,7 +134,7 @@ fn members(input: &mut Input) -> Vec<usize> {
     (0..BACKENDS).filter(|number| bits >> number & 1 != 0).collect()
 }
 
-/// A backend comes, goes, drains, or its index is given to another.
+/// Adds, removes or drains a backend, or gives its index to another.
 pub fn backend(input: &mut Input) -> [Change; 2] {
     let (v6, which, number) = (input.chance(128), input.below(3), input.below(BACKENDS));
     let end = backend_end(v6, which, number, input.below(2));
@@ -148,11 +148,11 @@ pub fn backend(input: &mut Input) -> [Change; 2] {
     let generation = 1 + input.below(3) as u32;
     let index = backend_index(v6, which, number);
     let node = (flags & Backend::<()>::LOCAL == 0).then(|| universe::peer(v6, number));
-    // Bits of the prefilter come before what they let through.
+    // The prefilter's bit is set before the entry that needs it.
     [Change::Source(end), Change::Backend { index, end, flags, generation, node }]
 }
 
-/// An entry as no planner would write it.
+/// An entry that no planner would write.
 pub fn damage(input: &mut Input) -> Change {
     let (v6, which, number) = (input.chance(128), input.below(3), input.below(3));
     let index = 1 + ((usize::from(v6) * 3 + which) * 3 + number) as u32;

@@ -1,4 +1,4 @@
-//! Tunnels between nodes, by a writing and a reading of its own: of RFC 2003, RFC 2473, and Generic UDP
+//! Writes and reads tunnels independently of the data plane: RFC 2003, RFC 2473, and Generic UDP
 //! Encapsulation, variant 1, or variant 0 with a key.
 
 use std::net::IpAddr;
@@ -13,13 +13,13 @@ const IPV6_IN_IP: u8 = 41;
 const UDP: u8 = 17;
 const GUE: u16 = 6080;
 
-/// What precedes the inner packet in variant 0: version and length, protocol, flags, key.
+/// Bytes before the inner packet in variant 0: version and length, protocol, flags, key.
 const KEYED: usize = 12;
 
-/// The keys that the tables may have, current and accepted.
+/// The possible tunnel keys of the tables: current and accepted.
 pub const KEYS: [[u64; 2]; 4] = [[0, 0], [0, 0], [7, 0], [7, 8]];
 
-/// Puts a packet into a tunnel, as another node would, or somebody else.
+/// Encapsulates a packet as another node would, or with the source address of a stranger.
 pub fn wrap(input: &mut Input, v6: bool, packet: &[u8]) -> Vec<u8> {
     let source = match input.below(8) {
         0 => universe::stranger(v6),
@@ -85,7 +85,7 @@ impl Tunnel {
         let outer = inspect::frame(frame).ok()?;
         let plain = outer.transport == outer.network + if outer.v6 { 40 } else { 20 };
         let at = match outer.protocol {
-            // Variant 1 has the inner packet's version there, 4 or 6.
+            // Variant 1 has the inner packet's version (4 or 6) here.
             UDP if outer.ports(frame)?.1 == GUE && frame.get(outer.transport + 8)? >> 6 == 0 => {
                 outer.transport + 8 + KEYED
             }
@@ -99,7 +99,7 @@ impl Tunnel {
         plain.then_some(Self { outer, inner, class })
     }
 
-    /// Whether the outer headers have the checksums that they are to have: UDP none (RFC 6935).
+    /// Whether the outer checksums are right. UDP must have none (RFC 6935).
     pub fn is_right(&self, frame: &[u8]) -> bool {
         let Datagram { v6, network, transport, protocol, .. } = self.outer;
         (v6 || internet(&[&frame[network..transport]]) == 0)
@@ -113,7 +113,8 @@ pub fn class(frame: &[u8], packet: &Datagram) -> u8 {
     if packet.v6 { header[0] << 4 | header[1] >> 4 } else { header[1] }
 }
 
-/// As one that comes out of a tunnel on which congestion was met, or not (RFC 6040, figure 4).
+/// The frame with the traffic class of another, and the IPv4 checksum updated. Used for packets
+/// that take over a congestion mark from their tunnel (RFC 6040, figure 4).
 pub fn with_class_of(frame: &[u8], other: &[u8]) -> Vec<u8> {
     let mut bytes = frame.to_vec();
     let (Ok(packet), Ok(like)) = (inspect::frame(frame), inspect::frame(other)) else {
@@ -132,15 +133,15 @@ pub fn with_class_of(frame: &[u8], other: &[u8]) -> Vec<u8> {
         header[10..12].fill(0);
         internet(&[&header[..packet.transport - packet.network]]).to_be_bytes()
     } else {
-        // Updated from what was wrong, it stays wrong.
+        // An incremental update keeps a wrong checksum wrong.
         [other[like.network + 10], other[like.network + 11]]
     };
     header[10..12].copy_from_slice(&sum);
     bytes
 }
 
-/// Whether a packet that had one traffic class may come out of a tunnel with the other: what says to
-/// which service it belongs stays, and congestion is told to those only who can hear of it.
+/// Whether decapsulation may change the traffic class from `before` to `after`. The DSCP never
+/// changes. A congestion mark is set only on packets of ECN-capable transports.
 pub fn may_become(before: u8, after: u8, outer: u8) -> bool {
     let (old, new, met) = (before & 3, after & 3, outer & 3);
     before >> 2 == after >> 2
@@ -149,7 +150,7 @@ pub fn may_become(before: u8, after: u8, outer: u8) -> bool {
             || old == 2 && new == 1 && met == 1)
 }
 
-/// Whether both are addresses of nodes.
+/// Whether the source is an address of this node, and the destination one of another node.
 pub fn between_nodes(outer: &Datagram) -> bool {
     let is_node = |address: IpAddr| (0..2).any(|n| universe::node(outer.v6, n) == address);
     let is_peer = |address: IpAddr| (0..2).any(|n| universe::peer(outer.v6, n) == address);

@@ -1,4 +1,4 @@
-//! The few addresses and ports that there are, so that chance meets what it has made.
+//! A small set of addresses and ports, so that random choices refer to each other.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,10 +9,10 @@ pub const PORTS: [u16; 3] = [80, 53, 3868];
 pub const NODE_PORTS: [u16; 2] = [30080, 30053];
 pub const CLIENT_PORTS: [u16; 4] = [40000, 40001, 40002, 2000];
 pub const BACKEND_PORTS: [u16; 2] = [8080, 80];
-/// Of each family and protocol.
+/// Backends of each family and protocol.
 pub const BACKENDS: usize = 6;
 
-/// An address of a family: the network's number, then the host's.
+/// An address: 10.network.host in IPv4, fd00:0:0:network::host in IPv6.
 fn address(v6: bool, network: u16, host: u16) -> IpAddr {
     if v6 {
         Ipv6Addr::new(0xfd00, 0, 0, network, 0, 0, 0, host).into()
@@ -22,7 +22,7 @@ fn address(v6: bool, network: u16, host: u16) -> IpAddr {
     }
 }
 
-/// Clients outside; one of them is a pod's address.
+/// Addresses of external clients. One of them is a pod's.
 pub fn client(v6: bool, number: usize) -> IpAddr {
     match number % 4 {
         3 => backend(v6, 0),
@@ -30,12 +30,12 @@ pub fn client(v6: bool, number: usize) -> IpAddr {
     }
 }
 
-/// Addresses that Services have.
+/// Addresses of Services.
 pub fn service(v6: bool, number: usize) -> IpAddr {
     address(v6, 96, 10 + (number % 3) as u16)
 }
 
-/// Addresses of the node, where NodePorts may be open.
+/// Addresses of this node, where NodePorts may be open.
 pub fn node(v6: bool, number: usize) -> IpAddr {
     address(v6, 1, 1 + (number % 2) as u16)
 }
@@ -49,17 +49,17 @@ pub fn backend(v6: bool, number: usize) -> IpAddr {
     address(v6, 244, 1 + (number % BACKENDS) as u16)
 }
 
-/// Of nobody.
+/// An address that belongs to no node, client, Service or backend.
 pub fn stranger(v6: bool) -> IpAddr {
     address(v6, 99, 99)
 }
 
-/// The index of a backend's entry; 0 is never used.
+/// The index of a backend. 0 is never used.
 pub fn backend_index(v6: bool, protocol: usize, number: usize) -> u32 {
     (1 + (usize::from(v6) * PROTOCOLS.len() + protocol) * BACKENDS + number) as u32
 }
 
-/// Every backend's number, by its entry's index.
+/// Family, protocol and number of every backend.
 pub fn backend_indexes() -> impl Iterator<Item = (bool, usize, usize)> {
     [false, true].into_iter().flat_map(|v6| {
         (0..PROTOCOLS.len()).flat_map(move |protocol| (0..BACKENDS).map(move |n| (v6, protocol, n)))

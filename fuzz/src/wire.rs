@@ -1,4 +1,4 @@
-//! Ethernet frames with IPv4 and TCP or UDP, written and read without allocating: a flood has ten
+//! Writes and reads Ethernet frames with IPv4 and TCP or UDP, without allocating: a flood has ten
 //! million of them.
 
 use std::net::Ipv4Addr;
@@ -13,7 +13,7 @@ pub const ACK: u8 = 0x10;
 
 const ETHERNET: usize = 14;
 const IPV4: usize = 20;
-/// Scaled by nothing: no window scale is negotiated.
+/// Not scaled: no window scale is negotiated.
 const WINDOW: [u8; 2] = [0xfa, 0xf0];
 
 /// An address and port.
@@ -36,11 +36,11 @@ pub struct Packet {
     pub source: End,
     pub destination: End,
     pub protocol: u8,
-    /// These three are TCP's; 0 in UDP.
+    /// The next three are fields of TCP; 0 in UDP.
     pub flags: u8,
     pub sequence: u32,
     pub acknowledgement: u32,
-    /// Payload bytes, at most 255; each byte is the payload's length.
+    /// Payload bytes, at most 255. Each payload byte equals the length.
     pub length: u8,
 }
 
@@ -53,7 +53,7 @@ impl Packet {
         Self { protocol: UDP, length, ..Self::tcp(source, destination, 0, 0) }
     }
 
-    /// Adds ACK and what it acknowledges.
+    /// Sets the flag ACK and the acknowledgement number.
     pub fn acknowledging(self, acknowledgement: u32) -> Self {
         Self { flags: self.flags | ACK, acknowledgement, ..self }
     }
@@ -105,7 +105,7 @@ impl Packet {
         Self::read_ip(bytes.get(ETHERNET..)?)
     }
 
-    /// Reads what an IP-in-IP tunnel carries, and where the tunnel leads.
+    /// Reads the packet inside an IP-in-IP tunnel, and the tunnel's destination.
     pub fn read_tunnelled(bytes: &[u8]) -> Option<(Self, Ipv4Addr)> {
         let ip = bytes.get(ETHERNET..)?;
         let outer = ip.get(..IPV4)?;
@@ -141,7 +141,8 @@ impl Packet {
     }
 }
 
-/// Of a whole IPv4 packet, whose checksum field is zero or is to be checked.
+/// Internet checksum of the transport segment in a whole IPv4 packet. 0 if its checksum field is
+/// right; with a zero field, the value for it.
 fn transport_sum(ip: &[u8]) -> u16 {
     let [high, low] = ((ip.len() - IPV4) as u16).to_be_bytes();
     checksum::internet(&[&ip[12..20], &[0, ip[9], high, low], &ip[IPV4..]])

@@ -1,6 +1,6 @@
-//! The fuzzers' targets without a fuzzer: over the corpus, and over random bytes.
+//! Runs the fuzz targets without a fuzzer: over the corpus, and over random bytes.
 //!
-//! More of them, or others: `FUZZ_INPUTS=100000 FUZZ_SEED=7 cargo test -p fuzz --release`.
+//! To run more inputs, or others: `FUZZ_INPUTS=100000 FUZZ_SEED=7 cargo test -p fuzz --release`.
 
 use std::cell::Cell;
 use std::fs;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use fuzz::{Met, random_bytes, shrink};
 use lb_common::layout::Reason;
 
-/// Random inputs of each target, unless `FUZZ_INPUTS` says how many: enough to meet every reason.
+/// Random inputs of each target, unless `FUZZ_INPUTS` is set. Enough to count every reason.
 const INPUTS: u64 = if cfg!(miri) { 20 } else { 3_000 };
 
 fn seeds() -> std::ops::Range<u64> {
@@ -40,7 +40,7 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Fails with the smallest input that is found to fail, too.
+/// On a failure, shrinks the input and fails with the smallest one found.
 fn check(name: &str, target: fn(&[u8]), bytes: &[u8]) {
     let fails = |bytes: &[u8]| catch_unwind(AssertUnwindSafe(|| target(bytes))).is_err();
     if !fails(bytes) {
@@ -74,7 +74,7 @@ fn the_pipelines_corpus() {
 #[test]
 fn the_parser_stands_random_bytes() {
     for seed in seeds() {
-        // Noise is never IP: it follows a beginning that is.
+        // Random bytes are never IP, so they follow a valid start.
         let noise = random_bytes(seed, 40 + seed as usize % 160);
         let beginnings: [&[u8]; 4] = [&[], &[0x08, 0, 0x45], &[0x86, 0xdd, 0x60], &[0x81, 0]];
         for beginning in beginnings {
@@ -83,8 +83,8 @@ fn the_parser_stands_random_bytes() {
     }
 }
 
-/// Nothing that holds for all is broken, and there is nothing that random bytes never meet: they
-/// could not test it.
+/// All properties hold, and the inputs cover every reason: a reason that they never reach is not
+/// tested.
 #[test]
 fn the_pipeline_stands_random_bytes() {
     let mut met = Met::default();
@@ -94,11 +94,11 @@ fn the_pipeline_stands_random_bytes() {
         met.add(fuzz::meet(&bytes));
     }
     println!("{met:?}");
-    // On the host every packet can be written to, programs fit together, and a scenario is too
-    // short for a flood of answers (`limit.rs` has tests of its own).
+    // Not reachable here: on the host every packet is writable and the programs match. A scenario
+    // is too short to reach the rate limit of responses (tested in `limit.rs`).
     let elsewhere = [Reason::Unwritable, Reason::CorruptTable, Reason::RateLimited];
     let wanted = Reason::ALL.into_iter().filter(|reason| !elsewhere.contains(reason));
     let missing: Vec<Reason> = wanted.filter(|reason| !met.reasons.contains(reason)).collect();
     assert!(missing.is_empty() || cfg!(miri), "never met: {missing:?}");
-    assert!(met.wrapped.min(met.opened) > 0 || cfg!(miri), "nothing in tunnels: {met:?}");
+    assert!(met.wrapped.min(met.opened) > 0 || cfg!(miri), "no tunnelled packets: {met:?}");
 }

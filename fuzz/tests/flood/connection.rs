@@ -1,5 +1,5 @@
-//! Honest connections. Each plays client and backend, and checks every packet on its way: that it
-//! arrives at the first try, at the same backend as the first one, translated both ways.
+//! Legitimate connections. Each plays client and backend, and checks that every packet arrives at
+//! the first attempt, at the backend of the first packet, translated in both directions.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,9 +11,9 @@ use lb_common::header::protocol::UDP;
 use crate::world::{Fate, Path, SECOND, Service, World};
 use fuzz::wire::{ACK, End, FIN, Packet, SYN};
 
-/// From the node to a client and back.
+/// Between the node and a client.
 const ROUND_TRIP: u64 = 40_000_000;
-/// From the node to a backend and back.
+/// Between the node and a backend.
 const BACKEND_ROUND_TRIP: u64 = 300_000;
 const INTERVAL: u64 = 3 * SECOND;
 const NODE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -23,9 +23,9 @@ const NODE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub enum Script {
     /// Exchanges something every few seconds.
     Talks,
-    /// Does nothing until it is woken; then exchanges something, and waits again.
+    /// Idles until [`Honest::wake`]; then one exchange, and idles again.
     Idles,
-    /// The client closes its direction; the backend goes on sending.
+    /// The client closes its direction; the backend keeps sending.
     HalfClosed,
     /// Two more exchanges, then both sides close.
     Visits,
@@ -53,9 +53,9 @@ struct Connection {
     /// The next sequence numbers.
     client_next: u32,
     backend_next: u32,
-    /// Of the first packet; all others must go there.
+    /// The backend that got the first packet. All others must go there.
     backend: Option<End>,
-    /// The client's end as the backend knows it.
+    /// The source address and port that the backend sees.
     source: Option<End>,
 }
 
@@ -103,7 +103,7 @@ impl Connection {
         }
     }
 
-    /// How long after an act the next one comes; `None` if only [`Honest::wake`] brings it.
+    /// The time until the next act; `None` if it waits for [`Honest::wake`].
     fn pause(&self, act: Act) -> Option<u64> {
         use Act::*;
         match (act, self.script) {
@@ -115,7 +115,7 @@ impl Connection {
         }
     }
 
-    /// Sends the next packet, and says when the one after it is due.
+    /// Sends the next packet, and returns when the one after it is due.
     fn go_on(&mut self, world: &mut World) -> Result<Option<u64>, String> {
         let Some(act) = self.act() else { return Ok(None) };
         let done = match act {
@@ -168,7 +168,7 @@ impl Connection {
                 let mut backends = numbers.map(|number| self.service.backend(number));
                 let backend = backends.find(|backend| self.service.node_of(*backend) == node);
                 let backend = backend.ok_or_else(|| format!("went to {node}"))?;
-                // It comes as it was sent; the node translates it.
+                // The packet is tunnelled unmodified. The backend's node translates it.
                 if packet != sent {
                     return Err(format!("{sent:?} was changed to {packet:?}"));
                 }
@@ -191,7 +191,7 @@ impl Connection {
     }
 
     fn send_reply(&mut self, act: Act, world: &mut World) -> Result<(), String> {
-        let (backend, source) = self.backend.zip(self.source).expect("it has dialled");
+        let (backend, source) = self.backend.zip(self.source).expect("replies follow a request");
         let sent = self.make_packet(act, backend, source);
         self.backend_next = sent.end_of_sequence();
         if self.service.path == Path::Tunnel {
@@ -206,7 +206,7 @@ impl Connection {
     }
 }
 
-/// All honest connections, and what is due when.
+/// All legitimate connections, and when the next packet of each is due.
 #[derive(Default)]
 pub struct Honest {
     connections: Vec<Connection>,
@@ -228,7 +228,7 @@ impl Honest {
         self.connections.len()
     }
 
-    /// Sends all that is due.
+    /// Sends all packets that are due.
     pub fn go_on(&mut self, world: &mut World) {
         while let Some(&Reverse((due, number))) = self.due.peek()
             && due <= world.now
@@ -238,13 +238,13 @@ impl Honest {
             match self.connections[number].go_on(world) {
                 Ok(Some(next)) => self.due.push(Reverse((next, number))),
                 Ok(None) => {}
-                // It is not sent again: the first try counts.
+                // No retransmission: the first attempt must succeed.
                 Err(failure) => self.failures.push(failure),
             }
         }
     }
 
-    /// Lets time pass in which only these connections send.
+    /// Advances the clock; only these connections send.
     pub fn run_for(&mut self, nanoseconds: u64, world: &mut World) {
         let end = world.now + nanoseconds;
         while let Some(&Reverse((due, _))) = self.due.peek()
@@ -256,7 +256,7 @@ impl Honest {
         world.advance(end - world.now);
     }
 
-    /// Has the idle connections exchange something.
+    /// Makes the idle connections exchange something.
     pub fn wake(&mut self, now: u64) {
         for (number, connection) in self.connections.iter().enumerate() {
             if connection.script == Script::Idles {

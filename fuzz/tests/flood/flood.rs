@@ -1,5 +1,5 @@
-//! Spoofed floods: each kind says what it sends from each of its ends. The ends are random, their
-//! owners never see a reply, and Linux answers for the backends.
+//! Spoofed floods. Each kind determines the packets from each source address and port. The sources
+//! are random and never see a reply. Backends reply like Linux.
 
 use std::net::Ipv4Addr;
 
@@ -14,18 +14,17 @@ pub enum Kind {
     Syn,
     /// An ACK of a connection that does not exist.
     Ack,
-    /// A SYN, then an ACK of a guessed number.
+    /// A SYN, then an ACK with a guessed acknowledgement number.
     SynAndAck,
     /// A SYN, then a segment without flags.
     SynAndFlagless,
     Flagless,
     SynAndFin,
     SynAndRst,
-    /// Two datagrams.
     TwoDatagrams,
     /// Four packets, a second apart: ACKs in TCP, datagrams in UDP.
     Repeated,
-    /// The same few ends, somewhat more than there are entries, again and again.
+    /// The same few sources again and again, somewhat more than the flow table has entries.
     Sustained,
 }
 
@@ -44,11 +43,11 @@ impl Kind {
 pub struct Flood {
     pub kind: Kind,
     pub service: Service,
-    /// Ends that take turns where each sends more than one packet.
+    /// The sources of a flood that sends more than one packet from each.
     pub turns: u64,
 }
 
-/// What came of a flood's packets.
+/// What happened to a flood's packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     pub lost: u64,
@@ -69,7 +68,7 @@ impl Flood {
         Self { kind, service, turns }
     }
 
-    /// Sends the flood's packet of this number, and what its backend replies.
+    /// Sends the packet of this number, and the backend's reply to it.
     pub fn send(&self, number: u64, world: &mut World, tally: &mut Tally) {
         let packet = self.make_packet(number);
         let fate = world.request(&packet);
@@ -79,7 +78,7 @@ impl Flood {
             Fate::Delivered(received) => {
                 if let Some(reply) = answer(&received) {
                     tally.replies += 1;
-                    // Its verdict does not matter.
+                    // Whether the reply passes does not matter.
                     world.reply(self.service, &reply, packet.source);
                 }
             }
@@ -118,7 +117,7 @@ impl Flood {
     }
 }
 
-/// A quarter of all addresses; no honest client has one of them.
+/// One of a quarter of all addresses. No legitimate client uses them.
 fn spoofed(random: u64) -> Ipv4Addr {
     Ipv4Addr::from(1 << 30 | random as u32 >> 2)
 }
@@ -127,7 +126,8 @@ pub fn is_spoofed(address: Ipv4Addr) -> bool {
     u32::from(address) >> 30 == 1
 }
 
-/// What a backend on Linux replies to a flood's packet: nothing in it ever completes a handshake.
+/// The reply of a backend on Linux to a packet of the flood. Nothing in it ever completes a
+/// handshake.
 fn answer(received: &Packet) -> Option<Packet> {
     let Packet { source, destination, flags, sequence, acknowledgement, .. } = *received;
     if received.protocol == UDP {
@@ -139,7 +139,8 @@ fn answer(received: &Packet) -> Option<Packet> {
             let isn = mix(u64::from(sequence) << 16 | u64::from(source.port)) as u32;
             Some(reply(SYN, isn).acknowledging(received.end_of_sequence()))
         }
-        // No such connection, or not what its SYN-ACK said (RFC 9293, 3.10.7.1 and 3.10.7.4).
+        // No such connection, or the wrong acknowledgement number for its SYN-ACK (RFC 9293,
+        // 3.10.7.1 and 3.10.7.4).
         _ if flags & ACK != 0 && flags & RST == 0 => Some(reply(RST, acknowledgement)),
         // Neither a SYN nor an ACK: dropped without a reply.
         _ => None,

@@ -1,9 +1,11 @@
-//! Spoofed floods over the host's tables, in simulated time: before, during and after each, honest
-//! clients connect at the first try and connections go on; a minute after it nothing that the flood
-//! left keeps a new connection from its entry.
+//! Spoofed floods over the host's tables, in simulated time. Before, during and after each flood,
+//! legitimate clients connect at the first attempt and existing connections continue. A minute
+//! after the flood, new connections can replace all of its entries.
 //!
-//! Ordinarily a small table and a flood several times its size. The acceptance, with default sizes:
-//! `FLOOD_PACKETS=10000000 cargo test -p fuzz --release --test flood -- --nocapture --test-threads 2`
+//! By default, a small table and a flood several times its size. The acceptance test, with default
+//! sizes:
+//! `FLOOD_PACKETS=10000000 cargo test -p fuzz --release --test flood -- --nocapture --test-threads
+//! 2`
 
 mod connection;
 mod flood;
@@ -20,18 +22,18 @@ use flood::{Flood, Kind, Tally, is_spoofed};
 use fuzz::wire::{ACK, End, Packet, SYN};
 use world::{Fate, Path, SECOND, SERVICES, Service, World};
 
-/// How large it all is.
+/// The size of a test.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
     buckets: u32,
-    /// A prime number of ports for SNAT.
+    /// Number of SNAT ports, a prime.
     snat_ports: u16,
     packets: u64,
-    /// The flood's packets a second.
+    /// Packets of the flood per second.
     rate: u64,
 }
 
-/// The same proportions as in the acceptance, where 100,000 packets a second meet 524,288 entries.
+/// The same proportions as in the acceptance test: 100,000 packets a second and 524,288 entries.
 const SMALL: Scale =
     Scale { buckets: capacity::FLOW_BUCKETS / 32, snat_ports: 991, packets: 60_000, rate: 3_125 };
 
@@ -49,15 +51,15 @@ impl Scale {
     }
 }
 
-/// Of each script, to each Service.
+/// Connections of each script to each Service.
 const CONNECTIONS: usize = 3;
-/// New connections to each Service while the flood lasts.
+/// New connections to each Service during the flood.
 const VISITS: u64 = 50;
 
 fn run(kind: Kind, path: Path, protocol: u8) {
     let mut scale = Scale::wanted();
     if kind == Kind::Sustained {
-        // It takes a while until a flood looks like connections that last.
+        // Packets of a flood resemble lasting connections only after a while.
         scale.rate /= 4;
     }
     let mut world = World::new(scale.buckets, scale.snat_ports);
@@ -107,8 +109,8 @@ fn run(kind: Kind, path: Path, protocol: u8) {
     println!("  entries of the flood a minute later: {:?}", states(&world));
     println!("  counted: {:?}", world.tables.reasons.borrow());
     check(&honest, "during or after the flood");
-    // A stage each for what the packet is, its SNAT port, and what it is sent through: what finds no
-    // port at once takes more.
+    // Usually one stage each to open the flow, to allocate its SNAT port, and to send. Packets that
+    // don't get a port at once need more.
     let stages = tally.stages as f64 / scale.packets as f64;
     assert!(stages < 4.0, "{stages} stages for each of the flood's packets");
     fill_with_connections(&mut world);
@@ -117,7 +119,7 @@ fn run(kind: Kind, path: Path, protocol: u8) {
 }
 
 fn dial(honest: &mut Honest, world: &World, script: Script) {
-    // Datagrams that idle for minutes are a new flow when they go on.
+    // Datagrams after minutes of silence are a new flow.
     let lasts = |service: &Service| script != Script::Idles || service.protocol == TCP;
     for service in SERVICES.into_iter().filter(lasts) {
         for _ in 0..CONNECTIONS {
@@ -136,7 +138,7 @@ fn check(honest: &Honest, when: &str) {
     );
 }
 
-/// How many flows of spoofed clients there are, by state.
+/// Number of flows with spoofed clients, by state.
 fn states(world: &World) -> BTreeMap<String, usize> {
     let mut states = BTreeMap::new();
     for (state, _) in world.flows().filter(|(_, client)| is_spoofed(*client)) {
@@ -145,7 +147,7 @@ fn states(world: &World) -> BTreeMap<String, usize> {
     states
 }
 
-/// Establishes connections until each entry that can be evicted was.
+/// Establishes connections until every evictable entry has been replaced.
 fn fill_with_connections(world: &mut World) {
     let service = Service { path: Path::Local, protocol: TCP };
     let capacity = world.capacity() as u32;

@@ -1,4 +1,4 @@
-//! A node with its tables, the Services it serves and a clock that only the test moves.
+//! A node with its tables, Services, and a clock that only the test advances.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,11 +17,11 @@ use fuzz::wire::{End, Packet};
 /// Where a Service's backends are, and how packets get there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Path {
-    /// On this node: replies leave by the external interface.
+    /// On this node. Replies leave through the external interface.
     Local,
-    /// On another node, with SNAT: replies arrive from the network.
+    /// On another node, with SNAT. Replies arrive from the network.
     Snat,
-    /// On another node through a tunnel: replies don't come this way.
+    /// On another node, through a tunnel. Replies don't pass through this node.
     Tunnel,
 }
 
@@ -40,13 +40,14 @@ pub const SERVICES: [Service; 6] = [
     Service { path: Path::Tunnel, protocol: UDP },
 ];
 
-/// Of each Service: so few that all their SNAT ports are fewer than the entries of the flow table.
+/// Backends of each Service. So few that all their SNAT ports together are fewer than the entries
+/// of the flow table.
 pub const BACKENDS: usize = 4;
 const POOL_SLOTS: u32 = 251;
 const NODE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const INTERFACE: u32 = 2;
 const GATEWAY: Exit = Exit { device: INTERFACE, neighbour: Some([2, 0, 0, 0, 0, 9]), mtu: 1500 };
-/// A second in nanoseconds.
+/// In nanoseconds.
 pub const SECOND: u64 = 1_000_000_000;
 
 impl Service {
@@ -68,30 +69,30 @@ impl Service {
         (0..BACKENDS).any(|number| self.backend(number) == end)
     }
 
-    /// The node that a backend of a tunnelled Service runs on.
+    /// The node of a tunnelled Service's backend.
     pub fn node_of(self, backend: End) -> Ipv4Addr {
         let [.., host] = backend.address.octets();
         Ipv4Addr::new(10, 0, 1, host)
     }
 }
 
-/// What became of a packet.
+/// What happened to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Passed to the stack or sent, as this packet.
+    /// Passed to the stack or sent, with these contents.
     Delivered(Packet),
-    /// Sent through a tunnel to a node.
+    /// Sent through a tunnel to this node.
     Tunnelled(Packet, Ipv4Addr),
-    /// Neither; or what was sent cannot be read.
+    /// Dropped, or unreadable.
     Lost(Verdict),
 }
 
 pub struct World {
     pub tables: HostTables,
     frame: Frame,
-    /// Since the beginning, in nanoseconds.
+    /// Nanoseconds since the start.
     pub now: u64,
-    /// Of the last packet.
+    /// Stages of the last packet.
     pub stages: u32,
 }
 
@@ -126,7 +127,7 @@ impl World {
 
     pub fn advance(&mut self, nanoseconds: u64) {
         self.now += nanoseconds;
-        // Far enough from zero for flows that were last seen before the beginning.
+        // Far enough from zero for flows last seen before the start.
         const BEGINNING: u64 = 1 << 52;
         self.tables.now.set(Ticks::from_nanoseconds(BEGINNING + self.now));
     }
@@ -136,14 +137,14 @@ impl World {
         self.run(Entry::Ingress, packet)
     }
 
-    /// A backend's packet comes to the hook that replies of its Service pass, if they do.
+    /// A backend's packet reaches the hook that replies of its Service pass through.
     pub fn reply(&mut self, service: Service, packet: &Packet, client: End) -> Fate {
         let entry = match service.path {
             Path::Local => Entry::Egress,
             Path::Snat => Entry::Ingress,
             Path::Tunnel => panic!("these replies do not come here"),
         };
-        // One route for each client, and only now: a flood has millions.
+        // A route only during the run: a flood has millions of clients.
         let client = IpAddr::V4(client.address);
         self.routes().insert(client, GATEWAY);
         let fate = self.run(entry, packet);
@@ -172,7 +173,7 @@ impl World {
         read.unwrap_or(Fate::Lost(verdict))
     }
 
-    /// The flows there are, each as its state and client.
+    /// State and client of every flow.
     pub fn flows(&self) -> impl Iterator<Item = (FlowState, Ipv4Addr)> + '_ {
         let entries = self.tables.v4.flows.iter().flat_map(|bucket| bucket.entries());
         entries.map(|(state, _, flow)| (state, flow.client.octets.into()))
