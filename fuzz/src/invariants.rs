@@ -161,7 +161,7 @@ impl Day {
             Fate::Passed if after == before => {}
             Fate::Passed => self.judge_change(before, after, &told),
             Fate::Sent if is_answer(before, after) => {
-                let found = inspect::frame(after).expect("packets made by the data plane are complete");
+                let found = inspect::frame(after).expect("the data plane's packets are complete");
                 assert!(found.is_right(after), "made with a wrong checksum: {}", told());
             }
             Fate::Sent => self.judge_change(before, after, &told),
@@ -182,7 +182,7 @@ impl Day {
         } else if after.len() > before.len() {
             let tunnel = Tunnel::read(after).expect("only a tunnel is put around a packet");
             assert!(tunnel.is_right(after), "the outer checksums: {}", told());
-            assert!(tunnel::between_nodes(&tunnel.outer), "not between nodes {}", told());
+            assert!(tunnel::between_nodes(&tunnel.outer), "not between nodes: {}", told());
             assert!(without_hop(&tunnel.inner) == without_hop(before), "changed: {}", told());
         } else {
             self.judge_translation(before, after, told);
@@ -202,7 +202,7 @@ impl Day {
             let (address, port) = (destination.ip(), destination.port());
             let to_backend = self.backends.contains(&End { address, port, protocol });
             let to_client = self.dialled.contains(&(destination, source, protocol));
-            assert!(to_backend || to_client, "neither to a backend nor to a client {}", told());
+            assert!(to_backend || to_client, "neither to a backend nor to a client: {}", told());
         }
     }
 

@@ -58,8 +58,7 @@ fn arriving(bytes: &[u8]) -> Vec<Vec<Reason>> {
     }
 }
 
-/// The reasons that may be counted for a leaving packet: none, unless it could be a backend's
-/// reply.
+/// The reasons that may be counted for a leaving packet. One that could not be a reply counts none.
 fn leaving(bytes: &[u8]) -> Vec<Vec<Reason>> {
     let answer = inspect::frame(bytes)
         .is_ok_and(|found| found.fragment.is_none() && found.ports(bytes).is_some());

@@ -43,7 +43,7 @@ impl Kind {
 pub struct Flood {
     pub kind: Kind,
     pub service: Service,
-    /// The sources of a flood that sends more than one packet from each.
+    /// The number of sources that take turns, in a flood that repeats them.
     pub turns: u64,
 }
 
