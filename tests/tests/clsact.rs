@@ -1,4 +1,5 @@
-//! tc without tcx, as on kernels before 6.6: by filters of a clsact qdisc, among those of others.
+//! tc without tcx, as on kernels before 6.6: filters of a clsact qdisc, next to filters of other
+//! software.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -60,8 +61,8 @@ impl Case {
         self.agent(&["--tc-mode", "clsact", "--workload-device", "pod-*"])
     }
 
-    /// What `tc filter show` tells of programs in a direction of the device, without the head
-    /// that it writes for each priority.
+    /// The filters that `tc filter show` lists in this direction of the device, without the header
+    /// line that it prints for each priority.
     fn filters(&self, direction: &str) -> Result<Vec<String>> {
         let words = ["tc", "filter", "show", "dev", DEVICE, direction];
         let shown = self.network.node.run(words)?;
@@ -83,7 +84,7 @@ impl Case {
         self.network.node.run(words).map(drop)
     }
 
-    /// A filter of somebody else's: a program that matches nothing.
+    /// Adds a filter of other software: a program that matches nothing.
     fn others_filter(&self, priority: &str) -> Result<()> {
         let words = ["tc", "filter", "add", "dev", DEVICE, "ingress", "prio", priority];
         let rest = ["protocol", "all", "bpf", "bytecode", "1,6 0 0 0"];
@@ -111,7 +112,7 @@ fn services_are_reached_from_outside_and_by_pods() -> Result<()> {
 fn a_new_agent_replaces_the_programs_without_a_packet_between() -> Result<()> {
     let case = Case::with_pods(1)?;
     case.clsact()?.kill();
-    let before = case.ours("ingress")?.pop().context("the filter outlives the agent")?;
+    let before = case.ours("ingress")?.pop().context("no filter after the agent was killed")?;
     let mut stream = case.network.client.tcp_connect("203.0.113.10:80")?;
     let mut ask = move || -> Result<bool> {
         stream.write_all(b"HEAD / HTTP/1.1\r\nHost: web\r\n\r\n")?;
@@ -123,8 +124,8 @@ fn a_new_agent_replaces_the_programs_without_a_packet_between() -> Result<()> {
 
     let node = &case.network.node;
     let mut monitor = node.spawn(node.command("tc").arg("monitor"))?;
-    // It is told what happens from here on; a qdisc of ours shows that it is.
-    wait_until("tc monitor tells", SOON, || {
+    // tc monitor misses what happens before it listens. A change of a qdisc shows that it does.
+    wait_until("tc monitor prints", SOON, || {
         let _ = node.run(["tc", "qdisc", "replace", "dev", "lo", "root", "pfifo"]);
         monitor.output().contains("dev lo")
     })?;
@@ -139,7 +140,7 @@ fn a_new_agent_replaces_the_programs_without_a_packet_between() -> Result<()> {
     let after = case.ours("ingress")?;
     let place = |filter: &str| filter.split(" direct-action").next().map(str::to_owned);
     assert_eq!(after.iter().map(|f| place(f)).collect::<Vec<_>>(), [place(&before)]);
-    assert_ne!(after, [before], "another program is in the same place");
+    assert_ne!(after, [before], "the filter still has the old program");
     assert!(ask()?);
     Ok(())
 }
@@ -148,7 +149,7 @@ fn a_new_agent_replaces_the_programs_without_a_packet_between() -> Result<()> {
 fn filters_of_others_stay_and_so_does_their_qdisc() -> Result<()> {
     let case = Case::with_pods(1)?;
     case.network.node.run(["tc", "qdisc", "add", "dev", DEVICE, "clsact"])?;
-    // Where ours would like to be.
+    // At the priority that Millrace prefers.
     case.others_filter("2")?;
     let others = case.filters("ingress")?;
     let agent = case.clsact()?;
@@ -167,12 +168,12 @@ fn cleanup_removes_our_qdisc_if_nobody_else_uses_it() -> Result<()> {
     assert!(!case.has_clsact()?);
     assert!(case.clsact()?.terminate()?.success());
     case.cleanup()?;
-    assert!(!case.has_clsact()? && !case.network.pin_path().exists(), "left behind");
+    assert!(!case.has_clsact()? && !case.network.pin_path().exists(), "not removed");
 
     case.clsact()?.kill();
     case.others_filter("7")?;
     case.cleanup()?;
-    assert!(case.has_clsact()?, "it has another's filter");
+    assert!(case.has_clsact()?, "it has a filter of other software");
     assert_eq!((case.ours("ingress")?.len(), case.filters("ingress")?.len()), (0, 1));
     Ok(())
 }
@@ -220,7 +221,7 @@ fn a_qdisc_in_the_place_of_clsact_is_named_and_left_alone() -> Result<()> {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains(DEVICE) && said.contains("tc qdisc del dev"), "{said}");
     assert_eq!(case.filters("ingress")?.len(), 1);
-    assert!(!pins.exists(), "left behind");
+    assert!(!pins.exists(), "not removed");
     Ok(())
 }
 
@@ -256,7 +257,7 @@ fn without_xdp_tc_serves_alone() -> Result<()> {
         assert!(!device.contains("prog/xdp"), "{device}");
         agent.kill();
     }
-    // With XDP again, which leaves to tc only what it can't do.
+    // With XDP again, which leaves to tc only the packets that it cannot handle.
     let _agent = case.agent(&[])?;
     assert_eq!(case.network.curl(VIP)?, "pod-0\n");
     Ok(())

@@ -1,4 +1,4 @@
-//! Rung 2: the packet tables on the host, and what holds for packets and tables of any kind.
+//! Rung 2: the packet tables on the host, and properties that hold for any packets and tables.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ fn run(case: fn(&mut Conversation, &Ends), ends: &Ends) {
 
 tests::every_case!(run);
 
-/// Every frontend that one client's port dials takes a SNAT port of its own, towards one backend.
+/// Flows from one client port to one backend through several frontends need different SNAT ports.
 #[test]
 fn when_ports_run_out_new_flows_are_refused_and_others_go_on() {
     for at in [&V4, &V6] {
@@ -39,11 +39,11 @@ fn when_ports_run_out_new_flows_are_refused_and_others_go_on() {
             assert!(!seen.contains(&snat), "{snat} twice");
             seen.push(snat);
         }
-        assert_eq!(seen[0], at.client(40000), "the first needs none");
+        assert_eq!(seen[0], at.client(40000), "the first flow needs no SNAT");
         for request in &requests[8..] {
             c.forward(&request.syn()).is_dropped_for(Reason::NoSnatPort);
         }
-        // One that is reset makes room for another at once.
+        // A flow that is reset frees its SNAT port at once.
         c.forward(&requests[3].rst()).assert_passed();
         let opened = requests[9].syn();
         let snat = c.forward(&opened).with_snat(&opened.to(backend.as_str()));
@@ -51,13 +51,13 @@ fn when_ports_run_out_new_flows_are_refused_and_others_go_on() {
     }
 }
 
-/// A router that spreads packets over nodes may send a connection's packets anywhere.
+/// A router in front of the nodes may send packets of one connection to different nodes.
 #[test]
 fn every_node_sends_a_connection_to_the_same_backend() {
     for at in [&V4, &V6] {
         let (mut one, mut other) = (Conversation::on_host(), Conversation::on_host_with_seed(7));
         one.set(&at.web(30));
-        // It has come to the same backends another way: indexes and regions differ.
+        // The other node got the same backends by other changes, so indexes and regions differ.
         other.set(&at.service(81, "TCP", 5));
         other.set(&at.web(2));
         for backend in (0..30).rev() {
@@ -75,8 +75,8 @@ fn every_node_sends_a_connection_to_the_same_backend() {
     }
 }
 
-/// The first one is idle for so long that its SNAT port goes to another. Later it must not come back
-/// under it: the backend would take both for one connection.
+/// The first flow is idle for so long that its SNAT port is given to another. It must not use that
+/// port again: the backend would take both flows for one connection.
 #[test]
 fn a_snat_port_that_was_given_away_is_not_used_by_two() {
     for at in [&V4, &V6] {
@@ -107,7 +107,7 @@ fn one_port_of_a_client_has_any_number_of_flows() {
     }
 }
 
-/// Each processor reads the clock for itself, and one may be a tick ahead.
+/// CPUs read the clock independently, and one may be a tick ahead.
 #[test]
 fn what_another_processor_has_just_seen_is_not_long_ago() {
     for at in [&V4, &V6] {
@@ -154,7 +154,7 @@ proptest! {
         services.iter().for_each(|service| conversation.set(service));
         for sent in &packets {
             let answer = conversation.run(sent.hook, &sent.packet);
-            // A cluster address refuses what none of its Services serves.
+            // A cluster address refuses ports that no Service has.
             let kept = answer.outcome.passed() || answer.is_counted_for(Reason::NoSuchPort);
             prop_assert!(kept, "dropped:\n{}", dissect(&sent.packet));
         }
@@ -176,13 +176,13 @@ proptest! {
     }
 }
 
-/// What holds for one packet, whatever came before it.
+/// Properties of a single packet, whatever came before it.
 fn check(sent: &Sent, outcome: &Outcome) -> Result<(), TestCaseError> {
     let packet: &[u8] = &sent.packet;
     let difference = || explain_difference(packet, &outcome.bytes);
     let is_wrong = |bytes| dissect(bytes).contains("WRONG");
     if matches!(outcome.fate, Fate::Transmitted | Fate::Sent) {
-        // Of our own making; what it quotes may be wrong as it was.
+        // Made by Millrace. A wrong packet may be quoted as it is.
         prop_assert!(is_wrong(packet) || !is_wrong(&outcome.bytes), "{}", difference());
         return Ok(());
     }
@@ -191,14 +191,14 @@ fn check(sent: &Sent, outcome: &Outcome) -> Result<(), TestCaseError> {
     }
     prop_assert_eq!(outcome.bytes.len(), packet.len());
     let changed = outcome.bytes.iter().zip(packet).filter(|(new, old)| new != old).count();
-    // An address, two ports, two checksums.
+    // One address, two ports, two checksums: at most this many bytes.
     prop_assert!(changed <= 16 + 2 + 2 + 2 + 2, "{}", difference());
     prop_assert!(is_wrong(packet) || !is_wrong(&outcome.bytes), "{}", difference());
     if sent.intact {
         let expected = sent.has_ports
             && translations(sent).iter().any(|translated| {
                 let (source, destination) = ends(&outcome.bytes);
-                // To the backend, the client may be known by another port; so may answers be.
+                // The backend may see an SNAT port instead of the client's.
                 let translated = match sent.hook {
                     Hook::Forward | Hook::Stack | Hook::Workload => {
                         translated.from(source.as_str())
@@ -212,7 +212,7 @@ fn check(sent: &Sent, outcome: &Outcome) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Everything that a packet may become at its hook.
+/// All translations of a packet that are allowed at its hook.
 fn translations(sent: &Sent) -> Vec<Packet> {
     let ends = match sent.hook {
         Hook::Forward | Hook::Stack | Hook::Workload => sent.at.backends(scenario::BACKENDS),
@@ -225,7 +225,7 @@ fn translations(sent: &Sent) -> Vec<Packet> {
     ends.iter().map(translate).collect()
 }
 
-/// The backend that a packet went to, if it was translated.
+/// The backend that the packet was sent to, if it was translated.
 fn chosen_backend(sent: &Sent, outcome: &[u8]) -> Option<String> {
     if !sent.has_ports || outcome == &sent.packet[..] {
         return None;

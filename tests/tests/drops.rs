@@ -1,4 +1,4 @@
-//! `millrace drops` tells of packets that are dropped or refused, and of no others.
+//! `millrace drops` reports packets that are dropped or refused, and no others.
 
 use anyhow::{Context, Result};
 use lb_common::datapath::Allowance;
@@ -16,7 +16,7 @@ fn start(network: &OneNode) -> Result<Agent> {
     network.agent_on(REFUSED).map(|(agent, _)| agent)
 }
 
-/// Starts it, and waits until it listens.
+/// Starts `millrace drops`, and waits until it listens.
 fn listen(network: &OneNode, arguments: &[&str]) -> Result<Process> {
     let mut command = network.node.command(program()?);
     command.arg("--pin-path").arg(network.pin_path()).arg("drops").args(arguments);
@@ -25,7 +25,7 @@ fn listen(network: &OneNode, arguments: &[&str]) -> Result<Process> {
     Ok(process)
 }
 
-/// The packets that were told of, when it has ended by itself.
+/// The reported packets. The process must exit by itself.
 fn told(mut process: Process) -> Result<Vec<Value>> {
     assert!(process.wait(SOON)?.success(), "{}", process.output());
     let output = process.output();
@@ -40,10 +40,10 @@ fn what_is_dropped_or_refused_is_told_with_its_ends() -> Result<()> {
     let process = listen(&network, &["--count", "3", "-o", "json"])?;
     let socket = network.client.udp_socket(&format!("{CLIENT}:40000"))?;
     socket.send_to(b"?", "203.0.113.11:53")?;
-    // Passes, so it is not told of.
+    // Passes, so it is not reported.
     socket.send_to(b"?", "203.0.113.11:54")?;
     socket.send_to(b"?", "203.0.113.10:53")?;
-    network.client.tcp_connect("203.0.113.10:82").expect_err("nobody serves it");
+    network.client.tcp_connect("203.0.113.10:82").expect_err("it has no backend");
 
     let told = told(process)?;
     let field = |at: usize, name: &str| told[at][name].as_str().unwrap_or_default().to_owned();
@@ -82,11 +82,11 @@ fn what_passes_and_other_reasons_are_told_on_request() -> Result<()> {
     let output = process.output();
     let [passed, dropped] = ["no_frontend", "source_not_allowed"]
         .map(|reason| output.lines().position(|line| line.contains(reason)));
-    assert!(passed.context("it passed")? < dropped.context("it was dropped")?, "{output}");
+    assert!(passed.context("no passed packet")? < dropped.context("no dropped one")?, "{output}");
     Ok(())
 }
 
-/// Of each kind: many times what is told at once.
+/// Packets of each kind: many times the burst that is reported.
 const FLOOD: u64 = 5_000;
 
 #[test]
@@ -104,19 +104,19 @@ fn in_a_flood_every_packet_is_told_of_or_counted() -> Result<()> {
     }
     let counted = || wanted.iter().map(|reason| agent.counted(reason)).sum::<Result<u64>>();
     let mut met = 0;
-    wait_until("all that was sent has arrived", SOON, || {
+    wait_until("every packet was counted or lost on the link", SOON, || {
         met = counted().unwrap_or(0);
         network.client.lost("eth0").is_ok_and(|lost| met + lost >= 2 * FLOOD)
     })?;
 
     process.signal(Signal::SIGTERM)?;
-    assert!(process.wait(SOON)?.success(), "it ends as it was asked to");
+    assert!(process.wait(SOON)?.success(), "SIGTERM ends it without an error");
     let output = process.output();
     let told = output.lines().filter(|line| line.starts_with('{')).count() as u64;
     let untold = output.lines().filter_map(|line| line.strip_suffix(UNTOLD)?.parse::<u64>().ok());
     let untold: u64 = untold.sum();
-    assert_eq!(told + untold, met, "{told} were told of, {untold} were not");
-    assert!(told >= u64::from(Allowance::BURST) && untold > told, "{told} of {met} were told of");
+    assert_eq!(told + untold, met, "{told} were reported, {untold} were not");
+    assert!(told >= u64::from(Allowance::BURST) && untold > told, "{told} of {met} were reported");
     Ok(())
 }
 
@@ -124,7 +124,7 @@ fn in_a_flood_every_packet_is_told_of_or_counted() -> Result<()> {
 fn there_is_one_listener_and_a_killed_one_is_forgotten() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     start(&network)?.kill();
-    // The next agent takes over what is told of packets, too.
+    // The next agent adopts the maps for these reports, too.
     let agent = start(&network)?;
     let adopted = format!("adopted_maps={0} maps={0}", map::ALL.len());
     assert!(agent.said().contains(&adopted), "{}", agent.said());
@@ -132,7 +132,7 @@ fn there_is_one_listener_and_a_killed_one_is_forgotten() -> Result<()> {
     let refused = listen(&network, &[]).map(drop).unwrap_err().to_string();
     assert!(refused.contains("somebody listens already"), "{refused}");
     first.kill();
-    // Its deadline passes.
+    // The killed listener is replaced once its deadline has passed.
     let mut next = None;
     wait_until("the deadline has passed", SOON, || {
         next = listen(&network, &["--count", "1", "-o", "json"]).ok();

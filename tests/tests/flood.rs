@@ -1,8 +1,8 @@
-//! A flood from addresses that never answer, through a flow table that is far too small for it:
-//! established connections go on, and new ones still come through. It is of SYNs, each followed by a
-//! segment without flags, and of datagrams, two from each client.
+//! A flood from addresses that never reply, through a flow table that is far too small for it:
+//! established connections continue, and new connections still succeed. The flood consists of SYNs,
+//! each followed by a segment without flags, and of datagrams, two from each client.
 //!
-//! All kinds of floods, ten million packets each, are simulated in `fuzz/tests/flood`.
+//! `fuzz/tests/flood` simulates all kinds of floods, with ten million packets each.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -19,21 +19,21 @@ use tests::one_node::OneNode;
 use tests::packet::{tcp, udp};
 use tests::topology::{Echo, RawSocket};
 
-/// Of each address family.
+/// Entries of the flow table, for each address family.
 const FLOWS: usize = 256;
-/// To each frontend.
+/// Established connections to each frontend.
 const CONNECTIONS: usize = 12;
-/// Of each address family.
+/// At least, for each address family.
 const SYNS: u64 = 20 * FLOWS as u64;
 
-/// For an answer: long enough to send a packet again, and again.
+/// How long to wait for a reply: long enough for several retransmissions.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Of each address family one whose backend is on this node, and one on another.
+/// For each address family, one with a backend on this node and one with a backend on another.
 const FRONTENDS: [&str; 4] =
     ["203.0.113.10:80", "203.0.113.11:80", "[2001:db8:113::10]:80", "[2001:db8:113::11]:80"];
 
-/// Those of UDP, to backends on this node.
+/// UDP frontends with backends on this node.
 const DATAGRAMS: [&str; 2] = ["203.0.113.10:53", "[2001:db8:113::10]:53"];
 
 const MANIFESTS: &str = "
@@ -94,7 +94,7 @@ impl Case {
     fn new() -> Result<Self> {
         let network = OneNode::with_pods(1)?;
         let other = network.other_node()?;
-        // Answers to those who never asked leave by the device, too.
+        // Replies to the spoofed addresses leave through the same interface.
         for via in ["192.0.2.2", "2001:db8::2"] {
             network.node.default_route(via)?;
         }
@@ -120,14 +120,14 @@ impl Case {
         Ok(Connection { stream: BufReader::new(self.network.client.tcp_connect(frontend)?) })
     }
 
-    /// A connection that is used once.
+    /// Opens a connection and uses it once.
     fn dial(&self, frontend: &str, question: u64) -> Result<()> {
         let mut connection = self.connect(frontend)?;
         connection.stream.get_ref().set_read_timeout(Some(PATIENCE))?;
         connection.ask(question)
     }
 
-    /// Does something so many times in a flood, and once more after it.
+    /// Does something `rounds` times during a flood, and once more after it.
     fn in_a_flood(&self, rounds: u64, mut something: impl FnMut(u64) -> Result<()>) -> Result<()> {
         let socket = self.network.client.raw_socket()?;
         let (sent, enough) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -140,14 +140,14 @@ impl Case {
             let flooding = scope.spawn(|| flood(&socket, &sent, &enough));
             let done = (1..=rounds).try_for_each(&mut do_it);
             enough.store(true, Relaxed);
-            flooding.join().expect("a flood does not panic")?;
+            flooding.join().expect("the flood panicked")?;
             done
         })?;
         println!("{rounds} rounds in a flood of {} SYNs", sent.load(Relaxed));
         do_it(rounds + 1)
     }
 
-    /// The flows of connections that have been answered, without what changes with every packet.
+    /// The established flows, without the field that changes with every packet.
     fn established(&self) -> Result<Vec<Value>> {
         let mut flows = self.get("flows")?;
         flows.retain(|flow| flow["state"] == "established");
@@ -159,7 +159,7 @@ impl Case {
         Ok(serde_json::from_str(&self.agent.get(&[what, "-o", "json"])?)?)
     }
 
-    /// By load balancers' addresses.
+    /// New flows through the load balancer addresses.
     fn new_flows(&self) -> Result<u64> {
         let frontends = self.get("frontends")?;
         let dialled = frontends.iter().filter(|row| row["kind"] == "LoadBalancer");
@@ -168,7 +168,7 @@ impl Case {
     }
 }
 
-/// A connection to an echo server, and what has been said over it.
+/// A connection to an echo server.
 struct Connection {
     stream: BufReader<TcpStream>,
 }
@@ -178,14 +178,14 @@ impl Connection {
         self.stream.get_ref().write_all(format!("{question}\n").as_bytes())?;
         let mut answer = String::new();
         self.stream.read_line(&mut answer)?;
-        ensure!(answer.ends_with(&format!(" {question}\n")), "{question} was answered {answer:?}");
+        ensure!(answer.ends_with(&format!(" {question}\n")), "reply to {question}: {answer:?}");
         Ok(())
     }
 }
 
-/// SYNs to all frontends, until they are enough and so many at least, none from an end that another one
-/// of so many is from. To backends on this node each is followed by a segment without flags, which Linux
-/// ignores, and by two datagrams, which are answered.
+/// Sends SYNs to all frontends: at least `SYNS`, and until `enough` is set. All have different
+/// sources. A SYN to a backend on this node is followed by a segment without flags, which Linux
+/// ignores, and by two datagrams, which the backend echoes.
 fn flood(socket: &RawSocket, sent: &AtomicU64, enough: &AtomicBool) -> Result<()> {
     for number in (0..).take_while(|number| *number < SYNS || !enough.load(Relaxed)) {
         let port = 1024 + number % 50_000;
@@ -232,23 +232,24 @@ fn established_connections_go_on_in_a_flood_and_new_ones_come_through() -> Resul
             connection.ask(round).with_context(|| format!("connection {number}"))
         })
     })?;
-    assert_eq!(case.established()?, before, "the same flows in the same state");
+    assert_eq!(case.established()?, before, "flows changed");
     assert!(case.get("flows")?.len() <= 2 * FLOWS);
     let (new, refused) = (case.new_flows()?, case.agent.counted("flow_table_full")?);
-    // One that was left to tc may have lost its flow on the way there, and has got another.
+    // A SYN that XDP left to tc may have lost its flow in between, and has then got another one.
     let met = new + refused + case.network.client.lost("eth0")?;
-    assert!(met >= 2 * SYNS + before.len() as u64, "{met}: every SYN counts");
-    assert!(new > 20 * FLOWS as u64, "{new} flows, {refused} refused: most made room for others");
+    assert!(met >= 2 * SYNS + before.len() as u64, "{met}: not every SYN was counted");
+    assert!(new > 20 * FLOWS as u64, "{new} flows, {refused} refused: too few were evicted");
 
-    // Those to backends here. Until both ends have gone on with it, a connection is not known from the flood's.
-    // What loses its flow before finds another; only while a backend's answer is under way may it not.
+    // New connections to backends on this node. Until the handshake completes, their flows look
+    // like those of the flood, and may be evicted. The next packet then gets a new flow. Only an
+    // eviction while the backend's reply is under way can break the connection.
     let (mut dialled, mut lost) = (0, 0);
     case.in_a_flood(50, |round| {
         for frontend in FRONTENDS.iter().step_by(2) {
             dialled += 1;
             if case.dial(frontend, round).is_err() {
                 lost += 1;
-                case.dial(frontend, round).context("dialled again")?;
+                case.dial(frontend, round).context("second attempt")?;
             }
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! IP options and extension headers on a wire: connections and datagrams of the kernel's own stack
-//! that carry them, there and back.
+//! IP options and extension headers in packets from the kernel's own stack: both directions of
+//! connections and datagrams.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -57,11 +57,11 @@ ports: [{name: tcp, port: 8000}, {name: udp, port: 5300, protocol: UDP}]
 endpoints: [{addresses: ['fd00:a::2'], nodeName: other}]
 ";
 
-/// Has a socket send headers between its IP header and its transport header.
+/// Makes a socket send options or extension headers.
 fn carry(socket: &impl AsFd, to: SocketAddr) -> Result<()> {
-    /// Whoever forwards the packet may write down its address, in one of two places.
+    /// RFC 791 Record Route, with room for the addresses of two routers.
     const RECORD_ROUTE: [u8; 12] = [7, 11, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    /// What no one need look at: six bytes of it.
+    /// A PadN option of six bytes, which receivers skip.
     const PADDING: [u8; 8] = [0, 0, 1, 4, 0, 0, 0, 0];
     let options: &[(_, _, &[u8])] = match to {
         SocketAddr::V4(_) => &[(libc::IPPROTO_IP, libc::IP_OPTIONS, &RECORD_ROUTE)],
@@ -71,19 +71,19 @@ fn carry(socket: &impl AsFd, to: SocketAddr) -> Result<()> {
         ],
     };
     for (level, name, value) in options {
-        // SAFETY: the kernel reads as many bytes as the value has.
+        // SAFETY: the kernel reads `length` bytes of `value`, which outlives the call.
         let result = unsafe {
             let (bytes, length) = (value.as_ptr().cast(), value.len() as libc::socklen_t);
             libc::setsockopt(socket.as_fd().as_raw_fd(), *level, *name, bytes, length)
         };
         if result != 0 {
-            return Err(std::io::Error::last_os_error()).context("no headers by setsockopt");
+            return Err(std::io::Error::last_os_error()).context("setsockopt failed");
         }
     }
     Ok(())
 }
 
-/// A client, whom it dials, and who is to answer.
+/// A client, the frontend that it connects to, and the server behind it.
 struct Case<'a> {
     client: &'a Host,
     frontend: &'a str,
@@ -96,15 +96,16 @@ impl Case<'_> {
         Ok(SocketAddr::new(address.parse()?, port))
     }
 
-    /// Both sides' packets carry headers, the first one's included.
+    /// All packets of the client carry headers, including the SYN. The server's carry them once it
+    /// has accepted.
     fn over_tcp(&self) -> Result<()> {
         let (to, at) = (Self::end(self.frontend, 80)?, Self::end(self.backend, 8000)?);
         let listener = self.server.enter(|| Ok(TcpListener::bind(at)?))?;
-        // The timeout is the socket's, and accept heeds it; std only offers it for streams.
+        // The timeout also applies to accept, but std can set it only on streams.
         TcpStream::from(OwnedFd::from(listener.try_clone()?)).set_read_timeout(Some(SOON))?;
         thread::scope(|scope| {
             let answering = scope.spawn(|| -> Result<()> {
-                let (mut stream, _) = listener.accept().context("nobody has dialled")?;
+                let (mut stream, _) = listener.accept().context("no connection arrived")?;
                 carry(&stream, at)?;
                 stream.set_read_timeout(Some(SOON))?;
                 let mut question = [0; 8];
@@ -115,9 +116,9 @@ impl Case<'_> {
             stream.set_read_timeout(Some(SOON))?;
             stream.write_all(b"question")?;
             let mut answer = [0; 8];
-            stream.read_exact(&mut answer).context("no answer")?;
+            stream.read_exact(&mut answer).context("no reply")?;
             assert_eq!(&answer, b"question");
-            answering.join().expect("an answer does not panic")
+            answering.join().expect("the server panicked")
         })
     }
 
@@ -135,12 +136,12 @@ impl Case<'_> {
         let (length, from) = server.recv_from(&mut buffer).context("no question")?;
         assert_eq!(&buffer[..length], b"question");
         server.send_to(b"answer", from)?;
-        let (length, from) = client.recv_from(&mut buffer).context("no answer")?;
+        let (length, from) = client.recv_from(&mut buffer).context("no reply")?;
         assert_eq!((&buffer[..length], from), (&b"answer"[..], to));
         Ok(())
     }
 
-    /// Looks whether questions and answers have arrived with their headers.
+    /// Checks that requests and replies arrive with their headers.
     fn check(&self) -> Result<()> {
         let mut questions = self.server.capture("eth0", &format!("dst host {}", self.backend))?;
         let mut answers = self.client.capture("eth0", &format!("src host {}", self.frontend))?;
@@ -155,7 +156,7 @@ impl Case<'_> {
     }
 }
 
-/// A connection whose SYN has the headers.
+/// Opens a connection whose SYN already carries the headers.
 fn dial(to: SocketAddr) -> Result<TcpStream> {
     let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let socket = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
@@ -185,7 +186,7 @@ fn options_and_extension_headers_go_there_and_back() -> Result<()> {
         let checked = Case { client, frontend, server, backend }.check();
         checked.with_context(|| {
             let counters = agent.get(&["counters"]).unwrap_or_default();
-            format!("{} asked {frontend}\n{counters}", client.name())
+            format!("from {} to {frontend}\n{counters}", client.name())
         })?;
     }
     Ok(())

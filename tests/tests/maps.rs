@@ -1,5 +1,5 @@
-//! What the kernel's maps hold after every single write, while Services change, writes fail and
-//! agents die at any step.
+//! The contents of the kernel's maps after every single write, while Services change, writes fail
+//! and agents crash at any step.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Debug;
@@ -22,16 +22,16 @@ use tests::contents::Contents;
 use tests::topology::Topology;
 use tokio::sync::mpsc;
 
-/// Small, so that they can be read whole after every write.
+/// Small, so that the maps can be read completely after every write.
 fn sizes() -> Sizes {
     Sizes::for_flows(8).with_services(64, 64)
 }
 
-/// Maps that are written and looked at, write by write.
+/// Maps whose contents are checked and recorded after every write.
 #[derive(Clone)]
 struct Watched {
     tables: Arc<Mutex<Tables>>,
-    /// Whether the next writes fail, one by one; then none does.
+    /// Whether each of the next writes fails. Writes after those succeed.
     fails: Arc<Mutex<VecDeque<bool>>>,
     seen: Arc<Mutex<Vec<Contents>>>,
 }
@@ -39,7 +39,7 @@ struct Watched {
 impl Write for Watched {
     fn apply(&mut self, step: &Step) -> Result<()> {
         if lock(&self.fails).pop_front() == Some(true) {
-            bail!("this write is to fail");
+            bail!("injected failure");
         }
         let mut tables = lock(&self.tables);
         tables.apply(step)?;
@@ -60,7 +60,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whoever comes now finds nothing half-made.
+/// No packet meets a partially written Service: every backend of a frontend exists and is not
+/// draining.
 fn check_whole(contents: &Contents, after: &impl Debug) {
     for (frontend, [_, cluster, local]) in &contents.frontends {
         for backend in cluster.split(' ').chain(local.split(' ')).filter(|name| !name.is_empty()) {
@@ -70,7 +71,7 @@ fn check_whole(contents: &Contents, after: &impl Debug) {
                     line.starts_with(&format!("{backend} ")) && is_draining(line) == draining
                 })
             };
-            assert!(is(false) && !is(true), "{frontend} leads to {backend} after {after:?}");
+            assert!(is(false) && !is(true), "{frontend} selects {backend} after {after:?}");
         }
     }
 }
@@ -85,16 +86,16 @@ impl Notices for Nowhere {
     fn post(&self, _: Notice) {}
 }
 
-/// A data plane that no packet goes through, and the agents on it, one after the other.
+/// Maps that no packet uses, and one agent at a time that writes them.
 struct Case {
     agent: Agent<Watched>,
     watched: Watched,
-    /// All that the sources would tell an agent that starts now.
+    /// The objects that the sources would send to an agent that starts now.
     objects: BTreeMap<ObjectRef, Value>,
 }
 
 impl Case {
-    /// Over maps that are as an earlier case left them, or new.
+    /// On new maps, or on those that an earlier case left.
     fn new(tables: &Arc<Mutex<Tables>>) -> Result<Self> {
         let watched =
             Watched { tables: tables.clone(), fails: Arc::default(), seen: Arc::default() };
@@ -105,7 +106,7 @@ impl Case {
 
     fn put(&mut self, object: Value) -> Event {
         let event = applied(object.clone());
-        let Event::Applied(read) = &event else { unreachable!("that is what it is") };
+        let Event::Applied(read) = &event else { unreachable!("`applied` returns no other event") };
         self.objects.insert(read.reference(), object);
         event
     }
@@ -116,7 +117,7 @@ impl Case {
         Event::Deleted(reference)
     }
 
-    /// What the maps hold while these events are put in force: before, and write by write.
+    /// Applies these events. Returns the contents of the maps before, and after each write.
     fn happen(&mut self, events: Vec<Event>) -> Result<Vec<Contents>> {
         let before = self.contents()?;
         *lock(&self.watched.seen) = vec![before];
@@ -131,7 +132,7 @@ impl Case {
         }
     }
 
-    /// The agent dies as it is, and another one starts on what it left.
+    /// The agent crashes, and the next one starts on the maps that it left.
     fn die(&mut self) -> Result<()> {
         self.agent = agent(&self.watched)?;
         for object in self.objects.values() {
@@ -152,7 +153,7 @@ impl Case {
     }
 }
 
-/// One that starts on what is there.
+/// An agent that adopts the existing contents of the maps.
 fn agent(watched: &Watched) -> Result<Agent<Watched>> {
     let planner = Planner::adopting(lock(&watched.tables).snapshot()?, sizes().room());
     let health = Arc::new(Health::new(true));
@@ -163,10 +164,10 @@ fn agent(watched: &Watched) -> Result<Agent<Watched>> {
 fn applied(object: Value) -> Event {
     let is_service = object["kind"] == "Service";
     let kind = if is_service { Kind::Service } else { Kind::EndpointSlice };
-    Event::Applied(Object::read(kind, object).expect("the test's own objects can be read"))
+    Event::Applied(Object::read(kind, object).expect("the test's objects are valid"))
 }
 
-/// Its load balancer's address and port, if it has one, is `203.0.113.10` and this.
+/// `external` is the port of its external IP, `203.0.113.10`, if it has one.
 fn service(name: &str, cluster_ip: &str, external: Option<u16>, stay: bool) -> Value {
     let ports = json!([{"name": "http", "port": external.unwrap_or(80)}]);
     json!({
@@ -180,7 +181,7 @@ fn service(name: &str, cluster_ip: &str, external: Option<u16>, stay: bool) -> V
     })
 }
 
-/// Its endpoints by number, and whether each is ready; those that aren't terminate.
+/// Endpoints by number, and whether each is ready. Those that are not ready are terminating.
 fn slice(service: &str, endpoints: &[(u8, bool)]) -> Value {
     let endpoint = |&(number, ready): &(u8, bool)| {
         json!({
@@ -198,7 +199,7 @@ fn slice(service: &str, endpoints: &[(u8, bool)]) -> Value {
     })
 }
 
-/// A topology for its pins, and tables there.
+/// A topology for its BPF file system, and tables pinned there.
 fn tables(name: &str) -> Result<(Topology, Arc<Mutex<Tables>>)> {
     let topology = Topology::new(name)?;
     let pins = Pins::open(&topology.pins())?;
@@ -206,7 +207,8 @@ fn tables(name: &str) -> Result<(Topology, Arc<Mutex<Tables>>)> {
     Ok((topology, Arc::new(Mutex::new(tables))))
 }
 
-/// The backends that a frontend leads to, in each of these contents; `None`: it is not there.
+/// The backends of a frontend in each of these contents, without repetitions. `None`: no such
+/// frontend.
 fn led_to(seen: &[Contents], frontend: &str) -> Vec<Option<BTreeSet<String>>> {
     let backends = |contents: &Contents| {
         let [_, cluster, _] = contents.frontends.get(frontend)?;
@@ -234,7 +236,7 @@ fn each_change_is_one_moment_in_the_maps() -> Result<()> {
     let first = first.map(|object| case.put(object)).into();
     let seen = case.happen(first)?;
     let (eighty, other) = ("203.0.113.10:80 6", "203.0.113.10:81 6");
-    assert_eq!(led_to(&seen, eighty), [None, ends(&[1, 2])], "whole from the first moment");
+    assert_eq!(led_to(&seen, eighty), [None, ends(&[1, 2])], "complete when it is added");
 
     // Two Services swap their ports.
     let swap =
@@ -251,7 +253,7 @@ fn each_change_is_one_moment_in_the_maps() -> Result<()> {
     let seen = case.happen(moved)?;
     assert_eq!(led_to(&seen, eighty), [ends(&[3]), ends(&[1, 2])]);
 
-    // A Service is deleted and made anew with the same addresses.
+    // A Service is deleted, and another one is created with the same addresses.
     let anew = vec![
         case.delete(Kind::Service, "a"),
         case.delete(Kind::EndpointSlice, "a-1"),
@@ -263,7 +265,7 @@ fn each_change_is_one_moment_in_the_maps() -> Result<()> {
         assert_eq!(led_to(&seen, frontend), [ends(&[1, 2]), ends(&[2, 4])], "{frontend}");
     }
 
-    // An endpoint flaps.
+    // An endpoint's readiness flaps.
     for turn in 0..20 {
         let ready = turn % 2 == 1;
         let event = case.put(slice("c", &[(2, true), (4, ready)]));
@@ -273,18 +275,18 @@ fn each_change_is_one_moment_in_the_maps() -> Result<()> {
         assert_eq!(led_to(&seen, eighty), expected, "turn {turn}");
     }
 
-    // All of it goes.
+    // The Service is deleted.
     let gone = vec![case.delete(Kind::Service, "c")];
     let seen = case.happen(gone)?;
-    assert_eq!(led_to(&seen, eighty), [ends(&[2, 4]), None], "never there without backends");
+    assert_eq!(led_to(&seen, eighty), [ends(&[2, 4]), None], "removed before its backends");
     Ok(())
 }
 
-/// What may happen, one after the other.
+/// One step of a random history.
 #[derive(Clone, Debug)]
 enum Happening {
     Together(Vec<Told>),
-    /// The next writes fail, or don't.
+    /// Whether each of the next writes fails.
     Fail(Vec<bool>),
     Retry,
     Die,
@@ -292,9 +294,9 @@ enum Happening {
 
 #[derive(Clone, Debug)]
 enum Told {
-    /// By number, with a cluster address, an external port, and affinity.
+    /// Service number, with its cluster address, external port, and affinity; `None`: deleted.
     Service(u8, Option<(u8, Option<u16>, bool)>),
-    /// Endpoints by number, and whether each is ready.
+    /// Service number, with endpoints by number and whether each is ready; `None`: deleted.
     Slice(u8, Option<BTreeMap<u8, bool>>),
 }
 
@@ -349,14 +351,14 @@ impl Case {
     }
 }
 
-/// Two sets of maps: of the agents that all happens to, and of those that start anew.
+/// Two sets of maps: one with a history, one for the fresh starts that it is compared with.
 struct Worlds {
     lived: Arc<Mutex<Tables>>,
     fresh: Arc<Mutex<Tables>>,
 }
 
 impl Worlds {
-    /// What a fresh start makes of the objects.
+    /// The contents after a fresh start with these objects.
     fn fresh(&self, objects: &BTreeMap<ObjectRef, Value>) -> Result<Contents> {
         let mut fresh = Case::new(&self.fresh)?;
         fresh.objects = objects.clone();
@@ -368,19 +370,19 @@ impl Worlds {
         let mut case = Case::new(&self.lived)?;
         let empty = case.contents()?;
         ensure!(empty.frontends.is_empty() && empty.backends.is_empty(), "{empty:?}");
-        // Frontends that are there, that the last plan wanted, and that have been wanted ever since:
-        // they stay there all the time.
+        // Frontends that existed after the last plan and have been wanted since: they must exist
+        // at every moment.
         let mut steady = BTreeSet::new();
         for happening in happenings {
             lock(&case.watched.seen).clear();
-            // While writes fail nothing new is planned; who starts plans from all there is.
+            // While a retry is due, nothing new is planned. An agent that starts plans everything.
             let plans = case.agent.retry_at().is_none() || matches!(happening, Happening::Die);
             case.go(happening)?;
             let fresh = self.fresh(&case.objects)?;
             steady.retain(|frontend| fresh.frontends.contains_key(frontend));
             for contents in lock(&case.watched.seen).iter() {
                 let gone = steady.iter().find(|name| !contents.frontends.contains_key(*name));
-                ensure!(gone.is_none(), "{gone:?} was gone for a moment in {happening:?}");
+                ensure!(gone.is_none(), "{gone:?} was missing for a moment in {happening:?}");
             }
             let there = case.contents()?;
             let is_done = case.agent.retry_at().is_none();
@@ -399,7 +401,7 @@ impl Worlds {
 
 fn check_same(left: Contents, fresh: Contents, after: &impl Debug) -> Result<()> {
     let (left, fresh) = without_draining(left, fresh);
-    ensure!(left == fresh, "left by {after:?}:\n{left:#?}\nof a fresh start:\n{fresh:#?}");
+    ensure!(left == fresh, "after {after:?}:\n{left:#?}\nafter a fresh start:\n{fresh:#?}");
     Ok(())
 }
 
@@ -415,8 +417,8 @@ fn after_any_events_faults_and_deaths_the_maps_are_those_of_a_fresh_start() -> R
     outcome.map_err(|error| anyhow::anyhow!("{error}"))
 }
 
-/// The kernel refuses to take a frontend away that nobody wants; before the agent tries again,
-/// another Service wants it. It is the other's when the agent has made up for it.
+/// The removal of a frontend fails. Before the agent retries, another Service gets the frontend.
+/// After the retry it belongs to that Service.
 #[test]
 fn a_frontend_whose_removal_failed_may_be_anothers_next() -> Result<()> {
     let (_topology, lived) = tables("maps-removal")?;
@@ -437,7 +439,7 @@ fn a_frontend_whose_removal_failed_may_be_anothers_next() -> Result<()> {
     Ok(())
 }
 
-/// A backend that drains does so for connections that a fresh start knows nothing of.
+/// Draining backends are left out: they exist for connections that a fresh start does not know.
 fn without_draining(mut left: Contents, mut fresh: Contents) -> (Contents, Contents) {
     if left.backends.iter().any(|backend| is_draining(backend)) {
         for contents in [&mut left, &mut fresh] {

@@ -1,4 +1,4 @@
-//! The built agent between real clients and real servers.
+//! The agent between real clients and real servers.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -62,7 +62,7 @@ fn every_kind_of_frontend_answers_and_all_backends_take_part() -> Result<()> {
         let answers = answers(&network, url, 24).context(url)?;
         for pod in ["pod-0", "pod-1"] {
             // 24 fair draws miss one of two about once in eight million runs.
-            assert!(answers.iter().any(|answer| answer == pod), "{url}: {pod} never answered");
+            assert!(answers.iter().any(|answer| answer == pod), "{url}: no response from {pod}");
         }
     }
     Ok(())
@@ -95,14 +95,14 @@ fn the_spread_follows_the_endpoints_as_the_file_changes() -> Result<()> {
     assert!(answers(&network, VIP, 10)?.iter().all(|answer| answer == "pod-0"));
 
     fs::write(&file, web(&["10.244.1.11"]))?;
-    wait_until("the other pod answers", SOON, || network.curl(VIP).is_ok_and(|a| a == "pod-1\n"))?;
+    wait_until("the other pod responds", SOON, || network.curl(VIP).is_ok_and(|a| a == "pod-1\n"))?;
     assert!(answers(&network, VIP, 10)?.iter().all(|answer| answer == "pod-1"));
 
-    // Replaced by renaming, as configuration is.
+    // Replaced by a rename, as configuration management does.
     let new = file.with_extension("new");
     fs::write(&new, web(&["10.244.1.10"]))?;
     fs::rename(&new, &file)?;
-    wait_until("the first pod answers", SOON, || network.curl(VIP).is_ok_and(|a| a == "pod-0\n"))
+    wait_until("the first pod responds", SOON, || network.curl(VIP).is_ok_and(|a| a == "pod-0\n"))
 }
 
 #[test]
@@ -126,12 +126,12 @@ fn an_established_connection_survives_a_new_endpoint_and_the_agents_death() -> R
     assert_eq!(ask(&mut connection)?, "pod-0");
 
     fs::write(&file, web(&["10.244.1.10", "10.244.1.11"]))?;
-    wait_until("the new pod takes part", SOON, || network.curl(VIP).is_ok_and(|a| a == "pod-1\n"))?;
+    wait_until("the new pod responds", SOON, || network.curl(VIP).is_ok_and(|a| a == "pod-1\n"))?;
     assert_eq!(ask(&mut connection)?, "pod-0");
 
     agent.kill();
-    assert_eq!(ask(&mut connection)?, "pod-0", "the kernel goes on without an agent");
-    assert!(network.curl(VIP).is_ok(), "and opens new connections");
+    assert_eq!(ask(&mut connection)?, "pod-0", "the kernel keeps forwarding without an agent");
+    assert!(network.curl(VIP).is_ok(), "new connections work without an agent");
 
     let agent = network.agent(&file)?;
     assert!(agent.said().contains("adopting"), "{}", agent.said());
@@ -151,7 +151,7 @@ fn a_terminating_pod_keeps_its_connections_until_it_is_gone() -> Result<()> {
     let ending = format!("10.244.1.10], {conditions}, nodeName: node}}\n  - {{addresses: [");
     let ending = web(&["ENDING10.244.1.11"]).replace("ENDING", &ending);
     fs::write(&file, ending)?;
-    wait_until("the other pod answers", SOON, || network.curl(VIP).is_ok_and(|a| a == "pod-1\n"))?;
+    wait_until("the other pod responds", SOON, || network.curl(VIP).is_ok_and(|a| a == "pod-1\n"))?;
     assert_eq!(ask(&mut connection)?, "pod-0");
     assert!(answers(&network, VIP, 10)?.iter().all(|answer| answer == "pod-1"));
 
@@ -165,13 +165,13 @@ fn a_terminating_pod_keeps_its_connections_until_it_is_gone() -> Result<()> {
 fn a_port_that_no_service_has_is_refused_at_a_cluster_address() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let (_agent, _) = network.agent_on(&web(&["10.244.1.10"]))?;
-    let refused = network.client.tcp_connect("10.96.0.10:81").expect_err("nobody is there");
+    let refused = network.client.tcp_connect("10.96.0.10:81").expect_err("no such port");
     let kind = refused.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
     assert_eq!(kind, Some(std::io::ErrorKind::ConnectionRefused), "{refused:#}");
     Ok(())
 }
 
-/// Asks over a connection that stays open; which pod answers.
+/// Sends a request over an open connection, and returns the name of the pod that responds.
 fn ask(connection: &mut TcpStream) -> Result<String> {
     connection.write_all(b"GET / HTTP/1.1\r\nHost: web\r\n\r\n")?;
     let mut answer = Vec::new();
@@ -180,7 +180,7 @@ fn ask(connection: &mut TcpStream) -> Result<String> {
         || !answer.windows(4).any(|bytes| bytes == b"\r\n\r\n")
         || answer.ends_with(b"\r\n\r\n")
     {
-        let read = connection.read(&mut buffer).context("no answer")?;
+        let read = connection.read(&mut buffer).context("no response")?;
         anyhow::ensure!(read > 0, "the connection was closed");
         answer.extend_from_slice(&buffer[..read]);
     }
@@ -195,7 +195,7 @@ fn what_is_no_services_reaches_the_node_untouched() -> Result<()> {
     network.client.run(["ping", "-c", "1", "-W", "60", "192.0.2.1"])?;
     let _server = network.node.http_server(&["192.0.2.1:80"], "node")?;
     assert_eq!(network.curl("http://192.0.2.1/")?, "node\n");
-    // A pod by its own address, past the Service.
+    // A pod under its own address, without a Service.
     assert_eq!(network.curl("http://10.244.1.10:8080/")?, "pod-0\n");
     Ok(())
 }

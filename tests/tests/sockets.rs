@@ -1,4 +1,4 @@
-//! Processes of the node itself, and the Services that they dial.
+//! Connections from processes of the node itself to Services.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,10 +13,10 @@ const SOCKET: &str = env!("CARGO_BIN_EXE_socket");
 const ANY4: &str = "0.0.0.0:0";
 const ANY6: &str = "[::]:0";
 
-/// Two Services, `web` (TCP) and `dns` (UDP), in both families, and where their endpoints are.
+/// Two Services, `web` (TCP) and `dns` (UDP), in both families, and the nodes of their endpoints.
 #[derive(Clone, Copy, Default)]
 struct Services<'a> {
-    /// Numbers of pods, and the name of the node each is said to be on.
+    /// Numbers of pods, and the `nodeName` of each one's endpoint.
     endpoints: &'a [(usize, &'a str)],
     /// Further fields of both Services' specs.
     more: &'a str,
@@ -106,19 +106,19 @@ impl Case {
         Ok(fs::write(&self.manifests, services.manifests())?)
     }
 
-    /// Does these things with one socket of the node, and returns what came of each.
+    /// Performs these actions on one socket of the node, and returns the result of each.
     fn socket(&self, protocol: &str, bind: &str, actions: &[&str]) -> Result<Vec<String>> {
         came_of(&self.network.node, protocol, bind, actions)
     }
 
-    /// Starts a socket that goes on in the background.
+    /// Starts a socket that keeps running in the background.
     fn start(&self, protocol: &str, bind: &str, actions: &[&str]) -> Result<Process> {
         let node = &self.network.node;
         let mut command = node.command(SOCKET);
         node.spawn(command.args([protocol, bind]).args(actions))
     }
 
-    /// A map's entries, as bpftool tells them.
+    /// A map's entries, as bpftool dumps them.
     fn entries(&self, map: &str) -> Result<Vec<serde_json::Value>> {
         let path = self.network.pin_path().join(map);
         let path = path.to_string_lossy();
@@ -144,10 +144,10 @@ fn came_of(host: &Host, protocol: &str, bind: &str, actions: &[&str]) -> Result<
         .zip(actions)
         .map(|(line, action)| {
             let came = line.strip_prefix(action).and_then(|line| line.strip_prefix(": "));
-            came.map(str::to_owned).with_context(|| format!("{line} is not about {action}"))
+            came.map(str::to_owned).with_context(|| format!("{line} is not the result of {action}"))
         })
         .collect::<Result<_>>()?;
-    ensure!(lines.len() == actions.len(), "not all was done:\n{output}");
+    ensure!(lines.len() == actions.len(), "not all actions have a result:\n{output}");
     Ok(lines)
 }
 
@@ -163,7 +163,7 @@ fn a_connection_of_the_node_reaches_a_service_and_shows_whom_it_dialled() -> Res
         // NodePorts are open on the node's own addresses.
         ("192.0.2.1:30080", "192.0.2.1 30080"),
         ("[2001:db8::1]:30080", "2001:db8::1 30080"),
-        // A socket of IPv6 that talks IPv4. curl prints such a peer as it is.
+        // An IPv6 socket that connects to an IPv4 address. curl prints the IPv4-mapped peer.
         ("[::ffff:10.96.0.10]:80", "::ffff:10.96.0.10 80"),
     ] {
         let url = format!("http://{host}/");
@@ -184,7 +184,7 @@ fn a_node_port_is_not_open_on_loopback() -> Result<()> {
         assert_eq!(came, ["Connection refused (os error 111)"], "{end}");
     }
     assert!(case.entries("CONNECTED4")?.is_empty());
-    assert_eq!(case.counted("no_backend")?, 0, "nobody listens there: it was not us who refused");
+    assert_eq!(case.counted("no_backend")?, 0, "refused by the kernel, not by Millrace");
     Ok(())
 }
 
@@ -220,7 +220,8 @@ fn datagrams_of_the_node_reach_a_service_and_their_answers_come_from_it() -> Res
 #[test]
 fn one_socket_tells_services_and_others_apart() -> Result<()> {
     let case = Case::new(1, ONE)?;
-    // By its own name, the backend is itself; also after it was dialled as the Service.
+    // Under its own address the backend replies as itself, even after the socket has reached it
+    // through the Service.
     let (service, itself) = ("10.96.0.53:53", "10.244.1.10:5300");
     let actions = [service, itself, service].map(|end| format!("ask=hello@{end}"));
     let actions: Vec<&str> = actions.iter().map(String::as_str).collect();
@@ -266,7 +267,7 @@ fn the_internal_policy_local_keeps_to_the_node() -> Result<()> {
 
     case.change(Services { endpoints: &[(0, "elsewhere"), (1, "node")], more: local })?;
     let connected = || case.socket("tcp", ANY4, &[connect]).is_ok_and(|came| came == ["done"]);
-    wait_until("the local pod is dialled", SOON, connected)?;
+    wait_until("the node connects to the local pod", SOON, connected)?;
     for _ in 0..10 {
         let ask = ["ask=hello@10.96.0.53:53"];
         let came = case.socket("udp", ANY4, &ask)?;
@@ -287,7 +288,7 @@ fn the_external_policy_local_is_none_for_the_node_itself() -> Result<()> {
 #[test]
 fn sockets_of_other_namespaces_are_left_alone() -> Result<()> {
     let case = Case::new(1, NONE)?;
-    // The pod's program is in the same control group. At its socket nobody knows of Services.
+    // The pod's process is in the same cgroup. Its sockets are not translated.
     let pod = &case.network.pods[0].host;
     let connect = ["connect=10.96.0.53:53"];
     assert_eq!(case.socket("udp", ANY4, &connect)?, ["Connection refused (os error 111)"]);
@@ -298,7 +299,7 @@ fn sockets_of_other_namespaces_are_left_alone() -> Result<()> {
     let connected = || case.socket("udp", ANY4, &connect).is_ok_and(|came| came == ["done"]);
     wait_until("the node's socket is connected", SOON, connected)?;
     assert_eq!(came_of(pod, "udp", ANY4, &connect)?, ["done"]);
-    assert!(case.entries("CONNECTED4")?.is_empty(), "what is closed is forgotten");
+    assert!(case.entries("CONNECTED4")?.is_empty(), "entries of closed sockets are removed");
     Ok(())
 }
 
@@ -317,7 +318,7 @@ fn connected_sockets_end_with_their_backend() -> Result<()> {
         socket.wait_for_output(&format!("peer: {end}"), SOON)?;
         sockets.push(socket);
     }
-    // Past any Service, to the same pod.
+    // Connected to the same pod directly, without a Service.
     let mut direct = case.start("udp", ANY4, &["connect=10.244.1.10:5300", "peer", "hold"])?;
     direct.wait_for_output("peer: 10.244.1.10:5300", SOON)?;
 
@@ -326,16 +327,16 @@ fn connected_sockets_end_with_their_backend() -> Result<()> {
         let came = case.socket("udp", ANY4, &["ask=hello@10.96.0.53:53"]);
         came.is_ok_and(|came| came[0].starts_with("pod-1 "))
     };
-    wait_until("the other pod takes part", SOON, other)?;
+    wait_until("the new pod gets flows", SOON, other)?;
     for socket in &mut sockets {
-        assert!(!socket.has_ended(), "its backend is there: {}", socket.output());
+        assert!(!socket.has_ended(), "closed, but its backend exists: {}", socket.output());
     }
 
     case.change(Services { endpoints: &[(1, "node")], more: "" })?;
     for socket in &mut sockets {
         socket.wait_for_output("hold: Software caused connection abort (os error 103)", SOON)?;
     }
-    assert!(!direct.has_ended(), "it was not led there by us: {}", direct.output());
+    assert!(!direct.has_ended(), "closed, but it does not use a Service: {}", direct.output());
     Ok(())
 }
 
@@ -349,20 +350,20 @@ fn connections_to_a_terminating_backend_go_on() -> Result<()> {
         socket.wait_for_output(&format!("peer: {end}"), SOON)?;
         sockets.push(socket);
     }
-    // The last one there is, so new connections go to it, too. A Service beside it says when the
-    // change is in force.
+    // The only endpoint, so new connections go to it, too. A second Service shows when the change
+    // is programmed.
     let terminating = "node, conditions: {ready: false, serving: true, terminating: true}";
     let services = Services { endpoints: &[(0, terminating)], more: "" };
     let beside = services.service("beside", "10.96.0.99", "fd00:10:96::99", "TCP", 80, 8080, 30099);
     fs::write(&case.manifests, services.manifests() + &beside)?;
     let in_force =
         || case.socket("tcp", ANY4, &["connect=10.96.0.99:80"]).is_ok_and(|came| came == ["done"]);
-    wait_until("the change is in force", SOON, in_force)?;
+    wait_until("the change is programmed", SOON, in_force)?;
     for socket in &mut sockets {
-        assert!(!socket.has_ended(), "it was ended: {}", socket.output());
+        assert!(!socket.has_ended(), "closed: {}", socket.output());
     }
 
-    // When it has gone at last, they end: so they could have been ended before.
+    // Once the endpoint is removed, they are closed: so the check above can fail.
     case.change(NONE)?;
     for socket in &mut sockets {
         socket.wait_for_output("hold: Software caused connection abort (os error 103)", SOON)?;
@@ -386,16 +387,16 @@ fn an_unconnected_socket_stays_with_its_backend_and_moves_when_that_goes() -> Re
         let came = case.socket("udp", ANY4, &["ask=hello@10.96.0.53:53"]);
         came.is_ok_and(|came| came[0].starts_with("pod-1 "))
     };
-    wait_until("the other pod takes part", SOON, other)?;
+    wait_until("the new pod gets flows", SOON, other)?;
     for (socket, _) in &sockets {
-        assert!(!socket.output().contains("pod-1 "), "it was moved: {}", socket.output());
+        assert!(!socket.output().contains("pod-1 "), "moved: {}", socket.output());
     }
     case.change(Services { endpoints: &[(1, "node")], more: "" })?;
     for (socket, end) in &mut sockets {
         socket.wait_for_output("pod-1 ", SOON)?;
         let output = socket.output();
         let from = format!(" from {end}");
-        assert!(output.lines().all(|line| line.ends_with(&from)), "from somebody else: {output}");
+        assert!(output.lines().all(|line| line.ends_with(&from)), "from another address: {output}");
     }
     Ok(())
 }
@@ -414,14 +415,14 @@ fn processes_dial_services_also_while_no_agent_runs_and_after_it_came_back() -> 
     assert_eq!(links.len(), 9, "{links:?}");
 
     agent.kill();
-    is_served().context("the kernel goes on without an agent")?;
+    is_served().context("the kernel keeps translating without an agent")?;
 
     network.forget_programs()?;
     let _agent = network.agent(&manifests)?;
-    is_served().context("with another agent")?;
+    is_served().context("with the next agent")?;
     let replaced = attached(&network)?;
-    assert_eq!(replaced.len(), 9, "beside the old programs: {replaced:?}");
-    assert!(replaced.iter().all(|id| !links.contains(id)), "the old programs are still there");
+    assert_eq!(replaced.len(), 9, "new programs attached next to old ones: {replaced:?}");
+    assert!(replaced.iter().all(|id| !links.contains(id)), "old programs are still attached");
     Ok(())
 }
 
@@ -447,12 +448,12 @@ fn an_agent_that_is_told_another_control_group_leaves_the_old_one() -> Result<()
     let more = ["--cgroup", &inner.to_string_lossy()];
     let agent = Agent::start(&network.node, &network.pin_path(), &manifests, DEVICE, &more)?;
     let is_empty = || attached(&network).is_ok_and(|programs| programs.is_empty());
-    wait_until("the old group has no programs", SOON, is_empty)?;
+    wait_until("no program is attached to the old cgroup", SOON, is_empty)?;
     assert_eq!(attached_to(&network, &inner)?.len(), 9);
 
     agent.kill();
     fs::remove_dir(&inner)?;
-    // The links are there still, of a group that is gone.
+    // The pinned links still exist, but their cgroup does not.
     let _agent = network.agent(&manifests)?;
     assert_eq!(attached(&network)?.len(), 9);
     let came = came_of(&network.node, "udp", ANY4, &["ask=hello@10.96.0.53:53"])?;
@@ -465,17 +466,17 @@ fn cleanup_leaves_processes_to_themselves() -> Result<()> {
     let Case { agent, network, .. } = Case::new(1, ONE)?;
     assert_eq!(attached(&network)?.len(), 9);
     assert!(agent.terminate()?.success());
-    assert_eq!(attached(&network)?.len(), 9, "an agent that ends leaves all in place");
+    assert_eq!(attached(&network)?.len(), 9, "on shutdown the agent leaves its programs attached");
     let program = program()?;
     let pins = network.pin_path();
     let words = ["cleanup", "--pin-path"].map(OsStr::new);
     network.node.run([program.as_os_str(), words[0], words[1], pins.as_os_str()])?;
-    // The kernel lets go of a link by and by.
+    // The kernel releases links asynchronously.
     let is_empty = || attached(&network).is_ok_and(|programs| programs.is_empty());
     wait_until("no program is attached", SOON, is_empty)
 }
 
-/// The programs attached to the test's control group, by their ids.
+/// The ids of the programs attached to the test's cgroup.
 fn attached(network: &OneNode) -> Result<Vec<u64>> {
     attached_to(network, network.topology.cgroup())
 }
@@ -483,7 +484,7 @@ fn attached(network: &OneNode) -> Result<Vec<u64>> {
 fn attached_to(network: &OneNode, group: &Path) -> Result<Vec<u64>> {
     let group = group.to_string_lossy();
     let shown = network.node.run(["bpftool", "-j", "cgroup", "show", &group])?;
-    // Nothing at all is said of a group with no programs.
+    // bpftool prints nothing for a cgroup without programs.
     let shown: Vec<serde_json::Value> =
         if shown.trim().is_empty() { Vec::new() } else { serde_json::from_str(&shown)? };
     Ok(shown.iter().filter_map(|program| program["id"].as_u64()).collect())

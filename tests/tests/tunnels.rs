@@ -1,4 +1,5 @@
-//! Backends on other nodes, reached through tunnels: their nodes answer the clients themselves.
+//! Direct server return: backends on another node are reached through tunnels, and their replies go
+//! directly to the client.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -10,14 +11,14 @@ use anyhow::{Context, Result, anyhow, ensure};
 use tests::agent::Agent;
 use tests::topology::{Echo, Host, LARGE, Process, SOON, Topology, wait_until};
 
-/// Both kinds of tunnels: a Service for each, and its addresses.
+/// Each kind of tunnel, and the load balancer addresses of the Service that uses it.
 const KINDS: [(&str, [&str; 2]); 2] = [
     ("ipip", ["203.0.113.10", "[2001:db8:113::10]"]),
     ("gue", ["203.0.113.11", "[2001:db8:113::11]"]),
 ];
 
-/// client - router - node, to which the Services' addresses lead
-///                 \ other - pod, with all their backends
+/// client - router - node: the router sends the Services' addresses here
+///                 \ other - pod: the backend of all Services
 struct Tunnels {
     client: Host,
     router: Host,
@@ -29,19 +30,19 @@ struct Tunnels {
     _topology: Topology,
 }
 
-/// What the nodes' devices can do.
+/// Which program sends packets into tunnels.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sending {
-    /// XDP sends packets back.
+    /// XDP, back through the interface.
     Xdp,
-    /// It leaves them to tc.
+    /// tc: XDP leaves the packets to it.
     LeftToTc,
-    /// There is no XDP.
+    /// tc, without XDP.
     TcAlone,
 }
 
 impl Tunnels {
-    /// `narrowest` is what fits through the link to the client.
+    /// `narrowest` is the MTU of the link between router and client.
     fn new(sending: Sending, narrowest: u16) -> Result<Self> {
         Self::with_key(sending, narrowest, None)
     }
@@ -168,8 +169,8 @@ fn manifests() -> String {
 
 fn clients_are_served(sending: Sending) -> Result<()> {
     let network = Tunnels::new(sending, 1500)?;
-    // Of all that passes between router and node nothing may come from the Services: neither
-    // answers on their way back, nor on their way to the client.
+    // Between router and node no packet may have an address of a Service as its source: replies
+    // must not pass through the node.
     let from_services = "src net 203.0.113.0/24 or src net 2001:db8:113::/64";
     let answers = network.router.capture("node0", from_services)?;
     for [v4, v6] in KINDS.map(|(_, addresses)| addresses) {
@@ -180,7 +181,7 @@ fn clients_are_served(sending: Sending) -> Result<()> {
         assert_eq!(network.curl(&format!("http://{v6}/client"), &[])?, "fd07:1::2");
     }
     network.get_large()?;
-    assert_eq!(answers.lines(), [""; 0], "answers went by the node");
+    assert_eq!(answers.lines(), [""; 0], "replies passed through the node");
     Ok(())
 }
 
@@ -199,7 +200,7 @@ fn clients_are_served_without_xdp() -> Result<()> {
     clients_are_served(Sending::TcAlone)
 }
 
-/// Full-sized packets don't fit into the tunnel: clients are told, and send smaller ones.
+/// Full-sized packets do not fit through the tunnel. ICMP errors make clients send smaller ones.
 fn large_requests_arrive(sending: Sending) -> Result<()> {
     large_requests_arrive_in(&Tunnels::new(sending, 1500)?)
 }
@@ -214,7 +215,7 @@ fn large_requests_arrive_in(network: &Tunnels) -> Result<()> {
         let mut stream = network.client.tcp_connect(&format!("{address}:9000"))?;
         stream.write_all(&vec![7; SIZE])?;
         stream.shutdown(Shutdown::Write)?;
-        // The other side has read everything when it closes.
+        // The sink closes once it has read everything.
         let ended = stream.read(&mut [0; 1]);
         ensure!(matches!(ended, Ok(0)), "{address}: {ended:?}\n{}", network.counters());
         let received = received.join().map_err(|_| anyhow!("the sink failed"))??;
@@ -238,7 +239,8 @@ fn large_requests_arrive_without_xdp() -> Result<()> {
     large_requests_arrive(Sending::TcAlone)
 }
 
-/// In pieces, of which the first ones don't fit into the tunnel until the client is told.
+/// Datagrams in fragments. Full-sized ones do not fit through the tunnel until the client has
+/// received an ICMP error.
 fn large_datagrams_arrive(sending: Sending) -> Result<()> {
     let network = Tunnels::new(sending, 1500)?;
     for address in KINDS.iter().flat_map(|(_, addresses)| addresses) {
@@ -249,11 +251,11 @@ fn large_datagrams_arrive(sending: Sending) -> Result<()> {
         let question = [7; 4000];
         let mut answer = [0; 5000];
         let answered = || {
-            // An error is how the client is told.
+            // An ICMP error becomes an error of the socket.
             socket.send(&question).is_ok()
                 && matches!(socket.recv(&mut answer), Ok(length) if length >= question.len())
         };
-        let what = format!("an answer comes from {address}");
+        let what = format!("{address} replies");
         wait_until(&what, SOON, answered).with_context(|| network.counters())?;
     }
     Ok(())
@@ -271,7 +273,7 @@ fn large_datagrams_arrive_without_xdp() -> Result<()> {
 
 const KEY: &str = "5f4dcc3b5aa765d61d8327deb882cf99";
 
-/// With a key all tunnels are in UDP, and full-sized packets fit as well as without.
+/// With a key, all tunnels use UDP. Large transfers work as they do without a key.
 fn keyed_tunnels_serve_clients(sending: Sending) -> Result<()> {
     let network = Tunnels::with_key(sending, 1500, Some(KEY))?;
     let nodes =
@@ -298,7 +300,8 @@ fn keyed_tunnels_serve_clients_without_xdp() -> Result<()> {
     keyed_tunnels_serve_clients(Sending::TcAlone)
 }
 
-/// What a pod sends to another node has its own node's address behind most network plugins.
+/// With most network plugins, packets from a pod to another node have the pod's node as their
+/// source, so the source address does not authenticate a tunnel.
 #[test]
 fn datagrams_in_the_name_of_a_node_open_nothing_without_the_key() -> Result<()> {
     let network = Tunnels::with_key(Sending::Xdp, 1500, Some(KEY))?;
@@ -324,8 +327,8 @@ fn datagrams_in_the_name_of_a_node_open_nothing_without_the_key() -> Result<()> 
     Ok(())
 }
 
-/// The errors go to whom the Service's address leads to; he has nothing of the answer, and hands
-/// them on.
+/// ICMP errors about the replies are routed to the node that has the Service's address. It did not
+/// send these replies, and forwards the errors to the backend's node.
 fn large_answers_fit_through_a_narrow_way_to_the_client(sending: Sending) -> Result<()> {
     Tunnels::new(sending, 1400)?.get_large()
 }
