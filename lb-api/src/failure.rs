@@ -1,4 +1,4 @@
-//! Why a request was not carried out: the Status that a client gets, in the words it knows.
+//! Why a request failed: the Status that the client gets, in Kubernetes' words.
 
 use std::fmt;
 
@@ -9,11 +9,11 @@ use super::kinds::{Kind, Violation, ViolationKind};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Failure {
     pub code: u16,
-    /// For machines; empty if there is no word for it.
+    /// Machine-readable reason; empty if Kubernetes defines none.
     pub reason: &'static str,
     pub message: String,
     pub details: Option<Value>,
-    /// Where to go on with a list that is too old.
+    /// Where to continue a list whose revision is too old.
     pub continue_token: Option<String>,
 }
 
@@ -33,13 +33,13 @@ impl Failure {
         failure
     }
 
-    /// Of an object.
+    /// For an object.
     pub fn not_found(kind: &Kind, name: &str) -> Self {
         let message = format!("{} \"{name}\" not found", resource(kind));
         Self { details: Some(of_resource(kind, name)), ..Self::new(404, "NotFound", message) }
     }
 
-    /// Of a path.
+    /// For a path.
     pub fn no_such_path() -> Self {
         let message = "the server could not find the requested resource";
         Self { details: Some(json!({})), ..Self::new(404, "NotFound", message) }
@@ -56,7 +56,7 @@ impl Failure {
         Self { details: Some(of_resource(kind, name)), ..Self::new(409, "Conflict", message) }
     }
 
-    /// The object changed since the client read it.
+    /// The object was changed after the client read it.
     pub fn modified(kind: &Kind, name: &str) -> Self {
         let why = "the object has been modified; please apply your changes to the latest version \
                    and try again";
@@ -77,7 +77,7 @@ impl Failure {
         Self::invalid_of(kind.group, kind.kind, name, violations)
     }
 
-    /// Of what need not be an object, such as options.
+    /// For a value that is not an object, such as options.
     pub fn invalid_of(group: &str, kind: &str, name: &str, violations: &[Violation]) -> Self {
         let qualified = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
         let mut sentences: Vec<String> = Vec::new();
@@ -107,7 +107,7 @@ impl Failure {
         Self::new(410, "Expired", message)
     }
 
-    /// The client may try again after a while.
+    /// Asks the client to try again after this time.
     pub fn retry_after(mut self, seconds: u32) -> Self {
         let details = self.details.get_or_insert_with(|| json!({}));
         details["retryAfterSeconds"] = json!(seconds);

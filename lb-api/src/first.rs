@@ -1,4 +1,4 @@
-//! The objects that are there from the beginning: namespaces, and this machine as a Node.
+//! The initial objects: namespaces, and a Node for this machine.
 
 use std::fs;
 use std::net::IpAddr;
@@ -15,10 +15,10 @@ use super::operations::options::Query;
 use super::operations::{Api, Request, Target};
 
 const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
-/// How we are named among the managers of fields.
+/// Millrace's name as a field manager.
 pub const USER_AGENT: &str = "millrace";
 
-/// What a Node says of this machine.
+/// What the Node reports about this machine.
 pub struct Machine {
     pub node_name: String,
     pub host_name: String,
@@ -104,7 +104,7 @@ impl Machine {
     }
 }
 
-/// Creates what is missing, and renews what is said of this machine.
+/// Creates missing objects, and updates the Node.
 pub async fn create(api: &Api, machine: &Machine) -> Result<()> {
     for name in NAMESPACES {
         let namespace =

@@ -1,9 +1,9 @@
-//! Keeps `ready` true to life for the slices that ask for it: nobody else looks after backends
-//! where there is no cluster.
+//! Probes endpoints and updates `ready` in the EndpointSlices that ask for it. Without a cluster
+//! nothing else checks backends.
 //!
-//! A slice asks by the annotation `millrace.io/health-check`: `tcp`, or `http:/path`. All ports of
-//! an endpoint have to answer. An endpoint that was ready is so until it has failed twice in a
-//! row; one that was not is so again after one success.
+//! A slice asks with the annotation `millrace.io/health-check`: `tcp`, or `http:/path`. All ports
+//! of an endpoint must respond. A ready endpoint becomes unready after two consecutive failures, an
+//! unready one becomes ready after one success.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -26,7 +26,7 @@ const ANNOTATION: &str = "millrace.io/health-check";
 const MANAGER: &str = "millrace-health-checker";
 const ROUND: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(1);
-/// So many failures in a row make an endpoint unready.
+/// Consecutive failures that make an endpoint unready.
 const FAILURES: u32 = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Check {
     }
 }
 
-/// What has to answer, for which slice.
+/// The slice, and the address to probe.
 type Probe = (Key, SocketAddr);
 
 pub async fn run(api: Api) {
@@ -89,7 +89,7 @@ pub async fn run(api: Api) {
     }
 }
 
-/// Tries all endpoints of a slice at the same time, and counts the failures in a row.
+/// Probes all endpoints of a slice concurrently, and counts consecutive failures.
 async fn look(
     key: &Key,
     slice: &Value,
@@ -114,7 +114,7 @@ async fn look(
     probes
 }
 
-/// Writes into the slice what has changed.
+/// Writes changed conditions to the slice.
 async fn tell(
     api: &Api,
     kind: &'static Kind,
@@ -128,7 +128,7 @@ async fn tell(
         let counts = probes_of(key, &slice.object, endpoint)
             .into_iter()
             .map(|probe| failures.get(&probe).copied().unwrap_or_default());
-        // What can't be tried stays as its writer said.
+        // Without a port that can be probed, the condition stays as written.
         let Some(failures_in_a_row) = counts.max() else {
             continue;
         };
@@ -142,7 +142,7 @@ async fn tell(
     }
     let metadata = &slice.object["metadata"];
     let text = |field: &str| metadata[field].as_str().map(str::to_owned);
-    // Should the slice have changed meanwhile, the next round sees to it.
+    // If the slice has changed meanwhile, this fails, and the next round tries again.
     let patch = json!({"metadata": {"resourceVersion": text("resourceVersion")},
         "endpoints": endpoints});
     let request = Request {
@@ -173,7 +173,7 @@ fn is_ready(was_ready: bool, failures: u32) -> bool {
     failures < if was_ready { FAILURES } else { 1 }
 }
 
-/// Of an endpoint only the first address counts; ports that are not TCP can't be tried.
+/// Only the first address of an endpoint is used, and only its TCP ports.
 fn probes_of(key: &Key, slice: &Value, endpoint: &Value) -> Vec<Probe> {
     let Some(address) = endpoint["addresses"][0].as_str().and_then(|ip| ip.parse::<IpAddr>().ok())
     else {
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checks_are_read_and_nonsense_is_not() {
+    fn valid_checks_are_parsed_and_others_refused() {
         assert_eq!(Check::parse("tcp"), Some(Check::Tcp));
         assert_eq!(Check::parse("http:/ok?a=b"), Some(Check::Http("/ok?a=b".to_owned())));
         for nonsense in ["", "udp", "http", "http:ok", "http:/a b", "http:/a\r\nX: y"] {
@@ -250,21 +250,21 @@ mod tests {
         assert_eq!(addresses, ["[fd00::1]:80", "[fd00::1]:81"]);
     }
 
-    /// A server that answers one connection so.
+    /// A server that sends this response to one connection.
     async fn server(answer: &'static str) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             stream.write_all(answer.as_bytes()).await.unwrap();
-            // Until the client has read it.
+            // Waits until the client has read it.
             let _ = stream.read_to_end(&mut Vec::new()).await;
         });
         address
     }
 
     #[tokio::test]
-    async fn probes_tell_who_answers() {
+    async fn probes_report_whether_a_server_responds() {
         let http = Check::Http("/".to_owned());
         assert!(probe(&Check::Tcp, server("").await).await.is_ok());
         assert!(probe(&http, server("HTTP/1.1 204 No Content\r\n\r\n").await).await.is_ok());

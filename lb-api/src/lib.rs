@@ -1,9 +1,8 @@
 //! The embedded Kubernetes API: an API server for one machine without a cluster.
 //!
-//! `storage` keeps the objects, `operations` carries out requests, `http` serves clients. What
-//! differs between kinds is in `kinds` and nowhere else. The agent watches this API as it watches
-//! a cluster's. This crate does not depend on the agent. The tests with real clients are in
-//! `tests/api`.
+//! `storage` keeps the objects, `operations` performs requests, `http` serves clients. All
+//! differences between kinds are in `kinds`. The agent watches this API like a cluster's. This
+//! crate does not depend on the agent. The tests with real clients are in `tests/api`.
 
 pub mod codec;
 mod collector;

@@ -1,10 +1,10 @@
-//! Legacy Endpoints as the EndpointSlices they amount to, as the cluster's controller mirrors
-//! them: a slice per subset and address family.
+//! Converts legacy Endpoints to EndpointSlices, like the cluster's mirroring controller: one slice
+//! per subset and address family.
 
 use k8s_openapi::api::core::v1::{EndpointAddress, Endpoints};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 
-/// As many as a slice may have.
+/// The limit of a slice.
 const MOST_ENDPOINTS: usize = 1000;
 
 pub fn slices(endpoints: &Endpoints) -> Vec<EndpointSlice> {

@@ -1,5 +1,4 @@
-//! The embedded API, running: its store, its certificates, the objects it begins with, and who
-//! listens.
+//! The running embedded API: its store, certificates, initial objects and listeners.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -18,9 +17,9 @@ use super::storage::{Storage, Window};
 
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where the store, the certificates and, unless told otherwise, the kubeconfig are.
+    /// Directory of the store, the certificates and, by default, the kubeconfig.
     pub data_directory: PathBuf,
-    /// Port 0: any that is free.
+    /// Port 0 selects any free port.
     pub bind: SocketAddr,
     pub kubeconfig: Option<PathBuf>,
     pub node_name: String,
@@ -31,7 +30,7 @@ pub struct Options {
 
 /// Serves until it is dropped.
 pub struct Server {
-    /// Where clients of this machine reach it.
+    /// Address for clients on this machine.
     pub address: SocketAddr,
     pub kubeconfig: PathBuf,
     pub api: Api,
@@ -39,7 +38,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Returns when it takes connections and the kubeconfig is there.
+    /// Returns when it accepts connections and the kubeconfig exists.
     pub async fn start(options: Options) -> Result<Self> {
         let storage = Storage::open(&options.data_directory, options.window)?;
         let api = Api::new(storage, options.ranges)?;
@@ -55,7 +54,7 @@ impl Server {
         let kubeconfig =
             options.kubeconfig.unwrap_or_else(|| options.data_directory.join("kubeconfig"));
         write_kubeconfig(&kubeconfig, &authority, address)?;
-        // Relative paths would mean something else to whoever copies what we print.
+        // The path is printed: a relative one would not work from another directory.
         let kubeconfig = std::path::absolute(&kubeconfig)?;
 
         let service = Service::new(api.clone(), options.limits);
@@ -80,7 +79,7 @@ impl Drop for Server {
     }
 }
 
-/// What is bound to all addresses is reached by loopback.
+/// An unspecified address is reached through loopback.
 fn reachable(bound: SocketAddr) -> SocketAddr {
     match bound.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::from(([127, 0, 0, 1], bound.port())),
@@ -91,7 +90,7 @@ fn reachable(bound: SocketAddr) -> SocketAddr {
     }
 }
 
-/// All by which this machine may be reached now: a certificate names them.
+/// All current addresses of this machine, for the server's certificate.
 fn own_addresses() -> Result<Vec<IpAddr>> {
     let interfaces = getifaddrs().context("this machine's addresses can't be read")?;
     let mut addresses: Vec<IpAddr> = interfaces

@@ -1,12 +1,11 @@
-//! JSON as a Go server reads it: of a field that is there twice the last one counts, and that it
-//! was there twice is told.
+//! JSON as a Go server reads it: the last of duplicate fields wins, and duplicates are reported.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// The value, and the paths of fields that are there twice.
+/// Returns the value and the paths of duplicate fields.
 pub fn parse(body: &[u8]) -> Result<(Value, Vec<String>), serde_json::Error> {
     let mut duplicates = Vec::new();
     let mut deserializer = serde_json::Deserializer::from_slice(body);
@@ -93,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_two_the_last_counts_and_the_path_is_told() {
+    fn the_last_duplicate_wins_and_its_path_is_returned() {
         let (value, duplicates) =
             parse(br#"{"a": 1, "b": [{"c": 1, "c": 2, "c": 3}], "a": 2}"#).unwrap();
         assert_eq!(value, json!({"a": 2, "b": [{"c": 3}]}));

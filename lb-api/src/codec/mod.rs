@@ -1,4 +1,4 @@
-//! Bodies of requests, in JSON, YAML or protobuf, as objects of their kinds.
+//! Decodes request bodies, in JSON, YAML or protobuf, into objects of their kinds.
 
 mod json;
 mod protobuf;
@@ -14,7 +14,7 @@ pub use typed::{value_of_microseconds, value_of_seconds};
 
 pub const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
 
-/// How a body is written.
+/// The encoding of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     Json,
@@ -23,7 +23,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// None for a media type that is not understood.
+    /// `None` for an unsupported media type.
     pub fn of(content_type: &str) -> Option<Self> {
         match content_type.split(';').next().unwrap_or_default().trim() {
             "" | "application/json" => Some(Self::Json),
@@ -34,7 +34,7 @@ impl Format {
     }
 }
 
-/// What to do about fields that a kind does not have, or that are there twice.
+/// How to treat unknown and duplicate fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldValidation {
     Ignore,
@@ -42,14 +42,14 @@ pub enum FieldValidation {
     Strict,
 }
 
-/// A value, and what was odd about it, one sentence each.
+/// A value, and what was wrong with its fields, one sentence each.
 #[derive(Debug)]
 pub struct Decoded {
     pub value: Value,
     pub oddities: Vec<String>,
 }
 
-/// A body as an object of the kind; why it can't be one, in a server's words, if not.
+/// Decodes a body as an object of the kind. Fails with the message of a real API server.
 pub fn decode(kind: &Kind, format: Format, body: &[u8]) -> Result<Decoded, Failure> {
     let definition = definition(kind)?;
     let cannot = |message: &str| cannot_be_handled(kind, message);
@@ -72,17 +72,17 @@ pub fn decode(kind: &Kind, format: Format, body: &[u8]) -> Result<Decoded, Failu
     Ok(Decoded { value, oddities })
 }
 
-/// Brings a value into the form of its kind; returns what it had to leave out, one sentence each.
-/// The error is why it can't be of the kind.
+/// Converts a value to the form of its kind. Returns one sentence for each field that was removed.
+/// Fails with the reason if the value cannot be of the kind.
 pub fn shape(kind: &Kind, value: &mut Value) -> Result<Vec<String>, String> {
     let definition = definition(kind).map_err(|failure| failure.message)?;
     let outcome = typed::shape(definition, value)?;
     Ok(outcome.unknown.iter().map(|path| format!("unknown field \"{path}\"")).collect())
 }
 
-/// JSON or YAML as it stands, with the paths of fields that are there twice.
+/// Parses JSON or YAML without a schema. Also returns the paths of duplicate fields.
 pub fn parse(format: Format, body: &[u8]) -> Result<(Value, Vec<String>), String> {
-    // What is JSON already is read as JSON: it is YAML as well, but YAML readers are stricter.
+    // JSON in a YAML body is read as JSON: it is valid YAML, but YAML readers are stricter.
     let starts_as_json = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
     if format == Format::Json || starts_as_json {
         json::parse(body).map_err(|error| format!("couldn't parse JSON: {error}"))
@@ -93,7 +93,7 @@ pub fn parse(format: Format, body: &[u8]) -> Result<(Value, Vec<String>), String
     }
 }
 
-/// The options in the body of a DELETE; nothing for an empty body.
+/// The options in the body of a DELETE. An empty body has none.
 pub fn delete_options(format: Format, body: &[u8]) -> Result<Value, Failure> {
     if body.is_empty() {
         return Ok(json!({}));
@@ -124,7 +124,7 @@ pub fn cannot_be_handled(kind: &Kind, message: &str) -> Failure {
     ))
 }
 
-/// An object says what it is, or is what the path says.
+/// Checks `apiVersion` and `kind` against the path, and sets them if they are missing.
 fn check_type(kind: &Kind, value: &mut Value) -> Result<(), Failure> {
     let Value::Object(fields) = value else {
         return Err(cannot_be_handled(kind, "json: cannot unmarshal it into an object"));
@@ -152,7 +152,7 @@ fn check_type(kind: &Kind, value: &mut Value) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The path of a field within what is at `path`.
+/// The path of a field inside the value at `path`.
 fn child(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }

@@ -1,5 +1,5 @@
-//! Kubernetes' protobuf, read into the same JSON that a client could have sent instead. kubectl
-//! sends it from 1.32 on. The types come from the schemas, the numbers from `schema/fields.txt`.
+//! Converts the protobuf encoding of Kubernetes to the equivalent JSON. kubectl sends protobuf
+//! since 1.32. The types come from the schemas, the field numbers from `schema/fields.txt`.
 
 use base64::Engine;
 use jiff::Timestamp;
@@ -8,13 +8,13 @@ use serde_json::{Map, Value, json};
 use super::typed::{value_of_microseconds, value_of_seconds};
 use crate::schema::{self, Field};
 
-/// What every message starts with.
+/// The prefix of every message.
 pub const MAGIC: &[u8] = b"k8s\0";
 
-/// Messages within messages.
+/// The limit of nested messages.
 const DEPTH: u32 = 64;
 
-/// An object as it came: which type it says it is, and its message.
+/// An object as received: the type that it declares, and its message.
 pub struct Envelope<'a> {
     pub api_version: String,
     pub kind: String,
@@ -47,7 +47,7 @@ pub fn envelope(body: &[u8]) -> Result<Envelope<'_>, String> {
     Ok(envelope)
 }
 
-/// A message as the JSON of its definition.
+/// Decodes a message to the JSON of its definition.
 pub fn decode(definition: &'static str, message: &[u8]) -> Result<Value, String> {
     message_value(definition, message, 0)
 }
@@ -73,7 +73,7 @@ fn message_value(definition: &'static str, message: &[u8], depth: u32) -> Result
     for part in Parts(message) {
         let (number, part) = part?;
         let mut matching = facts.fields.iter().filter(|(_, field)| field.number == number);
-        // A later version may send fields this one has not heard of.
+        // A later version may send fields that this one does not know.
         let Some((name, field)) = matching.next() else {
             continue;
         };
@@ -93,7 +93,7 @@ fn message_value(definition: &'static str, message: &[u8], depth: u32) -> Result
     Ok(Value::Object(object))
 }
 
-/// Takes one occurrence of a field into the object.
+/// Adds one occurrence of a field to the object.
 fn take(
     object: &mut Map<String, Value>,
     name: &str,
@@ -130,7 +130,7 @@ fn take(
         }
         _ => {
             let content = value(schema, part, depth)?;
-            // A time that is no pointer is sent empty when there is none, and so are messages.
+            // A missing time or message that is not a pointer in Go is sent empty.
             let nothing = !field.pointer
                 && (content.is_null() || content.as_object().is_some_and(Map::is_empty));
             if !nothing {
@@ -154,7 +154,7 @@ fn value(schema: &'static Value, part: Part<'_>, depth: u32) -> Result<Value, St
         }
         (Some("string"), _, Part::Bytes(bytes)) => text(bytes).map(Value::String),
         (Some("boolean"), _, Part::Number(number)) => Ok((number != 0).into()),
-        // Negative numbers of 32 bits, too, are sent as those of 64.
+        // Negative 32-bit numbers are also sent as 64-bit numbers.
         (Some("integer"), _, Part::Number(number)) => Ok(number.cast_signed().into()),
         (type_, ..) => {
             Err(format!("a field of type {} is encoded as another", type_.unwrap_or("?")))
@@ -209,7 +209,7 @@ enum Part<'a> {
     Bytes(&'a [u8]),
 }
 
-/// The fields of a message as they stand on the wire: number and content.
+/// The fields of a message as encoded: number and content.
 struct Parts<'a>(&'a [u8]);
 
 impl<'a> Iterator for Parts<'a> {

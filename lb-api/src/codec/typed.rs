@@ -1,6 +1,5 @@
-//! Makes what a client sent into an object of its kind, as decoding into Go's types would: fields
-//! that the kind does not have go, nulls go, types have to fit, and zero values that mean nothing
-//! go.
+//! Converts a client's JSON to an object of its kind as decoding into Go's types does: unknown
+//! fields, nulls and meaningless zero values are removed, and types must match.
 
 use jiff::Timestamp;
 use serde_json::{Map, Number, Value};
@@ -10,14 +9,14 @@ use crate::schema::{self, Message};
 
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Fields the kind does not have.
+    /// Fields that the kind does not have.
     pub unknown: Vec<String>,
 }
 
-/// Why a value can't be of its type, in Go's words.
+/// Why a value can't be of its type, in the words of Go's decoder.
 pub type Mismatch = String;
 
-/// Shapes `value` by a definition.
+/// Converts `value` to the form of its definition.
 pub fn shape(definition: &'static str, value: &mut Value) -> Result<Outcome, Mismatch> {
     let mut walk = Walk::default();
     walk.message(definition, value, &FieldPath::default())?;
@@ -29,12 +28,12 @@ struct Walk {
     unknown: Vec<String>,
 }
 
-/// Where a value is.
+/// The location of a value.
 #[derive(Default, Clone)]
 struct FieldPath {
     /// `spec.ports[0].port`
     path: String,
-    /// The same without indexes, and before it the type that has the field: as Go reports it.
+    /// The path without indexes, prefixed with the type that has the field, as Go reports it.
     go: String,
 }
 
@@ -104,7 +103,8 @@ impl Walk {
                 let schema = &schema["items"];
                 items.iter_mut().enumerate().try_for_each(|(index, item)| {
                     let path = format!("{}[{index}]", place.path);
-                    // A null among the items is a zero value; there is no use for one.
+                    // Go decodes a null item as a zero value. No field has a use for one, so null is
+                    // a type mismatch here.
                     self.value(schema, item, &FieldPath { path, go: place.go.clone() })
                 })
             }
@@ -115,7 +115,7 @@ impl Walk {
                 for (key, entry) in entries.iter_mut() {
                     if entry.is_null() && schema.get("type").is_some_and(|type_| type_ == "string")
                     {
-                        // Into a map of texts Go decodes null as an empty one.
+                        // Go decodes null in a map of strings as an empty string.
                         *entry = Value::String(String::new());
                     }
                     let path = child(&place.path, key);
@@ -128,7 +128,7 @@ impl Walk {
     }
 }
 
-/// Types that are no messages in JSON.
+/// Types that are not JSON objects.
 fn opaque(
     definition: &str,
     schema: &Value,
@@ -156,7 +156,7 @@ fn opaque(
     }
 }
 
-/// Times are stored in one form, however they were written.
+/// All times are stored in one format.
 fn time(text: &mut String, form: fn(Timestamp) -> String) -> Result<(), Mismatch> {
     const LAYOUT: &str = "2006-01-02T15:04:05Z07:00";
     let time: Timestamp = text
@@ -187,7 +187,7 @@ fn bytes(text: &str) -> Result<(), Mismatch> {
 
 fn integer(number: &Number, format: &str) -> Option<i64> {
     let whole = |float: f64| {
-        // Within 53 bits every whole number is exact.
+        // All integers up to 53 bits are exact.
         #[expect(clippy::cast_possible_truncation)]
         (float.fract() == 0.0 && float.abs() < 9e15).then_some(float as i64)
     };
@@ -198,7 +198,7 @@ fn integer(number: &Number, format: &str) -> Option<i64> {
 /// Whether the API leaves out a field with this value.
 fn means_nothing(message: Option<&Message>, name: &str, value: &Value) -> bool {
     let Some(field) = message.and_then(|message| message.fields.get(name)) else {
-        // `apiVersion` and `kind`, or nothing is known of it: it stays as it is.
+        // `apiVersion`, `kind` and unknown fields stay unchanged.
         return false;
     };
     match value {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_and_nulls_go_and_the_former_are_told() {
+    fn unknown_fields_and_nulls_are_removed_and_unknown_fields_reported() {
         let sent = json!({"apiVersion": "v1", "kind": "Service",
             "metadata": {"name": "web", "creationTimestamp": null, "labels": {"a": "b"}},
             "spec": {"foo": 1, "ports": [{"port": 80, "prot": "TCP", "nodePort": 0}]}});
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_another_type_is_refused_in_gos_words() {
+    fn a_wrong_type_is_refused_with_gos_message() {
         let port = |port: Value| json!({"spec": {"ports": [{"port": port}]}});
         for (sent, expected) in [
             (

@@ -1,4 +1,4 @@
-//! What belongs to owners that are gone goes too, as the owner's deletion asked for it.
+//! Deletes objects whose owners are gone, as the deletion of the owner requested.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +12,7 @@ const MANAGER: &str = "generic-garbage-collector";
 
 pub async fn sweep(api: &Api, items: &[Item]) {
     let by_uid: HashMap<&str, &Item> = items.iter().map(|item| (item.text("uid"), item)).collect();
-    // Owners whose deletion has to wait for a dependent that is still there.
+    // Owners whose deletion waits for an existing dependent.
     let mut waiting: HashSet<&str> = HashSet::new();
     for item in items {
         let references: Vec<&Value> = references(item);
@@ -66,7 +66,7 @@ fn references(item: &Item) -> Vec<&Value> {
     item.metadata()["ownerReferences"].as_array().into_iter().flatten().collect()
 }
 
-/// Of an owner of another kind nobody here can say whether it is there.
+/// Whether this server has the owner's kind. It cannot know whether owners of other kinds exist.
 fn is_served(reference: &Value) -> bool {
     let text = |field: &str| reference[field].as_str().unwrap_or_default();
     kinds::find_kind(text("apiVersion"), text("kind")).is_some()

@@ -1,5 +1,5 @@
-//! Endpoints that a user writes for a Service without a selector, mirrored into the slices that
-//! the agent reads, as the cluster's controller does it.
+//! Mirrors the Endpoints that a user writes for a Service without a selector to EndpointSlices,
+//! which the agent reads. Works like the cluster's controller.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,7 +16,7 @@ const MANAGED_BY: &str = "endpointslicemirroring-controller.k8s.io";
 const MANAGED_BY_LABEL: &str = "endpointslice.kubernetes.io/managed-by";
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const SKIP_LABEL: &str = "endpointslice.kubernetes.io/skip-mirror";
-/// Such Endpoints are no endpoints, but a lock.
+/// Endpoints with this annotation are a leader election lock.
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 
 pub async fn sweep(api: &Api, items: &[Item]) {
@@ -57,7 +57,7 @@ fn is_mirrored(endpoints: &Item) -> bool {
         && metadata["annotations"][LEADER].is_null()
 }
 
-/// The wanted slices by their names.
+/// The wanted slices and their names.
 fn slices(endpoints: &Item) -> Vec<(String, Value)> {
     let typed: Endpoints = match serde_json::from_value(endpoints.object.object.clone()) {
         Ok(typed) => typed,
@@ -110,7 +110,7 @@ async fn update(api: &Api, item: &Item, slice: Value) {
     let current = &item.object.object;
     let addresses_changed = current["addressType"] != slice["addressType"];
     if addresses_changed {
-        // The type of a slice can't be changed; the next sweep creates it anew.
+        // The address type of a slice can't be changed. The next sweep creates the slice again.
         item.delete(api, MANAGER).await;
         return;
     }

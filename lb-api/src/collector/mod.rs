@@ -1,8 +1,8 @@
-//! What a cluster's controllers do for the kinds that are served: empties namespaces that are to
-//! end, collects what lost its owners, and mirrors Endpoints into slices.
+//! What a cluster's controllers do for the served kinds: empties terminating namespaces, deletes
+//! objects that lost their owners, and mirrors Endpoints to EndpointSlices.
 //!
-//! Works from the state, not from the single change, so nothing is missed by a restart: a sweep
-//! does all there is to do, and finds nothing to do the next time.
+//! Works from the state, not from individual changes, so a restart misses nothing: a sweep does
+//! everything, and the next one finds nothing to do.
 
 mod garbage;
 mod mirror;
@@ -17,7 +17,6 @@ use super::operations::options::Query;
 use super::operations::{self, Api, Request, Target};
 use super::storage::{Change, Stored};
 
-/// One object, with its kind.
 struct Item {
     kind: &'static Kind,
     object: std::sync::Arc<Stored>,
@@ -30,7 +29,7 @@ pub async fn run(api: Api) {
         revisions.mark_unchanged();
         let (relevant, reached) = match position.map(|from| api.storage().changes("", from)) {
             Some(Ok((changes, reached))) => (changes.iter().any(|c| is_relevant(c)), reached),
-            // At the start, or too much has happened meanwhile.
+            // At the start, or when changes have left the window.
             None | Some(Err(_)) => (true, api.storage().revision()),
         };
         position = Some(reached);
@@ -43,7 +42,7 @@ pub async fn run(api: Api) {
     }
 }
 
-/// Whether a change may leave something to do.
+/// Whether a sweep may be needed after a change.
 fn is_relevant(change: &Change) -> bool {
     let Some(after) = &change.after else {
         return true;
@@ -104,7 +103,7 @@ impl Item {
         }
     }
 
-    /// Deletes it, if it is still the same one.
+    /// Deletes the object if it still has the same uid.
     async fn delete(&self, api: &Api, manager: &str) {
         let options = json!({
             "propagationPolicy": "Background", "preconditions": {"uid": self.text("uid")},
@@ -131,7 +130,7 @@ fn request(target: Target, manager: &str, content_type: &str, body: &Value) -> R
     }
 }
 
-/// What was changed or is gone meanwhile is seen to in the next sweep.
+/// Objects that have changed or disappeared meanwhile are left to the next sweep.
 fn report(done: Result<(), Failure>, item: &Item) {
     if let Err(failure) = done
         && !matches!(failure.code, 404 | 409)

@@ -1,4 +1,4 @@
-//! Namespaces that are to end: first all that is in them goes, then they.
+//! Deletes terminating namespaces after all objects in them.
 
 use super::{Api, Item, report};
 
@@ -19,7 +19,7 @@ pub async fn sweep(api: &Api, items: &[Item]) {
                 item.delete(api, MANAGER).await;
             }
         }
-        // Deleting something is a change, after which there is another sweep.
+        // Deleting an object is a change, so another sweep follows.
         if empty {
             report(api.remove_finalizer(namespace.target(), FINALIZER).await, namespace);
         }

@@ -1,4 +1,4 @@
-//! From a request to its answer.
+//! Turns a request into its response.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::operations::options::Query;
 use crate::operations::render::Shape;
 use crate::operations::{self, Answer, Api, Target, Watch};
 
-/// Clones are the same.
+/// Clones share all state.
 #[derive(Clone)]
 pub struct Service {
     api: Api,
@@ -31,7 +31,7 @@ pub struct Service {
     watches: Arc<Semaphore>,
 }
 
-/// What of a request its answer's form depends on.
+/// What determines the form of the response.
 struct Wishes {
     query: Query,
     accept: String,
@@ -56,7 +56,7 @@ impl Service {
         let query = Query::parse(request.uri().query().unwrap_or_default());
         let pretty = match query.flag("pretty") {
             Ok(Some(pretty)) => pretty,
-            // People read what these get.
+            // These clients' output is read by people.
             _ => ["curl/", "Wget/", "Mozilla/"]
                 .iter()
                 .any(|program| header(request.headers(), USER_AGENT).starts_with(program)),
@@ -118,7 +118,7 @@ impl Service {
         let method = request.method().clone();
         let reads = matches!(method, Method::GET | Method::HEAD);
         let watches = wishes.query.flag("watch")?.unwrap_or_default();
-        // A named object is watched by the deprecated path only.
+        // A single object can be watched only through the deprecated path.
         let watch = watch || (watches && target.name.is_none());
         let user_agent = header(request.headers(), USER_AGENT).to_owned();
         let content_type = header(request.headers(), CONTENT_TYPE).to_owned();
@@ -180,7 +180,7 @@ impl Service {
     }
 }
 
-/// Whoever finds no place is told to come again, instead of waiting.
+/// Takes a permit. Without a free one the request fails with 429 instead of waiting.
 fn place(places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Failure> {
     Arc::clone(places).try_acquire_owned().map_err(|_| {
         let message = "the server has received too many requests and has asked us to try again \
@@ -193,7 +193,8 @@ fn header(headers: &HeaderMap, name: HeaderName) -> &str {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-/// The events of a watch, one a line. Events are made only when the client takes them.
+/// The events of a watch, one per line. An event is produced only when the client is ready to take
+/// it.
 fn stream_of(
     watch: Watch,
     kind: &'static crate::kinds::Kind,

@@ -1,6 +1,6 @@
 //! Which object holds which address or port.
 //!
-//! Nothing of it is stored: it follows from the objects, and is made anew at every start.
+//! Not stored: computed from the objects at every start.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,8 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// What the stored objects hold. Where an object should not have what it has (the ranges may
-    /// be others now), it keeps it, and that is told.
+    /// The allocations of the stored objects. An object keeps an address or port that it should not
+    /// have, for example after a change of the ranges, and this is logged.
     pub fn of_stored(storage: &Storage, ranges: Ranges) -> Result<Self> {
         if ranges.node_ports.is_empty() || ranges.cluster_ips.is_empty() {
             bail!("the ranges of node ports and of cluster addresses may not be empty");
@@ -39,13 +39,13 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Begins to take and give back for one object; nothing is final before `keep`.
+    /// Starts to take and release for one object. Nothing is final before `keep`.
     pub fn hold(&mut self, owner: String) -> Hold<'_> {
         Hold { ledger: self, owner, changes: BTreeMap::new() }
     }
 }
 
-/// As `Allocations::holder` names it.
+/// The holder's name as in `Allocations::holder`.
 pub(super) fn owner(kind: &Kind, object: &serde_json::Value) -> String {
     let name = super::text(object, "name");
     if kind.namespaced {
@@ -58,7 +58,7 @@ pub(super) fn owner(kind: &Kind, object: &serde_json::Value) -> String {
 pub(super) struct Hold<'a> {
     ledger: &'a mut Ledger,
     owner: String,
-    /// True: taken, false: given back.
+    /// True: taken. False: released.
     changes: BTreeMap<Resource, bool>,
 }
 
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_kept_is_free_again() {
+    fn allocations_without_keep_are_released() {
         let mut ledger = ledger();
         let port = Resource::NodePort(30000);
         assert!(ledger.hold("default/a".to_owned()).take(port));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_holder_gives_back() {
+    fn only_the_holder_releases() {
         let mut ledger = ledger();
         let port = Resource::NodePort(30000);
         let mut hold = ledger.hold("default/a".to_owned());

@@ -1,4 +1,4 @@
-//! Creating an object.
+//! Creates an object.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -10,7 +10,7 @@ use super::{Answer, Api, Request, Target, key, metadata, text};
 use crate::failure::Failure;
 use crate::storage::Transaction;
 
-/// With a generated name, another is tried so often if it is taken.
+/// Attempts to find an unused generated name.
 const NAME_ATTEMPTS: usize = 8;
 
 impl Api {
@@ -20,7 +20,7 @@ impl Api {
         }
         let options = WriteOptions::parse(&request.query, &request.user_agent, "CreateOptions")?;
         let (mut object, mut warnings) = request.object(options.field_validation)?;
-        // Defaults are a part of decoding.
+        // Defaults are set by decoding.
         set_namespace(&request.target, &mut object)?;
         let target = request.target;
         let written = self
@@ -33,7 +33,7 @@ impl Api {
     }
 }
 
-/// Creates within a write; also for what creates on update.
+/// Creates an object within a write. Also used by updates that may create.
 pub(super) fn create(
     transaction: &mut Transaction<'_>,
     ledger: &mut Ledger,
@@ -63,7 +63,7 @@ pub(super) fn create(
     change.create(object, &Manager::Update(&options.manager))
 }
 
-/// Makes a name where the client wants that.
+/// Generates a name if the client asks for one.
 fn name(transaction: &Transaction<'_>, target: &Target, object: &mut Value) -> Result<(), Failure> {
     let prefix = text(object, "generateName").to_owned();
     if !text(object, "name").is_empty() || prefix.is_empty() {
@@ -81,14 +81,14 @@ fn name(transaction: &Transaction<'_>, target: &Target, object: &mut Value) -> R
     Ok(())
 }
 
-/// The object's namespace is that of the path.
+/// The object's namespace must be that of the path. Sets it if it is missing.
 pub(super) fn set_namespace(target: &Target, object: &mut Value) -> Result<(), Failure> {
     let told = text(object, "namespace").to_owned();
     match &target.namespace {
         None if target.kind.namespaced => Err(Failure::bad_request(
             "an empty namespace may not be set during creation".to_owned(),
         )),
-        // That it may not have one is told by its validation.
+        // A namespace that is not allowed is reported by the validation.
         None => Ok(()),
         Some(namespace) if told.is_empty() || told == *namespace => {
             let namespace = namespace.clone().into();

@@ -1,5 +1,5 @@
-//! Deleting one object or many. What has finalizers is only marked; whoever takes the last one
-//! away ends it (`Change::update`).
+//! Deletes one object or many. An object with finalizers is only marked, and deleted when its last
+//! finalizer is removed (`Change::update`).
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -14,9 +14,9 @@ use crate::failure::Failure;
 use crate::kinds::Subresource;
 use crate::storage::{Stored, Transaction};
 
-/// Waits for the dependents that say they block their owner's deletion.
+/// Finalizer: waits for the dependents that block the deletion of their owner.
 pub(crate) const FOREGROUND: &str = "foregroundDeletion";
-/// Waits until the dependents know no owner any more.
+/// Finalizer: waits until no dependent refers to the owner.
 pub(crate) const ORPHAN: &str = "orphan";
 
 impl Api {
@@ -44,7 +44,7 @@ impl Api {
         .await
     }
 
-    /// Answers with the list of what was deleted or marked.
+    /// Responds with the list of objects that were deleted or marked.
     pub async fn delete_collection(&self, request: Request) -> Result<Answer, Failure> {
         let options = options(&request)?;
         let selector = Selector::parse(
@@ -70,7 +70,7 @@ impl Api {
 
 fn options(request: &Request) -> Result<DeleteOptions, Failure> {
     let format = match request.content_type.as_str() {
-        // Some clients say nothing useful about a body that they do not send.
+        // Some clients send a useless content type without a body.
         _ if request.body.is_empty() => Format::Json,
         content_type => {
             Format::of(content_type).ok_or_else(|| unsupported(content_type, &super::SUPPORTED))?
@@ -80,7 +80,7 @@ fn options(request: &Request) -> Result<DeleteOptions, Failure> {
     DeleteOptions::parse(&request.query, &body)
 }
 
-/// The object as it is now or was last, and whether it is gone.
+/// Returns the object in its current or last state, and whether it is gone.
 fn delete(
     transaction: &mut Transaction<'_>,
     ledger: &mut Ledger,
@@ -141,8 +141,8 @@ fn success(target: &Target, object: &Value) -> Value {
 }
 
 impl Api {
-    /// Takes a finalizer from an object, which may be its end. Nothing happens if the object is
-    /// gone or does not have it.
+    /// Removes a finalizer, which deletes the object if it was the last one of a marked object.
+    /// Does nothing if the object or the finalizer is gone.
     pub(crate) async fn remove_finalizer(
         &self,
         target: Target,

@@ -1,4 +1,4 @@
-//! Reading one object or many.
+//! Reads one object or many.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -12,13 +12,13 @@ use crate::failure::Failure;
 use crate::kinds::{Kind, Violation};
 use crate::storage::{Gone, Page};
 
-/// Where a list that comes in pieces goes on.
+/// Where a paginated list continues.
 #[derive(Debug, Serialize, Deserialize)]
 struct Continue {
     v: String,
-    /// -1: as things are now, whatever they were when the list began.
+    /// -1: the current state, not the one in which the list started.
     rv: i64,
-    /// The key that was the last one, without the list's prefix.
+    /// The last key, without the list's prefix.
     start: String,
 }
 
@@ -66,7 +66,7 @@ impl Api {
         Ok(Answer::ok(list_of(target.kind, items, metadata, page.revision)))
     }
 
-    /// The objects from where the list begins or goes on, at the revision that is asked for.
+    /// The objects from the start or the continuation of the list, at the requested revision.
     fn page(&self, query: &Query, prefix: &str, limited: bool) -> Result<Page, Failure> {
         let token = query.text("continue");
         let wanted = snapshot(query, limited)?;
@@ -105,7 +105,7 @@ impl Api {
         })
     }
 
-    /// A revision that is not there yet can't be waited for: it would be of another server.
+    /// Later revisions are not waited for: they come from another server.
     pub(super) fn check_reached(&self, revision: u64) -> Result<(), Failure> {
         let current = self.storage.revision();
         if revision <= current {
@@ -155,7 +155,7 @@ fn snapshot(query: &Query, limited: bool) -> Result<Snapshot, Failure> {
     }
     match (wanted, revision) {
         ("", None | Some(0)) | ("NotOlderThan", Some(0)) => Ok(Snapshot::Any),
-        // As servers have always done it.
+        // Default of all API servers.
         ("", Some(revision)) if limited => Ok(Snapshot::Exact(revision)),
         ("" | "NotOlderThan", Some(revision)) => Ok(Snapshot::NotOlderThan(revision)),
         ("Exact", Some(0)) => {
@@ -174,7 +174,7 @@ fn snapshot(query: &Query, limited: bool) -> Result<Snapshot, Failure> {
     }
 }
 
-/// The query's `resourceVersion`, none if there is none.
+/// The parameter `resourceVersion`, if any.
 pub(super) fn revision(query: &Query) -> Result<Option<u64>, Failure> {
     match query.text("resourceVersion") {
         "" => Ok(None),
@@ -195,7 +195,7 @@ fn encode(rv: i64, start: &str) -> String {
     URL_SAFE_NO_PAD.encode(token.to_string())
 }
 
-/// A list; its items do not say what they are, as the list does.
+/// A list. Its items have no `apiVersion` and `kind`; the list has.
 pub(super) fn list_of(
     kind: &Kind,
     mut items: Vec<Value>,

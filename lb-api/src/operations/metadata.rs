@@ -1,4 +1,4 @@
-//! What the server sets in every object's metadata.
+//! The metadata that the server sets in every object.
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use super::super::codec::value_of_seconds;
 use super::super::failure::Failure;
 
-/// No vowels, so that no words come out, and no letters that are taken for others.
+/// No vowels, which could make words, and no characters that are easily confused.
 const SUFFIX_LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 const SUFFIX_LENGTH: usize = 5;
 const LONGEST_NAME: usize = 63;
 
-/// A prefix as `generateName` has it, with chance behind it.
+/// A `generateName` prefix with a random suffix.
 pub fn generated_name(prefix: &str) -> Result<String, Failure> {
     let mut end = prefix.len().min(LONGEST_NAME - SUFFIX_LENGTH);
     while !prefix.is_char_boundary(end) {
@@ -44,7 +44,7 @@ fn random<const N: usize>() -> Result<[u8; N], Failure> {
     Ok(bytes)
 }
 
-/// For an object that is created: what a client can't decide.
+/// Sets the fields of a new object that clients cannot choose.
 pub fn begin(object: &mut Value, now: Timestamp) -> Result<(), Failure> {
     let uid = uid()?;
     let metadata = fields(object);
@@ -56,7 +56,7 @@ pub fn begin(object: &mut Value, now: Timestamp) -> Result<(), Failure> {
     Ok(())
 }
 
-/// For an object that is changed: what stays, whatever the client sent.
+/// Restores the fields of an existing object that clients cannot change.
 pub fn carry_over(object: &mut Value, old: &Value) {
     let metadata = fields(object);
     for name in [
@@ -76,7 +76,7 @@ pub fn carry_over(object: &mut Value, old: &Value) {
     metadata.remove("selfLink");
 }
 
-/// From now on the object only waits for its finalizers.
+/// Marks an object that only waits for its finalizers.
 pub fn mark_deleted(object: &mut Value, now: Timestamp) {
     let metadata = fields(object);
     metadata.insert("deletionTimestamp".to_owned(), value_of_seconds(now).into());
@@ -87,7 +87,7 @@ pub fn is_being_deleted(object: &Value) -> bool {
     !object["metadata"]["deletionTimestamp"].is_null()
 }
 
-/// Whether nothing keeps an object that is to be deleted.
+/// Whether no finalizers keep an object that is to be deleted.
 pub fn is_free_to_go(object: &Value) -> bool {
     let is_empty = |list: &Value| list.as_array().is_none_or(Vec::is_empty);
     // Only Namespaces have finalizers in their spec.
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn uids_are_uuids_of_chance() {
+    fn uids_are_random_uuids() {
         let uid = uid().unwrap();
         assert_eq!(uid.len(), 36);
         assert_eq!(&uid[14..15], "4");

@@ -1,6 +1,6 @@
-//! What clients ask of objects, done as a real server does it; the same for all kinds.
+//! The operations on objects, as a real API server performs them. The same for all kinds.
 //!
-//! Nothing here knows of HTTP: a `Request` comes in, an `Answer`, a stream or a `Failure` goes out.
+//! Independent of HTTP: takes a `Request`, returns an `Answer`, a stream or a `Failure`.
 
 mod allocations;
 mod change;
@@ -32,20 +32,20 @@ use super::storage::{Storage, Stored, Transaction};
 pub(super) use delete::{FOREGROUND, ORPHAN};
 pub use watch::Watch;
 
-/// The objects and all that can be done to them. Clones are the same.
+/// The objects and all operations on them. Clones share all state.
 #[derive(Clone)]
 pub struct Api {
     storage: Storage,
     ledger: Arc<Mutex<Ledger>>,
 }
 
-/// What a request is about.
+/// The kind, object or objects that a request is for.
 #[derive(Clone)]
 pub struct Target {
     pub kind: &'static Kind,
-    /// None: all namespaces, or the kind has none.
+    /// `None`: all namespaces, or a kind without namespaces.
     pub namespace: Option<String>,
-    /// None: all objects.
+    /// `None`: all objects.
     pub name: Option<String>,
     pub subresource: Subresource,
 }
@@ -59,7 +59,7 @@ pub struct Request {
     pub body: bytes::Bytes,
 }
 
-/// An object, a list or a Status, as it is to be sent.
+/// The response: an object, a list or a Status.
 #[derive(Debug)]
 pub struct Answer {
     pub code: u16,
@@ -83,7 +83,7 @@ impl Api {
         &self.storage
     }
 
-    /// Runs a write on the storage; its own faults become the server's.
+    /// Runs a write on the storage. Its own failures become internal errors.
     async fn write<T, F>(&self, operation: F) -> Result<T, Failure>
     where
         T: Send + 'static,
@@ -96,7 +96,7 @@ impl Api {
     }
 }
 
-/// The ledger is changed only when nothing can fail any more.
+/// The ledger may be poisoned: it is changed only after everything that can fail.
 fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
     ledger.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -114,7 +114,7 @@ impl fmt::Debug for Target {
 }
 
 impl Target {
-    /// The name, where the path has one.
+    /// The name in the path. Fails if there is none.
     fn name(&self) -> Result<&str, Failure> {
         self.name.as_deref().ok_or_else(Failure::method_not_allowed)
     }
@@ -133,7 +133,7 @@ impl Request {
         Format::of(&self.content_type).ok_or_else(|| unsupported(&self.content_type, &SUPPORTED))
     }
 
-    /// The body as an object of the target's kind, and the warnings about it.
+    /// The body as an object of the target's kind, and warnings about it.
     fn object(&self, validation: codec::FieldValidation) -> Result<(Value, Vec<String>), Failure> {
         let decoded = codec::decode(self.target.kind, self.format()?, &self.body)?;
         let warnings = judge(decoded.oddities, validation, |message| {
@@ -158,7 +158,7 @@ fn unsupported(content_type: &str, supported: &[&str]) -> Failure {
     )
 }
 
-/// Oddities are warned of, are failures or are nothing, as the client wants it.
+/// Oddities become warnings, a failure, or nothing, as the client requests.
 fn judge(
     oddities: Vec<String>,
     validation: codec::FieldValidation,
@@ -174,7 +174,7 @@ fn judge(
     }
 }
 
-/// The kind whose objects are stored for those of `kind`.
+/// The kind that objects of `kind` are stored as.
 fn stored_kind(kind: &'static Kind) -> &'static Kind {
     kind.rules.stored_as().unwrap_or(kind)
 }
@@ -195,7 +195,7 @@ pub(super) fn key(kind: &'static Kind, namespace: Option<&str>, name: &str) -> S
     format!("{}{name}", prefix(kind, namespace))
 }
 
-/// A stored object as one of `kind`.
+/// A stored object in the form of `kind`.
 fn shown(kind: &Kind, stored: &Stored) -> Value {
     match kind.rules.stored_as() {
         None => stored.object.clone(),
@@ -203,7 +203,7 @@ fn shown(kind: &Kind, stored: &Stored) -> Value {
     }
 }
 
-/// The kind of that name in the core group; there are always Namespaces and Services.
+/// A kind of the core group. Namespaces and Services always exist.
 fn core(name: &str) -> Result<&'static Kind, Failure> {
     kinds::find_kind("v1", name)
         .ok_or_else(|| Failure::internal(format!("the kind {name} is missing")))

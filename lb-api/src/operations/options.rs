@@ -1,4 +1,4 @@
-//! The parameters in a request's query.
+//! The query parameters of a request.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::codec::FieldValidation;
 use crate::failure::Failure;
 use crate::kinds::Violation;
 
-/// The query, decoded; of a parameter that is there several times all values count.
+/// The decoded query. A repeated parameter keeps all values.
 #[derive(Debug, Default, Clone)]
 pub struct Query(BTreeMap<String, Vec<String>>);
 
@@ -21,7 +21,7 @@ impl Query {
         Self(parameters)
     }
 
-    /// Empty if it is not there.
+    /// Empty if the parameter is missing.
     pub fn text(&self, name: &str) -> &str {
         self.0.get(name).and_then(|values| values.first()).map(String::as_str).unwrap_or_default()
     }
@@ -30,7 +30,7 @@ impl Query {
         self.0.get(name).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// As Go's `strconv.ParseBool`; there without a value means yes.
+    /// Like Go's `strconv.ParseBool`. A parameter without a value is true.
     pub fn flag(&self, name: &str) -> Result<Option<bool>, Failure> {
         let Some(value) = self.0.get(name).and_then(|values| values.first()) else {
             return Ok(None);
@@ -54,19 +54,19 @@ impl Query {
     }
 }
 
-/// What goes for every write.
+/// The options of every write.
 #[derive(Debug, Clone)]
 pub struct WriteOptions {
     pub dry_run: bool,
-    /// Who is to be named in `managedFields`.
+    /// The name for `managedFields`.
     pub manager: String,
     pub field_validation: FieldValidation,
-    /// Server-side apply takes fields from other managers.
+    /// Server-side apply may take over fields from other managers.
     pub force: Option<bool>,
 }
 
 impl WriteOptions {
-    /// `options` is the name of the type that holds them in the reference, like `CreateOptions`.
+    /// `options` is the name of the options type in the API reference, such as `CreateOptions`.
     pub fn parse(query: &Query, user_agent: &str, options: &str) -> Result<Self, Failure> {
         let mut violations = Vec::new();
         let dry_run = dry_run(query.all("dryRun"), &mut violations);
@@ -107,7 +107,7 @@ fn dry_run(directives: &[String], violations: &mut Vec<Violation>) -> bool {
     !directives.is_empty()
 }
 
-/// Clients that do not name a manager are named by their program.
+/// Without a field manager, the client's program name is used.
 fn manager_of(user_agent: &str) -> String {
     let program = user_agent.split('/').next().unwrap_or_default();
     let printable: String = program.chars().filter(|c| !c.is_control()).take(128).collect();
@@ -158,7 +158,7 @@ impl DeleteOptions {
                 None
             }
         };
-        // All kinds that are served end at once; the number has only to be one.
+        // Objects of all kinds here are deleted at once. The grace period only has to be a number.
         let grace = match body["gracePeriodSeconds"].as_i64() {
             Some(seconds) => Some(seconds),
             None => query.number("gracePeriodSeconds")?,
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_known_may_be_asked_for() {
+    fn unknown_options_are_refused() {
         assert!(write("dryRun=All&fieldValidation=Strict").unwrap().dry_run);
         let failure = write("dryRun=Some").unwrap_err();
         assert_eq!(failure.code, 422);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn deletion_is_told_by_body_or_query() {
+    fn deletion_is_set_by_body_or_query() {
         let options = |query, body| DeleteOptions::parse(&Query::parse(query), &body);
         let foreground = json!({"propagationPolicy": "Foreground"});
         assert_eq!(options("", foreground).unwrap().propagation, Some(Propagation::Foreground));

@@ -1,4 +1,4 @@
-//! Changing a part of an object, in any of the four ways.
+//! Changes part of an object, with any of the four kinds of patches.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -202,7 +202,7 @@ fn with_warnings(mut written: Written, warnings: Vec<String>) -> Written {
     written
 }
 
-/// A patch may not make another object of it.
+/// A patch must not change which object this is.
 fn check_identity(old: &Value, new: &Value) -> Result<(), Failure> {
     if !new.is_object() {
         return Err(Failure::new(422, "Invalid", "the patch leaves no object"));
@@ -229,7 +229,7 @@ fn check_identity(old: &Value, new: &Value) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is applied has to say what it is.
+/// An applied object must declare its type and, if it has a name, the right one.
 fn check_type(target: &Target, applied: &Value) -> Result<(), Failure> {
     let kind = target.kind;
     let expected = (kind.api_version(), kind.kind);

@@ -1,4 +1,4 @@
-//! The shapes in which objects can be had: whole, their metadata only, or as a table.
+//! The forms in which objects are returned: complete, metadata only, or as a table.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ pub enum Shape {
     Table { version: &'static str, include: Include },
 }
 
-/// What a table's rows bring along of their objects.
+/// What the rows of a table contain of their objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Include {
     None,
@@ -23,7 +23,7 @@ pub enum Include {
 }
 
 impl Shape {
-    /// The first shape of an `Accept` header that can be served.
+    /// The first form in an `Accept` header that is supported.
     pub fn negotiate(accept: &str, query: &Query) -> Result<Self, Failure> {
         let include = match query.text("includeObject") {
             "None" => Include::None,
@@ -67,7 +67,7 @@ impl Shape {
         }
     }
 
-    /// An object or a list of a kind in this shape. Statuses stay as they are.
+    /// An object or a list in this form. A Status is returned unchanged.
     pub fn render(self, kind: &Kind, value: Value, now: Timestamp) -> Value {
         if value["kind"] == "Status" {
             return value;
@@ -79,7 +79,7 @@ impl Shape {
         }
     }
 
-    /// The object of a watch's event. Only a table's first event has the columns.
+    /// The object of a watch event. Only the first event of a table has the columns.
     pub fn render_event(self, kind: &Kind, type_: &str, value: Value, first: bool) -> Value {
         if type_ == "ERROR" {
             return value;
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_shape_that_can_be_served_is_taken() {
+    fn the_first_supported_form_is_selected() {
         let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,\
                        application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
         let table = Shape::Table { version: "v1", include: Include::Metadata };

@@ -1,11 +1,11 @@
-//! Label and field selectors: which objects of a kind a client wants.
+//! Label and field selectors.
 
 use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::kinds::Kind;
 
-/// Labels and fields, all of which have to fit.
+/// Label and field requirements. All of them must match.
 #[derive(Debug, Clone, Default)]
 pub struct Selector {
     labels: Vec<LabelRequirement>,
@@ -44,7 +44,7 @@ impl Selector {
             let known = matches!(field.path.as_str(), "metadata.name" | "metadata.namespace")
                 || kind.rules.field(&Value::Null, &field.path).is_some();
             if !known {
-                // kubectl says what it was looking for.
+                // kubectl prints the request itself.
                 let why = format!("field label not supported: {}", field.path);
                 return Err(Failure::bad_request(why));
             }
@@ -172,12 +172,12 @@ fn label_requirement(part: &str) -> Result<LabelRequirement, String> {
     }
 }
 
-/// `metadata.name=a,spec.type!=ClusterIP`; a backslash before `\`, `,` and `=` makes them plain.
+/// `metadata.name=a,spec.type!=ClusterIP`. A backslash escapes `\`, `,` and `=`.
 fn fields_of(text: &str) -> Result<Vec<FieldRequirement>, String> {
     let mut parts = vec![String::new()];
     let mut escaped = false;
     for character in text.chars() {
-        // `parts` has one element at least.
+        // `parts` is never empty.
         let Some(last) = parts.last_mut() else { break };
         match character {
             _ if escaped => {

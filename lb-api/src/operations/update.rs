@@ -1,4 +1,4 @@
-//! Replacing an object, or its status.
+//! Replaces an object, or its status.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -68,7 +68,7 @@ fn update(
     Ok((200, written))
 }
 
-/// The object's name is that of the path.
+/// The object's name must be that of the path. Sets it if it is missing.
 fn set_name(target: &Target, object: &mut Value) -> Result<(), Failure> {
     let name = target.name()?;
     match text(object, "name") {

@@ -1,7 +1,7 @@
-//! Watching: what is there, and then every change of it, until the client has enough.
+//! Watches: the existing objects, and then every change of them.
 //!
-//! A watch holds nothing but its place in the changes, so a client that reads slowly costs no
-//! memory and keeps nobody waiting; one that falls behind the window is told to start anew.
+//! A watch stores only its position in the changes. A slow client costs no memory and delays no
+//! other. A client that falls behind the window must list again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::kinds::Violation;
 use crate::storage::{Change, Storage, Stored};
 
 const BOOKMARKS: Duration = Duration::from_secs(60);
-/// For clients that do not say how long they want to watch.
+/// The duration for clients that do not request one.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 pub struct Watch {
@@ -27,7 +27,7 @@ pub struct Watch {
     target: Target,
     selector: Selector,
     prefix: String,
-    /// All changes up to this revision have been seen.
+    /// All changes up to this revision have been handled.
     position: u64,
     pending: VecDeque<Event>,
     revisions: sync::watch::Receiver<u64>,
@@ -63,7 +63,7 @@ impl Api {
             interval
         });
         let mut watch = Watch {
-            // Taken before the state is read, so that no revision goes unnoticed.
+            // Subscribed before the state is read, so that no revision is missed.
             revisions: self.storage.revisions(),
             storage: self.storage.clone(),
             target: target.clone(),
@@ -112,7 +112,7 @@ fn check_initial_events(initial: Option<bool>, wanted: &str) -> Result<(), Failu
 }
 
 impl Watch {
-    /// The next event; none when the watch is over. May be dropped at any point without loss.
+    /// The next event, or `None` at the end of the watch. Cancel safe.
     pub async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.pending.pop_front() {
@@ -163,7 +163,7 @@ impl Watch {
     }
 
     fn begin_with_all(&mut self) {
-        // Nothing is ever too old for how things are now.
+        // The current state is always available.
         let Ok(page) = self.storage.list(&self.prefix, None, None) else {
             return;
         };
@@ -175,7 +175,7 @@ impl Watch {
         }
     }
 
-    /// What a change means to someone who sees only what is selected.
+    /// The event that a change is for a client with this selector.
     fn event(&self, change: &Change) -> Option<Event> {
         let before = self.selected(change.before.as_ref());
         let after = self.selected(change.after.as_ref());

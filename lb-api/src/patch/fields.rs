@@ -1,12 +1,12 @@
-//! Sets of fields, as `managedFields` lists them: `f:` a field by name, `k:` an item of a list by
-//! its keys, `v:` an item by its value.
+//! Sets of fields, as in `managedFields`: `f:` is a field by name, `k:` a list item by its keys,
+//! `v:` a list item by its value.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-/// A set of paths into an object. A path may be in the set while what is below it is not, and the
+/// A set of paths into an object. A path may be in the set without the paths below it, and the
 /// other way round.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Fields {
@@ -15,7 +15,7 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// What can't be read is left out: only this server writes them.
+    /// Ignores what it cannot parse: only this server writes these sets.
     pub fn from_json(json: &Value) -> Self {
         let mut fields = Self::default();
         let entries = json.as_object();
@@ -61,7 +61,7 @@ impl Fields {
         place.is_member = true;
     }
 
-    /// Forgets one path, and all that is below it if `deep`.
+    /// Removes one path. With `deep`, removes all paths below it, too.
     pub fn remove(&mut self, path: &[&str], deep: bool) {
         match path {
             [] => {
@@ -105,7 +105,7 @@ impl Fields {
         })
     }
 
-    /// With every named field that has members below it.
+    /// The set plus every named field that has members below it.
     pub fn with_named_parents(&self) -> Self {
         let mut fields = self.filtered(self.is_member, |_, below| below.with_named_parents());
         for (element, below) in &mut fields.below {
@@ -124,7 +124,7 @@ impl Fields {
         Self { is_member, below }
     }
 
-    /// Every path, as messages say it: `.spec.ports[port=80,protocol="TCP"].name`.
+    /// All paths in the notation of messages: `.spec.ports[port=80,protocol="TCP"].name`.
     pub fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         self.collect_paths("", &mut paths);
@@ -141,7 +141,7 @@ impl Fields {
     }
 }
 
-/// The element of a named field.
+/// The element for a field name.
 pub fn named(field: &str) -> String {
     format!("f:{field}")
 }
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_said_as_in_messages() {
+    fn paths_are_written_as_in_messages() {
         let fields = set(json!({
             "f:metadata": { "f:finalizers": { "v:\"a/b\"": {} } },
             "f:spec": { "f:ports": { "k:{\"port\":80,\"protocol\":\"TCP\"}": { "f:name": {} } } },

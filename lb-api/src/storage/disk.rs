@@ -1,4 +1,4 @@
-//! The store on disk: one file, changed only by whole transactions.
+//! The store on disk: one file, changed only by complete transactions.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::DirBuilder;
@@ -15,13 +15,13 @@ use super::transaction::rough_size;
 use super::{Change, Key, Stored, Window};
 
 const FILE: &str = "objects.redb";
-/// Moves on when the tables below change their meaning.
+/// Increased when the meaning of the tables below changes.
 const FORMAT: u64 = 1;
 
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
 /// Key → object as JSON.
 const OBJECTS: TableDefinition<&str, &[u8]> = TableDefinition::new("objects");
-/// Revision → (key, object before, object after) as JSON; null where there is none.
+/// Revision → (key, object before, object after) as JSON. Null for an object that did not exist.
 const CHANGES: TableDefinition<u64, &[u8]> = TableDefinition::new("changes");
 
 pub(super) struct Disk {
@@ -31,7 +31,7 @@ pub(super) struct Disk {
 
 impl Disk {
     pub fn open(directory: &Path, window: Window) -> Result<(Self, State)> {
-        // Secrets are in it.
+        // The store contains Secrets.
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -66,7 +66,7 @@ impl Disk {
             match format {
                 None => {
                     numbers.insert("format", FORMAT)?;
-                    // Revision 0 means "any" to clients.
+                    // Revision 0 means "any" in requests.
                     numbers.insert("revision", 1)?;
                 }
                 Some(FORMAT) => {}
@@ -100,7 +100,7 @@ impl Disk {
         Ok(State::new(revision, objects, changes, window))
     }
 
-    /// Returns when the changes are on disk; none of them is if this fails.
+    /// Returns when the changes are on disk. If it fails, none of them is.
     pub fn commit(&mut self, changes: &[Arc<Change>], state: &State) -> Result<()> {
         self.try_commit(changes, state).with_context(|| self.cannot("written"))
     }

@@ -1,12 +1,12 @@
-//! Keeps the objects: in memory for reading, on disk for ever.
+//! Stores the objects: in memory for reading, on disk for durability.
 //!
 //! Invariants:
-//! - There is one revision for everything. It moves on by one with each change of one object, and
-//!   never back, across restarts too.
-//! - A write is acknowledged, and seen by readers, only when it is on disk. What was acknowledged
-//!   survives the death of the process at any moment (`lb-userspace/tests/api_crash.rs`).
-//! - Readers never wait for a write, and writers never wait for a reader that is slow: what a
-//!   reader holds is shared, not locked.
+//! - There is one revision for everything. Each change of an object increases it by one. It never
+//! decreases, not even across restarts.
+//! - A write is acknowledged, and visible to readers, only after it is on disk. Acknowledged writes
+//! survive a crash of the process at any moment (`lb-userspace/tests/api_crash.rs`).
+//! - Readers never wait for a write, and writers never wait for a slow reader: readers share the
+//! objects instead of locking them.
 
 mod disk;
 mod state;
@@ -28,38 +28,38 @@ pub use state::Page;
 pub use transaction::Transaction;
 pub use writer::WriteError;
 
-/// `resource/namespace/name`, or `resource/name` for what is in no namespace. Objects are listed
-/// in the order of their keys.
+/// `resource/namespace/name`, or `resource/name` for a resource without namespaces. Objects are
+/// listed in the order of their keys.
 pub type Key = Arc<str>;
 
 #[derive(Debug)]
 pub struct Stored {
-    /// The revision of the change that made it so.
+    /// The revision of the last change.
     pub revision: u64,
     pub object: Value,
 }
 
-/// One object's change from one revision to the next.
+/// The change of one object in one revision.
 #[derive(Debug)]
 pub struct Change {
     pub revision: u64,
     pub key: Key,
-    /// None: it was created.
+    /// `None` if the object was created.
     pub before: Option<Arc<Stored>>,
-    /// None: it was deleted.
+    /// `None` if the object was deleted.
     pub after: Option<Arc<Stored>>,
-    /// Roughly, in bytes, what the record of this change takes.
+    /// The approximate size of this record in bytes.
     size: usize,
 }
 
-/// The revision is not in the window any more: its client has to start anew.
+/// The revision has left the window. The client must list again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gone {
-    /// The oldest revision that can still be told of.
+    /// The oldest revision that is still available.
     pub oldest: u64,
 }
 
-/// How many changes are remembered, so that watches can resume and lists can go on.
+/// How many changes are kept, so that watches can resume and lists can continue.
 #[derive(Debug, Clone, Copy)]
 pub struct Window {
     pub changes: usize,
@@ -72,7 +72,7 @@ impl Default for Window {
     }
 }
 
-/// Cheap to clone: all clones are one storage.
+/// Cheap to clone: clones share the storage.
 #[derive(Clone)]
 pub struct Storage {
     state: Arc<RwLock<State>>,
@@ -81,7 +81,7 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// Opens the store in a directory, or makes one. Only one process can have it open.
+    /// Opens or creates the store in a directory. Only one process can have it open.
     pub fn open(directory: &Path, window: Window) -> Result<Self> {
         let (disk, state) = disk::Disk::open(directory, window)?;
         let (announce, revision) = watch::channel(state.revision());
@@ -94,7 +94,7 @@ impl Storage {
         *self.revision.borrow()
     }
 
-    /// A receiver that notices every further revision.
+    /// A receiver of every later revision.
     pub fn revisions(&self) -> watch::Receiver<u64> {
         self.revision.clone()
     }
@@ -103,8 +103,8 @@ impl Storage {
         self.read(|state| state.get(key))
     }
 
-    /// Objects whose keys start with `prefix`, beginning after the key `after`, as they were at
-    /// `revision` (none: as they are now).
+    /// Objects whose keys start with `prefix` and follow the key `after`, as of `revision` (`None`:
+    /// the latest).
     pub fn list(
         &self,
         prefix: &str,
@@ -114,18 +114,20 @@ impl Storage {
         self.read(|state| state.list(prefix, after, revision))
     }
 
-    /// The changes after `revision` whose keys start with `prefix`, and the revision they lead to.
+    /// The changes after `revision` to keys that start with `prefix`, and the revision that they
+    /// lead to.
     pub fn changes(&self, prefix: &str, revision: u64) -> Result<(Vec<Arc<Change>>, u64), Gone> {
         self.read(|state| state.changes(prefix, revision))
     }
 
     fn read<T>(&self, read: impl FnOnce(&State) -> T) -> T {
-        // The writer changes the state only by operations that can't fail halfway.
+        // The lock may be poisoned: the writer changes the state only by operations that cannot
+        // fail halfway.
         read(&self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Runs `operation` alone among all writes, on what they left. What it changed is kept if it
-    /// succeeds and the transaction was not discarded; this returns when that is on disk.
+    /// Runs `operation` serialized with all other writes. Its changes are kept if it succeeds and
+    /// did not discard the transaction. Returns when they are on disk.
     pub async fn write<T, E, F>(&self, operation: F) -> Result<Result<T, E>, WriteError>
     where
         T: Send + 'static,

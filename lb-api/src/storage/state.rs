@@ -1,4 +1,4 @@
-//! What readers see: the objects now, and the changes that led here.
+//! What readers see: the current objects, and the recent changes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Change, Gone, Key, Stored, Window};
 
-/// A list of objects with their keys, and the revision at which they were so.
+/// Objects with their keys, and the revision that they are from.
 #[derive(Debug)]
 pub struct Page {
     pub revision: u64,
@@ -17,7 +17,7 @@ pub struct Page {
 pub(super) struct State {
     revision: u64,
     objects: BTreeMap<Key, Arc<Stored>>,
-    /// Revisions follow each other without a gap, the last is `revision`.
+    /// The revisions are consecutive. The last one is `revision`.
     changes: VecDeque<Arc<Change>>,
     bytes: usize,
     window: Window,
@@ -64,7 +64,8 @@ impl State {
     ) -> Result<Page, Gone> {
         let wanted = revision.unwrap_or(self.revision);
         let mut objects: BTreeMap<&Key, &Arc<Stored>> = self.range(prefix, after).collect();
-        // Undone from the youngest back: what was before the first change after `wanted` stays.
+        // Undoes changes from the newest to the oldest, so the state before the first change after
+        // `wanted` remains.
         for change in self.since(wanted)?.rev() {
             let key = &change.key;
             if !key.starts_with(prefix) || after.is_some_and(|after| **key <= *after) {
@@ -95,7 +96,7 @@ impl State {
         Ok(self.changes.range(told.min(self.changes.len())..))
     }
 
-    /// Takes in changes that are on disk.
+    /// Applies changes that are on disk.
     pub fn publish(&mut self, changes: Vec<Arc<Change>>) {
         for change in changes {
             debug_assert_eq!(change.revision, self.revision + 1);
@@ -113,7 +114,7 @@ impl State {
         }
     }
 
-    /// How many of the oldest changes the window has no room for once `coming` are there, too.
+    /// How many of the oldest changes leave the window when `coming` are added.
     pub fn outgrown(&self, coming: &[Arc<Change>]) -> usize {
         let mut number = self.changes.len() + coming.len();
         let mut bytes = self.bytes + coming.iter().map(|change| change.size).sum::<usize>();
@@ -127,7 +128,7 @@ impl State {
         .count()
     }
 
-    /// The revision of the oldest change remembered.
+    /// The revision of the oldest change in the window.
     pub fn oldest_change(&self) -> Option<u64> {
         self.changes.front().map(|change| change.revision)
     }

@@ -39,7 +39,7 @@ fn numbers(page: &Page) -> Vec<(&str, u64)> {
 }
 
 #[tokio::test]
-async fn a_write_moves_the_one_revision_on_and_is_in_the_object() {
+async fn a_write_increases_the_revision_and_sets_it_in_the_object() {
     let directory = tempfile::tempdir().unwrap();
     let storage = open(directory.path());
     let first = put(&storage, "a/1", 1).await;
@@ -50,7 +50,7 @@ async fn a_write_moves_the_one_revision_on_and_is_in_the_object() {
 }
 
 #[tokio::test]
-async fn what_fails_or_is_discarded_leaves_nothing_behind() {
+async fn failed_and_discarded_writes_change_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let storage = open(directory.path());
     let revision = storage.revision();
@@ -69,7 +69,7 @@ async fn what_fails_or_is_discarded_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn an_operation_that_panics_harms_no_other() {
+async fn a_panicking_operation_does_not_affect_others() {
     let directory = tempfile::tempdir().unwrap();
     let storage = open(directory.path());
     let panicking = storage.write(|transaction| -> Result<(), Infallible> {
@@ -83,7 +83,7 @@ async fn an_operation_that_panics_harms_no_other() {
 }
 
 #[tokio::test]
-async fn a_list_goes_on_as_it_was_while_objects_change() {
+async fn a_list_continues_from_its_revision_while_objects_change() {
     let directory = tempfile::tempdir().unwrap();
     let storage = open(directory.path());
     for name in ["a/1", "a/2", "a/3"] {
@@ -101,7 +101,7 @@ async fn a_list_goes_on_as_it_was_while_objects_change() {
 }
 
 #[tokio::test]
-async fn beyond_the_window_the_past_is_gone_but_the_present_stays() {
+async fn revisions_before_the_window_are_gone() {
     let directory = tempfile::tempdir().unwrap();
     let storage = open(directory.path());
     let first = put(&storage, "a/1", 0).await.revision;
@@ -126,7 +126,7 @@ async fn large_changes_make_the_window_shorter() {
         let write = move |t: &mut Transaction<'_>| Ok::<_, Infallible>(t.put("a/1", object));
         storage.write(write).await.unwrap().unwrap();
     }
-    // A change holds the object twice, before and after.
+    // A change contains the object before and after it.
     let revision = storage.revision();
     assert_eq!(storage.changes("a/", revision - 1).unwrap().0.len(), 1);
     assert!(storage.changes("a/", revision - 2).is_err());
@@ -151,8 +151,8 @@ enum Step {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Objects, revision and every snapshot in the window are those of a plain model, whatever is
-    /// written and however often the store is opened anew.
+    /// Objects, revision and every snapshot in the window match a simple model, for any sequence of
+    /// writes and reopenings.
     #[test]
     fn reopening_changes_nothing(steps in prop::collection::vec(prop_oneof![
         6 => (0..6_u8).prop_map(Step::Put),
@@ -200,7 +200,7 @@ proptest! {
     }
 }
 
-/// The writer closes the file a moment after the last handle is gone.
+/// The writer thread closes the file shortly after the last handle is dropped.
 async fn reopen(directory: &Path) -> Storage {
     loop {
         match Storage::open(directory, WINDOW) {

@@ -1,4 +1,4 @@
-//! One write: reads what is there with its own changes on top, and changes it.
+//! One write: reads the objects as its own changes leave them, and changes them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::{Change, Key, Stored};
 
 pub struct Transaction<'a> {
     state: &'a State,
-    /// What earlier writes of the same batch changed; they reach the disk together with this one.
+    /// Changes by earlier writes of the same batch. They reach the disk together with this one.
     earlier: &'a Staged,
     own: Staged,
     discarded: bool,
@@ -35,7 +35,7 @@ impl<'a> Transaction<'a> {
         Self { state, earlier, own: Staged::default(), discarded: false }
     }
 
-    /// Nothing that this transaction changed will be kept.
+    /// Drops all changes of this transaction.
     pub fn discard(&mut self) {
         self.discarded = true;
     }
@@ -77,7 +77,7 @@ impl<'a> Transaction<'a> {
         stored
     }
 
-    /// Removes the object; returns what watches are told: its last state, with the revision of
+    /// Removes the object. Returns it as watches report it: its last state, with the revision of
     /// this change.
     pub fn delete(&mut self, key: &str) -> Option<Arc<Stored>> {
         let before = self.get(key)?;
@@ -108,7 +108,7 @@ fn set_resource_version(object: &mut Value, revision: u64) {
     object["metadata"]["resourceVersion"] = json!(revision.to_string());
 }
 
-/// What a value takes as JSON, give or take a little; cheaper than writing it.
+/// The approximate size of a value as JSON. Cheaper than serializing it.
 pub(super) fn rough_size(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 6,

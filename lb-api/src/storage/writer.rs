@@ -1,5 +1,5 @@
-//! The one thread that writes. Writes that wait at the same time reach the disk together: a
-//! flush costs the same for one as for a hundred.
+//! The only thread that writes. Writes that wait at the same time share one flush, which costs the
+//! same for one as for a hundred.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,19 +13,20 @@ use super::disk::Disk;
 use super::state::State;
 use super::transaction::{Staged, Transaction};
 
-/// So many writes share a flush at most.
+/// The most writes that share a flush.
 const BATCH: usize = 256;
 
-/// Runs an operation on top of what is staged; the answer is given when the batch is on disk.
+/// Runs an operation on top of the staged changes. The caller is notified when the batch is on
+/// disk.
 pub(super) type Job = Box<dyn FnOnce(&State, &mut Staged) -> Answer + Send>;
 type Answer = Box<dyn FnOnce(Result<(), WriteError>) + Send>;
 
-/// A write that was not carried out, through no fault of the operation's.
+/// A write that failed for reasons outside the operation.
 #[derive(Debug, Clone)]
 pub enum WriteError {
-    /// The disk refused it. What is stored is as before; nothing is written any more.
+    /// The disk failed. The store is unchanged, and accepts no more writes.
     Disk(String),
-    /// The operation panicked; what it changed is forgotten.
+    /// The operation panicked. Its changes were dropped.
     Panicked,
     Closed,
 }
@@ -67,7 +68,7 @@ where
             Err(_) => Err(WriteError::Panicked),
         };
         Box::new(move |written| {
-            // Who asked may have gone away; the write stands.
+            // The caller may be gone; the write stays.
             let _ = sender.send(written.and(result));
         })
     });
@@ -75,7 +76,7 @@ where
     receiver.await.map_err(|_| WriteError::Closed)?
 }
 
-/// The thread ends when all senders are gone.
+/// The thread ends when all senders are dropped.
 pub(super) fn start(
     disk: Disk,
     state: Arc<RwLock<State>>,
@@ -95,13 +96,13 @@ fn write(
     announce: &watch::Sender<u64>,
     mut jobs: mpsc::UnboundedReceiver<Job>,
 ) {
-    // After the disk has failed once, it is not known what it holds.
+    // After a failure, the contents of the disk are unknown.
     let mut failed: Option<WriteError> = None;
     while let Some(first) = jobs.blocking_recv() {
         let mut staged = Staged::default();
         let mut answers = Vec::new();
         {
-            // Only this thread writes the state, so readers are not kept waiting by this.
+            // Readers don't wait: only this thread writes the state, so this lock is shared.
             let state = state.read().unwrap_or_else(PoisonError::into_inner);
             answers.push(first(&state, &mut staged));
             while answers.len() < BATCH

@@ -1,4 +1,4 @@
-//! What can be done with the kinds, path by path.
+//! The operations on each path of the API.
 
 use serde_json::{Map, Value, json};
 
