@@ -1,4 +1,4 @@
-//! The commands that look at the maps: with an agent, and when it is dead.
+//! The commands that read the maps: while the agent runs, and after it was killed.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use tests::agent::{Agent, program};
 use tests::one_node::{CLIENT, DEVICE, OneNode};
 use tests::topology::{SOON, wait_until};
 
-/// `shop/web`, which two pods serve, and `default/dns`, which nobody does.
+/// `shop/web` with two endpoints, and `default/dns` without endpoints.
 const MANIFESTS: &str = "\
 apiVersion: v1
 kind: Service
@@ -41,7 +41,7 @@ spec:
   ports: [{port: 53, protocol: UDP}]
 ";
 
-/// A data plane to look at.
+/// A node with an agent and its data plane.
 struct World {
     network: OneNode,
     agent: Agent,
@@ -54,7 +54,7 @@ impl World {
         Ok(Self { network, agent })
     }
 
-    /// Runs a command beside the agent, whether or not it is there.
+    /// Runs a command of `millrace` on the node.
     fn run(network: &OneNode, arguments: &[&str]) -> Result<Output> {
         let mut command: Command = network.node.command(program()?);
         command.arg("--pin-path").arg(network.pin_path()).args(arguments);
@@ -74,15 +74,16 @@ fn json(network: &OneNode, arguments: &[&str]) -> Result<Value> {
     serde_json::from_str(&text).with_context(|| text.clone())
 }
 
-/// A connection through the Service that stays open, established at the data plane.
+/// Opens a connection through the Service that stays open, and sends a request, so that its flow is
+/// established.
 fn connect(network: &OneNode) -> Result<TcpStream> {
     let mut connection = network.client.tcp_connect("203.0.113.10:80")?;
     connection.write_all(b"GET / HTTP/1.1\r\nHost: web\r\n\r\n")?;
-    ensure!(connection.read(&mut [0; 1024])? > 0, "no answer");
+    ensure!(connection.read(&mut [0; 1024])? > 0, "no response");
     Ok(connection)
 }
 
-/// All that is asked of the maps alone.
+/// Checks the output that depends only on the maps.
 fn look(network: &OneNode) -> Result<()> {
     let services = json(network, &["services"])?;
     assert_eq!(services[0]["name"], "dns");
@@ -118,7 +119,7 @@ fn look(network: &OneNode) -> Result<()> {
     look_at_flows(network)
 }
 
-/// What is so with and without an agent, and whether that is well.
+/// Checks the part of the status that does not depend on an agent, and the exit code.
 fn status(network: &OneNode, code: i32) -> Result<Value> {
     let output = World::run(network, &["status", "-o", "json"])?;
     let text = String::from_utf8(output.stdout)?;
@@ -171,7 +172,7 @@ fn every_command_tells_the_same_when_the_agent_is_dead() -> Result<()> {
     let healthy = status(&network, 0)?;
     let report = &healthy["agent"]["report"];
     assert_eq!((&report["nodeName"], &report["services"]), (&"node".into(), &2.into()));
-    assert_eq!(report["process"], healthy["agent"]["process"], "the lock's holder answers");
+    assert_eq!(report["process"], healthy["agent"]["process"], "another agent reports");
     agent.kill();
     look(&network).context("without an agent")?;
     let sick = status(&network, 1)?;
@@ -179,7 +180,7 @@ fn every_command_tells_the_same_when_the_agent_is_dead() -> Result<()> {
     let message = sick["problems"][0]["message"].as_str().unwrap_or_default();
     assert!(message.contains("no agent is running"), "{sick}");
 
-    // Who asks for what is not there is told so.
+    // An error names what does not exist.
     let nobody = World::run(&network, &["services", "shop/nobody"])?;
     assert_eq!(nobody.status.code(), Some(1));
     let complaint = String::from_utf8_lossy(&nobody.stderr).into_owned();
@@ -198,18 +199,18 @@ fn maps_from_before_there_were_names_are_adopted_and_named() -> Result<()> {
     let mut open = connect(&network)?;
     agent.kill();
     fs::remove_file(network.pin_path().join("SERVICE_NAMES"))?;
-    assert!(text(&network, &["services", "-o", "name"])?.starts_with("?/"), "by their indexes");
+    assert!(text(&network, &["services", "-o", "name"])?.starts_with("?/"), "shown by index");
 
     let file = network.topology.directory().join("manifests.yaml");
     let agent = network.agent(&file)?;
     assert!(agent.said().contains("adopting"), "{}", agent.said());
     assert_eq!(text(&network, &["services", "-o", "name"])?, "default/dns\nshop/web\n");
     open.write_all(b"GET / HTTP/1.1\r\nHost: web\r\n\r\n")?;
-    assert!(open.read(&mut [0; 1024])? > 0, "the connection goes on");
+    assert!(open.read(&mut [0; 1024])? > 0, "the connection was closed");
     Ok(())
 }
 
-/// What is printed again is what has changed.
+/// `--watch` prints only Services that have changed.
 #[test]
 fn a_watched_service_is_printed_again_when_it_changes() -> Result<()> {
     let World { network, agent: _agent } = World::new()?;
@@ -227,13 +228,13 @@ fn a_watched_service_is_printed_again_when_it_changes() -> Result<()> {
     Ok(())
 }
 
-/// A terminal of its own, on a tmux server of its own that ends with it.
+/// A terminal on a tmux server of its own, which ends when this is dropped.
 struct Terminal {
     socket: String,
 }
 
 impl Terminal {
-    /// Runs a shell's command on the node.
+    /// Runs a shell command on the node.
     fn start(network: &OneNode, command: &str) -> Result<Self> {
         let terminal = Self { socket: format!("{}-tmux", network.node.namespace()) };
         let inside = format!("--net={}", network.node.namespace_path().display());
@@ -269,7 +270,7 @@ impl Drop for Terminal {
     }
 }
 
-/// `millrace top` in a shell that says how it ended, and how the terminal is then.
+/// A shell command that runs `millrace top`, then prints its exit code and the terminal's settings.
 fn top(network: &OneNode) -> Result<String> {
     let (program, pins) = (program()?, network.pin_path());
     let top = format!("{} --pin-path {} top", program.display(), pins.display());
@@ -282,7 +283,7 @@ fn top_shows_what_happens_and_gives_the_terminal_back() -> Result<()> {
     let once = json(&network, &["top", "--once"])?;
     assert!(once["services"].as_array().is_some_and(|all| all.len() == 2), "{once}");
     assert_eq!(once["backends"][0]["name"], "10.244.1.10:8080/TCP");
-    // Where stdout is no terminal it is printed.
+    // If stdout is not a terminal, `top` prints plain text.
     let printed = text(&network, &["top", "--once"])?;
     assert!(printed.contains("shop/web") && printed.contains("REASON"), "{printed}");
 
@@ -293,10 +294,10 @@ fn top_shows_what_happens_and_gives_the_terminal_back() -> Result<()> {
         let screen = terminal.screen();
         let web = screen.lines().find(|line| line.contains("shop/web")).unwrap_or_default();
         let numbers: Vec<&str> = web.split_whitespace().collect();
-        // Its name is between two lines of the frame.
+        // The first words are the frame's border and the name.
         numbers.get(2).is_some_and(|new_flows| *new_flows != "0")
     };
-    wait_until("the new connections are seen", SOON, shows_traffic)
+    wait_until("the new connections are shown", SOON, shows_traffic)
         .with_context(|| terminal.screen())?;
     if let Some(file) = std::env::var_os("MILLRACE_TESTS_SCREEN") {
         fs::write(file, terminal.screen())?;
@@ -305,7 +306,7 @@ fn top_shows_what_happens_and_gives_the_terminal_back() -> Result<()> {
     terminal.wait_for("10.244.1.10:8080/TCP")?;
     terminal.press("n")?;
     terminal.wait_for("Backends: 2, by name")?;
-    // A smaller terminal is drawn on anew.
+    // `top` redraws after a resize.
     terminal.tmux(&["resize-window", "-x", "60", "-y", "20"])?;
     terminal.wait_for("Backends: 2, by name")?;
     terminal.press("q")?;
@@ -317,9 +318,9 @@ fn top_shows_what_happens_and_gives_the_terminal_back() -> Result<()> {
 fn top_gives_the_terminal_back_when_it_is_told_to_end() -> Result<()> {
     let World { network, agent: _agent } = World::new()?;
     let file = network.topology.directory().join("pid");
-    // The shell becomes the command: its number is known.
+    // The shell replaces itself with `top`, so the PID that it writes is that of `top`.
     let command = top(&network)?;
-    let (top, rest) = command.split_once(';').context("it says how it ended")?;
+    let (top, rest) = command.split_once(';').context("a command that prints the exit code")?;
     let command = format!("sh -c 'echo $$ > {}; exec {top}'; {rest}", file.display());
     let terminal = Terminal::start(&network, &command)?;
     terminal.wait_for("Services: 2, by packets")?;
@@ -329,7 +330,7 @@ fn top_gives_the_terminal_back_when_it_is_told_to_end() -> Result<()> {
     is_given_back(&terminal)
 }
 
-/// Echo and lines are on again, and the screen of before is there.
+/// Checks that the terminal's modes are restored, and that the earlier screen is shown.
 fn is_given_back(terminal: &Terminal) -> Result<()> {
     terminal.wait_for("iexten")?;
     let screen = terminal.screen();

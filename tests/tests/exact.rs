@@ -1,4 +1,5 @@
-//! What clients meet while Services change: what was, or what is to be, and nothing else.
+//! While Services change, clients reach the backends of the old or of the new state, and nothing
+//! else.
 
 use std::fs;
 use std::path::Path;
@@ -8,9 +9,9 @@ use tests::one_node::OneNode;
 use tests::topology::{Echo, SOON, wait_until};
 use tests::watcher::{Answer, Watcher};
 
-/// How often each test changes something under its watchers.
+/// Changes per test.
 const CHANGES: usize = 24;
-/// How often each state is met before it changes again.
+/// Requests in each state before the next change.
 const MEETINGS: usize = 5;
 
 /// A Service with the externalIP 203.0.113.10 or none; `ports` are `{name: …, port: …}`.
@@ -28,7 +29,7 @@ fn service(name: &str, cluster_ip: &str, external: bool, ports: &str) -> String 
     )
 }
 
-/// A slice of a Service with one port, and endpoints as they stand in YAML.
+/// An EndpointSlice with one port, and endpoints in YAML.
 fn slice(name: &str, service: &str, port: &str, endpoints: &[String]) -> String {
     let endpoints: String = endpoints.iter().map(|endpoint| format!("- {endpoint}\n")).collect();
     format!(
@@ -49,14 +50,14 @@ fn ready(pod: usize) -> String {
 const HTTP: &str = "{name: http, port: 80}";
 const TARGET: &str = "{name: http, port: 9000}";
 
-/// A Service that leads to one pod, which stays that pod's Service whatever the others do: the
-/// connections to it are not to end.
+/// A Service of both pods that never changes. It keeps both backends, so that their connections are
+/// not reset when another Service drops one of them.
 fn kept() -> String {
     service("kept", "10.96.0.99", false, HTTP)
         + &slice("kept-1", "kept", TARGET, &[ready(0), ready(1)])
 }
 
-/// The servers of the first two pods: `pod-0` and `pod-1`.
+/// Echo servers of all pods, which reply with the pod's name.
 fn echoes(network: &OneNode) -> Result<Vec<Echo>> {
     let echo = |number: usize| {
         let listen = format!("10.244.1.{}:9000", 10 + number);
@@ -65,15 +66,15 @@ fn echoes(network: &OneNode) -> Result<Vec<Echo>> {
     (0..network.pods.len()).map(echo).collect()
 }
 
-/// As configuration is replaced: there is no moment at which half of it can be read.
+/// Replaces the file by a rename, so that the agent never reads half of it.
 fn replace(file: &Path, text: &str) -> Result<()> {
     let new = file.with_extension("new");
     fs::write(&new, text)?;
     Ok(fs::rename(new, file)?)
 }
 
-/// Lets two states of the manifests take turns, and asserts that the clients of each frontend
-/// meet just these turns. A frontend comes with whom its clients meet in each state.
+/// Alternates between two states of the manifests, and asserts that the responses from each
+/// frontend alternate, too. Each frontend comes with its expected response in each state.
 fn take_turns(
     changes: usize,
     states: [String; 2],
@@ -133,7 +134,7 @@ fn two_services_swap_their_ports_at_one_moment() -> Result<()> {
 
 #[test]
 fn the_ports_of_one_service_swap_their_targets_at_one_moment() -> Result<()> {
-    // Both pods have the port 9000 only, so the names decide which pod it is.
+    // Both pods listen on port 9000, so the slice's port name decides which pod is used.
     let state = |first: usize| {
         let target = |name: &str, pod: usize| {
             let port = format!("{{name: {name}, port: 9000}}");
@@ -162,13 +163,12 @@ fn a_service_made_anew_with_the_same_address_takes_over_at_one_moment() -> Resul
 #[test]
 fn a_service_comes_and_goes_whole() -> Result<()> {
     let web = service("web", "10.96.0.1", true, HTTP) + &slice("web-1", "web", TARGET, &[ready(0)]);
-    // Never refused: that would be a frontend before its backends, or after.
+    // Never refused: a refusal would mean a frontend that exists without backends.
     let frontends = [("203.0.113.10:80", [Answer::from("pod-0"), Answer::Nobody])];
     take_turns(8, [kept() + &web, kept()], &frontends)
 }
 
-/// An endpoint that is there in one state and not in the other, ten times and more in a second,
-/// beside one that stays.
+/// One endpoint comes and goes more than ten times a second, next to one that stays.
 fn flap(there: &str, not_there: Option<&str>) -> Result<()> {
     let state = |flapping: Option<&str>| {
         let endpoints: Vec<String> =
@@ -189,18 +189,18 @@ fn flap(there: &str, not_there: Option<&str>) -> Result<()> {
     }
     watcher.wait_for(&Answer::from("pod-1"))?;
     replace(&file, &state(not_there))?;
-    wait_until("the endpoint is out of use", SOON, || {
+    wait_until("the endpoint gets no new connections", SOON, || {
         let frontends = agent.get(&["frontends"]).unwrap_or_default();
         let line = frontends.lines().find(|line| line.contains("203.0.113.10:80"));
         line.is_some_and(|line| !line.contains("10.244.1.11"))
     })?;
-    // The request that is on its way may have been opened before.
+    // The connection of the current request may have been opened before the change.
     watcher.wait_for_more(1)?;
     let before = watcher.seen();
     watcher.wait_for_more(4 * MEETINGS)?;
     let seen = watcher.stop();
     assert_eq!(seen.others(&["pod-0", "pod-1"]), Vec::<&(Answer, usize)>::new());
-    assert_eq!(seen.count_of("pod-1"), before.count_of("pod-1"), "it is out of use");
+    assert_eq!(seen.count_of("pod-1"), before.count_of("pod-1"), "a new connection to pod-1");
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! What the agent knows of a machine's network while that changes: first as its module tells it,
-//! then as the agent acts on it.
+//! Changes of a machine's network: first the events of the module `network`, then what the agent
+//! does about them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use tests::topology::{Host, SOON, Topology, wait_until};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{sleep, timeout};
 
-/// A node wired to a router, which knows nothing of it.
+/// A node connected to a router that has no routes to it.
 struct Wire {
     node: Host,
     topology: Topology,
@@ -33,14 +33,15 @@ impl Wire {
         Ok(Self { node, topology })
     }
 
-    /// Opens the node's network and does something with it, in the node's namespace.
+    /// Runs `body` in the node's network namespace, with a watch of its network.
     fn follow(
         &self,
         settings: Settings,
         body: impl AsyncFnOnce(NetworkWatch) -> Result<()> + Send,
     ) -> Result<()> {
         self.node.enter(|| {
-            // Of one thread: it remains in the namespace, and reads nothing while a test blocks it.
+            // Single-threaded: the thread stays in the namespace, and reads nothing while a test
+            // blocks it.
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async { body(NetworkWatch::open(settings).await?).await })
         })
@@ -50,7 +51,7 @@ impl Wire {
         commands.iter().try_for_each(|command| self.node.ip(command).map(drop))
     }
 
-    /// While what is followed can be read.
+    /// Like `ip`, but the watch can read events meanwhile.
     async fn ip_beside(&self, command: String) -> Result<()> {
         let node = self.node.clone();
         tokio::task::spawn_blocking(move || node.ip(&command)).await?.map(drop)
@@ -63,7 +64,7 @@ fn serving(external: &str, workload: &str) -> Settings {
     Settings { external: selectors(external), workload: selectors(workload), ..Settings::default() }
 }
 
-/// Waits for an event that is as wanted; returns it.
+/// Waits for an event that `wanted` accepts, and returns what it made of the event.
 async fn expect<T>(
     events: &mut UnboundedReceiver<Event>,
     what: &str,
@@ -71,13 +72,13 @@ async fn expect<T>(
 ) -> Result<T> {
     let found = timeout(SOON, async {
         loop {
-            let event = events.recv().await.context("the network is followed no longer")?;
+            let event = events.recv().await.context("the network watch ended")?;
             if let Some(found) = wanted(event) {
                 return Ok(found);
             }
         }
     });
-    found.await.unwrap_or_else(|_| bail!("waited in vain until {what}"))
+    found.await.unwrap_or_else(|_| bail!("timeout while waiting until {what}"))
 }
 
 async fn expect_epoch(events: &mut UnboundedReceiver<Event>, what: &str) -> Result<()> {
@@ -163,10 +164,10 @@ fn whether_xdp_may_send_by_a_device_follows_what_its_driver_says() -> Result<()>
         let index = network.devices().iter().find_map(named).context("no pod1")?;
         assert!(!network.devices()[&index].redirect);
         let mut events = network.follow();
-        // A veth takes frames of XDP's when its other end has a queue for them.
+        // A veth accepts redirected XDP frames if GRO is on at its peer.
         for (setting, expected) in [("on", true), ("off", false)] {
             wire.node.run(["ethtool", "-K", "far1", "gro", setting])?;
-            expect(&mut events, &format!("pod1 takes frames: {expected}"), |event| {
+            expect(&mut events, &format!("pod1 accepts redirected frames: {expected}"), |event| {
                 let Event::Devices(mut devices) = event else { return None };
                 (devices.remove(&index)??.redirect == expected).then_some(())
             })
@@ -186,12 +187,12 @@ fn devices_that_appear_are_planned_for_until_they_go() -> Result<()> {
             Some(attachments.served.into_keys().map(|device| device.name).collect::<Vec<_>>())
         };
         wire.ip(&["link add pod1 type veth peer name far1"])?;
-        expect(&mut events, "pod1 is planned for", |event| {
+        expect(&mut events, "pod1 is among the attachments", |event| {
             served(event).filter(|names| names.contains(&"pod1".to_owned()))
         })
         .await?;
         wire.ip(&["link del pod1"])?;
-        expect(&mut events, "pod1 is forgotten", |event| {
+        expect(&mut events, "pod1 is no longer among the attachments", |event| {
             served(event).filter(|names| names == &["ext0"])
         })
         .await?;
@@ -224,7 +225,7 @@ fn auto_is_where_the_default_route_leads() -> Result<()> {
             "link set ext1 up",
             "link set far1 up",
             "address add 198.51.100.1/24 dev ext1",
-            // Of several next hops, as routers have them.
+            // A multipath route.
             "route replace default nexthop via 198.51.100.2 dev ext1 nexthop via 192.0.2.2",
         ])?;
         expect(&mut events, "ext1 is external, too", |event| {
@@ -269,22 +270,22 @@ fn the_epoch_moves_after_what_matters() -> Result<()> {
             wire.ip(&[command])?;
             let_it_be_told().await;
             let epochs = settle(&wire, &mut events, mtu + 1).await?;
-            assert!(epochs > 0, "the epoch does not move after: ip {command}");
+            assert!(epochs > 0, "the epoch does not change after: ip {command}");
         }
         Ok(())
     })
 }
 
-/// Longer than a burst is held back, and in many turns, as who follows has this thread, too: what comes
-/// next is told apart from what was before.
+/// Waits longer than a burst is held back, so that later events are not merged with earlier ones.
+/// Many short waits, because the watch runs on the same thread.
 async fn let_it_be_told() {
     for _ in 0..30 {
         sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// Waits until everything that was done before has been told: by changing a device that nothing
-/// else concerns. Returns how often the epoch has moved before that.
+/// Waits for the events of all earlier changes: changes an unrelated interface, and waits for that
+/// event. Returns how often the epoch changed before it.
 async fn settle(wire: &Wire, events: &mut UnboundedReceiver<Event>, mtu: u32) -> Result<usize> {
     wire.ip(&[&format!("link set mark0 mtu {mtu}")])?;
     let mut epochs = 0;
@@ -294,16 +295,16 @@ async fn settle(wire: &Wire, events: &mut UnboundedReceiver<Event>, mtu: u32) ->
     };
     let told = timeout(SOON, async {
         loop {
-            let event = events.recv().await.context("the network is followed no longer")?;
+            let event = events.recv().await.context("the network watch ended")?;
             if is_mark(&event) {
                 return Ok::<_, anyhow::Error>(());
             }
             epochs += usize::from(event == Event::Epoch);
         }
     });
-    told.await.context("the mark was not told")??;
-    // The mark's own.
-    expect_epoch(events, "the epoch moves with the mark").await?;
+    told.await.context("no event for mark0")??;
+    // The change of mark0 changes the epoch, too.
+    expect_epoch(events, "the epoch changes after mark0").await?;
     Ok(epochs)
 }
 
@@ -316,7 +317,7 @@ fn a_neighbour_that_only_ages_moves_no_epoch() -> Result<()> {
         let neighbour = "neighbour replace 192.0.2.7 lladdr 02:00:00:00:00:01 dev ext0";
         wire.ip(&[neighbour])?;
         settle(&wire, &mut events, 1000).await?;
-        // For longer than a burst is held back.
+        // Longer than a burst is held back.
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(500) {
             for state in ["stale", "reachable", "delay", "probe", "permanent"] {
@@ -343,7 +344,7 @@ fn a_burst_moves_the_epoch_a_few_times_only() -> Result<()> {
         let start = Instant::now();
         wire.ip_beside(format!("-batch {}", file.display())).await?;
         let epochs = settle(&wire, &mut events, 1001).await?;
-        // Each at least the pace's 100 ms after the one before; the last one is the mark's.
+        // Epochs are at least 100 ms apart. The last one belongs to mark0.
         let most = start.elapsed().as_millis() / 100 + 1;
         assert!((epochs as u128) < most + 1, "{epochs} in {:?}", start.elapsed());
         Ok(())
@@ -353,7 +354,8 @@ fn a_burst_moves_the_epoch_a_few_times_only() -> Result<()> {
 #[test]
 fn what_was_not_heard_is_read() -> Result<()> {
     let wire = Wire::new()?;
-    // More than fits: while this blocks the only thread, nothing is read.
+    // More than the netlink socket's buffer holds: nothing is read while this blocks the only
+    // thread.
     let mut batch = String::new();
     for number in 0..30_000 {
         let (high, low) = (number / 256, number % 256);
@@ -366,13 +368,13 @@ fn what_was_not_heard_is_read() -> Result<()> {
         let mut events = network.follow();
         let batch = format!("-batch {}", file.display());
         wire.node.ip(&batch)?;
-        // Its own notice did not fit any more.
+        // The notification of the new address was lost.
         expect_addresses(&mut events, "192.0.2.1 192.0.2.9 2001:db8::1").await?;
-        expect_epoch(&mut events, "the epoch moves, as anything may have changed").await
+        expect_epoch(&mut events, "the epoch changes, because anything may have changed").await
     })
 }
 
-/// A Service of any node's port 30080, and of an address that pods dial.
+/// A Service with NodePort 30080, and a ClusterIP for pods.
 const WEB: &str = "\
 apiVersion: v1
 kind: Service
@@ -408,10 +410,10 @@ fn a_node_port_opens_on_an_address_that_is_added_and_closes_when_it_goes() -> Re
     wait_until("the NodePort is open on the new address", SOON, || {
         network.curl(url).is_ok_and(|answer| answer == "pod-0\n")
     })?;
-    // The address still leads here, so that a refusal is the node's own.
+    // The address moves to loopback, so the client still reaches the node, which refuses.
     network.node.ip(&format!("address del 192.0.2.77/24 dev {DEVICE}"))?;
     network.node.address("lo", "192.0.2.77/32")?;
-    wait_until("the NodePort is closed on it", SOON, || network.curl(url).is_err())?;
+    wait_until("the NodePort is closed on that address", SOON, || network.curl(url).is_err())?;
     assert_eq!(network.curl("http://192.0.2.1:30080/")?, "pod-0\n");
     Ok(())
 }
@@ -432,7 +434,7 @@ fn a_device_that_appears_is_served_also_when_it_comes_back() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let agent = agent(&network, "ext*", &[])?;
     let other = network.topology.host("other")?;
-    // As VLAN devices are called; the BPF filesystem takes no dots.
+    // VLAN interfaces have names with dots, which the BPF file system does not allow.
     let dotted = "ext1.7";
     for round in 1..=2 {
         network.topology.link(
@@ -445,7 +447,7 @@ fn a_device_that_appears_is_served_also_when_it_comes_back() -> Result<()> {
             other.run(curl).is_ok_and(|answer| answer == "pod-0\n")
         })?;
         network.node.ip(&format!("link del {dotted}"))?;
-        wait_until("the device is forgotten", SOON, || {
+        wait_until("the device is detached", SOON, || {
             agent.said().matches("detached from interface device=ext1.7").count() == round
         })?;
         assert_eq!(
@@ -490,7 +492,7 @@ fn a_pod_that_comes_later_is_a_client_like_any_other() -> Result<()> {
     let curl = ["curl", "-sf", "--max-time", "60", "http://10.96.0.10/"];
     assert_eq!(late.run(curl)?, "pod-0\n");
     network.node.ip("link del pod-late")?;
-    wait_until("the pod is forgotten", SOON, || {
+    wait_until("the pod's device is detached", SOON, || {
         agent.said().contains("detached from interface device=pod-late")
     })?;
     Ok(())
@@ -507,10 +509,11 @@ fn without_a_device_named_the_one_with_the_default_route_is_served() -> Result<(
         agent.said()
     );
     assert_eq!(network.curl("http://192.0.2.1:30080/")?, "pod-0\n");
-    // The route flaps, as when an address is leased anew: what is served remains so.
+    // The route flaps, as when a DHCP lease is renewed. The device stays attached. The address is
+    // changed after the route, so once it is programmed, the agent has seen both changes.
     network.node.ip("route del default")?;
     network.node.address(DEVICE, "192.0.2.77/24")?;
-    wait_until("the route's end was noticed with the address", SOON, || {
+    wait_until("the new address is programmed", SOON, || {
         network.curl("http://192.0.2.77:30080/").is_ok_and(|answer| answer == "pod-0\n")
     })?;
     assert!(!agent.said().contains("detached from interface"), "{}", agent.said());
@@ -524,7 +527,7 @@ fn a_bridge_is_served_and_its_port_is_refused_with_the_reason() -> Result<()> {
     network.node.ip(&format!("address flush dev {DEVICE}"))?;
     network.node.ip(&format!("link set {DEVICE} master br0"))?;
     network.node.address("br0", "192.0.2.1/24")?;
-    let refused = agent(&network, DEVICE, &[]).err().context("a port was served")?.to_string();
+    let refused = agent(&network, DEVICE, &[]).err().context("no error for a port")?.to_string();
     assert!(refused.contains("port of the bridge br0"), "{refused}");
 
     let agent = agent(&network, "br0", &["--xdp-mode", "auto"])?;

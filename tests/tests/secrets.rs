@@ -1,4 +1,4 @@
-//! What an agent was given to enter a cluster is nowhere in what it says, however much it says.
+//! No credential of the agent appears in its output, at any log level.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ use tokio::runtime::Runtime;
 
 const TOKEN: &str = "eyJhbGciOiJub25lIn0.c2VjcmV0LXRva2Vu.bWlsbHJhY2U";
 const PASSWORD: &str = "correct-horse-battery-staple";
-/// `admin` and the password, as HTTP sends them.
+/// `admin` and the password, as HTTP Basic authentication encodes them.
 const BASIC: &str = "YWRtaW46Y29ycmVjdC1ob3JzZS1iYXR0ZXJ5LXN0YXBsZQ";
 
-/// All that the agent and what it uses can be made to say.
+/// The most verbose log levels of the agent, its libraries and its programs.
 const TALKATIVE: [&str; 4] = ["--log", "trace,kube_client=trace", "--bpf-log-level", "debug"];
 
-/// Not as its API demands: its Event tells.
+/// The annotation is invalid, which the agent reports as an Event.
 const WRONG: &str = "
 apiVersion: v1
 kind: Service
@@ -30,7 +30,7 @@ spec:
   ports: [{port: 80}]
 ";
 
-/// A cluster's API on the node itself.
+/// A Kubernetes API server on the node itself.
 struct Cluster {
     network: OneNode,
     server: Server,
@@ -54,19 +54,19 @@ impl Cluster {
             window: Window::default(),
             limits: Limits::default(),
         };
-        // It listens in the node's network, from wherever it is served.
+        // The socket belongs to the node's namespace, whichever thread serves it.
         let server = network.node.enter(|| runtime.block_on(Server::start(options)))?;
         Ok(Self { network, server, _runtime: runtime })
     }
 
-    /// The server's own kubeconfig, whose user has more, and what of it nobody is to see.
+    /// The server's kubeconfig with these fields added to its user, and the secrets in it.
     fn kubeconfig(&self, more: &[(&str, &str)]) -> Result<(PathBuf, Vec<String>)> {
         let mut config: Value =
             serde_norway::from_str(&fs::read_to_string(&self.server.kubeconfig)?)?;
         let user = &mut config["users"][0]["user"];
-        let key = user["client-key-data"].as_str().context("it has a key")?;
-        // Not all of it: it may be cut.
-        let key = key.get(200..240).context("it is a whole key")?.to_owned();
+        let key = user["client-key-data"].as_str().context("no client key")?;
+        // A part of the key, because output may contain it truncated.
+        let key = key.get(200..240).context("the key is too short")?.to_owned();
         for (field, value) in more {
             user[field] = json!(value);
         }
@@ -75,7 +75,7 @@ impl Cluster {
         Ok((path, vec![key, TOKEN.to_owned(), PASSWORD.to_owned(), BASIC.to_owned()]))
     }
 
-    /// All that an agent says with this kubeconfig, each with where it was said.
+    /// All output of an agent with this kubeconfig, each with its origin.
     fn said_with(&self, kubeconfig: &Path) -> Result<Vec<(&'static str, String)>> {
         let network = &self.network;
         let path = kubeconfig.to_string_lossy();
@@ -85,14 +85,14 @@ impl Cluster {
         agent.wait_for_output("ready service_ports=")?;
         agent.wait_for_output("teleport")?;
         let mut said = Vec::new();
-        // However they end: a node with a wrong Service need not be well.
+        // With any exit code: an invalid Service may make the node unhealthy.
         let own = [&source[..], &["--device", DEVICE], &TALKATIVE].concat();
         for (command, more) in [("config", &own[..]), ("check", &own), ("status", &[])] {
             let mut words = node.command(program()?);
             words.args([command, "-o", "json"]).args(more).arg("--pin-path").arg(&pins);
             let output = words.output()?;
             said.push((command, String::from_utf8(output.stdout)?));
-            said.push(("what a command complains of", String::from_utf8(output.stderr)?));
+            said.push(("stderr of a command", String::from_utf8(output.stderr)?));
         }
         for (name, url) in [("metrics", "10249/metrics"), ("health", "10256/healthz")] {
             let url = format!("http://127.0.0.1:{url}");
@@ -112,18 +112,18 @@ fn no_secret_is_told_anywhere() -> Result<()> {
     let manifest = cluster.network.topology.directory().join("wrong.yaml");
     fs::write(&manifest, WRONG)?;
     if !has_kubectl() {
-        eprintln!("there is no kubectl on the PATH: nothing is tested by it");
+        eprintln!("skipped: no kubectl on the PATH");
         return Ok(());
     }
     cluster.network.kubectl(&["apply", "-f", &manifest.to_string_lossy()])?;
     for more in [&[("token", TOKEN)][..], &[("username", "admin"), ("password", PASSWORD)]] {
         let (kubeconfig, secrets) = cluster.kubeconfig(more)?;
         let said = cluster.said_with(&kubeconfig)?;
-        // It said much, and of what it is about.
+        // The output is verbose, and covers what it should.
         let of = |place: &str| said.iter().find(|(at, _)| *at == place).map(|(_, said)| said);
         for (place, part) in [
             ("log", "TRACE"),
-            // The client of the API, too.
+            // The log includes the API client.
             ("log", "otel.name"),
             ("log", "127.0.0.1"),
             ("config", "secret.kubeconfig"),
@@ -137,7 +137,7 @@ fn no_secret_is_told_anywhere() -> Result<()> {
         for secret in secrets {
             for (place, said) in &said {
                 let told = said.lines().find(|line| line.contains(&secret));
-                ensure!(told.is_none(), "{secret} of {more:?} is told in {place}: {told:?}");
+                ensure!(told.is_none(), "{secret} of {more:?} is in {place}: {told:?}");
             }
         }
     }

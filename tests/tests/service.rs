@@ -1,4 +1,4 @@
-//! The agent as a service of systemd: what it tells the service manager, and its log.
+//! The agent as a systemd service: notifications to the service manager, and log levels.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -9,7 +9,7 @@ use tests::agent::{Agent, program};
 use tests::one_node::{DEVICE, OneNode, REFUSED};
 use tests::topology::SOON;
 
-/// Waits until the manager has been told something.
+/// Waits for a notification to the service manager, and returns it.
 fn hear(socket: &UnixDatagram, wanted: &str) -> Result<String> {
     let mut heard = String::new();
     loop {
@@ -50,7 +50,7 @@ fn the_service_manager_is_told_and_the_level_changes_at_run_time() -> Result<()>
     let ready = hear(&manager, "READY=1")?;
     assert!(ready.contains("STATUS=0 service ports of 0 Services"), "{ready}");
     hear(&manager, "WATCHDOG=1")?;
-    assert!(!agent.output().contains("\"ready\""), "that is only info: {}", agent.output());
+    assert!(!agent.output().contains("\"ready\""), "a message of level info: {}", agent.output());
 
     fs::write(&configuration, "log: info\nlog-format: json\nxdp-mode: native\nnode-name: node\n")?;
     agent.signal(Signal::SIGHUP)?;
@@ -58,7 +58,7 @@ fn the_service_manager_is_told_and_the_level_changes_at_run_time() -> Result<()>
     hear(&manager, "READY=1")?;
     agent.wait_for_output("\"log level reloaded\",\"log_level\":\"info\"", SOON)?;
 
-    // What can't be read changes nothing.
+    // An invalid configuration changes nothing.
     fs::write(&configuration, "log: a=b=c\n")?;
     agent.signal(Signal::SIGHUP)?;
     hear(&manager, "READY=1")?;
@@ -78,7 +78,7 @@ fn the_service_manager_is_told_and_the_level_changes_at_run_time() -> Result<()>
     Ok(())
 }
 
-/// What the log of an agent says of a connection that is refused.
+/// The log of an agent while a connection is refused.
 fn said_of_a_refused_connection(more: &[&str]) -> Result<String> {
     const ANSWERED: &str = "is answered";
     let network = OneNode::with_pods(0)?;
@@ -86,9 +86,9 @@ fn said_of_a_refused_connection(more: &[&str]) -> Result<String> {
     fs::write(&manifests, REFUSED)?;
     let pins = network.pin_path();
     let mut agent = Agent::start(&network.node, &pins, &manifests, DEVICE, more)?;
-    network.client.tcp_connect("203.0.113.10:82").expect_err("nobody serves it");
+    network.client.tcp_connect("203.0.113.10:82").expect_err("it has no backend");
     if !more.contains(&"--bpf-log-level") {
-        // The connection is over; whatever was to be said of it is said before the agent ends.
+        // The connection is over, so the complete log contains any message about it.
         return agent.end();
     }
     agent.wait_for_output(ANSWERED)?;
@@ -97,9 +97,9 @@ fn said_of_a_refused_connection(more: &[&str]) -> Result<String> {
 
 #[test]
 fn the_programs_speak_when_they_are_told_to_and_only_then() -> Result<()> {
-    // Whatever the agent itself is to say, which is less by default.
+    // Independent of the agent's own log level, which is less verbose by default.
     let said = said_of_a_refused_connection(&["--bpf-log-level", "debug"])?;
-    let line = said.lines().find(|line| line.contains("is answered")).context("it said so")?;
+    let line = said.lines().find(|line| line.contains("is answered")).context("no such line")?;
     assert!(line.contains("DEBUG") && line.contains("a packet from device"), "{line}");
 
     let said = said_of_a_refused_connection(&[])?;

@@ -1,4 +1,4 @@
-//! Rung 2: what becomes of what sockets dial, by tables on the host.
+//! Rung 2: the cgroup hooks' decisions about sockets, with tables on the host.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,7 +14,7 @@ use lb_userspace::plan::{Change, Planner};
 use tests::datapath::cases::{Ends, V4, V6};
 use tests::datapath::{HostWorld, Service, World};
 
-/// What came of dialling.
+/// The verdict on a connect or send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Came {
     Passed,
@@ -88,7 +88,7 @@ impl Node {
         }
     }
 
-    /// Whom it hears when a datagram comes from there.
+    /// The source that the process sees for a datagram from this address.
     fn hears(&self, socket: Socket, from: &str) -> String {
         let tables = &self.world.tables;
         match address(from) {
@@ -97,7 +97,7 @@ impl Node {
         }
     }
 
-    /// Its peer's name when it is connected there.
+    /// The peer that the process sees when the socket is connected to this address.
     fn peer(&self, socket: Socket, to: &str) -> String {
         let tables = &self.world.tables;
         match address(to) {
@@ -119,7 +119,7 @@ impl Node {
         self.world.tables.service_traffic.borrow().values().map(|traffic| traffic.new_flows).sum()
     }
 
-    /// Forgets where an unconnected socket's flow was noted, as if others had needed the room.
+    /// Removes one entry of an unconnected socket's flow, as if it had been evicted.
     fn forget(&mut self, socket: Socket, end: &str, side: Side) {
         let tables = &self.world.tables;
         let gone = match address(end) {
@@ -132,7 +132,7 @@ impl Node {
                 tables.v6.sockets.unconnected.borrow_mut().remove(&key).is_some()
             }
         };
-        assert!(gone, "{end} was not noted");
+        assert!(gone, "no entry for {end}");
     }
 
     /// Changes generation, protocol and flags of every backend's entry.
@@ -150,7 +150,7 @@ impl Node {
         tables.v6.frontends.values_mut().for_each(&change);
     }
 
-    /// What this node is to Services.
+    /// Sets the client address of this node's processes: for affinity and source ranges.
     fn own_address(&mut self, address: &str) {
         let tables = &mut self.world.tables;
         match address.parse().expect("an address") {
@@ -169,7 +169,7 @@ impl Node {
 }
 
 fn address(text: &str) -> SocketAddr {
-    text.parse().unwrap_or_else(|_| panic!("{text} is no end"))
+    text.parse().unwrap_or_else(|_| panic!("{text} is no address and port"))
 }
 
 fn end4(end: std::net::SocketAddrV4) -> End<family::Address4> {
@@ -201,7 +201,7 @@ fn led(end: &str) -> Came {
     Came::Led(address(end))
 }
 
-/// Makes a test of each case in both families.
+/// Makes each case a test for both address families.
 macro_rules! cases {
     ($($(#[$doc:meta])* fn $case:ident($at:ident: &Ends) $body:block)*) => {$(
         mod $case {
@@ -233,9 +233,9 @@ cases! {
         assert_eq!(node.new_flows(), 1);
 
         let other = node.tcp();
-        assert_eq!(node.peer(other, backend), *backend, "a socket that dialled the backend");
+        assert_eq!(node.peer(other, backend), *backend, "connected to the backend itself");
         node.close(socket);
-        assert_eq!(node.peer(socket, backend), *backend, "it is forgotten");
+        assert_eq!(node.peer(socket, backend), *backend, "its entry is removed");
     }
 
     fn what_is_no_services_passes_uncounted(at: &Ends) {
@@ -284,7 +284,7 @@ cases! {
         let mut node = Node::with(&[at.web(1).node_port(30080)]);
         node.node_address(at.node);
         let (loopback, any) = if at.is_v6() { ("::1", "::") } else { ("127.0.0.1", "0.0.0.0") };
-        // As a frontend's address with the same bit would have it.
+        // As if a frontend's address had the same bit in the prefilter.
         let tables = &mut node.world.tables;
         for address in [loopback, any] {
             set_destination(tables, address.parse().expect("an address"));
@@ -342,7 +342,7 @@ cases! {
         assert_eq!(node.connect(&mut socket, &at.load_balancer(443)), dropped);
         assert_eq!(node.counted(Reason::SourceNotAllowed), 1);
         let backend = &at.backends(1)[0];
-        assert_eq!(node.connect(&mut socket, &at.cluster(80)), led(backend), "for it there is none");
+        assert_eq!(node.connect(&mut socket, &at.cluster(80)), led(backend), "not to the ClusterIP");
 
         let own = format!("{}/{}", at.node, if at.is_v6() { 128 } else { 32 });
         for service_port in 0..8 {
@@ -368,10 +368,11 @@ cases! {
         assert_eq!(node.new_flows(), 1, "the second belongs to the flow of the first");
         assert_eq!(node.hears(socket, backend), frontend);
         let other = node.udp();
-        assert_eq!(node.hears(other, backend), *backend, "who has not asked");
+        assert_eq!(node.hears(other, backend), *backend, "a socket that has sent no request");
         assert_eq!(node.hears(socket, &at.end(at.elsewhere, 53)), at.end(at.elsewhere, 53));
 
-        // By its own name it is itself, until it is the Service again.
+        // After a request to the backend's own address, replies come from that address, until the
+        // next request to the Service.
         assert_eq!(node.send(socket, backend), Came::Passed);
         assert_eq!(node.hears(socket, backend), *backend);
         assert_eq!(node.send(socket, &frontend), led(backend));
@@ -397,12 +398,12 @@ cases! {
         let there = at.end(at.elsewhere, 5300);
         let socket = node.udp();
         assert_eq!(node.send(socket, &frontend), led(gone));
-        // Several times: the index of the first is given to another one some time.
+        // Several times, so that the index of a removed backend is reused.
         for _ in 0..3 {
             node.set(&at.dns(0).backends(&[&there]));
             assert_eq!(node.send(socket, &frontend), led(&there));
             assert_eq!(node.hears(socket, &there), frontend);
-            assert_eq!(node.hears(socket, gone), frontend, "its last answer was on its way");
+            assert_eq!(node.hears(socket, gone), frontend, "its last reply may still be under way");
             node.set(&at.dns(1));
             assert_eq!(node.send(socket, &frontend), led(gone));
         }
@@ -417,8 +418,8 @@ cases! {
         assert_eq!(node.send(socket, &frontend), led(backend));
         node.change_backends(|generation, _, _| *generation += 1);
         assert_eq!(node.send(socket, &frontend), led(backend));
-        assert_eq!(node.new_flows(), 2, "it was chosen anew");
-        // A table that still names the index is wrong; the socket must not follow it either.
+        assert_eq!(node.new_flows(), 2, "the backend is selected again");
+        // Damaged tables: the pool still names the index. The socket must not use it, either.
         node.change_backends(|_, protocol, _| *protocol = 0);
         assert_eq!(node.send(socket, &frontend), Came::Dropped(Reason::NoSuchBackend));
     }
@@ -434,7 +435,7 @@ cases! {
         assert_eq!(node.send(connected, &frontend), led(backend));
         assert_eq!(node.new_flows(), 2);
         node.send(unconnected, &frontend);
-        assert_eq!(node.new_flows(), 3, "it was chosen anew");
+        assert_eq!(node.new_flows(), 3, "the backend is selected again");
     }
 
     fn a_flow_that_is_noted_on_one_side_only_is_made_whole(at: &Ends) {
@@ -450,7 +451,7 @@ cases! {
         node.forget(socket, &frontend, Side::Frontend);
         assert_eq!(node.hears(socket, backend), frontend);
         assert_eq!(node.send(socket, &frontend), led(backend));
-        assert_eq!(node.new_flows(), 2, "nothing tells it from a new one");
+        assert_eq!(node.new_flows(), 2, "without its frontend entry it is a new flow");
     }
 
     fn a_connected_socket_sends_to_the_backend_that_it_hears(at: &Ends) {

@@ -1,4 +1,4 @@
-//! `millrace standalone` as a newcomer meets it: stock kubectl, and packets that follow it.
+//! `millrace standalone`: Services that stock kubectl creates carry traffic.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use tests::topology::{SOON, wait_until};
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/web.yaml");
 const VIP: &str = "http://203.0.113.10/";
 
-/// Who answers a number of requests.
+/// The pods that respond to a number of requests.
 fn answers(network: &OneNode) -> Result<BTreeSet<String>> {
     (0..30).map(|_| Ok(network.curl(VIP)?.trim().to_owned())).collect()
 }
@@ -17,7 +17,7 @@ fn answers(network: &OneNode) -> Result<BTreeSet<String>> {
 #[test]
 fn what_kubectl_applies_is_in_force_and_what_it_deletes_is_gone() -> Result<()> {
     if !has_kubectl() {
-        eprintln!("there is no kubectl on the PATH: nothing is tested by it");
+        eprintln!("skipped: no kubectl on the PATH");
         return Ok(());
     }
     let network = OneNode::with_pods(3)?;
@@ -27,14 +27,14 @@ fn what_kubectl_applies_is_in_force_and_what_it_deletes_is_gone() -> Result<()> 
 
     network.kubectl(&["apply", "-f", EXAMPLE])?;
     let in_force = || frontends().is_ok_and(|all| all.contains("10.244.1.12:8080"));
-    wait_until("the Service is in force", SOON, in_force)?;
+    wait_until("the Service is programmed", SOON, in_force)?;
     let all: BTreeSet<String> = network.pods.iter().map(|pod| pod.name.clone()).collect();
     assert_eq!(answers(&network)?, all);
 
     let patch = r#"[{"op": "remove", "path": "/endpoints/2"}]"#;
     network.kubectl(&["patch", "endpointslice", "web-ipv4", "--type=json", "-p", patch])?;
     let gone = || frontends().is_ok_and(|all| !all.contains("10.244.1.12:8080"));
-    wait_until("the endpoint is out of use", SOON, gone)?;
+    wait_until("the endpoint is removed", SOON, gone)?;
     assert_eq!(answers(&network)?.len(), 2);
 
     network.kubectl(&["delete", "-f", EXAMPLE])?;
@@ -45,7 +45,7 @@ fn what_kubectl_applies_is_in_force_and_what_it_deletes_is_gone() -> Result<()> 
 #[test]
 fn what_was_applied_is_there_and_in_force_after_a_crash() -> Result<()> {
     if !has_kubectl() {
-        eprintln!("there is no kubectl on the PATH: nothing is tested by it");
+        eprintln!("skipped: no kubectl on the PATH");
         return Ok(());
     }
     let network = OneNode::with_pods(3)?;
@@ -54,7 +54,7 @@ fn what_was_applied_is_there_and_in_force_after_a_crash() -> Result<()> {
     agent.kill();
     let agent = network.standalone()?;
     let in_force = || agent.get(&["frontends"]).is_ok_and(|all| all.contains("10.244.1.12:8080"));
-    wait_until("the Service is in force", SOON, in_force)?;
+    wait_until("the Service is programmed", SOON, in_force)?;
     assert_eq!(answers(&network)?.len(), 3);
     assert!(network.kubectl(&["get", "service", "web"])?.contains("30080"));
     Ok(())

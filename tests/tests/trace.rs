@@ -1,4 +1,4 @@
-//! `millrace trace` tells what the kernel then does, and changes nothing.
+//! `millrace trace` reports what the kernel then does, and changes nothing.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -15,8 +15,8 @@ use tests::topology::{SOON, wait_until};
 
 type Case = fn(&mut Conversation, &Ends);
 
-/// Every packet of these tables is traced over the maps of a kernel's data plane before it goes
-/// through its programs: verdict, bytes and reasons must be the same.
+/// Each packet of these tables is traced with the kernel's maps before the kernel's programs
+/// process it. Verdict, bytes and reasons must be the same.
 const TRACED: [Case; 33] = [
     cases::translation::a_request_goes_to_a_backend_and_its_answer_comes_back,
     cases::translation::a_datagram_goes_to_a_backend_and_its_answer_comes_back,
@@ -66,7 +66,7 @@ fn what_is_told_is_what_the_kernel_does() -> Result<()> {
 const VIP: &str = "203.0.113.10";
 const VIP6: &str = "2001:db8:113::10";
 
-/// `web`, whose clients stay nowhere; `sticky`, whose do.
+/// `web` has no session affinity; `sticky` has.
 const MANIFESTS: &str = "
 apiVersion: v1
 kind: Service
@@ -140,7 +140,7 @@ impl Scene {
         Ok(serde_json::from_str(&self.network.node.run(words)?)?)
     }
 
-    /// Fetches a page from a port of the client's own.
+    /// Sends a request from this port of the client.
     fn curl(&self, port: u16, url: &str) -> Result<String> {
         let port = port.to_string();
         let words = ["curl", "--silent", "--show-error", "--max-time", "60", "--globoff"];
@@ -149,7 +149,7 @@ impl Scene {
     }
 
     fn contents(&self) -> Result<BTreeMap<&'static str, Vec<Entry>>> {
-        // The network moves by itself; programs can't be read.
+        // The network's state changes by itself, and program arrays cannot be read.
         const NOT: [&str; 5] =
             [map::XDP_STAGES, map::TC_STAGES, map::EVENTS, map::NETWORK, map::DEVICES];
         let names = map::ALL.into_iter().filter(|name| !NOT.contains(name));
@@ -159,7 +159,7 @@ impl Scene {
     }
 }
 
-/// The pod that a trace leads to.
+/// The pod that a trace selects.
 fn pod(trace: &Value) -> Result<String> {
     let backend = trace["backend"].as_str().with_context(|| format!("no backend: {trace:#}"))?;
     let backend: SocketAddr = backend.parse()?;
@@ -181,7 +181,7 @@ fn clients_meet_whom_the_trace_has_told_and_nothing_is_changed() -> Result<()> {
     let mut told = Vec::new();
     for port in ports.clone() {
         let v4 = scene.trace(&format!("tcp {CLIENT}:{port} {VIP}:80"))?;
-        // The client's two families share its ports.
+        // Both address families of the client share its ports.
         let port = port + 100;
         let v6 = scene.trace(&format!("--device {DEVICE} tcp [2001:db8::2]:{port} [{VIP6}]:80"))?;
         for trace in [&v4, &v6] {
@@ -205,7 +205,7 @@ fn clients_meet_whom_the_trace_has_told_and_nothing_is_changed() -> Result<()> {
     let other = scene.trace(&format!("udp {CLIENT}:40000 192.0.2.77:53"))?;
     assert_eq!(other["verdict"], "untouched");
     let sticky = scene.trace(&format!("tcp {CLIENT}:40000 {VIP}:81"))?;
-    assert_eq!(steps(&sticky, "affinity").len(), 2, "asked and remembered: {sticky:#}");
+    assert_eq!(steps(&sticky, "affinity").len(), 2, "expected a lookup and an update: {sticky:#}");
     for (name, before) in before {
         let after = AnyMap::open(&scene.network.pin_path().join(name))?.contents()?;
         assert_eq!(before, after, "{name} has changed");
@@ -220,7 +220,7 @@ fn clients_meet_whom_the_trace_has_told_and_nothing_is_changed() -> Result<()> {
     let socket = scene.network.client.udp_socket(&format!("{CLIENT}:40000"))?;
     socket.send_to(b"?", "203.0.113.11:53")?;
     let agent = scene.agent.as_ref().context("an agent runs")?;
-    wait_until("the client is kept out", SOON, || {
+    wait_until("the datagram is dropped", SOON, || {
         agent.counted("source_not_allowed").is_ok_and(|packets| packets == 1)
     })?;
     Ok(())
@@ -248,7 +248,7 @@ fn an_established_connection_is_told_of_also_without_an_agent() -> Result<()> {
     let answer = scene.trace(&answer)?;
     assert_eq!(answer["result"]["source"], format!("{VIP}:80"), "{answer:#}");
 
-    // Whoever stays with a backend does so from every port.
+    // Session affinity holds for every port of the client.
     for port in 40_010..40_014 {
         let trace = scene.trace(&format!("tcp {CLIENT}:{port} {VIP}:81"))?;
         assert_eq!(pod(&trace)?, first, "{trace:#}");

@@ -1,5 +1,5 @@
-//! Agents that take over from one another under load: what clients meet meanwhile, and what is kept
-//! of the maps.
+//! Agents that take over from one another under load: how clients are affected, and which maps are
+//! kept.
 
 use std::fs;
 use std::net::TcpStream;
@@ -36,8 +36,7 @@ endpoints:
 - {addresses: [10.244.1.11], nodeName: node}
 ";
 
-/// A node that serves, clients with connections that they keep, and one that opens new ones all
-/// the while.
+/// A node with an agent, connections that stay open, and a client that keeps opening new ones.
 struct Case {
     network: OneNode,
     file: PathBuf,
@@ -81,7 +80,7 @@ impl Case {
         Ok(())
     }
 
-    /// Ends the clients; all that asked anew were answered.
+    /// Ends the clients. Every request on a new connection must have succeeded.
     fn nobody_noticed(self) -> Result<()> {
         self.watcher.wait_for_more(5)?;
         self.kept_connections_go_on()?;
@@ -91,9 +90,8 @@ impl Case {
         Ok(())
     }
 
-    /// Ends the clients. A connection that is there while the programs of a direction are
-    /// replaced, over maps that do not know it, breaks. The one client has one at a time; none
-    /// that begins later fails.
+    /// Ends the clients. A connection breaks if programs with new maps are attached during it, once
+    /// for each direction. The client has one connection at a time, and later ones must not fail.
     fn only_connections_in_between_broke(self) -> Result<()> {
         self.watcher.wait_for_more(20)?;
         let seen = self.watcher.stop();
@@ -129,7 +127,7 @@ fn agents_that_follow_one_another_cost_no_request() -> Result<()> {
     case.nobody_noticed()
 }
 
-/// As a DaemonSet with maxSurge does it.
+/// Like an update of a DaemonSet with `maxSurge`.
 #[test]
 fn a_new_agent_waits_for_the_old_one_and_then_takes_over() -> Result<()> {
     let (case, mut agent) = Case::new()?;
@@ -141,7 +139,7 @@ fn a_new_agent_waits_for_the_old_one_and_then_takes_over() -> Result<()> {
         case.watcher.wait_for_more(20)?;
         assert!(
             !successor.said().contains("ready service_ports="),
-            "it is ready only when it has taken over"
+            "ready, but it has not taken over"
         );
         assert!(agent.terminate()?.success());
         successor.wait_for_output("ready service_ports=")?;
@@ -160,7 +158,7 @@ fn an_agent_that_waits_can_be_told_to_end_and_the_first_goes_on() -> Result<()> 
     case.nobody_noticed()
 }
 
-/// A version that has maps of its own, and after it one that does not know them.
+/// As after an upgrade to a version with additional maps, or a downgrade from one.
 #[test]
 fn maps_that_are_missing_are_made_and_others_stay() -> Result<()> {
     let (case, agent) = Case::new()?;
@@ -179,7 +177,7 @@ fn maps_that_are_missing_are_made_and_others_stay() -> Result<()> {
         "{said}"
     );
     assert!(case.pin(map::DEVICES).exists());
-    assert!(!case.pin("set-aside").exists(), "nothing needs what was set aside any more");
+    assert!(!case.pin("set-aside").exists(), "maps that were set aside are not removed");
     assert_eq!(Contents::of(&case.network.pin_path())?, before);
     case.nobody_noticed()
 }
@@ -204,7 +202,7 @@ fn maps_of_a_newer_version_are_replaced_while_services_are_served() -> Result<()
     let Plain(identity) = pinned.get(&0, 0)?;
     pinned.set(0, Plain(Identity { schema: SCHEMA + 1, ..identity }), 0)?;
 
-    // An agent of the older version that dies before it has attached leaves all forwarding.
+    // An agent of the older version that crashes before it attaches does not interrupt forwarding.
     let dying = case.network.agent_that_waits()?;
     let said = dying.said();
     assert!(said.contains("maps of a newer version") && said.contains("connections"), "{said}");
@@ -213,7 +211,7 @@ fn maps_of_a_newer_version_are_replaced_while_services_are_served() -> Result<()
     case.kept_connections_go_on()?;
 
     let _agent = case.start(&[])?;
-    assert_eq!(case.identity()?.get(&0, 0).context("it is there")?.0.schema, SCHEMA);
+    assert_eq!(case.identity()?.get(&0, 0).context("no identity")?.0.schema, SCHEMA);
     assert!(!case.pin("set-aside").exists());
     case.only_connections_in_between_broke()
 }
