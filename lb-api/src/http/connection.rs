@@ -1,4 +1,4 @@
-//! Connections: taken in, shaken hands with, served, and given up when they stall.
+//! Accepts connections, performs the TLS handshake, serves them, and closes those that stall.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,18 +18,18 @@ use tokio_rustls::TlsAcceptor;
 
 use super::service::Service;
 
-/// How much of the server its clients may take.
+/// Limits on what clients may use.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     pub connections: usize,
-    /// At the same time, of all clients; watches are counted apart.
+    /// Concurrent requests of all clients, not counting watches.
     pub requests: usize,
     pub watches: usize,
-    /// Of a request's body, in bytes.
+    /// Size of a request's body in bytes.
     pub body: usize,
-    /// For the handshake, the headers, and the body, each.
+    /// Time limit for the handshake, the headers, and the body, each.
     pub patience: Duration,
-    /// A client that takes nothing for so long is given up.
+    /// The longest time that a client may block a write. Then its connection is closed.
     pub stall: Duration,
 }
 
@@ -46,11 +46,11 @@ impl Default for Limits {
     }
 }
 
-/// Streams of one connection that may be open at the same time.
+/// Concurrent streams of one connection.
 const STREAMS: u32 = 250;
 const PING: Duration = Duration::from_secs(30);
 
-/// Serves for ever.
+/// Serves until the task is aborted.
 pub async fn serve(listener: TcpListener, tls: Arc<ServerConfig>, service: Service) {
     let acceptor = TlsAcceptor::from(tls);
     let places = Arc::new(Semaphore::new(service.limits().connections));
@@ -62,7 +62,7 @@ pub async fn serve(listener: TcpListener, tls: Arc<ServerConfig>, service: Servi
         let (stream, client) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of file descriptors, or the client has gone: both pass.
+                // Out of file descriptors, or the client has gone. Both are temporary.
                 tracing::debug!(%error, "connection not accepted");
                 sleep(Duration::from_millis(50)).await;
                 continue;
@@ -83,7 +83,7 @@ async fn connection(
     service: Service,
 ) {
     let limits = *service.limits();
-    // Answers are written whole; waiting to fill packets only delays them.
+    // Responses are written whole, so waiting to fill packets only delays them.
     let _ = stream.set_nodelay(true);
     let stream = Impatient::new(stream, limits.stall);
     let stream = match timeout(limits.patience, acceptor.accept(stream)).await {
@@ -121,11 +121,11 @@ async fn connection(
     }
 }
 
-/// A connection that ends when its client takes nothing for too long.
+/// A connection that fails when its client blocks a write for too long.
 struct Impatient {
     stream: TcpStream,
     stall: Duration,
-    /// Running while there is something that the client does not take.
+    /// Set while a write is blocked.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 

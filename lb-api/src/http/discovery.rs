@@ -1,4 +1,4 @@
-//! What the API has: groups, versions and resources, in both forms that clients ask for.
+//! API discovery: groups, versions and resources, aggregated or one by one.
 
 use hyper::Response;
 use hyper::header::CONTENT_TYPE;
@@ -11,7 +11,7 @@ const VERBS: [&str; 8] =
     ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const STATUS_VERBS: [&str; 3] = ["get", "patch", "update"];
 
-/// The release of Kubernetes whose API this is.
+/// The Kubernetes release whose API is implemented.
 const MAJOR: &str = "1";
 const MINOR: &str = "33";
 
@@ -30,7 +30,7 @@ pub fn version() -> Value {
     })
 }
 
-/// As Go names it.
+/// The architecture's name in Go.
 fn platform() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -50,7 +50,7 @@ pub fn index() -> Value {
     json!({"paths": paths})
 }
 
-/// In the order of the kinds, each once.
+/// In the order of the kinds, without duplicates.
 pub fn group_versions() -> Vec<(&'static str, &'static str)> {
     let mut all = Vec::new();
     for kind in kinds::all() {
@@ -65,7 +65,7 @@ fn kinds_of(group: &str, version: &str) -> Vec<&'static Kind> {
     kinds::all().iter().filter(|kind| kind.group == group && kind.version == version).collect()
 }
 
-/// `/api` or `/apis`: everything below it at once, where that is asked for, else the names.
+/// `/api` or `/apis`: aggregated discovery if the client asks for it, otherwise the group names.
 pub fn groups(core: bool, accept: &str, pretty: bool) -> Response<Body> {
     let own = |group: &str| group.is_empty() == core;
     if let Some(version) = aggregated(accept) {
@@ -100,7 +100,7 @@ pub fn groups(core: bool, accept: &str, pretty: bool) -> Response<Body> {
     respond::json(200, &value, pretty)
 }
 
-/// The version of the aggregated form, if the client prefers it to the plain one.
+/// The version of aggregated discovery, if the client prefers it to the plain form.
 fn aggregated(accept: &str) -> Option<&'static str> {
     for offer in accept.split(',').map(str::trim) {
         let parameters: Vec<&str> = offer.split(';').map(str::trim).collect();

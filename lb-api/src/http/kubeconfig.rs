@@ -1,4 +1,4 @@
-//! The kubeconfig that a user gives to kubectl: where the server is, whom to trust, who one is.
+//! The kubeconfig for kubectl: the server's address, its authority, and a client certificate.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::pki::{Authority, write_private};
 
 const NAME: &str = "millrace";
 
-/// Writes a kubeconfig with a new client certificate; only its owner may read it.
+/// Writes a kubeconfig with a new client certificate. Only its owner can read it.
 pub fn write(path: &Path, authority: &Authority, server: SocketAddr) -> Result<()> {
     let client = authority.client("millrace-admin")?;
     let config = json!({

@@ -1,9 +1,10 @@
-//! The API over HTTPS: who may connect, how much they may ask for, and how it is said.
+//! The API over HTTPS: client authentication, limits, and the form of responses.
 //!
 //! Invariants:
-//! - Nobody gets an answer without a client certificate of our own authority: the handshake fails.
-//! - No client can keep others waiting: headers, bodies, handshakes and stalled reading have their
-//!   time, requests and watches their number, and watches do not count as requests.
+//! - No request is served without a client certificate of the server's own authority: the handshake
+//! fails.
+//! - No client can make others wait: headers, bodies, handshakes and stalled reading have time
+//! limits, requests and watches have separate limits of their number.
 
 mod connection;
 mod discovery;

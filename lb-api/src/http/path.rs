@@ -1,11 +1,11 @@
-//! What a request's path names.
+//! Parses the path of a request.
 
 use crate::kinds::{self, Kind, Subresource};
 use crate::operations::Target;
 
 #[derive(Debug)]
 pub enum Path {
-    /// `/`: what there is.
+    /// `/`: the list of paths.
     Index,
     Version,
     /// `/healthz`, `/livez`, `/readyz`
@@ -21,8 +21,8 @@ pub enum Path {
         group: String,
         version: String,
     },
-    /// A list that clients ask for on their way to something else, and that is always empty here:
-    /// its API version and kind.
+    /// A list that clients request on the way to something else, and that is always empty here.
+    /// With its API version and kind.
     Empty(&'static str, &'static str),
     OpenApi2,
     OpenApi3,
@@ -38,7 +38,7 @@ pub enum Path {
 }
 
 impl Path {
-    /// None if there is nothing by that path.
+    /// `None` if the path does not exist.
     pub fn parse(path: &str) -> Option<Self> {
         let decoded: Vec<String> = path
             .split('/')
@@ -50,9 +50,9 @@ impl Path {
             [] => Some(Self::Index),
             ["version"] => Some(Self::Version),
             ["healthz" | "livez" | "readyz", ..] => Some(Self::Health),
-            // `kubectl describe node` lists them.
+            // Requested by `kubectl describe node`.
             ["api", "v1", "pods"] => Some(Self::Empty("v1", "PodList")),
-            // kubectl looks here before it says that a kind is not served.
+            // kubectl requests this before it reports an unknown kind.
             ["apis", "apiextensions.k8s.io", "v1", "customresourcedefinitions"] => {
                 Some(Self::Empty("apiextensions.k8s.io/v1", "CustomResourceDefinitionList"))
             }
@@ -96,7 +96,7 @@ fn objects(group: &str, version: &str, segments: &[&str]) -> Option<Path> {
         }
         [plural, rest @ ..] => {
             let kind = kind(plural)?;
-            // The objects of all namespaces can be listed, but not named.
+            // A namespaced object cannot be named without its namespace.
             if kind.namespaced && !rest.is_empty() {
                 return None;
             }
@@ -117,12 +117,12 @@ fn target(kind: &'static Kind, namespace: Option<&str>, rest: &[&str]) -> Option
     Some(Target { kind, namespace: namespace.map(str::to_owned), name, subresource })
 }
 
-/// Of Namespaces: `/api/v1/namespaces/default/status` is no list in a namespace.
+/// Subresources of Namespaces: `/api/v1/namespaces/default/status` does not list a kind `status`.
 fn is_subresource(segment: &str) -> bool {
     matches!(segment, "status" | "finalize")
 }
 
-/// `%41` is `A`.
+/// Percent-decoding.
 fn decode(segment: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(segment.len());
     let mut rest = segment.as_bytes();
@@ -136,7 +136,7 @@ fn decode(segment: &str) -> Option<String> {
             rest = after;
         }
     }
-    // No name has a slash in it, so none can be smuggled into a key.
+    // An encoded slash must not become part of a key. No name contains one.
     String::from_utf8(bytes).ok().filter(|segment| !segment.contains('/'))
 }
 

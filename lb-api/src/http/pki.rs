@@ -1,5 +1,5 @@
-//! The certificates: an authority of our own, made once and kept beside the store; the server's,
-//! made at every start; and one for each client's kubeconfig.
+//! The certificates: Millrace's own authority, created once and kept beside the store; the
+//! server's, created at every start; and one for each kubeconfig.
 
 use std::fs;
 use std::io::Write;
@@ -22,7 +22,8 @@ use rustls::server::WebPkiClientVerifier;
 
 const CERTIFICATE: &str = "ca.crt";
 const KEY: &str = "ca.key";
-/// A server that runs for years must not lock its users out: there is nobody to renew it.
+/// So long that a server that runs for years does not lock its users out: certificates are not
+/// renewed.
 const YEARS: i64 = 10;
 
 pub struct Authority {
@@ -30,19 +31,19 @@ pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// A certificate and its key, as PEM.
+/// A certificate and its key in PEM.
 pub struct Credentials {
     pub certificate: String,
     pub key: String,
 }
 
 impl Authority {
-    /// The authority of a directory, made if there is none.
+    /// The authority in a directory, created if there is none.
     pub fn open(directory: &Path) -> Result<Self> {
         let (certificate, key) = (directory.join(CERTIFICATE), directory.join(KEY));
         if !certificate.exists() {
             let made = make().context("a certificate authority can't be made")?;
-            // The certificate is last: where it is, the key is, too.
+            // The certificate is written last: if it exists, the key does, too.
             write_private(&key, &made.key)?;
             write_private(&certificate, &made.certificate)?;
         }
@@ -63,24 +64,24 @@ impl Authority {
         Ok(Self { certificate, issuer })
     }
 
-    /// As PEM.
+    /// In PEM.
     pub fn certificate(&self) -> &str {
         &self.certificate
     }
 
-    /// For a client, who may do everything.
+    /// Credentials of a client with all permissions.
     pub fn client(&self, name: &str) -> Result<Credentials> {
         let mut params = params(name, ExtendedKeyUsagePurpose::ClientAuth)?;
         params.distinguished_name.push(DnType::OrganizationName, "system:masters");
         self.sign(params)
     }
 
-    /// TLS for a server that is reached by these addresses and by this machine's name.
+    /// TLS configuration of a server with these addresses and this machine's name.
     pub fn server(&self, addresses: &[IpAddr], host: &str) -> Result<Arc<ServerConfig>> {
         let mut params = params("millrace", ExtendedKeyUsagePurpose::ServerAuth)?;
         let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
         for name in names.into_iter().chain((!host.is_empty()).then_some(host)) {
-            // A host's name may be none that a certificate can have.
+            // A host name need not be valid in a certificate.
             if let Ok(name) = name.try_into() {
                 params.subject_alt_names.push(SanType::DnsName(name));
             }
@@ -133,7 +134,7 @@ fn params(name: &str, usage: ExtendedKeyUsagePurpose) -> Result<CertificateParam
     Ok(params)
 }
 
-/// From yesterday, as clocks are set back sometimes.
+/// Valid since yesterday, because clocks may be set back.
 fn set_validity(params: &mut CertificateParams) -> Result<()> {
     let today = Timestamp::now().to_zoned(TimeZone::UTC).date();
     let date = |date: jiff::civil::Date| -> Result<_> {
@@ -145,7 +146,7 @@ fn set_validity(params: &mut CertificateParams) -> Result<()> {
     Ok(())
 }
 
-/// Writes a file that only its owner may read, whole or not at all.
+/// Atomically writes a file that only its owner can read.
 pub fn write_private(path: &Path, content: &str) -> Result<()> {
     let cannot = || format!("{} can't be written", path.display());
     let name = path.file_name().ok_or_else(|| anyhow!("{} is no file", path.display()))?;
@@ -153,7 +154,7 @@ pub fn write_private(path: &Path, content: &str) -> Result<()> {
     let directory = directory.unwrap_or(Path::new("."));
     fs::create_dir_all(directory).with_context(cannot)?;
     let unfinished = directory.join(format!(".{}.new", name.to_string_lossy()));
-    // What a killed run left may have other permissions.
+    // A file left by a killed process may have other permissions.
     let _ = fs::remove_file(&unfinished);
     let mut file = fs::OpenOptions::new()
         .write(true)
@@ -172,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_authority_stays_the_same_and_its_key_private() {
+    fn the_authority_is_reused_and_its_key_is_private() {
         let directory = tempfile::tempdir().unwrap();
         let first = Authority::open(directory.path()).unwrap();
         let second = Authority::open(directory.path()).unwrap();

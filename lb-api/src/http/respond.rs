@@ -1,4 +1,4 @@
-//! Answers as HTTP.
+//! Builds HTTP responses.
 
 use std::convert::Infallible;
 
@@ -37,14 +37,14 @@ pub fn failure(failure: &Failure, pretty: bool) -> Response<Body> {
     response
 }
 
-/// Sets a header, unless it can't be one.
+/// Sets a header if its value is valid.
 pub fn set(response: &mut Response<Body>, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         response.headers_mut().insert(name, value);
     }
 }
 
-/// Sentences for people, as kubectl shows them.
+/// Adds `Warning` headers. kubectl prints them.
 pub fn warn(response: &mut Response<Body>, warnings: &[String]) {
     for warning in warnings {
         let plain: String = warning.chars().filter(|c| !c.is_control()).collect();

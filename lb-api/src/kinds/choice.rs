@@ -1,8 +1,7 @@
-//! Choosing free cluster addresses and node ports.
+//! Selects free cluster addresses and node ports.
 //!
-//! Every range has a lower band, left to those who ask for a certain address or port, and an upper
-//! one, from which free ones are chosen; the lower is touched when the upper is full. A server in a
-//! cluster has the same bands.
+//! As in a cluster, every range has a lower band for clients that request a specific address or
+//! port. Others get one from the upper band, and from the lower one only if the upper is full.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,7 +9,7 @@ use ipnet::IpNet;
 
 use super::{Allocations, Resource};
 
-/// Takes a free address of a family. `seed` decides which.
+/// Takes a free address of a family. `seed` selects where the search starts.
 pub fn address(family: &str, seed: u64, allocations: &mut dyn Allocations) -> Option<IpAddr> {
     let range = *allocations
         .ranges()
@@ -28,13 +27,14 @@ pub fn port(seed: u64, allocations: &mut dyn Allocations) -> Option<u16> {
     let range = allocations.ranges().node_ports.clone();
     let free = |number| {
         let resource = Resource::NodePort(to_port(number));
-        // One that this object has already is not free for another of its ports.
+        // A port that this object holds already is not free for another of its ports.
         allocations.holder(resource).is_none() && allocations.take(resource)
     };
     Bands::of_ports(*range.start(), *range.end()).search(seed, free).map(to_port)
 }
 
-/// Whether the range may give out this address: not the network's own, nor an IPv4 broadcast.
+/// Whether an address of the range can be allocated: not the network address, nor an IPv4 broadcast
+/// address.
 pub fn is_usable(address: IpAddr, range: &IpNet) -> bool {
     let bands = Bands::of_addresses(range);
     range.contains(&address) && (bands.first..=bands.last).contains(&number(address))
@@ -48,7 +48,7 @@ pub fn hash(parts: &[&str]) -> u64 {
     })
 }
 
-/// Numbers from `first` to `last`; those below `dynamic` are the lower band.
+/// Numbers from `first` to `last`. Those below `dynamic` are the lower band.
 struct Bands {
     first: u128,
     dynamic: u128,
@@ -82,12 +82,12 @@ impl Bands {
     }
 }
 
-/// The size of the lower band: a fraction of the range, within bounds.
+/// Size of the lower band: a fraction of the range, limited to bounds.
 fn lower(size: u128, least: u128, most: u128, fraction: u128) -> u128 {
     if size < least { 0 } else { (size / fraction).clamp(least, most) }
 }
 
-/// Every number once, beginning anywhere.
+/// All numbers once, starting anywhere.
 fn around(from: u128, until: u128, seed: u64) -> impl Iterator<Item = u128> {
     let size = until.saturating_sub(from);
     let start = u128::from(seed).checked_rem(size).unwrap_or(0);
@@ -108,7 +108,7 @@ fn to_address(is_v4: bool, number: u128) -> IpAddr {
     }
 }
 
-/// Numbers of port ranges come from ports.
+/// The number always comes from a range of ports.
 fn to_port(number: u128) -> u16 {
     u16::try_from(number).unwrap_or(u16::MAX)
 }
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lower_band_is_touched_last() {
+    fn the_lower_band_is_used_last() {
         let mut ledger = Ledger::new(&["10.96.0.0/26"]);
         let mut chosen = Vec::new();
         for seed in 0..62 {

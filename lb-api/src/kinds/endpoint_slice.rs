@@ -31,7 +31,7 @@ impl Rules for EndpointSlice {
     }
 
     fn prepare(&self, object: &mut Value, old: Option<&Value>, _subresource: Subresource) {
-        // Of before version 1: only what is there already may stay.
+        // A field from before v1. It may stay, but not be added.
         let had_topology = old.is_some_and(|old| {
             list(old, "endpoints").iter().any(|one| at(one, "deprecatedTopology").is_some())
         });

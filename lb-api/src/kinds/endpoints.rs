@@ -150,7 +150,7 @@ fn endpoints(object: &Value) -> String {
     for subset in subsets {
         let ips = list(subset, "addresses").iter().map(|address| text(address, "ip"));
         let ports = list(subset, "ports");
-        // Headless Services may have no ports.
+        // Endpoints of headless Services may have no ports.
         if ports.is_empty() {
             ends.extend(ips.map(str::to_owned));
             continue;

@@ -1,4 +1,4 @@
-//! Events, and the two ways to see them: the core group's is the one that is stored.
+//! Events in both API groups. The core group's form is stored.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -14,7 +14,7 @@ pub struct Grouped;
 
 const TYPES: [&str; 2] = ["Normal", "Warning"];
 
-/// Names of the same thing in the core group and in `events.k8s.io`.
+/// Fields with different names in the core group and in `events.k8s.io`.
 const RENAMED: [(&str, &str); 7] = [
     ("involvedObject", "regarding"),
     ("message", "note"),
@@ -36,7 +36,7 @@ impl Rules for Core {
     fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Violation> {
         let mut violations = metadata::name(object, old, names::subdomain);
         violations.extend(same_namespace(object, "involvedObject"));
-        // Events in the old manner are hardly looked at; those with a time of their own are.
+        // Events of the new API have an `eventTime`. Others are hardly validated.
         if at(object, "eventTime").is_some() {
             violations.extend(reported(object, "reportingComponent"));
             violations.extend(described(object, "message"));
@@ -145,7 +145,7 @@ fn renamed(
     Value::Object(renamed)
 }
 
-/// Events about things that have no namespace live in `default`.
+/// Events about cluster-scoped objects are in `default` or `kube-system`.
 fn same_namespace(object: &Value, subject: &str) -> Option<Violation> {
     let namespace = text(object, "metadata.namespace");
     let field = format!("{subject}.namespace");
@@ -160,7 +160,7 @@ fn same_namespace(object: &Value, subject: &str) -> Option<Violation> {
     Some(Violation::invalid(field, of_subject, detail))
 }
 
-/// Of an event only its series goes on.
+/// Only the series of an event may change.
 fn changed(object: &Value, old: &Value) -> Vec<Violation> {
     const OTHERS: [&str; 7] =
         ["reason", "type", "eventTime", "action", "related", "reportingInstance", "metadata.name"];
@@ -212,7 +212,7 @@ const COLUMNS: &[Column] = &[
     table::NAME.wide(),
 ];
 
-/// Of the stored view.
+/// The table row of a stored event.
 fn row(event: &Value, now: Timestamp) -> Vec<Value> {
     let first = match text(event, "firstTimestamp") {
         "" => text(event, "eventTime"),

@@ -1,13 +1,13 @@
-//! Reading and writing fields of objects by dotted paths.
+//! Reads and writes fields of objects by dotted paths.
 
 use serde_json::{Map, Value};
 
-/// `at(service, "spec.ports")`. Keys that have dots in them can't be reached so.
+/// `at(service, "spec.ports")`. Cannot address keys that contain dots.
 pub fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
     path.split('.').try_fold(object, |value, name| value.get(name)).filter(|value| !value.is_null())
 }
 
-/// Empty if there is no such text.
+/// Empty if the field is missing or not a string.
 pub fn text<'a>(object: &'a Value, path: &str) -> &'a str {
     at(object, path).and_then(Value::as_str).unwrap_or_default()
 }
@@ -24,12 +24,12 @@ pub fn list<'a>(object: &'a Value, path: &str) -> &'a [Value] {
     at(object, path).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-/// The texts of a list.
+/// The strings in a list.
 pub fn texts<'a>(object: &'a Value, path: &str) -> Vec<&'a str> {
     list(object, path).iter().filter_map(Value::as_str).collect()
 }
 
-/// Name and value of each entry, in order of names.
+/// Name and value of each entry, ordered by name.
 pub fn entries<'a>(object: &'a Value, path: &str) -> impl Iterator<Item = (&'a str, &'a Value)> {
     at(object, path)
         .and_then(Value::as_object)
@@ -38,7 +38,7 @@ pub fn entries<'a>(object: &'a Value, path: &str) -> impl Iterator<Item = (&'a s
         .map(|(key, value)| (key.as_str(), value))
 }
 
-/// The object at the path, made if there is none.
+/// The object at the path, created if it is missing.
 pub fn object_mut<'a>(object: &'a mut Value, path: &str) -> &'a mut Map<String, Value> {
     let mut value = object;
     for name in path.split('.') {
@@ -57,7 +57,7 @@ pub fn set(object: &mut Value, path: &str, value: impl Into<Value>) {
     parent.insert(name.to_owned(), value.into());
 }
 
-/// Only if there is nothing yet. An empty text counts as nothing, as everywhere in the API.
+/// Sets a missing field. As everywhere in the API, an empty string counts as missing.
 pub fn set_default(object: &mut Value, path: &str, value: impl Into<Value>) {
     if at(object, path).is_none_or(|present| present == "") {
         set(object, path, value);
@@ -75,7 +75,7 @@ pub fn remove(object: &mut Value, path: &str) -> Option<Value> {
     }
 }
 
-/// Makes a field what it is in another object, or takes it away if it isn't there.
+/// Copies a field from another object, or removes it if it is missing there.
 pub fn copy(object: &mut Value, from: &Value, path: &str) {
     match at(from, path) {
         Some(value) => set(object, path, value.clone()),
@@ -92,7 +92,7 @@ fn parent<'a, 'b>(object: &'a mut Value, path: &'b str) -> (&'a mut Map<String, 
     }
 }
 
-/// What should be an object and is none is replaced: the decoder has refused wrong types before.
+/// Replaces values that should be objects. Wrong types from clients were refused by the decoder.
 fn as_map(value: &mut Value) -> &mut Map<String, Value> {
     if !value.is_object() {
         *value = Value::Object(Map::new());

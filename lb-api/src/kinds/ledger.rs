@@ -1,4 +1,4 @@
-//! Allocations in memory, for tests of rules.
+//! In-memory allocations for tests of the rules.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Names, labels and annotations: what is the same for every kind.
+//! Metadata rules that are the same for all kinds: names, labels, annotations.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use super::violation::Violation;
 const IMMUTABLE: &str = "field is immutable";
 const MOST_ANNOTATIONS: usize = 256 * 1024;
 
-/// What is the same for every kind; the form of its name is each kind's own (`name`).
+/// The checks that are the same for all kinds. The form of the name depends on the kind (`name`).
 pub fn validate(object: &Value, old: Option<&Value>, namespaced: bool) -> Vec<Violation> {
     let mut violations = Vec::new();
     match old {
@@ -23,7 +23,7 @@ pub fn validate(object: &Value, old: Option<&Value>, namespaced: bool) -> Vec<Vi
     violations
 }
 
-/// The name, and the prefix it was made of. Stored ones are left alone.
+/// Checks the name and `generateName` of a new object. Names of stored objects are not checked.
 pub fn name(object: &Value, old: Option<&Value>, check: Check) -> Vec<Violation> {
     if old.is_some() {
         return Vec::new();
@@ -76,13 +76,13 @@ fn updated(object: &Value, old: &Value) -> Vec<Violation> {
     violations
 }
 
-/// A field that must be what it was.
+/// A field that must not change.
 pub fn immutable(object: &Value, old: &Value, path: &str) -> Option<Violation> {
     let (new, old) = (at(object, path), at(old, path));
     (new != old).then(|| Violation::invalid(path, new.cloned().unwrap_or(Value::Null), IMMUTABLE))
 }
 
-/// Labels, also those of a selector.
+/// Checks labels, or the labels of a selector.
 pub fn labels(object: &Value, path: &str) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (key, value) in entries(object, path) {
@@ -156,7 +156,7 @@ fn finalizers(object: &Value) -> Vec<Violation> {
     violations
 }
 
-/// Generation 1 at first, and one more whenever anything but metadata and status changes.
+/// 1 for a new object. Increased by each change outside of metadata and status.
 pub fn count_generation(object: &mut Value, old: Option<&Value>) {
     let Some(old) = old else {
         set(object, "metadata.generation", 1);
@@ -167,7 +167,7 @@ pub fn count_generation(object: &mut Value, old: Option<&Value>) {
     set(object, "metadata.generation", generation);
 }
 
-/// Kinds without generations: clients may not invent one.
+/// For kinds without generations: clients cannot set one.
 pub fn keep_generation(object: &mut Value, old: Option<&Value>) {
     match old.and_then(|old| at(old, "metadata.generation")) {
         Some(generation) => set(object, "metadata.generation", generation.clone()),
@@ -183,7 +183,7 @@ fn desired(object: &Value) -> Vec<(&String, &Value)> {
     fields.filter(|(name, value)| !OTHER.contains(&name.as_str()) && !value.is_null()).collect()
 }
 
-/// The field at a path, if it is one of those that objects are selected by.
+/// The value of a field that selectors may name, or `None`.
 pub fn field(object: &Value, path: &str, selectable: &[&str]) -> Option<String> {
     if !selectable.contains(&path) {
         return None;

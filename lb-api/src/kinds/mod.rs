@@ -1,7 +1,7 @@
-//! The kinds of objects that are served, and what is particular to each.
+//! The served kinds and their rules.
 //!
-//! Objects are JSON here, as clients sent them: fields that this build does not know are gone by
-//! then (`operations::decode`). Rules are pure, but for what they take from `Allocations`.
+//! Objects are JSON as sent by clients, without unknown fields: `codec::decode` removes them
+//! before. Rules are pure, except for allocations.
 
 mod choice;
 mod endpoint_slice;
@@ -34,7 +34,7 @@ use serde_json::Value;
 pub use violation::{Violation, ViolationKind};
 
 pub struct Kind {
-    /// Empty: the core group.
+    /// Empty for the core group.
     pub group: &'static str,
     pub version: &'static str,
     pub kind: &'static str,
@@ -56,20 +56,20 @@ pub enum Subresource {
 }
 
 pub trait Rules: Sync {
-    /// Fills in defaults, as a real server does on decoding.
+    /// Sets defaults, as an API server does while decoding.
     fn set_defaults(&self, _object: &mut Value) {}
 
-    /// Wipes what a client may not set, keeps status on updates of the spec (and the other way
-    /// round), sets the generation where the kind has one. `old` is none on creation.
+    /// Clears fields that clients cannot set, keeps the status on updates of the spec and vice
+    /// versa, and sets the generation if the kind has one. `old` is `None` for a new object.
     fn prepare(&self, object: &mut Value, old: Option<&Value>, subresource: Subresource);
 
-    /// Every violation, with field paths as kubectl prints them. Of the metadata only the form of
-    /// the name is the kind's to check; `metadata::validate` does the rest, for all kinds.
+    /// All violations, with field paths as kubectl prints them. Of the metadata, only the form of
+    /// the name is checked here; `metadata::validate` checks the rest for all kinds.
     fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Violation>;
 
-    /// Takes the addresses and ports the object needs and writes them into it, gives back what
-    /// it no longer needs. Called within the write, after `validate`: what was taken is given
-    /// back when the write fails or is a dry run.
+    /// Takes the addresses and ports that the object needs and writes them into it, and releases
+    /// those that it no longer needs. Called within the write, after `validate`. If the write fails
+    /// or is a dry run, all of this is undone.
     fn allocate(
         &self,
         _object: &mut Value,
@@ -79,13 +79,14 @@ pub trait Rules: Sync {
         Ok(())
     }
 
-    /// Takes what a stored object has, also where the ranges are others now than when it was
-    /// written. Violations tell what it should not have: it lies in no range, or is another's.
+    /// Takes what a stored object holds, even if the ranges have changed since. Returns a violation
+    /// for each address or port that it should not hold, because it is in no range or is held by
+    /// another object.
     fn reclaim(&self, _object: &Value, _allocations: &mut dyn Allocations) -> Vec<Violation> {
         Vec::new()
     }
 
-    /// Gives back all that an object which is being removed holds.
+    /// Releases everything that a removed object holds.
     fn release(&self, _object: &Value, _allocations: &mut dyn Allocations) {}
 
     /// Sentences for the header `Warning`.
@@ -93,23 +94,23 @@ pub trait Rules: Sync {
         Vec::new()
     }
 
-    /// Whether a PUT to a name that is not there creates the object.
+    /// Whether a PUT creates a missing object.
     fn creates_on_update(&self) -> bool {
         false
     }
 
-    /// Whether a PUT without `resourceVersion` overwrites whatever is there.
+    /// Whether a PUT without `resourceVersion` overwrites any revision.
     fn updates_unconditionally(&self) -> bool {
         true
     }
 
-    /// Whether a DELETE that ends the object answers with it, not with a Status.
+    /// Whether a DELETE returns the deleted object instead of a Status.
     fn returns_deleted(&self) -> bool {
         false
     }
 
-    /// The kind whose objects these are another view of: they are stored as that kind, and
-    /// `to_stored` and `as_shown` translate.
+    /// The kind that these objects are another view of, and are stored as. `to_stored` and
+    /// `as_shown` convert them.
     fn stored_as(&self) -> Option<&'static Kind> {
         None
     }
@@ -127,8 +128,8 @@ pub trait Rules: Sync {
     /// One cell for each column.
     fn row(&self, object: &Value, now: Timestamp) -> Vec<Value>;
 
-    /// The value of a field that a field selector may name besides `metadata.name` and
-    /// `metadata.namespace`; none if it may not name this one.
+    /// The value of a field that field selectors may use in addition to `metadata.name` and
+    /// `metadata.namespace`. `None` for other fields.
     fn field(&self, object: &Value, path: &str) -> Option<String>;
 }
 
@@ -138,39 +139,39 @@ pub struct Column {
     pub name: &'static str,
     /// An OpenAPI type: `string`, `integer`, ...
     pub type_: &'static str,
-    /// `name` for the column that names the object, else mostly empty.
+    /// `name` for the column with the object's name, otherwise usually empty.
     pub format: &'static str,
     pub description: &'static str,
-    /// 0 is always shown, 1 with `-o wide`.
+    /// 0: always shown. 1: with `-o wide`.
     pub priority: i32,
 }
 
-/// What only one object may hold at a time.
+/// What only one object can hold at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
     ClusterIp(IpAddr),
-    /// Of any protocol; health checks' node ports are among them.
+    /// A node port of all protocols. Includes health check node ports.
     NodePort(u16),
 }
 
-/// What is held by whom, within one write.
+/// The holders of addresses and ports, within one write.
 pub trait Allocations {
     fn ranges(&self) -> &Ranges;
 
-    /// Who holds it, as `namespace/name`.
+    /// The holder as `namespace/name`.
     fn holder(&self, resource: Resource) -> Option<String>;
 
-    /// True if the object being written holds it now, false if another one does.
+    /// Returns true if the object being written holds the resource now, false if another does.
     fn take(&mut self, resource: Resource) -> bool;
 
-    /// Does nothing unless the object being written holds it.
+    /// Releases the resource if the object being written holds it.
     fn give_back(&mut self, resource: Resource);
 }
 
-/// What addresses and ports are taken from.
+/// The ranges that addresses and ports are taken from.
 #[derive(Debug, Clone)]
 pub struct Ranges {
-    /// The first is of the primary address family; at most one of each.
+    /// At most one for each address family. The first is of the primary family.
     pub cluster_ips: Vec<IpNet>,
     pub node_ports: RangeInclusive<u16>,
 }
@@ -190,12 +191,12 @@ pub fn all() -> &'static [Kind] {
     &ALL
 }
 
-/// By what a request's path names.
+/// By group, version and plural, as in a request's path.
 pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Kind> {
     ALL.iter().find(|kind| (kind.group, kind.version, kind.plural) == (group, version, plural))
 }
 
-/// By what a manifest names.
+/// By API version and kind, as in a manifest.
 pub fn find_kind(api_version: &str, name: &str) -> Option<&'static Kind> {
     ALL.iter().find(|kind| kind.kind == name && kind.api_version() == api_version)
 }

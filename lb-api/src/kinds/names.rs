@@ -1,5 +1,5 @@
-//! The forms of names, labels and addresses. Each check answers with what is wrong, in the words
-//! of an API server.
+//! Checks the form of names, labels and addresses. Each check returns the messages of an API
+//! server.
 
 use std::net::IpAddr;
 
@@ -8,15 +8,15 @@ use super::violation::Violation;
 const LABEL_FORM: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const NAME_PART_FORM: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
 
-/// A check of one text.
+/// A check of a string.
 pub type Check = fn(&str) -> Vec<String>;
 
-/// Every complaint of a check about one field.
+/// The violations that a check finds in a field.
 pub fn violations(field: &str, value: &str, check: Check) -> Vec<Violation> {
     check(value).iter().map(|wrong| Violation::invalid(field, value, wrong)).collect()
 }
 
-/// A label of a domain name, by RFC 1123: may begin with a digit.
+/// An RFC 1123 label. May start with a digit.
 pub fn label(value: &str) -> Vec<String> {
     let mut wrong = too_long(value, 63);
     if !is_label(value) {
@@ -34,7 +34,7 @@ pub fn label(value: &str) -> Vec<String> {
     wrong
 }
 
-/// A label of a domain name, by RFC 1035: begins with a letter.
+/// An RFC 1035 label. Starts with a letter.
 pub fn letter_label(value: &str) -> Vec<String> {
     let mut wrong = too_long(value, 63);
     if !is_label(value) || !value.starts_with(|first: char| first.is_ascii_lowercase()) {
@@ -75,7 +75,7 @@ pub fn wildcard_subdomain(value: &str) -> Vec<String> {
     wrong
 }
 
-/// `name` or `prefix/name`: keys of labels, finalizers.
+/// `name` or `prefix/name`, for label keys and finalizers.
 pub fn qualified(value: &str) -> Vec<String> {
     let (prefix, name) = match value.split_once('/') {
         None => (None, value),
@@ -128,7 +128,7 @@ pub fn label_value(value: &str) -> Vec<String> {
     wrong
 }
 
-/// The key of a Secret's entry.
+/// The key of an entry of a Secret.
 pub fn data_key(value: &str) -> Vec<String> {
     let mut wrong = too_long(value, 253);
     if value.is_empty()
@@ -149,7 +149,7 @@ pub fn data_key(value: &str) -> Vec<String> {
     wrong
 }
 
-/// The name of a port, as targets refer to it.
+/// A port name, as targets refer to it.
 pub fn port_name(value: &str) -> Vec<String> {
     let is_letter = |letter: char| letter.is_ascii_lowercase();
     let mut wrong = too_long(value, 15);
@@ -174,7 +174,7 @@ pub fn port_name(value: &str) -> Vec<String> {
     wrong
 }
 
-/// The name of an object, in the path of a request.
+/// The name of an object in a request's path.
 pub fn path_segment(value: &str) -> Vec<String> {
     match value {
         "." | ".." => return vec![format!("may not be '{value}'")],
@@ -192,7 +192,7 @@ pub fn port_number(field: &str, port: i64) -> Option<Violation> {
         .then(|| Violation::invalid(field, port, "must be between 1 and 65535, inclusive"))
 }
 
-/// Addresses as Go reads them: the API has always taken leading zeros in IPv4 ones.
+/// Parses an address like Go in the API server, which accepts leading zeros in IPv4.
 pub fn parse_ip(value: &str) -> Option<IpAddr> {
     if let Ok(address) = value.parse::<IpAddr>() {
         return Some(match address {
@@ -219,7 +219,7 @@ pub fn ip(value: &str) -> Vec<String> {
     }
 }
 
-/// Addresses that are no endpoint's and no service's.
+/// Refuses addresses that cannot belong to an endpoint or a Service.
 pub fn special_ip(field: &str, value: &str) -> Vec<Violation> {
     let Some(address) = parse_ip(value) else {
         return vec![Violation::invalid(field, value, "must be a valid IP address")];
@@ -251,7 +251,7 @@ pub fn special_ip(field: &str, value: &str) -> Vec<Violation> {
     .collect()
 }
 
-/// A prefix to which the server appends: a dash at its end will not be the last character.
+/// Checks a `generateName` prefix. It may end with a dash, because the server appends to it.
 pub fn of_prefix(value: &str, check: Check) -> Vec<String> {
     match value.strip_suffix('-') {
         Some(rest) if !rest.is_empty() => check(&format!("{rest}a")),
@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forms_are_told_apart() {
+    fn forms_are_distinguished() {
         let long = "a".repeat(64);
         let cases: &[(&str, Check, &[&str], &[&str])] = &[
             ("label", label, &["a", "1a", "a-b"], &["", "A", "-a", "a-", "a.b", "a_b", &long]),
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_is_explained_as_an_api_server_does() {
+    fn a_form_is_explained_like_an_api_server_does() {
         assert_eq!(
             letter_label("1"),
             ["a DNS-1035 label must consist of lower case alphanumeric characters or '-', start \

@@ -9,9 +9,9 @@ use super::{Column, Rules, Subresource, metadata, names, table};
 
 pub struct Namespace;
 
-/// Every namespace carries its name as a label, so that selectors can choose it.
+/// A label with the namespace's name, for selectors.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
-/// Held until what is in the namespace is gone.
+/// Removed after all objects in the namespace are gone.
 const FINALIZER: &str = "kubernetes";
 
 impl Rules for Namespace {
@@ -36,7 +36,7 @@ impl Rules for Namespace {
         };
         match subresource {
             Subresource::None => {
-                // Only the finalize subresource of a real server changes these.
+                // In a cluster only the subresource `finalize` changes these.
                 copy(object, old, "spec.finalizers");
                 copy(object, old, "status");
             }

@@ -20,12 +20,12 @@ impl Rules for Node {
     fn prepare(&self, object: &mut Value, old: Option<&Value>, subresource: Subresource) {
         metadata::keep_generation(object, old);
         match (old, subresource) {
-            // A node's agent writes its status when it registers.
+            // A node's agent sends the status when it registers.
             (None, _) => {}
             (Some(old), Subresource::None) => copy(object, old, "status"),
             (Some(old), Subresource::Status) => copy(object, old, "spec"),
         }
-        // Either is derived from the other.
+        // Each is derived from the other.
         let first = texts(object, "spec.podCIDRs").first().map(|&network| network.to_owned());
         match (first, text(object, "spec.podCIDR").to_owned()) {
             (None, single) if !single.is_empty() => set(object, "spec.podCIDRs", vec![single]),

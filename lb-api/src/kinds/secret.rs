@@ -18,7 +18,7 @@ const SERVICE_ACCOUNT: &str = "kubernetes.io/service-account.name";
 impl Rules for Secret {
     fn set_defaults(&self, object: &mut Value) {
         set_default(object, "type", "Opaque");
-        // What clients may write as plain text is only ever kept and shown encoded.
+        // Plain text from clients is stored and returned encoded.
         if let Some(Value::Object(texts)) = remove(object, "stringData") {
             let data = object_mut(object, "data");
             for (key, text) in texts {
@@ -103,7 +103,7 @@ fn data(object: &Value) -> Vec<Violation> {
     violations
 }
 
-/// What well-known types must carry.
+/// The keys that well-known types require.
 fn required(object: &Value) -> Vec<Violation> {
     let has = |key: &str| object.get("data").and_then(|data| data.get(key)).is_some();
     let missing = |key: &str| Violation::required(format!("data[{key}]"), "");
@@ -115,7 +115,7 @@ fn required(object: &Value) -> Vec<Violation> {
         "kubernetes.io/dockercfg" => all(&[".dockercfg"]),
         "kubernetes.io/dockerconfigjson" => all(&[".dockerconfigjson"]),
         "kubernetes.io/ssh-auth" => all(&["ssh-privatekey"]),
-        // One of the two is enough.
+        // One of the two keys is enough.
         "kubernetes.io/basic-auth" if !has("username") && !has("password") => {
             all(&["username", "password"])
         }

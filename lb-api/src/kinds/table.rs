@@ -1,4 +1,4 @@
-//! The tables that `kubectl get` prints: columns, ages and other common cells.
+//! The tables of `kubectl get`: columns, ages and other common cells.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -15,7 +15,7 @@ impl Column {
         Self { name, type_: "integer", format: "", description, priority: 0 }
     }
 
-    /// The same, but shown only by `-o wide`.
+    /// A column shown only by `-o wide`.
     pub const fn wide(self) -> Self {
         Self { priority: 1, ..self }
     }
@@ -39,7 +39,7 @@ pub fn age(object: &Value, now: Timestamp) -> Value {
     since(text(object, "metadata.creationTimestamp"), now).into()
 }
 
-/// How long ago a time was, `<unknown>` if there is none.
+/// Time since `time`; `<unknown>` if there is none.
 pub fn since(time: &str, now: Timestamp) -> String {
     match time.parse::<Timestamp>() {
         Ok(time) => duration(now.as_second() - time.as_second()),
@@ -47,7 +47,7 @@ pub fn since(time: &str, now: Timestamp) -> String {
     }
 }
 
-/// Two units at most, and only one where the second would say little.
+/// At most two units, and one where the second would not matter.
 pub fn duration(seconds: i64) -> String {
     const MINUTE: i64 = 60;
     const HOUR: i64 = 60 * MINUTE;
@@ -58,7 +58,7 @@ pub fn duration(seconds: i64) -> String {
         rest => format!("{}{name}{rest}{smaller_name}", seconds / unit),
     };
     match seconds {
-        // Clocks may differ by a little.
+        // Clocks may differ slightly.
         ..-1 => "<invalid>".to_owned(),
         -1..0 => "0s".to_owned(),
         0..120 => format!("{seconds}s"),
@@ -73,12 +73,12 @@ pub fn duration(seconds: i64) -> String {
     }
 }
 
-/// `<none>` for nothing.
+/// `<none>` for an empty cell.
 pub fn or_none(cell: &str) -> &str {
     if cell.is_empty() { "<none>" } else { cell }
 }
 
-/// The first of many, and how many more there are.
+/// The first entries, and the number of the others.
 pub fn first(all: &[impl AsRef<str>], most: usize) -> String {
     let shown: Vec<&str> = all.iter().take(most).map(AsRef::as_ref).collect();
     let shown = shown.join(",");
@@ -88,7 +88,7 @@ pub fn first(all: &[impl AsRef<str>], most: usize) -> String {
     }
 }
 
-/// `a=1,b=2`, in order of keys.
+/// `a=1,b=2`, ordered by key.
 pub fn labels(object: &Value, path: &str) -> String {
     let pairs: Vec<String> = entries(object, path)
         .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_said_as_kubectl_does() {
+    fn durations_are_written_like_kubectls() {
         for (seconds, expected) in [
             (-2, "<invalid>"),
             (-1, "0s"),

@@ -1,4 +1,4 @@
-//! What is wrong with a field, in the words that kubectl's users know.
+//! What is wrong with a field, in the words of an API server.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use serde_json::Value;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Violation {
     pub kind: ViolationKind,
-    /// As `spec.ports[0].port`.
+    /// For example `spec.ports[0].port`.
     pub field: String,
-    /// The offending value.
+    /// The invalid value.
     pub value: Value,
     pub detail: String,
 }
@@ -68,7 +68,7 @@ impl Violation {
         Self::new(ViolationKind::TooMany, field, actual, &detail)
     }
 
-    /// Not the client's fault: answered by 500.
+    /// An internal error, code 500.
     pub fn internal(field: impl Into<String>, detail: &str) -> Self {
         Self::new(ViolationKind::Internal, field, Value::Null, detail)
     }
@@ -82,7 +82,7 @@ impl Violation {
         Self { kind, field: field.into(), value: value.into(), detail: detail.to_owned() }
     }
 
-    /// The message without the field, as a Status lists it among its causes.
+    /// The message without the field, as in the causes of a Status.
     pub fn message(&self) -> String {
         let kind = self.kind.description();
         let shows_value = !matches!(
@@ -94,7 +94,7 @@ impl Violation {
         );
         let value = match &self.value {
             _ if !shows_value => String::new(),
-            // As a real server, which formats a missing value like a text.
+            // Like an API server, which formats a missing value as a string.
             Value::Null => ": \"null\"".to_owned(),
             value => format!(": {value}"),
         };
@@ -105,7 +105,7 @@ impl Violation {
 }
 
 impl ViolationKind {
-    /// The machine's word, a cause's `reason`.
+    /// The machine-readable `reason` of a cause.
     pub fn reason(self) -> &'static str {
         match self {
             Self::NotFound => "FieldValueNotFound",

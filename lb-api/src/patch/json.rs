@@ -5,10 +5,10 @@ use serde_json::Value;
 
 use super::PatchError;
 
-/// As many as a real server takes.
+/// The limit of an API server.
 const MOST_OPERATIONS: usize = 10_000;
 
-/// All operations, or none of them.
+/// Applies all operations or none.
 pub fn apply(object: &Value, patch: &Value) -> Result<Value, PatchError> {
     let operations = json_patch::Patch::deserialize(patch)
         .map_err(|error| PatchError::Malformed(format!("error decoding patch: {error}")))?;
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told_from_what_is_no_patch() {
+    fn unfitting_and_malformed_patches_are_distinguished() {
         let object = json!({ "a": 1 });
         for (patch, is_malformed) in [
             (json!({ "a": 2 }), true),

@@ -1,4 +1,4 @@
-//! `metadata.managedFields`: who manages which fields.
+//! `metadata.managedFields`: which manager owns which fields.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -12,11 +12,11 @@ pub enum Operation {
     Update,
 }
 
-/// More that update are not told apart: the oldest become one.
+/// With more updating managers than this, the oldest entries are merged.
 const MOST_UPDATERS: usize = 10;
 const OLDEST: &str = "ancient-changes";
 
-/// Whose entry it is.
+/// The identity of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manager {
     pub name: String,
@@ -50,7 +50,7 @@ impl Manager {
         Self { name: name.to_owned(), operation, api_version: api_version.to_owned(), subresource }
     }
 
-    /// Who applies is known by name; who updates, by version as well.
+    /// Managers that apply are identified by name, those that update by name and version.
     pub fn is(&self, other: &Self) -> bool {
         self.name == other.name
             && self.operation == other.operation
@@ -60,7 +60,7 @@ impl Manager {
 }
 
 impl Entry {
-    /// As messages name the other manager of a field.
+    /// The other manager of a field, as in messages.
     pub fn said(&self) -> String {
         let mut said = format!("{:?}", self.manager.name);
         if !self.manager.subresource.is_empty() {
@@ -123,7 +123,7 @@ impl Managed {
         Self(entries.into_iter().flatten().filter_map(Entry::from_json).collect())
     }
 
-    /// A client may ask for all to be forgotten, by one empty entry.
+    /// A client can remove all managers by sending one empty entry.
     pub fn is_reset(object: &Value) -> bool {
         object["metadata"]["managedFields"] == json!([{}])
     }
@@ -132,7 +132,7 @@ impl Managed {
         self.0.iter().find(|entry| entry.manager.is(manager))
     }
 
-    /// Replaces the fields of a manager; without fields, it has no entry.
+    /// Replaces a manager's fields. A manager without fields has no entry.
     pub fn set(&mut self, manager: &Manager, fields: Fields, now: Timestamp) {
         let before = self.0.iter().position(|entry| entry.manager.is(manager));
         let time = match before {
@@ -147,7 +147,7 @@ impl Managed {
         }
     }
 
-    /// Merges the oldest entries of those that update, so that an object does not grow for ever.
+    /// Merges the oldest updating managers, which limits the size of the object.
     pub fn cap_updaters(&mut self) {
         let (mut updaters, others): (Vec<Entry>, Vec<Entry>) = std::mem::take(&mut self.0)
             .into_iter()
@@ -155,7 +155,7 @@ impl Managed {
         updaters.sort_by(|a, b| a.time.cmp(&b.time));
         while updaters.len() > MOST_UPDATERS {
             let version = updaters[0].manager.api_version.clone();
-            // Entries of another version can't be merged with these.
+            // Entries of different versions cannot be merged.
             let next = updaters[1..].iter().position(|one| one.manager.api_version == version);
             let Some(next) = next else { break };
             let younger = updaters.remove(next + 1);
@@ -169,7 +169,7 @@ impl Managed {
         self.0.extend(updaters);
     }
 
-    /// Takes fields from every entry that is of this version of the type.
+    /// Removes fields from every entry of this version of the type.
     pub fn disown(&mut self, api_version: &str, fields: impl Fn(&Manager) -> Fields) {
         for entry in self.0.iter_mut().filter(|entry| entry.manager.api_version == api_version) {
             entry.fields = entry.fields.difference(&fields(&entry.manager));
@@ -177,7 +177,7 @@ impl Managed {
         self.0.retain(|entry| !entry.fields.is_empty());
     }
 
-    /// Appliers first, then by time and name.
+    /// Managers that apply come first; then by time and name.
     pub fn write(mut self, object: &mut Value) {
         let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
             return;

@@ -1,4 +1,4 @@
-//! The four ways to change a part of an object. Pure: from what is there to what shall be.
+//! The four kinds of patches. Pure: from the current object to the new one.
 
 pub mod apply;
 mod fields;
@@ -11,10 +11,10 @@ mod typed;
 
 use std::fmt;
 
-/// Why a patch can't be applied.
+/// Why a patch cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PatchError {
-    /// It is no patch at all: 400.
+    /// It is not a valid patch: 400.
     Malformed(String),
     /// It does not fit the object: 422.
     Unfitting(String),

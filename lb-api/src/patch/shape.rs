@@ -1,12 +1,12 @@
-//! How the values of an object are merged: what strategic merge patches and server-side
-//! apply know of the types.
+//! How values are merged: what strategic merge patches and server-side apply need to know about
+//! types.
 
 use serde_json::{Map, Value};
 
 use crate::kinds::Kind;
 use crate::schema::{self, Field, ListType, Message};
 
-/// A node of the tree of types of a kind: its type, and the facts about the field that has it.
+/// A node in a kind's tree of types: its type, and facts about the field of this type.
 #[derive(Clone, Copy)]
 pub struct TypeNode {
     definition: Option<&'static str>,
@@ -17,13 +17,13 @@ pub struct TypeNode {
 /// How server-side apply merges a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// As one: scalars, atomic lists, maps and types.
+    /// As a single value: scalars, atomic lists, maps and types.
     Whole,
-    /// By entry: types with fields, and maps.
+    /// Entry by entry: types with fields, and maps.
     Entries,
-    /// A list without order or repetition.
+    /// A list without order or duplicates.
     Set,
-    /// A list of items that are told apart by these fields.
+    /// A list whose items are identified by these fields.
     Keyed(Vec<&'static str>),
 }
 
@@ -31,11 +31,12 @@ static NOTHING: Value = Value::Null;
 
 impl TypeNode {
     pub fn root(kind: &Kind) -> Self {
-        // A kind without a definition would be merged as one; a test sees to it that there is none.
+        // A kind without a definition would be merged as a single value. A test ensures that there
+        // is none.
         Self::defined(schema::definition_of(kind.group, kind.version, kind.kind), &NOTHING, None)
     }
 
-    /// The node of a field or of a map's entry.
+    /// The node of a field or map entry.
     pub fn child(&self, name: &str) -> Self {
         let known = self.schema.get("properties").and_then(|properties| properties.get(name));
         let schema = known.or_else(|| self.schema.get("additionalProperties"));
@@ -81,7 +82,7 @@ impl TypeNode {
         }
     }
 
-    /// Whether there are fields or entries below, taken as one or not.
+    /// Whether the value has fields or entries, even if it is merged as a single value.
     pub fn has_entries(&self) -> bool {
         ["properties", "additionalProperties"].iter().any(|name| self.schema.get(name).is_some())
     }
@@ -89,18 +90,18 @@ impl TypeNode {
     /// Whether a strategic merge patch merges this list, instead of replacing it.
     pub fn is_merged(&self) -> bool {
         self.facts.and_then(|facts| facts.patch_strategy).is_some_and(|how| {
-            // There are lists with several strategies.
+            // Some lists have several strategies.
             how.split(',').any(|one| one == "merge")
         })
     }
 
-    /// By which field a strategic merge patch tells items apart.
+    /// The field that identifies items in a strategic merge patch.
     pub fn merge_key(&self) -> Option<&'static str> {
         self.facts.and_then(|facts| facts.patch_merge_key)
     }
 }
 
-/// The element of an item of a keyed list. A key that is left out has its default.
+/// The element for an item of a keyed list. A missing key has its default.
 pub fn keyed(item: &Value, keys: &[&str]) -> String {
     let keys: Map<String, Value> = keys
         .iter()
@@ -113,7 +114,7 @@ pub fn keyed(item: &Value, keys: &[&str]) -> String {
     format!("k:{}", Value::Object(keys))
 }
 
-/// The element of an item of a set.
+/// The element for an item of a set.
 pub fn valued(item: &Value) -> String {
     format!("v:{item}")
 }

@@ -1,4 +1,4 @@
-//! Objects seen as sets of fields: which there are, which differ, merging and taking away.
+//! Objects as sets of fields: collects, compares, merges and removes fields.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::fields::{Fields, named};
 use super::shape::{Shape, TypeNode, keyed, valued};
 
-/// Every field of a value.
+/// All fields of a value.
 pub fn fields_of(value: &Value, node: TypeNode) -> Fields {
     let mut fields = Fields::default();
     collect(value, node, &mut Vec::new(), &mut fields);
@@ -47,7 +47,7 @@ fn element(shape: &Shape, item: &Value) -> String {
     }
 }
 
-/// What differs between two values.
+/// The differences between two values.
 #[derive(Debug, Default)]
 pub struct Changes {
     pub added: Fields,
@@ -99,7 +99,8 @@ struct Child<'a> {
     node: TypeNode,
 }
 
-/// None of what is taken as one, and none where both are empty: then it counts itself.
+/// Empty for a single value. Also empty if both values have no children: then the value itself
+/// counts.
 fn children<'a>(
     old: Option<&'a Value>,
     new: Option<&'a Value>,
@@ -156,7 +157,7 @@ fn find<'a>(items: &[(String, &'a Value)], element: &str) -> Option<&'a Value> {
     items.iter().find(|(one, _)| one == element).map(|(_, item)| *item)
 }
 
-/// What is there, with what is applied on top.
+/// Merges the applied value into the live one.
 pub fn merge(live: &Value, applied: &Value, node: TypeNode) -> Value {
     let shape = node.shape();
     match (&shape, live, applied) {
@@ -179,8 +180,8 @@ pub fn merge(live: &Value, applied: &Value, node: TypeNode) -> Value {
     }
 }
 
-/// In the order of what is applied; what is only there already keeps its place before what it
-/// came before.
+/// Merges two lists in the order of the applied one. An item that is only in the live list stays
+/// before the items that it preceded.
 fn merge_items(
     live: &[(String, &Value)],
     applied: &[(String, &Value)],
@@ -204,7 +205,7 @@ fn merge_items(
                 left += 1;
                 right += 1;
             }
-            // It goes where what is applied has it.
+            // An item in both lists is placed by the applied one.
             (Some((element, _)), _) if next_shared != Some(element) => left += 1,
             (_, Some((element, item))) => {
                 merged.push(match find(live, element) {
@@ -218,7 +219,7 @@ fn merge_items(
     }
 }
 
-/// Takes away every field of the set, and all that is below one.
+/// Removes every field of the set, with everything below it.
 pub fn remove(value: &mut Value, node: TypeNode, gone: &Fields) {
     let shape = node.shape();
     match (&shape, value) {

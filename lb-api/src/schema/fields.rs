@@ -1,11 +1,11 @@
-//! What `fields.txt` says.
+//! Parses `fields.txt`.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 #[derive(Debug, Default)]
 pub struct Message {
-    /// Server-side apply takes it as one.
+    /// Server-side apply treats the message as a single value.
     pub atomic: bool,
     pub fields: BTreeMap<&'static str, Field>,
 }
@@ -13,14 +13,14 @@ pub struct Message {
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Field {
     pub number: u32,
-    /// The field is this one of the message that is field `number`.
+    /// If set, this is field `embedded` of the embedded message in field `number`.
     pub embedded: Option<u32>,
-    /// Nothing and the zero value differ.
+    /// In Go the field is a pointer: a missing value differs from the zero value.
     pub pointer: bool,
-    /// Server-side apply takes it as one.
+    /// Server-side apply treats the field as a single value.
     pub atomic: bool,
     pub list: Option<ListType>,
-    /// How a strategic merge patch merges it: `merge`; none: it replaces it.
+    /// The strategy of strategic merge patches, such as `merge`. `None`: replace.
     pub patch_strategy: Option<&'static str>,
     pub patch_merge_key: Option<&'static str>,
 }
@@ -30,11 +30,11 @@ pub struct Field {
 pub enum ListType {
     Atomic,
     Set,
-    /// By these fields of the items.
+    /// Items are identified by these fields.
     Map(Vec<&'static str>),
 }
 
-/// By the name of a definition, like `io.k8s.api.core.v1.ServicePort`.
+/// The message of a definition such as `io.k8s.api.core.v1.ServicePort`.
 pub fn message(definition: &str) -> Option<&'static Message> {
     static MESSAGES: LazyLock<BTreeMap<&'static str, Message>> =
         LazyLock::new(|| parse(include_str!("fields.txt")));
@@ -46,7 +46,7 @@ fn parse(text: &'static str) -> BTreeMap<&'static str, Message> {
     let mut current = "";
     for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
         let mut words = line.split_whitespace();
-        // Lines are never blank, and the file is checked by the tests.
+        // No line is blank. Tests check the file.
         let first = words.next().unwrap_or_default();
         if line.starts_with(' ') {
             let number = words.next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What objects look like: the types of the API's reference, from k8s-openapi, and beside them
-//! what only the Go types say (`fields.txt`).
+//! The schemas of objects: the types of the API reference, from k8s-openapi, and what only the Go
+//! types contain (`fields.txt`).
 
 mod fields;
 
@@ -16,16 +16,16 @@ use serde_json::{Map, Value};
 
 pub use fields::{Field, ListType, Message, message};
 
-/// Before the name in a reference of one definition to another.
+/// Prefix of a reference to another definition.
 pub const REFERENCE: &str = "#/$defs/";
 
-/// All definitions, by names like `io.k8s.api.core.v1.Service`.
+/// All definitions by name, such as `io.k8s.api.core.v1.Service`.
 pub fn definitions() -> &'static Map<String, Value> {
     static DEFINITIONS: LazyLock<Map<String, Value>> = LazyLock::new(generate);
     &DEFINITIONS
 }
 
-/// The definition of a kind, if it is one that is served.
+/// The definition of a kind, if the kind is served.
 pub fn definition_of(group: &str, version: &str, kind: &str) -> Option<&'static str> {
     let group = match group.split('.').next() {
         None | Some("") => "core",
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_of_fields_knows_every_field_and_no_others() {
+    fn the_table_of_fields_has_exactly_the_fields_of_the_schemas() {
         for (name, definition) in definitions() {
             let Some(properties) = definition.get("properties").and_then(Value::as_object) else {
                 continue;
@@ -77,8 +77,8 @@ mod tests {
                 continue;
             };
             for field in properties.keys() {
-                // Type and version are not in the messages. The number of the last one is in no
-                // published definition yet; as JSON it is taken.
+                // `apiVersion` and `kind` are not fields of the messages. The number of the last
+                // field is not published yet; it is accepted in JSON.
                 let known = message.fields.contains_key(field.as_str())
                     || ["apiVersion", "kind", "runningInUserNamespace"].contains(&field.as_str());
                 assert!(known, "{name}.{field} is missing");

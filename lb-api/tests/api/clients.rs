@@ -1,4 +1,4 @@
-//! kube-rs: as the agent itself talks to the API.
+//! The API used through kube-rs, like the agent does.
 
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{Endpoints, Node, Service};
@@ -21,7 +21,7 @@ fn service(name: &str) -> Service {
 }
 
 #[tokio::test]
-async fn a_watch_tells_every_change_from_where_a_list_ended() {
+async fn a_watch_reports_every_change_after_a_list() {
     let server = TestServer::start().await;
     let services: Api<Service> = Api::default_namespaced(server.client().await);
     services.create(&PostParams::default(), &service("a")).await.unwrap();
@@ -39,7 +39,7 @@ async fn a_watch_tells_every_change_from_where_a_list_ended() {
 }
 
 #[tokio::test]
-async fn a_watch_by_label_tells_what_comes_into_sight_and_leaves_it() {
+async fn a_watch_by_label_reports_objects_that_start_or_stop_matching() {
     let server = TestServer::start().await;
     let services: Api<Service> = Api::default_namespaced(server.client().await);
     services.create(&PostParams::default(), &service("a")).await.unwrap();
@@ -54,7 +54,7 @@ async fn a_watch_by_label_tells_what_comes_into_sight_and_leaves_it() {
 }
 
 #[tokio::test]
-async fn a_watch_from_beyond_the_window_is_told_to_start_anew() {
+async fn a_watch_from_before_the_window_fails_with_410() {
     let window = Window { changes: 4, bytes: 1 << 20 };
     let server = TestServer::start_with(window, Limits::default()).await;
     let services: Api<Service> = Api::default_namespaced(server.client().await);
@@ -70,7 +70,7 @@ async fn a_watch_from_beyond_the_window_is_told_to_start_anew() {
 }
 
 #[tokio::test]
-async fn a_streamed_list_ends_with_a_bookmark_that_says_so() {
+async fn a_streamed_list_ends_with_an_annotated_bookmark() {
     let server = TestServer::start().await;
     let services: Api<Service> = Api::default_namespaced(server.client().await);
     services.create(&PostParams::default(), &service("a")).await.unwrap();
@@ -88,18 +88,18 @@ async fn a_streamed_list_ends_with_a_bookmark_that_says_so() {
 }
 
 #[tokio::test]
-async fn a_watch_ends_when_its_time_is_over() {
+async fn a_watch_ends_after_its_timeout() {
     let server = TestServer::start().await;
     let services: Api<Service> = Api::default_namespaced(server.client().await);
     let params = WatchParams::default().timeout(1);
     let watch = services.watch(&params, "0").await.unwrap();
     let told: Vec<String> = watch.map_ok(said).try_collect().await.unwrap();
-    // Only the bookmark with which it ends.
+    // Only the final bookmark.
     assert_eq!(told, ["bookmark"]);
 }
 
 #[tokio::test]
-async fn a_list_in_pieces_is_one_snapshot() {
+async fn a_paginated_list_is_one_snapshot() {
     let server = TestServer::start().await;
     let services: Api<Service> = Api::default_namespaced(server.client().await);
     for name in ["a", "b", "c"] {
@@ -119,7 +119,7 @@ async fn a_list_in_pieces_is_one_snapshot() {
 }
 
 #[tokio::test]
-async fn a_list_whose_snapshot_is_gone_says_so_and_can_go_on_as_things_are() {
+async fn a_list_without_its_snapshot_fails_with_410() {
     let window = Window { changes: 2, bytes: 1 << 20 };
     let server = TestServer::start_with(window, Limits::default()).await;
     let services: Api<Service> = Api::default_namespaced(server.client().await);
@@ -137,7 +137,7 @@ async fn a_list_whose_snapshot_is_gone_says_so_and_can_go_on_as_things_are() {
 }
 
 #[tokio::test]
-async fn what_was_read_long_ago_is_not_written_over_what_came_since() {
+async fn an_update_of_an_old_revision_is_a_conflict() {
     let server = TestServer::start().await;
     let services: Api<Service> = Api::default_namespaced(server.client().await);
     let mut old = services.create(&PostParams::default(), &service("a")).await.unwrap();
@@ -150,7 +150,7 @@ async fn what_was_read_long_ago_is_not_written_over_what_came_since() {
 }
 
 #[tokio::test]
-async fn a_write_that_changes_nothing_is_none() {
+async fn a_write_without_changes_keeps_the_revision() {
     let server = TestServer::start().await;
     let services: Api<Service> = Api::default_namespaced(server.client().await);
     let created = services.create(&PostParams::default(), &service("a")).await.unwrap();
@@ -189,9 +189,10 @@ async fn endpoints_of_a_service_without_a_selector_are_mirrored() {
     assert!(said(event).starts_with("deleted"));
 }
 
-/// Slices may not name loopback, so a server listens on an address of this machine.
+/// Slices cannot contain loopback addresses, so the server listens on another address of this
+/// machine.
 #[tokio::test]
-async fn a_slice_that_asks_for_it_is_kept_true_to_life() {
+async fn a_slice_with_a_health_check_is_kept_up_to_date() {
     let server = TestServer::start().await;
     let client = server.client().await;
     let nodes: Api<Node> = Api::all(client.clone());

@@ -1,4 +1,4 @@
-//! Clients that may not come in, ask for too much, or do not get on.
+//! Clients that lack a certificate, exceed limits, or stall.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use super::server::TestServer;
 
 #[tokio::test]
-async fn without_a_certificate_of_ours_nobody_gets_in() {
+async fn clients_without_a_certificate_are_refused() {
     let server = TestServer::start().await;
     let mut kubeconfig = kube::config::Kubeconfig::read_from(&server.server.kubeconfig).unwrap();
     let user = kubeconfig.auth_infos[0].auth_info.as_mut().unwrap();
@@ -33,7 +33,7 @@ async fn without_a_certificate_of_ours_nobody_gets_in() {
 }
 
 #[tokio::test]
-async fn the_kubeconfig_is_its_owners_alone() {
+async fn only_the_owner_can_read_the_kubeconfig() {
     use std::os::unix::fs::PermissionsExt;
     let server = TestServer::start().await;
     for file in ["kubeconfig", "pki/ca.key"] {
@@ -57,18 +57,18 @@ async fn a_body_that_is_too_large_is_refused() {
 }
 
 #[tokio::test]
-async fn a_client_that_says_nothing_is_given_up() {
+async fn a_silent_client_is_disconnected() {
     let limits = Limits { patience: Duration::from_millis(200), ..Limits::default() };
     let server = TestServer::start_with(Window::default(), limits).await;
     let mut silent = TcpStream::connect(server.server.address).await.unwrap();
-    // The server closes: there is an end to read.
+    // The server closes the connection, so reading ends.
     let mut nothing = Vec::new();
     silent.read_to_end(&mut nothing).await.unwrap();
     assert!(nothing.is_empty());
 }
 
 #[tokio::test]
-async fn watches_take_no_place_of_requests_and_have_their_own() {
+async fn watches_and_requests_have_separate_limits() {
     let limits = Limits { requests: 1, watches: 3, ..Limits::default() };
     let server = TestServer::start_with(Window::default(), limits).await;
     let services: Api<Service> = Api::default_namespaced(server.client().await);
@@ -78,7 +78,7 @@ async fn watches_take_no_place_of_requests_and_have_their_own() {
     }
     services.list(&ListParams::default()).await.unwrap();
 
-    // kube-rs would try again for ever, as it is told to.
+    // kube-rs obeys Retry-After, and would retry forever.
     let https = server.config().await.rustls_https_connector().unwrap();
     let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(https);
     let path = "/api/v1/services?watch=true";
@@ -90,18 +90,18 @@ async fn watches_take_no_place_of_requests_and_have_their_own() {
 }
 
 #[tokio::test]
-async fn a_client_that_reads_nothing_keeps_nobody_waiting_and_is_given_up() {
+async fn a_client_that_never_reads_delays_no_other_and_is_disconnected() {
     const CHANGES: usize = 200;
     let limits = Limits { stall: Duration::from_millis(500), ..Limits::default() };
     let server = TestServer::start_with(Window::default(), limits).await;
-    // Each on a connection of its own.
+    // Each client has its own connection.
     let secrets: Api<Secret> = Api::default_namespaced(server.client().await);
     let others: Api<Secret> = Api::default_namespaced(server.client().await);
     let idle: Api<Secret> = Api::default_namespaced(server.client().await);
     let mut idle = idle.watch(&WatchParams::default(), "0").await.unwrap().boxed();
     let mut busy = others.watch(&WatchParams::default(), "0").await.unwrap().boxed();
     let secret = |number: usize| -> Secret {
-        // More than all buffers between server and client hold.
+        // More than the buffers between server and client can hold.
         serde_json::from_value(json!({
             "metadata": {"name": format!("s{number}")},
             "stringData": {"key": "x".repeat(100_000)},
@@ -112,8 +112,8 @@ async fn a_client_that_reads_nothing_keeps_nobody_waiting_and_is_given_up() {
         secrets.create(&PostParams::default(), &secret(number)).await.unwrap();
         busy.next().await.unwrap().unwrap();
     }
-    // The server hangs up in the middle, when it has waited long enough; what was under way
-    // until then is still read.
+    // The server closes the connection after the stall limit. What was sent until then can still be
+    // read.
     let mut read = 0;
     while let Some(event) = idle.next().await {
         if event.is_err() {
@@ -121,9 +121,9 @@ async fn a_client_that_reads_nothing_keeps_nobody_waiting_and_is_given_up() {
         }
         read += 1;
         if read == 1 {
-            // There is nothing to see while the server waits for us: only time can pass.
+            // The stall is not observable from here, so only wait.
             tokio::time::sleep(limits.stall * 3).await;
         }
     }
-    assert!(read < CHANGES, "it was never given up");
+    assert!(read < CHANGES, "it was never disconnected");
 }

@@ -1,8 +1,8 @@
-//! Scripts of commands, run by every kubectl there is, and what each printed.
+//! Runs scripts of commands with every installed kubectl, and compares what it prints.
 //!
-//! `scripts/NAME.txt` has commands after `$ `, their input after `| `, and below them what the
-//! newest kubectl printed; `NAME.v1.27.txt` is there where an older one prints something else.
-//! `UPDATE_EXPECT=1` writes what came out, for you to read with care.
+//! `scripts/NAME.txt` has commands after `$ `, their input after `| `, and below them the output of
+//! the newest kubectl. `NAME.v1.27.txt` exists if an older version prints something else.
+//! `UPDATE_EXPECT=1` writes the actual output; review it.
 
 use std::env;
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ use super::server::TestServer;
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/api/scripts");
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_kubectl_prints_what_it_prints_on_a_cluster() {
+async fn every_kubectl_prints_the_same_as_on_a_cluster() {
     let kubectls = kubectls();
     let update = env::var_os("UPDATE_EXPECT").is_some();
     let mut wrong = String::new();
@@ -32,7 +32,7 @@ async fn every_kubectl_prints_what_it_prints_on_a_cluster() {
                 tokio::spawn(async move { (version, run(&text, &program).await) })
             })
             .collect();
-        // The newest first: the others are told by how they differ from it.
+        // The newest comes first: variants are files that differ from it.
         for (index, run) in runs.into_iter().rev().enumerate() {
             let (version, printed) = run.await.unwrap();
             let own = script.with_file_name(format!("{name}.{version}.txt"));
@@ -56,7 +56,7 @@ async fn every_kubectl_prints_what_it_prints_on_a_cluster() {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-/// All scripts, without the variants of older versions.
+/// All scripts, without variants for older versions.
 fn scripts() -> Vec<PathBuf> {
     let mut scripts: Vec<PathBuf> = fs::read_dir(SCRIPTS)
         .unwrap()
@@ -67,7 +67,7 @@ fn scripts() -> Vec<PathBuf> {
     scripts
 }
 
-/// Runs the commands of a script on a server of their own; the script with what they printed.
+/// Runs a script on a new server. Returns the script with the actual output.
 async fn run(script: &str, program: &Path) -> String {
     let server = TestServer::start().await;
     let directory = server.directory.path();
@@ -120,7 +120,7 @@ fn shell(command: &str, input: &str, path: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Without what differs from run to run: chosen addresses and ports, times, ages, identities.
+/// Removes what differs between runs: allocated addresses and ports, times, ages, identities.
 fn plain(output: &str, directory: &Path) -> String {
     let output = output.replace(&*directory.to_string_lossy(), "DIRECTORY");
     let mut plain = String::new();
@@ -130,7 +130,7 @@ fn plain(output: &str, directory: &Path) -> String {
             words.push(plain_word(word));
         }
         let mut line = words.join(" ");
-        // Columns are as wide as what stands in them.
+        // The width of a column depends on its contents.
         while line.contains("   ") {
             line = line.replace("   ", "  ");
         }
@@ -160,7 +160,7 @@ fn plain_word(word: &str) -> String {
     word.to_owned()
 }
 
-/// As kubectl says how old something is: `5s`, `2m3s`.
+/// Whether a word is an age as kubectl prints it: `5s`, `2m3s`.
 fn is_age(word: &str) -> bool {
     let parts: Vec<&str> = word.split_inclusive(['s', 'm', 'h', 'd']).collect();
     let is_part = |part: &&str| {

@@ -1,4 +1,4 @@
-//! Which kubectls there are on this machine.
+//! Finds the installed kubectls.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// By version: those on the PATH, and those that stand beside one of them as `kubectl.1.27`. Says
-/// so if there is none, which CI is to have.
+/// All kubectls by version: those on the PATH, and files beside them such as `kubectl.1.27`. If
+/// there is none, it prints that. CI must have some.
 pub fn kubectls() -> &'static BTreeMap<String, PathBuf> {
     static FOUND: OnceLock<BTreeMap<String, PathBuf>> = OnceLock::new();
     FOUND.get_or_init(find)
@@ -43,7 +43,7 @@ fn find() -> BTreeMap<String, PathBuf> {
     found
 }
 
-/// `v1.27`; none for what is no kubectl, or one that only calls others.
+/// `v1.27`. `None` if the program is not kubectl, or only a wrapper.
 fn version(program: &Path) -> Option<String> {
     let output = Command::new(program).args(["version", "--client", "-o", "json"]).output().ok()?;
     let version: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;

@@ -1,7 +1,7 @@
-//! The embedded API, spoken to by real clients: every kubectl that is there, kube-rs, and plain
-//! HTTPS where a client is to behave badly.
+//! The embedded API with real clients: every installed kubectl, kube-rs, and plain HTTPS for
+//! clients that misbehave.
 
-// All of this is tests.
+// All modules contain only tests.
 #![allow(clippy::unwrap_used)]
 
 mod clients;

@@ -10,7 +10,7 @@ use super::server::TestServer;
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/api/python/client.py");
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_python_client_finds_all_as_on_a_cluster() {
+async fn the_python_client_works_as_on_a_cluster() {
     let Some(python) = python() else {
         eprintln!("there is no Python with the package kubernetes: nothing is tested by it");
         return;

@@ -1,4 +1,4 @@
-//! The other shapes of answers, by plain requests.
+//! Other forms of responses, through plain requests.
 
 use http_body_util::BodyExt;
 use kube::client::Body;
@@ -70,7 +70,7 @@ async fn deprecated_watch_paths_watch() {
 }
 
 #[tokio::test]
-async fn discovery_is_had_at_once_where_that_is_asked_for() {
+async fn aggregated_discovery_is_sent_on_request() {
     let server = TestServer::start().await;
     let client = server.client().await;
     for version in ["v2", "v2beta1"] {
@@ -110,7 +110,7 @@ async fn openapi_says_that_patches_are_validated_here() {
     let tag = &headers.iter().find(|(name, _)| name == "etag").unwrap().1;
     let (code, _, body) = send(&client, "GET", &url, &[("if-none-match", tag)], "").await;
     assert_eq!((code, body.len()), (304, 0));
-    // Every reference leads somewhere.
+    // Every reference has a target.
     let text = document.to_string();
     for reference in text.split("\"#/components/schemas/").skip(1) {
         let name = reference.split('"').next().unwrap();
@@ -119,7 +119,7 @@ async fn openapi_says_that_patches_are_validated_here() {
 }
 
 #[tokio::test]
-async fn yaml_is_taken_and_what_is_odd_is_warned_of() {
+async fn yaml_is_accepted_and_oddities_are_warnings() {
     let server = TestServer::start().await;
     let client = server.client().await;
     let body = "metadata: {name: web}\nspec: {ports: [{port: 80}], colour: red}\n";
@@ -157,7 +157,7 @@ async fn a_generated_name_and_a_dry_run() {
 }
 
 #[tokio::test]
-async fn what_was_deleted_in_one_go_is_gone_and_its_ports_are_free() {
+async fn a_deleted_collection_releases_its_ports() {
     let server = TestServer::start().await;
     let client = server.client().await;
     let body = json!({"metadata": {"name": "web", "labels": {"a": "b"}},

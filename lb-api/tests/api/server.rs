@@ -1,4 +1,4 @@
-//! A server of one test's own.
+//! A server for one test.
 
 use lb_api::http::Limits;
 use lb_api::kinds::Ranges;

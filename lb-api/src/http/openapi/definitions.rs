@@ -1,5 +1,5 @@
-//! The types of the documents, with what only Kubernetes' own extensions say: how lists are
-//! merged, which definition is which kind.
+//! The types in the OpenAPI documents, with Kubernetes' extensions: how lists are merged, and the
+//! kind of each definition.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ impl Dialect {
 
 pub const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
-/// All definitions that the kinds and their operations need.
+/// The definitions that these kinds and their operations refer to.
 pub fn of(kinds: &[&'static Kind], dialect: Dialect) -> Map<String, Value> {
     let mut needed = BTreeSet::new();
     for name in ["DeleteOptions", "Patch", "Status", "ListMeta"] {
@@ -119,7 +119,7 @@ fn definition(name: &str, dialect: Dialect) -> Value {
     definition
 }
 
-/// How a field is merged.
+/// Adds how a field is merged.
 fn extend(property: &mut Value, field: &Field) {
     match &field.list {
         None => {}
@@ -141,7 +141,7 @@ fn extend(property: &mut Value, field: &Field) {
     }
 }
 
-/// A schema in the dialect: references differ, and in V3 nothing may stand beside one.
+/// Converts a schema to the dialect: references differ, and in V3 a reference has no siblings.
 fn convert(schema: &Value, dialect: Dialect) -> Value {
     match schema {
         Value::Array(items) => items.iter().map(|item| convert(item, dialect)).collect(),

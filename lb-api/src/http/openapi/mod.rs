@@ -1,6 +1,6 @@
-//! The API's own description: for `kubectl explain`, and for clients that ask what a server can.
+//! The OpenAPI documents, for `kubectl explain` and for clients that check the server's abilities.
 //!
-//! The documents follow from the kinds and the schemas alone, and are made once.
+//! The documents depend only on the kinds and the schemas, and are built once.
 
 mod definitions;
 mod operations;
@@ -21,7 +21,7 @@ use crate::kinds;
 
 use definitions::Dialect;
 
-/// A document in the form in which it is sent.
+/// A document as sent.
 struct Document {
     bytes: Bytes,
     hash: String,
@@ -48,7 +48,7 @@ impl Document {
     }
 }
 
-/// `/openapi/v3`: where each group's document is.
+/// `/openapi/v3`: the path of each group's document.
 pub fn v3_index() -> Value {
     let mut paths = Map::new();
     for ((group, version), document) in documents_v3() {
@@ -65,7 +65,7 @@ pub fn v3(group: &str, version: &str, headers: &HeaderMap) -> Option<Response<Bo
     Some(document.respond(JSON, headers))
 }
 
-/// `/openapi/v2`, everything at once; kubectl asks for it as protobuf.
+/// `/openapi/v2`: one document for all groups. kubectl requests it as protobuf.
 pub fn v2(headers: &HeaderMap) -> Response<Body> {
     static V2_JSON: LazyLock<Document> =
         LazyLock::new(|| Document::new(document_v2().to_string().into_bytes()));

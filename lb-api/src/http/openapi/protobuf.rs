@@ -1,9 +1,9 @@
-//! The V2 document as protobuf, by the messages of gnostic's `OpenAPIv2.proto`: the only form in
-//! which older kubectls ask for it. The numbers in here are that file's field numbers.
+//! The V2 document in protobuf, with the messages of gnostic's `OpenAPIv2.proto`. Older kubectls
+//! request only this form. The numbers are field numbers in that file.
 
 use serde_json::Value;
 
-/// A message under way.
+/// A message that is being written.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -30,7 +30,7 @@ impl Message {
         self.bytes(field, &message.0);
     }
 
-    /// A text, if there is one.
+    /// Writes a string, if the value is one.
     fn text(&mut self, field: u32, value: &Value) {
         if let Some(text) = value.as_str() {
             self.bytes(field, text.as_bytes());
@@ -50,7 +50,7 @@ impl Message {
         }
     }
 
-    /// A name and what it stands for, as all maps are written.
+    /// Writes an entry of a map: its name and value.
     fn named(&mut self, field: u32, name: &str, value: &Self) {
         let mut named = Self::default();
         named.bytes(1, name.as_bytes());
@@ -58,7 +58,7 @@ impl Message {
         self.message(field, &named);
     }
 
-    /// What is not in the specification goes along as YAML.
+    /// Writes Kubernetes' extensions as YAML.
     fn extensions(&mut self, field: u32, of: &Value) {
         for (name, value) in entries(of).filter(|(name, _)| name.starts_with("x-")) {
             let mut any = Self::default();
@@ -127,14 +127,14 @@ fn operation(operation: &Value) -> Message {
     message
 }
 
-/// One of several kinds of messages.
+/// A message that holds one of several kinds of messages.
 fn wrapped(kind: u32, message: &Message) -> Message {
     let mut wrapper = Message::default();
     wrapper.message(kind, message);
     wrapper
 }
 
-/// A parameter is one of a body, or one of the others, of which each has its own message.
+/// Body parameters and others have different messages, and so has each type of the others.
 fn parameter(parameter: &Value) -> Message {
     let mut message = Message::default();
     let either = if parameter["in"] == "body" {

@@ -1,4 +1,4 @@
-//! What is wrong with an Ingress.
+//! Validates an Ingress.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Taking cluster addresses and node ports for a Service, and giving them back.
+//! Takes and releases cluster addresses and node ports for a Service.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use super::super::{Allocations, Resource};
 use super::prepare::node_ports;
 use super::{is_headless, may_have_node_ports, needs_health_check, needs_node_ports};
 
-/// An address for each family of the Service. Those are known by now.
+/// Takes an address for each family of the Service. The families have been resolved.
 pub fn addresses(
     service: &mut Value,
     old: Option<&Value>,
@@ -114,7 +114,8 @@ pub fn ports(
     Ok(())
 }
 
-/// Those the client asked for come first, so that none of them is chosen for another port.
+/// Takes the ports that the client requests. They come first, so that none of them is selected for
+/// another port.
 fn requested(
     service: &Value,
     held: &BTreeSet<u16>,
@@ -155,7 +156,8 @@ fn claim_port(
     }
 }
 
-/// In a new Service, ports of one number and several protocols share a node port.
+/// Takes the missing node ports. In a new Service, ports with the same number and different
+/// protocols share one.
 fn missing(
     service: &mut Value,
     is_new: bool,
@@ -208,7 +210,7 @@ fn health_check(
     Ok(())
 }
 
-/// Those it holds: an ExternalName may name some, but does not have them.
+/// The node ports that the Service holds. An ExternalName may name some, but holds none.
 fn all_node_ports(service: &Value) -> BTreeSet<u16> {
     if !may_have_node_ports(service) {
         return BTreeSet::new();
@@ -257,8 +259,8 @@ pub fn release(service: &Value, allocations: &mut dyn Allocations) {
     }
 }
 
-/// The uid of an object is random: where the search for free numbers begins can't be foretold, and
-/// a number that was given back is not given out again soon.
+/// Derived from the object's random uid, so the start of the search is unpredictable, and a
+/// released number is not soon reused.
 fn seed(service: &Value) -> u64 {
     let uid = text(service, "metadata.uid");
     let name = text(service, "metadata.name");

@@ -1,5 +1,4 @@
-//! Which address families a Service is to have, inferred from what the client said and what this
-//! server has ranges for.
+//! Determines the address families of a Service from the client's fields and the server's ranges.
 
 use ipnet::IpNet;
 use serde_json::Value;
@@ -14,12 +13,12 @@ const FAMILIES: &str = "spec.ipFamilies";
 const POLICY: &str = "spec.ipFamilyPolicy";
 const ADDRESSES: &str = "spec.clusterIPs";
 
-/// Fills in `ipFamilyPolicy` and `ipFamilies`. The Service has been validated.
+/// Sets `ipFamilyPolicy` and `ipFamilies`. The Service has been validated.
 pub fn resolve(service: &mut Value, old: Option<&Value>, ranges: &Ranges) -> Result<(), Violation> {
     if !needs_cluster_ip(service) {
         return Ok(());
     }
-    // An address that changed is the client's error, whatever the families come to.
+    // A changed address is the client's error, whatever the families are.
     if let Some(old) = old {
         same_first_address(service, old)?;
         if is_settled(service, old) {
@@ -58,8 +57,8 @@ fn policy_violation(service: &Value, detail: &str) -> Violation {
     Violation::invalid(POLICY, text(service, POLICY), detail)
 }
 
-/// A Service that prefers two families is not upgraded or downgraded because the server's ranges
-/// changed, but only when its owner changes something.
+/// A change of the server's ranges alone does not upgrade or downgrade a Service that prefers two
+/// families. Only a change by its owner does.
 fn is_settled(service: &Value, old: &Value) -> bool {
     text(service, POLICY) == "PreferDualStack"
         && text(old, POLICY) == "PreferDualStack"
@@ -74,14 +73,14 @@ fn default_policy(service: &mut Value, old: Option<&Value>) {
     let before = old.map(|old| text(old, POLICY)).filter(|policy| !policy.is_empty());
     let policy = match before {
         Some(policy) => policy,
-        // Nothing is known about endpoints that someone else provides.
+        // The families of endpoints from elsewhere are unknown.
         None if is_headless(service) && !has_selector(service) => "RequireDualStack",
         None => "SingleStack",
     };
     set(service, POLICY, policy);
 }
 
-/// Going back to one family is said by the policy alone; the first address stays.
+/// A client goes back to one family by changing only the policy. The first address stays.
 fn shorten(service: &mut Value, old: &Value) {
     for path in [ADDRESSES, FAMILIES] {
         let values = list(service, path);
@@ -173,7 +172,7 @@ fn same_first_address(service: &Value, old: &Value) -> Result<(), Violation> {
     }
     let (new, old) = (texts(service, ADDRESSES), texts(old, ADDRESSES));
     let shared = new.len().min(old.len());
-    // Of several that go or come, only the first one must be what it was.
+    // When addresses are added or removed, only the first one must stay the same.
     let compared = if new.len() == old.len() { shared } else { shared.min(1) };
     if new.is_empty() && !old.is_empty() {
         let detail = "primary clusterIP can not be unset";

@@ -1,8 +1,8 @@
 //! Services.
 //!
-//! Fields of a Service depend on each other, and are allocated or inferred when a client leaves
-//! them out: `prepare` finds out what an update means, `families` which address families are meant,
-//! `allocate` takes addresses and ports. Their tests are in `tests`.
+//! Fields of a Service depend on each other, and are allocated or inferred if a client omits them:
+//! `prepare` interprets updates, `families` determines the address families, `allocate` takes
+//! addresses and ports. Their tests are in `tests`.
 
 mod allocate;
 mod families;
@@ -124,7 +124,7 @@ fn may_have_node_ports(service: &Value) -> bool {
     matches!(kind(service), "NodePort" | "LoadBalancer")
 }
 
-/// Whether every port is to have a node port, asked for or not.
+/// Whether every port must have a node port, even if none is requested.
 fn needs_node_ports(service: &Value) -> bool {
     match kind(service) {
         "NodePort" => true,

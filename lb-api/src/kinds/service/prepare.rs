@@ -1,5 +1,5 @@
-//! What an update of a Service means: clients leave out what was allocated for them, and change a
-//! type without taking away what no longer goes with it.
+//! Interprets an update of a Service: clients omit what was allocated for them, and change the type
+//! without removing fields that no longer apply.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ pub fn prepare(service: &mut Value, old: Option<&Value>, subresource: Subresourc
     }
 }
 
-/// Gives back what was allocated and not sent again.
+/// Restores allocated values that the client did not send.
 fn keep_allocated(service: &mut Value, old: &Value) {
     if needs_cluster_ip(service) && needs_cluster_ip(old) {
         if text(service, "spec.clusterIP").is_empty() {
@@ -52,7 +52,7 @@ fn keep_allocated(service: &mut Value, old: &Value) {
     }
 }
 
-/// Ports are recognised by name, unless their node port went to another one.
+/// Ports are identified by name, unless another port now has their node port.
 fn keep_node_ports(service: &mut Value, old: &Value) {
     let kept = &node_ports(service) & &node_ports(old);
     for port in list_mut(service, "spec.ports").into_iter().flatten() {
@@ -74,7 +74,7 @@ pub fn node_ports(service: &Value) -> BTreeSet<i64> {
     ports.filter(|port| *port != 0).collect()
 }
 
-/// `clusterIP` and `clusterIPs` say the same, and older clients know only the former.
+/// `clusterIP` and `clusterIPs` have the same meaning. Older clients send only the former.
 fn name_addresses(service: &mut Value, old: Option<&Value>) {
     let single = text(service, "spec.clusterIP").to_owned();
     let of_single = |service: &mut Value| set(service, "spec.clusterIPs", vec![single.clone()]);
@@ -95,8 +95,8 @@ fn name_addresses(service: &mut Value, old: Option<&Value>) {
     }
 }
 
-/// Takes away what does not go with the new type, if it went with the old one and the client did
-/// not change it too: then validation tells.
+/// Removes fields that applied to the old type, do not apply to the new one, and were not changed
+/// by the client. Validation reports those that the client changed.
 fn wipe(service: &mut Value, old: &Value) {
     let is_same = |service: &Value, path: &str| at(service, path) == at(old, path);
     if needs_cluster_ip(old) && !needs_cluster_ip(service) {
@@ -125,7 +125,8 @@ fn wipe(service: &mut Value, old: &Value) {
         ("spec.loadBalancerClass", is_balancer),
         ("spec.externalTrafficPolicy", is_reachable_from_outside),
     ];
-    // Each is judged by the Service as it was sent: the policy decides about the health check.
+    // Decided for all fields before any is removed: the policy determines whether the health check
+    // applies.
     let obsolete: Vec<&str> = dependent
         .into_iter()
         .filter(|(path, goes_with)| goes_with(old) && !goes_with(service) && is_same(service, path))

@@ -1,4 +1,4 @@
-//! What `kubectl get services` prints.
+//! The table of `kubectl get services`.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Tables, fields and messages of the smaller kinds, and what is true of all.
+//! Tables, fields and messages of the smaller kinds, and properties of all kinds.
 
 mod random;
 
@@ -12,7 +12,7 @@ fn rules(api_version: &str, kind: &str) -> &'static dyn Rules {
     find_kind(api_version, kind).expect("a served kind").rules
 }
 
-/// What a create is told.
+/// The violations of a new object.
 fn said(api_version: &str, kind: &str, mut object: Value) -> Vec<String> {
     let rules = rules(api_version, kind);
     object["metadata"] = json!({ "name": "web", "namespace": "default" });
@@ -195,7 +195,7 @@ fn rows_are_those_of_kubectl() {
 }
 
 #[test]
-fn what_is_wrong_is_said_as_by_a_server() {
+fn violations_read_like_an_api_servers() {
     let slice = |endpoints: Value| json!({ "addressType": "IPv4", "endpoints": endpoints });
     let many: Vec<Value> = vec![json!({ "addresses": ["10.0.0.1"] }); 1001];
     let ports: Vec<Value> = (0..101).map(|index| json!({ "name": format!("p{index}") })).collect();
@@ -318,7 +318,7 @@ fn a_class_keeps_its_controller() {
 }
 
 #[test]
-fn generations_count_changes_of_what_is_desired() {
+fn generations_count_changes_of_the_desired_state() {
     let rules = rules("discovery.k8s.io/v1", "EndpointSlice");
     let mut first = json!({ "metadata": { "name": "a" }, "addressType": "IPv4" });
     rules.prepare(&mut first, None, Subresource::None);
@@ -336,14 +336,14 @@ fn generations_count_changes_of_what_is_desired() {
 }
 
 #[test]
-fn plain_texts_of_a_secret_are_kept_encoded() {
+fn plain_text_in_a_secret_is_stored_encoded() {
     let mut secret = json!({ "data": { "a": "eA==" }, "stringData": { "a": "y", "b": "z" } });
     rules("v1", "Secret").set_defaults(&mut secret);
     assert_eq!(secret, json!({ "type": "Opaque", "data": { "a": "eQ==", "b": "eg==" } }));
 }
 
 #[test]
-fn both_views_of_an_event_are_of_one_thing() {
+fn both_views_of_an_event_show_the_same_object() {
     let view = rules("events.k8s.io/v1", "Event");
     let event = json!({
         "apiVersion": "events.k8s.io/v1",
@@ -368,7 +368,7 @@ fn both_views_of_an_event_are_of_one_thing() {
 }
 
 #[test]
-fn of_an_event_only_the_series_goes_on() {
+fn only_the_series_of_an_event_may_change() {
     let view = rules("events.k8s.io/v1", "Event");
     let old = json!({
         "metadata": { "name": "web.1", "namespace": "default" },
@@ -392,7 +392,7 @@ fn of_an_event_only_the_series_goes_on() {
 }
 
 #[test]
-fn what_clients_may_select_by_is_there_even_when_it_is_not_set() {
+fn unset_selectable_fields_have_a_value() {
     for (api_version, kind, path, expected) in [
         ("v1", "Node", "spec.unschedulable", "false"),
         ("v1", "Service", "spec.type", ""),

@@ -1,4 +1,4 @@
-//! Whatever clients may send.
+//! Random objects and patches from clients.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::super::ledger::Ledger;
 use super::super::{Subresource, all, metadata};
 use crate::patch;
 
-/// Anything, of names that objects have.
+/// Arbitrary JSON with field names that objects use.
 fn anything() -> impl Strategy<Value = Value> {
     const NAMES: &[&str] = &[
         "metadata",
@@ -121,7 +121,7 @@ fn any_object() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Whatever the decoder lets through: rules answer, and never panic.
+    /// Rules never panic, whatever passes the decoder.
     #[test]
     fn rules_stand_anything(object in any_object(), old in prop::option::of(any_object())) {
         let now = jiff::Timestamp::UNIX_EPOCH;
@@ -133,7 +133,7 @@ proptest! {
             kind.rules.validate(&object, old.as_ref());
             kind.rules.warnings(&object, old.as_ref());
             let mut ledger = Ledger::new(&["10.96.0.0/24"]);
-            // What it answers does not matter here.
+            // The result does not matter here.
             let _ = kind.rules.allocate(&mut object, old.as_ref(), &mut ledger);
             kind.rules.reclaim(&object, &mut ledger);
             kind.rules.release(&object, &mut ledger);
@@ -143,12 +143,12 @@ proptest! {
         }
     }
 
-    /// The same of patches: clients may send any.
+    /// The same for patches, which can be arbitrary.
     #[test]
     fn patches_stand_anything(object in any_object(), patch in any_object()) {
         let now = jiff::Timestamp::UNIX_EPOCH;
         for kind in all() {
-            // What they answer does not matter here.
+            // The result does not matter here.
             let _ = patch::json::apply(&object, &patch);
             let _ = patch::merge::apply(&object, &patch);
             let _ = patch::strategic::apply(kind, &object, &patch);

@@ -1,9 +1,9 @@
-//! Server-side apply, and who manages which fields.
+//! Server-side apply and the ownership of fields.
 //!
-//! A manager that applies owns what it applied; what it owned and applies no longer goes, unless
-//! someone else owns it. Who changes a field in another way owns it from then on, and those who
-//! owned it no longer do. Applying a value other than the one that another manager owns is a
-//! conflict, unless forced.
+//! A manager owns the fields that it applies. A field that it owned and no longer applies is
+//! removed, unless another manager owns it. A manager that changes a field in another way takes it
+//! over from all its owners. Applying a value that differs from another owner's is a conflict,
+//! unless forced.
 
 #[cfg(test)]
 mod tests;
@@ -20,12 +20,12 @@ use super::shape::TypeNode;
 use super::typed::{self, Changes};
 use crate::kinds::{Kind, Subresource};
 
-/// The client whose own way of applying came before this one.
+/// The client whose client-side apply preceded server-side apply.
 const KUBECTL: &str = "kubectl";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 
-/// What nobody manages, in the metadata of every object.
+/// Metadata that no manager owns.
 const UNMANAGED: [&str; 9] = [
     "name",
     "namespace",
@@ -38,12 +38,12 @@ const UNMANAGED: [&str; 9] = [
     "resourceVersion",
 ];
 
-/// Fields that others own, with other values.
+/// Fields that other managers own with different values.
 #[derive(Debug, Clone)]
 pub struct Conflicts(Vec<(Entry, Fields)>);
 
 impl Conflicts {
-    /// For a Status.
+    /// The causes for a Status.
     pub fn causes(&self) -> Vec<Value> {
         let one = |entry: &Entry, path: String| {
             json!({
@@ -95,8 +95,8 @@ impl fmt::Display for Conflicts {
     }
 }
 
-/// What becomes of an object when a configuration is applied to it; its `managedFields` say so.
-/// `live` is none if there is no such object yet.
+/// Applies a configuration to an object, and updates its `managedFields`. `live` is `None` for a
+/// new object.
 pub fn apply(
     kind: &Kind,
     live: Option<&Value>,
@@ -111,7 +111,7 @@ pub fn apply(
         Ok(object) => return Ok(object),
         Err(conflicts) => conflicts,
     };
-    // What kubectl applied in the manner of before, and nobody has touched since, is its own.
+    // kubectl owns what it applied on the client side, if it is unchanged since.
     let own = live.filter(|_| manager == KUBECTL).map(|live| write.last_applied(live));
     match conflicts.clone().without(&own.unwrap_or_default()) {
         Some(rest) => Err(rest),
@@ -119,7 +119,7 @@ pub fn apply(
     }
 }
 
-/// An object that was created, replaced or patched, with `managedFields` that say who did.
+/// Updates the `managedFields` of an object that was created, replaced or patched.
 pub fn update(
     kind: &Kind,
     live: Option<&Value>,
@@ -134,7 +134,7 @@ pub fn update(
 struct Write {
     node: TypeNode,
     manager: Manager,
-    /// What this write does not change, and so can't own.
+    /// The part of the object that this write cannot change, and so cannot own.
     ignored: Option<&'static str>,
     now: Timestamp,
 }
@@ -193,14 +193,14 @@ impl Write {
         if Managed::is_reset(object) {
             return updated;
         }
-        // A client that knows nothing of managed fields does not want to remove them.
+        // A client that does not know managed fields does not intend to remove them.
         let of_object = Managed::of(object);
         let mut managed = match live {
             Some(live) if of_object.0.is_empty() => Managed::of(live),
             _ => of_object,
         };
         let before = live.map_or_else(|| empty(&updated), unmanaged);
-        // Who has managed this object so far is not known: it begins with the first apply.
+        // The managers so far are unknown. Ownership starts with the first apply.
         if live.is_some() && managed.0.is_empty() {
             return updated;
         }
@@ -211,7 +211,7 @@ impl Write {
         managed.disown(&self.manager.api_version, |_| disowned.clone());
         let before = managed.find(&self.manager).map(|entry| entry.fields.clone());
         let own = before.unwrap_or_default().union(&self.own(changed));
-        // As if it had never been taken away, so that its time changes only with its fields.
+        // Starts from the live entries, so the time of an entry changes only with its fields.
         let mut all = live.map(Managed::of).unwrap_or_default();
         self.replace(&mut all, managed, own);
         all.cap_updaters();
@@ -219,7 +219,8 @@ impl Write {
         updated
     }
 
-    /// Takes over the entries of `new`, and sets the own one; times stay where fields do.
+    /// Takes the other managers' entries from `new`, and sets the manager's own fields. An entry
+    /// keeps its time if its fields are unchanged.
     fn replace(&self, all: &mut Managed, new: Managed, own: Fields) {
         let before = std::mem::take(&mut all.0);
         all.0 = new.0.into_iter().filter(|entry| !entry.manager.is(&self.manager)).collect();
@@ -228,8 +229,8 @@ impl Write {
         all.set(&self.manager, own, self.now);
     }
 
-    /// What was applied the last time and is not now goes, if nobody owns it.
-    /// `applied` is all that is applied now, managed or not.
+    /// Removes what was applied last time, is not applied now, and has no other owner. `applied` is
+    /// everything that is applied now, managed or not.
     fn prune(&self, merged: &mut Value, last: &Fields, managed: &Managed, applied: Fields) {
         let of_version =
             managed.0.iter().filter(|one| one.manager.api_version == self.manager.api_version);
@@ -238,7 +239,7 @@ impl Write {
         typed::remove(merged, self.node, &gone);
     }
 
-    /// Others lose what has changed, or object to it.
+    /// Removes changed fields from other managers, or fails if they conflict.
     fn take(&self, managed: &mut Managed, changes: &Changes, force: bool) -> Result<(), Conflicts> {
         let changed = changes.modified.union(&changes.added);
         let is_other = |manager: &Manager| {
@@ -275,7 +276,7 @@ impl Write {
         fields
     }
 
-    /// What kubectl applied in the manner of before, where it is still so.
+    /// What kubectl applied on the client side, where it is unchanged.
     fn last_applied(&self, live: &Value) -> Fields {
         let Some(last) = annotation(live) else { return Fields::default() };
         let live = unmanaged(live);
@@ -285,7 +286,7 @@ impl Write {
             .difference(&changes.modified.union(&changes.added).union(&changes.removed))
     }
 
-    /// kubectl may go back to its manner of before: the annotation is kept true.
+    /// Keeps the annotation up to date, because kubectl may return to client-side apply.
     fn keep_annotation(&self, live: Option<&Value>, applied: &Value, merged: &mut Value) {
         if self.manager.name != KUBECTL || live.and_then(annotation).is_none() {
             return;
@@ -294,7 +295,7 @@ impl Write {
         if let Some(Value::Object(annotations)) = applied.pointer_mut("/metadata/annotations") {
             annotations.remove(LAST_APPLIED);
         }
-        // kubectl ends it with a new line, too.
+        // Like kubectl, ends with a newline.
         if let Some(Value::Object(annotations)) = merged.pointer_mut("/metadata/annotations") {
             annotations.insert(LAST_APPLIED.to_owned(), format!("{applied}\n").into());
         }
@@ -315,7 +316,7 @@ fn unmanaged(object: &Value) -> Value {
     object
 }
 
-/// What an object was before it was there: the parts that every one of its kind has, empty.
+/// The object before its creation: only its top-level parts, empty.
 fn empty(object: &Value) -> Value {
     let mut empty = json!({ "metadata": {} });
     for part in ["spec", "status"] {

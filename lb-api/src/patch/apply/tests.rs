@@ -1,4 +1,4 @@
-//! What a server in a cluster makes of these writes.
+//! Compares these writes with the results of a cluster's API server.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ fn updated(live: Option<&Value>, object: &Value, manager: &str) -> Value {
     update(service(), live, object, manager, Subresource::None, at(0))
 }
 
-/// Managers and what they own.
+/// The managers and the fields that they own.
 fn owners(object: &Value) -> Value {
     let entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
     entries
@@ -58,7 +58,7 @@ fn owners(object: &Value) -> Value {
 }
 
 #[test]
-fn a_created_object_is_its_creators() {
+fn a_creator_owns_the_created_object() {
     let mut new = object(json!({
         "ports": [{ "port": 80, "protocol": "TCP", "targetPort": 80 }],
         "selector": { "app": "web" },
@@ -93,7 +93,7 @@ fn a_created_object_is_its_creators() {
 }
 
 #[test]
-fn an_applied_object_is_its_appliers_without_the_maps_themselves() {
+fn an_applier_owns_entries_but_not_the_maps() {
     let mut new = object(json!({ "ports": [{ "port": 80, "name": "http" }] }));
     new["metadata"]["labels"] = json!({ "app": "web" });
     new["metadata"]["finalizers"] = json!(["a/b"]);
@@ -111,7 +111,7 @@ fn an_applied_object_is_its_appliers_without_the_maps_themselves() {
 }
 
 #[test]
-fn what_is_no_longer_applied_goes() {
+fn fields_no_longer_applied_are_removed() {
     let ports = |ports: Value| json!({ "ports": ports, "sessionAffinity": "ClientIP" });
     let mut live = applied(
         None,
@@ -119,7 +119,7 @@ fn what_is_no_longer_applied_goes() {
         "me",
     )
     .expect("no conflict");
-    // What the server filled in is nobody's.
+    // No manager owns what the server set.
     live["spec"]["clusterIP"] = json!("10.96.0.9");
     live["spec"]["ports"][0]["nodePort"] = json!(30000);
     live["spec"]["ports"][1]["nodePort"] = json!(30001);
@@ -132,7 +132,7 @@ fn what_is_no_longer_applied_goes() {
 }
 
 #[test]
-fn what_another_owns_too_stays() {
+fn fields_with_another_owner_stay() {
     let live = applied(None, json!({ "type": "ClusterIP", "externalName": "a" }), "me")
         .expect("no conflict");
     let live = applied(Some(&live), json!({ "externalName": "a" }), "you").expect("the same value");
@@ -148,7 +148,7 @@ fn what_another_owns_too_stays() {
 }
 
 #[test]
-fn another_value_for_what_another_owns_is_a_conflict() {
+fn a_different_value_for_an_owned_field_is_a_conflict() {
     let live = applied(None, json!({ "externalName": "a", "type": "X" }), "me").expect("new");
     let conflict = applied(Some(&live), json!({ "externalName": "b" }), "you");
     assert_eq!(
@@ -188,7 +188,7 @@ fn a_conflict_with_an_update_says_when_that_was() {
 }
 
 #[test]
-fn who_changes_a_field_owns_it_from_then_on() {
+fn changing_a_field_takes_ownership() {
     let live = applied(None, json!({ "externalName": "a", "type": "X" }), "me").expect("new");
     let mut changed = live.clone();
     changed["spec"]["type"] = json!("Y");
@@ -250,7 +250,7 @@ fn status_and_spec_have_managers_of_their_own() {
 }
 
 #[test]
-fn what_was_there_before_the_first_apply_is_someones() {
+fn fields_from_before_the_first_apply_have_an_owner() {
     let live = object(json!({ "type": "X", "externalName": "a" }));
     let now = applied(Some(&live), json!({ "type": "X" }), "me").expect("the same value");
     assert_eq!(
@@ -265,7 +265,7 @@ fn what_was_there_before_the_first_apply_is_someones() {
 }
 
 #[test]
-fn kubectl_takes_over_what_it_applied_in_the_manner_of_before() {
+fn kubectl_takes_over_what_it_applied_on_the_client_side() {
     let mut sent = object(json!({ "type": "X", "externalName": "a" }));
     let last = sent.to_string();
     sent["metadata"]["annotations"] = json!({ LAST_APPLIED: last });
@@ -309,7 +309,7 @@ fn list_items_go_where_the_applier_has_them() {
 }
 
 #[test]
-fn the_other_view_of_a_kind_leaves_its_managers_alone() {
+fn the_other_view_of_a_kind_keeps_its_managers() {
     let events = kinds::find("events.k8s.io", "v1", "events").expect("a served kind");
     let mut live = json!({ "metadata": { "name": "e" }, "note": "a" });
     let foreign = json!({
@@ -324,7 +324,7 @@ fn the_other_view_of_a_kind_leaves_its_managers_alone() {
     assert_eq!(owners(&now)["b/Update"], json!({ "f:type": {} }));
 }
 
-/// Any of some specs that fit together: fields, a keyed list, a map.
+/// Specs that fit together: fields, a keyed list, a map.
 fn any_object() -> impl Strategy<Value = Value> {
     let port = (80_i64..84, prop::option::of(1_i64..3), prop::bool::ANY).prop_map(
         |(number, target, is_udp)| {
@@ -363,7 +363,7 @@ fn any_object() -> impl Strategy<Value = Value> {
     })
 }
 
-/// What applies must not differ: values of lists may stand in another order.
+/// Applied values must be equal, except for the order of lists.
 fn contains(object: &Value, part: &Value) -> bool {
     match (object, part) {
         (Value::Object(object), Value::Object(part)) => part
@@ -386,17 +386,17 @@ proptest! {
     }
 
     #[test]
-    fn what_is_applied_is_there(live in any_object(), new in any_object()) {
+    fn applied_fields_are_in_the_object(live in any_object(), new in any_object()) {
         let live = updated(None, &live, "other");
         let now = apply_as(Some(&live), &new, "me", true).expect("forced");
         prop_assert!(contains(&now, &new), "{} is not in {}", new, now);
     }
 
     #[test]
-    fn an_only_applier_gets_just_what_it_applies(first in any_object(), second in any_object()) {
-        let live = apply_as(None, &first, "me", false).expect("nobody else");
-        let now = apply_as(Some(&live), &second, "me", false).expect("nobody else");
-        let fresh = apply_as(None, &second, "me", false).expect("nobody else");
+    fn a_sole_applier_gets_exactly_what_it_applies(first in any_object(), second in any_object()) {
+        let live = apply_as(None, &first, "me", false).expect("no other manager");
+        let now = apply_as(Some(&live), &second, "me", false).expect("no other manager");
+        let fresh = apply_as(None, &second, "me", false).expect("no other manager");
         prop_assert_eq!(owners(&now), owners(&fresh));
         let lists_in_order = |object: &Value| {
             let mut object = unmanaged(object);

@@ -1,5 +1,5 @@
-//! Strategic merge patch: as a merge patch, but lists of some fields are merged by the key of their
-//! items, and directives say what a merge can't.
+//! Strategic merge patch: like a merge patch, but some lists are merged by a key of their items,
+//! and directives express what a merge cannot.
 
 #[cfg(test)]
 mod tests;
@@ -95,7 +95,7 @@ fn directive(patch: &Entries) -> Result<Option<Directive>, PatchError> {
     }
 }
 
-/// Only these fields of what was there may stay; what the patch sets must be among them.
+/// `$retainKeys`: removes all other fields. The patch must not set any other field.
 fn retain(object: &mut Entries, patch: &Entries) -> Result<(), PatchError> {
     let Some(list) = patch.get(RETAIN_KEYS) else { return Ok(()) };
     let Some(names) = list.as_array() else {
@@ -122,7 +122,7 @@ fn delete_values(object: &mut Entries, name: &str, gone: &Value) -> Result<(), P
     Ok(())
 }
 
-/// What the patch has must be in the order it gives.
+/// Items in the patch must be in the order that the patch defines.
 fn check_order(
     name: &str,
     patch: &Entries,
@@ -190,8 +190,8 @@ fn is_same(one: &Value, other: &Value, node: TypeNode) -> bool {
     }
 }
 
-/// In the order the client gives; what it does not know of keeps its place before what it came
-/// before on the server.
+/// Sorts a list in the client's order. Items that the client does not know stay before the items
+/// that they preceded on the server.
 fn reorder(object: &mut Entries, name: &str, order: &[Value], before: &[Value], node: TypeNode) {
     let Some(Value::Array(merged)) = object.get_mut(name) else { return };
     let position =
@@ -201,7 +201,7 @@ fn reorder(object: &mut Entries, name: &str, order: &[Value], before: &[Value], 
     known.sort_by_key(|item| position(order, item));
     let mut known = known.into_iter().peekable();
     for item in unknown {
-        // Items that were not there before go where the order has them.
+        // New items are placed by the order.
         while let Some(next) = known.peek() {
             let places = (position(before, &item), position(before, next));
             if matches!(places, (Some(item), Some(next)) if item < next) {
@@ -214,7 +214,7 @@ fn reorder(object: &mut Entries, name: &str, order: &[Value], before: &[Value], 
     merged.extend(known);
 }
 
-/// A value of the patch where there was none.
+/// A value of the patch where the object has none.
 fn plain(value: &Value) -> Result<Value, PatchError> {
     match value {
         Value::Object(entries) => without_directives(entries).map(Value::Object),

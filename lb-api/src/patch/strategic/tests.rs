@@ -1,4 +1,4 @@
-//! Patches as kubectl makes them, and what a server in a cluster makes of them.
+//! Compares patches of kubectl with the results of a cluster's API server.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -110,7 +110,7 @@ fn patches_are_merged_by_the_types_of_fields() {
 }
 
 #[test]
-fn what_is_no_patch_is_refused() {
+fn malformed_patches_are_refused() {
     for (name, patch) in [
         ("a list", json!([])),
         ("an unknown directive", json!({ "spec": { "$patch": "turn" } })),
@@ -127,7 +127,7 @@ fn what_is_no_patch_is_refused() {
     }
 }
 
-/// The patch that a client would make: of each field that differs, and the order of lists.
+/// The patch that a client would compute: the fields that differ, and the order of lists.
 fn difference(from: &Value, to: &Value, node: TypeNode) -> Value {
     let (Value::Object(from), Value::Object(to)) = (from, to) else { return to.clone() };
     let mut patch = Map::new();

@@ -1,4 +1,4 @@
-//! What a server in a cluster makes of these Services, and what it says of them.
+//! Compares defaults, allocations and messages with those of a cluster's API server.
 
 mod random;
 mod wrong;
@@ -19,7 +19,7 @@ fn service(spec: Value) -> Value {
     })
 }
 
-/// As a server goes about a write: defaults, preparation, validation, allocation.
+/// The steps of a write: defaults, preparation, validation, allocation.
 fn write(ledger: &mut Ledger, spec: Value, old: Option<&Value>) -> Result<Value, Vec<String>> {
     write_to(ledger, service(spec), old, Subresource::None)
 }
@@ -104,7 +104,7 @@ fn names_begin_with_a_letter() {
 }
 
 #[test]
-fn families_follow_from_what_is_said_and_configured() {
+fn families_follow_from_fields_and_ranges() {
     let cases: Vec<(&str, &[&str], Value, Value)> = vec![
         ("nothing said", TWO_RANGES, json!({}), json!(["SingleStack", ["IPv4"]])),
         (
@@ -157,7 +157,7 @@ fn families_follow_from_what_is_said_and_configured() {
 }
 
 #[test]
-fn what_was_allocated_need_not_be_sent_again() {
+fn allocated_values_may_be_omitted() {
     let mut ledger = Ledger::new(TWO_RANGES);
     let spec = || {
         json!({
@@ -253,7 +253,7 @@ fn addresses_do_not_change() {
 }
 
 #[test]
-fn what_another_service_has_is_refused() {
+fn resources_of_another_service_are_refused() {
     let mut ledger = Ledger::new(ONE_RANGE);
     let spec = || {
         json!({
@@ -286,7 +286,7 @@ fn what_another_service_has_is_refused() {
 }
 
 #[test]
-fn what_is_stored_is_held_again_under_other_ranges() {
+fn stored_allocations_are_kept_under_other_ranges() {
     let spec = json!({
         "type": "NodePort",
         "ipFamilyPolicy": "RequireDualStack",

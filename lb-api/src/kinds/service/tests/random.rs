@@ -1,4 +1,4 @@
-//! Any writes of a few Services.
+//! Random sequences of writes to a few Services.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::super::super::{Resource, Rules, Subresource};
 use super::super::Service;
 use super::{TWO_RANGES, service, write, write_to};
 
-/// What the Services of a small set may be written as; what is left out is kept or allocated.
+/// Specs of a few Services. Omitted fields are kept or allocated.
 fn any_spec() -> impl Strategy<Value = Value> {
     let port = (80_i64..84, prop::option::of(30_000_i64..30_004)).prop_map(|(number, node)| {
         let mut port = json!({ "name": format!("p{number}"), "port": number });
@@ -61,8 +61,7 @@ fn holdings(service: &Value) -> BTreeSet<Resource> {
 }
 
 proptest! {
-    /// Nothing is held that no stored Service has, nothing is had that is not held, and nothing is
-    /// held twice.
+    /// The allocations are exactly what the stored Services hold, and nothing is held twice.
     #[test]
     fn what_services_have_is_what_they_hold(
         writes in prop::collection::vec((0_u8..3, prop::option::weighted(0.9, any_spec())), 1..20),
@@ -100,7 +99,7 @@ proptest! {
         }
     }
 
-    /// What is stored may be sent back as it is, and sent again as it was the first time.
+    /// A stored object can be sent back unchanged, and the original can be sent again.
     #[test]
     fn writing_again_changes_nothing(spec in any_spec()) {
         let mut ledger = Ledger::new(TWO_RANGES);

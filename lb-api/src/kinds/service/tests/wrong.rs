@@ -1,11 +1,11 @@
-//! What is said of wrong Services, a row for each mistake.
+//! Messages for invalid Services, a row for each mistake.
 
 use serde_json::{Value, json};
 
 use super::{ONE_RANGE, create};
 
 #[test]
-fn wrong_services_are_told_what_is_wrong() {
+fn invalid_services_get_the_messages_of_an_api_server() {
     let port = || json!([{ "port": 80 }]);
     let cases: Vec<(&str, Value, &str)> = vec![
         ("no ports", json!({}), "spec.ports: Required value"),
@@ -84,7 +84,7 @@ fn wrong_services_are_told_what_is_wrong() {
             "spec.externalTrafficPolicy: Unsupported value: \"Foo\": supported values: \"Cluster\", \"Local\"",
         ),
         (
-            "a health check that nobody makes",
+            "a health check that does not apply",
             json!({ "type": "LoadBalancer", "healthCheckNodePort": 30000, "ports": port() }),
             "spec.healthCheckNodePort: Invalid value: 30000: may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'",
         ),

@@ -54,7 +54,7 @@ fn families(service: &Value) -> Vec<Violation> {
     violations
 }
 
-/// `clusterIP` is the first of `clusterIPs`.
+/// `clusterIP` must be the first of `clusterIPs`.
 fn agreement(service: &Value) -> Option<Violation> {
     let all = texts(service, ADDRESSES);
     match (text(service, "spec.clusterIP"), all.first().copied()) {

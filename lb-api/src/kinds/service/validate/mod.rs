@@ -1,4 +1,4 @@
-//! What is wrong with a Service, apart from what depends on this server's ranges.
+//! Validates a Service, except for what depends on this server's ranges.
 
 mod addresses;
 mod ports;
@@ -117,7 +117,7 @@ fn external_name(service: &Value) -> Vec<Violation> {
     }
     let field = "spec.externalName";
     let name = text(service, field);
-    // A dot at the end says that the name is complete.
+    // A trailing dot marks a fully qualified name.
     match name.strip_suffix('.').unwrap_or(name) {
         "" => violations.push(Violation::required(field, "")),
         name => violations.extend(names::violations(field, name, names::subdomain)),
@@ -127,7 +127,7 @@ fn external_name(service: &Value) -> Vec<Violation> {
 
 fn source_ranges(service: &Value) -> Vec<Violation> {
     let ranges = texts(service, "spec.loadBalancerSourceRanges");
-    // A real server names the field so.
+    // An API server spells the field like this.
     let (field, ranges) = match (ranges.is_empty(), annotation(service, SOURCE_RANGES)) {
         (false, _) => ("spec.LoadBalancerSourceRanges".to_owned(), ranges),
         (true, Some(annotation)) => {

@@ -1,4 +1,4 @@
-//! The status of a Service: what its load balancer says.
+//! The status of a Service: the addresses of its load balancer.
 
 use serde_json::Value;
 
@@ -20,7 +20,8 @@ pub fn validate(service: &Value) -> Vec<Violation> {
     points.flat_map(|(index, ingress)| point(ingress, &format!("{path}[{index}]"))).collect()
 }
 
-/// Also those of Ingresses, but for the mode.
+/// Checks an entry of the load balancer's status. Also used for Ingresses, whose entries have no
+/// mode.
 pub fn place(ingress: &Value, field: &str) -> Vec<Violation> {
     let mut violations = Vec::new();
     let (ip, hostname) = (text(ingress, "ip"), text(ingress, "hostname"));

@@ -1,4 +1,4 @@
-//! Where the traffic of a Service goes: policies, affinity, health checks.
+//! Fields that direct the traffic of a Service: policies, affinity, health checks.
 
 use serde_json::Value;
 
