@@ -1,5 +1,5 @@
-//! Twenty megabytes each way, compared byte by byte: jumbo frames, which XDP sees in several buffers,
-//! and packets that stand for many and whose checksums somebody else is to complete.
+//! Transfers of 20 MB each way, compared byte by byte: with jumbo frames, which XDP sees as several
+//! buffers, and with segmentation and checksum offload.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use tests::agent::Agent;
 use tests::one_node::{DEVICE, OneNode};
 use tests::topology::Host;
 
-/// Of no period.
+/// Pseudo-random, without a period.
 static CONTENT: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let next = std::iter::repeat_with(|| {
@@ -27,7 +27,7 @@ static CONTENT: LazyLock<Vec<u8>> = LazyLock::new(|| {
 
 struct Case {
     network: OneNode,
-    /// A client whose device leaves cutting and checksums to others, as in the same machine.
+    /// A client that offloads segmentation and checksums, like a VM or pod on the same machine.
     near: Host,
     agent: Agent,
 }
@@ -42,7 +42,7 @@ impl Case {
             node.ip(&format!("link set {DEVICE} master {device}"))?;
             node.address(device, "192.0.2.1/24")?;
             node.address(device, "2001:db8::1/64")?;
-            // Cards merge what they receive, and a bridge gets it merged.
+            // With GRO the port merges packets, and the bridge receives the merged ones.
             node.run(["ethtool", "-K", DEVICE, "gro", "on"])?;
         }
         let other = network.other_node()?;
@@ -53,7 +53,7 @@ impl Case {
         )?;
         near.default_route("198.51.100.1")?;
         near.default_route("2001:db8:51::1")?;
-        // Else XDP would leave to tc what goes there.
+        // Without GRO at its peer, a veth does not accept redirected XDP frames.
         other.run(["ethtool", "-K", "eth0", "gro", "on"])?;
         for (host, devices) in [
             (&network.client, &["eth0"][..]),
@@ -82,7 +82,7 @@ impl Case {
         Ok(Self { network, near, agent })
     }
 
-    /// To a backend on this node and to one on another.
+    /// With backends on this node and on another one.
     fn exchange(&self, client: &Host) -> Result<()> {
         for frontend in FRONTENDS {
             let exchanged = exchange(client, frontend);
@@ -138,13 +138,13 @@ ports: [{port: 9000}]
 endpoints: [{addresses: ['fd00:a::2'], nodeName: other}]
 ";
 
-/// Sends back what it gets, over each connection, as long as the process lives.
+/// Echoes the bytes of each connection, until the process ends.
 fn mirror(host: &Host, listen: &str) -> Result<()> {
     let listener = host.enter(|| Ok(TcpListener::bind(listen)?))?;
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             thread::spawn(move || {
-                // A client that is gone is no fault of the server's.
+                // The client may have closed the connection.
                 let _ = std::io::copy(&mut &stream, &mut &stream);
                 let _ = stream.shutdown(Shutdown::Write);
             });
@@ -153,7 +153,7 @@ fn mirror(host: &Host, listen: &str) -> Result<()> {
     Ok(())
 }
 
-/// Sends everything and compares what comes back.
+/// Sends `CONTENT` and compares what comes back.
 fn exchange(client: &Host, to: &str) -> Result<()> {
     let stream = client.tcp_connect(to)?;
     thread::scope(|scope| {
@@ -165,8 +165,8 @@ fn exchange(client: &Host, to: &str) -> Result<()> {
         let read = (&stream).read_to_end(&mut received);
         let length = received.len();
         read.with_context(|| format!("after {length} bytes"))?;
-        ensure!(received == *CONTENT, "the {length} bytes that came back are others");
-        sending.join().expect("sending does not panic")
+        ensure!(received == *CONTENT, "the {length} bytes that came back differ");
+        sending.join().expect("the sender panicked")
     })
 }
 
@@ -188,20 +188,20 @@ fn jumbo_frames_pass_xdp() -> Result<()> {
     Ok(())
 }
 
-/// XDP could not tell that their checksums are to be completed by somebody else.
+/// XDP cannot see that a packet has a partial checksum (CHECKSUM_PARTIAL).
 #[test]
 fn what_is_cut_later_is_left_to_tc() -> Result<()> {
     let case = Case::new(DEVICE, "auto")?;
     for client in [&case.near, &case.network.pods[1].host] {
         case.exchange(client)?;
         let length = frame_length(client)?;
-        ensure!(length > 1500, "all were cut before: {length} bytes on average");
+        ensure!(length > 1500, "no large packets: {length} bytes on average");
     }
     Ok(())
 }
 
-/// Between veths nobody looks at checksums that are to be completed. A device that can't complete them
-/// has it done for it, by what is in the field; then the receiver looks.
+/// Between veths, partial checksums are neither completed nor checked. If the device cannot
+/// complete them, the kernel does so from the value in the field, and the receiver checks them.
 #[test]
 fn what_was_to_be_completed_is_right_when_it_is() -> Result<()> {
     let case = Case::new(DEVICE, "auto")?;
@@ -214,7 +214,7 @@ fn what_was_to_be_completed_is_right_when_it_is() -> Result<()> {
     Ok(())
 }
 
-/// XDP could not tell that these are many, each of which fits through the next device.
+/// XDP cannot see that a merged packet consists of many, each of which fits the MTU.
 #[test]
 fn what_a_bridges_port_has_merged_is_left_to_tc() -> Result<()> {
     let case = Case::new("br0", "auto")?;

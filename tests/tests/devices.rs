@@ -1,5 +1,5 @@
-//! Services behind devices that are stacked on others: VLANs, VLANs in VLANs, bonds. What the
-//! kernel can't make is told and left out.
+//! Services on stacked interfaces: VLANs, VLANs in VLANs, bonds. A test is skipped, with a message,
+//! if the kernel does not support its interfaces.
 
 use std::fs;
 
@@ -35,27 +35,27 @@ ports: [{port: 8080}]
 endpoints: [{addresses: ['fd00:10:244:1::10'], nodeName: node}]
 ";
 
-/// Whether devices of a kind can be made here; says so if not.
+/// Whether the kernel supports interfaces of this kind. Prints a message if not.
 fn has(network: &OneNode, kind: &str) -> bool {
     let made = network.client.ip(&format!("link add name probe {kind}"));
     let made = made.and_then(|_| network.client.ip("link delete probe"));
     if let Err(error) = &made {
-        println!("left out, for want of such devices: {error:#}");
+        println!("skipped, no such devices: {error:#}");
     }
     made.is_ok()
 }
 
-/// Adds a VLAN device to a device. Tags stand in the frames, as on a real wire.
+/// Adds a VLAN interface. Tags are inserted into the frames, as on a real wire.
 fn add_vlan(host: &Host, below: &str, device: &str, tag: &str) -> Result<()> {
     for offload in ["tx-vlan-hw-insert", "tx-vlan-stag-hw-insert"] {
-        // Devices on others may have none to switch off.
+        // Stacked interfaces may not have this offload.
         let _ = host.run(["ethtool", "-K", below, offload, "off"]);
     }
     host.ip(&format!("link add link {below} name {device} type vlan {tag}"))?;
     host.ip(&format!("link set {device} up")).map(drop)
 }
 
-/// Joins client and node by a second wire, and makes a bond of the two at both ends.
+/// Connects client and node by a second link, and bonds both links at both ends.
 fn add_bond(network: &OneNode, mode: &str) -> Result<()> {
     network.topology.link(network.client.port("eth1").wire(), network.node.port("ext1"))?;
     for (host, ports) in [(&network.client, ["eth0", "eth1"]), (&network.node, [DEVICE, "ext1"])] {
@@ -69,7 +69,7 @@ fn add_bond(network: &OneNode, mode: &str) -> Result<()> {
     Ok(())
 }
 
-/// Gives the addresses of the wire to devices upon it.
+/// Moves the addresses to the given interfaces.
 fn move_addresses(network: &OneNode, client_device: &str, device: &str) -> Result<()> {
     let OneNode { client, node, .. } = network;
     for (host, from, to, addresses) in [
@@ -77,7 +77,7 @@ fn move_addresses(network: &OneNode, client_device: &str, device: &str) -> Resul
         (node, DEVICE, device, ["192.0.2.1/24", "2001:db8::1/64"]),
     ] {
         host.ip(&format!("address flush dev {from}"))?;
-        // Those of IPv6 outlive the addresses.
+        // IPv6 routes are not removed with their addresses.
         host.ip(&format!("-6 route flush dev {from}"))?;
         addresses.iter().try_for_each(|address| host.address(to, address))?;
     }
@@ -91,7 +91,7 @@ fn agent(network: &OneNode, device: &str) -> Result<Agent> {
     Agent::start(&network.node, &network.pin_path(), &file, device, &[])
 }
 
-/// Where XDP was attached, and that the Service answers.
+/// Checks which interfaces have XDP, and that the Service responds.
 fn check(network: &OneNode, device: &str, xdp: &[&str]) -> Result<Agent> {
     let agent = agent(network, device)?;
     let said = agent.said();
@@ -122,7 +122,6 @@ fn a_service_answers_in_a_vlan_and_in_one_within_another() -> Result<()> {
     }
     move_addresses(&network, "eth0.7", "ext0.7")?;
     let _ = check(&network, "ext0.7", &[DEVICE])?.terminate()?;
-    // Nothing of it is left on the devices that are served no longer.
     for (host, device) in [(&network.client, "eth0.7"), (&network.node, "ext0.7")] {
         host.ip(&format!("link delete {device}"))?;
     }
@@ -142,7 +141,7 @@ fn a_service_answers_by_either_port_of_a_bond() -> Result<()> {
     for (down, up) in [(DEVICE, "ext1"), ("ext1", DEVICE)] {
         network.node.ip(&format!("link set {up} up"))?;
         network.node.ip(&format!("link set {down} down"))?;
-        wait_until(&format!("{up} is the way"), SOON, || {
+        wait_until(&format!("{up} is used"), SOON, || {
             URLS.iter().all(|url| network.curl(url).is_ok_and(|answer| answer == "pod-0\n"))
         })?;
     }
@@ -155,7 +154,7 @@ fn a_service_answers_in_a_vlan_of_a_bond() -> Result<()> {
     if !has(&network, "type bond") || !has(&network, "link eth0 type vlan id 9") {
         return Ok(());
     }
-    // A mode in which programs can't be handed down: its ports have them.
+    // In this mode the bonding driver does not support XDP, so its ports get the programs.
     add_bond(&network, "broadcast")?;
     for host in [&network.client, &network.node] {
         add_vlan(host, "bond0", "bond0.7", "id 7")?;

@@ -1,4 +1,4 @@
-//! Backends on other nodes: connections are forwarded to them under an address of this node's.
+//! Backends on other nodes: connections are forwarded with SNAT to an address of this node.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use tests::topology::{Host, Process, Topology};
 const VIP: &str = "http://203.0.113.10/";
 const VIP6: &str = "http://[2001:db8:113::10]/";
 
-/// A client and another node, before and behind a node with a Service whose backend is there.
+/// A client, a node with a Service, and another node with its backend.
 struct TwoNodes {
     client: Host,
     node: Host,
@@ -20,7 +20,7 @@ struct TwoNodes {
 }
 
 impl TwoNodes {
-    /// The other node, which knows nothing of the client's network, is behind a second device.
+    /// The other node is behind a second interface. It has no route to the client's network.
     fn on_two_devices() -> Result<Self> {
         let topology = Topology::new("forwarding")?;
         let client = topology.host("client")?;
@@ -39,8 +39,8 @@ impl TwoNodes {
         Self::serving(topology, client, node, other)
     }
 
-    /// All are in one network: what comes in by the node's only device leaves by it again. The
-    /// other node has another network, of which the client knows nothing.
+    /// All hosts are on one Ethernet, so packets leave the node by the interface on which they
+    /// arrived. The other node is in another subnet, to which the client has no direct route.
     fn on_one_device() -> Result<Self> {
         let topology = Topology::new("forwarding")?;
         let (client, fabric) = (topology.host("client")?, topology.host("fabric")?);
@@ -157,7 +157,7 @@ fn what_comes_in_by_a_device_leaves_by_it() -> Result<()> {
         let answers = [network.curl(VIP)?, network.curl(VIP6)?];
         assert_eq!(answers, ["other", "other"], "{number}: {}", agent.get(&["counters"])?);
     }
-    // An address of the node's, not the client's.
+    // An address of the node, not of the client.
     assert_eq!(network.curl(&format!("{VIP}client"))?, "192.0.2.1");
     Ok(())
 }
@@ -172,7 +172,7 @@ fn a_connection_follows_its_backends_link_address() -> Result<()> {
         Ok(stream.read(&mut [0; 1000])?)
     };
     assert!(ask()? > 0);
-    // Another card in the other node; the node is told, as by gratuitous ARP.
+    // The other node gets another MAC address, and the node learns it, as by gratuitous ARP.
     network.other.ip("link set eth0 address 02:00:00:00:0a:02")?;
     network.node.ip("neigh replace 10.0.0.2 lladdr 02:00:00:00:0a:02 dev in0 nud reachable")?;
     assert!(ask()? > 0);

@@ -1,4 +1,4 @@
-//! Datagrams larger than any frame, there and back: each goes as fragments through the node.
+//! Datagrams larger than any frame, in both directions: they pass through the node in fragments.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use tests::agent::Agent;
 use tests::one_node::{DEVICE, OneNode};
 use tests::topology::{Echo, Host};
 
-/// In six fragments, and in more than forty.
+/// Bytes: six fragments, and more than forty.
 const SIZES: [usize; 2] = [8_000, 60_000];
 
 /// client - node - pod-0
@@ -22,7 +22,7 @@ impl Case {
     fn new(more: &[&str]) -> Result<Self> {
         let network = OneNode::with_pods(2)?;
         let other = network.other_node()?;
-        // A thread polls all that has come meanwhile in one go, as cards hand over several frames.
+        // With threaded NAPI several frames are processed in one poll, as with real network cards.
         network.node.run(["ethtool", "-K", DEVICE, "gro", "on"])?;
         let write =
             format!("mount -t sysfs none /sys && echo 1 > /sys/class/net/{DEVICE}/threaded");
@@ -44,8 +44,8 @@ impl Case {
         Ok(Self { network, agent, _servers: servers })
     }
 
-    /// Has datagrams of each size echoed by whoever has this name, over one flow. The very first
-    /// packet that a server gets of it is a fragment.
+    /// Sends datagrams of each size over one flow, which the server of this name must echo. Already
+    /// the first packet of the flow is a fragment.
     fn exchange(&self, client: &Host, to: &str, name: &str) -> Result<()> {
         let any = if to.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
         let socket = client.udp_socket(any)?;
@@ -56,17 +56,17 @@ impl Case {
             let received = socket.recv_from(&mut answer);
             let (length, from) = received.with_context(|| {
                 let counters = self.agent.get(&["counters"]).unwrap_or_default();
-                format!("{} asked {to} for {size} bytes\n{counters}", client.name())
+                format!("from {} to {to}, {size} bytes\n{counters}", client.name())
             })?;
             let answer = &answer[..length];
-            ensure!(from.to_string() == to, "{to} was asked, {from} answered");
-            ensure!(answer.starts_with(name.as_bytes()), "{to}: not {name} answered");
-            ensure!(answer.ends_with(&message), "{to}: {size} bytes came back changed");
+            ensure!(from.to_string() == to, "sent to {to}, reply from {from}");
+            ensure!(answer.starts_with(name.as_bytes()), "{to}: the reply is not from {name}");
+            ensure!(answer.ends_with(&message), "{to}: the {size} bytes were modified");
         }
         Ok(())
     }
 
-    /// From outside and from a pod, to a backend on this node and to one on another.
+    /// From outside and from a pod, to backends on this node and on another one.
     fn exchange_all(&self) -> Result<()> {
         let Self { network, .. } = self;
         for (client, to, name) in [

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tests::one_node::{OneNode, WEB};
 use tests::topology::{Process, SOON, wait_until};
 
-/// Asked often, so that there are rates soon.
+/// Short intervals, so that rates are available soon.
 fn configuration(rules: &Path) -> String {
     format!(
         "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n\
@@ -28,7 +28,7 @@ fn deploy(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(path)
 }
 
-/// Prometheus, or its tool; none where there is none.
+/// The path of `prometheus` or `promtool`, if it is installed.
 fn program(name: &str) -> Option<PathBuf> {
     let unpacked = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/prometheus/usr/bin");
     let named = env::var_os("MILLRACE_PROMETHEUS").map(PathBuf::from);
@@ -36,12 +36,12 @@ fn program(name: &str) -> Option<PathBuf> {
     let directories = named.into_iter().chain([unpacked]).chain(env::split_paths(&path));
     let found = directories.map(|directory| directory.join(name)).find(|path| path.is_file());
     if found.is_none() {
-        eprintln!("there is no {name} here: nothing is tested by it");
+        eprintln!("skipped: {name} is not installed");
     }
     found
 }
 
-/// On the node, with its own clock and files.
+/// A Prometheus on the node, with a directory of its own.
 struct Prometheus<'a> {
     network: &'a OneNode,
     _process: Process,
@@ -63,7 +63,7 @@ impl<'a> Prometheus<'a> {
         Ok(Self { network, _process: process })
     }
 
-    /// What its API answers; fails if that is an error.
+    /// The data of an API response; an error response is an error.
     fn get(&self, path: &str, query: &[(&str, &str)]) -> Result<Value> {
         let mut words =
             ["curl", "--silent", "--get", "--max-time", "60"].map(str::to_owned).to_vec();
@@ -76,14 +76,14 @@ impl<'a> Prometheus<'a> {
         Ok(answer["data"].clone())
     }
 
-    /// How many series an expression has now.
+    /// The number of series that an expression currently returns.
     fn count(&self, expression: &str) -> Result<usize> {
         let data = self.get("query", &[("query", expression)])?;
         Ok(data["result"].as_array().context("a result")?.len())
     }
 }
 
-/// As Grafana would write them out, of all nodes and Services.
+/// The dashboard's queries, with variables replaced as Grafana does for all nodes and Services.
 fn expressions(dashboard: &Value) -> Result<Vec<String>> {
     let mut expressions = Vec::new();
     for panel in dashboard["panels"].as_array().context("panels")? {
@@ -93,14 +93,14 @@ fn expressions(dashboard: &Value) -> Result<Vec<String>> {
                 .iter()
                 .fold(expression.to_owned(), |text, variable| text.replace(variable, ".*"))
                 .replace("$__rate_interval", "10s");
-            ensure!(!expression.contains('$'), "a variable that nobody knows: {expression}");
+            ensure!(!expression.contains('$'), "unknown variable: {expression}");
             expressions.push(expression);
         }
     }
     Ok(expressions)
 }
 
-/// What a well node without an API server has nothing of.
+/// Whether a healthy node without an API server may have no series for this query.
 fn may_be_empty(expression: &str) -> bool {
     expression.contains("rest_client_") || expression.contains("} > kubeproxy_")
 }
@@ -116,7 +116,7 @@ fn every_query_and_alert_is_answered_by_a_real_agent() -> Result<()> {
     ensure!(expressions.len() > 40, "only {} queries were found", expressions.len());
 
     for expression in &expressions {
-        // An error is one at once; what has no series yet gets some by traffic.
+        // A query with an error fails at once. One without series gets some from the traffic below.
         prometheus.count(expression)?;
         if may_be_empty(expression) {
             continue;
@@ -129,20 +129,20 @@ fn every_query_and_alert_is_answered_by_a_real_agent() -> Result<()> {
             let served = network.curl("http://203.0.113.10/").is_ok();
             served && prometheus.count(expression).is_ok_and(|series| series > 0)
         });
-        answered.with_context(|| format!("nothing answers {expression}"))?;
+        answered.with_context(|| format!("no series for {expression}"))?;
     }
 
     let rules = prometheus.get("rules", &[("type", "alert")])?;
     let rules = rules["groups"][0]["rules"].as_array().context("rules")?;
     ensure!(rules.len() > 10, "only {} alerts were found", rules.len());
     for rule in rules {
-        ensure!(rule["health"] == "ok", "an alert can't be evaluated: {rule}");
-        ensure!(rule["state"] == "inactive", "the node is well, and yet: {rule}");
+        ensure!(rule["health"] == "ok", "an alert cannot be evaluated: {rule}");
+        ensure!(rule["state"] == "inactive", "an alert on a healthy node: {rule}");
     }
 
-    // And one that is meant.
+    // An alert that should be active.
     agent.kill();
-    wait_until("an alert says that the agent is gone", SOON, || {
+    wait_until("MillraceDown is pending", SOON, || {
         let down = "ALERTS{alertname=\"MillraceDown\", alertstate=\"pending\"}";
         prometheus.count(down).is_ok_and(|series| series == 1)
     })

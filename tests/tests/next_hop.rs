@@ -1,4 +1,4 @@
-//! Established connections to a backend elsewhere, while the way to it changes.
+//! Established connections to a remote backend while its next hop changes.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -28,7 +28,7 @@ ports: [{name: http, port: 8080}]
 endpoints: [{addresses: [10.50.0.1], nodeName: elsewhere}]
 ";
 
-/// A backend at 10.50.0.1, to which two wires lead; the first is the way at the start.
+/// A backend at 10.50.0.1 behind two links. At first the route uses link 1.
 struct TwoWires {
     network: OneNode,
     backend: Host,
@@ -59,18 +59,18 @@ impl TwoWires {
         let devices = ["--device", "lan*"];
         let agent = Agent::start(&network.node, &network.pin_path(), &file, DEVICE, &devices)?;
         let connection = network.client.enter(|| Ok(TcpStream::connect("203.0.113.10:80")?))?;
-        // Less than any program takes to give up, more than a lost packet takes to be sent anew.
+        // Shorter than the timeout of any program, longer than a retransmission takes.
         connection.set_read_timeout(Some(Duration::from_secs(10)))?;
         Ok(Self { network, backend, _server: server, _agent: agent, connection })
     }
 
-    /// Asks over the connection, which stays open.
+    /// Sends a request over the open connection.
     fn ask(&mut self) -> Result<()> {
         self.connection.write_all(b"HEAD / HTTP/1.1\r\nHost: web\r\n\r\n")?;
         let mut answer = Vec::new();
         let mut buffer = [0; 4096];
         while !answer.ends_with(b"\r\n\r\n") {
-            let read = self.connection.read(&mut buffer).context("no answer")?;
+            let read = self.connection.read(&mut buffer).context("no response")?;
             ensure!(read > 0, "the connection was closed");
             answer.extend_from_slice(&buffer[..read]);
         }
@@ -78,7 +78,7 @@ impl TwoWires {
         Ok(())
     }
 
-    /// How many packets the backend has received by a wire.
+    /// The number of packets that the backend has received on a link.
     fn received(&self, wire: u8) -> Result<u64> {
         let path = format!("/sys/class/net/eth{wire}/statistics/rx_packets");
         let mount = ["sh", "-c", "mount -t sysfs none /sys && cat \"$0\"", &path];
@@ -92,17 +92,17 @@ fn an_established_connection_follows_a_changed_route() -> Result<()> {
     let mut wires = TwoWires::new()?;
     wires.ask()?;
     wires.ask()?;
-    // The node appears to the backend by the address of the first wire as long as this lasts.
-    wires.backend.route("10.9.1.1/32", "10.9.2.1").context("answers by the second wire")?;
+    // The SNAT address stays that of the first link for the whole connection.
+    wires.backend.route("10.9.1.1/32", "10.9.2.1").context("replies through link 2")?;
     wires.network.node.ip("route replace 10.50.0.1 via 10.9.2.2")?;
-    wait_until("the second wire is the way", SOON, || {
-        // Some packets of other kinds may come by it, but not that many at once.
+    wait_until("requests use the second link", SOON, || {
+        // A few other packets may arrive on it, but not that many at once.
         const QUESTIONS: u64 = 10;
         let Ok(before) = wires.received(2) else { return false };
         let answered = (0..QUESTIONS).all(|_| wires.ask().is_ok());
         answered && wires.received(2).is_ok_and(|now| now >= before + QUESTIONS)
     })?;
-    // Nothing needs the first one any more.
+    // The first link is no longer needed.
     wires.network.node.ip("link set lan1 down")?;
     wires.ask()
 }
@@ -113,7 +113,7 @@ fn an_established_connection_follows_a_neighbour_that_gets_another_address() -> 
     wires.ask()?;
     wires.ask()?;
     wires.backend.ip("link set eth1 address 02:00:00:00:00:77")?;
-    // What a host tells its neighbours when it takes an address over.
+    // As gratuitous ARP would do.
     wires.network.node.ip("neighbour replace 10.9.1.2 lladdr 02:00:00:00:00:77 dev lan1")?;
     wires.ask()
 }

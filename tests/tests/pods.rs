@@ -1,4 +1,4 @@
-//! Pods as clients of Services, by the host's ends of their devices.
+//! Pods as clients of Services, through programs on the host side of their veths.
 
 use std::io::{self, ErrorKind};
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 use tests::agent::Agent;
 use tests::one_node::{NODE, OneNode};
 
-/// Services of one pod each, and one of none.
+/// A Service with one endpoint, and one without endpoints.
 const MANIFESTS: &str = "
 apiVersion: v1
 kind: Service
@@ -65,7 +65,7 @@ fn a_pod_reaches_itself_through_a_service() -> Result<()> {
         let answer = curl(&network, 0, url);
         assert_eq!(answer?, "pod-0", "{url}: {}", agent.get(&["counters"])?);
     }
-    // It can't come from itself: no machine takes such a packet from outside.
+    // SNAT is needed: hosts drop packets from outside that have their own address as the source.
     assert_eq!(curl(&network, 0, "http://10.96.0.1/client")?, NODE);
     Ok(())
 }
@@ -76,11 +76,11 @@ fn without_endpoints_clients_are_refused_at_once() -> Result<()> {
     for frontend in ["10.96.0.9:80", "[fd00:10:96::9]:80"] {
         for host in [&network.client, &network.pods[0].host] {
             let before = agent.counted("no_backend")?;
-            let error = host.tcp_connect(frontend).expect_err("nobody serves it");
+            let error = host.tcp_connect(frontend).expect_err("it has no endpoint");
             let what = format!("{}, {frontend}: {error:#}", host.name());
             let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
             assert_eq!(kind, Some(ErrorKind::ConnectionRefused), "{what}");
-            // Who was not answered at once dials again.
+            // Without an immediate reply the client would have sent another SYN.
             assert_eq!(agent.counted("no_backend")?, before + 1, "{what}");
         }
     }

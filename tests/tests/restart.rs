@@ -1,7 +1,8 @@
-//! An agent that is killed and started again at the size that is promised: connections go on, and where
-//! nothing has changed nothing is written.
+//! An agent that is killed and restarted with 10,000 Services: connections continue, and if nothing
+//! has changed, nothing is written.
 //!
-//! One server has the addresses of all endpoints, behind a local route, and tells which it was reached by.
+//! One server has the addresses of all endpoints, by a local route. Its replies contain the address
+//! that the client reached.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
@@ -19,8 +20,8 @@ use tests::topology::Host;
 const SERVICES: u32 = 10_000;
 const ENDPOINTS: u32 = 10;
 const CONNECTIONS: u32 = 1_000;
-/// Each restart reads 20,000 objects anew, which an unoptimised agent takes seconds for. For as many as
-/// were promised: `MILLRACE_RESTARTS=20`.
+/// Each restart reads 20,000 objects, which takes an unoptimised agent seconds. The full test is
+/// `MILLRACE_RESTARTS=20`.
 const RESTARTS: u32 = 2;
 
 fn cluster_ip(service: u32) -> Ipv4Addr {
@@ -52,7 +53,7 @@ fn service(number: u32, endpoints: u32) -> String {
     text + "---\n"
 }
 
-/// Answers each line by the address that its client reached. Its threads end with their connections.
+/// Echoes each line after the address that the client reached. One thread for each connection.
 fn serve(host: &Host) -> Result<()> {
     let listener = host.enter(|| Ok(TcpListener::bind("0.0.0.0:9000")?))?;
     let answer = |stream: TcpStream| -> Result<()> {
@@ -66,7 +67,7 @@ fn serve(host: &Host) -> Result<()> {
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let thread = thread::Builder::new().stack_size(1 << 16);
-            // Whoever waits for an answer notices what fails.
+            // A failure is noticed by the client, which gets no reply.
             let _ = thread.spawn(move || answer(stream));
         }
     });
@@ -75,7 +76,7 @@ fn serve(host: &Host) -> Result<()> {
 
 struct Connection {
     stream: TcpStream,
-    /// Which endpoint it has.
+    /// The address of its endpoint.
     address: String,
 }
 
@@ -86,7 +87,7 @@ impl Connection {
         Ok(Self { stream, address })
     }
 
-    /// Whether the endpoint it had echoes what is said now.
+    /// Whether the same endpoint still echoes.
     fn goes_on(&self, text: &str) -> bool {
         ask(&self.stream, text).is_ok_and(|address| address == self.address)
     }
@@ -97,7 +98,7 @@ fn ask(mut stream: &TcpStream, text: &str) -> Result<String> {
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;
     let (address, echo) = line.trim_end().split_once(' ').context("the connection was closed")?;
-    ensure!(echo == text, "{line} where {text} was asked");
+    ensure!(echo == text, "{line} as the reply to {text}");
     Ok(address.to_owned())
 }
 
@@ -109,7 +110,7 @@ struct Case {
 
 impl Case {
     fn new() -> Result<(Self, Agent)> {
-        // Two sockets for each connection.
+        // Each connection has two sockets in this process.
         let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
         setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(1 << 16)), hard)?;
         let network = OneNode::with_pods(0)?;
@@ -143,14 +144,14 @@ impl Case {
     }
 }
 
-/// All Services; the first one has so many endpoints.
+/// All Services. The first one has `of_first` endpoints.
 fn manifests(of_first: u32) -> String {
     (0..SERVICES)
         .map(|number| service(number, if number == 0 { of_first } else { ENDPOINTS }))
         .collect()
 }
 
-/// How many steps an agent's start took.
+/// The number of steps in the plan of an agent's start.
 fn steps(agent: &Agent) -> Result<u64> {
     let said = agent.said();
     let (_, steps) = said.split_once("maps programmed steps=").with_context(|| said.clone())?;
@@ -164,7 +165,7 @@ fn killed_and_started_again_it_loses_no_connection_and_writes_nothing() -> Resul
     assert!(steps(&agent)? > u64::from(SERVICES * ENDPOINTS));
     let restarts = env::var("MILLRACE_RESTARTS").map_or(Ok(RESTARTS), |text| text.parse())?;
     for round in 0..restarts {
-        // Every second agent loads its programs, as one of another build does.
+        // Every second agent loads its programs, as after an upgrade.
         if round % 2 == 1 {
             case.network.forget_programs()?;
         }
@@ -173,7 +174,7 @@ fn killed_and_started_again_it_loses_no_connection_and_writes_nothing() -> Resul
         assert_eq!(case.lost(&round.to_string()), 0, "restart {round}");
     }
 
-    // What has changed meanwhile is all that is written.
+    // Only changes made while no agent runs are written.
     fs::write(&case.file, manifests(ENDPOINTS - 1))?;
     let agent = case.restart(agent)?;
     let taken = steps(&agent)?;
