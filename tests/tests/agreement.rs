@@ -1,6 +1,6 @@
 //! Host and kernel agree on random packets and table states.
 //!
-//! A million packets, and others than yesterday's:
+//! With a million packets, and a given seed:
 //! `AGREEMENT_PACKETS=1000000 AGREEMENT_SEED=7 cargo test -p tests --release --features privileged
 //! --test agreement -- --nocapture`
 
@@ -15,13 +15,13 @@ use tests::datapath::random::Agreement;
 
 const PACKETS: u64 = 60_000;
 
-/// Bytes that a scenario is read from.
+/// Random bytes for each scenario.
 const BYTES: usize = 4_096;
 
 #[test]
 fn host_and_kernel_agree_on_random_packets_and_tables() -> Result<()> {
     keep_to_one_processor()?;
-    // Where nothing has routes, and nobody changes that meanwhile.
+    // A namespace without routes, which nothing else changes meanwhile.
     unshare(CloneFlags::CLONE_NEWNET).context("a network namespace")?;
     let packets = number("AGREEMENT_PACKETS")?.unwrap_or(PACKETS);
     let first = match number("AGREEMENT_SEED")? {
@@ -51,14 +51,14 @@ fn host_and_kernel_agree_on_random_packets_and_tables() -> Result<()> {
     Ok(())
 }
 
-/// What answers may still be sent is each processor's own.
+/// The rate limit for resets and ICMP errors is per CPU, so all packets must use the same one.
 fn keep_to_one_processor() -> Result<()> {
     let this_thread = Pid::from_raw(0);
     let allowed = sched_getaffinity(this_thread)?;
     let first = (0..CpuSet::count()).find(|&number| allowed.is_set(number) == Ok(true));
     let mut one = CpuSet::new();
-    one.set(first.context("no processor at all")?)?;
-    sched_setaffinity(this_thread, &one).context("a processor of its own")
+    one.set(first.context("no CPU is allowed")?)?;
+    sched_setaffinity(this_thread, &one).context("setting the CPU affinity")
 }
 
 fn number(name: &str) -> Result<Option<u64>> {

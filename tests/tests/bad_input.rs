@@ -1,5 +1,5 @@
-//! What the agent says when it can't start, and that nothing is left behind: not by a start that
-//! fails, not by a device that is no longer served, not by `cleanup`.
+//! Errors of an agent that cannot start. Nothing is left behind by a failed start, on a device that
+//! is no longer served, or by `cleanup`.
 
 use std::fs;
 use std::path::Path;
@@ -9,17 +9,17 @@ use aya::programs::{SchedClassifier, TcAttachType};
 use tests::agent::{Agent, program};
 use tests::one_node::{DEVICE, OneNode};
 
-/// Runs the agent, which must fail; returns what it said.
+/// Runs the agent, which must fail, and returns its stderr.
 fn refused(network: &OneNode, arguments: &[&str]) -> Result<String> {
     let output = network.node.command(program()?).args(arguments).output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert_eq!(attached(network)?, (false, 0), "left behind");
-    assert!(!network.pin_path().exists(), "left behind: pins");
+    assert_eq!(attached(network)?, (false, 0), "still attached");
+    assert!(!network.pin_path().exists(), "pins are left behind");
     Ok(said)
 }
 
-/// Whether XDP is on the node's device, and how many programs are at its egress.
+/// Whether the node's device has an XDP program, and the number of its tcx egress programs.
 fn attached(network: &OneNode) -> Result<(bool, usize)> {
     let device = network.node.run(["ip", "-details", "link", "show", "dev", DEVICE])?;
     let egress =
@@ -127,7 +127,7 @@ fn a_device_with_anothers_program_is_refused_and_left_as_it_was() -> Result<()> 
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("another program holds") && said.contains("bpftool net"), "{said}");
-    assert!(!Path::new(&other).exists(), "left behind: {other}");
+    assert!(!Path::new(&other).exists(), "pins are left behind: {other}");
     drop(first);
     Ok(())
 }
@@ -136,7 +136,7 @@ fn a_device_with_anothers_program_is_refused_and_left_as_it_was() -> Result<()> 
 fn somebody_who_is_not_root_is_told_so() -> Result<()> {
     let case = Case::new()?;
     let program = program()?;
-    // A copy that anybody may execute, wherever the build is.
+    // A copy that every user may execute, wherever the build is.
     let copy = case.network.topology.directory().join("millrace");
     fs::copy(&program, &copy)?;
     let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -165,7 +165,7 @@ fn an_agent_leaves_the_devices_that_its_forerunner_served_and_it_is_not_to() -> 
     assert_eq!(attached(&case.network)?, (true, 1));
 
     let _one = Agent::start(node, pins, manifests, "ext1", &[])?;
-    assert_eq!(attached(&case.network)?, (false, 0), "left behind");
+    assert_eq!(attached(&case.network)?, (false, 0), "still attached");
     Ok(())
 }
 
@@ -175,7 +175,7 @@ fn cleanup_detaches_and_removes_everything() -> Result<()> {
     let manifests = Path::new(&case.manifests);
     let agent = Agent::start(&case.network.node, Path::new(&case.pins), manifests, DEVICE, &[])?;
     assert!(agent.terminate()?.success());
-    assert_eq!(attached(&case.network)?, (true, 1), "an agent that ends leaves all forwarding");
+    assert_eq!(attached(&case.network)?, (true, 1), "on shutdown programs stay attached");
 
     let program = program()?;
     case.network.node.run([
@@ -184,7 +184,7 @@ fn cleanup_detaches_and_removes_everything() -> Result<()> {
         "--pin-path".as_ref(),
         case.pins.as_ref(),
     ])?;
-    assert_eq!(attached(&case.network)?, (false, 0), "left behind");
+    assert_eq!(attached(&case.network)?, (false, 0), "still attached");
     assert!(!Path::new(&case.pins).exists());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `millrace check` and `millrace cleanup`, on machines in all states.
+//! `millrace check` and `millrace cleanup` on nodes in various states.
 
 use std::fs;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ impl Case {
         Agent::start(node, &pins, &self.manifests, DEVICE, more)
     }
 
-    /// A command on the node, about its pin path.
+    /// Runs a command on the node, with its pin path.
     fn millrace(&self, arguments: &[&str]) -> Result<Output> {
         let mut command = self.network.node.command(program()?);
         command.args(arguments).arg("--pin-path").arg(self.network.pin_path());
@@ -45,7 +45,7 @@ impl Case {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Whether all went well, and the findings: result and message by what was looked at.
+    /// Whether the command succeeded, and its findings: check, result and message.
     fn check(&self, more: &[&str]) -> Result<(bool, Vec<[String; 3]>)> {
         let output = self.millrace(&[&["check", "-o", "json"], more].concat())?;
         let said = String::from_utf8_lossy(&output.stderr);
@@ -53,14 +53,14 @@ impl Case {
             serde_json::from_slice(&output.stdout).with_context(|| said.into_owned())?;
         let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
         let row = |finding: &serde_json::Value| {
-            // Whatever is wrong comes with what to do.
+            // Each problem comes with how to fix it.
             assert_eq!(finding["result"] == "ok", finding["cure"].is_null(), "{finding}");
             ["check", "result", "message"].map(|key| text(&finding[key]))
         };
         Ok((output.status.success(), findings.iter().map(row).collect()))
     }
 
-    /// Of programs at the device: XDP, ingress and egress.
+    /// Programs on the device: whether there is XDP, and the numbers of tcx ingress and egress.
     fn attached(&self) -> Result<(bool, usize, usize)> {
         let device = self.network.node.run(["ip", "-details", "link", "show", "dev", DEVICE])?;
         let tcx = |way| {
@@ -71,7 +71,7 @@ impl Case {
         Ok((device.contains("prog/xdp"), tcx[0], tcx[1]))
     }
 
-    /// Has the links in hand, as somebody has who looks at them, or the kernel itself for a moment.
+    /// Holds references to the links, as `bpftool link` does, or the kernel for a moment.
     fn held_links(&self) -> Result<Vec<PinnedLink>> {
         let pins = fs::read_dir(self.network.pin_path().join("links"))?;
         pins.map(|pin| Ok(PinnedLink::from_pin(pin?.path())?)).collect()
@@ -88,7 +88,7 @@ impl Case {
 
 fn find<'a>(findings: &'a [[String; 3]], check: &str) -> &'a [String; 3] {
     let found = findings.iter().find(|[name, ..]| name == check);
-    found.unwrap_or_else(|| panic!("{check} was not looked at: {findings:?}"))
+    found.unwrap_or_else(|| panic!("no finding of {check}: {findings:?}"))
 }
 
 const NOTHING: (bool, usize, usize) = (false, 0, 0);
@@ -103,7 +103,7 @@ fn what_a_crashed_agent_left_is_shown_and_then_removed_once() -> Result<()> {
     for part in ["would detach ext0-xdp-native", "would detach cgroup-connect4", "would remove"] {
         assert!(shown.contains(part), "{shown}");
     }
-    assert_eq!(case.attached()?, (true, 1, 1), "nothing was done");
+    assert_eq!(case.attached()?, (true, 1, 1), "--dry-run detached something");
 
     let done = case.cleanup(&[])?;
     for line in shown.lines().filter_map(|line| line.strip_prefix("would detach ")) {
@@ -111,7 +111,7 @@ fn what_a_crashed_agent_left_is_shown_and_then_removed_once() -> Result<()> {
     }
     assert_eq!(case.attached()?, NOTHING);
     assert!(!case.network.pin_path().exists());
-    assert!(case.cleanup(&[])?.starts_with("nothing to clean up"), "it may be done again");
+    assert!(case.cleanup(&[])?.starts_with("nothing to clean up"), "a second run");
     assert!(case.cleanup(&["--dry-run"])?.starts_with("nothing to clean up"));
     Ok(())
 }
@@ -130,7 +130,7 @@ fn filters_are_found_by_their_name_when_their_notes_are_lost() -> Result<()> {
     assert!(done.contains("detached ext0-ingress") && done.contains("ext0-egress"), "{done}");
     assert_eq!((case.filters()?, case.attached()?), (0, NOTHING));
 
-    // And when all that was pinned is gone.
+    // Also if all pins are gone.
     case.agent(&["--tc-mode", "clsact", "--xdp-mode", "off"])?.kill();
     fs::rename(case.network.pin_path(), case.network.topology.pins().join("lost"))?;
     assert!(case.cleanup(&["--dry-run"])?.contains("would detach ext0-ingress"));
@@ -178,7 +178,7 @@ fn what_is_detached_is_detached_though_somebody_holds_its_link() -> Result<()> {
     assert!(held.len() > 3, "{held:?}");
     let agent = case.agent(&["--xdp-mode", "generic", "--tc-mode", "clsact"])?;
     assert!(agent.said().contains("generic XDP"), "{}", agent.said());
-    assert_eq!((case.attached()?, case.filters()?), ((true, 0, 0), 2), "in one way, not in two");
+    assert_eq!((case.attached()?, case.filters()?), ((true, 0, 0), 2), "only in the new mode");
     agent.kill();
 
     let held_too = case.held_links()?;
@@ -206,7 +206,7 @@ fn a_machine_that_will_do_passes_before_and_while_an_agent_runs() -> Result<()> 
     assert!(passed, "{findings:?}");
     let agent = find(&findings, "agent");
     assert!(agent[1] == "warning" && agent[2].contains("is running"), "{agent:?}");
-    assert_eq!(find(&findings, "programs on ext0")[1], "ok", "they are this agent's");
+    assert_eq!(find(&findings, "programs on ext0")[1], "ok", "programs of this agent");
     Ok(())
 }
 
@@ -218,7 +218,7 @@ fn what_the_agent_would_refuse_fails() -> Result<()> {
     let devices = find(&findings, "devices");
     assert!(devices[1] == "error" && devices[2].contains("no device eth7"), "{devices:?}");
     let (passed, findings) = case.check(&["--device", DEVICE, "--max-flows", "134217728"])?;
-    // Some machine may have room for it.
+    // A large machine may have enough memory.
     assert_eq!(passed, find(&findings, "memory")[1] != "error");
     let said = case.millrace(&["check", "--max-flows", "3"])?;
     assert_eq!(said.status.code(), Some(1));
@@ -278,21 +278,21 @@ fn another_agents_programs_are_told() -> Result<()> {
 #[test]
 fn kube_proxy_is_found_by_its_process_and_by_its_rules() -> Result<()> {
     let case = Case::new()?;
-    // Its namespace has no rules; the machine may have a kube-proxy.
+    // The namespace has no rules, but a kube-proxy may run on the machine.
     let (_, before) = case.check(&["--device", DEVICE])?;
     assert!(!before.iter().any(|[_, _, message]| message.contains("chains of")), "{before:?}");
     case.network.node.run(["nft", "add", "table", "ip", "kube-proxy"])?;
     case.network.node.run(["nft", "add", "chain", "ip", "kube-proxy", "services"])?;
-    // A program by its name.
+    // A process named kube-proxy.
     let copy = case.network.topology.directory().join("kube-proxy");
     fs::copy("/bin/sleep", &copy)?;
     let process = case.network.node.spawn(case.network.node.command(&copy).arg("1000"))?;
     let comm = format!("/proc/{}/comm", process.pid());
-    wait_until("it has its name", SOON, || {
+    wait_until("the process is named kube-proxy", SOON, || {
         fs::read_to_string(&comm).is_ok_and(|name| name.trim_end() == "kube-proxy")
     })?;
     let (passed, findings) = case.check(&["--device", DEVICE])?;
-    assert!(passed, "it may be there while it is replaced: {findings:?}");
+    assert!(passed, "kube-proxy is only a warning: {findings:?}");
     for part in ["it is running (process", "1 chains"] {
         let found = findings.iter().any(|[check, result, message]| {
             check == "kube-proxy" && result == "warning" && message.contains(part)

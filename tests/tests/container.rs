@@ -1,5 +1,5 @@
-//! The agent as the DaemonSet of `deploy/` starts it. With `MILLRACE_IMAGE` it is that of an image,
-//! as `cargo xtask image --test` has it.
+//! The agent as the DaemonSet in `deploy/` starts it. With `MILLRACE_IMAGE`, the agent of that
+//! image is tested (`cargo xtask image --test`).
 
 use std::fs;
 
@@ -22,7 +22,7 @@ fn container(network: &OneNode) -> Result<Container> {
     Ok(container)
 }
 
-/// A line of a process's status, as a number.
+/// A number from `/proc/PID/status`.
 fn status(pid: u32, field: &str) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix(field));
@@ -44,9 +44,9 @@ fn a_container_with_what_the_daemon_set_gives_it_forwards() -> Result<()> {
     check(&network, &container, &specification)?;
     let mut agent = container.start(&network.node, &specification.capabilities, &args)?;
     agent.wait_for_output("ready service_ports=", SOON)?;
-    ensure!(network.curl("http://203.0.113.10/")?.contains("pod-0"), "a client is served");
+    ensure!(network.curl("http://203.0.113.10/")?.contains("pod-0"), "no response from pod-0");
     check(&network, &container, &specification)?;
-    // A process of the node itself, by the control groups that are mounted.
+    // A process of the node itself, through programs attached to the mounted cgroup hierarchy.
     network.node.run(["curl", "--silent", "--fail", "--max-time", "60", "http://10.96.0.10/"])?;
 
     let pid = agent.pid();
@@ -57,20 +57,20 @@ fn a_container_with_what_the_daemon_set_gives_it_forwards() -> Result<()> {
             ensure!(status(task, set)? == left, "{set} of {task}: {:x}", status(task, set)?);
         }
     }
-    ensure!(status(pid, "CapInh")? == 0 && status(pid, "NoNewPrivs")? == 1, "nothing comes back");
+    ensure!(status(pid, "CapInh")? == 0 && status(pid, "NoNewPrivs")? == 1, "can regain some");
 
-    // The one that comes after it takes over what it has left.
+    // The next agent adopts the maps.
     let ended = agent.terminate(SOON)?;
-    ensure!(ended.success(), "it ended with {ended}");
-    ensure!(network.curl("http://203.0.113.10/")?.contains("pod-0"), "the kernel goes on");
+    ensure!(ended.success(), "the agent exited with {ended}");
+    ensure!(network.curl("http://203.0.113.10/")?.contains("pod-0"), "without an agent");
     let mut agent = container.start(&network.node, &specification.capabilities, &args)?;
     agent.wait_for_output("adopting", SOON)?;
     agent.wait_for_output("ready service_ports=", SOON)?;
-    ensure!(network.curl("http://203.0.113.10/")?.contains("pod-0"), "and so does the next");
+    ensure!(network.curl("http://203.0.113.10/")?.contains("pod-0"), "with the next agent");
     Ok(())
 }
 
-/// That it finds the machine to do, from within: before an agent runs, and while it does.
+/// `millrace check` in the container finds no problem.
 fn check(network: &OneNode, container: &Container, specification: &Specification) -> Result<()> {
     let args = ["check", "--config=/etc/millrace/config.yaml", "-o", "json"];
     let output = container.command(&network.node, &specification.capabilities, &args).output()?;
@@ -97,11 +97,11 @@ fn none_of_the_capabilities_is_too_much() -> Result<()> {
             specification.capabilities.iter().copied().filter(|each| each != missing).collect();
         let mut agent = container.start(&network.node, &others, &args)?;
         let ended = agent.wait(SOON)?;
-        ensure!(!ended.success(), "without {missing} it ended well:\n{}", agent.output());
-        // Not for another reason: the agent looks at what it has before it begins.
+        ensure!(!ended.success(), "without {missing} it exited with 0:\n{}", agent.output());
+        // The failure has the right reason: the agent checks its capabilities first.
         let (said, name) = (agent.output(), missing.to_string());
         let named = format!("missing: {}.", name.trim_start_matches("CAP_"));
-        ensure!(said.contains(&named), "without {missing} it said:\n{said}");
+        ensure!(said.contains(&named), "without {missing}, stderr:\n{said}");
     }
     Ok(())
 }

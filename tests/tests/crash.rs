@@ -1,4 +1,4 @@
-//! Agents that are killed again and again, under traffic and while Services change.
+//! Agents that are killed repeatedly, under traffic and while Services change.
 
 use std::fs;
 use std::net::TcpStream;
@@ -13,12 +13,12 @@ use tests::one_node::{DEVICE, OneNode};
 use tests::topology::{Echo, LARGE, SOON, who_answers};
 use tests::watcher::{Answer, Watcher};
 
-/// How often an agent is killed.
+/// The number of kills.
 const KILLS: u64 = 25;
-/// The longest it lives, in milliseconds: some agents get to be ready, others don't.
+/// The longest run of an agent, in milliseconds: some become ready, others do not.
 const LIFE: u64 = 600;
 
-/// A frontend that stays, with `pod-0` and now and then `pod-1`, and others that come and go.
+/// A frontend that stays, with `pod-0` and sometimes `pod-1`, and others that come and go.
 fn state(number: u64) -> String {
     let mut text = String::from(
         "apiVersion: v1\n\
@@ -37,7 +37,7 @@ fn state(number: u64) -> String {
          endpoints:\n\
          - {addresses: [10.244.1.10], nodeName: node}\n",
     );
-    // Its connections go on while it is not ready.
+    // Connections to pod-1 continue while it is not ready.
     let ready = !number.is_multiple_of(3);
     text += &format!(
         "- {{addresses: [10.244.1.11], nodeName: node, conditions: {{ready: {ready}}}}}\n"
@@ -61,7 +61,7 @@ fn state(number: u64) -> String {
              addressType: IPv4\n\
              ports: [{{port: {}}}]\n\
              endpoints: [{{addresses: [10.244.2.{}]}}, {{addresses: [10.244.3.{}]}}]\n",
-            // Addresses and backends change hands.
+            // Addresses and backends move between Services.
             1 + (other + number) % 60,
             if (other + number).is_multiple_of(5) { "ClientIP" } else { "None" },
             8000 + number % 2,
@@ -91,7 +91,7 @@ fn killed_again_and_again_it_costs_no_connection_and_leaves_nothing_behind() -> 
     let connections: Vec<TcpStream> =
         (0..8).map(|_| network.client.tcp_connect("203.0.113.10:90")).collect::<Result<_>>()?;
     let servers = connections.iter().map(who_answers).collect::<Result<Vec<String>>>()?;
-    // It takes about as long as all of this.
+    // This takes about as long as all the kills.
     let mut transfer = network.client.command("curl");
     transfer.args(["--silent", "--show-error", "--fail", "--limit-rate", "2M"]);
     transfer.args(["--write-out", "%{size_download}", "--output", "/dev/null"]);
@@ -99,7 +99,7 @@ fn killed_again_and_again_it_costs_no_connection_and_leaves_nothing_behind() -> 
     let mut transfer = network.client.spawn(&mut transfer)?;
 
     agent.kill();
-    // Any numbers do, the same in each run.
+    // Pseudo-random numbers, the same in each run.
     let mut random = 1u64;
     let mut ready = 0;
     for kill in 0..KILLS {
@@ -135,7 +135,7 @@ fn killed_again_and_again_it_costs_no_connection_and_leaves_nothing_behind() -> 
     agent.terminate()?;
     network.cleanup()?;
     let _agent = network.agent(&file)?;
-    assert_eq!(left, Contents::of(&network.pin_path())?, "(left by all, fresh)");
+    assert_eq!(left, Contents::of(&network.pin_path())?, "(after all kills, after a fresh start)");
     Ok(())
 }
 
@@ -151,7 +151,7 @@ fn a_source_that_is_not_ready_takes_nothing_away() -> Result<()> {
     assert!(agent.said().contains("adopting"), "{}", agent.said());
     assert_eq!(Contents::of(&network.pin_path())?, before);
     assert!(network.curl("http://203.0.113.10/").is_ok());
-    // Told to end it leaves all as it was, too.
+    // SIGTERM changes nothing, either.
     agent.terminate()?;
     assert_eq!(Contents::of(&network.pin_path())?, before);
     assert!(network.curl("http://203.0.113.10/").is_ok());

@@ -1,5 +1,5 @@
-//! Rung 3: the same tables in the kernel, where every answer, the flow entries and the counts
-//! must be the host's.
+//! Rung 3: the same tables in the kernel. Verdicts, bytes, flow entries and counters must equal
+//! those of the host.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -35,7 +35,8 @@ fn host_and_kernel_agree_on_a_day_like_no_other() {
     live_through(now.as_nanos() as u64);
 }
 
-/// The conversation judges: a packet's bytes and verdict, all flow entries, all counts.
+/// The conversation compares host and kernel: bytes and verdict of each packet, all flow entries,
+/// all counters.
 fn live_through(seed: u64) {
     println!("the day's seed is {seed}");
     let day = scenario::draw(&scenario::day(5000), seed);
@@ -48,7 +49,7 @@ fn live_through(seed: u64) {
     }
 }
 
-/// BPF_PROG_TEST_RUN wants an Ethernet header, and before tc the IP header, too.
+/// BPF_PROG_TEST_RUN requires an Ethernet header, and for tc an IP header, too.
 fn is_accepted(sent: &Sent) -> bool {
     let fewest = match sent.hook {
         Hook::Forward => 14,
@@ -64,10 +65,10 @@ fn a_world_that_is_used_again_is_like_a_new_one() -> Result<()> {
         meet_every_table(&mut conversation, at);
     }
     let fresh = contents_of_a_new_world()?;
-    let used = conversation.kernel().context("there is a kernel")?;
+    let used = conversation.kernel().context("no kernel world")?;
     let spoilt = used.contents()?;
     for (name, contents) in &spoilt {
-        assert!(*contents != fresh[name] || NOT_MET.contains(name), "{name} is as it was");
+        assert!(*contents != fresh[name] || NOT_MET.contains(name), "{name} is unchanged");
     }
     used.reset()?;
     for (name, contents) in used.contents()? {
@@ -76,8 +77,8 @@ fn a_world_that_is_used_again_is_like_a_new_one() -> Result<()> {
     Ok(())
 }
 
-/// What these packets don't write: sockets of the node do, who listens for packets that end, clients with very
-/// many flows, and a table that is full.
+/// Maps that these packets do not write. They need sockets of the node, a listener of `millrace
+/// drops`, clients with very many flows, or a full flow table.
 const NOT_MET: [&str; 13] = [
     map::CROWDED4,
     map::CROWDED6,
@@ -98,7 +99,7 @@ fn contents_of_a_new_world() -> Result<BTreeMap<&'static str, Vec<Entry>>> {
     KernelWorld::new(Sizes::for_flows(FLOWS))?.contents()
 }
 
-/// Packets and Services that leave something in every table.
+/// Packets and Services that write to every map except `NOT_MET`.
 fn meet_every_table(c: &mut Conversation, at: &Ends) {
     let ranges = ["198.51.100.0/24", "2001:db8:51::/48"];
     let range = if at.is_v6() { ranges[1] } else { ranges[0] };
@@ -121,8 +122,8 @@ fn meet_every_table(c: &mut Conversation, at: &Ends) {
     c.tunnel_keys([1, 2]);
 }
 
-/// Some cards give the sum over the whole packet along with it, which must follow what is rewritten:
-/// else the stack takes the packet for a broken one, and sums it anew.
+/// Some network cards provide the checksum of the whole packet (CHECKSUM_COMPLETE). Translation
+/// must update it. Otherwise the stack takes the packet for corrupt, and computes the sum again.
 #[test]
 fn what_a_card_has_summed_stays_summed() -> Result<()> {
     for at in [&V4, &V6] {
@@ -130,16 +131,16 @@ fn what_a_card_has_summed_stays_summed() -> Result<()> {
         conversation.set(&at.web(1));
         conversation.set(&at.dns(1));
         let (request, datagram) = (at.to_web(40000).syn(), at.to_dns(40000));
-        let kernel = conversation.kernel().context("there is a kernel")?;
+        let kernel = conversation.kernel().context("no kernel world")?;
         for packet in [&request, &datagram] {
             let Some(stays) = kernel.sum_of_card_stays_right(Hook::Stack, packet)? else {
-                eprintln!("this kernel can't tell: nothing is tested by it");
+                eprintln!("skipped: not observable on this kernel");
                 return Ok(());
             };
             assert!(stays, "{packet:?}");
         }
-        // They were translated: else there was nothing to show.
-        assert_eq!(conversation.kernel().context("there is a kernel")?.flows().len(), 2);
+        // Both packets were translated, so the check above was effective.
+        assert_eq!(conversation.kernel().context("no kernel world")?.flows().len(), 2);
     }
     Ok(())
 }

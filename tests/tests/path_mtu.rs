@@ -1,5 +1,5 @@
-//! Path MTU discovery through the balancer: on neither side's way do full-sized packets fit, and
-//! both sides hear of it only by ICMP errors about packets that were translated in between.
+//! Path MTU discovery through the balancer: full-sized packets fit on neither side's path, and both
+//! sides learn that only from ICMP errors about packets that were translated.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -53,7 +53,7 @@ impl Narrow {
                 host.route(to, &via)?;
             }
         }
-        // The networks that are not in the default direction.
+        // Networks that the default route does not reach.
         for (host, to, network, number) in [(&inner, 1, 2, 1), (&node, 6, 5, 2)] {
             for ((to, bits), (via, _)) in addresses(to, 0).iter().zip(addresses(network, number)) {
                 host.route(&format!("{to}/{bits}"), &via)?;
@@ -77,7 +77,7 @@ fn numbered(port: Port<'_>, network: u8, number: u8) -> Port<'_> {
     addresses.fold(port, |port, (address, bits)| port.address(&format!("{address}/{bits}")))
 }
 
-/// The address of an end in both families, with the length of its network's prefix.
+/// The addresses of a host in a network, IPv4 and IPv6, with their prefix lengths.
 fn addresses(network: u8, number: u8) -> [(String, u8); 2] {
     [(format!("10.7.{network}.{number}"), 24), (format!("fd07:{network}::{number}"), 64)]
 }
@@ -155,7 +155,7 @@ fn a_large_request_fits_through_a_narrow_way_to_another_node() -> Result<()> {
         let mut stream = network.client.tcp_connect(frontend)?;
         stream.write_all(&vec![7; SIZE])?;
         stream.shutdown(Shutdown::Write)?;
-        // The other side has read everything when it closes.
+        // The sink closes once it has read everything.
         let ended = stream.read(&mut [0; 1]);
         ensure!(matches!(ended, Ok(0)), "{frontend}: {ended:?}\n{}", network.counters());
         let received = received.join().map_err(|_| anyhow!("the sink failed"))??;

@@ -1,5 +1,5 @@
-//! An agent that starts on what another of the same build left takes over its programs: it loads none,
-//! and replaces nothing that is attached. Whatever does not match is loaded again.
+//! An agent that starts on the pins of another agent of the same build adopts its programs: it
+//! loads none and replaces no attached one. Programs that do not match are loaded again.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -33,7 +33,7 @@ endpoints:
 - {addresses: [10.244.1.10], nodeName: node}
 ";
 
-/// What an agent says that loads no program.
+/// Logged by an agent that loads no program.
 const REUSED: &str = "adopting maps and programs";
 
 struct Case {
@@ -57,11 +57,11 @@ impl Case {
         Ok(agent)
     }
 
-    /// The one directory of programs.
+    /// The only directory below `programs`.
     fn directory(&self) -> Result<PathBuf> {
         let mut found = paths(&self.network.pin_path().join("programs"))?;
         ensure!(found.len() == 1, "{found:?}");
-        found.pop().context("there is one")
+        found.pop().context("no directory")
     }
 
     /// The ids of all pinned programs, by name.
@@ -169,7 +169,7 @@ fn programs_that_are_missing_or_changed_are_all_loaded_again() -> Result<()> {
     let damages: [fn(&Path) -> Result<()>; 4] = [
         // One is missing.
         |directory| Ok(fs::remove_file(directory.join("tc_open"))?),
-        // Two have changed places.
+        // Two are swapped.
         |directory| {
             let [one, other, between] =
                 ["tc_open", "tc_reset", "between"].map(|n| directory.join(n));
@@ -177,9 +177,9 @@ fn programs_that_are_missing_or_changed_are_all_loaded_again() -> Result<()> {
             fs::rename(&other, &one)?;
             Ok(fs::rename(&between, &other)?)
         },
-        // An agent died before it had pinned all.
+        // An agent crashed before it had pinned all.
         |directory| Ok(fs::rename(directory, directory.with_file_name("incomplete"))?),
-        // Something else stands in the place of one.
+        // One is replaced by something else.
         |directory| {
             fs::remove_file(directory.join("out"))?;
             Ok(fs::create_dir(directory.join("out"))?)
@@ -202,7 +202,7 @@ fn programs_that_are_missing_or_changed_are_all_loaded_again() -> Result<()> {
     Ok(())
 }
 
-/// With other sizes or a map made anew, programs over the old maps are of no use.
+/// When a map is recreated or its size changes, programs bound to the old map must be replaced.
 #[test]
 fn programs_over_other_maps_are_loaded_again() -> Result<()> {
     let case = Case::new()?;
@@ -220,7 +220,7 @@ fn programs_over_other_maps_are_loaded_again() -> Result<()> {
     Ok(())
 }
 
-/// The padding of the object's ELF header says nothing, but it makes another object.
+/// The padding of the BPF object's ELF header is changed: another object with the same effect.
 #[test]
 fn another_build_loads_its_own_programs() -> Result<()> {
     let case = Case::new()?;

@@ -1,4 +1,4 @@
-//! What the agent tells about real traffic, and what load balancers outside hear.
+//! Metrics of real traffic, and health checks of external load balancers.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use tests::one_node::{NODE, OneNode};
 use tests::topology::{SOON, wait_until};
 
-/// A Service for clients outside, served only by nodes that have an endpoint of their own.
+/// A Service with this external traffic policy, and one endpoint on the given node.
 fn web(policy: &str, node_of_endpoint: &str) -> String {
     format!(
         "apiVersion: v1\n\
@@ -29,12 +29,12 @@ fn web(policy: &str, node_of_endpoint: &str) -> String {
     )
 }
 
-/// What the node says of itself.
+/// Gets a URL from the node itself.
 fn ask(network: &OneNode, url: &str) -> Result<String> {
     network.node.run(["curl", "--silent", "--show-error", "--max-time", "60", url])
 }
 
-/// The status that a client outside gets at the node; 0 if nobody answers.
+/// The HTTP status that an external client gets from the node; 0 without a response.
 fn status(network: &OneNode, port: u16) -> Result<u16> {
     let url = format!("http://{NODE}:{port}/healthz");
     let status = network.client.run([
@@ -76,7 +76,7 @@ fn what_the_kernel_counts_is_in_the_metrics() -> Result<()> {
     Ok(())
 }
 
-/// What starting takes is given back: ten thousand nodes each have an agent that does nothing.
+/// Memory used by the start is returned: most of ten thousand nodes may have an idle agent.
 #[test]
 fn an_agent_with_little_to_do_has_little_memory() -> Result<()> {
     let network = OneNode::with_pods(1)?;
@@ -88,7 +88,7 @@ fn an_agent_with_little_to_do_has_little_memory() -> Result<()> {
     Ok(())
 }
 
-/// The labels of what is served, as docs/metrics.md lists them.
+/// The labels must be those that docs/metrics.md lists.
 #[test]
 fn metrics_have_the_labels_that_are_documented() -> Result<()> {
     let network = OneNode::with_pods(1)?;
@@ -138,10 +138,10 @@ fn a_load_balancer_hears_which_node_serves() -> Result<()> {
     assert_eq!(status(&network, 10_256)?, 200, "healthz");
 
     fs::write(&file, web("Local", "elsewhere"))?;
-    wait_until("it no longer does", SOON, || status(&network, 32_000).is_ok_and(|s| s == 503))?;
+    wait_until("it has no endpoint", SOON, || status(&network, 32_000).is_ok_and(|s| s == 503))?;
 
     fs::write(&file, web("Cluster", "node"))?;
-    wait_until("nobody need ask", SOON, || status(&network, 32_000).is_ok_and(|s| s == 0))?;
+    wait_until("the port is closed", SOON, || status(&network, 32_000).is_ok_and(|s| s == 0))?;
     assert_eq!(status(&network, 10_256)?, 200, "healthz");
     Ok(())
 }
@@ -155,8 +155,8 @@ fn a_node_that_is_being_deleted_says_so() -> Result<()> {
     assert_eq!(status(&network, 10_256)?, 200);
     let taint = "spec: {taints: [{key: ToBeDeletedByClusterAutoscaler, effect: NoSchedule}]}\n";
     fs::write(&file, format!("{text}{node}{taint}"))?;
-    wait_until("it is sick", SOON, || status(&network, 10_256).is_ok_and(|s| s == 503))?;
-    // What it has it still serves.
+    wait_until("healthz fails", SOON, || status(&network, 10_256).is_ok_and(|s| s == 503))?;
+    // The node still serves existing traffic.
     assert!(network.curl("http://203.0.113.10/").is_ok());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! SNAT keeps off the ports that the node uses itself: its settings, its sockets, its NodePorts.
+//! SNAT does not use ports that the node uses itself: reserved by sysctl, by sockets, by NodePorts.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use tests::agent::Agent;
 use tests::one_node::{DEVICE, OneNode};
 use tests::topology::{SOON, wait_until};
 
-/// With a NodePort, or with another.
+/// A Service with this NodePort.
 fn manifests(node_port: u16) -> String {
     format!(
         "apiVersion: v1\n\
@@ -30,7 +30,7 @@ fn manifests(node_port: u16) -> String {
     )
 }
 
-/// The range that is left to SNAT but for what is reserved: a prime number of ports.
+/// The range of SNAT ports: 257, a prime number.
 const RANGE: &str = "20000-20256";
 
 struct Case {
@@ -46,7 +46,7 @@ impl Case {
         Ok(Self { network, manifests })
     }
 
-    /// Starts the agent on the device to clients, and others.
+    /// Starts the agent on the clients' device, with more arguments.
     fn start(&self, more: &[&str]) -> Result<Agent> {
         let (node, pins) = (&self.network.node, self.network.pin_path());
         let arguments = [&["--snat-ports", RANGE], more].concat();
@@ -59,7 +59,7 @@ impl Case {
         Ok(words.get(&u32::from(port / 64), 0)? & 1 << (port % 64) != 0)
     }
 
-    /// Waits until the agent has looked again, which it does every ten seconds.
+    /// Waits until the port is reserved, or free. The agent reads the ports every ten seconds.
     fn becomes_reserved(&self, port: u16, reserved: bool) -> Result<()> {
         let what = format!("port {port} is reserved: {reserved}");
         wait_until(&what, SOON, || self.is_reserved(port).is_ok_and(|now| now == reserved))
@@ -92,14 +92,14 @@ fn ports_of_the_node_are_reserved_as_they_come_and_go() -> Result<()> {
     case.becomes_reserved(20001, false)
 }
 
-/// Of 257 ports sixteen are left: no connection gets another.
+/// Sixteen of 257 ports are left. No connection may get another one.
 #[test]
 fn connections_get_only_ports_that_are_left() -> Result<()> {
     let case = Case::new()?;
     let other = case.network.other_node()?;
     let server = other.http_server(&["10.0.0.2:8080"], "other")?;
     case.network.node.sysctl(&["net.ipv4.ip_local_reserved_ports=20000-20199,20216-20256"])?;
-    // Replies come by the device to the other node.
+    // Replies arrive on the device to the other node.
     let agent = case.start(&["--device", "in0"])?;
     assert!(agent.said().contains("too few ports for SNAT; "), "{}", agent.said());
     for _ in 0..2 {
@@ -108,7 +108,7 @@ fn connections_get_only_ports_that_are_left() -> Result<()> {
     let flows = agent.get(&["flows", "-o", "json"])?;
     let flows: Vec<serde_json::Value> = serde_json::from_str(&flows)?;
     let ports = flows.iter().map(|flow| {
-        let snat = flow["snat"].as_str().context("it is SNATed")?;
+        let snat = flow["snat"].as_str().context("a flow without SNAT")?;
         Ok(snat.rsplit(':').next().unwrap_or_default().parse()?)
     });
     let ports: Vec<u16> = ports.collect::<Result<_>>()?;

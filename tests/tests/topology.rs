@@ -1,4 +1,4 @@
-//! The topologies that other tests stand on.
+//! The network topologies that other tests use.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -41,7 +41,7 @@ fn curl(host: &Host, url: &str) -> Result<String> {
     host.run(["curl", "--silent", "--show-error", "--fail", "--globoff", url])
 }
 
-/// What there is under this id, wherever it may be.
+/// Namespaces, pins, cgroups and files that belong to this id.
 fn remains(id: &str) -> Vec<String> {
     let is_of = |name: &str| {
         name.strip_prefix(id).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
@@ -87,7 +87,7 @@ fn topologies_with_the_same_addresses_do_not_see_each_other() -> Result<()> {
                     let nginx = server.http_server(&["198.51.100.2:80"], name)?;
                     Ok((topology, client, router, server, nginx))
                 });
-                // Even after a failure: the others wait.
+                // Also after a failure, because the other threads wait.
                 all_are_up.wait();
                 let (_topology, client, _router, _server, _nginx) = made?;
                 for _ in 0..5 {
@@ -96,7 +96,7 @@ fn topologies_with_the_same_addresses_do_not_see_each_other() -> Result<()> {
                 Ok(())
             })
         });
-        threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+        threads.into_iter().try_for_each(|thread| thread.join().expect("a thread panicked"))
     })
 }
 
@@ -118,13 +118,13 @@ fn pods_of_a_node_reach_each_other_and_the_world_with_their_own_addresses() -> R
     for (who, own4, own6) in [
         (&a, "10.244.1.10", "fd00:10:244:1::10"),
         (&client, "192.0.2.2", "2001:db8::2"),
-        // Not the address that is the pods' gateway.
+        // Not the address of the pods' gateway.
         (&node, "192.0.2.1", "2001:db8::1"),
     ] {
         assert_eq!(curl(who, "http://10.244.1.11/client")?, format!("{own4}\n"));
         assert_eq!(curl(who, "http://[fd00:10:244:1::11]/client")?, format!("{own6}\n"));
     }
-    // Their node's end has the name of the pod.
+    // The node's end of the veth has the name of the pod.
     assert!(node.ip("route show 10.244.1.11")?.contains("dev pod-b"));
     Ok(())
 }
@@ -163,12 +163,12 @@ fn echo_servers_tell_who_they_are_and_whom_they_see() -> Result<()> {
         let own = stream.local_addr()?;
         let mut lines = BufReader::new(&stream).lines();
         for message in ["hello", "again"] {
-            // In two writes, with a pause in which the server looks whether it is to stop.
+            // In two writes, with a pause in which the server checks whether it should stop.
             let (head, rest) = message.split_at(2);
             (&stream).write_all(head.as_bytes())?;
             thread::sleep(Duration::from_millis(120));
             (&stream).write_all(format!("{rest}\n").as_bytes())?;
-            assert_eq!(lines.next().context("an answer")??, format!("tcp-a {own} {message}"));
+            assert_eq!(lines.next().context("no reply")??, format!("tcp-a {own} {message}"));
         }
 
         let _udp = server.udp_echo(address, "udp-a")?;
@@ -285,14 +285,14 @@ fn a_panic_leaves_nothing_behind() -> Result<()> {
         let _echo = server.tcp_echo("198.51.100.2:7", "x").expect("a server");
         let _connection = client.tcp_connect("198.51.100.2:7").expect("a connection");
         fs::create_dir_all(topology.pins().join("deep/down")).expect("a directory for pins");
-        // Also what nobody holds.
+        // A process without a guard that kills it.
         stray = server.command("sleep").arg("600").spawn().ok();
-        assert_eq!(remains(&id).len(), 6, "3 hosts, pins, group, files: {:?}", remains(&id));
+        assert_eq!(remains(&id).len(), 6, "3 hosts, pins, cgroup, files: {:?}", remains(&id));
         panic!("as a failing test does");
     }));
     assert!(panic.is_err());
     assert_eq!(remains(&id), [""; 0]);
-    assert!(!stray.context("it was started")?.wait()?.success(), "killed");
+    assert!(!stray.context("sleep did not start")?.wait()?.success(), "killed");
     Ok(())
 }
 
@@ -300,27 +300,27 @@ fn a_panic_leaves_nothing_behind() -> Result<()> {
 fn what_a_killed_run_left_is_swept_and_a_living_ones_is_not() -> Result<()> {
     let topology = Topology::new("sweep")?;
     let mut owner = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn()?;
-    let id = Id::of_process(owner.id(), 0).context("it lives")?.to_string();
+    let id = Id::of_process(owner.id(), 0).context("the owner is not running")?.to_string();
     let namespace = format!("{id}-killed-host");
     run("ip", &["netns", "add", &namespace])?;
     let path = format!("--net=/run/netns/{namespace}");
     let mut stray = Command::new("nsenter").args([&path, "sleep", "600"]).spawn()?;
-    // Before that it may not be in the namespace yet, where a sweep would find it.
+    // Before that, nsenter may not have entered the namespace, and a sweep would not find it.
     let name = format!("/proc/{}/comm", stray.id());
     wait_until("nsenter becomes sleep", SOON, || {
         fs::read_to_string(&name).is_ok_and(|name| name.trim() == "sleep")
     })?;
     fs::create_dir_all(bpffs()?.join("millrace-test").join(&id).join("maps"))?;
     fs::create_dir_all(env::temp_dir().join(&id))?;
-    let groups = cgroup_root()?.context("control groups are mounted")?;
+    let groups = cgroup_root()?.context("no cgroup2 file system is mounted")?;
     fs::create_dir(groups.join(&id))?;
 
     sweep();
-    assert_eq!(remains(&id).len(), 4, "its owner lives");
+    assert_eq!(remains(&id).len(), 4, "swept although its owner runs");
     assert!(stray.try_wait()?.is_none());
 
     owner.kill()?;
-    // Not waited for yet: a zombie is dead, too.
+    // A zombie counts as ended, too.
     wait_until("the owner ends", SOON, || {
         !is_running(&Path::new("/proc").join(owner.id().to_string()))
     })?;
@@ -328,13 +328,13 @@ fn what_a_killed_run_left_is_swept_and_a_living_ones_is_not() -> Result<()> {
     assert_eq!(remains(&id), [""; 0]);
     assert!(!stray.wait()?.success(), "killed");
     owner.wait()?;
-    assert_ne!(remains(&topology.id().to_string()), [""; 0], "ours is left alone");
+    assert_ne!(remains(&topology.id().to_string()), [""; 0], "its own topology was swept");
     Ok(())
 }
 
 #[test]
 fn what_an_earlier_owner_of_a_number_left_is_swept() -> Result<()> {
-    // Process 1 lives always, but was not started at this tick.
+    // Process 1 is running, but was not started at this tick.
     let id = format!("mr-1-{}-{}", u64::MAX, std::process::id());
     fs::create_dir(env::temp_dir().join(&id))?;
     sweep();

@@ -1,17 +1,17 @@
-//! What the verifier has to do for our programs.
+//! The number of instructions that the verifier processes for each program.
 
 use anyhow::{Context, Result};
 use aya::util::KernelVersion;
 use lb_userspace::kernel::Sizes;
 use tests::datapath::KernelWorld;
 
-/// The kernel gives up at a million instructions; compilers and kernels differ by as much as a
-/// factor of two in how many they make of the same code.
+/// The kernel's limit is a million instructions. For the same code, compilers and kernel versions
+/// differ by up to a factor of two.
 const LIMIT: u32 = 250_000;
 
 #[test]
 fn programs_stay_far_from_the_verifiers_limit() -> Result<()> {
-    // The sizes are constants to the verifier, and it reckons with what follows from them.
+    // The verifier knows the sizes as constants, so they affect the number of instructions.
     [8, 32, 524_288].into_iter().try_for_each(|flows| check(Sizes::for_flows(flows)))
 }
 
@@ -27,12 +27,12 @@ fn check(sizes: Sizes) -> Result<()> {
     let world = KernelWorld::new(sizes)?;
     let mut counts = Vec::new();
     for (name, info) in world.data_plane.programs() {
-        let count = info?.verified_instruction_count().context("this kernel does not count")?;
+        let count = info?.verified_instruction_count().context("no instruction count")?;
         counts.push((count, name.to_owned()));
     }
     counts.sort_unstable();
     println!("instructions verified: {counts:?}");
-    let most = counts.last().context("there are programs")?;
+    let most = counts.last().context("no programs")?;
     assert!(most.0 < LIMIT, "{} of {LIMIT}: {}", most.0, most.1);
     Ok(())
 }

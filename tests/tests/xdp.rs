@@ -1,5 +1,5 @@
-//! By which hook packets are forwarded: XDP where the devices take what it sends, as a driver's
-//! counters tell; tc else.
+//! Packets are forwarded by XDP if the interfaces accept redirected frames, otherwise by tc. Driver
+//! counters show which.
 
 use std::fs;
 
@@ -27,7 +27,7 @@ ports: [{port: 8080}]
 endpoints: [{addresses: [10.0.0.2], nodeName: other}]
 ";
 
-/// A client and another node with the backend, each behind a device of the node.
+/// A node, and a client and another node with the backend behind one interface each.
 struct TwoNodes {
     client: Host,
     node: Host,
@@ -36,7 +36,7 @@ struct TwoNodes {
 }
 
 impl TwoNodes {
-    /// A veth takes what XDP sends if the other end receives by NAPI, as cards do: with GRO.
+    /// A veth accepts redirected XDP frames if its peer uses NAPI, which GRO enables.
     fn new(takes_what_xdp_sends: bool) -> Result<Self> {
         let topology = Topology::new("xdp")?;
         let (client, node) = (topology.host("client")?, topology.router("node")?);
@@ -70,13 +70,13 @@ impl TwoNodes {
 fn connections_are_forwarded_by_xdp_where_the_devices_take_it() -> Result<()> {
     let network = TwoNodes::new(true)?;
     let agent = network.agent()?;
-    // The neighbours are looked up by the stack, and the devices' abilities are told as they
-    // change: from some connection on all goes by XDP.
+    // The first packets pass through the stack, which resolves the neighbours, and the agent may
+    // not know yet that the devices accept redirected frames. Later connections use only XDP.
     wait_until("XDP forwards in both directions", SOON, || {
         let Ok(before) = network.node.redirected_by_xdp("ext0") else { return false };
         let Ok(back) = network.node.redirected_by_xdp("in0") else { return false };
         let answered = network.curl().is_ok_and(|answer| answer == "other\n");
-        // SYN, acknowledgements, the request, FIN; and as many back.
+        // At least SYN, ACK, the request and FIN; in the other direction three.
         answered
             && network.node.redirected_by_xdp("ext0").is_ok_and(|now| now >= before + 4)
             && network.node.redirected_by_xdp("in0").is_ok_and(|now| now >= back + 3)
@@ -91,7 +91,7 @@ fn connections_are_forwarded_by_tc_where_they_do_not() -> Result<()> {
     for _ in 0..5 {
         assert_eq!(network.curl()?, "other\n");
     }
-    // The agent's own XDP programs on the node's ends make those, not the others', receive so.
+    // The agent's XDP programs on the node's ends enable NAPI there, but not at the peers.
     assert_eq!(
         (network.node.redirected_by_xdp("ext0")?, network.node.redirected_by_xdp("in0")?),
         (0, 0)
