@@ -1,5 +1,5 @@
-//! What Millrace is made of, held to `deny.toml`: the part of `cargo deny check` that needs neither
-//! that program nor the network, so that it is looked at with every change.
+//! Checks dependencies against `deny.toml`: the part of `cargo deny check` that needs neither that
+//! program nor the network, so it can run with every change.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,15 +11,15 @@ use spdx::{Expression, ParseMode};
 use crate::process::{cargo, output, root};
 
 struct Rules {
-    /// As SPDX writes them, with their exceptions.
+    /// SPDX expressions, with their exceptions.
     licenses: BTreeSet<String>,
-    /// Crates that may have other ones.
+    /// Crates that may have other licenses.
     exceptions: Vec<(String, BTreeSet<String>)>,
     banned: BTreeSet<String>,
     registries: BTreeSet<String>,
 }
 
-/// Fails with everything that breaks a rule.
+/// Reports all violations in one error.
 pub fn check() -> Result<()> {
     let path = root().join("deny.toml");
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -54,7 +54,8 @@ impl Rules {
         })
     }
 
-    /// What is wrong with a package, in the words of `cargo metadata`; what is ours has no source.
+    /// What is wrong with a package of `cargo metadata`. Packages of the workspace have no source
+    /// and are not checked.
     fn check(&self, package: &Value) -> Option<String> {
         let text = |field: &str| package[field].as_str();
         let (source, name) = (text("source")?, text("name").unwrap_or_default());
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allowed_in_one_way_is_allowed() {
+    fn one_allowed_alternative_is_enough() {
         for license in ["MIT", "GPL-3.0-only OR MIT", "MIT/GPL-2.0", "MIT AND (MIT OR ISC)"] {
             assert_eq!(check("a", license, REGISTRY), None, "{license}");
         }
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_a_rule_is_named() {
+    fn each_violated_rule_is_named() {
         for (name, license, source, wrong) in [
             ("a", "GPL-3.0-only", REGISTRY, "a has GPL-3.0-only"),
             ("a", "MIT AND ISC", REGISTRY, "a has MIT AND ISC"),

@@ -1,7 +1,7 @@
-//! Building the BPF objects: `target/bpf/millrace.bpf.o`, which the agent embeds, and
-//! `target/bpf/bench.bpf.o`. For a debugger they are in `target/ebpf`, with all that it wants.
+//! Builds the BPF objects: `target/bpf/millrace.bpf.o`, which the agent embeds, and
+//! `target/bpf/bench.bpf.o`. The same objects with debug information are in `target/ebpf`.
 //!
-//! When nothing that they depend on has changed, this starts no program at all.
+//! If nothing that they depend on has changed, this starts no program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,17 +22,17 @@ use crate::toolchain::{self, Toolchain};
 const TARGET: &str = "bpfel-unknown-none";
 const OBJECTS: [&str; 2] = ["millrace", "bench"];
 
-/// With atomics that return what was there before.
+/// Needed for atomics that return the previous value.
 const CPU: &str = "-Ctarget-cpu=v3";
 const FLAGS: [&str; 3] = [
     CPU,
-    // The maps' and functions' types, for bpftool and the verifier.
+    // Types of maps and functions, for bpftool and the verifier.
     "-Clink-arg=--btf",
-    // With that order, memset() would be a function: of octets a slow one, with a frame of its own
-    // on the stack, which is full.
+    // Expanding memcpy() in order would make memset() a function: slow, byte by byte, and with its
+    // own frame on a stack that is full.
     "-Clink-arg=--disable-expand-memcpy-in-order",
-    // Not --cpu-features=+allows-misaligned-mem-access: it makes the code 2 % smaller, but the
-    // verifier wants the stack aligned, and turns it away ("misaligned stack access").
+    // Not --cpu-features=+allows-misaligned-mem-access: the code would be 2 % smaller, but the
+    // verifier refuses it ("misaligned stack access").
 ];
 
 #[derive(Debug, Default, Args)]
@@ -79,7 +79,7 @@ fn compile(toolchain: &Toolchain, linker: &Linker) -> Result<()> {
     let linker_flag = format!("-Clinker={}", linker.program.display());
     let mut command = toolchain.cargo();
     command.arg("build").args(OBJECTS.iter().flat_map(|name| ["--bin", name]));
-    // The object is the same wherever it is built: it tells the source's files by their paths.
+    // Makes the object independent of the build directory: it contains paths of source files.
     let remapping = paths::remapping()?;
     let remapping: Vec<&str> = remapping.iter().map(String::as_str).collect();
     for_bpf(&mut command, &[&[linker_flag.as_str()], &FLAGS[..], &remapping].concat());
@@ -91,7 +91,7 @@ fn compile(toolchain: &Toolchain, linker: &Linker) -> Result<()> {
         let built = fs::read(&path).with_context(|| path.display().to_string())?;
         let built = strip(&built)
             .with_context(|| format!("the debug information of {}", path.display()))?;
-        // Written only when it differs: the agent embeds it, and would be built again.
+        // Written only if it differs. Otherwise the agent, which embeds it, would be built again.
         if fs::read(object(name)).ok().as_ref() != Some(&built) {
             fs::write(object(name), built)?;
         }
@@ -99,15 +99,16 @@ fn compile(toolchain: &Toolchain, linker: &Linker) -> Result<()> {
     Ok(())
 }
 
-/// Without what only debuggers read: four fifths of it. The types that bpftool and the verifier
-/// want are in other sections.
+/// Removes debug information, four fifths of the object. The types for bpftool and the verifier are
+/// in other sections.
 fn strip(object: &[u8]) -> Result<Vec<u8>> {
     let mut builder = Builder::read(object)?;
     for section in &mut builder.sections {
         let name = section.name.as_slice();
         section.delete = name.starts_with(b".debug_") || name.starts_with(b".rel.debug_");
     }
-    // LLVM keeps the names of sections among those of symbols; apart they can be written anew.
+    // LLVM stores section names in the table of symbol names. Only a separate table can be
+    // rewritten.
     let names = builder.sections.add();
     names.name = b".shstrtab"[..].into();
     names.sh_type = elf::SHT_STRTAB;
@@ -119,13 +120,13 @@ fn strip(object: &[u8]) -> Result<Vec<u8>> {
     Ok(stripped)
 }
 
-/// Clippy over the BPF crate, by the compiler that builds it. Where that has no clippy, by the
-/// host's for the host: it sees the same code, except what differs by target.
+/// Runs clippy on the BPF crate with the compiler that builds it. If that has no clippy, runs the
+/// host's for the host's target: the same code, except what depends on the target.
 pub fn clippy() -> Result<()> {
     let toolchain = toolchain::ensure(&|_| ())?;
     let mut clippy = toolchain.clippy();
     if clippy.is_none() && toolchain.sysroot == Path::new("/usr") {
-        // If it can't be had, the host's will do.
+        // If this fails, the host's clippy is used.
         if packages::install(&["rust-web-clippy"]).is_ok() {
             clippy = toolchain.clippy();
         }
@@ -138,7 +139,7 @@ pub fn clippy() -> Result<()> {
         None => {
             eprintln!("{toolchain} has no clippy: linting lb-ebpf as if for this machine");
             let mut host = cargo();
-            // In the profile that aborts: one that unwinds wants `std`.
+            // The profile with panic=abort: unwinding needs `std`.
             host.args(["clippy", "--quiet", "--package", "lb-ebpf", "--profile", "bpf"]);
             host
         }
@@ -146,13 +147,13 @@ pub fn clippy() -> Result<()> {
     run(command.args(["--", "--deny", "warnings"]))
 }
 
-/// Makes a cargo command one for the BPF crate and its target.
+/// Sets up a cargo command for the BPF crate and its target.
 fn for_bpf(command: &mut Command, flags: &[&str]) {
     command
         .current_dir(root())
         .args(["--profile", "bpf", "--package", "lb-ebpf", "--target", TARGET])
         .args(["-Zbuild-std=core", "--target-dir", "target/ebpf"])
-        // Compiled in pieces, functions are inlined otherwise, and outgrow the stack.
+        // Incremental builds inline functions differently, and then they exceed the stack.
         .env("CARGO_INCREMENTAL", "0")
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
 }

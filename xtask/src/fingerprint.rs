@@ -1,5 +1,5 @@
-//! Whether anything changed that a build's result depends on: sources by their content, programs
-//! and results by their size and time, for those are large.
+//! Whether the inputs of a build have changed: sources by content, programs and results by size and
+//! time, because those are large.
 
 use std::fmt::{self, Display};
 use std::fs;
@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
-/// What a result was made of, and by what.
+/// What a result was built from, and with what.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Stamp {
     inputs: String,
-    /// For people.
+    /// For messages.
     pub builder: String,
     files: Vec<FileState>,
 }
@@ -27,13 +27,13 @@ struct FileState {
 }
 
 impl Stamp {
-    /// `files`: the programs that made the result, and the result.
+    /// `files`: the programs that built the result, and the result.
     pub fn new(inputs: String, builder: String, files: &[PathBuf]) -> Result<Self> {
         let states = files.iter().map(|file| FileState::of(file)).collect::<Result<_>>()?;
         Ok(Self { inputs, builder, files: states })
     }
 
-    /// Whether all is still as it was.
+    /// Whether nothing has changed.
     pub fn holds(&self, inputs: &str) -> bool {
         let unchanged = |file: &FileState| FileState::of(&file.path).is_ok_and(|now| now == *file);
         self.inputs == inputs && self.files.iter().all(unchanged)
@@ -71,7 +71,7 @@ impl FileState {
     }
 }
 
-/// The hash of files, of all files below directories, and of some words.
+/// The hash of files, of all files below directories, and of strings.
 pub fn of(paths: &[PathBuf], words: &[&str]) -> Result<String> {
     let mut files = Vec::new();
     for path in paths {
@@ -91,7 +91,7 @@ pub fn of(paths: &[PathBuf], words: &[&str]) -> Result<String> {
     Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Each part with its length, so that no two lists run together alike.
+/// Adds a part with its length, so that different lists of parts have different hashes.
 fn add(hash: &mut Sha256, part: &[u8]) {
     hash.update((part.len() as u64).to_le_bytes());
     hash.update(part);
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_moves_with_every_content_name_and_word() -> Result<()> {
+    fn the_hash_depends_on_every_content_name_and_word() -> Result<()> {
         let directory = tempfile::tempdir()?;
         let file = directory.path().join("a");
         let all = [directory.path().to_owned()];

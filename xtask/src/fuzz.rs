@@ -1,7 +1,7 @@
-//! `cargo xtask fuzz`: cargo-fuzz, and what it needs.
+//! `cargo xtask fuzz`: runs cargo-fuzz, and installs it.
 //!
-//! Sanitisers and coverage are for nightly compilers. Where there is none, a stable one is told to
-//! take itself for one.
+//! Sanitizers and coverage need a nightly compiler. Without one, a stable compiler gets
+//! RUSTC_BOOTSTRAP.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ pub fn fuzz(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Where cargo-fuzz is: on the PATH, or built into a folder of ours.
+/// Finds cargo-fuzz on the PATH or in `target/tools`, or builds it there.
 fn ensure() -> Result<PathBuf> {
     let program = tools().join("bin/cargo-fuzz");
     if let Some(found) = find("cargo-fuzz").or_else(|| program.is_file().then(|| program.clone())) {
@@ -64,7 +64,7 @@ fn ensure() -> Result<PathBuf> {
 }
 
 struct Compiler {
-    /// Its cargo is called by rustup's name of the toolchain.
+    /// The rustup toolchain. `None`: the default compiler.
     toolchain: Option<&'static str>,
     sanitizer: &'static str,
 }
@@ -88,7 +88,7 @@ impl Compiler {
 
     fn command(&self, program: &Path, target: &str, seconds: u32) -> Result<Command> {
         let place = root().join("target/fuzz");
-        // What is found goes to the first corpus; the committed one is only read.
+        // New inputs go to the first corpus. The committed one is only read.
         let (found, finds) = (place.join("corpus").join(target), place.join("artifacts"));
         for directory in [&found, &finds] {
             std::fs::create_dir_all(directory)
@@ -101,12 +101,12 @@ impl Compiler {
         command.args([format!("-max_total_time={seconds}"), "-max_len=4096".into()]);
         command.arg(format!("-artifact_prefix={}/{target}-", finds.display()));
         match self.toolchain {
-            // cargo tells what it starts which toolchain it is of itself.
+            // Overrides the toolchain that an outer cargo has set.
             Some(toolchain) => command.env("RUSTUP_TOOLCHAIN", toolchain).env_remove("CARGO"),
             None => command.env("RUSTC_BOOTSTRAP", "1"),
         };
         command.env_remove("RUSTC").env_remove("RUSTFLAGS");
-        // Cargo's own directories come first on the PATH of what it starts, and hide rustup's.
+        // cargo puts its own directories first on the PATH, where they hide rustup's.
         if self.toolchain.is_some() {
             command.env("PATH", without_toolchains(env::var_os("PATH").unwrap_or_default())?);
         }
@@ -127,7 +127,7 @@ impl std::fmt::Display for Compiler {
     }
 }
 
-/// Whether the compiler has the sanitiser's library.
+/// Whether the compiler has the library of the address sanitizer.
 fn has_address_sanitizer(sysroot: &Path) -> bool {
     let libraries = format!("lib/rustlib/{}-unknown-linux-gnu/lib", env::consts::ARCH);
     let entries = std::fs::read_dir(sysroot.join(libraries)).into_iter().flatten().flatten();

@@ -1,8 +1,8 @@
-//! bpf-linker, built into a folder of ours, and the LLVM that it borrows.
+//! Builds bpf-linker into `target/tools`, and finds an LLVM for it.
 //!
-//! It has no LLVM of its own: it opens the first libLLVM that it finds in `LD_LIBRARY_PATH`. The
-//! one to give it is that of the compiler whose bitcode it reads. Whether it can use it shows
-//! only when it links: `bpf-linker --version` is content without.
+//! bpf-linker loads the first libLLVM in `LD_LIBRARY_PATH`. It must be the LLVM of the compiler
+//! whose bitcode it reads. Whether they fit shows only when it links: `bpf-linker --version` works
+//! without any LLVM.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,19 +15,19 @@ use crate::process::{cargo, is_missing, output, root};
 use crate::toolchain::{self, Toolchain};
 
 pub const LINKER_VERSION: &str = "0.10.3";
-/// The LLVM whose interface this version is built for.
+/// The LLVM version whose interface this bpf-linker uses.
 pub const LINKER_LLVM: u32 = 22;
 
-/// The smallest program that makes the linker use its LLVM.
+/// A minimal program that makes the linker use its LLVM.
 const SAMPLE: &str = "target triple = \"bpfel\"\ndefine i32 @f() section \"xdp\" { ret i32 0 }\n";
 
 pub struct Linker {
     pub program: PathBuf,
-    /// For `LD_LIBRARY_PATH`.
+    /// Directory for `LD_LIBRARY_PATH`.
     pub llvm: PathBuf,
 }
 
-/// Builds the linker if it is not there, and finds an LLVM that works with it.
+/// Builds the linker if it is missing, and finds an LLVM that works with it.
 pub fn ensure(toolchain: &Toolchain, say: &dyn Fn(&str)) -> Result<Linker> {
     let program = tools().join("bin/bpf-linker");
     let version = output(Command::new(&program).arg("--version")).unwrap_or_default();
@@ -75,11 +75,11 @@ fn install() -> Result<()> {
              cargo install bpf-linker --version {LINKER_VERSION} --locked --root target/tools"
         )
     })?;
-    // Some hundred megabytes that nothing needs again.
+    // Several hundred megabytes that are not needed again.
     fs::remove_dir_all(tools().join("build")).context("bpf-linker's build can't be removed")
 }
 
-/// Where an LLVM may be, the compiler's own first.
+/// Directories that may contain a suitable LLVM, the compiler's first.
 fn llvm_directories(toolchain: &Toolchain) -> Result<Vec<PathBuf>> {
     let same_llvm =
         |other: &Toolchain| other.version.as_ref().is_some_and(|v| v.llvm == LINKER_LLVM);
@@ -95,8 +95,8 @@ fn llvm_directories(toolchain: &Toolchain) -> Result<Vec<PathBuf>> {
     Ok(directories)
 }
 
-/// The distribution's LLVM, by itself in a folder of ours: in the libraries' own there may be
-/// others, and the linker would take whichever the directory lists first.
+/// Makes a directory with only the distribution's LLVM. The system's library directory may contain
+/// others, and the linker takes the first one listed.
 fn system_llvm() -> Result<Option<PathBuf>> {
     let places = fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
     let name = |library: &PathBuf| {
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_right_llvm_is_borrowed() {
+    fn only_the_matching_llvm_is_used() {
         for (file, expected) in [
             ("libLLVM.so.22.1", true),
             ("libLLVM-22.so", true),

@@ -1,4 +1,4 @@
-//! rustfmt and clippy, over everything, and what is depended on.
+//! Runs rustfmt and clippy on everything, and checks dependencies.
 
 use anyhow::{Result, ensure};
 
@@ -15,7 +15,7 @@ pub fn format(check: bool) -> Result<()> {
     run(&mut command)
 }
 
-/// Goes through all of it, so that one run shows everything there is to mend.
+/// Runs all checks even if some fail, so that one run reports everything.
 pub fn lint() -> Result<()> {
     let parts = [
         format(true),
@@ -30,7 +30,7 @@ pub fn lint() -> Result<()> {
             "tests/privileged",
         ]),
         clippy(&["--package", "models"]),
-        // Once more as `cargo build` sees it.
+        // Again without the feature `privileged`, like `cargo build`.
         clippy(&["--package", "tests"]),
         ebpf::clippy(),
     ];

@@ -1,4 +1,4 @@
-//! `cargo xtask`: builds, tests, measurements and images, for people and for CI.
+//! `cargo xtask`: builds, tests, benchmarks and images, for developers and CI.
 
 mod dependencies;
 mod ebpf;

@@ -1,4 +1,4 @@
-//! Programs that the tests use, and the packages that bring them.
+//! Programs that the tests use, and their Debian packages.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::process::{find, is_root, output};
 
-/// A program, and the Debian package that brings it.
+/// A program and its Debian package.
 pub const PROGRAMS: [(&str, &str); 13] = [
     ("bpftool", "bpftool"),
     ("capsh", "libcap2-bin"),
@@ -23,15 +23,15 @@ pub const PROGRAMS: [(&str, &str); 13] = [
     ("tmux", "tmux"),
 ];
 
-/// What `bench compare` puts beside Millrace beyond what the tests need, and what draws its picture.
+/// Additional programs for `bench compare`: the other load balancers, and one that draws the chart.
 const COMPARED: [(&str, &str); 3] = [
     ("haproxy", "haproxy"),
     ("iptables-nft-restore", "iptables"),
     ("rsvg-convert", "librsvg2-bin"),
 ];
 
-/// Installs what Millrace is measured beside. What can't be installed is not measured, so this
-/// only says so.
+/// Installs the programs for `bench compare`. A program that can't be installed is left out of the
+/// comparison, so failures are only printed.
 pub fn ensure_compared() {
     let missing: Vec<&str> = COMPARED
         .iter()
@@ -45,8 +45,8 @@ pub fn ensure_compared() {
     }
 }
 
-/// Installs what the tests and the demonstration need and don't find. If nothing is missing,
-/// it does nothing, not even look for updates.
+/// Installs missing programs for the tests and the demo. If none is missing, does not even update
+/// the package lists.
 pub fn ensure() -> Result<()> {
     let missing: Vec<_> = PROGRAMS.iter().filter(|(program, _)| find(program).is_none()).collect();
     if missing.is_empty() {
@@ -57,7 +57,6 @@ pub fn ensure() -> Result<()> {
     install(&packages).with_context(|| format!("the tests need {}", programs.join(", ")))
 }
 
-/// Installs Debian packages.
 pub fn install(packages: &[&str]) -> Result<()> {
     let names = packages.join(" ");
     if find("apt-get").is_none() {
@@ -73,13 +72,13 @@ pub fn install(packages: &[&str]) -> Result<()> {
     })
 }
 
-/// Has apt look for what there is.
+/// Updates the package lists.
 pub fn update() -> Result<()> {
     output(apt_get()?.arg("update")).map(drop)
 }
 
 fn install_by_apt(packages: &[&str]) -> Result<()> {
-    // Lists that can't be updated may still be good enough.
+    // Outdated lists may be good enough.
     let updated = output(apt_get()?.arg("update"));
     let mut command = apt_get()?;
     command.args(["install", "--yes", "--no-install-recommends"]).args(packages);
@@ -95,13 +94,13 @@ fn apt_get() -> Result<Command> {
         Command::new("apt-get")
     } else if find("sudo").is_some() {
         let mut sudo = Command::new("sudo");
-        // apt-get must not ask, and neither may sudo: its question would not be seen.
+        // Neither apt-get nor sudo may ask: the question would not be visible.
         sudo.args(["--non-interactive", "DEBIAN_FRONTEND=noninteractive", "apt-get"]);
         sudo
     } else {
         bail!("apt-get needs root, and there is no sudo")
     };
-    // A machine that has just started often looks for updates by itself. In seconds.
+    // In seconds. A machine that has just booted often runs its own updates.
     command.args(["-o", "DPkg::Lock::Timeout=300"]);
     command.env("DEBIAN_FRONTEND", "noninteractive");
     Ok(command)

@@ -1,5 +1,5 @@
-//! Where things are on this machine, kept out of what is built: the same source makes the same
-//! programs wherever it lies.
+//! Keeps paths of this machine out of what is built: the same source gives the same programs in any
+//! directory.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use crate::process::root;
 
-/// Flags for rustc that put short names in the place of this machine's folders.
+/// Flags for rustc that replace directories of this machine with short names.
 pub fn remapping() -> Result<Vec<String>> {
     let folders = [(root().to_owned(), "."), (cargo_home()?, "cargo")];
     let flag = |(from, to): (PathBuf, &str)| format!("--remap-path-prefix={}={to}", from.display());

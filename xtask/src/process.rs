@@ -1,4 +1,4 @@
-//! Commands, with errors that say what was run and what it said.
+//! Runs commands. Errors contain the command and its output.
 
 use std::env;
 use std::ffi::OsStr;
@@ -10,33 +10,33 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// The repository's root.
+/// The root of the repository.
 pub fn root() -> &'static Path {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     manifest.parent().unwrap_or(manifest)
 }
 
-/// Where cargo puts what it builds for this machine. The BPF objects and the tools are always
-/// in `target`: the agent's build script looks for them there.
+/// Cargo's target directory for builds of this machine. The BPF objects and the tools are always in
+/// `target`, where the agent's build script expects them.
 pub fn target() -> PathBuf {
     root().join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
 
-/// The cargo that this was started by.
+/// The cargo that started this program.
 pub fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
     command
 }
 
-/// A command that is ended after some seconds.
+/// A command with a time limit.
 pub fn within(seconds: u32, program: &str) -> Command {
     let mut command = Command::new("timeout");
     command.arg(seconds.to_string()).arg(program);
     command
 }
 
-/// Runs a command with this terminal; fails if it does.
+/// Runs a command on this terminal. Fails if the command fails.
 pub fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| cannot_start(command))?;
     if !status.success() {
@@ -45,7 +45,7 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command and returns what it printed; fails with what it said if it does.
+/// Runs a command and returns its standard output. Fails with its standard error if it fails.
 pub fn output(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().with_context(|| cannot_start(command))?;
     if !output.status.success() {
@@ -55,8 +55,9 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Becomes a program, as root, and tells it where the agent is. Signals then go straight to it:
-/// Ctrl-C starts its clean-up, and nobody ends before that has ended.
+/// Replaces this process with a program that runs as root, and passes the agent's path in the
+/// environment. As no process is in between, Ctrl-C reaches the program, and the shell waits for
+/// its clean-up.
 pub fn become_root_command(program: &Path, arguments: &[String], agent: &Path) -> Result<()> {
     let mut command = if is_root() {
         Command::new(program)
@@ -64,7 +65,7 @@ pub fn become_root_command(program: &Path, arguments: &[String], agent: &Path) -
         eprintln!("This needs root, for network namespaces and BPF: asking sudo.");
         let mut sudo = Command::new("sudo");
         if !io::stdin().is_terminal() {
-            // Nobody would see its question.
+            // The question would not be visible.
             sudo.arg("--non-interactive");
         }
         sudo.arg("--preserve-env=MILLRACE_BIN").arg(program);
@@ -76,11 +77,11 @@ pub fn become_root_command(program: &Path, arguments: &[String], agent: &Path) -
 }
 
 pub fn is_root() -> bool {
-    // The owner of a process's directory is its effective user.
+    // /proc/self belongs to the effective user.
     std::fs::metadata("/proc/self").is_ok_and(|this| this.uid() == 0)
 }
 
-/// Finds a program on the PATH, or where distributions put those for root.
+/// Finds a program on the PATH or in the directories for root's programs.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
@@ -101,7 +102,7 @@ fn cannot_start(command: &Command) -> String {
     format!("{program} can't be started{why}")
 }
 
-/// Whether a path is missing, as opposed to unreadable.
+/// Whether a path does not exist, as opposed to being unreadable.
 pub fn is_missing(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
 }

@@ -1,5 +1,5 @@
-//! Prometheus, for the tests of the alerts and the dashboard: Debian's package, unpacked and not
-//! installed, since a machine is not to get a new service by tests.
+//! Prometheus, for the tests of alerts and dashboard. Debian's package is unpacked, not installed:
+//! tests must not add a service to a machine.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,8 @@ use anyhow::{Context, Result};
 use crate::packages;
 use crate::process::{find, output, root};
 
-/// Unpacks it under `target`. The tests do without where that can't be done, so this only says so.
+/// Unpacks the package under `target`. Its tests are skipped without it, so failures are only
+/// printed.
 pub fn ensure() {
     if let Err(error) = unpack() {
         eprintln!("prometheus can't be had, its tests will be left out: {error:#}");

@@ -1,5 +1,4 @@
-//! Packages of Python's that some tests use: the Kubernetes project's client, for one of the
-//! embedded API, and Helm, for those of the chart.
+//! Python packages for tests: the Kubernetes client, for the embedded API, and Helm, for the chart.
 
 use std::process::Command;
 
@@ -7,12 +6,12 @@ use anyhow::{Context, Result};
 
 use crate::process::{find, output, root};
 
-/// A package, and what of it is imported.
+/// A package and the module to import.
 const PACKAGES: [(&str, &str); 2] =
     [("kubernetes", "kubernetes"), ("helm-python-sdk", "helm_python")];
 
-/// Installs them in an environment of their own, under `target`. The tests do without where that
-/// can't be done, so this only says so.
+/// Installs the packages in a virtual environment under `target`. Their tests are skipped without
+/// them, so failures are only printed.
 pub fn ensure() {
     for (package, import) in PACKAGES {
         if let Err(error) = install(package, import) {

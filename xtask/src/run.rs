@@ -1,4 +1,4 @@
-//! Building the agent and the programs that show and measure it, and becoming them.
+//! Builds the agent and the demo or a benchmark, and replaces this process with it.
 
 use std::path::PathBuf;
 
@@ -7,16 +7,16 @@ use anyhow::Result;
 use crate::process::{become_root_command, cargo, run, target};
 use crate::{ebpf, packages};
 
-/// The demonstration, in the profile of the tests: they share what is built, and the work that
-/// counts is done by the kernel.
+/// Runs the demo, in the profile of the tests to share their build. The kernel does the work that
+/// matters.
 pub fn demo(arguments: &[String]) -> Result<()> {
     packages::ensure()?;
     let programs = build("demo", "dev")?;
     become_root_command(&programs.join("demo"), arguments, &programs.join("millrace"))
 }
 
-/// Before all other arguments `control` measures the control plane instead of packets, `compare`
-/// Millrace beside others.
+/// Runs a benchmark of packets, or with the first argument `control` of the control plane, or with
+/// `compare` against other load balancers.
 pub fn bench(arguments: &[String]) -> Result<()> {
     packages::ensure()?;
     let (program, arguments) = match arguments.split_first() {
@@ -27,14 +27,14 @@ pub fn bench(arguments: &[String]) -> Result<()> {
         }
         _ => ("bench", arguments),
     };
-    // A quick run is to show that all works: it shares what the tests have built, which spares a
-    // fresh machine minutes. What a packet costs is the kernel's, whatever the profile.
+    // A quick run only shows that everything works. It shares the build of the tests, which saves
+    // minutes on a new machine. The cost of a packet in the kernel does not depend on the profile.
     let is_quick = arguments.iter().any(|argument| argument == "--quick");
     let programs = build(program, if is_quick { "dev" } else { "release" })?;
     become_root_command(&programs.join(program), arguments, &programs.join("millrace"))
 }
 
-/// Builds the BPF objects, the agent and one program of `tests`; returns where they are.
+/// Builds the BPF objects, the agent and one program of `tests`. Returns their directory.
 fn build(program: &str, profile: &str) -> Result<PathBuf> {
     ebpf::build(&ebpf::Options::default())?;
     let mut command = cargo();

@@ -1,4 +1,4 @@
-//! Running a stage: its output goes to a log, a line about it to the terminal.
+//! Runs a stage: its output goes to a log, and a summary to the terminal.
 
 use std::env;
 use std::fs::{self, File};
@@ -14,13 +14,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::process::root;
 
-/// How much of a failed stage's output is shown.
+/// Lines of a failed stage's output to print.
 const TAIL: usize = 300;
 
-/// How long to wait for output of a command that has ended.
+/// Time to wait for output after a command has ended.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What tests came to.
+/// Numbers of passed, failed and other tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub passed: u64,
@@ -35,7 +35,7 @@ impl Tally {
         self.ignored += other.ignored;
     }
 
-    /// Of "test result: ok. 14 passed; 0 failed; 1 ignored; …".
+    /// Parses "test result: ok. 14 passed; 0 failed; 1 ignored; …".
     fn parse(line: &str) -> Option<Self> {
         let counts = line.strip_prefix("test result: ")?.split_once(". ")?.1;
         let count = |word: &str| {
@@ -50,14 +50,14 @@ impl Tally {
     }
 }
 
-/// How long the tests of one program ran.
+/// The run time of one test program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timing {
     pub program: String,
     pub seconds: f64,
 }
 
-/// Reads from a log of `cargo test` how long each program ran.
+/// Collects run times from a log of `cargo test`.
 #[derive(Default)]
 struct Timings {
     program: String,
@@ -77,14 +77,14 @@ impl Timings {
     }
 }
 
-/// Of "Running tests/verifier.rs (target/debug/deps/verifier-eba2d49fd722d522)".
+/// The program in "Running tests/verifier.rs (target/debug/deps/verifier-eba2d49fd722d522)".
 fn program_of(line: &str) -> Option<&str> {
     let path = line.trim_start().strip_prefix("Running ")?.strip_suffix(')')?.rsplit_once('(')?.1;
     let file = path.rsplit_once('/').map_or(path, |(_, file)| file);
     file.rsplit_once('-').map(|(name, _)| name)
 }
 
-/// What came of a stage.
+/// The result of a stage.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     pub tally: Tally,
@@ -93,14 +93,14 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Of a stage that could not run.
+    /// The result of a stage that could not run.
     pub fn failed() -> Self {
         Self { tally: Tally { failed: 1, ..Tally::default() }, ..Self::default() }
     }
 }
 
-/// Runs a command as a stage, and if it succeeds, a check of what it left. A stage that fails
-/// without a failed test counts as one.
+/// Runs a command as a stage, and if it succeeds, a check of its results. A stage that fails
+/// without a failed test counts as one failed test.
 pub fn run(
     name: &str,
     command: &mut Command,
@@ -126,14 +126,14 @@ pub fn run(
     Ok(outcome)
 }
 
-/// Runs it, and copies what it says to the log, line by line.
+/// Runs the command, and copies its output to the log line by line.
 fn follow(command: &mut Command, log: &Path, bar: &ProgressBar) -> Result<Outcome> {
     let mut log = File::create(log).with_context(|| log.display().to_string())?;
-    // One pipe for both, so that their lines keep their order.
+    // One pipe for stdout and stderr keeps the order of their lines.
     let (reader, writer) = std::io::pipe()?;
     let mut child =
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).spawn()?;
-    // The command holds the pipe's other end, too; the reader would wait for it forever.
+    // The command still holds the writing end of the pipe, and the reader would wait forever.
     command.stdout(Stdio::null()).stderr(Stdio::null());
 
     let (sender, lines) = mpsc::channel();
@@ -196,7 +196,7 @@ fn log_path(name: &str) -> Result<PathBuf> {
     Ok(directory.join(format!("{name}.log")))
 }
 
-/// Shows the stage and its last line of output, to people.
+/// Shows the stage and its last line of output on a terminal.
 fn spinner(name: &str) -> ProgressBar {
     if env::var_os("CI").is_some() || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_is_summed_up_in_a_line() {
+    fn a_stage_has_a_one_line_summary() {
         let line = |ok, tally| summary("lint", ok, Duration::from_secs(34), tally);
         assert_eq!(line(true, tally(0, 0, 0)), "ok    lint              34 s");
         assert_eq!(line(true, tally(9, 0, 2)), "ok    lint              34 s   9 tests, 2 ignored");
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(done, Outcome::default());
         assert_eq!(fs::read_to_string(log.path())?, "ended with exit status: 3\n");
 
-        // A server that a test forgot must not hold up the rest.
+        // A process that a test left running must not delay the stage.
         let started = Instant::now();
         let done = follow(&mut script("sleep 30 &"), log.path(), &ProgressBar::hidden())?;
         assert_eq!(done, Outcome { succeeded: true, ..Outcome::default() });

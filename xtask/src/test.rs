@@ -1,4 +1,4 @@
-//! `cargo xtask test`: the README's test command, and CI's.
+//! `cargo xtask test`: the test command of the README and of CI.
 
 use std::fs;
 use std::path::Path;
@@ -27,18 +27,18 @@ pub struct Options {
 
 struct Stage {
     name: &'static str,
-    /// For cargo.
+    /// Arguments for cargo.
     arguments: &'static [&'static str],
-    /// Stages before it that it can't do without: they run with it, and it does not if they fail.
+    /// Earlier stages that it depends on. They always run with it, and if one fails, it is skipped.
     needs: &'static [&'static str],
-    /// Whether its tests need root.
+    /// Whether the tests need root.
     root: bool,
-    /// A directory in which it must have written JSON.
+    /// A directory to which the stage must write JSON.
     writes: Option<&'static str>,
 }
 
-/// What runs, in this order. All build in one profile and with the features of the workspace,
-/// so that each finds built what the one before has built.
+/// All stages in their order. All use one profile and the features of the workspace, so that each
+/// reuses the builds of the earlier ones.
 const STAGES: [Stage; 11] = [
     stage("prerequisites", &["xtask", "prerequisites"], &[]),
     stage("build-ebpf", &["xtask", "build-ebpf", "--verbose"], &[]),
@@ -53,12 +53,12 @@ const STAGES: [Stage; 11] = [
         &["test", "--workspace", "--exclude", "lb-ebpf", "--exclude", "models"],
         &["build-ebpf"],
     ),
-    // By itself: its feature of `lb-common` must not reach the others.
+    // Built separately: its feature of `lb-common` must not affect other crates.
     stage("models", &["test", "--package", "models"], &[]),
     Stage {
         root: true,
-        // Kernel and namespaces: what is in `tests/tests`. The package's own unit tests were
-        // run before, and would be counted twice.
+        // Tests of kernel and namespaces in `tests/tests`. The unit tests of the package have run
+        // before, and would be counted twice.
         ..stage(
             "kernel",
             &[
@@ -74,7 +74,7 @@ const STAGES: [Stage; 11] = [
             &["prerequisites", "build-ebpf", "build"],
         )
     },
-    // The machine is slow, but needs no root.
+    // The virtual machine is slow, but needs no root.
     stage("vm", &["xtask", "vm-test"], &["prerequisites", "build-ebpf", "build"]),
     stage("demo", &["xtask", "run", "--exit-after-demo"], &["prerequisites", "build-ebpf"]),
     Stage {
@@ -99,8 +99,8 @@ const fn stage(
     Stage { name, arguments, needs, root: false, writes: None }
 }
 
-/// What runs for a first result: unit tests, all packet tables on the host, and a few tests in the kernel, one
-/// of each kind.
+/// The stages for a first result: unit tests, all packet tables on the host, and a few tests in the
+/// kernel, one of each kind.
 const QUICK: [Stage; 4] = [
     stage("prerequisites", &["xtask", "prerequisites"], &[]),
     stage("build-ebpf", &["xtask", "build-ebpf", "--verbose"], &[]),
@@ -159,10 +159,10 @@ not run by --quick: linters, the largest plans (adoption), the embedded API, fuz
 tables in the kernel, most tests in network namespaces, the virtual machine, demo and benchmarks. Run `cargo xtask test`
 for all of them, or `cargo xtask test --only STAGE` for one stage.";
 
-/// How many of the slowest test programs are listed.
+/// Number of slowest test programs to list.
 const SLOWEST: usize = 10;
 
-/// Runs the stages, each a line, and ends with the line "N passed, M failed".
+/// Runs the stages, prints a line for each, and ends with the line "N passed, M failed".
 pub fn test(options: &Options) -> Result<ExitCode> {
     let stages: &[Stage] = if options.quick { &QUICK } else { &STAGES };
     let mut total = Tally::default();
@@ -204,7 +204,7 @@ fn print_slowest(mut timings: Vec<Timing>) {
     }
 }
 
-/// All stages, or those asked for and what they need.
+/// Whether the stage is selected, or needed by a selected one. Without a selection, all are.
 fn is_wanted(name: &str, only: &[String]) -> bool {
     let needed =
         |other: &Stage| only.iter().any(|only| only == other.name) && other.needs.contains(&name);
@@ -228,7 +228,7 @@ fn run(stage: &Stage) -> Result<Outcome> {
     })
 }
 
-/// Whether a program that says it succeeded left its results.
+/// Checks that a stage that succeeded has written its results.
 fn has_json_since(directory: &Path, started: SystemTime) -> Result<()> {
     let files = fs::read_dir(directory).with_context(|| directory.display().to_string())?;
     let is_new = |file: &fs::DirEntry| {
@@ -250,10 +250,10 @@ fn check_sudo() -> Result<()> {
     )
 }
 
-/// Starts a program as root, and does not ask.
+/// Starts a program as root, without asking for a password.
 pub const AS_ROOT: &str = "sudo --non-interactive --preserve-env";
 
-/// Where cargo reads by which command to start a program it has built for this machine.
+/// Environment variable with the command that cargo starts test programs with.
 pub fn runner_variable() -> String {
     format!("CARGO_TARGET_{}_UNKNOWN_LINUX_GNU_RUNNER", std::env::consts::ARCH.to_uppercase())
 }
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_brings_what_it_needs() {
+    fn a_stage_includes_the_stages_that_it_needs() {
         assert_eq!(wanted(&["lint"]), ["lint"]);
         assert_eq!(wanted(&["kernel"]), ["prerequisites", "build-ebpf", "build", "kernel"]);
         assert_eq!(wanted(&[]).len(), STAGES.len());
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn every_need_comes_before() {
+    fn needed_stages_come_first() {
         for stages in [&STAGES[..], &QUICK] {
             for (index, stage) in stages.iter().enumerate() {
                 for need in stage.needs {

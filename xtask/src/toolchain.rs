@@ -1,9 +1,9 @@
-//! Which compiler makes the BPF objects.
+//! Selects the compiler for the BPF objects.
 //!
-//! It must build `core` for the BPF target, so it needs the source of its own library, and its
-//! LLVM must be of the version that bpf-linker speaks. An ordinary user has a nightly with
-//! `rust-src` or can add it; Debian packages a compiler together with the source. What is there
-//! is taken as it is, and only if nothing fits is anything installed.
+//! It must build `core` for the BPF target, so it needs the source of the standard library, and an
+//! LLVM of the version that bpf-linker supports. Most users have a nightly with `rust-src` or can
+//! add it. Debian packages a compiler together with the source. An existing compiler is used if
+//! possible. Something is installed only if none fits.
 
 use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
@@ -16,24 +16,24 @@ use crate::packages;
 use crate::process::{find, output, within};
 
 const DEBIAN_PACKAGES: [&str; 4] = ["rustc-web", "cargo-web", "rust-web-src", "rust-web-clippy"];
-/// The workspace's `rust-version`.
+/// The `rust-version` of the workspace.
 const OLDEST_MINOR: u32 = 90;
-/// What to install where no toolchain has the right LLVM.
+/// The release to install if no toolchain has the right LLVM.
 const RUSTUP_RELEASE: &str = "1.96.0";
 
-/// A Rust compiler in some directory, and what was found out about it.
+/// A Rust compiler and its properties.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Toolchain {
-    /// As people call it: "rustup's nightly-x86_64-unknown-linux-gnu".
+    /// The name in messages: "rustup's nightly-x86_64-unknown-linux-gnu".
     pub name: String,
     pub sysroot: PathBuf,
     pub has_cargo: bool,
-    /// The source of `core`.
+    /// Whether it has the source of `core`.
     pub has_source: bool,
     pub version: Option<Version>,
 }
 
-/// Of `rustc -vV`, what matters here.
+/// The relevant fields of `rustc -vV`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
     pub release: String,
@@ -64,13 +64,13 @@ impl Toolchain {
         self.sysroot.join("bin/rustc")
     }
 
-    /// A cargo that uses this compiler, not the one that xtask was started by.
+    /// A cargo that uses this compiler, not the one that started xtask.
     pub fn cargo(&self) -> Command {
         self.command("cargo")
     }
 
-    /// The same for clippy, if this toolchain has it. It is started by its path: by its name,
-    /// cargo would find rustup's, which is another version.
+    /// A clippy of this toolchain, if it has one. Started by path: cargo would find the clippy of
+    /// rustup, which has another version.
     pub fn clippy(&self) -> Option<Command> {
         let there = self.sysroot.join("bin/cargo-clippy").is_file();
         there.then(|| {
@@ -83,12 +83,12 @@ impl Toolchain {
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(self.sysroot.join("bin").join(program));
         command.env("CARGO", self.sysroot.join("bin/cargo")).env("RUSTC", self.rustc());
-        // Building `core` is unstable, and a stable compiler will do.
+        // Building `core` is unstable. This also allows it on stable compilers.
         command.env("RUSTC_BOOTSTRAP", "1").env_remove("RUSTUP_TOOLCHAIN");
         command
     }
 
-    /// Why this can't be used, if so.
+    /// Why this compiler cannot be used, or `None`.
     fn fault(&self) -> Option<String> {
         let Some(version) = &self.version else {
             return Some("it has no working rustc".to_owned());
@@ -117,7 +117,7 @@ impl Version {
     }
 }
 
-/// Chooses a compiler, installing one if there is none. `say` hears about every candidate.
+/// Selects a compiler, and installs one if there is none. `say` gets a line about every candidate.
 pub fn ensure(say: &dyn Fn(&str)) -> Result<Toolchain> {
     let there = survey();
     for toolchain in &there {
@@ -152,7 +152,8 @@ pub fn ensure(say: &dyn Fn(&str)) -> Result<Toolchain> {
     )
 }
 
-/// All compilers of this machine, the preferred first: rustup's nightlies, its others, the system's.
+/// All compilers of this machine in order of preference: rustup's nightlies, rustup's others, the
+/// system's.
 pub fn survey() -> Vec<Toolchain> {
     let list = output(Command::new("rustup").args(["toolchain", "list"])).unwrap_or_default();
     let mut found = Vec::new();
@@ -173,7 +174,7 @@ fn choose(found: Vec<Toolchain>) -> Option<Toolchain> {
     found.into_iter().find(|toolchain| toolchain.fault().is_none())
 }
 
-/// The names in rustup's list, the nightlies before the others.
+/// The toolchains in rustup's list, nightlies first.
 fn nightly_first(list: &str) -> Vec<String> {
     let installed = list.lines().filter(|line| !line.starts_with("no installed"));
     let mut names: Vec<String> =
@@ -182,14 +183,14 @@ fn nightly_first(list: &str) -> Vec<String> {
     names
 }
 
-/// Adds what is missing to a toolchain that lacks only the source, or installs one that has it.
+/// Adds the source to a toolchain that lacks only that, or installs a toolchain with it.
 fn install_by_rustup(found: &[Toolchain]) -> Result<()> {
     if find("rustup").is_none() {
         bail!("there is no rustup");
     }
     let arguments = rustup_arguments(found);
     eprintln!("trying: rustup {}", arguments.join(" "));
-    // Bounded: without a network, rustup would try again and again.
+    // Limited, because rustup retries for a long time without a network.
     output(within(300, "rustup").args(arguments)).map(drop)
 }
 
@@ -212,7 +213,7 @@ fn rustup_arguments(found: &[Toolchain]) -> Vec<&str> {
 mod tests {
     use super::*;
 
-    /// One that can be used, called so.
+    /// A suitable compiler with this name.
     fn good(name: &str) -> Toolchain {
         Toolchain {
             name: name.to_owned(),
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_without_a_fault_is_chosen() {
+    fn the_first_suitable_compiler_is_selected() {
         let cases: [(&str, Vec<Toolchain>, Option<&str>); 6] = [
             ("bare machine", vec![], None),
             ("both fit", vec![good("nightly"), good("system")], Some("nightly")),

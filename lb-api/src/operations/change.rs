@@ -1,4 +1,4 @@
-//! What is common to all that writes an object: rules, allocation, managed fields, storage.
+//! The steps common to all writes of an object: rules, allocation, managed fields, storage.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -10,7 +10,7 @@ use crate::kinds::{self, Kind, Subresource};
 use crate::patch::apply;
 use crate::storage::{Stored, Transaction};
 
-/// A write under way.
+/// A write in progress.
 pub(super) struct Change<'a, 'b> {
     pub transaction: &'a mut Transaction<'b>,
     pub ledger: &'a mut Ledger,
@@ -20,11 +20,11 @@ pub(super) struct Change<'a, 'b> {
     pub now: Timestamp,
 }
 
-/// Who is told in `managedFields` to have written.
+/// The manager that `managedFields` records for the write.
 pub(super) enum Manager<'a> {
-    /// The one who created, replaced or patched it.
+    /// The client that created, replaced or patched the object.
     Update(&'a str),
-    /// Server-side apply has seen to it.
+    /// Server-side apply has already recorded it.
     Applied,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Written {
 }
 
 impl Change<'_, '_> {
-    /// Stores an object that was not there; it has its name, namespace and defaults.
+    /// Stores a new object. It has its name, namespace and defaults.
     pub fn create(mut self, mut object: Value, manager: &Manager<'_>) -> Result<Written, Failure> {
         self.check_namespace(&object)?;
         metadata::begin(&mut object, self.now)?;
@@ -47,7 +47,7 @@ impl Change<'_, '_> {
         Ok(Written { object, warnings })
     }
 
-    /// Stores what became of an object that was there.
+    /// Stores the new state of an existing object.
     pub fn update(
         mut self,
         stored: &Stored,
@@ -71,7 +71,7 @@ impl Change<'_, '_> {
         Ok(Written { object, warnings })
     }
 
-    /// Takes an object away that nothing keeps; returns its last state.
+    /// Removes an object that has no finalizers. Returns its last state.
     pub fn remove(self, mut object: Value) -> Result<Value, Failure> {
         let mut hold = self.ledger.hold(owner(self.kind, &object));
         self.kind.rules.release(&object, &mut hold);
@@ -110,7 +110,7 @@ impl Change<'_, '_> {
         }
     }
 
-    /// Allocates and puts.
+    /// Allocates addresses and ports, and stores the object.
     fn store(&mut self, mut object: Value, old: Option<&Value>) -> Result<Value, Failure> {
         let mut hold = self.ledger.hold(owner(self.kind, &object));
         self.kind.rules.allocate(&mut object, old, &mut hold).map_err(|violation| {
@@ -147,7 +147,8 @@ impl Change<'_, '_> {
     }
 }
 
-/// What a client says of the object it read: its revision and uid have to be the stored ones.
+/// Checks the preconditions of the client: the revision and uid that it read must be the stored
+/// ones.
 pub(super) fn check_read(
     target: &Target,
     stored: &Stored,
@@ -168,7 +169,7 @@ pub(super) fn check_read(
     Ok(())
 }
 
-/// Nothing is written when only the times of managed fields differ.
+/// A change of only the times in managed fields is not written.
 fn is_same(old: &Value, new: &Value) -> bool {
     let without_times = |object: &Value| {
         let mut object = object.clone();

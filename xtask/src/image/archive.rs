@@ -1,5 +1,5 @@
-//! Archives whose bytes follow from their content: one owner, one time, and directories that
-//! appear when something is in them.
+//! Reproducible archives: one owner, one time, and directories that are added with their first
+//! file.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -16,12 +16,12 @@ pub struct Archive<W: Write> {
 
 impl<W: Write> Archive<W> {
     pub fn new(writer: W, time: Timestamp) -> Self {
-        // Times before 1970 are nobody's.
+        // A time before 1970 cannot be stored.
         let time = time.as_second().try_into().unwrap_or(0);
         Self { tar: Builder::new(writer), time, written: BTreeSet::new() }
     }
 
-    /// A file, and the directories that it is in.
+    /// Adds a file and its parent directories.
     pub fn file(&mut self, path: &str, mode: u32, content: &[u8]) -> Result<()> {
         if let Some((directory, _)) = path.rsplit_once('/') {
             self.directory(directory)?;
@@ -29,7 +29,7 @@ impl<W: Write> Archive<W> {
         self.entry(path, EntryType::Regular, mode, content)
     }
 
-    /// A directory, and those that it is in.
+    /// Adds a directory and its parents.
     pub fn directory(&mut self, path: &str) -> Result<()> {
         let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
         for end in ends {

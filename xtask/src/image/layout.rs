@@ -1,5 +1,5 @@
-//! The image's own files, as the Open Container Initiative lays them out, and as `docker load` of
-//! before Docker 25 wants them: both in one.
+//! The files of the image, in the layout of the Open Container Initiative and, for `docker load`
+//! before Docker 25, also in Docker's: both in one.
 //! <https://github.com/opencontainers/image-spec/blob/main/image-layout.md>
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::root::PROGRAM;
 
-/// By the last part of their names, after `org.opencontainers.image.`.
+/// By the last part of the name, without `org.opencontainers.image.`.
 pub type Labels = BTreeMap<&'static str, String>;
 
 pub struct Image {
@@ -23,7 +23,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// Of one layer, an archive.
+    /// Builds an image with one layer, an archive.
     pub fn new(layer: &[u8], name: &str, labels: &Labels) -> Result<Self> {
         let Some((repository, tag)) = name.rsplit_once(':').filter(|(_, tag)| !tag.contains('/'))
         else {
@@ -56,7 +56,7 @@ impl Image {
             "application/vnd.oci.image.config.v1+json",
             serde_json::to_vec(&config)?,
         );
-        // What docker load wants to be told.
+        // The manifest that `docker load` reads.
         let legacy = json!([{
             "Config": path(&config_blob),
             "RepoTags": [name],
@@ -91,12 +91,12 @@ impl Image {
         Ok(Self { files, digest, unpacked: layer.len() as u64 })
     }
 
-    /// By their paths, in order.
+    /// Files ordered by path.
     pub fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.files.iter().map(|(path, content)| (path.as_str(), content.as_slice()))
     }
 
-    /// What a registry knows it by.
+    /// The digest by which a registry identifies the image.
     pub fn digest(&self) -> &str {
         &self.digest
     }
@@ -106,7 +106,7 @@ impl Image {
     }
 }
 
-/// Puts it among the files, under its digest, and describes it.
+/// Adds a blob under its digest, and returns its descriptor.
 fn blob(files: &mut BTreeMap<String, Vec<u8>>, media_type: &str, content: Vec<u8>) -> Value {
     let descriptor =
         json!({"mediaType": media_type, "digest": sha256(&content), "size": content.len()});
@@ -124,15 +124,15 @@ fn sha256(content: &[u8]) -> String {
     format!("sha256:{digest}")
 }
 
-/// Without a time or a name in the header.
+/// Compresses without a time or name in the header.
 fn compress(content: &[u8]) -> Result<Vec<u8>> {
     let mut gzip = GzBuilder::new().write(Vec::new(), Compression::best());
     gzip.write_all(content)?;
     Ok(gzip.finish()?)
 }
 
-/// The name that Go, and so OCI, has for the architecture. Only x86_64: the agent refuses to start on
-/// others (`lb-userspace/src/kernel/preflight.rs`).
+/// The architecture's name in Go and OCI. Only x86_64: the agent refuses to start on others
+/// (`lb-userspace/src/kernel/preflight.rs`).
 pub fn architecture(rust_name: &str) -> Result<&'static str> {
     match rust_name {
         "x86_64" => Ok("amd64"),
@@ -140,7 +140,7 @@ pub fn architecture(rust_name: &str) -> Result<&'static str> {
     }
 }
 
-/// As containerd stores it: a name without a registry is one of Docker's.
+/// The full name, as containerd stores it. Names without a registry belong to Docker Hub.
 fn full_name(repository: &str, tag: &str) -> String {
     let first = repository.split('/').next().unwrap_or_default();
     let has_registry =

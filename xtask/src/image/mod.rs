@@ -1,7 +1,7 @@
-//! `cargo xtask image`: an image of the agent for container runtimes, made without one.
+//! `cargo xtask image`: builds a container image of the agent without a container engine.
 //!
-//! It holds one static program and what that needs of `/etc`: no shell, no libraries, no package
-//! manager. The same commit makes the same bytes, wherever and whenever it is built.
+//! It contains one static program and the files that it needs in `/etc`: no shell, no libraries, no
+//! package manager. The same commit gives the same bytes, wherever and whenever it is built.
 
 mod archive;
 mod layout;
@@ -24,7 +24,7 @@ use crate::test;
 use archive::Archive;
 use layout::{Image, Labels};
 
-/// Larger, it would not be worth its name. Of what is unpacked.
+/// The limit of the unpacked image, in bytes.
 const LARGEST: u64 = 30 << 20;
 
 #[derive(Debug, Args)]
@@ -47,7 +47,7 @@ pub struct Options {
 }
 
 pub fn build(options: &Options) -> Result<()> {
-    // Before anything is compiled for an architecture that the agent refuses.
+    // Fails before compiling for an architecture that the agent refuses.
     layout::architecture(ARCH)?;
     let directory = options.output.clone().unwrap_or_else(|| target().join("image"));
     fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
@@ -95,7 +95,7 @@ pub fn build(options: &Options) -> Result<()> {
     if options.test { start_containers(&layout) } else { Ok(()) }
 }
 
-/// As the DaemonSet does.
+/// Starts containers like the DaemonSet does.
 fn start_containers(layout: &Path) -> Result<()> {
     packages::ensure()?;
     let mut command = cargo();
@@ -122,11 +122,11 @@ fn assemble(program: &Path, source: &Source, name: &str) -> Result<Image> {
     Image::new(&layer, name, &source.labels())
 }
 
-/// What the image is made of, as its labels tell.
+/// The source of the image, for its labels.
 struct Source {
-    /// The only time that is told anywhere in the image.
+    /// The only time in the image.
     time: Timestamp,
-    /// None outside of git.
+    /// `None` outside of a git repository.
     revision: Option<String>,
 }
 

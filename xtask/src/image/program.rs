@@ -1,4 +1,4 @@
-//! The agent as one static program.
+//! Builds the agent as one static program.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::ebpf;
 use crate::paths;
 use crate::process::{cargo, run, target};
 
-/// Builds it, and what it carries.
+/// Builds the agent and the BPF object that it embeds.
 pub fn build() -> Result<PathBuf> {
     ebpf::build(&ebpf::Options::default())?;
     let folder = target().join("image");
@@ -18,7 +18,7 @@ pub fn build() -> Result<PathBuf> {
     let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
     flags.extend(paths::remapping()?);
     let mut command = cargo();
-    // With a target of its own, so that the flags are not those of build scripts.
+    // With an explicit target, the flags do not apply to build scripts.
     command
         .args(["build", "--locked", "--package", "lb-userspace", "--bin", "millrace"])
         .args(["--profile", "image", "--target", &triple, "--target-dir"])
@@ -29,7 +29,7 @@ pub fn build() -> Result<PathBuf> {
     Ok(folder.join(triple).join("image/millrace"))
 }
 
-/// There is no loader in the image, and no library.
+/// The image has no dynamic loader and no libraries, so the program must be static.
 pub fn check(program: &[u8]) -> Result<()> {
     let file = ElfFile64::<object::Endianness>::parse(program).context("it is no program")?;
     let endian = file.endian();

@@ -1,4 +1,4 @@
-//! What a container finds at `/`.
+//! The root file system of a container.
 
 use std::fs;
 use std::io::Write;
@@ -8,18 +8,18 @@ use anyhow::{Context, Result};
 use super::archive::Archive;
 use crate::process::root;
 
-/// Where the program is, for the image's entry point.
+/// Path of the program, also the image's entry point.
 pub const PROGRAM: &str = "usr/bin/millrace";
 
 const FILES: [(&str, &str); 3] = [
     ("etc/group", "root:x:0:\n"),
-    // Where the C library looks for hosts; the runtime writes the files.
+    // Where the C library looks up hosts. The container runtime writes the files.
     ("etc/nsswitch.conf", "hosts: files dns\n"),
     ("etc/passwd", "root:x:0:0:root:/:/usr/bin/millrace\n"),
 ];
 
-/// In the order of the paths. There are no certificates of public authorities: a pod is told its
-/// cluster's own.
+/// Adds files in the order of their paths. No public certificate authorities: a pod gets those of
+/// its cluster.
 pub fn fill<W: Write>(layer: &mut Archive<W>, program: &[u8]) -> Result<()> {
     for (path, content) in FILES {
         layer.file(path, 0o644, content.as_bytes())?;

@@ -8,8 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::*;
 
-/// The smallest program there is: an ELF header, of a file that the kernel would start and that
-/// ends badly.
+/// A minimal program: an ELF header that the kernel accepts. The program would crash.
 fn program() -> Vec<u8> {
     let mut header = b"\x7fELF\x02\x01\x01".to_vec();
     header.resize(16, 0);
@@ -45,7 +44,7 @@ fn json(files: &BTreeMap<String, Vec<u8>>, path: &str) -> Value {
     serde_json::from_slice(&files[path]).unwrap()
 }
 
-/// Follows a descriptor, and holds it to what it says.
+/// Follows a descriptor, and checks digest and size.
 fn follow<'a>(files: &'a BTreeMap<String, Vec<u8>>, descriptor: &Value) -> &'a [u8] {
     let digest = descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
     let content = &files[&format!("blobs/sha256/{digest}")];
@@ -56,7 +55,7 @@ fn follow<'a>(files: &'a BTreeMap<String, Vec<u8>>, descriptor: &Value) -> &'a [
 }
 
 #[test]
-fn everything_is_where_the_layout_says() {
+fn files_follow_the_layout() {
     let files = image();
     assert_eq!(json(&files, "oci-layout")["imageLayoutVersion"], "1.0.0");
     let index = json(&files, "index.json");
@@ -118,7 +117,7 @@ fn the_root_has_the_program_and_no_shell() {
 }
 
 #[test]
-fn the_same_makes_the_same() {
+fn the_image_is_reproducible() {
     assert_eq!(image(), image());
 }
 
@@ -141,7 +140,7 @@ fn other_programs_can_read_the_archive() {
 
 #[test]
 fn a_program_that_is_not_static_is_refused() {
-    // That of these tests is linked as cargo does by itself.
+    // The test program is linked dynamically, cargo's default.
     let content = fs::read(env::current_exe().unwrap()).unwrap();
     let error = program::check(&content).unwrap_err().to_string();
     assert!(error.contains("not static"), "{error}");

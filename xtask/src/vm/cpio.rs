@@ -1,4 +1,4 @@
-//! Writing archives as the kernel unpacks them at its start: cpio, in the format `newc`.
+//! Writes initial file systems for the kernel: cpio archives in the format `newc`.
 //! <https://docs.kernel.org/driver-api/early-userspace/buffer-format.html>
 
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ const SYMBOLIC_LINK: u32 = 0o120_777;
 
 pub struct Archive {
     file: BufWriter<File>,
-    /// Paths that are in it.
+    /// Paths that the archive contains.
     written: BTreeSet<String>,
 }
 
@@ -24,7 +24,7 @@ impl Archive {
         Ok(Self { file: BufWriter::new(file), written: BTreeSet::new() })
     }
 
-    /// An executable file with this content, and the directories that it is in.
+    /// Adds an executable file and its parent directories.
     pub fn file(&mut self, path: &str, content: &[u8]) -> Result<()> {
         self.entry(path, EXECUTABLE, content)
     }
@@ -33,7 +33,7 @@ impl Archive {
         self.entry(path, SYMBOLIC_LINK, to.as_bytes())
     }
 
-    /// A copy of this machine's file.
+    /// Adds a copy of a file of this machine.
     pub fn copy(&mut self, from: &Path, to: &str) -> Result<()> {
         if self.written.contains(to) {
             return Ok(());
@@ -62,8 +62,8 @@ impl Archive {
     }
 
     fn write(&mut self, name: &str, mode: u32, content: &[u8]) -> io::Result<()> {
-        // Inode, mode, user, group, links, time, length, device of the file, device that it is,
-        // length of the name with its zero, no checksum.
+        // Inode, mode, user, group, links, time, length, device of the file (two numbers), device
+        // that it is (two numbers), length of the name with its zero, no checksum.
         let inode = self.written.len() as u32;
         let (length, name_length) = (content.len() as u32, name.len() as u32 + 1);
         let fields = [inode, mode, 0, 0, 1, 0, length, 0, 0, 0, 0, name_length, 0];
@@ -75,7 +75,7 @@ impl Archive {
         self.padded(content)
     }
 
-    /// Everything begins at a multiple of four.
+    /// Headers and contents start at multiples of four.
     fn padded(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)?;
         self.file.write_all(&[0; 3][..bytes.len().next_multiple_of(4) - bytes.len()])

@@ -1,5 +1,5 @@
-//! The machine's file system: the tests and the agent, and of this machine the programs that they
-//! use, with their libraries.
+//! The file system of the virtual machine: the tests and the agent, and this machine's programs
+//! that they use, with their libraries.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,13 +12,13 @@ use super::kernel::Kernel;
 use crate::packages;
 use crate::process::{cargo, find, output, root, run, target};
 
-/// A file of `tests/tests`, and with what arguments its program is run.
+/// A file in `tests/tests`, and the arguments of its program.
 pub struct Test {
     pub name: &'static str,
     pub arguments: &'static [&'static str],
 }
 
-/// What the tests' networks are made of, and what the agent attaches by and asks.
+/// Modules for the tests' networks, and for the agent's attachments and socket queries.
 const MODULES: [&str; 10] = [
     "bridge",
     "veth",
@@ -32,13 +32,13 @@ const MODULES: [&str; 10] = [
     "dummy",
 ];
 
-/// What the tests use beside [`packages::PROGRAMS`]; every distribution has them.
+/// Programs that the tests use in addition to [`packages::PROGRAMS`]. Every distribution has them.
 const PROGRAMS: [&str; 14] = [
     "cat", "head", "ls", "mount", "prlimit", "setpriv", "sh", "sleep", "sysctl", "tc", "timeout",
     "true", "uname", "unshare",
 ];
 
-/// Where the machine's own things are; its first process knows it.
+/// Directory of the tests and lists that the init program reads.
 const DIRECTORY: &str = "/vm";
 
 pub fn build(image: &Path, kernel: &Kernel, tests: &[&Test], arguments: &[String]) -> Result<()> {
@@ -60,7 +60,7 @@ pub fn build(image: &Path, kernel: &Kernel, tests: &[&Test], arguments: &[String
     let built = target().join("debug");
     add_stripped(&mut archive, &built.join("vm_init"), &format!("{DIRECTORY}/init"))?;
     add_stripped(&mut archive, &built.join("millrace"), &format!("{DIRECTORY}/millrace"))?;
-    // A test has its path from when it was compiled.
+    // Tests contain the path of this program from their compilation.
     let socket = built.join("socket");
     add_stripped(&mut archive, &socket, &socket.to_string_lossy())?;
 
@@ -86,7 +86,7 @@ pub fn build(image: &Path, kernel: &Kernel, tests: &[&Test], arguments: &[String
     archive.finish()
 }
 
-/// Builds what is to run, as the other stages build it; returns the tests' programs.
+/// Builds the programs like the other stages do. Returns those of the tests.
 fn build_programs(tests: &[&Test]) -> Result<Vec<PathBuf>> {
     let mut command = cargo();
     command.args(["build", "--package", "lb-userspace", "--package", "tests"]);
@@ -98,7 +98,7 @@ fn build_programs(tests: &[&Test]) -> Result<Vec<PathBuf>> {
     tests.iter().map(|test| executable(&messages, test.name)).collect()
 }
 
-/// What cargo says that it has built for a test.
+/// The program that cargo has built for a test, from its messages.
 fn executable(messages: &str, test: &str) -> Result<PathBuf> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let mut of_test = messages.filter(|message| message["target"]["name"] == test);
@@ -106,7 +106,7 @@ fn executable(messages: &str, test: &str) -> Result<PathBuf> {
     path.with_context(|| format!("cargo does not tell where it has built the test {test}"))
 }
 
-/// Without what only debuggers read: most of a program.
+/// Adds a program without debug information, which is most of it.
 fn add_stripped(archive: &mut Archive, program: &Path, to: &str) -> Result<()> {
     let stripped = root().join("target/vm/stripped");
     let mut strip = Command::new("strip");
@@ -116,9 +116,9 @@ fn add_stripped(archive: &mut Archive, program: &Path, to: &str) -> Result<()> {
     add_libraries(archive, program)
 }
 
-/// The libraries where the program looks for them.
+/// Adds a program's libraries under the paths where the program looks for them.
 fn add_libraries(archive: &mut Archive, program: &Path) -> Result<()> {
-    // Of a program without any, and of a script, ldd says so, and fails.
+    // ldd fails for scripts and static programs, which need no libraries.
     let told = output(Command::new("ldd").arg(program)).unwrap_or_default();
     for path in libraries(&told) {
         archive.copy(Path::new(path), path)?;
@@ -127,12 +127,13 @@ fn add_libraries(archive: &mut Archive, program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Of "libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)" and "/lib64/ld-linux-x86-64.so.2 (0x…)".
+/// Paths in "libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)" and "/lib64/ld-linux-x86-64.so.2
+/// (0x…)".
 fn libraries(told: &str) -> impl Iterator<Item = &str> {
     told.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
 }
 
-/// What tests read, where they were built to look for it.
+/// Adds files that tests read, under their paths on this machine.
 fn add_manifests(archive: &mut Archive) -> Result<()> {
     let directory = root().join("tests/manifests");
     for entry in std::fs::read_dir(&directory).with_context(|| directory.display().to_string())? {
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tests_program_is_found_in_what_cargo_says() -> Result<()> {
+    fn a_tests_program_is_found_in_cargos_messages() -> Result<()> {
         let messages = "{\"reason\":\"build-script-executed\"}\nnot json\n\
                         {\"target\":{\"name\":\"verifier\"},\"executable\":\"/t/verifier-1\"}\n";
         assert_eq!(executable(messages, "verifier")?, Path::new("/t/verifier-1"));

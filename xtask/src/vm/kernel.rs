@@ -1,4 +1,4 @@
-//! The kernel to boot, out of a Debian package that is unpacked, not installed.
+//! The kernel to boot, from a Debian package that is unpacked, not installed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,16 +12,15 @@ use crate::process::{find, is_missing, output};
 
 pub struct Kernel {
     pub image: PathBuf,
-    /// Where its modules are: `kernel/net/…`.
+    /// Directory of the modules: `kernel/net/…`.
     modules: PathBuf,
 }
 
-/// Debian 12's, without drivers for machines that are not virtual. By number, not by what the
-/// archives call the newest: it stands for the oldest kernel that is supported.
+/// Kernels of Debian 12 without drivers for physical machines. Selected by number instead of the
+/// archive's newest, because this is the oldest supported kernel.
 const NAMES: &str = r"^linux-image-6\.1\.[0-9]+-[0-9]+-cloud-amd64$";
 
-/// Unpacks the kernel of this package, else of the one in the directory, which is downloaded if
-/// there is none.
+/// Unpacks the kernel of this package, or of one in the directory. If there is none, downloads it.
 pub fn ensure(directory: &Path, package: Option<&Path>) -> Result<Kernel> {
     let package = match package {
         Some(package) => package.to_owned(),
@@ -35,11 +34,11 @@ pub fn ensure(directory: &Path, package: Option<&Path>) -> Result<Kernel> {
     Kernel::find(&unpacked)
 }
 
-/// Does nothing if it is what was last unpacked.
+/// Does nothing if the package was the last one unpacked.
 fn unpack(package: &Path, to: &Path) -> Result<()> {
     let metadata = fs::metadata(package).with_context(|| package.display().to_string())?;
     let identity = format!("{} {:?}", package.display(), metadata.modified()?);
-    // Written last: what was interrupted is done again.
+    // Written last, so an interrupted run is repeated.
     let stamp = to.join("unpacked");
     if fs::read_to_string(&stamp).is_ok_and(|earlier| earlier == identity) {
         return Ok(());
@@ -56,7 +55,7 @@ fn remove(directory: &Path) -> Result<()> {
     }
 }
 
-/// Debian packages, in the order of their names.
+/// Debian packages, ordered by name.
 fn packages_in(directory: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(directory).with_context(|| directory.display().to_string())?;
     let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
@@ -65,7 +64,7 @@ fn packages_in(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Has apt download the newest. Nothing is installed.
+/// Downloads the newest package with apt. Installs nothing.
 fn download(directory: &Path) -> Result<PathBuf> {
     let mut name = None;
     if find("apt-get").is_some() {
@@ -88,7 +87,7 @@ fn download(directory: &Path) -> Result<PathBuf> {
     fs::create_dir_all(&begun).with_context(|| begun.display().to_string())?;
     let download = || output(Command::new("apt-get").args(["download", &name]).current_dir(&begun));
     if download().is_err() {
-        // What the lists name may have been replaced since.
+        // The package lists may be outdated.
         packages::update()?;
         download().with_context(|| format!("{name} can't be downloaded"))?;
     }
@@ -100,14 +99,14 @@ fn download(directory: &Path) -> Result<PathBuf> {
     Ok(kept)
 }
 
-/// The newest by name.
+/// The newest by version number.
 fn newest() -> Result<Option<String>> {
     let listed = output(Command::new("apt-cache").args(["search", "--names-only", NAMES]))?;
     let names = listed.lines().filter_map(|line| line.split_whitespace().next());
     Ok(names.max_by_key(|name| numbers(name)).map(str::to_owned))
 }
 
-/// Debian counts its builds: 6.1.0-9 comes before 6.1.0-56.
+/// The numbers in a name. Builds are compared as numbers: 6.1.0-9 comes before 6.1.0-56.
 fn numbers(name: &str) -> Vec<u32> {
     name.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
 }
@@ -126,14 +125,14 @@ impl Kernel {
                 .with_context(|| format!("there is no {prefix}… in {}", directory.display()))
         };
         let image = only(unpacked.join("boot"), "vmlinuz-")?;
-        // Where /usr is merged, packages have their modules there.
+        // With a merged /usr, packages have their modules there.
         let modules = only(unpacked.join("lib/modules"), "")
             .or_else(|_| only(unpacked.join("usr/lib/modules"), ""))?;
         Ok(Self { image, modules })
     }
 
-    /// The files of these modules and of all that they depend on, in an order in which they can be
-    /// loaded. What the kernel has built in is not among them.
+    /// The files of these modules and their dependencies, in the order in which they can be loaded.
+    /// Without built-in modules.
     pub fn modules(&self, wanted: &[&str]) -> Result<Vec<PathBuf>> {
         let mut files = Vec::new();
         find_modules(&self.modules, &mut files)?;
@@ -173,7 +172,7 @@ impl Order {
     }
 }
 
-/// Files may have a minus where names have an underscore.
+/// File names may contain a minus where module names have an underscore.
 fn is_module(path: &Path, name: &str) -> bool {
     let stem = path.file_name().unwrap_or_default().to_string_lossy().replace('-', "_");
     stem.strip_suffix(".ko") == Some(name)
@@ -191,7 +190,7 @@ fn find_modules(directory: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// What a module says that it needs: a text in its section `.modinfo`, where texts end with zeros.
+/// The dependencies in a module's section `.modinfo`, which consists of zero-terminated strings.
 fn depends(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else {
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_package_that_is_there_is_taken_and_no_other_file() -> Result<()> {
+    fn an_existing_package_is_used_and_no_other_file() -> Result<()> {
         let directory = tempfile::tempdir()?;
         let path = |name: &str| directory.path().join(name);
         for name in ["linux-image-b.deb", "linux-image-a.deb", "console.log"] {
@@ -224,14 +223,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_module_needs_is_read() {
+    fn the_dependencies_of_a_module_are_read() {
         assert_eq!(depends(b"x\0license=GPL\0depends=stp,llc\0name=bridge\0"), ["stp", "llc"]);
         assert!(depends(b"x\0license=GPL\0depends=\0name=llc\0").is_empty());
         assert!(depends(b"").is_empty());
     }
 
     #[test]
-    fn modules_are_loaded_after_what_they_need() -> Result<()> {
+    fn modules_are_loaded_after_their_dependencies() -> Result<()> {
         let directory = tempfile::tempdir()?;
         let modules = directory.path().to_owned();
         fs::create_dir(modules.join("net"))?;

@@ -1,8 +1,8 @@
-//! `cargo xtask vm-test`: the tests on another kernel, in a virtual machine.
+//! `cargo xtask vm-test`: runs tests on another kernel, in a virtual machine.
 //!
-//! The machine is all software (QEMU's TCG), so that it runs where there is no KVM, and needs no
-//! root. Everything it has is in its initial file system: the tests, the agent, and the programs
-//! of this machine that the tests use.
+//! The machine is emulated in software (QEMU's TCG), so it needs neither KVM nor root. Its initial
+//! file system contains everything: the tests, the agent, and this machine's programs that the
+//! tests use.
 
 mod cpio;
 mod image;
@@ -22,17 +22,17 @@ use crate::{ebpf, packages};
 
 use image::Test;
 
-/// What runs: files of `tests/tests`, without what says nothing about the kernel; the machine is
-/// an order of magnitude slower than this one.
+/// Files of `tests/tests` that test the kernel. The machine is an order of magnitude slower than
+/// this one.
 const TESTS: [Test; 4] = [
     Test { name: "verifier", arguments: &[] },
     Test {
         name: "datapath_kernel",
-        // The one reads all maps to their ends, and is about the tests themselves; the other is as
-        // long as the day known to us, which runs.
+        // Skipped: one test reads all maps to their ends, and tests the test environment. The other
+        // draws a random day; the day with a fixed seed runs, and is as long.
         arguments: &["--skip", "a_world_that_is_used_again", "--skip", "a_day_like_no_other"],
     },
-    // What stands in for tcx, with real clients and servers.
+    // Tests of clsact, the replacement for tcx, with real clients and servers.
     Test {
         name: "clsact",
         arguments: &[
@@ -43,11 +43,11 @@ const TESTS: [Test; 4] = [
             "without_xdp",
         ],
     },
-    // Made of devices that this machine's kernel may lack.
+    // Uses device types that this machine's kernel may lack.
     Test { name: "devices", arguments: &[] },
 ];
 
-/// Seconds after which something must be wrong.
+/// Time limit in seconds.
 const LIMIT: &str = "3600";
 
 #[derive(Debug, Default, Args)]
@@ -90,15 +90,15 @@ pub fn test(options: &Options) -> Result<()> {
 
 const QEMU: &str = "qemu-system-x86_64";
 
-/// Boots, and prints what the tests say. Fails unless all have passed.
+/// Boots the machine, and prints the output of the tests. Fails unless all have passed.
 fn boot(kernel: &Path, image: &Path, log: &Path, tests: usize) -> Result<()> {
-    // It ends with us, however we end.
+    // setpriv ends the machine when this process ends for any reason.
     let mut command = Command::new("setpriv");
     command
         .args(["--pdeathsig", "TERM", "timeout", "--kill-after=5", LIMIT, QEMU])
         .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
-        // The kernel copies and clears with the string instructions where they are said to be
-        // fast. Here they are not, and the verifier copies states most of the time.
+        // Without the CPU flags for fast string instructions, which the kernel would use to copy
+        // and clear. In TCG they are slow, and the verifier mostly copies states.
         .args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max,-erms,-fsrm"])
         .args(["-smp", "2", "-m", "3G"])
         .arg("-kernel")
@@ -106,7 +106,7 @@ fn boot(kernel: &Path, image: &Path, log: &Path, tests: usize) -> Result<()> {
         .arg("-initrd")
         .arg(image)
         .args(["-append", "console=ttyS0 rdinit=/vm/init panic=-1 random.trust_cpu=on"])
-        // The kernel's messages, and what the tests say.
+        // Serial ports: the kernel's messages, and the output of the tests.
         .arg("-serial")
         .arg(format!("file:{}", log.display()))
         .args(["-serial", "stdio"]);
@@ -119,7 +119,7 @@ fn boot(kernel: &Path, image: &Path, log: &Path, tests: usize) -> Result<()> {
     let (mut passed, mut done) = (0, false);
     for line in BufReader::new(said).split(b'\n') {
         let line = line?;
-        // A terminal's line ends with both.
+        // Lines of a terminal end with CR LF.
         let line = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(&line)).into_owned();
         passed += usize::from(line.starts_with("vm: passed "));
         done |= line == "vm: done";
