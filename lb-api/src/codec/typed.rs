@@ -103,8 +103,8 @@ impl Walk {
                 let schema = &schema["items"];
                 items.iter_mut().enumerate().try_for_each(|(index, item)| {
                     let path = format!("{}[{index}]", place.path);
-                    // Go decodes a null item as a zero value. No field has a use for one, so null is
-                    // a type mismatch here.
+                    // Go decodes a null item as a zero value. No field has a use for one, so null
+                    // is a type mismatch here.
                     self.value(schema, item, &FieldPath { path, go: place.go.clone() })
                 })
             }

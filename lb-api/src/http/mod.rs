@@ -2,9 +2,9 @@
 //!
 //! Invariants:
 //! - No request is served without a client certificate of the server's own authority: the handshake
-//! fails.
+//!   fails.
 //! - No client can make others wait: headers, bodies, handshakes and stalled reading have time
-//! limits, requests and watches have separate limits of their number.
+//!   limits, requests and watches have separate limits of their number.
 
 mod connection;
 mod discovery;

@@ -21,7 +21,7 @@ pub enum Path {
         group: String,
         version: String,
     },
-    /// A list that clients request on the way to something else, and that is always empty here.
+    /// A list that clients request before something else, and that is always empty here.
     /// With its API version and kind.
     Empty(&'static str, &'static str),
     OpenApi2,

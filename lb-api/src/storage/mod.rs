@@ -2,11 +2,11 @@
 //!
 //! Invariants:
 //! - There is one revision for everything. Each change of an object increases it by one. It never
-//! decreases, not even across restarts.
+//!   decreases, not even across restarts.
 //! - A write is acknowledged, and visible to readers, only after it is on disk. Acknowledged writes
-//! survive a crash of the process at any moment (`lb-userspace/tests/api_crash.rs`).
+//!   survive a crash of the process at any moment (`lb-userspace/tests/api_crash.rs`).
 //! - Readers never wait for a write, and writers never wait for a slow reader: readers share the
-//! objects instead of locking them.
+//!   objects instead of locking them.
 
 mod disk;
 mod state;
