@@ -61,7 +61,7 @@ struct Day {
     /// goes to a client.
     dialled: HashSet<(SocketAddr, SocketAddr, u8)>,
     last: Option<Translated>,
-    /// Nothing has happened since the last packet that was translated.
+    /// No event since the last translated packet.
     fresh: bool,
     /// False once entries of the reply index have been damaged: only the index says which flow an
     /// SNAT port belongs to.
@@ -152,7 +152,7 @@ impl Day {
         let told = || format!("{counted:?}\n{before:02x?}\n{after:02x?}");
         match outcome.fate {
             Fate::Dropped => {
-                assert!(!counted.is_empty(), "dropped in silence: {}", told());
+                assert!(!counted.is_empty(), "dropped without a counted reason: {}", told());
                 let half_done = counted.contains(&Reason::Unwritable);
                 let opened = is_opened(before, after);
                 assert!(after == before || half_done || opened, "changed and dropped: {}", told());

@@ -9,7 +9,7 @@ use lb_common::layout::{Device, Reason};
 
 use crate::Hook;
 
-/// What became of a packet.
+/// What happened to a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     pub fate: Fate,

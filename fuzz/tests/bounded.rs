@@ -72,7 +72,7 @@ fn the_pipelines_corpus() {
 }
 
 #[test]
-fn the_parser_stands_random_bytes() {
+fn the_parser_handles_random_bytes() {
     for seed in seeds() {
         // Random bytes are never IP, so they follow a valid start.
         let noise = random_bytes(seed, 40 + seed as usize % 160);
@@ -86,7 +86,7 @@ fn the_parser_stands_random_bytes() {
 /// All properties hold, and the inputs cover every reason: a reason that they never reach is not
 /// tested.
 #[test]
-fn the_pipeline_stands_random_bytes() {
+fn the_pipeline_handles_random_bytes() {
     let mut met = Met::default();
     for seed in seeds() {
         let bytes = random_bytes(seed, 4096);
