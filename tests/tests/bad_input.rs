@@ -49,7 +49,7 @@ impl Case {
 }
 
 #[test]
-fn a_device_that_does_not_exist_is_named_with_those_that_do() -> Result<()> {
+fn an_unknown_device_is_reported_with_the_existing_ones() -> Result<()> {
     let case = Case::new()?;
     let said = case.run(&case.manifests, "eth7", &case.pins)?;
     assert!(said.contains("no device eth7") && said.contains(DEVICE), "{said}");
@@ -57,7 +57,7 @@ fn a_device_that_does_not_exist_is_named_with_those_that_do() -> Result<()> {
 }
 
 #[test]
-fn a_second_device_that_fails_takes_the_first_back() -> Result<()> {
+fn a_second_device_that_fails_detaches_the_first() -> Result<()> {
     let case = Case::new()?;
     let said = refused(
         &case.network,
@@ -71,7 +71,7 @@ fn a_second_device_that_fails_takes_the_first_back() -> Result<()> {
 }
 
 #[test]
-fn a_missing_manifest_is_named() -> Result<()> {
+fn a_missing_manifest_is_reported_by_path() -> Result<()> {
     let case = Case::new()?;
     let said = case.run("/nowhere/services", DEVICE, &case.pins)?;
     assert!(said.contains("/nowhere/services") && said.contains("No such file"), "{said}");
@@ -79,7 +79,7 @@ fn a_missing_manifest_is_named() -> Result<()> {
 }
 
 #[test]
-fn broken_yaml_is_named_by_file_and_line() -> Result<()> {
+fn invalid_yaml_is_reported_with_file_and_line() -> Result<()> {
     let case = Case::new()?;
     fs::write(&case.manifests, "kind: Service\nmetadata: {name: [}\n")?;
     let said = case.run(&case.manifests, DEVICE, &case.pins)?;
@@ -88,7 +88,7 @@ fn broken_yaml_is_named_by_file_and_line() -> Result<()> {
 }
 
 #[test]
-fn a_pin_path_that_is_no_bpf_filesystem_is_refused_with_the_cure() -> Result<()> {
+fn a_pin_path_outside_a_bpf_file_system_is_refused_with_a_fix() -> Result<()> {
     let case = Case::new()?;
     let elsewhere = case.network.topology.directory().join("pins");
     let said = case.run(&case.manifests, DEVICE, &elsewhere.display().to_string())?;
@@ -98,7 +98,7 @@ fn a_pin_path_that_is_no_bpf_filesystem_is_refused_with_the_cure() -> Result<()>
 }
 
 #[test]
-fn a_control_group_that_is_none_is_named_and_nothing_stays_attached() -> Result<()> {
+fn an_invalid_cgroup_is_reported_and_nothing_stays_attached() -> Result<()> {
     let case = Case::new()?;
     for (cgroup, complaint) in
         [("/nowhere/groups", "No such file"), ("/proc", "no control group of version 2")]
@@ -112,7 +112,7 @@ fn a_control_group_that_is_none_is_named_and_nothing_stays_attached() -> Result<
 }
 
 #[test]
-fn a_device_with_anothers_program_is_refused_and_left_as_it_was() -> Result<()> {
+fn a_device_with_the_program_of_another_agent_is_refused() -> Result<()> {
     let case = Case::new()?;
     let manifests = Path::new(&case.manifests);
     let first = Agent::start(&case.network.node, Path::new(&case.pins), manifests, DEVICE, &[])?;
@@ -133,7 +133,7 @@ fn a_device_with_anothers_program_is_refused_and_left_as_it_was() -> Result<()> 
 }
 
 #[test]
-fn somebody_who_is_not_root_is_told_so() -> Result<()> {
+fn without_root_the_agent_exits_with_an_error() -> Result<()> {
     let case = Case::new()?;
     let program = program()?;
     // A copy that every user may execute, wherever the build is.
@@ -154,7 +154,7 @@ fn somebody_who_is_not_root_is_told_so() -> Result<()> {
 }
 
 #[test]
-fn an_agent_leaves_the_devices_that_its_forerunner_served_and_it_is_not_to() -> Result<()> {
+fn a_new_agent_detaches_devices_that_it_does_not_serve() -> Result<()> {
     let case = Case::new()?;
     let node = &case.network.node;
     let other = case.network.topology.host("other")?;

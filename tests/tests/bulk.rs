@@ -190,7 +190,7 @@ fn jumbo_frames_pass_xdp() -> Result<()> {
 
 /// XDP cannot see that a packet has a partial checksum (CHECKSUM_PARTIAL).
 #[test]
-fn what_is_cut_later_is_left_to_tc() -> Result<()> {
+fn packets_to_be_segmented_later_are_left_to_tc() -> Result<()> {
     let case = Case::new(DEVICE, "auto")?;
     for client in [&case.near, &case.network.pods[1].host] {
         case.exchange(client)?;
@@ -203,7 +203,7 @@ fn what_is_cut_later_is_left_to_tc() -> Result<()> {
 /// Between veths, partial checksums are neither completed nor checked. If the device cannot
 /// complete them, the kernel does so from the value in the field, and the receiver checks them.
 #[test]
-fn what_was_to_be_completed_is_right_when_it_is() -> Result<()> {
+fn partial_checksums_are_correct_once_completed() -> Result<()> {
     let case = Case::new(DEVICE, "auto")?;
     for device in ["ext1", "in0", "pod-0", "pod-1"] {
         case.network.node.run(["ethtool", "-K", device, "tx", "off"])?;
@@ -216,7 +216,7 @@ fn what_was_to_be_completed_is_right_when_it_is() -> Result<()> {
 
 /// XDP cannot see that a merged packet consists of many, each of which fits the MTU.
 #[test]
-fn what_a_bridges_port_has_merged_is_left_to_tc() -> Result<()> {
+fn packets_merged_by_a_bridge_port_are_left_to_tc() -> Result<()> {
     let case = Case::new("br0", "auto")?;
     case.exchange(&case.network.client)
 }

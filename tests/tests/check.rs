@@ -94,7 +94,7 @@ fn find<'a>(findings: &'a [[String; 3]], check: &str) -> &'a [String; 3] {
 const NOTHING: (bool, usize, usize) = (false, 0, 0);
 
 #[test]
-fn what_a_crashed_agent_left_is_shown_and_then_removed_once() -> Result<()> {
+fn cleanup_shows_and_removes_what_a_crashed_agent_left() -> Result<()> {
     let case = Case::new()?;
     case.agent(&[])?.kill();
     assert_eq!(case.attached()?, (true, 1, 1));
@@ -117,7 +117,7 @@ fn what_a_crashed_agent_left_is_shown_and_then_removed_once() -> Result<()> {
 }
 
 #[test]
-fn filters_are_found_by_their_name_when_their_notes_are_lost() -> Result<()> {
+fn cleanup_finds_filters_by_name_if_their_records_are_lost() -> Result<()> {
     let case = Case::new()?;
     case.agent(&["--tc-mode", "clsact"])?.kill();
     assert_eq!(case.filters()?, 2);
@@ -141,7 +141,7 @@ fn filters_are_found_by_their_name_when_their_notes_are_lost() -> Result<()> {
 }
 
 #[test]
-fn what_another_version_pinned_goes_too() -> Result<()> {
+fn cleanup_removes_pins_of_other_versions() -> Result<()> {
     let case = Case::new()?;
     case.agent(&[])?.kill();
     let pins = case.network.pin_path();
@@ -156,7 +156,7 @@ fn what_another_version_pinned_goes_too() -> Result<()> {
 }
 
 #[test]
-fn a_running_agent_is_not_robbed_unless_by_force() -> Result<()> {
+fn cleanup_refuses_while_an_agent_runs_unless_forced() -> Result<()> {
     let case = Case::new()?;
     let agent = case.agent(&[])?;
     let refused = case.cleanup(&[]).expect_err("an agent is running").to_string();
@@ -171,7 +171,7 @@ fn a_running_agent_is_not_robbed_unless_by_force() -> Result<()> {
 }
 
 #[test]
-fn what_is_detached_is_detached_though_somebody_holds_its_link() -> Result<()> {
+fn programs_are_detached_even_if_a_process_holds_their_links() -> Result<()> {
     let case = Case::new()?;
     case.agent(&[])?.kill();
     let held = case.held_links()?;
@@ -189,7 +189,7 @@ fn what_is_detached_is_detached_though_somebody_holds_its_link() -> Result<()> {
 }
 
 #[test]
-fn a_machine_that_will_do_passes_before_and_while_an_agent_runs() -> Result<()> {
+fn a_suitable_machine_passes_before_and_while_an_agent_runs() -> Result<()> {
     let case = Case::new()?;
     let (passed, findings) = case.check(&["--device", DEVICE])?;
     assert!(passed, "{findings:?}");
@@ -211,7 +211,7 @@ fn a_machine_that_will_do_passes_before_and_while_an_agent_runs() -> Result<()> 
 }
 
 #[test]
-fn what_the_agent_would_refuse_fails() -> Result<()> {
+fn check_fails_for_settings_that_the_agent_would_refuse() -> Result<()> {
     let case = Case::new()?;
     let (passed, findings) = case.check(&["--device", "eth7"])?;
     assert!(!passed);
@@ -226,7 +226,7 @@ fn what_the_agent_would_refuse_fails() -> Result<()> {
 }
 
 #[test]
-fn too_few_ports_for_snat_are_an_error_with_the_cure() -> Result<()> {
+fn too_few_snat_ports_are_an_error_with_a_fix() -> Result<()> {
     let case = Case::new()?;
     let device = ["--device", DEVICE];
     let (_, findings) = case.check(&device)?;
@@ -255,7 +255,7 @@ fn too_few_ports_for_snat_are_an_error_with_the_cure() -> Result<()> {
 }
 
 #[test]
-fn another_agents_programs_are_told() -> Result<()> {
+fn programs_of_another_agent_are_reported() -> Result<()> {
     let case = Case::new()?;
     let other = case.network.topology.pins().join("other");
     for more in [

@@ -93,7 +93,7 @@ impl Case {
 }
 
 #[test]
-fn services_are_reached_from_outside_and_by_pods() -> Result<()> {
+fn clients_and_pods_reach_services_through_clsact_filters() -> Result<()> {
     let case = Case::with_pods(2)?;
     let agent = case.clsact()?;
     assert!(agent.said().contains("clsact ingress"), "{}", agent.said());
@@ -109,7 +109,7 @@ fn services_are_reached_from_outside_and_by_pods() -> Result<()> {
 }
 
 #[test]
-fn a_new_agent_replaces_the_programs_without_a_packet_between() -> Result<()> {
+fn a_new_agent_replaces_the_programs_without_deleting_a_filter() -> Result<()> {
     let case = Case::with_pods(1)?;
     case.clsact()?.kill();
     let before = case.ours("ingress")?.pop().context("no filter after the agent was killed")?;
@@ -146,7 +146,7 @@ fn a_new_agent_replaces_the_programs_without_a_packet_between() -> Result<()> {
 }
 
 #[test]
-fn filters_of_others_stay_and_so_does_their_qdisc() -> Result<()> {
+fn filters_of_other_software_and_their_qdisc_are_kept() -> Result<()> {
     let case = Case::with_pods(1)?;
     case.network.node.run(["tc", "qdisc", "add", "dev", DEVICE, "clsact"])?;
     // At the priority that Millrace prefers.
@@ -163,7 +163,7 @@ fn filters_of_others_stay_and_so_does_their_qdisc() -> Result<()> {
 }
 
 #[test]
-fn cleanup_removes_our_qdisc_if_nobody_else_uses_it() -> Result<()> {
+fn cleanup_removes_the_qdisc_unless_other_filters_use_it() -> Result<()> {
     let case = Case::with_pods(1)?;
     assert!(!case.has_clsact()?);
     assert!(case.clsact()?.terminate()?.success());
@@ -179,7 +179,7 @@ fn cleanup_removes_our_qdisc_if_nobody_else_uses_it() -> Result<()> {
 }
 
 #[test]
-fn an_agent_that_has_tcx_takes_over_from_filters_and_back() -> Result<()> {
+fn agents_switch_between_clsact_and_tcx() -> Result<()> {
     if std::process::Command::new("uname").arg("-r").output()?.stdout.starts_with(b"6.1.") {
         println!("this kernel has no tcx");
         return Ok(());
@@ -202,7 +202,7 @@ fn an_agent_that_has_tcx_takes_over_from_filters_and_back() -> Result<()> {
 }
 
 #[test]
-fn a_qdisc_in_the_place_of_clsact_is_named_and_left_alone() -> Result<()> {
+fn a_conflicting_qdisc_is_reported_and_left_alone() -> Result<()> {
     let case = Case::with_pods(0)?;
     let node = &case.network.node;
     node.run(["tc", "qdisc", "add", "dev", DEVICE, "ingress"])?;
@@ -226,7 +226,7 @@ fn a_qdisc_in_the_place_of_clsact_is_named_and_left_alone() -> Result<()> {
 }
 
 #[test]
-fn a_device_that_comes_back_gets_new_filters() -> Result<()> {
+fn a_device_that_is_added_again_gets_new_filters() -> Result<()> {
     let case = Case::with_pods(1)?;
     let _agent = case.clsact()?;
     let node = &case.network.node;
@@ -242,7 +242,7 @@ fn a_device_that_comes_back_gets_new_filters() -> Result<()> {
 }
 
 #[test]
-fn without_xdp_tc_serves_alone() -> Result<()> {
+fn without_xdp_tc_handles_all_packets() -> Result<()> {
     let case = Case::with_pods(1)?;
     for mode in ["tcx", "clsact"] {
         let agent = case.agent(&["--xdp-mode", "off", "--tc-mode", mode]);

@@ -158,7 +158,7 @@ fn look_at_flows(network: &OneNode) -> Result<()> {
 }
 
 #[test]
-fn every_command_tells_the_same_when_the_agent_is_dead() -> Result<()> {
+fn commands_print_the_same_after_the_agent_was_killed() -> Result<()> {
     let World { network, agent } = World::new()?;
     let _open = connect(&network)?;
     for _ in 0..20 {
@@ -194,7 +194,7 @@ fn every_command_tells_the_same_when_the_agent_is_dead() -> Result<()> {
 }
 
 #[test]
-fn maps_from_before_there_were_names_are_adopted_and_named() -> Result<()> {
+fn maps_without_service_names_are_adopted_and_get_names() -> Result<()> {
     let World { network, agent } = World::new()?;
     let mut open = connect(&network)?;
     agent.kill();
@@ -278,7 +278,7 @@ fn top(network: &OneNode) -> Result<String> {
 }
 
 #[test]
-fn top_shows_what_happens_and_gives_the_terminal_back() -> Result<()> {
+fn top_shows_traffic_and_restores_the_terminal() -> Result<()> {
     let World { network, agent: _agent } = World::new()?;
     let once = json(&network, &["top", "--once"])?;
     assert!(once["services"].as_array().is_some_and(|all| all.len() == 2), "{once}");
@@ -315,7 +315,7 @@ fn top_shows_what_happens_and_gives_the_terminal_back() -> Result<()> {
 }
 
 #[test]
-fn top_gives_the_terminal_back_when_it_is_told_to_end() -> Result<()> {
+fn top_restores_the_terminal_on_sigterm() -> Result<()> {
     let World { network, agent: _agent } = World::new()?;
     let file = network.topology.directory().join("pid");
     // The shell replaces itself with `top`, so the PID that it writes is that of `top`.

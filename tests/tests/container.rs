@@ -36,7 +36,7 @@ fn bits(capabilities: &[Capability]) -> u64 {
 }
 
 #[test]
-fn a_container_with_what_the_daemon_set_gives_it_forwards() -> Result<()> {
+fn a_container_with_the_privileges_of_the_daemon_set_forwards() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let container = container(&network)?;
     let specification = Specification::read()?;
@@ -87,7 +87,7 @@ fn check(network: &OneNode, container: &Container, specification: &Specification
 }
 
 #[test]
-fn none_of_the_capabilities_is_too_much() -> Result<()> {
+fn every_capability_of_the_daemon_set_is_needed() -> Result<()> {
     let network = OneNode::with_pods(0)?;
     let container = container(&network)?;
     let specification = Specification::read()?;
@@ -107,7 +107,7 @@ fn none_of_the_capabilities_is_too_much() -> Result<()> {
 }
 
 #[test]
-fn the_program_needs_nothing_else() -> Result<()> {
+fn the_program_needs_no_other_files() -> Result<()> {
     let network = OneNode::with_pods(0)?;
     let container = container(&network)?;
     let run = |args: &[&str]| -> Result<String> {

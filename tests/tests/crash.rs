@@ -79,7 +79,7 @@ fn replace(file: &Path, text: &str) -> Result<()> {
 }
 
 #[test]
-fn killed_again_and_again_it_costs_no_connection_and_leaves_nothing_behind() -> Result<()> {
+fn repeated_kills_break_no_connection_and_leave_nothing_behind() -> Result<()> {
     let network = OneNode::with_pods(2)?;
     let echo = |number: usize| -> Result<Echo> {
         let listen = format!("10.244.1.{}:9000", 10 + number);
@@ -140,7 +140,7 @@ fn killed_again_and_again_it_costs_no_connection_and_leaves_nothing_behind() -> 
 }
 
 #[test]
-fn a_source_that_is_not_ready_takes_nothing_away() -> Result<()> {
+fn a_source_that_is_not_ready_removes_nothing() -> Result<()> {
     let network = OneNode::with_pods(2)?;
     let (agent, _file) = network.agent_on(&state(1))?;
     let before = Contents::of(&network.pin_path())?;

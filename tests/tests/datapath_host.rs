@@ -17,7 +17,7 @@ tests::every_case!(run);
 
 /// Flows from one client port to one backend through several frontends need different SNAT ports.
 #[test]
-fn when_ports_run_out_new_flows_are_refused_and_others_go_on() {
+fn when_snat_ports_run_out_only_new_flows_are_refused() {
     for at in [&V4, &V6] {
         let mut c = Conversation::on_host();
         c.host_tables().settings.snat_port_count = 7;
@@ -78,7 +78,7 @@ fn every_node_sends_a_connection_to_the_same_backend() {
 /// The first flow is idle for so long that its SNAT port is given to another. It must not use that
 /// port again: the backend would take both flows for one connection.
 #[test]
-fn a_snat_port_that_was_given_away_is_not_used_by_two() {
+fn a_reassigned_snat_port_is_not_used_by_two_flows() {
     for at in [&V4, &V6] {
         let mut c = Conversation::on_host();
         c.host_tables().settings.snat_port_count = 1;
@@ -109,7 +109,7 @@ fn one_port_of_a_client_has_any_number_of_flows() {
 
 /// CPUs read the clock independently, and one may be a tick ahead.
 #[test]
-fn what_another_processor_has_just_seen_is_not_long_ago() {
+fn nothing_expires_if_the_clock_of_another_cpu_is_ahead() {
     for at in [&V4, &V6] {
         let mut c = Conversation::on_host();
         c.host_tables().now.set(Ticks(1000));
@@ -135,7 +135,7 @@ fn what_another_processor_has_just_seen_is_not_long_ago() {
 
 proptest! {
     #[test]
-    fn whatever_happens_only_ends_and_checksums_change(day in scenario::day(1..40)) {
+    fn only_addresses_ports_and_checksums_of_packets_change(day in scenario::day(1..40)) {
         let mut conversation = Conversation::on_host();
         for event in &day {
             let answer = event.happen(&mut conversation);
@@ -146,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_whole_is_dropped_where_all_services_have_backends(
+    fn no_intact_packet_is_dropped_if_all_services_have_backends(
         services in prop::collection::vec(scenario::serving(), 1..4),
         packets in prop::collection::vec(scenario::intact(), 1..30),
     ) {
@@ -161,7 +161,7 @@ proptest! {
     }
 
     #[test]
-    fn an_answer_undoes_what_the_request_met(
+    fn translating_a_reply_reverses_the_translation_of_its_request(
         services in prop::collection::vec(scenario::serving(), 1..4),
         sent in scenario::intact(),
     ) {

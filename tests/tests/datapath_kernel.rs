@@ -25,12 +25,12 @@ fn both() -> Conversation {
 }
 
 #[test]
-fn host_and_kernel_agree_on_a_day_known_to_us() {
+fn host_and_kernel_agree_on_a_fixed_random_scenario() {
     live_through(1);
 }
 
 #[test]
-fn host_and_kernel_agree_on_a_day_like_no_other() {
+fn host_and_kernel_agree_on_a_new_random_scenario() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     live_through(now.as_nanos() as u64);
 }
@@ -59,7 +59,7 @@ fn is_accepted(sent: &Sent) -> bool {
 }
 
 #[test]
-fn a_world_that_is_used_again_is_like_a_new_one() -> Result<()> {
+fn a_reset_world_equals_a_new_one() -> Result<()> {
     let mut conversation = both();
     for at in [&V4, &V6] {
         meet_every_table(&mut conversation, at);
@@ -125,7 +125,7 @@ fn meet_every_table(c: &mut Conversation, at: &Ends) {
 /// Some network cards provide the checksum of the whole packet (CHECKSUM_COMPLETE). Translation
 /// must update it. Otherwise the stack takes the packet for corrupt, and computes the sum again.
 #[test]
-fn what_a_card_has_summed_stays_summed() -> Result<()> {
+fn a_checksum_computed_by_the_card_stays_correct() -> Result<()> {
     for at in [&V4, &V6] {
         let mut conversation = both();
         conversation.set(&at.web(1));
@@ -146,7 +146,7 @@ fn what_a_card_has_summed_stays_summed() -> Result<()> {
 }
 
 #[test]
-fn a_test_that_panics_spoils_no_world_for_the_next() {
+fn a_test_that_panics_leaves_no_state_for_the_next() {
     let panicked = thread::spawn(|| {
         let mut conversation = both();
         meet_every_table(&mut conversation, &V4);

@@ -34,7 +34,7 @@ fn told(mut process: Process) -> Result<Vec<Value>> {
 }
 
 #[test]
-fn what_is_dropped_or_refused_is_told_with_its_ends() -> Result<()> {
+fn dropped_and_refused_packets_are_reported_with_addresses() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let _agent = start(&network)?;
     let process = listen(&network, &["--count", "3", "-o", "json"])?;
@@ -62,7 +62,7 @@ fn what_is_dropped_or_refused_is_told_with_its_ends() -> Result<()> {
 }
 
 #[test]
-fn what_passes_and_other_reasons_are_told_on_request() -> Result<()> {
+fn passed_packets_and_other_reasons_are_reported_on_request() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let _agent = start(&network)?;
     let socket = network.client.udp_socket(&format!("{CLIENT}:40000"))?;
@@ -90,7 +90,7 @@ fn what_passes_and_other_reasons_are_told_on_request() -> Result<()> {
 const FLOOD: u64 = 5_000;
 
 #[test]
-fn in_a_flood_every_packet_is_told_of_or_counted() -> Result<()> {
+fn in_a_flood_every_packet_is_reported_or_counted() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let agent = start(&network)?;
     let wanted = ["source_not_allowed", "no_backend"];
@@ -121,7 +121,7 @@ fn in_a_flood_every_packet_is_told_of_or_counted() -> Result<()> {
 }
 
 #[test]
-fn there_is_one_listener_and_a_killed_one_is_forgotten() -> Result<()> {
+fn only_one_listener_is_allowed_and_a_killed_one_times_out() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     start(&network)?.kill();
     // The next agent adopts the maps for these reports, too.

@@ -107,7 +107,7 @@ fn pods(first: usize, second: usize) -> [Answer; 2] {
 }
 
 #[test]
-fn a_frontend_moves_from_one_service_to_another_at_one_moment() -> Result<()> {
+fn a_frontend_moves_between_services_atomically() -> Result<()> {
     let state = |owner: usize| {
         kept()
             + &service("a", "10.96.0.1", owner == 0, HTTP)
@@ -119,7 +119,7 @@ fn a_frontend_moves_from_one_service_to_another_at_one_moment() -> Result<()> {
 }
 
 #[test]
-fn two_services_swap_their_ports_at_one_moment() -> Result<()> {
+fn two_services_swap_their_ports_atomically() -> Result<()> {
     let state = |ports: [u16; 2]| {
         let [a, b] = ports.map(|port| format!("{{name: http, port: {port}}}"));
         kept()
@@ -133,7 +133,7 @@ fn two_services_swap_their_ports_at_one_moment() -> Result<()> {
 }
 
 #[test]
-fn the_ports_of_one_service_swap_their_targets_at_one_moment() -> Result<()> {
+fn two_ports_of_a_service_swap_their_targets_atomically() -> Result<()> {
     // Both pods listen on port 9000, so the slice's port name decides which pod is used.
     let state = |first: usize| {
         let target = |name: &str, pod: usize| {
@@ -150,7 +150,7 @@ fn the_ports_of_one_service_swap_their_targets_at_one_moment() -> Result<()> {
 }
 
 #[test]
-fn a_service_made_anew_with_the_same_address_takes_over_at_one_moment() -> Result<()> {
+fn a_recreated_service_takes_over_its_address_atomically() -> Result<()> {
     let state = |name: &str, pod: usize| {
         kept()
             + &service(name, "10.96.0.1", true, HTTP)
@@ -161,7 +161,7 @@ fn a_service_made_anew_with_the_same_address_takes_over_at_one_moment() -> Resul
 }
 
 #[test]
-fn a_service_comes_and_goes_whole() -> Result<()> {
+fn a_service_is_added_and_removed_atomically() -> Result<()> {
     let web = service("web", "10.96.0.1", true, HTTP) + &slice("web-1", "web", TARGET, &[ready(0)]);
     // Never refused: a refusal would mean a frontend that exists without backends.
     let frontends = [("203.0.113.10:80", [Answer::from("pod-0"), Answer::Nobody])];
@@ -205,12 +205,12 @@ fn flap(there: &str, not_there: Option<&str>) -> Result<()> {
 }
 
 #[test]
-fn an_endpoint_whose_readiness_flaps_costs_no_connection() -> Result<()> {
+fn an_endpoint_whose_readiness_flaps_breaks_no_connection() -> Result<()> {
     let not_ready = "{addresses: [10.244.1.11], nodeName: node, conditions: {ready: false}}";
     flap(&ready(1), Some(not_ready))
 }
 
 #[test]
-fn an_endpoint_that_comes_and_goes_costs_no_connection() -> Result<()> {
+fn an_endpoint_that_comes_and_goes_breaks_no_connection() -> Result<()> {
     flap(&ready(1), None)
 }

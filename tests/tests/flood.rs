@@ -213,7 +213,7 @@ fn same_address(one: &str, other: &str) -> bool {
 }
 
 #[test]
-fn established_connections_go_on_in_a_flood_and_new_ones_come_through() -> Result<()> {
+fn established_connections_survive_a_flood_and_new_ones_succeed() -> Result<()> {
     let case = Case::new()?;
     let mut connections = Vec::new();
     for frontend in FRONTENDS {

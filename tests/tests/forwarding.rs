@@ -107,7 +107,7 @@ endpoints: [{addresses: ['fd00:a::2'], nodeName: other}]
 ";
 
 #[test]
-fn the_first_connection_to_another_node_comes_through() -> Result<()> {
+fn the_first_connection_to_another_node_succeeds() -> Result<()> {
     let network = TwoNodes::on_two_devices()?;
     let _agent = network.agent(&["--device", "in0"])?;
     assert_eq!(network.curl(VIP)?, "other");
@@ -116,7 +116,7 @@ fn the_first_connection_to_another_node_comes_through() -> Result<()> {
 }
 
 #[test]
-fn another_nodes_backend_sees_this_nodes_address() -> Result<()> {
+fn a_backend_on_another_node_sees_an_address_of_this_node() -> Result<()> {
     let network = TwoNodes::on_two_devices()?;
     let _agent = network.agent(&["--device", "in0"])?;
     assert_eq!(network.curl(&format!("{VIP}client"))?, "10.0.0.1");
@@ -125,7 +125,7 @@ fn another_nodes_backend_sees_this_nodes_address() -> Result<()> {
 }
 
 #[test]
-fn many_connections_to_another_node_come_through() -> Result<()> {
+fn many_connections_to_another_node_succeed() -> Result<()> {
     let network = TwoNodes::on_two_devices()?;
     let agent = network.agent(&["--device", "in0"])?;
     for number in 0..100 {
@@ -136,7 +136,7 @@ fn many_connections_to_another_node_come_through() -> Result<()> {
 }
 
 #[test]
-fn a_large_answer_from_another_node_arrives_whole() -> Result<()> {
+fn a_large_response_from_another_node_arrives_completely() -> Result<()> {
     let network = TwoNodes::on_two_devices()?;
     let _agent = network.agent(&["--device", "in0"])?;
     for url in [VIP, VIP6] {
@@ -150,7 +150,7 @@ fn a_large_answer_from_another_node_arrives_whole() -> Result<()> {
 }
 
 #[test]
-fn what_comes_in_by_a_device_leaves_by_it() -> Result<()> {
+fn packets_can_leave_by_the_device_on_which_they_arrived() -> Result<()> {
     let network = TwoNodes::on_one_device()?;
     let agent = network.agent(&[])?;
     for number in 0..20 {
@@ -163,7 +163,7 @@ fn what_comes_in_by_a_device_leaves_by_it() -> Result<()> {
 }
 
 #[test]
-fn a_connection_follows_its_backends_link_address() -> Result<()> {
+fn a_connection_follows_the_changed_mac_address_of_its_backend() -> Result<()> {
     let network = TwoNodes::on_two_devices()?;
     let _agent = network.agent(&["--device", "in0"])?;
     let mut stream = network.client.tcp_connect("203.0.113.10:80")?;

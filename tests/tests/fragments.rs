@@ -134,11 +134,11 @@ endpoints: [{addresses: ['fd00:a::2'], nodeName: other}]
 ";
 
 #[test]
-fn large_datagrams_go_there_and_back() -> Result<()> {
+fn large_datagrams_pass_in_fragments_in_both_directions() -> Result<()> {
     Case::new(&[])?.exchange_all()
 }
 
 #[test]
-fn large_datagrams_go_there_and_back_without_xdp() -> Result<()> {
+fn large_datagrams_pass_in_fragments_without_xdp() -> Result<()> {
     Case::new(&["--xdp-mode", "off"])?.exchange_all()
 }

@@ -166,7 +166,7 @@ fn dial(to: SocketAddr) -> Result<TcpStream> {
 }
 
 #[test]
-fn options_and_extension_headers_go_there_and_back() -> Result<()> {
+fn ip_options_and_extension_headers_are_kept_in_both_directions() -> Result<()> {
     let network = OneNode::with_pods(2)?;
     let other = network.other_node()?;
     let file = network.topology.directory().join("manifests.yaml");

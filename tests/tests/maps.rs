@@ -224,7 +224,7 @@ fn ends(numbers: &[u8]) -> Option<BTreeSet<String>> {
 }
 
 #[test]
-fn each_change_is_one_moment_in_the_maps() -> Result<()> {
+fn each_change_is_atomic_in_the_maps() -> Result<()> {
     let (_topology, tables) = tables("maps-moments")?;
     let mut case = Case::new(&tables)?;
     let first = [
@@ -406,7 +406,7 @@ fn check_same(left: Contents, fresh: Contents, after: &impl Debug) -> Result<()>
 }
 
 #[test]
-fn after_any_events_faults_and_deaths_the_maps_are_those_of_a_fresh_start() -> Result<()> {
+fn after_any_events_failures_and_crashes_maps_equal_those_of_a_fresh_start() -> Result<()> {
     let (_topology, lived) = tables("maps-random")?;
     let (_fresh_topology, fresh) = tables("maps-fresh")?;
     let worlds = Worlds { lived, fresh };
@@ -420,7 +420,7 @@ fn after_any_events_faults_and_deaths_the_maps_are_those_of_a_fresh_start() -> R
 /// The removal of a frontend fails. Before the agent retries, another Service gets the frontend.
 /// After the retry it belongs to that Service.
 #[test]
-fn a_frontend_whose_removal_failed_may_be_anothers_next() -> Result<()> {
+fn a_frontend_whose_removal_failed_can_move_to_another_service() -> Result<()> {
     let (_topology, lived) = tables("maps-removal")?;
     let (_fresh_topology, fresh) = tables("maps-removal-f")?;
     let together = |name, service| Happening::Together(vec![Told::Service(name, service)]);

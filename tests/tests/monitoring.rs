@@ -106,7 +106,7 @@ fn may_be_empty(expression: &str) -> bool {
 }
 
 #[test]
-fn every_query_and_alert_is_answered_by_a_real_agent() -> Result<()> {
+fn a_real_agent_has_metrics_for_every_query_and_alert() -> Result<()> {
     let Some(prometheus) = program("prometheus") else { return Ok(()) };
     let network = OneNode::with_pods(1)?;
     let (agent, _) = network.agent_on(WEB)?;
@@ -149,7 +149,7 @@ fn every_query_and_alert_is_answered_by_a_real_agent() -> Result<()> {
 }
 
 #[test]
-fn every_alert_tells_what_it_is_for() -> Result<()> {
+fn alert_rules_are_valid_and_pass_their_tests() -> Result<()> {
     let Some(promtool) = program("promtool") else { return Ok(()) };
     let (rules, tests) = (deploy("prometheus/rules.yaml"), deploy("prometheus/rules-test.yaml"));
     for (action, file) in [("check", rules), ("test", tests)] {

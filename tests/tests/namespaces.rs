@@ -42,7 +42,7 @@ fn answers(network: &OneNode, url: &str, count: usize) -> Result<Vec<String>> {
 }
 
 #[test]
-fn every_kind_of_frontend_answers_and_all_backends_take_part() -> Result<()> {
+fn every_kind_of_frontend_reaches_all_backends() -> Result<()> {
     let network = OneNode::with_pods(2)?;
     let manifests = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests");
     let text = fs::read_to_string(format!("{manifests}/web.yaml"))?;
@@ -77,7 +77,7 @@ fn a_backend_sees_the_clients_own_address() -> Result<()> {
 }
 
 #[test]
-fn a_large_answer_arrives_whole() -> Result<()> {
+fn a_large_response_arrives_completely() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let (agent, _) = network.agent_on(&web(&["10.244.1.10"]))?;
     let quiet = ["curl", "--silent", "--fail", "--max-time", "60", "--output", "/dev/null"];
@@ -89,7 +89,7 @@ fn a_large_answer_arrives_whole() -> Result<()> {
 }
 
 #[test]
-fn the_spread_follows_the_endpoints_as_the_file_changes() -> Result<()> {
+fn new_connections_follow_the_endpoints_in_a_changed_file() -> Result<()> {
     let network = OneNode::with_pods(2)?;
     let (_agent, file) = network.agent_on(&web(&["10.244.1.10"]))?;
     assert!(answers(&network, VIP, 10)?.iter().all(|answer| answer == "pod-0"));
@@ -106,7 +106,7 @@ fn the_spread_follows_the_endpoints_as_the_file_changes() -> Result<()> {
 }
 
 #[test]
-fn a_deleted_service_leaves_empty_maps() -> Result<()> {
+fn a_deleted_service_is_removed_from_the_maps() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let (agent, file) = network.agent_on(&web(&["10.244.1.10"]))?;
     assert!(network.curl(VIP).is_ok());
@@ -119,7 +119,7 @@ fn a_deleted_service_leaves_empty_maps() -> Result<()> {
 }
 
 #[test]
-fn an_established_connection_survives_a_new_endpoint_and_the_agents_death() -> Result<()> {
+fn an_established_connection_survives_a_new_endpoint_and_a_killed_agent() -> Result<()> {
     let network = OneNode::with_pods(2)?;
     let (agent, file) = network.agent_on(&web(&["10.244.1.10"]))?;
     let mut connection = network.client.tcp_connect("203.0.113.10:80")?;
@@ -189,7 +189,7 @@ fn ask(connection: &mut TcpStream) -> Result<String> {
 }
 
 #[test]
-fn what_is_no_services_reaches_the_node_untouched() -> Result<()> {
+fn traffic_without_a_service_reaches_the_node_unmodified() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let (_agent, _) = network.agent_on(&web(&["10.244.1.10"]))?;
     network.client.run(["ping", "-c", "1", "-W", "60", "192.0.2.1"])?;
@@ -201,7 +201,7 @@ fn what_is_no_services_reaches_the_node_untouched() -> Result<()> {
 }
 
 #[test]
-fn the_maps_show_their_fields_by_name() -> Result<()> {
+fn bpftool_shows_the_fields_of_maps_by_name() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let file = network.topology.directory().join("web.yaml");
     fs::write(&file, web(&["10.244.1.10"]))?;
@@ -227,7 +227,7 @@ fn the_maps_show_their_fields_by_name() -> Result<()> {
 }
 
 #[test]
-fn generic_xdp_serves_where_it_is_wanted() -> Result<()> {
+fn generic_xdp_is_used_if_selected() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let file = network.topology.directory().join("web.yaml");
     fs::write(&file, web(&["10.244.1.10"]))?;

@@ -112,7 +112,7 @@ fn devices_are_read_with_their_addresses_mtu_and_mac() -> Result<()> {
 }
 
 #[test]
-fn node_addresses_come_and_go() -> Result<()> {
+fn node_addresses_follow_added_and_removed_addresses() -> Result<()> {
     let wire = Wire::new()?;
     let node_ports = vec!["198.51.100.0/24".parse::<NodePortAddresses>().unwrap()];
     wire.follow(serving("ext0", ""), async |network| {
@@ -133,7 +133,7 @@ fn node_addresses_come_and_go() -> Result<()> {
 }
 
 #[test]
-fn the_source_of_what_leaves_by_a_device_follows_its_addresses() -> Result<()> {
+fn the_source_address_of_a_device_follows_its_addresses() -> Result<()> {
     let wire = Wire::new()?;
     wire.follow(serving("ext0", ""), async |network| {
         let index = *network.devices().keys().next().context("no device")?;
@@ -155,7 +155,7 @@ fn the_source_of_what_leaves_by_a_device_follows_its_addresses() -> Result<()> {
 }
 
 #[test]
-fn whether_xdp_may_send_by_a_device_follows_what_its_driver_says() -> Result<()> {
+fn whether_a_device_accepts_xdp_redirects_follows_its_driver() -> Result<()> {
     let wire = Wire::new()?;
     let make = "link add pod1 type veth peer name far1";
     wire.ip(&[make, "link set pod1 up", "link set far1 up"])?;
@@ -178,7 +178,7 @@ fn whether_xdp_may_send_by_a_device_follows_what_its_driver_says() -> Result<()>
 }
 
 #[test]
-fn devices_that_appear_are_planned_for_until_they_go() -> Result<()> {
+fn devices_are_attachments_from_addition_until_removal() -> Result<()> {
     let wire = Wire::new()?;
     wire.follow(serving("ext0", "pod*"), async |network| {
         let mut events = network.follow();
@@ -206,7 +206,7 @@ fn devices_that_appear_are_planned_for_until_they_go() -> Result<()> {
 }
 
 #[test]
-fn auto_is_where_the_default_route_leads() -> Result<()> {
+fn auto_selects_the_devices_of_the_default_route() -> Result<()> {
     let wire = Wire::new()?;
     let refused = wire.follow(serving("auto", ""), async |_| Ok(())).unwrap_err().to_string();
     assert!(refused.contains("default routes") && refused.contains("ext0"), "{refused}");
@@ -237,7 +237,7 @@ fn auto_is_where_the_default_route_leads() -> Result<()> {
 }
 
 #[test]
-fn the_epoch_moves_after_what_matters() -> Result<()> {
+fn the_epoch_changes_after_every_relevant_change() -> Result<()> {
     let wire = Wire::new()?;
     wire.ip(&["link add mark0 type veth peer name mark1"])?;
     wire.follow(serving("ext0", ""), async |network| {
@@ -309,7 +309,7 @@ async fn settle(wire: &Wire, events: &mut UnboundedReceiver<Event>, mtu: u32) ->
 }
 
 #[test]
-fn a_neighbour_that_only_ages_moves_no_epoch() -> Result<()> {
+fn a_neighbour_that_only_ages_does_not_change_the_epoch() -> Result<()> {
     let wire = Wire::new()?;
     wire.ip(&["link add mark0 type veth peer name mark1"])?;
     wire.follow(serving("ext0", ""), async |network| {
@@ -330,7 +330,7 @@ fn a_neighbour_that_only_ages_moves_no_epoch() -> Result<()> {
 }
 
 #[test]
-fn a_burst_moves_the_epoch_a_few_times_only() -> Result<()> {
+fn a_burst_changes_the_epoch_only_a_few_times() -> Result<()> {
     let wire = Wire::new()?;
     wire.ip(&["link add mark0 type veth peer name mark1"])?;
     let batch: String = (0..3000)
@@ -352,7 +352,7 @@ fn a_burst_moves_the_epoch_a_few_times_only() -> Result<()> {
 }
 
 #[test]
-fn what_was_not_heard_is_read() -> Result<()> {
+fn lost_netlink_messages_cause_a_complete_read() -> Result<()> {
     let wire = Wire::new()?;
     // More than the netlink socket's buffer holds: nothing is read while this blocks the only
     // thread.
@@ -400,7 +400,7 @@ fn agent(network: &OneNode, device: &str, more: &[&str]) -> Result<Agent> {
 }
 
 #[test]
-fn a_node_port_opens_on_an_address_that_is_added_and_closes_when_it_goes() -> Result<()> {
+fn a_node_port_opens_on_an_added_address_and_closes_on_a_removed_one() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let _agent = agent(&network, DEVICE, &[])?;
     let url = "http://192.0.2.77:30080/";
@@ -419,7 +419,7 @@ fn a_node_port_opens_on_an_address_that_is_added_and_closes_when_it_goes() -> Re
 }
 
 #[test]
-fn node_ports_are_open_only_where_it_was_told() -> Result<()> {
+fn node_ports_are_open_only_on_configured_addresses() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     network.node.address(DEVICE, "192.0.2.77/24")?;
     let told = ["--nodeport-addresses", "192.0.2.64/26,2001:db8::/64"];
@@ -430,7 +430,7 @@ fn node_ports_are_open_only_where_it_was_told() -> Result<()> {
 }
 
 #[test]
-fn a_device_that_appears_is_served_also_when_it_comes_back() -> Result<()> {
+fn an_added_device_is_served_also_when_it_is_added_again() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let agent = agent(&network, "ext*", &[])?;
     let other = network.topology.host("other")?;
@@ -482,7 +482,7 @@ fn a_device_that_was_replaced_while_no_agent_ran_is_served() -> Result<()> {
 }
 
 #[test]
-fn a_pod_that_comes_later_is_a_client_like_any_other() -> Result<()> {
+fn a_pod_that_is_added_later_reaches_services() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let agent = agent(&network, DEVICE, &["--workload-device", "pod-*"])?;
     let late = network.node.pod("pod-late", &["10.244.1.99"])?;
@@ -499,7 +499,7 @@ fn a_pod_that_comes_later_is_a_client_like_any_other() -> Result<()> {
 }
 
 #[test]
-fn without_a_device_named_the_one_with_the_default_route_is_served() -> Result<()> {
+fn auto_serves_the_device_of_the_default_route() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     network.node.default_route("192.0.2.2")?;
     let agent = agent(&network, "auto", &[])?;

@@ -108,7 +108,7 @@ fn an_established_connection_follows_a_changed_route() -> Result<()> {
 }
 
 #[test]
-fn an_established_connection_follows_a_neighbour_that_gets_another_address() -> Result<()> {
+fn an_established_connection_follows_a_changed_neighbour_address() -> Result<()> {
     let mut wires = TwoWires::new()?;
     wires.ask()?;
     wires.ask()?;

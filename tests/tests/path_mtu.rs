@@ -131,7 +131,7 @@ endpoints: [{addresses: ['fd07:6::2'], nodeName: other}]
 ";
 
 #[test]
-fn a_large_answer_fits_through_a_narrow_way_to_the_client() -> Result<()> {
+fn a_large_response_crosses_a_smaller_mtu_to_the_client() -> Result<()> {
     let network = Narrow::new()?;
     for url in ["http://203.0.113.10/large", "http://[2001:db8:113::10]/large"] {
         let quiet = ["curl", "--silent", "--fail", "--max-time", "60", "--output", "/dev/null"];
@@ -144,7 +144,7 @@ fn a_large_answer_fits_through_a_narrow_way_to_the_client() -> Result<()> {
 }
 
 #[test]
-fn a_large_request_fits_through_a_narrow_way_to_another_node() -> Result<()> {
+fn a_large_request_crosses_a_smaller_mtu_to_another_node() -> Result<()> {
     const SIZE: usize = 2_000_000;
     let network = Narrow::new()?;
     for (sink, frontend) in

@@ -49,7 +49,7 @@ fn curl(network: &OneNode, pod: usize, url: &str) -> Result<String> {
 }
 
 #[test]
-fn a_pod_reaches_another_through_a_service_as_itself() -> Result<()> {
+fn a_pod_reaches_another_through_a_service_with_its_own_address() -> Result<()> {
     let (network, _agent) = start()?;
     for url in ["http://10.96.0.1/", "http://[fd00:10:96::1]/"] {
         assert_eq!(curl(&network, 1, url)?, "pod-0");

@@ -160,7 +160,7 @@ fn steps(agent: &Agent) -> Result<u64> {
 }
 
 #[test]
-fn killed_and_started_again_it_loses_no_connection_and_writes_nothing() -> Result<()> {
+fn restarts_without_changes_break_no_connection_and_write_nothing() -> Result<()> {
     let (case, mut agent) = Case::new()?;
     assert!(steps(&agent)? > u64::from(SERVICES * ENDPOINTS));
     let restarts = env::var("MILLRACE_RESTARTS").map_or(Ok(RESTARTS), |text| text.parse())?;

@@ -134,7 +134,7 @@ fn the_same_build_loads_nothing_and_replaces_nothing() -> Result<()> {
 }
 
 #[test]
-fn reused_programs_are_attached_in_another_way_and_to_other_devices() -> Result<()> {
+fn reused_programs_are_attached_in_other_modes_and_to_other_devices() -> Result<()> {
     let case = Case::new()?;
     case.start(&[])?.kill();
     let programs = case.programs()?;
@@ -147,7 +147,7 @@ fn reused_programs_are_attached_in_another_way_and_to_other_devices() -> Result<
 }
 
 #[test]
-fn stages_that_are_missing_are_put_back() -> Result<()> {
+fn missing_stages_are_restored() -> Result<()> {
     let case = Case::new()?;
     case.start(&[])?.kill();
     for name in [map::XDP_STAGES, map::TC_STAGES] {
@@ -163,7 +163,7 @@ fn stages_that_are_missing_are_put_back() -> Result<()> {
 }
 
 #[test]
-fn programs_that_are_missing_or_changed_are_all_loaded_again() -> Result<()> {
+fn if_a_program_is_missing_or_changed_all_are_loaded_again() -> Result<()> {
     let case = Case::new()?;
     case.start(&[])?.kill();
     let damages: [fn(&Path) -> Result<()>; 4] = [
@@ -204,7 +204,7 @@ fn programs_that_are_missing_or_changed_are_all_loaded_again() -> Result<()> {
 
 /// When a map is recreated or its size changes, programs bound to the old map must be replaced.
 #[test]
-fn programs_over_other_maps_are_loaded_again() -> Result<()> {
+fn programs_bound_to_other_maps_are_loaded_again() -> Result<()> {
     let case = Case::new()?;
     case.start(&[])?.kill();
     let before = case.programs()?;

@@ -107,7 +107,7 @@ impl Cluster {
 }
 
 #[test]
-fn no_secret_is_told_anywhere() -> Result<()> {
+fn no_secret_appears_in_any_output() -> Result<()> {
     let cluster = Cluster::new()?;
     let manifest = cluster.network.topology.directory().join("wrong.yaml");
     fs::write(&manifest, WRONG)?;

@@ -46,7 +46,7 @@ fn status(network: &OneNode, port: u16) -> Result<u16> {
 }
 
 #[test]
-fn what_the_kernel_counts_is_in_the_metrics() -> Result<()> {
+fn metrics_contain_the_counters_of_the_kernel() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let (_agent, _) = network.agent_on(&web("Cluster", "node"))?;
     let before = ask(&network, "http://127.0.0.1:10249/metrics")?;
@@ -78,7 +78,7 @@ fn what_the_kernel_counts_is_in_the_metrics() -> Result<()> {
 
 /// Memory used by the start is returned: most of ten thousand nodes may have an idle agent.
 #[test]
-fn an_agent_with_little_to_do_has_little_memory() -> Result<()> {
+fn an_agent_with_one_service_uses_little_memory() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let (_agent, _) = network.agent_on(&web("Cluster", "node"))?;
     let metrics = ask(&network, "http://127.0.0.1:10249/metrics")?;
@@ -90,7 +90,7 @@ fn an_agent_with_little_to_do_has_little_memory() -> Result<()> {
 
 /// The labels must be those that docs/metrics.md lists.
 #[test]
-fn metrics_have_the_labels_that_are_documented() -> Result<()> {
+fn metrics_have_the_documented_labels() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let (_agent, _) = network.agent_on(&web("Cluster", "node"))?;
     network.curl("http://203.0.113.10/")?;
@@ -131,7 +131,7 @@ fn metrics_have_the_labels_that_are_documented() -> Result<()> {
 }
 
 #[test]
-fn a_load_balancer_hears_which_node_serves() -> Result<()> {
+fn the_health_check_port_reports_whether_the_node_serves() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let (_agent, file) = network.agent_on(&web("Local", "node"))?;
     wait_until("the node serves", SOON, || status(&network, 32_000).is_ok_and(|s| s == 200))?;
@@ -147,7 +147,7 @@ fn a_load_balancer_hears_which_node_serves() -> Result<()> {
 }
 
 #[test]
-fn a_node_that_is_being_deleted_says_so() -> Result<()> {
+fn healthz_fails_on_a_node_that_is_being_deleted() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     let node = "---\napiVersion: v1\nkind: Node\nmetadata: {name: node}\n";
     let text = web("Local", "node");

@@ -24,7 +24,7 @@ fn hear(socket: &UnixDatagram, wanted: &str) -> Result<String> {
 }
 
 #[test]
-fn the_service_manager_is_told_and_the_level_changes_at_run_time() -> Result<()> {
+fn systemd_is_notified_and_the_log_level_changes_at_run_time() -> Result<()> {
     let network = OneNode::with_pods(0)?;
     let directory = network.topology.directory();
     let manifests = directory.join("empty.yaml");
@@ -96,7 +96,7 @@ fn said_of_a_refused_connection(more: &[&str]) -> Result<String> {
 }
 
 #[test]
-fn the_programs_speak_when_they_are_told_to_and_only_then() -> Result<()> {
+fn programs_log_packets_only_if_bpf_log_level_is_set() -> Result<()> {
     // Independent of the agent's own log level, which is less verbose by default.
     let said = said_of_a_refused_connection(&["--bpf-log-level", "debug"])?;
     let line = said.lines().find(|line| line.contains("is answered")).context("no such line")?;

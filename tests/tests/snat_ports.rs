@@ -67,7 +67,7 @@ impl Case {
 }
 
 #[test]
-fn ports_of_the_node_are_reserved_as_they_come_and_go() -> Result<()> {
+fn ports_are_reserved_while_the_node_uses_them() -> Result<()> {
     let case = Case::new()?;
     let node = &case.network.node;
     node.sysctl(&["net.ipv4.ip_local_reserved_ports=20100-20101"])?;
@@ -94,7 +94,7 @@ fn ports_of_the_node_are_reserved_as_they_come_and_go() -> Result<()> {
 
 /// Sixteen of 257 ports are left. No connection may get another one.
 #[test]
-fn connections_get_only_ports_that_are_left() -> Result<()> {
+fn connections_get_only_ports_that_are_not_reserved() -> Result<()> {
     let case = Case::new()?;
     let other = case.network.other_node()?;
     let server = other.http_server(&["10.0.0.2:8080"], "other")?;

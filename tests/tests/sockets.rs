@@ -155,7 +155,7 @@ const ONE: Services = Services { endpoints: &[(0, "node")], more: "" };
 const NONE: Services = Services { endpoints: &[], more: "" };
 
 #[test]
-fn a_connection_of_the_node_reaches_a_service_and_shows_whom_it_dialled() -> Result<()> {
+fn a_process_reaches_a_service_and_sees_the_frontend_as_its_peer() -> Result<()> {
     let case = Case::new(1, ONE)?;
     for (host, remote) in [
         ("10.96.0.10:80", "10.96.0.10 80"),
@@ -189,7 +189,7 @@ fn a_node_port_is_not_open_on_loopback() -> Result<()> {
 }
 
 #[test]
-fn datagrams_of_the_node_reach_a_service_and_their_answers_come_from_it() -> Result<()> {
+fn datagrams_of_a_process_reach_a_service_and_replies_come_from_it() -> Result<()> {
     let case = Case::new(1, ONE)?;
     for (bind, end) in [
         (ANY4, "10.96.0.53:53"),
@@ -218,7 +218,7 @@ fn datagrams_of_the_node_reach_a_service_and_their_answers_come_from_it() -> Res
 }
 
 #[test]
-fn one_socket_tells_services_and_others_apart() -> Result<()> {
+fn one_socket_can_use_a_service_and_its_backend_directly() -> Result<()> {
     let case = Case::new(1, ONE)?;
     // Under its own address the backend replies as itself, even after the socket has reached it
     // through the Service.
@@ -257,7 +257,7 @@ fn without_backends_a_process_is_refused_at_once() -> Result<()> {
 }
 
 #[test]
-fn the_internal_policy_local_keeps_to_the_node() -> Result<()> {
+fn internal_policy_local_selects_only_local_backends() -> Result<()> {
     let local = "  internalTrafficPolicy: Local\n";
     let elsewhere = Services { endpoints: &[(0, "elsewhere")], more: local };
     let case = Case::new(2, elsewhere)?;
@@ -277,7 +277,7 @@ fn the_internal_policy_local_keeps_to_the_node() -> Result<()> {
 }
 
 #[test]
-fn the_external_policy_local_is_none_for_the_node_itself() -> Result<()> {
+fn external_policy_local_does_not_apply_to_the_node_itself() -> Result<()> {
     let local = "  externalTrafficPolicy: Local\n";
     let case = Case::new(1, Services { endpoints: &[(0, "elsewhere")], more: local })?;
     let came = case.socket("udp", ANY4, &["ask=hello@192.0.2.1:30053"])?;
@@ -304,7 +304,7 @@ fn sockets_of_other_namespaces_are_left_alone() -> Result<()> {
 }
 
 #[test]
-fn connected_sockets_end_with_their_backend() -> Result<()> {
+fn connected_sockets_are_closed_when_their_backend_is_removed() -> Result<()> {
     let case = Case::new(2, ONE)?;
     let ends = ["10.96.0.10:80", "[fd00:10:96::a]:80", "[::ffff:10.96.0.10]:80"];
     let datagram_ends = ["10.96.0.53:53", "[fd00:10:96::53]:53", "[::ffff:10.96.0.53]:53"];
@@ -341,7 +341,7 @@ fn connected_sockets_end_with_their_backend() -> Result<()> {
 }
 
 #[test]
-fn connections_to_a_terminating_backend_go_on() -> Result<()> {
+fn connections_to_a_terminating_backend_continue() -> Result<()> {
     let case = Case::new(1, ONE)?;
     let mut sockets = Vec::new();
     for (protocol, end) in [("tcp", "10.96.0.10:80"), ("udp", "10.96.0.53:53")] {
@@ -372,7 +372,7 @@ fn connections_to_a_terminating_backend_go_on() -> Result<()> {
 }
 
 #[test]
-fn an_unconnected_socket_stays_with_its_backend_and_moves_when_that_goes() -> Result<()> {
+fn an_unconnected_socket_keeps_its_backend_until_it_is_removed() -> Result<()> {
     let case = Case::new(2, ONE)?;
     let mut sockets = Vec::new();
     for (bind, end) in [(ANY4, "10.96.0.53:53"), (ANY6, "[fd00:10:96::53]:53")] {
@@ -402,7 +402,7 @@ fn an_unconnected_socket_stays_with_its_backend_and_moves_when_that_goes() -> Re
 }
 
 #[test]
-fn processes_dial_services_also_while_no_agent_runs_and_after_it_came_back() -> Result<()> {
+fn processes_reach_services_without_an_agent_and_after_its_restart() -> Result<()> {
     let Case { agent, manifests, network, _servers } = Case::new(1, ONE)?;
     let is_served = || {
         let ask = ["ask=hello@10.96.0.53:53", "connect=10.96.0.53:53", "peer"];
@@ -427,7 +427,7 @@ fn processes_dial_services_also_while_no_agent_runs_and_after_it_came_back() -> 
 }
 
 #[test]
-fn sockets_whose_backends_went_while_no_agent_ran_end_when_one_comes() -> Result<()> {
+fn an_agent_closes_sockets_whose_backends_were_removed_before_it_started() -> Result<()> {
     let Case { agent, manifests, network, _servers } = Case::new(2, ONE)?;
     let mut command = network.node.command(SOCKET);
     let actions = ["udp", ANY4, "connect=10.96.0.53:53", "peer", "hold"];
@@ -440,7 +440,7 @@ fn sockets_whose_backends_went_while_no_agent_ran_end_when_one_comes() -> Result
 }
 
 #[test]
-fn an_agent_that_is_told_another_control_group_leaves_the_old_one() -> Result<()> {
+fn an_agent_with_another_cgroup_detaches_from_the_old_one() -> Result<()> {
     let Case { agent, network, manifests, _servers } = Case::new(1, ONE)?;
     agent.kill();
     let inner = network.topology.cgroup().join("inner");
@@ -462,7 +462,7 @@ fn an_agent_that_is_told_another_control_group_leaves_the_old_one() -> Result<()
 }
 
 #[test]
-fn cleanup_leaves_processes_to_themselves() -> Result<()> {
+fn cleanup_detaches_all_cgroup_programs() -> Result<()> {
     let Case { agent, network, .. } = Case::new(1, ONE)?;
     assert_eq!(attached(&network)?.len(), 9);
     assert!(agent.terminate()?.success());

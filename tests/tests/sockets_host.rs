@@ -224,7 +224,7 @@ macro_rules! cases {
 }
 
 cases! {
-    fn a_connection_is_led_to_a_backend_and_shows_whom_it_dialled(at: &Ends) {
+    fn a_connection_goes_to_a_backend_and_shows_the_frontend_as_peer(at: &Ends) {
         let mut node = Node::with(&[at.web(1)]);
         let (frontend, backend) = (at.cluster(80), &at.backends(1)[0]);
         let mut socket = node.tcp();
@@ -238,7 +238,7 @@ cases! {
         assert_eq!(node.peer(socket, backend), *backend, "its entry is removed");
     }
 
-    fn what_is_no_services_passes_uncounted(at: &Ends) {
+    fn destinations_without_a_service_pass_uncounted(at: &Ends) {
         let mut node = Node::with(&[at.web(1).load_balancer(&at.load_balancer(80))]);
         node.node_address(at.node);
         for end in [
@@ -257,7 +257,7 @@ cases! {
         assert_eq!(node.new_flows(), 0);
     }
 
-    fn a_socket_that_is_connected_elsewhere_forgets_the_service(at: &Ends) {
+    fn connecting_a_socket_elsewhere_removes_its_entry(at: &Ends) {
         let mut node = Node::with(&[at.dns(1)]);
         let backend = &at.backends(1)[0];
         let mut socket = node.udp();
@@ -298,7 +298,7 @@ cases! {
         }
     }
 
-    fn without_backends_it_is_refused(at: &Ends) {
+    fn without_backends_sockets_are_refused(at: &Ends) {
         let mut node = Node::with(&[at.web(0), at.dns(0)]);
         let (mut stream, mut datagrams) = (node.tcp(), node.udp());
         let refused = Came::Refused(Reason::NoBackend);
@@ -309,13 +309,13 @@ cases! {
         assert_eq!(node.new_flows(), 0);
     }
 
-    fn the_node_itself_is_inside_whatever_the_external_policy(at: &Ends) {
+    fn the_external_policy_does_not_apply_to_the_node_itself(at: &Ends) {
         let mut node = Node::with(&[at.web(1).load_balancer(&at.load_balancer(443)).external_local()]);
         let mut socket = node.tcp();
         assert_eq!(node.connect(&mut socket, &at.load_balancer(443)), led(&at.backends(1)[0]));
     }
 
-    fn all_processes_of_the_node_stay_with_one_backend_where_clients_do(at: &Ends) {
+    fn session_affinity_gives_all_processes_of_the_node_one_backend(at: &Ends) {
         let mut node = Node::with(&[at.web(10)]);
         node.own_address(at.node);
         node.change_frontends(|frontend| frontend.affinity = 60);
@@ -333,7 +333,7 @@ cases! {
         }
     }
 
-    fn source_ranges_mean_the_node_by_its_own_address(at: &Ends) {
+    fn source_ranges_apply_to_the_address_of_the_node(at: &Ends) {
         let mut node = Node::with(&[at.web(1).load_balancer(&at.load_balancer(443))]);
         node.own_address(at.node);
         node.change_frontends(|frontend| frontend.restricted = 1);
@@ -352,14 +352,14 @@ cases! {
         assert_eq!(node.connect(&mut socket, &at.load_balancer(443)), led(backend));
     }
 
-    fn a_port_that_an_address_of_a_service_does_not_serve_is_refused(at: &Ends) {
+    fn a_port_that_a_cluster_address_does_not_serve_is_refused(at: &Ends) {
         let mut node = Node::with(&[at.web(1)]);
         let mut socket = node.tcp();
         let refused = Came::Refused(Reason::NoSuchPort);
         assert_eq!(node.connect(&mut socket, &at.cluster(81)), refused);
     }
 
-    fn an_unconnected_socket_hears_whom_it_asked(at: &Ends) {
+    fn an_unconnected_socket_sees_replies_from_the_frontend(at: &Ends) {
         let mut node = Node::with(&[at.dns(1)]);
         let (frontend, backend) = (at.cluster(53), &at.backends(1)[0]);
         let socket = node.udp();
@@ -392,7 +392,7 @@ cases! {
         }
     }
 
-    fn an_unconnected_socket_moves_when_its_backend_goes(at: &Ends) {
+    fn an_unconnected_socket_moves_when_its_backend_is_removed(at: &Ends) {
         let mut node = Node::with(&[at.dns(1)]);
         let (frontend, gone) = (at.cluster(53), &at.backends(1)[0]);
         let there = at.end(at.elsewhere, 5300);
@@ -411,7 +411,7 @@ cases! {
         assert_eq!(node.send(socket, &frontend), Came::Refused(Reason::NoBackend));
     }
 
-    fn an_index_that_another_backend_has_takes_no_socket_along(at: &Ends) {
+    fn sockets_do_not_follow_a_reused_backend_index(at: &Ends) {
         let mut node = Node::with(&[at.dns(1)]);
         let (frontend, backend) = (at.cluster(53), &at.backends(1)[0]);
         let socket = node.udp();
@@ -424,7 +424,7 @@ cases! {
         assert_eq!(node.send(socket, &frontend), Came::Dropped(Reason::NoSuchBackend));
     }
 
-    fn datagrams_leave_a_backend_that_no_pool_has_and_connections_stay(at: &Ends) {
+    fn unconnected_sockets_leave_a_draining_backend_and_connected_ones_stay(at: &Ends) {
         let mut node = Node::with(&[at.dns(1)]);
         let (frontend, backend) = (at.cluster(53), &at.backends(1)[0]);
         let (unconnected, mut connected) = (node.udp(), node.udp());
@@ -438,7 +438,7 @@ cases! {
         assert_eq!(node.new_flows(), 3, "the backend is selected again");
     }
 
-    fn a_flow_that_is_noted_on_one_side_only_is_made_whole(at: &Ends) {
+    fn a_flow_that_lost_one_entry_is_repaired(at: &Ends) {
         let mut node = Node::with(&[at.dns(1)]);
         let (frontend, backend) = (at.cluster(53), &at.backends(1)[0]);
         let socket = node.udp();
@@ -454,7 +454,7 @@ cases! {
         assert_eq!(node.new_flows(), 2, "without its frontend entry it is a new flow");
     }
 
-    fn a_connected_socket_sends_to_the_backend_that_it_hears(at: &Ends) {
+    fn a_connected_socket_keeps_sending_to_its_backend(at: &Ends) {
         let mut node = Node::with(&[at.dns(1)]);
         let (frontend, backend) = (at.cluster(53), &at.backends(1)[0]);
         let mut sockets: Vec<Socket> = (0..20).map(|_| node.udp()).collect();
@@ -469,7 +469,7 @@ cases! {
         assert_eq!(node.new_flows(), 20);
     }
 
-    fn two_services_of_one_backend_are_told_apart_by_whom_was_asked_last(at: &Ends) {
+    fn replies_of_a_shared_backend_come_from_the_frontend_used_last(at: &Ends) {
         let other = tests::datapath::service(&format!("{}/UDP", at.load_balancer(53)));
         let backend = &at.backends(1)[0];
         let mut node = Node::with(&[at.dns(1), other.backends(&[backend])]);
@@ -480,7 +480,7 @@ cases! {
         }
     }
 
-    fn where_there_is_no_room_nothing_is_half_remembered(at: &Ends) {
+    fn without_room_sockets_fail_and_open_no_flow(at: &Ends) {
         let mut node = Node::with(&[at.web(1), at.dns(1)]);
         node.set_room(0);
         let (mut stream, datagrams) = (node.tcp(), node.udp());

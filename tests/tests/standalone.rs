@@ -15,7 +15,7 @@ fn answers(network: &OneNode) -> Result<BTreeSet<String>> {
 }
 
 #[test]
-fn what_kubectl_applies_is_in_force_and_what_it_deletes_is_gone() -> Result<()> {
+fn objects_are_programmed_and_removed_as_kubectl_applies_and_deletes_them() -> Result<()> {
     if !has_kubectl() {
         eprintln!("skipped: no kubectl on the PATH");
         return Ok(());
@@ -43,7 +43,7 @@ fn what_kubectl_applies_is_in_force_and_what_it_deletes_is_gone() -> Result<()> 
 }
 
 #[test]
-fn what_was_applied_is_there_and_in_force_after_a_crash() -> Result<()> {
+fn applied_objects_are_kept_and_programmed_after_a_crash() -> Result<()> {
     if !has_kubectl() {
         eprintln!("skipped: no kubectl on the PATH");
         return Ok(());

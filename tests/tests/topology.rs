@@ -76,7 +76,7 @@ fn curl_reaches_nginx_through_a_router_in_both_families() -> Result<()> {
 }
 
 #[test]
-fn topologies_with_the_same_addresses_do_not_see_each_other() -> Result<()> {
+fn topologies_with_the_same_addresses_are_isolated() -> Result<()> {
     const NAMES: [&str; 3] = ["one", "two", "three"];
     let all_are_up = Barrier::new(NAMES.len());
     thread::scope(|scope| {
@@ -101,7 +101,7 @@ fn topologies_with_the_same_addresses_do_not_see_each_other() -> Result<()> {
 }
 
 #[test]
-fn pods_of_a_node_reach_each_other_and_the_world_with_their_own_addresses() -> Result<()> {
+fn pods_nodes_and_clients_reach_a_pod_with_their_own_addresses() -> Result<()> {
     let topology = Topology::new("pods")?;
     let client = topology.host("client")?;
     let node = topology.router("node")?;
@@ -155,7 +155,7 @@ fn ports_of_a_bridge_share_a_network() -> Result<()> {
 }
 
 #[test]
-fn echo_servers_tell_who_they_are_and_whom_they_see() -> Result<()> {
+fn echo_servers_reply_with_their_name_and_the_address_of_the_client() -> Result<()> {
     let (_topology, client, _router, server) = routed("echo")?;
     for address in ["198.51.100.2:7", "[2001:db8:1::2]:7"] {
         let _tcp = server.tcp_echo(address, "tcp-a")?;
@@ -185,7 +185,7 @@ fn echo_servers_tell_who_they_are_and_whom_they_see() -> Result<()> {
 }
 
 #[test]
-fn frames_on_a_wire_carry_whole_checksums() -> Result<()> {
+fn frames_on_a_wire_have_complete_checksums() -> Result<()> {
     // The client's port is a wire, the server's is not.
     let (_topology, client, router, server) = routed("wire")?;
     let _nginx = server.http_server(&["198.51.100.2:80"], "x")?;
@@ -218,7 +218,7 @@ fn iperf3_measures_a_transfer() -> Result<()> {
 }
 
 #[test]
-fn an_error_quotes_the_command_and_what_it_said() -> Result<()> {
+fn errors_quote_the_command_and_its_output() -> Result<()> {
     let topology = Topology::new("errors")?;
     let host = topology.host("host")?;
 
@@ -297,7 +297,7 @@ fn a_panic_leaves_nothing_behind() -> Result<()> {
 }
 
 #[test]
-fn what_a_killed_run_left_is_swept_and_a_living_ones_is_not() -> Result<()> {
+fn a_sweep_removes_leftovers_of_killed_runs_only() -> Result<()> {
     let topology = Topology::new("sweep")?;
     let mut owner = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn()?;
     let id = Id::of_process(owner.id(), 0).context("the owner is not running")?.to_string();
@@ -333,7 +333,7 @@ fn what_a_killed_run_left_is_swept_and_a_living_ones_is_not() -> Result<()> {
 }
 
 #[test]
-fn what_an_earlier_owner_of_a_number_left_is_swept() -> Result<()> {
+fn a_sweep_removes_leftovers_of_a_reused_process_id() -> Result<()> {
     // Process 1 is running, but was not started at this tick.
     let id = format!("mr-1-{}-{}", u64::MAX, std::process::id());
     fs::create_dir(env::temp_dir().join(&id))?;

@@ -54,7 +54,7 @@ const TRACED: [Case; 33] = [
 ];
 
 #[test]
-fn what_is_told_is_what_the_kernel_does() -> Result<()> {
+fn the_trace_is_what_the_kernel_does() -> Result<()> {
     for case in TRACED {
         for at in [&V4, &V6] {
             case(&mut Conversation::traced()?, at);
@@ -174,7 +174,7 @@ fn steps<'a>(trace: &'a Value, step: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn clients_meet_whom_the_trace_has_told_and_nothing_is_changed() -> Result<()> {
+fn clients_reach_the_traced_backends_and_no_map_changes() -> Result<()> {
     let scene = Scene::new()?;
     let before = scene.contents()?;
     let ports = 40_001..40_006_u16;
@@ -227,7 +227,7 @@ fn clients_meet_whom_the_trace_has_told_and_nothing_is_changed() -> Result<()> {
 }
 
 #[test]
-fn an_established_connection_is_told_of_also_without_an_agent() -> Result<()> {
+fn an_established_connection_is_traced_without_an_agent() -> Result<()> {
     let mut scene = Scene::new()?;
     let first = scene.curl(40_001, &format!("http://{VIP}:81/"))?;
     let mut connection = scene.network.client.tcp_connect(&format!("{VIP}:80"))?;

@@ -303,7 +303,7 @@ fn keyed_tunnels_serve_clients_without_xdp() -> Result<()> {
 /// With most network plugins, packets from a pod to another node have the pod's node as their
 /// source, so the source address does not authenticate a tunnel.
 #[test]
-fn datagrams_in_the_name_of_a_node_open_nothing_without_the_key() -> Result<()> {
+fn forged_tunnel_packets_without_the_key_open_no_flow() -> Result<()> {
     let network = Tunnels::with_key(Sending::Xdp, 1500, Some(KEY))?;
     let [node, other] = &network.agents;
     let inner = tests::packet::tcp("10.7.1.2:40000", "203.0.113.10:80").syn();
@@ -334,12 +334,12 @@ fn large_answers_fit_through_a_narrow_way_to_the_client(sending: Sending) -> Res
 }
 
 #[test]
-fn large_answers_fit_through_a_narrow_way_to_the_client_by_xdp() -> Result<()> {
+fn large_responses_cross_a_smaller_mtu_to_the_client_by_xdp() -> Result<()> {
     large_answers_fit_through_a_narrow_way_to_the_client(Sending::Xdp)
 }
 
 #[test]
-fn large_answers_fit_through_a_narrow_way_to_the_client_without_xdp() -> Result<()> {
+fn large_responses_cross_a_smaller_mtu_to_the_client_without_xdp() -> Result<()> {
     large_answers_fit_through_a_narrow_way_to_the_client(Sending::TcAlone)
 }
 

@@ -112,7 +112,7 @@ impl Case {
 }
 
 #[test]
-fn agents_that_follow_one_another_cost_no_request() -> Result<()> {
+fn successive_agents_lose_no_request() -> Result<()> {
     let (case, mut agent) = Case::new()?;
     for round in 0..4 {
         assert!(agent.terminate()?.success());
@@ -150,7 +150,7 @@ fn a_new_agent_waits_for_the_old_one_and_then_takes_over() -> Result<()> {
 }
 
 #[test]
-fn an_agent_that_waits_can_be_told_to_end_and_the_first_goes_on() -> Result<()> {
+fn a_waiting_agent_can_be_stopped_without_affecting_the_first() -> Result<()> {
     let (case, _agent) = Case::new()?;
     let mut successor = case.launch()?;
     successor.wait_for_output("waiting for it to exit")?;
@@ -160,7 +160,7 @@ fn an_agent_that_waits_can_be_told_to_end_and_the_first_goes_on() -> Result<()> 
 
 /// As after an upgrade to a version with additional maps, or a downgrade from one.
 #[test]
-fn maps_that_are_missing_are_made_and_others_stay() -> Result<()> {
+fn missing_maps_are_created_and_others_are_kept() -> Result<()> {
     let (case, agent) = Case::new()?;
     let before = Contents::of(&case.network.pin_path())?;
     agent.terminate()?;
@@ -183,7 +183,7 @@ fn maps_that_are_missing_are_made_and_others_stay() -> Result<()> {
 }
 
 #[test]
-fn maps_of_another_size_are_made_anew_and_others_stay() -> Result<()> {
+fn maps_of_another_size_are_recreated_and_others_are_kept() -> Result<()> {
     let (case, agent) = Case::new()?;
     agent.terminate()?;
     let agent = case.start(&["--max-flows", "8192"])?;

@@ -10,13 +10,13 @@ use tests::datapath::KernelWorld;
 const LIMIT: u32 = 250_000;
 
 #[test]
-fn programs_stay_far_from_the_verifiers_limit() -> Result<()> {
+fn programs_stay_far_below_the_verifiers_limit() -> Result<()> {
     // The verifier knows the sizes as constants, so they affect the number of instructions.
     [8, 32, 524_288].into_iter().try_for_each(|flows| check(Sizes::for_flows(flows)))
 }
 
 #[test]
-fn a_kernel_that_can_lets_tc_look_at_its_description_of_a_packet() -> Result<()> {
+fn tc_reads_the_sk_buff_on_kernels_that_allow_it() -> Result<()> {
     let world = KernelWorld::new(Sizes::for_flows(8))?;
     let can = KernelVersion::current()? >= KernelVersion::new(6, 2, 0);
     assert_eq!(world.data_plane.reads_buffers(), can);

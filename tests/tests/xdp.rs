@@ -67,7 +67,7 @@ impl TwoNodes {
 }
 
 #[test]
-fn connections_are_forwarded_by_xdp_where_the_devices_take_it() -> Result<()> {
+fn connections_are_forwarded_by_xdp_if_devices_accept_redirects() -> Result<()> {
     let network = TwoNodes::new(true)?;
     let agent = network.agent()?;
     // The first packets pass through the stack, which resolves the neighbours, and the agent may
@@ -85,7 +85,7 @@ fn connections_are_forwarded_by_xdp_where_the_devices_take_it() -> Result<()> {
 }
 
 #[test]
-fn connections_are_forwarded_by_tc_where_they_do_not() -> Result<()> {
+fn connections_are_forwarded_by_tc_if_devices_accept_no_redirects() -> Result<()> {
     let network = TwoNodes::new(false)?;
     let _agent = network.agent()?;
     for _ in 0..5 {
