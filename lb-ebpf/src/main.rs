@@ -21,7 +21,7 @@ use lb_common::datapath::{Packet, Role, Stage, TELL, Verdict, egress, ingress, s
 use lb_common::layout::{Ending, Reason};
 
 use crate::maps::{TC_STAGES, XDP_STAGES};
-use crate::packet::{TcPacket, XdpPacket};
+use crate::packet::{Origin, TcPacket, XdpPacket};
 use crate::tables::KernelTables;
 
 // The macros make two functions of one. What most packets meet is written into its entry point: each
@@ -130,30 +130,39 @@ fn xdp_end(packet: XdpPacket, action: u32) -> u32 {
 /// Packets that XDP has left to the stack's side of an external device.
 #[classifier]
 pub fn external_deferred(context: TcContext) -> i32 {
-    if !TcPacket::is_deferred(&context) {
+    if !TcPacket::is_deferred(&context) || TcPacket::is_of_vlan(&context) {
         return TC_ACT_UNSPEC;
     }
-    tc_ingress(context, Role::External)
+    tc_ingress(context, Role::External, false)
 }
 
 /// Packets arriving on an external device that has no XDP.
 #[classifier]
 #[inline(always)]
 pub fn external_in_tc(context: TcContext) -> i32 {
-    tc_ingress(context, Role::External)
+    if TcPacket::is_of_vlan(&context) {
+        return TC_ACT_UNSPEC;
+    }
+    tc_ingress(context, Role::External, false)
+}
+
+/// Packets arriving on a device without link-layer headers.
+#[classifier]
+#[inline(always)]
+pub fn raw_in(context: TcContext) -> i32 {
+    tc_ingress(context, Role::External, true)
 }
 
 /// Packets that a pod sends.
 #[classifier]
 #[inline(always)]
 pub fn workload_in(context: TcContext) -> i32 {
-    tc_ingress(context, Role::Workload)
+    tc_ingress(context, Role::Workload, false)
 }
 
 #[inline(always)]
-fn tc_ingress(context: TcContext, role: Role) -> i32 {
-    TcPacket::set_role(&context, role);
-    let mut packet = TcPacket::new(context);
+fn tc_ingress(context: TcContext, role: Role, raw: bool) -> i32 {
+    let mut packet = TcPacket::new(context, Origin { role, raw });
     let verdict = ingress(&mut packet, &KernelTables);
     tc_action_of(verdict, packet)
 }
@@ -162,7 +171,19 @@ fn tc_ingress(context: TcContext, role: Role) -> i32 {
 #[classifier]
 #[inline(always)]
 pub fn out(context: TcContext) -> i32 {
-    let mut packet = TcPacket::new(context);
+    tc_egress(context, false)
+}
+
+/// Packets leaving by a device without link-layer headers.
+#[classifier]
+#[inline(always)]
+pub fn raw_out(context: TcContext) -> i32 {
+    tc_egress(context, true)
+}
+
+#[inline(always)]
+fn tc_egress(context: TcContext, raw: bool) -> i32 {
+    let mut packet = TcPacket::new(context, Origin { role: Role::External, raw });
     let verdict = egress(&mut packet, &KernelTables);
     tc_action_of(verdict, packet)
 }
@@ -170,7 +191,7 @@ pub fn out(context: TcContext) -> i32 {
 /// Tells of a packet, which then ends as was decided before.
 #[classifier]
 pub fn tc_tell(context: TcContext) -> i32 {
-    let mut packet = TcPacket::new(context);
+    let mut packet = TcPacket::handed_over(context);
     let passed = events::action() == TC_ACT_UNSPEC as u32;
     events::tell(&mut packet, if passed { Ending::Passed } else { Ending::Dropped })
         .map_or(TC_ACT_SHOT, |action| action as i32)
@@ -178,7 +199,7 @@ pub fn tc_tell(context: TcContext) -> i32 {
 
 #[inline(always)]
 fn tc_stage(which: Stage, context: TcContext) -> i32 {
-    let mut packet = TcPacket::new(context);
+    let mut packet = TcPacket::handed_over(context);
     if writes_over(which) {
         events::tell_of_answered(&mut packet);
         messages::answers(which as u32, packet.device());
@@ -211,6 +232,7 @@ fn tc_action_of(verdict: Verdict, packet: TcPacket) -> i32 {
 
 #[inline(always)]
 fn tc_go_on(packet: TcPacket, next: Stage) -> i32 {
+    packet.hand_over();
     // SAFETY: nothing is left to be dropped.
     unsafe { TC_STAGES.tail_call(packet.context(), next as u32) };
     messages::stage_is_missing(next as u32);
@@ -222,6 +244,7 @@ fn tc_go_on(packet: TcPacket, next: Stage) -> i32 {
 #[inline(always)]
 fn tc_end(packet: TcPacket, action: i32) -> i32 {
     if events::is_noted(action as u32) {
+        packet.hand_over();
         // SAFETY: nothing is left to be dropped. If it fails nothing is told.
         unsafe { TC_STAGES.tail_call(packet.context(), TELL) };
     }

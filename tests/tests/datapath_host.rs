@@ -146,6 +146,20 @@ proptest! {
     }
 
     #[test]
+    fn a_packet_without_a_link_layer_header_fares_as_with_one(day in scenario::day(1..40)) {
+        let (mut framed, mut raw) = (Conversation::on_host(), Conversation::on_host_without_link_layer());
+        for event in &day {
+            let (Some(one), Some(other)) = (event.happen(&mut framed), event.happen(&mut raw)) else {
+                continue;
+            };
+            prop_assert_eq!(one.outcome.fate, other.outcome.fate);
+            let from_ip = |outcome: &Outcome| outcome.bytes.get(14..).map(<[u8]>::to_vec);
+            let (one, other) = (from_ip(&one.outcome), from_ip(&other.outcome));
+            prop_assert!(one == other, "{:02x?}\n{:02x?}", one, other);
+        }
+    }
+
+    #[test]
     fn no_intact_packet_is_dropped_if_all_services_have_backends(
         services in prop::collection::vec(scenario::serving(), 1..4),
         packets in prop::collection::vec(scenario::intact(), 1..30),

@@ -16,6 +16,8 @@ pub struct Frame {
     pub resolves: bool,
     /// What a device will cut it into; see [`Packet::segment`].
     pub segment: u32,
+    /// Whether the bytes begin with the network header.
+    pub raw: bool,
     pub routes: Routes,
     /// By which device it leaves, if the verdict says so.
     pub left_by: u32,
@@ -73,6 +75,10 @@ impl Packet for Frame {
 
     fn resolves(&self) -> bool {
         self.resolves
+    }
+
+    fn is_raw(&self) -> bool {
+        self.raw
     }
 
     fn segment(&self) -> u32 {

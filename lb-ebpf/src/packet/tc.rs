@@ -28,6 +28,32 @@ impl View for TcContext {
 pub struct TcPacket {
     context: TcContext,
     left_by: u32,
+    origin: Origin,
+}
+
+/// What a packet's hook knows of the device. Handed from stage to stage in the packet's control block.
+#[derive(Clone, Copy)]
+pub struct Origin {
+    pub role: Role,
+    /// The device's packets have no link-layer header.
+    pub raw: bool,
+}
+
+impl Origin {
+    const WORKLOAD: u32 = 1;
+    const RAW: u32 = 2;
+
+    #[inline(always)]
+    fn to_word(self) -> u32 {
+        let role = if self.role == Role::Workload { Self::WORKLOAD } else { 0 };
+        role | if self.raw { Self::RAW } else { 0 }
+    }
+
+    #[inline(always)]
+    fn from_word(word: u32) -> Self {
+        let role = if word & Self::WORKLOAD != 0 { Role::Workload } else { Role::External };
+        Self { role, raw: word & Self::RAW != 0 }
+    }
 }
 
 /// The most that the headers of a packet of ours take: Ethernet with two tags, IPv6 with a few
@@ -35,16 +61,31 @@ pub struct TcPacket {
 const HEADERS: u32 = 192;
 
 impl TcPacket {
+    /// The packet of a stage, as an earlier program has handed it over.
+    #[inline(always)]
+    pub fn handed_over(context: TcContext) -> Self {
+        // SAFETY: the context is the one this program was called with.
+        let word = unsafe { (*context.skb.skb).cb[0] };
+        Self::new(context, Origin::from_word(word))
+    }
+
+    /// Notes the packet's origin for the stage that follows.
+    #[inline(always)]
+    pub fn hand_over(&self) {
+        // SAFETY: the context is the one this program was called with.
+        unsafe { (*self.buffer()).cb[0] = self.origin.to_word() };
+    }
+
     /// Makes sure that the headers can be viewed: they may lie in the packet's pages.
     #[inline(always)]
-    pub fn new(context: TcContext) -> Self {
+    pub fn new(context: TcContext, origin: Origin) -> Self {
         let linear = (context.data_end() - context.data()) as u32;
         let wanted = if context.len() < HEADERS { context.len() } else { HEADERS };
         if linear < wanted {
             // If it fails the views fail, and the packet passes as malformed.
             let _ = context.pull_data(wanted);
         }
-        Self { context, left_by: 0 }
+        Self { context, left_by: 0, origin }
     }
 
     #[inline(always)]
@@ -130,20 +171,23 @@ impl TcPacket {
         mark + size_of::<u32>() <= data && unsafe { (mark as *const u32).read() } == DEFERRED
     }
 
-    /// Notes who is behind the device, for the stages that follow.
+    /// Whether the packet's VLAN tag stands beside its bytes: then it is for a VLAN device above this one.
     #[inline(always)]
-    pub fn set_role(context: &TcContext, role: Role) {
+    pub fn is_of_vlan(context: &TcContext) -> bool {
         // SAFETY: the context is the one this program was called with.
-        unsafe { (*context.skb.skb).cb[0] = role as u32 };
+        unsafe { (*context.skb.skb).vlan_present != 0 }
     }
 }
 
 impl Packet for TcPacket {
     #[inline(always)]
     fn role(&self) -> Role {
-        // SAFETY: the context is the one this program was called with.
-        let role = unsafe { (*self.buffer()).cb[0] };
-        if role == Role::Workload as u32 { Role::Workload } else { Role::External }
+        self.origin.role
+    }
+
+    #[inline(always)]
+    fn is_raw(&self) -> bool {
+        self.origin.raw
     }
 
     #[inline(always)]

@@ -36,6 +36,11 @@ impl Conversation {
         Self::between(HostWorld::new(BUCKETS, SEED), None)
     }
 
+    /// Packets come to tc without a link-layer header.
+    pub fn on_host_without_link_layer() -> Self {
+        Self::between(HostWorld::new(BUCKETS, SEED).raw(), None)
+    }
+
     /// Another node: what its flow table is made by is its own.
     pub fn on_host_with_seed(seed: u64) -> Self {
         Self::between(HostWorld::new(BUCKETS, seed), None)

@@ -24,14 +24,30 @@ pub struct HostWorld {
     left_by: u32,
     /// Bits of destinations that only flows need.
     lingering: BTreeSet<Bitmap>,
+    /// Whether tc's devices have no link-layer headers.
+    raw: bool,
 }
+
+const ETHERNET: usize = 14;
 
 impl HostWorld {
     pub fn new(buckets: u32, flow_seed: u64) -> Self {
         let mut tables = HostTables::new(buckets, flow_seed);
         let device = Device { flags: Device::TRANSMIT, ..Device::default() };
         tables.devices.insert(OUTSIDE, device);
-        Self { tables, routes: Routes::default(), left_by: 0, lingering: BTreeSet::new() }
+        Self {
+            tables,
+            routes: Routes::default(),
+            left_by: 0,
+            lingering: BTreeSet::new(),
+            raw: false,
+        }
+    }
+
+    /// Takes the link-layer header from every packet before tc sees it, and puts it back afterwards.
+    pub fn raw(mut self) -> Self {
+        self.raw = true;
+        self
     }
 }
 
@@ -207,7 +223,10 @@ impl World for HostWorld {
         // Time goes on: the flow seen last is known from the one before.
         let now = self.tables.now.get();
         self.tables.now.set(Ticks(now.0 + 1));
-        let mut frame = Frame::new(frame.to_vec());
+        let raw = self.raw && hook != Hook::Forward && is_plain_ip(frame);
+        let link_header = if raw { &frame[..ETHERNET] } else { &[] };
+        let mut frame = Frame::new(frame[link_header.len()..].to_vec());
+        frame.raw = raw;
         frame.device = OUTSIDE;
         frame.routes = self.routes.clone();
         frame.resolves = hook != Hook::Forward;
@@ -225,7 +244,10 @@ impl World for HostWorld {
             Verdict::Drop | Verdict::Next(_) => Fate::Dropped,
         };
         self.left_by = frame.left_by;
-        Outcome { fate, bytes: frame.bytes }
+        // What leaves by another device has got a header for it.
+        let has_header = matches!(verdict, Verdict::Redirect | Verdict::Resolve);
+        let missing = if has_header { &[] } else { link_header };
+        Outcome { fate, bytes: [missing, &frame.bytes].concat() }
     }
 
     fn flows(&self) -> Flows {
@@ -236,6 +258,16 @@ impl World for HostWorld {
         let reasons = self.tables.reasons.borrow();
         let count = |reason| (reason, reasons.get(&reason).copied().unwrap_or_default());
         Reason::ALL.into_iter().map(count).collect()
+    }
+}
+
+/// Whether a frame is an IP packet behind an Ethernet header without VLAN tags.
+fn is_plain_ip(frame: &[u8]) -> bool {
+    let version = frame.get(ETHERNET).map(|byte| byte >> 4);
+    match frame.get(ETHERNET - 2..ETHERNET) {
+        Some([0x08, 0x00]) => version == Some(4),
+        Some([0x86, 0xdd]) => version == Some(6),
+        _ => false,
     }
 }
 

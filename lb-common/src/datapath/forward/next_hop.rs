@@ -5,6 +5,7 @@ use crate::conntrack::Hops;
 use crate::datapath::route::{NextHop, Query, Route};
 use crate::datapath::tables::{FamilyTables, Tables};
 use crate::datapath::verdict::{Rejection, Verdict, drop_for};
+use crate::datapath::wire::link;
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{Headers, PacketFamily};
 use crate::header::{Ethernet, NetworkHeader};
@@ -123,6 +124,11 @@ impl Out {
     #[inline(always)]
     pub fn leave<P: Packet>(self, packet: &mut P) -> Result<Verdict, Reason> {
         packet.leave_by(self.device);
+        if packet.is_raw() {
+            // The stack writes the addresses, or removes the header again if the next device has none.
+            link::add_header(packet).ok_or(Reason::Unwritable)?;
+            return Ok(Verdict::Resolve);
+        }
         if self.unresolved {
             return Ok(Verdict::Resolve);
         }

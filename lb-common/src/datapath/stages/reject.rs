@@ -84,6 +84,9 @@ fn length_of_control(flags: u8) -> u32 {
 /// The packet leaves to where it came from.
 #[inline(always)]
 fn send_back<P: Packet>(packet: &mut P) -> Option<()> {
+    if packet.is_raw() {
+        return Some(());
+    }
     let ethernet: &mut Ethernet = packet.header_mut(0)?;
     core::mem::swap(&mut ethernet.source, &mut ethernet.destination);
     Some(())

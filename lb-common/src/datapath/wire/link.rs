@@ -1,8 +1,20 @@
 //! The link-layer header, of 14, 18 or 22 octets, when what follows it moves.
 
 use super::packet::Packet;
+use super::parse;
 use crate::branchless;
-use crate::header::Header;
+use crate::header::{Ethernet, Header};
+
+/// Gives a packet that has none an Ethernet header, with all addresses 0.
+#[inline(always)]
+pub fn add_header<P: Packet>(packet: &mut P) -> Option<()> {
+    let ether_type = parse::frame(packet)?.ether_type;
+    packet.grow_front(size_of::<Ethernet>())?;
+    let ethernet: &mut Ethernet = packet.header_mut(0)?;
+    *ethernet =
+        Ethernet { destination: [0; 6], source: [0; 6], ether_type: ether_type.to_be_bytes() };
+    Some(())
+}
 
 /// From behind so much new room to before it.
 #[inline(always)]

@@ -19,6 +19,12 @@ pub trait Packet: Sized {
     /// send by every device. The one before it leaves such packets to it.
     fn resolves(&self) -> bool;
 
+    /// Whether the packet begins with its network header, as on wireguard, ipip and tun devices.
+    #[inline(always)]
+    fn is_raw(&self) -> bool {
+        false
+    }
+
     /// How many bytes of its payload each packet gets that a device will cut this one into; 0 if
     /// it leaves as it is.
     #[inline(always)]
@@ -32,7 +38,7 @@ pub trait Packet: Sized {
     fn wire_length(&self) -> u32 {
         match self.segment() {
             0 => self.length(),
-            segment => segment + 14 + 20 + 20,
+            segment => segment + if self.is_raw() { 0 } else { 14 } + 20 + 20,
         }
     }
 
@@ -64,6 +70,9 @@ pub trait Packet: Sized {
     #[inline(always)]
     fn make_room<F: Family>(&mut self, network: usize, bytes: usize) -> Option<()> {
         self.grow_front(bytes)?;
+        if self.is_raw() {
+            return Some(());
+        }
         link::move_to_front(self, network, bytes)
     }
 
@@ -71,7 +80,9 @@ pub trait Packet: Sized {
     /// many bytes behind the outer one and of its family.
     #[inline(always)]
     fn close_up<F: Family>(&mut self, network: usize, bytes: usize) -> Option<()> {
-        link::move_to_back(self, network, bytes)?;
+        if !self.is_raw() {
+            link::move_to_back(self, network, bytes)?;
+        }
         self.shrink_front(bytes)
     }
 

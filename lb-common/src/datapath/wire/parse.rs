@@ -128,6 +128,9 @@ impl<F: Family> Segment<F> {
 /// Looks past the Ethernet header and up to two VLAN tags.
 #[inline(always)]
 pub fn frame<P: Packet>(packet: &P) -> Option<Frame> {
+    if packet.is_raw() {
+        return raw_frame(packet);
+    }
     let ethernet: &Ethernet = packet.header(0)?;
     let mut ether_type = u16::from_be_bytes(ethernet.ether_type);
     let mut network = size_of::<Ethernet>();
@@ -140,6 +143,17 @@ pub fn frame<P: Packet>(packet: &P) -> Option<Frame> {
         network += size_of::<VlanTag>();
     }
     Some(Frame { ether_type, network: packet.blur(network) })
+}
+
+/// A packet without a link-layer header: the version in its first byte says what it is.
+#[inline(always)]
+fn raw_frame<P: Packet>(packet: &P) -> Option<Frame> {
+    let ether_type = match packet.header::<[u8; 2]>(0)?[0] >> 4 {
+        4 => V4::ETHER_TYPE,
+        6 => V6::ETHER_TYPE,
+        _ => return None,
+    };
+    Some(Frame { ether_type, network: packet.blur(0) })
 }
 
 /// A family's way to find the transport header.
