@@ -64,7 +64,9 @@ impl<'a> Devices<'a> {
         };
         devices.decide();
         let mut links = Links::new(pins);
-        while let Some((device, missing)) = devices.next_missing(|_, points| !is_workload(points)) {
+        while let Some((device, missing)) =
+            devices.next_missing(|device| devices.is_required(device))
+        {
             devices.attach(&mut links, &device, &missing)?;
         }
         links.detach_others(&by_name(&devices.wanted))?;
@@ -109,8 +111,7 @@ impl<'a> Devices<'a> {
 
     pub fn attach_missing(&mut self) {
         let mut failed = BTreeSet::new();
-        while let Some((device, missing)) = self.next_missing(|device, _| !failed.contains(device))
-        {
+        while let Some((device, missing)) = self.next_missing(|device| !failed.contains(device)) {
             let mut links = Links::new(self.pins);
             match self.attach(&mut links, &device, &missing) {
                 Ok(()) => links.keep(),
@@ -147,14 +148,21 @@ impl<'a> Devices<'a> {
     /// One of these devices that lacks something it is to have, and what.
     fn next_missing(
         &self,
-        of: impl Fn(&DeviceName, &BTreeSet<HookPoint>) -> bool,
+        of: impl Fn(&DeviceName) -> bool,
     ) -> Option<(DeviceName, BTreeSet<HookPoint>)> {
-        let wanted = self.wanted.iter().filter(|(device, points)| of(device, points));
+        let wanted = self.wanted.iter().filter(|(device, _)| of(device));
         let none = BTreeSet::new();
         wanted
             .map(|(device, wanted)| (device, wanted, self.attached.get(device).unwrap_or(&none)))
             .find(|(_, wanted, attached)| !wanted.is_subset(attached))
             .map(|(device, wanted, attached)| (device.clone(), wanted - attached))
+    }
+
+    /// Whether the agent does not start without the device's programs: clients reach this node by it.
+    fn is_required(&self, device: &DeviceName) -> bool {
+        let mut external =
+            self.attachments.served.iter().filter(|(_, served)| served.role == Role::External);
+        external.any(|(served, how)| served == device || how.xdp.contains(device))
     }
 
     fn decide(&mut self) {
@@ -239,21 +247,24 @@ impl<'a> Devices<'a> {
 fn points(attachments: &Attachments, without_xdp: impl Fn(&DeviceName) -> bool) -> HookPoints {
     let mut points = HookPoints::new();
     for (device, served) in &attachments.served {
+        let tc_alone = served.xdp.is_empty() || served.xdp.iter().any(&without_xdp);
         let ingress = match served.role {
+            _ if served.raw => HookPoint::RawIn,
             Role::Workload => HookPoint::WorkloadIn,
-            Role::External if served.xdp.iter().any(&without_xdp) => HookPoint::ExternalInTc,
-            Role::External => HookPoint::ExternalDeferred,
+            Role::External | Role::Transit if tc_alone => HookPoint::ExternalInTc,
+            Role::External | Role::Transit => HookPoint::ExternalDeferred,
         };
-        points.entry(device.clone()).or_default().extend([HookPoint::Out, ingress]);
+        let egress = if served.raw { HookPoint::RawOut } else { HookPoint::Out };
+        let own = points.entry(device.clone()).or_default();
+        own.insert(egress);
+        if served.ingress {
+            own.insert(ingress);
+        }
         for device in served.xdp.iter().filter(|device| !without_xdp(device)) {
             points.entry(device.clone()).or_default().insert(HookPoint::ExternalIn);
         }
     }
     points
-}
-
-fn is_workload(points: &BTreeSet<HookPoint>) -> bool {
-    points.contains(&HookPoint::WorkloadIn)
 }
 
 fn by_name(points: &HookPoints) -> BTreeSet<(String, HookPoint)> {
@@ -275,13 +286,17 @@ mod tests {
         let xdp = BTreeSet::from([device(1, "port0"), device(2, "port1")]);
         let mut attachments = Attachments::default();
         let served = &mut attachments.served;
-        served.insert(device(3, "bond0"), Served { role: Role::External, xdp });
-        served.insert(device(4, "pod"), Served { role: Role::Workload, xdp: BTreeSet::new() });
+        served.insert(device(3, "bond0"), of_role(Role::External, xdp));
+        served.insert(device(4, "pod"), of_role(Role::Workload, BTreeSet::new()));
         attachments
     }
 
-    fn check(without_xdp: &[&str], expected: &[(&str, &[HookPoint])]) {
-        let points = points(&attachments(), |device| without_xdp.contains(&&*device.name));
+    fn of_role(role: Role, xdp: BTreeSet<DeviceName>) -> Served {
+        Served { role, raw: false, ingress: true, xdp }
+    }
+
+    fn check(attachments: &Attachments, without_xdp: &[&str], expected: &[(&str, &[HookPoint])]) {
+        let points = points(attachments, |device| without_xdp.contains(&&*device.name));
         let found: Vec<(&str, Vec<HookPoint>)> = points
             .iter()
             .map(|(device, points)| (&*device.name, points.iter().copied().collect()))
@@ -296,8 +311,26 @@ mod tests {
         let pod: (&str, &[HookPoint]) = ("pod", &[Out, WorkloadIn]);
         let deferred: (&str, &[HookPoint]) = ("bond0", &[Out, ExternalDeferred]);
         let alone: (&str, &[HookPoint]) = ("bond0", &[Out, ExternalInTc]);
-        check(&[], &[("port0", &[ExternalIn]), ("port1", &[ExternalIn]), deferred, pod]);
-        check(&["port1"], &[("port0", &[ExternalIn]), alone, pod]);
-        check(&["port0", "port1"], &[alone, pod]);
+        let bond = attachments();
+        check(&bond, &[], &[("port0", &[ExternalIn]), ("port1", &[ExternalIn]), deferred, pod]);
+        check(&bond, &["port1"], &[("port0", &[ExternalIn]), alone, pod]);
+        check(&bond, &["port0", "port1"], &[alone, pod]);
+    }
+
+    #[test]
+    fn devices_without_xdp_of_their_own_have_programs_in_tc_only() {
+        use HookPoint::{ExternalInTc, Out, RawIn, RawOut};
+        let mut attachments = Attachments::default();
+        let transit = of_role(Role::Transit, BTreeSet::new());
+        let raw = Served { raw: true, ..transit.clone() };
+        let out_only = Served { ingress: false, ..of_role(Role::Workload, BTreeSet::new()) };
+        attachments.served.extend([
+            (device(1, "eth1"), transit),
+            (device(2, "wg0"), raw),
+            (device(3, "vnet0"), out_only),
+        ]);
+        let expected: &[(&str, &[HookPoint])] =
+            &[("eth1", &[Out, ExternalInTc]), ("wg0", &[RawOut, RawIn]), ("vnet0", &[Out])];
+        check(&attachments, &[], expected);
     }
 }

@@ -108,7 +108,8 @@ enum Format {
 pub fn trace(options: &Options, pin_path: &Path) -> Result<()> {
     let view = View::open(pin_path)?;
     let routes = KernelRoutes::open()?;
-    let meeting = meeting(options, &attached(pin_path)?)?;
+    let attached = attached(pin_path)?;
+    let meeting = meeting(options, &attached)?;
     let packets = packets(options)?;
     let names = LiveNames::open(pin_path)?;
     let mut output = io::stdout().lock();
@@ -119,6 +120,7 @@ pub fn trace(options: &Options, pin_path: &Path) -> Result<()> {
             let text = format!("captured only in part: {length} bytes on the wire");
             trace.note("packet", text);
         }
+        warn_of_lost_reply(&mut trace, &attached);
         let text = match options.output {
             Format::Text if packets.len() > 1 => {
                 format!("packet {}\n{}\n", number + 1, text(&trace))
@@ -133,6 +135,19 @@ pub fn trace(options: &Options, pin_path: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A reply to an SNAT address has to arrive where a program translates it.
+fn warn_of_lost_reply(trace: &mut Trace, attached: &Attached) {
+    let Some(device) = trace.reply_arrives_at() else { return };
+    let has_ingress = |points: &Vec<HookPoint>| points.iter().any(|point| !point.is_egress());
+    if !attached.get(device).is_some_and(has_ingress) {
+        let text = format!(
+            "the reply will arrive at {device}, where no program is attached: it will be lost. \
+             Add --device {device} to the agent, or let --device be auto"
+        );
+        trace.warn(text);
+    }
 }
 
 fn text(trace: &Trace) -> String {
@@ -190,12 +205,17 @@ fn attached(pin_path: &Path) -> Result<Attached> {
     Ok(attached)
 }
 
+/// Whether the device is one that has XDP because clients use it.
+fn faces_clients(points: &[HookPoint]) -> bool {
+    points.contains(&HookPoint::ExternalDeferred)
+}
+
 /// Which programs the packet meets, and at which device.
 fn meeting(options: &Options, attached: &Attached) -> Result<Meeting> {
     let there = |points: &[HookPoint]| -> Vec<HookPoint> {
         let out = options.direction == Direction::Out;
         let mut there: Vec<HookPoint> =
-            points.iter().copied().filter(|point| (*point == HookPoint::Out) == out).collect();
+            points.iter().copied().filter(|point| point.is_egress() == out).collect();
         // XDP has seen it on the device below, as below a VLAN.
         if there == [HookPoint::ExternalDeferred] {
             there.insert(0, HookPoint::ExternalIn);
@@ -207,11 +227,13 @@ fn meeting(options: &Options, attached: &Attached) -> Result<Meeting> {
         .filter(|(_, points)| !there(points).is_empty())
         .map(|(device, _)| device.as_str())
         .collect();
-    let device = match (&options.device, &served[..]) {
-        (Some(device), _) => device,
-        (None, [only]) => *only,
-        (None, []) => bail!("no program is attached to any interface; is the agent running?"),
-        (None, several) => bail!(
+    let facing_clients: Vec<&str> =
+        served.iter().copied().filter(|device| faces_clients(&attached[*device])).collect();
+    let device = match (&options.device, &facing_clients[..], &served[..]) {
+        (Some(device), ..) => device,
+        (None, [only], _) | (None, _, [only]) => *only,
+        (None, _, []) => bail!("no program is attached to any interface; is the agent running?"),
+        (None, _, several) => bail!(
             "several interfaces have programs: select one with --device: {}",
             several.join(", ")
         ),

@@ -88,12 +88,17 @@ pub struct OriginSettings {
 pub struct AgentSettings {
     /// Interface where clients reach this node: a name, a pattern such as eth*, or auto; may be repeated
     ///
-    /// auto selects the interfaces that have a default route.
+    /// auto selects the interfaces that have a default route. Unless interfaces are named instead, all other
+    /// interfaces to networks are served as well, in tc: second network cards, VLANs, overlays such as vxlan, ipip
+    /// or wireguard. Replies may arrive there.
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "auto")]
     pub device: Vec<DeviceSelector>,
 
-    /// Host-side interfaces of pods, such as veth*, cali* or lxc*; may be repeated
-    #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
+    /// Host-side interfaces of pods: a name, a pattern such as cali*, auto, or none; may be repeated
+    ///
+    /// auto selects veth and netkit interfaces whose other end is in another network namespace, and tap interfaces,
+    /// unless they have an address with a subnet.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "auto")]
     pub workload_device: Vec<DeviceSelector>,
 
     /// Name of this node, to find its local endpoints [default: $NODE_NAME, otherwise the hostname]

@@ -171,9 +171,9 @@ mod tests {
 
     #[test]
     fn a_key_without_a_value_is_not_there_and_an_empty_list_is() {
-        let (file, problems) = parsed("node-name:\nworkload-device: []\n");
+        let (file, problems) = parsed("node-name:\nnodeport-addresses: []\n");
         assert_eq!(problems, [""; 0]);
-        assert_eq!(file.values.keys().collect::<Vec<_>>(), ["workload-device"]);
+        assert_eq!(file.values.keys().collect::<Vec<_>>(), ["nodeport-addresses"]);
     }
 
     #[test]

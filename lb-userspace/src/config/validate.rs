@@ -52,11 +52,16 @@ fn addresses(configuration: &Configuration) -> Vec<Conflict> {
 
 fn devices(configuration: &Configuration) -> Vec<Conflict> {
     let agent = &configuration.agent;
-    if !agent.workload_device.contains(&DeviceSelector::Auto) {
-        return Vec::new();
+    let mut conflicts = Vec::new();
+    if agent.device.contains(&DeviceSelector::None) {
+        let reason = "none is valid for workload-device only: clients need an interface";
+        conflicts.push(("device", reason.to_owned()));
     }
-    let reason = "auto is valid for device only: give a pattern such as veth*";
-    vec![("workload-device", reason.to_owned())]
+    if agent.workload_device.contains(&DeviceSelector::None) && agent.workload_device.len() > 1 {
+        let reason = "none excludes every other value";
+        conflicts.push(("workload-device", reason.to_owned()));
+    }
+    conflicts
 }
 
 fn timeouts(configuration: &Configuration) -> Vec<Conflict> {

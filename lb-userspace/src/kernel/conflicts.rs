@@ -118,7 +118,7 @@ pub fn on_device(device: &str, index: u32, pin_path: &Path, with_xdp: bool) -> R
     let other_agents = filters_of_others(index, pin_path)?;
     // `out` says too little; it is never alone.
     let is_an_agents = |program: &ProgramInfo| {
-        HookPoint::of_program(&name_of(program)).is_some_and(|point| point != HookPoint::Out)
+        HookPoint::of_program(&name_of(program)).is_some_and(|point| !point.is_egress())
     };
     if !other_agents.is_empty() || others.iter().any(is_an_agents) {
         return Ok(Finding::error(

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::attachments::Attachments;
 use super::selection::NodePortAddresses;
-use super::snapshot::{Address, Kind, Mac, Scope, Snapshot};
+use super::snapshot::{Address, Framing, Kind, Mac, Scope, Snapshot};
 
 /// What the data plane is to know of a device by which packets leave.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,7 +40,8 @@ pub fn devices(snapshot: &Snapshot) -> BTreeMap<u32, Device> {
                 v6: source(true, node6).and_then(as_v6),
                 mtu: link.mtu,
                 mac: link.mac,
-                redirect: snapshot.redirect.contains(&link.index),
+                redirect: link.framing == Framing::Ethernet
+                    && snapshot.redirect.contains(&link.index),
                 // Between veths it is the same as sending on: the other end must poll.
                 transmit: link.kind != Kind::Veth || snapshot.redirect.contains(&link.index),
             };
@@ -73,7 +74,8 @@ pub fn node_addresses(
         }
     }
     if told.is_empty() {
-        let own = attachments.external().flat_map(|device| snapshot.addresses_of(device.index));
+        let own =
+            attachments.facing_clients().flat_map(|device| snapshot.addresses_of(device.index));
         addresses.extend(own.filter(|address| is_dialled(address)).map(|address| address.ip));
     }
     addresses.retain(|ip| !ip.is_loopback() && !ip.is_unspecified() && !ip.is_multicast());
@@ -183,7 +185,6 @@ mod tests {
                 index,
                 name: name.to_owned(),
                 loopback: name == "lo",
-                ethernet: name != "lo",
                 mtu: 1500,
                 mac: [2, 0, 0, 0, 0, index as u8],
                 ..Link::default()
@@ -200,6 +201,7 @@ mod tests {
         let mut address = Address {
             ip: words.next().unwrap().parse().unwrap(),
             scope: Scope::Global,
+            subnet: true,
             secondary: false,
             deprecated: false,
             unusable: false,

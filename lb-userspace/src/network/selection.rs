@@ -20,8 +20,10 @@ pub struct Settings {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceSelector {
-    /// Those that carry default routes.
+    /// Those that carry default routes; of workload devices, those that look like a pod's.
     Auto,
+    /// None at all.
+    None,
     Name(String),
     /// As a shell understands it.
     Pattern(Pattern),
@@ -31,7 +33,7 @@ impl DeviceSelector {
     /// Whether it selects a device by its name.
     pub fn matches(&self, name: &str) -> bool {
         match self {
-            Self::Auto => false,
+            Self::Auto | Self::None => false,
             Self::Name(wanted) => wanted == name,
             Self::Pattern(pattern) => pattern.matches(name),
         }
@@ -47,8 +49,10 @@ impl FromStr for DeviceSelector {
         if text.is_empty() || text.contains(is_odd) {
             return Err("no name of a device: it has no slashes and blanks".to_owned());
         }
-        if text == "auto" {
-            return Ok(Self::Auto);
+        match text {
+            "auto" => return Ok(Self::Auto),
+            "none" => return Ok(Self::None),
+            _ => {}
         }
         if text.contains(['*', '?', '[']) {
             let explain = |error| format!("no pattern: {error}; try one such as eth*");
@@ -65,6 +69,7 @@ impl Display for DeviceSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Auto => "auto",
+            Self::None => "none",
             Self::Name(name) => name,
             Self::Pattern(pattern) => pattern.as_str(),
         })

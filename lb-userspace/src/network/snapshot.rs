@@ -30,22 +30,41 @@ pub struct Link {
     /// Able to send and receive.
     pub running: bool,
     pub loopback: bool,
-    /// Its frames have Ethernet headers.
-    pub ethernet: bool,
+    pub framing: Framing,
     pub mtu: u32,
     pub mac: Mac,
-    /// The device below, if it is of this namespace.
+    /// The device below, or a veth's peer, if it is in this network namespace.
     pub lower: Option<u32>,
+    /// That device is in another network namespace.
+    pub lower_elsewhere: bool,
     /// The device that this one is a port of.
     pub master: Option<u32>,
 }
 
+/// What a device's packets begin with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Framing {
+    #[default]
+    Ethernet,
+    /// The network header: tunnels of IP in IP, wireguard, tun, PPP.
+    Raw,
+    /// Something that the data plane does not read, such as InfiniBand's header.
+    Unknown,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing that matters here: hardware, ...
+    /// Nothing that matters here: hardware, overlays, ...
     #[default]
     Other,
+    /// One of a pair: veth, netkit.
     Veth,
+    /// The host's end of a virtual machine's interface.
+    Tap,
+    /// Another address of the device below, which sees its packets first: macvlan, ipvlan.
+    Child,
+    /// No packet arrives there: dummy, ifb.
+    Dummy,
     Bond {
         mode: BondMode,
         /// Ports are chosen by VLAN tags and source addresses.
@@ -75,6 +94,8 @@ pub enum BondMode {
 pub struct Address {
     pub ip: IpAddr,
     pub scope: Scope,
+    /// The address is of a subnet, so other hosts are on the link.
+    pub subnet: bool,
     /// IPv4: not the first of its subnet; IPv6: made up for privacy.
     pub secondary: bool,
     /// Still answered, but not to be used for new connections.
@@ -156,6 +177,20 @@ impl Effect {
             facts: self.facts || other.facts,
             default_routes: self.default_routes || other.default_routes,
         }
+    }
+}
+
+impl Kind {
+    /// Whether its ports' packets belong to it, with addresses and routes.
+    pub fn has_ports(&self) -> bool {
+        matches!(self, Self::Bond { .. } | Self::Bridge | Self::OpenVSwitch | Self::Team)
+    }
+}
+
+impl Address {
+    /// Whether it makes its device a link to a network with other hosts.
+    pub fn is_of_network(&self) -> bool {
+        self.scope == Scope::Global && self.subnet
     }
 }
 
@@ -270,6 +305,7 @@ mod tests {
         Address {
             ip: ip.parse().unwrap(),
             scope: Scope::Global,
+            subnet: true,
             secondary: false,
             deprecated: false,
             unusable: false,

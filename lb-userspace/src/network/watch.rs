@@ -205,7 +205,7 @@ impl View {
                 bail!("{} can't be served: {refusal}", device.name);
             }
         }
-        if self.attachments.external().next().is_none() {
+        if self.attachments.facing_clients().next().is_none() {
             let wanted: Vec<String> = settings.external.iter().map(|s| s.to_string()).collect();
             let refused = self.attachments.refused.iter();
             let refused: String = refused.map(|(d, why)| format!("\n{}: {why}", d.name)).collect();

@@ -74,6 +74,20 @@ impl Trace {
     pub fn note(&mut self, step: &'static str, text: String) {
         self.steps.insert(1, Step { step, text });
     }
+
+    /// Adds what will go wrong later.
+    pub fn warn(&mut self, text: String) {
+        self.steps.push(Step { step: "warning", text });
+    }
+
+    /// The device where the reply arrives, if it comes back to an address of this node.
+    pub fn reply_arrives_at(&self) -> Option<&str> {
+        let is_sent = matches!(self.verdict, Fate::Sent | Fate::Resolved);
+        let to_backend =
+            self.backend.is_some_and(|end| self.result.destination == Some(end.to_string()));
+        let masqueraded = self.result.source != self.packet.source;
+        self.leaves_by.as_deref().filter(|_| is_sent && to_backend && masqueraded)
+    }
 }
 
 /// Where a packet meets the data plane.
@@ -122,7 +136,7 @@ where
             routes,
         };
         let observed = Observed::new(tables, &notes);
-        let entry = if point == HookPoint::Out { Entry::Egress } else { Entry::Ingress };
+        let entry = if point.is_egress() { Entry::Egress } else { Entry::Ingress };
         verdict = host::run(entry, &mut packet, &observed, |stage, _| {
             observed.note(Observation::Stage(stage));
         });
@@ -159,7 +173,7 @@ where
     Trace {
         packet: before,
         device: names.device(meeting.device),
-        direction: if meeting.points == [HookPoint::Out] { "out" } else { "in" },
+        direction: if meeting.points.iter().any(|point| point.is_egress()) { "out" } else { "in" },
         verdict: fate,
         reasons,
         service_port: served_by.map(|(service_port, _)| names.service_port(service_port)),
@@ -190,7 +204,8 @@ fn place_text(point: HookPoint) -> &'static str {
         HookPoint::ExternalDeferred => "tc on the same device, which can have next hops resolved",
         HookPoint::ExternalInTc => "tc ingress, where clients' packets arrive (no XDP here)",
         HookPoint::WorkloadIn => "tc ingress, where a pod's packets arrive",
-        HookPoint::Out => "tc egress, where packets leave",
+        HookPoint::RawIn => "tc ingress of a device without link-layer headers",
+        HookPoint::Out | HookPoint::RawOut => "tc egress, where packets leave",
     }
 }
 

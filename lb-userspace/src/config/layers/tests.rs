@@ -96,7 +96,8 @@ fn all_that_is_wrong_is_told_at_once_with_where_it_stands() {
 #[test]
 fn settings_that_do_not_go_together_are_named() {
     for (flags, name) in [
-        (&["--workload-device=auto"][..], "workload-device"),
+        (&["--device=none"][..], "device"),
+        (&["--workload-device=none,veth*"], "workload-device"),
         (&["--metrics-bind-address=0.0.0.0:10256"], "metrics-bind-address"),
         (&["--service-cluster-ip-range=10.0.0.0/16,10.1.0.0/16"], "service-cluster-ip-range"),
         (&["--manifests=a", "--kubeconfig=b"], "kubeconfig"),

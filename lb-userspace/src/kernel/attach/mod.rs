@@ -41,29 +41,46 @@ pub struct Modes {
 pub enum HookPoint {
     /// tc, what leaves by the device.
     Out,
+    /// The same of a device without link-layer headers.
+    RawOut,
     /// tc, what pods send.
     WorkloadIn,
     /// tc, what XDP has left to it.
     ExternalDeferred,
     /// tc, what arrives from clients by a device without XDP.
     ExternalInTc,
+    /// tc, what arrives by a device without link-layer headers.
+    RawIn,
     /// XDP, what arrives from clients.
     ExternalIn,
 }
 
 impl HookPoint {
-    pub const ALL: [Self; 5] =
-        [Self::Out, Self::WorkloadIn, Self::ExternalDeferred, Self::ExternalInTc, Self::ExternalIn];
+    pub const ALL: [Self; 7] = [
+        Self::Out,
+        Self::RawOut,
+        Self::WorkloadIn,
+        Self::ExternalDeferred,
+        Self::ExternalInTc,
+        Self::RawIn,
+        Self::ExternalIn,
+    ];
 
     /// The name of the program that belongs there.
     pub fn program(self) -> &'static str {
         match self {
             Self::Out => "out",
+            Self::RawOut => "raw_out",
             Self::WorkloadIn => "workload_in",
             Self::ExternalDeferred => "external_deferred",
             Self::ExternalInTc => "external_in_tc",
+            Self::RawIn => "raw_in",
             Self::ExternalIn => "external_in",
         }
+    }
+
+    pub fn is_egress(self) -> bool {
+        self.slot() == Slot::Tc(Direction::Egress)
     }
 
     /// Where a program belongs, by as much of its name as the kernel keeps.
@@ -122,8 +139,8 @@ pub enum Slot {
 impl HookPoint {
     pub fn slot(self) -> Slot {
         match self {
-            Self::Out => Slot::Tc(Direction::Egress),
-            Self::WorkloadIn | Self::ExternalDeferred | Self::ExternalInTc => {
+            Self::Out | Self::RawOut => Slot::Tc(Direction::Egress),
+            Self::WorkloadIn | Self::ExternalDeferred | Self::ExternalInTc | Self::RawIn => {
                 Slot::Tc(Direction::Ingress)
             }
             Self::ExternalIn => Slot::Xdp,

@@ -6,6 +6,7 @@
 //!
 //! Tests: `tests.rs`.
 
+mod roles;
 #[cfg(test)]
 mod tests;
 
@@ -13,13 +14,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 
 use super::selection::{DeviceSelector, Settings};
-use super::snapshot::{BondMode, Kind, Link, Snapshot};
+use super::snapshot::{BondMode, Framing, Kind, Link, Snapshot};
 
-/// What a device is to us.
+/// What a device is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// Clients reach this node by it.
     External,
+    /// Packets of Services may arrive and leave by it, but clients do not use it as a rule: a second
+    /// network card, an overlay.
+    Transit,
     /// The host's end of a pod's interface.
     Workload,
 }
@@ -48,7 +52,12 @@ pub struct Attachments {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Served {
     pub role: Role,
-    /// The devices whose XDP sees what arrives by it; none for workload devices.
+    /// Its packets have no link-layer header.
+    pub raw: bool,
+    /// Packets that arrive are handled here, and not at another device that they pass, too. A packet that
+    /// is handled twice would look like one that a client sends to a backend directly.
+    pub ingress: bool,
+    /// The devices whose XDP sees what arrives by it; none if tc handles everything.
     pub xdp: BTreeSet<DeviceName>,
 }
 
@@ -56,7 +65,7 @@ pub struct Served {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     Loopback,
-    NoEthernet,
+    UnknownFraming,
     Port { of: String, kind: &'static str },
     Vrf,
 }
@@ -65,8 +74,8 @@ impl Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Loopback => f.write_str("it leads nowhere but to this node itself"),
-            Self::NoEthernet => {
-                f.write_str("its packets have no Ethernet headers, which the data plane reads")
+            Self::UnknownFraming => {
+                f.write_str("its packets have link-layer headers other than Ethernet's")
             }
             Self::Port { of, kind } => write!(
                 f,
@@ -81,8 +90,18 @@ impl Display for Refusal {
 
 impl Attachments {
     pub fn external(&self) -> impl Iterator<Item = &DeviceName> {
-        let external = |served: &Served| served.role == Role::External;
-        self.served.iter().filter(move |(_, served)| external(served)).map(|(device, _)| device)
+        self.with_role(Role::External)
+    }
+
+    /// The external devices; on a node without a default route the transit devices.
+    pub fn facing_clients(&self) -> impl Iterator<Item = &DeviceName> {
+        let has_external = self.external().next().is_some();
+        self.with_role(if has_external { Role::External } else { Role::Transit })
+    }
+
+    fn with_role(&self, role: Role) -> impl Iterator<Item = &DeviceName> {
+        let matching = self.served.iter().filter(move |(_, served)| served.role == role);
+        matching.map(|(device, _)| device)
     }
 }
 
@@ -102,28 +121,21 @@ pub fn plan_attachments(
 ) -> Attachments {
     let mut attachments = Attachments::default();
     for link in snapshot.links.values() {
-        // A device that is both is external: it is then served in all its directions, too.
-        let role = if is_external(snapshot, settings, external_before, link) {
-            Role::External
-        } else if is_selected(&settings.workload, link) {
-            Role::Workload
-        } else {
+        let Some(role) = roles::role(snapshot, settings, external_before, link) else { continue };
+        if let Some(refusal) = refusal(snapshot, link, role) {
+            attachments.refused.insert(link.into(), refusal);
             continue;
-        };
-        match refusal(snapshot, link, role) {
-            Some(refusal) => {
-                attachments.refused.insert(link.into(), refusal);
-            }
-            None => {
-                let xdp = match role {
-                    Role::External => xdp_devices(snapshot, link),
-                    Role::Workload => BTreeSet::new(),
-                };
-                attachments.unfinished.extend(unfinished(snapshot, &xdp));
-                attachments.served.insert(link.into(), Served { role, xdp });
-            }
         }
+        let raw = link.framing == Framing::Raw;
+        let xdp = match role {
+            Role::External if !raw => xdp_devices(snapshot, link),
+            _ => BTreeSet::new(),
+        };
+        let ingress = is_handled_here(snapshot, settings, link, role);
+        attachments.unfinished.extend(unfinished(snapshot, &xdp));
+        attachments.served.insert(link.into(), Served { role, raw, ingress, xdp });
     }
+    share_xdp(snapshot, &mut attachments);
     for selector in settings.external.iter().chain(&settings.workload) {
         if let DeviceSelector::Name(name) = selector
             && snapshot.link_named(name).is_none()
@@ -134,27 +146,6 @@ pub fn plan_attachments(
     attachments
 }
 
-fn is_external(
-    snapshot: &Snapshot,
-    settings: &Settings,
-    before: &BTreeSet<u32>,
-    link: &Link,
-) -> bool {
-    let carries_default_route =
-        || snapshot.default_routes.iter().any(|route| route.devices.contains(&link.index));
-    let is_auto = settings.external.contains(&DeviceSelector::Auto)
-        && (carries_default_route() || before.contains(&link.index));
-    is_auto || is_selected(&settings.external, link)
-}
-
-fn is_selected(selectors: &[DeviceSelector], link: &Link) -> bool {
-    selectors.iter().any(|selector| match selector {
-        // `*` is not meant to be `lo`.
-        DeviceSelector::Pattern(_) if link.loopback => false,
-        _ => selector.matches(&link.name),
-    })
-}
-
 fn refusal(snapshot: &Snapshot, link: &Link, role: Role) -> Option<Refusal> {
     if link.loopback {
         return Some(Refusal::Loopback);
@@ -162,22 +153,48 @@ fn refusal(snapshot: &Snapshot, link: &Link, role: Role) -> Option<Refusal> {
     if link.kind == Kind::Vrf {
         return Some(Refusal::Vrf);
     }
-    if !link.ethernet {
-        return Some(Refusal::NoEthernet);
+    if link.framing == Framing::Unknown {
+        return Some(Refusal::UnknownFraming);
     }
     let master = snapshot.links.get(&link.master?)?;
     let kind = match (&master.kind, role) {
         // A pod's packets are translated before the bridge sees them; for clients the node's
         // addresses are on the bridge, and what only passes through it is not ours.
         (Kind::Bridge | Kind::OpenVSwitch, Role::Workload) => return None,
-        (Kind::Bridge, Role::External) => "bridge",
-        (Kind::OpenVSwitch, Role::External) => "Open vSwitch bridge",
+        (Kind::Bridge, _) => "bridge",
+        (Kind::OpenVSwitch, _) => "Open vSwitch bridge",
         (Kind::Bond { .. }, _) => "bond",
         (Kind::Team, _) => "team",
         // A device in a VRF keeps its addresses, as one without a master.
-        (Kind::Veth | Kind::Vlan | Kind::Vrf | Kind::Other, _) => return None,
+        _ => return None,
     };
     Some(Refusal::Port { of: master.name.clone(), kind })
+}
+
+/// Whether packets that arrive by a device are handled there, and not before or after.
+fn is_handled_here(snapshot: &Snapshot, settings: &Settings, link: &Link, role: Role) -> bool {
+    // The device below has handled them.
+    if link.kind == Kind::Child && !link.lower_elsewhere {
+        return false;
+    }
+    // A bridge to a network handles what its ports hand to it.
+    let master = link.master.and_then(|master| snapshot.links.get(&master));
+    let bridge = master.filter(|master| master.kind == Kind::Bridge);
+    role != Role::Workload
+        || !bridge.is_some_and(|bridge| roles::has_network_port(snapshot, settings, bridge))
+}
+
+/// A transit device above others that have XDP anyway, such as a VLAN, has its packets handled there.
+fn share_xdp(snapshot: &Snapshot, attachments: &mut Attachments) {
+    let all: BTreeSet<DeviceName> =
+        attachments.served.values().flat_map(|served| served.xdp.iter().cloned()).collect();
+    for (device, served) in &mut attachments.served {
+        let Some(link) = snapshot.links.get(&device.index) else { continue };
+        let below = xdp_devices(snapshot, link);
+        if served.role == Role::Transit && !served.raw && below.is_subset(&all) {
+            served.xdp = below;
+        }
+    }
 }
 
 /// Where XDP sees what arrives by a device.

@@ -1,13 +1,16 @@
 //! A table: devices as `ip -details link` might show them, what was asked for, what is served.
 
 use super::*;
+use crate::network::snapshot::{Address, Scope};
 use crate::network::{DefaultRoute, Settings};
 
-/// `INDEX: NAME[@LOWER] [master NAME] [KIND [MODE [by-vlan]]]`, one a line.
+/// `INDEX: NAME[@LOWER] [master NAME] [KIND [MODE [by-vlan]]] [default] [subnet|address]`, one a line; the
+/// peer of a veth without `@LOWER` is in another network namespace; `default`: has the default route.
 fn devices(text: &str) -> Snapshot {
     let mut snapshot = Snapshot::default();
     for line in text.lines() {
-        let mut words = line.split_whitespace().peekable();
+        let has = |word| line.split_whitespace().any(|other| other == word);
+        let mut words = line.split_whitespace().filter(|word| !STATES.contains(word)).peekable();
         let index = words.next().unwrap().trim_end_matches(':').parse().unwrap();
         let name = words.next().unwrap();
         let (name, lower) = name.split_once('@').unwrap_or((name, ""));
@@ -24,23 +27,50 @@ fn devices(text: &str) -> Snapshot {
             ("vlan", _) => Kind::Vlan,
             ("vrf", _) => Kind::Vrf,
             ("veth", _) => Kind::Veth,
-            ("" | "wireguard", _) => Kind::Other,
+            ("tap", _) => Kind::Tap,
+            ("macvlan", _) => Kind::Child,
+            ("dummy", _) => Kind::Dummy,
+            ("" | "wireguard" | "vxlan" | "ipoib", _) => Kind::Other,
             other => panic!("{other:?}"),
+        };
+        let framing = match name {
+            _ if has("wireguard") => Framing::Raw,
+            _ if has("ipoib") => Framing::Unknown,
+            _ => Framing::Ethernet,
         };
         let link = Link {
             index,
             name: name.to_owned(),
+            lower_elsewhere: kind == Kind::Veth && lower.is_empty(),
             kind,
+            up: !has("down"),
             loopback: name == "lo",
-            ethernet: !line.contains("wireguard") && name != "lo",
+            framing,
             lower: named(lower),
             master: master.map(|master| named(master).expect("masters stand first")),
             ..Link::default()
         };
         snapshot.links.insert(index, link);
+        if has("default") {
+            let route = DefaultRoute { v6: false, metric: 0, devices: vec![index], source: None };
+            snapshot.default_routes.push(route);
+        }
+        if has("subnet") || has("address") {
+            let address = Address {
+                ip: "192.0.2.1".parse().unwrap(),
+                scope: Scope::Global,
+                subnet: has("subnet"),
+                secondary: false,
+                deprecated: false,
+                unusable: false,
+            };
+            snapshot.addresses.insert(index, vec![address]);
+        }
     }
     snapshot
 }
+
+const STATES: [&str; 4] = ["default", "subnet", "address", "down"];
 
 fn bond_mode(text: &str) -> BondMode {
     match text {
@@ -59,22 +89,26 @@ fn selectors(text: &str) -> Vec<DeviceSelector> {
     text.split_whitespace().map(|word| word.parse().unwrap()).collect()
 }
 
-/// One line for each device: `NAME ROLE [xdp NAME,NAME]`, `NAME refused: WHY`, `NAME missing`.
+/// One line for each device: `NAME ROLE [raw] [out only] [xdp NAME,NAME]`, `NAME refused: WHY`,
+/// `NAME missing`.
 fn show(attachments: &Attachments) -> String {
     let mut lines = Vec::new();
     for (device, served) in &attachments.served {
         let role = match served.role {
             Role::External => "external",
+            Role::Transit => "transit",
             Role::Workload => "workload",
         };
         let xdp: Vec<&str> = served.xdp.iter().map(|device| device.name.as_str()).collect();
         let xdp = if xdp.is_empty() { String::new() } else { format!(" xdp {}", xdp.join(",")) };
-        lines.push(format!("{} {role}{xdp}", device.name));
+        let raw = if served.raw { " raw" } else { "" };
+        let out_only = if served.ingress { "" } else { " out only" };
+        lines.push(format!("{} {role}{raw}{out_only}{xdp}", device.name));
     }
     for (device, refusal) in &attachments.refused {
         let why = match refusal {
             Refusal::Loopback => "loopback".to_owned(),
-            Refusal::NoEthernet => "no Ethernet".to_owned(),
+            Refusal::UnknownFraming => "unknown framing".to_owned(),
             Refusal::Port { of, kind } => format!("port of {kind} {of}"),
             Refusal::Vrf => "VRF".to_owned(),
         };
@@ -183,7 +217,15 @@ fn programs_go_where_they_can_run() {
             "eth0 external xdp eth0",
         ),
         ("a VRF", "2: red vrf\n4: eth0 master red", "red", "", "red refused: VRF"),
-        ("a tunnel", "2: wg0 wireguard", "wg0", "", "wg0 refused: no Ethernet"),
+        ("a device without Ethernet", "2: wg0 wireguard", "wg0", "", "wg0 external raw"),
+        ("InfiniBand", "2: ib0 ipoib", "ib0", "", "ib0 refused: unknown framing"),
+        (
+            "virtual machines on a bridge to a network",
+            "3: br0 bridge\n4: eth0 master br0\n5: vnet0 master br0 tap",
+            "br0",
+            "vnet*",
+            "br0 external xdp br0; vnet0 workload out only",
+        ),
     ] {
         let settings = Settings {
             external: selectors(external),
@@ -192,6 +234,90 @@ fn programs_go_where_they_can_run() {
         };
         let planned = plan_attachments(&devices(text), &settings, &BTreeSet::new());
         assert_eq!(show(&planned), expected, "{name}");
+    }
+}
+
+#[test]
+fn by_default_everything_is_served_that_packets_of_services_may_use() {
+    for (name, text, expected) in [
+        (
+            "bridge and veths",
+            "2: eth0 default subnet\n4: cni0 bridge subnet\n5: veth1 master cni0 veth",
+            "eth0 external xdp eth0; veth1 workload",
+        ),
+        (
+            "point-to-point veths",
+            "2: eth0 default subnet\n5: veth1 veth\n6: veth2 veth address",
+            "eth0 external xdp eth0; veth1 workload; veth2 workload",
+        ),
+        (
+            "a node that is a container, with two networks",
+            "2: eth0 veth default subnet\n3: eth1 veth subnet\n5: veth1 veth",
+            "eth0 external xdp eth0; eth1 transit; veth1 workload; eth0 unfinished",
+        ),
+        (
+            "a second card and overlays",
+            "2: eth0 default subnet\n3: eth1 subnet\n4: flannel.1@eth0 vxlan address\n\
+             5: wg0 wireguard address",
+            "eth0 external xdp eth0; eth1 transit; flannel.1 transit; wg0 transit raw",
+        ),
+        (
+            "VLANs above a device with XDP and one without",
+            "2: eth0 default subnet\n3: eth1 subnet\n4: eth0.7@eth0 vlan\n5: eth1.7@eth1 vlan",
+            "eth0 external xdp eth0; eth1 transit; eth0.7 transit xdp eth0; eth1.7 transit",
+        ),
+        (
+            "virtual machines on the bridge of the uplink",
+            "3: br0 bridge default subnet\n4: eth0 master br0\n5: vnet0 master br0 tap",
+            "br0 external xdp br0; vnet0 workload out only",
+        ),
+        (
+            "virtual machines on a second bridge to a network",
+            "2: eth0 default subnet\n3: br1 bridge subnet\n4: eth1 master br1\n5: vnet0 master br1 tap",
+            "eth0 external xdp eth0; br1 transit; vnet0 workload out only",
+        ),
+        (
+            "what carries no packets of Services",
+            "1: lo\n2: eth0 default subnet\n3: kube-ipvs0 dummy subnet\n4: red vrf\n5: ib0 ipoib subnet\n\
+             6: eth1 down\n7: a@b veth\n8: b@a veth",
+            "eth0 external xdp eth0",
+        ),
+        (
+            "a bond and its ports",
+            "2: bond0 bond 802.3ad default subnet\n3: eth0 master bond0\n4: eth1 master bond0",
+            "bond0 external xdp bond0",
+        ),
+        (
+            "another address of a device",
+            "2: eth0 default subnet\n3: shim@eth0 macvlan subnet",
+            "eth0 external xdp eth0; shim transit out only",
+        ),
+        ("no default route", "2: eth0 subnet\n5: veth1 veth", "eth0 transit; veth1 workload"),
+    ] {
+        let auto = vec![DeviceSelector::Auto];
+        let settings = Settings { external: auto.clone(), workload: auto, ..Settings::default() };
+        let planned = plan_attachments(&devices(text), &settings, &BTreeSet::new());
+        assert_eq!(show(&planned), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_named_device_narrows_the_selection() {
+    let text = "2: eth0 default subnet\n3: eth1 subnet\n4: cni0 bridge subnet\n\
+                5: cali1 veth\n6: veth1 master cni0 veth";
+    for (external, workload, expected) in [
+        ("eth1", "auto", "eth1 external xdp eth1; cali1 workload; veth1 workload"),
+        ("auto", "cali*", "eth0 external xdp eth0; eth1 transit; cali1 workload"),
+        ("auto", "none", "eth0 external xdp eth0; eth1 transit"),
+        ("eth0", "none", "eth0 external xdp eth0"),
+    ] {
+        let settings = Settings {
+            external: selectors(external),
+            workload: selectors(workload),
+            ..Settings::default()
+        };
+        let planned = plan_attachments(&devices(text), &settings, &BTreeSet::new());
+        assert_eq!(show(&planned), expected, "--device {external} --workload-device {workload}");
     }
 }
 
@@ -217,7 +343,7 @@ fn xdp_goes_to_a_bond_where_its_mode_allows_else_to_its_ports() {
 }
 
 #[test]
-fn auto_is_the_devices_with_default_routes_and_they_stay() {
+fn a_device_that_loses_its_default_route_stays_external() {
     let mut snapshot = devices("1: lo\n2: eth0\n3: eth1\n4: eth2");
     let settings = Settings { external: selectors("auto"), ..Settings::default() };
     let route = |v6, devices: &[u32]| DefaultRoute {
@@ -227,11 +353,13 @@ fn auto_is_the_devices_with_default_routes_and_they_stay() {
         source: None,
     };
     let none = BTreeSet::new();
-    assert_eq!(show(&plan_attachments(&snapshot, &settings, &none)), "");
+    let planned = plan_attachments(&snapshot, &settings, &none);
+    assert_eq!(show(&planned), "eth0 transit; eth1 transit; eth2 transit");
 
     snapshot.default_routes = vec![route(false, &[2]), route(true, &[2, 4])];
     let planned = plan_attachments(&snapshot, &settings, &none);
-    assert_eq!(show(&planned), "eth0 external xdp eth0; eth2 external xdp eth2");
+    let expected = "eth0 external xdp eth0; eth1 transit; eth2 external xdp eth2";
+    assert_eq!(show(&planned), expected);
 
     // Gone for the moment; another came.
     let before: BTreeSet<u32> = planned.external().map(|device| device.index).collect();

@@ -12,11 +12,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use nix::libc;
 
-use super::snapshot::{Address, BondMode, DefaultRoute, Kind, Link, Notice, Scope};
+use super::snapshot::{Address, BondMode, DefaultRoute, Framing, Kind, Link, Notice, Scope};
 use crate::netlink::{align, attributes, text, u16_at, u32_at};
 
 const RTM_NEWNEXTHOP: u16 = 104;
 const RTM_DELNEXTHOP: u16 = 105;
+
+const ARPHRD_RAWIP: u16 = 519;
+const ARPHRD_IP6GRE: u16 = 823;
 
 /// Of `IFLA_INFO_DATA` of bonds.
 const IFLA_BOND_MODE: u16 = 1;
@@ -68,29 +71,43 @@ fn link(body: &[u8]) -> Option<Link> {
         up: has(libc::IFF_UP),
         running: has(libc::IFF_RUNNING),
         loopback: has(libc::IFF_LOOPBACK),
-        ethernet: hardware == libc::ARPHRD_ETHER,
+        framing: framing(hardware),
         ..Link::default()
     };
-    let mut elsewhere = false;
     for (kind, value) in attributes(body.get(LINK_HEADER..)?) {
         match kind {
             libc::IFLA_IFNAME => link.name = text(value),
             libc::IFLA_MTU => link.mtu = u32_at(value, 0)?,
             libc::IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
             libc::IFLA_LINK => link.lower = u32_at(value, 0),
-            libc::IFLA_LINK_NETNSID => elsewhere = true,
+            libc::IFLA_LINK_NETNSID => link.lower_elsewhere = true,
             libc::IFLA_MASTER => link.master = u32_at(value, 0),
-            libc::IFLA_LINKINFO => link.kind = link_kind(value),
+            libc::IFLA_LINKINFO => link.kind = link_kind(value, link.framing),
             _ => {}
         }
     }
-    if elsewhere {
+    if link.lower_elsewhere {
         link.lower = None;
     }
     Some(link)
 }
 
-fn link_kind(info: &[u8]) -> Kind {
+fn framing(hardware: u16) -> Framing {
+    match hardware {
+        libc::ARPHRD_ETHER => Framing::Ethernet,
+        libc::ARPHRD_NONE
+        | libc::ARPHRD_TUNNEL
+        | libc::ARPHRD_TUNNEL6
+        | libc::ARPHRD_SIT
+        | libc::ARPHRD_IPGRE
+        | ARPHRD_IP6GRE
+        | libc::ARPHRD_PPP
+        | ARPHRD_RAWIP => Framing::Raw,
+        _ => Framing::Unknown,
+    }
+}
+
+fn link_kind(info: &[u8], framing: Framing) -> Kind {
     let find = |wanted| attributes(info).find(|&(kind, _)| kind == wanted).map(|(_, value)| value);
     let kind = find(libc::IFLA_INFO_KIND).map(text).unwrap_or_default();
     match kind.as_str() {
@@ -105,9 +122,13 @@ fn link_kind(info: &[u8]) -> Kind {
             Kind::Bond { mode: bond_mode(byte(IFLA_BOND_MODE)), by_vlan }
         }
         "bridge" => Kind::Bridge,
+        "dummy" | "ifb" => Kind::Dummy,
+        "ipvlan" | "ipvtap" | "macvlan" | "macvtap" => Kind::Child,
         "openvswitch" => Kind::OpenVSwitch,
         "team" => Kind::Team,
-        "veth" => Kind::Veth,
+        // tap and tun are one kind to the kernel.
+        "tun" if framing == Framing::Ethernet => Kind::Tap,
+        "netkit" | "veth" => Kind::Veth,
         "vlan" => Kind::Vlan,
         "vrf" => Kind::Vrf,
         _ => Kind::Other,
@@ -149,6 +170,7 @@ fn address(body: &[u8]) -> Option<(u32, Address)> {
     let address = Address {
         ip: local.or(ip)?,
         scope,
+        subnet: usize::from(*body.get(1)?) < address_bits(*body.first()?),
         secondary: has(libc::IFA_F_SECONDARY),
         deprecated: has(libc::IFA_F_DEPRECATED),
         // An optimistic one is used while it is tentative.
@@ -156,6 +178,10 @@ fn address(body: &[u8]) -> Option<(u32, Address)> {
             || has(libc::IFA_F_TENTATIVE) && !has(libc::IFA_F_OPTIMISTIC),
     };
     Some((device, address))
+}
+
+fn address_bits(family: u8) -> usize {
+    if i32::from(family) == libc::AF_INET6 { 128 } else { 32 }
 }
 
 fn route(body: &[u8]) -> Option<Notice> {

@@ -63,10 +63,11 @@ fn a_link_is_read_whatever_else_is_in_its_message() {
         up: true,
         running: true,
         loopback: false,
-        ethernet: true,
+        framing: Framing::Ethernet,
         mtu: 1500,
         mac: [2, 0, 0, 0, 0, 7],
         lower: Some(3),
+        lower_elsewhere: false,
         master: Some(5),
     };
     assert_eq!(notice(libc::RTM_NEWLINK, &body), Some(Notice::Link(expected)));
@@ -86,7 +87,33 @@ fn a_lower_device_elsewhere_is_none_of_ours() {
         attribute(libc::IFLA_LINK, &3u32.to_ne_bytes()),
     ];
     let link = link(&body(&link_header(libc::AF_UNSPEC), &attributes)).unwrap();
-    assert_eq!(link.lower, None);
+    assert_eq!((link.lower, link.lower_elsewhere), (None, true));
+}
+
+#[test]
+fn devices_are_told_apart_by_kind_and_framing() {
+    use Framing::{Ethernet, Raw, Unknown};
+    for (hardware, kind, expected) in [
+        (libc::ARPHRD_ETHER, "", (Kind::Other, Ethernet)),
+        (libc::ARPHRD_ETHER, "veth", (Kind::Veth, Ethernet)),
+        (libc::ARPHRD_ETHER, "netkit", (Kind::Veth, Ethernet)),
+        (libc::ARPHRD_ETHER, "vxlan", (Kind::Other, Ethernet)),
+        (libc::ARPHRD_ETHER, "tun", (Kind::Tap, Ethernet)),
+        (libc::ARPHRD_NONE, "tun", (Kind::Other, Raw)),
+        (libc::ARPHRD_NONE, "wireguard", (Kind::Other, Raw)),
+        (libc::ARPHRD_TUNNEL, "ipip", (Kind::Other, Raw)),
+        (libc::ARPHRD_PPP, "ppp", (Kind::Other, Raw)),
+        (libc::ARPHRD_ETHER, "macvlan", (Kind::Child, Ethernet)),
+        (libc::ARPHRD_ETHER, "dummy", (Kind::Dummy, Ethernet)),
+        (libc::ARPHRD_INFINIBAND, "ipoib", (Kind::Other, Unknown)),
+    ] {
+        let mut header = link_header(libc::AF_UNSPEC);
+        header[2..4].copy_from_slice(&hardware.to_ne_bytes());
+        let name = [kind.as_bytes(), b"\0"].concat();
+        let info = attribute(libc::IFLA_LINKINFO, &attribute(libc::IFLA_INFO_KIND, &name));
+        let link = link(&body(&header, &[info])).unwrap();
+        assert_eq!((link.kind, link.framing), expected, "{kind} {hardware}");
+    }
 }
 
 #[test]
@@ -114,7 +141,7 @@ fn addresses_tell_what_they_are_good_for() {
     };
     let (device, plain) = message(libc::IFA_F_PERMANENT, libc::RT_SCOPE_UNIVERSE);
     assert_eq!((device, plain.ip), (7, "2001:db8::1".parse().unwrap()));
-    assert!(!plain.secondary && !plain.deprecated && !plain.unusable);
+    assert!(plain.subnet && !plain.secondary && !plain.deprecated && !plain.unusable);
     assert_eq!(message(0, libc::RT_SCOPE_LINK).1.scope, Scope::Link);
     assert_eq!(message(0, libc::RT_SCOPE_HOST).1.scope, Scope::Host);
     assert!(message(libc::IFA_F_DEPRECATED, 0).1.deprecated);
@@ -132,7 +159,7 @@ fn of_a_link_to_a_peer_our_own_address_counts() {
         attribute(libc::IFA_LOCAL, &[192, 0, 2, 1]),
     ];
     let (_, address) = address(&body(&header, &attributes)).unwrap();
-    assert_eq!(address.ip, IpAddr::from([192, 0, 2, 1]));
+    assert_eq!((address.ip, address.subnet), (IpAddr::from([192, 0, 2, 1]), false));
 }
 
 #[test]
