@@ -2,6 +2,7 @@
 //! plane between tables and packets, topologies of namespaces with real servers and clients.
 
 pub mod agent;
+pub mod cluster;
 pub mod container;
 pub mod contents;
 pub mod datapath;

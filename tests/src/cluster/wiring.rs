@@ -1,0 +1,237 @@
+//! Nodes, pods, and the paths between them.
+
+use anyhow::Result;
+use serde_json::Value;
+
+use super::names::{Ip, Plugin, Side, in_pod_network, pod_address, pod_network};
+use super::tun::Relay;
+use crate::topology::{Host, Topology};
+
+/// What kubelet and network plugins set up on a node, and what careful administrators add.
+const FIREWALL: &str = "
+table inet firewall {
+  chain input {
+    type filter hook input priority filter;
+    ct state invalid drop
+  }
+  chain forward {
+    type filter hook forward priority filter;
+    ct state invalid drop
+  }
+  chain postrouting {
+    type nat hook postrouting priority srcnat;
+    ip saddr 10.240.0.0/13 ip daddr != 10.240.0.0/13 masquerade
+    ip6 saddr fd00:10::/32 ip6 daddr != fd00:10::/32 masquerade
+  }
+}
+";
+
+/// A client and two nodes on one network, and a second network between the nodes. The nodes' default route
+/// leads to the client.
+pub fn hosts(topology: &Topology) -> Result<(Host, [Host; 2])> {
+    let fabric = topology.host("fabric")?;
+    fabric.bridge("lan")?;
+    fabric.bridge("second")?;
+    let client = topology.host("client")?;
+    let port = fabric.port("client").bridge("lan").wire().gro(true);
+    let end = client.port("eth0").address("192.0.2.2/24").address("2001:db8::2/64");
+    topology.link(end.wire(), port)?;
+    let node = |side: Side| -> Result<Host> {
+        let node = topology.router(side.name())?;
+        for (bridge, device, port, addresses) in [
+            ("lan", "eth0", format!("{}-0", side.name()), lan_addresses(side)),
+            ("second", "eth1", format!("{}-1", side.name()), second_addresses(side)),
+        ] {
+            let [v4, v6] = addresses;
+            let port = fabric.port(&port).bridge(bridge).wire().gro(true);
+            topology.link(node.port(device).address(&v4).address(&v6).wire(), port)?;
+        }
+        node.default_route("192.0.2.2")?;
+        node.default_route("2001:db8::2")?;
+        node.sysctl(&["net.ipv4.conf.all.rp_filter=1", "net.ipv4.conf.default.rp_filter=1"])?;
+        let file = topology.directory().join("firewall.nft");
+        std::fs::write(&file, FIREWALL)?;
+        node.run(["nft".as_ref(), "-f".as_ref(), file.as_os_str()])?;
+        Ok(node)
+    };
+    let nodes = [node(Side::A)?, node(Side::B)?];
+    for network in ["203.0.113.0/24", "2001:db8:113::/64"] {
+        let ip = if network.contains(':') { Ip::V6 } else { Ip::V4 };
+        client.route(network, &Side::A.node_address(ip))?;
+    }
+    Ok((client, nodes))
+}
+
+fn lan_addresses(side: Side) -> [String; 2] {
+    [format!("{}/24", side.node_address(Ip::V4)), format!("{}/64", side.node_address(Ip::V6))]
+}
+
+fn second_addresses(side: Side) -> [String; 2] {
+    [format!("{}/24", second_address(side, Ip::V4)), format!("{}/64", second_address(side, Ip::V6))]
+}
+
+fn second_address(side: Side, ip: Ip) -> String {
+    let number = side.number();
+    match ip {
+        Ip::V4 => format!("10.9.0.{number}"),
+        Ip::V6 => format!("fd00:9::{number}"),
+    }
+}
+
+/// A plugin's pods: two on node A, one on node B.
+pub fn pods(topology: &Topology, plugin: Plugin, nodes: &[Host; 2]) -> Result<[Host; 3]> {
+    if plugin == Plugin::BridgeAndVxlan {
+        for side in Side::BOTH {
+            add_pod_bridge(&nodes[side as usize], side)?;
+        }
+    }
+    let pod = |side: Side, number: usize| -> Result<Host> {
+        let node = &nodes[side as usize];
+        // No longer than an interface's name may be: it is that of the node's end.
+        let name = format!("pod{}-{}{number}", plugin as usize, side.name().replace("node-", ""));
+        let addresses = Ip::BOTH.map(|ip| pod_address(plugin, side, number, ip));
+        match plugin {
+            Plugin::BridgeAndVxlan => bridged_pod(topology, node, &name, side, &addresses),
+            Plugin::GatewayAndSecondCard => gateway_pod(topology, node, &name, side, &addresses),
+            _ => node.pod(&name, &addresses.each_ref().map(String::as_str)),
+        }
+    };
+    Ok([pod(Side::A, 0)?, pod(Side::A, 1)?, pod(Side::B, 0)?])
+}
+
+/// The plugin's gateway on a node.
+fn gateway(plugin: Plugin, side: Side, ip: Ip) -> String {
+    in_pod_network(plugin, side, ip, 1)
+}
+
+fn add_pod_bridge(node: &Host, side: Side) -> Result<()> {
+    node.bridge("cni0")?;
+    for (ip, length) in [(Ip::V4, 24), (Ip::V6, 64)] {
+        let gateway = gateway(Plugin::BridgeAndVxlan, side, ip);
+        node.address("cni0", &format!("{gateway}/{length}"))?;
+    }
+    Ok(())
+}
+
+/// As the plugins `bridge` and `host-local` do it.
+fn bridged_pod(
+    topology: &Topology,
+    node: &Host,
+    name: &str,
+    side: Side,
+    addresses: &[String; 2],
+) -> Result<Host> {
+    let [v4, v6] = addresses;
+    let pod = topology.host(name)?;
+    topology.link(
+        pod.port("eth0").address(&format!("{v4}/24")).address(&format!("{v6}/64")),
+        node.port(name).bridge("cni0"),
+    )?;
+    for ip in Ip::BOTH {
+        pod.default_route(&gateway(Plugin::BridgeAndVxlan, side, ip))?;
+    }
+    Ok(pod)
+}
+
+/// As the plugin `ptp` does it: the node's end has the gateway's address, without a subnet.
+fn gateway_pod(
+    topology: &Topology,
+    node: &Host,
+    name: &str,
+    side: Side,
+    addresses: &[String; 2],
+) -> Result<Host> {
+    let pod = topology.host(name)?;
+    topology.link(pod.port("eth0"), node.port(name))?;
+    for (ip, address) in Ip::BOTH.into_iter().zip(addresses) {
+        let gateway = gateway(Plugin::GatewayAndSecondCard, side, ip);
+        let length = if ip == Ip::V4 { 32 } else { 128 };
+        node.address(name, &format!("{gateway}/{length}"))?;
+        node.ip(&format!("route add {address} dev {name}"))?;
+        pod.address("eth0", &format!("{address}/{length}"))?;
+        pod.ip(&format!("route add {gateway} dev eth0"))?;
+        pod.default_route(&gateway)?;
+    }
+    Ok(pod)
+}
+
+/// Connects the nodes for each plugin. Returns what carries packets of a tunnel that the kernel lacks.
+pub fn connect(nodes: &[Host; 2]) -> Result<Option<Relay>> {
+    for side in Side::BOTH {
+        let node = &nodes[side as usize];
+        let there = side.other();
+        for ip in Ip::BOTH {
+            let network = |plugin| pod_network(plugin, there, ip);
+            node.route(&network(Plugin::Routed), &there.node_address(ip))?;
+            node.route(&network(Plugin::GatewayAndSecondCard), &second_address(there, ip))?;
+        }
+    }
+    add_vxlan(nodes)?;
+    add_raw_tunnel(nodes)
+}
+
+/// As flannel does it: neighbours and forwarding entries are static.
+fn add_vxlan(nodes: &[Host; 2]) -> Result<()> {
+    const DEVICE: &str = "flannel.1";
+    let mut macs = Vec::new();
+    for side in Side::BOTH {
+        let node = &nodes[side as usize];
+        let local = side.node_address(Ip::V4);
+        node.ip(&format!(
+            "link add {DEVICE} type vxlan id 1 local {local} dstport 8472 nolearning"
+        ))?;
+        node.ip(&format!("link set {DEVICE} up"))?;
+        for (ip, length) in [(Ip::V4, 32), (Ip::V6, 128)] {
+            let own = in_pod_network(Plugin::BridgeAndVxlan, side, ip, 0);
+            node.address(DEVICE, &format!("{own}/{length}"))?;
+        }
+        let shown: Value =
+            serde_json::from_str(&node.ip(&format!("-json link show dev {DEVICE}"))?)?;
+        macs.push(shown[0]["address"].as_str().unwrap_or_default().to_owned());
+    }
+    for side in Side::BOTH {
+        let (node, there) = (&nodes[side as usize], side.other());
+        let mac = &macs[there as usize];
+        let remote = there.node_address(Ip::V4);
+        node.run(["bridge", "fdb", "append", mac, "dev", DEVICE, "dst", &remote])?;
+        for ip in Ip::BOTH {
+            let via = in_pod_network(Plugin::BridgeAndVxlan, there, ip, 0);
+            node.ip(&format!("neigh add {via} lladdr {mac} dev {DEVICE} nud permanent"))?;
+            let network = pod_network(Plugin::BridgeAndVxlan, there, ip);
+            node.ip(&format!("route add {network} via {via} dev {DEVICE} onlink"))?;
+        }
+    }
+    Ok(())
+}
+
+/// By the kernel's tunnels where it has them, else by tun devices and a program that connects the two.
+fn add_raw_tunnel(nodes: &[Host; 2]) -> Result<Option<Relay>> {
+    let has_ipip =
+        nodes[0].ip("link add probe type ipip local 192.0.2.11 remote 192.0.2.12").is_ok();
+    let relay = if has_ipip {
+        nodes[0].ip("link delete probe")?;
+        None
+    } else {
+        Some(Relay::start([&nodes[0], &nodes[1]], "tun0")?)
+    };
+    for side in Side::BOTH {
+        let (node, there) = (&nodes[side as usize], side.other());
+        for (ip, length, kind, device) in [
+            (Ip::V4, 32, "ipip", "ipip0"),
+            (Ip::V6, 128, "ip6tnl mode ip6ip6 encaplimit none", "ipip6"),
+        ] {
+            let device = if has_ipip { device } else { "tun0" };
+            if has_ipip {
+                let (local, remote) = (side.node_address(ip), there.node_address(ip));
+                let add = format!("link add {device} type {kind} local {local} remote {remote}");
+                node.ip(&add)?;
+            }
+            node.ip(&format!("link set {device} up"))?;
+            let own = in_pod_network(Plugin::RawTunnel, side, ip, 0);
+            node.address(device, &format!("{own}/{length}"))?;
+            let network = pod_network(Plugin::RawTunnel, there, ip);
+            node.ip(&format!("route add {network} dev {device}"))?;
+        }
+    }
+    Ok(relay)
+}
