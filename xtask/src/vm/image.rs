@@ -19,7 +19,7 @@ pub struct Test {
 }
 
 /// Modules for the tests' networks, and for the agent's attachments and socket queries.
-const MODULES: [&str; 10] = [
+const MODULES: [&str; 20] = [
     "bridge",
     "veth",
     "8021q",
@@ -30,12 +30,22 @@ const MODULES: [&str; 10] = [
     "udp_diag",
     "sctp",
     "dummy",
+    "vxlan",
+    "ipip",
+    "ip6_tunnel",
+    "nf_tables",
+    "nft_chain_nat",
+    "nft_ct",
+    "nft_masq",
+    "nft_nat",
+    "nft_reject_inet",
+    "tun",
 ];
 
 /// Programs that the tests use in addition to [`packages::PROGRAMS`]. Every distribution has them.
-const PROGRAMS: [&str; 14] = [
-    "cat", "head", "ls", "mount", "prlimit", "setpriv", "sh", "sleep", "sysctl", "tc", "timeout",
-    "true", "uname", "unshare",
+const PROGRAMS: [&str; 17] = [
+    "bash", "bridge", "cat", "dd", "head", "ls", "mount", "prlimit", "setpriv", "sh", "sleep",
+    "sysctl", "tc", "timeout", "true", "uname", "unshare",
 ];
 
 /// Directory of the tests and lists that the init program reads.

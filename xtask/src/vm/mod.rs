@@ -24,27 +24,28 @@ use image::Test;
 
 /// Files of `tests/tests` that test the kernel. The machine is an order of magnitude slower than
 /// this one.
-const TESTS: [Test; 4] = [
+const TESTS: [Test; 5] = [
     Test { name: "verifier", arguments: &[] },
     Test {
         name: "datapath_kernel",
         // Skipped: one test reads all maps to their ends, and tests the test environment. The other
         // draws a random day; the day with a fixed seed runs, and is as long.
-        arguments: &["--skip", "a_world_that_is_used_again", "--skip", "a_day_like_no_other"],
+        arguments: &["--skip", "a_reset_world", "--skip", "a_new_random_scenario"],
     },
     // Tests of clsact, the replacement for tcx, with real clients and servers.
     Test {
         name: "clsact",
         arguments: &[
-            "services_are_reached",
+            "reach_services_through_clsact",
             "a_new_agent_replaces",
-            "a_qdisc_in_the_place",
+            "a_conflicting_qdisc",
             "cleanup_removes",
             "without_xdp",
         ],
     },
-    // Uses device types that this machine's kernel may lack.
+    // Use device types that this machine's kernel may lack.
     Test { name: "devices", arguments: &[] },
+    Test { name: "cni", arguments: &[] },
 ];
 
 /// Time limit in seconds.
@@ -137,4 +138,24 @@ fn boot(kernel: &Path, image: &Path, log: &Path, tests: usize) -> Result<()> {
     }
     ensure!(passed == tests, "{} of {tests} test programs failed", tests - passed);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_name_tests_that_exist() -> Result<()> {
+        for test in &TESTS {
+            let path = root().join("tests/tests").join(test.name).with_extension("rs");
+            let code = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+            let functions: Vec<&str> =
+                code.lines().filter_map(|line| line.strip_prefix("fn ")).collect();
+            for filter in test.arguments.iter().filter(|argument| **argument != "--skip") {
+                let matches = functions.iter().any(|function| function.contains(filter));
+                assert!(matches, "no test of {} contains {filter}", path.display());
+            }
+        }
+        Ok(())
+    }
 }
