@@ -56,7 +56,7 @@ fn check(name: &str, target: fn(&[u8]), bytes: &[u8]) {
     let least = shrink(bytes, fails);
     QUIET.set(false);
     let hex: String = least.iter().map(|byte| format!("{byte:02x}")).collect();
-    println!("{name} fails; the least of it, in hexadecimal digits: {hex}");
+    println!("{name} fails; the smallest failing input, in hexadecimal: {hex}");
     target(&least);
     panic!("{name} fails");
 }

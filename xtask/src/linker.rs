@@ -47,7 +47,7 @@ pub fn ensure(toolchain: &Toolchain, say: &dyn Fn(&str)) -> Result<Linker> {
         }
     }
     bail!(
-        "bpf-linker finds no LLVM {LINKER_LLVM} that it can use (--verbose says what was tried).\n\
+        "bpf-linker found no usable LLVM {LINKER_LLVM} (--verbose lists the attempts).\n\
          On Debian, root:  apt-get install libllvm{LINKER_LLVM}"
     )
 }
@@ -71,7 +71,7 @@ fn install() -> Result<()> {
         .arg(tools().join("build"));
     output(&mut command).with_context(|| {
         format!(
-            "bpf-linker can't be built; it takes a network or a vendored registry. By hand:  \
+            "cannot build bpf-linker: this needs network access or a vendored registry. By hand:  \
              cargo install bpf-linker --version {LINKER_VERSION} --locked --root target/tools"
         )
     })?;

@@ -62,7 +62,7 @@ pub fn become_root_command(program: &Path, arguments: &[String], agent: &Path) -
     let mut command = if is_root() {
         Command::new(program)
     } else {
-        eprintln!("This needs root, for network namespaces and BPF: asking sudo.");
+        eprintln!("Network namespaces and BPF need root; running sudo.");
         let mut sudo = Command::new("sudo");
         if !io::stdin().is_terminal() {
             // The question would not be visible.

@@ -14,7 +14,7 @@ use crate::process::{find, output, root};
 /// printed.
 pub fn ensure() {
     if let Err(error) = unpack() {
-        eprintln!("prometheus can't be had, its tests will be left out: {error:#}");
+        eprintln!("cannot install prometheus; skipping the tests of its rules: {error:#}");
     }
 }
 

@@ -123,7 +123,7 @@ pub fn ensure(say: &dyn Fn(&str)) -> Result<Toolchain> {
     for toolchain in &there {
         match toolchain.fault() {
             Some(fault) => say(&format!("not {toolchain}: {fault}")),
-            None => say(&format!("{toolchain}: has all that is needed")),
+            None => say(&format!("{toolchain}: complete")),
         }
     }
     if let Some(toolchain) = choose(there.clone()) {
@@ -131,14 +131,14 @@ pub fn ensure(say: &dyn Fn(&str)) -> Result<Toolchain> {
     }
 
     let installers: [(&str, &dyn Fn() -> Result<()>); 2] = [
-        ("rustup's way", &|| install_by_rustup(&there)),
-        ("Debian's way", &|| packages::install(&DEBIAN_PACKAGES)),
+        ("installation by rustup", &|| install_by_rustup(&there)),
+        ("installation by apt", &|| packages::install(&DEBIAN_PACKAGES)),
     ];
     for (way, install) in installers {
         match install() {
             Ok(()) => match choose(survey()) {
                 Some(toolchain) => return Ok(toolchain),
-                None => say(&format!("{way} brought nothing that can be used")),
+                None => say(&format!("{way} did not give a usable toolchain")),
             },
             Err(error) => say(&format!("{way} fails: {error:#}")),
         }

@@ -27,7 +27,7 @@ impl Image {
     pub fn new(layer: &[u8], name: &str, labels: &Labels) -> Result<Self> {
         let Some((repository, tag)) = name.rsplit_once(':').filter(|(_, tag)| !tag.contains('/'))
         else {
-            bail!("{name} is no name and tag, such as millrace:0.1.0");
+            bail!("{name} is not a name with a tag, such as millrace:0.1.0");
         };
         let mut files = BTreeMap::new();
         let packed = compress(layer)?;

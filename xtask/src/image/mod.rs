@@ -143,7 +143,7 @@ impl Source {
         };
         let parsed = seconds.parse().ok().and_then(|s| Timestamp::from_second(s).ok());
         let time = parsed.with_context(|| {
-            format!("SOURCE_DATE_EPOCH={seconds} is no number of seconds since 1970")
+            format!("SOURCE_DATE_EPOCH={seconds} is not a number of seconds since 1970")
         })?;
         let changed = git(&["status", "--porcelain"]).is_some_and(|status| !status.is_empty());
         let revision = commit.map(|(hash, _)| {

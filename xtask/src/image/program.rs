@@ -31,7 +31,7 @@ pub fn build() -> Result<PathBuf> {
 
 /// The image has no dynamic loader and no libraries, so the program must be static.
 pub fn check(program: &[u8]) -> Result<()> {
-    let file = ElfFile64::<object::Endianness>::parse(program).context("it is no program")?;
+    let file = ElfFile64::<object::Endianness>::parse(program).context("not an ELF program")?;
     let endian = file.endian();
     let headers = file.elf_program_headers();
     ensure!(

@@ -113,7 +113,7 @@ fn executable(messages: &str, test: &str) -> Result<PathBuf> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let mut of_test = messages.filter(|message| message["target"]["name"] == test);
     let path = of_test.find_map(|message| message["executable"].as_str().map(PathBuf::from));
-    path.with_context(|| format!("cargo does not tell where it has built the test {test}"))
+    path.with_context(|| format!("cargo did not report an executable for the test {test}"))
 }
 
 /// Adds a program without debug information, which is most of it.

@@ -92,7 +92,7 @@ fn download(directory: &Path) -> Result<PathBuf> {
         download().with_context(|| format!("{name} can't be downloaded"))?;
     }
     let complete = packages_in(&begun)?.pop().with_context(|| {
-        format!("apt-get says that it has downloaded {name}, but it is not in {}", begun.display())
+        format!("apt-get reported that it downloaded {name}, but it is not in {}", begun.display())
     })?;
     let kept = directory.join(complete.file_name().unwrap_or_default());
     fs::rename(&complete, &kept).with_context(|| kept.display().to_string())?;

@@ -133,7 +133,7 @@ fn boot(kernel: &Path, image: &Path, log: &Path, tests: usize) -> Result<()> {
         let lines: Vec<&str> = messages.lines().collect();
         let tail = lines[lines.len().saturating_sub(60)..].join("\n");
         bail!(
-            "the machine did not come to the end of its tests ({status}); its kernel said:\n{tail}"
+            "the virtual machine stopped before its tests ended ({status}); last kernel messages:\n{tail}"
         );
     }
     ensure!(passed == tests, "{} of {tests} test programs failed", tests - passed);
