@@ -127,8 +127,13 @@ fn status(network: &OneNode, code: i32) -> Result<Value> {
     let status: Value = serde_json::from_str(&text)?;
     assert_eq!(status["healthy"], code == 0);
     assert_eq!(status["pins"]["missingMaps"], Value::Array(Vec::new()));
-    let hooks = ["native XDP", "tcx ingress", "tcx egress"];
-    assert_eq!(status["devices"], serde_json::json!([{"name": DEVICE, "hooks": hooks}]));
+    let tc = ["tcx ingress", "tcx egress"];
+    let devices = serde_json::json!([
+        {"name": DEVICE, "hooks": ["native XDP", tc[0], tc[1]]},
+        {"name": "pod-0", "hooks": tc},
+        {"name": "pod-1", "hooks": tc},
+    ]);
+    assert_eq!(status["devices"], devices);
     let fill = |name: &str| {
         let maps = status["maps"].as_array().into_iter().flatten();
         maps.filter(|map| map["map"] == name).filter_map(|map| map["used"].as_u64()).sum::<u64>()
