@@ -12,12 +12,18 @@ use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tokio::task::JoinHandle;
 
+use super::accept::Room;
+use super::admission::Limits;
 use super::health::Health;
-use super::listener;
+use super::http;
 use crate::model::ServiceName;
 use crate::notices::{About, Notice, Notices, Reason};
 
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
+
+/// Of all health check node ports together: a load balancer may ask all of them at once, from one
+/// address.
+const LIMITS: Limits = Limits::new(64, 512, 256);
 
 /// What is said at one port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +38,7 @@ pub struct Check {
 pub struct HealthChecks {
     health: Arc<Health>,
     notices: Arc<dyn Notices>,
+    room: Arc<Room>,
     servers: BTreeMap<u16, Server>,
 }
 
@@ -54,7 +61,7 @@ struct Shared {
 
 impl HealthChecks {
     pub fn new(health: Arc<Health>, notices: Arc<dyn Notices>) -> Self {
-        Self { health, notices, servers: BTreeMap::new() }
+        Self { health, notices, room: Room::new(LIMITS), servers: BTreeMap::new() }
     }
 
     /// Serves these ports from now on, and no others.
@@ -86,7 +93,8 @@ impl HealthChecks {
         // Whatever the path.
         let router = Router::new().fallback(answer).with_state(shared);
         let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-        Server { check, task: tokio::spawn(listener::serve(address, router, complain)) }
+        let server = http::serve(address, router, Arc::clone(&self.room), complain);
+        Server { check, task: tokio::spawn(server) }
     }
 }
 

@@ -1,11 +1,15 @@
 //! What the agent tells over HTTP: its health, its metrics, and to load balancers outside the
 //! cluster whether a Service is served here.
 //!
-//! Invariant: nothing here makes the agent wait. Servers run beside it and read what it shares.
+//! Invariants:
+//! - Nothing here makes the agent wait. Servers run beside it and read what it shares.
+//! - No client keeps others from being served, and least of all local ones (`admission`).
 
+mod accept;
+mod admission;
 mod health;
 mod health_checks;
-mod listener;
+mod http;
 mod metrics;
 mod process;
 mod report;
@@ -24,12 +28,19 @@ use axum::routing::get;
 
 use crate::notices::{Notice, Notices, Reason};
 
+use accept::Room;
+use admission::Limits;
+
 pub use health::Health;
 pub use health_checks::{Check, HealthChecks};
 pub use metrics::{Changed, Metrics, Usage};
 pub use report::{Condition, Report, Reporter, address as report_address, ask};
 pub use requests::Requests;
 pub use traffic::{Catalog, Counters, FlowTable};
+
+const HEALTHZ_LIMITS: Limits = Limits::new(64, 256, 16);
+/// Responses are large, and held until the client has read them.
+const METRICS_LIMITS: Limits = Limits::new(16, 32, 8);
 
 /// Where to listen; `None`: not at all.
 #[derive(Clone, Debug)]
@@ -56,17 +67,18 @@ pub fn start(
     let health = Router::new().route("/healthz", get(healthz)).route("/livez", get(livez));
     let metrics = Router::new().route("/metrics", get(metrics_text));
     let servers = [
-        (addresses.healthz, "--healthz-bind-address", health),
-        (addresses.metrics, "--metrics-bind-address", metrics),
+        (addresses.healthz, "--healthz-bind-address", health, HEALTHZ_LIMITS),
+        (addresses.metrics, "--metrics-bind-address", metrics, METRICS_LIMITS),
     ];
-    for (address, option, router) in servers {
+    for (address, option, router, limits) in servers {
         let Some(address) = address else { continue };
         let notices = Arc::clone(notices);
         let complain = move |error: &std::io::Error| {
             let message = format!("{option} {address}: can't be bound: {error}; trying again");
             notices.post(Notice { about: None, reason: Reason::NotServed, message });
         };
-        tokio::spawn(listener::serve(address, router.with_state(shared.clone()), complain));
+        let router = router.with_state(shared.clone());
+        tokio::spawn(http::serve(address, router, Room::new(limits), complain));
     }
 }
 

@@ -21,12 +21,15 @@ use nix::sys::socket::sockopt::PeerCredentials;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::Health;
+use super::accept::{Room, accept_all};
+use super::admission::Limits;
 use crate::model::ServiceName;
 
-/// How long either side waits for the other.
+const LIMITS: Limits = Limits::new(16, 0, 0);
+/// How long a command waits for the agent.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Between attempts to bind the socket: who had it is ending.
 const RETRY: Duration = Duration::from_millis(500);
@@ -141,7 +144,7 @@ impl Reporter {
         }
     }
 
-    /// Answers whoever may ask, for good.
+    /// Answers commands of root and of the agent's own user until it is aborted.
     pub async fn serve(self, address: SocketAddr) {
         let reporter = Arc::new(self);
         let listener = loop {
@@ -154,26 +157,16 @@ impl Reporter {
                 }
             }
         };
-        loop {
-            match listener.accept().await {
-                Ok((stream, _)) => {
-                    let reporter = Arc::clone(&reporter);
-                    tokio::spawn(async move {
-                        // How it ends is the asker's business.
-                        let _ = timeout(PATIENCE, reporter.answer(stream)).await;
-                    });
-                }
-                // Out of descriptors, say: nothing that asking at once would mend.
-                Err(_) => sleep(RETRY).await,
-            }
-        }
+        let room = Room::new(LIMITS);
+        accept_all(listener, room, |stream, _| {
+            let reporter = Arc::clone(&reporter);
+            // How it ends does not matter to the agent.
+            async move { drop(reporter.answer(stream).await) }
+        })
+        .await;
     }
 
     async fn answer(&self, mut stream: UnixStream) -> io::Result<()> {
-        let own = nix::unistd::geteuid().as_raw();
-        if ![0, own].contains(&stream.peer_cred()?.uid()) {
-            return Ok(());
-        }
         let text = serde_json::to_vec(&self.report())?;
         stream.write_all(&text).await?;
         stream.shutdown().await

@@ -1,0 +1,328 @@
+//! Which connections a server accepts, keeps and closes. A pure rule: the time and the addresses
+//! are parameters.
+//!
+//! Invariants:
+//! - Connections of other machines never take room from local ones, such as the kubelet's probes.
+//! - A new connection is refused only if every connection that it competes with is being answered.
+//! - Every connection has a deadline, so a silent client cannot keep one.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::{Duration, Instant};
+
+/// Bits of an IPv6 address that tell clients apart: a host may use its whole /64.
+const PEER_BITS: u32 = 64;
+
+/// How many connections there may be at once, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Of local peers, in room of their own.
+    pub local: usize,
+    /// Of all other peers together.
+    pub remote: usize,
+    /// Of one of those other peers.
+    pub per_peer: usize,
+    /// From the connection to its first complete request head.
+    pub head: Duration,
+    /// From a request head to its response.
+    pub response: Duration,
+    /// From a response to the next request head. It includes sending the response.
+    pub keep_alive: Duration,
+}
+
+impl Limits {
+    pub const fn new(local: usize, remote: usize, per_peer: usize) -> Self {
+        Self {
+            local,
+            remote,
+            per_peer,
+            head: Duration::from_secs(5),
+            response: Duration::from_secs(30),
+            keep_alive: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What connections are counted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// A process of this node.
+    Local,
+    /// An IPv4 address, or the first address of an IPv6 /64.
+    Remote(IpAddr),
+}
+
+impl Peer {
+    pub fn remote(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V6(address) => {
+                let prefix = address.to_bits() & (u128::MAX << (128 - PEER_BITS));
+                Self::Remote(Ipv6Addr::from_bits(prefix).into())
+            }
+            address => Self::Remote(address),
+        }
+    }
+}
+
+/// A connection; never reused.
+pub type Id = u64;
+
+#[derive(Debug)]
+pub struct Admitted {
+    pub id: Id,
+    /// The connection to close in its favour.
+    pub evicted: Option<Id>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// It has sent no complete request head yet.
+    New,
+    Answering,
+    /// It has got a response, and sent no other request yet.
+    Answered,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Connection {
+    peer: Peer,
+    phase: Phase,
+    /// When the phase began.
+    since: Instant,
+}
+
+impl Connection {
+    fn is_idle(&self) -> bool {
+        self.phase != Phase::Answering
+    }
+
+    fn is_local(&self) -> bool {
+        self.peer == Peer::Local
+    }
+}
+
+/// All connections of a server, or of servers that share one limit.
+#[derive(Debug)]
+pub struct Admission {
+    limits: Limits,
+    next: Id,
+    connections: BTreeMap<Id, Connection>,
+}
+
+impl Admission {
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, next: 0, connections: BTreeMap::new() }
+    }
+
+    /// Takes in a new connection, in place of another one if there is no room. `None`: refused.
+    pub fn admit(&mut self, peer: Peer, now: Instant) -> Option<Admitted> {
+        let Limits { local, remote, per_peer, .. } = self.limits;
+        let evicted = match peer {
+            Peer::Local => self.make_room(local, Connection::is_local)?,
+            Peer::Remote(_) => match self.make_room(per_peer, |other| other.peer == peer)? {
+                None => self.make_room(remote, |other| !other.is_local())?,
+                evicted => evicted,
+            },
+        };
+        let id = self.next;
+        self.next += 1;
+        self.connections.insert(id, Connection { peer, phase: Phase::New, since: now });
+        Some(Admitted { id, evicted })
+    }
+
+    /// Removes the connection that has been idle for longest, when file descriptors run out.
+    /// Local ones come last.
+    pub fn shed(&mut self) -> Option<Id> {
+        let id = self
+            .oldest_idle(|connection| !connection.is_local())
+            .or_else(|| self.oldest_idle(Connection::is_local))?;
+        self.connections.remove(&id);
+        Some(id)
+    }
+
+    pub fn begin_response(&mut self, id: Id, now: Instant) {
+        self.enter(id, Phase::Answering, now);
+    }
+
+    pub fn end_response(&mut self, id: Id, now: Instant) {
+        self.enter(id, Phase::Answered, now);
+    }
+
+    pub fn close(&mut self, id: Id) {
+        self.connections.remove(&id);
+    }
+
+    /// When to close a connection unless its phase ends before. `None`: it is closed.
+    pub fn deadline(&self, id: Id) -> Option<Instant> {
+        let connection = self.connections.get(&id)?;
+        let limit = match connection.phase {
+            Phase::New => self.limits.head,
+            Phase::Answering => self.limits.response,
+            Phase::Answered => self.limits.keep_alive,
+        };
+        Some(connection.since + limit)
+    }
+
+    /// `Some(None)`: there is room. `Some(Some(id))`: there is, now that this one was removed.
+    fn make_room(
+        &mut self,
+        limit: usize,
+        competes: impl Fn(&Connection) -> bool,
+    ) -> Option<Option<Id>> {
+        if self.connections.values().filter(|other| competes(other)).count() < limit {
+            return Some(None);
+        }
+        let id = self.oldest_idle(competes)?;
+        self.connections.remove(&id);
+        Some(Some(id))
+    }
+
+    fn oldest_idle(&self, competes: impl Fn(&Connection) -> bool) -> Option<Id> {
+        let idle = self.connections.iter().filter(|(_, c)| c.is_idle() && competes(c));
+        idle.min_by_key(|(id, connection)| (connection.since, **id)).map(|(&id, _)| id)
+    }
+
+    fn enter(&mut self, id: Id, phase: Phase, now: Instant) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            (connection.phase, connection.since) = (phase, now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admission() -> Admission {
+        Admission::new(Limits::new(2, 4, 2))
+    }
+
+    fn remote(last: u8) -> Peer {
+        Peer::remote(IpAddr::from([192, 0, 2, last]))
+    }
+
+    /// A moment, in seconds.
+    struct Clock(Instant);
+
+    impl Clock {
+        fn at(&self, seconds: u64) -> Instant {
+            self.0 + Duration::from_secs(seconds)
+        }
+    }
+
+    fn clock() -> Clock {
+        Clock(Instant::now())
+    }
+
+    fn admit(admission: &mut Admission, peer: Peer, at: Instant) -> (Id, Option<Id>) {
+        let admitted = admission.admit(peer, at).unwrap();
+        (admitted.id, admitted.evicted)
+    }
+
+    #[test]
+    fn idle_remote_peers_take_no_room_from_local_ones() {
+        let (mut admission, clock) = (admission(), clock());
+        for peer in 0..200 {
+            admit(&mut admission, remote(peer), clock.at(0));
+        }
+        for _ in 0..2 {
+            assert_eq!(admit(&mut admission, Peer::Local, clock.at(1)).1, None);
+        }
+        assert_eq!(admission.connections.len(), 2 + 4);
+    }
+
+    #[test]
+    fn remote_peers_that_are_all_being_answered_take_no_room_from_local_ones() {
+        let (mut admission, clock) = (admission(), clock());
+        for peer in 0..4 {
+            let (id, _) = admit(&mut admission, remote(peer), clock.at(0));
+            admission.begin_response(id, clock.at(0));
+        }
+        assert!(admission.admit(remote(9), clock.at(1)).is_none());
+        assert!(admission.admit(Peer::Local, clock.at(1)).is_some());
+    }
+
+    #[test]
+    fn the_connection_idle_for_longest_is_closed_for_a_new_one() {
+        let (mut admission, clock) = (admission(), clock());
+        let ids: Vec<Id> =
+            (0..4).map(|n| admit(&mut admission, remote(n), clock.at(n.into())).0).collect();
+        // The first is being answered, and the second has been: both are used by their clients.
+        admission.begin_response(ids[0], clock.at(5));
+        admission.begin_response(ids[1], clock.at(5));
+        admission.end_response(ids[1], clock.at(6));
+        let evicted: Vec<Option<Id>> =
+            (10..13).map(|n| admit(&mut admission, remote(n), clock.at(n.into())).1).collect();
+        assert_eq!(evicted, [Some(ids[2]), Some(ids[3]), Some(ids[1])]);
+    }
+
+    #[test]
+    fn a_peer_at_its_limit_competes_with_itself() {
+        let (mut admission, clock) = (admission(), clock());
+        let (other, _) = admit(&mut admission, remote(1), clock.at(0));
+        let (first, _) = admit(&mut admission, remote(2), clock.at(1));
+        let (second, _) = admit(&mut admission, remote(2), clock.at(2));
+        assert_eq!(admit(&mut admission, remote(2), clock.at(3)).1, Some(first));
+        assert_eq!(admit(&mut admission, remote(2), clock.at(4)).1, Some(second));
+        assert!(admission.deadline(other).is_some());
+    }
+
+    #[test]
+    fn local_peers_compete_with_local_ones() {
+        let (mut admission, clock) = (admission(), clock());
+        admit(&mut admission, remote(1), clock.at(0));
+        let (first, _) = admit(&mut admission, Peer::Local, clock.at(1));
+        admit(&mut admission, Peer::Local, clock.at(2));
+        assert_eq!(admit(&mut admission, Peer::Local, clock.at(3)).1, Some(first));
+    }
+
+    #[test]
+    fn a_closed_connection_leaves_room() {
+        let (mut admission, clock) = (admission(), clock());
+        let (first, _) = admit(&mut admission, remote(1), clock.at(0));
+        admit(&mut admission, remote(1), clock.at(0));
+        admission.close(first);
+        assert_eq!(admit(&mut admission, remote(1), clock.at(1)).1, None);
+    }
+
+    #[test]
+    fn without_descriptors_idle_connections_are_closed_and_local_ones_last() {
+        let (mut admission, clock) = (admission(), clock());
+        let (local, _) = admit(&mut admission, Peer::Local, clock.at(0));
+        let (answering, _) = admit(&mut admission, remote(1), clock.at(0));
+        let (idle, _) = admit(&mut admission, remote(2), clock.at(1));
+        admission.begin_response(answering, clock.at(1));
+        assert_eq!(
+            [admission.shed(), admission.shed(), admission.shed()],
+            [Some(idle), Some(local), None]
+        );
+    }
+
+    #[test]
+    fn each_phase_has_a_deadline_of_its_own() {
+        let (mut admission, clock) = (admission(), clock());
+        let (id, _) = admit(&mut admission, remote(1), clock.at(0));
+        assert_eq!(admission.deadline(id), Some(clock.at(5)));
+        admission.begin_response(id, clock.at(3));
+        assert_eq!(admission.deadline(id), Some(clock.at(3 + 30)));
+        admission.end_response(id, clock.at(4));
+        assert_eq!(admission.deadline(id), Some(clock.at(4 + 30)));
+        admission.close(id);
+        assert_eq!(admission.deadline(id), None);
+    }
+
+    #[test]
+    fn peers_are_ipv4_addresses_and_ipv6_networks() {
+        for (one, other, same) in [
+            ("192.0.2.1", "192.0.2.1", true),
+            ("192.0.2.1", "192.0.2.2", false),
+            ("::ffff:192.0.2.1", "192.0.2.1", true),
+            ("::ffff:192.0.2.1", "::ffff:192.0.2.2", false),
+            ("2001:db8:1:2::1", "2001:db8:1:2:ffff::9", true),
+            ("2001:db8:1:2::1", "2001:db8:1:3::1", false),
+        ] {
+            let peer = |text: &str| Peer::remote(text.parse().unwrap());
+            assert_eq!(peer(one) == peer(other), same, "{one} and {other}");
+        }
+    }
+}

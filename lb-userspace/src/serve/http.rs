@@ -1,0 +1,86 @@
+//! HTTP servers on TCP: bound as soon as the port can be, with limits on what clients may do.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::sleep;
+
+use super::accept::{Place, Room, Tcp, accept_all, is_local};
+
+/// What a client may send before its request is complete.
+const MOST_HEAD_BYTES: usize = 16 << 10;
+/// A port may be free in a moment: the process that has it is ending.
+const QUICK_TRIES: u32 = 5;
+const QUICKLY: Duration = Duration::from_millis(100);
+const SLOWLY: Duration = Duration::from_secs(5);
+
+/// Serves until it is aborted, and with it all its connections. `complain` is called once if the
+/// port cannot be bound.
+pub async fn serve(
+    address: SocketAddr,
+    router: Router,
+    room: Arc<Room>,
+    complain: impl FnOnce(&io::Error) + Send,
+) {
+    let listener = Tcp { listener: bind(address, complain).await, is_local };
+    accept_all(listener, room, |stream, place| serve_connection(stream, router.clone(), place))
+        .await;
+}
+
+/// Answers the requests of one connection. Its deadlines are those of its place.
+pub async fn serve_connection(stream: TcpStream, router: Router, place: Arc<Place>) {
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |request| {
+        let response = place.begin_response();
+        let answer = router.call(request);
+        async move {
+            let answer = answer.await;
+            drop(response);
+            answer
+        }
+    });
+    let connection = http1::Builder::new()
+        .max_buf_size(MOST_HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), service);
+    // How a client ends its connection does not matter to the server.
+    let _ = connection.await;
+}
+
+async fn bind(address: SocketAddr, complain: impl FnOnce(&io::Error)) -> TcpListener {
+    let mut complain = Some(complain);
+    for attempt in 0u32.. {
+        match bind_once(address).await {
+            Ok(listener) => return listener,
+            Err(_) if attempt < QUICK_TRIES => sleep(QUICKLY).await,
+            Err(error) => {
+                if let Some(complain) = complain.take() {
+                    complain(&error);
+                }
+                sleep(SLOWLY).await;
+            }
+        }
+    }
+    unreachable!("attempts never end")
+}
+
+/// Where there is no IPv6, "all addresses" are those of IPv4.
+async fn bind_once(address: SocketAddr) -> io::Result<TcpListener> {
+    match TcpListener::bind(address).await {
+        Err(error)
+            if address.is_ipv6()
+                && address.ip().is_unspecified()
+                && error.kind() != io::ErrorKind::AddrInUse =>
+        {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+        }
+        result => result,
+    }
+}
