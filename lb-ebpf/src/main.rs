@@ -21,7 +21,7 @@ use lb_common::datapath::{Packet, Role, Stage, TELL, Verdict, egress, ingress, s
 use lb_common::layout::{Ending, Reason};
 
 use crate::maps::{TC_STAGES, XDP_STAGES};
-use crate::packet::{Origin, TcPacket, XdpPacket};
+use crate::packet::{Origin, TcPacket, XdpPacket, is_deferred, is_of_vlan};
 use crate::tables::KernelTables;
 
 // The macros make two functions of one. What most packets meet is written into its entry point: each
@@ -130,7 +130,7 @@ fn xdp_end(packet: XdpPacket, action: u32) -> u32 {
 /// Packets that XDP has left to the stack's side of an external device.
 #[classifier]
 pub fn external_deferred(context: TcContext) -> i32 {
-    if !TcPacket::is_deferred(&context) || TcPacket::is_of_vlan(&context) {
+    if !is_deferred(&context) || is_of_vlan(&context) {
         return TC_ACT_UNSPEC;
     }
     tc_ingress(context, Role::External, false)
@@ -140,7 +140,7 @@ pub fn external_deferred(context: TcContext) -> i32 {
 #[classifier]
 #[inline(always)]
 pub fn external_in_tc(context: TcContext) -> i32 {
-    if TcPacket::is_of_vlan(&context) {
+    if is_of_vlan(&context) {
         return TC_ACT_UNSPEC;
     }
     tc_ingress(context, Role::External, false)
@@ -162,7 +162,7 @@ pub fn workload_in(context: TcContext) -> i32 {
 
 #[inline(always)]
 fn tc_ingress(context: TcContext, role: Role, raw: bool) -> i32 {
-    let mut packet = TcPacket::new(context, Origin { role, raw });
+    let mut packet = TcPacket::<false>::new(context, Origin { role, raw });
     let verdict = ingress(&mut packet, &KernelTables);
     tc_action_of(verdict, packet)
 }
@@ -183,7 +183,7 @@ pub fn raw_out(context: TcContext) -> i32 {
 
 #[inline(always)]
 fn tc_egress(context: TcContext, raw: bool) -> i32 {
-    let mut packet = TcPacket::new(context, Origin { role: Role::External, raw });
+    let mut packet = TcPacket::<false>::new(context, Origin { role: Role::External, raw });
     let verdict = egress(&mut packet, &KernelTables);
     tc_action_of(verdict, packet)
 }
@@ -209,7 +209,7 @@ fn tc_stage(which: Stage, context: TcContext) -> i32 {
 }
 
 #[inline(always)]
-fn tc_action_of(verdict: Verdict, packet: TcPacket) -> i32 {
+fn tc_action_of<const STAGE: bool>(verdict: Verdict, packet: TcPacket<STAGE>) -> i32 {
     match verdict {
         // Not OK: programs behind ours still want to see the packet.
         Verdict::Pass | Verdict::Defer => TC_ACT_UNSPEC,
@@ -231,7 +231,7 @@ fn tc_action_of(verdict: Verdict, packet: TcPacket) -> i32 {
 }
 
 #[inline(always)]
-fn tc_go_on(packet: TcPacket, next: Stage) -> i32 {
+fn tc_go_on<const STAGE: bool>(packet: TcPacket<STAGE>, next: Stage) -> i32 {
     packet.hand_over();
     // SAFETY: nothing is left to be dropped.
     unsafe { TC_STAGES.tail_call(packet.context(), next as u32) };
@@ -242,7 +242,7 @@ fn tc_go_on(packet: TcPacket, next: Stage) -> i32 {
 
 /// The end of a packet for which a reason was counted.
 #[inline(always)]
-fn tc_end(packet: TcPacket, action: i32) -> i32 {
+fn tc_end<const STAGE: bool>(packet: TcPacket<STAGE>, action: i32) -> i32 {
     if events::is_noted(action as u32) {
         packet.hand_over();
         // SAFETY: nothing is left to be dropped. If it fails nothing is told.

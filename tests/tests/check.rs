@@ -198,7 +198,8 @@ fn a_suitable_machine_passes_before_and_while_an_agent_runs() -> Result<()> {
     {
         assert_eq!(find(&findings, check)[1], "ok", "{findings:?}");
     }
-    assert!(find(&findings, "devices")[2].contains(DEVICE));
+    assert!(find(&findings, "uplinks")[2].contains(DEVICE));
+    assert_eq!(find(&findings, "forwarding")[1], "ok");
     assert_eq!(find(&findings, "XDP on ext0")[1], "ok");
 
     let _agent = case.agent(&[])?;
@@ -207,6 +208,26 @@ fn a_suitable_machine_passes_before_and_while_an_agent_runs() -> Result<()> {
     let agent = find(&findings, "agent");
     assert!(agent[1] == "warning" && agent[2].contains("is running"), "{agent:?}");
     assert_eq!(find(&findings, "programs on ext0")[1], "ok", "programs of this agent");
+    Ok(())
+}
+
+#[test]
+fn settings_that_stop_forwarded_packets_are_reported_with_a_fix() -> Result<()> {
+    let case = Case::new()?;
+    let node = &case.network.node;
+    node.sysctl(&["net.ipv4.ip_forward=0"])?;
+    let (passed, findings) = case.check(&["--device", DEVICE])?;
+    let found = find(&findings, "forwarding");
+    assert!(passed && found[1] == "warning", "{found:?}");
+    assert!(found[2].starts_with("net.ipv4.ip_forward is 0"), "{found:?}");
+
+    node.sysctl(&["net.ipv4.ip_forward=1"])?;
+    node.run(["nft", "add table ip docker"])?;
+    let chain = "{ type filter hook forward priority filter; policy drop; }";
+    node.run(["nft", &format!("add chain ip docker FORWARD {chain}")])?;
+    let (_, findings) = case.check(&["--device", DEVICE])?;
+    let found = find(&findings, "forwarding");
+    assert!(found[1] == "warning" && found[2].contains("table ip docker"), "{found:?}");
     Ok(())
 }
 

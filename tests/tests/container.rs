@@ -78,7 +78,7 @@ fn check(network: &OneNode, container: &Container, specification: &Specification
         [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
     ensure!(output.status.success(), "{said:?}");
     let findings: Vec<Value> = serde_json::from_str(&said[0])?;
-    for checked in ["kernel", "btf", "bpffs", "cgroup", "devices", "programs on ext0"] {
+    for checked in ["kernel", "btf", "bpffs", "cgroup", "uplinks", "programs on ext0"] {
         let found = findings.iter().find(|finding| finding["check"] == checked);
         let result = found.map(|finding| &finding["result"]);
         ensure!(result.is_some_and(|result| result == "ok"), "{checked}: {findings:?}");

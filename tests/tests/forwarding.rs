@@ -1,10 +1,11 @@
 //! Backends on other nodes: connections are forwarded with SNAT to an address of this node.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
 
 use anyhow::Result;
-use tests::agent::Agent;
+use tests::agent::{Agent, program};
 use tests::topology::{Host, Process, Topology};
 
 const VIP: &str = "http://203.0.113.10/";
@@ -176,5 +177,26 @@ fn a_connection_follows_the_changed_mac_address_of_its_backend() -> Result<()> {
     network.other.ip("link set eth0 address 02:00:00:00:0a:02")?;
     network.node.ip("neigh replace 10.0.0.2 lladdr 02:00:00:00:0a:02 dev in0 nud reachable")?;
     assert!(ask()? > 0);
+    Ok(())
+}
+
+#[test]
+fn trace_warns_if_the_reply_would_arrive_where_no_program_is() -> Result<()> {
+    let network = TwoNodes::on_two_devices()?;
+    let pins = network.topology.pins().join("millrace");
+    let trace = || -> Result<String> {
+        let (program, packet) = (program()?, "--device ext0 tcp 192.0.2.2:40000 203.0.113.10:80");
+        let command = [program.as_os_str(), "--pin-path".as_ref(), pins.as_os_str()];
+        let words = ["trace"].into_iter().chain(packet.split(' ')).map(OsStr::new);
+        network.node.run(command.into_iter().chain(words))
+    };
+    const WARNING: &str = "the reply will arrive at in0, where no program is attached";
+    let agent = network.agent(&[])?;
+    // The next hop has to be known.
+    network.node.run(["ping", "-c", "1", "10.0.0.2"])?;
+    assert!(trace()?.contains(WARNING), "{}", trace()?);
+    drop(agent.terminate()?);
+    let _agent = network.agent(&["--device", "in0"])?;
+    assert!(!trace()?.contains(WARNING), "{}", trace()?);
     Ok(())
 }

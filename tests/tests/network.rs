@@ -208,8 +208,12 @@ fn devices_are_attachments_from_addition_until_removal() -> Result<()> {
 #[test]
 fn auto_selects_the_devices_of_the_default_route() -> Result<()> {
     let wire = Wire::new()?;
-    let refused = wire.follow(serving("auto", ""), async |_| Ok(())).unwrap_err().to_string();
-    assert!(refused.contains("default routes") && refused.contains("ext0"), "{refused}");
+    wire.follow(serving("auto", ""), async |network| {
+        assert_eq!(network.attachments().external().count(), 0);
+        let facing: Vec<_> = network.attachments().facing_clients().collect();
+        assert!(matches!(facing[..], [device] if device.name == "ext0"), "{facing:?}");
+        Ok(())
+    })?;
 
     wire.ip(&["route add default via 192.0.2.2"])?;
     wire.follow(serving("auto", ""), async |network| {

@@ -45,7 +45,7 @@ pub use tables::{Counters, FamilyTables, NetworkTables, PoolTables, Scratch, Tab
 pub use verdict::{DEFERRED, Rejection, RejectionKind, Stage, TELL, Verdict};
 pub use wire::describe::describe;
 pub use wire::packet::{Packet, Role};
-pub use wire::parse::PacketFamily;
+pub use wire::parse::{Frame, PacketFamily, frame as parse_frame};
 
 use stages::{
     decapsulate, delivered, egress as leaving, encapsulate, fragment, icmp_error,
@@ -60,7 +60,7 @@ where
     P: Packet,
     T: FamilyTables<V4> + FamilyTables<V6>,
 {
-    let Some(frame) = parse::frame(packet) else {
+    let Some(frame) = packet.frame() else {
         return Verdict::Pass;
     };
     match frame.ether_type {
@@ -77,7 +77,7 @@ where
     P: Packet,
     T: FamilyTables<V4> + FamilyTables<V6>,
 {
-    let Some(frame) = parse::frame(packet) else {
+    let Some(frame) = packet.frame() else {
         return Verdict::Pass;
     };
     match frame.ether_type {
@@ -94,7 +94,7 @@ where
     P: Packet,
     T: FamilyTables<V4> + FamilyTables<V6>,
 {
-    let Some(frame) = parse::frame(packet) else {
+    let Some(frame) = packet.frame() else {
         return Verdict::Pass;
     };
     match frame.ether_type {

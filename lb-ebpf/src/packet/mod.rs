@@ -16,7 +16,7 @@ use lb_common::datapath::{NextHop, Query, Route};
 use lb_common::family::Family;
 use lb_common::header::Header;
 
-pub use tc::{Origin, TcPacket};
+pub use tc::{Origin, TcPacket, is_deferred, is_of_vlan};
 pub use xdp::XdpPacket;
 
 /// A context that lets its packet be viewed.

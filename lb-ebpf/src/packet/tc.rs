@@ -11,8 +11,8 @@ use aya_ebpf::helpers::{
 };
 use aya_ebpf::programs::TcContext;
 use lb_common::checksum::{self, Delta};
-use lb_common::datapath::{DEFERRED, Packet, Query, Role, Route};
-use lb_common::family::{Family, V4};
+use lb_common::datapath::{DEFERRED, Frame, Packet, Query, Role, Route, parse_frame};
+use lb_common::family::{Family, V4, V6};
 use lb_common::header::Header;
 
 use super::buffer::{self, Field};
@@ -25,13 +25,14 @@ impl View for TcContext {
     }
 }
 
-pub struct TcPacket {
+/// `STAGE`: an earlier program has handed it over.
+pub struct TcPacket<const STAGE: bool> {
     context: TcContext,
     left_by: u32,
     origin: Origin,
 }
 
-/// What a packet's hook knows of the device. Handed from stage to stage in the packet's control block.
+/// What a packet's hook knows of the device.
 #[derive(Clone, Copy)]
 pub struct Origin {
     pub role: Role,
@@ -39,20 +40,47 @@ pub struct Origin {
     pub raw: bool,
 }
 
-impl Origin {
+/// What stages are told of a packet, in its control block. They need not look for the network header: two
+/// kinds of link-layer headers would be two of each path to the verifier.
+#[derive(Clone, Copy)]
+struct Handover(u32);
+
+impl Handover {
     const WORKLOAD: u32 = 1;
-    const RAW: u32 = 2;
+    const RAW: u32 = 1 << 1;
+    const IPV6: u32 = 1 << 2;
+    /// There is a network header, that far from the start.
+    const IP: u32 = 1 << 3;
+    const NETWORK: u32 = 8;
+    /// More than an Ethernet header with two tags takes.
+    const LONGEST: u32 = 0x3f;
 
     #[inline(always)]
-    fn to_word(self) -> u32 {
-        let role = if self.role == Role::Workload { Self::WORKLOAD } else { 0 };
-        role | if self.raw { Self::RAW } else { 0 }
+    fn new(origin: Origin, frame: Option<Frame>) -> Self {
+        let workload = if origin.role == Role::Workload { Self::WORKLOAD } else { 0 };
+        let raw = if origin.raw { Self::RAW } else { 0 };
+        let frame = frame.map_or(0, |Frame { ether_type, network }| {
+            let family =
+                if ether_type == V4::ETHER_TYPE { Self::IP } else { Self::IP | Self::IPV6 };
+            let is_ip = ether_type == V4::ETHER_TYPE || ether_type == V6::ETHER_TYPE;
+            if is_ip { family | (network as u32) << Self::NETWORK } else { 0 }
+        });
+        Self(workload | raw | frame)
     }
 
     #[inline(always)]
-    fn from_word(word: u32) -> Self {
-        let role = if word & Self::WORKLOAD != 0 { Role::Workload } else { Role::External };
-        Self { role, raw: word & Self::RAW != 0 }
+    fn origin(self) -> Origin {
+        let role = if self.0 & Self::WORKLOAD != 0 { Role::Workload } else { Role::External };
+        Origin { role, raw: self.0 & Self::RAW != 0 }
+    }
+
+    #[inline(always)]
+    fn frame(self) -> Option<Frame> {
+        if self.0 & Self::IP == 0 {
+            return None;
+        }
+        let ether_type = if self.0 & Self::IPV6 == 0 { V4::ETHER_TYPE } else { V6::ETHER_TYPE };
+        Some(Frame { ether_type, network: (self.0 >> Self::NETWORK & Self::LONGEST) as usize })
     }
 }
 
@@ -60,20 +88,46 @@ impl Origin {
 /// extension headers, TCP.
 const HEADERS: u32 = 192;
 
-impl TcPacket {
-    /// The packet of a stage, as an earlier program has handed it over.
+impl TcPacket<true> {
+    /// The packet of a stage.
     #[inline(always)]
     pub fn handed_over(context: TcContext) -> Self {
-        // SAFETY: the context is the one this program was called with.
-        let word = unsafe { (*context.skb.skb).cb[0] };
-        Self::new(context, Origin::from_word(word))
+        let origin = handover(context.skb.skb).origin();
+        Self::new(context, origin)
     }
+}
 
-    /// Notes the packet's origin for the stage that follows.
+#[inline(always)]
+fn handover(buffer: *mut __sk_buff) -> Handover {
+    // SAFETY: of a program's context, which the kernel keeps valid while the program runs.
+    Handover(unsafe { (*buffer).cb[0] })
+}
+
+/// Whether the packet's VLAN tag stands beside its bytes: then it is for a VLAN device above this one.
+#[inline(always)]
+pub fn is_of_vlan(context: &TcContext) -> bool {
+    // SAFETY: the context is the one this program was called with.
+    unsafe { (*context.skb.skb).vlan_present != 0 }
+}
+
+/// Whether XDP has left the packet to this hook.
+#[inline(always)]
+pub fn is_deferred(context: &TcContext) -> bool {
+    let buffer = context.skb.skb;
+    // SAFETY: the context is the one this program was called with.
+    let (mark, data) = unsafe { ((*buffer).data_meta as usize, (*buffer).data as usize) };
+    // SAFETY: before the packet's start, by the check.
+    mark + size_of::<u32>() <= data && unsafe { (mark as *const u32).read() } == DEFERRED
+}
+
+impl<const STAGE: bool> TcPacket<STAGE> {
+    /// Notes for the stage that follows what it need not find out again.
     #[inline(always)]
     pub fn hand_over(&self) {
+        let handover =
+            if STAGE { handover(self.buffer()) } else { Handover::new(self.origin, self.frame()) };
         // SAFETY: the context is the one this program was called with.
-        unsafe { (*self.buffer()).cb[0] = self.origin.to_word() };
+        unsafe { (*self.buffer()).cb[0] = handover.0 };
     }
 
     /// Makes sure that the headers can be viewed: they may lie in the packet's pages.
@@ -160,26 +214,14 @@ impl TcPacket {
         }
         Some(())
     }
-
-    /// Whether XDP has left the packet to this hook.
-    #[inline(always)]
-    pub fn is_deferred(context: &TcContext) -> bool {
-        let buffer = context.skb.skb;
-        // SAFETY: the context is the one this program was called with.
-        let (mark, data) = unsafe { ((*buffer).data_meta as usize, (*buffer).data as usize) };
-        // SAFETY: before the packet's start, by the check.
-        mark + size_of::<u32>() <= data && unsafe { (mark as *const u32).read() } == DEFERRED
-    }
-
-    /// Whether the packet's VLAN tag stands beside its bytes: then it is for a VLAN device above this one.
-    #[inline(always)]
-    pub fn is_of_vlan(context: &TcContext) -> bool {
-        // SAFETY: the context is the one this program was called with.
-        unsafe { (*context.skb.skb).vlan_present != 0 }
-    }
 }
 
-impl Packet for TcPacket {
+impl<const STAGE: bool> Packet for TcPacket<STAGE> {
+    #[inline(always)]
+    fn frame(&self) -> Option<Frame> {
+        if STAGE { handover(self.buffer()).frame() } else { parse_frame(self) }
+    }
+
     #[inline(always)]
     fn role(&self) -> Role {
         self.origin.role

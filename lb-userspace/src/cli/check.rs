@@ -10,9 +10,10 @@ use super::agent::runtime;
 use super::output;
 use crate::config::{Configuration, Effective, Problem, Problems};
 use crate::kernel::{
-    Finding, Outcome, Sizes, agent_on, kube_proxy, machine, memory, on_device, snat_ports,
+    Finding, Outcome, Sizes, agent_on, forwarding, kube_proxy, machine, memory, on_device,
+    snat_ports,
 };
-use crate::network::{self, DeviceName, NetworkWatch, Role, XdpFeatures};
+use crate::network::{self, DeviceName, DeviceSelector, NetworkWatch, Role, XdpFeatures};
 use crate::settings::XdpMode;
 
 #[derive(Debug, Args)]
@@ -38,6 +39,7 @@ pub fn check(options: &Options, effective: &Effective) -> Result<()> {
     findings.push(agent(pin_path)?);
     findings.extend(devices(configuration)?);
     findings.push(snat_ports(configuration.agent.snat_ports));
+    findings.extend(forwarding());
     findings.extend(kube_proxy());
     tell(options, &findings)
 }
@@ -158,16 +160,28 @@ fn devices(configuration: &Configuration) -> Result<Vec<Finding>> {
         let of = attachments.served.iter().filter(|(_, served)| served.role == role);
         of.map(|(device, _)| device.name.as_str()).collect::<Vec<_>>().join(", ")
     };
-    let mut findings = vec![Finding::ok("devices", format!("clients: {}", names(Role::External)))];
-    if !agent.workload_device.is_empty() {
-        findings.push(match names(Role::Workload) {
-            none if none.is_empty() => Finding::warning(
-                "pods' devices",
-                "no interface matches --workload-device",
-                "Check --workload-device if this node has pods",
-            ),
-            names => Finding::ok("pods' devices", names),
-        });
+    let mut findings: Vec<Finding> = [
+        ("uplinks", Role::External),
+        ("other interfaces", Role::Transit),
+        ("pods' interfaces", Role::Workload),
+    ]
+    .into_iter()
+    .map(|(check, role)| {
+        let names = names(role);
+        Finding::ok(check, if names.is_empty() { "none".to_owned() } else { names })
+    })
+    .collect();
+    let named: Vec<&DeviceSelector> = agent
+        .workload_device
+        .iter()
+        .filter(|selector| !matches!(selector, DeviceSelector::Auto | DeviceSelector::None))
+        .collect();
+    if !named.is_empty() && names(Role::Workload).is_empty() {
+        findings.push(Finding::warning(
+            "pods' interfaces",
+            "no interface matches --workload-device",
+            "Check --workload-device if this node has pods, or leave it at auto",
+        ));
     }
     findings.extend(attachments.refused.iter().map(|(device, refusal)| {
         let check = format!("device {}", device.name);

@@ -11,6 +11,7 @@ use nix::net::if_::if_nametoindex;
 use nix::sys::socket::SockProtocol;
 
 use super::attach::{HookPoint, filters_of_others};
+use super::netfilter::{self, Chain};
 use super::preflight::Finding;
 use super::survey::links;
 use crate::netlink::{Netlink, attributes, text, u32_at};
@@ -25,9 +26,9 @@ pub fn kube_proxy() -> Vec<Finding> {
     if let Some(process) = process_called("kube-proxy") {
         findings.push(Finding::warning(CHECK, format!("it is running (process {process})"), CURE));
     }
-    match chains() {
+    match netfilter::chains() {
         Ok(chains) => {
-            let count = chains.iter().filter(|chain| chain.is_kube_proxys()).count();
+            let count = chains.iter().filter(|chain| is_of_kube_proxy(chain)).count();
             if count > 0 {
                 let message = format!("its rules are in the kernel: {count} chains of netfilter");
                 findings.push(Finding::warning(CHECK, message, CURE));
@@ -57,37 +58,9 @@ fn process_called(name: &str) -> Option<u32> {
     })
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct Chain {
-    table: String,
-    name: String,
-}
-
-impl Chain {
-    /// In nftables its tables have its name; in iptables its chains have a prefix.
-    fn is_kube_proxys(&self) -> bool {
-        self.table == "kube-proxy" || self.name.starts_with("KUBE-")
-    }
-}
-
-/// All chains of nftables, and of iptables in its place.
-fn chains() -> std::io::Result<Vec<Chain>> {
-    /// <https://github.com/torvalds/linux/blob/v6.1/include/uapi/linux/netfilter/nf_tables.h>
-    const GET_CHAIN: u16 = (10 << 8) | 4;
-    /// `struct nfgenmsg` for all families.
-    const HEADER: [u8; 4] = [0; 4];
-    let mut chains = Vec::new();
-    Netlink::open(SockProtocol::NetlinkNetFilter)?.ask(GET_CHAIN, NLM_F_DUMP, &HEADER, |body| {
-        chains.extend(read_chain(body.get(HEADER.len()..).unwrap_or_default()));
-    })?;
-    Ok(chains)
-}
-
-fn read_chain(body: &[u8]) -> Option<Chain> {
-    const TABLE: u16 = 1;
-    const NAME: u16 = 3;
-    let find = |wanted| attributes(body).find(|(kind, _)| *kind == wanted).map(|(_, v)| text(v));
-    Some(Chain { table: find(TABLE)?, name: find(NAME)? })
+/// In nftables its tables have its name; in iptables its chains have a prefix.
+fn is_of_kube_proxy(chain: &Chain) -> bool {
+    chain.table == "kube-proxy" || chain.name.starts_with("KUBE-")
 }
 
 /// Whether others have programs on a device that is to be served.
@@ -181,20 +154,19 @@ fn name_of(program: &ProgramInfo) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::text_attribute;
+    use crate::kernel::netfilter::Family;
 
     #[test]
-    fn kube_proxys_chains_are_told_from_others() {
-        for (table, name, is_its) in [
+    fn chains_of_kube_proxy_are_told_from_others() {
+        for (table, name, expected) in [
             ("nat", "KUBE-SERVICES", true),
             ("kube-proxy", "nat-prerouting", true),
             ("nat", "DOCKER", false),
             ("filter", "INPUT", false),
         ] {
-            let body = [text_attribute(1, table), text_attribute(3, name)].concat();
-            let chain = read_chain(&body).expect("it is whole");
-            assert_eq!(chain.is_kube_proxys(), is_its, "{table} {name}");
+            let (table, name) = (table.to_owned(), name.to_owned());
+            let chain = Chain { family: Family::Ipv4, table, name, base: None };
+            assert_eq!(is_of_kube_proxy(&chain), expected, "{chain:?}");
         }
-        assert_eq!(read_chain(&text_attribute(1, "nat")), None);
     }
 }

@@ -13,7 +13,7 @@ pub fn describe<P: Packet>(packet: &mut P, event: &mut Event) {
     event.device = packet.device();
     event.length = packet.length();
     event.xdp = u8::from(!packet.resolves());
-    let Some(frame) = parse::frame(packet) else { return };
+    let Some(frame) = packet.frame() else { return };
     match frame.ether_type {
         V4::ETHER_TYPE => headers::<V4, P>(packet, frame.network, event),
         V6::ETHER_TYPE => headers::<V6, P>(packet, frame.network, event),

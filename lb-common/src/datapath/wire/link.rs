@@ -1,14 +1,13 @@
 //! The link-layer header, of 14, 18 or 22 octets, when what follows it moves.
 
 use super::packet::Packet;
-use super::parse;
 use crate::branchless;
 use crate::header::{Ethernet, Header};
 
 /// Gives a packet that has none an Ethernet header, with all addresses 0.
 #[inline(always)]
 pub fn add_header<P: Packet>(packet: &mut P) -> Option<()> {
-    let ether_type = parse::frame(packet)?.ether_type;
+    let ether_type = packet.frame()?.ether_type;
     packet.grow_front(size_of::<Ethernet>())?;
     let ethernet: &mut Ethernet = packet.header_mut(0)?;
     *ethernet =

@@ -5,6 +5,7 @@ use crate::family::Family;
 use crate::header::{Ethernet, Header, QINQ, VLAN};
 
 use super::link;
+use super::parse::{self, Frame};
 use crate::datapath::route::{Query, Route};
 
 /// A packet's bytes, from the start of its Ethernet header, and what its hook can do with it.
@@ -18,6 +19,12 @@ pub trait Packet: Sized {
     /// Whether the hook can have the stack find out a next hop's link-layer address, and can
     /// send by every device. The one before it leaves such packets to it.
     fn resolves(&self) -> bool;
+
+    /// Where the network header is.
+    #[inline(always)]
+    fn frame(&self) -> Option<Frame> {
+        parse::frame(self)
+    }
 
     /// Whether the packet begins with its network header, as on wireguard, ipip and tun devices.
     #[inline(always)]
