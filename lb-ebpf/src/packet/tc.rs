@@ -29,6 +29,7 @@ impl View for TcContext {
 pub struct TcPacket<const STAGE: bool> {
     context: TcContext,
     left_by: u32,
+    /// In the first program only; in stages it stands in the control block.
     origin: Origin,
 }
 
@@ -92,8 +93,7 @@ impl TcPacket<true> {
     /// The packet of a stage.
     #[inline(always)]
     pub fn handed_over(context: TcContext) -> Self {
-        let origin = handover(context.skb.skb).origin();
-        Self::new(context, origin)
+        Self::new(context, Origin { role: Role::External, raw: false })
     }
 }
 
@@ -121,6 +121,12 @@ pub fn is_deferred(context: &TcContext) -> bool {
 }
 
 impl<const STAGE: bool> TcPacket<STAGE> {
+    /// Read where it is asked for: the verifier would follow its values apart from there on.
+    #[inline(always)]
+    fn origin(&self) -> Origin {
+        if STAGE { handover(self.buffer()).origin() } else { self.origin }
+    }
+
     /// Notes for the stage that follows what it need not find out again.
     #[inline(always)]
     pub fn hand_over(&self) {
@@ -224,12 +230,12 @@ impl<const STAGE: bool> Packet for TcPacket<STAGE> {
 
     #[inline(always)]
     fn role(&self) -> Role {
-        self.origin.role
+        self.origin().role
     }
 
     #[inline(always)]
     fn is_raw(&self) -> bool {
-        self.origin.raw
+        self.origin().raw
     }
 
     #[inline(always)]

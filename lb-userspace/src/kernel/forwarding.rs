@@ -1,0 +1,79 @@
+//! What of this machine's settings may stop packets that it forwards between pods, clients and other nodes.
+
+use std::fs;
+
+use super::netfilter::{self, Chain};
+use super::preflight::Finding;
+
+const CHECK: &str = "forwarding";
+
+/// The sysctls without which the kernel forwards nothing.
+const SYSCTLS: [(&str, &str); 2] = [
+    ("net.ipv4.ip_forward", "/proc/sys/net/ipv4/ip_forward"),
+    ("net.ipv6.conf.all.forwarding", "/proc/sys/net/ipv6/conf/all/forwarding"),
+];
+
+pub fn forwarding() -> Vec<Finding> {
+    let mut findings: Vec<Finding> = SYSCTLS
+        .into_iter()
+        // Without IPv6 there is no such file, and nothing to forward.
+        .filter(|(_, path)| fs::read_to_string(path).is_ok_and(|value| value.trim() == "0"))
+        .map(|(name, _)| is_off(name))
+        .collect();
+    match netfilter::chains() {
+        Ok(chains) => findings.extend(chains.iter().filter_map(drops_by_default)),
+        // A kernel without nf_tables has none.
+        Err(error) => {
+            tracing::debug!(error = format!("{error:#}"), "netfilter chains not listed");
+        }
+    }
+    if findings.is_empty() {
+        findings.push(Finding::ok(CHECK, "the kernel forwards, and no firewall drops by default"));
+    }
+    findings
+}
+
+fn is_off(sysctl: &str) -> Finding {
+    let message =
+        format!("{sysctl} is 0: packets between pods, clients and other nodes are not forwarded");
+    Finding::warning(CHECK, message, format!("sysctl -w {sysctl}=1"))
+}
+
+/// Docker sets such a policy. A network plugin may accept its pods by rules.
+fn drops_by_default(chain: &Chain) -> Option<Finding> {
+    chain.base.filter(|base| base.forward && base.drops)?;
+    let (family, table, name) = (chain.family.name(), &chain.table, &chain.name);
+    let message = format!(
+        "the chain {name} of the table {family} {table} drops forwarded packets that no rule \
+         accepts: clients reach pods only if one does"
+    );
+    let fix = format!(
+        "Accept packets from and to the pods' addresses, for example with  nft insert rule \
+         {family} {table} {name} {} daddr POD-CIDR accept  and the same with saddr; or set the \
+         policy to accept",
+        if family == "ip6" { "ip6" } else { "ip" }
+    );
+    Some(Finding::warning(CHECK, message, fix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::netfilter::{Base, Family};
+
+    #[test]
+    fn a_chain_that_drops_forwarded_packets_is_reported_with_its_name() {
+        let chain = |forward, drops| Chain {
+            family: Family::Ipv4,
+            table: "filter".to_owned(),
+            name: "FORWARD".to_owned(),
+            base: Some(Base { forward, drops }),
+        };
+        let finding = drops_by_default(&chain(true, true)).expect("a warning");
+        assert!(finding.message.contains("chain FORWARD of the table ip filter"), "{finding:?}");
+        assert!(finding.cure.contains("ip daddr POD-CIDR accept"), "{finding:?}");
+        assert_eq!(drops_by_default(&chain(true, false)), None);
+        assert_eq!(drops_by_default(&chain(false, true)), None);
+        assert_eq!(drops_by_default(&Chain { base: None, ..chain(true, true) }), None);
+    }
+}

@@ -1,0 +1,142 @@
+//! Chains of nftables, and of iptables where it uses nftables.
+
+use std::io;
+
+use nix::libc::NLM_F_DUMP;
+use nix::sys::socket::SockProtocol;
+
+use crate::netlink::{Netlink, attributes, text};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chain {
+    pub family: Family,
+    pub table: String,
+    pub name: String,
+    /// The packets that it sees, if it is not only called by other chains.
+    pub base: Option<Base>,
+}
+
+/// Numbers of <https://github.com/torvalds/linux/blob/v6.1/include/uapi/linux/netfilter.h>.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    Inet,
+    Ipv4,
+    Ipv6,
+    Other(u8),
+}
+
+impl Family {
+    fn new(number: u8) -> Self {
+        match number {
+            1 => Self::Inet,
+            2 => Self::Ipv4,
+            10 => Self::Ipv6,
+            other => Self::Other(other),
+        }
+    }
+
+    /// As nft calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Inet => "inet",
+            Self::Ipv4 => "ip",
+            Self::Ipv6 => "ip6",
+            Self::Other(_) => "other",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Base {
+    /// Packets that this machine forwards.
+    pub forward: bool,
+    /// A packet that no rule accepts is dropped.
+    pub drops: bool,
+}
+
+/// All chains of this network namespace.
+pub fn chains() -> io::Result<Vec<Chain>> {
+    /// <https://github.com/torvalds/linux/blob/v6.1/include/uapi/linux/netfilter/nf_tables.h>
+    const GET_CHAIN: u16 = (10 << 8) | 4;
+    /// `struct nfgenmsg` for all families.
+    const HEADER: [u8; 4] = [0; 4];
+    let mut chains = Vec::new();
+    Netlink::open(SockProtocol::NetlinkNetFilter)?.ask(GET_CHAIN, NLM_F_DUMP, &HEADER, |body| {
+        chains.extend(read_chain(body));
+    })?;
+    Ok(chains)
+}
+
+fn read_chain(body: &[u8]) -> Option<Chain> {
+    /// Behind `struct nfgenmsg`, which begins with the family.
+    const HEADER: usize = 4;
+    const TABLE: u16 = 1;
+    const NAME: u16 = 3;
+    const HOOK: u16 = 4;
+    const POLICY: u16 = 5;
+    const HOOK_NUMBER: u16 = 1;
+    const FORWARD: u32 = 2;
+    const DROP: u32 = 0;
+    let family = Family::new(*body.first()?);
+    let body = body.get(HEADER..)?;
+    let base = find(body, HOOK).map(|hook| Base {
+        forward: matches!(family, Family::Inet | Family::Ipv4 | Family::Ipv6)
+            && find(hook, HOOK_NUMBER).and_then(number) == Some(FORWARD),
+        drops: find(body, POLICY).and_then(number) == Some(DROP),
+    });
+    let (table, name) = (text(find(body, TABLE)?), text(find(body, NAME)?));
+    Some(Chain { family, table, name, base })
+}
+
+fn find(body: &[u8], wanted: u16) -> Option<&[u8]> {
+    attributes(body).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+}
+
+/// In network byte order, unlike most of netlink.
+fn number(value: &[u8]) -> Option<u32> {
+    value.try_into().ok().map(u32::from_be_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::{attribute, text_attribute};
+
+    /// A message about the chain FORWARD of the table filter.
+    fn message(family: u8, hook: Option<u32>, policy: u32) -> Vec<u8> {
+        let mut body = vec![family, 0, 0, 0];
+        body.extend(text_attribute(1, "filter"));
+        body.extend(text_attribute(3, "FORWARD"));
+        if let Some(hook) = hook {
+            body.extend(attribute(4, &attribute(1, &hook.to_be_bytes())));
+            body.extend(attribute(5, &policy.to_be_bytes()));
+        }
+        body
+    }
+
+    #[test]
+    fn a_base_chain_has_a_hook_and_a_policy() {
+        let (forward, input, drop, accept) = (Some(2), Some(1), 0, 1);
+        for (family, hook, policy, expected) in [
+            (2, forward, drop, Some((true, true))),
+            (10, forward, accept, Some((true, false))),
+            (1, input, drop, Some((false, true))),
+            // A bridge forwards frames.
+            (7, forward, drop, Some((false, true))),
+            (2, None, accept, None),
+        ] {
+            let chain = read_chain(&message(family, hook, policy)).expect("a complete message");
+            let base = chain.base.map(|base| (base.forward, base.drops));
+            assert_eq!(base, expected, "family {family} hook {hook:?} policy {policy}");
+        }
+    }
+
+    #[test]
+    fn a_message_that_breaks_off_is_left_out() {
+        let whole = message(2, Some(2), 0);
+        for length in 0..whole.len() {
+            let chain = read_chain(&whole[..length]);
+            assert!(chain.is_none_or(|chain| chain.table == "filter"), "{length} bytes");
+        }
+    }
+}
