@@ -3,8 +3,8 @@
 // All of this is tests.
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -38,9 +38,13 @@ struct Answer {
 
 /// Asks as soon as somebody listens.
 async fn get(port: u16, path: &str) -> Answer {
+    get_from((Ipv4Addr::LOCALHOST, port).into(), path).await
+}
+
+async fn get_from(address: SocketAddr, path: &str) -> Answer {
     let connect = async {
         loop {
-            match TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {
+            match TcpStream::connect(address).await {
                 Ok(stream) => return stream,
                 Err(_) => sleep(Duration::from_millis(5)).await,
             }
@@ -59,9 +63,9 @@ async fn get(port: u16, path: &str) -> Answer {
     }
 }
 
-/// A port that nobody has at the moment.
+/// A port that is free on all addresses.
 async fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap().local_addr().unwrap().port()
+    TcpListener::bind("[::]:0").await.unwrap().local_addr().unwrap().port()
 }
 
 struct Served {
@@ -235,10 +239,22 @@ struct Checked {
     checks: HealthChecks,
 }
 
+impl Checked {
+    async fn wait_for_notice(&self) {
+        let posted = async {
+            while self.posted.0.lock().unwrap().is_empty() {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(SOON, posted).await.expect("a notice");
+    }
+}
+
 fn checked() -> Checked {
     let health = Arc::new(Health::new(true));
     let posted = Posted::default();
-    let checks = HealthChecks::new(Arc::clone(&health), Arc::new(posted.clone()));
+    let mut checks = HealthChecks::new(Arc::clone(&health), Arc::new(posted.clone()));
+    checks.set_addresses([Ipv4Addr::LOCALHOST.into()].into());
     Checked { health, posted, checks }
 }
 
@@ -280,38 +296,62 @@ async fn a_node_that_does_not_keep_up_fails_its_health_checks() {
     assert!(answer.body.contains("\"serviceProxyHealthy\": false"), "{}", answer.body);
 }
 
+async fn closed(address: SocketAddr) {
+    let closed = async {
+        while TcpStream::connect(address).await.is_ok() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(SOON, closed).await.expect("the port is closed");
+}
+
 #[tokio::test]
-async fn a_port_that_is_no_longer_asked_for_is_closed() {
+async fn a_port_that_is_no_longer_needed_is_closed() {
     let mut checked = checked();
     let port = free_port().await;
     checked.checks.set(BTreeMap::from([(port, check(1))]));
     get(port, "/").await;
     checked.checks.set(BTreeMap::new());
-    let closed = async {
-        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.is_ok() {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(SOON, closed).await.expect("it is closed");
+    closed((Ipv4Addr::LOCALHOST, port).into()).await;
 }
 
 #[tokio::test]
-async fn a_port_that_another_has_is_named_once_and_taken_when_it_is_free() {
-    let other = TcpListener::bind("[::]:0").await.unwrap();
-    let port = other.local_addr().unwrap().port();
+async fn a_health_check_is_served_on_the_node_addresses_only_and_follows_them() {
     let mut checked = checked();
+    let port = free_port().await;
+    let (first, second, v6) =
+        (Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 2), Ipv6Addr::LOCALHOST);
     checked.checks.set(BTreeMap::from([(port, check(1))]));
-    let named = async {
-        while checked.posted.0.lock().unwrap().is_empty() {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(SOON, named).await.expect("a notice");
-    drop(other);
+    get(port, "/").await;
+    for other in [SocketAddr::from((second, port)), (v6, port).into()] {
+        assert!(TcpStream::connect(other).await.is_err(), "{other}");
+    }
+
+    checked.checks.set_addresses([second.into(), v6.into()].into());
+    for address in [SocketAddr::from((second, port)), (v6, port).into()] {
+        assert_eq!(get_from(address, "/").await.status, 200, "{address}");
+    }
+    closed((first, port).into()).await;
+
+    checked.checks.set_addresses(BTreeSet::new());
+    closed((second, port).into()).await;
+}
+
+#[tokio::test]
+async fn an_address_whose_port_is_in_use_is_reported_and_the_others_are_served() {
+    let mut checked = checked();
+    let second = IpAddr::from([127, 0, 0, 2]);
+    let other = TcpListener::bind((second, 0)).await.unwrap();
+    let port = other.local_addr().unwrap().port();
+    checked.checks.set_addresses([Ipv4Addr::LOCALHOST.into(), second].into());
+    checked.checks.set(BTreeMap::from([(port, check(1))]));
     assert_eq!(get(port, "/").await.status, 200);
+    checked.wait_for_notice().await;
+    drop(other);
+    assert_eq!(get_from((second, port).into(), "/").await.status, 200);
     let posted = checked.posted.0.lock().unwrap();
     let [notice] = &posted[..] else { panic!("{posted:?}") };
     assert_eq!(notice.reason, Reason::FailedToStartServiceHealthcheck);
     assert_eq!(notice.about, Some(check(1).about));
-    assert!(notice.message.contains(&format!("port {port}")), "{}", notice.message);
+    assert!(notice.message.contains(&format!("127.0.0.2:{port}")), "{}", notice.message);
 }

@@ -1,6 +1,7 @@
 //! What the agent tells, and to whom.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::kernel::SnatPorts;
@@ -66,6 +67,11 @@ impl Outlets {
         };
         let about = Some(about(reference, store));
         self.notices.post(Notice { about, reason, message: message.to_owned() });
+    }
+
+    /// Serves health checks on these addresses of the node only.
+    pub fn set_node_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
+        self.health_checks.set_addresses(addresses);
     }
 
     /// Answers health checks by what is in force now. Of two Services that want one port the

@@ -109,7 +109,8 @@ pub struct AgentSettings {
     /// the addresses of the interfaces given by --device]
     ///
     /// A CIDR selects the addresses of this node that are in it. An address is used even if no
-    /// interface has it. primary selects the node's main address of each family.
+    /// interface has it. primary selects the node's main address of each family. Health check node
+    /// ports are served on the same addresses.
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     pub nodeport_addresses: Vec<NodePortAddresses>,
 

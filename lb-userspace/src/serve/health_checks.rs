@@ -1,8 +1,10 @@
 //! Health check node ports: a load balancer outside the cluster asks each node whether it serves
-//! a Service whose external policy is Local. A server per port, with kube-proxy's answers.
+//! a Service whose external policy is Local. The responses are those of kube-proxy.
+//!
+//! Invariant: the ports are open exactly on the addresses on which NodePorts are.
 
-use std::collections::BTreeMap;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -29,27 +31,30 @@ const LIMITS: Limits = Limits::new(64, 512, 256);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
     pub service: ServiceName,
-    /// For complaints.
+    /// The object that notices are about.
     pub about: About,
     pub local_endpoints: usize,
 }
 
-/// The servers there are. Dropped, they end.
+/// All ports, on all addresses. Dropped, they are closed.
 pub struct HealthChecks {
     health: Arc<Health>,
     notices: Arc<dyn Notices>,
     room: Arc<Room>,
-    servers: BTreeMap<u16, Server>,
+    addresses: BTreeSet<IpAddr>,
+    ports: BTreeMap<u16, Port>,
 }
 
-struct Server {
+struct Port {
     check: Arc<Mutex<Check>>,
-    task: JoinHandle<()>,
+    servers: BTreeMap<IpAddr, Server>,
 }
+
+struct Server(JoinHandle<()>);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.task.abort();
+        self.0.abort();
     }
 }
 
@@ -61,30 +66,59 @@ struct Shared {
 
 impl HealthChecks {
     pub fn new(health: Arc<Health>, notices: Arc<dyn Notices>) -> Self {
-        Self { health, notices, room: Room::new(LIMITS), servers: BTreeMap::new() }
+        Self {
+            health,
+            notices,
+            room: Room::new(LIMITS),
+            addresses: BTreeSet::new(),
+            ports: BTreeMap::new(),
+        }
     }
 
     /// Serves these ports from now on, and no others.
     pub fn set(&mut self, checks: BTreeMap<u16, Check>) {
-        self.servers.retain(|port, _| checks.contains_key(port));
+        self.ports.retain(|port, _| checks.contains_key(port));
         for (port, check) in checks {
-            match self.servers.get(&port) {
-                Some(server) => *lock(&server.check) = check,
-                None => drop(self.servers.insert(port, self.start(port, check))),
+            match self.ports.get(&port) {
+                Some(port) => *lock(&port.check) = check,
+                None => {
+                    let check = Arc::new(Mutex::new(check));
+                    self.ports.insert(port, Port { check, servers: BTreeMap::new() });
+                }
             }
         }
+        self.serve();
     }
 
-    fn start(&self, port: u16, check: Check) -> Server {
-        let check = Arc::new(Mutex::new(check));
-        let shared = Shared { check: Arc::clone(&check), health: Arc::clone(&self.health) };
+    /// Serves on these addresses of the node from now on, and on no others.
+    pub fn set_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
+        self.addresses = addresses;
+        self.serve();
+    }
+
+    /// Starts the servers that are missing, and stops those on other addresses. The rest go on.
+    fn serve(&mut self) {
+        let mut ports = std::mem::take(&mut self.ports);
+        for (&number, Port { check, servers }) in &mut ports {
+            servers.retain(|address, _| self.addresses.contains(address));
+            for &ip in &self.addresses {
+                let start = || self.start(SocketAddr::new(ip, number), check);
+                servers.entry(ip).or_insert_with(start);
+            }
+        }
+        self.ports = ports;
+    }
+
+    fn start(&self, address: SocketAddr, check: &Arc<Mutex<Check>>) -> Server {
+        let shared = Shared { check: Arc::clone(check), health: Arc::clone(&self.health) };
         let complain = {
-            let (check, notices) = (Arc::clone(&check), Arc::clone(&self.notices));
+            let (check, notices) = (Arc::clone(check), Arc::clone(&self.notices));
             move |error: &std::io::Error| {
                 let about = Some(lock(&check).about.clone());
+                let port = address.port();
                 let message = format!(
-                    "spec.healthCheckNodePort: port {port} of this node can't be bound: \
-                     {error}; trying again. Load balancers take this node for unhealthy"
+                    "spec.healthCheckNodePort: port {port} cannot be bound on {address}: {error}; \
+                     retrying. Load balancers that ask there consider this node unhealthy"
                 );
                 let reason = Reason::FailedToStartServiceHealthcheck;
                 notices.post(Notice { about, reason, message });
@@ -92,9 +126,7 @@ impl HealthChecks {
         };
         // Whatever the path.
         let router = Router::new().fallback(answer).with_state(shared);
-        let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-        let server = http::serve(address, router, Arc::clone(&self.room), complain);
-        Server { check, task: tokio::spawn(server) }
+        Server(tokio::spawn(http::serve(address, router, Arc::clone(&self.room), complain)))
     }
 }
 

@@ -216,8 +216,9 @@ impl<T: Write> Agent<T> {
     /// new is planned: it is remembered, and planned as one change when they are.
     pub fn put_in_force(&mut self, affected: Affected, node_addresses: Option<BTreeSet<IpAddr>>) {
         self.unplanned.services = std::mem::take(&mut self.unplanned.services).and(affected);
-        if node_addresses.is_some() {
-            self.unplanned.node_addresses = node_addresses;
+        if let Some(addresses) = node_addresses {
+            self.outlets.set_node_addresses(addresses.clone());
+            self.unplanned.node_addresses = Some(addresses);
         }
         self.outlets.health.changed(Instant::now());
         if self.retry_at.is_none() {
