@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Debug;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Result, bail, ensure};
@@ -50,6 +51,10 @@ impl Write for Watched {
     }
 
     fn change_devices(&mut self, _: &BTreeMap<u32, Option<network::Device>>) -> Result<()> {
+        Ok(())
+    }
+
+    fn set_node_addresses(&mut self, _: &BTreeSet<IpAddr>) -> Result<()> {
         Ok(())
     }
 

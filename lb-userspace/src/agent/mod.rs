@@ -7,6 +7,7 @@ mod devices;
 mod latency;
 mod node_ports;
 mod outlets;
+mod retry;
 mod service_manager;
 mod tally;
 mod tunnel_keys;
@@ -25,7 +26,7 @@ use tokio::sync::mpsc;
 
 use crate::kernel::{
     self, DataPlane, Links, Modes, Opened, Parameters, Pins, ReservedPorts, Sizes, SnatPorts,
-    Tables, TunnelKeys, WithSockets, cgroup_root, preflight, serve_own_namespace,
+    Tables, TunnelKeys, WithSockets, cgroup_root, preflight,
 };
 use crate::memory;
 use crate::model::forwarding_name;
@@ -160,14 +161,7 @@ pub async fn run(options: Options) -> Result<()> {
             () = until(agent.retry_at()) => agent.retry(),
             event = network_events.recv() => match event {
                 Some(network::Event::Attachments(attachments)) => devices.follow(&attachments),
-                Some(event) => {
-                    if let network::Event::NodeAddresses(addresses) = &event
-                        && let Err(error) = serve_own_namespace(&pins, addresses)
-                    {
-                        tracing::warn!(error = format!("{error:#}"), "node addresses not written");
-                    }
-                    agent.take_in_network(event);
-                }
+                Some(event) => agent.take_in_network(event),
                 None => break Err(anyhow::anyhow!("this machine's network is followed no longer")),
             },
             () = devices.retry_due() => devices.attach_missing(),
@@ -298,7 +292,6 @@ async fn start<'a>(
         started: SystemTime::now(),
     };
     tokio::spawn(reporter.serve(serve::report_address(pins.path())?));
-    serve_own_namespace(pins, network.node_addresses())?;
     // Also what an earlier agent noted of devices that are gone.
     let mut devices: BTreeMap<u32, Option<network::Device>> =
         tables.devices().map(|index| (index, None)).collect();

@@ -218,6 +218,11 @@ fn troubles_of_agent(survey: &Survey, report: &Result<Option<Report>, String>) -
     if let Some(why) = &report.waiting {
         troubles.push(fault(format!("changes wait, and are tried again: {why}")));
     }
+    if let Some(why) = &report.network {
+        troubles.push(fault(format!(
+            "interfaces or addresses of this node are not in the maps; retrying: {why}"
+        )));
+    }
     for (map, count) in &report.without_room {
         troubles.push(fault(format!("{map} has no room for {count} entries")));
     }

@@ -6,16 +6,17 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use aya::maps::{HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValues};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValues};
 use aya::util::nr_cpus;
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::{
-    self, Backend, Bitmap, Device, Flow, FlowBucket, FlowState, NetworkEpoch, Pool, Reason,
+    self, Backend, Bitmap, Device, Flow, FlowBucket, FlowState, Host, NetworkEpoch, Pool, Reason,
     SlotPair, Ticks, Traffic, map,
 };
 
 use super::details::Details;
 use super::flow_tables::{self, Occupancy};
+use super::host::own_host;
 use super::mapped::{Mapped, Order};
 use super::plain::Plain;
 use crate::model::AddressFamily;
@@ -37,6 +38,7 @@ pub struct Tables {
     sources: Mapped,
     details: Details,
     devices: HashMap<MapData, u32, Plain<Device>>,
+    host: Array<MapData, Plain<Host>>,
     network: Mapped,
     flows4: Mapped,
     flows6: Mapped,
@@ -73,6 +75,7 @@ impl Tables {
             sources: mapped::<u64>(map(map::SOURCES)?)?,
             details: Details::collect(&mut map)?,
             devices: map(map::DEVICES)?.try_into()?,
+            host: map(map::HOST)?.try_into()?,
             network: mapped::<NetworkEpoch>(map(map::NETWORK)?)?,
             flows4: mapped::<FlowBucket<V4>>(map(map::FLOWS4)?)?,
             flows6: mapped::<FlowBucket<V6>>(map(map::FLOWS6)?)?,
@@ -97,14 +100,20 @@ impl Tables {
     ) -> Result<()> {
         for (&index, device) in devices {
             let Some(device) = device else {
-                gone(self.devices.remove(&index)).context("a device can't be removed")?;
+                gone(self.devices.remove(&index))
+                    .with_context(|| format!("interface {index} cannot be removed from DEVICES"))?;
                 continue;
             };
-            self.devices
-                .insert(index, Plain(device.into()), 0)
-                .with_context(|| format!("device {} can't be written", device.name))?;
+            self.devices.insert(index, Plain(device.into()), 0).with_context(|| {
+                format!("interface {} cannot be written to DEVICES", device.name)
+            })?;
         }
         Ok(())
+    }
+
+    /// Serves the sockets of this network namespace, on a node with these addresses.
+    pub fn set_node_addresses(&mut self, addresses: &BTreeSet<IpAddr>) -> Result<()> {
+        self.host.set(0, Plain(own_host(addresses)?), 0).context("HOST cannot be written")
     }
 
     /// The network has changed: ways out that were resolved before are void.

@@ -53,6 +53,9 @@ pub struct Report {
     pub service_ports: usize,
     /// Why changes wait, if they do.
     pub waiting: Option<String>,
+    /// Why interfaces or addresses of this node are not in the maps, if so. They are written again.
+    #[serde(default)]
+    pub network: Option<String>,
     /// Entries for which a map has no room, by map.
     pub without_room: BTreeMap<String, usize>,
     /// Devices that are not served as they should be, and why.
@@ -70,6 +73,7 @@ pub struct Condition(Mutex<State>);
 struct State {
     in_force: (usize, usize),
     waiting: Option<String>,
+    network: Option<String>,
     without_room: BTreeMap<String, usize>,
     devices: BTreeMap<String, String>,
     problems: BTreeMap<ServiceName, Vec<String>>,
@@ -107,6 +111,11 @@ impl Condition {
         self.state().waiting = Some(why);
     }
 
+    /// Why interfaces or addresses of this node are not in the maps; `None`: they are.
+    pub fn set_network(&self, why: Option<String>) {
+        self.state().network = why;
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // Each of its fields is true of some moment, whoever panicked.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -137,6 +146,7 @@ impl Reporter {
             services: state.in_force.0,
             service_ports: state.in_force.1,
             waiting: state.waiting.clone(),
+            network: state.network.clone(),
             without_room: state.without_room.clone(),
             devices: state.devices.clone(),
             problems: state.problems.values().flatten().take(MOST_PROBLEMS).cloned().collect(),

@@ -11,8 +11,8 @@ use super::complaints::Complaints;
 use super::latency::Latency;
 use super::node_ports::NodePorts;
 use super::outlets::Outlets;
+use super::retry::Retry;
 use super::tally::Tally;
-use crate::backoff::Backoff;
 use crate::kernel::{Backlog, Write};
 use crate::model::{
     Claims, HealthCheck, Kind, NodeContext, Object, ObjectRef, Problem, ServiceName,
@@ -39,9 +39,10 @@ pub struct Agent<T> {
     devices: BTreeMap<u32, network::Device>,
     /// What has changed and is not planned yet.
     unplanned: Unplanned,
-    /// While steps fail: how long to wait.
-    failing: Option<Backoff>,
-    retry_at: Option<Instant>,
+    /// Of steps. While they fail, nothing new is planned.
+    steps_retry: Retry,
+    /// Of interfaces and addresses of this machine.
+    network_retry: Retry,
     /// The service ports of each Service that have been planned.
     in_force: BTreeMap<ServiceName, Box<[ServicePortKey]>>,
     /// How many these are: it is told with every change.
@@ -84,8 +85,8 @@ impl<T: Write> Agent<T> {
             node: NodeContext::of(node_name, None),
             devices: BTreeMap::new(),
             unplanned: Unplanned::default(),
-            failing: None,
-            retry_at: None,
+            steps_retry: Retry::default(),
+            network_retry: Retry::default(),
             in_force: BTreeMap::new(),
             service_ports_in_force: 0,
             health_checks: BTreeMap::new(),
@@ -143,10 +144,8 @@ impl<T: Write> Agent<T> {
     /// Takes in this machine's devices, and leaves their addresses for the next plan. Before the
     /// first plan, that must know of all: what it does not know of it retires.
     pub fn note_devices(&mut self, changed: BTreeMap<u32, Option<network::Device>>) {
-        if let Err(error) = self.tables.tables_mut().change_devices(&changed) {
-            tracing::error!(error = format!("{error:#}"), "map of interfaces not updated");
-        }
-        self.tables.tables_mut().next_epoch();
+        self.tables.set_devices(changed.clone());
+        self.write_network();
         for (index, device) in changed {
             match device {
                 Some(device) => self.devices.insert(index, device),
@@ -218,24 +217,52 @@ impl<T: Write> Agent<T> {
         self.unplanned.services = std::mem::take(&mut self.unplanned.services).and(affected);
         if let Some(addresses) = node_addresses {
             self.outlets.set_node_addresses(addresses.clone());
+            self.tables.set_node_addresses(addresses.clone());
+            self.write_network();
             self.unplanned.node_addresses = Some(addresses);
         }
         self.outlets.health.changed(Instant::now());
-        if self.retry_at.is_none() {
+        if self.steps_retry.at().is_none() {
             self.work();
         }
     }
 
     /// When to call `retry`; never, if nothing has failed.
     pub fn retry_at(&self) -> Option<Instant> {
-        self.retry_at
+        [self.steps_retry.at(), self.network_retry.at()].into_iter().flatten().min()
     }
 
     /// Tries again what the kernel refused.
     pub fn retry(&mut self) {
-        match self.tables.retry() {
-            Ok(()) => self.work(),
-            Err(error) => self.fail(&error),
+        if self.network_retry.at().is_some() {
+            self.write_network();
+        }
+        if self.steps_retry.at().is_some() {
+            match self.tables.retry() {
+                Ok(()) => self.work(),
+                Err(error) => self.fail(&error),
+            }
+        }
+    }
+
+    /// Writes interfaces and addresses of this machine. What fails is tried again, and keeps no
+    /// Service waiting.
+    fn write_network(&mut self) {
+        let written = self.tables.write_network().map_err(|error| format!("{error:#}"));
+        self.outlets.condition.set_network(written.clone().err());
+        match written {
+            Ok(()) if self.network_retry.succeed() => {
+                tracing::info!("interfaces and node addresses written to the maps again");
+            }
+            Ok(()) => {}
+            Err(error) => {
+                self.outlets.metrics.write_failed();
+                if self.network_retry.fail(Instant::now()) {
+                    tracing::error!(error, "interfaces or node addresses not written; retrying");
+                } else {
+                    tracing::debug!(error, "interfaces or node addresses still not written");
+                }
+            }
         }
     }
 
@@ -404,20 +431,17 @@ impl<T: Write> Agent<T> {
         self.outlets.metrics.write_failed();
         self.outlets.condition.waits(format!("{error:#}"));
         let error = format!("{error:#}");
-        if self.failing.is_none() {
+        if self.steps_retry.fail(Instant::now()) {
             tracing::error!(error, "map write failed; later changes wait until a retry succeeds");
         } else {
             tracing::debug!(error, "map write still failing");
         }
-        let wait = self.failing.get_or_insert_default().next();
-        self.retry_at = Some(Instant::now() + wait);
     }
 
     fn succeed(&mut self, began: Instant) {
-        if self.failing.take().is_some() {
+        if self.steps_retry.succeed() {
             tracing::info!("map writes restored; all changes are programmed");
         }
-        self.retry_at = None;
         let now = SystemTime::now();
         if std::mem::take(&mut self.health_checks_changed) {
             self.outlets.check_health(&self.health_checks, &self.store);

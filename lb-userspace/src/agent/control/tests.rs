@@ -16,7 +16,7 @@ use super::*;
 use crate::network;
 use crate::notices::{Notice, Notices};
 use crate::plan::{Detail, FrontendKey, Scope, Step};
-use crate::serve::{Health, Metrics};
+use crate::serve::{Health, Metrics, Reporter};
 
 /// Tables in memory; the test keeps another handle.
 #[derive(Clone, Default)]
@@ -33,6 +33,11 @@ struct MemoryState {
     room: Option<usize>,
     room_for_details: Option<usize>,
     writes: usize,
+    devices: BTreeMap<u32, String>,
+    broken_devices: BTreeSet<u32>,
+    addresses: BTreeSet<IpAddr>,
+    broken_addresses: bool,
+    epoch: u32,
     /// Frontends that were there and then were not.
     removed: usize,
 }
@@ -78,11 +83,32 @@ impl Write for Memory {
         Ok(())
     }
 
-    fn change_devices(&mut self, _: &BTreeMap<u32, Option<network::Device>>) -> Result<()> {
+    fn change_devices(&mut self, devices: &BTreeMap<u32, Option<network::Device>>) -> Result<()> {
+        let mut held = self.0.lock().unwrap();
+        for (&index, device) in devices {
+            if held.broken_devices.contains(&index) {
+                return Err(anyhow!(io::Error::from_raw_os_error(Errno::E2BIG as i32)));
+            }
+            match device {
+                Some(device) => held.devices.insert(index, device.name.clone()),
+                None => held.devices.remove(&index),
+            };
+        }
         Ok(())
     }
 
-    fn next_epoch(&mut self) {}
+    fn set_node_addresses(&mut self, addresses: &BTreeSet<IpAddr>) -> Result<()> {
+        let mut held = self.0.lock().unwrap();
+        if held.broken_addresses {
+            return Err(anyhow!(io::Error::from_raw_os_error(Errno::ENOMEM as i32)));
+        }
+        held.addresses.clone_from(addresses);
+        Ok(())
+    }
+
+    fn next_epoch(&mut self) {
+        self.0.lock().unwrap().epoch += 1;
+    }
 }
 
 impl Memory {
@@ -144,6 +170,7 @@ struct Case {
     memory: Memory,
     posted: Posted,
     health: Arc<Health>,
+    reporter: Reporter,
 }
 
 impl Case {
@@ -153,8 +180,14 @@ impl Case {
         health.attached();
         let notices = Arc::new(posted.clone());
         let outlets = Outlets::new(notices, Arc::clone(&health), Arc::new(Metrics::new()));
+        let reporter = Reporter {
+            node_name: "node-a".to_owned(),
+            health: Arc::clone(&health),
+            condition: Arc::clone(&outlets.condition),
+            started: SystemTime::now(),
+        };
         let agent = Agent::new("node-a", Planner::new(), memory.clone(), outlets);
-        Self { agent, memory, posted, health }
+        Self { agent, memory, posted, health, reporter }
     }
 
     /// An event, with nothing waiting behind it.
@@ -238,6 +271,59 @@ fn a_change_that_can_not_be_put_in_force_makes_the_node_sick() {
     case.memory.break_down(false);
     case.agent.retry();
     assert!(case.health.report(later).healthz());
+}
+
+fn device(name: &str) -> network::Device {
+    network::Device { name: name.to_owned(), ..network::Device::default() }
+}
+
+#[test]
+fn an_interface_that_can_not_be_written_is_tried_again_and_keeps_nothing_waiting() {
+    let mut case = Case::new();
+    case.memory.0.lock().unwrap().broken_devices.insert(2);
+    let came = ["eth0", "eth1", "eth2"].map(|name| Some(device(name)));
+    case.agent.take_in_network(network::Event::Devices((1..).zip(came).collect()));
+    let written = || case.memory.0.lock().unwrap().devices.clone();
+    assert_eq!(written().into_keys().collect::<Vec<_>>(), [1, 3]);
+    assert!(case.reporter.report().network.is_some_and(|why| why.contains("os error 7")));
+    assert_eq!(case.reporter.report().waiting, None);
+
+    let mut case = case;
+    case.service("web", "10.96.0.1");
+    assert!(case.memory.led_to().contains_key("10.96.0.1"), "Services do not wait");
+    assert!(case.is_healthy());
+    case.agent.retry();
+    assert!(case.agent.retry_at().is_some(), "still broken");
+
+    // Of what came meanwhile, the last counts.
+    let renamed = BTreeMap::from([(2, Some(device("uplink")))]);
+    case.agent.take_in_network(network::Event::Devices(renamed));
+    let epoch = {
+        let mut held = case.memory.0.lock().unwrap();
+        held.broken_devices.clear();
+        held.epoch
+    };
+    case.agent.retry();
+    assert_eq!(case.agent.retry_at(), None);
+    assert_eq!(case.reporter.report().network, None);
+    let held = case.memory.0.lock().unwrap();
+    assert_eq!(held.devices[&2], "uplink");
+    assert!(held.epoch > epoch, "next hops resolved without the interface are void");
+}
+
+#[test]
+fn node_addresses_that_can_not_be_written_are_tried_again() {
+    let mut case = Case::new();
+    case.memory.0.lock().unwrap().broken_addresses = true;
+    let addresses = BTreeSet::from([IpAddr::from([192, 0, 2, 1])]);
+    case.agent.take_in_network(network::Event::NodeAddresses(addresses.clone()));
+    case.service("web", "10.96.0.1");
+    assert!(case.is_healthy());
+    assert!(case.reporter.report().network.is_some());
+    case.memory.0.lock().unwrap().broken_addresses = false;
+    case.agent.retry();
+    assert_eq!(case.memory.0.lock().unwrap().addresses, addresses);
+    assert_eq!((case.agent.retry_at(), case.reporter.report().network), (None, None));
 }
 
 #[test]

@@ -7,22 +7,31 @@
 //! - Only a new frontend or detail for which a map has no room is set aside instead: nothing
 //!   depends on it, and the rest must not wait for room that may never come. It is tried again
 //!   whenever there may be room.
+//! - Interfaces and addresses of this machine are written apart from steps (`network`): neither
+//!   keeps the other waiting.
 //! - When nothing waits and nothing is set aside, the tables are as if nothing had failed.
 
-use std::collections::{BTreeMap, VecDeque};
+mod network;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
 
 use anyhow::Result;
 
+use self::network::Unwritten;
+
 use super::Tables;
 use super::set_aside::{Entry, SetAside, is_full};
-use crate::network;
+use crate::network::Device;
 use crate::plan::{Plan, Step};
 
 /// What steps are carried out on.
 pub trait Write {
     fn apply(&mut self, step: &Step) -> Result<()>;
     /// By index; `None`: gone.
-    fn change_devices(&mut self, devices: &BTreeMap<u32, Option<network::Device>>) -> Result<()>;
+    fn change_devices(&mut self, devices: &BTreeMap<u32, Option<Device>>) -> Result<()>;
+    /// All addresses of this node on which it serves.
+    fn set_node_addresses(&mut self, addresses: &BTreeSet<IpAddr>) -> Result<()>;
     /// Makes void what flows remember of the network.
     fn next_epoch(&mut self);
 }
@@ -32,8 +41,12 @@ impl Write for Tables {
         Tables::apply(self, step)
     }
 
-    fn change_devices(&mut self, devices: &BTreeMap<u32, Option<network::Device>>) -> Result<()> {
+    fn change_devices(&mut self, devices: &BTreeMap<u32, Option<Device>>) -> Result<()> {
         Tables::change_devices(self, devices)
+    }
+
+    fn set_node_addresses(&mut self, addresses: &BTreeSet<IpAddr>) -> Result<()> {
+        Tables::set_node_addresses(self, addresses)
     }
 
     fn next_epoch(&mut self) {
@@ -45,13 +58,20 @@ pub struct Backlog<T> {
     tables: T,
     waiting: VecDeque<Step>,
     set_aside: SetAside,
+    unwritten: Unwritten,
     /// How many steps have been carried out so far.
     carried_out: u64,
 }
 
 impl<T: Write> Backlog<T> {
     pub fn new(tables: T) -> Self {
-        Self { tables, waiting: VecDeque::new(), set_aside: SetAside::default(), carried_out: 0 }
+        Self {
+            tables,
+            waiting: VecDeque::new(),
+            set_aside: SetAside::default(),
+            unwritten: Unwritten::default(),
+            carried_out: 0,
+        }
     }
 
     pub fn tables_mut(&mut self) -> &mut T {
@@ -60,6 +80,24 @@ impl<T: Write> Backlog<T> {
 
     pub fn tables(&self) -> &T {
         &self.tables
+    }
+
+    /// Notes what changed of this machine's interfaces. `write_network` writes it.
+    pub fn set_devices(&mut self, changed: BTreeMap<u32, Option<Device>>) {
+        self.unwritten.set_devices(changed);
+    }
+
+    /// Notes the addresses of this node. `write_network` writes them.
+    pub fn set_node_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
+        self.unwritten.set_node_addresses(addresses);
+    }
+
+    /// Writes interfaces and addresses that have not been written yet. After an error it is to be
+    /// called again some time. Next hops that were resolved by earlier ones are void.
+    pub fn write_network(&mut self) -> Result<()> {
+        let written = self.unwritten.write(&mut self.tables);
+        self.tables.next_epoch();
+        written
     }
 
     /// Carries out a plan as far as possible. After an error `retry` is to be called some time.

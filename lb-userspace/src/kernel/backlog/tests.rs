@@ -111,6 +111,10 @@ impl Write for Faulty {
         Ok(())
     }
 
+    fn set_node_addresses(&mut self, _: &BTreeSet<IpAddr>) -> Result<()> {
+        Ok(())
+    }
+
     fn next_epoch(&mut self) {}
 }
 

@@ -9,8 +9,6 @@ mod stale;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixDatagram;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -19,9 +17,7 @@ use anyhow::{Context, Result};
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
 use lb_common::datapath::PacketFamily;
 use lb_common::family::{Address4, Address6, Family, V4, V6};
-use lb_common::layout::{Backend, Host, SocketFlow, map};
-use nix::errno::Errno;
-use nix::libc::{SO_NETNS_COOKIE, SOL_SOCKET, getsockopt, socklen_t};
+use lb_common::layout::{Backend, SocketFlow, map};
 
 pub(super) use self::diagnosis::Diagnosis;
 use self::stale::{SocketView, is_stale};
@@ -38,20 +34,6 @@ type Backends<F> = Array<MapData, Plain<Backend<<F as Family>::Address>>>;
 /// How long after a backend's end sockets are looked at once more: a process may have been
 /// between asking us and dialling.
 const AGAIN: Duration = Duration::from_secs(1);
-
-/// Says whose sockets are led to backends: those of the network namespace that this runs in.
-pub fn serve_own_namespace(pins: &Pins, addresses: &BTreeSet<IpAddr>) -> Result<()> {
-    let mut host = Host { network_namespace: own_namespace()?, ..Host::default() };
-    // Of several, any: it stands for the node where a Service tells its clients apart.
-    for address in addresses.iter().rev() {
-        match *address {
-            IpAddr::V4(address) => host.address4 = address.into(),
-            IpAddr::V6(address) => host.address6 = address.into(),
-        }
-    }
-    let mut pinned: Array<_, Plain<Host>> = open(pins, map::HOST)?.try_into()?;
-    pinned.set(0, Plain(host), 0).context("this node's network namespace can't be noted")
-}
 
 /// Tables whose backends, when they go, take the sockets along that are connected to them.
 pub struct WithSockets<T> {
@@ -102,6 +84,10 @@ impl<T: Write> Write for WithSockets<T> {
 
     fn change_devices(&mut self, devices: &BTreeMap<u32, Option<network::Device>>) -> Result<()> {
         self.tables.change_devices(devices)
+    }
+
+    fn set_node_addresses(&mut self, addresses: &BTreeSet<IpAddr>) -> Result<()> {
+        self.tables.set_node_addresses(addresses)
     }
 
     fn next_epoch(&mut self) {
@@ -206,24 +192,4 @@ fn open(pins: &Pins, name: &str) -> Result<Map> {
     let data =
         MapData::from_pin(&path).with_context(|| format!("{} can't be opened", path.display()))?;
     Ok(Map::from_map_data(data)?)
-}
-
-/// The cookie of the network namespace that this runs in.
-fn own_namespace() -> Result<u64> {
-    let socket = UnixDatagram::unbound().context("a socket can't be made")?;
-    let mut cookie = 0u64;
-    let mut length = size_of_val(&cookie) as socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to the cookie, which is that long.
-    let result = unsafe {
-        getsockopt(
-            socket.as_raw_fd(),
-            SOL_SOCKET,
-            SO_NETNS_COOKIE,
-            (&raw mut cookie).cast(),
-            &raw mut length,
-        )
-    };
-    Errno::result(result)
-        .context("the kernel does not tell its network namespaces apart (Linux 5.14 does)")?;
-    Ok(cookie)
 }
