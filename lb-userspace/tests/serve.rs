@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use axum::http::{Request, Response};
-use lb_userspace::model::{Kind, ObjectRef, ServiceName};
+use lb_userspace::model::{AddressFamily, Kind, ObjectRef, ServiceName};
 use lb_userspace::notices::{About, Notice, Notices, Reason};
 use lb_userspace::serve::{self, Addresses, Check, Health, HealthChecks, Metrics};
 use serde_json::Value;
@@ -131,27 +131,32 @@ async fn an_agent_that_adopted_tables_is_healthy_from_the_start() {
 async fn metrics_have_the_names_that_people_have_alerts_on() {
     let served = served(false).await;
     served.metrics.changed(serve::Changed::Endpoints, SystemTime::now());
-    served.metrics.set_no_local_endpoints(1, 2);
+    served.metrics.set_no_local_endpoints(AddressFamily::V4, 1, 2);
+    served.metrics.set_no_local_endpoints(AddressFamily::V6, 3, 0);
     served.metrics.set_capacities([("frontends", 70_000)]);
     let before = get(served.metrics_port, "/metrics").await.body;
     assert!(before.contains("kubeproxy_sync_proxy_rules_endpoint_changes_pending 1"), "{before}");
 
     served.metrics.in_force(Duration::from_millis(3), SystemTime::now());
-    served.metrics.programmed(Duration::from_millis(40));
+    served.metrics.programmed(AddressFamily::V4, Duration::from_millis(40));
     let answer = get(served.metrics_port, "/metrics").await;
     assert!(answer.headers.contains("content-type: application/openmetrics-text"));
     for line in [
-        "kubeproxy_sync_proxy_rules_duration_seconds_count 1",
-        "kubeproxy_sync_proxy_rules_last_timestamp_seconds ",
-        "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds ",
+        "kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"} 1",
+        "kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv6\"} 1",
+        "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"} ",
+        "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv6\"} ",
+        "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family=\"IPv4\"} ",
         "kubeproxy_sync_proxy_rules_endpoint_changes_pending 0",
         "kubeproxy_sync_proxy_rules_endpoint_changes_total 1",
         "kubeproxy_sync_proxy_rules_service_changes_pending 0",
         "kubeproxy_sync_proxy_rules_service_changes_total 0",
-        "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"internal\"} 1",
-        "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"external\"} 2",
-        "kubeproxy_network_programming_duration_seconds_bucket{le=\"0.05\"} 1",
-        "kubeproxy_network_programming_duration_seconds_bucket{le=\"0.02\"} 0",
+        "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"internal\",ip_family=\"IPv4\"} 1",
+        "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"external\",ip_family=\"IPv4\"} 2",
+        "kubeproxy_network_programming_duration_seconds_bucket{le=\"0.05\",ip_family=\"IPv4\"} 1",
+        "kubeproxy_network_programming_duration_seconds_bucket{le=\"0.02\",ip_family=\"IPv4\"} 0",
+        "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv6\"} 0",
+        "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"internal\",ip_family=\"IPv6\"} 3",
         "millrace_build_info{version=\"",
         "millrace_map_capacity{map=\"frontends\"} 70000",
     ] {
@@ -195,7 +200,7 @@ fn served_families(text: &str) -> Vec<[String; 3]> {
 async fn every_metric_is_documented_and_none_else() {
     let served = served(false).await;
     let metrics = &served.metrics;
-    metrics.set_no_local_endpoints(0, 0);
+    metrics.set_no_local_endpoints(AddressFamily::V4, 0, 0);
     metrics.set_capacities([("frontends", 1)]);
     metrics.set_usage(serve::Usage::default());
     metrics.set_without_room(0, &[("frontends", 0)]);

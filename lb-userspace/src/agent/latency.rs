@@ -4,12 +4,14 @@ use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 
+use crate::model::AddressFamily;
+
 /// The changes that are not in force yet.
 #[derive(Debug)]
 pub struct Latency {
     /// What happened before is not our latency.
     since: Timestamp,
-    waiting: Vec<Timestamp>,
+    waiting: Vec<(AddressFamily, Timestamp)>,
 }
 
 impl Latency {
@@ -20,23 +22,30 @@ impl Latency {
 
     /// A slice has come, with its trigger time and that of the one before it; it is measured if it
     /// tells of another change.
-    pub fn come(&mut self, before: Option<Timestamp>, now: Option<Timestamp>) {
+    pub fn come(
+        &mut self,
+        family: AddressFamily,
+        before: Option<Timestamp>,
+        now: Option<Timestamp>,
+    ) {
         let Some(time) = now else { return };
         if time >= self.since && before != Some(time) {
-            self.waiting.push(time);
+            self.waiting.push((family, time));
         }
     }
 
     /// All that has come is in force now. Clocks of two machines differ: never less than 0.
-    pub fn in_force(&mut self, now: SystemTime) -> Vec<Duration> {
+    pub fn in_force(&mut self, now: SystemTime) -> Vec<(AddressFamily, Duration)> {
         let now = Timestamp::try_from(now).unwrap_or(Timestamp::MIN);
         let since = |time: Timestamp| now.duration_since(time).try_into().unwrap_or_default();
-        self.waiting.drain(..).map(since).collect()
+        self.waiting.drain(..).map(|(family, time)| (family, since(time))).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use AddressFamily::V4;
+
     use super::*;
 
     fn at(seconds: u64) -> SystemTime {
@@ -51,20 +60,20 @@ mod tests {
     fn a_change_is_measured_once_from_when_it_happened() {
         let mut latency = Latency::new(at(100));
         let first = trigger("1970-01-01T00:02:00.5Z");
-        latency.come(None, first);
+        latency.come(V4, None, first);
         // Written again for another reason.
-        latency.come(first, first);
-        assert_eq!(latency.in_force(at(122)), [Duration::from_millis(1_500)]);
+        latency.come(V4, first, first);
+        assert_eq!(latency.in_force(at(122)), [(V4, Duration::from_millis(1_500))]);
         assert!(latency.in_force(at(123)).is_empty());
-        latency.come(first, trigger("1970-01-01T00:02:05Z"));
-        assert_eq!(latency.in_force(at(121)), [Duration::ZERO], "another machine's clock");
+        latency.come(V4, first, trigger("1970-01-01T00:02:05Z"));
+        assert_eq!(latency.in_force(at(121)), [(V4, Duration::ZERO)], "another machine's clock");
     }
 
     #[test]
     fn what_happened_before_the_start_is_not_measured() {
         let mut latency = Latency::new(at(100));
-        latency.come(None, trigger("1970-01-01T00:01:00Z"));
-        latency.come(None, None);
+        latency.come(V4, None, trigger("1970-01-01T00:01:00Z"));
+        latency.come(V4, None, None);
         assert!(latency.in_force(at(122)).is_empty());
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lb_common::layout::map;
 
 use crate::kernel::Entry;
-use crate::model::{Policy, Problem, ServicePort, ServicePortKey};
+use crate::model::{AddressFamily, Policy, Problem, ServicePort, ServicePortKey};
 use crate::plan::{Detail, MORE_ENDPOINTS, MORE_SERVICE_PORTS, Planner, Scope};
 use crate::serve::{Metrics, Usage};
 
@@ -110,8 +110,13 @@ impl Tally {
         without_room: impl Iterator<Item = (&'static str, usize)>,
         metrics: &Metrics,
     ) {
-        let internal = self.without_local.len();
-        metrics.set_no_local_endpoints(internal, self.without_local_external.len());
+        for family in AddressFamily::ALL {
+            let of = |keys: &BTreeSet<ServicePortKey>| {
+                keys.iter().filter(|key| key.family == family).count()
+            };
+            let (internal, external) = (of(&self.without_local), of(&self.without_local_external));
+            metrics.set_no_local_endpoints(family, internal, external);
+        }
         let mut entries =
             [("frontends", 0), ("members", 0), ("source_ranges", 0), ("targets", 0), ("peers", 0)];
         for (name, count) in without_room {

@@ -30,7 +30,7 @@ pub use conflicts::Claims;
 pub use eligibility::is_eligible;
 pub use object::{Kind, Object, ObjectRef};
 pub use service::trim;
-pub use slice::Slice;
+pub use slice::{AddressType, Slice};
 pub use tunnels::{name as forwarding_name, named as forwarding_named};
 pub use types::{
     AddressFamily, Backend, Frontend, HealthCheck, NodeAddresses, NodeContext, Policy, Problem,

@@ -16,8 +16,11 @@ use prometheus_client::registry::Registry;
 use super::process::Process;
 use super::requests::Requests;
 use super::traffic::{Catalog, Counters, Traffic};
+use crate::model::AddressFamily;
 
-type Labelled<M> = Family<[(&'static str, &'static str); 1], M>;
+type Labels<const N: usize> = [(&'static str, &'static str); N];
+type Labelled<M> = Family<Labels<1>, M>;
+type ByFamily = Family<Labels<1>, Histogram, fn() -> Histogram>;
 type Seconds = Gauge<f64, AtomicU64>;
 
 /// How much of the maps is in use.
@@ -39,13 +42,13 @@ pub struct Metrics {
     requests: Requests,
     healthz: Labelled<Counter>,
     livez: Labelled<Counter>,
-    sync_duration: Histogram,
-    sync_last: Seconds,
-    sync_last_queued: Seconds,
+    sync_duration: ByFamily,
+    sync_last: Labelled<Seconds>,
+    sync_last_queued: Labelled<Seconds>,
     changes: [Counter; 2],
     pending: [Gauge; 2],
-    no_local_endpoints: Labelled<Gauge>,
-    programming: Histogram,
+    no_local_endpoints: Family<Labels<2>, Gauge>,
+    programming: ByFamily,
     entries: Labelled<Gauge<i64, AtomicI64>>,
     capacities: Labelled<Gauge>,
     write_failures: Counter,
@@ -80,7 +83,7 @@ impl Metrics {
                 &mut registry,
                 &format!("{sync}_duration_seconds"),
                 "How long it took to put changes in force",
-                Histogram::new(sync_buckets()),
+                Family::new_with_constructor(|| Histogram::new(sync_buckets())),
             ),
             sync_last: register(
                 &mut registry,
@@ -109,7 +112,7 @@ impl Metrics {
                 &mut registry,
                 "kubeproxy_network_programming_duration_seconds",
                 "From a change of endpoints in the cluster to its being in force here",
-                Histogram::new(programming_buckets()),
+                Family::new_with_constructor(|| Histogram::new(programming_buckets())),
             ),
             entries: register(&mut registry, "millrace_map_entries", "Entries of maps in use"),
             capacities: register(
@@ -172,6 +175,12 @@ impl Metrics {
         registry.register_collector(Box::new(metrics.traffic.clone()));
         registry.register_collector(Box::new(Process));
         metrics.registry = registry;
+        for family in AddressFamily::ALL.map(ip_family) {
+            drop(metrics.sync_duration.get_or_create(&family));
+            drop(metrics.sync_last.get_or_create(&family));
+            drop(metrics.sync_last_queued.get_or_create(&family));
+            drop(metrics.programming.get_or_create(&family));
+        }
         metrics
     }
 
@@ -242,21 +251,26 @@ impl Metrics {
     pub fn changed(&self, what: Changed, now: SystemTime) {
         self.changes[what as usize].inc();
         self.pending[what as usize].inc();
-        self.sync_last_queued.set(seconds(now));
+        for family in AddressFamily::ALL.map(ip_family) {
+            self.sync_last_queued.get_or_create(&family).set(seconds(now));
+        }
     }
 
-    /// All that has changed is in force.
+    /// All that has changed is programmed. One change programs both families, as kube-proxy
+    /// programs both after each change.
     pub fn in_force(&self, took: Duration, now: SystemTime) {
-        self.sync_duration.observe(took.as_secs_f64());
-        self.sync_last.set(seconds(now));
+        for family in AddressFamily::ALL.map(ip_family) {
+            self.sync_duration.get_or_create(&family).observe(took.as_secs_f64());
+            self.sync_last.get_or_create(&family).set(seconds(now));
+        }
         for pending in &self.pending {
             pending.set(0);
         }
     }
 
     /// A change of endpoints in the cluster has come into force after so long.
-    pub fn programmed(&self, after: Duration) {
-        self.programming.observe(after.as_secs_f64());
+    pub fn programmed(&self, family: AddressFamily, after: Duration) {
+        self.programming.get_or_create(&ip_family(family)).observe(after.as_secs_f64());
     }
 
     /// How many steps have been carried out so far.
@@ -293,9 +307,10 @@ impl Metrics {
         self.problems.set(services as i64);
     }
 
-    pub fn set_no_local_endpoints(&self, internal: usize, external: usize) {
+    pub fn set_no_local_endpoints(&self, family: AddressFamily, internal: usize, external: usize) {
         for (policy, count) in [("internal", internal), ("external", external)] {
-            self.no_local_endpoints.get_or_create(&[("traffic_policy", policy)]).set(count as i64);
+            let labels = [("traffic_policy", policy), ("ip_family", family.name())];
+            self.no_local_endpoints.get_or_create(&labels).set(count as i64);
         }
     }
 }
@@ -321,7 +336,11 @@ where
     metric
 }
 
-fn code(healthy: bool) -> [(&'static str, &'static str); 1] {
+fn ip_family(family: AddressFamily) -> Labels<1> {
+    [("ip_family", family.name())]
+}
+
+fn code(healthy: bool) -> Labels<1> {
     [("code", if healthy { "200" } else { "503" })]
 }
 

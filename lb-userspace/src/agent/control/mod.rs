@@ -15,7 +15,7 @@ use super::retry::Retry;
 use super::tally::Tally;
 use crate::kernel::{Backlog, Write};
 use crate::model::{
-    Claims, HealthCheck, Kind, NodeContext, Object, ObjectRef, Problem, ServiceName,
+    AddressType, Claims, HealthCheck, Kind, NodeContext, Object, ObjectRef, Problem, ServiceName,
     ServicePortKey, is_eligible, resolve,
 };
 use crate::network;
@@ -189,7 +189,10 @@ impl<T: Write> Agent<T> {
         match object {
             Object::EndpointSlice(slice) => {
                 let before = self.store.slice(&reference.namespace, &reference.name);
-                self.latency.come(before.and_then(|slice| slice.trigger_time), slice.trigger_time);
+                let before = before.and_then(|slice| slice.trigger_time);
+                if let AddressType::Of(family) = slice.address_type {
+                    self.latency.come(family, before, slice.trigger_time);
+                }
             }
             Object::Node(node) if self.is_our_node(&reference) => {
                 self.outlets.health.set_node_eligible(is_eligible(node));
@@ -451,8 +454,8 @@ impl<T: Write> Agent<T> {
         let metrics = &self.outlets.metrics;
         metrics.set_steps(self.tables.carried_out());
         metrics.in_force(began.elapsed(), now);
-        for latency in self.latency.in_force(now) {
-            metrics.programmed(latency);
+        for (family, latency) in self.latency.in_force(now) {
+            metrics.programmed(family, latency);
         }
         metrics.set_problems(self.invalid.services());
         self.outlets.condition.in_force(self.in_force(), self.tables.without_room());
