@@ -13,6 +13,13 @@ use super::{deploy, kustomize};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/deploy/render.py");
 
+const RELEASE_LABELS: [&str; 4] = [
+    "helm.sh/chart",
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/version",
+    "app.kubernetes.io/managed-by",
+];
+
 /// What came of the chart: its objects, or what Helm says is wrong; none where there is no Helm.
 pub fn render(values: &Value) -> Option<Result<Objects, String>> {
     let Some(python) = python() else {
@@ -60,7 +67,24 @@ fn plain(mut objects: Objects) -> Objects {
     let template = &mut objects.get_mut("DaemonSet millrace").unwrap()["spec"]["template"];
     template["spec"]["volumes"][0]["configMap"]["name"] = json!("config");
     template["metadata"].as_object_mut().unwrap().remove("annotations");
+    for object in objects.values_mut() {
+        remove_labels_of_the_release(object);
+    }
     objects
+}
+
+/// Labels that only Helm can know.
+fn remove_labels_of_the_release(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            for label in RELEASE_LABELS {
+                map.remove(label);
+            }
+            map.values_mut().for_each(remove_labels_of_the_release);
+        }
+        Value::Array(list) => list.iter_mut().for_each(remove_labels_of_the_release),
+        _ => {}
+    }
 }
 
 #[test]
@@ -101,7 +125,8 @@ fn values_make_the_overlays() {
 #[test]
 fn every_value_is_honoured() {
     let values = json!({
-        "image": {"repository": "registry.example/millrace", "tag": "1.2.3", "pullPolicy": "Always"},
+        "image": {"registry": "registry.example", "repository": "team/millrace", "tag": "1.2.3",
+                  "pullPolicy": "Always"},
         "imagePullSecrets": [{"name": "pull"}],
         "config": {"api-server": "https://192.0.2.1:6443", "device": ["eth*"],
                    "healthz-bind-address": "[::]:10300"},
@@ -112,6 +137,12 @@ fn every_value_is_honoured() {
         "resources": {"limits": {"memory": "1Gi"}},
         "podAnnotations": {"a": "b"},
         "podLabels": {"c": "d"},
+        "commonLabels": {"e": "f"},
+        "serviceAccount": {"name": "proxy", "annotations": {"role": "proxy"}},
+        "extraArgs": ["--log=debug"],
+        "extraEnv": [{"name": "G", "value": "h"}],
+        "extraVolumes": [{"name": "more", "emptyDir": {}}],
+        "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
         "updateStrategy": {"type": "OnDelete", "rollingUpdate": null},
     });
     let Some(objects) = render(&values) else { return };
@@ -119,7 +150,7 @@ fn every_value_is_honoured() {
     document::check(&objects);
     let spec = &objects["DaemonSet millrace"]["spec"];
     let (template, container) = (&spec["template"], &spec["template"]["spec"]["containers"][0]);
-    assert_eq!(container["image"], "registry.example/millrace:1.2.3");
+    assert_eq!(container["image"], "registry.example/team/millrace:1.2.3");
     assert_eq!(container["imagePullPolicy"], "Always");
     let args = container["args"].as_array().unwrap();
     assert!(args.contains(&json!("--metrics-bind-address=127.0.0.1:9100")), "{args:?}");
@@ -143,6 +174,19 @@ fn every_value_is_honoured() {
     assert_eq!(template["metadata"]["annotations"]["a"], "b");
     assert_eq!(template["metadata"]["labels"]["c"], "d");
     assert_eq!(spec["updateStrategy"]["type"], "OnDelete");
+    assert_eq!(args.last(), Some(&json!("--log=debug")), "it overrides what is before it");
+    assert!(container["env"].as_array().unwrap().contains(&values["extraEnv"][0]));
+    let mounts = container["volumeMounts"].as_array().unwrap();
+    assert!(mounts.contains(&values["extraVolumeMounts"][0]), "{mounts:?}");
+    let volumes = template["spec"]["volumes"].as_array().unwrap();
+    assert!(volumes.contains(&values["extraVolumes"][0]), "{volumes:?}");
+    assert_eq!(template["spec"]["serviceAccountName"], "proxy");
+    let account = &objects["ServiceAccount proxy"]["metadata"];
+    assert_eq!(account["annotations"], json!({"role": "proxy"}));
+    assert_eq!(objects["ClusterRoleBinding millrace"]["subjects"][0]["name"], "proxy");
+    for (name, object) in &objects {
+        assert_eq!(object["metadata"]["labels"]["e"], "f", "{name}");
+    }
 
     let annotation = |objects: &Objects| {
         let template = &objects["DaemonSet millrace"]["spec"]["template"];
@@ -157,13 +201,96 @@ fn every_value_is_honoured() {
 }
 
 #[test]
+fn all_objects_have_the_standard_labels_and_the_selector_has_only_what_never_changes() {
+    let Some(objects) = render(&json!({})) else { return };
+    let objects = objects.unwrap();
+    for (name, object) in &objects {
+        let labels = &object["metadata"]["labels"];
+        for label in RELEASE_LABELS.iter().chain(&["app.kubernetes.io/name"]) {
+            assert!(labels[label].is_string(), "{name} lacks {label}: {labels}");
+        }
+    }
+    let selector = &objects["DaemonSet millrace"]["spec"]["selector"]["matchLabels"];
+    assert_eq!(*selector, json!({"app.kubernetes.io/name": "millrace"}), "it is immutable");
+}
+
+#[test]
+fn a_digest_replaces_the_tag() {
+    let digest = format!("sha256:{}", "0".repeat(64));
+    let values = json!({"image": {"registry": "registry.example", "tag": "1", "digest": digest}});
+    let Some(objects) = render(&values) else { return };
+    let container =
+        objects.unwrap()["DaemonSet millrace"]["spec"]["template"]["spec"]["containers"][0].clone();
+    assert_eq!(container["image"], format!("registry.example/millrace@{digest}"));
+}
+
+/// As a probe of the kubelet sees it: host and port, or no probe.
+#[test]
+fn probes_follow_the_address_of_the_health_checks() {
+    for (address, expected) in [
+        (json!("[::]:10300"), Some(("localhost", 10300))),
+        (json!("0.0.0.0:10300"), Some(("localhost", 10300))),
+        (json!("127.0.0.1:10300"), Some(("127.0.0.1", 10300))),
+        (json!("[2001:db8::1]:10300"), Some(("2001:db8::1", 10300))),
+        (json!("off"), None),
+        // YAML reads an unquoted `off` as this.
+        (json!(false), None),
+    ] {
+        let Some(objects) = render(&json!({"config": {"healthz-bind-address": address}})) else {
+            return;
+        };
+        let objects = objects.unwrap_or_else(|error| panic!("{address}: {error}"));
+        document::check(&objects);
+        let container = &objects["DaemonSet millrace"]["spec"]["template"]["spec"]["containers"][0];
+        for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+            let get = &container[probe]["httpGet"];
+            match expected {
+                Some((host, port)) => {
+                    assert_eq!(
+                        (&get["host"], &get["port"]),
+                        (&json!(host), &json!(port)),
+                        "{address}"
+                    );
+                }
+                None => assert_eq!(container[probe], Value::Null, "{address}"),
+            }
+        }
+        if expected.is_none() {
+            let settings = objects["ConfigMap millrace-config"]["data"]["config.yaml"].as_str();
+            let settings: Value = serde_norway::from_str(settings.unwrap()).unwrap();
+            assert_eq!(settings["healthz-bind-address"], "off", "{address}");
+        }
+    }
+}
+
+#[test]
+fn a_pod_monitor_finds_the_port_of_the_metrics() {
+    let values =
+        json!({"metrics": {"public": true, "port": 9100, "podMonitor": {"enabled": true}}});
+    let Some(objects) = render(&values) else { return };
+    let objects = objects.unwrap();
+    let container = &objects["DaemonSet millrace"]["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(container["ports"][0]["containerPort"], 9100);
+    let monitor = &objects["PodMonitor millrace"]["spec"];
+    assert_eq!(monitor["podMetricsEndpoints"][0]["port"], container["ports"][0]["name"]);
+    assert!(!objects.contains_key("Service millrace-metrics"));
+}
+
+#[test]
 fn wrong_values_are_refused() {
     for (values, complaint) in [
         (json!({"image": {"tga": "1"}}), "tga"),
+        (json!({"image": {"digest": "sha256:1"}}), "/image/digest"),
+        (json!({"extraArgs": "--log=debug"}), "/extraArgs"),
+        (
+            json!({"metrics": {"public": true, "serviceMonitor": {"enabled": true},
+                               "podMonitor": {"enabled": true}}}),
+            "scraped twice",
+        ),
         (json!({"config": {"log level": "debug"}}), "log level"),
         (json!({"config": {"metrics-bind-address": "[::]:1"}}), "/config"),
         (json!({"metrics": {"port": 0}}), "/metrics/port"),
-        (json!({"metrics": {"serviceMonitor": {"enabled": true}}}), "needs metrics.public=true"),
+        (json!({"metrics": {"serviceMonitor": {"enabled": true}}}), "need metrics.public=true"),
     ] {
         let Some(rendered) = render(&values) else { return };
         let error = rendered.expect_err(&values.to_string());

@@ -11,6 +11,7 @@ mod helm;
 mod kubectls;
 mod kustomize;
 mod monitoring;
+mod readme;
 mod versions;
 
 use std::path::{Path, PathBuf};

@@ -1,9 +1,49 @@
 {{/* A node can run only one agent, as the maps are pinned in one directory. So names do not contain the release's name. */}}
-{{- define "millrace.labels" -}}
+{{- define "millrace.selectorLabels" -}}
 app.kubernetes.io/name: millrace
 {{- end }}
 
-{{/* The port of the probes: that of the setting `healthz-bind-address`, or its default. */}}
-{{- define "millrace.healthPort" -}}
-{{- index .Values.config "healthz-bind-address" | default ":10256" | splitList ":" | last -}}
+{{- define "millrace.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{ include "millrace.selectorLabels" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* A digest identifies the image by itself; a tag can be moved to another one. */}}
+{{- define "millrace.image" -}}
+{{- $image := .Values.image -}}
+{{- with $image.registry }}{{ . }}/{{ end }}{{ $image.repository }}
+{{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default .Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{/* The setting `healthz-bind-address`, or its default. YAML reads an unquoted `off` as false. */}}
+{{- define "millrace.healthAddress" -}}
+{{- $address := "[::]:10256" -}}
+{{- if hasKey .Values.config "healthz-bind-address" -}}
+{{- $address = index .Values.config "healthz-bind-address" -}}
+{{- end -}}
+{{- if kindIs "bool" $address }}off{{ else }}{{ $address }}{{ end }}
+{{- end }}
+
+{{/* The settings as the agent reads them. */}}
+{{- define "millrace.config" -}}
+{{- $config := deepCopy .Values.config -}}
+{{- if hasKey $config "healthz-bind-address" -}}
+{{- $_ := set $config "healthz-bind-address" (include "millrace.healthAddress" .) -}}
+{{- end -}}
+{{- toYaml $config -}}
+{{- end }}
+
+{{/* Where the kubelet sends a probe. Its connection is local, for which the agent keeps room. */}}
+{{- define "millrace.probe" -}}
+{{- $address := include "millrace.healthAddress" .root -}}
+{{- $port := $address | splitList ":" | last -}}
+{{- $host := trimSuffix (printf ":%s" $port) $address | trimPrefix "[" | trimSuffix "]" -}}
+{{- if has $host (list "" "::" "0.0.0.0") }}{{ $host = "localhost" }}{{ end -}}
+httpGet: {path: {{ .path }}, port: {{ $port }}, host: {{ $host | quote }}}
 {{- end }}
