@@ -1,13 +1,14 @@
-//! `millrace cleanup`: detaches all programs and removes all pins.
+//! `millrace cleanup`: detaches all programs and removes all pins. With `--kube-proxy` it removes
+//! what kube-proxy left instead.
 
 use std::fmt::Write;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 
 use super::output;
-use crate::kernel::{self, Pins, require_root};
+use crate::kernel::{self, KubeProxy, Pins, require_root};
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -20,10 +21,25 @@ pub struct Options {
     /// The agent keeps running, but handles no packets any more.
     #[arg(long)]
     force: bool,
+
+    /// List what kube-proxy left on this node; with --yes, remove it instead
+    ///
+    /// These are its tables and chains in nftables and in iptables (nft variant), the jumps to them,
+    /// and the interface kube-ipvs0. Rules of users, of the kubelet and of container runtimes stay.
+    /// Nothing of Millrace is removed.
+    #[arg(long)]
+    kube_proxy: bool,
+
+    /// Remove what --kube-proxy lists
+    #[arg(long, requires = "kube_proxy", conflicts_with = "dry_run")]
+    yes: bool,
 }
 
 pub fn cleanup(options: &Options, pin_path: &Path) -> Result<()> {
     require_root()?;
+    if options.kube_proxy {
+        return clean_up_after_kube_proxy(options);
+    }
     let mut said = String::new();
     // Writing to a text can't fail.
     let mut say = |line: String| writeln!(said, "{line}").unwrap_or_default();
@@ -55,4 +71,29 @@ pub fn cleanup(options: &Options, pin_path: &Path) -> Result<()> {
         say(format!("nothing to clean up: {} does not exist", pin_path.display()));
     }
     output::write(&said)
+}
+
+fn clean_up_after_kube_proxy(options: &Options) -> Result<()> {
+    let found = KubeProxy::find()?;
+    if options.yes {
+        if let Some(process) = found.process
+            && !options.force
+        {
+            bail!(
+                "kube-proxy is running (process {process}) and would write its rules again; stop \
+                 it first, or pass --force"
+            );
+        }
+        found.remove()?;
+    }
+    let removals = found.removals();
+    let verb = if options.yes { "removed" } else { "would remove" };
+    let mut lines: Vec<String> = removals.iter().map(|what| format!("{verb} {what}")).collect();
+    lines.extend(found.kept().iter().map(|what| format!("kept {what}")));
+    if removals.is_empty() {
+        lines.push("nothing of kube-proxy to remove".to_owned());
+    } else if !options.yes {
+        lines.push("pass --yes to remove it".to_owned());
+    }
+    output::write(&(lines.join("\n") + "\n"))
 }

@@ -1,67 +1,17 @@
-//! Who else balances on this machine, or has programs where ours are to be.
+//! Programs of others where those of Millrace are to be.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use aya::programs::{ProgramInfo, SchedClassifier, TcAttachType, loaded_programs};
 use nix::libc::{NLM_F_DUMP, RTM_GETLINK};
-use nix::net::if_::if_nametoindex;
 use nix::sys::socket::SockProtocol;
 
 use super::attach::{HookPoint, filters_of_others};
-use super::netfilter::{self, Chain};
 use super::preflight::Finding;
 use super::survey::links;
-use crate::netlink::{Netlink, attributes, text, u32_at};
-
-/// kube-proxy: its process, and what it leaves in the kernel.
-pub fn kube_proxy() -> Vec<Finding> {
-    const CHECK: &str = "kube-proxy";
-    const CURE: &str = "Millrace's programs come first, so both can be there while one takes the \
-                        other's point; then take kube-proxy's DaemonSet away, and run \
-                        `kube-proxy --cleanup` on this node";
-    let mut findings = Vec::new();
-    if let Some(process) = process_called("kube-proxy") {
-        findings.push(Finding::warning(CHECK, format!("it is running (process {process})"), CURE));
-    }
-    match netfilter::chains() {
-        Ok(chains) => {
-            let count = chains.iter().filter(|chain| is_of_kube_proxy(chain)).count();
-            if count > 0 {
-                let message = format!("its rules are in the kernel: {count} chains of netfilter");
-                findings.push(Finding::warning(CHECK, message, CURE));
-            }
-        }
-        // A kernel without nf_tables has none.
-        Err(error) => {
-            tracing::debug!(error = format!("{error:#}"), "netfilter chains not listed");
-        }
-    }
-    if if_nametoindex("kube-ipvs0").is_ok() {
-        let message = "its device kube-ipvs0 is there: it balanced by IPVS";
-        findings.push(Finding::warning(CHECK, message, CURE));
-    }
-    if findings.is_empty() {
-        findings.push(Finding::ok(CHECK, "neither it nor its rules are here"));
-    }
-    findings
-}
-
-fn process_called(name: &str) -> Option<u32> {
-    let processes = fs::read_dir("/proc").ok()?;
-    processes.filter_map(Result::ok).find_map(|entry| {
-        let process = entry.file_name().to_str()?.parse().ok()?;
-        let called = fs::read_to_string(entry.path().join("comm")).ok()?;
-        (called.trim_end() == name).then_some(process)
-    })
-}
-
-/// In nftables its tables have its name; in iptables its chains have a prefix.
-fn is_of_kube_proxy(chain: &Chain) -> bool {
-    chain.table == "kube-proxy" || chain.name.starts_with("KUBE-")
-}
+use crate::netlink::{Netlink, attributes, u32_at};
 
 /// Whether others have programs on a device that is to be served.
 pub fn on_device(device: &str, index: u32, pin_path: &Path, with_xdp: bool) -> Result<Finding> {
@@ -149,24 +99,4 @@ fn called(program: u32) -> String {
 
 fn name_of(program: &ProgramInfo) -> String {
     String::from_utf8_lossy(program.name()).into_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::kernel::netfilter::Family;
-
-    #[test]
-    fn chains_of_kube_proxy_are_told_from_others() {
-        for (table, name, expected) in [
-            ("nat", "KUBE-SERVICES", true),
-            ("kube-proxy", "nat-prerouting", true),
-            ("nat", "DOCKER", false),
-            ("filter", "INPUT", false),
-        ] {
-            let (table, name) = (table.to_owned(), name.to_owned());
-            let chain = Chain { family: Family::Ipv4, table, name, base: None };
-            assert_eq!(is_of_kube_proxy(&chain), expected, "{chain:?}");
-        }
-    }
 }

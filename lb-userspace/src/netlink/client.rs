@@ -8,7 +8,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recvfrom, send, socket,
 };
 
-use super::wire::{messages, request};
+use super::wire::{align, messages, request};
 use crate::bytes::u32_at;
 
 pub struct Netlink {
@@ -52,6 +52,34 @@ impl Netlink {
                     NLMSG_DONE => return Ok(()),
                     NLMSG_ERROR => return error_of(message.body),
                     _ => each(message.body),
+                }
+            }
+        }
+    }
+
+    /// Sends requests (kind, flags, body) as one datagram. Waits for the first error, or for an
+    /// acknowledgement, for which one of them must have NLM_F_ACK.
+    pub fn ask_together(&mut self, requests: &[(u16, i32, Vec<u8>)]) -> io::Result<()> {
+        let first = self.sequence.wrapping_add(1);
+        let mut datagram = Vec::new();
+        for (kind, flags, body) in requests {
+            self.sequence = self.sequence.wrapping_add(1);
+            datagram.extend(request(*kind, *flags, self.sequence, body));
+            datagram.resize(align(datagram.len()), 0);
+        }
+        send(self.socket.as_raw_fd(), &datagram, MsgFlags::empty())?;
+
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            let (length, sender) = recvfrom::<NetlinkAddr>(self.socket.as_raw_fd(), &mut buffer)?;
+            if sender.is_none_or(|sender| sender.pid() != 0) {
+                continue;
+            }
+            for message in messages(&buffer[..length]) {
+                let message = message?;
+                let number = message.sequence.wrapping_sub(first) as usize;
+                if number < requests.len() && i32::from(message.kind) == NLMSG_ERROR {
+                    return error_of(message.body);
                 }
             }
         }

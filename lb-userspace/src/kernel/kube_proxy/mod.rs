@@ -1,0 +1,140 @@
+//! kube-proxy: its process, what it leaves in the kernel, and how that is removed.
+//!
+//! Invariant: nothing of anything else is removed (`plan`).
+
+mod nftables;
+mod plan;
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use nix::libc::{NLM_F_ACK, RTM_DELLINK};
+use nix::net::if_::if_nametoindex;
+use nix::sys::socket::SockProtocol;
+
+use super::preflight::Finding;
+use crate::netlink::Netlink;
+use plan::Leftovers;
+
+/// The addresses of Services in IPVS mode are on it.
+const IPVS_DEVICE: &str = "kube-ipvs0";
+
+pub struct KubeProxy {
+    /// Its process, if it runs.
+    pub process: Option<u32>,
+    leftovers: Leftovers,
+    has_ipvs_device: bool,
+}
+
+impl KubeProxy {
+    pub fn find() -> Result<Self> {
+        let chains = nftables::chains().context("netfilter chains cannot be listed")?;
+        let jumps = nftables::jumps().context("netfilter rules cannot be listed")?;
+        Ok(Self {
+            process: process_called("kube-proxy"),
+            leftovers: Leftovers::of(&chains, &jumps),
+            has_ipvs_device: if_nametoindex(IPVS_DEVICE).is_ok(),
+        })
+    }
+
+    /// Removes everything that `removals` lists. Removing it again does nothing.
+    pub fn remove(&self) -> Result<()> {
+        nftables::remove(&self.leftovers)
+            .context("kube-proxy's rules cannot be removed from netfilter")?;
+        if self.has_ipvs_device {
+            remove_device(IPVS_DEVICE).with_context(|| format!("{IPVS_DEVICE} cannot be removed"))?;
+        }
+        Ok(())
+    }
+
+    /// What `remove` removes, one line for each thing.
+    pub fn removals(&self) -> Vec<String> {
+        let Leftovers { tables, jumps, chains, .. } = &self.leftovers;
+        let tables = tables.iter().map(|table| format!("table {table}"));
+        let jumps = jumps.iter().map(|jump| {
+            format!("jump from {} {} to {}", jump.table, jump.chain, jump.target)
+        });
+        let chains = chains.iter().map(|chain| format!("chain {chain}"));
+        let device = self.has_ipvs_device.then(|| format!("interface {IPVS_DEVICE}"));
+        tables.chain(jumps).chain(chains).chain(device).collect()
+    }
+
+    /// What is left although kube-proxy may have made it, and why.
+    pub fn kept(&self) -> Vec<String> {
+        let kept = self.leftovers.kept.iter();
+        let mut kept: Vec<String> =
+            kept.map(|(chain, why)| format!("chain {chain}: {why}")).collect();
+        if self.has_ipvs_device {
+            kept.push(
+                "virtual servers of IPVS: they may belong to others; if not, run `ipvsadm --clear`"
+                    .to_owned(),
+            );
+        }
+        if uses_legacy_iptables() {
+            kept.push(
+                "rules of iptables-legacy, which only its own tools can read: run `kube-proxy \
+                 --cleanup` from kube-proxy's image"
+                    .to_owned(),
+            );
+        }
+        kept
+    }
+}
+
+/// For `millrace check`.
+pub fn kube_proxy() -> Vec<Finding> {
+    const CHECK: &str = "kube-proxy";
+    const CURE: &str = "Millrace's programs come first, so both can run while one replaces the \
+                        other; then delete kube-proxy's DaemonSet, and run `millrace cleanup \
+                        --kube-proxy` on this node";
+    let found = match KubeProxy::find() {
+        Ok(found) => found,
+        // A kernel without nf_tables has no rules there.
+        Err(error) => {
+            tracing::debug!(error = format!("{error:#}"), "netfilter not read");
+            KubeProxy {
+                process: process_called("kube-proxy"),
+                leftovers: Leftovers::default(),
+                has_ipvs_device: if_nametoindex(IPVS_DEVICE).is_ok(),
+            }
+        }
+    };
+    let mut messages = Vec::new();
+    messages.extend(found.process.map(|process| format!("it is running (process {process})")));
+    if !found.leftovers.is_empty() {
+        let Leftovers { tables, chains, .. } = &found.leftovers;
+        let (tables, chains) = (tables.len(), chains.len());
+        messages.push(format!(
+            "its rules are in the kernel: {tables} tables of nftables, {chains} chains of iptables"
+        ));
+    }
+    if found.has_ipvs_device {
+        messages.push(format!("its interface {IPVS_DEVICE} exists: it used IPVS"));
+    }
+    if messages.is_empty() {
+        return vec![Finding::ok(CHECK, "neither it nor its rules are here")];
+    }
+    messages.into_iter().map(|message| Finding::warning(CHECK, message, CURE)).collect()
+}
+
+fn process_called(name: &str) -> Option<u32> {
+    let processes = fs::read_dir("/proc").ok()?;
+    processes.filter_map(Result::ok).find_map(|entry| {
+        let process = entry.file_name().to_str()?.parse().ok()?;
+        let called = fs::read_to_string(entry.path().join("comm")).ok()?;
+        (called.trim_end() == name).then_some(process)
+    })
+}
+
+fn uses_legacy_iptables() -> bool {
+    ["/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"]
+        .iter()
+        .any(|path| fs::read_to_string(path).is_ok_and(|tables| tables.contains("nat")))
+}
+
+fn remove_device(name: &str) -> std::io::Result<()> {
+    // `struct ifinfomsg`, in which the index is the second word.
+    let mut body = [0; 16];
+    body[4..8].copy_from_slice(&if_nametoindex(name)?.to_ne_bytes());
+    Netlink::open(SockProtocol::NetlinkRoute)?.ask(RTM_DELLINK, NLM_F_ACK, &body, |_| {})
+}
