@@ -195,7 +195,7 @@ fn trace_warns_if_the_reply_would_arrive_where_no_program_is() -> Result<()> {
     // The next hop has to be known.
     network.node.run(["ping", "-c", "1", "10.0.0.2"])?;
     assert!(trace()?.contains(WARNING), "{}", trace()?);
-    drop(agent.terminate()?);
+    let _ = agent.terminate()?;
     let _agent = network.agent(&["--device", "in0"])?;
     assert!(!trace()?.contains(WARNING), "{}", trace()?);
     Ok(())

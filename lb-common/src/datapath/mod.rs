@@ -51,7 +51,7 @@ use stages::{
     decapsulate, delivered, egress as leaving, encapsulate, fragment, icmp_error,
     ingress as arriving, open, reject, shadow, spread,
 };
-use wire::{outer, parse};
+use wire::outer;
 
 /// A packet arriving on a device: towards a Service, perhaps.
 #[inline(always)]
