@@ -182,7 +182,7 @@ mod tests {
     fn a_name_without_a_tag_is_refused() {
         for name in ["millrace", "127.0.0.1:5000/millrace"] {
             let error = Image::new(b"", name, &Labels::new()).err().map(|e| e.to_string());
-            assert!(error.is_some_and(|error| error.contains("no name and tag")), "{name}");
+            assert!(error.is_some_and(|error| error.contains("not a name with a tag")), "{name}");
         }
     }
 }
