@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{Endpoints, Node, Service};
+use k8s_openapi::api::core::v1::{Endpoints, Service};
 use lb_api::mirroring;
 
-use crate::model::{Kind, NodeAddresses, NodeContext, Object, ObjectRef, ServiceName, Slice};
+use crate::model::{Kind, Node, NodeAddresses, Object, ObjectRef, ServiceName, Slice};
 
 #[derive(Debug, Default)]
 pub struct Store {
@@ -40,10 +40,10 @@ impl Store {
             Object::EndpointSlice(slice) => self.apply_slice(*slice),
             Object::Endpoints(endpoints) => self.apply_endpoints(&reference, &endpoints),
             Object::Node(node) => {
-                let after = meaning(&reference.name, &node);
                 let before = self.nodes.insert(reference.name.clone(), *node);
+                let after = self.nodes.get(&reference.name).map(meaning);
                 // Nodes report all the time; Services ask for very little of that.
-                if before.is_none_or(|before| meaning(&reference.name, &before) != after) {
+                if before.is_none_or(|before| Some(meaning(&before)) != after) {
                     self.moved_nodes.insert(reference.name);
                 }
                 Affected::nothing()
@@ -142,7 +142,7 @@ impl Store {
             }
             Kind::Node => {
                 let node = self.nodes.get(&reference.name);
-                node.and_then(|node| node.metadata.uid.as_deref())
+                node.map(|node| &*node.uid)
             }
             // Kept only as what they amount to.
             Kind::Endpoints => None,
@@ -173,7 +173,7 @@ impl Store {
 
     /// The addresses of all nodes, by name.
     pub fn node_addresses(&self) -> BTreeMap<String, NodeAddresses> {
-        self.nodes.iter().map(|(name, node)| (name.clone(), NodeAddresses::of(node))).collect()
+        self.nodes.iter().map(|(name, node)| (name.clone(), node.addresses.clone())).collect()
     }
 
     pub fn node(&self, name: &str) -> Option<&Node> {
@@ -208,9 +208,9 @@ impl Affected {
     }
 }
 
-/// What the rules ask of a Node.
-fn meaning(name: &str, node: &Node) -> (NodeContext, NodeAddresses) {
-    (NodeContext::of(name, Some(node)), NodeAddresses::of(node))
+/// The fields of a Node that the meaning of a Service depends on.
+fn meaning(node: &Node) -> (Option<String>, NodeAddresses) {
+    (node.zone.clone(), node.addresses.clone())
 }
 
 fn name_of(reference: &ObjectRef) -> ServiceName {

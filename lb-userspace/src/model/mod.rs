@@ -11,11 +11,13 @@ mod eligibility;
 mod endpoints;
 mod fields;
 mod health_check;
+mod node;
 mod object;
 mod pools;
 mod service;
 mod slice;
 mod source_ranges;
+mod strip;
 mod tunnels;
 mod types;
 
@@ -27,11 +29,11 @@ use k8s_openapi::api::core::v1::Service;
 use health_check::ReadyHere;
 
 pub use conflicts::Claims;
-pub use eligibility::is_eligible;
+pub use node::Node;
 pub use object::{Kind, Object, ObjectRef};
 pub use service::trim;
 pub use slice::{AddressType, Slice};
-pub use tunnels::{name as forwarding_name, named as forwarding_named};
+pub use tunnels::{is_tunnelled, name as forwarding_name, named as forwarding_named};
 pub use types::{
     AddressFamily, Backend, Frontend, HealthCheck, NodeAddresses, NodeContext, Policy, Problem,
     Protocol, ServiceName, ServicePort, ServicePortKey,

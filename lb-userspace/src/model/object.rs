@@ -3,12 +3,13 @@
 use std::fmt::{self, Display};
 
 use anyhow::{Result, anyhow};
-use k8s_openapi::api::core::v1::{Endpoints, Node, Service};
+use k8s_openapi::api::core::v1::{Endpoints, Node as ApiNode, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Slice, trim};
+use super::strip::strip;
+use super::{Node, Slice, trim};
 
 /// The kinds of objects that matter here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -111,7 +112,8 @@ pub enum Object {
 
 impl Object {
     /// Reads an object of a kind; the error names the field.
-    pub fn read(kind: Kind, value: Value) -> Result<Self> {
+    pub fn read(kind: Kind, mut value: Value) -> Result<Self> {
+        strip(kind, &mut value);
         Ok(match kind {
             Kind::Service => {
                 let mut service: Box<Service> = Box::new(read(value)?);
@@ -122,7 +124,7 @@ impl Object {
                 Self::EndpointSlice(Box::new(read::<EndpointSlice>(value)?.into()))
             }
             Kind::Endpoints => Self::Endpoints(Box::new(read(value)?)),
-            Kind::Node => Self::Node(Box::new(read(value)?)),
+            Kind::Node => Self::Node(Box::new(read::<ApiNode>(value)?.into())),
         })
     }
 
@@ -138,7 +140,7 @@ impl Object {
                 );
             }
             Self::Endpoints(object) => (Kind::Endpoints, &object.metadata),
-            Self::Node(object) => (Kind::Node, &object.metadata),
+            Self::Node(node) => return ObjectRef::new(Kind::Node, None, Some(&node.name)),
         };
         ObjectRef::new(kind, metadata.namespace.as_deref(), metadata.name.as_deref())
     }
@@ -178,10 +180,59 @@ mod tests {
             "lastTransitionTime": "2026-01-01T00:00:00Z"
         });
         full["status"]["conditions"] = json!([condition]);
+        full["status"]["loadBalancer"] = Value::Null;
         full["endpoints"][0]["targetRef"] = json!({"kind": "Pod", "name": "web-1"});
         for kind in [Kind::Service, Kind::EndpointSlice] {
             let read = |value: &Value| Object::read(kind, value.clone()).expect("an object");
             assert_eq!(read(&full), read(&bare), "{}", kind.name());
+        }
+    }
+
+    /// The API server stores nulls in fields that the API's own types require.
+    #[test]
+    fn null_equals_absent() {
+        let condition = json!({
+            "type": "a", "status": "True", "reason": null, "message": "",
+            "lastTransitionTime": null
+        });
+        let managed = json!([{"manager": null, "time": "never"}]);
+        let metadata = json!({
+            "name": "web", "namespace": "shop", "labels": null, "annotations": {"a": null},
+            "creationTimestamp": null, "managedFields": managed
+        });
+        let bare = json!({"name": "web", "namespace": "shop"});
+        let pairs = [
+            (
+                Kind::Service,
+                json!({"metadata": metadata, "status": {
+                    "conditions": [condition],
+                    "loadBalancer": {"ingress": [{"ip": "192.0.2.1", "ports": null}]}
+                }, "spec": {"ports": [{"port": 80, "name": null}], "clusterIPs": null}}),
+                json!({"metadata": bare, "status": {
+                    "loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}
+                }, "spec": {"ports": [{"port": 80}]}}),
+            ),
+            (
+                Kind::EndpointSlice,
+                json!({"metadata": metadata, "addressType": "IPv4", "ports": null, "endpoints": [
+                    {"addresses": ["10.244.0.1"], "conditions": {"ready": null},
+                     "hints": {"forZones": null}, "targetRef": null}
+                ]}),
+                json!({"metadata": bare, "addressType": "IPv4", "endpoints": [
+                    {"addresses": ["10.244.0.1"], "conditions": {}, "hints": {}}
+                ]}),
+            ),
+            (
+                Kind::Node,
+                json!({"metadata": metadata,
+                    "spec": {"taints": [{"key": "a", "effect": "NoSchedule", "timeAdded": null}]},
+                    "status": {"addresses": null, "conditions": [condition]}}),
+                json!({"metadata": bare}),
+            ),
+        ];
+        for (kind, with_nulls, without) in pairs {
+            let read = |value| Object::read(kind, value).expect("nulls are not errors");
+            assert_eq!(read(with_nulls), read(without), "{}", kind.name());
         }
     }
 

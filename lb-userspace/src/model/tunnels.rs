@@ -24,11 +24,17 @@ pub fn named(name: &str) -> Option<Forwarding> {
     NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, forwarding)| forwarding)
 }
 
+/// Whether packets for a Service may leave through tunnels, which takes the addresses of all nodes.
+pub fn is_tunnelled(service: &Service, default: Forwarding) -> bool {
+    annotation(service).and_then(named).unwrap_or(default) != Forwarding::Masquerade
+}
+
+fn annotation(service: &Service) -> Option<&str> {
+    service.metadata.annotations.as_ref()?.get(FORWARDING).map(String::as_str)
+}
+
 pub fn read(service: &Service, node: &NodeContext, fields: &mut Fields<'_>) -> Forwarding {
-    let annotations = service.metadata.annotations.as_ref();
-    let Some(name) = annotations.and_then(|annotations| annotations.get(FORWARDING)) else {
-        return node.forwarding;
-    };
+    let Some(name) = annotation(service) else { return node.forwarding };
     named(name).unwrap_or_else(|| {
         let known: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
         let message = format!("{name:?} is none of {}; as if it was not given", known.join(", "));
@@ -56,4 +62,29 @@ pub fn unreachable(service_port: &ServicePort, name: &ServiceName) -> Option<Pro
              InternalIP of their family"
         ),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_annotation_decides_and_a_wrong_one_does_not_count() {
+        use Forwarding::{Gue, Masquerade};
+        for (annotation, default, tunnelled) in [
+            (None, Masquerade, false),
+            (None, Gue, true),
+            (Some("ipip"), Masquerade, true),
+            (Some("masquerade"), Gue, false),
+            (Some("wrong"), Masquerade, false),
+            (Some("wrong"), Gue, true),
+        ] {
+            let annotations = annotation.map(|name| json!({FORWARDING: name}));
+            let service = json!({"metadata": {"name": "web", "annotations": annotations}});
+            let service = serde_json::from_value(service).unwrap();
+            assert_eq!(is_tunnelled(&service, default), tunnelled, "{annotation:?} {default:?}");
+        }
+    }
 }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::Node as ApiNode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use lb_common::header::protocol;
 use lb_common::layout::{Forwarding, FrontendKind};
 
-const ZONE: &str = "topology.kubernetes.io/zone";
+use super::Node;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AddressFamily {
@@ -224,7 +224,7 @@ pub struct NodeContext {
 pub struct NodeAddresses(pub BTreeSet<IpAddr>);
 
 impl NodeAddresses {
-    pub fn of(node: &Node) -> Self {
+    pub fn of(node: &ApiNode) -> Self {
         let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
         let internal = addresses.filter(|address| address.type_ == "InternalIP");
         Self(internal.filter_map(|address| address.address.parse().ok()).collect())
@@ -239,9 +239,8 @@ impl NodeAddresses {
 impl NodeContext {
     /// `node` is what the API says about it, if it says anything.
     pub fn of(name: &str, node: Option<&Node>) -> Self {
-        let labels = node.and_then(|node| node.metadata.labels.as_ref());
-        let zone = labels.and_then(|labels| labels.get(ZONE)).filter(|zone| !zone.is_empty());
-        Self { name: name.to_owned(), zone: zone.cloned(), ..Self::default() }
+        let zone = node.and_then(|node| node.zone.clone());
+        Self { name: name.to_owned(), zone, ..Self::default() }
     }
 }
 

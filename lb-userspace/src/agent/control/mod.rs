@@ -16,7 +16,7 @@ use super::tally::Tally;
 use crate::kernel::{Backlog, Write};
 use crate::model::{
     AddressType, Claims, HealthCheck, Kind, NodeContext, Object, ObjectRef, Problem, ServiceName,
-    ServicePortKey, is_eligible, resolve,
+    ServicePortKey, resolve,
 };
 use crate::network;
 use crate::notices::Reason;
@@ -195,7 +195,7 @@ impl<T: Write> Agent<T> {
                 }
             }
             Object::Node(node) if self.is_our_node(&reference) => {
-                self.outlets.health.set_node_eligible(is_eligible(node));
+                self.outlets.health.set_node_eligible(node.is_eligible);
             }
             Object::Service(_) | Object::Endpoints(_) | Object::Node(_) => {}
         }

@@ -5,7 +5,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde_json::Value;
 
-use super::strip::strip;
 use crate::model::{Kind, Object, ObjectRef, Problem};
 use crate::source::Event;
 
@@ -49,7 +48,7 @@ impl Known {
 
     /// An object is there, listed or changed. What can't be read becomes a problem, and what was
     /// told of it before stays true.
-    pub fn apply(&mut self, mut value: Value) -> Option<Event> {
+    pub fn apply(&mut self, value: Value) -> Option<Event> {
         let reference = ObjectRef::of(self.kind, &value);
         if let Some(seen) = &mut self.listing {
             seen.insert(reference.clone());
@@ -58,7 +57,6 @@ impl Known {
         if self.versions.insert(reference.clone(), version) == Some(version) {
             return None;
         }
-        strip(self.kind, &mut value);
         Some(match Object::read(self.kind, value) {
             Ok(object) => Event::Applied(object),
             Err(error) => Event::Problem(Problem {

@@ -9,7 +9,6 @@
 mod access;
 mod events;
 mod known;
-mod strip;
 mod trouble;
 mod watched;
 
