@@ -105,7 +105,9 @@ impl Node {
             // The same rules in IPv6, where addresses differ.
             let rules = if restore.starts_with("ip6") {
                 let rules = rules.replace("10.244.1.10:", "[fd00::10]:");
-                rules.replace("10.244.1.10/32", "fd00::10").replace("10.96.0.10/32", "fd01::10")
+                rules
+                    .replace("10.244.1.10/32", "fd00::10")
+                    .replace("10.96.0.10/32", "fd01::10")
                     .replace("10.244.0.0/16", "fd00::/64")
             } else {
                 rules.to_owned()

@@ -42,7 +42,8 @@ impl KubeProxy {
         nftables::remove(&self.leftovers)
             .context("kube-proxy's rules cannot be removed from netfilter")?;
         if self.has_ipvs_device {
-            remove_device(IPVS_DEVICE).with_context(|| format!("{IPVS_DEVICE} cannot be removed"))?;
+            remove_device(IPVS_DEVICE)
+                .with_context(|| format!("{IPVS_DEVICE} cannot be removed"))?;
         }
         Ok(())
     }
@@ -51,9 +52,9 @@ impl KubeProxy {
     pub fn removals(&self) -> Vec<String> {
         let Leftovers { tables, jumps, chains, .. } = &self.leftovers;
         let tables = tables.iter().map(|table| format!("table {table}"));
-        let jumps = jumps.iter().map(|jump| {
-            format!("jump from {} {} to {}", jump.table, jump.chain, jump.target)
-        });
+        let jumps = jumps
+            .iter()
+            .map(|jump| format!("jump from {} {} to {}", jump.table, jump.chain, jump.target));
         let chains = chains.iter().map(|chain| format!("chain {chain}"));
         let device = self.has_ipvs_device.then(|| format!("interface {IPVS_DEVICE}"));
         tables.chain(jumps).chain(chains).chain(device).collect()

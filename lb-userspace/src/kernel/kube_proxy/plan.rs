@@ -124,8 +124,11 @@ impl Leftovers {
     pub fn of(chains: &BTreeSet<Chain>, jumps: &BTreeSet<Jump>) -> Self {
         let tables = chains.iter().map(|chain| &chain.table).filter(|table| table.is_kube_proxys());
         let mut leftovers = Self { tables: tables.cloned().collect(), ..Self::default() };
-        let of_iptables: BTreeSet<&Table> =
-            chains.iter().map(|chain| &chain.table).filter(|table| table.is_of_iptables()).collect();
+        let of_iptables: BTreeSet<&Table> = chains
+            .iter()
+            .map(|chain| &chain.table)
+            .filter(|table| table.is_of_iptables())
+            .collect();
         for table in of_iptables {
             let chains: Vec<&Chain> = chains.iter().filter(|chain| chain.table == *table).collect();
             let jumps: Vec<&Jump> = jumps.iter().filter(|jump| jump.table == *table).collect();
@@ -183,7 +186,8 @@ mod tests {
 
     fn in_table(table: &str, names: &[&str], jumps: &[(&str, &str)]) -> Leftovers {
         let table = Table { family: NFPROTO_IPV4 as u8, name: table.to_owned() };
-        let chain = |name: &str, is_base| Chain { table: table.clone(), name: name.into(), is_base };
+        let chain =
+            |name: &str, is_base| Chain { table: table.clone(), name: name.into(), is_base };
         let base = ["PREROUTING", "POSTROUTING"].map(|name| chain(name, true));
         let chains = names.iter().map(|name| chain(name, false)).chain(base).collect();
         let jumps = (1..).zip(jumps).map(|(handle, (from, to))| Jump {
