@@ -61,7 +61,8 @@ pub async fn run(api: Api) {
     let mut complained: HashSet<String> = HashSet::new();
     loop {
         rounds.tick().await;
-        let Ok(page) = api.storage().list(&operations::prefix(kind, None), None, None) else {
+        let Ok(page) = api.storage().list(&operations::prefix(kind, None), None, None, usize::MAX)
+        else {
             continue;
         };
         let mut checked = HashSet::new();

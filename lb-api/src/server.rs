@@ -5,15 +5,19 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use nix::ifaddrs::getifaddrs;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 
 use super::collector;
 use super::first::{self, Machine};
 use super::health_checker;
-use super::http::{Authority, Limits, Service, serve, write_kubeconfig};
+use super::http::{Authority, Identity, Limits, Service, serve, write_kubeconfig};
 use super::kinds::Ranges;
 use super::operations::Api;
 use super::storage::{Storage, Window};
+
+/// The agent's kubeconfig in the data directory.
+const AGENT: &str = "agent.kubeconfig";
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -33,6 +37,8 @@ pub struct Server {
     /// Address for clients on this machine.
     pub address: SocketAddr,
     pub kubeconfig: PathBuf,
+    /// For the agent on this machine, which the server keeps room for.
+    pub agent_kubeconfig: PathBuf,
     pub api: Api,
     tasks: Vec<tokio::task::JoinHandle<()>>,
 }
@@ -53,17 +59,20 @@ impl Server {
         let tls = authority.server(&own_addresses()?, &machine.host_name)?;
         let kubeconfig =
             options.kubeconfig.unwrap_or_else(|| options.data_directory.join("kubeconfig"));
-        write_kubeconfig(&kubeconfig, &authority, address)?;
+        write_kubeconfig(&kubeconfig, &authority, address, &Identity::administrator())?;
         // The path is printed: a relative one would not work from another directory.
         let kubeconfig = std::path::absolute(&kubeconfig)?;
+        let agent_kubeconfig = std::path::absolute(options.data_directory.join(AGENT))?;
+        write_kubeconfig(&agent_kubeconfig, &authority, address, &Identity::agent())?;
 
+        raise_descriptor_limit();
         let service = Service::new(api.clone(), options.limits);
         let tasks = vec![
             tokio::spawn(serve(listener, tls, service)),
             tokio::spawn(collector::run(api.clone())),
             tokio::spawn(health_checker::run(api.clone())),
         ];
-        Ok(Self { address, kubeconfig, api, tasks })
+        Ok(Self { address, kubeconfig, agent_kubeconfig, api, tasks })
     }
 
     pub fn kubeconfig(&self) -> &Path {
@@ -76,6 +85,16 @@ impl Drop for Server {
         for task in &self.tasks {
             task.abort();
         }
+    }
+}
+
+/// Each connection is a file descriptor, and the usual soft limit is lower than that of
+/// connections.
+fn raise_descriptor_limit() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::debug!(%error, "limit of open files not raised");
     }
 }
 

@@ -27,11 +27,12 @@ pub async fn run(api: Api) {
     let mut position = None;
     loop {
         revisions.mark_unchanged();
-        let (relevant, reached) = match position.map(|from| api.storage().changes("", from)) {
-            Some(Ok((changes, reached))) => (changes.iter().any(|c| is_relevant(c)), reached),
-            // At the start, or when changes have left the window.
-            None | Some(Err(_)) => (true, api.storage().revision()),
-        };
+        let (relevant, reached) =
+            match position.map(|from| api.storage().changes("", from, usize::MAX)) {
+                Some(Ok((changes, reached))) => (changes.iter().any(|c| is_relevant(c)), reached),
+                // At the start, or when changes have left the window.
+                None | Some(Err(_)) => (true, api.storage().revision()),
+            };
         position = Some(reached);
         if relevant {
             sweep(&api).await;
@@ -66,7 +67,8 @@ async fn sweep(api: &Api) {
 fn items(api: &Api) -> Vec<Item> {
     let mut items = Vec::new();
     for kind in kinds::all().iter().filter(|kind| kind.rules.stored_as().is_none()) {
-        let Ok(page) = api.storage().list(&operations::prefix(kind, None), None, None) else {
+        let Ok(page) = api.storage().list(&operations::prefix(kind, None), None, None, usize::MAX)
+        else {
             continue;
         };
         items.extend(page.objects.into_iter().map(|(_, object)| Item { kind, object }));

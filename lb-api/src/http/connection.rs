@@ -1,45 +1,61 @@
 //! Accepts connections, performs the TLS handshake, serves them, and closes those that stall.
 
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use anyhow::{Context as _, Result, bail};
+use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
+use super::handshakes::{Handshake, Handshakes};
+use super::identity::Identity;
 use super::service::Service;
+use super::shares::Shares;
 
-/// Limits on what clients may use.
+/// Limits on what clients may use. Of each total one user gets at most half, and all except the
+/// agent at most seven eighths (`shares`).
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
+    /// Concurrent TLS handshakes.
+    pub handshakes: usize,
+    /// Connections of authenticated clients.
     pub connections: usize,
     /// Concurrent requests of all clients, not counting watches.
     pub requests: usize,
     pub watches: usize,
     /// Size of a request's body in bytes.
     pub body: usize,
-    /// Time limit for the handshake, the headers, and the body, each.
+    /// Size of the bodies of all concurrent requests in bytes.
+    pub bodies: usize,
+    /// Concurrent requests that are expensive: large bodies and lists.
+    pub turns: usize,
+    /// Time limit for the handshake, the headers, and the body, each; and the longest wait for a
+    /// turn.
     pub patience: Duration,
-    /// The longest time that a client may block a write. Then its connection is closed.
+    /// The longest time that a client may block a write, or not reply to a ping. Then its
+    /// connection is closed.
     pub stall: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            handshakes: 256,
             connections: 1024,
             requests: 256,
             watches: 2048,
             body: 3 << 20,
+            bodies: 64 << 20,
+            turns: 4,
             patience: Duration::from_secs(30),
             stall: Duration::from_secs(60),
         }
@@ -49,89 +65,126 @@ impl Default for Limits {
 /// Concurrent streams of one connection.
 const STREAMS: u32 = 250;
 const PING: Duration = Duration::from_secs(30);
+/// Size of all headers of a request in bytes.
+const HEADERS: u32 = 64 << 10;
 
-/// Serves until the task is aborted.
+/// Serves until the task is aborted. Never waits for a client.
 pub async fn serve(listener: TcpListener, tls: Arc<ServerConfig>, service: Service) {
     let acceptor = TlsAcceptor::from(tls);
-    let places = Arc::new(Semaphore::new(service.limits().connections));
+    let handshakes = Handshakes::new(service.limits().handshakes);
+    let connections = Shares::new(service.limits().connections);
     loop {
-        // The semaphore is never closed.
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-            return;
-        };
         let (stream, client) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
                 // Out of file descriptors, or the client has gone. Both are temporary.
                 tracing::debug!(%error, "connection not accepted");
+                handshakes.end_one();
                 sleep(Duration::from_millis(50)).await;
                 continue;
             }
         };
+        let handshake = handshakes.begin(client.ip());
         let (acceptor, service) = (acceptor.clone(), service.clone());
+        let connections = connections.clone();
         tokio::spawn(async move {
-            connection(stream, client, acceptor, service).await;
-            drop(place);
+            let connection = connection(stream, handshake, &acceptor, &connections, service);
+            if let Err(error) = connection.await {
+                tracing::debug!(%client, error = format!("{error:#}"), "connection closed");
+            }
         });
     }
 }
 
 async fn connection(
     stream: TcpStream,
-    client: SocketAddr,
-    acceptor: TlsAcceptor,
+    mut handshake: Handshake,
+    acceptor: &TlsAcceptor,
+    connections: &Shares,
     service: Service,
-) {
+) -> Result<()> {
     let limits = *service.limits();
     // Responses are written whole, so waiting to fill packets only delays them.
     let _ = stream.set_nodelay(true);
     let stream = Impatient::new(stream, limits.stall);
-    let stream = match timeout(limits.patience, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => {
-            tracing::debug!(%client, %error, "TLS handshake failed");
-            return;
+    let stream = tokio::select! {
+        accepted = timeout(limits.patience, acceptor.accept(stream)) => {
+            accepted.context("TLS handshake timed out")?.context("TLS handshake failed")?
         }
-        Err(_) => {
-            let timeout_ms = limits.patience.as_millis();
-            tracing::debug!(%client, timeout_ms, "TLS handshake timed out");
-            return;
-        }
+        () = handshake.ended() => bail!("too many TLS handshakes"),
     };
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.patience)
-        .keep_alive(true)
-        .max_buf_size(64 << 10);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .keep_alive_interval(PING)
-        .keep_alive_timeout(PING)
-        .max_concurrent_streams(STREAMS)
-        .max_header_list_size(64 << 10);
-    let service = hyper::service::service_fn(move |request| {
-        let service = service.clone();
-        async move { Ok::<_, std::convert::Infallible>(service.answer(request).await) }
-    });
-    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
-        tracing::debug!(%client, %error, "connection failed");
-    }
+    drop(handshake);
+    let identity = identity_of(&stream)?;
+    let Some(_share) = connections.take_one(&identity) else {
+        bail!("{} has too many connections", identity.user);
+    };
+    serve_requests(stream, identity, service).await
 }
 
-/// A connection that fails when its client blocks a write for too long.
+fn identity_of(stream: &TlsStream<Impatient>) -> Result<Identity> {
+    let certificates = stream.get_ref().1.peer_certificates();
+    let certificate = certificates.and_then(<[_]>::first).context("no client certificate")?;
+    Identity::of(certificate)
+}
+
+/// The protocol is that of the handshake, so no client can delay its detection.
+async fn serve_requests(
+    mut stream: TlsStream<Impatient>,
+    identity: Identity,
+    service: Service,
+) -> Result<()> {
+    let limits = *service.limits();
+    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    if is_http2 {
+        // A client that is alive replies to pings.
+        stream.get_mut().0.limit_reads(PING + limits.stall);
+    }
+    let identity = Arc::new(identity);
+    let service = hyper::service::service_fn(move |request| {
+        let (service, identity) = (service.clone(), Arc::clone(&identity));
+        async move { Ok::<_, std::convert::Infallible>(service.answer(request, &identity).await) }
+    });
+    let stream = TokioIo::new(stream);
+    if is_http2 {
+        http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING)
+            .keep_alive_timeout(limits.stall)
+            .max_concurrent_streams(STREAMS)
+            .max_header_list_size(HEADERS)
+            .serve_connection(stream, service)
+            .await?;
+    } else {
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.patience)
+            .keep_alive(true)
+            .max_buf_size(HEADERS as usize)
+            .serve_connection(stream, service)
+            .await?;
+    }
+    Ok(())
+}
+
+/// A connection that fails when its client blocks a write for too long, or sends nothing for longer
+/// than it may.
 struct Impatient {
     stream: TcpStream,
     stall: Duration,
     /// Set while a write is blocked.
     waiting: Option<Pin<Box<Sleep>>>,
+    /// The longest silence, and when the current one ends the connection.
+    silence: Option<(Duration, Pin<Box<Sleep>>)>,
 }
 
 impl Impatient {
     fn new(stream: TcpStream, stall: Duration) -> Self {
-        Self { stream, stall, waiting: None }
+        Self { stream, stall, waiting: None, silence: None }
+    }
+
+    /// From now on the client must send something at least this often.
+    fn limit_reads(&mut self, silence: Duration) {
+        self.silence = Some((silence, Box::pin(sleep(silence))));
     }
 
     fn judge<T>(
@@ -159,7 +212,15 @@ impl AsyncRead for Impatient {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let poll = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let Some((silence, deadline)) = &mut self.silence else {
+            return poll;
+        };
+        if poll.is_ready() {
+            deadline.as_mut().reset(Instant::now() + *silence);
+            return poll;
+        }
+        deadline.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 

@@ -8,13 +8,20 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
+use super::identity::Identity;
 use super::pki::{Authority, write_private};
 
 const NAME: &str = "millrace";
 
-/// Writes a kubeconfig with a new client certificate. Only its owner can read it.
-pub fn write(path: &Path, authority: &Authority, server: SocketAddr) -> Result<()> {
-    let client = authority.client("millrace-admin")?;
+/// Writes a kubeconfig with a new client certificate for this user. Only the file's owner can read
+/// it.
+pub fn write(
+    path: &Path,
+    authority: &Authority,
+    server: SocketAddr,
+    user: &Identity,
+) -> Result<()> {
+    let client = authority.client(user)?;
     let config = json!({
         "apiVersion": "v1",
         "kind": "Config",

@@ -3,19 +3,27 @@
 //! Invariants:
 //! - No request is served without a client certificate of the server's own authority: the handshake
 //!   fails.
-//! - No client can make others wait: headers, bodies, handshakes and stalled reading have time
-//!   limits, requests and watches have separate limits of their number.
+//! - No client can make others wait. Handshakes, headers, bodies and stalled reading have time
+//!   limits. Handshakes never wait for each other (`handshakes`). What one user may hold of
+//!   connections, requests, watches and memory is limited, and room for the agent remains
+//!   (`shares`). Expensive requests take turns (`turns`), and run on threads of their own.
 
 mod connection;
 mod discovery;
+mod handshakes;
+mod identity;
 mod kubeconfig;
+mod listing;
 mod openapi;
 mod path;
 mod pki;
 mod respond;
 mod service;
+mod shares;
+mod turns;
 
 pub use connection::{Limits, serve};
+pub use identity::Identity;
 pub use kubeconfig::write as write_kubeconfig;
 pub use pki::Authority;
 pub use service::Service;

@@ -20,6 +20,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 
+use super::identity::Identity;
+
 const CERTIFICATE: &str = "ca.crt";
 const KEY: &str = "ca.key";
 /// So long that a server that runs for years does not lock its users out: certificates are not
@@ -69,10 +71,13 @@ impl Authority {
         &self.certificate
     }
 
-    /// Credentials of a client with all permissions.
-    pub fn client(&self, name: &str) -> Result<Credentials> {
-        let mut params = params(name, ExtendedKeyUsagePurpose::ClientAuth)?;
-        params.distinguished_name.push(DnType::OrganizationName, "system:masters");
+    /// Credentials of a client.
+    pub fn client(&self, identity: &Identity) -> Result<Credentials> {
+        let mut params = params(&identity.user, ExtendedKeyUsagePurpose::ClientAuth)?;
+        // A name can have one organization only: rcgen keeps the last.
+        if let Some(group) = identity.groups.first() {
+            params.distinguished_name.push(DnType::OrganizationName, group);
+        }
         self.sign(params)
     }
 

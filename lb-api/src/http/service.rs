@@ -1,22 +1,23 @@
 //! Turns a request into its response.
 
-use std::sync::Arc;
-
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures::stream;
-use http_body_util::{BodyExt, Limited, StreamBody};
-use hyper::body::{Frame, Incoming};
-use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderName, USER_AGENT};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Body as _, Frame, Incoming};
+use hyper::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, USER_AGENT};
 use hyper::{HeaderMap, Method, Request, Response};
 use jiff::Timestamp;
 use serde_json::json;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::connection::Limits;
+use super::identity::Identity;
 use super::path::Path;
 use super::respond::{self, Body};
-use super::{discovery, openapi};
+use super::shares::{Share, Shares};
+use super::turns::{Turn, Turns};
+use super::{discovery, listing, openapi};
 use crate::failure::Failure;
 use crate::operations::options::Query;
 use crate::operations::render::Shape;
@@ -27,9 +28,14 @@ use crate::operations::{self, Answer, Api, Target, Watch};
 pub struct Service {
     api: Api,
     limits: Limits,
-    requests: Arc<Semaphore>,
-    watches: Arc<Semaphore>,
+    requests: Shares,
+    watches: Shares,
+    bodies: Shares,
+    turns: Turns,
 }
+
+/// A body from this size on is expensive.
+const LARGE: usize = 64 << 10;
 
 /// What determines the form of the response.
 struct Wishes {
@@ -43,8 +49,10 @@ impl Service {
         Self {
             api,
             limits,
-            requests: Arc::new(Semaphore::new(limits.requests)),
-            watches: Arc::new(Semaphore::new(limits.watches)),
+            requests: Shares::new(limits.requests),
+            watches: Shares::new(limits.watches),
+            bodies: Shares::new(limits.bodies),
+            turns: Turns::new(limits.turns),
         }
     }
 
@@ -52,7 +60,7 @@ impl Service {
         &self.limits
     }
 
-    pub async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+    pub async fn answer(&self, request: Request<Incoming>, client: &Identity) -> Response<Body> {
         let query = Query::parse(request.uri().query().unwrap_or_default());
         let pretty = match query.flag("pretty") {
             Ok(Some(pretty)) => pretty,
@@ -63,18 +71,19 @@ impl Service {
         };
         let accept = header(request.headers(), ACCEPT).to_owned();
         let wishes = Wishes { query, accept, pretty };
-        let answered = self.try_answer(request, &wishes).await;
+        let answered = self.try_answer(request, client, &wishes).await;
         answered.unwrap_or_else(|failure| respond::failure(&failure, pretty))
     }
 
     async fn try_answer(
         &self,
         request: Request<Incoming>,
+        client: &Identity,
         wishes: &Wishes,
     ) -> Result<Response<Body>, Failure> {
         let path = Path::parse(request.uri().path()).ok_or_else(Failure::no_such_path)?;
         if let Path::Objects { target, watch } = path {
-            return self.objects(request, target, watch, wishes).await;
+            return self.objects(request, client, target, watch, wishes).await;
         }
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return Err(Failure::method_not_allowed());
@@ -110,6 +119,7 @@ impl Service {
     async fn objects(
         &self,
         request: Request<Incoming>,
+        client: &Identity,
         target: Target,
         watch: bool,
         wishes: &Wishes,
@@ -126,7 +136,7 @@ impl Service {
             if !reads {
                 return Err(Failure::method_not_allowed());
             }
-            let place = place(&self.watches)?;
+            let share = take(&self.watches, client, "watches")?;
             let kind = target.kind;
             let request = operations::Request {
                 target,
@@ -136,17 +146,40 @@ impl Service {
                 body: Bytes::new(),
             };
             let watch = self.api.watch(&request)?;
-            return Ok(stream_of(watch, kind, shape, place));
+            return Ok(stream_of(watch, kind, shape, share));
         }
-        let _place = place(&self.requests)?;
-        let body = if reads { Bytes::new() } else { self.body(request.into_body()).await? };
+        let share = take(&self.requests, client, "requests")?;
+        let headers = request.headers();
+        let encoding = header(headers, CONTENT_ENCODING);
+        if !matches!(encoding, "" | "identity") {
+            let message = format!("the content encoding {encoding:?} of the body is not supported");
+            return Err(Failure::new(415, "UnsupportedMediaType", message));
+        }
+        let (body, held) = if reads {
+            (Bytes::new(), None)
+        } else {
+            self.body(request.into_body(), client).await?
+        };
         let kind = target.kind;
         let named = target.name.is_some();
+        let is_list = reads && !named;
+        let collection = method == Method::DELETE && !named;
+        let turn = if is_list || collection || body.len() >= LARGE {
+            Some(self.turn(client).await?)
+        } else {
+            None
+        };
         let query = wishes.query.clone();
         let request = operations::Request { target, query, user_agent, content_type, body };
+        if is_list {
+            let api = self.api.clone();
+            let listed = spawn_blocking(move || api.list(&request)).await;
+            let listed = listed.map_err(|_| Failure::internal("the list failed"))??;
+            let pretty = wishes.pretty;
+            return listing::respond(listed, kind, shape, pretty, (share, turn)).await;
+        }
         let answer = match (&method, named) {
-            (&Method::GET | &Method::HEAD, true) => self.api.get(&request),
-            (&Method::GET | &Method::HEAD, false) => self.api.list(&request),
+            (&Method::GET | &Method::HEAD, _) => self.api.get(&request),
             (&Method::POST, _) => self.api.create(request).await,
             (&Method::PUT, true) => self.api.update(request).await,
             (&Method::PATCH, true) => self.api.patch(request).await,
@@ -154,6 +187,7 @@ impl Service {
             (&Method::DELETE, false) => self.api.delete_collection(request).await,
             _ => Err(Failure::method_not_allowed()),
         };
+        drop(held);
         let Answer { code, value, warnings } = answer?;
         let value = shape.render(kind, value, Timestamp::now());
         let mut response = respond::json(code, &value, wishes.pretty);
@@ -161,32 +195,66 @@ impl Service {
         Ok(response)
     }
 
-    async fn body(&self, body: Incoming) -> Result<Bytes, Failure> {
-        let limited = Limited::new(body, self.limits.body);
-        match timeout(self.limits.patience, limited.collect()).await {
-            Ok(Ok(body)) => Ok(body.to_bytes()),
-            Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
-                let message = format!("Request entity too large: limit is {}", self.limits.body);
-                Err(Failure::new(413, "RequestEntityTooLarge", message))
-            }
-            Ok(Err(error)) => {
-                Err(Failure::bad_request(format!("the body of the request broke off: {error}")))
-            }
-            Err(_) => {
-                let message = "the body of the request did not arrive in time";
-                Err(Failure::new(408, "Timeout", message))
-            }
+    async fn turn(&self, client: &Identity) -> Result<Turn, Failure> {
+        let turn = timeout(self.limits.patience, self.turns.take(&client.user)).await;
+        turn.ok().flatten().ok_or_else(|| too_many("large bodies and lists"))
+    }
+
+    /// Reads the body, and counts its bytes as they arrive.
+    async fn body(
+        &self,
+        body: Incoming,
+        client: &Identity,
+    ) -> Result<(Bytes, Option<Share>), Failure> {
+        let limit = self.limits.body;
+        if body.size_hint().lower() > limit as u64 {
+            return Err(too_large(limit));
         }
+        let mut held = self.bodies.empty(client);
+        let read = async {
+            let mut content = BytesMut::new();
+            let mut body = body;
+            while let Some(frame) = body.frame().await {
+                let frame = frame.map_err(|error| {
+                    let why = format!("the body of the request broke off: {error}");
+                    Failure::bad_request(why)
+                })?;
+                let Ok(data) = frame.into_data() else { continue };
+                if content.len() + data.len() > limit {
+                    return Err(too_large(limit));
+                }
+                if !held.grow(data.len()) {
+                    return Err(too_many("bytes of request bodies"));
+                }
+                content.extend_from_slice(&data);
+            }
+            Ok(content.freeze())
+        };
+        let content = timeout(self.limits.patience, read).await.map_err(|_| {
+            let seconds = self.limits.patience.as_secs();
+            let why = format!("the body of the request did not arrive within {seconds} seconds");
+            Failure::new(408, "Timeout", why)
+        })??;
+        Ok((content, Some(held)))
     }
 }
 
-/// Takes a permit. Without a free one the request fails with 429 instead of waiting.
-fn place(places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Failure> {
-    Arc::clone(places).try_acquire_owned().map_err(|_| {
-        let message = "the server has received too many requests and has asked us to try again \
-                       later";
-        Failure::new(429, "TooManyRequests", message).retry_after(1)
-    })
+fn too_large(limit: usize) -> Failure {
+    let message = format!("Request entity too large: limit is {limit}");
+    Failure::new(413, "RequestEntityTooLarge", message)
+}
+
+fn too_many(what: &str) -> Failure {
+    let message = format!(
+        "the server has received too many requests and has asked us to try again later: too many \
+         {what} at the same time"
+    );
+    Failure::new(429, "TooManyRequests", message).retry_after(1)
+}
+
+/// Takes a share. Without a free one the request fails with 429 instead of waiting.
+fn take(shares: &Shares, client: &Identity, what: &str) -> Result<Share, Failure> {
+    shares.take_one(client).ok_or_else(|| too_many(what))
 }
 
 fn header(headers: &HeaderMap, name: HeaderName) -> &str {
@@ -199,17 +267,16 @@ fn stream_of(
     watch: Watch,
     kind: &'static crate::kinds::Kind,
     shape: Shape,
-    place: OwnedSemaphorePermit,
+    share: Share,
 ) -> Response<Body> {
-    let lines = stream::unfold((watch, place, true), move |(mut watch, place, first)| async move {
-        let event = watch.next().await?;
-        let object = shape.render_event(kind, event.type_, event.object, first);
-        let mut line = json!({"type": event.type_, "object": object}).to_string();
-        line.push('\n');
-        let frame = Ok(Frame::data(Bytes::from(line)));
-        Some((frame, (watch, place, false)))
-    });
+    let events =
+        stream::unfold((watch, share, true), move |(mut watch, share, first)| async move {
+            let event = watch.next().await?;
+            let line = shape.render_event(kind, event, first);
+            let frame = Ok(Frame::data(Bytes::from(line)));
+            Some((frame, (watch, share, false)))
+        });
     let mut response = respond::full(200, respond::JSON, Bytes::new());
-    *response.body_mut() = StreamBody::new(lines).boxed_unsync();
+    *response.body_mut() = StreamBody::new(events).boxed_unsync();
     response
 }

@@ -25,7 +25,7 @@ impl Ledger {
         }
         let mut ledger = Self { ranges, holders: BTreeMap::new() };
         for kind in kinds::all().iter().filter(|kind| kind.rules.stored_as().is_none()) {
-            let Ok(page) = storage.list(&prefix(kind, None), None, None) else {
+            let Ok(page) = storage.list(&prefix(kind, None), None, None, usize::MAX) else {
                 continue;
             };
             for (key, stored) in page.objects {

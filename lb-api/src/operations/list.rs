@@ -1,5 +1,8 @@
 //! Reads one object or many.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
@@ -7,10 +10,10 @@ use serde_json::{Value, json};
 
 use super::options::Query;
 use super::selectors::Selector;
-use super::{Answer, Api, Request, key, shown};
+use super::{Answer, Api, Request, key, seen, shown};
 use crate::failure::Failure;
 use crate::kinds::{Kind, Violation};
-use crate::storage::{Gone, Page};
+use crate::storage::{Gone, Page, Stored, rough_size};
 
 /// Where a paginated list continues.
 #[derive(Debug, Serialize, Deserialize)]
@@ -24,6 +27,39 @@ struct Continue {
 
 const CONTINUE_VERSION: &str = "meta.k8s.io/v1";
 
+/// The objects of a list, not copied yet.
+pub struct Listing {
+    kind: &'static Kind,
+    items: VecDeque<Arc<Stored>>,
+    metadata: Value,
+    revision: u64,
+}
+
+impl Listing {
+    /// The list without its items.
+    pub fn empty(&self) -> Value {
+        list_of(self.kind, Vec::new(), self.metadata.clone(), self.revision)
+    }
+
+    /// Copies of the next items, of about this many bytes together, as they are in a list. Empty at
+    /// the end.
+    pub fn take(&mut self, bytes: usize) -> Vec<Value> {
+        let (mut items, mut size) = (Vec::new(), 0);
+        while size < bytes
+            && let Some(stored) = self.items.pop_front()
+        {
+            size += rough_size(&stored.object);
+            items.push(item(shown(self.kind, &stored)));
+        }
+        items
+    }
+
+    pub fn into_value(mut self) -> Value {
+        let items = self.take(usize::MAX);
+        list_of(self.kind, items, self.metadata, self.revision)
+    }
+}
+
 impl Api {
     pub fn get(&self, request: &Request) -> Result<Answer, Failure> {
         let target = &request.target;
@@ -36,7 +72,7 @@ impl Api {
         Ok(Answer::ok(shown(target.kind, &stored)))
     }
 
-    pub fn list(&self, request: &Request) -> Result<Answer, Failure> {
+    pub fn list(&self, request: &Request) -> Result<Listing, Failure> {
         let (target, query) = (&request.target, &request.query);
         let selector =
             Selector::parse(target.kind, query.text("labelSelector"), query.text("fieldSelector"))?;
@@ -45,25 +81,25 @@ impl Api {
         let prefix = target.prefix();
         let page = self.page(query, &prefix, limit.is_some())?;
 
-        let mut items = Vec::new();
+        let mut items = VecDeque::new();
         let mut metadata = json!({});
-        let mut rest = page.objects.iter();
+        let revision = page.revision;
+        let mut rest = page.objects.into_iter();
         while let Some((key, stored)) = rest.next() {
-            let object = shown(target.kind, stored);
-            if !selector.matches(target.kind, &object) {
+            if !selector.matches(target.kind, &seen(target.kind, &stored)) {
                 continue;
             }
-            items.push(object);
+            items.push_back(stored);
             if limit == Some(items.len()) && rest.len() > 0 {
-                let start = key.strip_prefix(&prefix).unwrap_or(key);
-                metadata["continue"] = continue_token(page.revision, start).into();
+                let start = key.strip_prefix(&prefix).unwrap_or(&key);
+                metadata["continue"] = continue_token(revision, start).into();
                 if selector.is_empty() {
                     metadata["remainingItemCount"] = rest.len().into();
                 }
                 break;
             }
         }
-        Ok(Answer::ok(list_of(target.kind, items, metadata, page.revision)))
+        Ok(Listing { kind: target.kind, items, metadata, revision })
     }
 
     /// The objects from the start or the continuation of the list, at the requested revision.
@@ -82,7 +118,7 @@ impl Api {
                     Some(revision)
                 }
             };
-            let page = self.storage.list(prefix, None, exact);
+            let page = self.storage.list(prefix, None, exact, usize::MAX);
             return page.map_err(|gone| too_old(exact.unwrap_or(0), gone));
         }
         let resume: Continue = URL_SAFE_NO_PAD
@@ -98,7 +134,7 @@ impl Api {
         if let Some(revision) = revision {
             self.check_reached(revision)?;
         }
-        self.storage.list(prefix, Some(&after), revision).map_err(|_| {
+        self.storage.list(prefix, Some(&after), revision, usize::MAX).map_err(|_| {
             let mut failure = Failure::expired(CONTINUE_EXPIRED);
             failure.continue_token = Some(encode(-1, &resume.start));
             failure
@@ -195,17 +231,17 @@ fn encode(rv: i64, start: &str) -> String {
     URL_SAFE_NO_PAD.encode(token.to_string())
 }
 
-/// A list. Its items have no `apiVersion` and `kind`; the list has.
-pub(super) fn list_of(
-    kind: &Kind,
-    mut items: Vec<Value>,
-    mut metadata: Value,
-    revision: u64,
-) -> Value {
-    for item in items.iter_mut().filter_map(Value::as_object_mut) {
-        item.remove("apiVersion");
-        item.remove("kind");
+fn item(mut object: Value) -> Value {
+    if let Some(fields) = object.as_object_mut() {
+        fields.remove("apiVersion");
+        fields.remove("kind");
     }
+    object
+}
+
+/// A list. Its items have no `apiVersion` and `kind`; the list has.
+pub(super) fn list_of(kind: &Kind, items: Vec<Value>, mut metadata: Value, revision: u64) -> Value {
+    let items: Vec<Value> = items.into_iter().map(item).collect();
     metadata["resourceVersion"] = revision.to_string().into();
     json!({
         "kind": format!("{}List", kind.kind),

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::options::Query;
+use super::watch::{Event, Reported};
 use crate::failure::Failure;
 use crate::kinds::Kind;
 
@@ -79,11 +80,30 @@ impl Shape {
         }
     }
 
-    /// The object of a watch event. Only the first event of a table has the columns.
-    pub fn render_event(self, kind: &Kind, type_: &str, value: Value, first: bool) -> Value {
-        if type_ == "ERROR" {
-            return value;
+    /// The field of a list that has the items.
+    pub fn items(self) -> &'static str {
+        match self {
+            Self::Whole | Self::Metadata { .. } => "items",
+            Self::Table { .. } => "rows",
         }
+    }
+
+    /// A watch event as a line. Only the first event of a table has the columns.
+    pub fn render_event(self, kind: &Kind, event: Event, first: bool) -> String {
+        let type_ = event.type_;
+        let line = |object: &Value| format!("{{\"type\":\"{type_}\",\"object\":{object}}}\n");
+        match (self, &event.object) {
+            (_, Reported::Made(object)) if type_ == "ERROR" => line(object),
+            // Not copied: the same object is sent to all watches.
+            (Self::Whole, object) => line(&object.seen(kind)),
+            (_, object) => {
+                let value = object.seen(kind).into_owned();
+                line(&self.render_event_object(kind, type_, value, first))
+            }
+        }
+    }
+
+    fn render_event_object(self, kind: &Kind, type_: &str, value: Value, first: bool) -> Value {
         let mut rendered = if type_ == "BOOKMARK" && matches!(self, Self::Table { .. }) {
             let metadata = value["metadata"].clone();
             let items: [Value; 0] = [];

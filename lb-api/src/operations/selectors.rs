@@ -1,9 +1,17 @@
 //! Label and field selectors.
+//!
+//! Bounded: a selector has at most `MOST` requirements, and a list of values costs the logarithm of
+//! its length for each object.
+
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::kinds::Kind;
+
+/// The limit of requirements, labels and fields each.
+const MOST: usize = 256;
 
 /// Label and field requirements. All of them must match.
 #[derive(Debug, Clone, Default)]
@@ -20,8 +28,8 @@ struct LabelRequirement {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Test {
-    In(Vec<String>),
-    NotIn(Vec<String>),
+    In(BTreeSet<String>),
+    NotIn(BTreeSet<String>),
     Exists,
     Missing,
     Greater(i64),
@@ -40,6 +48,12 @@ impl Selector {
         let labels = labels_of(labels)
             .map_err(|why| Failure::bad_request(format!("unable to parse requirement: {why}")))?;
         let fields = fields_of(fields).map_err(Failure::bad_request)?;
+        for (name, count) in [("labelSelector", labels.len()), ("fieldSelector", fields.len())] {
+            if count > MOST {
+                let why = format!("{name} has {count} requirements, the limit is {MOST}");
+                return Err(Failure::bad_request(why));
+            }
+        }
         for field in &fields {
             let known = matches!(field.path.as_str(), "metadata.name" | "metadata.namespace")
                 || kind.rules.field(&Value::Null, &field.path).is_some();
@@ -82,8 +96,8 @@ impl Test {
     fn passes(&self, label: Option<&str>) -> bool {
         let number = || label.and_then(|label| label.parse::<i64>().ok());
         match self {
-            Self::In(values) => label.is_some_and(|label| values.iter().any(|v| v == label)),
-            Self::NotIn(values) => !label.is_some_and(|label| values.iter().any(|v| v == label)),
+            Self::In(values) => label.is_some_and(|label| values.contains(label)),
+            Self::NotIn(values) => !label.is_some_and(|label| values.contains(label)),
             Self::Exists => label.is_some(),
             Self::Missing => label.is_none(),
             Self::Greater(than) => number().is_some_and(|number| number > *than),
@@ -147,7 +161,7 @@ fn label_requirement(part: &str) -> Result<LabelRequirement, String> {
     if let Some((before, values)) = part.split_once('(') {
         let values =
             values.strip_suffix(')').ok_or_else(|| format!("what follows in {part:?}?"))?;
-        let values = values.split(',').map(value).collect::<Result<Vec<_>, _>>()?;
+        let values = values.split(',').map(value).collect::<Result<_, _>>()?;
         return match before.trim().rsplit_once(char::is_whitespace) {
             Some((key, "in")) => requirement(key, Test::In(values)),
             Some((key, "notin")) => requirement(key, Test::NotIn(values)),
@@ -155,10 +169,10 @@ fn label_requirement(part: &str) -> Result<LabelRequirement, String> {
         };
     }
     if let Some((key, text)) = part.split_once("!=") {
-        return requirement(key, Test::NotIn(vec![value(text)?]));
+        return requirement(key, Test::NotIn([value(text)?].into()));
     }
     if let Some((key, text)) = part.split_once("==").or_else(|| part.split_once('=')) {
-        return requirement(key, Test::In(vec![value(text)?]));
+        return requirement(key, Test::In([value(text)?].into()));
     }
     if let Some((key, text)) = part.split_once('>') {
         return requirement(key, Test::Greater(number(text)?));
@@ -259,6 +273,17 @@ mod tests {
         for selector in ["metadata.name", "a=b\\"] {
             assert!(fields_of(selector).is_err(), "{selector}");
         }
+    }
+
+    #[test]
+    fn the_number_of_requirements_is_limited() {
+        let kind = crate::kinds::all().iter().find(|kind| kind.kind == "Lease").unwrap();
+        let many = vec!["a!=b"; MOST + 1].join(",");
+        assert!(Selector::parse(kind, &many[5..], "").is_ok());
+        let failure = Selector::parse(kind, &many, "").unwrap_err();
+        assert!(failure.message.contains("limit is 256"), "{failure}");
+        let many = vec!["metadata.name!=b"; MOST + 1].join(",");
+        assert_eq!(Selector::parse(kind, "", &many).unwrap_err().code, 400);
     }
 
     #[test]

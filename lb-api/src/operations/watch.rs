@@ -1,8 +1,12 @@
 //! Watches: the existing objects, and then every change of them.
 //!
-//! A watch stores only its position in the changes. A slow client costs no memory and delays no
-//! other. A client that falls behind the window must list again.
+//! Invariants:
+//! - A watch stores only its position: in the existing objects, or in the changes. It holds at most
+//!   `AHEAD` objects or changes that it has not sent, and shares them with the storage. So a slow
+//!   client costs little memory and delays no other.
+//! - A client that falls behind the window must list again.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,20 +17,25 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::list::{revision, too_old};
 use super::selectors::Selector;
-use super::{Api, Request, Target, shown};
+use super::{Api, Request, Target, seen, shown};
 use crate::failure::Failure;
-use crate::kinds::Violation;
-use crate::storage::{Change, Storage, Stored};
+use crate::kinds::{Kind, Violation};
+use crate::storage::{Change, Gone, Key, Storage, Stored};
 
 const BOOKMARKS: Duration = Duration::from_secs(60);
 /// The duration for clients that do not request one.
 const LONGEST: Duration = Duration::from_secs(3600);
+
+/// Objects or changes that are read at a time.
+const AHEAD: usize = 128;
 
 pub struct Watch {
     storage: Storage,
     target: Target,
     selector: Selector,
     prefix: String,
+    /// The last of the existing objects that have been read. `None` when all have been.
+    initial: Option<Initial>,
     /// All changes up to this revision have been handled.
     position: u64,
     pending: VecDeque<Event>,
@@ -36,11 +45,34 @@ pub struct Watch {
     ended: bool,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+struct Initial {
+    after: Option<Key>,
+    /// Whether a bookmark follows the last object.
+    bookmark: bool,
+}
+
+#[derive(Debug, Clone)]
 pub struct Event {
     /// `ADDED`, `MODIFIED`, `DELETED`, `BOOKMARK` or `ERROR`.
     pub type_: &'static str,
-    pub object: Value,
+    pub object: Reported,
+}
+
+#[derive(Debug, Clone)]
+pub enum Reported {
+    /// As it is stored, shared with the storage and other watches.
+    Stored(Arc<Stored>),
+    Made(Value),
+}
+
+impl Reported {
+    /// In the form of `kind`.
+    pub fn seen(&self, kind: &Kind) -> Cow<'_, Value> {
+        match self {
+            Self::Stored(stored) => seen(kind, stored),
+            Self::Made(value) => Cow::Borrowed(value),
+        }
+    }
 }
 
 impl Api {
@@ -69,6 +101,7 @@ impl Api {
             target: target.clone(),
             selector,
             prefix: target.prefix(),
+            initial: None,
             position: from.unwrap_or_default(),
             pending: VecDeque::new(),
             bookmarks,
@@ -78,16 +111,10 @@ impl Api {
         match (initial, from) {
             (Some(true), from) => {
                 self.check_reached(from.unwrap_or_default())?;
-                watch.begin_with_all();
-                if watch.bookmarks.is_some() {
-                    let mut bookmark = watch.bookmark();
-                    bookmark.object["metadata"]["annotations"] =
-                        json!({"k8s.io/initial-events-end": "true"});
-                    watch.pending.push_back(bookmark);
-                }
+                watch.begin_with_all(watch.bookmarks.is_some());
             }
             (Some(false), None | Some(0)) => watch.position = self.storage.revision(),
-            (None, None | Some(0)) => watch.begin_with_all(),
+            (None, None | Some(0)) => watch.begin_with_all(false),
             (_, Some(from)) => self.check_reached(from)?,
         }
         Ok(watch)
@@ -121,9 +148,15 @@ impl Watch {
             if self.ended {
                 return None;
             }
+            if self.initial.is_some() {
+                self.take_initial();
+                // One of many watches: others come first.
+                tokio::task::yield_now().await;
+                continue;
+            }
             self.revisions.mark_unchanged();
             self.take_changes();
-            if !self.pending.is_empty() {
+            if !self.pending.is_empty() || self.position < self.storage.revision() {
                 continue;
             }
             let bookmarks = &mut self.bookmarks;
@@ -135,73 +168,100 @@ impl Watch {
             };
             tokio::select! {
                 changed = self.revisions.changed() => self.ended |= changed.is_err(),
-                () = bookmark_due => self.pending.push_back(self.bookmark()),
+                () = bookmark_due => self.pending.push_back(self.bookmark(None)),
                 () = tokio::time::sleep_until(self.deadline) => {
                     self.ended = true;
                     if self.bookmarks.is_some() {
-                        self.pending.push_back(self.bookmark());
+                        self.pending.push_back(self.bookmark(None));
                     }
                 }
             }
         }
     }
 
+    fn begin_with_all(&mut self, bookmark: bool) {
+        self.position = self.storage.revision();
+        self.initial = Some(Initial { after: None, bookmark });
+    }
+
+    /// The next of the objects that existed when the watch began.
+    fn take_initial(&mut self) {
+        let Some(initial) = self.initial.take() else { return };
+        let after = initial.after.as_deref();
+        let page = match self.storage.list(&self.prefix, after, Some(self.position), AHEAD) {
+            Ok(page) => page,
+            Err(gone) => return self.fall_behind(gone),
+        };
+        let is_last = page.objects.len() < AHEAD;
+        let last = page.objects.last().map(|(key, _)| key.clone());
+        for (_, stored) in page.objects {
+            if self.selects(&stored) {
+                let object = Reported::Stored(stored);
+                self.pending.push_back(Event { type_: "ADDED", object });
+            }
+        }
+        if !is_last {
+            self.initial = Some(Initial { after: last, ..initial });
+        } else if initial.bookmark {
+            let annotations = json!({"k8s.io/initial-events-end": "true"});
+            let bookmark = self.bookmark(Some(annotations));
+            self.pending.push_back(bookmark);
+        }
+    }
+
     fn take_changes(&mut self) {
-        match self.storage.changes(&self.prefix, self.position) {
+        match self.storage.changes(&self.prefix, self.position, AHEAD) {
             Ok((changes, revision)) => {
                 self.position = revision;
                 let events: Vec<Event> =
                     changes.iter().filter_map(|change| self.event(change)).collect();
                 self.pending.extend(events);
             }
-            Err(gone) => {
-                let object = too_old(self.position, gone).status();
-                self.pending.push_back(Event { type_: "ERROR", object });
-                self.ended = true;
-            }
+            Err(gone) => self.fall_behind(gone),
         }
     }
 
-    fn begin_with_all(&mut self) {
-        // The current state is always available.
-        let Ok(page) = self.storage.list(&self.prefix, None, None) else {
-            return;
-        };
-        self.position = page.revision;
-        for (_, stored) in page.objects {
-            if let Some(object) = self.selected(Some(&stored)) {
-                self.pending.push_back(Event { type_: "ADDED", object });
-            }
-        }
+    fn fall_behind(&mut self, gone: Gone) {
+        let object = Reported::Made(too_old(self.position, gone).status());
+        self.pending.push_back(Event { type_: "ERROR", object });
+        self.ended = true;
     }
 
     /// The event that a change is for a client with this selector.
     fn event(&self, change: &Change) -> Option<Event> {
-        let before = self.selected(change.before.as_ref());
-        let after = self.selected(change.after.as_ref());
-        match (before, after) {
+        let selected = |stored: &Option<Arc<Stored>>| {
+            stored.as_ref().filter(|stored| self.selects(stored)).cloned()
+        };
+        match (selected(&change.before), selected(&change.after)) {
             (None, None) => None,
-            (None, Some(object)) => Some(Event { type_: "ADDED", object }),
-            (Some(_), Some(object)) => Some(Event { type_: "MODIFIED", object }),
-            (Some(mut object), None) => {
+            (None, Some(object)) => {
+                Some(Event { type_: "ADDED", object: Reported::Stored(object) })
+            }
+            (Some(_), Some(object)) => {
+                Some(Event { type_: "MODIFIED", object: Reported::Stored(object) })
+            }
+            (Some(object), None) => {
+                let mut object = shown(self.target.kind, &object);
                 object["metadata"]["resourceVersion"] = change.revision.to_string().into();
-                Some(Event { type_: "DELETED", object })
+                Some(Event { type_: "DELETED", object: Reported::Made(object) })
             }
         }
     }
 
-    fn selected(&self, stored: Option<&Arc<Stored>>) -> Option<Value> {
-        let object = shown(self.target.kind, stored?);
-        self.selector.matches(self.target.kind, &object).then_some(object)
+    fn selects(&self, stored: &Stored) -> bool {
+        self.selector.matches(self.target.kind, &seen(self.target.kind, stored))
     }
 
-    fn bookmark(&self) -> Event {
+    fn bookmark(&self, annotations: Option<Value>) -> Event {
         let kind = self.target.kind;
-        let object = json!({
+        let mut object = json!({
             "kind": kind.kind,
             "apiVersion": kind.api_version(),
             "metadata": {"resourceVersion": self.position.to_string(), "creationTimestamp": null},
         });
-        Event { type_: "BOOKMARK", object }
+        if let Some(annotations) = annotations {
+            object["metadata"]["annotations"] = annotations;
+        }
+        Event { type_: "BOOKMARK", object: Reported::Made(object) }
     }
 }

@@ -26,6 +26,7 @@ use state::State;
 
 pub use state::Page;
 pub use transaction::Transaction;
+pub(crate) use transaction::rough_size;
 pub use writer::WriteError;
 
 /// `resource/namespace/name`, or `resource/name` for a resource without namespaces. Objects are
@@ -103,21 +104,27 @@ impl Storage {
         self.read(|state| state.get(key))
     }
 
-    /// Objects whose keys start with `prefix` and follow the key `after`, as of `revision` (`None`:
-    /// the latest).
+    /// The first `limit` objects whose keys start with `prefix` and follow the key `after`, as of
+    /// `revision` (`None`: the latest).
     pub fn list(
         &self,
         prefix: &str,
         after: Option<&str>,
         revision: Option<u64>,
+        limit: usize,
     ) -> Result<Page, Gone> {
-        self.read(|state| state.list(prefix, after, revision))
+        self.read(|state| state.list(prefix, after, revision, limit))
     }
 
-    /// The changes after `revision` to keys that start with `prefix`, and the revision that they
-    /// lead to.
-    pub fn changes(&self, prefix: &str, revision: u64) -> Result<(Vec<Arc<Change>>, u64), Gone> {
-        self.read(|state| state.changes(prefix, revision))
+    /// The first `limit` changes after `revision` to keys that start with `prefix`, and the revision
+    /// that they lead to.
+    pub fn changes(
+        &self,
+        prefix: &str,
+        revision: u64,
+        limit: usize,
+    ) -> Result<(Vec<Arc<Change>>, u64), Gone> {
+        self.read(|state| state.changes(prefix, revision, limit))
     }
 
     fn read<T>(&self, read: impl FnOnce(&State) -> T) -> T {

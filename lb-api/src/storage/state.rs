@@ -56,35 +56,60 @@ impl State {
             .take_while(move |(key, _)| key.starts_with(prefix))
     }
 
+    /// Costs time for the changes since `revision` and the objects of the page, but not for the
+    /// objects behind it.
     pub fn list(
         &self,
         prefix: &str,
         after: Option<&str>,
         revision: Option<u64>,
+        limit: usize,
     ) -> Result<Page, Gone> {
         let wanted = revision.unwrap_or(self.revision);
-        let mut objects: BTreeMap<&Key, &Arc<Stored>> = self.range(prefix, after).collect();
-        // Undoes changes from the newest to the oldest, so the state before the first change after
-        // `wanted` remains.
+        // What the changed objects were. Goes from the newest change to the oldest, so the state
+        // before the first change after `wanted` remains.
+        let mut earlier: BTreeMap<&Key, Option<&Arc<Stored>>> = BTreeMap::new();
         for change in self.since(wanted)?.rev() {
             let key = &change.key;
-            if !key.starts_with(prefix) || after.is_some_and(|after| **key <= *after) {
-                continue;
+            if key.starts_with(prefix) && after.is_none_or(|after| **key > *after) {
+                earlier.insert(key, change.before.as_ref());
             }
-            match &change.before {
-                Some(before) => objects.insert(key, before),
-                None => objects.remove(key),
-            };
         }
-        let objects =
-            objects.into_iter().map(|(key, stored)| (key.clone(), stored.clone())).collect();
-        Ok(Page { revision: wanted, objects })
+        let mut earlier = earlier.into_iter().peekable();
+        let mut current = self.range(prefix, after).peekable();
+        let next = std::iter::from_fn(|| {
+            loop {
+                let changed = match (earlier.peek(), current.peek()) {
+                    (Some((changed, _)), Some((key, _))) => changed <= key,
+                    (changed, _) => changed.is_some(),
+                };
+                if !changed {
+                    return current.next();
+                }
+                let (key, before) = earlier.next()?;
+                current.next_if(|(one, _)| *one == key);
+                if let Some(before) = before {
+                    return Some((key, before));
+                }
+            }
+        });
+        let objects = next.take(limit).map(|(key, stored)| (key.clone(), stored.clone()));
+        Ok(Page { revision: wanted, objects: objects.collect() })
     }
 
-    pub fn changes(&self, prefix: &str, revision: u64) -> Result<(Vec<Arc<Change>>, u64), Gone> {
-        let changes = self.since(revision)?;
-        let ours = changes.filter(|change| change.key.starts_with(prefix)).cloned().collect();
-        Ok((ours, self.revision))
+    pub fn changes(
+        &self,
+        prefix: &str,
+        revision: u64,
+        limit: usize,
+    ) -> Result<(Vec<Arc<Change>>, u64), Gone> {
+        let matching = self.since(revision)?.filter(|change| change.key.starts_with(prefix));
+        let changes: Vec<_> = matching.take(limit).cloned().collect();
+        let reached = match changes.last() {
+            Some(last) if changes.len() == limit => last.revision,
+            _ => self.revision,
+        };
+        Ok((changes, reached))
     }
 
     fn since(&self, revision: u64) -> Result<impl DoubleEndedIterator<Item = &Arc<Change>>, Gone> {

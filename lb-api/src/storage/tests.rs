@@ -94,9 +94,9 @@ async fn a_list_continues_from_its_revision_while_objects_change() {
     put(&storage, "a/2", 3).await;
     put(&storage, "a/25", 2).await;
     delete(&storage, "a/3").await;
-    let then = storage.list("a/", Some("a/1"), Some(revision)).unwrap();
+    let then = storage.list("a/", Some("a/1"), Some(revision), usize::MAX).unwrap();
     assert_eq!(numbers(&then), [("a/2", 1), ("a/3", 1)]);
-    let now = storage.list("a/", None, None).unwrap();
+    let now = storage.list("a/", None, None, usize::MAX).unwrap();
     assert_eq!(numbers(&now), [("a/1", 1), ("a/2", 3), ("a/25", 2)]);
 }
 
@@ -108,11 +108,14 @@ async fn revisions_before_the_window_are_gone() {
     for number in 1..=8 {
         put(&storage, "a/2", number).await;
     }
-    assert_eq!(storage.changes("a/", first).unwrap().0.len(), 8);
-    let before_first = storage.changes("a/", first - 1).unwrap_err();
+    assert_eq!(storage.changes("a/", first, usize::MAX).unwrap().0.len(), 8);
+    let before_first = storage.changes("a/", first - 1, usize::MAX).unwrap_err();
     assert_eq!(before_first, Gone { oldest: first });
-    assert!(storage.list("a/", None, Some(first - 1)).is_err());
-    assert_eq!(numbers(&storage.list("a/", None, None).unwrap()), [("a/1", 0), ("a/2", 8)]);
+    assert!(storage.list("a/", None, Some(first - 1), usize::MAX).is_err());
+    assert_eq!(
+        numbers(&storage.list("a/", None, None, usize::MAX).unwrap()),
+        [("a/1", 0), ("a/2", 8)]
+    );
 }
 
 #[tokio::test]
@@ -128,8 +131,8 @@ async fn large_changes_make_the_window_shorter() {
     }
     // A change contains the object before and after it.
     let revision = storage.revision();
-    assert_eq!(storage.changes("a/", revision - 1).unwrap().0.len(), 1);
-    assert!(storage.changes("a/", revision - 2).is_err());
+    assert_eq!(storage.changes("a/", revision - 1, usize::MAX).unwrap().0.len(), 1);
+    assert!(storage.changes("a/", revision - 2, usize::MAX).is_err());
 }
 
 #[test]
@@ -191,7 +194,7 @@ proptest! {
             let storage = storage.unwrap();
             assert_eq!(storage.revision(), snapshots.last().unwrap().0);
             for (revision, model) in snapshots.iter().rev().take(WINDOW.changes + 1) {
-                let page = storage.list("a/", None, Some(*revision)).unwrap();
+                let page = storage.list("a/", None, Some(*revision), usize::MAX).unwrap();
                 let model: Vec<(&str, u64)> =
                     model.iter().map(|(key, number)| (key.as_str(), *number)).collect();
                 assert_eq!(numbers(&page), model, "at {}", revision);

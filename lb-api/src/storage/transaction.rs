@@ -109,7 +109,7 @@ fn set_resource_version(object: &mut Value, revision: u64) {
 }
 
 /// The approximate size of a value as JSON. Cheaper than serializing it.
-pub(super) fn rough_size(value: &Value) -> usize {
+pub(crate) fn rough_size(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 6,
         Value::String(text) => text.len() + 2,

@@ -13,7 +13,7 @@ use kube::client::ConfigExt;
 use lb_api::http::Limits;
 use lb_api::storage::Window;
 use serde_json::json;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::server::TestServer;
@@ -69,7 +69,7 @@ async fn a_silent_client_is_disconnected() {
 
 #[tokio::test]
 async fn watches_and_requests_have_separate_limits() {
-    let limits = Limits { requests: 1, watches: 3, ..Limits::default() };
+    let limits = Limits { requests: 2, watches: 6, ..Limits::default() };
     let server = TestServer::start_with(Window::default(), limits).await;
     let services: Api<Service> = Api::default_namespaced(server.client().await);
     let mut watches = Vec::new();
@@ -87,6 +87,87 @@ async fn watches_and_requests_have_separate_limits() {
     let refused = client.request(request).await.unwrap();
     assert_eq!(refused.status(), 429);
     assert_eq!(refused.headers()["retry-after"], "1");
+}
+
+#[tokio::test]
+async fn half_open_connections_do_not_delay_a_client() {
+    const NEVER: Duration = Duration::from_secs(100_000);
+    let limits = Limits { connections: 8, handshakes: 8, patience: NEVER, ..Limits::default() };
+    let server = TestServer::start_with(Window::default(), limits).await;
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        silent.push(TcpStream::connect(server.server.address).await.unwrap());
+    }
+    within_a_minute(server.client().await.apiserver_version()).await.unwrap();
+    // The oldest made room.
+    assert_eq!(silent[0].read(&mut [0]).await.unwrap_or_default(), 0);
+}
+
+#[tokio::test]
+async fn a_client_that_sends_no_request_is_disconnected() {
+    let limits = Limits { patience: Duration::from_millis(200), ..Limits::default() };
+    let server = TestServer::start_with(Window::default(), limits).await;
+    for beginning in ["", "GET /version HTTP/1.1\r\nX-Slow: "] {
+        let mut silent = server.connect("silent").await;
+        silent.write_all(beginning.as_bytes()).await.unwrap();
+        let mut received = Vec::new();
+        let _ = within_a_minute(silent.read_to_end(&mut received)).await;
+        let received = String::from_utf8_lossy(&received);
+        assert!(received.is_empty() || received.starts_with("HTTP/1.1 408"), "{received}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_arrives_slowly_is_refused() {
+    let limits = Limits { patience: Duration::from_millis(200), ..Limits::default() };
+    let server = TestServer::start_with(Window::default(), limits).await;
+    let mut slow = server.connect("slow").await;
+    let head = "POST /api/v1/namespaces HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{";
+    slow.write_all(head.as_bytes()).await.unwrap();
+    let mut received = [0; 12];
+    within_a_minute(slow.read_exact(&mut received)).await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&received), "HTTP/1.1 408");
+}
+
+#[tokio::test]
+async fn headers_and_bodies_have_size_limits_and_encodings_are_refused() {
+    let server = TestServer::start().await;
+    let large = "x".repeat(200_000);
+    for (headers, expected) in [
+        (format!("X-Large: {large}\r\n"), "431"),
+        ("Content-Length: 100000000\r\n".to_owned(), "413"),
+        ("Content-Encoding: gzip\r\nContent-Length: 2\r\n".to_owned(), "415"),
+    ] {
+        let mut client = server.connect("large").await;
+        let request = format!("POST /api/v1/namespaces HTTP/1.1\r\nHost: a\r\n{headers}\r\n{{}}");
+        // The server may close before it has read everything.
+        let _ = client.write_all(request.as_bytes()).await;
+        let mut received = [0; 12];
+        within_a_minute(client.read_exact(&mut received)).await.unwrap();
+        let received = String::from_utf8_lossy(&received).into_owned();
+        assert_eq!(received, format!("HTTP/1.1 {expected}"));
+    }
+}
+
+#[tokio::test]
+async fn one_user_cannot_use_up_the_connections_and_requests_of_others() {
+    let limits = Limits { connections: 8, requests: 4, ..Limits::default() };
+    let server = TestServer::start_with(Window::default(), limits).await;
+    let mut greedy = Vec::new();
+    for _ in 0..20 {
+        // A request whose body never comes.
+        let mut connection = server.connect("greedy").await;
+        let head = "POST /api/v1/namespaces HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n";
+        let _ = connection.write_all(head.as_bytes()).await;
+        greedy.push(connection);
+    }
+    let services: Api<Service> = Api::default_namespaced(server.client().await);
+    within_a_minute(services.list(&ListParams::default())).await.unwrap();
+}
+
+/// A limit only for failures: what it waits for takes milliseconds.
+async fn within_a_minute<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), future).await.expect("within a minute")
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-use anyhow::Result;
+use anyhow::{Context, Result};
 use lb_api::http::Limits;
 use lb_api::kinds::Ranges;
 use lb_api::server::{self, Server};
@@ -37,9 +37,11 @@ pub fn run(configuration: Configuration, level: Level) -> Result<()> {
     };
     let privileges = Privileges::STANDALONE;
     let runtime = confined_runtime(privileges)?;
+    // Threads of its own: whatever clients request, the agent and its health checks go on.
+    let api = confined_runtime(privileges)?;
     runtime.spawn(level.follow());
     runtime.block_on(async {
-        let server = Server::start(server).await?;
+        let server = api.spawn(Server::start(server)).await.context("API server panicked")??;
         let kubeconfig = server.kubeconfig.display();
         tracing::info!(address = %server.address, %kubeconfig, "serving the Kubernetes API");
         if settings.api_only {
@@ -52,7 +54,8 @@ pub fn run(configuration: Configuration, level: Level) -> Result<()> {
             return Ok(());
         }
         // The agent can't tell this API from a cluster's.
-        let access = Access { kubeconfig: Some(server.kubeconfig.clone()), ..Access::default() };
+        let access =
+            Access { kubeconfig: Some(server.agent_kubeconfig.clone()), ..Access::default() };
         agent::run(options(configuration, Origin::Cluster(access), privileges)?).await
     })
 }
