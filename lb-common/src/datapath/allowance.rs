@@ -1,27 +1,27 @@
-//! How many packets of our own making may be sent: a spoofed flood is not to be answered in full.
+//! Rate limit of generated packets: a spoofed flood must not be answered in full.
 
 use crate::layout::Ticks;
 
-/// One processor's allowance: it fills up as time goes by.
+/// The allowance of one CPU. It refills with time.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allowance {
-    /// What has been used of it, in ticks' worth.
+    /// Packets sent that have not been regained.
     used: u32,
-    /// When that was so.
+    /// When `used` was last updated.
     since: Ticks,
 }
 
 impl Allowance {
-    /// So many answers may come at once.
+    /// The most packets at once.
     pub const BURST: u32 = 256;
-    /// So many in the long run, each tick of 16.8 ms: about 1,000 a second.
+    /// Packets in the long run, per tick of 16.8 ms: about 1,000 a second.
     pub const PER_TICK: u32 = 17;
 
     #[inline(always)]
     pub fn take(&mut self, now: Ticks) -> bool {
         let ticks = now.0.wrapping_sub(self.since.0);
-        // Long before the product could overflow, all of it is there again.
+        // Long before the product could overflow, everything is regained.
         let regained = if ticks > Self::BURST { Self::BURST } else { ticks * Self::PER_TICK };
         self.used = self.used.saturating_sub(regained);
         self.since = now;

@@ -1,4 +1,4 @@
-//! What a packet takes along from stage to stage, so that no stage looks up what one before it knew.
+//! State that a packet keeps from stage to stage, so that no stage repeats a lookup.
 
 use crate::conntrack::Location;
 use crate::family::Family;
@@ -11,8 +11,8 @@ pub struct End<A> {
     pub port: u16,
 }
 
-/// What to do with a packet, whoever decided it, a flow's entry or the tables: what becomes of its
-/// addresses and ports, where it goes, and for which backend it counts.
+/// What to do with a packet: its new addresses and ports, where it goes, and the backend for which
+/// it is counted. Made from a flow's entry or from other tables.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Decision<F: Family> {
@@ -26,44 +26,44 @@ pub struct Decision<F: Family> {
     pub kind: FlowKind,
 }
 
-/// A flow that is to begin, and the decision of what to do with the packet.
+/// A flow to be stored, and the decision for its packet.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Draft<F: Family> {
     pub flow: Flow<F>,
     pub decision: Decision<F>,
-    /// The state that it begins in, and what is remembered with it.
+    /// The flow's initial state, and what is tracked with it.
     pub state: u32,
     pub track: u32,
-    /// The backend's, all of it: the flow keeps a part.
+    /// The backend's full generation: the flow stores only its low bits.
     pub generation: u32,
-    /// 1 if the client is to stay with the backend.
+    /// 1 if the client's session affinity is to be stored.
     pub sticky: u32,
-    /// 1 if the client has so many flows that this one lies where client and frontend lead.
+    /// 1 if the client has so many flows that client and frontend select the buckets of this one.
     pub crowded: u32,
-    /// How often its stage began anew.
+    /// How often its stage has been restarted.
     pub round: u32,
-    /// The packet's sequence number: each connection of a client has another.
+    /// The packet's sequence number. It differs between a client's connections.
     pub sequence: u32,
-    /// Where the flow lies that decided it, or has begun.
+    /// Where the entry of the flow is.
     pub at: Location,
-    /// The network's epoch when the next hop was resolved.
+    /// The network epoch when the next hop was resolved.
     pub epoch: u32,
-    /// The next hop of the flow's packets, as flows keep it; 0 if it is not known.
+    /// The next hop of the flow's packets, as stored in flows; 0 if unknown.
     pub hop: u64,
 }
 
-/// A packet that goes through a tunnel: which backend it is for, and how.
+/// A packet to be tunnelled: its backend, and the kind of tunnel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Handover {
     pub service_port: u32,
     pub backend_index: u32,
     pub backend_generation: u16,
-    /// UDP's source port: the same for all packets of a flow.
+    /// The tunnel's UDP source port: the same for all packets of a flow.
     pub source_port: u16,
     pub kind: FlowKind,
-    /// 1 if the packet's sender may be told by an error why it can't be sent.
+    /// 1 if an ICMP error may be sent about the packet.
     pub answerable: u8,
     /// 1 if the flow has an entry.
     pub tracked: u8,

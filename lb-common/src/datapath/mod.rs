@@ -1,25 +1,25 @@
 //! The data plane: what happens to a packet, as a function of its bytes and the tables.
 //!
-//! [`ingress`] takes packets that arrive on a device, [`egress`] those that leave by one. Both
-//! climb the same ladder, the cheapest exit first: parse, prefilter, flow. What few packets need
-//! is a [`Stage`] of its own: opening a flow, rejecting, ICMP errors, fragments. In the kernel a
-//! stage is a program of its own, on a stack of its own; the ladder only says that it comes next.
+//! [`ingress`] handles packets that arrive on an interface, [`egress`] those that leave through
+//! one. Both take the same steps, the cheapest exit first: parse, prefilter, flow lookup. What few
+//! packets need is a [`Stage`]: opening a flow, rejecting, ICMP errors, fragments. In the kernel a
+//! stage is a program with a stack of its own; the verdict names the next one.
 //!
 //! | layer | holds | may use |
 //! | --- | --- | --- |
 //! | `stages` | what a hook runs | all below |
 //! | `forward` | the decision of what to do with a packet, and its one sender | all below |
 //! | `select` | which backend a new flow goes to | all below |
-//! | `wire` | bytes to values, and back | the ground |
-//! | [`conntrack`](crate::conntrack) | what is known of connections | the ground |
-//! | the ground | `verdict`, `tables`, `route`, `carried`, [`layout`](crate::layout), hashes, checksums | |
+//! | `wire` | parsing and writing headers | base |
+//! | [`conntrack`](crate::conntrack) | the state of connections | base |
+//! | base | `verdict`, `tables`, `route`, `carried`, [`layout`](crate::layout), hashes, checksums | |
 //!
 //! # Invariants
-//! - What is not addressed to a Service is passed, bit for bit as it came. Nothing is dropped but for
-//!   a counted [`Reason`](crate::layout::Reason).
-//! - No I/O, no clock, no allocation: everything comes in by [`Packet`] and [`Tables`].
-//! - A packet that goes to another stage has not been changed yet; but for one out of a tunnel,
-//!   which stands there as its client sent it.
+//! - A packet that is not addressed to a Service passes unmodified. Packets are dropped only for a
+//!   counted [`Reason`](crate::layout::Reason).
+//! - No I/O, no clock, no allocation: all input comes through [`Packet`] and [`Tables`].
+//! - A packet is not modified before it continues in another stage, except that a tunnelled packet
+//!   is decapsulated.
 //!
 //! Tests: the packet tables in the crate `tests`, run on the host and in the kernel.
 
@@ -53,7 +53,7 @@ use stages::{
 };
 use wire::outer;
 
-/// A packet arriving on a device: towards a Service, perhaps.
+/// Handles a packet that arrives on an interface.
 #[inline(always)]
 pub fn ingress<P, T>(packet: &mut P, tables: &T) -> Verdict
 where
@@ -70,7 +70,7 @@ where
     }
 }
 
-/// A packet leaving by a device: a reply of a backend, perhaps.
+/// Handles a packet that leaves through an interface.
 #[inline(always)]
 pub fn egress<P, T>(packet: &mut P, tables: &T) -> Verdict
 where
@@ -87,7 +87,7 @@ where
     }
 }
 
-/// What a packet came to after [`Verdict::Next`].
+/// Continues with a packet after [`Verdict::Next`].
 #[inline(always)]
 pub fn stage<P, T>(stage: Stage, packet: &mut P, tables: &T) -> Verdict
 where

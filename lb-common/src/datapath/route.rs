@@ -1,28 +1,28 @@
-//! What the kernel's routing tables are asked, and what they answer.
+//! Queries to the kernel's routing tables, and their results.
 
 use crate::family::Family;
 
-/// What the routing tables are asked.
+/// A query to the routing tables.
 pub struct Query<F: Family> {
     pub to: F::Address,
     pub from: F::Address,
     pub protocol: u8,
-    /// Of the packet, from its IP header on; 0 if it will be cut to fit.
+    /// Length of the packet from its IP header on; 0 if it will be segmented to fit.
     pub length: u32,
 }
 
-/// A device, and the link-layer address behind it.
+/// An interface, and the link-layer address of the neighbour behind it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NextHop {
     pub device: u32,
     pub neighbour: [u8; 6],
 }
 
-/// What the routing tables answer.
+/// The result of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     Known(NextHop),
-    /// The device is known, the link-layer address behind it is not yet.
+    /// The interface is known, the neighbour's link-layer address not yet.
     NoNeighbour(u32),
     /// Only packets up to this length fit.
     TooBig(u32),
@@ -30,7 +30,7 @@ pub enum Route {
 }
 
 impl NextHop {
-    /// As one word, as flows keep it; 0 if the device's index does not fit.
+    /// As one word, as stored in flows; 0 if the interface index does not fit.
     #[inline(always)]
     pub fn to_word(self) -> u64 {
         let [a, b, c, d, e, f] = self.neighbour;

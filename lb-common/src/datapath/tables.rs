@@ -1,4 +1,4 @@
-//! What the data plane knows apart from the packet, and where it leaves its counts.
+//! The data plane's inputs besides the packet, and its counters.
 
 use crate::conntrack::{Environment, FlowTables};
 use crate::family::Family;
@@ -10,48 +10,47 @@ use crate::layout::{
 use super::carried::{Draft, Handover};
 use super::verdict::Rejection;
 
-/// Tables that choose a backend, whatever the address family.
+/// Tables for selecting a backend, for both address families.
 pub trait PoolTables {
     fn pool(&self, index: u32) -> Option<Pool>;
     /// The backend index in one slot of `POOL_SLOTS`.
     fn slot(&self, index: u32) -> Option<u32>;
-    /// Whether a backend is in a pool whose clients stay with their backends.
+    /// Whether a backend is in a pool with session affinity.
     fn is_member(&self, member: Member) -> bool;
-    /// The backend on this node that a packet from a tunnel is for.
+    /// The backend on this node that a tunnelled packet is for.
     fn target(&self, target: TunnelTarget) -> Option<u32>;
 }
 
-/// What is known of the network around this node.
+/// The network around this node.
 pub trait NetworkTables {
     fn device(&self, index: u32) -> Option<Device>;
-    /// Moves on with every change of the network.
+    /// Changes with every change of the network.
     fn network_epoch(&self) -> u32;
-    /// Whether an address is of a node of the cluster.
+    /// Whether an address belongs to a node of the cluster.
     fn is_peer(&self, peer: Peer) -> bool;
-    /// The key that tunnels of this cluster carry, or the other one that is accepted while keys are
-    /// changed; 0: none.
+    /// The key that tunnels of this cluster carry, or the other one that is accepted during a key
+    /// change; 0: none.
     fn tunnel_key(&self, which: TunnelKey) -> u64;
-    /// Whether a port must not be used for SNAT: something on this node may use it.
+    /// Whether SNAT must not use a port because something on this node may use it.
     fn is_port_reserved(&self, port: u16) -> bool;
 }
 
-/// What a packet takes along from stage to stage.
+/// State that a packet keeps from stage to stage.
 pub trait Scratch {
-    /// Keeps what the next stage of this packet is to answer.
+    /// Stores the ICMP error that the next stage sends.
     fn set_rejection(&self, rejection: Rejection);
     fn rejection(&self) -> Rejection;
-    /// Keeps whether this packet, whose flow may lie elsewhere, came through a tunnel.
+    /// Stores whether this packet, whose flow may be in other buckets, came through a tunnel.
     fn set_delivered(&self, delivered: bool);
     fn is_delivered(&self) -> bool;
-    /// Keeps whether the look-up of this packet, which may open a flow, has met no other flow of its client's
-    /// address and port. Every stage before [`Open`](super::Stage::Open) and [`Begin`](super::Stage::Begin)
-    /// says so anew.
+    /// Stores whether the lookup found no other flow of the client's address and port. Set anew by
+    /// every stage before [`Open`](super::Stage::Open) and [`Begin`](super::Stage::Begin).
     fn set_alone(&self, alone: bool);
     fn is_alone(&self) -> bool;
-    /// Keeps by what this packet, which came through a tunnel, names its backend.
+    /// Stores the tag by which a tunnelled packet names its backend.
     fn set_tag(&self, tag: u32);
     fn tag(&self) -> u32;
-    /// What has been decided of this packet, which another stage sends. Only the packet's own CPU reads it.
+    /// The decision for a packet that another stage sends. Only the packet's own CPU accesses it.
     #[expect(clippy::mut_from_ref, reason = "the memory is the table's, one packet's at a time")]
     fn handover(&self) -> Option<&mut Handover>;
 }
@@ -61,16 +60,16 @@ pub trait Counters {
     fn count(&self, reason: Reason);
     fn count_packet(&self, service_port: u32, backend: u32, direction: Direction, bytes: u32);
     fn count_new_flow(&self, service_port: u32, backend: u32);
-    /// Whether one more packet of our own making may be sent.
+    /// Whether the rate limit allows one more reset or ICMP error.
     fn may_answer(&self) -> bool;
 }
 
-/// All tables that the address families share.
+/// All tables shared by the address families.
 pub trait Tables: Environment + PoolTables + NetworkTables + Scratch + Counters {}
 
 impl<T: Environment + PoolTables + NetworkTables + Scratch + Counters> Tables for T {}
 
-/// The tables that each address family has for itself.
+/// The tables of one address family.
 pub trait FamilyTables<F: Family>: Tables + FlowTables<F> {
     /// The prefilter: false if no frontend has this address.
     fn may_be_destination(&self, address: F::Address) -> bool;
@@ -78,7 +77,8 @@ pub trait FamilyTables<F: Family>: Tables + FlowTables<F> {
     fn may_be_source(&self, address: F::Address, port: u16, protocol: u8) -> bool;
     fn frontend(&self, key: &FrontendKey<F>) -> Option<Frontend>;
     fn backend(&self, index: u32) -> Option<Backend<F::Address>>;
-    /// The flow that this packet is to begin, from stage to stage. Only the packet's own CPU reads it.
+    /// The flow that this packet opens, kept from stage to stage. Only the packet's own CPU
+    /// accesses it.
     #[expect(clippy::mut_from_ref, reason = "the memory is the table's, one packet's at a time")]
     fn draft(&self) -> Option<&mut Draft<F>>;
     fn affinity(&self, key: &AffinityKey<F>) -> Option<Affinity>;
@@ -87,7 +87,7 @@ pub trait FamilyTables<F: Family>: Tables + FlowTables<F> {
     fn fragment(&self, key: &FragmentKey<F>) -> Option<Fragment>;
     fn set_fragment(&self, key: &FragmentKey<F>, fragment: Fragment);
     fn hints(&self) -> Option<&Hints>;
-    /// What the client of a flow without an entry has dialled.
+    /// The frontend that the client of a flow without an entry connected to.
     fn untracked(&self, key: &ReplyKey<F>) -> Option<Untracked<F>>;
     fn set_untracked(&self, key: &ReplyKey<F>, untracked: &Untracked<F>);
 }

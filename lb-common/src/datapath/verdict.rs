@@ -1,74 +1,81 @@
-//! What becomes of a packet.
+//! What happens to a packet.
 
 use super::tables::Counters;
 use crate::layout::Reason;
 
-/// What stands before a packet that was deferred, in memory that never meets a wire.
+/// Mark of a deferred packet, in memory in front of it that is never sent.
 pub const DEFERRED: u32 = 0x4d69_6c6c;
 
 /// What happens to a packet.
 ///
-/// One number: the kernel's verifier does not like values that are there in some variants only.
+/// One number: the verifier has difficulties with values that only some variants have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// It goes on its way, translated or untouched.
+    /// Continues up or down the stack, translated or unmodified.
     Pass,
-    /// It ends here; the reason has been counted.
+    /// Dropped; the reason has been counted.
     Drop,
-    /// It leaves by the device it came in by; its link-layer header is complete.
+    /// Sent out of the interface on which it arrived. Its link-layer header is complete.
     Transmit,
-    /// It leaves by the device of [`Packet::leave_by`](super::Packet); its link-layer header is
+    /// Sent out of the interface of [`Packet::leave_by`](super::Packet). Its link-layer header is
     /// complete.
     Redirect,
-    /// The same, but the stack is to find out the next hop's link-layer address.
+    /// Like `Redirect`, but the stack resolves the next hop's link-layer address.
     Resolve,
-    /// Untouched, it goes to the hook behind this one on its way in, which can do more.
+    /// Passed unmodified to the next ingress hook, which can do more.
     Defer,
-    /// It is not addressed to a Service after all, or can't be told to be: it passes untouched; the
-    /// reason has been counted. Apart from the hot [`Self::Pass`], so that only those are reported
-    /// that have one.
+    /// Not addressed to a Service, or not recognizably so: passes unmodified; the reason has been
+    /// counted. Distinct from the frequent [`Self::Pass`], so that only packets with a reason are
+    /// reported.
     Decline,
-    /// Another stage is to decide.
+    /// Continues in another stage.
     Next(Stage),
 }
 
-/// The list of stages, with the names of their programs in XDP, which has only those that packets
-/// come to on their way in, and in tc. Hands it to a macro.
+/// The list of stages, as input of a macro. Each has the name of its program in XDP, if the stage
+/// runs at ingress, and in tc.
 #[macro_export]
 macro_rules! for_each_stage {
     ($callback:ident) => {
         $callback! {
-            /// A packet on its way in that belongs to no flow.
+            /// A packet at ingress that belongs to no flow.
             Open(xdp_open, tc_open)
-            /// One whose flow was drafted: [`FamilyTables::draft`](crate::datapath::FamilyTables). It gets an entry.
+            /// A packet whose flow, [`FamilyTables::draft`](crate::datapath::FamilyTables), is to
+            /// be stored.
             Begin(xdp_begin, tc_begin)
-            /// A packet that belongs to no flow where its client's are, of a client that has flows elsewhere.
+            /// A packet without a flow in its client's buckets, of a client that also has flows in
+            /// others.
             Spread(xdp_spread, tc_spread)
-            /// One that opens a flow which has to do with the reply index: [`FamilyTables::draft`](crate::datapath::FamilyTables) is the flow.
+            /// A packet whose flow, [`FamilyTables::draft`](crate::datapath::FamilyTables), needs
+            /// the reply index.
             Snat(xdp_snat, tc_snat)
-            /// One for whose flow there is no entry: [`FamilyTables::draft`](crate::datapath::FamilyTables) is the flow.
+            /// A packet whose flow, [`FamilyTables::draft`](crate::datapath::FamilyTables), gets no
+            /// entry.
             Untracked(xdp_untracked, tc_untracked)
-            /// A TCP packet that is answered by a reset.
+            /// A TCP packet to be answered with a reset.
             Reset(xdp_reset, tc_reset)
-            /// A packet that is answered by an ICMP error: [`Scratch::rejection`](crate::datapath::Scratch) says by which.
+            /// A packet to be answered with the ICMP error in
+            /// [`Scratch::rejection`](crate::datapath::Scratch).
             Reject(xdp_reject, tc_reject)
-            /// An ICMP packet on its way in: an error about a packet of a flow, perhaps.
+            /// An ICMP packet at ingress: possibly an error about a packet of a flow.
             ErrorIn(xdp_error_in, tc_error_in)
-            /// The same on its way out.
+            /// An ICMP packet at egress.
             ErrorOut(, tc_error_out)
-            /// A fragment on its way in.
+            /// A fragment at ingress.
             FragmentIn(xdp_fragment_in, tc_fragment_in)
-            /// A fragment on its way out.
+            /// A fragment at egress.
             FragmentOut(, tc_fragment_out)
-            /// A packet that goes through a tunnel to another node: [`Scratch::handover`](crate::datapath::Scratch) says where.
+            /// A packet to be tunnelled to another node, as
+            /// [`Scratch::handover`](crate::datapath::Scratch) says.
             Encapsulate(xdp_encapsulate, tc_encapsulate)
-            /// A packet on its way in that may have come through a tunnel.
+            /// A packet at ingress that may come from a tunnel.
             Decapsulate(xdp_decapsulate, tc_decapsulate)
             /// A decapsulated packet; [`Scratch::tag`](crate::datapath::Scratch) names its backend.
             Delivered(xdp_delivered, tc_delivered)
             /// A decapsulated packet that belongs to no flow.
             Accept(xdp_accept, tc_accept)
-            /// A packet between a client and a backend past all Services: it ends an earlier flow between them.
+            /// A packet between a client and a backend that bypasses Services: ends an earlier flow
+            /// between the two.
             Shadow(xdp_shadow, tc_shadow)
         }
     };
@@ -76,7 +83,7 @@ macro_rules! for_each_stage {
 
 macro_rules! define_stages {
     ($($(#[$about:meta])* $stage:ident($($xdp:ident)?, $tc:ident))*) => {
-        /// What comes after the ladder that all packets climb.
+        /// What follows the steps that all packets take.
         #[repr(u32)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Stage {
@@ -86,14 +93,14 @@ macro_rules! define_stages {
         impl Stage {
             pub const ALL: [Self; [$(stringify!($stage)),*].len()] = [$(Self::$stage),*];
 
-            /// The name of its program in XDP, if it has one there.
+            /// The name of its XDP program, if it has one.
             pub const fn xdp_program(self) -> Option<&'static str> {
                 match self {
                     $(Self::$stage => first(&[$(stringify!($xdp))?]),)*
                 }
             }
 
-            /// The name of its program in tc.
+            /// The name of its tc program.
             pub const fn tc_program(self) -> &'static str {
                 match self {
                     $(Self::$stage => stringify!($tc),)*
@@ -109,15 +116,15 @@ const fn first(names: &[&'static str]) -> Option<&'static str> {
     if names.is_empty() { None } else { Some(names[0]) }
 }
 
-/// Where, behind the stages, the program is that reports a packet at its end.
+/// Index of the program, after those of the stages, that reports a packet at its end.
 pub const TELL: u32 = Stage::ALL.len() as u32;
 
-/// What a packet's sender is told.
+/// The ICMP error sent to a packet's sender.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rejection {
     pub kind: RejectionKind,
-    /// What would fit, for those that are too big.
+    /// The largest length that fits, for `TOO_BIG`.
     pub mtu: u32,
 }
 
@@ -142,7 +149,7 @@ impl Rejection {
     }
 }
 
-/// Passes a packet untouched, and counts why.
+/// Passes a packet unmodified, and counts why.
 #[inline(always)]
 pub fn pass_for<T: Counters>(tables: &T, reason: Reason) -> Verdict {
     tables.count(reason);

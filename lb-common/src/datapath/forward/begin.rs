@@ -1,4 +1,4 @@
-//! Beginning a flow: an entry for what was drafted.
+//! Beginning a flow: storing the draft in an entry.
 
 use super::lookup::{client_hash, spread_hash};
 use crate::conntrack::{self, Claim, Hops, fills_its_share, is_crowded, reply_index};
@@ -10,20 +10,20 @@ use crate::family::Family;
 use crate::hash::{FlowHash, ReplyHash};
 use crate::layout::{Flow, FlowBucket, FlowKind, FlowState, Reason, Ticks};
 
-/// What came of a draft.
+/// The result of [`begin`].
 pub enum Begun<'a> {
     Entry(Hops<'a>),
-    /// Its replies could be taken for those of another flow, which the reply index may tell, or its client
+    /// Needs the reply index: its replies could be taken for those of another flow, or its client
     /// has very many flows.
     Indexed,
-    /// There is no entry for it.
+    /// No entry is available.
     Full,
 }
 
-/// The buckets that a flow may be in, with their numbers.
+/// The buckets that may hold a flow, with their numbers.
 pub type Candidates<'a, F> = [(u32, &'a FlowBucket<F>); 2];
 
-/// Begins the drafted flow among those of its client's address and port.
+/// Stores the drafted flow in a bucket of its client's address and port.
 #[inline(always)]
 pub fn begin<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -33,12 +33,12 @@ pub fn begin<'a, F: PacketFamily, T: FamilyTables<F>>(
     let hash = client_hash(tables, flow.client, flow.client_port, flow.protocol);
     let buckets = candidates(tables, hash)?;
     let now = tables.now();
-    // Replies to what goes through a tunnel don't pass this node.
+    // Replies to tunnelled packets do not pass this node.
     let replies = !flow.kind.has(FlowKind::TUNNELLED);
     if replies && tables.settings().has_snat_port(flow.snat_port) {
         return Ok(Begun::Indexed);
     }
-    // The look-up of the packet has seen the same buckets: most clients have no other flow.
+    // The packet's lookup has read the same buckets. Most clients have no other flow in them.
     if !tables.is_alone() {
         if replies && (is_crowded(tables, hash) || is_taken_in(tables, buckets, hash, flow, now)) {
             return Ok(Begun::Indexed);
@@ -55,7 +55,7 @@ pub fn begin<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(Begun::Entry(publish(tables, draft, claim, now)))
 }
 
-/// The flow begins.
+/// Makes the flow visible to other CPUs, and counts it.
 #[inline(always)]
 pub fn publish<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -67,7 +67,7 @@ pub fn publish<'a, F: PacketFamily, T: FamilyTables<F>>(
     claim.publish(draft.state, now)
 }
 
-/// What a new flow is counted for, and remembered by.
+/// Counts a new flow, and stores its session affinity.
 #[inline(always)]
 fn account<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) {
     let flow = &draft.flow;
@@ -78,7 +78,7 @@ fn account<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) {
     }
 }
 
-/// The candidates of a hash.
+/// The candidate buckets of a hash.
 #[inline(always)]
 pub fn candidates<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -90,7 +90,7 @@ pub fn candidates<F: PacketFamily, T: FamilyTables<F>>(
     Ok([(first, one), (second, other)])
 }
 
-/// Where the drafted flow may lie.
+/// The hash that selects the buckets of the drafted flow.
 #[inline(always)]
 pub fn hash_of<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) -> FlowHash {
     let Flow { client, client_port, frontend, frontend_port, protocol, .. } = draft.flow;
@@ -117,8 +117,8 @@ pub fn is_taken<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>)
     bucket.is_some_and(|bucket| conntrack::is_alive(bucket, at, tables.settings(), tables.now()))
 }
 
-/// Whether another flow with the same replies may be found by the reply index alone. Most clients take
-/// their own ports from above the SNAT ports, and few have very many flows.
+/// Whether another flow with the same replies may be found by the reply index only. Most clients
+/// use ports above the SNAT ports, and few have very many flows.
 #[inline(always)]
 fn may_be_indexed<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -128,9 +128,9 @@ fn may_be_indexed<F: PacketFamily, T: FamilyTables<F>>(
     tables.settings().has_snat_port(flow.snat_port) || is_crowded(tables, hash)
 }
 
-/// Whether the replies would be taken for those of a flow that lies where this one would. One that was
-/// reset, or whose time is over, gives way; one that has closed does not: its backend may still wait
-/// for the last packets.
+/// Whether the replies would be taken for those of a flow in the same buckets. A flow that was
+/// reset or has expired is released. A closed one is not: its backend may still wait for the last
+/// packets.
 #[inline(always)]
 fn is_taken_in<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -162,7 +162,7 @@ fn has_replies_of<F: Family>(other: &Flow<F>, flow: &Flow<F>) -> Option<()> {
     same.then_some(())
 }
 
-/// Where the reply index notes a flow.
+/// The key of a flow in the reply index.
 #[inline(always)]
 pub fn replies_of<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>) -> ReplyHash {
     ReplyHash::of::<F>(

@@ -1,5 +1,5 @@
-//! Finding the flow of a packet, with the result in the draft: what functions in BPF can hand over to
-//! a later stage.
+//! Finding the flow of a packet, with the result in the draft, from which a later stage can read
+//! it.
 
 use super::lookup::{
     Judgement, find_by_hash, has_spread_flows, hash_of, judge, living, replied, reply_hash,
@@ -12,8 +12,8 @@ use crate::datapath::wire::parse::{PacketFamily, Segment};
 use crate::hash::FlowHash;
 use crate::layout::{Direction, Reason};
 
-/// What came of a look-up whose result stands in the draft. One number: functions in BPF return no
-/// more.
+/// The result of a lookup that stores its decision in the draft. One number: BPF functions return
+/// no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carried {
     Nothing,
@@ -21,11 +21,12 @@ pub enum Carried {
     Failed(Reason),
 }
 
-/// A flow whose decision stands in the draft.
+/// A flow whose decision is in the draft.
 type Kept<'a, F> = Found<'a, F, ()>;
 
-/// Follows a packet from a client, and keeps the decision in the draft. A flow whose backend is gone is
-/// [`Reason::BackendGone`], and given up if this hook can tell the client.
+/// Finds the flow of a packet from a client, updates it, and stores the decision in the draft. If
+/// its backend is gone, the result is [`Reason::BackendGone`], and the flow is released if this
+/// hook can answer the client.
 #[inline(always)]
 pub fn carry_followed<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -57,8 +58,9 @@ pub fn carry_followed<F: PacketFamily, T: FamilyTables<F>>(
     Carried::Found
 }
 
-/// Finds the flow of what arrives on a device, from whichever side, and notes nothing but the decision
-/// in the draft. In parts, each with the stack for itself.
+/// Finds the flow of a packet that arrives on an interface, from either side. Stores the decision
+/// in the draft, and does not update the flow. In separate functions, whose stack frames do not add
+/// up.
 #[inline(always)]
 pub fn carry_arriving<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -95,7 +97,8 @@ fn carry_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T, segment: &Segmen
     carried(keep_snat_reply(tables, segment))
 }
 
-/// Follows a packet from a backend to a SNAT address, and keeps the decision in the draft.
+/// Finds the flow of a packet from a backend to an SNAT address, updates it, and stores the
+/// decision in the draft.
 #[inline(always)]
 pub fn carry_followed_reply<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -117,7 +120,7 @@ fn carried<F: PacketFamily>(found: Result<Option<Kept<'_, F>>, Reason>) -> Carri
     }
 }
 
-/// Finds the flow of a packet from a client, and keeps the decision in the draft.
+/// Finds the flow of a packet from a client, and stores the decision in the draft.
 #[inline(always)]
 fn keep_request<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -135,7 +138,7 @@ fn keep_request<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(found)
 }
 
-/// Finds the flow of a packet to a SNAT address, and keeps the decision in the draft.
+/// Finds the flow of a packet to an SNAT address, and stores the decision in the draft.
 #[inline(always)]
 fn keep_snat_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -156,8 +159,8 @@ fn keep_snat_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(living(tables, found))
 }
 
-/// Keeps in the draft what a flow says of the packet. Field by field: whole, it would be put together on
-/// the stack first.
+/// Stores a flow's decision in the draft. Field by field: a whole value would be built on the stack
+/// first.
 #[inline(always)]
 fn keep<F: PacketFamily>(draft: &mut Draft<F>, decision: &Decision<F>) {
     let kept = &mut draft.decision;

@@ -1,8 +1,8 @@
 //! Finding the flow of a packet.
 //!
 //! # Invariant
-//! Every look-up, by request or by reply, treats a flow that was idle for longer than its state allows
-//! as if it were not there, and gives its entry up.
+//! Every lookup, by request or by reply, ignores a flow that has been idle for longer than its
+//! timeout, and releases its entry.
 
 use crate::conntrack::{self, Found, is_crowded, reply_index, track};
 use crate::datapath::carried::Decision;
@@ -11,21 +11,21 @@ use crate::datapath::wire::parse::{PacketFamily, Segment};
 use crate::hash::{FlowHash, ReplyHash};
 use crate::layout::{Backend, Direction, Flow, FlowState, Reason};
 
-/// A flow that was found, and what it says of the packet.
+/// A flow that was found, with its decision for the packet.
 pub type FlowOf<'a, F> = Found<'a, F, Decision<F>>;
 
-/// What is known of a packet on its way to a Service.
+/// What was found for a packet to a Service.
 pub enum Known<'a, F: PacketFamily> {
     Flow(FlowOf<'a, F>),
-    /// It is of a connection whose backend is gone.
+    /// A flow whose backend is gone.
     Gone(FlowOf<'a, F>),
     Nothing {
-        /// Nor is any other flow of its client's address and port where those lie.
+        /// Whether the client's address and port have no other flow in their buckets, either.
         alone: bool,
     },
 }
 
-/// Where the flows of a client's address and port are.
+/// Selects the buckets of the flows of a client's address and port.
 #[inline(always)]
 pub fn client_hash<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -36,7 +36,7 @@ pub fn client_hash<F: PacketFamily, T: FamilyTables<F>>(
     FlowHash::of_client::<F>(&tables.settings().secret, client, port, protocol)
 }
 
-/// Where a flow is whose client has very many of them.
+/// Selects the buckets of a flow whose client has very many.
 #[inline(always)]
 pub fn spread_hash<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -47,13 +47,13 @@ pub fn spread_hash<F: PacketFamily, T: FamilyTables<F>>(
     FlowHash::of_dialled::<F>(&tables.settings().secret, client, frontend, protocol)
 }
 
-/// Where the flows of a packet's client are.
+/// Selects the buckets of the flows of a packet's client.
 #[inline(always)]
 pub fn hash_of<F: PacketFamily, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> FlowHash {
     client_hash(tables, segment.source, segment.source_port, segment.headers.protocol)
 }
 
-/// Where the packet's flow is if its client has very many.
+/// Selects the buckets of a packet's flow if its client has very many.
 #[inline(always)]
 pub fn spread_hash_of<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -77,7 +77,7 @@ pub(super) fn reply_hash<F: PacketFamily, T: FamilyTables<F>>(
     )
 }
 
-/// The flow of a packet from a client to what it has dialled; the packet is noted.
+/// Finds the flow of a packet from a client to a frontend, and updates it.
 #[inline(always)]
 pub fn follow_request<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -103,8 +103,8 @@ pub fn follow_request<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(Known::Flow(found))
 }
 
-/// The flow of a packet from a backend to a client whose address and port the backend knows; the packet
-/// is noted.
+/// Finds the flow of a packet from a backend that sees the client's own address and port, and
+/// updates it.
 #[inline(always)]
 pub fn follow_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -114,8 +114,8 @@ pub fn follow_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(found.inspect(|found| note_reply(tables, found, segment)))
 }
 
-/// The flow of a packet from a backend to a SNAT address, or to a client with very many flows; the
-/// packet is noted.
+/// Finds the flow of a packet from a backend to an SNAT address, or to a client with very many
+/// flows, and updates it.
 #[inline(always)]
 pub fn follow_indexed_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -125,7 +125,7 @@ pub fn follow_indexed_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(found.inspect(|found| note_reply(tables, found, segment)))
 }
 
-/// The same of a packet to a SNAT address; the packet is noted.
+/// The same for a packet to an SNAT address.
 #[inline(always)]
 pub fn follow_snat_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -144,7 +144,7 @@ fn note_reply<F: PacketFamily, T: FamilyTables<F>>(
     found.note(Direction::Reverse, segment.headers.protocol, &segment.signal, tables.now());
 }
 
-/// What was found, unless its time is over.
+/// The flow, unless it has expired. An expired flow is released.
 #[inline(always)]
 pub(super) fn living<'a, F: PacketFamily, T: FamilyTables<F>, R>(
     tables: &T,
@@ -159,7 +159,7 @@ pub(super) fn living<'a, F: PacketFamily, T: FamilyTables<F>, R>(
     found
 }
 
-/// Looks for a flow in the buckets of a hash.
+/// Searches the buckets of a hash for a flow.
 #[inline(always)]
 pub(super) fn find_by_hash<'a, F: PacketFamily, T: FamilyTables<F>, R>(
     tables: &'a T,
@@ -175,7 +175,7 @@ pub(super) fn find_by_hash<'a, F: PacketFamily, T: FamilyTables<F>, R>(
     Ok(conntrack::find((second, bucket), hash, wanted))
 }
 
-/// Finds the flow of a packet from a client, and notes nothing.
+/// Finds the flow of a packet from a client, and does not update it.
 #[inline(always)]
 pub fn find_request<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -185,7 +185,8 @@ pub fn find_request<'a, F: PacketFamily, T: FamilyTables<F>>(
     find_request_by(tables, segment, hash)
 }
 
-/// Whether the client of a packet may have flows elsewhere than where its others are.
+/// Whether the client of a packet may have flows in other buckets than those of its address and
+/// port.
 #[inline(always)]
 pub fn has_spread_flows<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -205,8 +206,8 @@ fn find_request_by<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(living(tables, found))
 }
 
-/// Finds the flow of a packet to a SNAT address, or to a client with very many flows, and notes
-/// nothing.
+/// Finds the flow of a packet to an SNAT address, or to a client with very many flows, and does not
+/// update it.
 #[inline(always)]
 pub fn find_indexed_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -231,8 +232,8 @@ fn find_by_index<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(living(tables, found))
 }
 
-/// Finds the flow of a packet to a client whose address and port the backend knows, and notes
-/// nothing.
+/// Finds the flow of a packet from a backend that sees the client's own address and port, and does
+/// not update it.
 #[inline(always)]
 pub fn find_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -244,8 +245,8 @@ pub fn find_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(living(tables, found))
 }
 
-/// Gives up a flow whose client has reached the backend itself, not through a Service: the reply would
-/// be taken for one of the flow's.
+/// Releases a flow whose client uses the backend directly, not through a Service: the reply would
+/// be taken for one of the flow.
 #[inline(never)]
 pub fn end_shadowed<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -275,7 +276,7 @@ pub fn end_shadowed<F: PacketFamily, T: FamilyTables<F>>(
     }
 }
 
-/// What the flow says of the packet, if it is the client's.
+/// The flow's decision for the packet, if it is from the client.
 #[inline(always)]
 pub(super) fn requested<F: PacketFamily>(
     flow: &Flow<F>,
@@ -289,7 +290,7 @@ pub(super) fn requested<F: PacketFamily>(
     same.then_some(Decision::of_request(flow))
 }
 
-/// What the flow says of the packet, if it is the backend's.
+/// The flow's decision for the packet, if it is from the backend.
 #[inline(always)]
 pub(super) fn replied<F: PacketFamily>(
     flow: &Flow<F>,
@@ -303,7 +304,7 @@ pub(super) fn replied<F: PacketFamily>(
     same.then(|| Decision::of_reply(flow))
 }
 
-/// Whether the flow's backend knows its client by this address and port.
+/// Whether the flow is between this backend and a client that it sees under this address and port.
 #[inline(always)]
 fn is_between<F: PacketFamily>(
     flow: &Flow<F>,
@@ -320,13 +321,13 @@ fn is_between<F: PacketFamily>(
 
 pub(super) enum Judgement {
     GoesOn,
-    /// The packet begins a new flow with the same client and frontend.
+    /// The packet opens a new flow with the same client and frontend.
     Anew,
-    /// There is nothing left that the packet could go to.
+    /// The connection's backend is gone.
     Gone,
 }
 
-/// What a client's packet is to its flow, of which state, track and backend are known.
+/// What a client's packet does to its flow, given the flow's state, track and backend.
 #[inline(always)]
 pub(super) fn judge<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -341,7 +342,7 @@ pub(super) fn judge<F: PacketFamily, T: FamilyTables<F>>(
     let backend: Option<Backend<F::Address>> = tables.backend(backend_index);
     let backend = backend.filter(|b| b.protocol != 0 && b.generation as u16 == backend_generation);
     match backend {
-        // Datagrams move on at once; connections may end where they are.
+        // Datagrams leave a draining backend at once; connections stay.
         Some(backend) if segment.headers.is_datagram() && backend.is_draining() => Judgement::Anew,
         Some(_) => Judgement::GoesOn,
         None if !segment.headers.is_datagram() && !opens => Judgement::Gone,

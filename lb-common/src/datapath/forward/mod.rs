@@ -1,4 +1,4 @@
-//! What to do with a packet, and doing it: one [`decision::Decision`], one sender.
+//! Deciding what to do with a packet, and doing it: one [`decision::Decision`], one sender.
 
 pub mod begin;
 pub mod carry;

@@ -1,4 +1,4 @@
-//! By which device a packet leaves, and to which link-layer address.
+//! The interface and the link-layer address to which a packet leaves.
 
 use super::refuse;
 use crate::conntrack::Hops;
@@ -15,9 +15,9 @@ use crate::layout::{Device, Direction, Reason};
 #[derive(Default)]
 pub struct Out {
     device: u32,
-    /// Whether the packet came in by it.
+    /// Whether the packet arrived on it.
     back: bool,
-    /// Whether the stack is to find out to whom.
+    /// Whether the stack has to resolve the neighbour.
     unresolved: bool,
     neighbour: [u8; 6],
     source: [u8; 6],
@@ -29,7 +29,7 @@ pub fn network_length<P: Packet>(packet: &P, headers: Headers) -> u32 {
     packet.wire_length().saturating_sub(headers.network as u32)
 }
 
-/// Finds the packet's next hop: as its flow remembers it, or by asking.
+/// Finds the packet's next hop: the one that its flow stores, or by a routing lookup.
 #[inline(always)]
 pub fn find<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
@@ -56,7 +56,8 @@ pub fn find<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     by(packet, tables, next, query.length)
 }
 
-/// Routing is asked for few packets: what it needs is kept off the ladder's stack frame.
+/// Few packets need a routing lookup. As a separate function it keeps its stack out of the frame
+/// that all packets use.
 #[inline(never)]
 pub fn ask<F: PacketFamily, P: Packet>(packet: &P, query: &Query<F>) -> Route {
     packet.route(query)
@@ -90,7 +91,7 @@ fn by<P: Packet, T: Tables>(
         return Err(refuse::later(packet, tables, Rejection::too_big(known.mtu)));
     }
     let back = device == packet.device();
-    // A tag that came with the packet is not the other device's.
+    // A VLAN tag of the interface on which the packet arrived is wrong on another one.
     let needed = if back { Device::TRANSMIT } else { Device::REDIRECT };
     if !packet.resolves() && (known.flags & needed == 0 || !back && packet.is_tagged()) {
         return Err(Verdict::Defer);
@@ -98,7 +99,7 @@ fn by<P: Packet, T: Tables>(
     Ok(Out { device, back, unresolved: false, neighbour, source: known.link_address })
 }
 
-/// Notes that a packet is forwarded once more.
+/// Decrements the hop limit of a packet that is forwarded.
 #[inline(always)]
 pub fn decrement_hop_limit<F: PacketFamily, P: Packet>(
     packet: &mut P,
@@ -120,12 +121,13 @@ impl Out {
         Self { device, back: false, unresolved: true, neighbour: [0; 6], source: [0; 6] }
     }
 
-    /// Writes the link-layer header.
+    /// Writes the link-layer header, and returns the verdict.
     #[inline(always)]
     pub fn leave<P: Packet>(self, packet: &mut P) -> Result<Verdict, Reason> {
         packet.leave_by(self.device);
         if packet.is_raw() {
-            // The stack writes the addresses, or removes the header again if the next device has none.
+            // The stack writes the addresses, or removes the header again if the next interface has
+            // none.
             link::add_header(packet).ok_or(Reason::Unwritable)?;
             return Ok(Verdict::Resolve);
         }

@@ -1,4 +1,4 @@
-//! Packets whose senders are told why they go no further: the next stage writes the reply.
+//! Packets whose senders get a reply that says why they go no further. The next stage writes it.
 
 use super::lookup::FlowOf;
 use crate::datapath::tables::{FamilyTables, Tables};
@@ -7,8 +7,8 @@ use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{Headers, PacketFamily};
 use crate::layout::{Device, Reason};
 
-/// Has the next stage tell the sender that no backend serves what it dialled, or goes on serving it;
-/// counts why.
+/// Counts the reason, and has the next stage answer that no backend serves the destination, or
+/// serves it any longer.
 #[inline(always)]
 pub fn unreachable<P: Packet, T: Tables>(
     packet: &P,
@@ -27,7 +27,7 @@ pub fn unreachable<P: Packet, T: Tables>(
     Verdict::Next(Stage::Reject)
 }
 
-/// Has the next stage tell the sender why its packet can't be forwarded.
+/// Counts the reason, and has the next stage answer why the packet cannot be forwarded.
 #[inline(always)]
 pub fn later<P: Packet, T: Tables>(packet: &P, tables: &T, rejection: Rejection) -> Verdict {
     if !can_answer(packet, tables) {
@@ -39,14 +39,15 @@ pub fn later<P: Packet, T: Tables>(packet: &P, tables: &T, rejection: Rejection)
     Verdict::Next(Stage::Reject)
 }
 
-/// Whether the hook can send by the device that the packet came in by; else the next hook does.
+/// Whether the hook can send through the interface on which the packet arrived. If not, the next
+/// hook answers.
 #[inline(always)]
 fn can_answer<P: Packet, T: Tables>(packet: &P, tables: &T) -> bool {
     packet.resolves()
         || tables.device(packet.device()).is_some_and(|known| known.flags & Device::TRANSMIT != 0)
 }
 
-/// A packet of a connection whose backend is gone: the client is told, and the entry given up.
+/// Answers a packet of a connection whose backend is gone, and releases the flow.
 #[inline(always)]
 pub fn gone<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,

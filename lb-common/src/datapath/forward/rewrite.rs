@@ -1,4 +1,4 @@
-//! Writing a decision's addresses and ports into a packet, with its checksums.
+//! Writes a decision's addresses and ports into a packet, and updates its checksums.
 
 use crate::checksum::Delta;
 use crate::crc32c;
@@ -63,7 +63,7 @@ fn length<F: PacketFamily, P: Packet>(packet: &P, headers: Headers) -> Result<u3
     Ok(packet.length_if(headers.network as u32 + header.length()))
 }
 
-/// Translates what every fragment has; says what that changes.
+/// Translates the addresses, which every fragment has. Returns the change of their sum.
 #[inline(always)]
 pub fn addresses<F: PacketFamily, P: Packet>(
     packet: &mut P,
@@ -83,7 +83,7 @@ pub fn addresses<F: PacketFamily, P: Packet>(
     Ok(change)
 }
 
-/// SCTP's checksum knows nothing of addresses. A field of zeros is left to a device to complete.
+/// SCTP's checksum does not cover addresses. A checksum of zero is left to the network card.
 #[inline(always)]
 fn finish_sctp<F: PacketFamily, P: Packet>(
     packet: &mut P,
@@ -98,7 +98,7 @@ fn finish_sctp<F: PacketFamily, P: Packet>(
         return Ok(());
     }
     let header: &F::Header = packet.header(network).ok_or(Reason::Unwritable)?;
-    // Not to the packet's end: Ethernet pads short ones.
+    // Not up to the packet's end: Ethernet pads short ones.
     let length = header.length().wrapping_sub((transport - network) as u32);
     let change = crc32c::of_change(change, length as u16);
     let sctp: &mut Sctp = packet.header_mut(transport).ok_or(Reason::Unwritable)?;
@@ -109,7 +109,7 @@ fn finish_sctp<F: PacketFamily, P: Packet>(
     Ok(())
 }
 
-/// Last of all: updating a checksum may invalidate every view of the packet.
+/// Must come last: updating a checksum may invalidate every view of the packet.
 #[inline(always)]
 fn finish_transport<F: PacketFamily, P: Packet>(
     packet: &mut P,

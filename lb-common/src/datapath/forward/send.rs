@@ -1,4 +1,4 @@
-//! The one sender: carries a decision out.
+//! The one sender: executes a decision.
 
 use super::carry::Carried;
 use super::next_hop::{self, Out};
@@ -15,7 +15,7 @@ use crate::hash;
 use crate::header::NetworkHeader;
 use crate::layout::{FlowKind, Reason};
 
-/// Translates a packet and sends it on its way; its sender may be told why not.
+/// Translates and sends a packet, or answers its sender why not.
 #[inline(always)]
 pub fn whole<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -33,7 +33,7 @@ pub fn whole<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     past_tunnels(packet, tables, segment, decision, hops)
 }
 
-/// The same of a packet that goes through no tunnel, as replies do.
+/// The same for a packet that is not tunnelled, such as a reply.
 #[inline(always)]
 pub fn past_tunnels<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -57,13 +57,13 @@ pub fn past_tunnels<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     leave(packet, tables, out, rewritten)
 }
 
-/// Whether a packet may be forwarded once more.
+/// Whether the hop limit allows the packet to be forwarded.
 #[inline(always)]
 fn may_go_on<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> bool {
     packet.header::<F::Header>(network).is_some_and(|header| header.hop_limit() > 1)
 }
 
-/// What becomes of a packet whose flow was looked for: to where the flow goes, or on to another stage.
+/// Continues after a flow lookup: sends the packet by its flow, or continues in another stage.
 #[inline(always)]
 pub fn found_or<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -80,14 +80,14 @@ pub fn found_or<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// The client is told that the backend is gone.
+/// Answers the client that the backend is gone.
 #[inline(never)]
 fn refuse_gone<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Verdict {
-    // Else the compiler hands over the bounds instead of the packet: mere numbers, to the verifier.
+    // Otherwise the compiler passes the packet's bounds, which are plain numbers to the verifier.
     packet.leave_by(0);
     match parse::beginning::<F, P>(packet, network) {
         Ok(headers) => refuse::unreachable(packet, tables, headers, Reason::BackendGone),
@@ -95,7 +95,7 @@ fn refuse_gone<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// The same, as the draft says: its decision, and the flow that it came from.
+/// Sends a packet as the draft says, with the next hops of the flow that its decision came from.
 #[inline(never)]
 pub fn carried<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -127,14 +127,14 @@ fn hops_of<'a, F: PacketFamily, T: FamilyTables<F>>(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
     Stack,
-    /// By the next hop that was found.
+    /// To the next hop that was found.
     NextHop,
-    /// Nowhere: its verdict is known.
+    /// The packet is not sent: its verdict is known.
     Ended(Verdict),
 }
 
-/// Finds where a packet goes that no error may answer, an error itself, whose headers are at `headers`,
-/// or a later fragment: as the draft says. `segment` is what names the flow.
+/// Finds where a packet goes about which no ICMP error may be sent: an error, whose headers are
+/// `headers`, or a later fragment. The decision is the draft's; `segment` identifies the flow.
 #[inline(always)]
 pub fn aim_unanswerable<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
@@ -165,7 +165,7 @@ pub fn aim_unanswerable<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     Departure::NextHop
 }
 
-/// Sends a packet that was rewritten where it was found to go; `network` is where its headers are.
+/// Sends a rewritten packet. `network` is the offset of its network header.
 #[inline(always)]
 pub fn depart<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -194,7 +194,7 @@ fn to_stack<T: Counters>(tables: &T, written: Result<(), Reason>) -> Verdict {
     }
 }
 
-/// Another stage puts the packet into its tunnel.
+/// Has another stage encapsulate the packet.
 #[inline(always)]
 fn into_tunnel<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -206,7 +206,7 @@ fn into_tunnel<F: PacketFamily, T: FamilyTables<F>>(
     let Some(handover) = tables.handover() else {
         return drop_for(tables, Reason::CorruptTable);
     };
-    // Field by field: whole, it would be put together on the stack first.
+    // Field by field: a whole value would be built on the stack first.
     handover.service_port = decision.service_port;
     handover.backend_index = decision.backend_index;
     handover.backend_generation = decision.backend_generation;
@@ -218,8 +218,8 @@ fn into_tunnel<F: PacketFamily, T: FamilyTables<F>>(
     Verdict::Next(Stage::Encapsulate)
 }
 
-/// By which routers on the way, and the node's network card, tell flows apart: one of those that
-/// no process uses.
+/// UDP source port of the tunnel, by which routers and the node's network card distinguish flows.
+/// From the range of dynamic ports (RFC 6335).
 #[inline(always)]
 fn source_port<F: PacketFamily>(segment: &Segment<F>) -> u16 {
     let Segment { source, source_port, destination, destination_port, headers, .. } = *segment;
@@ -228,7 +228,7 @@ fn source_port<F: PacketFamily>(segment: &Segment<F>) -> u16 {
     0xc000 | hash as u16
 }
 
-/// Finds where a packet leaves.
+/// Finds the next hop of a packet.
 #[inline(always)]
 fn next_hop<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
@@ -246,7 +246,7 @@ fn next_hop<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     next_hop::find(packet, tables, hops, decision.direction, &query)
 }
 
-/// Sends a packet out that was rewritten.
+/// Sends a rewritten packet out.
 #[inline(always)]
 fn leave<P: Packet, T: Counters>(
     packet: &mut P,

@@ -1,10 +1,10 @@
-//! Flows that have to do with the reply index: those under a SNAT port, those of clients with very
-//! many flows, and those whose client's own port may be another flow's SNAT port.
+//! Flows that need the reply index: those with an SNAT port, those of clients with very many flows,
+//! and those whose client's own port may be another flow's SNAT port.
 //!
-//! A SNAT port is chosen as RFC 6056 asks: from a start that cannot be predicted, by a stride that
-//! meets every port of the range. Ports that something on this node may use are left out, and so are
-//! those of flows to the same backend that live, or have closed within the last minute. Only when all
-//! ports that were looked at are in use does a flow give up its port, as one gives up its entry.
+//! An SNAT port is chosen as RFC 6056 recommends: from an unpredictable start, with a stride that
+//! visits every port of the range. It skips ports that this node may use itself, and ports of flows
+//! to the same backend that are alive or have closed within the last minute. A flow loses its port,
+//! like its entry, only if all ports that were looked at are in use.
 
 use super::begin::{candidates, hash_of, is_taken, publish, replies_of};
 use super::lookup::client_hash;
@@ -17,18 +17,19 @@ use crate::datapath::wire::parse::PacketFamily;
 use crate::hash::{self, ReplyHash};
 use crate::layout::{Direction, Flow, FlowKind, Reason};
 
-/// Ports that a round of the stage looks at, of which it tries one.
+/// Ports that a round of the stage looks at. It tries one of them.
 const LOOKED_AT: u32 = 8;
 
-/// From this round on the range seems exhausted: a port is taken over from a flow that may be evicted,
-/// as a flood may have left it. Else few packets would be enough to use up the ports of a backend.
+/// From this round on, the range seems exhausted: the new flow takes the port of one that may be
+/// evicted, such as a flood may have left. Otherwise few packets could use up the ports of a
+/// backend.
 const LAST_RESORT: u32 = 2;
 
-/// Rounds: the kernel follows no more than 33 tail calls.
+/// Maximum number of rounds: the kernel allows at most 33 tail calls.
 const ROUNDS: u32 = 30;
 
-/// Begins the flow that was drafted, and notes its place in the draft. [`Stage::Snat`] comes next if
-/// more ports may be tried.
+/// Stores the drafted flow, and its location in the draft. Continues in [`Stage::Snat`] if more
+/// ports may be tried.
 #[inline(never)]
 pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Result<(), Verdict> {
     let Some(draft) = tables.draft() else {
@@ -45,7 +46,7 @@ pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Result<(), Verd
         (Ok(()), None) => return Err(drop_for(tables, Reason::CorruptTable)),
     };
     let round = draft.round;
-    // A client's own port will do if no other flow has the same replies.
+    // The client keeps its own port if no other flow has the same replies.
     let keeps_port = round == 0 && !draft.flow.kind.has(FlowKind::SNAT);
     if !keeps_port {
         draft.flow.kind = draft.flow.kind.and(FlowKind::SNAT);
@@ -59,7 +60,7 @@ pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Result<(), Verd
         draft.at = claim.at;
         draft.decision = Decision::of_request(&draft.flow);
         let hops = publish(tables, draft, claim, tables.now());
-        // The next hop is known where it was asked by which address the backend is reached.
+        // The next hop is known if it was resolved to select the SNAT address.
         if draft.hop != 0 {
             hops.set(Direction::Forward, draft.epoch, draft.hop);
         }
@@ -73,18 +74,18 @@ pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Result<(), Verd
     Err(drop_for(tables, Reason::NoSnatPort))
 }
 
-/// Whether a flow for which there is no entry can do without: under its client's own port, if no other
-/// flow has the same replies.
+/// Whether a flow can be forwarded without an entry: with its client's own port, if no other flow
+/// has the same replies.
 #[inline(never)]
 fn can_go_untracked<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) -> bool {
     !draft.flow.kind.has(FlowKind::SNAT) && !is_taken(tables, &draft.flow)
 }
 
-/// Beside a port: no flow to the backend seems to have it.
+/// Flag beside a port: no flow to the backend seems to use it.
 const SEEMS_FREE: u32 = 1 << 16;
 
-/// The port to try in a round: one that no flow to the backend seems to have. If all seem taken,
-/// one of them after the other, for the flow may be gone.
+/// The port to try in a round: one that no flow to the backend seems to use. If all seem in use,
+/// each round tries another of its ports, because the flow may be gone.
 #[inline(never)]
 fn port<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>, round: u32) -> u32 {
     let flow = &draft.flow;
@@ -103,7 +104,7 @@ fn port<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>, round
         let seems_free = reply_index::seems_free(tables, hash);
         let good = if reserved { 0 } else { seems_free };
         chosen = choose(good, u64::from(port) | u64::from(SEEMS_FREE), chosen);
-        // Most find theirs at once, and are spared the others' cache lines.
+        // Most flows find a port at once, and do not load the cache lines of the others.
         if good != 0 {
             break;
         }
@@ -111,8 +112,8 @@ fn port<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>, round
     chosen as u32
 }
 
-/// Of the ports that a round looks at, gives the draft the one whose flow ranks highest for eviction, if
-/// there is any, and gives up that flow.
+/// Selects, among the ports that a round looks at, the one whose flow has the highest eviction
+/// rank, if any. Evicts that flow, and gives its port to the draft.
 #[inline(never)]
 fn take_over<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &mut Draft<F>, round: u32) {
     let ports = Ports::of(tables, draft);
@@ -142,8 +143,8 @@ fn take_over<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &mut Draft<
     }
 }
 
-/// Apart, for what it needs of the stack. What was claimed is handed over by reference: a function in BPF
-/// returns numbers only.
+/// A separate function, for its stack frame. Returns the claim by reference: BPF functions return
+/// only numbers.
 #[inline(never)]
 fn claim<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -161,7 +162,7 @@ fn claim<'a, F: PacketFamily, T: FamilyTables<F>>(
     if claimed.is_some() { Ok(()) } else { Err(Reason::FlowTableFull) }
 }
 
-/// Writes the flow into its entry if its replies would be its own.
+/// Writes the flow into its entry if no other flow has the same replies.
 #[inline(never)]
 fn try_port<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -172,7 +173,7 @@ fn try_port<F: PacketFamily, T: FamilyTables<F>>(
     if flow.kind.has(FlowKind::SNAT) && tables.is_port_reserved(flow.snat_port) {
         return false;
     }
-    // The client may use the port by itself.
+    // The client may use the port itself.
     if flow.snat == flow.client && is_taken(tables, flow) {
         return false;
     }
@@ -184,7 +185,7 @@ fn try_port<F: PacketFamily, T: FamilyTables<F>>(
         }
     }
     claim.write(flow, draft.track);
-    // Without a port of its own, where its client's flows are, it is found by its replies as it is.
+    // Without an SNAT port, and in its client's buckets, its replies are found without the index.
     if draft.crowded == 0 && !flow.kind.has(FlowKind::SNAT) {
         return true;
     }
@@ -217,12 +218,13 @@ impl Ports {
     #[inline(always)]
     fn port(&self, number: u32) -> u16 {
         let offset = self.start.wrapping_add(number.wrapping_mul(self.stride));
-        // All tries with strides of 16 bits stay below 2^32.
+        // With a stride of 16 bits, no try exceeds 2^32.
         (self.first + offset % self.count.max(1)) as u16
     }
 }
 
-/// Where a flow begins to look for a SNAT port: by a secret, and by what is new in each connection.
+/// The start of the search for an SNAT port: derived from a secret, and from the sequence number,
+/// which is new in each connection.
 #[inline(always)]
 fn start<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>, sequence: u32) -> u32 {
     let ends = ReplyHash::of::<F>(

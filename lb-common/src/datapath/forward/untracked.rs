@@ -1,19 +1,18 @@
 //! Packets that are forwarded without an entry in the flow table.
 //!
-//! When every entry that a new flow could have is protected, its packets are still forwarded if they
-//! need no SNAT: the pool's table leads each of them to the same backend. What the client dialled is
-//! noted for replies in a map of its own, in which the least recently used note makes room, and
-//! which every packet of the client writes again.
+//! If every entry that a new flow could use is protected, its packets are still forwarded if they
+//! need no SNAT: the Maglev table sends each of them to the same backend. An LRU map stores the
+//! frontend for translating replies. Every packet of the client restores an entry that was evicted.
 
 use crate::datapath::carried::Decision;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::wire::parse::{PacketFamily, Segment};
 use crate::layout::{Flow, ReplyKey, Ticks, Untracked};
 
-/// How long replies are looked for after the last packet that was forwarded so, in seconds.
+/// For how many seconds after the last such packet replies are looked up.
 const HEEDED: u32 = 300;
 
-/// Notes what the client of a flow without an entry has dialled.
+/// Stores the frontend that the client of a flow without an entry connected to.
 #[inline(always)]
 pub fn remember<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>) {
     let key = ReplyKey {
@@ -41,7 +40,7 @@ pub fn remember<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>)
     }
 }
 
-/// What becomes of a reply of no flow in the table.
+/// The decision for a reply that has no flow in the table.
 #[inline(always)]
 pub fn of_reply<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,

@@ -1,10 +1,10 @@
-//! Clients that stay with their backend.
+//! Session affinity: clients keep their backend.
 
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::wire::parse::PacketFamily;
 use crate::layout::{Affinity, AffinityKey, Backend, Frontend, Member, Ticks};
 
-/// The backend that the client stays with, as long as its pool has it.
+/// The backend that the client keeps, while its pool contains it.
 #[inline(always)]
 pub fn remembered<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -24,7 +24,7 @@ pub fn remembered<F: PacketFamily, T: FamilyTables<F>>(
     same.then_some((found.backend, backend))
 }
 
-/// The client has opened a flow to the backend.
+/// Stores the backend to which the client has opened a flow.
 #[inline(always)]
 pub fn remember<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,

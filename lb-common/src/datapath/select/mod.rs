@@ -1,4 +1,4 @@
-//! Which backend a new flow goes to: frontend → pool by policy → Maglev slot → backend.
+//! Selects a backend for a new flow: frontend → pool by policy → Maglev slot → backend.
 
 pub mod affinity;
 
@@ -10,7 +10,7 @@ use crate::layout::{
     Backend, FlowKind, Forwarding, Frontend, FrontendKey, FrontendKind, Reason, TunnelTarget,
 };
 
-/// A connection as its client dials it.
+/// A connection as its client sees it: the destination is a frontend, not a backend.
 #[derive(Clone, Copy)]
 pub struct Dialled<F: PacketFamily> {
     pub client: F::Address,
@@ -21,7 +21,7 @@ pub struct Dialled<F: PacketFamily> {
 }
 
 impl<F: PacketFamily> Dialled<F> {
-    /// The connection that a client's packet is of.
+    /// The connection of a client's packet.
     #[inline(always)]
     pub fn by(segment: &Segment<F>) -> Self {
         Self {
@@ -34,7 +34,7 @@ impl<F: PacketFamily> Dialled<F> {
     }
 }
 
-/// Where a client is.
+/// Location of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     Outside,
@@ -47,8 +47,8 @@ pub struct Choice<F: PacketFamily> {
     pub backend: Backend<F::Address>,
 }
 
-/// Finds what the client dialled: the exact address and port, else, on an address of this
-/// node, a NodePort.
+/// Finds the frontend of a connection: the exact address and port or, for an address of this node,
+/// a NodePort.
 #[inline(always)]
 pub fn frontend<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -58,7 +58,7 @@ pub fn frontend<F: PacketFamily, T: FamilyTables<F>>(
     if let Some(found) = tables.frontend(&FrontendKey::new(address, port, protocol)) {
         return Ok(found);
     }
-    // The entry with port 0 says what the address itself is.
+    // The entry with port 0 has the kind of the address itself.
     let itself = tables.frontend(&FrontendKey::new(address, 0, 0)).ok_or(Reason::NoFrontend)?;
     if itself.kind == FrontendKind::ClusterIp as u8 {
         return Err(Reason::NoSuchPort);
@@ -67,7 +67,7 @@ pub fn frontend<F: PacketFamily, T: FamilyTables<F>>(
     tables.frontend(&any).ok_or(Reason::NoFrontend)
 }
 
-/// The same of an end by itself, whoever dials it.
+/// The frontend at an address and port, independent of the client.
 pub fn frontend_at<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     address: F::Address,
@@ -79,7 +79,7 @@ pub fn frontend_at<F: PacketFamily, T: FamilyTables<F>>(
     frontend(tables, &dialled).ok()
 }
 
-/// Chooses a backend.
+/// Selects a backend.
 #[inline(always)]
 pub fn backend<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -111,7 +111,7 @@ pub fn backend<F: PacketFamily, T: FamilyTables<F>>(
         dialled.port,
         dialled.protocol,
     );
-    // Past the last number there is no slot either: not the first ones, which are other pools'.
+    // Saturates, and the last index is never a slot. Wrapping would select a slot of another pool.
     let slot = pool.offset.saturating_add(hash::scale(hash, pool.size));
     let index = tables.slot(slot).ok_or(Reason::NoSuchSlot)?;
     let backend = tables.backend(index).ok_or(Reason::NoSuchBackend)?;
@@ -121,7 +121,7 @@ pub fn backend<F: PacketFamily, T: FamilyTables<F>>(
     Ok(Choice { index, backend })
 }
 
-/// Whether the client may dial the frontend: source ranges are for load balancers' addresses.
+/// Whether the client may use the frontend. Source ranges apply to load balancer addresses only.
 #[inline(always)]
 fn admit<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -135,8 +135,8 @@ fn admit<F: PacketFamily, T: FamilyTables<F>>(
     Ok(())
 }
 
-/// The backend on this node that a packet from a tunnel is for, by its tag. The client is held to what
-/// it would be held to here: the outer header proves little.
+/// The backend on this node that a tunnelled packet's tag names. Source ranges are checked here,
+/// too: the outer header proves little about the sender.
 #[inline(always)]
 pub fn target<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -154,8 +154,8 @@ pub fn target<F: PacketFamily, T: FamilyTables<F>>(
     Ok(Choice { index, backend })
 }
 
-/// Through what tunnel clients outside get to the backend, if they do. What NodePorts are dialled by
-/// is this node's own address: answers to it can't come from another.
+/// The tunnel from outside clients to the backend, if any. NodePorts use none: the client connects
+/// to this node's own address, so replies must come from this node.
 #[inline(always)]
 pub fn tunnel<F: PacketFamily>(frontend: &Frontend, choice: &Choice<F>) -> Option<FlowKind> {
     let tunnelled = frontend.kind != FrontendKind::NodePort as u8
@@ -171,8 +171,9 @@ pub fn tunnel<F: PacketFamily>(frontend: &Frontend, choice: &Choice<F>) -> Optio
     }
 }
 
-/// Which of the two pools, by the frontend's policy and where the client is. Who dials one of the
-/// outer kinds from inside is served as if that had gone out and come back, by any node.
+/// Whether the local pool applies, by the frontend's policy and the client's location. A client
+/// inside that uses an external kind of frontend may get backends of any node, as if its packet had
+/// left the cluster and come back.
 #[inline(always)]
 fn is_local_wanted(frontend: &Frontend, origin: Origin) -> bool {
     let matters = origin == Origin::Outside || frontend.kind == FrontendKind::ClusterIp as u8;

@@ -1,6 +1,6 @@
 //! A packet that may have come through a tunnel, from another node to a backend on this one.
 //!
-//! Others have tunnels between nodes, too: what is not ours stays as it is, up to the last bit.
+//! Other software may tunnel between nodes, too: a packet that is not for Millrace is not modified.
 
 use super::{fragment, icmp_error};
 use crate::branchless;
@@ -23,9 +23,10 @@ pub fn decapsulate<F: Outer, P: Packet, T: FamilyTables<F>>(
     let Some(header) = packet.header::<F::Header>(network) else {
         return pass_for(tables, Reason::Malformed);
     };
-    // IP in IP has no room for a key: if there is one, it is not from this cluster's nodes.
+    // IP in IP has no room for a key. If the cluster has a key, such a packet is not from its
+    // nodes.
     let is_keyed = tables.tunnel_key(TunnelKey::Current) != 0;
-    // Of UDP only what is for the port of tunnels comes to this stage.
+    // UDP packets reach this stage only if they are addressed to the tunnel port.
     if F::is_plain(header, protocol::UDP) {
         if is_keyed {
             through::<KEYED, F, P, T>(packet, tables, network)
@@ -39,7 +40,7 @@ pub fn decapsulate<F: Outer, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// `BETWEEN` outer and inner network header there are so many octets.
+/// `BETWEEN`: octets between the outer and the inner network header.
 #[inline(always)]
 fn through<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -63,14 +64,14 @@ fn through<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// Whether the outer header is of a tunnel of ours: the same stage comes next if so.
+/// Checks the outer headers. Returns the same stage if they are a tunnel of this cluster.
 #[inline(never)]
 fn judge<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Verdict {
-    // As in `fragments`: else the compiler hands over the bounds instead of the packet.
+    // As in `fragment`: otherwise the compiler passes the packet's bounds instead of the packet.
     packet.leave_by(0);
     let Some(header) = packet.header::<F::Header>(network) else {
         return pass_for(tables, Reason::Malformed);
@@ -120,8 +121,8 @@ fn is_own<F: Outer, P: Packet, T: FamilyTables<F>>(
             .is_some_and(|entry| entry.kind == FrontendKind::NodeAddress as u8)
 }
 
-/// What comes next for the inner packet, once it stands alone. An ICMP packet has to be looked at
-/// more closely.
+/// The stage that follows for the inner packet after decapsulation. `judge_error` decides about
+/// ICMP.
 #[inline(never)]
 fn judge_inner<F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -163,7 +164,7 @@ fn judge_inner<F: Outer, P: Packet, T: FamilyTables<F>>(
     Verdict::Next(Stage::Delivered)
 }
 
-/// An error from a tunnel is about a packet of a flow that is here, or for nobody.
+/// An error from a tunnel must be about a packet of a flow on this node.
 #[inline(never)]
 fn judge_error<F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -180,7 +181,7 @@ fn judge_error<F: Outer, P: Packet, T: FamilyTables<F>>(
     Verdict::Next(Stage::ErrorIn)
 }
 
-/// Whether there is a flow to a backend on this node for what a client sends.
+/// Whether a client's packet has a flow to a backend on this node.
 #[inline(always)]
 fn is_followed<F: Outer, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> bool {
     matches!(
@@ -189,7 +190,7 @@ fn is_followed<F: Outer, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -
     )
 }
 
-/// Takes the outer headers away.
+/// Removes the outer headers.
 #[inline(never)]
 fn open<const BETWEEN: usize, F: Outer, P: Packet>(
     packet: &mut P,

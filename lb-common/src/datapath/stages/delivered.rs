@@ -1,4 +1,4 @@
-//! A packet that came through a tunnel, for a backend on this node that another one has chosen.
+//! A decapsulated packet, for a backend on this node that another node has selected.
 
 use super::open::{prepare, write_flow};
 use crate::conntrack;
@@ -12,7 +12,7 @@ use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
 use crate::layout::{FlowKind, Reason};
 
-/// In parts, so that what one needs of the stack is free for the others.
+/// In separate functions, whose stack frames do not add up.
 #[inline(always)]
 pub fn deliver<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -27,7 +27,7 @@ pub fn deliver<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     send::found_or::<F, P, T>(packet, tables, network, found, Stage::Accept)
 }
 
-/// It opens a flow.
+/// Drafts the flow of a decapsulated packet.
 #[inline(always)]
 pub fn accept<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -41,7 +41,7 @@ pub fn accept<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// Whether its client has flows elsewhere.
+/// Whether the client has flows in other buckets.
 #[inline(never)]
 fn is_crowded<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -53,7 +53,7 @@ fn is_crowded<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     lookup::has_spread_flows(tables, &segment)
 }
 
-/// To the flow that it is of, if there is one.
+/// Finds the packet's flow.
 #[inline(never)]
 fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -69,9 +69,9 @@ fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     unless_forwarded::<F, T>(tables, carried)
 }
 
-/// What was found of a packet that came through a tunnel: another node has chosen a backend of this one,
-/// so it is not sent on, round and round. A flow that would is given up if a new one could take its
-/// entry; one that is protected stays, and the packet, which anyone may have forged, is dropped.
+/// Rejects a flow that would forward a decapsulated packet: another node has selected a backend of
+/// this one, and forwarding again could loop. The flow is evicted if a new one could take its
+/// entry. A protected flow stays, and the packet is dropped, because anyone may have forged it.
 #[inline(always)]
 pub fn unless_forwarded<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -98,7 +98,7 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Result<(), Verdict> {
-    // As in `fragment`: else the compiler hands over the bounds instead of the packet.
+    // As in `fragment`: otherwise the compiler passes the packet's bounds instead of the packet.
     packet.leave_by(0);
     let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
         return Err(drop_for(tables, Reason::Malformed));
@@ -117,7 +117,7 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     };
     draft.hop = 0;
     write_flow(&mut draft.flow, &dialled, &choice, service_port, None);
-    // The node that chose remembers the backend of the client's affinity.
+    // The node that selected the backend stores the client's affinity.
     prepare(tables, draft, &segment, false);
     Ok(())
 }

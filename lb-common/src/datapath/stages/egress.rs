@@ -1,4 +1,4 @@
-//! A packet that leaves by a device: a reply of a backend, perhaps.
+//! A packet that leaves through an interface: possibly a reply of a backend.
 
 use crate::datapath::carried::Decision;
 use crate::datapath::forward::{lookup, rewrite, untracked};
@@ -14,7 +14,8 @@ pub fn leave<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
-    // Most egress packets are not replies from backends: a packet of any shape passes uncounted.
+    // Most egress packets are not replies from backends: packets of any other format pass
+    // uncounted.
     let segment = match parse::parse_packet(packet, network) {
         Parsed::Segment(segment) => segment,
         Parsed::Icmp => return Verdict::Next(Stage::ErrorOut),
@@ -42,8 +43,8 @@ pub fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Ok(Some(found)) => finish(packet, tables, segment, &found.record),
         Ok(None) => match untracked::of_reply(tables, segment) {
             Some(decision) => finish(packet, tables, segment, &decision),
-            // The client has dialled the backend itself: a flow that has ended must not take what
-            // comes now for its own.
+            // The client has connected to the backend directly: an earlier flow between the two
+            // must not translate the replies.
             None if segment.signal.accepts() => Verdict::Next(Stage::Shadow),
             None => pass_for(tables, Reason::NoFlow),
         },

@@ -1,4 +1,4 @@
-//! A packet that goes through a tunnel: to its backend's node, as its client sent it.
+//! A packet that is tunnelled to its backend's node, as its client sent it.
 
 use crate::conntrack;
 use crate::datapath::carried::Handover;
@@ -20,7 +20,7 @@ pub fn encapsulate<F: Outer, P: Packet, T: FamilyTables<F>>(
 ) -> Verdict {
     let mut tunnel = Tunnel::default();
     let mut out = Out::default();
-    // Each step has the stack for itself.
+    // Separate functions, whose stack frames do not add up.
     if let Err(verdict) = aim(packet, tables, network, &mut tunnel, &mut out) {
         return verdict;
     }
@@ -35,12 +35,12 @@ pub fn encapsulate<F: Outer, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// From where to where a tunnel leads, and for which backend the packet in it is.
+/// The ends of a tunnel, and the backend that its packet is for.
 struct Tunnel<F: Outer> {
     source: F::Address,
     node: F::Address,
     tag: u16,
-    /// UDP's source port, the same for all packets of a flow; 0 if the tunnel is not in UDP.
+    /// UDP source port, the same for all packets of a flow; 0 if the tunnel does not use UDP.
     port: u16,
     /// 0: none.
     key: u64,
@@ -54,7 +54,7 @@ impl<F: Outer> Default for Tunnel<F> {
     }
 }
 
-/// How many octets are between the network headers. IP in IP has no room for a key.
+/// Octets between the network headers. IP in IP has no room for a key.
 #[inline(always)]
 fn between(in_udp: bool, key: u64) -> usize {
     if key != 0 {
@@ -66,7 +66,7 @@ fn between(in_udp: bool, key: u64) -> usize {
     }
 }
 
-/// Finds the tunnel, and the next hop to its end.
+/// Finds the tunnel, and the next hop to its far end.
 #[inline(never)]
 fn aim<F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &P,
@@ -83,7 +83,7 @@ fn aim<F: Outer, P: Packet, T: FamilyTables<F>>(
     else {
         return Err(drop_for(tables, Reason::BackendGone));
     };
-    // A backend whose node is not known any more can't be reached.
+    // A backend whose node is no longer known cannot be reached.
     if backend.node == F::Address::default() {
         return Err(drop_for(tables, Reason::NoRoute));
     }
@@ -122,7 +122,7 @@ fn aim<F: Outer, P: Packet, T: FamilyTables<F>>(
     Ok(())
 }
 
-/// What becomes of a packet that has no next hop, or does not fit.
+/// The verdict for a packet that has no next hop, or does not fit.
 #[inline(always)]
 fn refused<F: Outer, T: FamilyTables<F>>(
     tables: &T,
@@ -136,7 +136,7 @@ fn refused<F: Outer, T: FamilyTables<F>>(
     if handover.answerable == 0 {
         return Verdict::Drop;
     }
-    // What is too big for the tunnel's path is told what fits through the tunnel.
+    // If a packet is too big for the tunnel's path, the ICMP error has the MTU inside the tunnel.
     let Rejection { kind, mtu } = tables.rejection();
     if kind == RejectionKind::TOO_BIG {
         tables.set_rejection(Rejection::too_big(mtu.saturating_sub(overhead)));
@@ -144,7 +144,7 @@ fn refused<F: Outer, T: FamilyTables<F>>(
     verdict
 }
 
-/// `BETWEEN` outer and inner network header there are so many octets: 0, `UDP` or `KEYED`.
+/// `BETWEEN`: octets between the outer and the inner network header: 0, `UDP` or `KEYED`.
 #[inline(never)]
 fn write<const BETWEEN: usize, F: Outer, P: Packet>(
     packet: &mut P,
@@ -168,7 +168,7 @@ fn write<const BETWEEN: usize, F: Outer, P: Packet>(
         udp.ports.source = tunnel.port.to_be_bytes();
         udp.ports.destination = GUE.to_be_bytes();
         udp.length = payload.to_be_bytes();
-        // The inner packet has its own.
+        // The inner packet has its own checksum.
         udp.checksum = [0; 2];
     }
     if BETWEEN == KEYED {

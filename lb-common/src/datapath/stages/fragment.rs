@@ -1,5 +1,6 @@
-//! Fragments. Only the first one of a packet has its ports; what they are is kept for the later ones,
-//! which are then of the same flow. A later one that comes before the first can't be told whose it is.
+//! Fragments. Only the first fragment of a packet has ports. They are stored for the later ones,
+//! which then belong to the same flow. A later fragment that arrives before the first belongs to an
+//! unknown flow.
 
 use super::egress;
 use crate::conntrack::Signal;
@@ -15,7 +16,8 @@ use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Part, Segment, Tr
 use crate::header::NetworkHeader;
 use crate::layout::{Fragment, FragmentKey, Reason, Ticks};
 
-/// A fragment that arrives on a device, for an address of ours. Each step has the stack for itself.
+/// A fragment that arrives on an interface and passed the prefilter. Each step is a function with a
+/// stack frame of its own.
 #[inline(always)]
 pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -31,7 +33,8 @@ pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// A fragment that leaves by a device. Most are nothing of ours, and pass uncounted.
+/// A fragment that leaves through an interface. Most are not replies of backends, and pass
+/// uncounted.
 #[inline(always)]
 pub fn leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -45,16 +48,16 @@ pub fn leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// What a fragment is.
+/// Kinds of fragments.
 enum Look {
-    /// As good as a whole packet, if it is not one that says it is a fragment: its ports are kept
-    /// for the later ones.
+    /// The first fragment, whose ports are stored for the later ones, or a whole packet that has a
+    /// fragment header. Handled like any whole packet.
     First,
     Later,
-    /// The first one of a packet of SCTP: what a changed port does to the checksum depends on the
-    /// length of the whole.
+    /// The first fragment of an SCTP packet. How new ports change the checksum depends on the
+    /// length of the whole packet.
     Sctp,
-    /// Not even an error in pieces is worth a look.
+    /// Another protocol. Fragmented ICMP errors are not translated, either.
     Other,
     Malformed,
 }
@@ -65,8 +68,8 @@ fn look<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Look {
-    // Nowhere as yet. A function that only reads gets the packet's bounds from the compiler instead
-    // of the packet: mere numbers, to the verifier.
+    // No interface yet. The write makes the compiler pass the packet itself. To a function that
+    // only reads, it passes the packet's bounds, which are plain numbers to the verifier.
     packet.leave_by(0);
     let found = F::transport::<true, P>(packet, network);
     match found.part {
@@ -98,7 +101,8 @@ fn first<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     if carried == Carried::Nothing {
         carried = follow_reply::<F, P, T>(packet, tables, network);
     }
-    // Most have no flows elsewhere: then that stage goes on to the one that opens them.
+    // Most clients have no flows in other buckets. Then that stage continues in the one that opens
+    // them.
     tables.set_delivered(false);
     send::found_or::<F, P, T>(packet, tables, network, carried, Stage::Spread)
 }
@@ -176,7 +180,7 @@ fn key<F: PacketFamily>(
     }
 }
 
-/// What a later fragment would be if it had its ports; `None` if its first one has not come.
+/// A later fragment as a segment with ports; `None` if the first fragment has not arrived.
 #[inline(always)]
 pub fn recall<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
@@ -209,7 +213,7 @@ fn later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 ) -> Verdict {
     match look_up_later::<F, P, T>(packet, tables, network) {
         Carried::Found => send_later::<F, P, T>(packet, tables, network),
-        // The first one may be on its way to the hook behind this one, and open its flow there.
+        // The first fragment may have been deferred to the next hook, and may open its flow there.
         Carried::Nothing if !packet.resolves() => Verdict::Defer,
         Carried::Nothing | Carried::Failed(Reason::Fragment) => pass_for(tables, Reason::Fragment),
         Carried::Failed(reason) => drop_for(tables, reason),
@@ -230,7 +234,7 @@ fn look_up_later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// Sends a later fragment as the draft says. Only first fragments are answered by errors.
+/// Sends a later fragment as the draft says. ICMP errors are sent about first fragments only.
 #[inline(always)]
 fn send_later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,

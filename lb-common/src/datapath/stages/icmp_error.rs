@@ -1,10 +1,9 @@
-//! ICMP errors about packets that we translated: the receiver of one must find in it the packet that it
-//! sent, else it takes no notice. Path MTU discovery depends on them.
+//! ICMP errors about translated packets. A receiver ignores an error unless it quotes a packet that
+//! the receiver sent. Path MTU discovery depends on these errors.
 //!
-//! An error quotes the packet that it is about, at least up to its ports. Whatever would answer the
-//! quoted packet belongs to the same flow; so the flow is found by that answer's ends, and what it
-//! says of the answer's source and destination holds for the error's, and the other way round for
-//! the quote's.
+//! An error quotes its packet at least up to the ports. A reply to the quoted packet would belong
+//! to the same flow, so the flow is looked up as for that reply. The error's source and destination
+//! are translated like the reply's, the quote's the other way round.
 
 use crate::checksum::Delta;
 use crate::conntrack::Signal;
@@ -20,19 +19,19 @@ use crate::datapath::wire::parse::{self, Headers, PacketFamily, Segment};
 use crate::header::{Icmp, NetworkHeader, Ports, Tcp, Udp, protocol};
 use crate::layout::{Direction, Reason};
 
-/// No error of ours begins farther from the packet's start. The verifier wants a bound that leaves
-/// room for the headers of the quote.
+/// ICMP headers farther from the packet's start are not handled. The verifier needs a bound that
+/// leaves room for the headers of the quote.
 const FARTHEST: usize = 1 << 12;
 
-/// An error, and where its parts are.
+/// A parsed error.
 struct Error<F: PacketFamily> {
-    /// Of the error itself.
+    /// Headers of the error itself.
     headers: Headers,
-    /// What would answer the quoted packet; its place is that of the quote.
+    /// A reply to the quoted packet. Its header offsets are those of the quote.
     answer: Segment<F>,
 }
 
-/// An error that arrives on a device. Each step has the stack for itself.
+/// An error that arrives on an interface. Each step is a function with a stack frame of its own.
 #[inline(always)]
 pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -45,7 +44,7 @@ pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Carried::Failed(reason @ (Reason::CorruptTable | Reason::NoSuchBucket)) => {
             drop_for(tables, reason)
         }
-        // What can't be read, or is no error about a packet of a Service.
+        // Unreadable, or not an error about a packet of a Service.
         Carried::Failed(reason) => pass_for(tables, reason),
     }
 }
@@ -56,7 +55,7 @@ fn look_up<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Carried {
-    // As in `fragment`: else the compiler hands over the bounds instead of the packet.
+    // As in `fragment`: otherwise the compiler passes the packet's bounds instead of the packet.
     packet.leave_by(0);
     match read::<F, P>(packet, network) {
         Ok(error) => carry::carry_arriving(tables, &error.answer),
@@ -64,7 +63,7 @@ fn look_up<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// Sends an error on as the draft says. Errors are not answered by errors.
+/// Sends an error as the draft says. No ICMP error is sent about an ICMP error.
 #[inline(always)]
 fn send_on<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -105,7 +104,8 @@ fn rewrite<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     translate(packet, &error, &draft.decision)
 }
 
-/// An error that leaves by a device. Most are about no packet of ours: they pass uncounted.
+/// An error that leaves through an interface. Most are not about a translated packet, and pass
+/// uncounted.
 #[inline(never)]
 pub fn leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -130,8 +130,8 @@ pub fn leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// What would answer the packet that an error quotes; `None` if it is no such error. And where the
-/// error's headers are.
+/// The error's headers, and a reply to the packet that it quotes; `None` if it is not such an
+/// error.
 #[inline(always)]
 pub fn about<F: PacketFamily, P: Packet>(
     packet: &P,
@@ -140,7 +140,7 @@ pub fn about<F: PacketFamily, P: Packet>(
     read(packet, network).ok().map(|error| (error.headers, error.answer))
 }
 
-/// Finds the parts of an error; the reason says what else it is.
+/// Parses an error. The reason says why the packet is not one.
 #[inline(always)]
 fn read<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> Result<Error<F>, Reason> {
     let headers = parse::transport::<F, P>(packet, network)?;
@@ -178,7 +178,7 @@ fn finish<T: Counters>(tables: &T, translated: Result<(), Reason>) -> Verdict {
     }
 }
 
-/// Translates the error and what it quotes.
+/// Translates the error and its quote.
 #[inline(always)]
 fn translate<F: PacketFamily, P: Packet>(
     packet: &mut P,
@@ -190,8 +190,9 @@ fn translate<F: PacketFamily, P: Packet>(
 
     let header: &mut F::Header = packet.header_mut(headers.network).ok_or(Reason::Unwritable)?;
     let (source, destination) = (header.source(), header.destination());
-    // Who complains is somebody on the way, whom the other side can't know: the error comes from
-    // whom it has dialled. The backend knows who is on the way, unless it does not know the client.
+    // Hides the address of the error's sender, which may be a router: a client knows only the
+    // frontend, and with SNAT the backend knows only the SNAT address. Without SNAT, the backend
+    // sees the sender's own address.
     let hidden =
         decision.direction == Direction::Reverse || decision.source.address != answer.source;
     let new_source = if hidden { decision.source.address } else { source };
@@ -199,7 +200,7 @@ fn translate<F: PacketFamily, P: Packet>(
     header.set_destination(decision.destination.address);
     let address = Delta::of_address(source, new_source)
         .plus(Delta::of_address(destination, decision.destination.address));
-    // ICMPv6's checksum is over the addresses, too; ICMP's is not, but IPv4's is.
+    // ICMPv6's checksum covers the addresses. ICMP's does not, but IPv4's header checksum does.
     let address = match header.checksum_mut() {
         Some(checksum) => {
             *checksum = address.apply(*checksum);
@@ -211,7 +212,7 @@ fn translate<F: PacketFamily, P: Packet>(
     packet.update_transport_checksum::<F>(checksum, address, quote, false).ok_or(Reason::Unwritable)
 }
 
-/// Restores the quoted packet to what its sender sent; says what that changes.
+/// Restores the quoted packet to what its sender sent. Returns the change of the sum over it.
 #[inline(always)]
 fn rewrite_quote<F: PacketFamily, P: Packet>(
     packet: &mut P,
@@ -240,7 +241,8 @@ fn rewrite_quote<F: PacketFamily, P: Packet>(
         .plus(Delta::of_port(answer.destination_port, decision.destination.port));
     change = change.plus(port);
 
-    // Of SCTP's nothing can be said without the rest of the packet; nobody looks at it here.
+    // SCTP's checksum cannot be updated without the whole packet. Receivers do not check it in a
+    // quote.
     let checksum = match quoted.protocol {
         protocol::TCP => core::mem::offset_of!(Tcp, checksum),
         protocol::UDP => core::mem::offset_of!(Udp, checksum),
@@ -252,14 +254,14 @@ fn rewrite_quote<F: PacketFamily, P: Packet>(
     }
     let optional = quoted.protocol == protocol::UDP;
     match packet.header_mut::<[u8; 2]>(checksum) {
-        // Quotes may be as short as that, and datagrams without a checksum.
+        // The quote may end before the checksum, and a datagram may have none.
         None => Ok(change),
         Some(field) if optional && *field == [0, 0] => Ok(change),
         Some(field) => Ok(change.plus(replace(field, address.plus(port), optional))),
     }
 }
 
-/// Brings a checksum up to date; says what that changes.
+/// Updates a checksum. Returns the change of a sum over it.
 #[inline(always)]
 fn replace(checksum: &mut [u8; 2], delta: Delta, optional: bool) -> Delta {
     let old = *checksum;

@@ -1,4 +1,4 @@
-//! What hooks run: the ladder that all packets climb, and the stages behind it.
+//! What hooks run: the steps that all packets take, and the stages that follow.
 
 pub mod decapsulate;
 pub mod delivered;

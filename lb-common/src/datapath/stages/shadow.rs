@@ -1,5 +1,5 @@
-//! A packet between a client and a backend past all Services. A reply to it must not be taken for one
-//! of an earlier flow between the two.
+//! A packet between a client and a backend that bypasses Services. A reply to it must not be taken
+//! for one of an earlier flow between the two.
 
 use crate::datapath::forward::lookup;
 use crate::datapath::tables::FamilyTables;
@@ -10,7 +10,7 @@ use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
 use crate::header::{NetworkHeader, Ports, protocol};
 use crate::layout::Reason;
 
-/// Whether a packet to an address that is no frontend's is a datagram to a backend, without options
+/// Whether a packet to an address without a frontend is a datagram to a backend, without IP options
 /// or extension headers.
 #[inline(always)]
 pub fn is_direct<F: Outer, P: Packet, T: FamilyTables<F>>(
@@ -29,8 +29,8 @@ pub fn is_direct<F: Outer, P: Packet, T: FamilyTables<F>>(
     tables.may_be_source(header.destination(), port, protocol::UDP)
 }
 
-/// Ends the earlier flow: of a datagram to a backend, or of a backend's packet that accepts a
-/// connection which no Service knows.
+/// Ends the earlier flow. The packet is a datagram to a backend, or a backend's packet that accepts
+/// a connection without a flow.
 #[inline(always)]
 pub fn end<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,

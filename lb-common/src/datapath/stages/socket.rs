@@ -1,10 +1,10 @@
-//! Processes on this node itself: their sockets are led to a backend when they dial, so that
+//! Processes of this node: their sockets get a backend as destination when they connect or send, so
 //! their packets need no translation.
 //!
 //! # Invariants
-//! - What a process sees of its peer is what it dialled, never the backend.
-//! - An end that is no Service's is left as it was dialled.
-//! - A flow is followed only as long as its backend is the one that was chosen.
+//! - As its peer, a process sees the address that it connected to, never the backend's.
+//! - A destination that belongs to no Service is not modified.
+//! - A socket's flow is reused only while its backend is the one that was chosen.
 //!
 //! Tests: `tests/tests/sockets_host.rs`, and `tests/tests/sockets.rs` with real programs.
 
@@ -17,45 +17,45 @@ use crate::hash::mix;
 use crate::header::protocol;
 use crate::layout::{Backend, NO_BACKEND, Reason, Side, SocketEnd, SocketFlow};
 
-/// What is remembered of sockets.
+/// State of sockets.
 pub trait SocketTables<F: PacketFamily>: FamilyTables<F> {
-    /// This node's own address: what its processes are to a Service.
+    /// This node's address. It is the client address of its processes.
     fn own_address(&self) -> F::Address;
-    /// Where a connected socket was led.
+    /// The flow of a connected socket.
     fn connected(&self, cookie: u64) -> Option<SocketFlow<F>>;
-    /// False if there is no room.
+    /// False if it cannot be stored.
     fn set_connected(&self, cookie: u64, flow: &SocketFlow<F>) -> bool;
     fn remove_connected(&self, cookie: u64);
     fn unconnected(&self, end: &SocketEnd<F>) -> Option<SocketFlow<F>>;
-    /// False if there is no room.
+    /// False if it cannot be stored.
     fn set_unconnected(&self, end: &SocketEnd<F>, flow: &SocketFlow<F>) -> bool;
     fn remove_unconnected(&self, end: &SocketEnd<F>);
 }
 
-/// A socket, by its cookie, and the transport protocol it speaks.
+/// A socket: its cookie and transport protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Socket {
     pub cookie: u64,
     pub protocol: u8,
-    /// Whether it is connected already: then it hears nobody else.
+    /// Whether it is already connected. Then it receives only from its peer.
     pub connected: bool,
 }
 
-/// What happens to what a socket dials.
+/// What happens when a socket connects or sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketVerdict<A> {
-    /// It is no Service's: it goes where it was to go.
+    /// The destination belongs to no Service, and is not modified.
     Pass,
-    /// It goes to this end instead.
+    /// The destination becomes this one.
     Translate(End<A>),
-    /// The process is told at once that nobody serves there; the reason has been counted.
+    /// No backend: the call fails at once with "connection refused". The reason has been counted.
     Refuse(Reason),
-    /// A packet would be dropped. A socket can't be left to wait for an answer that no packet
-    /// asks for, so the process is told that there is no way; the reason has been counted.
+    /// A packet would be dropped. The call fails with "host unreachable" instead of waiting for a
+    /// reply to a packet that is never sent. The reason has been counted.
     Drop(Reason),
 }
 
-/// A socket is to be connected to `end`.
+/// A socket is about to connect to `end`.
 #[inline(always)]
 pub fn connect<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
@@ -69,13 +69,13 @@ pub fn connect<F: PacketFamily, T: SocketTables<F>>(
         Err(reason) => stop(tables, reason),
     };
     if let SocketVerdict::Pass = verdict {
-        // It may have been connected to a Service before.
+        // The socket may have been connected to a Service before.
         tables.remove_connected(socket.cookie);
     }
     verdict
 }
 
-/// A socket sends a datagram to `end`, to which it is not connected.
+/// A socket sends a datagram to the explicit destination `end`.
 #[inline(always)]
 pub fn send<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
@@ -94,20 +94,20 @@ pub fn send<F: PacketFamily, T: SocketTables<F>>(
     if let SocketVerdict::Pass = verdict
         && tables.may_be_source(end.address, end.port, socket.protocol)
     {
-        // A backend, dialled by its own name: that is whom its answers come from now.
+        // The socket sends to a backend's own address: datagrams from it now keep that address.
         tables.remove_unconnected(&answers_of(socket, end));
     }
     verdict
 }
 
-/// Whom a socket dialled that has received a datagram from `end`; `None` if `end` itself.
+/// The frontend to report as the source of a datagram from `end`; `None` to report `end`.
 #[inline(always)]
 pub fn receive<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
     socket: Socket,
     end: End<F::Address>,
 ) -> Option<End<F::Address>> {
-    // The prefilter says nothing here: the last answer of a backend may come after its end.
+    // No prefilter here: a backend's last datagram may arrive after the backend was removed.
     if socket.connected {
         return peer_name(tables, socket, end);
     }
@@ -115,7 +115,7 @@ pub fn receive<F: PacketFamily, T: SocketTables<F>>(
     (flow.backend() == end).then(|| flow.frontend())
 }
 
-/// Whom a socket dialled that is connected to `end`; `None` if `end` itself.
+/// The frontend to report as the peer of a socket connected to `end`; `None` to report `end`.
 #[inline(always)]
 pub fn peer_name<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
@@ -147,7 +147,7 @@ impl<F: PacketFamily> SocketFlow<F> {
         }
     }
 
-    /// Whether the backend that was chosen is there still. `backend` is what its index names now.
+    /// Whether the chosen backend still exists. `backend` is the current entry at its index.
     #[inline(always)]
     pub fn leads_to(&self, backend: &Backend<F::Address>) -> bool {
         is_same(backend, self.backend_generation)
@@ -164,7 +164,7 @@ impl<F: PacketFamily> SocketFlow<F> {
     }
 }
 
-/// The flow that a datagram belongs to, if its backend is there still.
+/// The flow that a datagram belongs to, if its backend may still be used.
 #[inline(always)]
 fn followed<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
@@ -174,7 +174,7 @@ fn followed<F: PacketFamily, T: SocketTables<F>>(
     if !tables.may_be_destination(end.address) {
         return None;
     }
-    // A connected socket hears only the backend that it is connected to.
+    // A connected socket receives only from its backend, so it keeps one that is draining.
     if socket.connected
         && let Some(flow) = tables.connected(socket.cookie)
         && flow.frontend() == end
@@ -183,21 +183,21 @@ fn followed<F: PacketFamily, T: SocketTables<F>>(
         return is_there(tables, index, generation, true).then_some(flow);
     }
     let flow = tables.unconnected(&sends_of(socket, end))?;
-    // Datagrams move on as soon as no pool has their backend any more.
+    // Other datagrams leave a draining backend at once.
     let (index, generation) = (flow.backend_index, flow.backend_generation);
     if flow.frontend() != end || !is_there(tables, index, generation, false) {
         return None;
     }
-    // The flow is noted twice; one note may have made room for others without the other.
+    // The flow is stored under two keys, and the LRU map may have evicted one of them.
     let answers = answers_of(socket, flow.backend());
     let noted = tables.unconnected(&answers).is_some_and(|found| found.frontend() == end);
     (noted || tables.set_unconnected(&answers, &flow)).then_some(flow)
 }
 
-/// Whether the backend that was chosen is there still; `draining`: or was, and keeps connections.
+/// Whether the chosen backend still exists. `draining`: a draining one counts, too.
 ///
-/// A function of its own in the kernel, too: merged with the comparisons around it, it would have
-/// the verifier look at registers that nothing was loaded into.
+/// Not inlined in the kernel either: the compiler would merge it with the comparisons around it,
+/// and the verifier would see reads of uninitialized registers.
 #[inline(never)]
 fn is_there<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
@@ -215,13 +215,13 @@ fn is_same<A>(backend: &Backend<A>, generation: u32) -> bool {
     backend.protocol != 0 && backend.generation == generation
 }
 
-/// Where the flow is noted for what the socket sends to a frontend.
+/// The key under which the flow is stored for what the socket sends to a frontend.
 #[inline(always)]
 fn sends_of<F: PacketFamily>(socket: Socket, frontend: End<F::Address>) -> SocketEnd<F> {
     SocketEnd::new(socket.cookie, frontend.address, frontend.port, Side::Frontend)
 }
 
-/// Where the flow is noted for what the socket receives from a backend.
+/// The key under which the flow is stored for what the socket receives from a backend.
 #[inline(always)]
 fn answers_of<F: PacketFamily>(socket: Socket, backend: End<F::Address>) -> SocketEnd<F> {
     SocketEnd::new(socket.cookie, backend.address, backend.port, Side::Backend)
@@ -237,9 +237,10 @@ fn keep_unconnected<F: PacketFamily, T: SocketTables<F>>(
         && tables.set_unconnected(&answers_of(socket, flow.backend()), flow)
 }
 
-/// Chooses a backend for a process on this node, and writes it into the flow.
+/// Selects a backend for a process of this node, and writes it to the flow.
 ///
-/// A function of its own in the kernel, too, as [`is_there`] is; there it can return a number only.
+/// Not inlined in the kernel either, like [`is_there`]. There, such a function can return only a
+/// number.
 #[inline(never)]
 fn choose<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
@@ -247,7 +248,7 @@ fn choose<F: PacketFamily, T: SocketTables<F>>(
     flow: &mut SocketFlow<F>,
 ) -> Result<(), Reason> {
     let end = flow.frontend();
-    // NodePorts are stored under it. A process that dials it means itself.
+    // NodePorts are stored under this address. A process that connects to it means its own host.
     if end.address == F::Address::unspecified() || !tables.may_be_destination(end.address) {
         return Err(Reason::NoFrontend);
     }
@@ -272,7 +273,7 @@ fn choose<F: PacketFamily, T: SocketTables<F>>(
     Ok(())
 }
 
-/// Stands for the port that a socket has not got yet: another one for another socket.
+/// Stands for the client port, which the socket does not have yet. Differs between sockets.
 #[inline(always)]
 fn stand_in(cookie: u64) -> u16 {
     mix(cookie) as u16
@@ -290,7 +291,7 @@ fn lead<F: PacketFamily, T: SocketTables<F>>(
 #[inline(always)]
 fn stop<A, T: Counters>(tables: &T, reason: Reason) -> SocketVerdict<A> {
     match reason {
-        // Not counted: most of what processes dial is no Service's.
+        // Not counted: most destinations of processes are not Services.
         Reason::NoFrontend => return SocketVerdict::Pass,
         _ => tables.count(reason),
     }
@@ -300,7 +301,7 @@ fn stop<A, T: Counters>(tables: &T, reason: Reason) -> SocketVerdict<A> {
     }
 }
 
-/// Whether processes reach Services by this protocol: whether its sockets ask before they dial.
+/// Whether the hooks serve this protocol: whether its sockets call them when they connect or send.
 #[inline(always)]
 pub fn is_served(protocol: u8) -> bool {
     matches!(protocol, protocol::TCP | protocol::UDP)

@@ -1,4 +1,4 @@
-//! A packet of a client with very many flows: its flow may lie where client and frontend lead.
+//! A packet of a client with very many flows: client and frontend may select its flow's buckets.
 
 use super::delivered;
 use crate::datapath::forward::carry::{self, Carried};
@@ -27,7 +27,7 @@ fn look_up<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Carried {
-    // As in `fragment`: else the compiler hands over the bounds instead of the packet.
+    // As in `fragment`: otherwise the compiler passes the packet's bounds instead of the packet.
     packet.leave_by(0);
     let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
         return Carried::Nothing;

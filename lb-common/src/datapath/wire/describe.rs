@@ -1,4 +1,4 @@
-//! A packet as it is told of to who listens. Called at its end, so nothing of it is changed.
+//! Describes a packet to `millrace drops`. Called at the packet's end; the packet is not modified.
 
 use super::outer::Outer;
 use super::packet::Packet;
@@ -7,7 +7,7 @@ use crate::family::{Family, V4, V6};
 use crate::header::NetworkHeader;
 use crate::layout::{Event, Peer};
 
-/// Writes into the event what the packet's headers say, as far as they can be read.
+/// Writes the packet's headers into the event, as far as they can be read.
 #[inline(always)]
 pub fn describe<P: Packet>(packet: &mut P, event: &mut Event) {
     event.device = packet.device();
@@ -21,10 +21,10 @@ pub fn describe<P: Packet>(packet: &mut P, event: &mut Event) {
     }
 }
 
-/// Apart for each family, for what it needs of the stack.
+/// A separate function for each family, for its stack frame.
 #[inline(never)]
 fn headers<F: Outer, P: Packet>(packet: &mut P, network: usize, event: &mut Event) {
-    // As in `fragments`: else the compiler hands over the bounds instead of the packet.
+    // As in `fragment`: otherwise the compiler passes the packet's bounds instead of the packet.
     packet.leave_by(0);
     let Some(header) = packet.header::<F::Header>(network) else { return };
     let (source, destination): (Peer, Peer) = (header.source().into(), header.destination().into());

@@ -1,10 +1,11 @@
-//! The link-layer header, of 14, 18 or 22 octets, when what follows it moves.
+//! Moves the link-layer header, of 14, 18 or 22 octets, when headers behind it are added or
+//! removed.
 
 use super::packet::Packet;
 use crate::branchless;
 use crate::header::{Ethernet, Header};
 
-/// Gives a packet that has none an Ethernet header, with all addresses 0.
+/// Adds an Ethernet header to a packet that has none, with all addresses 0.
 #[inline(always)]
 pub fn add_header<P: Packet>(packet: &mut P) -> Option<()> {
     let ether_type = packet.frame()?.ether_type;
@@ -15,7 +16,7 @@ pub fn add_header<P: Packet>(packet: &mut P) -> Option<()> {
     Some(())
 }
 
-/// From behind so much new room to before it.
+/// Moves the header to the front, from behind `room` new octets.
 #[inline(always)]
 pub fn move_to_front<P: Packet>(packet: &mut P, length: usize, room: usize) -> Option<()> {
     *packet.header_mut::<[u8; 14]>(0)? = *packet.header::<[u8; 14]>(room)?;
@@ -27,7 +28,8 @@ pub fn move_to_front<P: Packet>(packet: &mut P, length: usize, room: usize) -> O
     Some(())
 }
 
-/// From the front to behind what is to be cut off. The last octets first: they may overlap.
+/// Moves the header from the front to behind the octets to be cut off. Last octets first: source
+/// and target may overlap.
 #[inline(always)]
 pub fn move_to_back<P: Packet>(packet: &mut P, length: usize, room: usize) -> Option<()> {
     for tag in [18, 14] {
@@ -40,8 +42,8 @@ pub fn move_to_back<P: Packet>(packet: &mut P, length: usize, room: usize) -> Op
 
 #[inline(always)]
 fn copy<H: Header + Copy, P: Packet>(packet: &mut P, from: usize, to: usize) -> Option<()> {
-    // Each view from where the packet starts anew: what the compiler would keep of the one before
-    // is no pointer to the verifier any more.
+    // Each view starts anew from the packet's start: what the compiler would keep of the previous
+    // one is no pointer to the verifier.
     branchless::forget();
     let octets = *packet.header::<H>(from)?;
     branchless::forget();

@@ -1,4 +1,4 @@
-//! Headers of packets of our own making: replies to packets that are refused, and tunnels.
+//! Headers of generated packets: replies to refused packets, and tunnels.
 
 use super::parse::PacketFamily;
 use crate::checksum::Sum;
@@ -6,12 +6,12 @@ use crate::datapath::verdict::{Rejection, RejectionKind};
 use crate::family::{Family, V4, V6};
 use crate::header::{Ipv4, Ipv6, protocol};
 
-/// How a family writes headers.
+/// How an address family writes headers.
 pub trait Answering: PacketFamily {
-    /// The most that is quoted of a packet: its network header and the start of what follows.
+    /// The most octets quoted of a packet: its network header and the start of what follows.
     const QUOTED: usize;
 
-    /// A fresh header without options.
+    /// A new header without options.
     fn header(
         source: Self::Address,
         destination: Self::Address,
@@ -22,14 +22,14 @@ pub trait Answering: PacketFamily {
     /// Type, code, and the word after the checksum.
     fn error(rejection: Rejection) -> (u8, u8, u32);
 
-    /// Whether an error about a packet from there may be sent there.
+    /// Whether an error about a packet from this source may be sent to it.
     fn is_answerable(source: Self::Address) -> bool;
 
-    /// What the checksum of ICMP begins with.
+    /// The initial sum of ICMP's checksum.
     fn pseudo_header(source: Self::Address, destination: Self::Address, length: u16) -> Sum;
 }
 
-/// The sum of the pseudo header that TCP, UDP and ICMPv6 have.
+/// The sum of the pseudo header of TCP, UDP and ICMPv6.
 #[inline(always)]
 pub fn pseudo_header<F: Family>(
     source: F::Address,
@@ -50,14 +50,14 @@ impl Answering for V4 {
         protocol: u8,
         payload: u16,
     ) -> Ipv4 {
-        // What a header says of its length may be as wrong as anything.
+        // Wraps: the length in a received header may have any value.
         let total_length = payload.wrapping_add(size_of::<Ipv4>() as u16);
         let mut header = Ipv4 {
             version_and_length: 0x45,
             traffic_class: 0,
             total_length: total_length.to_be_bytes(),
             identification: [0; 2],
-            // Never to be fragmented.
+            // Don't fragment.
             flags_and_offset: [0x40, 0],
             time_to_live: 64,
             protocol,
@@ -88,7 +88,7 @@ impl Answering for V4 {
     #[inline(always)]
     fn is_answerable(source: Self::Address) -> bool {
         let first = source.octets[0];
-        // "This" network, loopback, multicast and broadcast are nobody's.
+        // Not "this" network, loopback, multicast or broadcast.
         first != 0 && first != 127 && first < 224
     }
 

@@ -1,6 +1,6 @@
-//! Packets as bytes: where their headers are, what they say, and how headers of our own are written.
+//! Packets as bytes: where headers are, what they contain, and how generated headers are written.
 //!
-//! Nothing is decided here but shape.
+//! Contains no policy, only formats.
 
 pub mod describe;
 pub mod link;
