@@ -1,9 +1,9 @@
 //! What the benchmark wraps around a program under test.
 //!
-//! BPF_PROG_TEST_RUN gives every repetition the packet that the one before left. A translated
-//! packet is no Service's any more, so without help one would measure the miss. The wrapper
-//! writes the packet's headers back, gives it the next client, and tail-calls the program.
-//! The same wrapper around an empty program tells what the wrapper itself costs.
+//! BPF_PROG_TEST_RUN gives every repetition the packet that the previous one left. A translated
+//! packet is not addressed to a Service any more, so the benchmark would measure misses. The
+//! wrapper restores the packet's headers, gives it the next client, and tail-calls the program.
+//! The same wrapper around an empty program measures the cost of the wrapper.
 
 #![no_std]
 #![no_main]
@@ -18,22 +18,22 @@ use lb_common::bench::{HEADERS, SINK_PORT, Template};
 #[btf_map]
 static TEMPLATE: Array<Template, 1> = Array::new();
 
-/// How many packets were made; the next one's number.
+/// The number of the next packet.
 #[btf_map]
 static SEQUENCE: Array<u64, 1> = Array::new();
 
-/// The program under test, at index 0; a program array is for one type of programs.
+/// The program under test, at index 0. A program array holds programs of one type.
 #[btf_map]
 static XDP_UNDER_TEST: ProgramArray<1> = ProgramArray::new();
 
 #[btf_map]
 static TC_UNDER_TEST: ProgramArray<1> = ProgramArray::new();
 
-/// Where `send_xdp` sends: a device's index.
+/// The index of the interface through which `send_xdp` sends.
 #[btf_map]
 static DEVICE: Array<u32, 1> = Array::new();
 
-/// How many datagrams the sink has taken away.
+/// Number of datagrams that the sink has consumed.
 #[btf_map]
 static ARRIVED: PerCpuArray<u64, 1> = PerCpuArray::new();
 
@@ -60,7 +60,7 @@ pub fn empty_xdp(_: XdpContext) -> u32 {
     xdp_action::XDP_PASS
 }
 
-/// Sends what the wrapper made out of a device: packets for who forwards them.
+/// Sends the wrapper's packets through an interface, to be forwarded by the program under test.
 #[xdp(frags)]
 pub fn send_xdp(_: XdpContext) -> u32 {
     match DEVICE.get(0) {
@@ -70,7 +70,7 @@ pub fn send_xdp(_: XdpContext) -> u32 {
     }
 }
 
-/// Where they arrive: counts and takes away datagrams for the sink, and passes anything else.
+/// At the receiving end: counts and consumes datagrams for the sink, and passes everything else.
 #[xdp(frags)]
 pub fn sink_xdp(context: XdpContext) -> u32 {
     if !is_for_sink(context.data(), context.data_end()) {
@@ -102,7 +102,7 @@ pub fn empty_tc(_: TcContext) -> i32 {
     TC_ACT_OK
 }
 
-/// Makes the next packet; false if the packet given is no place for it.
+/// Writes the next packet; false if the given packet is too short.
 #[inline(always)]
 fn restore(start: usize, end: usize) -> bool {
     if start + HEADERS > end {

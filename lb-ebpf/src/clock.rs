@@ -1,15 +1,15 @@
-//! The time, without asking for it.
+//! The time, mostly without a call.
 //!
-//! The coarse clock moves on with the kernel's timer ticks, which are counted in a word that the
-//! verifier makes one load of. So the clock need only be asked, by a call, when that count has moved.
+//! The coarse clock advances with the kernel's timer ticks, and the verifier turns reading the tick
+//! count into one load. So the clock is only called when the count has changed.
 
 use aya_ebpf::helpers::{bpf_jiffies64, bpf_ktime_get_coarse_ns};
 use lb_common::atomic::AtomicLong;
 use lb_common::layout::Ticks;
 
-/// The time when it was last asked for: the count's low half, then [`Ticks`]. One word, so that no
-/// processor sees one half of what another writes. Never asked is as if asked when the count was 0:
-/// in the one tick of 2^32 that has that count, nothing harmful is told.
+/// The time at the last call: the low half of the count, then [`Ticks`]. One word, so that no CPU
+/// sees half of another's store. Initially 0, as if called when the count was 0: in the one tick of
+/// 2^32 with that count the result is wrong, without harm.
 static ASKED: AtomicLong = AtomicLong::new(0);
 
 #[inline(always)]

@@ -1,8 +1,8 @@
-//! Tells who listens of packets that end for a reason.
+//! Reports packets that end for a reason to `millrace drops`.
 //!
-//! Packets that end for none, which are most, never come here. A reason is noted where it is counted;
-//! at the packet's end a program of its own, with a stack of its own, tells of it. While nobody
-//! listens that is one look at a word.
+//! Most packets end for no reason, and are not affected. A reason is noted where it is counted; when the
+//! packet ends, a separate program with its own stack reports it. Without a listener this costs one
+//! load.
 
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use lb_common::datapath::{Packet, describe};
@@ -11,11 +11,11 @@ use lb_common::layout::{Ending, Event, Listener, Reason};
 use crate::clock::now;
 use crate::maps::{EVENTS, LISTENER, SCRATCH, UNTOLD};
 
-/// Whether anybody listens, at all or for a reason.
+/// The listener, if there is one.
 #[inline(always)]
 fn listener() -> Option<Listener> {
     let listener = LISTENER.get_ptr(0)?;
-    // SAFETY: the map has the entry, and who listens writes whole aligned words.
+    // SAFETY: the map has the entry, and the listener writes whole aligned words.
     unsafe {
         let reasons = (&raw const (*listener).reasons).read_volatile();
         if reasons == 0 {
@@ -26,8 +26,8 @@ fn listener() -> Option<Listener> {
     }
 }
 
-/// Notes why this packet will end. Also that nobody wants to know: what an earlier one left must
-/// not be told of this one.
+/// Notes why this packet will end. If no listener asked for the reason, that is noted, too: otherwise
+/// the note of an earlier packet would count for this one.
 #[inline(always)]
 pub fn note(reason: Reason) {
     let Some(listener) = listener() else { return };
@@ -38,7 +38,7 @@ pub fn note(reason: Reason) {
     }
 }
 
-/// Whether this packet is to be told of before its program returns `action`.
+/// Whether this packet is reported before its program returns `action`.
 #[inline(never)]
 pub fn is_noted(action: u32) -> bool {
     if listener().is_none() {
@@ -52,14 +52,14 @@ pub fn is_noted(action: u32) -> bool {
     }
 }
 
-/// The action that was put off.
+/// The action that the reporting program returns.
 #[inline(always)]
 pub fn action() -> u32 {
     // SAFETY: as above.
     SCRATCH.get_ptr_mut(0).map_or(0, |scratch| unsafe { (*scratch).action })
 }
 
-/// Tells of a packet that was noted; returns the action that was put off for it.
+/// Reports a noted packet; returns its action.
 #[inline(always)]
 pub fn tell<P: Packet>(packet: &mut P, ending: Ending) -> Option<u32> {
     let scratch = SCRATCH.get_ptr_mut(0)?;
@@ -85,7 +85,7 @@ pub fn tell<P: Packet>(packet: &mut P, ending: Ending) -> Option<u32> {
     Some(action)
 }
 
-/// The same of one that is about to be answered, if it was noted.
+/// The same for a packet that is about to be overwritten by a reply, if it was noted.
 #[inline(never)]
 pub fn tell_of_answered<P: Packet>(packet: &mut P) {
     if is_noted(0) {

@@ -1,6 +1,6 @@
-//! Millrace's programs: one entry point per hook and stage. What happens to a packet is decided in
-//! `lb_common::datapath`; here contexts become packets, maps become tables, verdicts become the
-//! hook's return codes.
+//! Millrace's programs: one entry point per hook and stage. `lb_common::datapath` decides what happens
+//! to a packet; this crate turns contexts into packets, maps into tables, and verdicts into the hook's
+//! return codes.
 
 #![no_std]
 #![no_main]
@@ -24,8 +24,8 @@ use crate::maps::{TC_STAGES, XDP_STAGES};
 use crate::packet::{Origin, TcPacket, XdpPacket, is_deferred, is_of_vlan};
 use crate::tables::KernelTables;
 
-// The macros make two functions of one. What most packets meet is written into its entry point: each
-// return costs several ns where the kernel guards them (`srso`, `retbleed`).
+// The macros split each function in two. The code for most packets is inlined into its entry point: each
+// return costs several ns on CPUs with mitigations for `srso` or `retbleed`.
 
 /// Packets arriving on an external device.
 #[xdp(frags)]
@@ -36,7 +36,7 @@ pub fn external_in(context: XdpContext) -> u32 {
     xdp_action_of(verdict, packet)
 }
 
-/// The programs of the stages, from their one list.
+/// The programs of the stages, generated from the list of stages.
 macro_rules! define_programs {
     ($($(#[$about:meta])* $stage:ident($($xdp:ident)?, $tc:ident))*) => {
         $(
@@ -59,13 +59,13 @@ macro_rules! define_programs {
 
 lb_common::for_each_stage!(define_programs);
 
-/// Whether a stage writes over the packet: what is reported of it is reported before.
+/// Whether a stage overwrites the packet, which is therefore reported before.
 #[inline(always)]
 fn writes_over(stage: Stage) -> bool {
     matches!(stage, Stage::Reset | Stage::Reject)
 }
 
-/// Tells of a packet, which then ends as was decided before.
+/// Reports a packet, which then ends as was decided before.
 #[xdp(frags)]
 pub fn xdp_tell(context: XdpContext) -> u32 {
     let mut packet = XdpPacket::new(context);
@@ -100,8 +100,7 @@ fn xdp_action_of(verdict: Verdict, mut packet: XdpPacket) -> u32 {
             tables::count(Reason::Unwritable);
             xdp_action::XDP_DROP
         }
-        // By numbers that the kernel knows beforehand, for which it writes jumps to the programs: new
-        // flows come by these.
+        // With a constant index the kernel turns the tail call into a direct jump. New flows use these.
         Verdict::Next(Stage::Open) => xdp_go_on(packet, Stage::Open),
         Verdict::Next(Stage::Begin) => xdp_go_on(packet, Stage::Begin),
         Verdict::Next(next) => xdp_go_on(packet, next),
@@ -121,13 +120,13 @@ fn xdp_go_on(packet: XdpPacket, next: Stage) -> u32 {
 #[inline(always)]
 fn xdp_end(packet: XdpPacket, action: u32) -> u32 {
     if events::is_noted(action) {
-        // SAFETY: nothing is left to be dropped. If it fails nothing is told.
+        // SAFETY: nothing is left to be dropped. If it fails, nothing is reported.
         unsafe { XDP_STAGES.tail_call(packet.context(), TELL) };
     }
     action
 }
 
-/// Packets that XDP has left to the stack's side of an external device.
+/// Packets that XDP has left to tc.
 #[classifier]
 pub fn external_deferred(context: TcContext) -> i32 {
     if !is_deferred(&context) || is_of_vlan(&context) {
@@ -188,7 +187,7 @@ fn tc_egress(context: TcContext, raw: bool) -> i32 {
     tc_action_of(verdict, packet)
 }
 
-/// Tells of a packet, which then ends as was decided before.
+/// Reports a packet, which then ends as was decided before.
 #[classifier]
 pub fn tc_tell(context: TcContext) -> i32 {
     let mut packet = TcPacket::handed_over(context);
@@ -211,7 +210,7 @@ fn tc_stage(which: Stage, context: TcContext) -> i32 {
 #[inline(always)]
 fn tc_action_of<const STAGE: bool>(verdict: Verdict, packet: TcPacket<STAGE>) -> i32 {
     match verdict {
-        // Not OK: programs behind ours still want to see the packet.
+        // Not OK: tc programs after this one must see the packet, too.
         Verdict::Pass | Verdict::Defer => TC_ACT_UNSPEC,
         Verdict::Decline => tc_end(packet, TC_ACT_UNSPEC),
         Verdict::Drop => tc_end(packet, TC_ACT_SHOT),
@@ -245,7 +244,7 @@ fn tc_go_on<const STAGE: bool>(packet: TcPacket<STAGE>, next: Stage) -> i32 {
 fn tc_end<const STAGE: bool>(packet: TcPacket<STAGE>, action: i32) -> i32 {
     if events::is_noted(action as u32) {
         packet.hand_over();
-        // SAFETY: nothing is left to be dropped. If it fails nothing is told.
+        // SAFETY: nothing is left to be dropped. If it fails, nothing is reported.
         unsafe { TC_STAGES.tail_call(packet.context(), TELL) };
     }
     action

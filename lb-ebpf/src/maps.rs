@@ -1,6 +1,6 @@
 //! The maps, with BTF: `bpftool map dump` shows the fields of their keys and values by name.
 //!
-//! Sizes are defaults; the agent may set others when it loads the object.
+//! The sizes are defaults; the agent may set others when it loads the object.
 
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray, RingBuf};
@@ -24,17 +24,17 @@ use lb_common::layout::{
     Untracked,
 };
 
-/// The agent writes these through its own address space, without a system call. Their memory
-/// starts on a page, so buckets of whole cache lines stay aligned to them.
+/// The agent maps these into its address space and writes them without system calls. Their memory
+/// starts on a page boundary, so buckets are aligned to cache lines.
 const SHARED: usize = BPF_F_MMAPABLE as usize;
 
 const ON_DEMAND: usize = BPF_F_NO_PREALLOC as usize;
 
-/// For agents only; no program reads it.
+/// For the next agent; no program reads it.
 #[btf_map]
 pub static IDENTITY: Array<Identity, 1> = Array::new();
 
-/// What the programs were loaded with, for commands that look at the maps; no program reads it.
+/// Settings of the loaded programs, for commands that read the maps; no program reads it.
 #[btf_map]
 pub static PARAMETERS: Array<Settings, 1> = Array::new();
 
@@ -107,7 +107,7 @@ pub static AFFINITIES4: LruHashMap<AffinityKey<V4>, Affinity, { MAX_AFFINITIES a
 pub static AFFINITIES6: LruHashMap<AffinityKey<V6>, Affinity, { MAX_AFFINITIES as usize }> =
     LruHashMap::new();
 
-/// Most clusters have few of them: memory is taken as they come.
+/// Most clusters have few of them, so entries are allocated when they are added.
 #[btf_map]
 pub static MEMBERS: HashMap<Member, u32, { MAX_MEMBERS as usize }, ON_DEMAND> = HashMap::new();
 
@@ -140,7 +140,7 @@ pub static PEERS: HashMap<Peer, u32, { MAX_PEERS as usize }, ON_DEMAND> = HashMa
 pub static TARGETS: HashMap<TunnelTarget, u32, { MAX_TARGETS as usize }, ON_DEMAND> =
     HashMap::new();
 
-/// What a packet takes along from stage to stage, and what this processor may still answer.
+/// State that a packet keeps from stage to stage, and this CPU's rate limits.
 #[repr(C)]
 pub struct Scratch {
     pub rejection: Rejection,
@@ -149,9 +149,9 @@ pub struct Scratch {
     pub tag: u32,
     pub handover: Handover,
     pub allowance: Allowance,
-    /// For what reason the packet is told of when it ends, and one more; 0: it is not.
+    /// The reason for which the packet is reported when it ends, plus one; 0: it is not reported.
     pub told: u32,
-    /// What is returned for it then.
+    /// The action that is returned then.
     pub action: u32,
     pub events: Allowance,
 }
@@ -165,7 +165,7 @@ pub static DRAFTS4: PerCpuArray<Draft<V4>, 1> = PerCpuArray::new();
 #[btf_map]
 pub static DRAFTS6: PerCpuArray<Draft<V6>, 1> = PerCpuArray::new();
 
-/// The stages' programs; an agent that starts replaces them before those that lead to them.
+/// The programs of the stages. A starting agent replaces them before the entry points.
 #[btf_map]
 pub static XDP_STAGES: ProgramArray<{ TELL as usize + 1 }> = ProgramArray::new();
 
@@ -181,7 +181,7 @@ pub static SOURCES: Array<u64, { SOURCE_WORDS as usize }, SHARED> = Array::new()
 #[btf_map]
 pub static HOST: Array<Host, 1> = Array::new();
 
-/// By cookie.
+/// By socket cookie.
 #[btf_map]
 pub static CONNECTED4: LruHashMap<u64, SocketFlow<V4>, { MAX_CONNECTED as usize }> =
     LruHashMap::new();
@@ -198,7 +198,7 @@ pub static UNCONNECTED4: LruHashMap<SocketEnd<V4>, SocketFlow<V4>, { MAX_UNCONNE
 pub static UNCONNECTED6: LruHashMap<SocketEnd<V6>, SocketFlow<V6>, { MAX_UNCONNECTED as usize }> =
     LruHashMap::new();
 
-/// By the index of the service port; for people, no program reads it.
+/// By the index of the service port; for commands, no program reads it.
 #[btf_map]
 pub static SERVICE_NAMES: HashMap<u32, ServicePortName, { MAX_SERVICE_PORTS as usize }, ON_DEMAND> =
     HashMap::new();
@@ -213,14 +213,14 @@ pub static SERVICE_TRAFFIC: PerCpuArray<Traffic, { MAX_SERVICE_PORTS as usize }>
 #[btf_map]
 pub static BACKEND_TRAFFIC: PerCpuArray<Traffic, { MAX_BACKENDS as usize }> = PerCpuArray::new();
 
-/// Written by who listens, with plain stores.
+/// Written by `millrace drops`, with plain stores.
 #[btf_map]
 pub static LISTENER: Array<Listener, 1, SHARED> = Array::new();
 
 #[btf_map]
 pub static EVENTS: RingBuf<Event, { EVENT_BYTES as usize }> = RingBuf::new();
 
-/// How many packets should have been told of and were not: too many at once, or nobody took them.
+/// Number of packets that were not reported: too many at once, or the ring buffer was full.
 #[btf_map]
 pub static UNTOLD: PerCpuArray<u64, 1> = PerCpuArray::new();
 

@@ -1,8 +1,7 @@
-//! Hooks of processes on this node itself. What becomes of what they dial is decided in
-//! `lb_common::datapath::socket`.
+//! Hooks for processes of the node itself. `lb_common::datapath::socket` decides where they connect.
 //!
-//! The programs sit at the root of the control groups, so they meet every process of the node,
-//! also those in pods. These are told by their network namespace, and left alone.
+//! The programs are attached to the root cgroup, so they run for every process of the node, also in
+//! pods. Pods are recognised by their network namespace, and left alone.
 
 use core::mem::transmute;
 
@@ -46,7 +45,7 @@ pub fn sendmsg4(context: SockAddrContext) -> i32 {
     dial::<V4>(&context, send::<V4, _>)
 }
 
-/// The kernel takes datagrams to mapped addresses to [`sendmsg4`].
+/// Datagrams to IPv4-mapped addresses go to [`sendmsg4`].
 #[cgroup_sock_addr(sendmsg6)]
 pub fn sendmsg6(context: SockAddrContext) -> i32 {
     dial::<V6>(&context, send::<V6, _>)
@@ -80,7 +79,7 @@ pub fn getpeername6(context: SockAddrContext) -> i32 {
     }
 }
 
-/// The last that is heard of a socket.
+/// The socket is closed.
 #[cgroup_sock(sock_release)]
 pub fn sock_release(context: SockContext) -> i32 {
     let socket: *mut bpf_sock = context.sock;
@@ -212,7 +211,7 @@ fn set_port(context: &SockAddrContext, port: u16) {
     unsafe { (*context.sock_addr).user_port = u32::from(port.to_be()) };
 }
 
-/// A process dials: lets it, by another way or not at all.
+/// A process connects, or sends a datagram: redirects, allows or refuses it.
 #[inline(always)]
 fn dial<F: Form>(
     context: &SockAddrContext,
@@ -234,7 +233,7 @@ fn dial<F: Form>(
     }
 }
 
-/// A process asks whom it talks to: tells it whom it dialled.
+/// A process asks for the peer's address: reports the one that it connected to.
 #[inline(always)]
 fn name<F: Form>(
     context: &SockAddrContext,
@@ -252,7 +251,7 @@ fn name<F: Form>(
     GO_ON
 }
 
-/// What the system call fails with, instead of "not permitted".
+/// Sets the error of the system call, instead of EPERM.
 #[inline(always)]
 fn fail(error: i32) -> i32 {
     // SAFETY: the helper only keeps the number.
@@ -260,7 +259,7 @@ fn fail(error: i32) -> i32 {
     STOP
 }
 
-/// The socket, if it is one that we serve.
+/// The socket, if it belongs to the node's own network namespace.
 #[inline(always)]
 fn socket(context: &SockAddrContext) -> Option<Socket> {
     // SAFETY: the context is the one this program was called with.
@@ -307,7 +306,7 @@ macro_rules! socket_tables {
 
             #[inline(always)]
             fn remove_connected(&self, cookie: u64) {
-                // Nothing is there, mostly.
+                // Usually there is no entry.
                 let _ = $connected.remove(&cookie);
             }
 

@@ -32,7 +32,7 @@ impl Environment for KernelTables {
     fn settings(&self) -> &Settings {
         // The agent sets it after compilation: the compiler must not know what is in it.
         let address = opaque(&raw const SETTINGS as u64);
-        // SAFETY: a live static, which nobody writes while a program runs.
+        // SAFETY: a live static that is not written while a program runs.
         unsafe { &*(address as *const Settings) }
     }
 
@@ -180,9 +180,9 @@ impl Counters for KernelTables {
     }
 }
 
-/// Counts why a packet ends, and notes it if somebody listens.
+/// Counts why a packet ends, and notes it for a listener.
 ///
-/// Not inlined: it is called where packets end that are rare, and is to take no room there.
+/// Not inlined: it is called on rare paths, and must not enlarge them.
 #[inline(never)]
 pub fn count(reason: Reason) {
     events::note(reason);
@@ -284,7 +284,7 @@ macro_rules! family_tables {
 
             #[inline(always)]
             fn set_affinity(&self, key: &AffinityKey<$family>, affinity: Affinity) {
-                // It fails only if all entries are being replaced at once: nothing is kept then.
+                // It fails only if all entries are being replaced at once; then nothing is stored.
                 let _ = $affinities.insert(key, &affinity, 0);
             }
 
@@ -306,8 +306,8 @@ macro_rules! family_tables {
 
             #[inline(always)]
             fn set_fragment(&self, key: &FragmentKey<$family>, fragment: Fragment) {
-                // It fails only if all entries are being replaced at once: the other fragments
-                // are then counted as without their first.
+                // It fails only if all entries are being replaced at once. The other fragments are then
+                // counted as fragments without a first one.
                 let _ = $fragments.insert(key, &fragment, 0);
             }
 

@@ -1,4 +1,4 @@
-//! What the kernel knows of a packet, and the packet's context does not tell.
+//! What the kernel knows about a packet and the context does not contain.
 
 use core::mem::transmute;
 
@@ -8,28 +8,28 @@ use lb_common::layout::{BUFFER_OF_CONTEXT, BufferSum};
 
 use crate::maps::BUFFER_SUM;
 
-/// What is in a packet's checksum field.
+/// The contents of a packet's checksum field.
 pub enum Field {
     /// A checksum, and nothing else depends on it.
     Checksum,
-    /// The pseudo header's sum: the device that sends the packet makes a checksum of it.
+    /// The sum of the pseudo header. The sending device completes it.
     Begun,
-    /// A checksum that goes together with the card's sum over the whole packet, or it isn't known what.
+    /// A checksum that has to stay consistent with the card's sum over the whole packet, or unknown.
     Other,
 }
 
-/// Costs no call: the verifier makes one move of what looks like one.
+/// Costs no call: the verifier replaces it by a move.
 #[inline(always)]
 pub fn checksum_field(context: *mut __sk_buff) -> Field {
     // The agent sets it after compilation: the compiler must not know what is in it.
     let place = opaque(&raw const BUFFER_SUM as u64) as *const BufferSum;
-    // SAFETY: a live static, which nobody writes while a program runs.
+    // SAFETY: a live static that is not written while a program runs.
     let BufferSum { offset, shift } = unsafe { *place };
     if offset == 0 {
         return Field::Other;
     }
-    // SAFETY: the agent has made this a call of `bpf_cast_to_kern_ctx` where it has told the place;
-    // elsewhere the verifier removes it.
+    // SAFETY: where the agent has set the offset it has made this a call of `bpf_cast_to_kern_ctx`;
+    // elsewhere the verifier removes the code.
     let octet = unsafe {
         let buffer_of: unsafe extern "C" fn(*mut __sk_buff) -> *const u8 =
             transmute(BUFFER_OF_CONTEXT as usize);

@@ -1,7 +1,7 @@
 //! The contexts of the hooks as the data plane's `Packet`.
 //!
-//! The verifier wants to see every view checked against the packet's end, by pointers it knows;
-//! slices hide that from it.
+//! The verifier requires a comparison of every access with the packet's end, by pointers that it
+//! tracks. Slices would hide that from it.
 
 mod buffer;
 mod tc;
@@ -35,7 +35,7 @@ trait View {
         self.pointer_to::<H>(offset).map(|header| unsafe { &mut *header })
     }
 
-    /// Where `H` is at `offset`, if it fits.
+    /// A pointer to `H` at `offset`, if it fits.
     #[inline(always)]
     fn pointer_to<H: Header>(&self, offset: usize) -> Option<*mut H> {
         let (start, end) = self.bounds();
@@ -44,21 +44,21 @@ trait View {
     }
 }
 
-/// `offset`, mixed with eight bits that are always 0, which neither compiler nor verifier knows:
-/// to them the result is any number below 2^14.
+/// `offset`, combined with eight bits that are always 0. Neither compiler nor verifier knows that: to them
+/// the result is any number below 2^14.
 ///
-/// By sums and a mask: of other operations with two unknown numbers a verifier before Linux 6.10
-/// takes the result for any number at all.
+/// By addition and a mask: before Linux 6.10 the verifier loses all bounds across other operations on two
+/// unknown scalars.
 #[inline(always)]
 fn blur(offset: usize, below_2_to_24: u32) -> usize {
     let zero = (below_2_to_24 >> 24) as usize;
     (offset + zero * 65) & 0x3fff
 }
 
-/// Asks the kernel's routing tables on behalf of a hook.
+/// Looks up a route in the kernel's tables.
 #[inline(always)]
 fn route<F: Family>(context: *mut core::ffi::c_void, device: u32, query: &Query<F>) -> Route {
-    /// Addresses are written as whole words, the stack takes these only where they are aligned.
+    /// Addresses are written as words, which the verifier allows only at aligned stack offsets.
     #[repr(align(8))]
     struct Aligned(FibQuery);
     // SAFETY: plain numbers and unions of them, for which zeros are valid.

@@ -1,4 +1,4 @@
-//! A packet as the stack has it.
+//! A packet in tc: an `sk_buff`.
 
 use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::{
@@ -25,24 +25,25 @@ impl View for TcContext {
     }
 }
 
-/// `STAGE`: an earlier program has handed it over.
+/// `STAGE`: an earlier program has handed the packet over.
 pub struct TcPacket<const STAGE: bool> {
     context: TcContext,
     left_by: u32,
-    /// In the first program only; in stages it stands in the control block.
+    /// In the first program only; stages read it from the control block.
     origin: Origin,
 }
 
-/// What a packet's hook knows of the device.
+/// What a packet's hook knows about the interface.
 #[derive(Clone, Copy)]
 pub struct Origin {
     pub role: Role,
-    /// The device's packets have no link-layer header.
+    /// Its packets have no link-layer header.
     pub raw: bool,
 }
 
-/// What stages are told of a packet, in its control block. They need not look for the network header: two
-/// kinds of link-layer headers would be two of each path to the verifier.
+/// What the first program passes to stages in the packet's control block. With the offset of the network
+/// header in it, stages need not distinguish link-layer headers, which would double their paths for the
+/// verifier.
 #[derive(Clone, Copy)]
 struct Handover(u32);
 
@@ -50,7 +51,7 @@ impl Handover {
     const WORKLOAD: u32 = 1;
     const RAW: u32 = 1 << 1;
     const IPV6: u32 = 1 << 2;
-    /// There is a network header, that far from the start.
+    /// The packet is IP, and the bits from `NETWORK` on are the offset of its header.
     const IP: u32 = 1 << 3;
     const NETWORK: u32 = 8;
     /// More than an Ethernet header with two tags takes.
@@ -85,7 +86,7 @@ impl Handover {
     }
 }
 
-/// The most that the headers of a packet of ours take: Ethernet with two tags, IPv6 with a few
+/// Upper limit for the headers of a packet that is handled: Ethernet with two tags, IPv6 with a few
 /// extension headers, TCP.
 const HEADERS: u32 = 192;
 
@@ -103,7 +104,7 @@ fn handover(buffer: *mut __sk_buff) -> Handover {
     Handover(unsafe { (*buffer).cb[0] })
 }
 
-/// Whether the packet's VLAN tag stands beside its bytes: then it is for a VLAN device above this one.
+/// Whether the packet has a VLAN tag in its metadata: then it is for a VLAN interface above this one.
 #[inline(always)]
 pub fn is_of_vlan(context: &TcContext) -> bool {
     // SAFETY: the context is the one this program was called with.
@@ -121,13 +122,13 @@ pub fn is_deferred(context: &TcContext) -> bool {
 }
 
 impl<const STAGE: bool> TcPacket<STAGE> {
-    /// Read where it is asked for: the verifier would follow its values apart from there on.
+    /// Read at each use: from a read on, the verifier follows each value on a path of its own.
     #[inline(always)]
     fn origin(&self) -> Origin {
         if STAGE { handover(self.buffer()).origin() } else { self.origin }
     }
 
-    /// Notes for the stage that follows what it need not find out again.
+    /// Writes the control block for the next stage.
     #[inline(always)]
     pub fn hand_over(&self) {
         let handover =
@@ -136,13 +137,13 @@ impl<const STAGE: bool> TcPacket<STAGE> {
         unsafe { (*self.buffer()).cb[0] = handover.0 };
     }
 
-    /// Makes sure that the headers can be viewed: they may lie in the packet's pages.
+    /// Makes sure that the headers can be accessed: they may be in the packet's pages.
     #[inline(always)]
     pub fn new(context: TcContext, origin: Origin) -> Self {
         let linear = (context.data_end() - context.data()) as u32;
         let wanted = if context.len() < HEADERS { context.len() } else { HEADERS };
         if linear < wanted {
-            // If it fails the views fail, and the packet passes as malformed.
+            // If it fails, accesses fail, and the packet passes as malformed.
             let _ = context.pull_data(wanted);
         }
         Self { context, left_by: 0, origin }
@@ -163,7 +164,7 @@ impl<const STAGE: bool> TcPacket<STAGE> {
         self.context.skb.skb
     }
 
-    /// Makes or closes room behind the link-layer header; the size of segments stays.
+    /// Adds or removes bytes behind the link-layer header; the size of segments stays the same.
     #[inline(always)]
     fn adjust_room(&mut self, bytes: i32, flags: u32) -> Option<()> {
         let flags = u64::from(flags | BPF_F_ADJ_ROOM_FIXED_GSO);
@@ -172,12 +173,12 @@ impl<const STAGE: bool> TcPacket<STAGE> {
         (result == 0).then_some(())
     }
 
-    /// Updates a checksum by the kernel's helper, which knows whether the field holds one or only the
-    /// pseudo header's sum. What it was is seen from what the helper makes of it, so that one call is
-    /// enough, and the rest is done here.
+    /// Updates a checksum by the kernel's helper, which knows whether the field contains a checksum or only
+    /// the sum of the pseudo header. The result of one call shows which of the two it was, so the rest is
+    /// done here without another call.
     ///
-    /// Beside the packet there may be a sum over all of it, from the card. An address changes that by
-    /// the field alone in IPv4, whose header has a checksum of its own: that the helper has to be told.
+    /// There may also be the card's sum over the whole packet. In IPv4 a changed address changes that sum
+    /// only through this field, because the header has its own checksum: a flag reports that to the helper.
     /// In IPv6 address and field cancel out, as ports always do.
     #[inline(always)]
     fn update_by_helper<F: Family>(
@@ -190,7 +191,7 @@ impl<const STAGE: bool> TcPacket<STAGE> {
         let old = *self.header::<[u8; 2]>(offset)?;
         let v4 = F::ETHER_TYPE == V4::ETHER_TYPE;
         let (first, second) = if v4 { (address, port) } else { (port, address) };
-        // Many Services have the port that their backends have.
+        // Many Services use the same port as their backends.
         let (told, rest) =
             if first.is_nothing() { (second, Delta::default()) } else { (first, second) };
         if told.is_nothing() {
@@ -272,13 +273,13 @@ impl<const STAGE: bool> Packet for TcPacket<STAGE> {
         (result == 0).then_some(())
     }
 
-    /// There is no helper for this alone.
+    /// No helper does only this.
     #[inline(always)]
     fn shrink_front(&mut self, _: usize) -> Option<()> {
         None
     }
 
-    /// By the helper that notes, too, what segments of the packet are to look like.
+    /// By the helper that also records how segments of the packet are encapsulated.
     #[inline(always)]
     fn make_room<F: Family>(&mut self, _: usize, bytes: usize) -> Option<()> {
         let v4 = F::ETHER_TYPE == V4::ETHER_TYPE;
@@ -320,7 +321,8 @@ impl<const STAGE: bool> Packet for TcPacket<STAGE> {
         self.context.len()
     }
 
-    /// By what the field holds, where the kernel shows that without a call; else by its helper.
+    /// Depending on the contents of the field, where the kernel shows that without a call; otherwise by its
+    /// helper.
     #[inline(always)]
     fn update_transport_checksum<F: Family>(
         &mut self,

@@ -1,4 +1,4 @@
-//! A frame as its driver has received it.
+//! A frame in XDP, as the driver received it.
 
 use aya_ebpf::EbpfContext;
 use aya_ebpf::helpers::{
@@ -39,13 +39,13 @@ impl XdpPacket {
         &self.context
     }
 
-    /// How much of the packet can be viewed: not its later pieces, if it came in several.
+    /// How much of the packet can be accessed: only its first buffer.
     #[inline(always)]
     fn viewed(&self) -> u32 {
         (self.context.data_end() - self.context.data()) as u32
     }
 
-    /// Marks the packet for the tc program of the same device; false if the driver can't.
+    /// Marks the packet for the tc program of the same interface; false if the driver cannot.
     #[inline(always)]
     pub fn defer(&mut self) -> bool {
         // SAFETY: the context is the one this program was called with.
@@ -123,7 +123,7 @@ impl Packet for XdpPacket {
 
     #[inline(always)]
     fn blur(&self, offset: usize) -> usize {
-        // What can be viewed is a page at most.
+        // The first buffer is a page at most.
         blur(offset, self.viewed())
     }
 
