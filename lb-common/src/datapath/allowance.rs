@@ -1,27 +1,27 @@
-//! Rate limit of generated packets: a spoofed flood must not be answered in full.
+//! Rate limit for generated packets (resets, ICMP errors): a spoofed flood must not be answered in full.
 
 use crate::layout::Ticks;
 
-/// The allowance of one CPU. It refills with time.
+/// One CPU's allowance, which refills over time.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allowance {
-    /// Packets sent that have not been regained.
+    /// The used part, in ticks.
     used: u32,
-    /// When `used` was last updated.
+    /// The time of the last update.
     since: Ticks,
 }
 
 impl Allowance {
-    /// The most packets at once.
+    /// Packets that may be sent in a burst.
     pub const BURST: u32 = 256;
-    /// Packets in the long run, per tick of 16.8 ms: about 1,000 a second.
+    /// Packets per tick of 16.8 ms in the long run: about 1,000 a second.
     pub const PER_TICK: u32 = 17;
 
     #[inline(always)]
     pub fn take(&mut self, now: Ticks) -> bool {
         let ticks = now.0.wrapping_sub(self.since.0);
-        // Long before the product could overflow, everything is regained.
+        // The allowance is full long before the product could overflow.
         let regained = if ticks > Self::BURST { Self::BURST } else { ticks * Self::PER_TICK };
         self.used = self.used.saturating_sub(regained);
         self.since = now;

@@ -1,4 +1,4 @@
-//! State that a packet keeps from stage to stage, so that no stage repeats a lookup.
+//! State that a packet keeps from stage to stage, so that no stage repeats the lookup of an earlier one.
 
 use crate::conntrack::Location;
 use crate::family::Family;
@@ -11,8 +11,8 @@ pub struct End<A> {
     pub port: u16,
 }
 
-/// What to do with a packet: its new addresses and ports, where it goes, and the backend for which
-/// it is counted. Made from a flow's entry or from other tables.
+/// What to do with a packet: its new addresses and ports, where it is sent, and the backend that it is
+/// counted for. It comes from a flow entry or from the tables.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Decision<F: Family> {
@@ -26,34 +26,34 @@ pub struct Decision<F: Family> {
     pub kind: FlowKind,
 }
 
-/// A flow to be stored, and the decision for its packet.
+/// A flow that is about to begin, and the decision for the packet.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Draft<F: Family> {
     pub flow: Flow<F>,
     pub decision: Decision<F>,
-    /// The flow's initial state, and what is tracked with it.
+    /// The first state, and the track that is stored with it.
     pub state: u32,
     pub track: u32,
-    /// The backend's full generation: the flow stores only its low bits.
+    /// The backend's generation. The flow stores the low bits.
     pub generation: u32,
-    /// 1 if the client's session affinity is to be stored.
+    /// 1 if the Service has session affinity.
     pub sticky: u32,
-    /// 1 if the client has so many flows that client and frontend select the buckets of this one.
+    /// 1 if the client has so many flows that client and frontend select this one's buckets.
     pub crowded: u32,
-    /// How often its stage has been restarted.
+    /// How often its stage was repeated.
     pub round: u32,
-    /// The packet's sequence number. It differs between a client's connections.
+    /// The packet's sequence number, which differs between connections of a client.
     pub sequence: u32,
-    /// Where the entry of the flow is.
+    /// The location of the flow that the decision came from, or that has begun.
     pub at: Location,
     /// The network epoch when the next hop was resolved.
     pub epoch: u32,
-    /// The next hop of the flow's packets, as stored in flows; 0 if unknown.
+    /// The next hop, as flow entries store it; 0 if it is not known.
     pub hop: u64,
 }
 
-/// A packet to be tunnelled: its backend, and the kind of tunnel.
+/// A packet that is sent through a tunnel: its backend, and the kind of tunnel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Handover {
@@ -63,7 +63,7 @@ pub struct Handover {
     /// The tunnel's UDP source port: the same for all packets of a flow.
     pub source_port: u16,
     pub kind: FlowKind,
-    /// 1 if an ICMP error may be sent about the packet.
+    /// 1 if the sender may get an ICMP error when the packet cannot be sent.
     pub answerable: u8,
     /// 1 if the flow has an entry.
     pub tracked: u8,

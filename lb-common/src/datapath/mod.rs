@@ -1,25 +1,25 @@
 //! The data plane: what happens to a packet, as a function of its bytes and the tables.
 //!
-//! [`ingress`] handles packets that arrive on an interface, [`egress`] those that leave through
-//! one. Both take the same steps, the cheapest exit first: parse, prefilter, flow lookup. What few
-//! packets need is a [`Stage`]: opening a flow, rejecting, ICMP errors, fragments. In the kernel a
-//! stage is a program with a stack of its own; the verdict names the next one.
+//! [`ingress`] handles packets that arrive on an interface, [`egress`] those that leave through one.
+//! Both test the cheapest exit first: parse, prefilter, flow. What only few packets need is a [`Stage`]:
+//! opening a flow, rejecting, ICMP errors, fragments. In the kernel a stage is a program with its own
+//! stack, which the first program names as the next one.
 //!
-//! | layer | holds | may use |
+//! | layer | contents | may use |
 //! | --- | --- | --- |
 //! | `stages` | what a hook runs | all below |
-//! | `forward` | the decision of what to do with a packet, and its one sender | all below |
-//! | `select` | which backend a new flow goes to | all below |
-//! | `wire` | parsing and writing headers | base |
-//! | [`conntrack`](crate::conntrack) | the state of connections | base |
-//! | base | `verdict`, `tables`, `route`, `carried`, [`layout`](crate::layout), hashes, checksums | |
+//! | `forward` | the decision about a packet, and the one sender | all below |
+//! | `select` | the choice of a backend for a new flow | all below |
+//! | `wire` | bytes to values, and back | the base |
+//! | [`conntrack`](crate::conntrack) | the state of connections | the base |
+//! | the base | `verdict`, `tables`, `route`, `carried`, [`layout`](crate::layout), hashes, checksums | |
 //!
 //! # Invariants
-//! - A packet that is not addressed to a Service passes unmodified. Packets are dropped only for a
-//!   counted [`Reason`](crate::layout::Reason).
+//! - A packet that is not addressed to a Service passes unmodified. Packets are dropped only for a counted
+//!   [`Reason`](crate::layout::Reason).
 //! - No I/O, no clock, no allocation: all input comes through [`Packet`] and [`Tables`].
-//! - A packet is not modified before it continues in another stage, except that a tunnelled packet
-//!   is decapsulated.
+//! - A packet is not modified before it continues in another stage, except that a tunnelled packet is
+//!   decapsulated.
 //!
 //! Tests: the packet tables in the crate `tests`, run on the host and in the kernel.
 
@@ -53,7 +53,7 @@ use stages::{
 };
 use wire::outer;
 
-/// Handles a packet that arrives on an interface.
+/// A packet that arrives on an interface.
 #[inline(always)]
 pub fn ingress<P, T>(packet: &mut P, tables: &T) -> Verdict
 where
@@ -70,7 +70,7 @@ where
     }
 }
 
-/// Handles a packet that leaves through an interface.
+/// A packet that leaves through an interface.
 #[inline(always)]
 pub fn egress<P, T>(packet: &mut P, tables: &T) -> Verdict
 where
@@ -87,7 +87,7 @@ where
     }
 }
 
-/// Continues with a packet after [`Verdict::Next`].
+/// Runs the stage that [`Verdict::Next`] named.
 #[inline(always)]
 pub fn stage<P, T>(stage: Stage, packet: &mut P, tables: &T) -> Verdict
 where

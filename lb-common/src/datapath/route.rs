@@ -11,7 +11,7 @@ pub struct Query<F: Family> {
     pub length: u32,
 }
 
-/// An interface, and the link-layer address of the neighbour behind it.
+/// An interface, and the link-layer address of the next hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NextHop {
     pub device: u32,
@@ -22,7 +22,7 @@ pub struct NextHop {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     Known(NextHop),
-    /// The interface is known, the neighbour's link-layer address not yet.
+    /// The interface is known, the neighbour's link-layer address is not resolved.
     NoNeighbour(u32),
     /// Only packets up to this length fit.
     TooBig(u32),
@@ -30,7 +30,7 @@ pub enum Route {
 }
 
 impl NextHop {
-    /// As one word, as stored in flows; 0 if the interface index does not fit.
+    /// As one word, as flow entries store it; 0 if the interface index does not fit.
     #[inline(always)]
     pub fn to_word(self) -> u64 {
         let [a, b, c, d, e, f] = self.neighbour;

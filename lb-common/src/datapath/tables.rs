@@ -1,4 +1,4 @@
-//! The data plane's inputs besides the packet, and its counters.
+//! The data plane's input apart from the packet, and its counters.
 
 use crate::conntrack::{Environment, FlowTables};
 use crate::family::Family;
@@ -28,10 +28,9 @@ pub trait NetworkTables {
     fn network_epoch(&self) -> u32;
     /// Whether an address belongs to a node of the cluster.
     fn is_peer(&self, peer: Peer) -> bool;
-    /// The key that tunnels of this cluster carry, or the other one that is accepted during a key
-    /// change; 0: none.
+    /// The cluster's tunnel key, or the other one that is accepted during key rotation; 0: none.
     fn tunnel_key(&self, which: TunnelKey) -> u64;
-    /// Whether SNAT must not use a port because something on this node may use it.
+    /// Whether a port must not be used for SNAT, because this node may use it itself.
     fn is_port_reserved(&self, port: u16) -> bool;
 }
 
@@ -43,28 +42,28 @@ pub trait Scratch {
     /// Stores whether this packet, whose flow may be in other buckets, came through a tunnel.
     fn set_delivered(&self, delivered: bool);
     fn is_delivered(&self) -> bool;
-    /// Stores whether the lookup found no other flow of the client's address and port. Set anew by
-    /// every stage before [`Open`](super::Stage::Open) and [`Begin`](super::Stage::Begin).
+    /// Stores whether the lookup for this packet has found no other flow of its client's address and port.
+    /// Every stage before [`Open`](super::Stage::Open) and [`Begin`](super::Stage::Begin) sets it.
     fn set_alone(&self, alone: bool);
     fn is_alone(&self) -> bool;
-    /// Stores the tag by which a tunnelled packet names its backend.
+    /// Stores the tag by which this packet, which came through a tunnel, names its backend.
     fn set_tag(&self, tag: u32);
     fn tag(&self) -> u32;
-    /// The decision for a packet that another stage sends. Only the packet's own CPU accesses it.
+    /// The decision for this packet, which another stage sends. Only the packet's CPU reads it.
     #[expect(clippy::mut_from_ref, reason = "the memory is the table's, one packet's at a time")]
     fn handover(&self) -> Option<&mut Handover>;
 }
 
-/// Where packets and flows are counted.
+/// Counters of packets and flows.
 pub trait Counters {
     fn count(&self, reason: Reason);
     fn count_packet(&self, service_port: u32, backend: u32, direction: Direction, bytes: u32);
     fn count_new_flow(&self, service_port: u32, backend: u32);
-    /// Whether the rate limit allows one more reset or ICMP error.
+    /// Whether the rate limit allows another generated packet.
     fn may_answer(&self) -> bool;
 }
 
-/// All tables shared by the address families.
+/// All tables that both address families share.
 pub trait Tables: Environment + PoolTables + NetworkTables + Scratch + Counters {}
 
 impl<T: Environment + PoolTables + NetworkTables + Scratch + Counters> Tables for T {}
@@ -77,8 +76,7 @@ pub trait FamilyTables<F: Family>: Tables + FlowTables<F> {
     fn may_be_source(&self, address: F::Address, port: u16, protocol: u8) -> bool;
     fn frontend(&self, key: &FrontendKey<F>) -> Option<Frontend>;
     fn backend(&self, index: u32) -> Option<Backend<F::Address>>;
-    /// The flow that this packet opens, kept from stage to stage. Only the packet's own CPU
-    /// accesses it.
+    /// The draft of the flow that this packet begins. Only the packet's CPU reads it.
     #[expect(clippy::mut_from_ref, reason = "the memory is the table's, one packet's at a time")]
     fn draft(&self) -> Option<&mut Draft<F>>;
     fn affinity(&self, key: &AffinityKey<F>) -> Option<Affinity>;
@@ -87,7 +85,7 @@ pub trait FamilyTables<F: Family>: Tables + FlowTables<F> {
     fn fragment(&self, key: &FragmentKey<F>) -> Option<Fragment>;
     fn set_fragment(&self, key: &FragmentKey<F>, fragment: Fragment);
     fn hints(&self) -> Option<&Hints>;
-    /// The frontend that the client of a flow without an entry connected to.
+    /// The frontend that the client of a flow without an entry uses.
     fn untracked(&self, key: &ReplyKey<F>) -> Option<Untracked<F>>;
     fn set_untracked(&self, key: &ReplyKey<F>, untracked: &Untracked<F>);
 }

@@ -3,79 +3,71 @@
 use super::tables::Counters;
 use crate::layout::Reason;
 
-/// Mark of a deferred packet, in memory in front of it that is never sent.
+/// Metadata in front of a deferred packet. It is never transmitted.
 pub const DEFERRED: u32 = 0x4d69_6c6c;
 
 /// What happens to a packet.
 ///
-/// One number: the verifier has difficulties with values that only some variants have.
+/// One number: the verifier handles variants with values badly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// Continues up or down the stack, translated or unmodified.
+    /// It continues up or down the stack, translated or not.
     Pass,
-    /// Dropped; the reason has been counted.
+    /// It is dropped; the reason has been counted.
     Drop,
-    /// Sent out of the interface on which it arrived. Its link-layer header is complete.
+    /// It leaves through the interface on which it arrived; its link-layer header is complete.
     Transmit,
-    /// Sent out of the interface of [`Packet::leave_by`](super::Packet). Its link-layer header is
+    /// It leaves through the interface of [`Packet::leave_by`](super::Packet); its link-layer header is
     /// complete.
     Redirect,
-    /// Like `Redirect`, but the stack resolves the next hop's link-layer address.
+    /// The same, but the stack resolves the next hop's link-layer address.
     Resolve,
-    /// Passed unmodified to the next ingress hook, which can do more.
+    /// It continues unmodified to the next hook (tc after XDP), which can do more.
     Defer,
-    /// Not addressed to a Service, or not recognizably so: passes unmodified; the reason has been
-    /// counted. Distinct from the frequent [`Self::Pass`], so that only packets with a reason are
-    /// reported.
+    /// It is not addressed to a Service, or cannot be recognised as such: it passes unmodified; the reason
+    /// has been counted. Distinct from [`Self::Pass`], so that only packets with a reason are reported.
     Decline,
-    /// Continues in another stage.
+    /// It continues in another stage.
     Next(Stage),
 }
 
-/// The list of stages, as input of a macro. Each has the name of its program in XDP, if the stage
-/// runs at ingress, and in tc.
+/// Passes the list of stages to a macro, with the names of their programs in XDP and tc. XDP has only the
+/// stages of arriving packets.
 #[macro_export]
 macro_rules! for_each_stage {
     ($callback:ident) => {
         $callback! {
-            /// A packet at ingress that belongs to no flow.
+            /// An arriving packet that belongs to no flow.
             Open(xdp_open, tc_open)
-            /// A packet whose flow, [`FamilyTables::draft`](crate::datapath::FamilyTables), is to
-            /// be stored.
+            /// A packet whose flow was drafted ([`FamilyTables::draft`](crate::datapath::FamilyTables)): stores the flow.
             Begin(xdp_begin, tc_begin)
-            /// A packet without a flow in its client's buckets, of a client that also has flows in
-            /// others.
+            /// A packet without a flow in its client's buckets, of a client with flows in other buckets.
             Spread(xdp_spread, tc_spread)
-            /// A packet whose flow, [`FamilyTables::draft`](crate::datapath::FamilyTables), needs
-            /// the reply index.
+            /// A packet whose drafted flow is found by the reply index.
             Snat(xdp_snat, tc_snat)
-            /// A packet whose flow, [`FamilyTables::draft`](crate::datapath::FamilyTables), gets no
-            /// entry.
+            /// A packet whose drafted flow gets no entry.
             Untracked(xdp_untracked, tc_untracked)
-            /// A TCP packet to be answered with a reset.
+            /// A TCP packet that is rejected by a reset.
             Reset(xdp_reset, tc_reset)
-            /// A packet to be answered with the ICMP error in
-            /// [`Scratch::rejection`](crate::datapath::Scratch).
+            /// A packet that is rejected by an ICMP error ([`Scratch::rejection`](crate::datapath::Scratch)).
             Reject(xdp_reject, tc_reject)
-            /// An ICMP packet at ingress: possibly an error about a packet of a flow.
+            /// An arriving ICMP packet, possibly an error about a packet of a flow.
             ErrorIn(xdp_error_in, tc_error_in)
-            /// An ICMP packet at egress.
+            /// A leaving ICMP packet.
             ErrorOut(, tc_error_out)
-            /// A fragment at ingress.
+            /// An arriving fragment.
             FragmentIn(xdp_fragment_in, tc_fragment_in)
-            /// A fragment at egress.
+            /// A leaving fragment.
             FragmentOut(, tc_fragment_out)
-            /// A packet to be tunnelled to another node, as
-            /// [`Scratch::handover`](crate::datapath::Scratch) says.
+            /// A packet that is sent through a tunnel to another node ([`Scratch::handover`](crate::datapath::Scratch)).
             Encapsulate(xdp_encapsulate, tc_encapsulate)
-            /// A packet at ingress that may come from a tunnel.
+            /// An arriving packet that may have come through a tunnel.
             Decapsulate(xdp_decapsulate, tc_decapsulate)
             /// A decapsulated packet; [`Scratch::tag`](crate::datapath::Scratch) names its backend.
             Delivered(xdp_delivered, tc_delivered)
             /// A decapsulated packet that belongs to no flow.
             Accept(xdp_accept, tc_accept)
-            /// A packet between a client and a backend that bypasses Services: ends an earlier flow
-            /// between the two.
+            /// A packet between a client and a backend that bypasses Services: it ends an earlier flow between them.
             Shadow(xdp_shadow, tc_shadow)
         }
     };
@@ -83,7 +75,7 @@ macro_rules! for_each_stage {
 
 macro_rules! define_stages {
     ($($(#[$about:meta])* $stage:ident($($xdp:ident)?, $tc:ident))*) => {
-        /// What follows the steps that all packets take.
+        /// A part of the data plane that only few packets need.
         #[repr(u32)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Stage {
@@ -116,15 +108,15 @@ const fn first(names: &[&'static str]) -> Option<&'static str> {
     if names.is_empty() { None } else { Some(names[0]) }
 }
 
-/// Index of the program, after those of the stages, that reports a packet at its end.
+/// Index, behind the stages, of the program that reports a packet when it ends.
 pub const TELL: u32 = Stage::ALL.len() as u32;
 
-/// The ICMP error sent to a packet's sender.
+/// The ICMP error that a packet's sender gets.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rejection {
     pub kind: RejectionKind,
-    /// The largest length that fits, for `TOO_BIG`.
+    /// The MTU, for packets that are too big.
     pub mtu: u32,
 }
 
@@ -149,14 +141,14 @@ impl Rejection {
     }
 }
 
-/// Passes a packet unmodified, and counts why.
+/// Passes a packet unmodified, and counts the reason.
 #[inline(always)]
 pub fn pass_for<T: Counters>(tables: &T, reason: Reason) -> Verdict {
     tables.count(reason);
     Verdict::Decline
 }
 
-/// Drops a packet, and counts why.
+/// Drops a packet, and counts the reason.
 #[inline(always)]
 pub fn drop_for<T: Counters>(tables: &T, reason: Reason) -> Verdict {
     tables.count(reason);

@@ -1,4 +1,4 @@
-//! Beginning a flow: storing the draft in an entry.
+//! Beginning a flow: storing what was drafted.
 
 use super::lookup::{client_hash, spread_hash};
 use crate::conntrack::{self, Claim, Hops, fills_its_share, is_crowded, reply_index};
@@ -10,20 +10,20 @@ use crate::family::Family;
 use crate::hash::{FlowHash, ReplyHash};
 use crate::layout::{Flow, FlowBucket, FlowKind, FlowState, Reason, Ticks};
 
-/// The result of [`begin`].
+/// The result for a draft.
 pub enum Begun<'a> {
     Entry(Hops<'a>),
-    /// Needs the reply index: its replies could be taken for those of another flow, or its client
-    /// has very many flows.
+    /// Its replies could be mistaken for those of another flow, so it needs the reply index; or its client has
+    /// very many flows.
     Indexed,
     /// No entry is available.
     Full,
 }
 
-/// The buckets that may hold a flow, with their numbers.
+/// The two buckets of a flow, with their numbers.
 pub type Candidates<'a, F> = [(u32, &'a FlowBucket<F>); 2];
 
-/// Stores the drafted flow in a bucket of its client's address and port.
+/// Begins the drafted flow in the buckets of its client's address and port.
 #[inline(always)]
 pub fn begin<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -38,7 +38,7 @@ pub fn begin<'a, F: PacketFamily, T: FamilyTables<F>>(
     if replies && tables.settings().has_snat_port(flow.snat_port) {
         return Ok(Begun::Indexed);
     }
-    // The packet's lookup has read the same buckets. Most clients have no other flow in them.
+    // The lookup for the packet has read the same buckets: most clients have no other flow.
     if !tables.is_alone() {
         if replies && (is_crowded(tables, hash) || is_taken_in(tables, buckets, hash, flow, now)) {
             return Ok(Begun::Indexed);
@@ -67,7 +67,7 @@ pub fn publish<'a, F: PacketFamily, T: FamilyTables<F>>(
     claim.publish(draft.state, now)
 }
 
-/// Counts a new flow, and stores its session affinity.
+/// Counts a new flow, and stores its affinity.
 #[inline(always)]
 fn account<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) {
     let flow = &draft.flow;
@@ -90,7 +90,7 @@ pub fn candidates<F: PacketFamily, T: FamilyTables<F>>(
     Ok([(first, one), (second, other)])
 }
 
-/// The hash that selects the buckets of the drafted flow.
+/// The buckets of the drafted flow.
 #[inline(always)]
 pub fn hash_of<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) -> FlowHash {
     let Flow { client, client_port, frontend, frontend_port, protocol, .. } = draft.flow;
@@ -101,7 +101,7 @@ pub fn hash_of<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>
     }
 }
 
-/// Whether the replies to a flow would be taken for those of another.
+/// Whether replies to the flow would be mistaken for those of another.
 #[inline(always)]
 pub fn is_taken<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>) -> bool {
     let hash = client_hash(tables, flow.snat, flow.snat_port, flow.protocol);
@@ -117,8 +117,8 @@ pub fn is_taken<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>)
     bucket.is_some_and(|bucket| conntrack::is_alive(bucket, at, tables.settings(), tables.now()))
 }
 
-/// Whether another flow with the same replies may be found by the reply index only. Most clients
-/// use ports above the SNAT ports, and few have very many flows.
+/// Whether another flow with the same replies could be found only by the reply index. Most clients use ports
+/// above the SNAT range, and few have very many flows.
 #[inline(always)]
 fn may_be_indexed<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -128,9 +128,8 @@ fn may_be_indexed<F: PacketFamily, T: FamilyTables<F>>(
     tables.settings().has_snat_port(flow.snat_port) || is_crowded(tables, hash)
 }
 
-/// Whether the replies would be taken for those of a flow in the same buckets. A flow that was
-/// reset or has expired is released. A closed one is not: its backend may still wait for the last
-/// packets.
+/// Whether replies would be mistaken for those of a flow in the same buckets. A flow that was reset or has
+/// expired is replaced; one that has closed is not, because its backend may still wait for the last packets.
 #[inline(always)]
 fn is_taken_in<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -162,7 +161,7 @@ fn has_replies_of<F: Family>(other: &Flow<F>, flow: &Flow<F>) -> Option<()> {
     same.then_some(())
 }
 
-/// The key of a flow in the reply index.
+/// The flow's place in the reply index.
 #[inline(always)]
 pub fn replies_of<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>) -> ReplyHash {
     ReplyHash::of::<F>(

@@ -1,5 +1,4 @@
-//! Finding the flow of a packet, with the result in the draft, from which a later stage can read
-//! it.
+//! Finding the flow of a packet, with the result in the draft, where later stages read it.
 
 use super::lookup::{
     Judgement, find_by_hash, has_spread_flows, hash_of, judge, living, replied, reply_hash,
@@ -12,8 +11,7 @@ use crate::datapath::wire::parse::{PacketFamily, Segment};
 use crate::hash::FlowHash;
 use crate::layout::{Direction, Reason};
 
-/// The result of a lookup that stores its decision in the draft. One number: BPF functions return
-/// no more.
+/// The outcome of a lookup whose result is in the draft. One number: BPF functions return no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carried {
     Nothing,
@@ -24,9 +22,8 @@ pub enum Carried {
 /// A flow whose decision is in the draft.
 type Kept<'a, F> = Found<'a, F, ()>;
 
-/// Finds the flow of a packet from a client, updates it, and stores the decision in the draft. If
-/// its backend is gone, the result is [`Reason::BackendGone`], and the flow is released if this
-/// hook can answer the client.
+/// Finds the flow of a packet from a client, updates its state, and stores the decision in the draft. A flow
+/// whose backend is gone is [`Reason::BackendGone`], and released if this hook can notify the client.
 #[inline(always)]
 pub fn carry_followed<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -58,9 +55,8 @@ pub fn carry_followed<F: PacketFamily, T: FamilyTables<F>>(
     Carried::Found
 }
 
-/// Finds the flow of a packet that arrives on an interface, from either side. Stores the decision
-/// in the draft, and does not update the flow. In separate functions, whose stack frames do not add
-/// up.
+/// Finds the flow of an arriving packet of either direction, and stores the decision in the draft; the flow
+/// is not updated. In parts, each with its own stack frame.
 #[inline(always)]
 pub fn carry_arriving<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -97,8 +93,8 @@ fn carry_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T, segment: &Segmen
     carried(keep_snat_reply(tables, segment))
 }
 
-/// Finds the flow of a packet from a backend to an SNAT address, updates it, and stores the
-/// decision in the draft.
+/// Finds the flow of a packet from a backend to a SNAT address, updates its state, and stores the decision in
+/// the draft.
 #[inline(always)]
 pub fn carry_followed_reply<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -138,7 +134,7 @@ fn keep_request<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(found)
 }
 
-/// Finds the flow of a packet to an SNAT address, and stores the decision in the draft.
+/// Finds the flow of a packet to a SNAT address, and stores the decision in the draft.
 #[inline(always)]
 fn keep_snat_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -159,8 +155,7 @@ fn keep_snat_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(living(tables, found))
 }
 
-/// Stores a flow's decision in the draft. Field by field: a whole value would be built on the stack
-/// first.
+/// Copies a decision into the draft. Field by field: a whole copy would be built on the stack first.
 #[inline(always)]
 fn keep<F: PacketFamily>(draft: &mut Draft<F>, decision: &Decision<F>) {
     let kept = &mut draft.decision;

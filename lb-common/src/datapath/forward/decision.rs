@@ -1,4 +1,4 @@
-//! Where decisions come from: a flow's entry, or what is stored of flows without one.
+//! Decisions from a flow entry, or from what is stored for flows without one.
 
 use crate::datapath::carried::{Decision, End};
 use crate::datapath::wire::parse::Segment;

@@ -1,8 +1,8 @@
 //! Finding the flow of a packet.
 //!
 //! # Invariant
-//! Every lookup, by request or by reply, ignores a flow that has been idle for longer than its
-//! timeout, and releases its entry.
+//! Every lookup, by request or by reply, ignores a flow that has been idle for longer than its timeout, and
+//! releases its entry.
 
 use crate::conntrack::{self, Found, is_crowded, reply_index, track};
 use crate::datapath::carried::Decision;
@@ -11,21 +11,21 @@ use crate::datapath::wire::parse::{PacketFamily, Segment};
 use crate::hash::{FlowHash, ReplyHash};
 use crate::layout::{Backend, Direction, Flow, FlowState, Reason};
 
-/// A flow that was found, with its decision for the packet.
+/// A flow that was found, and its decision for the packet.
 pub type FlowOf<'a, F> = Found<'a, F, Decision<F>>;
 
-/// What was found for a packet to a Service.
+/// What the lookup found for a packet to a Service.
 pub enum Known<'a, F: PacketFamily> {
     Flow(FlowOf<'a, F>),
-    /// A flow whose backend is gone.
+    /// It belongs to a connection whose backend is gone.
     Gone(FlowOf<'a, F>),
     Nothing {
-        /// Whether the client's address and port have no other flow in their buckets, either.
+        /// There is no other flow of its client's address and port, either.
         alone: bool,
     },
 }
 
-/// Selects the buckets of the flows of a client's address and port.
+/// The hash that selects the buckets of a client's address and port.
 #[inline(always)]
 pub fn client_hash<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -36,7 +36,7 @@ pub fn client_hash<F: PacketFamily, T: FamilyTables<F>>(
     FlowHash::of_client::<F>(&tables.settings().secret, client, port, protocol)
 }
 
-/// Selects the buckets of a flow whose client has very many.
+/// The hash of a flow whose client has very many.
 #[inline(always)]
 pub fn spread_hash<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -47,13 +47,13 @@ pub fn spread_hash<F: PacketFamily, T: FamilyTables<F>>(
     FlowHash::of_dialled::<F>(&tables.settings().secret, client, frontend, protocol)
 }
 
-/// Selects the buckets of the flows of a packet's client.
+/// The hash of the packet's client.
 #[inline(always)]
 pub fn hash_of<F: PacketFamily, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> FlowHash {
     client_hash(tables, segment.source, segment.source_port, segment.headers.protocol)
 }
 
-/// Selects the buckets of a packet's flow if its client has very many.
+/// The hash of the packet's flow if its client has very many.
 #[inline(always)]
 pub fn spread_hash_of<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -77,7 +77,7 @@ pub(super) fn reply_hash<F: PacketFamily, T: FamilyTables<F>>(
     )
 }
 
-/// Finds the flow of a packet from a client to a frontend, and updates it.
+/// Finds the flow of a packet from a client, and updates it.
 #[inline(always)]
 pub fn follow_request<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -103,8 +103,8 @@ pub fn follow_request<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(Known::Flow(found))
 }
 
-/// Finds the flow of a packet from a backend that sees the client's own address and port, and
-/// updates it.
+/// Finds the flow of a packet from a backend to a client whose address and port the backend sees, and updates
+/// it.
 #[inline(always)]
 pub fn follow_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -114,8 +114,8 @@ pub fn follow_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(found.inspect(|found| note_reply(tables, found, segment)))
 }
 
-/// Finds the flow of a packet from a backend to an SNAT address, or to a client with very many
-/// flows, and updates it.
+/// Finds the flow of a packet from a backend to a SNAT address, or to a client with very many flows, and
+/// updates it.
 #[inline(always)]
 pub fn follow_indexed_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -125,7 +125,7 @@ pub fn follow_indexed_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(found.inspect(|found| note_reply(tables, found, segment)))
 }
 
-/// The same for a packet to an SNAT address.
+/// The same for a packet to a SNAT address only.
 #[inline(always)]
 pub fn follow_snat_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -144,7 +144,7 @@ fn note_reply<F: PacketFamily, T: FamilyTables<F>>(
     found.note(Direction::Reverse, segment.headers.protocol, &segment.signal, tables.now());
 }
 
-/// The flow, unless it has expired. An expired flow is released.
+/// The flow that was found, unless it has expired.
 #[inline(always)]
 pub(super) fn living<'a, F: PacketFamily, T: FamilyTables<F>, R>(
     tables: &T,
@@ -175,7 +175,7 @@ pub(super) fn find_by_hash<'a, F: PacketFamily, T: FamilyTables<F>, R>(
     Ok(conntrack::find((second, bucket), hash, wanted))
 }
 
-/// Finds the flow of a packet from a client, and does not update it.
+/// Finds the flow of a packet from a client without updating it.
 #[inline(always)]
 pub fn find_request<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -185,8 +185,7 @@ pub fn find_request<'a, F: PacketFamily, T: FamilyTables<F>>(
     find_request_by(tables, segment, hash)
 }
 
-/// Whether the client of a packet may have flows in other buckets than those of its address and
-/// port.
+/// Whether the client of a packet may have flows in other buckets than its own.
 #[inline(always)]
 pub fn has_spread_flows<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -206,8 +205,7 @@ fn find_request_by<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(living(tables, found))
 }
 
-/// Finds the flow of a packet to an SNAT address, or to a client with very many flows, and does not
-/// update it.
+/// Finds the flow of a packet to a SNAT address, or to a client with very many flows, without updating it.
 #[inline(always)]
 pub fn find_indexed_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -232,8 +230,7 @@ fn find_by_index<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(living(tables, found))
 }
 
-/// Finds the flow of a packet from a backend that sees the client's own address and port, and does
-/// not update it.
+/// Finds the flow of a packet to a client whose address and port the backend sees, without updating it.
 #[inline(always)]
 pub fn find_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -245,8 +242,7 @@ pub fn find_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(living(tables, found))
 }
 
-/// Releases a flow whose client uses the backend directly, not through a Service: the reply would
-/// be taken for one of the flow.
+/// Ends a flow whose client has now reached the backend directly: the flow would translate the reply.
 #[inline(never)]
 pub fn end_shadowed<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -276,7 +272,7 @@ pub fn end_shadowed<F: PacketFamily, T: FamilyTables<F>>(
     }
 }
 
-/// The flow's decision for the packet, if it is from the client.
+/// The flow's decision for the packet, if the packet is its client's.
 #[inline(always)]
 pub(super) fn requested<F: PacketFamily>(
     flow: &Flow<F>,
@@ -290,7 +286,7 @@ pub(super) fn requested<F: PacketFamily>(
     same.then_some(Decision::of_request(flow))
 }
 
-/// The flow's decision for the packet, if it is from the backend.
+/// The flow's decision for the packet, if the packet is its backend's.
 #[inline(always)]
 pub(super) fn replied<F: PacketFamily>(
     flow: &Flow<F>,
@@ -304,7 +300,7 @@ pub(super) fn replied<F: PacketFamily>(
     same.then(|| Decision::of_reply(flow))
 }
 
-/// Whether the flow is between this backend and a client that it sees under this address and port.
+/// Whether the flow's backend sees its client under this address and port.
 #[inline(always)]
 fn is_between<F: PacketFamily>(
     flow: &Flow<F>,
@@ -323,11 +319,11 @@ pub(super) enum Judgement {
     GoesOn,
     /// The packet opens a new flow with the same client and frontend.
     Anew,
-    /// The connection's backend is gone.
+    /// The backend is gone.
     Gone,
 }
 
-/// What a client's packet does to its flow, given the flow's state, track and backend.
+/// Judges a client's packet by its flow's state, track and backend.
 #[inline(always)]
 pub(super) fn judge<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -342,7 +338,7 @@ pub(super) fn judge<F: PacketFamily, T: FamilyTables<F>>(
     let backend: Option<Backend<F::Address>> = tables.backend(backend_index);
     let backend = backend.filter(|b| b.protocol != 0 && b.generation as u16 == backend_generation);
     match backend {
-        // Datagrams leave a draining backend at once; connections stay.
+        // Datagrams move to another backend at once; connections may continue to a draining one.
         Some(backend) if segment.headers.is_datagram() && backend.is_draining() => Judgement::Anew,
         Some(_) => Judgement::GoesOn,
         None if !segment.headers.is_datagram() && !opens => Judgement::Gone,

@@ -1,4 +1,4 @@
-//! The interface and the link-layer address to which a packet leaves.
+//! The interface and link-layer address to which a packet is sent.
 
 use super::refuse;
 use crate::conntrack::Hops;
@@ -17,7 +17,7 @@ pub struct Out {
     device: u32,
     /// Whether the packet arrived on it.
     back: bool,
-    /// Whether the stack has to resolve the neighbour.
+    /// Whether the stack resolves the next hop.
     unresolved: bool,
     neighbour: [u8; 6],
     source: [u8; 6],
@@ -29,7 +29,7 @@ pub fn network_length<P: Packet>(packet: &P, headers: Headers) -> u32 {
     packet.wire_length().saturating_sub(headers.network as u32)
 }
 
-/// Finds the packet's next hop: the one that its flow stores, or by a routing lookup.
+/// Finds the packet's next hop: stored in its flow, or by a route lookup.
 #[inline(always)]
 pub fn find<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
@@ -38,7 +38,7 @@ pub fn find<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     direction: Direction,
     query: &Query<F>,
 ) -> Result<Out, Verdict> {
-    // The epoch first: what is resolved from here on may be newer, never older.
+    // The epoch is read first, so what is resolved afterwards is never older than it.
     let epoch = tables.network_epoch();
     let remembered = hops.and_then(|hops| hops.get(direction, epoch));
     let next = match remembered {
@@ -56,8 +56,7 @@ pub fn find<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     by(packet, tables, next, query.length)
 }
 
-/// Few packets need a routing lookup. As a separate function it keeps its stack out of the frame
-/// that all packets use.
+/// Few packets need a route lookup, so it has its own stack frame.
 #[inline(never)]
 pub fn ask<F: PacketFamily, P: Packet>(packet: &P, query: &Query<F>) -> Route {
     packet.route(query)
@@ -91,7 +90,7 @@ fn by<P: Packet, T: Tables>(
         return Err(refuse::later(packet, tables, Rejection::too_big(known.mtu)));
     }
     let back = device == packet.device();
-    // A VLAN tag of the interface on which the packet arrived is wrong on another one.
+    // The packet's VLAN tag is not valid on another interface.
     let needed = if back { Device::TRANSMIT } else { Device::REDIRECT };
     if !packet.resolves() && (known.flags & needed == 0 || !back && packet.is_tagged()) {
         return Err(Verdict::Defer);
@@ -99,7 +98,7 @@ fn by<P: Packet, T: Tables>(
     Ok(Out { device, back, unresolved: false, neighbour, source: known.link_address })
 }
 
-/// Decrements the hop limit of a packet that is forwarded.
+/// Decrements TTL or hop limit.
 #[inline(always)]
 pub fn decrement_hop_limit<F: PacketFamily, P: Packet>(
     packet: &mut P,

@@ -1,4 +1,4 @@
-//! Packets whose senders get a reply that says why they go no further. The next stage writes it.
+//! Packets whose senders get a reset or an ICMP error, which the next stage writes.
 
 use super::lookup::FlowOf;
 use crate::datapath::tables::{FamilyTables, Tables};
@@ -7,8 +7,8 @@ use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{Headers, PacketFamily};
 use crate::layout::{Device, Reason};
 
-/// Counts the reason, and has the next stage answer that no backend serves the destination, or
-/// serves it any longer.
+/// Lets the next stage notify the sender that no backend serves the frontend, or no longer does; counts the
+/// reason.
 #[inline(always)]
 pub fn unreachable<P: Packet, T: Tables>(
     packet: &P,
@@ -27,7 +27,7 @@ pub fn unreachable<P: Packet, T: Tables>(
     Verdict::Next(Stage::Reject)
 }
 
-/// Counts the reason, and has the next stage answer why the packet cannot be forwarded.
+/// Lets the next stage notify the sender that its packet cannot be forwarded.
 #[inline(always)]
 pub fn later<P: Packet, T: Tables>(packet: &P, tables: &T, rejection: Rejection) -> Verdict {
     if !can_answer(packet, tables) {
@@ -39,15 +39,14 @@ pub fn later<P: Packet, T: Tables>(packet: &P, tables: &T, rejection: Rejection)
     Verdict::Next(Stage::Reject)
 }
 
-/// Whether the hook can send through the interface on which the packet arrived. If not, the next
-/// hook answers.
+/// Whether the hook can send through the interface on which the packet arrived; otherwise the next hook does.
 #[inline(always)]
 fn can_answer<P: Packet, T: Tables>(packet: &P, tables: &T) -> bool {
     packet.resolves()
         || tables.device(packet.device()).is_some_and(|known| known.flags & Device::TRANSMIT != 0)
 }
 
-/// Answers a packet of a connection whose backend is gone, and releases the flow.
+/// A packet of a connection whose backend is gone: the client is notified, and the entry released.
 #[inline(always)]
 pub fn gone<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,

@@ -1,18 +1,18 @@
 //! Packets that are forwarded without an entry in the flow table.
 //!
-//! If every entry that a new flow could use is protected, its packets are still forwarded if they
-//! need no SNAT: the Maglev table sends each of them to the same backend. An LRU map stores the
-//! frontend for translating replies. Every packet of the client restores an entry that was evicted.
+//! If every entry that a new flow could replace is protected, its packets are still forwarded unless they
+//! need SNAT: the pool's table leads each of them to the same backend. The frontend is stored for replies
+//! in an LRU map, which every packet of the client refreshes.
 
 use crate::datapath::carried::Decision;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::wire::parse::{PacketFamily, Segment};
 use crate::layout::{Flow, ReplyKey, Ticks, Untracked};
 
-/// For how many seconds after the last such packet replies are looked up.
+/// How long replies are looked up after the last packet without an entry, in seconds.
 const HEEDED: u32 = 300;
 
-/// Stores the frontend that the client of a flow without an entry connected to.
+/// Stores the frontend of a flow without an entry.
 #[inline(always)]
 pub fn remember<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>) {
     let key = ReplyKey {
@@ -40,7 +40,7 @@ pub fn remember<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>)
     }
 }
 
-/// The decision for a reply that has no flow in the table.
+/// The decision for a reply that belongs to no flow in the table.
 #[inline(always)]
 pub fn of_reply<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,

@@ -1,4 +1,4 @@
-//! Session affinity: clients keep their backend.
+//! Session affinity: clients that stay with their backend.
 
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::wire::parse::PacketFamily;

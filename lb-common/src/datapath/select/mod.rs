@@ -10,7 +10,7 @@ use crate::layout::{
     Backend, FlowKind, Forwarding, Frontend, FrontendKey, FrontendKind, Reason, TunnelTarget,
 };
 
-/// A connection as its client sees it: the destination is a frontend, not a backend.
+/// A connection as its client opens it.
 #[derive(Clone, Copy)]
 pub struct Dialled<F: PacketFamily> {
     pub client: F::Address,
@@ -21,7 +21,7 @@ pub struct Dialled<F: PacketFamily> {
 }
 
 impl<F: PacketFamily> Dialled<F> {
-    /// The connection of a client's packet.
+    /// The connection that a client's packet belongs to.
     #[inline(always)]
     pub fn by(segment: &Segment<F>) -> Self {
         Self {
@@ -47,8 +47,7 @@ pub struct Choice<F: PacketFamily> {
     pub backend: Backend<F::Address>,
 }
 
-/// Finds the frontend of a connection: the exact address and port or, for an address of this node,
-/// a NodePort.
+/// Finds the frontend: the exact address and port, or a NodePort if the address is this node's.
 #[inline(always)]
 pub fn frontend<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -58,7 +57,7 @@ pub fn frontend<F: PacketFamily, T: FamilyTables<F>>(
     if let Some(found) = tables.frontend(&FrontendKey::new(address, port, protocol)) {
         return Ok(found);
     }
-    // The entry with port 0 has the kind of the address itself.
+    // The entry with port 0 describes the address itself.
     let itself = tables.frontend(&FrontendKey::new(address, 0, 0)).ok_or(Reason::NoFrontend)?;
     if itself.kind == FrontendKind::ClusterIp as u8 {
         return Err(Reason::NoSuchPort);
@@ -67,7 +66,7 @@ pub fn frontend<F: PacketFamily, T: FamilyTables<F>>(
     tables.frontend(&any).ok_or(Reason::NoFrontend)
 }
 
-/// The frontend at an address and port, independent of the client.
+/// The same for an address and port without a client.
 pub fn frontend_at<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     address: F::Address,
@@ -111,7 +110,7 @@ pub fn backend<F: PacketFamily, T: FamilyTables<F>>(
         dialled.port,
         dialled.protocol,
     );
-    // Saturates, and the last index is never a slot. Wrapping would select a slot of another pool.
+    // Saturating: behind the last number there is no slot, either.
     let slot = pool.offset.saturating_add(hash::scale(hash, pool.size));
     let index = tables.slot(slot).ok_or(Reason::NoSuchSlot)?;
     let backend = tables.backend(index).ok_or(Reason::NoSuchBackend)?;
@@ -121,7 +120,7 @@ pub fn backend<F: PacketFamily, T: FamilyTables<F>>(
     Ok(Choice { index, backend })
 }
 
-/// Whether the client may use the frontend. Source ranges apply to load balancer addresses only.
+/// Whether the client may use the frontend: source ranges apply to load balancer addresses.
 #[inline(always)]
 fn admit<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -135,8 +134,8 @@ fn admit<F: PacketFamily, T: FamilyTables<F>>(
     Ok(())
 }
 
-/// The backend on this node that a tunnelled packet's tag names. Source ranges are checked here,
-/// too: the outer header proves little about the sender.
+/// The backend on this node that a tunnelled packet's tag names. Source ranges and policies are applied as to a
+/// packet from outside, because the outer header proves little.
 #[inline(always)]
 pub fn target<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -154,8 +153,8 @@ pub fn target<F: PacketFamily, T: FamilyTables<F>>(
     Ok(Choice { index, backend })
 }
 
-/// The tunnel from outside clients to the backend, if any. NodePorts use none: the client connects
-/// to this node's own address, so replies must come from this node.
+/// The tunnel to the backend for clients outside, if there is one. NodePort connections use no tunnel: the client
+/// uses this node's own address, so replies cannot come from another node.
 #[inline(always)]
 pub fn tunnel<F: PacketFamily>(frontend: &Frontend, choice: &Choice<F>) -> Option<FlowKind> {
     let tunnelled = frontend.kind != FrontendKind::NodePort as u8
@@ -171,9 +170,8 @@ pub fn tunnel<F: PacketFamily>(frontend: &Frontend, choice: &Choice<F>) -> Optio
     }
 }
 
-/// Whether the local pool applies, by the frontend's policy and the client's location. A client
-/// inside that uses an external kind of frontend may get backends of any node, as if its packet had
-/// left the cluster and come back.
+/// Which of the two pools, by the frontend's policy and the client's location. A client inside that uses an external
+/// address is served as if the packet had left the node and come back through any node.
 #[inline(always)]
 fn is_local_wanted(frontend: &Frontend, origin: Origin) -> bool {
     let matters = origin == Origin::Outside || frontend.kind == FrontendKind::ClusterIp as u8;

@@ -1,6 +1,6 @@
 //! A packet that may have come through a tunnel, from another node to a backend on this one.
 //!
-//! Other software may tunnel between nodes, too: a packet that is not for Millrace is not modified.
+//! Other software uses tunnels between nodes, too: packets that are not Millrace's stay unmodified.
 
 use super::{fragment, icmp_error};
 use crate::branchless;
@@ -23,10 +23,9 @@ pub fn decapsulate<F: Outer, P: Packet, T: FamilyTables<F>>(
     let Some(header) = packet.header::<F::Header>(network) else {
         return pass_for(tables, Reason::Malformed);
     };
-    // IP in IP has no room for a key. If the cluster has a key, such a packet is not from its
-    // nodes.
+    // IP in IP has no room for a key. If the cluster has one, the packet is not from its nodes.
     let is_keyed = tables.tunnel_key(TunnelKey::Current) != 0;
-    // UDP packets reach this stage only if they are addressed to the tunnel port.
+    // Only UDP to the tunnel port comes to this stage.
     if F::is_plain(header, protocol::UDP) {
         if is_keyed {
             through::<KEYED, F, P, T>(packet, tables, network)
@@ -40,7 +39,7 @@ pub fn decapsulate<F: Outer, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// `BETWEEN`: octets between the outer and the inner network header.
+/// `BETWEEN`: number of octets between the outer and the inner network header.
 #[inline(always)]
 fn through<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -64,7 +63,7 @@ fn through<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// Checks the outer headers. Returns the same stage if they are a tunnel of this cluster.
+/// Whether the outer header is that of a Millrace tunnel; then the same stage comes next.
 #[inline(never)]
 fn judge<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -121,8 +120,7 @@ fn is_own<F: Outer, P: Packet, T: FamilyTables<F>>(
             .is_some_and(|entry| entry.kind == FrontendKind::NodeAddress as u8)
 }
 
-/// The stage that follows for the inner packet after decapsulation. `judge_error` decides about
-/// ICMP.
+/// The next stage for the decapsulated packet. An ICMP packet needs a closer look.
 #[inline(never)]
 fn judge_inner<F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -164,7 +162,7 @@ fn judge_inner<F: Outer, P: Packet, T: FamilyTables<F>>(
     Verdict::Next(Stage::Delivered)
 }
 
-/// An error from a tunnel must be about a packet of a flow on this node.
+/// An ICMP error from a tunnel is about a packet of a flow on this node, or not valid.
 #[inline(never)]
 fn judge_error<F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,

@@ -1,4 +1,4 @@
-//! A decapsulated packet, for a backend on this node that another node has selected.
+//! A packet that came through a tunnel, for a backend on this node that another node has chosen.
 
 use super::open::{prepare, write_flow};
 use crate::conntrack;
@@ -12,7 +12,7 @@ use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
 use crate::layout::{FlowKind, Reason};
 
-/// In separate functions, whose stack frames do not add up.
+/// In parts, each with its own stack frame.
 #[inline(always)]
 pub fn deliver<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -53,7 +53,7 @@ fn is_crowded<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     lookup::has_spread_flows(tables, &segment)
 }
 
-/// Finds the packet's flow.
+/// It belongs to a flow, if there is one.
 #[inline(never)]
 fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -69,9 +69,9 @@ fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     unless_forwarded::<F, T>(tables, carried)
 }
 
-/// Rejects a flow that would forward a decapsulated packet: another node has selected a backend of
-/// this one, and forwarding again could loop. The flow is evicted if a new one could take its
-/// entry. A protected flow stays, and the packet is dropped, because anyone may have forged it.
+/// The flow of a packet that came through a tunnel. It is never forwarded to another node, or it could loop. A flow
+/// that would do so is released if a new flow could replace it. If it is protected it stays, and the packet,
+/// which may be forged, is dropped.
 #[inline(always)]
 pub fn unless_forwarded<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -117,7 +117,7 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     };
     draft.hop = 0;
     write_flow(&mut draft.flow, &dialled, &choice, service_port, None);
-    // The node that selected the backend stores the client's affinity.
+    // The node that chose the backend stores the client's affinity.
     prepare(tables, draft, &segment, false);
     Ok(())
 }

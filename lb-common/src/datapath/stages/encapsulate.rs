@@ -1,4 +1,4 @@
-//! A packet that is tunnelled to its backend's node, as its client sent it.
+//! Sends a packet through a tunnel to its backend's node, unmodified.
 
 use crate::conntrack;
 use crate::datapath::carried::Handover;
@@ -20,7 +20,7 @@ pub fn encapsulate<F: Outer, P: Packet, T: FamilyTables<F>>(
 ) -> Verdict {
     let mut tunnel = Tunnel::default();
     let mut out = Out::default();
-    // Separate functions, whose stack frames do not add up.
+    // Each step has its own stack frame.
     if let Err(verdict) = aim(packet, tables, network, &mut tunnel, &mut out) {
         return verdict;
     }
@@ -35,7 +35,7 @@ pub fn encapsulate<F: Outer, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// The ends of a tunnel, and the backend that its packet is for.
+/// The ends of a tunnel, and the backend of the packet in it.
 struct Tunnel<F: Outer> {
     source: F::Address,
     node: F::Address,
@@ -54,7 +54,7 @@ impl<F: Outer> Default for Tunnel<F> {
     }
 }
 
-/// Octets between the network headers. IP in IP has no room for a key.
+/// Number of octets between the network headers. IP in IP has no room for a key.
 #[inline(always)]
 fn between(in_udp: bool, key: u64) -> usize {
     if key != 0 {
@@ -136,7 +136,7 @@ fn refused<F: Outer, T: FamilyTables<F>>(
     if handover.answerable == 0 {
         return Verdict::Drop;
     }
-    // If a packet is too big for the tunnel's path, the ICMP error has the MTU inside the tunnel.
+    // The sender of a packet that is too big gets the MTU inside the tunnel.
     let Rejection { kind, mtu } = tables.rejection();
     if kind == RejectionKind::TOO_BIG {
         tables.set_rejection(Rejection::too_big(mtu.saturating_sub(overhead)));
@@ -144,7 +144,7 @@ fn refused<F: Outer, T: FamilyTables<F>>(
     verdict
 }
 
-/// `BETWEEN`: octets between the outer and the inner network header: 0, `UDP` or `KEYED`.
+/// `BETWEEN`: number of octets between the outer and the inner network header: 0, `UDP` or `KEYED`.
 #[inline(never)]
 fn write<const BETWEEN: usize, F: Outer, P: Packet>(
     packet: &mut P,

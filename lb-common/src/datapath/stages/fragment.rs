@@ -1,6 +1,5 @@
-//! Fragments. Only the first fragment of a packet has ports. They are stored for the later ones,
-//! which then belong to the same flow. A later fragment that arrives before the first belongs to an
-//! unknown flow.
+//! Fragments. Only the first fragment of a packet contains the ports, which are stored for the later ones. A later
+//! fragment that arrives before the first cannot be assigned to a flow.
 
 use super::egress;
 use crate::conntrack::Signal;
@@ -16,8 +15,7 @@ use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Part, Segment, Tr
 use crate::header::NetworkHeader;
 use crate::layout::{Fragment, FragmentKey, Reason, Ticks};
 
-/// A fragment that arrives on an interface and passed the prefilter. Each step is a function with a
-/// stack frame of its own.
+/// A fragment that arrives for a frontend or SNAT address. Each step has its own stack frame.
 #[inline(always)]
 pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -33,8 +31,7 @@ pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// A fragment that leaves through an interface. Most are not replies of backends, and pass
-/// uncounted.
+/// A fragment that leaves. Most are not replies from backends, and pass uncounted.
 #[inline(always)]
 pub fn leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -50,14 +47,13 @@ pub fn leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 
 /// Kinds of fragments.
 enum Look {
-    /// The first fragment, whose ports are stored for the later ones, or a whole packet that has a
-    /// fragment header. Handled like any whole packet.
+    /// A whole packet, or a first fragment, whose ports are stored for the later ones.
     First,
     Later,
-    /// The first fragment of an SCTP packet. How new ports change the checksum depends on the
+    /// The first fragment of an SCTP packet: how a changed port changes the checksum depends on the
     /// length of the whole packet.
     Sctp,
-    /// Another protocol. Fragmented ICMP errors are not translated, either.
+    /// Fragmented ICMP is not handled.
     Other,
     Malformed,
 }
@@ -68,8 +64,8 @@ fn look<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Look {
-    // No interface yet. The write makes the compiler pass the packet itself. To a function that
-    // only reads, it passes the packet's bounds, which are plain numbers to the verifier.
+    // No effect. To a function that only reads, the compiler passes the packet's bounds instead of the
+    // packet, and the verifier treats them as plain numbers.
     packet.leave_by(0);
     let found = F::transport::<true, P>(packet, network);
     match found.part {
@@ -101,8 +97,7 @@ fn first<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     if carried == Carried::Nothing {
         carried = follow_reply::<F, P, T>(packet, tables, network);
     }
-    // Most clients have no flows in other buckets. Then that stage continues in the one that opens
-    // them.
+    // Most clients have no flows in other buckets: then that stage continues with the one that opens flows.
     tables.set_delivered(false);
     send::found_or::<F, P, T>(packet, tables, network, carried, Stage::Spread)
 }
@@ -180,7 +175,7 @@ fn key<F: PacketFamily>(
     }
 }
 
-/// A later fragment as a segment with ports; `None` if the first fragment has not arrived.
+/// A later fragment with the stored ports; `None` if the first fragment has not arrived.
 #[inline(always)]
 pub fn recall<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
@@ -213,7 +208,7 @@ fn later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 ) -> Verdict {
     match look_up_later::<F, P, T>(packet, tables, network) {
         Carried::Found => send_later::<F, P, T>(packet, tables, network),
-        // The first fragment may have been deferred to the next hook, and may open its flow there.
+        // The first fragment may be on its way to tc, and open its flow there.
         Carried::Nothing if !packet.resolves() => Verdict::Defer,
         Carried::Nothing | Carried::Failed(Reason::Fragment) => pass_for(tables, Reason::Fragment),
         Carried::Failed(reason) => drop_for(tables, reason),
@@ -234,7 +229,7 @@ fn look_up_later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// Sends a later fragment as the draft says. ICMP errors are sent about first fragments only.
+/// Sends a later fragment as the draft says. Only first fragments cause ICMP errors.
 #[inline(always)]
 fn send_later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,

@@ -1,9 +1,9 @@
-//! ICMP errors about translated packets. A receiver ignores an error unless it quotes a packet that
-//! the receiver sent. Path MTU discovery depends on these errors.
+//! ICMP errors about translated packets. The receiver ignores an error that does not quote the packet that it
+//! sent. Path MTU discovery depends on these errors.
 //!
-//! An error quotes its packet at least up to the ports. A reply to the quoted packet would belong
-//! to the same flow, so the flow is looked up as for that reply. The error's source and destination
-//! are translated like the reply's, the quote's the other way round.
+//! An error quotes the packet that it is about, at least up to its ports. A reply to the quoted packet would
+//! belong to the same flow. So the flow is looked up by the addresses and ports of that reply. The
+//! translation of the reply also applies to the error, and in the opposite direction to the quote.
 
 use crate::checksum::Delta;
 use crate::conntrack::Signal;
@@ -19,19 +19,18 @@ use crate::datapath::wire::parse::{self, Headers, PacketFamily, Segment};
 use crate::header::{Icmp, NetworkHeader, Ports, Tcp, Udp, protocol};
 use crate::layout::{Direction, Reason};
 
-/// ICMP headers farther from the packet's start are not handled. The verifier needs a bound that
-/// leaves room for the headers of the quote.
+/// Highest offset of a handled error. The verifier needs a bound that leaves room for the headers of the quote.
 const FARTHEST: usize = 1 << 12;
 
 /// A parsed error.
 struct Error<F: PacketFamily> {
     /// Headers of the error itself.
     headers: Headers,
-    /// A reply to the quoted packet. Its header offsets are those of the quote.
+    /// A reply to the quoted packet, with the offsets of the quote.
     answer: Segment<F>,
 }
 
-/// An error that arrives on an interface. Each step is a function with a stack frame of its own.
+/// An ICMP packet that arrives. Each step has its own stack frame.
 #[inline(always)]
 pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -44,7 +43,7 @@ pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Carried::Failed(reason @ (Reason::CorruptTable | Reason::NoSuchBucket)) => {
             drop_for(tables, reason)
         }
-        // Unreadable, or not an error about a packet of a Service.
+        // Not readable, or not an error about a packet of a Service.
         Carried::Failed(reason) => pass_for(tables, reason),
     }
 }
@@ -63,7 +62,7 @@ fn look_up<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// Sends an error as the draft says. No ICMP error is sent about an ICMP error.
+/// Forwards an error as the draft says. Errors cause no errors.
 #[inline(always)]
 fn send_on<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -104,8 +103,7 @@ fn rewrite<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     translate(packet, &error, &draft.decision)
 }
 
-/// An error that leaves through an interface. Most are not about a translated packet, and pass
-/// uncounted.
+/// An ICMP packet that leaves. Most are not about packets of Services, and pass uncounted.
 #[inline(never)]
 pub fn leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -130,8 +128,7 @@ pub fn leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// The error's headers, and a reply to the packet that it quotes; `None` if it is not such an
-/// error.
+/// A reply to the packet that an error quotes, and the offsets of the error's headers; `None` if it is not an error.
 #[inline(always)]
 pub fn about<F: PacketFamily, P: Packet>(
     packet: &P,
@@ -140,7 +137,7 @@ pub fn about<F: PacketFamily, P: Packet>(
     read(packet, network).ok().map(|error| (error.headers, error.answer))
 }
 
-/// Parses an error. The reason says why the packet is not one.
+/// Finds the parts of an error.
 #[inline(always)]
 fn read<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> Result<Error<F>, Reason> {
     let headers = parse::transport::<F, P>(packet, network)?;
@@ -190,9 +187,8 @@ fn translate<F: PacketFamily, P: Packet>(
 
     let header: &mut F::Header = packet.header_mut(headers.network).ok_or(Reason::Unwritable)?;
     let (source, destination) = (header.source(), header.destination());
-    // Hides the address of the error's sender, which may be a router: a client knows only the
-    // frontend, and with SNAT the backend knows only the SNAT address. Without SNAT, the backend
-    // sees the sender's own address.
+    // The sender is a router between the hosts. A client gets the error from the frontend, because it does not
+    // know the network behind it. A backend gets it from the router itself, unless SNAT hides the client.
     let hidden =
         decision.direction == Direction::Reverse || decision.source.address != answer.source;
     let new_source = if hidden { decision.source.address } else { source };
@@ -212,7 +208,7 @@ fn translate<F: PacketFamily, P: Packet>(
     packet.update_transport_checksum::<F>(checksum, address, quote, false).ok_or(Reason::Unwritable)
 }
 
-/// Restores the quoted packet to what its sender sent. Returns the change of the sum over it.
+/// Restores the quoted packet to what its sender sent; returns the difference for the outer checksum.
 #[inline(always)]
 fn rewrite_quote<F: PacketFamily, P: Packet>(
     packet: &mut P,
@@ -241,8 +237,7 @@ fn rewrite_quote<F: PacketFamily, P: Packet>(
         .plus(Delta::of_port(answer.destination_port, decision.destination.port));
     change = change.plus(port);
 
-    // SCTP's checksum cannot be updated without the whole packet. Receivers do not check it in a
-    // quote.
+    // SCTP's checksum cannot be updated without the rest of the packet; receivers do not verify it in a quote.
     let checksum = match quoted.protocol {
         protocol::TCP => core::mem::offset_of!(Tcp, checksum),
         protocol::UDP => core::mem::offset_of!(Udp, checksum),
@@ -254,14 +249,14 @@ fn rewrite_quote<F: PacketFamily, P: Packet>(
     }
     let optional = quoted.protocol == protocol::UDP;
     match packet.header_mut::<[u8; 2]>(checksum) {
-        // The quote may end before the checksum, and a datagram may have none.
+        // A quote may end before the checksum, and a datagram may have none.
         None => Ok(change),
         Some(field) if optional && *field == [0, 0] => Ok(change),
         Some(field) => Ok(change.plus(replace(field, address.plus(port), optional))),
     }
 }
 
-/// Updates a checksum. Returns the change of a sum over it.
+/// Updates a checksum; returns the difference.
 #[inline(always)]
 fn replace(checksum: &mut [u8; 2], delta: Delta, optional: bool) -> Delta {
     let old = *checksum;

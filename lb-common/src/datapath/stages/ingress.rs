@@ -1,4 +1,4 @@
-//! A packet that arrives on an interface: to a Service, or a reply to an SNAT address of this node.
+//! A packet that arrives on an interface: to a Service, or a reply to a SNAT address of this node.
 
 use super::shadow;
 use crate::datapath::forward::lookup::{self, Known};
@@ -47,8 +47,8 @@ pub fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
             send::whole(packet, tables, segment, &found.record, Some(found.hops()))
         }
         Ok(Known::Gone(found)) => refuse::gone(packet, tables, segment.headers, &found),
-        // A packet that opens a connection is not a reply, nor is one to a port that SNAT does not
-        // use. Neither needs a lookup in the reply index.
+        // A packet that opens a connection is not a reply, nor is one to a port outside the SNAT range: the
+        // reply index is not needed.
         Ok(Known::Nothing { alone })
             if segment.opens() || !tables.settings().has_snat_port(segment.destination_port) =>
         {

@@ -1,4 +1,4 @@
-//! What hooks run: the steps that all packets take, and the stages that follow.
+//! What hooks run: the common path of all packets, and the stages behind it.
 
 pub mod decapsulate;
 pub mod delivered;

@@ -1,4 +1,4 @@
-//! A packet without a flow: it may open one.
+//! A packet that belongs to no flow, and may open one.
 
 use crate::conntrack::Beginning;
 use crate::datapath::carried::Decision;
@@ -21,14 +21,14 @@ pub fn open<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     network: usize,
 ) -> Verdict {
     match draft(packet, tables, network) {
-        // Most clients have no other flow from this port. Then little work is left.
+        // Most clients have no other flow from this port; then this stage stores the flow itself.
         Ok(()) if tables.is_alone() => begin(packet, tables, network),
         Ok(()) => Verdict::Next(Stage::Begin),
         Err(verdict) => verdict,
     }
 }
 
-/// Drafts the flow that the packet opens, or returns what else happens to the packet.
+/// Drafts the flow that the packet opens.
 #[inline(always)]
 fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -77,7 +77,7 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     Ok(())
 }
 
-/// Writes the initial state of a drafted flow.
+/// Writes the first state of a drafted flow.
 #[inline(always)]
 pub fn prepare<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -136,7 +136,7 @@ pub fn forward_untracked<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     send::whole(packet, tables, &segment, &Decision::of_request(&draft.flow), None)
 }
 
-/// Replies to tunnelled packets do not pass this node, so nothing is stored for them.
+/// Replies to tunnelled packets do not pass this node.
 #[inline(never)]
 fn remember_untracked<F: PacketFamily, T: FamilyTables<F>>(tables: &T) {
     tables.count(Reason::Untracked);
@@ -146,7 +146,7 @@ fn remember_untracked<F: PacketFamily, T: FamilyTables<F>>(tables: &T) {
     }
 }
 
-/// Stores a flow that is found by the reply index, and sends the packet.
+/// A flow that is found by the reply index: adds it there, and begins it.
 #[inline(always)]
 pub fn open_indexed<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -159,7 +159,7 @@ pub fn open_indexed<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// Whether it may come from a tunnel. Checked last: a Service or SNAT may use the port.
+/// Whether it may have come through a tunnel. Tested late, because a Service or SNAT may use the port.
 #[inline(always)]
 fn is_gue<F: PacketFamily>(segment: &Segment<F>) -> bool {
     segment.headers.is_datagram() && segment.destination_port == GUE
@@ -175,7 +175,7 @@ fn refuse<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 ) -> Verdict {
     match reason {
         Reason::NoFrontend if is_gue(segment) => Verdict::Next(Stage::Decapsulate),
-        // Other programs of the node use the address, too, for example sshd.
+        // The address may also be used by others: a node also serves ssh.
         Reason::NoFrontend => pass_for(tables, reason),
         Reason::NoBackend | Reason::NoSuchPort => {
             refuse::unreachable(packet, tables, segment.headers, reason)
@@ -184,8 +184,8 @@ fn refuse<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// The SNAT address, if replies would not return through this node without one. Stores the next hop
-/// that it resolves in the draft.
+/// The SNAT address, if replies would not come back through this node otherwise. The next hop that is found
+/// meanwhile is stored in the draft.
 #[inline(always)]
 fn masquerade<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
@@ -199,7 +199,7 @@ fn masquerade<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     let backend = &choice.backend;
     let wanted = match origin {
         Origin::Outside => !backend.is_local(),
-        // A host does not accept packets from the network with its own address as source.
+        // A host drops packets from the network with its own source address.
         Origin::Inside => backend.address == dialled.client,
     };
     if !wanted {
@@ -230,7 +230,7 @@ fn masquerade<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// Writes the flow field by field: a whole value would be built on the stack first.
+/// Writes the flow field by field: a whole copy would be built on the stack first.
 #[inline(always)]
 pub fn write_flow<F: PacketFamily>(
     flow: &mut Flow<F>,

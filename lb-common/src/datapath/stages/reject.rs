@@ -1,4 +1,4 @@
-//! Generated packets: resets and ICMP errors, written over the packet that they answer.
+//! Generated packets: resets and ICMP errors. They overwrite the packet that caused them.
 
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Verdict, drop_for};
@@ -9,7 +9,7 @@ use crate::datapath::wire::parse::{self, Headers, Parsed, Segment};
 use crate::header::{Ethernet, Icmp, NetworkHeader, Tcp, protocol};
 use crate::layout::Reason;
 
-/// Answers a TCP packet with a reset.
+/// Rejects a TCP packet by a reset.
 #[inline(never)]
 pub fn reset<F: Answering, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -19,7 +19,7 @@ pub fn reset<F: Answering, P: Packet, T: FamilyTables<F>>(
     let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
         return drop_for(tables, Reason::Malformed);
     };
-    // A reset is never answered: two hosts could go on forever.
+    // A reset never causes a reset, or two hosts could do so for ever.
     if segment.signal.flags & Tcp::RST != 0 || !F::is_answerable(segment.source) {
         return Verdict::Drop;
     }
@@ -40,7 +40,7 @@ fn write_reset<F: Answering, P: Packet>(packet: &mut P, segment: &Segment<F>) ->
     let tcp: &Tcp = packet.header(transport)?;
     let data = (end - transport.min(end)).saturating_sub(usize::from(tcp.data_offset >> 4) * 4);
     let flags = segment.signal.flags;
-    // A reset of a SYN acknowledges the SYN; a reset of data, all of the data (RFC 9293, 3.10.7.1).
+    // The reset acknowledges the SYN, or all data (RFC 9293, 3.10.7.1).
     let (sequence, acknowledgement, flags) = if flags & Tcp::ACK != 0 {
         (tcp.acknowledgement, [0; 4], Tcp::RST)
     } else {
@@ -75,13 +75,13 @@ fn write_reset<F: Answering, P: Packet>(packet: &mut P, segment: &Segment<F>) ->
     send_back(packet)
 }
 
-/// The number of sequence numbers that the flags use.
+/// Number of sequence numbers that the flags use.
 #[inline(always)]
 fn length_of_control(flags: u8) -> u32 {
     u32::from(flags & Tcp::SYN != 0) + u32::from(flags & Tcp::FIN != 0)
 }
 
-/// Sends the packet back to where it came from.
+/// Swaps the link-layer addresses, so the packet returns to its sender.
 #[inline(always)]
 fn send_back<P: Packet>(packet: &mut P) -> Option<()> {
     if packet.is_raw() {
@@ -92,7 +92,7 @@ fn send_back<P: Packet>(packet: &mut P) -> Option<()> {
     Some(())
 }
 
-/// Answers a packet with an ICMP error that quotes its start.
+/// Rejects a packet by an ICMP error that quotes its start.
 #[inline(never)]
 pub fn reject<F: Answering, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -128,7 +128,7 @@ fn write_error<F: Answering, P: Packet>(
     (kind, code, rest): (u8, u8, u32),
 ) -> Option<()> {
     let added = size_of::<F::Header>() + size_of::<Icmp>();
-    // After the network header, the quote has the eight octets with the ports.
+    // The eight octets with the ports that follow the network header.
     let quoted = (headers.transport - headers.network + 8).min(F::QUOTED) & !3;
     packet.grow_front(added)?;
     link::move_to_front(packet, headers.network, added)?;

@@ -1,10 +1,10 @@
-//! Processes of this node: their sockets get a backend as destination when they connect or send, so
-//! their packets need no translation.
+//! Processes of the node itself: their sockets connect to a backend directly, so their packets need no
+//! translation.
 //!
 //! # Invariants
-//! - As its peer, a process sees the address that it connected to, never the backend's.
-//! - A destination that belongs to no Service is not modified.
-//! - A socket's flow is reused only while its backend is the one that was chosen.
+//! - A process sees the frontend that it connected to as its peer, never the backend.
+//! - An address and port that belong to no Service are not changed.
+//! - A flow is used only as long as its backend is the one that was chosen.
 //!
 //! Tests: `tests/tests/sockets_host.rs`, and `tests/tests/sockets.rs` with real programs.
 
@@ -19,9 +19,9 @@ use crate::layout::{Backend, NO_BACKEND, Reason, Side, SocketEnd, SocketFlow};
 
 /// State of sockets.
 pub trait SocketTables<F: PacketFamily>: FamilyTables<F> {
-    /// This node's address. It is the client address of its processes.
+    /// This node's own address, as the client address of its processes.
     fn own_address(&self) -> F::Address;
-    /// The flow of a connected socket.
+    /// The backend of a connected socket.
     fn connected(&self, cookie: u64) -> Option<SocketFlow<F>>;
     /// False if it cannot be stored.
     fn set_connected(&self, cookie: u64, flow: &SocketFlow<F>) -> bool;
@@ -37,21 +37,21 @@ pub trait SocketTables<F: PacketFamily>: FamilyTables<F> {
 pub struct Socket {
     pub cookie: u64,
     pub protocol: u8,
-    /// Whether it is already connected. Then it receives only from its peer.
+    /// Whether it is connected, and so receives from its peer only.
     pub connected: bool,
 }
 
-/// What happens when a socket connects or sends.
+/// What happens to a connection or datagram of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketVerdict<A> {
-    /// The destination belongs to no Service, and is not modified.
+    /// It is not addressed to a Service, and not changed.
     Pass,
-    /// The destination becomes this one.
+    /// It goes to this address and port instead.
     Translate(End<A>),
-    /// No backend: the call fails at once with "connection refused". The reason has been counted.
+    /// The connection is refused; the reason has been counted.
     Refuse(Reason),
-    /// A packet would be dropped. The call fails with "host unreachable" instead of waiting for a
-    /// reply to a packet that is never sent. The reason has been counted.
+    /// A packet would be dropped. A socket would wait for a reply in vain, so the system call fails with
+    /// "no route"; the reason has been counted.
     Drop(Reason),
 }
 
@@ -94,20 +94,20 @@ pub fn send<F: PacketFamily, T: SocketTables<F>>(
     if let SocketVerdict::Pass = verdict
         && tables.may_be_source(end.address, end.port, socket.protocol)
     {
-        // The socket sends to a backend's own address: datagrams from it now keep that address.
+        // A backend's own address: from now on its replies come from there.
         tables.remove_unconnected(&answers_of(socket, end));
     }
     verdict
 }
 
-/// The frontend to report as the source of a datagram from `end`; `None` to report `end`.
+/// The frontend to which a socket sent, when it receives a datagram from `end`; `None` if it was `end` itself.
 #[inline(always)]
 pub fn receive<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
     socket: Socket,
     end: End<F::Address>,
 ) -> Option<End<F::Address>> {
-    // No prefilter here: a backend's last datagram may arrive after the backend was removed.
+    // Without the prefilter: a backend's last reply may arrive after the backend was removed.
     if socket.connected {
         return peer_name(tables, socket, end);
     }
@@ -115,7 +115,7 @@ pub fn receive<F: PacketFamily, T: SocketTables<F>>(
     (flow.backend() == end).then(|| flow.frontend())
 }
 
-/// The frontend to report as the peer of a socket connected to `end`; `None` to report `end`.
+/// The frontend to which a socket connected that is connected to `end`; `None` if it was `end` itself.
 #[inline(always)]
 pub fn peer_name<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
@@ -147,7 +147,7 @@ impl<F: PacketFamily> SocketFlow<F> {
         }
     }
 
-    /// Whether the chosen backend still exists. `backend` is the current entry at its index.
+    /// Whether the chosen backend still exists. `backend` is what its index names now.
     #[inline(always)]
     pub fn leads_to(&self, backend: &Backend<F::Address>) -> bool {
         is_same(backend, self.backend_generation)
@@ -164,7 +164,7 @@ impl<F: PacketFamily> SocketFlow<F> {
     }
 }
 
-/// The flow that a datagram belongs to, if its backend may still be used.
+/// The flow that a datagram belongs to, if its backend still exists.
 #[inline(always)]
 fn followed<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
@@ -174,7 +174,7 @@ fn followed<F: PacketFamily, T: SocketTables<F>>(
     if !tables.may_be_destination(end.address) {
         return None;
     }
-    // A connected socket receives only from its backend, so it keeps one that is draining.
+    // A connected socket receives only from the backend that it is connected to.
     if socket.connected
         && let Some(flow) = tables.connected(socket.cookie)
         && flow.frontend() == end
@@ -183,18 +183,18 @@ fn followed<F: PacketFamily, T: SocketTables<F>>(
         return is_there(tables, index, generation, true).then_some(flow);
     }
     let flow = tables.unconnected(&sends_of(socket, end))?;
-    // Other datagrams leave a draining backend at once.
+    // Datagrams move to another backend as soon as no pool contains theirs.
     let (index, generation) = (flow.backend_index, flow.backend_generation);
     if flow.frontend() != end || !is_there(tables, index, generation, false) {
         return None;
     }
-    // The flow is stored under two keys, and the LRU map may have evicted one of them.
+    // The flow is stored twice; the LRU map may have evicted one of the two.
     let answers = answers_of(socket, flow.backend());
     let noted = tables.unconnected(&answers).is_some_and(|found| found.frontend() == end);
     (noted || tables.set_unconnected(&answers, &flow)).then_some(flow)
 }
 
-/// Whether the chosen backend still exists. `draining`: a draining one counts, too.
+/// Whether the chosen backend still exists; `draining`: or is terminating and keeps connections.
 ///
 /// Not inlined in the kernel either: the compiler would merge it with the comparisons around it,
 /// and the verifier would see reads of uninitialized registers.
@@ -215,13 +215,13 @@ fn is_same<A>(backend: &Backend<A>, generation: u32) -> bool {
     backend.protocol != 0 && backend.generation == generation
 }
 
-/// The key under which the flow is stored for what the socket sends to a frontend.
+/// The key for datagrams that the socket sends to a frontend.
 #[inline(always)]
 fn sends_of<F: PacketFamily>(socket: Socket, frontend: End<F::Address>) -> SocketEnd<F> {
     SocketEnd::new(socket.cookie, frontend.address, frontend.port, Side::Frontend)
 }
 
-/// The key under which the flow is stored for what the socket receives from a backend.
+/// The key for datagrams that the socket receives from a backend.
 #[inline(always)]
 fn answers_of<F: PacketFamily>(socket: Socket, backend: End<F::Address>) -> SocketEnd<F> {
     SocketEnd::new(socket.cookie, backend.address, backend.port, Side::Backend)
@@ -248,7 +248,7 @@ fn choose<F: PacketFamily, T: SocketTables<F>>(
     flow: &mut SocketFlow<F>,
 ) -> Result<(), Reason> {
     let end = flow.frontend();
-    // NodePorts are stored under this address. A process that connects to it means its own host.
+    // NodePorts are stored under this address. A process that connects to it means its own node.
     if end.address == F::Address::unspecified() || !tables.may_be_destination(end.address) {
         return Err(Reason::NoFrontend);
     }
@@ -273,7 +273,7 @@ fn choose<F: PacketFamily, T: SocketTables<F>>(
     Ok(())
 }
 
-/// Stands for the client port, which the socket does not have yet. Differs between sockets.
+/// In place of the port that a socket does not have yet; different for each socket.
 #[inline(always)]
 fn stand_in(cookie: u64) -> u16 {
     mix(cookie) as u16
@@ -291,7 +291,7 @@ fn lead<F: PacketFamily, T: SocketTables<F>>(
 #[inline(always)]
 fn stop<A, T: Counters>(tables: &T, reason: Reason) -> SocketVerdict<A> {
     match reason {
-        // Not counted: most destinations of processes are not Services.
+        // Not counted: most connections of processes are not to Services.
         Reason::NoFrontend => return SocketVerdict::Pass,
         _ => tables.count(reason),
     }
@@ -301,7 +301,7 @@ fn stop<A, T: Counters>(tables: &T, reason: Reason) -> SocketVerdict<A> {
     }
 }
 
-/// Whether the hooks serve this protocol: whether its sockets call them when they connect or send.
+/// Whether the kernel calls cgroup hooks for this protocol.
 #[inline(always)]
 pub fn is_served(protocol: u8) -> bool {
     matches!(protocol, protocol::TCP | protocol::UDP)

@@ -1,4 +1,4 @@
-//! A packet of a client with very many flows: client and frontend may select its flow's buckets.
+//! A packet of a client with very many flows: client and frontend select its flow's buckets.
 
 use super::delivered;
 use crate::datapath::forward::carry::{self, Carried};
