@@ -9,7 +9,7 @@ use crate::family::Family;
 use crate::hash::FlowHash;
 use crate::layout::{Flow, FlowBucket, FlowEntry, FlowTag, Settings, Ticks, WAYS};
 
-/// An entry that this processor alone may write, until it is published or abandoned.
+/// An entry that only this CPU may write, until it is published or abandoned.
 pub struct Claim<'a, F: Family> {
     tag: &'a FlowTag,
     entry: &'a FlowEntry<F>,
@@ -20,8 +20,8 @@ pub struct Claim<'a, F: Family> {
 impl<'a, F: Family> Claim<'a, F> {
     #[inline(always)]
     pub fn write(&self, flow: &Flow<F>, track: u32) {
-        // SAFETY: the claim makes this processor the record's only writer; readers notice by the
-        // tag that what they copied was in the making.
+        // SAFETY: the claim makes this CPU the record's only writer; readers detect by the tag that
+        // they copied an incomplete record.
         unsafe { self.entry.flow.write(flow) };
         self.entry.track.store(track);
         self.entry.next_hops.forget();
@@ -40,17 +40,16 @@ impl<'a, F: Family> Claim<'a, F> {
         self.hand_over(self.word.freed());
     }
 
-    /// No other CPU changes a claimed tag, so there is nothing to compare with. To exchange it would be
-    /// to wait until the record, which may be in no cache, has come from memory.
+    /// No other CPU changes a claimed tag, so a store is sufficient. An exchange would wait until the record has been loaded
+    /// from memory.
     #[inline(always)]
     fn hand_over(&self, word: Word) {
         self.tag.word.store_after(word.0);
     }
 }
 
-/// Claims an entry for a new flow: the one that its hash names, if no flow is there that may still be
-/// met, else the one of two buckets that ranks highest. `None`: all entries are protected, or were taken
-/// by other CPUs meanwhile.
+/// Claims an entry for a new flow: the preferred entry of its hash if that is free or expired, otherwise the entry with the
+/// highest rank in two buckets. `None`: all entries are protected, or were taken by other CPUs meanwhile.
 #[inline(always)]
 pub fn claim<'a, F: Family>(
     buckets: [(u32, &'a FlowBucket<F>); 2],
@@ -65,19 +64,18 @@ pub fn claim<'a, F: Family>(
     } else {
         best(&buckets, settings, now)?
     };
-    // What comes of joining the bits of two numbers is any number to verifiers before Linux 6.10.
+    // Before Linux 6.10 the verifier loses all bounds across `|` of two unknown scalars.
     let way = opaque(way as u64) as usize & (WAYS - 1);
     let (index, bucket) = if second == 0 { buckets[0] } else { buckets[1] };
     let (tag, entry) = (&bucket.tags[way], &bucket.entries[way]);
-    // Meanwhile its flow may have come to life, or another processor may have begun one there: either
-    // ranks lower than what was chosen.
+    // Meanwhile its flow may have become active, or another CPU may have begun one there: both rank lower
+    // than what was chosen.
     let old = Word(tag.word.load());
     if rank(tag, old, settings, now) < chosen {
         return None;
     }
     let word = old.claim(hash, way);
-    // If another processor is faster the new flow gets no entry: trying again could be beaten again,
-    // without bound.
+    // If another CPU is faster the new flow gets no entry: retries would be unbounded.
     if !tag.word.replace(old.0, word.0) {
         return None;
     }

@@ -1,4 +1,4 @@
-//! What is in a bucket: for the agent, people and tests.
+//! Reading buckets, for the agent, commands and tests.
 
 use super::entry::Word;
 use super::state::is_datagram;
@@ -26,14 +26,14 @@ fn copy<F: Family>(tag: &FlowTag, entry: &FlowEntry<F>) -> Option<(Word, Flow<F>
 }
 
 impl<F: Family> FlowBucket<F> {
-    /// Ends the datagram flows that are `meant`; says how many.
+    /// Ends the datagram flows that `meant` selects; returns their number.
     pub fn end_datagrams(&self, meant: impl Fn(&Flow<F>) -> bool) -> usize {
         let ends = |(tag, entry): &(&FlowTag, &FlowEntry<F>)| {
             while let Some((word, flow)) = copy(tag, entry) {
                 if !is_datagram(word.state_number()) || !meant(&flow) {
                     return false;
                 }
-                // Else a packet has come meanwhile, and the state is another: once more.
+                // Otherwise a packet has changed the state meanwhile: retry.
                 if tag.word.replace(word.0, word.freed().0) {
                     return true;
                 }
@@ -43,7 +43,7 @@ impl<F: Family> FlowBucket<F> {
         self.tags.iter().zip(&self.entries).filter(ends).count()
     }
 
-    /// The states of what is in the bucket, without a look at the records.
+    /// The states of the entries, without reading the records.
     pub fn states(&self) -> impl Iterator<Item = FlowState> + '_ {
         let words = self.tags.iter().map(|tag| Word(tag.word.load()));
         words.filter(|word| word.holds_a_flow()).map(Word::state)
@@ -60,19 +60,19 @@ impl<F: Family> FlowBucket<F> {
             .map(|(_, word)| word.state())
     }
 
-    /// What is in the bucket, for people and tests: state, when last seen, the record.
+    /// The flows in the bucket: state, time of the last packet, record.
     pub fn entries(&self) -> impl Iterator<Item = (FlowState, Ticks, Flow<F>)> + '_ {
         (0..WAYS).filter_map(|way| self.entry(way))
     }
 
-    /// The same of one of its ways.
+    /// The same for one entry.
     pub fn entry(&self, way: usize) -> Option<(FlowState, Ticks, Flow<F>)> {
         let tag = self.tags.get(way)?;
         let (word, flow) = copy(tag, &self.entries[way])?;
         Some((word.state(), Ticks(tag.seen.load()), flow))
     }
 
-    /// Makes all of it so many ticks older: tests, whose time goes by at once.
+    /// Makes all flows older by some ticks, for tests.
     pub fn grow_older(&self, ticks: u32) {
         for (tag, entry) in self.tags.iter().zip(&self.entries) {
             tag.seen.store(tag.seen.load().wrapping_sub(ticks));

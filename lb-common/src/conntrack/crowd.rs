@@ -1,10 +1,9 @@
-//! Clients with many flows, as a resolver that asks thousands of Services from one socket.
+//! Clients with many flows, such as a resolver that queries thousands of Services from one socket.
 //!
-//! Flows lie in two buckets that follow from the client's address and port, which packets both ways
-//! carry. A client that fills its share of them has further flows in buckets that follow from client
-//! and frontend: requests find them there, replies by the reply index. A bit for each first bucket
-//! says whether that may be so, which spares everyone else the look-up. Bits are never cleared: a wrong
-//! one costs a look-up.
+//! The client's address and port, which packets of both directions contain, select two buckets for its flows. A
+//! client that fills its share of them has further flows in buckets selected by client and frontend: requests
+//! are looked up there, replies by the reply index. One bit for each first bucket shows whether that may be so,
+//! and saves other clients the lookup. Bits are never cleared: a wrong one costs a lookup.
 
 use super::entry::Word;
 use super::tables::FlowTables;
@@ -13,7 +12,7 @@ use crate::family::Family;
 use crate::hash::FlowHash;
 use crate::layout::FlowBucket;
 
-/// How many flows of one client's address and port share its two buckets.
+/// Maximum number of flows of one client address and port in its two buckets.
 const SHARE: u64 = 8;
 
 /// Whether the client's flows have filled their share of its buckets.
@@ -37,7 +36,7 @@ pub fn is_crowded<F: Family, T: FlowTables<F>>(tables: &T, client: FlowHash) -> 
     tables.crowded(word).is_some_and(|word| word.load() & bit != 0)
 }
 
-/// Notes that they may be, before the first one is; false if other processors were always faster.
+/// Sets the bit, before the first such flow begins; false if other CPUs were always faster.
 #[inline(always)]
 pub fn set_crowded<F: Family, T: FlowTables<F>>(tables: &T, client: FlowHash) -> bool {
     const TRIES: usize = 4;

@@ -1,4 +1,4 @@
-//! A tag's word, taken apart.
+//! The fields of a tag's word.
 
 use super::state::ALL;
 use crate::hash::FlowHash;
@@ -18,9 +18,8 @@ impl Word {
         Self(hash.fingerprint() << 16 | generation | way | FlowState::Claimed as u32)
     }
 
-    /// Which entry of the bucket this is the tag of. It stands in the tag, rather than in the
-    /// loop that finds it, so that the verifier sees one unknown number below 8 and follows
-    /// what comes of a found flow once instead of once for each entry.
+    /// The number of the entry in its bucket. It is stored in the tag, so that the verifier sees one unknown number
+    /// below 8, and follows the code after a lookup once instead of once for each entry.
     #[inline(always)]
     pub fn way(self) -> usize {
         (self.0 >> 5) as usize & (WAYS - 1)
@@ -31,7 +30,7 @@ impl Word {
         self.0 >> 16
     }
 
-    /// Whether it may be the flow's that has this hash.
+    /// Whether it may belong to the flow with this hash.
     #[inline(always)]
     pub fn may_be(self, hash: FlowHash) -> bool {
         self.fingerprint() == hash.fingerprint() && self.holds_a_flow()
@@ -67,8 +66,7 @@ impl Word {
         Self(self.0 & !Self::STATE | state & Self::STATE)
     }
 
-    /// The tag of an entry that nobody owns any more. Without its flow's fingerprint, so that it counts
-    /// among nobody's.
+    /// The tag of a released entry. Without a fingerprint, so that it is not counted for a client.
     #[inline(always)]
     pub fn freed(self) -> Self {
         Self(self.0 & 0xffe0 | FlowState::Free as u32)

@@ -1,13 +1,13 @@
-//! The next hops that a flow remembers.
+//! The next hops that a flow stores.
 //!
-//! A hop and its seal are two words, which processors write without a lock. The seal is a check sum
-//! over the hop, the network's epoch and the entry's generation, so a hop is used only if all
-//! three are as they were when it was resolved, whatever was written between and in whatever order.
+//! A hop and its seal are two words, which CPUs write without a lock. The seal is a checksum over the hop, the
+//! network epoch and the entry's generation. So a hop is used only if all three are the same as when it was
+//! resolved, whatever other CPUs have written meanwhile.
 
 use super::table::Location;
 use crate::layout::{Direction, NextHops};
 
-/// Those of one flow, which has its entry in one generation.
+/// The next hops of one flow, identified by its entry's generation.
 #[derive(Clone, Copy)]
 pub struct Hops<'a> {
     hops: &'a NextHops,
@@ -50,7 +50,7 @@ impl<'a> Hops<'a> {
 }
 
 impl NextHops {
-    /// Generations come again after 256 owners.
+    /// Generations repeat after 256 owners.
     #[inline(always)]
     pub fn forget(&self) {
         self.hops.iter().for_each(|hop| hop.store(0));

@@ -1,16 +1,14 @@
 //! The index that finds flows by their replies.
 //!
-//! Replies to a SNAT address do not carry the client's address and port, by which flows are placed; nor
-//! do flows of clients with very many of them lie where those lead. An entry here says where the flow
-//! is; what it is, only the flow's own record says.
+//! Replies to a SNAT address do not contain the client's address and port, which select the buckets of a flow; and
+//! clients with very many flows have some in other buckets. An entry of this index is the location of a flow,
+//! whose own record contains everything else.
 //!
 //! # Invariants
-//! - A living flow's entry is never taken: only free entries, and those of flows that are gone or
-//!   were idle for too long, are; such a flow goes with its entry. So flow and entry can't be
-//!   evicted apart.
-//! - Of all living entries that one reply may find, no two have the same fingerprint: the first
-//!   one that fits is the only one. Whoever adds an entry looks again afterwards, and takes it
-//!   back if another CPU added an equal one meanwhile.
+//! - The entry of a live flow is never taken, only free entries and those of flows that are gone or have expired; an
+//!   expired flow is released together with its entry. So flow and entry are not evicted apart.
+//! - Of all live entries that one reply may find, no two have the same fingerprint: the first match is the only one.
+//!   A CPU that adds an entry checks again afterwards, and removes it if another CPU has added an equal one.
 
 use crate::branchless::{choose, is_zero, larger};
 use crate::family::Family;
@@ -21,7 +19,7 @@ use crate::layout::{REPLY_WAYS, ReplyBucket, Ticks};
 use super::table::{self, Location};
 use super::tables::FlowTables;
 
-/// One entry, taken apart; see [`ReplyBucket`].
+/// The fields of an entry; see [`ReplyBucket`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Entry(u64);
 
@@ -53,14 +51,14 @@ impl Entry {
     }
 }
 
-/// Where the flow is whose replies have this hash, if there is one.
+/// The location of the flow whose replies have this hash.
 #[inline(always)]
 pub fn find<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) -> Option<Location> {
     let found = first(tables, hash);
     (found.0 != 0).then(|| found.location())
 }
 
-/// 1 if nothing is noted under this hash, else 0: what is noted may be gone.
+/// 1 if there is no entry for this hash, otherwise 0; the entry's flow may be gone.
 #[inline(always)]
 pub fn seems_free<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) -> u64 {
     is_zero(first(tables, hash).0 >> 1)
@@ -79,8 +77,7 @@ fn first<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) -> Entry {
     Entry(found)
 }
 
-/// Notes where a flow is; false if its replies could be taken for another's, or if there is no
-/// room where it was looked for.
+/// Adds an entry; false if the flow's replies could be mistaken for another's, or if both buckets are full.
 #[inline(always)]
 pub fn insert<F: Family, T: FlowTables<F>>(
     tables: &T,
@@ -106,7 +103,7 @@ pub fn insert<F: Family, T: FlowTables<F>>(
     if old.0 != 0 {
         forget(tables, old);
     }
-    // One bucket may be both.
+    // Both may be the same bucket.
     let likes = count(one, hash) + if first == second { 0 } else { count(other, hash) };
     if likes != 1 {
         slot.replace(new.0, 0);
@@ -114,8 +111,8 @@ pub fn insert<F: Family, T: FlowTables<F>>(
     likes == 1
 }
 
-/// The number of the entry to take, of those of both buckets: one with this fingerprint, for there
-/// must not be two; else a free one; else any, which may be a flow's that is gone.
+/// The number of the entry to use in both buckets: one with this fingerprint, because there must not be two;
+/// otherwise a free one; otherwise any, whose flow may be gone.
 #[inline(always)]
 fn room(one: &ReplyBucket, other: &ReplyBucket, hash: ReplyHash) -> usize {
     const FITS: u32 = 9;
@@ -142,8 +139,8 @@ fn count(bucket: &ReplyBucket, hash: ReplyHash) -> u64 {
     likes
 }
 
-/// The flow that an entry led to was idle for too long. If it is still there it goes with its entry:
-/// its client could go on under a SNAT port that is another's now.
+/// Releases the expired flow of an entry that is taken: otherwise its client could continue under a SNAT port that
+/// belongs to another flow now.
 #[inline(always)]
 fn forget<F: Family, T: FlowTables<F>>(tables: &T, entry: Entry) {
     let location = entry.location();

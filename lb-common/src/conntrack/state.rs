@@ -1,37 +1,36 @@
-//! States, events, transitions: what an event makes of a connection. What event a packet is to its
-//! connection is judged in [`track`](super::track).
+//! States, events and transitions. [`track`](super::track) determines which event a packet is.
 //!
-//! The states of TCP follow RFC 9293 as far as they can be seen from the middle, and agree with
-//! the kernel's `nf_conntrack`, but for what a blind sender could forge: a connection is established
-//! only by an acknowledgement of the SYN-ACK that was seen, and FIN and RST count only inside the window.
+//! The TCP states follow RFC 9293 as far as they can be observed between the hosts, and `nf_conntrack`, except where
+//! a blind sender could forge packets: only an acknowledgement of the observed SYN-ACK establishes a connection, and
+//! FIN and RST count only inside the window.
 //!
-//! Of tunnelled flows only the client's packets are seen, of flows picked up mid-connection no
-//! handshake: they are on probation until traffic has gone on for a while. Datagrams become a stream as
-//! in `nf_conntrack`: by packets both ways over more than two seconds.
+//! Only the client's packets of a tunnelled flow are visible, and no handshake of a flow picked up mid-connection. Such
+//! flows are on probation until traffic has continued for a while. Datagrams become a stream as in `nf_conntrack`: by
+//! packets in both directions over more than two seconds.
 
 use crate::branchless::opaque;
 use crate::layout::{Direction, FlowState};
 
-/// What a packet is to its connection, once its numbers were judged.
+/// What a packet means for its connection, after its numbers were checked.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It proves nothing and ends nothing.
+    /// It has no effect on the state.
     Nothing = 0,
     SynAck = 1,
     /// Data or an acknowledgement; in `SynReceived`: of the SYN-ACK.
     Ack = 2,
     Fin = 3,
     Rst = 4,
-    /// An `Ack`, or a datagram, after the time that its state asks for.
+    /// An `Ack` or a datagram after the time that its state requires.
     Late = 5,
 }
 
 pub(super) const EVENTS: usize = 8;
-/// How many numbers states have room for.
+/// Number of possible state numbers.
 pub const STATES: usize = 32;
 
-/// The state after an event. What is not listed changes nothing.
+/// The state after an event. Combinations that are not listed change nothing.
 pub const fn next(state: FlowState, direction: Direction, event: Event) -> FlowState {
     use Direction::{Forward, Reverse};
     use Event::{Ack, Fin, Late, Rst, SynAck};
@@ -59,7 +58,7 @@ pub const fn next(state: FlowState, direction: Direction, event: Event) -> FlowS
     }
 }
 
-/// All states by their number; unused numbers are as good as claimed.
+/// All states by number; unused numbers count as claimed.
 pub const ALL: [FlowState; STATES] = {
     use FlowState::*;
     let mut all = [Claimed; STATES];
@@ -139,7 +138,7 @@ pub const fn keeps_time(state: u32) -> bool {
 #[inline(always)]
 pub fn state_after(state: u32, direction: Direction, event: u32) -> u32 {
     let at = (direction as usize * EVENTS + event as usize) * STATES + state as usize;
-    // Linux 6.1 loses all bounds where the bits of unknown numbers are joined.
+    // The 6.1 verifier loses all bounds across `|` of two unknown scalars.
     let at = opaque(at as u64) as usize & (TRANSITIONS.len() - 1);
     u32::from(TRANSITIONS[at])
 }
@@ -157,15 +156,14 @@ pub fn is_over(state: FlowState) -> bool {
     matches!(state, FlowState::TimeWait | FlowState::Reset | FlowState::OneWayClosed)
 }
 
-/// Where a connection is in its life, as people know it: which side has closed does not matter to
-/// them, nor what of it is seen.
+/// The phase of a connection as commands and metrics show it, without which side has closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// The client has sent, and the backend has not replied.
     Nascent,
     /// The backend has replied.
     Answered,
-    /// It is not proven yet: only one side is seen, or the middle of the connection.
+    /// On probation: only one side, or no handshake, was seen.
     Probation,
     Established,
     /// One side has closed.

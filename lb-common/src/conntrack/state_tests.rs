@@ -1,4 +1,4 @@
-//! The state machine, told in packets.
+//! The state machine, tested with packets.
 
 extern crate std;
 use std::vec::Vec;

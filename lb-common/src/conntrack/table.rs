@@ -1,4 +1,4 @@
-//! Finding flows in buckets, and noting what their packets make of them.
+//! Finding flows in buckets, and updating them.
 
 use super::entry::Word;
 use super::hops::Hops;
@@ -11,7 +11,7 @@ use crate::layout::{
     Direction, Flow, FlowBucket, FlowEntry, FlowState, FlowTag, Settings, Ticks, WAYS,
 };
 
-/// A flow that was found, and what the finder wanted of its record.
+/// A flow that was found, and the requested fields of its record.
 pub struct Found<'a, F: Family, R> {
     bucket: u32,
     tag: &'a FlowTag,
@@ -31,7 +31,7 @@ impl<'a, F: Family, R> Found<'a, F, R> {
         self.entry.track.load()
     }
 
-    /// Whether nothing was seen of it for longer than its state allows.
+    /// Whether it has been idle for longer than its timeout.
     #[inline(always)]
     pub fn is_expired(&self, settings: &Settings, now: Ticks) -> bool {
         is_expired(self.tag, self.word, settings, now)
@@ -48,17 +48,17 @@ impl<'a, F: Family, R> Found<'a, F, R> {
         Hops::new(&self.entry.next_hops, self.location())
     }
 
-    /// Notes a packet: when it came, and what it makes of the flow.
+    /// Updates the flow for a packet: time, state and track.
     #[inline(always)]
     pub fn note(&self, direction: Direction, protocol: u8, signal: &Signal, now: Ticks) {
-        // Written only when it changes: the line stays clean between two ticks.
+        // Written only when it changes, so the cache line stays clean between two ticks.
         if self.tag.seen.load() != now.0 {
             self.tag.seen.store(now.0);
         }
         let state = self.word.state_number();
         let track = self.entry.track.load();
         let after = track::after(Tracked { state, track }, direction, protocol, signal, now);
-        // Exchanged, not stored: the entry may be another flow's by now.
+        // Exchanged, not stored: the entry may belong to another flow by now.
         if after.track != track {
             self.entry.track.replace(track, after.track);
         }
@@ -69,15 +69,15 @@ impl<'a, F: Family, R> Found<'a, F, R> {
         }
     }
 
-    /// Gives the entry up.
+    /// Releases the entry.
     #[inline(always)]
     pub fn release(&self) {
         self.tag.word.replace(self.word.0, self.word.freed().0);
     }
 }
 
-/// Another processor has changed the state at the same time, as when both sides close at once: the
-/// event counts by what the state is now.
+/// Another CPU has changed the state at the same time, for example when both sides close at once: applies the event to
+/// the current state.
 #[inline(never)]
 fn change_again(tag: &FlowTag, word: u32, direction: Direction, event: u32) {
     const TRIES: usize = 3;
@@ -95,16 +95,15 @@ fn change_again(tag: &FlowTag, word: u32, direction: Direction, event: u32) {
     }
 }
 
-/// Looks through the first bucket of a hash, given with its number, for the flow that `wanted` recognises
-/// by its record and state. `wanted` returns copies of the fields it needs.
+/// Searches the first bucket of a hash, given with its number, for the flow that `wanted` recognises by its record and
+/// state. `wanted` returns copies of the fields it needs.
 #[inline(always)]
 pub fn find_first<'a, F: Family, R>(
     (index, bucket): (u32, &'a FlowBucket<F>),
     hash: FlowHash,
     mut wanted: impl FnMut(&Flow<F>, FlowState) -> Option<R>,
 ) -> Option<Found<'a, F, R>> {
-    // Most flows are where they were meant to be. There the record need not wait for its tag, nor
-    // the tag for others: from memory both come at once.
+    // Most flows are in their preferred entry. There record and tag are loaded from memory in parallel.
     let way = hash.way();
     let tag = &bucket.tags[way];
     let word = Word(tag.word.load());
@@ -116,7 +115,7 @@ pub fn find_first<'a, F: Family, R>(
     find((index, bucket), hash, wanted)
 }
 
-/// The same of any bucket: no entry of it is likelier than the others.
+/// The same for any bucket, without a preferred entry.
 #[inline(always)]
 pub fn find<'a, F: Family, R>(
     (index, bucket): (u32, &'a FlowBucket<F>),
@@ -146,16 +145,14 @@ fn read<'a, F: Family, R>(
     wanted: &mut impl FnMut(&Flow<F>, FlowState) -> Option<R>,
 ) -> Option<Found<'a, F, R>> {
     // SAFETY: always initialised: maps start as zeros, and zeros are a valid `Flow`. In the
-    // kernel another processor may be writing the record; any bit pattern is a valid `Flow`,
-    // and what was read is discarded unless the tag says that nothing changed. On the host a
-    // bucket is not `Sync`.
+    // kernel another CPU may be writing the record; any bit pattern is a valid `Flow`, and the
+    // copy is discarded unless the tag is unchanged. On the host a bucket is not `Sync`.
     let record = unsafe { entry.flow.read(|flow| wanted(flow, word.state())) }?;
     let unchanged = word.same_owner(Word(tag.word.load()));
     unchanged.then_some(Found { bucket, tag, word, entry, record })
 }
 
-/// Where a flow is, in one word: its bucket (24 bits), its way there (3), and the generation of the
-/// entry (8).
+/// The location of a flow in one word: bucket (24 bits), entry in the bucket (3), and generation of the entry (8).
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Location(u64);
@@ -182,7 +179,7 @@ impl Location {
     }
 }
 
-/// Looks at one entry for the flow that was there when it was noted.
+/// Reads the flow at a stored location, if it is still there.
 #[inline(always)]
 pub fn find_at<'a, F: Family, R>(
     bucket: &'a FlowBucket<F>,
@@ -198,14 +195,14 @@ pub fn find_at<'a, F: Family, R>(
     read(location.bucket(), tag, word, &bucket.entries[way], &mut wanted)
 }
 
-/// The next hops of the flow that was noted, whatever has become of it: their seals tell.
+/// The next hops at a stored location. Their seals show whether they belong to the flow.
 #[inline(always)]
 pub fn hops_at<F: Family>(bucket: &FlowBucket<F>, location: Location) -> Hops<'_> {
     let entry = &bucket.entries[location.way()];
     Hops::new(&entry.next_hops, location)
 }
 
-/// Whether the flow that was noted may still be met: neither replaced nor idle for too long.
+/// Whether the flow at a stored location is live: neither replaced nor expired.
 #[inline(always)]
 pub fn is_alive<F: Family>(
     bucket: &FlowBucket<F>,
@@ -220,7 +217,7 @@ pub fn is_alive<F: Family>(
         && !is_expired(tag, word, settings, now)
 }
 
-/// The eviction rank of the flow that was noted; 0 or less if it is protected or gone.
+/// The eviction rank of the flow at a stored location; 0 or less if it is protected or gone.
 #[inline(always)]
 pub fn rank_at<F: Family>(
     bucket: &FlowBucket<F>,
@@ -234,7 +231,7 @@ pub fn rank_at<F: Family>(
     if is_there { rank(tag, word, settings, now) } else { 0 }
 }
 
-/// Gives up the entry of the flow that was noted, unless it is protected; says whether it did.
+/// Releases the flow at a stored location unless it is protected; returns whether it did.
 #[inline(always)]
 pub fn evict_at<F: Family>(
     bucket: &FlowBucket<F>,
@@ -249,7 +246,7 @@ pub fn evict_at<F: Family>(
     is_there && rank(tag, word, settings, now) > 0 && tag.word.replace(word.0, word.freed().0)
 }
 
-/// Gives up the entry of the flow that was noted, if it is still there.
+/// Releases the flow at a stored location, if it is still there.
 #[inline(always)]
 pub fn release_at<F: Family>(bucket: &FlowBucket<F>, location: Location) {
     let tag = &bucket.tags[location.way()];

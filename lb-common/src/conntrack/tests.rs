@@ -131,7 +131,7 @@ fn connections_of_both_sides_are_never_evicted() {
     }
 }
 
-/// Another processor's clock may be ahead.
+/// Another CPU's clock may be ahead.
 #[test]
 fn a_flow_of_the_next_tick_is_alive() {
     let table = Table::filled(FlowState::Established, Ticks(NOW.0 + 1));

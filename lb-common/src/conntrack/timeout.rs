@@ -1,24 +1,24 @@
-//! How long entries live, and which make room for a new flow.
+//! How long entries live, and which ones a new flow replaces.
 //!
-//! An entry whose flow was idle for longer than its state's limit ([`Timeouts::limits`]) is as good
-//! as gone, to every lookup. Of the others a new flow replaces first what was reset, then whatever was
-//! idle for longest, as a flood may have left it. Streams of datagrams and established one-way
-//! flows count with a fraction of their idle time: they take more packets, but nothing proves their
-//! client's address either. Established and half-closed connections are never replaced.
+//! Every lookup ignores an entry whose flow has been idle for longer than its state's limit
+//! ([`Timeouts::limits`]). Of the others a new flow first replaces reset connections, then the entry that has been idle
+//! for longest. Only a fraction of the idle time counts for streams of datagrams and established one-way flows: they
+//! take more packets, although nothing proves their client's address either. Established and half-closed connections
+//! are never replaced.
 //!
-//! There are no further classes, on purpose. If one kind of unproven flow gave way to another, a flood
-//! that fills the table with the other kind would evict new connections of the first within their
-//! handshake. By idle time an entry stays for as long as the flood takes to fill the table.
+//! There are deliberately no further classes. If one kind of unproven flow were replaced before another, a flood of the
+//! other kind would evict new connections of the first during their handshake. With idle time alone an entry stays for
+//! as long as the flood needs to fill the table.
 
 use super::entry::Word;
 use crate::layout::{FlowState, FlowTag, Settings, Ticks};
 
 pub use crate::layout::Timeouts;
 
-/// By how many bits the idle time is shifted of streams of datagrams and of established one-way flows.
+/// Shift of the idle time of datagram streams and established one-way flows, in bits.
 const LASTING: i64 = 3;
 
-/// Another processor's clock may be ahead by a tick; by so many it is still taken for that.
+/// Another CPU's clock may be ahead by a tick; a difference of up to so many ticks counts as that.
 const TOLERANCE: u32 = 64;
 
 /// The distance between two classes: more than any idle time.
@@ -27,11 +27,11 @@ const CLASS: i64 = 1 << 34;
 /// An empty entry.
 const FREE: i64 = 16 * CLASS;
 
-/// What an entry gains that is expired: it comes before all but free ones.
+/// Added to the rank of an expired entry, so that only free ones rank higher.
 const EXPIRED: i64 = 10 * CLASS;
 
-/// Eviction rank by state, to which the idle time is added; 0 or less: never replaced. The lowest bits
-/// say by how many bits the idle time is shifted before.
+/// Eviction rank by state, to which the idle time is added; 0 or less: never replaced. The lowest bits are the shift of
+/// the idle time.
 static RANKS: [i64; 32] = {
     use FlowState::*;
     /// Even with all idle time below 0, and above 0 once expired.
@@ -66,14 +66,14 @@ static RANKS: [i64; 32] = {
     ranks
 };
 
-/// Whether nothing was seen of a flow for longer than its state allows.
+/// Whether a flow has been idle for longer than its timeout.
 #[inline(always)]
 pub fn is_expired(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) -> bool {
     now.since(Ticks(tag.seen.load())) > settings.limits[word.state_number() as usize]
 }
 
-/// How gladly an entry is given to a new flow; if not above 0: not at all. Without branches, of which
-/// the verifier would follow every combination over the ways.
+/// Eviction rank of an entry; 0 or less: never replaced. Without branches, whose combinations over all entries the
+/// verifier would follow.
 #[inline(always)]
 pub fn rank(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) -> i64 {
     use crate::branchless::opaque;

@@ -1,12 +1,12 @@
-//! What a flow remembers between packets, and what it makes of the next one.
+//! What a flow stores between packets, and how it classifies the next one.
 //!
 //! - FIN and RST count only inside the window (in the spirit of RFC 5961), which follows the
 //!   backend's packets alone.
-//! - A segment without ACK changes nothing, nor does a SYN on a living connection: the backend answers
-//!   it by a challenge.
-//! - SCTP is told in TCP's words: its verification tag takes the acknowledgement's part.
+//! - A segment without ACK changes nothing, nor does a SYN on a live connection: the backend replies
+//!   to it with a challenge ACK.
+//! - SCTP uses TCP's terms: its verification tag takes the place of the acknowledgement number.
 //!
-//! [`FlowEntry::track`](crate::layout::FlowEntry) is what is remembered between packets:
+//! [`FlowEntry::track`](crate::layout::FlowEntry) is stored between packets:
 //!
 //! | states | track |
 //! | --- | --- |
@@ -23,10 +23,10 @@ use crate::branchless::opaque;
 use crate::header::{Tcp, protocol};
 use crate::layout::{Direction, FlowState, Ticks};
 
-/// What one packet says about its connection.
+/// The fields of a packet that matter to its connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signal {
-    /// TCP's flags, or those that say the same of an SCTP packet; 0 for datagrams.
+    /// TCP's flags, or the equivalent ones of an SCTP packet; 0 for datagrams.
     pub flags: u8,
     /// TCP's sequence number; of an SCTP INIT-ACK the initiate tag less one.
     pub sequence: u32,
@@ -35,7 +35,7 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// Whether the packet asks for a connection of its own.
+    /// Whether the packet opens a connection.
     #[inline(always)]
     pub fn opens(&self) -> bool {
         self.flags & (Tcp::SYN | Tcp::ACK) == Tcp::SYN
@@ -48,7 +48,7 @@ impl Signal {
     }
 }
 
-/// What the first packet of a flow is, and what of the flow will be seen.
+/// State and track of a flow that begins with this packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beginning {
     pub state: FlowState,
@@ -56,7 +56,7 @@ pub struct Beginning {
 }
 
 impl Beginning {
-    /// The time is asked for only where it is remembered.
+    /// The time is read only if it is stored.
     #[inline(always)]
     pub fn new(protocol: u8, one_way: bool, signal: &Signal, now: impl FnOnce() -> Ticks) -> Self {
         if protocol == protocol::UDP {
@@ -74,14 +74,14 @@ impl Beginning {
     }
 }
 
-/// A state and what is remembered with it.
+/// A state and its track.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tracked {
     pub state: u32,
     pub track: u32,
 }
 
-/// What a packet makes of its flow, and what it was to it.
+/// The flow's state after a packet, and the event that the packet was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct After {
     pub state: u32,
@@ -90,18 +90,17 @@ pub struct After {
     pub event: u32,
 }
 
-/// How long traffic must have gone on until a flow on probation is established.
+/// How long traffic must continue until a flow on probation is established.
 pub const PROBATION: u32 = 60;
 
-/// How long packets must have gone both ways until datagrams are a stream.
+/// How long packets must flow in both directions until datagrams are a stream.
 pub const STREAM_AFTER: u32 = 2;
 
-/// How far past the SYN-ACK an acknowledgement may be: data that the backend sends with it, or at
-/// once behind it (RFC 7413).
+/// How far beyond the SYN-ACK an acknowledgement may be: data that the backend sends with it or right after it (RFC
+/// 7413).
 const HANDSHAKE_WINDOW: u32 = 1 << 16;
 
-/// The window by which resets are judged, in 64 KiB: a reset that the peer accepts is at the position
-/// that it last acknowledged.
+/// The window of resets, in 64 KiB: a reset that the peer accepts is at the position that it acknowledged last.
 const RESET: (u16, u16) = (1, 16);
 
 /// The window of a FIN: as far ahead as data may be in flight.
@@ -119,13 +118,13 @@ const fn coarse(now: Ticks) -> u32 {
     now.0 >> 8 & 0xffff
 }
 
-/// Whether a position lies in a window around another: so many units behind, and ahead.
+/// Whether a position is in a window around another: so many units behind and ahead.
 #[inline(always)]
 const fn is_near(position: u32, base: u32, (behind, ahead): (u16, u16)) -> bool {
     (position as u16).wrapping_sub(base as u16).wrapping_add(behind) <= behind + ahead
 }
 
-/// What a packet makes of its flow.
+/// The flow's state after a packet.
 #[inline(always)]
 pub fn after(
     before: Tracked,
@@ -136,7 +135,7 @@ pub fn after(
 ) -> After {
     const CHANGING: u8 = Tcp::SYN | Tcp::FIN | Tcp::RST;
 
-    // Most packets are of established flows, and change nothing but the positions.
+    // Most packets belong to established flows, and change only the positions.
     let Tracked { state, track } = before;
     let unchanged = After { state, track, event: Event::Nothing as u32 };
     if is(before.state, FlowState::DatagramStream) {
@@ -155,7 +154,7 @@ pub fn after(
         | u32::from(signal.flags) << 16
         | u32::from(protocol) << 24;
     let packed = change(what, before.track, signal.sequence, signal.acknowledgement, now.0);
-    // The verifier would otherwise follow what comes after once for every outcome.
+    // Otherwise the verifier would follow the code after this once for every outcome.
     let packed = opaque(packed);
     After {
         state: packed as u32 & (STATES as u32 - 1),
@@ -164,7 +163,7 @@ pub fn after(
     }
 }
 
-/// The positions of client and backend as one side's packet has them.
+/// The positions of client and backend in a packet.
 #[inline(always)]
 fn positions(direction: Direction, signal: &Signal) -> u32 {
     match direction {
@@ -173,9 +172,8 @@ fn positions(direction: Direction, signal: &Signal) -> u32 {
     }
 }
 
-/// The rarer part of [`after`], in five numbers and one, as functions in BPF have it: state,
-/// direction, flags and protocol; in the result the state (8 bits), the event (8), and the track in the
-/// high half.
+/// The rarer part of [`after`], with at most five numbers as parameters and one as the result, as BPF functions require.
+/// The result contains the state (8 bits), the event (8), and the track in the high half.
 #[inline(never)]
 fn change(what: u32, track: u32, sequence: u32, acknowledgement: u32, now: u32) -> u64 {
     let state = what & (STATES as u32 - 1);
@@ -198,7 +196,7 @@ fn change(what: u32, track: u32, sequence: u32, acknowledgement: u32, now: u32) 
     u64::from(track) << 32 | (event as u64) << 8 | u64::from(next)
 }
 
-/// What a packet of TCP or SCTP is to its connection.
+/// The event that a TCP or SCTP packet is.
 #[inline(always)]
 fn judge(
     state: u32,
@@ -216,7 +214,7 @@ fn judge(
         } else if is(state, FlowState::SynSent) {
             !forward || signal.sequence.wrapping_sub(track) < HANDSHAKE_WINDOW
         } else if is(state, FlowState::SynReceived) {
-            // The client's numbers are not remembered here; its entry makes room before others anyway.
+            // The client's numbers are not stored in this state, whose entries are evicted early anyway.
             !forward
         } else {
             !forward || protocol != protocol::TCP || is_near(half(signal.sequence), track, FIN)
@@ -227,7 +225,7 @@ fn judge(
         let both = flags & (Tcp::SYN | Tcp::ACK) == Tcp::SYN | Tcp::ACK;
         return if both && !forward { Event::SynAck } else { Event::Nothing };
     }
-    // SCTP has no flag that stands for an acknowledgement: every packet carries the tag.
+    // SCTP has no ACK flag: every packet contains the tag.
     if protocol == protocol::TCP && flags & Tcp::ACK == 0 {
         return Event::Nothing;
     }
@@ -258,7 +256,7 @@ fn judge(
     if late { Event::Late } else { Event::Ack }
 }
 
-/// Whether a reset of a connection whose positions are known is one of those that use it.
+/// Whether a reset is inside the window of a connection whose positions are known.
 #[inline(always)]
 fn is_reset_in_window(track: u32, forward: bool, protocol: u8, signal: &Signal) -> bool {
     if protocol != protocol::TCP {
@@ -277,7 +275,7 @@ fn is_fin_in_window(track: u32, protocol: u8, signal: &Signal) -> bool {
         && is_near(half(signal.acknowledgement), track >> 16, FIN)
 }
 
-/// What to remember after an event, with which a flow went from one state to the next.
+/// The track after a transition from one state to the next.
 #[inline(always)]
 fn remember(
     state: u32,
@@ -305,18 +303,18 @@ fn remember(
         if !tcp {
             return if begins && forward { signal.acknowledgement } else { track };
         }
-        // The client's packets are not believed once the backend's are known.
+        // Once the backend's positions are known, the client's packets do not change them.
         return if begins || !forward { positions(direction, signal) } else { track };
     }
-    // On probation: the position moves with the traffic, the time stays.
+    // On probation, the position follows the traffic, and the time stays.
     let position = if forward { signal.sequence } else { signal.acknowledgement };
     if tcp { track & 0xffff_0000 | half(position) } else { track }
 }
 
-/// Whether a SYN of the client begins a connection anew, although an entry is there.
+/// Whether a SYN of the client begins a new connection although there is an entry.
 ///
-/// After both have closed it must be newer than what was (RFC 9293, 3.6.1; RFC 6191): an old
-/// duplicate goes where the connection was.
+/// After both sides have closed it must be newer than the old connection (RFC 9293, 3.6.1; RFC 6191): an old duplicate
+/// is sent to the old backend.
 #[inline(always)]
 pub fn may_begin_anew(state: FlowState, track: u32, protocol: u8, signal: &Signal) -> bool {
     match state {
@@ -329,8 +327,8 @@ pub fn may_begin_anew(state: FlowState, track: u32, protocol: u8, signal: &Signa
     }
 }
 
-/// Whether a backend's packet answers a SYN that came after the flow's end, and not through the
-/// Service: through it, the SYN would have begun another flow.
+/// Whether a backend's packet accepts a connection that was opened after the flow's end and not through the Service: through
+/// the Service, the SYN would have begun another flow.
 #[inline(always)]
 pub fn answers_a_later_dial(state: FlowState, signal: &Signal) -> bool {
     signal.accepts() && is_closing(state)

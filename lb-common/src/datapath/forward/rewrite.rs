@@ -63,7 +63,7 @@ fn length<F: PacketFamily, P: Packet>(packet: &P, headers: Headers) -> Result<u3
     Ok(packet.length_if(headers.network as u32 + header.length()))
 }
 
-/// Translates the addresses, which every fragment has. Returns the change of their sum.
+/// Translates the addresses, which every fragment has; returns the differences for checksums.
 #[inline(always)]
 pub fn addresses<F: PacketFamily, P: Packet>(
     packet: &mut P,
@@ -83,7 +83,7 @@ pub fn addresses<F: PacketFamily, P: Packet>(
     Ok(change)
 }
 
-/// SCTP's checksum does not cover addresses. A checksum of zero is left to the network card.
+/// SCTP's checksum does not cover addresses. A field of zeros is completed by the sending device.
 #[inline(always)]
 fn finish_sctp<F: PacketFamily, P: Packet>(
     packet: &mut P,
@@ -98,7 +98,7 @@ fn finish_sctp<F: PacketFamily, P: Packet>(
         return Ok(());
     }
     let header: &F::Header = packet.header(network).ok_or(Reason::Unwritable)?;
-    // Not up to the packet's end: Ethernet pads short ones.
+    // Not to the end of the frame: Ethernet pads short packets.
     let length = header.length().wrapping_sub((transport - network) as u32);
     let change = crc32c::of_change(change, length as u16);
     let sctp: &mut Sctp = packet.header_mut(transport).ok_or(Reason::Unwritable)?;

@@ -15,7 +15,7 @@ use crate::hash;
 use crate::header::NetworkHeader;
 use crate::layout::{FlowKind, Reason};
 
-/// Translates and sends a packet, or answers its sender why not.
+/// Translates and sends a packet; its sender may get an ICMP error instead.
 #[inline(always)]
 pub fn whole<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -57,13 +57,13 @@ pub fn past_tunnels<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     leave(packet, tables, out, rewritten)
 }
 
-/// Whether the hop limit allows the packet to be forwarded.
+/// Whether TTL or hop limit allows another hop.
 #[inline(always)]
 fn may_go_on<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> bool {
     packet.header::<F::Header>(network).is_some_and(|header| header.hop_limit() > 1)
 }
 
-/// Continues after a flow lookup: sends the packet by its flow, or continues in another stage.
+/// The verdict after a lookup: sends the packet of a flow that was found, or continues in another stage.
 #[inline(always)]
 pub fn found_or<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -80,14 +80,14 @@ pub fn found_or<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// Answers the client that the backend is gone.
+/// Notifies the client that the backend is gone.
 #[inline(never)]
 fn refuse_gone<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
 ) -> Verdict {
-    // Otherwise the compiler passes the packet's bounds, which are plain numbers to the verifier.
+    // Otherwise the compiler passes the packet's bounds instead of the packet: plain numbers, to the verifier.
     packet.leave_by(0);
     match parse::beginning::<F, P>(packet, network) {
         Ok(headers) => refuse::unreachable(packet, tables, headers, Reason::BackendGone),
@@ -95,7 +95,7 @@ fn refuse_gone<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// Sends a packet as the draft says, with the next hops of the flow that its decision came from.
+/// The same with the decision in the draft.
 #[inline(never)]
 pub fn carried<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -123,18 +123,18 @@ fn hops_of<'a, F: PacketFamily, T: FamilyTables<F>>(
     Some(hops_at(bucket, draft.at))
 }
 
-/// Where a packet goes once it is rewritten.
+/// Where a packet goes after it was rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
     Stack,
     /// To the next hop that was found.
     NextHop,
-    /// The packet is not sent: its verdict is known.
+    /// Nowhere: the verdict is known.
     Ended(Verdict),
 }
 
-/// Finds where a packet goes about which no ICMP error may be sent: an error, whose headers are
-/// `headers`, or a later fragment. The decision is the draft's; `segment` identifies the flow.
+/// Finds where a packet goes that must not cause an ICMP error: an error itself, with headers at `headers`, or
+/// a later fragment. By the decision in the draft; `segment` identifies the flow.
 #[inline(always)]
 pub fn aim_unanswerable<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
@@ -165,7 +165,7 @@ pub fn aim_unanswerable<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     Departure::NextHop
 }
 
-/// Sends a rewritten packet. `network` is the offset of its network header.
+/// Sends a rewritten packet whose headers are at `network`.
 #[inline(always)]
 pub fn depart<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -194,7 +194,7 @@ fn to_stack<T: Counters>(tables: &T, written: Result<(), Reason>) -> Verdict {
     }
 }
 
-/// Has another stage encapsulate the packet.
+/// Passes the packet to the stage that encapsulates it.
 #[inline(always)]
 fn into_tunnel<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -206,7 +206,7 @@ fn into_tunnel<F: PacketFamily, T: FamilyTables<F>>(
     let Some(handover) = tables.handover() else {
         return drop_for(tables, Reason::CorruptTable);
     };
-    // Field by field: a whole value would be built on the stack first.
+    // Field by field: a whole copy would be built on the stack first.
     handover.service_port = decision.service_port;
     handover.backend_index = decision.backend_index;
     handover.backend_generation = decision.backend_generation;
@@ -218,8 +218,7 @@ fn into_tunnel<F: PacketFamily, T: FamilyTables<F>>(
     Verdict::Next(Stage::Encapsulate)
 }
 
-/// UDP source port of the tunnel, by which routers and the node's network card distinguish flows.
-/// From the range of dynamic ports (RFC 6335).
+/// The source port by which routers and the node's network card distinguish flows: one that no process uses.
 #[inline(always)]
 fn source_port<F: PacketFamily>(segment: &Segment<F>) -> u16 {
     let Segment { source, source_port, destination, destination_port, headers, .. } = *segment;
@@ -228,7 +227,7 @@ fn source_port<F: PacketFamily>(segment: &Segment<F>) -> u16 {
     0xc000 | hash as u16
 }
 
-/// Finds the next hop of a packet.
+/// Finds the next hop.
 #[inline(always)]
 fn next_hop<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
@@ -246,7 +245,7 @@ fn next_hop<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     next_hop::find(packet, tables, hops, decision.direction, &query)
 }
 
-/// Sends a rewritten packet out.
+/// Sends a rewritten packet to its next hop.
 #[inline(always)]
 fn leave<P: Packet, T: Counters>(
     packet: &mut P,

@@ -1,10 +1,10 @@
-//! Flows that need the reply index: those with an SNAT port, those of clients with very many flows,
-//! and those whose client's own port may be another flow's SNAT port.
+//! Flows that need the reply index: flows with SNAT, flows of clients with very many flows, and flows whose
+//! client's port may be another flow's SNAT port.
 //!
-//! An SNAT port is chosen as RFC 6056 recommends: from an unpredictable start, with a stride that
-//! visits every port of the range. It skips ports that this node may use itself, and ports of flows
-//! to the same backend that are alive or have closed within the last minute. A flow loses its port,
-//! like its entry, only if all ports that were looked at are in use.
+//! A SNAT port is chosen as RFC 6056 suggests: from an unpredictable start, with a stride that visits every port
+//! of the range. Ports that this node may use itself are skipped, and so are ports of flows to the same backend
+//! that are live or have closed within the last minute. Only if all examined ports are in use does a flow lose
+//! its port, by eviction rank.
 
 use super::begin::{candidates, hash_of, is_taken, publish, replies_of};
 use super::lookup::client_hash;
@@ -17,19 +17,18 @@ use crate::datapath::wire::parse::PacketFamily;
 use crate::hash::{self, ReplyHash};
 use crate::layout::{Direction, Flow, FlowKind, Reason};
 
-/// Ports that a round of the stage looks at. It tries one of them.
+/// Ports that a round of the stage examines. It tries one of them.
 const LOOKED_AT: u32 = 8;
 
-/// From this round on, the range seems exhausted: the new flow takes the port of one that may be
-/// evicted, such as a flood may have left. Otherwise few packets could use up the ports of a
-/// backend.
+/// From this round on the range counts as exhausted, and a port is taken over from a flow that may be evicted.
+/// Otherwise a flood of few packets could use up the ports of a backend.
 const LAST_RESORT: u32 = 2;
 
 /// Maximum number of rounds: the kernel allows at most 33 tail calls.
 const ROUNDS: u32 = 30;
 
-/// Stores the drafted flow, and its location in the draft. Continues in [`Stage::Snat`] if more
-/// ports may be tried.
+/// Begins the drafted flow, and stores its location in the draft. [`Stage::Snat`] comes next if more ports may
+/// be tried.
 #[inline(never)]
 pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Result<(), Verdict> {
     let Some(draft) = tables.draft() else {
@@ -46,7 +45,7 @@ pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Result<(), Verd
         (Ok(()), None) => return Err(drop_for(tables, Reason::CorruptTable)),
     };
     let round = draft.round;
-    // The client keeps its own port if no other flow has the same replies.
+    // The client's own port is used if no other flow has the same replies.
     let keeps_port = round == 0 && !draft.flow.kind.has(FlowKind::SNAT);
     if !keeps_port {
         draft.flow.kind = draft.flow.kind.and(FlowKind::SNAT);
@@ -60,7 +59,7 @@ pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Result<(), Verd
         draft.at = claim.at;
         draft.decision = Decision::of_request(&draft.flow);
         let hops = publish(tables, draft, claim, tables.now());
-        // The next hop is known if it was resolved to select the SNAT address.
+        // The next hop is known if a route lookup determined the SNAT address.
         if draft.hop != 0 {
             hops.set(Direction::Forward, draft.epoch, draft.hop);
         }
@@ -74,18 +73,18 @@ pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Result<(), Verd
     Err(drop_for(tables, Reason::NoSnatPort))
 }
 
-/// Whether a flow can be forwarded without an entry: with its client's own port, if no other flow
-/// has the same replies.
+/// Whether a flow can be forwarded without an entry: under its client's own port, if no other flow has the same
+/// replies.
 #[inline(never)]
 fn can_go_untracked<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) -> bool {
     !draft.flow.kind.has(FlowKind::SNAT) && !is_taken(tables, &draft.flow)
 }
 
-/// Flag beside a port: no flow to the backend seems to use it.
+/// In place of a rank: no flow to the backend seems to use the port.
 const SEEMS_FREE: u32 = 1 << 16;
 
-/// The port to try in a round: one that no flow to the backend seems to use. If all seem in use,
-/// each round tries another of its ports, because the flow may be gone.
+/// The port to try in a round: one that no flow to the backend seems to use. If all seem to be in use, one after
+/// the other, because a flow may be gone.
 #[inline(never)]
 fn port<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>, round: u32) -> u32 {
     let flow = &draft.flow;
@@ -104,7 +103,7 @@ fn port<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>, round
         let seems_free = reply_index::seems_free(tables, hash);
         let good = if reserved { 0 } else { seems_free };
         chosen = choose(good, u64::from(port) | u64::from(SEEMS_FREE), chosen);
-        // Most flows find a port at once, and do not load the cache lines of the others.
+        // Most flows use the first port, and do not read the cache lines of the others.
         if good != 0 {
             break;
         }
@@ -112,8 +111,8 @@ fn port<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>, round
     chosen as u32
 }
 
-/// Selects, among the ports that a round looks at, the one whose flow has the highest eviction
-/// rank, if any. Evicts that flow, and gives its port to the draft.
+/// Takes over the port whose flow has the highest eviction rank of a round's ports, if there is one, and releases
+/// that flow.
 #[inline(never)]
 fn take_over<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &mut Draft<F>, round: u32) {
     let ports = Ports::of(tables, draft);
@@ -143,8 +142,8 @@ fn take_over<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &mut Draft<
     }
 }
 
-/// A separate function, for its stack frame. Returns the claim by reference: BPF functions return
-/// only numbers.
+/// A function of its own, for its stack frame. The claim is passed by reference: BPF functions return only
+/// numbers.
 #[inline(never)]
 fn claim<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -173,7 +172,7 @@ fn try_port<F: PacketFamily, T: FamilyTables<F>>(
     if flow.kind.has(FlowKind::SNAT) && tables.is_port_reserved(flow.snat_port) {
         return false;
     }
-    // The client may use the port itself.
+    // The client may use the port directly.
     if flow.snat == flow.client && is_taken(tables, flow) {
         return false;
     }
@@ -185,7 +184,7 @@ fn try_port<F: PacketFamily, T: FamilyTables<F>>(
         }
     }
     claim.write(flow, draft.track);
-    // Without an SNAT port, and in its client's buckets, its replies are found without the index.
+    // Without a SNAT port, and in its client's buckets, it is found by its replies anyway.
     if draft.crowded == 0 && !flow.kind.has(FlowKind::SNAT) {
         return true;
     }
@@ -223,8 +222,7 @@ impl Ports {
     }
 }
 
-/// The start of the search for an SNAT port: derived from a secret, and from the sequence number,
-/// which is new in each connection.
+/// The first SNAT port that a flow tries: derived from a secret and from what differs between connections.
 #[inline(always)]
 fn start<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>, sequence: u32) -> u32 {
     let ends = ReplyHash::of::<F>(

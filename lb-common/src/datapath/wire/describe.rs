@@ -1,4 +1,4 @@
-//! Describes a packet to `millrace drops`. Called at the packet's end; the packet is not modified.
+//! Describes a packet for `millrace drops`.
 
 use super::outer::Outer;
 use super::packet::Packet;
@@ -7,7 +7,7 @@ use crate::family::{Family, V4, V6};
 use crate::header::NetworkHeader;
 use crate::layout::{Event, Peer};
 
-/// Writes the packet's headers into the event, as far as they can be read.
+/// Copies the fields of the packet's headers into the event, as far as they can be read.
 #[inline(always)]
 pub fn describe<P: Packet>(packet: &mut P, event: &mut Event) {
     event.device = packet.device();
@@ -21,7 +21,7 @@ pub fn describe<P: Packet>(packet: &mut P, event: &mut Event) {
     }
 }
 
-/// A separate function for each family, for its stack frame.
+/// One function for each family, for its stack frame.
 #[inline(never)]
 fn headers<F: Outer, P: Packet>(packet: &mut P, network: usize, event: &mut Event) {
     // As in `fragment`: otherwise the compiler passes the packet's bounds instead of the packet.

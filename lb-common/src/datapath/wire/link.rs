@@ -1,11 +1,10 @@
-//! Moves the link-layer header, of 14, 18 or 22 octets, when headers behind it are added or
-//! removed.
+//! Moves the link-layer header, of 14, 18 or 22 octets, when what follows it grows or shrinks.
 
 use super::packet::Packet;
 use crate::branchless;
 use crate::header::{Ethernet, Header};
 
-/// Adds an Ethernet header to a packet that has none, with all addresses 0.
+/// Adds an Ethernet header with all addresses 0 to a packet without one.
 #[inline(always)]
 pub fn add_header<P: Packet>(packet: &mut P) -> Option<()> {
     let ether_type = packet.frame()?.ether_type;
@@ -16,7 +15,7 @@ pub fn add_header<P: Packet>(packet: &mut P) -> Option<()> {
     Some(())
 }
 
-/// Moves the header to the front, from behind `room` new octets.
+/// Moves the header from behind new room to the front of it.
 #[inline(always)]
 pub fn move_to_front<P: Packet>(packet: &mut P, length: usize, room: usize) -> Option<()> {
     *packet.header_mut::<[u8; 14]>(0)? = *packet.header::<[u8; 14]>(room)?;
@@ -28,8 +27,7 @@ pub fn move_to_front<P: Packet>(packet: &mut P, length: usize, room: usize) -> O
     Some(())
 }
 
-/// Moves the header from the front to behind the octets to be cut off. Last octets first: source
-/// and target may overlap.
+/// Moves the header behind the bytes that will be removed. The last octets first: they may overlap.
 #[inline(always)]
 pub fn move_to_back<P: Packet>(packet: &mut P, length: usize, room: usize) -> Option<()> {
     for tag in [18, 14] {
@@ -42,8 +40,8 @@ pub fn move_to_back<P: Packet>(packet: &mut P, length: usize, room: usize) -> Op
 
 #[inline(always)]
 fn copy<H: Header + Copy, P: Packet>(packet: &mut P, from: usize, to: usize) -> Option<()> {
-    // Each view starts anew from the packet's start: what the compiler would keep of the previous
-    // one is no pointer to the verifier.
+    // Each access starts from the packet's start again: a value that the compiler kept from an earlier access
+    // would not be a pointer to the verifier.
     branchless::forget();
     let octets = *packet.header::<H>(from)?;
     branchless::forget();

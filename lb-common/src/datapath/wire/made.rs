@@ -1,4 +1,4 @@
-//! Headers of generated packets: replies to refused packets, and tunnels.
+//! Headers of generated packets: resets, ICMP errors, and tunnels.
 
 use super::parse::PacketFamily;
 use crate::checksum::Sum;
@@ -8,7 +8,7 @@ use crate::header::{Ipv4, Ipv6, protocol};
 
 /// How an address family writes headers.
 pub trait Answering: PacketFamily {
-    /// The most octets quoted of a packet: its network header and the start of what follows.
+    /// Maximum quote of a packet: its network header and the start of what follows.
     const QUOTED: usize;
 
     /// A new header without options.
@@ -22,10 +22,10 @@ pub trait Answering: PacketFamily {
     /// Type, code, and the word after the checksum.
     fn error(rejection: Rejection) -> (u8, u8, u32);
 
-    /// Whether an error about a packet from this source may be sent to it.
+    /// Whether an ICMP error may be sent to this source address.
     fn is_answerable(source: Self::Address) -> bool;
 
-    /// The initial sum of ICMP's checksum.
+    /// The start of ICMP's checksum.
     fn pseudo_header(source: Self::Address, destination: Self::Address, length: u16) -> Sum;
 }
 
@@ -50,7 +50,7 @@ impl Answering for V4 {
         protocol: u8,
         payload: u16,
     ) -> Ipv4 {
-        // Wraps: the length in a received header may have any value.
+        // The length in a header may be wrong.
         let total_length = payload.wrapping_add(size_of::<Ipv4>() as u16);
         let mut header = Ipv4 {
             version_and_length: 0x45,
@@ -88,7 +88,7 @@ impl Answering for V4 {
     #[inline(always)]
     fn is_answerable(source: Self::Address) -> bool {
         let first = source.octets[0];
-        // Not "this" network, loopback, multicast or broadcast.
+        // "This" network, loopback, multicast and broadcast are not addresses of a host.
         first != 0 && first != 127 && first < 224
     }
 

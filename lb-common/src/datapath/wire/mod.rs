@@ -1,6 +1,5 @@
-//! Packets as bytes: where headers are, what they contain, and how generated headers are written.
-//!
-//! Contains no policy, only formats.
+//! Packets as bytes: finding, reading and writing headers. It checks the form of packets, and decides nothing
+//! else.
 
 pub mod describe;
 pub mod link;

@@ -1,8 +1,7 @@
 //! The outer headers of tunnels between nodes.
 //!
-//! They are those that any decapsulator understands. What a node has to know beside the inner
-//! packet, which of its backends it is for, is in a field that means nothing else there: the
-//! identification of an IPv4 packet that is never fragmented, the flow label of IPv6.
+//! Any decapsulator understands them. The tag that names the backend is in a field without another meaning
+//! there: the identification of an IPv4 packet that is never fragmented, or the flow label of IPv6.
 
 use super::made::Answering;
 use crate::checksum::Delta;
@@ -10,24 +9,24 @@ use crate::family::{V4, V6};
 use crate::header::{Ipv4, Ipv6, KeyedGue, Udp};
 use crate::layout::Peer;
 
-/// The octets between the network headers of a tunnel in UDP, without and with a key.
+/// Number of octets between the network headers of a tunnel in UDP, without and with a key.
 pub const UDP: usize = size_of::<Udp>();
 pub const KEYED: usize = UDP + size_of::<KeyedGue>();
 
 /// A family whose packets go through tunnels of the same family.
 pub trait Outer: Answering<Address: Into<Peer>> {
-    /// The inner packet's traffic class: with it goes what routers say of congestion.
+    /// The inner packet's traffic class, which includes congestion notification.
     fn class(header: &Self::Header) -> u8;
 
     fn set_class(header: &mut Self::Header, class: u8);
 
-    /// By what the outer header names the backend.
+    /// The tag by which the outer header names the backend.
     fn tag(header: &Self::Header) -> u16;
 
     /// Set once only, in a fresh header.
     fn set_tag(header: &mut Self::Header, tag: u16);
 
-    /// Whether the header is one that is followed by the inner packet at once.
+    /// Whether the header has no options, and is not that of a fragment.
     fn is_plain(header: &Self::Header, protocol: u8) -> bool;
 }
 
@@ -97,8 +96,8 @@ impl Outer for V6 {
 const CONGESTION: u8 = 0b11;
 const CAPABLE_0: u8 = 0b10;
 
-/// The inner traffic class as the tunnel leaves it: congestion met in the tunnel is told on, to
-/// those who can hear it (RFC 6040, 4.2). `None`: it can't be told, and the packet is lost.
+/// The inner traffic class after the tunnel: congestion in the tunnel is copied to a packet whose transport
+/// supports ECN (RFC 6040, 4.2). `None`: it does not, and the packet is dropped.
 #[inline(always)]
 pub fn class_after(inner: u8, outer: u8) -> Option<u8> {
     let met = outer & CONGESTION == CONGESTION;

@@ -1,4 +1,4 @@
-//! Packets as hooks give them.
+//! Packets as hooks see them.
 
 use crate::checksum::{self, Delta};
 use crate::family::Family;
@@ -8,16 +8,16 @@ use super::link;
 use super::parse::{self, Frame};
 use crate::datapath::route::{Query, Route};
 
-/// A packet's bytes, from the start of its Ethernet header, and what its hook can do with it.
+/// A packet's bytes, from the start of its Ethernet header, and the operations of its hook.
 pub trait Packet: Sized {
-    /// Who is behind the device that the packet came in by.
+    /// What is behind the interface on which the packet arrived.
     fn role(&self) -> Role;
 
-    /// The index of the device that the packet came in by.
+    /// The index of the interface on which the packet arrived.
     fn device(&self) -> u32;
 
-    /// Whether the hook can have the stack find out a next hop's link-layer address, and can
-    /// send by every device. The one before it leaves such packets to it.
+    /// Whether the hook (tc) can let the stack resolve a neighbour, and can send through every interface. XDP
+    /// leaves such packets to it.
     fn resolves(&self) -> bool;
 
     /// Where the network header is.
@@ -32,15 +32,14 @@ pub trait Packet: Sized {
         false
     }
 
-    /// How many bytes of its payload each packet gets that a device will cut this one into; 0 if
-    /// it leaves as it is.
+    /// Payload bytes of each packet into which a device will segment this one; 0 if it is not segmented.
     #[inline(always)]
     fn segment(&self) -> u32 {
         0
     }
 
-    /// The length of what leaves on the wire. A segment's headers are taken to be the smallest
-    /// ones: one that fits is never said to be too big.
+    /// The length on the wire. For segments, the smallest headers are assumed, so that a segment that fits is never
+    /// too big.
     #[inline(always)]
     fn wire_length(&self) -> u32 {
         match self.segment() {
@@ -49,7 +48,7 @@ pub trait Packet: Sized {
         }
     }
 
-    /// Whether VLAN tags stand in its bytes.
+    /// Whether its bytes contain VLAN tags.
     #[inline(always)]
     fn is_tagged(&self) -> bool {
         let ethernet: Option<&Ethernet> = self.header(0);
@@ -59,21 +58,20 @@ pub trait Packet: Sized {
         })
     }
 
-    /// Says by which device the packet is to leave.
+    /// Sets the interface through which the packet will leave.
     fn leave_by(&mut self, device: u32);
 
-    /// Asks where packets from here leave for an address.
+    /// Looks up the route to an address.
     fn route<F: Family>(&self, query: &Query<F>) -> Route;
 
-    /// Makes room before the first byte; what is in it is not known. Void all views.
+    /// Adds bytes with unknown contents before the first byte. Invalidates all views.
     fn grow_front(&mut self, bytes: usize) -> Option<()>;
 
-    /// Cuts off bytes before the first one. Void all views.
+    /// Removes the first bytes. Invalidates all views.
     fn shrink_front(&mut self, bytes: usize) -> Option<()>;
 
-    /// Makes room for the headers of a tunnel between the link-layer header and the network
-    /// header, which is at `network` and, as will be the outer one, of family `F`. What is more
-    /// than a header of it without options is for UDP's.
+    /// Adds room for the headers of a tunnel between the link-layer header and the network header at `network`. Outer and
+    /// inner header are of family `F`. What exceeds a header of `F` without options is room for UDP.
     #[inline(always)]
     fn make_room<F: Family>(&mut self, network: usize, bytes: usize) -> Option<()> {
         self.grow_front(bytes)?;
@@ -83,8 +81,8 @@ pub trait Packet: Sized {
         link::move_to_front(self, network, bytes)
     }
 
-    /// Takes away what is between the link-layer header and the inner network header, which is so
-    /// many bytes behind the outer one and of its family.
+    /// Removes the given number of bytes between the link-layer header and the inner network header, which is of the outer
+    /// one's family.
     #[inline(always)]
     fn close_up<F: Family>(&mut self, network: usize, bytes: usize) -> Option<()> {
         if !self.is_raw() {
@@ -93,38 +91,36 @@ pub trait Packet: Sized {
         self.shrink_front(bytes)
     }
 
-    /// Cuts off, or adds zeros, at the end.
+    /// Truncates the packet, or appends zeros.
     fn resize(&mut self, length: u32) -> Option<()>;
 
-    /// Lays a header over the bytes at `offset`; `None` if the packet ends before it does.
+    /// The header at `offset`; `None` if the packet is too short.
     fn header<H: Header>(&self, offset: usize) -> Option<&H>;
 
     fn header_mut<H: Header>(&mut self, offset: usize) -> Option<&mut H>;
 
     /// Returns `offset`, which is below 2^14.
     ///
-    /// In the kernel it hides which of its possible values an offset has: the verifier would
-    /// follow all that comes after once for every combination of tags and extension headers.
+    /// In the kernel it hides the possible values of an offset. Otherwise the verifier would follow all later code once for
+    /// every combination of tags and extension headers.
     #[inline(always)]
     fn blur(&self, offset: usize) -> usize {
         offset
     }
 
-    /// The length of the whole packet in bytes, also of what cannot be viewed.
+    /// The length of the whole packet in bytes, including parts that cannot be accessed.
     fn length(&self) -> u32;
 
-    /// The same of a packet that, by its headers, is so long: whatever can be viewed to there is all
-    /// there is, and a hook need not ask.
+    /// The same for a packet whose headers give this length. If that much can be accessed, the hook need not call a helper.
     #[inline(always)]
     fn length_if(&self, _said: u32) -> u32 {
         self.length()
     }
 
-    /// Brings the transport checksum at `offset` up to date with a changed address and port.
+    /// Updates the transport checksum at `offset` for a changed address and port.
     ///
-    /// The two come apart because a device that completes checksums by itself has only the
-    /// pseudo header, with the addresses, in the field. `optional`: an all-zero field means
-    /// that there is no checksum, and no other field may become zero (UDP).
+    /// The two are separate because a field that a device will complete contains only the sum of the pseudo header, with the
+    /// addresses. `optional`: an all-zero field means that there is no checksum, and no other field may become zero (UDP).
     #[inline(always)]
     fn update_transport_checksum<F: Family>(
         &mut self,
@@ -142,10 +138,10 @@ pub trait Packet: Sized {
     }
 }
 
-/// Who is behind a device.
+/// What is behind an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// The world outside this node.
+    /// The network outside this node.
     #[default]
     External,
     /// A pod of this node.

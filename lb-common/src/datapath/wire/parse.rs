@@ -1,4 +1,4 @@
-//! Where the headers are. Nothing is judged here but shape.
+//! Finds and reads headers. It checks only the form of packets.
 
 use super::packet::Packet;
 use crate::branchless::{choose, is_zero};
@@ -10,11 +10,10 @@ use crate::header::{
 };
 use crate::layout::Reason;
 
-/// Extension headers an IPv6 packet of ours may carry: hop-by-hop, destination options, routing
-/// and again destination options.
+/// Maximum number of IPv6 extension headers: hop-by-hop, destination options, routing and again destination options.
 const MAX_EXTENSIONS: usize = 4;
 
-/// Where the network header is, and of what kind.
+/// The network header's offset, and the EtherType.
 pub struct Frame {
     pub ether_type: u16,
     pub network: usize,
@@ -28,21 +27,20 @@ pub struct Headers {
     pub protocol: u8,
 }
 
-/// What a packet is of the one that was sent.
+/// Whether a packet is a fragment, and which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     Whole,
     /// The first fragment: it has the transport header.
     First,
     Later,
-    /// Nothing that could be read.
+    /// It could not be read.
     Malformed,
 }
 
 /// Where the transport header is, or would be in a later fragment.
 ///
-/// Not in a `Result`, for there is a value for every field: the verifier does not like it if one
-/// that is not there goes along.
+/// Not in a `Result`, so that every field has a value: the verifier handles undefined ones badly.
 pub struct Transport {
     pub headers: Headers,
     pub part: Part,
@@ -51,7 +49,7 @@ pub struct Transport {
     pub protocol: u8,
 }
 
-/// The ends of a packet, as it stands on the wire.
+/// Addresses, ports and signal of a packet as received.
 #[derive(Clone, Copy)]
 pub struct Segment<F: Family> {
     pub headers: Headers,
@@ -67,17 +65,17 @@ pub enum Parsed<F: Family> {
     /// One with ports.
     Segment(Segment<F>),
     Fragment,
-    /// ICMP of its family: an error about another packet, perhaps.
+    /// ICMP of its family, possibly an error about another packet.
     Icmp,
-    /// A packet of its family in another: a tunnel, perhaps.
+    /// A packet of its family in another, possibly a tunnel.
     Tunnel,
-    /// Of a protocol that Services don't have.
+    /// Of a protocol that Services do not support.
     Other,
     Malformed,
 }
 
 impl<F: Family> Parsed<F> {
-    /// For what a packet is counted that no stage makes more of.
+    /// The reason for a packet that no stage handles.
     #[inline(always)]
     pub fn reason(&self) -> Reason {
         match self {
@@ -109,7 +107,7 @@ impl Headers {
         self.protocol == protocol::SCTP
     }
 
-    /// Whether the protocol knows no connections.
+    /// Whether the protocol is connectionless.
     #[inline(always)]
     pub fn is_datagram(&self) -> bool {
         self.protocol == protocol::UDP
@@ -117,7 +115,7 @@ impl Headers {
 }
 
 impl<F: Family> Segment<F> {
-    /// Whether the packet asks for a connection.
+    /// Whether the packet opens a connection.
     #[inline(always)]
     pub fn opens(&self) -> bool {
         // Datagrams have no flags.
@@ -125,7 +123,7 @@ impl<F: Family> Segment<F> {
     }
 }
 
-/// Looks past the Ethernet header and up to two VLAN tags.
+/// Skips the Ethernet header and up to two VLAN tags.
 #[inline(always)]
 pub fn frame<P: Packet>(packet: &P) -> Option<Frame> {
     if packet.is_raw() {
@@ -145,7 +143,7 @@ pub fn frame<P: Packet>(packet: &P) -> Option<Frame> {
     Some(Frame { ether_type, network: packet.blur(network) })
 }
 
-/// A packet without a link-layer header: the version in its first byte says what it is.
+/// A packet without a link-layer header: the IP version is in its first byte.
 #[inline(always)]
 fn raw_frame<P: Packet>(packet: &P) -> Option<Frame> {
     let ether_type = match packet.header::<[u8; 2]>(0)?[0] >> 4 {
@@ -156,18 +154,18 @@ fn raw_frame<P: Packet>(packet: &P) -> Option<Frame> {
     Some(Frame { ether_type, network: packet.blur(0) })
 }
 
-/// A family's way to find the transport header.
+/// How a family's packets are parsed.
 pub trait PacketFamily: Family {
-    /// The protocol of errors.
+    /// The protocol number of ICMP.
     const ICMP: u8;
 
-    /// The protocol of a packet of this family in another.
+    /// The protocol number of this family's packets inside another packet.
     const IN_IP: u8;
 
-    /// Whether an ICMP packet of this type quotes another packet that something is wrong with.
+    /// Whether an ICMP packet of this type is an error that quotes another packet.
     fn is_error(kind: u8) -> bool;
 
-    /// Without `FRAGMENTS` they all count as later ones, and nothing else is said of them.
+    /// Without `FRAGMENTS` every fragment is reported as a later one, without details.
     fn transport<const FRAGMENTS: bool, P: Packet>(packet: &P, network: usize) -> Transport;
 }
 
@@ -268,7 +266,7 @@ impl PacketFamily for V6 {
 }
 
 impl FragmentHeader {
-    /// One that says it is all there is counts as a whole packet (RFC 6946).
+    /// An atomic fragment counts as a whole packet (RFC 6946).
     #[inline(always)]
     fn part(&self) -> Part {
         match u16::from_be_bytes(self.offset_and_more) & 0xfff9 {
@@ -279,7 +277,7 @@ impl FragmentHeader {
     }
 }
 
-/// Finds and reads the ends of a whole packet.
+/// Parses a whole packet.
 #[inline(always)]
 pub fn parse_packet<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> Parsed<F> {
     let found = F::transport::<false, P>(packet, network);
@@ -304,7 +302,7 @@ pub fn transport<F: PacketFamily, P: Packet>(
     }
 }
 
-/// The same of a packet that may be a first fragment: the later ones have been told what it is.
+/// The same for a packet that may be a first fragment, whose ports are already stored for the later ones.
 #[inline(always)]
 pub fn beginning<F: PacketFamily, P: Packet>(
     packet: &P,
@@ -318,7 +316,7 @@ pub fn beginning<F: PacketFamily, P: Packet>(
     }
 }
 
-/// The ends of such a packet.
+/// Parses such a packet.
 #[inline(always)]
 pub fn begun<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> Parsed<F> {
     let found = F::transport::<true, P>(packet, network);
@@ -329,7 +327,7 @@ pub fn begun<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> Parsed<F
     }
 }
 
-/// Reads the ends of the packet.
+/// Reads addresses, ports and signal of the packet.
 #[inline(always)]
 pub fn segment<F: PacketFamily, P: Packet>(packet: &P, headers: Headers) -> Parsed<F> {
     let Some(network) = packet.header::<F::Header>(headers.network) else {
@@ -371,8 +369,8 @@ pub fn segment<F: PacketFamily, P: Packet>(packet: &P, headers: Headers) -> Pars
     })
 }
 
-/// What an SCTP packet says in TCP's words: its verification tag is what it acknowledges, and the tag
-/// that an INIT-ACK asks for is what is to be acknowledged.
+/// An SCTP packet in TCP's terms: its verification tag takes the place of the acknowledgement number, and the
+/// initiate tag of an INIT-ACK the place of the sequence number.
 #[inline(always)]
 fn signal_of_chunk<P: Packet>(packet: &P, transport: usize, sctp: &Sctp) -> Signal {
     let mut sequence = 0;
@@ -385,8 +383,8 @@ fn signal_of_chunk<P: Packet>(packet: &P, transport: usize, sctp: &Sctp) -> Sign
     Signal { flags: flags_of_chunk(sctp.chunk), sequence, acknowledgement }
 }
 
-/// The flags of TCP that say what an SCTP packet's first chunk says. Those that begin or end an
-/// association are first in their packets, but for an ABORT behind other control chunks.
+/// The TCP flags that correspond to an SCTP packet's first chunk. Chunks that begin or end an association are the first
+/// in their packets, except for an ABORT behind other control chunks.
 #[inline(always)]
 fn flags_of_chunk(kind: u8) -> u8 {
     const fn bit(kind: u8) -> u64 {
