@@ -1,8 +1,8 @@
 //! Reports packets that end for a reason to `millrace drops`.
 //!
-//! Most packets end for no reason, and are not affected. A reason is noted where it is counted; when the
-//! packet ends, a separate program with its own stack reports it. Without a listener this costs one
-//! load.
+//! Most packets end for no reason, and are not affected. A reason is noted where it is counted;
+//! when the packet ends, a separate program with its own stack reports it. Without a listener this
+//! costs one load.
 
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use lb_common::datapath::{Packet, describe};
@@ -26,8 +26,8 @@ fn listener() -> Option<Listener> {
     }
 }
 
-/// Notes why this packet will end. If no listener asked for the reason, that is noted, too: otherwise
-/// the note of an earlier packet would count for this one.
+/// Notes why this packet will end. If no listener asked for the reason, that is noted, too:
+/// otherwise the note of an earlier packet would count for this one.
 #[inline(always)]
 pub fn note(reason: Reason) {
     let Some(listener) = listener() else { return };

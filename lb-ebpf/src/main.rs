@@ -1,6 +1,6 @@
-//! Millrace's programs: one entry point per hook and stage. `lb_common::datapath` decides what happens
-//! to a packet; this crate turns contexts into packets, maps into tables, and verdicts into the hook's
-//! return codes.
+//! Millrace's programs: one entry point per hook and stage. `lb_common::datapath` decides what
+//! happens to a packet; this crate turns contexts into packets, maps into tables, and verdicts into
+//! the hook's return codes.
 
 #![no_std]
 #![no_main]
@@ -24,8 +24,8 @@ use crate::maps::{TC_STAGES, XDP_STAGES};
 use crate::packet::{Origin, TcPacket, XdpPacket, is_deferred, is_of_vlan};
 use crate::tables::KernelTables;
 
-// The macros split each function in two. The code for most packets is inlined into its entry point: each
-// return costs several ns on CPUs with mitigations for `srso` or `retbleed`.
+// The macros split each function in two. The code for most packets is inlined into its entry point:
+// each return costs several ns on CPUs with mitigations for `srso` or `retbleed`.
 
 /// Packets arriving on an external device.
 #[xdp(frags)]
@@ -100,7 +100,8 @@ fn xdp_action_of(verdict: Verdict, mut packet: XdpPacket) -> u32 {
             tables::count(Reason::Unwritable);
             xdp_action::XDP_DROP
         }
-        // With a constant index the kernel turns the tail call into a direct jump. New flows use these.
+        // With a constant index the kernel turns the tail call into a direct jump. New flows use
+        // these.
         Verdict::Next(Stage::Open) => xdp_go_on(packet, Stage::Open),
         Verdict::Next(Stage::Begin) => xdp_go_on(packet, Stage::Begin),
         Verdict::Next(next) => xdp_go_on(packet, next),

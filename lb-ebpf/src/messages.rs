@@ -1,7 +1,7 @@
 //! Messages of the programs in the agent's log, if enabled: only what no counter shows.
 //!
-//! Each is a function of its own, with its own stack frame, and is called on rare paths only. The level is
-//! a constant to the verifier, which removes disabled messages.
+//! Each is a function of its own, with its own stack frame, and is called on rare paths only. The
+//! level is a constant to the verifier, which removes disabled messages.
 
 use aya_log_ebpf::{debug, error, warn};
 

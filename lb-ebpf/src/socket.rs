@@ -1,4 +1,5 @@
-//! Hooks for processes of the node itself. `lb_common::datapath::socket` decides where they connect.
+//! Hooks for processes of the node itself. `lb_common::datapath::socket` decides where they
+//! connect.
 //!
 //! The programs are attached to the root cgroup, so they run for every process of the node, also in
 //! pods. Pods are recognised by their network namespace, and left alone.

@@ -74,8 +74,8 @@ impl PoolTables for KernelTables {
 impl NetworkTables for KernelTables {
     #[inline(always)]
     fn device(&self, index: u32) -> Option<Device> {
-        // SAFETY: elements of this map are allocated as they come, and freed only after this program
-        // has ended.
+        // SAFETY: elements of this map are allocated as they come, and freed only after this
+        // program has ended.
         unsafe { DEVICES.get(index).copied() }
     }
 
@@ -187,16 +187,16 @@ impl Counters for KernelTables {
 pub fn count(reason: Reason) {
     events::note(reason);
     if let Some(counter) = REASONS.get_ptr_mut(reason as u32) {
-        // SAFETY: this processor's own copy; programs of tc and XDP are not preempted, and those at sockets,
-        // which may be, write no more than counters.
+        // SAFETY: this processor's own copy; programs of tc and XDP are not preempted, and those at
+        // sockets, which may be, write no more than counters.
         unsafe { *counter += 1 };
     }
 }
 
 #[inline(always)]
 fn scratch<R>(change: impl FnOnce(&mut Scratch) -> R) -> Option<R> {
-    // SAFETY: this processor's own copy; programs of tc and XDP are not preempted, and those at sockets,
-    // which may be, write no more than counters.
+    // SAFETY: this processor's own copy; programs of tc and XDP are not preempted, and those at
+    // sockets, which may be, write no more than counters.
     SCRATCH.get_ptr_mut(0).map(|scratch| change(unsafe { &mut *scratch }))
 }
 
@@ -207,8 +207,8 @@ fn with<const N: usize>(
     change: impl FnOnce(&mut Traffic),
 ) {
     if let Some(traffic) = map.get_ptr_mut(index) {
-        // SAFETY: this processor's own copy; programs of tc and XDP are not preempted, and those at sockets,
-        // which may be, write no more than counters.
+        // SAFETY: this processor's own copy; programs of tc and XDP are not preempted, and those at
+        // sockets, which may be, write no more than counters.
         change(unsafe { &mut *traffic });
     }
 }
@@ -257,8 +257,8 @@ macro_rules! family_tables {
 
             #[inline(always)]
             fn frontend(&self, key: &FrontendKey<$family>) -> Option<Frontend> {
-                // SAFETY: the entry may be replaced while it is copied: the elements of a map that is
-                // allocated beforehand are used again at once. Whatever is read is a valid
+                // SAFETY: the entry may be replaced while it is copied: the elements of a map that
+                // is allocated beforehand are used again at once. Whatever is read is a valid
                 // `Frontend`; a mixture of two is caught by what it names.
                 unsafe { $frontends.get(key).copied() }
             }
@@ -270,8 +270,8 @@ macro_rules! family_tables {
 
             #[inline(always)]
             fn draft(&self) -> Option<&mut Draft<$family>> {
-                // SAFETY: this processor's own copy; programs of tc and XDP are not preempted, and those at sockets,
-                // which may be, write no more than counters.
+                // SAFETY: this processor's own copy; programs of tc and XDP are not preempted, and
+                // those at sockets, which may be, write no more than counters.
                 $drafts.get_ptr_mut(0).map(|draft| unsafe { &mut *draft })
             }
 
@@ -306,8 +306,8 @@ macro_rules! family_tables {
 
             #[inline(always)]
             fn set_fragment(&self, key: &FragmentKey<$family>, fragment: Fragment) {
-                // It fails only if all entries are being replaced at once. The other fragments are then
-                // counted as fragments without a first one.
+                // It fails only if all entries are being replaced at once. The other fragments are
+                // then counted as fragments without a first one.
                 let _ = $fragments.insert(key, &fragment, 0);
             }
 
@@ -325,7 +325,8 @@ macro_rules! family_tables {
 
             #[inline(always)]
             fn set_untracked(&self, key: &ReplyKey<$family>, untracked: &Untracked<$family>) {
-                // It fails only if all entries are being replaced at once; the next packet tries again.
+                // It fails only if all entries are being replaced at once; the next packet tries
+                // again.
                 let _ = $untracked.insert(key, untracked, 0);
             }
         }

@@ -40,16 +40,17 @@ impl<'a, F: Family> Claim<'a, F> {
         self.hand_over(self.word.freed());
     }
 
-    /// No other CPU changes a claimed tag, so a store is sufficient. An exchange would wait until the record has been loaded
-    /// from memory.
+    /// No other CPU changes a claimed tag, so a store is sufficient. An exchange would wait until
+    /// the record has been loaded from memory.
     #[inline(always)]
     fn hand_over(&self, word: Word) {
         self.tag.word.store_after(word.0);
     }
 }
 
-/// Claims an entry for a new flow: the preferred entry of its hash if that is free or expired, otherwise the entry with the
-/// highest rank in two buckets. `None`: all entries are protected, or were taken by other CPUs meanwhile.
+/// Claims an entry for a new flow: the preferred entry of its hash if that is free or expired,
+/// otherwise the entry with the highest rank in two buckets. `None`: all entries are protected, or
+/// were taken by other CPUs meanwhile.
 #[inline(always)]
 pub fn claim<'a, F: Family>(
     buckets: [(u32, &'a FlowBucket<F>); 2],
@@ -68,8 +69,8 @@ pub fn claim<'a, F: Family>(
     let way = opaque(way as u64) as usize & (WAYS - 1);
     let (index, bucket) = if second == 0 { buckets[0] } else { buckets[1] };
     let (tag, entry) = (&bucket.tags[way], &bucket.entries[way]);
-    // Meanwhile its flow may have become active, or another CPU may have begun one there: both rank lower
-    // than what was chosen.
+    // Meanwhile its flow may have become active, or another CPU may have begun one there: both rank
+    // lower than what was chosen.
     let old = Word(tag.word.load());
     if rank(tag, old, settings, now) < chosen {
         return None;

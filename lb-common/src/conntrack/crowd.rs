@@ -1,9 +1,10 @@
 //! Clients with many flows, such as a resolver that queries thousands of Services from one socket.
 //!
-//! The client's address and port, which packets of both directions contain, select two buckets for its flows. A
-//! client that fills its share of them has further flows in buckets selected by client and frontend: requests
-//! are looked up there, replies by the reply index. One bit for each first bucket shows whether that may be so,
-//! and saves other clients the lookup. Bits are never cleared: a wrong one costs a lookup.
+//! The client's address and port, which packets of both directions contain, select two buckets for
+//! its flows. A client that fills its share of them has further flows in buckets selected by client
+//! and frontend: requests are looked up there, replies by the reply index. One bit for each first
+//! bucket shows whether that may be so, and saves other clients the lookup. Bits are never cleared:
+//! a wrong one costs a lookup.
 
 use super::entry::Word;
 use super::tables::FlowTables;

@@ -18,8 +18,9 @@ impl Word {
         Self(hash.fingerprint() << 16 | generation | way | FlowState::Claimed as u32)
     }
 
-    /// The number of the entry in its bucket. It is stored in the tag, so that the verifier sees one unknown number
-    /// below 8, and follows the code after a lookup once instead of once for each entry.
+    /// The number of the entry in its bucket. It is stored in the tag, so that the verifier sees
+    /// one unknown number below 8, and follows the code after a lookup once instead of once for
+    /// each entry.
     #[inline(always)]
     pub fn way(self) -> usize {
         (self.0 >> 5) as usize & (WAYS - 1)

@@ -1,8 +1,8 @@
 //! The next hops that a flow stores.
 //!
-//! A hop and its seal are two words, which CPUs write without a lock. The seal is a checksum over the hop, the
-//! network epoch and the entry's generation. So a hop is used only if all three are the same as when it was
-//! resolved, whatever other CPUs have written meanwhile.
+//! A hop and its seal are two words, which CPUs write without a lock. The seal is a checksum over
+//! the hop, the network epoch and the entry's generation. So a hop is used only if all three are
+//! the same as when it was resolved, whatever other CPUs have written meanwhile.
 
 use super::table::Location;
 use crate::layout::{Direction, NextHops};

@@ -3,20 +3,20 @@
 //! - [`state`]: states, events and transitions of TCP, SCTP and datagrams; a pure function.
 //!   [`track`]: which event a packet is for its connection, by what the flow stores.
 //! - [`timeout`]: how long an entry lives in each state, and which entries a new flow replaces.
-//! - `entry`: the words of a tag. `table`: finding entries. `claim`: making room for one. `hops`: the
-//!   next hops that they store.
+//! - `entry`: the words of a tag. `table`: finding entries. `claim`: making room for one. `hops`:
+//!   the next hops that they store.
 //! - [`reply_index`]: finding entries by replies that do not carry the client's address and port.
 //! - `contents`: reading buckets, for the agent and tests.
 //!
 //! # Invariants
-//! - A record is read only between two equal reads of its tag (every owner has another generation), and written
-//!   only by the CPU that claimed its tag.
+//! - A record is read only between two equal reads of its tag (every owner has another generation),
+//!   and written only by the CPU that claimed its tag.
 //! - A new flow never takes the entry of a protected one ([`timeout`]).
 //! - No packet that a blind sender can forge establishes a connection, ends one, or moves the
 //!   positions by which others are judged.
 //!
-//! All of it is plain code over memory, the same on the host and in the kernel. Design and
-//! sources: `docs/design/conntrack.md`. Tests: beside each module, and the packet tables of the crate
+//! All of it is plain code over memory, the same on the host and in the kernel. Design and sources:
+//! `docs/design/conntrack.md`. Tests: beside each module, and the packet tables of the crate
 //! `tests`.
 
 mod claim;

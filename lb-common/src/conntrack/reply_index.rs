@@ -1,14 +1,16 @@
 //! The index that finds flows by their replies.
 //!
-//! Replies to a SNAT address do not contain the client's address and port, which select the buckets of a flow; and
-//! clients with very many flows have some in other buckets. An entry of this index is the location of a flow,
-//! whose own record contains everything else.
+//! Replies to a SNAT address do not contain the client's address and port, which select the buckets
+//! of a flow; and clients with very many flows have some in other buckets. An entry of this index
+//! is the location of a flow, whose own record contains everything else.
 //!
 //! # Invariants
-//! - The entry of a live flow is never taken, only free entries and those of flows that are gone or have expired; an
-//!   expired flow is released together with its entry. So flow and entry are not evicted apart.
-//! - Of all live entries that one reply may find, no two have the same fingerprint: the first match is the only one.
-//!   A CPU that adds an entry checks again afterwards, and removes it if another CPU has added an equal one.
+//! - The entry of a live flow is never taken, only free entries and those of flows that are gone or
+//!   have expired; an expired flow is released together with its entry. So flow and entry are not
+//!   evicted apart.
+//! - Of all live entries that one reply may find, no two have the same fingerprint: the first match
+//!   is the only one. A CPU that adds an entry checks again afterwards, and removes it if another
+//!   CPU has added an equal one.
 
 use crate::branchless::{choose, is_zero, larger};
 use crate::family::Family;
@@ -77,7 +79,8 @@ fn first<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) -> Entry {
     Entry(found)
 }
 
-/// Adds an entry; false if the flow's replies could be mistaken for another's, or if both buckets are full.
+/// Adds an entry; false if the flow's replies could be mistaken for another's, or if both buckets
+/// are full.
 #[inline(always)]
 pub fn insert<F: Family, T: FlowTables<F>>(
     tables: &T,
@@ -111,8 +114,8 @@ pub fn insert<F: Family, T: FlowTables<F>>(
     likes == 1
 }
 
-/// The number of the entry to use in both buckets: one with this fingerprint, because there must not be two;
-/// otherwise a free one; otherwise any, whose flow may be gone.
+/// The number of the entry to use in both buckets: one with this fingerprint, because there must
+/// not be two; otherwise a free one; otherwise any, whose flow may be gone.
 #[inline(always)]
 fn room(one: &ReplyBucket, other: &ReplyBucket, hash: ReplyHash) -> usize {
     const FITS: u32 = 9;
@@ -139,8 +142,8 @@ fn count(bucket: &ReplyBucket, hash: ReplyHash) -> u64 {
     likes
 }
 
-/// Releases the expired flow of an entry that is taken: otherwise its client could continue under a SNAT port that
-/// belongs to another flow now.
+/// Releases the expired flow of an entry that is taken: otherwise its client could continue under a
+/// SNAT port that belongs to another flow now.
 #[inline(always)]
 fn forget<F: Family, T: FlowTables<F>>(tables: &T, entry: Entry) {
     let location = entry.location();

@@ -1,12 +1,12 @@
 //! States, events and transitions. [`track`](super::track) determines which event a packet is.
 //!
-//! The TCP states follow RFC 9293 as far as they can be observed between the hosts, and `nf_conntrack`, except where
-//! a blind sender could forge packets: only an acknowledgement of the observed SYN-ACK establishes a connection, and
-//! FIN and RST count only inside the window.
+//! The TCP states follow RFC 9293 as far as they can be observed between the hosts, and
+//! `nf_conntrack`, except where a blind sender could forge packets: only an acknowledgement of the
+//! observed SYN-ACK establishes a connection, and FIN and RST count only inside the window.
 //!
-//! Only the client's packets of a tunnelled flow are visible, and no handshake of a flow picked up mid-connection. Such
-//! flows are on probation until traffic has continued for a while. Datagrams become a stream as in `nf_conntrack`: by
-//! packets in both directions over more than two seconds.
+//! Only the client's packets of a tunnelled flow are visible, and no handshake of a flow picked up
+//! mid-connection. Such flows are on probation until traffic has continued for a while. Datagrams
+//! become a stream as in `nf_conntrack`: by packets in both directions over more than two seconds.
 
 use crate::branchless::opaque;
 use crate::layout::{Direction, FlowState};

@@ -76,8 +76,8 @@ impl<'a, F: Family, R> Found<'a, F, R> {
     }
 }
 
-/// Another CPU has changed the state at the same time, for example when both sides close at once: applies the event to
-/// the current state.
+/// Another CPU has changed the state at the same time, for example when both sides close at once:
+/// applies the event to the current state.
 #[inline(never)]
 fn change_again(tag: &FlowTag, word: u32, direction: Direction, event: u32) {
     const TRIES: usize = 3;
@@ -95,15 +95,16 @@ fn change_again(tag: &FlowTag, word: u32, direction: Direction, event: u32) {
     }
 }
 
-/// Searches the first bucket of a hash, given with its number, for the flow that `wanted` recognises by its record and
-/// state. `wanted` returns copies of the fields it needs.
+/// Searches the first bucket of a hash, given with its number, for the flow that `wanted`
+/// recognises by its record and state. `wanted` returns copies of the fields it needs.
 #[inline(always)]
 pub fn find_first<'a, F: Family, R>(
     (index, bucket): (u32, &'a FlowBucket<F>),
     hash: FlowHash,
     mut wanted: impl FnMut(&Flow<F>, FlowState) -> Option<R>,
 ) -> Option<Found<'a, F, R>> {
-    // Most flows are in their preferred entry. There record and tag are loaded from memory in parallel.
+    // Most flows are in their preferred entry. There record and tag are loaded from memory in
+    // parallel.
     let way = hash.way();
     let tag = &bucket.tags[way];
     let word = Word(tag.word.load());
@@ -152,7 +153,8 @@ fn read<'a, F: Family, R>(
     unchanged.then_some(Found { bucket, tag, word, entry, record })
 }
 
-/// The location of a flow in one word: bucket (24 bits), entry in the bucket (3), and generation of the entry (8).
+/// The location of a flow in one word: bucket (24 bits), entry in the bucket (3), and generation of
+/// the entry (8).
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Location(u64);

@@ -1,14 +1,14 @@
 //! How long entries live, and which ones a new flow replaces.
 //!
 //! Every lookup ignores an entry whose flow has been idle for longer than its state's limit
-//! ([`Timeouts::limits`]). Of the others a new flow first replaces reset connections, then the entry that has been idle
-//! for longest. Only a fraction of the idle time counts for streams of datagrams and established one-way flows: they
-//! take more packets, although nothing proves their client's address either. Established and half-closed connections
-//! are never replaced.
+//! ([`Timeouts::limits`]). Of the others a new flow first replaces reset connections, then the
+//! entry that has been idle for longest. Only a fraction of the idle time counts for streams of
+//! datagrams and established one-way flows: they take more packets, although nothing proves their
+//! client's address either. Established and half-closed connections are never replaced.
 //!
-//! There are deliberately no further classes. If one kind of unproven flow were replaced before another, a flood of the
-//! other kind would evict new connections of the first during their handshake. With idle time alone an entry stays for
-//! as long as the flood needs to fill the table.
+//! There are deliberately no further classes. If one kind of unproven flow were replaced before
+//! another, a flood of the other kind would evict new connections of the first during their
+//! handshake. With idle time alone an entry stays for as long as the flood needs to fill the table.
 
 use super::entry::Word;
 use crate::layout::{FlowState, FlowTag, Settings, Ticks};
@@ -30,8 +30,8 @@ const FREE: i64 = 16 * CLASS;
 /// Added to the rank of an expired entry, so that only free ones rank higher.
 const EXPIRED: i64 = 10 * CLASS;
 
-/// Eviction rank by state, to which the idle time is added; 0 or less: never replaced. The lowest bits are the shift of
-/// the idle time.
+/// Eviction rank by state, to which the idle time is added; 0 or less: never replaced. The lowest
+/// bits are the shift of the idle time.
 static RANKS: [i64; 32] = {
     use FlowState::*;
     /// Even with all idle time below 0, and above 0 once expired.
@@ -72,8 +72,8 @@ pub fn is_expired(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) ->
     now.since(Ticks(tag.seen.load())) > settings.limits[word.state_number() as usize]
 }
 
-/// Eviction rank of an entry; 0 or less: never replaced. Without branches, whose combinations over all entries the
-/// verifier would follow.
+/// Eviction rank of an entry; 0 or less: never replaced. Without branches, whose combinations over
+/// all entries the verifier would follow.
 #[inline(always)]
 pub fn rank(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) -> i64 {
     use crate::branchless::opaque;

@@ -2,8 +2,8 @@
 //!
 //! - FIN and RST count only inside the window (in the spirit of RFC 5961), which follows the
 //!   backend's packets alone.
-//! - A segment without ACK changes nothing, nor does a SYN on a live connection: the backend replies
-//!   to it with a challenge ACK.
+//! - A segment without ACK changes nothing, nor does a SYN on a live connection: the backend
+//!   replies to it with a challenge ACK.
 //! - SCTP uses TCP's terms: its verification tag takes the place of the acknowledgement number.
 //!
 //! [`FlowEntry::track`](crate::layout::FlowEntry) is stored between packets:
@@ -96,11 +96,12 @@ pub const PROBATION: u32 = 60;
 /// How long packets must flow in both directions until datagrams are a stream.
 pub const STREAM_AFTER: u32 = 2;
 
-/// How far beyond the SYN-ACK an acknowledgement may be: data that the backend sends with it or right after it (RFC
-/// 7413).
+/// How far beyond the SYN-ACK an acknowledgement may be: data that the backend sends with it or
+/// right after it (RFC 7413).
 const HANDSHAKE_WINDOW: u32 = 1 << 16;
 
-/// The window of resets, in 64 KiB: a reset that the peer accepts is at the position that it acknowledged last.
+/// The window of resets, in 64 KiB: a reset that the peer accepts is at the position that it
+/// acknowledged last.
 const RESET: (u16, u16) = (1, 16);
 
 /// The window of a FIN: as far ahead as data may be in flight.
@@ -172,8 +173,9 @@ fn positions(direction: Direction, signal: &Signal) -> u32 {
     }
 }
 
-/// The rarer part of [`after`], with at most five numbers as parameters and one as the result, as BPF functions require.
-/// The result contains the state (8 bits), the event (8), and the track in the high half.
+/// The rarer part of [`after`], with at most five numbers as parameters and one as the result, as
+/// BPF functions require. The result contains the state (8 bits), the event (8), and the track in
+/// the high half.
 #[inline(never)]
 fn change(what: u32, track: u32, sequence: u32, acknowledgement: u32, now: u32) -> u64 {
     let state = what & (STATES as u32 - 1);
@@ -214,7 +216,8 @@ fn judge(
         } else if is(state, FlowState::SynSent) {
             !forward || signal.sequence.wrapping_sub(track) < HANDSHAKE_WINDOW
         } else if is(state, FlowState::SynReceived) {
-            // The client's numbers are not stored in this state, whose entries are evicted early anyway.
+            // The client's numbers are not stored in this state, whose entries are evicted early
+            // anyway.
             !forward
         } else {
             !forward || protocol != protocol::TCP || is_near(half(signal.sequence), track, FIN)
@@ -313,8 +316,8 @@ fn remember(
 
 /// Whether a SYN of the client begins a new connection although there is an entry.
 ///
-/// After both sides have closed it must be newer than the old connection (RFC 9293, 3.6.1; RFC 6191): an old duplicate
-/// is sent to the old backend.
+/// After both sides have closed it must be newer than the old connection (RFC 9293, 3.6.1; RFC
+/// 6191): an old duplicate is sent to the old backend.
 #[inline(always)]
 pub fn may_begin_anew(state: FlowState, track: u32, protocol: u8, signal: &Signal) -> bool {
     match state {
@@ -327,8 +330,8 @@ pub fn may_begin_anew(state: FlowState, track: u32, protocol: u8, signal: &Signa
     }
 }
 
-/// Whether a backend's packet accepts a connection that was opened after the flow's end and not through the Service: through
-/// the Service, the SYN would have begun another flow.
+/// Whether a backend's packet accepts a connection that was opened after the flow's end and not
+/// through the Service: through the Service, the SYN would have begun another flow.
 #[inline(always)]
 pub fn answers_a_later_dial(state: FlowState, signal: &Signal) -> bool {
     signal.accepts() && is_closing(state)

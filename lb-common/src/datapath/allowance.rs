@@ -1,4 +1,5 @@
-//! Rate limit for generated packets (resets, ICMP errors): a spoofed flood must not be answered in full.
+//! Rate limit for generated packets (resets, ICMP errors): a spoofed flood must not be answered in
+//! full.
 
 use crate::layout::Ticks;
 

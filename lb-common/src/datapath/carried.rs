@@ -1,4 +1,5 @@
-//! State that a packet keeps from stage to stage, so that no stage repeats the lookup of an earlier one.
+//! State that a packet keeps from stage to stage, so that no stage repeats the lookup of an earlier
+//! one.
 
 use crate::conntrack::Location;
 use crate::family::Family;
@@ -11,8 +12,8 @@ pub struct End<A> {
     pub port: u16,
 }
 
-/// What to do with a packet: its new addresses and ports, where it is sent, and the backend that it is
-/// counted for. It comes from a flow entry or from the tables.
+/// What to do with a packet: its new addresses and ports, where it is sent, and the backend that it
+/// is counted for. It comes from a flow entry or from the tables.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Decision<F: Family> {

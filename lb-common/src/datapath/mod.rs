@@ -1,9 +1,9 @@
 //! The data plane: what happens to a packet, as a function of its bytes and the tables.
 //!
-//! [`ingress`] handles packets that arrive on an interface, [`egress`] those that leave through one.
-//! Both test the cheapest exit first: parse, prefilter, flow. What only few packets need is a [`Stage`]:
-//! opening a flow, rejecting, ICMP errors, fragments. In the kernel a stage is a program with its own
-//! stack, which the first program names as the next one.
+//! [`ingress`] handles packets that arrive on an interface, [`egress`] those that leave through
+//! one. Both test the cheapest exit first: parse, prefilter, flow. What only few packets need is a
+//! [`Stage`]: opening a flow, rejecting, ICMP errors, fragments. In the kernel a stage is a program
+//! with its own stack, which the first program names as the next one.
 //!
 //! | layer | contents | may use |
 //! | --- | --- | --- |
@@ -15,11 +15,11 @@
 //! | the base | `verdict`, `tables`, `route`, `carried`, [`layout`](crate::layout), hashes, checksums | |
 //!
 //! # Invariants
-//! - A packet that is not addressed to a Service passes unmodified. Packets are dropped only for a counted
-//!   [`Reason`](crate::layout::Reason).
+//! - A packet that is not addressed to a Service passes unmodified. Packets are dropped only for a
+//!   counted [`Reason`](crate::layout::Reason).
 //! - No I/O, no clock, no allocation: all input comes through [`Packet`] and [`Tables`].
-//! - A packet is not modified before it continues in another stage, except that a tunnelled packet is
-//!   decapsulated.
+//! - A packet is not modified before it continues in another stage, except that a tunnelled packet
+//!   is decapsulated.
 //!
 //! Tests: the packet tables in the crate `tests`, run on the host and in the kernel.
 

@@ -42,8 +42,9 @@ pub trait Scratch {
     /// Stores whether this packet, whose flow may be in other buckets, came through a tunnel.
     fn set_delivered(&self, delivered: bool);
     fn is_delivered(&self) -> bool;
-    /// Stores whether the lookup for this packet has found no other flow of its client's address and port.
-    /// Every stage before [`Open`](super::Stage::Open) and [`Begin`](super::Stage::Begin) sets it.
+    /// Stores whether the lookup for this packet has found no other flow of its client's address
+    /// and port. Every stage before [`Open`](super::Stage::Open) and [`Begin`](super::Stage::Begin)
+    /// sets it.
     fn set_alone(&self, alone: bool);
     fn is_alone(&self) -> bool;
     /// Stores the tag by which this packet, which came through a tunnel, names its backend.

@@ -17,31 +17,34 @@ pub enum Verdict {
     Drop,
     /// It leaves through the interface on which it arrived; its link-layer header is complete.
     Transmit,
-    /// It leaves through the interface of [`Packet::leave_by`](super::Packet); its link-layer header is
-    /// complete.
+    /// It leaves through the interface of [`Packet::leave_by`](super::Packet); its link-layer
+    /// header is complete.
     Redirect,
     /// The same, but the stack resolves the next hop's link-layer address.
     Resolve,
     /// It continues unmodified to the next hook (tc after XDP), which can do more.
     Defer,
-    /// It is not addressed to a Service, or cannot be recognised as such: it passes unmodified; the reason
-    /// has been counted. Distinct from [`Self::Pass`], so that only packets with a reason are reported.
+    /// It is not addressed to a Service, or cannot be recognised as such: it passes unmodified; the
+    /// reason has been counted. Distinct from [`Self::Pass`], so that only packets with a reason
+    /// are reported.
     Decline,
     /// It continues in another stage.
     Next(Stage),
 }
 
-/// Passes the list of stages to a macro, with the names of their programs in XDP and tc. XDP has only the
-/// stages of arriving packets.
+/// Passes the list of stages to a macro, with the names of their programs in XDP and tc. XDP has
+/// only the stages of arriving packets.
 #[macro_export]
 macro_rules! for_each_stage {
     ($callback:ident) => {
         $callback! {
             /// An arriving packet that belongs to no flow.
             Open(xdp_open, tc_open)
-            /// A packet whose flow was drafted ([`FamilyTables::draft`](crate::datapath::FamilyTables)): stores the flow.
+            /// A packet whose flow was drafted
+            /// ([`FamilyTables::draft`](crate::datapath::FamilyTables)): stores the flow.
             Begin(xdp_begin, tc_begin)
-            /// A packet without a flow in its client's buckets, of a client with flows in other buckets.
+            /// A packet without a flow in its client's buckets, of a client with flows in other
+            /// buckets.
             Spread(xdp_spread, tc_spread)
             /// A packet whose drafted flow is found by the reply index.
             Snat(xdp_snat, tc_snat)
@@ -49,7 +52,8 @@ macro_rules! for_each_stage {
             Untracked(xdp_untracked, tc_untracked)
             /// A TCP packet that is rejected by a reset.
             Reset(xdp_reset, tc_reset)
-            /// A packet that is rejected by an ICMP error ([`Scratch::rejection`](crate::datapath::Scratch)).
+            /// A packet that is rejected by an ICMP error
+            /// ([`Scratch::rejection`](crate::datapath::Scratch)).
             Reject(xdp_reject, tc_reject)
             /// An arriving ICMP packet, possibly an error about a packet of a flow.
             ErrorIn(xdp_error_in, tc_error_in)
@@ -59,7 +63,8 @@ macro_rules! for_each_stage {
             FragmentIn(xdp_fragment_in, tc_fragment_in)
             /// A leaving fragment.
             FragmentOut(, tc_fragment_out)
-            /// A packet that is sent through a tunnel to another node ([`Scratch::handover`](crate::datapath::Scratch)).
+            /// A packet that is sent through a tunnel to another node
+            /// ([`Scratch::handover`](crate::datapath::Scratch)).
             Encapsulate(xdp_encapsulate, tc_encapsulate)
             /// An arriving packet that may have come through a tunnel.
             Decapsulate(xdp_decapsulate, tc_decapsulate)
@@ -67,7 +72,8 @@ macro_rules! for_each_stage {
             Delivered(xdp_delivered, tc_delivered)
             /// A decapsulated packet that belongs to no flow.
             Accept(xdp_accept, tc_accept)
-            /// A packet between a client and a backend that bypasses Services: it ends an earlier flow between them.
+            /// A packet between a client and a backend that bypasses Services: it ends an earlier
+            /// flow between them.
             Shadow(xdp_shadow, tc_shadow)
         }
     };

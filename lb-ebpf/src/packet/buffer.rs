@@ -14,7 +14,8 @@ pub enum Field {
     Checksum,
     /// The sum of the pseudo header. The sending device completes it.
     Begun,
-    /// A checksum that has to stay consistent with the card's sum over the whole packet, or unknown.
+    /// A checksum that has to stay consistent with the card's sum over the whole packet, or
+    /// unknown.
     Other,
 }
 

@@ -44,11 +44,11 @@ trait View {
     }
 }
 
-/// `offset`, combined with eight bits that are always 0. Neither compiler nor verifier knows that: to them
-/// the result is any number below 2^14.
+/// `offset`, combined with eight bits that are always 0. Neither compiler nor verifier knows that:
+/// to them the result is any number below 2^14.
 ///
-/// By addition and a mask: before Linux 6.10 the verifier loses all bounds across other operations on two
-/// unknown scalars.
+/// By addition and a mask: before Linux 6.10 the verifier loses all bounds across other operations
+/// on two unknown scalars.
 #[inline(always)]
 fn blur(offset: usize, below_2_to_24: u32) -> usize {
     let zero = (below_2_to_24 >> 24) as usize;

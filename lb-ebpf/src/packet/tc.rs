@@ -41,9 +41,9 @@ pub struct Origin {
     pub raw: bool,
 }
 
-/// What the first program passes to stages in the packet's control block. With the offset of the network
-/// header in it, stages need not distinguish link-layer headers, which would double their paths for the
-/// verifier.
+/// What the first program passes to stages in the packet's control block. With the offset of the
+/// network header in it, stages need not distinguish link-layer headers, which would double their
+/// paths for the verifier.
 #[derive(Clone, Copy)]
 struct Handover(u32);
 
@@ -104,7 +104,8 @@ fn handover(buffer: *mut __sk_buff) -> Handover {
     Handover(unsafe { (*buffer).cb[0] })
 }
 
-/// Whether the packet has a VLAN tag in its metadata: then it is for a VLAN interface above this one.
+/// Whether the packet has a VLAN tag in its metadata: then it is for a VLAN interface above this
+/// one.
 #[inline(always)]
 pub fn is_of_vlan(context: &TcContext) -> bool {
     // SAFETY: the context is the one this program was called with.
@@ -173,13 +174,13 @@ impl<const STAGE: bool> TcPacket<STAGE> {
         (result == 0).then_some(())
     }
 
-    /// Updates a checksum by the kernel's helper, which knows whether the field contains a checksum or only
-    /// the sum of the pseudo header. The result of one call shows which of the two it was, so the rest is
-    /// done here without another call.
+    /// Updates a checksum by the kernel's helper, which knows whether the field contains a checksum
+    /// or only the sum of the pseudo header. The result of one call shows which of the two it was,
+    /// so the rest is done here without another call.
     ///
-    /// There may also be the card's sum over the whole packet. In IPv4 a changed address changes that sum
-    /// only through this field, because the header has its own checksum: a flag reports that to the helper.
-    /// In IPv6 address and field cancel out, as ports always do.
+    /// There may also be the card's sum over the whole packet. In IPv4 a changed address changes
+    /// that sum only through this field, because the header has its own checksum: a flag reports
+    /// that to the helper. In IPv6 address and field cancel out, as ports always do.
     #[inline(always)]
     fn update_by_helper<F: Family>(
         &mut self,
@@ -321,8 +322,8 @@ impl<const STAGE: bool> Packet for TcPacket<STAGE> {
         self.context.len()
     }
 
-    /// Depending on the contents of the field, where the kernel shows that without a call; otherwise by its
-    /// helper.
+    /// Depending on the contents of the field, where the kernel shows that without a call;
+    /// otherwise by its helper.
     #[inline(always)]
     fn update_transport_checksum<F: Family>(
         &mut self,

@@ -13,8 +13,8 @@ use crate::layout::{Flow, FlowBucket, FlowKind, FlowState, Reason, Ticks};
 /// The result for a draft.
 pub enum Begun<'a> {
     Entry(Hops<'a>),
-    /// Its replies could be mistaken for those of another flow, so it needs the reply index; or its client has
-    /// very many flows.
+    /// Its replies could be mistaken for those of another flow, so it needs the reply index; or its
+    /// client has very many flows.
     Indexed,
     /// No entry is available.
     Full,
@@ -117,8 +117,8 @@ pub fn is_taken<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>)
     bucket.is_some_and(|bucket| conntrack::is_alive(bucket, at, tables.settings(), tables.now()))
 }
 
-/// Whether another flow with the same replies could be found only by the reply index. Most clients use ports
-/// above the SNAT range, and few have very many flows.
+/// Whether another flow with the same replies could be found only by the reply index. Most clients
+/// use ports above the SNAT range, and few have very many flows.
 #[inline(always)]
 fn may_be_indexed<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -128,8 +128,9 @@ fn may_be_indexed<F: PacketFamily, T: FamilyTables<F>>(
     tables.settings().has_snat_port(flow.snat_port) || is_crowded(tables, hash)
 }
 
-/// Whether replies would be mistaken for those of a flow in the same buckets. A flow that was reset or has
-/// expired is replaced; one that has closed is not, because its backend may still wait for the last packets.
+/// Whether replies would be mistaken for those of a flow in the same buckets. A flow that was reset
+/// or has expired is replaced; one that has closed is not, because its backend may still wait for
+/// the last packets.
 #[inline(always)]
 fn is_taken_in<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,

@@ -22,8 +22,9 @@ pub enum Carried {
 /// A flow whose decision is in the draft.
 type Kept<'a, F> = Found<'a, F, ()>;
 
-/// Finds the flow of a packet from a client, updates its state, and stores the decision in the draft. A flow
-/// whose backend is gone is [`Reason::BackendGone`], and released if this hook can notify the client.
+/// Finds the flow of a packet from a client, updates its state, and stores the decision in the
+/// draft. A flow whose backend is gone is [`Reason::BackendGone`], and released if this hook can
+/// notify the client.
 #[inline(always)]
 pub fn carry_followed<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -55,8 +56,8 @@ pub fn carry_followed<F: PacketFamily, T: FamilyTables<F>>(
     Carried::Found
 }
 
-/// Finds the flow of an arriving packet of either direction, and stores the decision in the draft; the flow
-/// is not updated. In parts, each with its own stack frame.
+/// Finds the flow of an arriving packet of either direction, and stores the decision in the draft;
+/// the flow is not updated. In parts, each with its own stack frame.
 #[inline(always)]
 pub fn carry_arriving<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -93,8 +94,8 @@ fn carry_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T, segment: &Segmen
     carried(keep_snat_reply(tables, segment))
 }
 
-/// Finds the flow of a packet from a backend to a SNAT address, updates its state, and stores the decision in
-/// the draft.
+/// Finds the flow of a packet from a backend to a SNAT address, updates its state, and stores the
+/// decision in the draft.
 #[inline(always)]
 pub fn carry_followed_reply<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -155,7 +156,8 @@ fn keep_snat_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(living(tables, found))
 }
 
-/// Copies a decision into the draft. Field by field: a whole copy would be built on the stack first.
+/// Copies a decision into the draft. Field by field: a whole copy would be built on the stack
+/// first.
 #[inline(always)]
 fn keep<F: PacketFamily>(draft: &mut Draft<F>, decision: &Decision<F>) {
     let kept = &mut draft.decision;

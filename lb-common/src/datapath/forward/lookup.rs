@@ -1,8 +1,8 @@
 //! Finding the flow of a packet.
 //!
 //! # Invariant
-//! Every lookup, by request or by reply, ignores a flow that has been idle for longer than its timeout, and
-//! releases its entry.
+//! Every lookup, by request or by reply, ignores a flow that has been idle for longer than its
+//! timeout, and releases its entry.
 
 use crate::conntrack::{self, Found, is_crowded, reply_index, track};
 use crate::datapath::carried::Decision;
@@ -103,8 +103,8 @@ pub fn follow_request<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(Known::Flow(found))
 }
 
-/// Finds the flow of a packet from a backend to a client whose address and port the backend sees, and updates
-/// it.
+/// Finds the flow of a packet from a backend to a client whose address and port the backend sees,
+/// and updates it.
 #[inline(always)]
 pub fn follow_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -114,8 +114,8 @@ pub fn follow_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(found.inspect(|found| note_reply(tables, found, segment)))
 }
 
-/// Finds the flow of a packet from a backend to a SNAT address, or to a client with very many flows, and
-/// updates it.
+/// Finds the flow of a packet from a backend to a SNAT address, or to a client with very many
+/// flows, and updates it.
 #[inline(always)]
 pub fn follow_indexed_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -205,7 +205,8 @@ fn find_request_by<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(living(tables, found))
 }
 
-/// Finds the flow of a packet to a SNAT address, or to a client with very many flows, without updating it.
+/// Finds the flow of a packet to a SNAT address, or to a client with very many flows, without
+/// updating it.
 #[inline(always)]
 pub fn find_indexed_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -230,7 +231,8 @@ fn find_by_index<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(living(tables, found))
 }
 
-/// Finds the flow of a packet to a client whose address and port the backend sees, without updating it.
+/// Finds the flow of a packet to a client whose address and port the backend sees, without updating
+/// it.
 #[inline(always)]
 pub fn find_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -242,7 +244,8 @@ pub fn find_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(living(tables, found))
 }
 
-/// Ends a flow whose client has now reached the backend directly: the flow would translate the reply.
+/// Ends a flow whose client has now reached the backend directly: the flow would translate the
+/// reply.
 #[inline(never)]
 pub fn end_shadowed<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,

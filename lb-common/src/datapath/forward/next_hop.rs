@@ -125,7 +125,7 @@ impl Out {
     pub fn leave<P: Packet>(self, packet: &mut P) -> Result<Verdict, Reason> {
         packet.leave_by(self.device);
         if packet.is_raw() {
-            // The stack writes the addresses, or removes the header again if the next interface has
+            // The stack writes the addresses, or removes the header again if the next device has
             // none.
             link::add_header(packet).ok_or(Reason::Unwritable)?;
             return Ok(Verdict::Resolve);

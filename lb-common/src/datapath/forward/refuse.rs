@@ -7,8 +7,8 @@ use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{Headers, PacketFamily};
 use crate::layout::{Device, Reason};
 
-/// Lets the next stage notify the sender that no backend serves the frontend, or no longer does; counts the
-/// reason.
+/// Lets the next stage notify the sender that no backend serves the frontend, or no longer does;
+/// counts the reason.
 #[inline(always)]
 pub fn unreachable<P: Packet, T: Tables>(
     packet: &P,
@@ -39,7 +39,8 @@ pub fn later<P: Packet, T: Tables>(packet: &P, tables: &T, rejection: Rejection)
     Verdict::Next(Stage::Reject)
 }
 
-/// Whether the hook can send through the interface on which the packet arrived; otherwise the next hook does.
+/// Whether the hook can send through the interface on which the packet arrived; otherwise the next
+/// hook does.
 #[inline(always)]
 fn can_answer<P: Packet, T: Tables>(packet: &P, tables: &T) -> bool {
     packet.resolves()

@@ -63,7 +63,8 @@ fn may_go_on<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> bool {
     packet.header::<F::Header>(network).is_some_and(|header| header.hop_limit() > 1)
 }
 
-/// The verdict after a lookup: sends the packet of a flow that was found, or continues in another stage.
+/// The verdict after a lookup: sends the packet of a flow that was found, or continues in another
+/// stage.
 #[inline(always)]
 pub fn found_or<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -87,7 +88,8 @@ fn refuse_gone<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
-    // Otherwise the compiler passes the packet's bounds instead of the packet: plain numbers, to the verifier.
+    // Otherwise the compiler passes the packet's bounds instead of the packet: plain numbers, to
+    // the verifier.
     packet.leave_by(0);
     match parse::beginning::<F, P>(packet, network) {
         Ok(headers) => refuse::unreachable(packet, tables, headers, Reason::BackendGone),
@@ -133,8 +135,8 @@ pub enum Departure {
     Ended(Verdict),
 }
 
-/// Finds where a packet goes that must not cause an ICMP error: an error itself, with headers at `headers`, or
-/// a later fragment. By the decision in the draft; `segment` identifies the flow.
+/// Finds where a packet goes that must not cause an ICMP error: an error itself, with headers at
+/// `headers`, or a later fragment. By the decision in the draft; `segment` identifies the flow.
 #[inline(always)]
 pub fn aim_unanswerable<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
@@ -218,7 +220,8 @@ fn into_tunnel<F: PacketFamily, T: FamilyTables<F>>(
     Verdict::Next(Stage::Encapsulate)
 }
 
-/// The source port by which routers and the node's network card distinguish flows: one that no process uses.
+/// The source port by which routers and the node's network card distinguish flows: one that no
+/// process uses.
 #[inline(always)]
 fn source_port<F: PacketFamily>(segment: &Segment<F>) -> u16 {
     let Segment { source, source_port, destination, destination_port, headers, .. } = *segment;

@@ -1,10 +1,10 @@
-//! Flows that need the reply index: flows with SNAT, flows of clients with very many flows, and flows whose
-//! client's port may be another flow's SNAT port.
+//! Flows that need the reply index: flows with SNAT, flows of clients with very many flows, and
+//! flows whose client's port may be another flow's SNAT port.
 //!
-//! A SNAT port is chosen as RFC 6056 suggests: from an unpredictable start, with a stride that visits every port
-//! of the range. Ports that this node may use itself are skipped, and so are ports of flows to the same backend
-//! that are live or have closed within the last minute. Only if all examined ports are in use does a flow lose
-//! its port, by eviction rank.
+//! A SNAT port is chosen as RFC 6056 suggests: from an unpredictable start, with a stride that
+//! visits every port of the range. Ports that this node may use itself are skipped, and so are
+//! ports of flows to the same backend that are live or have closed within the last minute. Only if
+//! all examined ports are in use does a flow lose its port, by eviction rank.
 
 use super::begin::{candidates, hash_of, is_taken, publish, replies_of};
 use super::lookup::client_hash;
@@ -20,15 +20,15 @@ use crate::layout::{Direction, Flow, FlowKind, Reason};
 /// Ports that a round of the stage examines. It tries one of them.
 const LOOKED_AT: u32 = 8;
 
-/// From this round on the range counts as exhausted, and a port is taken over from a flow that may be evicted.
-/// Otherwise a flood of few packets could use up the ports of a backend.
+/// From this round on the range counts as exhausted, and a port is taken over from a flow that may
+/// be evicted. Otherwise a flood of few packets could use up the ports of a backend.
 const LAST_RESORT: u32 = 2;
 
 /// Maximum number of rounds: the kernel allows at most 33 tail calls.
 const ROUNDS: u32 = 30;
 
-/// Begins the drafted flow, and stores its location in the draft. [`Stage::Snat`] comes next if more ports may
-/// be tried.
+/// Begins the drafted flow, and stores its location in the draft. [`Stage::Snat`] comes next if
+/// more ports may be tried.
 #[inline(never)]
 pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Result<(), Verdict> {
     let Some(draft) = tables.draft() else {
@@ -73,8 +73,8 @@ pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Result<(), Verd
     Err(drop_for(tables, Reason::NoSnatPort))
 }
 
-/// Whether a flow can be forwarded without an entry: under its client's own port, if no other flow has the same
-/// replies.
+/// Whether a flow can be forwarded without an entry: under its client's own port, if no other flow
+/// has the same replies.
 #[inline(never)]
 fn can_go_untracked<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) -> bool {
     !draft.flow.kind.has(FlowKind::SNAT) && !is_taken(tables, &draft.flow)
@@ -83,8 +83,8 @@ fn can_go_untracked<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Dra
 /// In place of a rank: no flow to the backend seems to use the port.
 const SEEMS_FREE: u32 = 1 << 16;
 
-/// The port to try in a round: one that no flow to the backend seems to use. If all seem to be in use, one after
-/// the other, because a flow may be gone.
+/// The port to try in a round: one that no flow to the backend seems to use. If all seem to be in
+/// use, one after the other, because a flow may be gone.
 #[inline(never)]
 fn port<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>, round: u32) -> u32 {
     let flow = &draft.flow;
@@ -111,8 +111,8 @@ fn port<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>, round
     chosen as u32
 }
 
-/// Takes over the port whose flow has the highest eviction rank of a round's ports, if there is one, and releases
-/// that flow.
+/// Takes over the port whose flow has the highest eviction rank of a round's ports, if there is
+/// one, and releases that flow.
 #[inline(never)]
 fn take_over<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &mut Draft<F>, round: u32) {
     let ports = Ports::of(tables, draft);
@@ -142,8 +142,8 @@ fn take_over<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &mut Draft<
     }
 }
 
-/// A function of its own, for its stack frame. The claim is passed by reference: BPF functions return only
-/// numbers.
+/// A function of its own, for its stack frame. The claim is passed by reference: BPF functions
+/// return only numbers.
 #[inline(never)]
 fn claim<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -222,7 +222,8 @@ impl Ports {
     }
 }
 
-/// The first SNAT port that a flow tries: derived from a secret and from what differs between connections.
+/// The first SNAT port that a flow tries: derived from a secret and from what differs between
+/// connections.
 #[inline(always)]
 fn start<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>, sequence: u32) -> u32 {
     let ends = ReplyHash::of::<F>(

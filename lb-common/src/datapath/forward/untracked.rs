@@ -1,8 +1,8 @@
 //! Packets that are forwarded without an entry in the flow table.
 //!
-//! If every entry that a new flow could replace is protected, its packets are still forwarded unless they
-//! need SNAT: the pool's table leads each of them to the same backend. The frontend is stored for replies
-//! in an LRU map, which every packet of the client refreshes.
+//! If every entry that a new flow could replace is protected, its packets are still forwarded
+//! unless they need SNAT: the pool's table leads each of them to the same backend. The frontend is
+//! stored for replies in an LRU map, which every packet of the client refreshes.
 
 use crate::datapath::carried::Decision;
 use crate::datapath::tables::FamilyTables;

@@ -134,8 +134,8 @@ fn admit<F: PacketFamily, T: FamilyTables<F>>(
     Ok(())
 }
 
-/// The backend on this node that a tunnelled packet's tag names. Source ranges and policies are applied as to a
-/// packet from outside, because the outer header proves little.
+/// The backend on this node that a tunnelled packet's tag names. Source ranges and policies are
+/// applied as to a packet from outside, because the outer header proves little.
 #[inline(always)]
 pub fn target<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -153,8 +153,8 @@ pub fn target<F: PacketFamily, T: FamilyTables<F>>(
     Ok(Choice { index, backend })
 }
 
-/// The tunnel to the backend for clients outside, if there is one. NodePort connections use no tunnel: the client
-/// uses this node's own address, so replies cannot come from another node.
+/// The tunnel to the backend for clients outside, if there is one. NodePort connections use no
+/// tunnel: the client uses this node's own address, so replies cannot come from another node.
 #[inline(always)]
 pub fn tunnel<F: PacketFamily>(frontend: &Frontend, choice: &Choice<F>) -> Option<FlowKind> {
     let tunnelled = frontend.kind != FrontendKind::NodePort as u8
@@ -170,8 +170,9 @@ pub fn tunnel<F: PacketFamily>(frontend: &Frontend, choice: &Choice<F>) -> Optio
     }
 }
 
-/// Which of the two pools, by the frontend's policy and the client's location. A client inside that uses an external
-/// address is served as if the packet had left the node and come back through any node.
+/// Which of the two pools, by the frontend's policy and the client's location. A client inside that
+/// uses an external address is served as if the packet had left the node and come back through any
+/// node.
 #[inline(always)]
 fn is_local_wanted(frontend: &Frontend, origin: Origin) -> bool {
     let matters = origin == Origin::Outside || frontend.kind == FrontendKind::ClusterIp as u8;

@@ -69,9 +69,9 @@ fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     unless_forwarded::<F, T>(tables, carried)
 }
 
-/// The flow of a packet that came through a tunnel. It is never forwarded to another node, or it could loop. A flow
-/// that would do so is released if a new flow could replace it. If it is protected it stays, and the packet,
-/// which may be forged, is dropped.
+/// The flow of a packet that came through a tunnel. It is never forwarded to another node, or it
+/// could loop. A flow that would do so is released if a new flow could replace it. If it is
+/// protected it stays, and the packet, which may be forged, is dropped.
 #[inline(always)]
 pub fn unless_forwarded<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,

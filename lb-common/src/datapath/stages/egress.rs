@@ -43,8 +43,8 @@ pub fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Ok(Some(found)) => finish(packet, tables, segment, &found.record),
         Ok(None) => match untracked::of_reply(tables, segment) {
             Some(decision) => finish(packet, tables, segment, &decision),
-            // The client has connected to the backend directly: an earlier flow must not translate the
-            // packets that follow.
+            // The client has connected to the backend directly: an earlier flow must not translate
+            // the packets that follow.
             None if segment.signal.accepts() => Verdict::Next(Stage::Shadow),
             None => pass_for(tables, Reason::NoFlow),
         },

@@ -1,5 +1,5 @@
-//! Fragments. Only the first fragment of a packet contains the ports, which are stored for the later ones. A later
-//! fragment that arrives before the first cannot be assigned to a flow.
+//! Fragments. Only the first fragment of a packet contains the ports, which are stored for the
+//! later ones. A later fragment that arrives before the first cannot be assigned to a flow.
 
 use super::egress;
 use crate::conntrack::Signal;
@@ -64,8 +64,8 @@ fn look<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Look {
-    // No effect. To a function that only reads, the compiler passes the packet's bounds instead of the
-    // packet, and the verifier treats them as plain numbers.
+    // No effect. To a function that only reads, the compiler passes the packet's bounds instead of
+    // the packet, and the verifier treats them as plain numbers.
     packet.leave_by(0);
     let found = F::transport::<true, P>(packet, network);
     match found.part {
@@ -97,7 +97,8 @@ fn first<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     if carried == Carried::Nothing {
         carried = follow_reply::<F, P, T>(packet, tables, network);
     }
-    // Most clients have no flows in other buckets: then that stage continues with the one that opens flows.
+    // Most clients have no flows in other buckets: then that stage continues with the one that
+    // opens flows.
     tables.set_delivered(false);
     send::found_or::<F, P, T>(packet, tables, network, carried, Stage::Spread)
 }

@@ -1,9 +1,10 @@
-//! ICMP errors about translated packets. The receiver ignores an error that does not quote the packet that it
-//! sent. Path MTU discovery depends on these errors.
+//! ICMP errors about translated packets. The receiver ignores an error that does not quote the
+//! packet that it sent. Path MTU discovery depends on these errors.
 //!
-//! An error quotes the packet that it is about, at least up to its ports. A reply to the quoted packet would
-//! belong to the same flow. So the flow is looked up by the addresses and ports of that reply. The
-//! translation of the reply also applies to the error, and in the opposite direction to the quote.
+//! An error quotes the packet that it is about, at least up to its ports. A reply to the quoted
+//! packet would belong to the same flow. So the flow is looked up by the addresses and ports of
+//! that reply. The translation of the reply also applies to the error, and in the opposite
+//! direction to the quote.
 
 use crate::checksum::Delta;
 use crate::conntrack::Signal;
@@ -19,7 +20,8 @@ use crate::datapath::wire::parse::{self, Headers, PacketFamily, Segment};
 use crate::header::{Icmp, NetworkHeader, Ports, Tcp, Udp, protocol};
 use crate::layout::{Direction, Reason};
 
-/// Highest offset of a handled error. The verifier needs a bound that leaves room for the headers of the quote.
+/// Highest offset of a handled error. The verifier needs a bound that leaves room for the headers
+/// of the quote.
 const FARTHEST: usize = 1 << 12;
 
 /// A parsed error.
@@ -128,7 +130,8 @@ pub fn leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// A reply to the packet that an error quotes, and the offsets of the error's headers; `None` if it is not an error.
+/// A reply to the packet that an error quotes, and the offsets of the error's headers; `None` if it
+/// is not an error.
 #[inline(always)]
 pub fn about<F: PacketFamily, P: Packet>(
     packet: &P,
@@ -187,8 +190,9 @@ fn translate<F: PacketFamily, P: Packet>(
 
     let header: &mut F::Header = packet.header_mut(headers.network).ok_or(Reason::Unwritable)?;
     let (source, destination) = (header.source(), header.destination());
-    // The sender is a router between the hosts. A client gets the error from the frontend, because it does not
-    // know the network behind it. A backend gets it from the router itself, unless SNAT hides the client.
+    // The sender is a router between the hosts. A client gets the error from the frontend, because
+    // it does not know the network behind it. A backend gets it from the router itself, unless SNAT
+    // hides the client.
     let hidden =
         decision.direction == Direction::Reverse || decision.source.address != answer.source;
     let new_source = if hidden { decision.source.address } else { source };
@@ -208,7 +212,8 @@ fn translate<F: PacketFamily, P: Packet>(
     packet.update_transport_checksum::<F>(checksum, address, quote, false).ok_or(Reason::Unwritable)
 }
 
-/// Restores the quoted packet to what its sender sent; returns the difference for the outer checksum.
+/// Restores the quoted packet to what its sender sent; returns the difference for the outer
+/// checksum.
 #[inline(always)]
 fn rewrite_quote<F: PacketFamily, P: Packet>(
     packet: &mut P,
@@ -237,7 +242,8 @@ fn rewrite_quote<F: PacketFamily, P: Packet>(
         .plus(Delta::of_port(answer.destination_port, decision.destination.port));
     change = change.plus(port);
 
-    // SCTP's checksum cannot be updated without the rest of the packet; receivers do not verify it in a quote.
+    // SCTP's checksum cannot be updated without the rest of the packet; receivers do not verify it
+    // in a quote.
     let checksum = match quoted.protocol {
         protocol::TCP => core::mem::offset_of!(Tcp, checksum),
         protocol::UDP => core::mem::offset_of!(Udp, checksum),

@@ -47,8 +47,8 @@ pub fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
             send::whole(packet, tables, segment, &found.record, Some(found.hops()))
         }
         Ok(Known::Gone(found)) => refuse::gone(packet, tables, segment.headers, &found),
-        // A packet that opens a connection is not a reply, nor is one to a port outside the SNAT range: the
-        // reply index is not needed.
+        // A packet that opens a connection is not a reply, nor is one to a port outside the SNAT
+        // range: the reply index is not needed.
         Ok(Known::Nothing { alone })
             if segment.opens() || !tables.settings().has_snat_port(segment.destination_port) =>
         {

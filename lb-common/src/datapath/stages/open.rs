@@ -159,7 +159,8 @@ pub fn open_indexed<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// Whether it may have come through a tunnel. Tested late, because a Service or SNAT may use the port.
+/// Whether it may have come through a tunnel. Tested late, because a Service or SNAT may use the
+/// port.
 #[inline(always)]
 fn is_gue<F: PacketFamily>(segment: &Segment<F>) -> bool {
     segment.headers.is_datagram() && segment.destination_port == GUE
@@ -184,8 +185,8 @@ fn refuse<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// The SNAT address, if replies would not come back through this node otherwise. The next hop that is found
-/// meanwhile is stored in the draft.
+/// The SNAT address, if replies would not come back through this node otherwise. The next hop that
+/// is found meanwhile is stored in the draft.
 #[inline(always)]
 fn masquerade<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,

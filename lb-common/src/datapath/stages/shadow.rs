@@ -1,5 +1,5 @@
-//! A packet between a client and a backend that bypasses Services. An earlier flow between the two must not
-//! translate a reply to it.
+//! A packet between a client and a backend that bypasses Services. An earlier flow between the two
+//! must not translate a reply to it.
 
 use crate::datapath::forward::lookup;
 use crate::datapath::tables::FamilyTables;
@@ -10,8 +10,8 @@ use crate::datapath::wire::parse::{self, PacketFamily, Parsed};
 use crate::header::{NetworkHeader, Ports, protocol};
 use crate::layout::Reason;
 
-/// Whether a packet to an address without frontends is a datagram to a backend, without options or extension
-/// headers.
+/// Whether a packet to an address without frontends is a datagram to a backend, without options or
+/// extension headers.
 #[inline(always)]
 pub fn is_direct<F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &P,
@@ -29,8 +29,8 @@ pub fn is_direct<F: Outer, P: Packet, T: FamilyTables<F>>(
     tables.may_be_source(header.destination(), port, protocol::UDP)
 }
 
-/// Ends the earlier flow. The packet is a datagram to a backend, or a backend's SYN-ACK for a connection that
-/// belongs to no Service.
+/// Ends the earlier flow. The packet is a datagram to a backend, or a backend's SYN-ACK for a
+/// connection that belongs to no Service.
 #[inline(always)]
 pub fn end<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,

@@ -1,5 +1,5 @@
-//! Processes of the node itself: their sockets connect to a backend directly, so their packets need no
-//! translation.
+//! Processes of the node itself: their sockets connect to a backend directly, so their packets need
+//! no translation.
 //!
 //! # Invariants
 //! - A process sees the frontend that it connected to as its peer, never the backend.
@@ -50,8 +50,8 @@ pub enum SocketVerdict<A> {
     Translate(End<A>),
     /// The connection is refused; the reason has been counted.
     Refuse(Reason),
-    /// A packet would be dropped. A socket would wait for a reply in vain, so the system call fails with
-    /// "no route"; the reason has been counted.
+    /// A packet would be dropped. A socket would wait for a reply in vain, so the system call fails
+    /// with "no route"; the reason has been counted.
     Drop(Reason),
 }
 
@@ -100,7 +100,8 @@ pub fn send<F: PacketFamily, T: SocketTables<F>>(
     verdict
 }
 
-/// The frontend to which a socket sent, when it receives a datagram from `end`; `None` if it was `end` itself.
+/// The frontend to which a socket sent, when it receives a datagram from `end`; `None` if it was
+/// `end` itself.
 #[inline(always)]
 pub fn receive<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
@@ -115,7 +116,8 @@ pub fn receive<F: PacketFamily, T: SocketTables<F>>(
     (flow.backend() == end).then(|| flow.frontend())
 }
 
-/// The frontend to which a socket connected that is connected to `end`; `None` if it was `end` itself.
+/// The frontend to which a socket connected that is connected to `end`; `None` if it was `end`
+/// itself.
 #[inline(always)]
 pub fn peer_name<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,

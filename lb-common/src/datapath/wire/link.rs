@@ -40,8 +40,8 @@ pub fn move_to_back<P: Packet>(packet: &mut P, length: usize, room: usize) -> Op
 
 #[inline(always)]
 fn copy<H: Header + Copy, P: Packet>(packet: &mut P, from: usize, to: usize) -> Option<()> {
-    // Each access starts from the packet's start again: a value that the compiler kept from an earlier access
-    // would not be a pointer to the verifier.
+    // Each access starts from the packet's start again: a value that the compiler kept from an
+    // earlier access would not be a pointer to the verifier.
     branchless::forget();
     let octets = *packet.header::<H>(from)?;
     branchless::forget();

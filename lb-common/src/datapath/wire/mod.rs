@@ -1,5 +1,5 @@
-//! Packets as bytes: finding, reading and writing headers. It checks the form of packets, and decides nothing
-//! else.
+//! Packets as bytes: finding, reading and writing headers. It checks the form of packets, and
+//! decides nothing else.
 
 pub mod describe;
 pub mod link;

@@ -1,7 +1,8 @@
 //! The outer headers of tunnels between nodes.
 //!
-//! Any decapsulator understands them. The tag that names the backend is in a field without another meaning
-//! there: the identification of an IPv4 packet that is never fragmented, or the flow label of IPv6.
+//! Any decapsulator understands them. The tag that names the backend is in a field without another
+//! meaning there: the identification of an IPv4 packet that is never fragmented, or the flow label
+//! of IPv6.
 
 use super::made::Answering;
 use crate::checksum::Delta;
@@ -96,8 +97,8 @@ impl Outer for V6 {
 const CONGESTION: u8 = 0b11;
 const CAPABLE_0: u8 = 0b10;
 
-/// The inner traffic class after the tunnel: congestion in the tunnel is copied to a packet whose transport
-/// supports ECN (RFC 6040, 4.2). `None`: it does not, and the packet is dropped.
+/// The inner traffic class after the tunnel: congestion in the tunnel is copied to a packet whose
+/// transport supports ECN (RFC 6040, 4.2). `None`: it does not, and the packet is dropped.
 #[inline(always)]
 pub fn class_after(inner: u8, outer: u8) -> Option<u8> {
     let met = outer & CONGESTION == CONGESTION;

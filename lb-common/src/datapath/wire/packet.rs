@@ -16,8 +16,8 @@ pub trait Packet: Sized {
     /// The index of the interface on which the packet arrived.
     fn device(&self) -> u32;
 
-    /// Whether the hook (tc) can let the stack resolve a neighbour, and can send through every interface. XDP
-    /// leaves such packets to it.
+    /// Whether the hook (tc) can let the stack resolve a neighbour, and can send through every
+    /// interface. XDP leaves such packets to it.
     fn resolves(&self) -> bool;
 
     /// Where the network header is.
@@ -32,14 +32,15 @@ pub trait Packet: Sized {
         false
     }
 
-    /// Payload bytes of each packet into which a device will segment this one; 0 if it is not segmented.
+    /// Payload bytes of each packet into which a device will segment this one; 0 if it is not
+    /// segmented.
     #[inline(always)]
     fn segment(&self) -> u32 {
         0
     }
 
-    /// The length on the wire. For segments, the smallest headers are assumed, so that a segment that fits is never
-    /// too big.
+    /// The length on the wire. For segments, the smallest headers are assumed, so that a segment
+    /// that fits is never too big.
     #[inline(always)]
     fn wire_length(&self) -> u32 {
         match self.segment() {
@@ -70,8 +71,9 @@ pub trait Packet: Sized {
     /// Removes the first bytes. Invalidates all views.
     fn shrink_front(&mut self, bytes: usize) -> Option<()>;
 
-    /// Adds room for the headers of a tunnel between the link-layer header and the network header at `network`. Outer and
-    /// inner header are of family `F`. What exceeds a header of `F` without options is room for UDP.
+    /// Adds room for the headers of a tunnel between the link-layer header and the network header
+    /// at `network`. Outer and inner header are of family `F`. What exceeds a header of `F` without
+    /// options is room for UDP.
     #[inline(always)]
     fn make_room<F: Family>(&mut self, network: usize, bytes: usize) -> Option<()> {
         self.grow_front(bytes)?;
@@ -81,8 +83,8 @@ pub trait Packet: Sized {
         link::move_to_front(self, network, bytes)
     }
 
-    /// Removes the given number of bytes between the link-layer header and the inner network header, which is of the outer
-    /// one's family.
+    /// Removes the given number of bytes between the link-layer header and the inner network
+    /// header, which is of the outer one's family.
     #[inline(always)]
     fn close_up<F: Family>(&mut self, network: usize, bytes: usize) -> Option<()> {
         if !self.is_raw() {
@@ -101,8 +103,8 @@ pub trait Packet: Sized {
 
     /// Returns `offset`, which is below 2^14.
     ///
-    /// In the kernel it hides the possible values of an offset. Otherwise the verifier would follow all later code once for
-    /// every combination of tags and extension headers.
+    /// In the kernel it hides the possible values of an offset. Otherwise the verifier would follow
+    /// all later code once for every combination of tags and extension headers.
     #[inline(always)]
     fn blur(&self, offset: usize) -> usize {
         offset
@@ -111,7 +113,8 @@ pub trait Packet: Sized {
     /// The length of the whole packet in bytes, including parts that cannot be accessed.
     fn length(&self) -> u32;
 
-    /// The same for a packet whose headers give this length. If that much can be accessed, the hook need not call a helper.
+    /// The same for a packet whose headers give this length. If that much can be accessed, the hook
+    /// need not call a helper.
     #[inline(always)]
     fn length_if(&self, _said: u32) -> u32 {
         self.length()
@@ -119,8 +122,9 @@ pub trait Packet: Sized {
 
     /// Updates the transport checksum at `offset` for a changed address and port.
     ///
-    /// The two are separate because a field that a device will complete contains only the sum of the pseudo header, with the
-    /// addresses. `optional`: an all-zero field means that there is no checksum, and no other field may become zero (UDP).
+    /// The two are separate because a field that a device will complete contains only the sum of
+    /// the pseudo header, with the addresses. `optional`: an all-zero field means that there is no
+    /// checksum, and no other field may become zero (UDP).
     #[inline(always)]
     fn update_transport_checksum<F: Family>(
         &mut self,

@@ -10,7 +10,8 @@ use crate::header::{
 };
 use crate::layout::Reason;
 
-/// Maximum number of IPv6 extension headers: hop-by-hop, destination options, routing and again destination options.
+/// Maximum number of IPv6 extension headers: hop-by-hop, destination options, routing and again
+/// destination options.
 const MAX_EXTENSIONS: usize = 4;
 
 /// The network header's offset, and the EtherType.
@@ -302,7 +303,8 @@ pub fn transport<F: PacketFamily, P: Packet>(
     }
 }
 
-/// The same for a packet that may be a first fragment, whose ports are already stored for the later ones.
+/// The same for a packet that may be a first fragment, whose ports are already stored for the later
+/// ones.
 #[inline(always)]
 pub fn beginning<F: PacketFamily, P: Packet>(
     packet: &P,
@@ -369,8 +371,8 @@ pub fn segment<F: PacketFamily, P: Packet>(packet: &P, headers: Headers) -> Pars
     })
 }
 
-/// An SCTP packet in TCP's terms: its verification tag takes the place of the acknowledgement number, and the
-/// initiate tag of an INIT-ACK the place of the sequence number.
+/// An SCTP packet in TCP's terms: its verification tag takes the place of the acknowledgement
+/// number, and the initiate tag of an INIT-ACK the place of the sequence number.
 #[inline(always)]
 fn signal_of_chunk<P: Packet>(packet: &P, transport: usize, sctp: &Sctp) -> Signal {
     let mut sequence = 0;
@@ -383,8 +385,8 @@ fn signal_of_chunk<P: Packet>(packet: &P, transport: usize, sctp: &Sctp) -> Sign
     Signal { flags: flags_of_chunk(sctp.chunk), sequence, acknowledgement }
 }
 
-/// The TCP flags that correspond to an SCTP packet's first chunk. Chunks that begin or end an association are the first
-/// in their packets, except for an ABORT behind other control chunks.
+/// The TCP flags that correspond to an SCTP packet's first chunk. Chunks that begin or end an
+/// association are the first in their packets, except for an ABORT behind other control chunks.
 #[inline(always)]
 fn flags_of_chunk(kind: u8) -> u8 {
     const fn bit(kind: u8) -> u64 {
