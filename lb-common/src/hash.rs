@@ -1,8 +1,8 @@
 //! Hashing, for two purposes that must not be confused:
 //!
-//! - [`FlowHash`] says where in the flow table a client's flows are. It depends only on the
-//!   client's end, which the packets of both directions carry, and on a secret, so that nobody
-//!   can aim at one bucket.
+//! - [`FlowHash`] selects the buckets of a client's flows. It depends only on the client's address
+//!   and port, which packets of both directions contain, and on a secret, so that an attacker
+//!   cannot aim at one bucket.
 //! - [`spread`] chooses the slot of a Maglev table. It is the same on every node, so that a
 //!   router in front may move a connection from node to node.
 
@@ -19,7 +19,7 @@ pub const fn mix(value: u64) -> u64 {
     value ^ (value >> 32)
 }
 
-/// What hashes depend on beside what is hashed.
+/// The secret of the hashes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Secret {
@@ -41,8 +41,8 @@ impl Secret {
         if size_of::<F::Address>() == 4 {
             mix(before ^ (first | end))
         } else {
-            // NH, of UMAC (RFC 4418): of two different addresses nobody who does not know the keys can
-            // tell by how much their sums differ, so an end can't be made to cancel it out.
+            // NH, of UMAC (RFC 4418): without the keys, the difference between the sums of two
+            // addresses is unknown, so ports cannot be chosen to cancel it out.
             let [one, other] = self.keys;
             mix(before ^ product(first, one).wrapping_add(product(second, other)).wrapping_add(end))
         }
@@ -57,7 +57,7 @@ fn product(word: u64, key: u64) -> u64 {
     u64::from(low) * u64::from(high)
 }
 
-/// Where the flows of one client's end live.
+/// The hash of a client's address and port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowHash(u64);
 
@@ -72,7 +72,7 @@ impl FlowHash {
         Self(secret.mix_end::<F>(secret.seed, address, port, protocol))
     }
 
-    /// Where the flows of a client with many of them live: by what was dialled, too.
+    /// The hash of client and frontend, for clients with many flows.
     #[inline(always)]
     pub fn of_dialled<F: Family>(
         secret: &Secret,
@@ -91,20 +91,20 @@ impl FlowHash {
         [self.0 as u32 & mask, (self.0 >> 24) as u32 & mask]
     }
 
-    /// Tells most flows of one bucket apart without touching their records.
+    /// Distinguishes most flows of one bucket without access to their records.
     #[inline(always)]
     pub fn fingerprint(self) -> u32 {
         (self.0 >> 48) as u32
     }
 
-    /// Which of the ways of a bucket is looked at first, and taken if it is free.
+    /// The preferred entry of a bucket: read first, and used if it is free.
     #[inline(always)]
     pub fn way(self) -> usize {
         (self.0 >> 61) as usize
     }
 }
 
-/// Where the reply index notes a flow.
+/// The hash of a flow's replies, for the reply index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyHash(u64);
 
@@ -139,20 +139,20 @@ impl ReplyHash {
     }
 }
 
-/// What a backend is known by on every node: its place in Maglev tables follows from it.
+/// The identity of a backend on every node, which determines its slots in Maglev tables.
 #[inline(always)]
 pub fn backend_identity<A: Address>(address: A, port: u16) -> u64 {
     let [first, second] = address.words();
     mix(mix(first ^ u64::from(port) << 40) ^ second)
 }
 
-/// Sixteen bits of it, by which a packet in a tunnel names its backend.
+/// Sixteen bits of it: the tag by which a tunnelled packet names its backend.
 #[inline(always)]
 pub fn backend_tag<A: Address>(address: A, port: u16) -> u16 {
     (backend_identity(address, port) >> 48) as u16
 }
 
-/// The hash that chooses among a pool's slots: the connection as the client dials it.
+/// The hash that selects a slot of a pool: of the connection as the client opens it.
 #[inline(always)]
 pub fn spread<F: Family>(
     client: F::Address,

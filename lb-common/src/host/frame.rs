@@ -6,7 +6,7 @@ use crate::datapath::{NextHop, Packet, Query, Role, Route};
 use crate::family::Family;
 use crate::header::Header;
 
-/// A frame in memory, at a hook of a machine that is made up.
+/// A frame in memory, at a hook of a simulated machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
     pub bytes: Vec<u8>,
@@ -14,16 +14,16 @@ pub struct Frame {
     pub device: u32,
     /// Whether the hook is one that can resolve next hops.
     pub resolves: bool,
-    /// What a device will cut it into; see [`Packet::segment`].
+    /// See [`Packet::segment`].
     pub segment: u32,
     /// Whether the bytes begin with the network header.
     pub raw: bool,
     pub routes: Routes,
-    /// By which device it leaves, if the verdict says so.
+    /// The interface through which it leaves, if the verdict is to send it.
     pub left_by: u32,
 }
 
-/// The machine's routing tables: the way out for each destination that has one.
+/// The simulated routing tables: the next hop for each destination that has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routes(pub Rc<HashMap<IpAddr, Exit>>);
 
@@ -31,9 +31,9 @@ pub struct Routes(pub Rc<HashMap<IpAddr, Exit>>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit {
     pub device: u32,
-    /// The next hop's link-layer address, if somebody has found it out.
+    /// The next hop's link-layer address, if it is resolved.
     pub neighbour: Option<[u8; 6]>,
-    /// The longest IP packet that goes this way.
+    /// The MTU.
     pub mtu: u32,
 }
 
@@ -42,13 +42,13 @@ impl Frame {
         Self { bytes, ..Self::default() }
     }
 
-    /// What the kernel answers of a packet that would leave by an exit.
+    /// The kernel's answer to a route lookup for a packet with this exit.
     pub fn answer<F: Family>(&self, query: &Query<F>, exit: Option<Exit>) -> Route {
         let Some(Exit { device, neighbour, mtu }) = exit else {
             return Route::None;
         };
-        // Where no length is asked for, tc looks at the packet itself, unless it will be cut, and
-        // lets its link-layer header and one tag be more.
+        // Without a length in the query, tc checks the packet itself unless it will be segmented,
+        // and allows for its link-layer header and one tag.
         const LINK_LAYER: u32 = 14 + 4;
         let length = match query.length {
             0 if self.resolves && self.segment == 0 => self.length().saturating_sub(LINK_LAYER),

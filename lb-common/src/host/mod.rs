@@ -1,4 +1,4 @@
-//! The host's own home for the data plane: a byte vector as [`Packet`], hash maps as [`Tables`].
+//! The data plane's environment on the host: a byte vector as [`Packet`], hash maps as [`Tables`].
 //!
 //! Tests run the data plane here, and compare it with the kernel's.
 
@@ -29,18 +29,18 @@ pub use frame::{Exit, Frame, Routes};
 pub use scratch::{HoldsScratch, PacketScratch};
 pub use sockets::HostSockets;
 
-/// Which ladder a packet climbs.
+/// The entry point of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     Ingress,
     Egress,
 }
 
-/// As many stages as the kernel lets follow one another.
+/// The kernel's limit of consecutive tail calls.
 const MOST_STAGES: usize = 33;
 
-/// Takes a packet through the data plane to its end, as the kernel's programs do: the ladder, and
-/// the stages that come after it. `comes` is told of each stage before it begins.
+/// Runs a packet through the data plane, as the kernel's programs do: entry point and stages.
+/// `comes` is called before each stage.
 pub fn run<P, T>(
     entry: Entry,
     packet: &mut P,
@@ -69,7 +69,7 @@ where
     verdict
 }
 
-/// Everything the data plane looks up, on the heap. Families have a table each.
+/// All tables of the data plane, on the heap.
 pub struct HostTables {
     pub settings: Settings,
     pub now: Cell<Ticks>,
@@ -328,7 +328,7 @@ where
     }
 
     fn backend(&self, index: u32) -> Option<Backend<F::Address>> {
-        // As with pools: an unused entry is there, and says that it is unused.
+        // As with pools: unused entries exist, and are marked as unused.
         let backend = || self.family().backends.get(&index).copied().unwrap_or_default();
         (index < capacity::BACKENDS).then(backend)
     }

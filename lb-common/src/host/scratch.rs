@@ -1,4 +1,4 @@
-//! What a packet takes along between stages where the data plane runs as a process.
+//! The state that a packet keeps between stages, on the host.
 
 use core::cell::{Cell, UnsafeCell};
 

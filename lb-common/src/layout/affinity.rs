@@ -1,7 +1,7 @@
 use super::Ticks;
 use crate::family::{Family, V4, V6};
 
-/// Whose backend is remembered: a client's, whatever frontend of the service port it dials.
+/// The key of session affinity: client and service port, whatever frontend the client uses.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AffinityKey<F: Family> {
@@ -29,13 +29,13 @@ impl<F: Family> core::hash::Hash for AffinityKey<F> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Affinity {
     pub backend: u32,
-    /// The backend's: another owner of the index is another backend.
+    /// The backend's generation: another generation of the index is another backend.
     pub generation: u32,
     /// When the client last opened a flow.
     pub used: Ticks,
 }
 
-/// A backend of a pool whose clients stay with their backends: they may stay as long as it is one.
+/// A member of a pool with session affinity: clients stay with it while it is a member.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Member {

@@ -5,11 +5,11 @@ use crate::family::{Family, V4, V6};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Backend<A> {
     pub address: A,
-    /// The address of the node that it runs on, if that is another one and known: where tunnels
-    /// to it lead. Else unspecified.
+    /// The address of its node, if that is another node and known: the end of tunnels to it.
+    /// Otherwise unspecified.
     pub node: A,
-    /// Moves on when the index is given to another backend: a flow that names an index with
-    /// another generation names one that is gone.
+    /// Changes when the index is reused for another backend. A flow whose generation differs
+    /// belongs to a backend that is gone.
     pub generation: u32,
     pub port: u16,
     /// 0 marks an unused entry.
@@ -24,7 +24,7 @@ pub const NO_BACKEND: u32 = 0;
 impl<A> Backend<A> {
     /// It runs on this node.
     pub const LOCAL: u8 = 1;
-    /// No pool has it any more, but its endpoint is still there: connections go on.
+    /// No pool contains it, but its endpoint still exists: connections continue.
     pub const DRAINING: u8 = 2;
 
     #[inline(always)]

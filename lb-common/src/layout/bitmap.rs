@@ -1,13 +1,12 @@
-//! The prefilter: bitmaps that say "certainly not ours" for the price of one load.
+//! The prefilter: bitmaps that exclude most packets at the cost of one load.
 
 use crate::family::{Address, Family};
 use crate::hash::mix;
 
-/// 64-bit words of the bitmap of addresses that frontends have. 8 KiB: it stays in the
-/// first-level cache.
+/// 64-bit words of the bitmap of frontends' addresses. 8 KiB: it stays in the L1 cache.
 pub const DESTINATION_WORDS: u32 = 1 << 10;
 
-/// 64-bit words of the bitmap of ends that backends have: 64 KiB.
+/// 64-bit words of the bitmap of backends' addresses and ports: 64 KiB.
 pub const SOURCE_WORDS: u32 = 1 << 13;
 
 /// One bit: a word's index and the bit in it.
@@ -25,7 +24,7 @@ impl Bitmap {
         Self::at(mix(first ^ second.rotate_left(29)), DESTINATION_WORDS)
     }
 
-    /// The bit of an end that some backend has.
+    /// The bit of a backend's address and port.
     #[inline(always)]
     pub fn source<F: Family>(address: F::Address, port: u16, protocol: u8) -> Self {
         let [first, second] = address.words();

@@ -32,9 +32,9 @@ impl Traffic {
 /// Defines the reasons, their numbers and their names from one list.
 macro_rules! reasons {
     ($($(#[$about:meta])* $reason:ident $name:literal)*) => {
-        /// Why a packet that looked like one of a Service was passed unchanged, dropped or refused, or
-        /// forwarded without an entry. Each is counted. Packets that the prefilter passes are not
-        /// counted: they must cost next to nothing.
+        /// Why a packet that looked like one of a Service was passed unchanged, dropped or refused,
+        /// or forwarded without an entry. Each is counted. Packets that the prefilter passes are
+        /// not counted: they must cost next to nothing.
         #[repr(u32)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Reason {
@@ -68,7 +68,8 @@ reasons! {
     NoBackend "no_backend"
     /// The traffic policy is `Local`, and only other nodes have backends. Dropped.
     NoLocalBackend "no_local_backend"
-    /// Every entry that the flow could use is protected, and it cannot be translated without one. Dropped.
+    /// Every entry that the flow could use is protected, and it cannot be translated without one.
+    /// Dropped.
     FlowTableFull "flow_table_full"
     /// Maps or programs do not match each other: a bug. Dropped.
     CorruptTable "corrupt_table"
@@ -90,9 +91,9 @@ reasons! {
     NoSuchPort "no_such_port"
     /// Too many resets and ICMP errors were sent recently, so this packet got none. Dropped.
     RateLimited "rate_limited"
-    /// The packet exceeds the MTU of its route. Answered.
+    /// The packet exceeds the MTU of its route. Rejected.
     TooBig "too_big"
-    /// The TTL or hop limit is used up. Answered.
+    /// The TTL or hop limit is used up. Rejected.
     HopLimit "hop_limit"
     /// An ICMP error about a packet that matches no flow. Passed.
     UnknownQuote "unknown_quote"
@@ -108,13 +109,15 @@ reasons! {
     NoSuchBucket "no_such_bucket"
     /// A tunnel packet whose sender is not a node of the cluster. Passed.
     NotAPeer "not_a_peer"
-    /// A tunnel packet from a node's address without a key, or with one that is not accepted. Passed.
+    /// A tunnel packet from a node's address without a key, or with one that is not accepted.
+    /// Passed.
     WrongTunnelKey "wrong_tunnel_key"
     /// A tunnel packet for a backend that this node does not have. Dropped.
     NoSuchTarget "no_such_target"
-    /// The outer header is marked with congestion (ECN), but the inner packet does not support ECN. Dropped.
+    /// The outer header is marked with congestion (ECN), but the inner packet does not support ECN.
+    /// Dropped.
     Congestion "congestion"
-    /// Every entry that the flow could use is protected. Forwarded without one, to the backend from the
-    /// pool's Maglev table.
+    /// Every entry that the flow could use is protected. Forwarded without one, to the backend from
+    /// the pool's Maglev table.
     Untracked "untracked"
 }

@@ -1,11 +1,10 @@
 use crate::family::{Address4, Address6};
 
-/// What packets that leave by a device need to know of it.
+/// An interface through which packets are sent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Device {
-    /// As whom this node appears behind the device, to backends it forwards to; unspecified if
-    /// it has no address to appear as.
+    /// The SNAT address for backends behind the interface; unspecified if there is none.
     pub address6: Address6,
     pub address4: Address4,
     /// The largest IP packet, in bytes.
@@ -17,19 +16,19 @@ pub struct Device {
 }
 
 impl Device {
-    /// XDP may send packets out by it that came in by another.
+    /// XDP may send packets through it that arrived on another interface.
     pub const REDIRECT: u8 = 1;
-    /// XDP may send back by it what came in by it. A veth whose other end does not poll takes
-    /// such packets and loses them.
+    /// XDP may send packets back through it. A veth whose other end does not poll accepts such
+    /// packets and drops them.
     pub const TRANSMIT: u8 = 2;
 }
 
-/// What changes as the network does.
+/// The network epoch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetworkEpoch {
-    /// Moves on with every change of a route, neighbour, address or link: ways out that were
-    /// resolved in an earlier epoch are void.
+    /// Changes with every change of a route, neighbour, address or link: next hops that were
+    /// resolved in an earlier epoch are invalid.
     pub epoch: u32,
     pub reserved: u32,
 }

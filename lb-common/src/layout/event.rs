@@ -1,12 +1,12 @@
 use super::{Reason, Ticks};
 
-/// Who wants to be told of packets that are dropped, and for how long: a deadline, not a switch, so
-/// that one who ends by force is forgotten.
+/// The listener for reported packets (`millrace drops`). It has a deadline, so that one that is
+/// killed does not stay.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Listener {
     pub until: Ticks,
-    /// Tells one listener from another; 0 if there is none. In one word with the deadline.
+    /// Identifies the listener; 0 if there is none. In one word with the deadline.
     pub token: u32,
     /// A bit for each [`Reason`] that is listened for.
     pub reasons: u32,
@@ -27,7 +27,7 @@ impl Listener {
     }
 }
 
-/// What is told of a packet.
+/// A reported packet.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Event {
@@ -50,12 +50,12 @@ pub struct Event {
     pub flags: u8,
     /// An [`Ending`].
     pub ending: u8,
-    /// 1 if XDP has told it.
+    /// 1 if XDP reported it.
     pub xdp: u8,
     pub reserved: u32,
 }
 
-/// What became of a packet that is told of.
+/// How a reported packet ended.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ending {

@@ -33,12 +33,12 @@ impl FlowKind {
     pub const SNAT: Self = Self(1);
     /// Packets are sent out by the data plane in both directions, not by the stack.
     pub const FORWARDED: Self = Self(2);
-    /// What is forwarded goes untranslated through a tunnel to the backend's node. Replies do not
-    /// pass this node.
+    /// Packets are sent unmodified through a tunnel to the backend's node. Replies do not pass this
+    /// node.
     pub const TUNNELLED: Self = Self(4);
     /// The tunnel is one in UDP.
     pub const IN_UDP: Self = Self(8);
-    /// The entry lies in a bucket chosen by client and frontend, as the client has many flows.
+    /// The entry is in a bucket selected by client and frontend, because the client has many flows.
     pub const SPREAD: Self = Self(16);
 
     #[inline(always)]
@@ -56,7 +56,7 @@ impl FlowKind {
 #[repr(C)]
 pub struct FlowEntry<F: Family> {
     pub flow: Record<Flow<F>>,
-    /// What the state machine remembers between packets; its meaning depends on the state
+    /// The track: what the state machine stores between packets. Its meaning depends on the state
     /// (`conntrack::track`).
     pub track: AtomicWord,
     pub reserved: F::Padding,
@@ -64,15 +64,15 @@ pub struct FlowEntry<F: Family> {
     pub padding: F::EntryPadding,
 }
 
-/// Where a flow's packets leave, by direction, as far as it has been resolved.
+/// A flow's next hops by direction, as far as they have been resolved.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct NextHops {
-    /// The next hop's link-layer address (6 octets, as they lie in memory), then the device (16
-    /// bits); 0 if it is not resolved.
+    /// The next hop's link-layer address (6 octets, in memory order), then the interface (16 bits);
+    /// 0 if it is not resolved.
     pub hops: [AtomicLong; 2],
-    /// A check sum over the hop, the network's epoch and the entry's generation: a hop whose seal
-    /// does not match is stale, or another flow's.
+    /// The seal: a checksum over hop, network epoch and generation. A hop whose seal does not match
+    /// is stale, or belongs to another flow.
     pub seals: [AtomicWord; 2],
 }
 
@@ -81,8 +81,8 @@ pub const WAYS: usize = 8;
 
 /// A set of the flow table: a cache line of tags, then the flows.
 ///
-/// Processors share it without a lock; `conntrack` has the rules. A flow may only be read between
-/// two equal readings of its tag.
+/// CPUs share it without a lock; `conntrack` has the rules. A flow may only be read between two
+/// equal reads of its tag.
 #[repr(C)]
 pub struct FlowBucket<F: Family> {
     pub tags: [FlowTag; WAYS],
@@ -99,7 +99,7 @@ pub struct FlowTag {
     pub seen: AtomicWord,
 }
 
-/// Which way a packet of a flow goes.
+/// The direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the client to the backend.
@@ -108,17 +108,17 @@ pub enum Direction {
     Reverse,
 }
 
-/// Where a flow is in its life; `conntrack::state` has the transitions.
+/// The state of a flow; `conntrack::state` has the transitions.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlowState {
     Free = 0,
-    /// A processor is writing the record.
+    /// A CPU is writing the record.
     Claimed = 1,
 
     /// The client has sent a SYN; nothing proves yet that its address is its own.
     SynSent = 2,
-    /// The backend has answered with a SYN-ACK.
+    /// The backend has replied with a SYN-ACK.
     SynReceived = 3,
     /// The client has acknowledged that SYN-ACK.
     Established = 4,
@@ -135,7 +135,7 @@ pub enum FlowState {
     /// Picked up, and the backend has replied. Continued traffic establishes it.
     Probation = 10,
 
-    /// Of a tunnelled flow only the client's packets are seen: it has sent a SYN.
+    /// A tunnelled flow, of which only the client's packets are seen: it has sent a SYN.
     OneWaySyn = 12,
     /// It has sent an acknowledgement, which proves little. Continued traffic establishes it.
     OneWayProbation = 13,
@@ -147,7 +147,7 @@ pub enum FlowState {
     Datagram = 16,
     /// The backend has replied.
     DatagramReplied = 17,
-    /// The client has gone on after a while.
+    /// The client has continued after a while.
     DatagramContinued = 18,
     /// And so has the backend: a stream.
     DatagramStream = 19,
@@ -177,7 +177,7 @@ impl<F: Family> Default for FlowBucket<F> {
     }
 }
 
-// What a model checker runs is laid out otherwise.
+// The model checker uses another layout.
 #[cfg(not(feature = "model"))]
 const _: () = {
     use crate::family::{V4, V6};

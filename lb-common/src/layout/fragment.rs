@@ -8,8 +8,8 @@ pub struct FragmentKey<F: Family> {
     pub source: F::Address,
     pub destination: F::Address,
     pub identification: u32,
-    /// What the fragments say that they are parts of: IPv6 may have more headers before the
-    /// transport header, which only the first fragment has.
+    /// The protocol in the fragments' headers. In IPv6, only the first fragment contains further
+    /// headers before the transport header.
     pub protocol: u8,
     pub reserved: [u8; 3],
 }
@@ -21,7 +21,7 @@ impl<F: Family> core::hash::Hash for FragmentKey<F> {
     }
 }
 
-/// What only the first fragment says.
+/// What only the first fragment contains.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fragment {
@@ -34,8 +34,8 @@ pub struct Fragment {
 }
 
 impl Fragment {
-    /// How long the others may take, in seconds: as long as who puts them together waits, at most.
-    /// Later another packet may have the same identification.
+    /// How long later fragments are accepted, in seconds: at most as long as hosts reassemble.
+    /// Afterwards another packet may have the same identification.
     pub const LIFETIME: u32 = 30;
 }
 

@@ -1,8 +1,8 @@
 use crate::family::{Family, V4, V6};
 
-/// What a client dials. NodePorts are stored under the unspecified address. The entry of an
-/// address with port 0 and protocol 0 says what the address itself is: of this node, or wholly a
-/// Service's, so that what it does not serve is rejected.
+/// The address and port that a client connects to. NodePorts are stored under the unspecified
+/// address. The entry of an address with port 0 and protocol 0 describes the address itself: it
+/// belongs to this node, or entirely to a Service, whose other ports are rejected.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrontendKey<F: Family> {
@@ -27,7 +27,7 @@ impl<F: Family> core::hash::Hash for FrontendKey<F> {
     }
 }
 
-/// What a frontend leads to.
+/// The value of a frontend.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frontend {
@@ -37,18 +37,18 @@ pub struct Frontend {
     pub cluster_pool: u32,
     /// The pool of this node's own backends, for policy `Local`.
     pub local_pool: u32,
-    /// How long a client stays with its backend after its last new connection, in seconds; 0
-    /// if it need not stay at all.
+    /// Timeout of session affinity after the client's last new connection, in seconds; 0: no
+    /// affinity.
     pub affinity: u32,
     pub kind: u8,
-    /// 1 if who dials one of the other kinds from outside gets `local_pool`.
+    /// 1 if clients outside that use an external address get `local_pool`.
     pub external_local: u8,
-    /// 1 if who dials the ClusterIP gets `local_pool`.
+    /// 1 if clients of the ClusterIP get `local_pool`.
     pub internal_local: u8,
-    /// 1 if only clients in `SOURCE_RANGES` may dial it.
+    /// 1 if only clients in `SOURCE_RANGES` may use it.
     pub restricted: u8,
-    /// 1 if there is an endpoint anywhere: a pool that is empty all the same drops packets, where
-    /// it would otherwise reject them.
+    /// 1 if there is an endpoint on any node: an empty pool then drops packets instead of rejecting
+    /// them.
     pub populated: u8,
     /// A [`Forwarding`].
     pub forwarding: u8,
@@ -56,7 +56,7 @@ pub struct Frontend {
 }
 
 impl Frontend {
-    /// The entry of an address itself, with port 0; it leads nowhere.
+    /// The entry of an address itself, with port 0. It has no pool.
     pub const fn of_address(kind: FrontendKind) -> Self {
         Self {
             service_port: 0,
@@ -73,7 +73,7 @@ impl Frontend {
         }
     }
 
-    /// Whether clients outside, or whoever dials a ClusterIP, get the pool of this node's own
+    /// Whether clients outside, or clients of a ClusterIP, get the pool of this node's own
     /// backends.
     #[inline(always)]
     pub fn wants_local(&self) -> bool {
@@ -82,7 +82,7 @@ impl Frontend {
         local != 0
     }
 
-    /// Whether it is of a kind that clients dial.
+    /// Whether clients connect to frontends of this kind.
     #[inline(always)]
     pub fn leads_somewhere(&self) -> bool {
         let last = FrontendKind::LoadBalancer as u8;
@@ -109,7 +109,7 @@ impl FrontendKind {
         Self::ALL.into_iter().find(|kind| *kind as u8 == number)
     }
 
-    /// As people know it from Services.
+    /// The kind's name in Kubernetes.
     pub fn name(self) -> &'static str {
         match self {
             Self::ClusterIp => "ClusterIP",
@@ -125,11 +125,11 @@ impl FrontendKind {
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Forwarding {
-    /// Under an address of this node, to which answers come back.
+    /// With SNAT to an address of this node, so that replies come back.
     #[default]
     Masquerade = 0,
-    /// As they are, in a tunnel to the backend's node, from where answers go straight to the
-    /// client: IP in IP.
+    /// Unmodified, in a tunnel to the backend's node, which sends replies directly to the client:
+    /// IP in IP.
     Ipip = 1,
     /// The same, in UDP: Generic UDP Encapsulation.
     Gue = 2,

@@ -1,8 +1,8 @@
 //! The layouts of everything that kernel and agent share through BPF maps.
 //!
-//! This is the only place where layout is known. Types are `repr(C)` without implicit padding;
-//! the assertions beside them fail the build when that changes. Any change of a layout moves
-//! [`SCHEMA`] on, so that an agent never adopts maps that it would misread.
+//! Layouts are defined only here. Types are `repr(C)` without implicit padding; assertions beside
+//! them fail the build when that changes. Every change of a layout changes [`SCHEMA`], so that an
+//! agent never adopts maps that it would misread.
 //!
 //! Ports are in host order here, addresses are octets in network order: `bpftool map dump`
 //! then shows what a person expects.
@@ -51,18 +51,17 @@ pub use timeouts::Timeouts;
 pub use tunnel::{Peer, TunnelKey, TunnelTarget};
 pub use untracked::{ReplyKey, Untracked};
 
-/// Moves on with every change of a layout or of what a field means.
+/// Changes with every change of a layout or of the meaning of a field.
 pub const SCHEMA: u32 = 5;
 
-/// How many entries each map holds, unless the agent is told otherwise; a map's memory is reserved
-/// when it is made.
+/// Default capacities of the maps. A map's memory is reserved when it is created.
 pub mod capacity {
     /// Four for each service port.
     pub const FRONTENDS: u32 = 1 << 18;
     pub const SERVICE_PORTS: u32 = 1 << 16;
     pub const POOLS: u32 = 1 << 17;
-    /// For each of `BACKENDS` as many as its tables take, and some to spare. An even number: they lie in
-    /// pairs.
+    /// For each of `BACKENDS` the slots that its tables take, with a reserve. An even number,
+    /// because they are stored in pairs.
     pub const POOL_SLOTS: u32 = BACKENDS * SLOTS_PER_BACKEND;
     pub const SLOTS_PER_BACKEND: u32 = 160;
     pub const BACKENDS: u32 = 1 << 17;
@@ -72,16 +71,16 @@ pub mod capacity {
     pub const CONNECTED: u32 = 1 << 16;
     /// Flows of unconnected sockets, twice each, per family.
     pub const UNCONNECTED: u32 = 1 << 15;
-    /// Clients that stay with a backend, per family; the one unseen for longest makes room.
+    /// Clients with session affinity, per family; the least recently used one is replaced.
     pub const AFFINITIES: u32 = 1 << 18;
-    /// Backends in pools whose clients stay with them.
+    /// Backends in pools with session affinity.
     pub const MEMBERS: u32 = 1 << 18;
     /// Ranges of all restricted service ports, per family.
     pub const SOURCE_RANGES: u32 = 1 << 16;
     /// Fragmented packets whose first fragment was seen, per family.
     pub const FRAGMENTS: u32 = 1 << 13;
     pub const DEVICES: u32 = 1 << 12;
-    /// In bytes: what is told of packets and not taken yet.
+    /// In bytes: reported packets that were not read yet.
     pub const EVENTS: u32 = 1 << 18;
     /// Flows that are forwarded without an entry in the flow table, per family.
     pub const UNTRACKED: u32 = 1 << 16;
@@ -89,7 +88,7 @@ pub mod capacity {
     pub const RESERVED_PORT_WORDS: u32 = 65_536 / 64;
     /// Addresses of the cluster's nodes.
     pub const PEERS: u32 = 1 << 15;
-    /// Backends on this node that tunnels lead to.
+    /// Backends on this node that are reached through tunnels.
     pub const TARGETS: u32 = 1 << 14;
 }
 

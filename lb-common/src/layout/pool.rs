@@ -1,7 +1,7 @@
 /// A pool's region of `POOL_SLOTS`: its Maglev table of backend indexes.
 ///
-/// Eight bytes, aligned: the agent writes a new region first and then swaps the pool to it in
-/// one store, so a packet sees the old table or the new one, whole. An empty pool has no slots.
+/// Eight bytes, aligned: the agent writes a new region first and then switches the pool to it by
+/// one store, so a packet sees either the old table or the new one. An empty pool has no slots.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Pool {
@@ -17,7 +17,7 @@ pub struct SlotPair {
     pub backends: [u32; 2],
 }
 
-/// Index 0 is kept empty: the pool of a frontend that has none in this scope.
+/// Index 0 stays empty: the pool of a frontend that has none in this scope.
 pub const NO_POOL: u32 = 0;
 
 const _: () = assert!(size_of::<Pool>() == 8 && align_of::<Pool>() == 8);

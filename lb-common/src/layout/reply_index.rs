@@ -5,15 +5,15 @@ pub const REPLY_WAYS: usize = 8;
 
 /// A set of the index that finds flows by their replies; `conntrack::reply_index` has the rules.
 ///
-/// An entry says where a flow is: fingerprint of the reply's ends (28 bits, not 0), the flow's
-/// generation (8), its way (4), its bucket (24). 0 is free.
+/// An entry is the location of a flow: fingerprint of the reply (28 bits, not 0), the flow's
+/// generation (8), its entry in the bucket (4), and its bucket (24). 0 is free.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct ReplyBucket {
     pub entries: [AtomicLong; REPLY_WAYS],
 }
 
-/// Hints that all processors share, on a page of their own in each family.
+/// Hints that all CPUs share, on a page of their own for each family.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Hints {

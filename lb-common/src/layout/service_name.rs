@@ -1,6 +1,6 @@
 use core::fmt;
 
-/// Whose the index of a service port is, for people: no program reads it.
+/// The name of a service port's index, for commands; no program reads it.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServicePortName {

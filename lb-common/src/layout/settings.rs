@@ -1,12 +1,12 @@
 use super::timeouts::{STATES, Timeouts};
 use crate::hash::Secret;
 
-/// What the agent decides before it loads the programs. The verifier treats it as constant and
-/// removes what is switched off.
+/// Settings that the agent writes before it loads the programs. To the verifier they are constants,
+/// and it removes disabled code.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Places flows in the table. Kept as long as the flow tables are.
+    /// The seed of the hashes that select buckets. It stays the same as long as the flow tables do.
     pub secret: Secret,
     /// Number of flow buckets less one, per family.
     pub flow_mask4: u32,
@@ -21,16 +21,16 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Below the ports that processes get when they don't ask for one.
+    /// Below the default range of ephemeral ports.
     pub const SNAT_PORT_FIRST: u16 = 1024;
     /// A prime: 1,024 to 32,764.
     pub const SNAT_PORT_COUNT: u16 = 31_741;
 
-    /// Buckets of the reply index for each bucket of flows: with as many as flows, finding room for the
-    /// last ones would take too long.
+    /// Buckets of the reply index for each bucket of flows. With one, finding room for the last
+    /// flows would take too long.
     pub const REPLY_BUCKETS: u32 = 2;
 
-    /// What all are told that look at the same maps, of so many buckets, a power of two.
+    /// The settings for maps with a number of buckets, a power of two.
     pub const fn new(flow_seed: u64, buckets: u32) -> Self {
         let mask = buckets - 1;
         Self {

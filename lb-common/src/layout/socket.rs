@@ -1,11 +1,11 @@
 use crate::family::{Address4, Address6, Family, V4, V6};
 
-/// Whose sockets are led to backends, and what their processes are to a Service.
+/// The network namespace whose sockets are handled, and the client addresses of its processes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Host {
-    /// The cookie of this node's own network namespace; 0, which none has, for no sockets at all.
-    /// Pods have others, and are served at their devices.
+    /// The cookie of this node's own network namespace; 0, which no namespace has: no sockets. Pods
+    /// have other namespaces, and are served at their interfaces.
     pub network_namespace: u64,
     /// This node's own addresses; unspecified if it has none.
     pub address4: Address4,
@@ -13,9 +13,9 @@ pub struct Host {
     pub address6: Address6,
 }
 
-/// A connection that was translated where it began: at the socket of a process on this node.
+/// A connection that was translated at the socket of a process on this node.
 ///
-/// The kernel names sockets by cookies, which it never gives twice.
+/// The kernel identifies sockets by cookies, which it never reuses.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketFlow<F: Family> {
@@ -28,10 +28,10 @@ pub struct SocketFlow<F: Family> {
     pub backend_generation: u32,
 }
 
-/// One of the ends that an unconnected socket has to do with.
+/// A peer of an unconnected socket.
 ///
-/// Each of its flows is found by both: what it sends by the frontend, what it receives by the
-/// backend.
+/// Each flow has two entries: datagrams that it sends are found by the frontend, those that it
+/// receives by the backend.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketEnd<F: Family> {

@@ -1,7 +1,7 @@
 use crate::family::{Family, V4, V6};
 
-/// A prefix of clients that may dial a restricted service port, as the trie has it after the
-/// length of the prefix: the service port's index in network order, then the address.
+/// A prefix of clients that may use a restricted service port, as in the trie behind the prefix
+/// length: the index of the service port in network order, then the address.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceRange<F: Family> {

@@ -3,7 +3,7 @@ use super::{FlowState, Ticks};
 /// How many numbers states have room for.
 pub const STATES: usize = 32;
 
-/// How long idle flows are kept, in seconds, as far as people choose it.
+/// Configurable timeouts of idle flows, in seconds.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
@@ -17,11 +17,11 @@ pub struct Timeouts {
 
 impl Timeouts {
     pub const DEFAULT: Self = Self { tcp_established: 86_400, udp: 30, udp_stream: 180 };
-    /// The longest that can be told from what is to come: half of what [`Ticks`] wrap at, and more
-    /// than a year.
+    /// The longest time span that is not mistaken for a future time: half of the range of
+    /// [`Ticks`], more than a year.
     pub const LONGEST: u32 = 31_536_000;
 
-    /// The time after which an idle entry is as good as gone, by state, in ticks; below 2^31.
+    /// Timeout of an idle entry by state, in ticks; below 2^31.
     pub const fn limits(&self) -> [u32; STATES] {
         use FlowState::*;
         const NEVER: u32 = i32::MAX as u32;

@@ -1,7 +1,7 @@
 use crate::family::{Address4, Address6};
 
-/// A node of the cluster by one of its addresses: what comes from there through a tunnel is taken
-/// for what a client has sent. IPv4 addresses are in their IPv6 form.
+/// An address of a node of the cluster: tunnelled packets from there are treated as packets of
+/// clients. IPv4 addresses are IPv4-mapped.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Peer {
@@ -30,7 +30,7 @@ impl From<Address6> for Peer {
 pub enum TunnelKey {
     /// Sent and accepted. While it is 0, tunnels carry no key.
     Current = 0,
-    /// Accepted as well: the next or the last one, while keys are changed.
+    /// Accepted as well: the next or the previous one, during key rotation.
     Other = 1,
 }
 
@@ -38,7 +38,7 @@ impl TunnelKey {
     pub const COUNT: usize = 2;
 }
 
-/// By what a packet in a tunnel names the backend that its node is to hand it to.
+/// The tag by which a tunnelled packet names its backend.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TunnelTarget {

@@ -19,7 +19,7 @@ impl<F: Family> core::hash::Hash for ReplyKey<F> {
     }
 }
 
-/// What the client dialled, and under whose name its packets are counted.
+/// The frontend that the client uses, and the service port that its packets are counted for.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Untracked<F: Family> {
