@@ -48,7 +48,7 @@ pub struct Draft<F: Family> {
     pub sequence: u32,
     /// The location of the flow that the decision came from, or that has begun.
     pub at: Location,
-    /// The network epoch when the next hop was resolved.
+    /// The network's epoch when the next hop was resolved.
     pub epoch: u32,
     /// The next hop, as flow entries store it; 0 if it is not known.
     pub hop: u64,
@@ -61,7 +61,7 @@ pub struct Handover {
     pub service_port: u32,
     pub backend_index: u32,
     pub backend_generation: u16,
-    /// The tunnel's UDP source port: the same for all packets of a flow.
+    /// UDP's source port: the same for all packets of a flow.
     pub source_port: u16,
     pub kind: FlowKind,
     /// 1 if the sender may get an ICMP error when the packet cannot be sent.

@@ -10,14 +10,14 @@ use crate::layout::{
 use super::carried::{Draft, Handover};
 use super::verdict::Rejection;
 
-/// Tables for selecting a backend, for both address families.
+/// Tables that choose a backend, whatever the address family.
 pub trait PoolTables {
     fn pool(&self, index: u32) -> Option<Pool>;
     /// The backend index in one slot of `POOL_SLOTS`.
     fn slot(&self, index: u32) -> Option<u32>;
     /// Whether a backend is in a pool with session affinity.
     fn is_member(&self, member: Member) -> bool;
-    /// The backend on this node that a tunnelled packet is for.
+    /// The backend on this node that a packet from a tunnel is for.
     fn target(&self, target: TunnelTarget) -> Option<u32>;
 }
 

@@ -91,14 +91,14 @@ macro_rules! define_stages {
         impl Stage {
             pub const ALL: [Self; [$(stringify!($stage)),*].len()] = [$(Self::$stage),*];
 
-            /// The name of its XDP program, if it has one.
+            /// The name of its program in XDP, if it has one there.
             pub const fn xdp_program(self) -> Option<&'static str> {
                 match self {
                     $(Self::$stage => first(&[$(stringify!($xdp))?]),)*
                 }
             }
 
-            /// The name of its tc program.
+            /// The name of its program in tc.
             pub const fn tc_program(self) -> &'static str {
                 match self {
                     $(Self::$stage => stringify!($tc),)*

@@ -16,7 +16,7 @@ pub enum Begun<'a> {
     /// Its replies could be mistaken for those of another flow, so it needs the reply index; or its
     /// client has very many flows.
     Indexed,
-    /// No entry is available.
+    /// There is no entry for it.
     Full,
 }
 
@@ -55,7 +55,7 @@ pub fn begin<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(Begun::Entry(publish(tables, draft, claim, now)))
 }
 
-/// Makes the flow visible to other CPUs, and counts it.
+/// The flow begins.
 #[inline(always)]
 pub fn publish<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -78,7 +78,7 @@ fn account<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) {
     }
 }
 
-/// The candidate buckets of a hash.
+/// The candidates of a hash.
 #[inline(always)]
 pub fn candidates<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,

@@ -159,7 +159,7 @@ pub(super) fn living<'a, F: PacketFamily, T: FamilyTables<F>, R>(
     found
 }
 
-/// Searches the buckets of a hash for a flow.
+/// Looks for a flow in the buckets of a hash.
 #[inline(always)]
 pub(super) fn find_by_hash<'a, F: PacketFamily, T: FamilyTables<F>, R>(
     tables: &'a T,
@@ -320,7 +320,7 @@ fn is_between<F: PacketFamily>(
 
 pub(super) enum Judgement {
     GoesOn,
-    /// The packet opens a new flow with the same client and frontend.
+    /// The packet begins a new flow with the same client and frontend.
     Anew,
     /// The backend is gone.
     Gone,

@@ -120,7 +120,7 @@ impl Out {
         Self { device, back: false, unresolved: true, neighbour: [0; 6], source: [0; 6] }
     }
 
-    /// Writes the link-layer header, and returns the verdict.
+    /// Writes the link-layer header.
     #[inline(always)]
     pub fn leave<P: Packet>(self, packet: &mut P) -> Result<Verdict, Reason> {
         packet.leave_by(self.device);

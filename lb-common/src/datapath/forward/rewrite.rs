@@ -1,4 +1,4 @@
-//! Writes a decision's addresses and ports into a packet, and updates its checksums.
+//! Writing a decision's addresses and ports into a packet, with its checksums.
 
 use crate::checksum::Delta;
 use crate::crc32c;
@@ -109,7 +109,7 @@ fn finish_sctp<F: PacketFamily, P: Packet>(
     Ok(())
 }
 
-/// Must come last: updating a checksum may invalidate every view of the packet.
+/// Last of all: updating a checksum may invalidate every view of the packet.
 #[inline(always)]
 fn finish_transport<F: PacketFamily, P: Packet>(
     packet: &mut P,

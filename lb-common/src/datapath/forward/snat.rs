@@ -24,7 +24,7 @@ const LOOKED_AT: u32 = 8;
 /// be evicted. Otherwise a flood of few packets could use up the ports of a backend.
 const LAST_RESORT: u32 = 2;
 
-/// Maximum number of rounds: the kernel allows at most 33 tail calls.
+/// Rounds: the kernel follows no more than 33 tail calls.
 const ROUNDS: u32 = 30;
 
 /// Begins the drafted flow, and stores its location in the draft. [`Stage::Snat`] comes next if
@@ -217,7 +217,7 @@ impl Ports {
     #[inline(always)]
     fn port(&self, number: u32) -> u16 {
         let offset = self.start.wrapping_add(number.wrapping_mul(self.stride));
-        // With a stride of 16 bits, no try exceeds 2^32.
+        // All tries with strides of 16 bits stay below 2^32.
         (self.first + offset % self.count.max(1)) as u16
     }
 }

@@ -4,7 +4,7 @@ use crate::datapath::tables::FamilyTables;
 use crate::datapath::wire::parse::PacketFamily;
 use crate::layout::{Affinity, AffinityKey, Backend, Frontend, Member, Ticks};
 
-/// The backend that the client keeps, while its pool contains it.
+/// The backend that the client stays with, as long as its pool has it.
 #[inline(always)]
 pub fn remembered<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -24,7 +24,7 @@ pub fn remembered<F: PacketFamily, T: FamilyTables<F>>(
     same.then_some((found.backend, backend))
 }
 
-/// Stores the backend to which the client has opened a flow.
+/// The client has opened a flow to the backend.
 #[inline(always)]
 pub fn remember<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,

@@ -1,4 +1,4 @@
-//! Selects a backend for a new flow: frontend → pool by policy → Maglev slot → backend.
+//! Which backend a new flow goes to: frontend → pool by policy → Maglev slot → backend.
 
 pub mod affinity;
 
@@ -34,7 +34,7 @@ impl<F: PacketFamily> Dialled<F> {
     }
 }
 
-/// Location of a client.
+/// Where a client is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     Outside,
@@ -78,7 +78,7 @@ pub fn frontend_at<F: PacketFamily, T: FamilyTables<F>>(
     frontend(tables, &dialled).ok()
 }
 
-/// Selects a backend.
+/// Chooses a backend.
 #[inline(always)]
 pub fn backend<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,

@@ -179,7 +179,7 @@ fn judge_error<F: Outer, P: Packet, T: FamilyTables<F>>(
     Verdict::Next(Stage::ErrorIn)
 }
 
-/// Whether a client's packet has a flow to a backend on this node.
+/// Whether there is a flow to a backend on this node for what a client sends.
 #[inline(always)]
 fn is_followed<F: Outer, T: FamilyTables<F>>(tables: &T, segment: &Segment<F>) -> bool {
     matches!(

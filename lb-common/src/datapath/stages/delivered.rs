@@ -27,7 +27,7 @@ pub fn deliver<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     send::found_or::<F, P, T>(packet, tables, network, found, Stage::Accept)
 }
 
-/// Drafts the flow of a decapsulated packet.
+/// It opens a flow.
 #[inline(always)]
 pub fn accept<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -41,7 +41,7 @@ pub fn accept<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// Whether the client has flows in other buckets.
+/// Whether its client has flows elsewhere.
 #[inline(never)]
 fn is_crowded<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,

@@ -14,8 +14,7 @@ pub fn leave<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
-    // Most egress packets are not replies from backends: packets of any other format pass
-    // uncounted.
+    // Most egress packets are not replies from backends: a packet of any shape passes uncounted.
     let segment = match parse::parse_packet(packet, network) {
         Parsed::Segment(segment) => segment,
         Parsed::Icmp => return Verdict::Next(Stage::ErrorOut),

@@ -40,7 +40,7 @@ struct Tunnel<F: Outer> {
     source: F::Address,
     node: F::Address,
     tag: u16,
-    /// UDP source port, the same for all packets of a flow; 0 if the tunnel does not use UDP.
+    /// UDP's source port, the same for all packets of a flow; 0 if the tunnel is not in UDP.
     port: u16,
     /// 0: none.
     key: u64,
@@ -66,7 +66,7 @@ fn between(in_udp: bool, key: u64) -> usize {
     }
 }
 
-/// Finds the tunnel, and the next hop to its far end.
+/// Finds the tunnel, and the next hop to its end.
 #[inline(never)]
 fn aim<F: Outer, P: Packet, T: FamilyTables<F>>(
     packet: &P,
@@ -168,7 +168,7 @@ fn write<const BETWEEN: usize, F: Outer, P: Packet>(
         udp.ports.source = tunnel.port.to_be_bytes();
         udp.ports.destination = GUE.to_be_bytes();
         udp.length = payload.to_be_bytes();
-        // The inner packet has its own checksum.
+        // The inner packet has its own.
         udp.checksum = [0; 2];
     }
     if BETWEEN == KEYED {

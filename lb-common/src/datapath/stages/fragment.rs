@@ -45,7 +45,7 @@ pub fn leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// Kinds of fragments.
+/// What a fragment is.
 enum Look {
     /// A whole packet, or a first fragment, whose ports are stored for the later ones.
     First,

@@ -24,9 +24,9 @@ use crate::layout::{Direction, Reason};
 /// of the quote.
 const FARTHEST: usize = 1 << 12;
 
-/// A parsed error.
+/// An error, and where its parts are.
 struct Error<F: PacketFamily> {
-    /// Headers of the error itself.
+    /// Of the error itself.
     headers: Headers,
     /// A reply to the quoted packet, with the offsets of the quote.
     answer: Segment<F>,
@@ -56,7 +56,7 @@ fn look_up<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Carried {
-    // As in `fragment`: otherwise the compiler passes the packet's bounds instead of the packet.
+    // As in `fragment`: else the compiler hands over the bounds instead of the packet.
     packet.leave_by(0);
     match read::<F, P>(packet, network) {
         Ok(error) => carry::carry_arriving(tables, &error.answer),
@@ -178,7 +178,7 @@ fn finish<T: Counters>(tables: &T, translated: Result<(), Reason>) -> Verdict {
     }
 }
 
-/// Translates the error and its quote.
+/// Translates the error and what it quotes.
 #[inline(always)]
 fn translate<F: PacketFamily, P: Packet>(
     packet: &mut P,
@@ -200,7 +200,7 @@ fn translate<F: PacketFamily, P: Packet>(
     header.set_destination(decision.destination.address);
     let address = Delta::of_address(source, new_source)
         .plus(Delta::of_address(destination, decision.destination.address));
-    // ICMPv6's checksum covers the addresses. ICMP's does not, but IPv4's header checksum does.
+    // ICMPv6's checksum is over the addresses, too; ICMP's is not, but IPv4's is.
     let address = match header.checksum_mut() {
         Some(checksum) => {
             *checksum = address.apply(*checksum);

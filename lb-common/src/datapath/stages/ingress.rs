@@ -65,7 +65,7 @@ pub fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// The stage of a packet that has no flow in its client's buckets.
+/// The stage of a packet that belongs to no flow here.
 #[inline(always)]
 fn opening<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,

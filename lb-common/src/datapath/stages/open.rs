@@ -96,7 +96,7 @@ pub fn prepare<F: PacketFamily, T: FamilyTables<F>>(
     draft.round = 0;
 }
 
-/// Stores the drafted flow, and sends the packet.
+/// Begins the flow that was drafted, and sends the packet.
 #[inline(always)]
 pub fn begin<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -120,7 +120,7 @@ pub fn begin<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// Forwards a packet whose flow has no entry.
+/// Forwards a packet for whose flow there is no entry.
 #[inline(always)]
 pub fn forward_untracked<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,

@@ -23,16 +23,16 @@ pub trait SocketTables<F: PacketFamily>: FamilyTables<F> {
     fn own_address(&self) -> F::Address;
     /// The backend of a connected socket.
     fn connected(&self, cookie: u64) -> Option<SocketFlow<F>>;
-    /// False if it cannot be stored.
+    /// False if there is no room.
     fn set_connected(&self, cookie: u64, flow: &SocketFlow<F>) -> bool;
     fn remove_connected(&self, cookie: u64);
     fn unconnected(&self, end: &SocketEnd<F>) -> Option<SocketFlow<F>>;
-    /// False if it cannot be stored.
+    /// False if there is no room.
     fn set_unconnected(&self, end: &SocketEnd<F>, flow: &SocketFlow<F>) -> bool;
     fn remove_unconnected(&self, end: &SocketEnd<F>);
 }
 
-/// A socket: its cookie and transport protocol.
+/// A socket, by its cookie, and the transport protocol it speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Socket {
     pub cookie: u64,
@@ -55,7 +55,7 @@ pub enum SocketVerdict<A> {
     Drop(Reason),
 }
 
-/// A socket is about to connect to `end`.
+/// A socket is to be connected to `end`.
 #[inline(always)]
 pub fn connect<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
@@ -69,13 +69,13 @@ pub fn connect<F: PacketFamily, T: SocketTables<F>>(
         Err(reason) => stop(tables, reason),
     };
     if let SocketVerdict::Pass = verdict {
-        // The socket may have been connected to a Service before.
+        // It may have been connected to a Service before.
         tables.remove_connected(socket.cookie);
     }
     verdict
 }
 
-/// A socket sends a datagram to the explicit destination `end`.
+/// A socket sends a datagram to `end`, to which it is not connected.
 #[inline(always)]
 pub fn send<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
@@ -198,8 +198,8 @@ fn followed<F: PacketFamily, T: SocketTables<F>>(
 
 /// Whether the chosen backend still exists; `draining`: or is terminating and keeps connections.
 ///
-/// Not inlined in the kernel either: the compiler would merge it with the comparisons around it,
-/// and the verifier would see reads of uninitialized registers.
+/// A function of its own in the kernel, too: merged with the comparisons around it, it would have
+/// the verifier look at registers that nothing was loaded into.
 #[inline(never)]
 fn is_there<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
@@ -239,10 +239,9 @@ fn keep_unconnected<F: PacketFamily, T: SocketTables<F>>(
         && tables.set_unconnected(&answers_of(socket, flow.backend()), flow)
 }
 
-/// Selects a backend for a process of this node, and writes it to the flow.
+/// Chooses a backend for a process on this node, and writes it into the flow.
 ///
-/// Not inlined in the kernel either, like [`is_there`]. There, such a function can return only a
-/// number.
+/// A function of its own in the kernel, too, as [`is_there`] is; there it can return a number only.
 #[inline(never)]
 fn choose<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,

@@ -6,12 +6,12 @@ use crate::datapath::verdict::{Rejection, RejectionKind};
 use crate::family::{Family, V4, V6};
 use crate::header::{Ipv4, Ipv6, protocol};
 
-/// How an address family writes headers.
+/// How a family writes headers.
 pub trait Answering: PacketFamily {
     /// Maximum quote of a packet: its network header and the start of what follows.
     const QUOTED: usize;
 
-    /// A new header without options.
+    /// A fresh header without options.
     fn header(
         source: Self::Address,
         destination: Self::Address,
@@ -29,7 +29,7 @@ pub trait Answering: PacketFamily {
     fn pseudo_header(source: Self::Address, destination: Self::Address, length: u16) -> Sum;
 }
 
-/// The sum of the pseudo header of TCP, UDP and ICMPv6.
+/// The sum of the pseudo header that TCP, UDP and ICMPv6 have.
 #[inline(always)]
 pub fn pseudo_header<F: Family>(
     source: F::Address,
