@@ -301,7 +301,10 @@ fn kube_proxy_is_found_by_its_process_and_by_its_rules() -> Result<()> {
     let case = Case::new()?;
     // The namespace has no rules, but a kube-proxy may run on the machine.
     let (_, before) = case.check(&["--device", DEVICE])?;
-    assert!(!before.iter().any(|[_, _, message]| message.contains("its rules")), "{before:?}");
+    assert!(
+        !before.iter().any(|[_, _, message]| message.contains("its rules are in")),
+        "{before:?}"
+    );
     case.network.node.run(["nft", "add", "table", "ip", "kube-proxy"])?;
     case.network.node.run(["nft", "add", "chain", "ip", "kube-proxy", "services"])?;
     // A process named kube-proxy.

@@ -70,14 +70,28 @@ COMMIT
 /// Of kube-proxy in its nftables mode, and a table of a user.
 const NFTABLES: &str = "\
 table ip kube-proxy {
-    chain service-web { dnat to 10.244.1.10:8080; }
-    map services { type ipv4_addr . inet_proto . inet_service : verdict;
-        elements = { 10.96.0.10 . tcp . 80 : goto service-web } }
-    chain nat-prerouting { type nat hook prerouting priority dstnat;
-        ip daddr . meta l4proto . th dport vmap @services }
+    map services {
+        type ipv4_addr . inet_proto . inet_service : verdict
+    }
+    chain service-web {
+        ip protocol tcp dnat to 10.244.1.10:8080
+    }
+    chain nat-prerouting {
+        type nat hook prerouting priority dstnat
+        ip daddr . meta l4proto . th dport vmap @services
+    }
 }
-table ip6 kube-proxy { chain services { } }
-table inet mine { chain input { type filter hook input priority 0; tcp dport 22 accept; } }
+add element ip kube-proxy services { 10.96.0.10 . tcp . 80 : goto service-web }
+table ip6 kube-proxy {
+    chain services {
+    }
+}
+table inet mine {
+    chain input {
+        type filter hook input priority 0
+        tcp dport 22 accept
+    }
+}
 ";
 
 struct Node(OneNode);
@@ -153,7 +167,9 @@ fn exactly_what_kube_proxy_wrote_is_removed() -> Result<()> {
     ensure!(before.iter().any(|rule| rule.contains("KUBE-SVC-MINE")), "{before:?}");
     node.add_iptables(KUBE_PROXYS)?;
     node.write(&["nft", "-f", "-"], NFTABLES)?;
-    node.0.node.run(["ip", "link", "add", "kube-ipvs0", "type", "dummy"])?;
+    // kube-proxy's is a dummy interface, which not every kernel has.
+    let device = ["ip", "link", "add", "kube-ipvs0", "type", "veth", "peer", "name", "other-end"];
+    node.0.node.run(device)?;
     let with_kube_proxy = node.rules()?;
 
     let listed = node.cleanup(&[])?;

@@ -5,7 +5,7 @@
 //!   that of a container runtime.
 //! - A chain is kept if a rule that stays refers to it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 
 use nix::libc::{NFPROTO_IPV4, NFPROTO_IPV6};
@@ -137,41 +137,60 @@ impl Leftovers {
         leftovers
     }
 
-    /// Adds what is in one table of iptables.
+    /// Adds what is in one table of iptables. There may be 100,000 chains, so each is looked at once,
+    /// and again if a chain that jumps to it is kept.
     fn add(&mut self, chains: &[&Chain], jumps: &[&Jump]) {
-        let base: BTreeSet<&str> =
-            chains.iter().filter(|chain| chain.is_base).map(|chain| &*chain.name).collect();
-        let old_kubelet = chains.iter().any(|chain| chain.name == OLD_KUBELETS);
-        let mut removed: BTreeSet<&str> = BTreeSet::new();
-        for chain in chains.iter().filter(|chain| !chain.is_base) {
-            let is_shared = chain.table.name == "nat" && SHARED.contains(&chain.name.as_str());
-            if is_shared && old_kubelet {
-                self.kept.push(((*chain).clone(), "this kubelet uses it, too".to_owned()));
-            } else if is_shared || is_kube_proxys(&chain.name) {
-                removed.insert(&chain.name);
-            }
+        let by_name: BTreeMap<&str, &Chain> =
+            chains.iter().map(|&chain| (&*chain.name, chain)).collect();
+        let (mut by_target, mut by_chain) = (Jumps::new(), Jumps::new());
+        for &jump in jumps {
+            by_target.entry(&jump.target).or_default().push(jump);
+            by_chain.entry(&jump.chain).or_default().push(jump);
         }
-        let is_entry = |jump: &Jump| base.contains(&*jump.chain) && !is_inner(&jump.target);
-        let find = |name: &str| chains.iter().find(|chain| chain.name == name);
-        // A chain that is kept keeps those that it jumps to.
-        while let Some((name, reason)) = removed.iter().find_map(|name| {
-            let stays = |jump: &Jump| !removed.contains(&*jump.chain) && !is_entry(jump);
-            let user = jumps.iter().find(|jump| jump.target == *name && stays(jump));
-            if let Some(jump) = user {
-                return Some((*name, format!("a rule in {} refers to it", jump.chain)));
-            }
+        let is_entry = |jump: &Jump| {
+            by_name.get(&*jump.chain).is_some_and(|chain| chain.is_base) && !is_inner(&jump.target)
+        };
+        let mut removed = self.candidates(&by_name);
+        let mut queue: Vec<&str> = removed.iter().copied().collect();
+        while let Some(name) = queue.pop() {
+            let stays = |jump: &&&Jump| !removed.contains(&*jump.chain) && !is_entry(jump);
+            let user = by_target.get(name).and_then(|jumps| jumps.iter().find(stays));
             // It masquerades the packets that the other chain marks.
-            let marks = find(MARK_MASQ).is_some() && !removed.contains(MARK_MASQ);
-            (*name == POSTROUTING && marks).then(|| (*name, format!("{MARK_MASQ} stays")))
-        }) {
-            removed.remove(name);
-            self.kept.extend(find(name).map(|chain| ((*chain).clone(), reason)));
+            let marks = by_name.contains_key(MARK_MASQ) && !removed.contains(MARK_MASQ);
+            let reason = match user {
+                Some(jump) => format!("a rule in {} refers to it", jump.chain),
+                None if name == POSTROUTING && marks => format!("{MARK_MASQ} stays"),
+                None => continue,
+            };
+            if removed.remove(name) {
+                self.kept.push((by_name[name].clone(), reason));
+                let targets = by_chain.get(name).into_iter().flatten().map(|jump| &*jump.target);
+                queue.extend(targets.chain((name == MARK_MASQ).then_some(POSTROUTING)));
+            }
         }
-        self.chains.extend(removed.iter().filter_map(|name| find(name)).map(|&c| c.clone()));
+        self.chains.extend(removed.iter().map(|name| by_name[name].clone()));
         let entries = jumps.iter().filter(|jump| is_entry(jump) && removed.contains(&*jump.target));
         self.jumps.extend(entries.map(|&jump| jump.clone()));
     }
+
+    /// The chains that are kube-proxy's by their names, unless the kubelet shares them.
+    fn candidates<'a>(&mut self, chains: &BTreeMap<&'a str, &Chain>) -> BTreeSet<&'a str> {
+        let old_kubelet = chains.contains_key(OLD_KUBELETS);
+        let mut candidates = BTreeSet::new();
+        for (&name, &chain) in chains.iter().filter(|(_, chain)| !chain.is_base) {
+            let is_shared = chain.table.name == "nat" && SHARED.contains(&name);
+            if is_shared && old_kubelet {
+                self.kept.push((chain.clone(), "this kubelet uses it, too".to_owned()));
+            } else if is_shared || is_kube_proxys(name) {
+                candidates.insert(name);
+            }
+        }
+        candidates
+    }
 }
+
+/// Jumps by the name of a chain.
+type Jumps<'a> = BTreeMap<&'a str, Vec<&'a Jump>>;
 
 #[cfg(test)]
 mod tests {
