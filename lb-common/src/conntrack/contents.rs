@@ -1,4 +1,4 @@
-//! Reading buckets, for the agent, commands and tests.
+//! Contents of buckets, for the agent, commands and tests.
 
 use super::entry::Word;
 use super::state::is_datagram;
@@ -19,21 +19,21 @@ fn copy<F: Family>(tag: &FlowTag, entry: &FlowEntry<F>) -> Option<(Word, Flow<F>
         return None;
     }
     // SAFETY: initialised, see `read`. The kernel may write it meanwhile if this is a mapped map:
-    // any pattern is valid, the read is volatile, and discarded below.
+    // any pattern is valid, the read is volatile, and its result is discarded below.
     let flow = unsafe { entry.flow.copy() };
     let unchanged = word.same_owner(Word(tag.word.load()));
     unchanged.then_some((word, flow))
 }
 
 impl<F: Family> FlowBucket<F> {
-    /// Ends the datagram flows that `meant` selects; returns their number.
+    /// Ends the datagram flows that are `meant`. Returns their number.
     pub fn end_datagrams(&self, meant: impl Fn(&Flow<F>) -> bool) -> usize {
         let ends = |(tag, entry): &(&FlowTag, &FlowEntry<F>)| {
             while let Some((word, flow)) = copy(tag, entry) {
                 if !is_datagram(word.state_number()) || !meant(&flow) {
                     return false;
                 }
-                // Otherwise a packet has changed the state meanwhile: retry.
+                // Otherwise a packet has changed the state meanwhile: try again.
                 if tag.word.replace(word.0, word.freed().0) {
                     return true;
                 }
@@ -43,7 +43,7 @@ impl<F: Family> FlowBucket<F> {
         self.tags.iter().zip(&self.entries).filter(ends).count()
     }
 
-    /// The states of the entries, without reading the records.
+    /// The states of the flows in the bucket, without reading their records.
     pub fn states(&self) -> impl Iterator<Item = FlowState> + '_ {
         let words = self.tags.iter().map(|tag| Word(tag.word.load()));
         words.filter(|word| word.holds_a_flow()).map(Word::state)
@@ -60,19 +60,19 @@ impl<F: Family> FlowBucket<F> {
             .map(|(_, word)| word.state())
     }
 
-    /// The flows in the bucket: state, time of the last packet, record.
+    /// The flows in the bucket: state, when last seen, record.
     pub fn entries(&self) -> impl Iterator<Item = (FlowState, Ticks, Flow<F>)> + '_ {
         (0..WAYS).filter_map(|way| self.entry(way))
     }
 
-    /// The same for one entry.
+    /// The flow of one of its ways.
     pub fn entry(&self, way: usize) -> Option<(FlowState, Ticks, Flow<F>)> {
         let tag = self.tags.get(way)?;
         let (word, flow) = copy(tag, &self.entries[way])?;
         Some((word.state(), Ticks(tag.seen.load()), flow))
     }
 
-    /// Makes all flows older by some ticks, for tests.
+    /// Makes all flows in the bucket older by a number of ticks, for tests.
     pub fn grow_older(&self, ticks: u32) {
         for (tag, entry) in self.tags.iter().zip(&self.entries) {
             tag.seen.store(tag.seen.load().wrapping_sub(ticks));

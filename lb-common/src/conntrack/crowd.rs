@@ -1,10 +1,10 @@
 //! Clients with many flows, such as a resolver that queries thousands of Services from one socket.
 //!
-//! The client's address and port, which packets of both directions contain, select two buckets for
-//! its flows. A client that fills its share of them has further flows in buckets selected by client
-//! and frontend: requests are looked up there, replies by the reply index. One bit for each first
-//! bucket shows whether that may be so, and saves other clients the lookup. Bits are never cleared:
-//! a wrong one costs a lookup.
+//! A client's address and port, which packets in both directions carry, select two buckets for its
+//! flows. A client that has used up its share of them has further flows in buckets selected by
+//! client and frontend. Requests are found there by that hash, replies by the reply index. A bit
+//! for each first bucket says whether this may be so, which saves all other clients the lookup.
+//! Bits are never cleared: a stale one costs a lookup.
 
 use super::entry::Word;
 use super::tables::FlowTables;
@@ -13,10 +13,10 @@ use crate::family::Family;
 use crate::hash::FlowHash;
 use crate::layout::FlowBucket;
 
-/// Maximum number of flows of one client address and port in its two buckets.
+/// The most flows of one client's address and port in its two buckets.
 const SHARE: u64 = 8;
 
-/// Whether the client's flows have filled their share of its buckets.
+/// Whether the client's flows have used up their share of its buckets.
 #[inline(always)]
 pub fn fills_its_share<F: Family>(buckets: &[(u32, &FlowBucket<F>); 2], client: FlowHash) -> bool {
     let mut count = 0;
@@ -30,14 +30,14 @@ pub fn fills_its_share<F: Family>(buckets: &[(u32, &FlowBucket<F>); 2], client: 
     count >= SHARE
 }
 
-/// Whether flows of this client may be in other buckets than its own.
+/// Whether flows of this client may be in other buckets than those of its address and port.
 #[inline(always)]
 pub fn is_crowded<F: Family, T: FlowTables<F>>(tables: &T, client: FlowHash) -> bool {
     let (word, bit) = bit_of(client, tables.flow_mask());
     tables.crowded(word).is_some_and(|word| word.load() & bit != 0)
 }
 
-/// Sets the bit, before the first such flow begins; false if other CPUs were always faster.
+/// Sets the bit before the first such flow is stored; false if other CPUs were always faster.
 #[inline(always)]
 pub fn set_crowded<F: Family, T: FlowTables<F>>(tables: &T, client: FlowHash) -> bool {
     const TRIES: usize = 4;

@@ -1,13 +1,13 @@
 //! The next hops that a flow stores.
 //!
 //! A hop and its seal are two words, which CPUs write without a lock. The seal is a checksum over
-//! the hop, the network epoch and the entry's generation. So a hop is used only if all three are
-//! the same as when it was resolved, whatever other CPUs have written meanwhile.
+//! the hop, the network epoch and the entry's generation. So a hop is used only if all three are as
+//! they were when it was resolved, whatever was written in between and in whatever order.
 
 use super::table::Location;
 use crate::layout::{Direction, NextHops};
 
-/// The next hops of one flow, identified by its entry's generation.
+/// The next hops of one flow, in one generation of its entry.
 #[derive(Clone, Copy)]
 pub struct Hops<'a> {
     hops: &'a NextHops,
@@ -50,7 +50,7 @@ impl<'a> Hops<'a> {
 }
 
 impl NextHops {
-    /// Generations repeat after 256 owners.
+    /// Needed because generations repeat after 256 owners.
     #[inline(always)]
     pub fn forget(&self) {
         self.hops.iter().for_each(|hop| hop.store(0));

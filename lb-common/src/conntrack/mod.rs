@@ -1,17 +1,17 @@
 //! Connection tracking: the state of connections, and how packets change it.
 //!
 //! - [`state`]: states, events and transitions of TCP, SCTP and datagrams; a pure function.
-//!   [`track`]: which event a packet is for its connection, by what the flow stores.
+//!   [`track`]: which event a packet is to its connection, by what a flow remembers.
 //! - [`timeout`]: how long an entry lives in each state, and which entries a new flow replaces.
-//! - `entry`: the words of a tag. `table`: finding entries. `claim`: making room for one. `hops`:
-//!   the next hops that they store.
-//! - [`reply_index`]: finding entries by replies that do not carry the client's address and port.
+//! - `entry`: the word of a tag. `table`: finding entries. `claim`: claiming one for a new flow.
+//!   `hops`: the next hops that flows store. `crowd`: clients with very many flows.
+//! - [`reply_index`]: finding flows by replies that do not carry the client's address and port.
 //! - `contents`: reading buckets, for the agent and tests.
 //!
 //! # Invariants
-//! - A record is read only between two equal reads of its tag (every owner has another generation),
-//!   and written only by the CPU that claimed its tag.
-//! - A new flow never takes the entry of a protected one ([`timeout`]).
+//! - A record is read only between two equal reads of its tag, whose generation changes with every
+//!   owner. It is written only by the CPU that claimed its tag.
+//! - A new flow never replaces a protected one ([`timeout`]).
 //! - No packet that a blind sender can forge establishes a connection, ends one, or moves the
 //!   positions by which others are judged.
 //!

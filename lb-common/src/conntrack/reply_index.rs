@@ -1,16 +1,16 @@
 //! The index that finds flows by their replies.
 //!
-//! Replies to a SNAT address do not contain the client's address and port, which select the buckets
-//! of a flow; and clients with very many flows have some in other buckets. An entry of this index
-//! is the location of a flow, whose own record contains everything else.
+//! Replies to an SNAT address do not carry the client's address and port, which select a flow's
+//! buckets. Flows of clients with very many of them may be in other buckets. An entry here is the
+//! location of a flow; whether a reply belongs to that flow, only its own record shows.
 //!
 //! # Invariants
-//! - The entry of a live flow is never taken, only free entries and those of flows that are gone or
-//!   have expired; an expired flow is released together with its entry. So flow and entry are not
-//!   evicted apart.
+//! - A live flow's entry is never taken. Only free entries are, and those of flows that are gone or
+//!   have expired; an expired flow is released with its entry. So flow and entry cannot be evicted
+//!   separately.
 //! - Of all live entries that one reply may find, no two have the same fingerprint: the first match
-//!   is the only one. A CPU that adds an entry checks again afterwards, and removes it if another
-//!   CPU has added an equal one.
+//!   is the only one. A CPU that adds an entry searches again afterwards, and removes it if another
+//!   CPU has added an equal one meanwhile.
 
 use crate::branchless::{choose, is_zero, larger};
 use crate::family::Family;
@@ -53,14 +53,14 @@ impl Entry {
     }
 }
 
-/// The location of the flow whose replies have this hash.
+/// The location of the flow whose replies have this hash, if there is one.
 #[inline(always)]
 pub fn find<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) -> Option<Location> {
     let found = first(tables, hash);
     (found.0 != 0).then(|| found.location())
 }
 
-/// 1 if there is no entry for this hash, otherwise 0; the entry's flow may be gone.
+/// 1 if there is no entry with this hash, else 0. The flow of an entry may be gone.
 #[inline(always)]
 pub fn seems_free<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) -> u64 {
     is_zero(first(tables, hash).0 >> 1)
@@ -79,8 +79,8 @@ fn first<F: Family, T: FlowTables<F>>(tables: &T, hash: ReplyHash) -> Entry {
     Entry(found)
 }
 
-/// Adds an entry; false if the flow's replies could be mistaken for another's, or if both buckets
-/// are full.
+/// Stores the location of a flow. False if its replies could be taken for those of another flow, or
+/// if the entry that was tried is in use.
 #[inline(always)]
 pub fn insert<F: Family, T: FlowTables<F>>(
     tables: &T,
@@ -114,8 +114,8 @@ pub fn insert<F: Family, T: FlowTables<F>>(
     likes == 1
 }
 
-/// The number of the entry to use in both buckets: one with this fingerprint, because there must
-/// not be two; otherwise a free one; otherwise any, whose flow may be gone.
+/// The number, over both buckets, of the entry to take: one with this fingerprint, because there
+/// must not be two; else a free one; else any, whose flow may be gone.
 #[inline(always)]
 fn room(one: &ReplyBucket, other: &ReplyBucket, hash: ReplyHash) -> usize {
     const FITS: u32 = 9;
@@ -125,7 +125,7 @@ fn room(one: &ReplyBucket, other: &ReplyBucket, hash: ReplyHash) -> usize {
         for (way, slot) in bucket.entries.iter().enumerate() {
             let entry = Entry(slot.load());
             let rank = entry.fits(hash) << FITS | is_zero(entry.0 >> 1) << FREE;
-            // One without a rank is not chosen before the one that is any.
+            // An entry that neither matches nor is free does not replace the arbitrary one.
             let candidate = (rank | first | way as u64) as i64;
             best = choose(is_zero(rank), best, larger(best as i64, candidate) as u64);
         }
@@ -142,8 +142,8 @@ fn count(bucket: &ReplyBucket, hash: ReplyHash) -> u64 {
     likes
 }
 
-/// Releases the expired flow of an entry that is taken: otherwise its client could continue under a
-/// SNAT port that belongs to another flow now.
+/// Releases the expired flow of a replaced entry, if it still exists: its client could continue
+/// with an SNAT port that now belongs to another flow.
 #[inline(always)]
 fn forget<F: Family, T: FlowTables<F>>(tables: &T, entry: Entry) {
     let location = entry.location();

@@ -16,11 +16,11 @@ const ACK: u8 = Tcp::ACK;
 const FIN: u8 = Tcp::FIN | Tcp::ACK;
 const RST: u8 = Tcp::RST;
 
-/// Where client and backend begin.
+/// Initial sequence numbers of client and backend.
 const CLIENT: u32 = 0x1234_5678;
 const BACKEND: u32 = 0xfedc_ba98;
 
-/// One flow, and the time.
+/// One flow, and the current time.
 struct Flow {
     tracked: Tracked,
     protocol: u8,

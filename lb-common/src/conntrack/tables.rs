@@ -1,10 +1,10 @@
-//! The tables that connection tracking needs.
+//! What connection tracking requires of the tables.
 
 use crate::atomic::AtomicLong;
 use crate::family::Family;
 use crate::layout::{FlowBucket, ReplyBucket, Settings, Ticks};
 
-/// What all lookups need.
+/// What all lookups require.
 pub trait Environment {
     fn settings(&self) -> &Settings;
     fn now(&self) -> Ticks;
@@ -16,6 +16,6 @@ pub trait FlowTables<F: Family>: Environment {
     fn flow_mask(&self) -> u32;
     fn flow_bucket(&self, index: u32) -> Option<&FlowBucket<F>>;
     fn reply_bucket(&self, index: u32) -> Option<&ReplyBucket>;
-    /// A word of the bits of buckets that were ever too crowded for a client's flows.
+    /// A word of the bits that mark the first buckets of clients with flows in other buckets.
     fn crowded(&self, word: u32) -> Option<&AtomicLong>;
 }

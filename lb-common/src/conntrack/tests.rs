@@ -21,7 +21,7 @@ impl Table {
         Self { buckets: [FlowBucket::default(), FlowBucket::default()], hash: hash_of(1) }
     }
 
-    /// Every entry holds a flow of another client in this state, last seen then.
+    /// Every entry holds a flow of another client in this state, last seen at `seen`.
     fn filled(state: FlowState, seen: Ticks) -> Self {
         let table = Self::new();
         for port in 0..2 * WAYS {
@@ -31,7 +31,7 @@ impl Table {
         table
     }
 
-    /// Opens one more flow; the number of its entry in both buckets.
+    /// Opens one more flow. Returns the number of its entry over both buckets.
     fn open(&self, now: Ticks) -> Option<usize> {
         self.open_by(self.hash, now)
     }

@@ -1,8 +1,8 @@
 //! The outer headers of tunnels between nodes.
 //!
-//! Any decapsulator understands them. The tag that names the backend is in a field without another
-//! meaning there: the identification of an IPv4 packet that is never fragmented, or the flow label
-//! of IPv6.
+//! Any decapsulator understands them. The tag that names the inner packet's backend is in a field
+//! that has no other use there: the identification of an IPv4 packet that is never fragmented, or
+//! the flow label of IPv6.
 
 use super::made::Answering;
 use crate::checksum::Delta;
@@ -14,20 +14,20 @@ use crate::layout::Peer;
 pub const UDP: usize = size_of::<Udp>();
 pub const KEYED: usize = UDP + size_of::<KeyedGue>();
 
-/// A family whose packets go through tunnels of the same family.
+/// An address family whose packets are tunnelled in packets of the same family.
 pub trait Outer: Answering<Address: Into<Peer>> {
-    /// The inner packet's traffic class, which includes congestion notification.
+    /// The traffic class, which includes explicit congestion notification (ECN).
     fn class(header: &Self::Header) -> u8;
 
     fn set_class(header: &mut Self::Header, class: u8);
 
-    /// The tag by which the outer header names the backend.
+    /// The tag that names the backend in an outer header.
     fn tag(header: &Self::Header) -> u16;
 
-    /// Set once only, in a fresh header.
+    /// Only for a new header, whose tag is 0.
     fn set_tag(header: &mut Self::Header, tag: u16);
 
-    /// Whether the header has no options, and is not that of a fragment.
+    /// Whether the header has this protocol and no options.
     fn is_plain(header: &Self::Header, protocol: u8) -> bool;
 }
 
@@ -93,12 +93,12 @@ impl Outer for V6 {
     }
 }
 
-/// The explicit congestion notification in a traffic class.
+/// The ECN field of a traffic class.
 const CONGESTION: u8 = 0b11;
 const CAPABLE_0: u8 = 0b10;
 
-/// The inner traffic class after the tunnel: congestion in the tunnel is copied to a packet whose
-/// transport supports ECN (RFC 6040, 4.2). `None`: it does not, and the packet is dropped.
+/// The inner traffic class after the tunnel: congestion in the tunnel is passed on to a transport
+/// that supports ECN (RFC 6040, 4.2). `None`: it does not, and the packet must be dropped.
 #[inline(always)]
 pub fn class_after(inner: u8, outer: u8) -> Option<u8> {
     let met = outer & CONGESTION == CONGESTION;

@@ -1,4 +1,4 @@
-//! Packets as hooks see them.
+//! Packets as hooks provide them.
 
 use crate::checksum::{self, Delta};
 use crate::family::Family;
@@ -16,31 +16,31 @@ pub trait Packet: Sized {
     /// The index of the interface on which the packet arrived.
     fn device(&self) -> u32;
 
-    /// Whether the hook (tc) can let the stack resolve a neighbour, and can send through every
-    /// interface. XDP leaves such packets to it.
+    /// Whether the hook can have the stack resolve a next hop's link-layer address, and can send
+    /// through every interface. The hook before it defers packets that need this.
     fn resolves(&self) -> bool;
 
-    /// Where the network header is.
+    /// The offset and type of the network header.
     #[inline(always)]
     fn frame(&self) -> Option<Frame> {
         parse::frame(self)
     }
 
-    /// Whether the packet begins with its network header, as on wireguard, ipip and tun devices.
+    /// Whether the packet starts with its network header, as on wireguard, ipip and tun interfaces.
     #[inline(always)]
     fn is_raw(&self) -> bool {
         false
     }
 
-    /// Payload bytes of each packet into which a device will segment this one; 0 if it is not
-    /// segmented.
+    /// The payload size of the segments into which this packet will be split (GSO); 0 if it is sent
+    /// as it is.
     #[inline(always)]
     fn segment(&self) -> u32 {
         0
     }
 
-    /// The length on the wire. For segments, the smallest headers are assumed, so that a segment
-    /// that fits is never too big.
+    /// The length of a packet on the wire. Segments are assumed to have the smallest headers: one
+    /// that fits is never reported as too big.
     #[inline(always)]
     fn wire_length(&self) -> u32 {
         match self.segment() {
@@ -62,18 +62,18 @@ pub trait Packet: Sized {
     /// Sets the interface through which the packet will leave.
     fn leave_by(&mut self, device: u32);
 
-    /// Looks up the route to an address.
+    /// Queries the kernel's routing tables.
     fn route<F: Family>(&self, query: &Query<F>) -> Route;
 
-    /// Adds bytes with unknown contents before the first byte. Invalidates all views.
+    /// Makes room before the first byte, with undefined contents. Invalidates all views.
     fn grow_front(&mut self, bytes: usize) -> Option<()>;
 
-    /// Removes the first bytes. Invalidates all views.
+    /// Removes bytes from the front. Invalidates all views.
     fn shrink_front(&mut self, bytes: usize) -> Option<()>;
 
-    /// Adds room for the headers of a tunnel between the link-layer header and the network header
-    /// at `network`. Outer and inner header are of family `F`. What exceeds a header of `F` without
-    /// options is room for UDP.
+    /// Makes room for the headers of a tunnel between the link-layer header and the network header,
+    /// which is at `network`. Both network headers are of family `F`. What exceeds an outer header
+    /// without options is for UDP.
     #[inline(always)]
     fn make_room<F: Family>(&mut self, network: usize, bytes: usize) -> Option<()> {
         self.grow_front(bytes)?;
@@ -83,8 +83,8 @@ pub trait Packet: Sized {
         link::move_to_front(self, network, bytes)
     }
 
-    /// Removes the given number of bytes between the link-layer header and the inner network
-    /// header, which is of the outer one's family.
+    /// Removes what is between the link-layer header and the inner network header, which is `bytes`
+    /// behind the outer one and of the same family.
     #[inline(always)]
     fn close_up<F: Family>(&mut self, network: usize, bytes: usize) -> Option<()> {
         if !self.is_raw() {
@@ -96,7 +96,7 @@ pub trait Packet: Sized {
     /// Truncates the packet, or appends zeros.
     fn resize(&mut self, length: u32) -> Option<()>;
 
-    /// The header at `offset`; `None` if the packet is too short.
+    /// A view of the header at `offset`; `None` if the packet is too short for it.
     fn header<H: Header>(&self, offset: usize) -> Option<&H>;
 
     fn header_mut<H: Header>(&mut self, offset: usize) -> Option<&mut H>;
@@ -104,17 +104,17 @@ pub trait Packet: Sized {
     /// Returns `offset`, which is below 2^14.
     ///
     /// In the kernel it hides the possible values of an offset. Otherwise the verifier would follow
-    /// all later code once for every combination of tags and extension headers.
+    /// the rest once for every combination of tags and extension headers.
     #[inline(always)]
     fn blur(&self, offset: usize) -> usize {
         offset
     }
 
-    /// The length of the whole packet in bytes, including parts that cannot be accessed.
+    /// The length of the whole packet in bytes, including what cannot be viewed.
     fn length(&self) -> u32;
 
-    /// The same for a packet whose headers give this length. If that much can be accessed, the hook
-    /// need not call a helper.
+    /// The same for a packet that has this length by its headers: if all of that can be viewed,
+    /// there is no more, and a hook need not call a helper.
     #[inline(always)]
     fn length_if(&self, _said: u32) -> u32 {
         self.length()
@@ -122,9 +122,9 @@ pub trait Packet: Sized {
 
     /// Updates the transport checksum at `offset` for a changed address and port.
     ///
-    /// The two are separate because a field that a device will complete contains only the sum of
-    /// the pseudo header, with the addresses. `optional`: an all-zero field means that there is no
-    /// checksum, and no other field may become zero (UDP).
+    /// The two are separate because the checksum may be left to a network card. Then the field has
+    /// only the sum of the pseudo header, with the addresses. `optional`: a field of zero means
+    /// that there is no checksum, and no other checksum may become zero (UDP).
     #[inline(always)]
     fn update_transport_checksum<F: Family>(
         &mut self,
@@ -145,7 +145,7 @@ pub trait Packet: Sized {
 /// What is behind an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// The network outside this node.
+    /// Hosts outside this node.
     #[default]
     External,
     /// A pod of this node.
