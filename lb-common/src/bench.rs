@@ -1,13 +1,13 @@
-//! What the benchmark's wrapper and its runner agree on.
+//! What the benchmark's wrapper and its runner share.
 
-/// Bytes at the packet's start that are written back before every run: all headers, a power of
+/// Bytes at the start of the packet that are restored before every run: all headers, a power of
 /// two. Benchmarked packets are at least this long.
 pub const HEADERS: usize = 128;
 
-/// Where the sink's datagrams go to.
+/// The port to which the sink's datagrams are sent.
 pub const SINK_PORT: u16 = 5300;
 
-/// The packet as it was made, and how its client varies.
+/// The original packet, and how its client varies.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Template {
@@ -25,14 +25,14 @@ const _: () = assert!(size_of::<Template>() == HEADERS + 16);
 
 /// Ports per client address.
 const PORTS: u32 = 1 << 14;
-/// Of those that clients take by themselves.
+/// The first of them.
 pub const FIRST_PORT: u32 = 40_000;
 
 impl Template {
-    /// The end of a packet's client: address (its last four octets) and port, in host order.
+    /// Address (its last four octets) and port of a packet's client, in host order.
     ///
-    /// Packets visit all clients before they come back to one, in an order that no cache can
-    /// foresee: an odd factor permutes the numbers below a power of two.
+    /// Packets visit all clients before they return to one, in an order that no cache can predict:
+    /// an odd factor permutes the numbers below a power of two.
     #[inline(always)]
     pub fn client(&self, number: u32) -> (u32, u16) {
         let client = number.wrapping_mul(0x9e37_79b1) & self.client_mask;

@@ -1,16 +1,17 @@
 //! Decisions without branches.
 //!
-//! The kernel's verifier follows every combination of branches: of a choice made at each of sixteen
-//! entries, too many. These make one path of them, and keep the compiler from seeing through it.
+//! The kernel's verifier follows every combination of branches, which are too many if each of
+//! sixteen entries is a branch. These functions need one path, and the compiler cannot turn them
+//! into branches again.
 
-/// The number itself, of which the compiler knows nothing.
+/// Returns the number, hidden from the compiler's optimizations.
 #[inline(always)]
 pub fn opaque(number: u64) -> u64 {
     #[cfg(target_arch = "bpf")]
     {
         let mut number = number;
-        // SAFETY: copies a register to itself. An instruction there must be: the kernel takes no
-        // two lines of source for one.
+        // SAFETY: copies a register to itself. There must be an instruction: the kernel rejects two
+        // lines of source for the same instruction.
         unsafe {
             core::arch::asm!("{0} = {0}", inout(reg) number, options(pure, nomem, nostack));
         }
@@ -20,13 +21,13 @@ pub fn opaque(number: u64) -> u64 {
     number
 }
 
-/// What the compiler knows of memory it knows no more.
+/// Makes the compiler forget what it knows about memory.
 #[inline(always)]
 pub fn forget() {
     #[cfg(target_arch = "bpf")]
     {
         let mut number = 0_u64;
-        // SAFETY: as above; without `nomem` it may have changed anything.
+        // SAFETY: as above; without `nomem`, the compiler assumes that it changes memory.
         unsafe {
             core::arch::asm!("{0} = {0}", inout(reg) number, options(nostack));
         }
@@ -48,7 +49,8 @@ pub fn is_zero(number: u64) -> u64 {
 
 /// `one` if the bit is 1, `other` if it is 0.
 ///
-/// No constant may meet the mask: the verifier would follow both of its values apart.
+/// The compiler must not combine the mask with a constant: the verifier would follow both values of
+/// the mask separately.
 #[inline(always)]
 pub fn choose(bit: u64, one: u64, other: u64) -> u64 {
     other ^ (opaque(one ^ other) & opaque(bit.wrapping_neg()))
@@ -58,12 +60,12 @@ pub fn choose(bit: u64, one: u64, other: u64) -> u64 {
 #[inline(always)]
 pub fn larger(one: i64, other: i64) -> i64 {
     let ahead = one.wrapping_sub(other);
-    // All bits of it are the sign.
+    // The sign, in all bits.
     let behind = opaque((ahead >> 63) as u64) as i64;
     one.wrapping_sub(ahead & behind)
 }
 
-/// The number itself below 2^31, and 0 for others: those are differences below zero.
+/// The number if it is below 2^31, else 0: then it is a negative difference.
 #[inline(always)]
 pub fn at_least_zero(number: u32) -> u32 {
     let negative = opaque(u64::from(number >> 31));

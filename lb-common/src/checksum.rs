@@ -1,19 +1,19 @@
 //! Incremental one's complement checksums (RFC 1624, equation 3).
 //!
-//! Sums are over 16-bit words as they lie in memory: a one's complement sum does not care about
-//! byte order as long as every term has the same.
+//! Sums are over 16-bit words in memory order: the byte order of a one's complement sum does not
+//! matter as long as all terms have the same.
 
 use crate::family::Address;
 
-/// What a replacement of some words adds to the sum they are part of; folded to 16 bits.
+/// What the replacement of some words adds to a sum that includes them; folded to 16 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delta(u16);
 
 impl Delta {
     #[inline(always)]
     pub fn of_address<A: Address>(old: A, new: A) -> Self {
-        // ~old as a one's complement number: (2^16 - 1) * n - old; n is such that no
-        // intermediate result is negative, and multiples of 0xffff are zero.
+        // ~old in one's complement is (2^16 - 1) * n - old, with n such that no intermediate result
+        // is negative; multiples of 0xffff are zero.
         Self(fold(new.sum() + u64::from(!fold(old.sum()))))
     }
 
@@ -28,13 +28,13 @@ impl Delta {
         Self(fold(u64::from(self.0) + u64::from(other.0)))
     }
 
-    /// Whether it changes no sum: in one's complement there are two zeros.
+    /// Whether it changes no sum. One's complement has two zeros.
     #[inline(always)]
     pub fn is_nothing(self) -> bool {
         self.0 == 0 || self.0 == u16::MAX
     }
 
-    /// The delta as the kernel's helpers take it.
+    /// The delta in the format of the kernel's helpers.
     #[inline(always)]
     pub fn raw(self) -> u16 {
         self.0
@@ -47,8 +47,8 @@ impl Delta {
         (!fold(sum)).to_ne_bytes()
     }
 
-    /// The same of a field that holds a sum which a device is to go on with. Unless nothing is
-    /// replaced it never is what [`Self::apply`] gives.
+    /// The same for a field with a sum that a network card completes. Differs from the result of
+    /// [`Self::apply`] unless the delta is zero.
     #[inline(always)]
     pub fn add_to_sum(self, field: [u8; 2]) -> [u8; 2] {
         let sum = u64::from(u16::from_ne_bytes(field)) + u64::from(self.0);
@@ -56,13 +56,13 @@ impl Delta {
     }
 }
 
-/// A field as it is written. `optional`: zeros would say that there is no checksum (UDP).
+/// A field as it is written. `optional`: zero would mean that there is no checksum (UDP).
 #[inline(always)]
 pub fn written(field: [u8; 2], optional: bool) -> [u8; 2] {
     if optional && field == [0, 0] { [0xff, 0xff] } else { field }
 }
 
-/// The sum of what a checksum is over, as it comes together.
+/// A sum for a checksum, while its parts are added.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum(u64);
 
@@ -78,7 +78,7 @@ impl Sum {
         Self(self.0 + u64::from(word.to_be()))
     }
 
-    /// As they lie in the packet, at an even offset.
+    /// In packet order, at an even offset.
     #[inline(always)]
     pub fn octets(self, octets: [u8; 4]) -> Self {
         Self(self.0 + u64::from(u32::from_ne_bytes(octets)))
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
     use crate::family::{Address4, Address6};
 
-    /// The checksum of whole words, computed the plain way.
+    /// The checksum of whole words, computed without tricks.
     fn checksum(bytes: &[u8]) -> [u8; 2] {
         let mut sum = 0u32;
         for pair in bytes.chunks_exact(2) {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_changed_is_nothing() {
+    fn a_delta_of_equal_values_changes_nothing() {
         let address = Address4::from([192, 0, 2, 1]);
         assert!(Delta::of_port(80, 80).is_nothing());
         assert!(Delta::of_address(address, address).is_nothing());
@@ -128,7 +128,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_whole_checksum_and_a_sum_are_told_apart_by_what_becomes_of_them(
+        fn an_updated_checksum_never_equals_an_updated_sum(
             field: [u8; 2], old_port: u16, new_port: u16,
         ) {
             let delta = Delta::of_port(old_port, new_port);
@@ -145,7 +145,7 @@ mod tests {
             rest in prop::array::uniform8(any::<u8>()),
             old: [u8; 4], new: [u8; 4], old_port: u16, new_port: u16,
         ) {
-            // A real sum is never zero, because a version or length is in it.
+            // A real sum is never zero, because it includes a version or length.
             let rest = [&[0x45, 0], &rest[..]].concat();
             let before = [&rest[..], &old, &old_port.to_be_bytes()].concat();
             let after = [&rest[..], &new, &new_port.to_be_bytes()].concat();
@@ -155,7 +155,7 @@ mod tests {
         }
 
         #[test]
-        fn and_so_for_ipv6(old: [u8; 16], new: [u8; 16]) {
+        fn an_updated_checksum_equals_a_computed_one_for_ipv6(old: [u8; 16], new: [u8; 16]) {
             let before = [&[0x60, 1][..], &old].concat();
             let after = [&[0x60, 1][..], &new].concat();
             let delta = Delta::of_address(Address6::from(old), Address6::from(new));

@@ -1,14 +1,14 @@
-//! SCTP's checksum after a change of the header, without a look at what follows it.
+//! Updates SCTP's checksum for a change of the header without reading the payload.
 //!
-//! CRC32c is linear: a change of some bytes changes the checksum by the checksum of the change, as
-//! if all other bytes were 0. Zeros move a checksum on by a multiplication modulo the polynomial,
-//! so their number is all there is to know of the payload.
+//! CRC32c is linear: a change of some bytes changes the checksum by the checksum of the change,
+//! with all other bytes 0. Each zero byte multiplies the checksum by a constant modulo the
+//! polynomial, so only the length of the payload matters.
 //!
-//! Numbers are polynomials over one bit, mirrored, as CRC32c has them: bit 31 is that of 1.
+//! Numbers are polynomials over one bit, mirrored, as in CRC32c: bit 31 is the coefficient of 1.
 
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 const ONE: u32 = 1 << 31;
-/// x^8: what a byte multiplies by.
+/// x^8: the factor of one byte.
 const BYTE: u32 = ONE >> 8;
 
 /// x^(8n) for n from 0 to 255, and for multiples of 256.
@@ -26,9 +26,9 @@ static REMAINDERS: [u32; 256] = {
     remainders
 };
 
-/// What a change of the first four of `length` bytes adds (xor) to the checksum of all of them.
+/// The change (xor) of the checksum of `length` bytes if the first four change by `change`.
 ///
-/// Without branches, and called rather than copied: hot programs have it in several places.
+/// Without branches. Not inlined, because frequently run programs use it in several places.
 #[inline(never)]
 pub fn of_change(change: [u8; 4], length: u16) -> u32 {
     let bytes = BYTES[usize::from(length & 0xff)];
@@ -38,7 +38,7 @@ pub fn of_change(change: [u8; 4], length: u16) -> u32 {
 
 #[inline(always)]
 fn multiply(one: u32, other: u32) -> u32 {
-    // Mirrored, too: the lower half has the higher powers.
+    // The product is mirrored, too: the lower half has the higher powers.
     let product = carryless(u64::from(one), u64::from(other)) << 1;
     let mut higher = product as u32;
     for _ in 0..size_of::<u32>() {
@@ -47,10 +47,10 @@ fn multiply(one: u32, other: u32) -> u32 {
     higher ^ (product >> 32) as u32
 }
 
-/// The product of two numbers below 2^32, with nothing carried from bit to bit.
+/// The carry-less product of two numbers below 2^32.
 ///
-/// By multiplications of every fourth bit: what is carried, from sums of at most eight, stays
-/// in the three bits between.
+/// Multiplies every fourth bit at a time: carries, from sums of at most eight, stay in the three
+/// bits in between.
 #[inline(always)]
 fn carryless(one: u64, other: u64) -> u64 {
     const EVERY_FOURTH: u64 = 0x1111_1111_1111_1111;

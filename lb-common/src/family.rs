@@ -1,4 +1,4 @@
-//! The two address families, as types: everything else is written once, generic over [`Family`].
+//! The two address families as types. Everything else is generic over [`Family`].
 
 use core::fmt::Debug;
 use core::hash::{Hash, Hasher};
@@ -10,24 +10,24 @@ use crate::layout::Device;
 pub trait Family: Copy + Debug + PartialEq + Eq + 'static {
     type Address: Address;
     type Header: NetworkHeader<Address = Self::Address>;
-    /// What a record with some addresses needs to be a multiple of their alignment.
+    /// Padding of a record with some addresses to a multiple of their alignment.
     type Padding: Copy + Debug + Default + PartialEq + Eq;
-    /// What a flow's entry needs to fill whole cache lines.
+    /// Padding of a flow's entry to whole cache lines.
     type EntryPadding: Copy + Debug + Default + PartialEq + Eq;
     /// An address without alignment.
     type Octets: Copy + Debug + PartialEq + Eq + core::hash::Hash + From<Self::Address>;
 
-    /// This family's address of a device.
+    /// This family's address of an interface.
     fn address_of(device: &Device) -> Self::Address;
 
-    /// The family's number among those of sockets.
+    /// The socket address family (`AF_INET`, `AF_INET6`).
     const SOCKET_FAMILY: u8;
 
-    /// The EtherType that announces this family, in host order.
+    /// The EtherType of this family, in host order.
     const ETHER_TYPE: u16;
 }
 
-/// An address as it stands in a packet and in a map: octets in network order.
+/// An address in the format of packets and maps: octets in network order.
 pub trait Address:
     Copy + Debug + PartialEq + Eq + Hash + Ord + Default + Into<core::net::IpAddr> + 'static
 {
@@ -40,7 +40,7 @@ pub trait Address:
     /// An address of this family.
     fn of(address: core::net::IpAddr) -> Option<Self>;
 
-    /// "No particular address": the one NodePort frontends are stored under.
+    /// The unspecified address, under which NodePort frontends are stored.
     fn unspecified() -> Self {
         Self::default()
     }
@@ -107,14 +107,15 @@ impl Address4 {
 impl Address6 {
     #[inline(always)]
     fn halves(self) -> [u64; 2] {
-        // SAFETY: the same size, and any bits are a number. Putting the words together from
-        // octets would do the same, but leaves the compiler copying octets by way of the stack,
-        // of which BPF has 512 bytes.
+        // SAFETY: the same size, and any bits are a number. Combining the words from octets would
+        // give the same, but makes the compiler copy octets through the stack, of which BPF has 512
+        // bytes.
         unsafe { core::mem::transmute::<[u8; 16], [u64; 2]>(self.octets) }
     }
 }
 
-// Equality by words: comparing octet arrays becomes a call of `bcmp`, byte by byte on BPF.
+// Equality by words: comparing arrays of octets would call `bcmp`, which compares byte by byte on
+// BPF.
 impl PartialEq for Address4 {
     #[inline(always)]
     fn eq(&self, other: &Self) -> bool {

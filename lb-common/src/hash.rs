@@ -33,7 +33,7 @@ impl Secret {
         Self { seed, keys: [mix(seed ^ FIRST), mix(seed ^ SECOND)] }
     }
 
-    /// The hash of one end, and of what `before` is the hash of.
+    /// Adds an address, port and protocol to the hash `before`.
     #[inline(always)]
     fn mix_end<F: Family>(&self, before: u64, address: F::Address, port: u16, protocol: u8) -> u64 {
         let end = u64::from(port) << 40 | u64::from(protocol) << 32;
@@ -49,7 +49,7 @@ impl Secret {
     }
 }
 
-/// Of a word's two halves, each with its half of the key.
+/// The product of a word's two halves, to each of which its half of the key is added.
 #[inline(always)]
 fn product(word: u64, key: u64) -> u64 {
     let low = (word as u32).wrapping_add(key as u32);
@@ -109,7 +109,7 @@ impl FlowHash {
 pub struct ReplyHash(u64);
 
 impl ReplyHash {
-    /// By the reply's ends: from the backend to the SNAT address.
+    /// The hash of a reply's addresses and ports: from the backend to the SNAT address.
     #[inline(always)]
     pub fn of<F: Family>(
         secret: &Secret,
@@ -126,7 +126,7 @@ impl ReplyHash {
         [self.0 as u32 & mask, (self.0 >> 24) as u32 & mask]
     }
 
-    /// One of the sixteen ways of both buckets.
+    /// An arbitrary one of the sixteen entries of both buckets.
     #[inline(always)]
     pub fn any_way(self) -> u32 {
         (self.0 >> 60) as u32
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_of_neighbours_do_not_collide_in_ipv6() {
+    fn neighbouring_addresses_and_ports_do_not_collide_in_ipv6() {
         use crate::family::{Address6, V6};
         let mut hashes = std::collections::HashSet::new();
         for host in 0..=255 {

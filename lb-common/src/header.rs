@@ -1,11 +1,11 @@
-//! Views of the headers a packet carries: octets with names, nothing computed ahead.
+//! Views of a packet's headers: named octets, nothing decoded in advance.
 //!
-//! Every view is made of bytes, so it may lie at any offset and any bytes are a valid one.
+//! Every view consists of bytes, so it may be at any offset, and any bytes are valid.
 
 use crate::checksum::Delta;
 use crate::family::{Address, Address4, Address6};
 
-/// A type that may be laid over any bytes.
+/// A type that any bytes can be viewed as.
 ///
 /// # Safety
 /// The type is `repr(C)`, has alignment 1 and no byte pattern is invalid for it.
@@ -71,22 +71,23 @@ pub struct Ipv6 {
     pub destination: [u8; 16],
 }
 
-/// The start that IPv6's hop-by-hop, routing and destination options headers share.
+/// The common start of IPv6's hop-by-hop, routing and destination options headers.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Extension {
     pub next_header: u8,
-    /// In units of eight octets, the first eight not counted.
+    /// In units of eight octets, without the first eight.
     pub length: u8,
 }
 
-/// IPv6's; IPv4 has the same in its header.
+/// The fragment header of IPv6. IPv4 has the same fields in its header.
 #[repr(C)]
 #[derive(Debug)]
 pub struct FragmentHeader {
     pub next_header: u8,
     pub reserved: u8,
-    /// The offset in units of eight octets, 13 bits; two reserved ones; whether more follow.
+    /// The offset in units of eight octets (13 bits), two reserved bits, and whether more fragments
+    /// follow.
     pub offset_and_more: [u8; 2],
     pub identification: [u8; 4],
 }
@@ -119,16 +120,16 @@ pub const GUE: u16 = 6080;
 #[repr(C)]
 #[derive(Debug)]
 pub struct KeyedGue {
-    /// Version, whether it is a control message, and how many words follow the flags.
+    /// Version, control flag, and the number of words after the flags.
     pub control: u8,
-    /// What is inside.
+    /// The protocol of the payload.
     pub protocol: u8,
     pub flags: [u8; 2],
     pub key: [u8; 8],
 }
 
 impl KeyedGue {
-    /// Version 0, data, two words.
+    /// Version 0, no control message, two words.
     pub const CONTROL: u8 = 2;
 }
 
@@ -140,7 +141,7 @@ pub struct Udp {
     pub checksum: [u8; 2],
 }
 
-/// The common header, and the start of the first chunk: there is no packet without one.
+/// The common header and the start of the first chunk, which every packet has.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Sctp {
@@ -152,7 +153,7 @@ pub struct Sctp {
     pub chunk_length: [u8; 2],
 }
 
-/// Of ICMP and ICMPv6 errors.
+/// The header of ICMP and ICMPv6 errors.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Icmp {
@@ -188,14 +189,14 @@ headers! {
     [u8; 14]: 14,
 }
 
-/// Reads an address as whole words, wherever it lies.
+/// Reads an address as whole words, at any alignment.
 #[inline(always)]
 fn load<const N: usize, A: Address>(octets: &[u8; N]) -> A {
     const { assert!(size_of::<A>() == N) };
     let address = octets.as_ptr().cast::<A>();
-    // SAFETY: as many bytes as the address has, and any are valid. On BPF an unaligned read
-    // would become one load per byte; the kernel's machines that run it load unaligned words of
-    // packets in one, and the verifier refuses the program where they don't.
+    // SAFETY: as many bytes as the address has, and any are valid. On BPF, an unaligned read would
+    // become one load per byte. The CPUs on which the programs run load unaligned words of packets
+    // with one instruction; elsewhere the verifier rejects the program.
     unsafe { if cfg!(target_arch = "bpf") { address.read() } else { address.read_unaligned() } }
 }
 
@@ -222,13 +223,13 @@ pub trait NetworkHeader: Header {
     fn set_source(&mut self, address: Self::Address);
     fn set_destination(&mut self, address: Self::Address);
 
-    /// How many more times the packet may be forwarded, and this one.
+    /// TTL or hop limit: a packet with 1 is not forwarded.
     fn hop_limit(&self) -> u8;
 
-    /// Notes that it is forwarded; the limit is more than 0.
+    /// Decrements the limit for a packet that is forwarded. It must be above 0.
     fn decrement_hop_limit(&mut self);
 
-    /// Of the whole packet from this header on, as the header says.
+    /// The length of the packet from this header on, according to the header.
     fn length(&self) -> u32;
 
     /// The header's own checksum; IPv6 has none.
@@ -334,7 +335,7 @@ impl Tcp {
     pub const ACK: u8 = 0x10;
 }
 
-/// Types of chunks.
+/// Chunk types.
 impl Sctp {
     pub const INIT: u8 = 1;
     pub const INIT_ACK: u8 = 2;

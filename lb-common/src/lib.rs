@@ -1,4 +1,4 @@
-//! What the kernel and the agent agree on, and the data plane itself.
+//! What the kernel and the agent share, and the data plane itself.
 //!
 //! `datapath` decides what happens to a packet. It is generic over [`datapath::Packet`] and
 //! [`datapath::Tables`], so that the same code runs in the kernel (`lb-ebpf` adapts it to the

@@ -1,24 +1,25 @@
-//! Maglev consistent hashing (Eisenbud et al., NSDI 2016): which backend owns which slot.
+//! Maglev consistent hashing (Eisenbud et al., NSDI 2016): the backend of each slot.
 //!
-//! Invariant: the table is a function of the *set* of backend identities alone, so every node
-//! that knows the same endpoints builds the same table, and a router in front may move a
-//! connection to another node.
+//! Invariant: the table depends only on the *set* of backend identities. So every node that has the
+//! same endpoints builds the same table, and a router in front may move a connection to another
+//! node.
 
-/// The sizes a table may have: primes, roughly doubling, so that every backend's step through
-/// the table visits all slots.
+/// The possible sizes of a table: primes, each about twice the previous one. With a prime size, a
+/// backend's stride visits all slots.
 pub const SIZES: [u32; 14] =
     [7, 31, 67, 131, 257, 521, 1031, 2053, 4099, 8209, 16411, 32771, 65537, 131_101];
 
-/// Slots that each backend has at least. Shares differ by one slot at most, so by less than one and a half
+/// The least number of slots per backend. Shares differ by at most one slot, so by less than 1.5
 /// percent.
 const SLOTS_PER_BACKEND: usize = 72;
 
-/// Slots that each backend has at most, on average: the most that a table of `fitted_size` has over
-/// the number of its backends, rounded up. Room for so many slots for each backend holds the
-/// tables of any pools.
+/// The greatest number of slots per backend, on average: the highest ratio of `fitted_size` to the
+/// number of backends, rounded up. With this many slots for each backend, the tables of any pools
+/// fit.
 pub const MOST_SLOTS_PER_BACKEND: u32 = 145;
 
-/// The size fitted to a number of backends; 1 for a single one, which needs no table.
+/// The table size for a number of backends. A single one gets one slot, because there is nothing to
+/// choose.
 pub fn fitted_size(backends: usize) -> u32 {
     if backends <= 1 {
         return backends as u32;
@@ -27,15 +28,15 @@ pub fn fitted_size(backends: usize) -> u32 {
     SIZES.into_iter().find(|&size| size as usize >= wanted).unwrap_or(SIZES[SIZES.len() - 1])
 }
 
-/// The largest size of a table that fits into so many slots.
+/// The largest table size that fits into a number of slots.
 pub fn size_within(slots: u32) -> u32 {
     SIZES.into_iter().rev().find(|&size| size <= slots).unwrap_or(slots.min(1))
 }
 
-/// Fills a table: for every slot the position in `identities` of the backend that owns it.
+/// Fills a table: for every slot, the position in `identities` of its backend.
 ///
-/// `identities` are hashes of what a backend is (address and port), sorted; the
-/// table of the same set is the same everywhere.
+/// `identities` are hashes of the backends' addresses and ports, in ascending order. The same set
+/// gives the same table everywhere.
 #[cfg(feature = "std")]
 pub fn table(identities: &[u64], size: u32) -> Vec<u32> {
     debug_assert!(identities.is_sorted());
@@ -48,7 +49,7 @@ pub fn table(identities: &[u64], size: u32) -> Vec<u32> {
 
     const EMPTY: u32 = u32::MAX;
     let mut slots = vec![EMPTY; size as usize];
-    // Each backend walks its own permutation of the slots; only its next stop is kept.
+    // Each backend visits the slots in its own order. Only its next slot is stored.
     let mut walks: Vec<Walk> = identities.iter().map(|&id| Walk::new(id, size)).collect();
     let mut free = size;
     loop {
@@ -109,12 +110,12 @@ mod tests {
     fn every_size_is_prime() {
         for size in SIZES {
             let mut divisors = 2..=size.isqrt();
-            assert!(divisors.all(|n| !size.is_multiple_of(n)), "{size} is no prime");
+            assert!(divisors.all(|n| !size.is_multiple_of(n)), "{size} is not prime");
         }
     }
 
     #[test]
-    fn a_table_has_as_many_slots_for_each_backend_as_is_said() {
+    fn slots_per_backend_are_within_the_stated_bounds() {
         for count in 1..=10_000u32 {
             let size = fitted_size(count as usize);
             assert!(size <= MOST_SLOTS_PER_BACKEND * count, "{count}: {size}");
@@ -153,7 +154,7 @@ mod tests {
                 was != gone && was != after[new[slot] as usize]
             })
             .count();
-        // The leaver's own hundredth must move; of the rest, a few percent may.
+        // The removed backend's hundredth must move; of the others, a few percent may.
         assert!(moved * 100 < size as usize * 4, "{moved} of {size} slots moved for nothing");
     }
 

@@ -64,7 +64,7 @@ pub fn empty_xdp(_: XdpContext) -> u32 {
 #[xdp(frags)]
 pub fn send_xdp(_: XdpContext) -> u32 {
     match DEVICE.get(0) {
-        // SAFETY: the helper takes numbers only, and fails for a device that is not there.
+        // SAFETY: the helper takes numbers only, and fails if the interface does not exist.
         Some(&device) => unsafe { bpf_redirect(device, 0) as u32 },
         None => xdp_action::XDP_ABORTED,
     }
@@ -77,7 +77,7 @@ pub fn sink_xdp(context: XdpContext) -> u32 {
         return xdp_action::XDP_PASS;
     }
     let Some(count) = ARRIVED.get_ptr_mut(0) else { return xdp_action::XDP_ABORTED };
-    // SAFETY: this processor's own, and programs are not interrupted by themselves.
+    // SAFETY: this CPU's own copy; a program is not interrupted by itself.
     unsafe { *count += 1 };
     xdp_action::XDP_DROP
 }
@@ -119,10 +119,10 @@ fn restore(start: usize, end: usize) -> bool {
     let (address, port) = template.client(number);
     let address_at = start + (template.address_offset as usize & (HEADERS - 1));
     let port_at = start + (template.port_offset as usize & (HEADERS - 1));
-    // SAFETY: within the packet, each by the check before it; packets may be written unaligned
-    // where the verifier lets this pass.
+    // SAFETY: within the packet, each by the check before it; the verifier accepts unaligned writes
+    // only where the CPU supports them.
     unsafe {
-        // Word by word, or it becomes a call of a memcpy that goes byte by byte.
+        // Word by word: otherwise it becomes a call of a memcpy that copies byte by byte.
         for (word, &bytes) in template.headers.iter().enumerate() {
             (start as *mut u64).add(word).write_volatile(bytes);
         }

@@ -27,7 +27,7 @@ use crate::tables::KernelTables;
 // The macros split each function in two. The code for most packets is inlined into its entry point:
 // each return costs several ns on CPUs with mitigations for `srso` or `retbleed`.
 
-/// Packets arriving on an external device.
+/// Packets that arrive on an external interface.
 #[xdp(frags)]
 #[inline(always)]
 pub fn external_in(context: XdpContext) -> u32 {
@@ -136,7 +136,7 @@ pub fn external_deferred(context: TcContext) -> i32 {
     tc_ingress(context, Role::External, false)
 }
 
-/// Packets arriving on an external device that has no XDP.
+/// Packets that arrive on an external interface without XDP.
 #[classifier]
 #[inline(always)]
 pub fn external_in_tc(context: TcContext) -> i32 {
@@ -146,7 +146,7 @@ pub fn external_in_tc(context: TcContext) -> i32 {
     tc_ingress(context, Role::External, false)
 }
 
-/// Packets arriving on a device without link-layer headers.
+/// Packets that arrive on an interface without link-layer headers.
 #[classifier]
 #[inline(always)]
 pub fn raw_in(context: TcContext) -> i32 {
@@ -167,14 +167,14 @@ fn tc_ingress(context: TcContext, role: Role, raw: bool) -> i32 {
     tc_action_of(verdict, packet)
 }
 
-/// Packets leaving by a device, external or a pod's.
+/// Packets that leave through an external interface or a pod's.
 #[classifier]
 #[inline(always)]
 pub fn out(context: TcContext) -> i32 {
     tc_egress(context, false)
 }
 
-/// Packets leaving by a device without link-layer headers.
+/// Packets that leave through an interface without link-layer headers.
 #[classifier]
 #[inline(always)]
 pub fn raw_out(context: TcContext) -> i32 {
@@ -219,7 +219,7 @@ fn tc_action_of<const STAGE: bool>(verdict: Verdict, packet: TcPacket<STAGE>) ->
         Verdict::Transmit => unsafe { bpf_redirect(packet.device(), 0) as i32 },
         // SAFETY: as above.
         Verdict::Redirect => unsafe { bpf_redirect(packet.left_by(), 0) as i32 },
-        // SAFETY: without parameters the kernel asks its routing tables itself.
+        // SAFETY: without parameters the kernel looks up the route itself.
         Verdict::Resolve => unsafe {
             bpf_redirect_neigh(packet.left_by(), core::ptr::null_mut(), 0, 0) as i32
         },
@@ -253,7 +253,7 @@ fn tc_end<const STAGE: bool>(packet: TcPacket<STAGE>, action: i32) -> i32 {
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
-    // A program with a reachable panic does not pass the verifier: this loop has no end.
+    // The verifier rejects a program with a reachable panic, so this loop never runs.
     loop {}
 }
 

@@ -107,14 +107,14 @@ const AF_INET6: u32 = 10;
 /// The state of a connected socket, also of UDP.
 const ESTABLISHED: u32 = 1;
 
-/// How an end stands in a context.
+/// How an address and port are stored in a context.
 trait Form {
     type Family: PacketFamily;
     fn read(context: &SockAddrContext) -> End<<Self::Family as Family>::Address>;
     fn write(context: &SockAddrContext, end: End<<Self::Family as Family>::Address>);
 }
 
-/// An end of IPv4 at a socket of IPv6: `::ffff:192.0.2.1`.
+/// An IPv4 address of an IPv6 socket: `::ffff:192.0.2.1`.
 struct Mapped;
 
 impl Form for V4 {
@@ -122,7 +122,7 @@ impl Form for V4 {
 
     #[inline(always)]
     fn read(context: &SockAddrContext) -> End<Address4> {
-        // SAFETY: the context is the one this program was called with; so in all that follow.
+        // SAFETY: the context is the one this program was called with. The same holds below.
         let address = unsafe { (*context.sock_addr).user_ip4 };
         End { address: Address4::from(address.to_ne_bytes()), port: port(context) }
     }
@@ -140,7 +140,7 @@ impl Form for V6 {
 
     #[inline(always)]
     fn read(context: &SockAddrContext) -> End<Address6> {
-        // SAFETY: octets in the order in which the words lie in memory.
+        // SAFETY: octets in the memory order of the words.
         let octets = unsafe { transmute::<[u32; 4], [u8; 16]>(words(context)) };
         End { address: Address6::from(octets), port: port(context) }
     }
@@ -255,7 +255,7 @@ fn name<F: Form>(
 /// Sets the error of the system call, instead of EPERM.
 #[inline(always)]
 fn fail(error: i32) -> i32 {
-    // SAFETY: the helper only keeps the number.
+    // SAFETY: the helper only stores the number.
     unsafe { bpf_set_retval(-error) };
     STOP
 }
@@ -284,7 +284,7 @@ fn is_own(namespace: u64) -> bool {
     HOST.get(0).is_some_and(|host| host.network_namespace == namespace)
 }
 
-/// Both families, from the maps of each. A macro, because statics cannot be reached by type.
+/// The tables of both families. A macro, because statics cannot be selected by type.
 macro_rules! socket_tables {
     ($family:ty, $address:ty, $own:ident, $connected:ident, $unconnected:ident) => {
         impl SocketTables<$family> for KernelTables {
@@ -295,8 +295,9 @@ macro_rules! socket_tables {
 
             #[inline(always)]
             fn connected(&self, cookie: u64) -> Option<SocketFlow<$family>> {
-                // SAFETY: an element may be given to another key while it is copied. Any mixture of
-                // integers is a flow; whether it is the right one is checked by its ends.
+                // SAFETY: the map may reuse an element for another key while it is copied. Any
+                // mixture of integers is a valid flow; whether it is the right one is checked by
+                // its addresses and ports.
                 unsafe { $connected.get(&cookie).copied() }
             }
 

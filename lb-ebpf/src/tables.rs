@@ -30,7 +30,7 @@ pub struct KernelTables;
 impl Environment for KernelTables {
     #[inline(always)]
     fn settings(&self) -> &Settings {
-        // The agent sets it after compilation: the compiler must not know what is in it.
+        // The agent sets it after compilation, so the compiler must not assume its value.
         let address = opaque(&raw const SETTINGS as u64);
         // SAFETY: a live static that is not written while a program runs.
         unsafe { &*(address as *const Settings) }
@@ -60,7 +60,7 @@ impl PoolTables for KernelTables {
 
     #[inline(always)]
     fn is_member(&self, member: Member) -> bool {
-        // SAFETY: nothing is kept of the entry.
+        // SAFETY: no reference to the entry is kept.
         unsafe { MEMBERS.get(member) }.is_some()
     }
 
@@ -74,8 +74,8 @@ impl PoolTables for KernelTables {
 impl NetworkTables for KernelTables {
     #[inline(always)]
     fn device(&self, index: u32) -> Option<Device> {
-        // SAFETY: elements of this map are allocated as they come, and freed only after this
-        // program has ended.
+        // SAFETY: elements of this map are allocated on demand, and freed only after this program
+        // has ended.
         unsafe { DEVICES.get(index).copied() }
     }
 
@@ -89,7 +89,7 @@ impl NetworkTables for KernelTables {
 
     #[inline(always)]
     fn is_peer(&self, peer: Peer) -> bool {
-        // SAFETY: nothing is kept of the entry.
+        // SAFETY: no reference to the entry is kept.
         unsafe { PEERS.get(peer) }.is_some()
     }
 
@@ -150,7 +150,7 @@ impl lb_common::datapath::Scratch for KernelTables {
 
     #[inline(always)]
     fn handover(&self) -> Option<&mut Handover> {
-        // SAFETY: this processor's own copy, and its packet's alone until it has left.
+        // SAFETY: this CPU's own copy, used by one packet at a time.
         SCRATCH.get_ptr_mut(0).map(|scratch| unsafe { &mut (*scratch).handover })
     }
 }
@@ -187,16 +187,16 @@ impl Counters for KernelTables {
 pub fn count(reason: Reason) {
     events::note(reason);
     if let Some(counter) = REASONS.get_ptr_mut(reason as u32) {
-        // SAFETY: this processor's own copy; programs of tc and XDP are not preempted, and those at
-        // sockets, which may be, write no more than counters.
+        // SAFETY: this CPU's own copy. Programs of tc and XDP are not preempted; those at sockets
+        // may be, and write only counters.
         unsafe { *counter += 1 };
     }
 }
 
 #[inline(always)]
 fn scratch<R>(change: impl FnOnce(&mut Scratch) -> R) -> Option<R> {
-    // SAFETY: this processor's own copy; programs of tc and XDP are not preempted, and those at
-    // sockets, which may be, write no more than counters.
+    // SAFETY: this CPU's own copy. Programs of tc and XDP are not preempted; those at sockets may
+    // be, and write only counters.
     SCRATCH.get_ptr_mut(0).map(|scratch| change(unsafe { &mut *scratch }))
 }
 
@@ -207,13 +207,13 @@ fn with<const N: usize>(
     change: impl FnOnce(&mut Traffic),
 ) {
     if let Some(traffic) = map.get_ptr_mut(index) {
-        // SAFETY: this processor's own copy; programs of tc and XDP are not preempted, and those at
-        // sockets, which may be, write no more than counters.
+        // SAFETY: this CPU's own copy. Programs of tc and XDP are not preempted; those at sockets
+        // may be, and write only counters.
         change(unsafe { &mut *traffic });
     }
 }
 
-/// Both families, from the maps of each. A macro, because statics cannot be reached by type.
+/// The tables of both families. A macro, because statics cannot be selected by type.
 macro_rules! family_tables {
     (
         $family:ty, $address:ty, $frontends:ident, $backends:ident, $flows:ident, $mask:ident,
@@ -257,9 +257,9 @@ macro_rules! family_tables {
 
             #[inline(always)]
             fn frontend(&self, key: &FrontendKey<$family>) -> Option<Frontend> {
-                // SAFETY: the entry may be replaced while it is copied: the elements of a map that
-                // is allocated beforehand are used again at once. Whatever is read is a valid
-                // `Frontend`; a mixture of two is caught by what it names.
+                // SAFETY: the entry may be replaced while it is copied, because a preallocated map
+                // reuses elements at once. Whatever is read is a valid `Frontend`; a mixture of two
+                // is detected by the entries to which it refers.
                 unsafe { $frontends.get(key).copied() }
             }
 
@@ -270,15 +270,15 @@ macro_rules! family_tables {
 
             #[inline(always)]
             fn draft(&self) -> Option<&mut Draft<$family>> {
-                // SAFETY: this processor's own copy; programs of tc and XDP are not preempted, and
-                // those at sockets, which may be, write no more than counters.
+                // SAFETY: this CPU's own copy. Programs of tc and XDP are not preempted; those at
+                // sockets may be, and write only counters.
                 $drafts.get_ptr_mut(0).map(|draft| unsafe { &mut *draft })
             }
 
             #[inline(always)]
             fn affinity(&self, key: &AffinityKey<$family>) -> Option<Affinity> {
-                // SAFETY: as above; an entry that is being overwritten names another backend of
-                // the same pool, or one that is found to be none.
+                // SAFETY: as above; an entry that is being overwritten names another backend of the
+                // same pool, or one that is not a member of it.
                 unsafe { $affinities.get(key).copied() }
             }
 
@@ -300,7 +300,7 @@ macro_rules! family_tables {
 
             #[inline(always)]
             fn fragment(&self, key: &FragmentKey<$family>) -> Option<Fragment> {
-                // SAFETY: as above; one packet's fragments all say the same.
+                // SAFETY: as above; all fragments of a packet give the same value.
                 unsafe { $fragments.get(key).copied() }
             }
 

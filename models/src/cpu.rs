@@ -31,7 +31,7 @@ pub enum Service {
 impl Service {
     const ALL: [Self; 4] = [Self::Local(0), Self::Local(1), Self::Remote(0), Self::Remote(1)];
 
-    /// Its service port, its pool, and its backend's index.
+    /// The index of its service port, its pool, and its backend.
     fn index(self) -> u32 {
         1 + Self::ALL.iter().position(|service| *service == self).expect("one of ALL") as u32
     }
@@ -44,7 +44,7 @@ impl Service {
         End::new([10, 244, 0, self.index() as u8], 8080)
     }
 
-    /// The last octet of the link-layer address that its backend's packets go to.
+    /// The last octet of the link-layer address to which its backend's packets are sent.
     pub fn next_hop(self) -> u8 {
         0xb0 + self.index() as u8
     }
@@ -65,7 +65,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Empty tables with `buckets` buckets, and a range of so many SNAT ports.
+    /// Empty tables with `buckets` buckets, and a range of `snat_ports` SNAT ports.
     pub fn new(buckets: u32, snat_ports: u16) -> Arc<Self> {
         let settings = Settings { snat_port_count: snat_ports, ..Settings::new(7, buckets) };
         Arc::new(Self {
@@ -78,7 +78,7 @@ impl Node {
         })
     }
 
-    /// A client, by number, whose flows have this way of this bucket as their own.
+    /// The `number`th client whose flows prefer this entry.
     pub fn client(&self, (bucket, way): (u32, usize), number: usize) -> End {
         let ends = (40_000..u16::MAX).map(|port| End::new([192, 0, 2, 1], port));
         let mut own = ends.filter(|end| {
@@ -89,17 +89,17 @@ impl Node {
         own.nth(number).expect("there are many")
     }
 
-    /// All flows there are.
+    /// All flows in the table.
     pub fn flows(&self) -> Vec<(FlowState, Flow<V4>)> {
         let entries = self.flows.iter().flat_map(|bucket| bucket.entries());
         entries.map(|(state, _, flow)| (state, flow)).collect()
     }
 }
 
-/// What became of a packet.
+/// What happened to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It goes up the stack, or was sent to the neighbour whose link-layer address ends so.
+    /// Passed to the stack, or sent to the neighbour whose link-layer address has this last octet.
     Delivered(Packet, Option<u8>),
     Lost,
 }
@@ -113,7 +113,7 @@ impl Fate {
     }
 }
 
-/// One CPU: what the data plane keeps for each, and the packet that it has.
+/// One CPU: its private state of the data plane.
 pub struct Cpu {
     node: Arc<Node>,
     now: Cell<Ticks>,
@@ -139,7 +139,7 @@ impl Cpu {
         Arc::clone(&self.node)
     }
 
-    /// The same CPU so much later.
+    /// The same CPU, some seconds later.
     pub fn later(self, seconds: u32) -> Self {
         self.now.set(Ticks(self.now.get().0 + Ticks::in_seconds(seconds)));
         self
@@ -156,7 +156,7 @@ impl Cpu {
         self.run(Entry::Ingress, packet)
     }
 
-    /// A backend's packet comes.
+    /// A backend's packet arrives.
     pub fn reply(&self, service: Service, packet: Packet) -> Fate {
         let entry = match service {
             Service::Local(_) => Entry::Egress,
@@ -180,7 +180,7 @@ impl Cpu {
     }
 }
 
-/// To each backend by a neighbour of its own, to clients by another.
+/// Each backend has a neighbour of its own; clients have another.
 fn routes(packet: Packet) -> HashMap<IpAddr, Exit> {
     let exit = |last| Exit { device: INTERFACE, neighbour: Some([2, 0, 0, 0, 0, last]), mtu: 1500 };
     let to = |service: Service| (service.backend().address.into(), exit(service.next_hop()));
@@ -343,7 +343,7 @@ impl FamilyTables<V4> for Cpu {
     fn set_untracked(&self, _: &ReplyKey<V4>, _: &Untracked<V4>) {}
 }
 
-/// No packet here is of IPv6.
+/// All packets are IPv4.
 impl FlowTables<V6> for Cpu {
     fn flow_mask(&self) -> u32 {
         0

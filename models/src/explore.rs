@@ -10,17 +10,20 @@ use crate::{Cpu, Fate, Node};
 /// What a CPU does.
 pub type Work = Box<dyn FnOnce(&Cpu) -> Fate + Send>;
 
-/// Which CPU runs first until another preempts it. loom keeps only the last access to each word: a load
-/// is forgotten when the CPU that is about to replace the word loads it, too, and then the order in
-/// which the replacement comes first is not tried. It is where that CPU ran first.
+/// The CPU that runs first, until another preempts it. loom stores only the last access to each
+/// word. So a load by one CPU is lost when the CPU that is about to replace the word loads it, too,
+/// and the order in which the replacement comes first is not tried. It is tried when that CPU runs
+/// first.
 #[derive(Clone, Copy, Debug)]
 pub struct First(usize);
 
-/// With each CPU first; loom looks at it every 20,000 orders. Only three CPUs that write records have more.
+/// Limit for each first CPU; loom checks it every 20,000 orders. Only models with three CPUs that
+/// write records reach it.
 const MOST_ORDERS: usize = 25_000;
 
-/// Runs a model of so many CPUs in every order that loom finds, with up to so many preemptions, and
-/// reports how many there were. `LOOM_MAX_PREEMPTIONS` and `LOOM_MAX_PERMUTATIONS` set other bounds.
+/// Runs a model with `cpus` CPUs in every order that loom finds, with at most `preemptions`
+/// preemptions, and prints the number of orders. `LOOM_MAX_PREEMPTIONS` and `LOOM_MAX_PERMUTATIONS`
+/// set other limits.
 pub fn explore(
     name: &str,
     cpus: usize,
@@ -47,7 +50,7 @@ pub fn explore(
     println!("{name}: {cpus} CPUs, {orders} orders, {bound:?} preemptions; {:?}", began.elapsed());
 }
 
-/// Has each CPU do something, all at once; what came of it, in their order.
+/// Runs `work` concurrently, one item per CPU. Returns the results in the same order.
 pub fn in_parallel(first: First, node: &Arc<Node>, mut work: Vec<Work>) -> Vec<Fate> {
     loom::explore();
     work.rotate_left(first.0);

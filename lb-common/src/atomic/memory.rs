@@ -1,4 +1,4 @@
-//! What runs: in the kernel, and on the host.
+//! The implementation for the kernel and the host.
 
 use core::cell::UnsafeCell;
 
@@ -36,13 +36,13 @@ impl $name {
         self.atomic().store(value, core::sync::atomic::Ordering::Relaxed);
     }
 
-    /// What was written before is seen by whoever loads `value`.
+    /// A CPU that loads `value` sees everything that was written before it.
     pub fn store_after(&self, value: $number) {
         self.atomic().store(value, core::sync::atomic::Ordering::Release);
     }
 
-    /// Replaces `expected` by `new` and says whether it did. Memory accesses before it are not
-    /// reordered with those after it.
+    /// Replaces `expected` with `new`, and returns whether it did. Memory accesses before it are
+    /// not reordered with those after it.
     pub fn replace(&self, expected: $number, new: $number) -> bool {
         use core::sync::atomic::Ordering::SeqCst;
         self.atomic().compare_exchange(expected, new, SeqCst, SeqCst).is_ok()
@@ -88,8 +88,8 @@ word!(
     AtomicLong, u64, core::sync::atomic::AtomicU64
 );
 
-/// A record that one CPU writes while others may be reading it. The reader finds out by a word that it
-/// loads before and after: [`Record::read`] is ordered between the two.
+/// A record that one CPU writes while others may be reading it. The reader detects this by a word
+/// that it loads before and after: [`Record::read`] is ordered between the two.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct Record<T> {
@@ -101,23 +101,23 @@ impl<T: Copy> Record<T> {
         Self { value: UnsafeCell::new(value) }
     }
 
-    /// Returns what `wanted` copies from the record, after words that were loaded before, and before
-    /// those that are loaded next.
+    /// Returns what `wanted` copies from the record. Ordered after words that were loaded before,
+    /// and before those that are loaded next.
     ///
     /// # Safety
-    /// Any bit pattern is a valid `T`, and the caller discards the result unless a word says that
+    /// Any bit pattern is a valid `T`, and the caller discards the result unless a word shows that
     /// the record was not written meanwhile.
     #[inline(always)]
     pub unsafe fn read<R>(&self, wanted: impl FnOnce(&T) -> R) -> R {
         keep_order();
-        // SAFETY: aligned, initialised and live; see above for what may be written meanwhile. On the
-        // host a record is not `Sync`.
+        // SAFETY: aligned, initialised and live; see above for what may be written meanwhile. On
+        // the host a record is not `Sync`.
         let found = wanted(unsafe { &*self.value.get() });
         keep_order();
         found
     }
 
-    /// The whole record, where the kernel may be writing it: every byte is loaded once.
+    /// Copies the whole record where the kernel may be writing it: every byte is loaded once.
     ///
     /// # Safety
     /// As for [`Record::read`].
@@ -129,7 +129,7 @@ impl<T: Copy> Record<T> {
         value
     }
 
-    /// Writes the record, after whatever word was replaced before.
+    /// Writes the record. Ordered after the word that was replaced before.
     ///
     /// # Safety
     /// No other CPU writes it.
@@ -141,15 +141,15 @@ impl<T: Copy> Record<T> {
     }
 }
 
-/// Keeps the compiler from moving memory accesses from one side to the other. x86-64 keeps loads in
-/// order, and stores; a record is never loaded after it was stored by the same CPU.
+/// A barrier for the compiler. x86-64 itself keeps loads in order, and stores; a record is never
+/// loaded after it was stored by the same CPU.
 #[inline(always)]
 fn keep_order() {
     #[cfg(not(target_arch = "bpf"))]
     core::sync::atomic::fence(core::sync::atomic::Ordering::AcqRel);
-    // Volatile accesses keep only each other in order. Not every LLVM 22 can translate a
+    // Volatile accesses are ordered only among themselves. Not every LLVM 22 can translate a
     // `compiler_fence` to BPF.
-    // SAFETY: no instruction; for all that the compiler knows it reads and writes memory.
+    // SAFETY: no instruction; the compiler must assume that it reads and writes memory.
     #[cfg(target_arch = "bpf")]
     unsafe {
         core::arch::asm!("", options(nostack))

@@ -1,5 +1,5 @@
-//! The same for a model checker: loom's atomics, which show every value that the memory model allows
-//! a CPU to see.
+//! The implementation for the model checker: loom's atomics, which show every value that the memory
+//! model allows a CPU to see.
 
 use core::fmt::{self, Debug};
 use core::marker::PhantomData;
@@ -39,8 +39,8 @@ macro_rules! word {
             }
 
             pub fn replace(&self, expected: $number, new: $number) -> bool {
-                // loom takes a `SeqCst` exchange for an `AcqRel` one; as an instruction of BPF it is a
-                // full barrier.
+                // loom treats a `SeqCst` exchange as `AcqRel`. The BPF instruction is a full
+                // barrier.
                 fence(SeqCst);
                 let replaced = self.value.compare_exchange(expected, new, AcqRel, Acquire).is_ok();
                 fence(SeqCst);
@@ -53,8 +53,8 @@ macro_rules! word {
 word!(AtomicWord, u32, AtomicU32);
 word!(AtomicLong, u64, AtomicU64);
 
-/// Read and written word by word, in any order: a reader may see some of what a writer writes. Words of
-/// eight bytes: with smaller ones there are too many ways to tear a record apart.
+/// Read and written word by word, in any order: a reader may see a part of what a writer writes.
+/// Words of eight bytes: with smaller ones there are too many combinations.
 pub struct Record<T> {
     words: Box<[AtomicU64]>,
     of: PhantomData<T>,
@@ -79,7 +79,7 @@ impl<T: Copy> Record<T> {
 
     fn to_words(value: &T) -> Words {
         let mut words = Words::default();
-        // SAFETY: they have room for it; records have no implicit padding, so every byte is
+        // SAFETY: `words` is large enough; records have no implicit padding, so every byte is
         // initialised.
         unsafe { words.as_mut_ptr().cast::<T>().write_unaligned(*value) };
         words
@@ -88,7 +88,7 @@ impl<T: Copy> Record<T> {
     /// # Safety
     /// Any bit pattern is a valid `T`.
     pub unsafe fn read<R>(&self, wanted: impl FnOnce(&T) -> R) -> R {
-        // SAFETY: as the caller promises.
+        // SAFETY: by the caller's promise.
         wanted(&unsafe { self.copy() })
     }
 
@@ -100,7 +100,7 @@ impl<T: Copy> Record<T> {
             *value = word.load(Relaxed);
         }
         fence(Acquire);
-        // SAFETY: there are as many bytes, and any pattern is valid.
+        // SAFETY: `words` has at least as many bytes, and any pattern is valid.
         unsafe { words.as_ptr().cast::<T>().read_unaligned() }
     }
 

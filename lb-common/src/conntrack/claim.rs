@@ -1,4 +1,4 @@
-//! Making room for a new flow.
+//! Claiming an entry for a new flow.
 
 use super::entry::Word;
 use super::hops::Hops;
@@ -27,7 +27,7 @@ impl<'a, F: Family> Claim<'a, F> {
         self.entry.next_hops.forget();
     }
 
-    /// The flow begins, in a state.
+    /// Makes the flow visible, in a state.
     #[inline(always)]
     pub fn publish(self, state: u32, now: Ticks) -> Hops<'a> {
         self.tag.seen.store(now.0);
@@ -84,7 +84,7 @@ pub fn claim<'a, F: Family>(
     Some(Claim { tag, entry, word, at })
 }
 
-/// The entry of two buckets that ranks highest: its rank, bucket and way.
+/// The entry of two buckets with the highest rank: its rank, bucket and way.
 #[inline(always)]
 fn best<F: Family>(
     buckets: &[(u32, &FlowBucket<F>); 2],
@@ -108,8 +108,8 @@ fn best<F: Family>(
 const LAST: usize = 2 * WAYS - 1;
 
 /// The entries of two buckets in the order in which they fill, each as bucket and way: half of the
-/// first bucket, where packets look first, half of the other, and so on. So most flows are found in
-/// their first bucket, and yet one is not full much before the other.
+/// first bucket, which lookups read first, half of the other, and so on. So most flows are found in
+/// their first bucket, and neither bucket is full much before the other.
 #[inline(always)]
 fn nth_entry(number: usize) -> (usize, usize) {
     const HALF: usize = WAYS / 2;

@@ -31,7 +31,7 @@ impl Word {
         self.0 >> 16
     }
 
-    /// Whether it may belong to the flow with this hash.
+    /// Whether the entry may hold the flow with this hash.
     #[inline(always)]
     pub fn may_be(self, hash: FlowHash) -> bool {
         self.fingerprint() == hash.fingerprint() && self.holds_a_flow()
@@ -73,7 +73,7 @@ impl Word {
         Self(self.0 & 0xffe0 | FlowState::Free as u32)
     }
 
-    /// Whether both name the same owner, whatever its state.
+    /// Whether both have the same owner, in any state.
     #[inline(always)]
     pub fn same_owner(self, other: Self) -> bool {
         self.0 >> 8 == other.0 >> 8 && other.holds_a_flow()

@@ -91,7 +91,7 @@ pub const ALL: [FlowState; STATES] = {
     all
 };
 
-/// [`next`] as a table, so that it costs the kernel's verifier one load.
+/// [`next`] as a table: one load for the verifier.
 static TRANSITIONS: [u8; 2 * EVENTS * STATES] = {
     const EVERY: [Event; 6] =
         [Event::Nothing, Event::SynAck, Event::Ack, Event::Fin, Event::Rst, Event::Late];
@@ -129,7 +129,7 @@ pub const fn is_datagram(state: u32) -> bool {
     state >= FlowState::Datagram as u32
 }
 
-/// Whether the track of a state holds when the flow began, in its high half.
+/// Whether the track of a state has the flow's start time in its high half.
 pub const fn keeps_time(state: u32) -> bool {
     is(state, FlowState::PickedUp) || is(state, FlowState::Probation) || is_one_way(state)
 }
@@ -168,7 +168,7 @@ pub enum Phase {
     Established,
     /// One side has closed.
     Closing,
-    /// Both have, or one has reset it.
+    /// Both sides have closed, or one has reset the connection.
     Closed,
 }
 

@@ -73,7 +73,7 @@ impl Flow {
 #[test]
 fn only_an_acknowledgement_of_the_syn_ack_establishes() {
     let mut flow = Flow::syn();
-    assert_eq!(flow.client(ACK), SynSent, "before the backend's");
+    assert_eq!(flow.client(ACK), SynSent, "before the SYN-ACK");
     assert_eq!(flow.pass(Reverse, SYN_ACK, BACKEND, CLIENT + 1), SynReceived);
     for (flags, ack, what) in [
         (0, BACKEND.wrapping_add(1), "without ACK"),
@@ -140,7 +140,7 @@ fn the_window_follows_the_backends_packets_and_no_others() {
     let far = CLIENT.wrapping_add(1 << 30);
     let mut flow = Flow::established();
     flow.pass(Forward, ACK, far, BACKEND.wrapping_add(1));
-    assert_eq!(flow.pass(Forward, RST, far, 0), Established, "the client's word alone");
+    assert_eq!(flow.pass(Forward, RST, far, 0), Established, "by the client's packets alone");
     flow.pass(Reverse, ACK, BACKEND.wrapping_add(1), far);
     assert_eq!(flow.pass(Forward, RST, far, 0), Reset);
 }
@@ -154,7 +154,7 @@ fn a_fin_out_of_the_window_closes_nothing() {
 }
 
 #[test]
-fn a_syn_begins_anew_only_what_is_over_and_only_if_it_is_newer() {
+fn a_syn_replaces_only_a_closed_connection_and_only_if_it_is_newer() {
     let mut flow = Flow::established();
     flow.client(FIN);
     let syn = |sequence| Signal { flags: SYN, sequence, acknowledgement: 0 };
@@ -173,7 +173,7 @@ fn a_syn_begins_anew_only_what_is_over_and_only_if_it_is_newer() {
 }
 
 #[test]
-fn a_client_may_take_its_syn_back_and_nobody_else() {
+fn only_a_reset_inside_the_window_cancels_a_syn() {
     let mut flow = Flow::syn();
     assert_eq!(flow.pass(Forward, RST, CLIENT + (1 << 20), 0), SynSent);
     assert_eq!(flow.pass(Forward, RST, CLIENT + 1, 0), Reset);
@@ -187,7 +187,7 @@ fn data_after_a_reset_changes_nothing() {
 }
 
 #[test]
-fn what_is_picked_up_is_established_by_traffic_over_time() {
+fn a_picked_up_flow_is_established_by_traffic_over_time() {
     let mut flow = Flow::begin(protocol::TCP, false, ACK);
     assert_eq!(flow.state(), PickedUp);
     flow.wait(100);
@@ -201,7 +201,7 @@ fn what_is_picked_up_is_established_by_traffic_over_time() {
 }
 
 #[test]
-fn one_way_is_established_by_traffic_over_time() {
+fn a_one_way_flow_is_established_by_traffic_over_time() {
     let mut flow = Flow::begin(protocol::TCP, true, SYN);
     assert_eq!(flow.state(), OneWaySyn);
     assert_eq!(flow.client(0), OneWaySyn, "without ACK");
@@ -216,12 +216,12 @@ fn one_way_is_established_by_traffic_over_time() {
 }
 
 #[test]
-fn datagrams_are_a_stream_after_packets_both_ways_over_two_seconds() {
+fn datagrams_are_a_stream_after_two_seconds_of_packets_in_both_directions() {
     let mut flow = Flow::begin(protocol::UDP, false, 0);
     assert_eq!([flow.client(0), flow.client(0)], [Datagram; 2]);
     assert_eq!([flow.backend(0), flow.client(0), flow.backend(0)], [DatagramReplied; 3]);
     flow.wait(3);
-    assert_eq!(flow.backend(0), DatagramReplied, "the client has to go on");
+    assert_eq!(flow.backend(0), DatagramReplied, "the client has to continue");
     assert_eq!(flow.client(0), DatagramContinued);
     assert_eq!(flow.backend(0), DatagramStream);
     let mut flow = Flow::begin(protocol::UDP, false, 0);
@@ -230,7 +230,7 @@ fn datagrams_are_a_stream_after_packets_both_ways_over_two_seconds() {
 }
 
 #[test]
-fn sctp_goes_by_its_verification_tag() {
+fn sctp_is_judged_by_its_verification_tag() {
     let (tag, other) = (77, 78);
     let mut flow = Flow::begin(protocol::SCTP, false, SYN);
     flow.pass(Reverse, SYN_ACK, tag - 1, 5);

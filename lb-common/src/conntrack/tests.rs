@@ -102,11 +102,11 @@ fn eight_flows_of_a_client_are_its_share() {
 
     let freed = find_at(one, Location::new(0, 0, 1), |_, _| Some(())).expect("a flow");
     freed.release();
-    assert!(!fills_its_share(&buckets, table.hash), "a freed entry is nobody's");
+    assert!(!fills_its_share(&buckets, table.hash), "a freed entry counts for no client");
 }
 
 #[test]
-fn a_flow_whose_time_is_over_leaves_its_entry_to_whose_own_it_is() {
+fn an_expired_flow_leaves_its_entry_to_the_flow_that_prefers_it() {
     use FlowState::{Established, Reset, SynSent, TimeWait};
     for (state, limit) in [(Reset, 10), (TimeWait, 60), (SynSent, 60), (Established, 86_400)] {
         let table = Table::new();
@@ -119,7 +119,7 @@ fn a_flow_whose_time_is_over_leaves_its_entry_to_whose_own_it_is() {
 }
 
 #[test]
-fn connections_of_both_sides_are_never_evicted() {
+fn established_and_half_closed_connections_are_never_evicted() {
     use FlowState::{Established, FinFromBackend, FinFromClient};
     for (state, idle) in [(Established, 86_400), (FinFromClient, 3_600), (FinFromBackend, 3_600)] {
         for alive in [0, idle / 2, idle] {
@@ -148,7 +148,7 @@ fn a_free_entry_is_taken_before_a_reset_one_and_that_before_a_nascent_one() {
 }
 
 #[test]
-fn of_unproven_flows_the_one_idle_for_longest_goes() {
+fn the_unproven_flow_that_is_idle_for_longest_is_evicted() {
     let table = Table::filled(FlowState::Established, NOW);
     table.set(3, FlowState::SynSent, seconds_ago(2));
     table.set(10, FlowState::Probation, seconds_ago(3));
@@ -168,7 +168,7 @@ fn a_stream_outlives_nascent_flows_of_an_eighth_of_its_idle_time() {
 }
 
 #[test]
-fn a_flow_that_is_over_for_long_goes_before_nascent_ones() {
+fn an_expired_flow_is_evicted_before_nascent_ones() {
     let table = Table::filled(FlowState::SynSent, seconds_ago(58));
     table.set(9, FlowState::Established, seconds_ago(86_400 + 120));
     assert_eq!(table.open(NOW), Some(9));

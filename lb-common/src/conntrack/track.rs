@@ -4,7 +4,8 @@
 //!   backend's packets alone.
 //! - A segment without ACK changes nothing, nor does a SYN on a live connection: the backend
 //!   replies to it with a challenge ACK.
-//! - SCTP uses TCP's terms: its verification tag takes the place of the acknowledgement number.
+//! - SCTP is expressed in terms of TCP: its verification tag takes the place of the acknowledgement
+//!   number.
 //!
 //! [`FlowEntry::track`](crate::layout::FlowEntry) is stored between packets:
 //!
@@ -13,8 +14,8 @@
 //! | `SynSent` | the SYN's sequence number |
 //! | `SynReceived` | what the client must acknowledge |
 //! | `Established`, `Fin…`, `TimeWait`, `Reset` | high halves of the client's sequence number (low 16 bits) and the backend's (high 16 bits); of SCTP the backend's verification tag |
-//! | `PickedUp`, `Probation`, `OneWay…` | high half of the client's sequence number (low 16 bits), and when it began, in 4.3 s (high 16 bits) |
-//! | `Datagram…` | when it began, in [`Ticks`] |
+//! | `PickedUp`, `Probation`, `OneWay…` | high half of the client's sequence number (low 16 bits), and the start time in units of 4.3 s (high 16 bits) |
+//! | `Datagram…` | the start time, in [`Ticks`] |
 
 use super::state::{
     EVENTS, Event, STATES, is, is_closing, is_connected, is_datagram, is_one_way, state_after,
@@ -90,30 +91,30 @@ pub struct After {
     pub event: u32,
 }
 
-/// How long traffic must continue until a flow on probation is established.
+/// How long traffic must continue until a flow on probation is established, in seconds.
 pub const PROBATION: u32 = 60;
 
-/// How long packets must flow in both directions until datagrams are a stream.
+/// How long packets must flow in both directions until datagrams are a stream, in seconds.
 pub const STREAM_AFTER: u32 = 2;
 
 /// How far beyond the SYN-ACK an acknowledgement may be: data that the backend sends with it or
 /// right after it (RFC 7413).
 const HANDSHAKE_WINDOW: u32 = 1 << 16;
 
-/// The window of resets, in 64 KiB: a reset that the peer accepts is at the position that it
-/// acknowledged last.
+/// The window of resets, in units of 64 KiB behind and ahead: a reset that the peer accepts is at
+/// the position that it acknowledged last.
 const RESET: (u16, u16) = (1, 16);
 
-/// The window of a FIN: as far ahead as data may be in flight.
+/// The window of a FIN, in the same units: as far ahead as data may be in flight.
 const FIN: (u16, u16) = (16, 256);
 
-/// The high half of a sequence number: a position in 64 KiB.
+/// The high half of a sequence number: a position in units of 64 KiB.
 #[inline(always)]
 const fn half(sequence: u32) -> u32 {
     sequence >> 16
 }
 
-/// A time in units of 4.3 s, 16 bits of it.
+/// The low 16 bits of a time in units of 4.3 s.
 #[inline(always)]
 const fn coarse(now: Ticks) -> u32 {
     now.0 >> 8 & 0xffff

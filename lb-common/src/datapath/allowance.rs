@@ -7,7 +7,7 @@ use crate::layout::Ticks;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allowance {
-    /// The used part, in ticks.
+    /// Packets sent and not regained yet.
     used: u32,
     /// The time of the last update.
     since: Ticks,

@@ -3,14 +3,14 @@
 //! [`ingress`] handles packets that arrive on an interface, [`egress`] those that leave through
 //! one. Both test the cheapest exit first: parse, prefilter, flow. What only few packets need is a
 //! [`Stage`]: opening a flow, rejecting, ICMP errors, fragments. In the kernel a stage is a program
-//! with its own stack, which the first program names as the next one.
+//! with its own stack; the verdict names the next one.
 //!
 //! | layer | contents | may use |
 //! | --- | --- | --- |
 //! | `stages` | what a hook runs | all below |
 //! | `forward` | the decision about a packet, and the one sender | all below |
 //! | `select` | the choice of a backend for a new flow | all below |
-//! | `wire` | bytes to values, and back | the base |
+//! | `wire` | parsing and writing headers | the base |
 //! | [`conntrack`](crate::conntrack) | the state of connections | the base |
 //! | the base | `verdict`, `tables`, `route`, `carried`, [`layout`](crate::layout), hashes, checksums | |
 //!

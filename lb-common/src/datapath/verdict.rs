@@ -8,7 +8,7 @@ pub const DEFERRED: u32 = 0x4d69_6c6c;
 
 /// What happens to a packet.
 ///
-/// One number: the verifier handles variants with values badly.
+/// One number: the verifier has difficulties with values that only some variants have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// It continues up or down the stack, translated or not.

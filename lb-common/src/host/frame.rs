@@ -42,7 +42,7 @@ impl Frame {
         Self { bytes, ..Self::default() }
     }
 
-    /// The kernel's answer to a route lookup for a packet with this exit.
+    /// The result of a route lookup in the kernel for a packet with this exit.
     pub fn answer<F: Family>(&self, query: &Query<F>, exit: Option<Exit>) -> Route {
         let Some(Exit { device, neighbour, mtu }) = exit else {
             return Route::None;

@@ -1,4 +1,4 @@
-//! What is remembered of sockets, on the host.
+//! State of sockets, on the host.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ pub struct HostSockets<F: Family> {
     pub own_address: F::Address,
     pub connected: RefCell<HashMap<u64, SocketFlow<F>>>,
     pub unconnected: RefCell<HashMap<SocketEnd<F>, SocketFlow<F>>>,
-    /// How many entries either has room for.
+    /// The capacity of each of the two maps.
     pub room: usize,
 }
 

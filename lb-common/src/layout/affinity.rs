@@ -17,7 +17,7 @@ impl<F: Family> AffinityKey<F> {
     }
 }
 
-// By hand: deriving would ask the family, a mere marker, to be hashable.
+// Not derived: that would require the family, a marker type, to implement `Hash`.
 impl<F: Family> core::hash::Hash for AffinityKey<F> {
     fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
         (self.client, self.service_port).hash(state);

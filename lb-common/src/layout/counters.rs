@@ -1,6 +1,6 @@
 use super::Direction;
 
-/// Packets and bytes of one service port or one backend, per processor.
+/// Packets and bytes of one service port or one backend, per CPU.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {

@@ -46,7 +46,7 @@ pub struct Event {
     pub destination_port: u16,
     /// 0 if it is not known.
     pub protocol: u8,
-    /// TCP's, or those that say the same of an SCTP packet.
+    /// TCP flags, or their equivalents for an SCTP packet.
     pub flags: u8,
     /// An [`Ending`].
     pub ending: u8,

@@ -14,7 +14,7 @@ pub struct FragmentKey<F: Family> {
     pub reserved: [u8; 3],
 }
 
-// By hand: deriving would ask the family, a mere marker, to be hashable.
+// Not derived: that would require the family, a marker type, to implement `Hash`.
 impl<F: Family> core::hash::Hash for FragmentKey<F> {
     fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
         (self.source, self.destination, self.identification, self.protocol).hash(state);
@@ -27,7 +27,7 @@ impl<F: Family> core::hash::Hash for FragmentKey<F> {
 pub struct Fragment {
     pub source_port: u16,
     pub destination_port: u16,
-    /// When it came.
+    /// When it arrived.
     pub seen: Ticks,
     pub protocol: u8,
     pub reserved: [u8; 3],

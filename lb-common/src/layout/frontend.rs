@@ -20,7 +20,7 @@ impl<F: Family> FrontendKey<F> {
     }
 }
 
-// By hand: deriving would ask the family, a mere marker, to be hashable.
+// Not derived: that would require the family, a marker type, to implement `Hash`.
 impl<F: Family> core::hash::Hash for FrontendKey<F> {
     fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
         (self.address, self.port, self.protocol).hash(state);

@@ -14,8 +14,8 @@ pub struct ServicePortName {
     pub reserved: [u8; 2],
 }
 
-/// Octets of UTF-8, then zeros. Kubernetes's names have at most 63; of a longer one, which only a
-/// file can have, the end is cut off.
+/// Octets of UTF-8, then zeros. Names in Kubernetes have at most 63. A longer name, which only a
+/// file can have, is truncated.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Text {
@@ -33,7 +33,7 @@ impl Text {
         Self { octets }
     }
 
-    /// As far as it is text.
+    /// The text up to the first octet that is not UTF-8.
     pub fn as_str(&self) -> &str {
         let length = self.octets.iter().position(|&octet| octet == 0);
         let octets = &self.octets[..length.unwrap_or(self.octets.len())];
@@ -71,18 +71,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_read_as_it_was_written_as_far_as_it_fits() {
+    fn a_text_is_read_back_up_to_its_maximum_length() {
         for text in ["", "web", "a-name-of-sixty-three-octets-is-the-longest-that-kubernetes-has"] {
             assert_eq!(Text::new(text).as_str(), text);
         }
         let long = "x".repeat(63) + "äy";
-        assert_eq!(Text::new(&long).as_str(), "x".repeat(63), "no half of a letter");
+        assert_eq!(Text::new(&long).as_str(), "x".repeat(63), "no partial character");
         let full = "x".repeat(64);
         assert_eq!(Text::new(&full).as_str(), full);
     }
 
     #[test]
-    fn what_is_no_text_is_left_out() {
+    fn invalid_utf8_is_left_out() {
         let mut text = Text::new("web");
         text.octets[3] = 0xff;
         assert_eq!(text.as_str(), "web");

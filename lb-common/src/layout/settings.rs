@@ -62,10 +62,10 @@ const _: () = assert!(size_of::<Settings>() == 40 + 4 * STATES);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// [`super::SCHEMA`] of whoever made the maps; 0 before that.
+    /// [`super::SCHEMA`] of the agent that created the maps; 0 until it is written.
     pub schema: u32,
     pub reserved: u32,
-    /// The seed that the flow tables were filled by.
+    /// The seed with which the flow tables were filled.
     pub flow_seed: u64,
 }
 

@@ -60,7 +60,7 @@ impl<F: Family> SocketEnd<F> {
     }
 }
 
-// By hand: deriving would ask the family, a mere marker, to be hashable.
+// Not derived: that would require the family, a marker type, to implement `Hash`.
 impl<F: Family> core::hash::Hash for SocketEnd<F> {
     fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
         (self.cookie, self.address, self.port, self.side).hash(state);

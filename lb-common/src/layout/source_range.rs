@@ -9,7 +9,7 @@ pub struct SourceRange<F: Family> {
     pub octets: F::Octets,
 }
 
-/// Bits of a prefix that are the service port's.
+/// The bits of a prefix that hold the service port.
 pub const SERVICE_PORT_BITS: u32 = 32;
 
 const _: () = {

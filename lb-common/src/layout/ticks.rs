@@ -5,7 +5,7 @@ use crate::branchless::at_least_zero;
 pub struct Ticks(pub u32);
 
 impl Ticks {
-    /// As a time span.
+    /// A time span.
     #[inline(always)]
     pub const fn in_seconds(seconds: u32) -> u32 {
         ((seconds as u64 * 1_000_000_000) >> 24) as u32
@@ -16,14 +16,14 @@ impl Ticks {
         Self((nanoseconds >> 24) as u32)
     }
 
-    /// For people; as a float, which BPF does not have.
+    /// For display. A float, which BPF does not have.
     #[cfg(feature = "std")]
     pub fn seconds_since(self, earlier: Self) -> f64 {
         f64::from(self.since(earlier)) * f64::from(1 << 24) / 1e9
     }
 
-    /// The time that has passed; 0 if `earlier` is later: another processor's clock may have been read
-    /// a tick ahead.
+    /// The time that has passed; 0 if `earlier` is later: another CPU's clock may have been read a
+    /// tick ahead.
     #[inline(always)]
     pub fn since(self, earlier: Self) -> u32 {
         at_least_zero(self.0.wrapping_sub(earlier.0))

@@ -1,6 +1,6 @@
 use super::{FlowState, Ticks};
 
-/// How many numbers states have room for.
+/// The number of possible state numbers.
 pub const STATES: usize = 32;
 
 /// Configurable timeouts of idle flows, in seconds.

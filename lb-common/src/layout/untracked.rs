@@ -1,6 +1,7 @@
 use crate::family::{Family, V4, V6};
 
-/// The ends of a reply to a packet that was forwarded without an entry in the flow table.
+/// Addresses and ports of a reply to a packet that was forwarded without an entry in the flow
+/// table.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyKey<F: Family> {
@@ -12,7 +13,7 @@ pub struct ReplyKey<F: Family> {
     pub reserved: [u8; 3],
 }
 
-// By hand: deriving would ask the family, a mere marker, to be hashable.
+// Not derived: that would require the family, a marker type, to implement `Hash`.
 impl<F: Family> core::hash::Hash for ReplyKey<F> {
     fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
         (self.backend, self.client, self.backend_port, self.client_port, self.protocol).hash(state);

@@ -22,7 +22,7 @@ pub enum Field {
 /// Costs no call: the verifier replaces it by a move.
 #[inline(always)]
 pub fn checksum_field(context: *mut __sk_buff) -> Field {
-    // The agent sets it after compilation: the compiler must not know what is in it.
+    // The agent sets it after compilation, so the compiler must not assume its value.
     let place = opaque(&raw const BUFFER_SUM as u64) as *const BufferSum;
     // SAFETY: a live static that is not written while a program runs.
     let BufferSum { offset, shift } = unsafe { *place };

@@ -19,13 +19,13 @@ use lb_common::header::Header;
 pub use tc::{Origin, TcPacket, is_deferred, is_of_vlan};
 pub use xdp::XdpPacket;
 
-/// A context that lets its packet be viewed.
+/// A context whose packet can be viewed.
 trait View {
     fn bounds(&self) -> (usize, usize);
 
     #[inline(always)]
     fn view<H: Header>(&self, offset: usize) -> Option<&H> {
-        // SAFETY: within the packet by the check of `pointer_to`; `Header` may lie anywhere.
+        // SAFETY: within the packet by the check of `pointer_to`; `Header` has no alignment.
         self.pointer_to::<H>(offset).map(|header| unsafe { &*header })
     }
 

@@ -100,7 +100,7 @@ impl TcPacket<true> {
 
 #[inline(always)]
 fn handover(buffer: *mut __sk_buff) -> Handover {
-    // SAFETY: of a program's context, which the kernel keeps valid while the program runs.
+    // SAFETY: a program's context, which the kernel keeps valid while the program runs.
     Handover(unsafe { (*buffer).cb[0] })
 }
 

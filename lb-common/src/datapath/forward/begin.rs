@@ -10,7 +10,7 @@ use crate::family::Family;
 use crate::hash::{FlowHash, ReplyHash};
 use crate::layout::{Flow, FlowBucket, FlowKind, FlowState, Reason, Ticks};
 
-/// The result for a draft.
+/// The result of [`begin`].
 pub enum Begun<'a> {
     Entry(Hops<'a>),
     /// Its replies could be mistaken for those of another flow, so it needs the reply index; or its
@@ -55,7 +55,7 @@ pub fn begin<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(Begun::Entry(publish(tables, draft, claim, now)))
 }
 
-/// The flow begins.
+/// Counts the flow, and makes it visible.
 #[inline(always)]
 pub fn publish<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -78,7 +78,7 @@ fn account<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) {
     }
 }
 
-/// The candidates of a hash.
+/// The candidate buckets of a hash.
 #[inline(always)]
 pub fn candidates<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -90,7 +90,7 @@ pub fn candidates<F: PacketFamily, T: FamilyTables<F>>(
     Ok([(first, one), (second, other)])
 }
 
-/// The buckets of the drafted flow.
+/// The hash that selects the drafted flow's buckets.
 #[inline(always)]
 pub fn hash_of<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) -> FlowHash {
     let Flow { client, client_port, frontend, frontend_port, protocol, .. } = draft.flow;
@@ -162,7 +162,7 @@ fn has_replies_of<F: Family>(other: &Flow<F>, flow: &Flow<F>) -> Option<()> {
     same.then_some(())
 }
 
-/// The flow's place in the reply index.
+/// The key of a flow in the reply index.
 #[inline(always)]
 pub fn replies_of<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>) -> ReplyHash {
     ReplyHash::of::<F>(

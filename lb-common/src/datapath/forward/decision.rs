@@ -6,7 +6,7 @@ use crate::family::Family;
 use crate::layout::{Direction, Flow, FlowKind, Untracked};
 
 impl<F: Family> Decision<F> {
-    /// Of a packet from the client.
+    /// For a packet from the client.
     #[inline(always)]
     pub fn of_request(flow: &Flow<F>) -> Self {
         Self {
@@ -20,7 +20,7 @@ impl<F: Family> Decision<F> {
         }
     }
 
-    /// Of a packet from the backend.
+    /// For a packet from the backend.
     #[inline(always)]
     pub fn of_reply(flow: &Flow<F>) -> Self {
         Self {
@@ -34,7 +34,7 @@ impl<F: Family> Decision<F> {
         }
     }
 
-    /// Of a packet from the backend to a client whose flow has no entry.
+    /// For a packet from the backend to a client whose flow has no entry.
     #[inline(always)]
     pub fn of_untracked_reply(segment: &Segment<F>, untracked: &Untracked<F>) -> Self {
         Self {

@@ -97,7 +97,7 @@ fn refuse_gone<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// The same with the decision in the draft.
+/// Sends a packet as the draft says, with the next hops of the flow that its decision came from.
 #[inline(never)]
 pub fn carried<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -131,7 +131,7 @@ pub enum Departure {
     Stack,
     /// To the next hop that was found.
     NextHop,
-    /// Nowhere: the verdict is known.
+    /// The packet is not sent: its verdict is known.
     Ended(Verdict),
 }
 
@@ -220,8 +220,8 @@ fn into_tunnel<F: PacketFamily, T: FamilyTables<F>>(
     Verdict::Next(Stage::Encapsulate)
 }
 
-/// The source port by which routers and the node's network card distinguish flows: one that no
-/// process uses.
+/// The source port, by which routers and the node's network card distinguish flows: a dynamic port
+/// (RFC 6335).
 #[inline(always)]
 fn source_port<F: PacketFamily>(segment: &Segment<F>) -> u16 {
     let Segment { source, source_port, destination, destination_port, headers, .. } = *segment;

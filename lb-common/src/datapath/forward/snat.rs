@@ -80,7 +80,7 @@ fn can_go_untracked<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Dra
     !draft.flow.kind.has(FlowKind::SNAT) && !is_taken(tables, &draft.flow)
 }
 
-/// In place of a rank: no flow to the backend seems to use the port.
+/// Flag beside a port: no flow to the backend seems to use it.
 const SEEMS_FREE: u32 = 1 << 16;
 
 /// The port to try in a round: one that no flow to the backend seems to use. If all seem to be in

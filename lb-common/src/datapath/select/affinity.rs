@@ -24,7 +24,7 @@ pub fn remembered<F: PacketFamily, T: FamilyTables<F>>(
     same.then_some((found.backend, backend))
 }
 
-/// The client has opened a flow to the backend.
+/// Stores the backend to which the client has opened a flow.
 #[inline(always)]
 pub fn remember<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,

@@ -66,7 +66,7 @@ pub fn frontend<F: PacketFamily, T: FamilyTables<F>>(
     tables.frontend(&any).ok_or(Reason::NoFrontend)
 }
 
-/// The same for an address and port without a client.
+/// The frontend at an address and port, whoever the client is.
 pub fn frontend_at<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     address: F::Address,
@@ -110,7 +110,7 @@ pub fn backend<F: PacketFamily, T: FamilyTables<F>>(
         dialled.port,
         dialled.protocol,
     );
-    // Saturating: behind the last number there is no slot, either.
+    // Saturates, and the last index is never a slot. Wrapping would select a slot of another pool.
     let slot = pool.offset.saturating_add(hash::scale(hash, pool.size));
     let index = tables.slot(slot).ok_or(Reason::NoSuchSlot)?;
     let backend = tables.backend(index).ok_or(Reason::NoSuchBackend)?;
@@ -134,8 +134,8 @@ fn admit<F: PacketFamily, T: FamilyTables<F>>(
     Ok(())
 }
 
-/// The backend on this node that a tunnelled packet's tag names. Source ranges and policies are
-/// applied as to a packet from outside, because the outer header proves little.
+/// The backend on this node that a tunnelled packet's tag names. Source ranges are checked here,
+/// too: the outer header proves little about the sender.
 #[inline(always)]
 pub fn target<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
@@ -170,9 +170,9 @@ pub fn tunnel<F: PacketFamily>(frontend: &Frontend, choice: &Choice<F>) -> Optio
     }
 }
 
-/// Which of the two pools, by the frontend's policy and the client's location. A client inside that
-/// uses an external address is served as if the packet had left the node and come back through any
-/// node.
+/// Whether the local pool applies, by the frontend's policy and the client's location. A client
+/// inside that uses an external kind of frontend may get backends of any node, as if its packet had
+/// left the cluster and come back.
 #[inline(always)]
 fn is_local_wanted(frontend: &Frontend, origin: Origin) -> bool {
     let matters = origin == Origin::Outside || frontend.kind == FrontendKind::ClusterIp as u8;

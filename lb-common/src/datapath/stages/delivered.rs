@@ -27,7 +27,7 @@ pub fn deliver<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     send::found_or::<F, P, T>(packet, tables, network, found, Stage::Accept)
 }
 
-/// It opens a flow.
+/// Drafts the flow of a decapsulated packet.
 #[inline(always)]
 pub fn accept<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -41,7 +41,7 @@ pub fn accept<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
 }
 
-/// Whether its client has flows elsewhere.
+/// Whether the client has flows in other buckets.
 #[inline(never)]
 fn is_crowded<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -53,7 +53,7 @@ fn is_crowded<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     lookup::has_spread_flows(tables, &segment)
 }
 
-/// It belongs to a flow, if there is one.
+/// Finds the packet's flow, which must lead to this node.
 #[inline(never)]
 fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,

@@ -26,7 +26,7 @@ const FARTHEST: usize = 1 << 12;
 
 /// An error, and where its parts are.
 struct Error<F: PacketFamily> {
-    /// Of the error itself.
+    /// Headers of the error itself.
     headers: Headers,
     /// A reply to the quoted packet, with the offsets of the quote.
     answer: Segment<F>,
@@ -56,7 +56,7 @@ fn look_up<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Carried {
-    // As in `fragment`: else the compiler hands over the bounds instead of the packet.
+    // As in `fragment`: otherwise the compiler passes the packet's bounds instead of the packet.
     packet.leave_by(0);
     match read::<F, P>(packet, network) {
         Ok(error) => carry::carry_arriving(tables, &error.answer),

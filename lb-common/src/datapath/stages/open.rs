@@ -96,7 +96,7 @@ pub fn prepare<F: PacketFamily, T: FamilyTables<F>>(
     draft.round = 0;
 }
 
-/// Begins the flow that was drafted, and sends the packet.
+/// Stores the drafted flow, and sends the packet.
 #[inline(always)]
 pub fn begin<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -146,7 +146,7 @@ fn remember_untracked<F: PacketFamily, T: FamilyTables<F>>(tables: &T) {
     }
 }
 
-/// A flow that is found by the reply index: adds it there, and begins it.
+/// Stores a flow that is found by the reply index, and sends the packet.
 #[inline(always)]
 pub fn open_indexed<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -176,7 +176,7 @@ fn refuse<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 ) -> Verdict {
     match reason {
         Reason::NoFrontend if is_gue(segment) => Verdict::Next(Stage::Decapsulate),
-        // The address may also be used by others: a node also serves ssh.
+        // Other programs of the node use the address, too, for example sshd.
         Reason::NoFrontend => pass_for(tables, reason),
         Reason::NoBackend | Reason::NoSuchPort => {
             refuse::unreachable(packet, tables, segment.headers, reason)

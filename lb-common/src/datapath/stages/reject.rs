@@ -9,7 +9,7 @@ use crate::datapath::wire::parse::{self, Headers, Parsed, Segment};
 use crate::header::{Ethernet, Icmp, NetworkHeader, Tcp, protocol};
 use crate::layout::Reason;
 
-/// Rejects a TCP packet by a reset.
+/// Rejects a TCP packet with a reset.
 #[inline(never)]
 pub fn reset<F: Answering, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
@@ -75,7 +75,7 @@ fn write_reset<F: Answering, P: Packet>(packet: &mut P, segment: &Segment<F>) ->
     send_back(packet)
 }
 
-/// Number of sequence numbers that the flags use.
+/// The number of sequence numbers that the flags use.
 #[inline(always)]
 fn length_of_control(flags: u8) -> u32 {
     u32::from(flags & Tcp::SYN != 0) + u32::from(flags & Tcp::FIN != 0)
@@ -92,7 +92,7 @@ fn send_back<P: Packet>(packet: &mut P) -> Option<()> {
     Some(())
 }
 
-/// Rejects a packet by an ICMP error that quotes its start.
+/// Rejects a packet with an ICMP error that quotes its start.
 #[inline(never)]
 pub fn reject<F: Answering, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,

@@ -55,7 +55,7 @@ pub enum SocketVerdict<A> {
     Drop(Reason),
 }
 
-/// A socket is to be connected to `end`.
+/// A socket is about to connect to `end`.
 #[inline(always)]
 pub fn connect<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
@@ -198,8 +198,8 @@ fn followed<F: PacketFamily, T: SocketTables<F>>(
 
 /// Whether the chosen backend still exists; `draining`: or is terminating and keeps connections.
 ///
-/// A function of its own in the kernel, too: merged with the comparisons around it, it would have
-/// the verifier look at registers that nothing was loaded into.
+/// Not inlined in the kernel either: the compiler would merge it with the comparisons around it,
+/// and the verifier would see reads of uninitialized registers.
 #[inline(never)]
 fn is_there<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
@@ -241,7 +241,8 @@ fn keep_unconnected<F: PacketFamily, T: SocketTables<F>>(
 
 /// Chooses a backend for a process on this node, and writes it into the flow.
 ///
-/// A function of its own in the kernel, too, as [`is_there`] is; there it can return a number only.
+/// Not inlined in the kernel either, like [`is_there`]. There, such a function can return only a
+/// number.
 #[inline(never)]
 fn choose<F: PacketFamily, T: SocketTables<F>>(
     tables: &T,
@@ -274,7 +275,7 @@ fn choose<F: PacketFamily, T: SocketTables<F>>(
     Ok(())
 }
 
-/// In place of the port that a socket does not have yet; different for each socket.
+/// Stands for the client port, which the socket does not have yet. Differs between sockets.
 #[inline(always)]
 fn stand_in(cookie: u64) -> u16 {
     mix(cookie) as u16

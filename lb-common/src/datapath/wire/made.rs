@@ -50,7 +50,7 @@ impl Answering for V4 {
         protocol: u8,
         payload: u16,
     ) -> Ipv4 {
-        // The length in a header may be wrong.
+        // Wraps: the length in a received header may have any value.
         let total_length = payload.wrapping_add(size_of::<Ipv4>() as u16);
         let mut header = Ipv4 {
             version_and_length: 0x45,

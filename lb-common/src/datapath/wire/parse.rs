@@ -41,7 +41,8 @@ pub enum Part {
 
 /// Where the transport header is, or would be in a later fragment.
 ///
-/// Not in a `Result`, so that every field has a value: the verifier handles undefined ones badly.
+/// Not in a `Result`, so that every field has a value: the verifier has difficulties with fields
+/// that only some variants have.
 pub struct Transport {
     pub headers: Headers,
     pub part: Part,
