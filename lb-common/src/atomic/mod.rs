@@ -6,9 +6,9 @@
 //! `AtomicU32` and `AtomicU64`. With the feature `model` they are loom's, and the crate `models`
 //! runs the flow table in every order that they allow (`docs/design/concurrency.md`).
 //!
-//! In BPF, plain loads and stores of aligned words are single instructions, and x86-64 keeps loads in
-//! order, and stores. A weakly ordered CPU would need load-acquire and store-release of instruction
-//! set v4; the agent refuses to start there.
+//! In BPF, plain loads and stores of aligned words are single instructions, and x86-64 keeps loads
+//! in order, and stores. A weakly ordered CPU would need load-acquire and store-release of
+//! instruction set v4; the agent refuses to start there.
 
 #[cfg(not(feature = "model"))]
 mod memory;
