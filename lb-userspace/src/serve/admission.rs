@@ -3,24 +3,25 @@
 //!
 //! Invariants:
 //! - Connections of other machines never take room from local ones, such as the kubelet's probes.
-//! - A new connection is refused only if every connection that it competes with is being answered.
+//! - A new connection is refused only if each connection that it competes with is waiting for its
+//!   response.
 //! - Every connection has a deadline, so a silent client cannot keep one.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-/// Bits of an IPv6 address that tell clients apart: a host may use its whole /64.
+/// Prefix length that identifies an IPv6 client: a host may use its whole /64.
 const PEER_BITS: u32 = 64;
 
-/// How many connections there may be at once, and for how long.
+/// Limits on the number of connections and on their duration.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Of local peers, in room of their own.
+    /// Connections of local peers, counted separately.
     pub local: usize,
-    /// Of all other peers together.
+    /// Connections of all other peers together.
     pub remote: usize,
-    /// Of one of those other peers.
+    /// Connections of each of those other peers.
     pub per_peer: usize,
     /// From the connection to its first complete request head.
     pub head: Duration,
@@ -70,16 +71,16 @@ pub type Id = u64;
 #[derive(Debug)]
 pub struct Admitted {
     pub id: Id,
-    /// The connection to close in its favour.
+    /// The connection to close for this one.
     pub evicted: Option<Id>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// It has sent no complete request head yet.
+    /// It has not sent a complete request head yet.
     New,
     Answering,
-    /// It has got a response, and sent no other request yet.
+    /// It has got a response, and has not sent another request yet.
     Answered,
 }
 
@@ -114,7 +115,7 @@ impl Admission {
         Self { limits, next: 0, connections: BTreeMap::new() }
     }
 
-    /// Takes in a new connection, in place of another one if there is no room. `None`: refused.
+    /// Admits a new connection, and closes another one if the limit is reached. `None`: refused.
     pub fn admit(&mut self, peer: Peer, now: Instant) -> Option<Admitted> {
         let Limits { local, remote, per_peer, .. } = self.limits;
         let evicted = match peer {
@@ -130,8 +131,8 @@ impl Admission {
         Some(Admitted { id, evicted })
     }
 
-    /// Removes the connection that has been idle for longest, when file descriptors run out.
-    /// Local ones come last.
+    /// Removes the connection that has been idle for longest, when file descriptors run out. Local
+    /// connections are removed last.
     pub fn shed(&mut self) -> Option<Id> {
         let id = self
             .oldest_idle(|connection| !connection.is_local())
@@ -152,7 +153,8 @@ impl Admission {
         self.connections.remove(&id);
     }
 
-    /// When to close a connection unless its phase ends before. `None`: it is closed.
+    /// When to close a connection if its phase does not change before. `None`: it is closed
+    /// already.
     pub fn deadline(&self, id: Id) -> Option<Instant> {
         let connection = self.connections.get(&id)?;
         let limit = match connection.phase {
@@ -163,7 +165,7 @@ impl Admission {
         Some(connection.since + limit)
     }
 
-    /// `Some(None)`: there is room. `Some(Some(id))`: there is, now that this one was removed.
+    /// `Some(None)`: there is room. `Some(Some(id))`: there is room because `id` was removed.
     fn make_room(
         &mut self,
         limit: usize,
@@ -247,7 +249,7 @@ mod tests {
         let (mut admission, clock) = (admission(), clock());
         let ids: Vec<Id> =
             (0..4).map(|n| admit(&mut admission, remote(n), clock.at(n.into())).0).collect();
-        // The first is being answered, and the second has been: both are used by their clients.
+        // The first is being served, and the second has been: both are used by their clients.
         admission.begin_response(ids[0], clock.at(5));
         admission.begin_response(ids[1], clock.at(5));
         admission.end_response(ids[1], clock.at(6));

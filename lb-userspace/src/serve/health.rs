@@ -1,4 +1,4 @@
-//! Whether this node may get traffic, and whether the agent is alive. Time is passed in.
+//! Whether this node may get traffic, and whether the agent is alive. The time is a parameter.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::model::AddressFamily;
 
-/// A change that is not in force after this long means that something is stuck. As kube-proxy
-/// has it.
+/// If a change is not programmed after this long, something is stuck. kube-proxy has the same
+/// limit.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Written by the agent, read by servers.
@@ -18,13 +18,13 @@ pub struct Health(Mutex<State>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
-    /// An earlier agent's programs forward by its tables until there are our own.
+    /// The maps and programs of an earlier agent forward until this agent's are active.
     adopted: bool,
-    /// Our programs meet packets.
+    /// This agent's programs are attached.
     attached: bool,
-    /// When the last change was put in force.
+    /// When the last change was programmed.
     updated: Option<SystemTime>,
-    /// Since when a change has been waiting to be put in force.
+    /// Since when a change has been waiting to be programmed.
     waiting: Option<Instant>,
     node_ineligible: bool,
 }
@@ -40,29 +40,29 @@ pub struct Report {
 }
 
 impl Health {
-    /// `adopted`: whether an earlier agent's programs and tables are in force meanwhile.
+    /// `adopted`: whether maps and programs of an earlier agent are already active.
     pub fn new(adopted: bool) -> Self {
         Self(Mutex::new(State { adopted, ..State::default() }))
     }
 
-    /// The programs are attached: what is in the tables is in force only now.
+    /// The programs are attached: only now do packets meet the tables.
     pub fn attached(&self) {
         self.state().attached = true;
     }
 
-    /// Something has changed that is not in force yet.
+    /// Something has changed and is not programmed yet.
     pub fn changed(&self, now: Instant) {
         self.state().waiting.get_or_insert(now);
     }
 
-    /// All that has changed is in force.
+    /// All changes are programmed.
     pub fn in_force(&self, now: SystemTime) {
         let mut state = self.state();
         state.waiting = None;
         state.updated = Some(now);
     }
 
-    /// A node that is being deleted is to get no new traffic.
+    /// A node that is being deleted must get no new traffic.
     pub fn set_node_eligible(&self, eligible: bool) {
         self.state().node_ineligible = !eligible;
     }
@@ -79,13 +79,13 @@ impl Health {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Whoever panicked has left a state all of whose fields are true of some moment.
+        // Each field is valid by itself, so the state is usable after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Report {
-    /// When the last change was put in force.
+    /// When the last change was programmed.
     pub fn updated(&self) -> Option<SystemTime> {
         self.updated
     }
@@ -95,12 +95,13 @@ impl Report {
         self.is_serving() && self.node_eligible
     }
 
-    /// Whether the agent is alive: waiting for a cluster's first word is no reason to restart it.
+    /// Whether the agent is alive. Waiting for a cluster's first objects is no reason to restart
+    /// it.
     pub fn livez(&self) -> bool {
         self.keeps_up
     }
 
-    /// Whether what this node serves is up to date.
+    /// Whether this node forwards, by tables that are up to date.
     pub fn is_serving(&self) -> bool {
         self.forwarding && self.keeps_up
     }
@@ -116,7 +117,7 @@ impl Report {
         if with_node {
             report["nodeEligible"] = self.node_eligible.into();
         }
-        // One set of tables holds both families: they keep up together.
+        // One set of tables holds both address families, so both have the same status.
         report["status"] = AddressFamily::ALL
             .into_iter()
             .map(|family| {
@@ -138,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_that_waits_too_long_makes_it_sick_until_it_is_in_force() {
+    fn a_change_that_waits_too_long_is_unhealthy_until_it_is_programmed() {
         let start = Instant::now();
         let health = Health::new(false);
         health.attached();
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_first_change_is_in_force_only_adopted_tables_serve() {
+    fn before_the_first_change_is_programmed_only_adopted_tables_are_healthy() {
         let now = Instant::now();
         let fresh = Health::new(false).report(now);
         assert!(!fresh.healthz() && fresh.livez());
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_that_no_program_reads_serve_nobody() {
+    fn a_node_without_attached_programs_is_not_healthy() {
         let now = Instant::now();
         let health = Health::new(false);
         health.in_force(SystemTime::now());

@@ -23,20 +23,20 @@ use crate::notices::{About, Notice, Notices, Reason};
 
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
-/// Of all health check node ports together: a load balancer may ask all of them at once, from one
-/// address.
+/// Limits of all health check node ports together: a load balancer may query all of them at once,
+/// from one address.
 const LIMITS: Limits = Limits::new(64, 512, 256);
 
-/// What is said at one port.
+/// What one port reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
     pub service: ServiceName,
-    /// The object that notices are about.
+    /// The object that notices refer to.
     pub about: About,
     pub local_endpoints: usize,
 }
 
-/// All ports, on all addresses. Dropped, they are closed.
+/// All ports, on all addresses. Dropping it closes them.
 pub struct HealthChecks {
     health: Arc<Health>,
     notices: Arc<dyn Notices>,
@@ -75,7 +75,7 @@ impl HealthChecks {
         }
     }
 
-    /// Serves these ports from now on, and no others.
+    /// Serves exactly these ports from now on.
     pub fn set(&mut self, checks: BTreeMap<u16, Check>) {
         self.ports.retain(|port, _| checks.contains_key(port));
         for (port, check) in checks {
@@ -90,13 +90,13 @@ impl HealthChecks {
         self.serve();
     }
 
-    /// Serves on these addresses of the node from now on, and on no others.
+    /// Serves on exactly these addresses of the node from now on.
     pub fn set_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
         self.addresses = addresses;
         self.serve();
     }
 
-    /// Starts the servers that are missing, and stops those on other addresses. The rest go on.
+    /// Starts missing servers, and stops those on other addresses. The others keep running.
     fn serve(&mut self) {
         let mut ports = std::mem::take(&mut self.ports);
         for (&number, Port { check, servers }) in &mut ports {
@@ -124,7 +124,7 @@ impl HealthChecks {
                 notices.post(Notice { about, reason, message });
             }
         };
-        // Whatever the path.
+        // For every path.
         let router = Router::new().fallback(answer).with_state(shared);
         Server(tokio::spawn(http::serve(address, router, Arc::clone(&self.room), complain)))
     }
@@ -139,7 +139,7 @@ async fn answer(State(shared): State<Shared>) -> Response {
     } else {
         StatusCode::SERVICE_UNAVAILABLE
     };
-    // Names of the API hold nothing that JSON would escape.
+    // Names in the API contain no characters that JSON escapes.
     let body = format!(
         "{{\n\t\"service\": {{\n\t\t\"namespace\": \"{}\",\n\t\t\"name\": \"{}\"\n\t}},\n\
          \t\"localEndpoints\": {local_endpoints},\n\t\"serviceProxyHealthy\": {healthy}\n}}",

@@ -15,15 +15,15 @@ use tokio::time::sleep;
 
 use super::accept::{Place, Room, Tcp, accept_all, is_local};
 
-/// What a client may send before its request is complete.
+/// Limit on the octets of a request head.
 const MOST_HEAD_BYTES: usize = 16 << 10;
-/// A port may be free in a moment: the process that has it is ending.
+/// The port may soon be free: the process that holds it may be ending.
 const QUICK_TRIES: u32 = 5;
 const QUICKLY: Duration = Duration::from_millis(100);
 const SLOWLY: Duration = Duration::from_secs(5);
 
-/// Serves until it is aborted, and with it all its connections. `complain` is called once if the
-/// port cannot be bound.
+/// Serves until it is aborted, which also closes all its connections. `complain` is called once if
+/// the port cannot be bound.
 pub async fn serve(
     address: SocketAddr,
     router: Router,
@@ -35,7 +35,7 @@ pub async fn serve(
         .await;
 }
 
-/// Answers the requests of one connection. Its deadlines are those of its place.
+/// Serves the requests of one connection. Its deadlines are those of `place`.
 pub async fn serve_connection(stream: TcpStream, router: Router, place: Arc<Place>) {
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |request| {
@@ -71,7 +71,7 @@ async fn bind(address: SocketAddr, complain: impl FnOnce(&io::Error)) -> TcpList
     unreachable!("attempts never end")
 }
 
-/// Where there is no IPv6, "all addresses" are those of IPv4.
+/// Without IPv6, "all addresses" are those of IPv4.
 async fn bind_once(address: SocketAddr) -> io::Result<TcpListener> {
     match TcpListener::bind(address).await {
         Err(error)

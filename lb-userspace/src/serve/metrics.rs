@@ -1,4 +1,4 @@
-//! The agent's metrics. Those named `kubeproxy_…` are what people have alerts on already.
+//! The agent's metrics. Those named `kubeproxy_…` have the names that existing alerts use.
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicI64, AtomicU64};
@@ -62,14 +62,14 @@ pub struct Metrics {
     config: Family<Vec<(&'static str, String)>, Gauge>,
 }
 
-/// Which objects a change was of.
+/// Which kind of object changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed {
     Service = 0,
     Endpoints = 1,
 }
 
-/// As metrics' names have them, and as people do.
+/// As written in names of metrics, and in their help texts.
 const KINDS: [(&str, &str); 2] = [("service", "Services"), ("endpoint", "endpoints")];
 
 impl Metrics {
@@ -184,10 +184,11 @@ impl Metrics {
         metrics
     }
 
-    /// In the text format of OpenMetrics.
+    /// All metrics in the text format of OpenMetrics.
     pub fn encode(&self) -> String {
         let mut text = String::new();
-        // Writing into a string fails only if a metric does, and ours that can fail say nothing.
+        // Writing to a string fails only if a metric does, and metrics that cannot be read are left
+        // out instead.
         let _ = text::encode(&mut text, &self.registry);
         text
     }
@@ -198,12 +199,12 @@ impl Metrics {
         }
     }
 
-    /// For whoever makes clients of the API server.
+    /// For code that creates clients of the API server.
     pub fn requests(&self) -> &Requests {
         &self.requests
     }
 
-    /// What people compare nodes by. Once; nothing of it changes while the agent runs.
+    /// Settings by which nodes are compared. Set once: they do not change while the agent runs.
     pub fn set_config(&self, config: Vec<(&'static str, String)>) {
         self.config.get_or_create(&config).set(1);
     }
@@ -212,7 +213,7 @@ impl Metrics {
         self.snat_ports.set(available.into());
     }
 
-    /// The names of hooks, each as often as a program is attached to it.
+    /// The hook of each attached program, so that names repeat.
     pub fn set_attached(&self, hooks: impl IntoIterator<Item = &'static str>, not_served: usize) {
         self.programs.clear();
         for hook in hooks {
@@ -221,7 +222,7 @@ impl Metrics {
         self.devices_not_served.set(not_served as i64);
     }
 
-    /// Sets where the kernel's counters are from; they are opened when somebody asks for them.
+    /// Sets how to open the kernel's counters. They are opened at the first scrape.
     pub fn read_traffic_from(
         &self,
         open: impl Fn() -> Result<Box<dyn Counters>> + Send + Sync + 'static,
@@ -229,12 +230,12 @@ impl Metrics {
         self.traffic.read_from(open);
     }
 
-    /// Of so many service ports, and of so many backends, the traffic is told.
+    /// Limits the number of service ports, and of backends, whose traffic is exported.
     pub fn tell_traffic_of(&self, most: usize) {
         self.traffic.tell_at_most(most);
     }
 
-    /// Changes what the kernel's counters are counted under.
+    /// Changes the names and indexes of the kernel's counters.
     pub fn catalogue(&self, change: impl FnOnce(&mut Catalog)) {
         self.traffic.catalogue(change);
     }
@@ -256,8 +257,7 @@ impl Metrics {
         }
     }
 
-    /// All that has changed is programmed. One change programs both families, as kube-proxy
-    /// programs both after each change.
+    /// All changes are programmed. Each change programs both families, as in kube-proxy.
     pub fn in_force(&self, took: Duration, now: SystemTime) {
         for family in AddressFamily::ALL.map(ip_family) {
             self.sync_duration.get_or_create(&family).observe(took.as_secs_f64());
@@ -268,12 +268,12 @@ impl Metrics {
         }
     }
 
-    /// A change of endpoints in the cluster has come into force after so long.
+    /// A change of endpoints in the cluster was programmed this long after it happened.
     pub fn programmed(&self, family: AddressFamily, after: Duration) {
         self.programming.get_or_create(&ip_family(family)).observe(after.as_secs_f64());
     }
 
-    /// How many steps have been carried out so far.
+    /// How many steps have been executed so far.
     pub fn set_steps(&self, steps: u64) {
         self.steps.inc_by(steps - self.steps.get());
     }
@@ -348,13 +348,13 @@ fn seconds(time: SystemTime) -> f64 {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-/// From 62.5 microseconds to half a minute; kube-proxy's, which begin at a millisecond, are among
-/// them.
+/// From 62.5 microseconds to half a minute. kube-proxy's buckets, which begin at a millisecond, are
+/// among them.
 fn sync_buckets() -> impl Iterator<Item = f64> {
     exponential_buckets(0.000_062_5, 2.0, 20)
 }
 
-/// kube-proxy's, and finer ones below: it measures in seconds what takes milliseconds here.
+/// kube-proxy's buckets, and finer ones below: it takes seconds for what takes milliseconds here.
 fn programming_buckets() -> impl Iterator<Item = f64> {
     let fine = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5].into_iter();
     let seconds = (1..60).map(f64::from);
@@ -366,9 +366,9 @@ fn programming_buckets() -> impl Iterator<Item = f64> {
 mod tests {
     use super::*;
 
-    /// Dashboards and alerts that were made for kube-proxy ask for these.
+    /// Dashboards and alerts made for kube-proxy query these buckets.
     #[test]
-    fn kube_proxys_buckets_are_among_ours() {
+    fn all_buckets_of_kube_proxy_are_included() {
         let sync: Vec<f64> = sync_buckets().collect();
         for bucket in exponential_buckets(0.001, 2.0, 15) {
             assert!(sync.contains(&bucket), "{bucket} is not in {sync:?}");

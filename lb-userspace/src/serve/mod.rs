@@ -1,9 +1,9 @@
-//! What the agent tells over HTTP: its health, its metrics, and to load balancers outside the
-//! cluster whether a Service is served here.
+//! The agent's HTTP servers: its health, its metrics, and for load balancers outside the cluster
+//! whether this node serves a Service.
 //!
 //! Invariants:
-//! - Nothing here makes the agent wait. Servers run beside it and read what it shares.
-//! - No client keeps others from being served, and least of all local ones (`admission`).
+//! - Nothing here delays the agent. Servers run concurrently and read what it shares.
+//! - No client keeps other clients from being served, least of all local ones (`admission`).
 
 mod accept;
 mod admission;
@@ -42,7 +42,7 @@ const HEALTHZ_LIMITS: Limits = Limits::new(64, 256, 16);
 /// Responses are large, and held until the client has read them.
 const METRICS_LIMITS: Limits = Limits::new(16, 32, 8);
 
-/// Where to listen; `None`: not at all.
+/// Listen addresses; `None`: no server.
 #[derive(Clone, Debug)]
 pub struct Addresses {
     pub healthz: Option<SocketAddr>,
@@ -55,8 +55,8 @@ struct Shared {
     metrics: Arc<Metrics>,
 }
 
-/// Starts the servers. A port that can't be bound is complained about and tried again: the
-/// agent does its work without it.
+/// Starts the servers. A port that cannot be bound is reported, and tried again: the agent works
+/// without it.
 pub fn start(
     addresses: &Addresses,
     health: &Arc<Health>,
@@ -102,7 +102,7 @@ fn answer(healthy: bool, body: String) -> Response {
 }
 
 async fn metrics_text(State(shared): State<Shared>) -> Response {
-    // Reading the counters takes a while where there are many.
+    // Reading the counters can take long if there are many.
     let text = tokio::task::spawn_blocking(move || shared.metrics.encode()).await;
     match text {
         Ok(text) => {

@@ -1,5 +1,5 @@
-//! The agent as a process, under the names that all Prometheus clients use, and its own memory, for
-//! which they have none.
+//! Metrics of the agent's process, under the names that all Prometheus clients use, and its
+//! anonymous memory, for which they have no name.
 
 use std::fmt;
 use std::fs;
@@ -15,12 +15,12 @@ use prometheus_client::metrics::gauge::ConstGauge;
 #[derive(Debug)]
 pub struct Process;
 
-/// What `/proc/self/stat` says, in its own units.
+/// Fields of `/proc/self/stat`, in its own units.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     processor_ticks: u64,
     threads: u64,
-    /// Since the machine started.
+    /// Since boot.
     start_ticks: u64,
     virtual_bytes: u64,
     resident_pages: u64,
@@ -42,19 +42,19 @@ impl Stat {
     }
 }
 
-/// The soft limit of this name; none if there is none.
+/// The soft limit of this name; `None` if it is unlimited.
 fn limit(limits: &str, name: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Memory that is nobody else's: without files and maps. In bytes.
+/// Anonymous memory in bytes: without files and shared maps.
 fn own_memory(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1_024)
 }
 
-/// When the machine was started, in seconds.
+/// When the machine booted, in seconds since 1970.
 fn boot_time(stat: &str) -> Option<u64> {
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_read_as_proc_tells_it() {
+    fn fields_of_proc_stat_are_parsed() {
         let text = "7 (a) b (c) S 1 7 7 0 -1 4194560 900 0 0 0 30 12 0 0 20 0 3 0 5000 700000 25 1";
         let expected = Stat {
             processor_ticks: 42,
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_ones_own_is_what_no_file_has() {
+    fn own_memory_is_anonymous_memory() {
         let status = "VmRSS:\t  350048 kB\nRssAnon:\t    6984 kB\nRssFile:\t  343064 kB\n";
         assert_eq!(own_memory(status), Some(6_984 * 1_024));
         assert_eq!(own_memory("VmRSS:\t  350048 kB\n"), None);

@@ -1,9 +1,9 @@
-//! What the agent tells `millrace status`, over a socket that is known by the pin directory. Who
-//! has no right to the maps gets no answer.
+//! Serves the agent's report to `millrace status`, over a socket named after the pin directory.
+//! Only root and the agent's own user get a response.
 //!
-//! The socket's name is an abstract one: it needs no directory that both can see, as a container
-//! and its host may have none, and goes with the process. It is found in the agent's own network
-//! namespace, where its devices are, too.
+//! The socket's name is abstract, so no directory has to be visible to both the agent and the
+//! command (a container and its host may share none), and the name is freed when the process ends.
+//! It exists in the agent's own network namespace, like the agent's interfaces.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -31,12 +31,12 @@ use crate::model::ServiceName;
 const LIMITS: Limits = Limits::new(16, 0, 0);
 /// How long a command waits for the agent.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between attempts to bind the socket: who had it is ending.
+/// Between attempts to bind the socket: its previous owner may be ending.
 const RETRY: Duration = Duration::from_millis(500);
-/// The first problems are told, and how many there are.
+/// Only the first problems are listed; all are counted.
 const MOST_PROBLEMS: usize = 50;
 
-/// What an agent says of itself.
+/// An agent's report about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
@@ -44,28 +44,29 @@ pub struct Report {
     pub version: String,
     pub node_name: String,
     pub started: Timestamp,
-    /// What `/healthz` and `/livez` say.
+    /// Results of `/healthz` and `/livez`.
     pub healthz: bool,
     pub livez: bool,
-    /// When changes were last put in force.
+    /// When changes were last programmed.
     pub last_sync: Option<Timestamp>,
     pub services: usize,
     pub service_ports: usize,
-    /// Why changes wait, if they do.
+    /// Why changes are waiting, if any are.
     pub waiting: Option<String>,
-    /// Why interfaces or addresses of this node are not in the maps, if so. They are written again.
+    /// Why interfaces or addresses of this node are missing in the maps, if any are. Writing them
+    /// is retried.
     #[serde(default)]
     pub network: Option<String>,
     /// Entries for which a map has no room, by map.
     pub without_room: BTreeMap<String, usize>,
-    /// Devices that are not served as they should be, and why.
+    /// Interfaces with problems, and the reasons.
     pub devices: BTreeMap<String, String>,
-    /// The first of them.
+    /// At most `MOST_PROBLEMS`.
     pub problems: Vec<String>,
     pub services_with_problems: usize,
 }
 
-/// Kept up by the agent with each change, read when somebody asks.
+/// Updated by the agent with each change, read on request.
 #[derive(Debug, Default)]
 pub struct Condition(Mutex<State>);
 
@@ -80,7 +81,7 @@ struct State {
 }
 
 impl Condition {
-    /// All that is wrong with a Service now.
+    /// Replaces the problems of a Service.
     pub fn set_problems(&self, service: &ServiceName, problems: Vec<String>) {
         let mut state = self.state();
         if problems.is_empty() {
@@ -94,7 +95,7 @@ impl Condition {
         self.state().devices = problems.collect();
     }
 
-    /// Everything is in force: so many Services, and service ports.
+    /// All changes are programmed: this many Services and service ports.
     pub fn in_force(
         &self,
         services_and_ports: (usize, usize),
@@ -106,23 +107,23 @@ impl Condition {
         state.without_room = without_room.map(|(map, n)| (map.to_owned(), n)).collect();
     }
 
-    /// Something keeps everything waiting that comes after it.
+    /// A change cannot be programmed, and all later changes wait for it.
     pub fn waits(&self, why: String) {
         self.state().waiting = Some(why);
     }
 
-    /// Why interfaces or addresses of this node are not in the maps; `None`: they are.
+    /// Why interfaces or addresses of this node are missing in the maps; `None`: none is.
     pub fn set_network(&self, why: Option<String>) {
         self.state().network = why;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each of its fields is true of some moment, whoever panicked.
+        // Each field is valid by itself, so the state is usable after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What is told of this process.
+/// Collects the report.
 pub struct Reporter {
     pub node_name: String,
     pub health: Arc<Health>,
@@ -154,7 +155,7 @@ impl Reporter {
         }
     }
 
-    /// Answers commands of root and of the agent's own user until it is aborted.
+    /// Serves commands of root and of the agent's own user until it is aborted.
     pub async fn serve(self, address: SocketAddr) {
         let reporter = Arc::new(self);
         let listener = loop {
@@ -170,7 +171,7 @@ impl Reporter {
         let room = Room::new(LIMITS);
         accept_all(listener, room, |stream, _| {
             let reporter = Arc::clone(&reporter);
-            // How it ends does not matter to the agent.
+            // A failed connection does not matter to the agent.
             async move { drop(reporter.answer(stream).await) }
         })
         .await;
@@ -189,14 +190,14 @@ fn bind(address: &SocketAddr) -> io::Result<UnixListener> {
     UnixListener::from_std(listener)
 }
 
-/// Where the agent on a pin directory answers: directories are told apart by their inodes.
+/// The socket address of the agent on a pin directory, which is identified by device and inode.
 pub fn address(pin_path: &Path) -> io::Result<SocketAddr> {
     let directory = pin_path.metadata()?;
     let name = format!("millrace:{:x}:{:x}", directory.dev(), directory.ino());
     SocketAddr::from_abstract_name(name)
 }
 
-/// Asks the agent on a pin directory. `None`: nobody answers in this network namespace.
+/// Asks the agent on a pin directory. `None`: no agent listens in this network namespace.
 pub fn ask(pin_path: &Path) -> Result<Option<Report>> {
     let address = address(pin_path)?;
     let mut stream = match StdStream::connect_addr(&address) {
@@ -204,7 +205,7 @@ pub fn ask(pin_path: &Path) -> Result<Option<Report>> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
         Err(error) => return Err(error).context("the agent's socket can't be reached"),
     };
-    // Anybody can have taken the name.
+    // Any process may have bound this name.
     let peer = getsockopt(&stream, PeerCredentials)?.uid();
     let own = nix::unistd::geteuid().as_raw();
     ensure!([0, own].contains(&peer), "user {peer} answers in the agent's place");
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_are_those_of_now() {
+    fn only_current_problems_are_reported() {
         let reporter = reporter();
         let web = ServiceName::new("default", "web");
         reporter.condition.set_problems(&web, vec!["wrong".to_owned()]);
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_wait_until_they_are_in_force() {
+    fn changes_wait_until_they_are_programmed() {
         let reporter = reporter();
         reporter.condition.waits("no memory".to_owned());
         assert_eq!(reporter.report().waiting.as_deref(), Some("no memory"));
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn who_asks_gets_the_report_and_nobody_answers_elsewhere() {
+    async fn a_report_is_served_for_its_own_pin_directory_only() {
         let here = tempfile::tempdir().unwrap();
         let reporter = reporter();
         let expected = reporter.report();

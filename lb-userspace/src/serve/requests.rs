@@ -1,4 +1,4 @@
-//! What is asked of the API server, counted under the names that Kubernetes' own clients use.
+//! Counts requests to the API server, under the names that Kubernetes' own clients use.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tower::{Layer, Service};
 
-/// Seconds, as Kubernetes' clients have them.
+/// Upper bounds in seconds, as in Kubernetes' clients.
 const BUCKETS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
 
 type Answers = Family<[(&'static str, String); 3], Counter>;
@@ -46,7 +46,7 @@ impl Requests {
         );
     }
 
-    /// To be put around a client of the server at this address.
+    /// A layer for a client of the server at this address.
     pub fn counting(&self, host: &str) -> Counting {
         Counting { requests: self.clone(), host: Arc::from(host) }
     }
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn answers_and_failures_are_counted() {
+    async fn responses_and_failures_are_counted() {
         let requests = Requests::default();
         let server = |request: Request<u16>| async move {
             match request.into_body() {

@@ -1,8 +1,9 @@
-//! What the kernel counts, read when somebody asks.
+//! The kernel's counters, read at each scrape.
 //!
-//! Service ports and backends are told once they have had traffic: a node meets few of a large
-//! cluster's, and thousands of zeros help nobody. Of each kind only so many are told, the first
-//! that had traffic; they are told as long as they exist, since a series must not come and go.
+//! The traffic of a service port or backend is exported once there is some: a node sees few of a
+//! large cluster's, and thousands of zeros are useless. There is a limit for each of the two kinds,
+//! and the first that had traffic are exported. They stay exported as long as they exist, since a
+//! series must not come and go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug};
@@ -21,13 +22,13 @@ use crate::plan::BackendKey;
 use crate::reasons::meaning;
 use crate::settings::DEFAULT_METRICS_MAX_OBJECTS;
 
-/// Under which index each service port is counted. Backends are known by their tables.
+/// The index under which each service port is counted. Backends are read from the maps.
 pub type Catalog = BTreeMap<ServicePortKey, u32>;
 
-/// The kernel's counters. The agent implements it by the pinned maps.
+/// The kernel's counters. The agent implements it with the pinned maps.
 pub trait Counters: Send {
     fn reasons(&self) -> Result<Vec<(Reason, u64)>>;
-    /// Zero for an index that no service port has.
+    /// Zero for an index that no service port uses.
     fn service_port(&self, index: u32) -> Result<layout::Traffic>;
     /// Every backend and its index.
     fn backends(&self) -> Vec<(u32, BackendKey)>;
@@ -35,7 +36,7 @@ pub trait Counters: Send {
     fn flow_tables(&self) -> Vec<FlowTable>;
 }
 
-/// How many flows the table of an address family holds, and could hold.
+/// How many flows the table of an address family holds, and its capacity.
 pub struct FlowTable {
     pub family: &'static str,
     pub by_state: Vec<(&'static str, u64)>,
@@ -49,12 +50,12 @@ pub struct Traffic(Arc<Mutex<State>>);
 
 struct State {
     catalog: Catalog,
-    /// So many service ports, and so many backends.
+    /// Limit for service ports, and for backends.
     most: usize,
     told_service_ports: Told<ServicePortKey>,
     told_backends: Told<BackendKey>,
     open: Option<Open>,
-    /// Opened when first asked for, and again after a failure.
+    /// Opened by the first scrape, and again after a failure.
     counters: Option<Box<dyn Counters>>,
 }
 
@@ -71,7 +72,7 @@ impl Default for State {
     }
 }
 
-/// Those of one kind that are told.
+/// The exported objects of one kind.
 struct Told<K>(BTreeSet<K>);
 
 impl<K> Default for Told<K> {
@@ -81,7 +82,7 @@ impl<K> Default for Told<K> {
 }
 
 impl<K: Ord + Clone> Told<K> {
-    /// Takes out what is too much, and says how many that were.
+    /// Removes the objects above the limit from `counted`, and returns their number.
     fn choose(&mut self, counted: &mut Vec<(K, layout::Traffic)>, most: usize) -> u64 {
         let there: BTreeSet<&K> = counted.iter().map(|(key, _)| key).collect();
         self.0.retain(|key| there.contains(key));
@@ -99,19 +100,19 @@ impl<K: Ord + Clone> Told<K> {
     }
 }
 
-/// Everything that is read for one answer.
+/// Everything that is read for one scrape.
 #[derive(Default)]
 struct Reading {
     reasons: Vec<(Reason, u64)>,
     service_ports: Vec<(ServicePortKey, layout::Traffic)>,
     backends: Vec<(BackendKey, layout::Traffic)>,
     flow_tables: Vec<FlowTable>,
-    /// How many of a kind had traffic, and are not told.
+    /// How many objects of each kind had traffic and are not exported.
     untold: [(&'static str, u64); 2],
 }
 
 impl Traffic {
-    /// Sets where the counters are from; until then there are none.
+    /// Sets how to open the counters; without it there are none.
     pub fn read_from(&self, open: impl Fn() -> Result<Box<dyn Counters>> + Send + Sync + 'static) {
         let mut state = self.state();
         state.open = Some(Arc::new(open));
@@ -138,7 +139,7 @@ impl Traffic {
                 (None, Some(open)) => open()?,
                 (None, None) => return Ok(Reading::default()),
             };
-            // The agent must not wait for system calls of ours.
+            // The lock is released before the system calls: the agent must not wait for them.
             (counters, state.catalog.clone())
         };
         let mut reading = Reading {
@@ -313,12 +314,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_stays_told_while_it_exists() {
+    fn exported_objects_stay_exported_while_they_exist() {
         let mut told = Told::default();
         assert_eq!(choose(&mut told, &[3, 4], 2), (vec![3, 4], 0));
         assert_eq!(choose(&mut told, &[1, 2, 3, 4], 2), (vec![3, 4], 2));
         assert_eq!(choose(&mut told, &[1, 2, 4], 2), (vec![1, 4], 1), "3 is gone");
-        assert_eq!(choose(&mut told, &[1, 2, 4], 0), (vec![1, 4], 1), "the limit moves nobody");
+        assert_eq!(choose(&mut told, &[1, 2, 4], 0), (vec![1, 4], 1), "a lower limit removes none");
         assert_eq!(choose(&mut Told::default(), &[1, 2], 0), (vec![], 2));
     }
 

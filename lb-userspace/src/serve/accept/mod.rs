@@ -1,5 +1,5 @@
-//! The accept loop of all servers of the agent. It never waits for a connection to end:
-//! `admission` says at once whether a new one gets room, and which other one is closed for it.
+//! The accept loop of all servers of the agent. It never waits for a connection to end: `admission`
+//! decides at once whether a new connection is accepted, and which other one is closed for it.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -16,7 +16,7 @@ use tokio::time::{sleep, sleep_until};
 
 use super::admission::{Admission, Admitted, Id, Limits, Peer};
 
-/// Until the next attempt, when accepting failed for a reason that an attempt at once would meet.
+/// Delay after an accept error that an immediate attempt would meet again.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// A socket that accepts connections.
@@ -30,8 +30,8 @@ pub trait Listen: Send {
 /// Whether a peer is a process of this node, by its address and the one that it connected to.
 pub type IsLocal = fn(peer: IpAddr, own: IpAddr) -> bool;
 
-/// A process that connects to an address of its own node has this address, too, unless it chose
-/// another one. No other machine can: the kernel drops such packets.
+/// A process that connects to an address of its own node uses the same address as its source,
+/// unless it chose another one. No other machine can: the kernel drops such packets.
 pub fn is_local(peer: IpAddr, own: IpAddr) -> bool {
     peer.is_loopback() || peer == own
 }
@@ -53,7 +53,7 @@ impl Listen for Tcp {
     }
 }
 
-/// Of root and of the agent's own user.
+/// Accepts connections from root and from the agent's own user.
 impl Listen for UnixListener {
     type Stream = UnixStream;
 
@@ -119,7 +119,7 @@ impl State {
     }
 }
 
-/// A connection's place among the others. Dropped, it is free.
+/// A connection's slot in its room. Dropping it frees the slot.
 pub struct Place {
     room: Arc<Room>,
     id: Id,
@@ -166,7 +166,7 @@ impl Drop for Response {
     }
 }
 
-/// Serves until it is aborted, and with it all its connections.
+/// Serves until it is aborted, which also closes all its connections.
 pub async fn accept_all<L: Listen, F>(
     listener: L,
     room: Arc<Room>,

@@ -35,7 +35,7 @@ async fn listen(is_local: IsLocal) -> (Tcp, SocketAddr) {
     (Tcp { listener, is_local }, address)
 }
 
-/// Serves /livez at once, and /slow when it is told to.
+/// Serves /livez at once, and /slow after a value is sent to the returned channel.
 async fn start(limits: Limits) -> (SocketAddr, watch::Sender<bool>) {
     let (listener, address) = listen(is_kubelet).await;
     let (finish, finished) = watch::channel(false);
@@ -88,7 +88,7 @@ fn attacker(n: u16) -> Ipv4Addr {
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_idle_connections_do_not_stop_probes() {
     let (address, _) = start(limits()).await;
-    // More than there is room for; the server has closed older ones.
+    // More connections than the server accepts; it closes the older ones.
     let mut held = VecDeque::new();
     for n in 0..10_000u16 {
         let mut stream = connect(attacker(n / 8), address).await;
@@ -116,7 +116,7 @@ async fn requests_that_take_long_do_not_stop_local_probes() {
         slow.push(stream);
     }
     assert!(probe(KUBELET, address).await.starts_with("HTTP/1.1 200"));
-    // Each of them gets its response, unless it was closed before the server read its request.
+    // Each gets its response, unless it was closed before the server read its request.
     finish.send_replace(true);
     for stream in slow {
         let response = read(stream).await;
