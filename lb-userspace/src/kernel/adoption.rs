@@ -1,8 +1,9 @@
-//! Which of the maps that an earlier agent left are taken over, and which are made anew.
+//! Which maps of an earlier agent are adopted, and which are created anew.
 //!
-//! Invariant: what is attached goes on over its own maps until it is replaced. Programs hold maps
-//! of their own accord, but the kernel empties an array of programs when its last pin goes. So
-//! the arrays of stages are set aside, not unpinned, and stay until the new programs are attached.
+//! Invariant: attached programs keep running over their own maps until they are replaced. Programs
+//! hold references to maps, but the kernel empties an array of programs when its last pin is
+//! removed. So the arrays of stages are set aside, not unpinned, and stay until the new programs
+//! are attached.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,8 +16,8 @@ use super::pins::{Pins, remove_pin};
 use super::plain::Plain;
 use super::sizes::Sizes;
 
-/// Flows name backends by their index and generation, and remember the network's epoch; plans
-/// start from what is in these. If one of them can't be kept, nothing that refers to them can.
+/// Flows name backends by index and generation, and store the network's epoch; the planner starts
+/// from the contents of these maps. If one of them can't be kept, nothing that refers to them can.
 const CORE: [&str; 8] = [
     map::IDENTITY,
     map::FRONTENDS4,
@@ -28,7 +29,7 @@ const CORE: [&str; 8] = [
     map::NETWORK,
 ];
 
-/// Of each, all are kept or none is.
+/// Of each group all are kept, or none.
 const TOGETHER: [&[&str]; 2] =
     [&[map::FLOWS4, map::REPLIES4, map::CROWDED4], &[map::FLOWS6, map::REPLIES6, map::CROWDED6]];
 
@@ -44,15 +45,15 @@ enum Found {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Decision {
-    /// There is nothing to take over.
+    /// There are no maps to adopt.
     AllNew,
-    /// What there is can't be taken over.
+    /// The existing maps can't be adopted, for this reason.
     ReplaceAll(String),
-    /// Taken over, but for these.
+    /// Adopt all maps except these.
     Adopt(BTreeSet<&'static str>),
 }
 
-/// By the schema of whoever made the maps, if any did; 0 is of one who did not get far.
+/// `schema`: that of the agent which made the maps, if any did. 0: that agent did not finish.
 fn decide(schema: Option<u32>, found: &BTreeMap<&'static str, Found>) -> Decision {
     match schema {
         None | Some(0) if found.values().all(|found| *found == Found::Missing) => {
@@ -94,8 +95,8 @@ fn decide(schema: Option<u32>, found: &BTreeMap<&'static str, Found>) -> Decisio
     Decision::Adopt(anew)
 }
 
-/// Makes way for the maps that are to be made, and says what is lost. Returns the identity of
-/// those that are kept, if any are.
+/// Unpins or sets aside the maps that are to be created anew, and logs what is lost. Returns the
+/// identity of the adopted maps, if any are.
 pub fn prepare(pins: &Pins, object: &[u8], sizes: Sizes) -> Result<Option<Identity>> {
     let wanted = wanted_maps(object, sizes)?;
     let found: BTreeMap<&'static str, Found> = map::ALL
@@ -128,7 +129,7 @@ pub fn prepare(pins: &Pins, object: &[u8], sizes: Sizes) -> Result<Option<Identi
     }
 }
 
-/// Names what can't be adopted, and what that costs.
+/// Logs which maps can't be adopted, and what that costs.
 fn report(anew: &BTreeSet<&'static str>, found: &BTreeMap<&'static str, Found>) {
     let (missing, unfit): (Vec<&str>, Vec<&str>) = anew
         .iter()
@@ -156,7 +157,7 @@ fn report(anew: &BTreeSet<&'static str>, found: &BTreeMap<&'static str, Found>) 
     );
 }
 
-/// What a newer version has beside ours would be stale when it comes back.
+/// Maps that only a newer version has would be stale when that version runs again.
 fn remove_strange(pins: &Pins) -> Result<()> {
     for (name, path) in pins.others()? {
         remove_pin(&path)?;
@@ -203,9 +204,9 @@ impl WantedMap {
     }
 }
 
-/// The memory of all maps, in bytes, as near as can be told before they are made.
+/// Estimates the memory of all maps, in bytes, before they are created.
 pub fn memory(object: &[u8], sizes: Sizes, processors: u64) -> Result<u64> {
-    /// Of an entry in a hash table, beside its key and value.
+    /// Overhead of a hash table's entry, beside its key and value.
     const ELEMENT: u64 = 48;
     let wanted = wanted_maps(object, sizes)?;
     let bytes = wanted.values().map(|map| {
@@ -216,7 +217,7 @@ pub fn memory(object: &[u8], sizes: Sizes, processors: u64) -> Result<u64> {
                 ELEMENT + key + value * processors
             }
             Some(MapType::Array) => value,
-            // Of a ring the entries are bytes.
+            // The size of a ring buffer is in bytes.
             Some(MapType::RingBuf) => 1,
             _ => ELEMENT + key + value,
         };
@@ -271,14 +272,14 @@ mod tests {
     }
 
     #[test]
-    fn flows_and_the_index_of_their_answers_stay_together() {
+    fn flows_and_their_reply_index_are_adopted_together() {
         let wanted = [map::CROWDED6, map::FLOWS6, map::REPLIES6, map::TC_STAGES, map::XDP_STAGES];
         assert_eq!(anew(&[(map::REPLIES6, Found::Missing)]), wanted);
         assert_eq!(anew(&[(map::FLOWS6, Found::Other)]), wanted);
     }
 
     #[test]
-    fn without_what_flows_refer_to_nothing_is_kept() {
+    fn nothing_is_kept_without_the_maps_that_flows_refer_to() {
         for name in CORE {
             for (state, why) in [(Found::Missing, "is missing"), (Found::Other, "another size")] {
                 match decide(Some(SCHEMA), &found(&[(name, state)])) {

@@ -1,5 +1,6 @@
-//! Lets the programs of tc see what the kernel knows of a packet's checksum, where it can be had
-//! without a call: of Linux 6.2 on, by a function that the loader of the object knows nothing of.
+//! Lets tc programs read the checksum state that the kernel keeps for a packet
+//! (`sk_buff.ip_summed`) without the cost of a call. This needs a kfunc of Linux 6.2, which aya
+//! cannot resolve.
 
 use std::borrow::Cow;
 use std::fs;
@@ -13,11 +14,11 @@ use super::preflight::TYPES;
 use super::system_call::bpf;
 use super::types::Types;
 
-/// An instruction: its code, registers, offset and number.
+/// An instruction: opcode, registers, offset and immediate.
 /// <https://docs.kernel.org/bpf/standardization/instruction-set.html>
 type Instruction = [u8; 8];
 
-/// Of a helper, unless the registers say otherwise.
+/// Calls a helper, unless the source register says otherwise.
 const CALL: u8 = 0x85;
 const OF_KERNEL: u8 = registers(0, 2);
 
@@ -25,16 +26,16 @@ const fn registers(to: u8, from: u8) -> u8 {
     if cfg!(target_endian = "little") { from << 4 | to } else { to << 4 | from }
 }
 
-/// How programs get at a packet's description on this kernel.
+/// How programs on this kernel read the checksum state.
 #[derive(Clone, Copy)]
 pub struct Access {
-    /// The kernel's function that leads to the description; none if programs can't call it.
+    /// BTF id of the kernel function that returns the `sk_buff`; `None` if programs can't call it.
     function: Option<u32>,
-    /// Where in the description the word is.
+    /// The position of the checksum state in the `sk_buff`.
     pub place: BufferSum,
 }
 
-/// Asks the kernel.
+/// Finds out what this kernel supports.
 pub fn access() -> Access {
     const NONE: Access = Access { function: None, place: BufferSum::UNKNOWN };
     let Some((function, place)) = fs::read(TYPES).ok().and_then(|types| find(&types)) else {
@@ -50,7 +51,7 @@ pub fn access() -> Access {
     Access { function: Some(function), place }
 }
 
-/// The object as this kernel is given it.
+/// The object, with the stand-in resolved to this kernel's function.
 pub fn resolved(object: &[u8], access: Access) -> Cow<'_, [u8]> {
     match access.function {
         Some(function) => with_call_of(object, function).into(),
@@ -58,12 +59,12 @@ pub fn resolved(object: &[u8], access: Access) -> Cow<'_, [u8]> {
     }
 }
 
-/// Has the kernel verify a program that does what ours do. Kernels differ in what they allow, and of a
-/// program that is refused here nobody depends.
+/// Has the kernel verify a program with the same access as the data plane's. Kernels differ in what
+/// they allow, and nothing depends on this program if it is refused.
 fn try_out(function: u32, place: BufferSum) -> io::Result<()> {
     const BPF_PROG_LOAD: c_long = 5;
     const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
-    /// As much of `union bpf_attr` as is not zero.
+    /// The beginning of `union bpf_attr`; the rest is zero.
     #[repr(C)]
     struct Attributes {
         kind: u32,
@@ -73,10 +74,11 @@ fn try_out(function: u32, place: BufferSum) -> io::Result<()> {
     }
     let program = [
         instruction(CALL, OF_KERNEL, function),
-        // The offset is added from a register, as the programs do it: they read it from a map.
+        // The offset is added from a register, as in the data plane's programs, which read it from
+        // a map.
         instruction(0xb7, registers(2, 0), place.offset),
         instruction(0x0f, registers(0, 2), 0),
-        // An octet is read, and the program ends.
+        // Read one octet, and exit.
         instruction(0x71, registers(0, 0), 0),
         instruction(0x95, 0, 0),
     ];
@@ -88,7 +90,7 @@ fn try_out(function: u32, place: BufferSum) -> io::Result<()> {
     };
     // SAFETY: the kernel reads the instructions and the licence, which live until after the call.
     let descriptor = unsafe { bpf(BPF_PROG_LOAD, &attributes) }?;
-    // SAFETY: a new descriptor, that nobody else has.
+    // SAFETY: a new descriptor, with no other owner.
     drop(unsafe { OwnedFd::from_raw_fd(descriptor as i32) });
     Ok(())
 }
@@ -98,7 +100,7 @@ fn instruction(code: u8, registers: u8, number: u32) -> Instruction {
     [code, registers, 0, 0, a, b, c, d]
 }
 
-/// The function that leads to a packet's description, and where in that the word is.
+/// The id of the function that returns the `sk_buff`, and the position of the checksum state.
 fn find(types: &[u8]) -> Option<(u32, BufferSum)> {
     let types = Types::parse(types)?;
     let function = types.function("bpf_cast_to_kern_ctx")?;
@@ -123,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_stands_for_the_function_becomes_its_call() {
+    fn only_the_stand_in_becomes_a_call_of_the_kfunc() {
         let [helper, ours] = [1, BUFFER_OF_CONTEXT].map(|number| instruction(CALL, 0, number));
         let called = instruction(CALL, OF_KERNEL, 63_539);
         let object = [&helper[..], &ours, &helper, &[0; 3]].concat();
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_has_the_function_tells_where_the_word_is() {
+    fn the_checksum_state_is_found_if_the_kernel_has_the_kfunc() {
         let has_function =
             KernelVersion::current().is_ok_and(|it| it >= KernelVersion::new(6, 2, 0));
         let Ok(types) = fs::read(TYPES) else { return };

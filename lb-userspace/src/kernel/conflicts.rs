@@ -1,4 +1,4 @@
-//! Programs of others where those of Millrace are to be.
+//! Programs of other software at hooks that Millrace uses.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::preflight::Finding;
 use super::survey::links;
 use crate::netlink::{Netlink, attributes, u32_at};
 
-/// Whether others have programs on a device that is to be served.
+/// Whether an interface that is to be served has programs of other software.
 pub fn on_device(device: &str, index: u32, pin_path: &Path, with_xdp: bool) -> Result<Finding> {
     let check = format!("programs on {device}");
     let ours = our_programs(pin_path)?;
@@ -34,12 +34,12 @@ pub fn on_device(device: &str, index: u32, pin_path: &Path, with_xdp: bool) -> R
     }
     let mut others = Vec::new();
     for direction in [TcAttachType::Ingress, TcAttachType::Egress] {
-        // A kernel without tcx has none there.
+        // Without tcx in the kernel there are none.
         let programs = SchedClassifier::query_tcx(device, direction).map_or(Vec::new(), |(_, p)| p);
         others.extend(programs.into_iter().filter(|program| !ours.contains(&program.id())));
     }
     let other_agents = filters_of_others(index, pin_path)?;
-    // `out` says too little; it is never alone.
+    // The name `out` is too common, and an agent's `out` is never alone.
     let is_an_agents = |program: &ProgramInfo| {
         HookPoint::of_program(&name_of(program)).is_some_and(|point| !point.is_egress())
     };
@@ -62,14 +62,14 @@ pub fn on_device(device: &str, index: u32, pin_path: &Path, with_xdp: bool) -> R
     Ok(Finding::ok(&check, "nobody else's"))
 }
 
-/// Those behind the links that are pinned.
+/// The programs of the pinned links.
 fn our_programs(pin_path: &Path) -> Result<BTreeSet<u32>> {
     links(pin_path)?.iter().map(|(_, link)| Ok(link.program()?)).collect()
 }
 
-/// The program of XDP at a device, in whatever mode.
+/// The XDP program of an interface, in any mode.
 fn xdp_program(device: u32) -> Result<Option<u32>> {
-    /// `struct ifinfomsg`, in which the index is the second word.
+    /// `struct ifinfomsg`; its second word is the index.
     const HEADER: usize = 16;
     const XDP: u16 = 43;
     const PROGRAM: u16 = 4;

@@ -1,4 +1,4 @@
-//! The maps of what is looked up beside frontends and pools.
+//! The maps of details: lookups other than frontends, pools and backends.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
@@ -23,7 +23,7 @@ pub struct Details {
     peers: HashMap<MapData, Plain<Peer>, u32>,
     source_ranges4: LpmTrie<MapData, Plain<SourceRange<V4>>, u32>,
     source_ranges6: LpmTrie<MapData, Plain<SourceRange<V6>>, u32>,
-    /// Not in maps that an agent made who knew of no names; such are only ever read.
+    /// `None`: the maps are of an agent that wrote no names; such maps are only read.
     names: Option<HashMap<MapData, u32, Plain<ServicePortName>>>,
 }
 
@@ -89,7 +89,7 @@ impl Details {
         gone(removed).with_context(|| format!("{detail:?} can't be removed"))
     }
 
-    /// What an earlier agent left.
+    /// All details in the maps, as an earlier agent left them.
     pub fn all(&self) -> Result<Vec<Detail>> {
         let mut found = Vec::new();
         for member in self.members.keys() {
@@ -160,7 +160,7 @@ fn source_range6(service_port: [u8; 4], octets: [u8; 16]) -> SourceRange<V6> {
     SourceRange { service_port, octets }
 }
 
-/// `None`: not one of ours, which has the whole service port in its prefix.
+/// `None`: not written by Millrace, whose prefixes contain the whole service port.
 fn detail(prefix: u32, service_port: [u8; 4], address: IpAddr) -> Option<Detail> {
     let prefix = u8::try_from(prefix.checked_sub(SERVICE_PORT_BITS)?).ok()?;
     let range = IpNet::new(address, prefix).ok()?;

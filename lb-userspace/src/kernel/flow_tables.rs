@@ -1,4 +1,4 @@
-//! The flow tables, which the kernel writes: reading them, counting in them, ending datagram flows.
+//! The flow tables, which the kernel writes: reads them, counts their entries, ends datagram flows.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -39,8 +39,8 @@ where
         .collect()
 }
 
-/// Also notes which bits those of what clients have dialled are whose connections live. Datagrams have
-/// nothing to end.
+/// Ends datagram flows that may not stay. Adds to `needed` those of `bits` that frontends of live
+/// connections use. Datagram flows keep no bit.
 pub fn sweep<F: Family>(
     mapped: &Mapped,
     datagrams: &Datagrams,
@@ -62,7 +62,7 @@ pub fn sweep<F: Family>(
     }
 }
 
-/// How many flows a table holds, and could hold.
+/// How many flows a table holds, and its capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Occupancy {
     /// By [`FlowState`].
@@ -71,7 +71,7 @@ pub struct Occupancy {
 }
 
 impl Occupancy {
-    /// As people know connections.
+    /// By the phase of a connection.
     pub fn by_state(&self) -> [(&'static str, u64); 6] {
         let count = |wanted: Phase| {
             let states = state::ALL.iter().zip(&self.states);
@@ -88,8 +88,8 @@ impl Occupancy {
     }
 }
 
-/// Buckets that are looked at for an estimate. They are chosen by a hash of the flow, so any are
-/// as good as others.
+/// Buckets that are read for an estimate. Flows are spread over buckets by a hash, so any sample is
+/// as good as another.
 const SAMPLE: u32 = 2_048;
 
 pub fn occupancy<F: Family>(mapped: &Mapped) -> Occupancy {
@@ -103,8 +103,8 @@ pub fn occupancy<F: Family>(mapped: &Mapped) -> Occupancy {
 }
 
 fn bucket<F: Family>(mapped: &Mapped, index: u32) -> &FlowBucket<F> {
-    // SAFETY: the map's values are `FlowBucket`s: their size was compared when it was mapped.
-    // The kernel writes to them meanwhile; a bucket is made of cells and is read by its own
-    // rules.
+    // SAFETY: the map's values are `FlowBucket`s: their size was compared when it was mapped. The
+    // kernel writes to them concurrently; a bucket consists of atomic cells, and reads them by its
+    // own protocol.
     unsafe { &*mapped.address(index).cast::<FlowBucket<F>>() }
 }

@@ -1,4 +1,4 @@
-//! What of this machine's settings may stop packets that it forwards between pods, clients and other nodes.
+//! Settings of this machine that can stop packets forwarded between pods, clients and other nodes.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use super::preflight::Finding;
 
 const CHECK: &str = "forwarding";
 
-/// The sysctls without which the kernel forwards nothing.
+/// Sysctls without which the kernel forwards nothing.
 const SYSCTLS: [(&str, &str); 2] = [
     ("net.ipv4.ip_forward", "/proc/sys/net/ipv4/ip_forward"),
     ("net.ipv6.conf.all.forwarding", "/proc/sys/net/ipv6/conf/all/forwarding"),
@@ -16,7 +16,7 @@ const SYSCTLS: [(&str, &str); 2] = [
 pub fn forwarding() -> Vec<Finding> {
     let mut findings: Vec<Finding> = SYSCTLS
         .into_iter()
-        // Without IPv6 there is no such file, and nothing to forward.
+        // Without IPv6 this file does not exist, and there is nothing to forward.
         .filter(|(_, path)| fs::read_to_string(path).is_ok_and(|value| value.trim() == "0"))
         .map(|(name, _)| is_off(name))
         .collect();

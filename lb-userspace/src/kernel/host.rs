@@ -1,4 +1,4 @@
-//! Which sockets the programs serve: those of the network namespace that the agent runs in.
+//! Which sockets the programs handle: those of the agent's own network namespace.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,8 +10,8 @@ use lb_common::layout::Host;
 use nix::errno::Errno;
 use nix::libc::{SO_NETNS_COOKIE, SOL_SOCKET, getsockopt, socklen_t};
 
-/// The agent's network namespace, and the lowest of these addresses of each family: it stands
-/// for the node where a Service tells its clients apart.
+/// The agent's network namespace, and the lowest of these addresses in each family. That address
+/// stands for the node where a Service distinguishes its clients.
 pub fn own_host(addresses: &BTreeSet<IpAddr>) -> Result<Host> {
     let mut host = Host { network_namespace: own_namespace()?, ..Host::default() };
     for address in addresses.iter().rev() {
@@ -23,7 +23,7 @@ pub fn own_host(addresses: &BTreeSet<IpAddr>) -> Result<Host> {
     Ok(host)
 }
 
-/// The cookie of the network namespace that this runs in.
+/// The cookie of this process's network namespace.
 fn own_namespace() -> Result<u64> {
     let socket = UnixDatagram::unbound().context("a socket can't be made")?;
     let mut cookie = 0u64;

@@ -1,5 +1,5 @@
-//! What bpf(2) can do with links, and aya can't: tell where one is attached, detach it whoever else
-//! has it, and replace a control group's program in one step.
+//! Operations of bpf(2) on links that aya lacks: find out where a link is attached, detach it
+//! although others hold it, and replace a control group's program atomically.
 
 use std::ffi::CString;
 use std::io;
@@ -18,18 +18,18 @@ const BPF_OBJ_GET_INFO_BY_FD: c_long = 15;
 const BPF_LINK_UPDATE: c_long = 29;
 const BPF_LINK_DETACH: c_long = 34;
 
-/// Detaches a pinned link, and removes its pin. Without its pin alone a link is attached for as long as
-/// somebody has it open, and then until the kernel gets round to it; what comes next in its place would be
-/// refused.
+/// Detaches a pinned link, and removes its pin. Removing only the pin would leave the link attached
+/// while any process has it open, and then until the kernel frees it. Attaching another program
+/// there could fail meanwhile.
 pub fn remove_link(path: &Path) -> Result<()> {
-    // What is no link, or of a kind that can't be detached, is let go with its pin.
+    // If it is no link, or of a kind that can't be detached, only the pin is removed.
     if let Ok(Some(link)) = PinnedLink::open(path) {
         let _ = link.detach();
     }
     remove_pin(path)
 }
 
-/// `struct bpf_link_info` as far as it concerns control groups and devices.
+/// The part of `struct bpf_link_info` for control groups and network interfaces.
 #[repr(C)]
 #[derive(Default)]
 struct Information {
@@ -37,13 +37,13 @@ struct Information {
     id: u32,
     program: u32,
     reserved: u32,
-    /// Where it is attached, in the words of its kind.
+    /// Where it is attached; the layout depends on the kind.
     place: [u8; 8],
     attach_type: u32,
     reserved2: u32,
 }
 
-/// A link that is pinned.
+/// A pinned link.
 pub struct PinnedLink {
     link: OwnedFd,
 }
@@ -61,26 +61,26 @@ impl PinnedLink {
         let attributes = Attributes { path: path.as_ptr() as u64, descriptor: 0, flags: 0 };
         // SAFETY: the kernel reads the path, which lives until after the call.
         match unsafe { bpf(BPF_OBJ_GET, &attributes) } {
-            // SAFETY: a new descriptor, that nobody else has.
+            // SAFETY: a new descriptor, with no other owner.
             Ok(link) => Ok(Some(Self { link: unsafe { OwnedFd::from_raw_fd(link as i32) } })),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// The id of the control group it is attached to: the inode of its directory; 0 if that
-    /// is gone.
+    /// The id of the control group that it is attached to: the inode of its directory. 0 if the
+    /// control group is gone.
     pub fn cgroup(&self) -> io::Result<u64> {
         Ok(u64::from_ne_bytes(self.information()?.place))
     }
 
-    /// The index of the device that a link of XDP or tcx is attached to; 0 if that is gone.
+    /// The index of the interface that an XDP or tcx link is attached to; 0 if that is gone.
     pub fn device(&self) -> io::Result<u32> {
         let [a, b, c, d, ..] = self.information()?.place;
         Ok(u32::from_ne_bytes([a, b, c, d]))
     }
 
-    /// The id of the program that is attached.
+    /// The id of the attached program.
     pub fn program(&self) -> io::Result<u32> {
         Ok(self.information()?.program)
     }
@@ -104,7 +104,7 @@ impl PinnedLink {
         Ok(information)
     }
 
-    /// From here on the link leads nowhere.
+    /// Afterwards the link is attached nowhere.
     fn detach(&self) -> io::Result<()> {
         #[repr(C)]
         struct Attributes {
@@ -115,7 +115,7 @@ impl PinnedLink {
         unsafe { bpf(BPF_LINK_DETACH, &attributes) }.map(drop)
     }
 
-    /// Puts another program in the place of the one that is attached.
+    /// Replaces the attached program.
     pub fn update(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         #[repr(C)]
         struct Attributes {

@@ -1,4 +1,4 @@
-//! Array maps in this process's own memory: read and written without system calls.
+//! Array maps, mapped into this process's memory: read and written without system calls.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
@@ -10,7 +10,7 @@ use memmap2::{MmapOptions, MmapRaw};
 
 use super::plain::Layout;
 
-/// In which order the words of a value are written.
+/// The order in which the words of a value are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     LastWordLast,
@@ -33,7 +33,7 @@ impl Mapped {
             "values of {} bytes where {element} were expected",
             info.value_size()
         );
-        // The kernel lays elements out at multiples of 8 bytes, from a page's start.
+        // The kernel aligns elements to 8 bytes, from a page's start.
         let length = element.next_multiple_of(8) * info.max_entries() as usize;
         let memory = MmapOptions::new()
             .len(length)
@@ -78,8 +78,8 @@ impl Mapped {
         unsafe { value.assume_init() }
     }
 
-    /// Writes an element's value word by word: who reads it meanwhile sees some words of the old
-    /// value and some of the new one, so the order is to be chosen.
+    /// Writes an element's value word by word. A concurrent reader may see some words of the old
+    /// value and some of the new one, so the order matters.
     pub fn store<T: Layout>(&self, index: u32, value: &T, order: Order) {
         let source = std::ptr::from_ref(value).cast::<u32>();
         let words = self.words::<T>();
@@ -94,7 +94,7 @@ impl Mapped {
         }
     }
 
-    /// Of how many 32-bit words a value is made.
+    /// Size of a value in 32-bit words.
     fn words<T: Layout>(&self) -> usize {
         const { assert!(size_of::<T>().is_multiple_of(size_of::<u32>())) };
         assert!(size_of::<T>() <= self.element, "elements of {} bytes", self.element);
@@ -109,14 +109,14 @@ impl Mapped {
         unsafe { AtomicU32::from_ptr(start.add(word)) }
     }
 
-    /// Where an element starts; valid as long as `self`.
+    /// The address of an element; valid as long as `self`.
     pub fn address(&self, index: u32) -> *mut u8 {
         assert!(index < self.entries, "element {index} of {}", self.entries);
         // SAFETY: the sum stays within the mapping by the assertion.
         unsafe { self.memory.as_mut_ptr().add(index as usize * self.element) }
     }
 
-    /// Writes zeros over everything.
+    /// Overwrites the whole map with zeros.
     pub fn clear(&self) {
         let words = self.element / size_of::<u64>();
         for index in 0..self.entries {

@@ -1,5 +1,5 @@
-//! What the programs themselves have to say, by aya-log: off unless it is asked for, and then the
-//! kernel has removed every trace of it from them.
+//! Log messages of the programs, by aya-log. They are off by default: then the verifier removes the
+//! code that writes them.
 
 use anyhow::{Context, Result};
 use aya::Ebpf;
@@ -10,7 +10,7 @@ use tokio::io::unix::AsyncFd;
 use crate::settings::BpfLogLevel;
 
 impl BpfLogLevel {
-    /// As aya-log numbers them.
+    /// As in aya-log.
     pub(super) fn number(self) -> u8 {
         match self {
             Self::Off => 0,
@@ -22,11 +22,11 @@ impl BpfLogLevel {
     }
 }
 
-/// What they say has this target in the log. It passes whatever level the log has: which of it is
-/// said at all was chosen where the programs were loaded.
+/// The log target of the programs' messages. It passes any level of the agent's log: the level of
+/// these messages was chosen when the programs were loaded.
 pub const TARGET: &str = "bpf";
 
-/// Writes what the programs say to the log, as long as the runtime runs.
+/// Writes the programs' messages to the log, as long as the runtime runs.
 pub(super) fn follow(ebpf: &mut Ebpf) -> Result<()> {
     let logger = EbpfLogger::init_with_logger(ebpf, ToLog)
         .context("the programs' messages can't be read")?;
@@ -42,7 +42,7 @@ pub(super) fn follow(ebpf: &mut Ebpf) -> Result<()> {
     Ok(())
 }
 
-/// From the one way of logging to the other.
+/// Forwards records of `log` to `tracing`.
 struct ToLog;
 
 impl log::Log for ToLog {

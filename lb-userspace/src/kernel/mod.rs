@@ -1,7 +1,7 @@
-//! The kernel's side of the agent: loads the programs, keeps the maps, attaches to devices.
-//! Nothing here decides anything about Services.
+//! The kernel side of the agent: loads the programs, writes the maps, attaches to interfaces. It
+//! makes no decisions about Services.
 //!
-//! Everything that forwards packets is pinned, so it goes on forwarding while no agent runs.
+//! Everything that forwards packets is pinned, so forwarding continues while no agent runs.
 
 mod adoption;
 mod attach;

@@ -1,4 +1,4 @@
-//! Chains of nftables, and of iptables where it uses nftables.
+//! Lists chains of nftables, and of iptables where it uses nftables.
 
 use std::io;
 
@@ -12,7 +12,7 @@ pub struct Chain {
     pub family: Family,
     pub table: String,
     pub name: String,
-    /// The packets that it sees, if it is not only called by other chains.
+    /// `None`: only other chains call it.
     pub base: Option<Base>,
 }
 
@@ -35,7 +35,7 @@ impl Family {
         }
     }
 
-    /// As nft calls it.
+    /// The name in nft's syntax.
     pub fn name(self) -> &'static str {
         match self {
             Self::Inet => "inet",
@@ -48,9 +48,9 @@ impl Family {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Base {
-    /// Packets that this machine forwards.
+    /// It sees the packets that this machine forwards.
     pub forward: bool,
-    /// A packet that no rule accepts is dropped.
+    /// It drops packets that no rule accepts.
     pub drops: bool,
 }
 
@@ -68,7 +68,7 @@ pub fn chains() -> io::Result<Vec<Chain>> {
 }
 
 fn read_chain(body: &[u8]) -> Option<Chain> {
-    /// Behind `struct nfgenmsg`, which begins with the family.
+    /// `struct nfgenmsg`; it begins with the family.
     const HEADER: usize = 4;
     const TABLE: u16 = 1;
     const NAME: u16 = 3;
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_breaks_off_is_left_out() {
+    fn a_truncated_message_is_skipped() {
         let whole = message(2, Some(2), 0);
         for length in 0..whole.len() {
             let chain = read_chain(&whole[..length]);

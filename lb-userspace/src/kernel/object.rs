@@ -1,4 +1,4 @@
-//! The BPF object: its maps, made or adopted, and its programs, loaded or reused.
+//! The BPF object: its maps, created or adopted, and its programs, loaded or reused.
 
 use std::path::PathBuf;
 
@@ -27,7 +27,7 @@ use crate::snat_ports::SnatRange;
 /// Built by `cargo xtask build-ebpf`; empty if that has not been run.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_BPF_OBJECT"));
 
-/// The memory that all maps take, in bytes, about; `None` if there are no programs in this binary.
+/// Estimates the memory of all maps, in bytes; `None` if this binary contains no programs.
 pub fn memory(sizes: Sizes) -> Result<Option<u64>> {
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     if OBJECT.is_empty() {
@@ -36,13 +36,13 @@ pub fn memory(sizes: Sizes) -> Result<Option<u64>> {
     adoption::memory(OBJECT, sizes, processors).map(Some)
 }
 
-/// What people choose of the data plane.
+/// Settings of the data plane.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Parameters {
     pub sizes: Sizes,
     pub snat_ports: SnatRange,
     pub timeouts: Timeouts,
-    /// Up to which level the programs log messages.
+    /// The programs' log level.
     pub log_level: BpfLogLevel,
 }
 
@@ -50,7 +50,7 @@ pub struct Parameters {
 pub struct DataPlane {
     programs: Programs,
     pin_path: PathBuf,
-    /// Only of programs with messages: their ring buffer is not pinned.
+    /// Only for programs with messages: their ring buffer is not pinned.
     messages: Option<Ebpf>,
     reads_buffers: bool,
     adopted: bool,
@@ -58,13 +58,14 @@ pub struct DataPlane {
 }
 
 impl DataPlane {
-    /// Takes over the programs and maps of an agent of the same build. Otherwise loads the programs over
-    /// the pinned maps; maps that can't be adopted are made anew, and the log says what that loses.
+    /// Reuses the programs and maps of an agent of the same build. Otherwise loads the programs
+    /// over the pinned maps. Maps that can't be adopted are created anew, and the log says what is
+    /// lost.
     pub fn load(pins: &Pins, sizes: Sizes) -> Result<Self> {
         Self::load_with(pins, Parameters { sizes, ..Parameters::default() })
     }
 
-    /// The same, with what people choose beside the sizes.
+    /// The same, with settings other than sizes.
     pub fn load_with(pins: &Pins, parameters: Parameters) -> Result<Self> {
         if OBJECT.is_empty() {
             bail!(
@@ -132,7 +133,7 @@ impl DataPlane {
         let pinned = ebpf.map_mut(map::PARAMETERS).context("the object has no map PARAMETERS")?;
         Array::try_from(pinned)?.set(0, globals.settings, 0)?;
 
-        // What it took to read the object need not be there along with what the verifier takes.
+        // Free the memory for reading the object before the verifier needs memory.
         memory::give_back();
         verify::load(&mut ebpf).map_err(explain)?;
         let programs = programs::pin(pins, &globals.build(sizes), &mut ebpf)?;
@@ -159,8 +160,8 @@ impl DataPlane {
         }
     }
 
-    /// Fills the tables by which programs go on to stages. An earlier agent's programs may be running
-    /// over them already.
+    /// Fills the arrays of programs by which programs tail-call stages. An earlier agent's programs
+    /// may already be running over them.
     fn lead_to_stages(&self) -> Result<()> {
         let xdp: Vec<_> = Stage::ALL
             .into_iter()
@@ -181,23 +182,23 @@ impl DataPlane {
         Ok(())
     }
 
-    /// Has the programs' messages come into the log, as long as the runtime runs.
+    /// Writes the programs' messages to the log, as long as the runtime runs.
     pub fn follow_messages(&mut self) -> Result<()> {
         let ebpf = self.messages.as_mut().context("the programs were loaded without messages")?;
         messages::follow(ebpf)
     }
 
-    /// Whether programs of tc see from the kernel's description of a packet what its checksum is worth.
+    /// Whether tc programs read the checksum state that the kernel keeps for a packet.
     pub fn reads_buffers(&self) -> bool {
         self.reads_buffers
     }
 
-    /// Whether the maps are an earlier agent's.
+    /// Whether the maps were adopted from an earlier agent.
     pub fn adopted(&self) -> bool {
         self.adopted
     }
 
-    /// What places flows in the table.
+    /// Seed of the hash that selects a flow's buckets.
     pub fn flow_seed(&self) -> u64 {
         self.flow_seed
     }

@@ -1,6 +1,6 @@
-//! The directory in the BPF filesystem that holds one data plane: its maps, programs and links, and notes
-//! of tc filters, which can't be pinned. A note is an empty directory: this filesystem has no
-//! other files.
+//! The directory in the BPF filesystem that holds one data plane: its maps, programs and links, and
+//! notes about tc filters, which can't be pinned. A note is an empty directory: this filesystem has
+//! no plain files.
 
 use std::fs::{self, File, Metadata};
 use std::io::ErrorKind;
@@ -20,31 +20,30 @@ use super::link::remove_link;
 pub(super) const BPF_FILESYSTEM: &str = "/sys/fs/bpf";
 pub(super) const LINKS: &str = "links";
 pub(super) const FILTERS: &str = "filters";
-/// Below it a directory for each set of loaded programs.
+/// Contains a directory for each set of loaded programs.
 const PROGRAMS: &str = "programs";
-/// What attached programs still need of maps that were made anew.
+/// Maps that were created anew, but that attached programs still need.
 const SET_ASIDE: &str = "set-aside";
-/// Beside the notes of a device's filters: that its qdisc is ours, too.
+/// Beside the notes of an interface's filters: its qdisc was made by Millrace, too.
 const QDISC: &str = "qdisc";
 
 /// The pin directory, held by one agent at a time.
 pub struct Pins {
     path: PathBuf,
     existed: bool,
-    /// None: it was opened by force, and another agent has it.
+    /// `None`: another agent holds the lock, and opening was forced.
     _lock: Option<Flock<File>>,
 }
 
-/// What came of opening a directory.
+/// The result of opening a directory.
 pub enum Opened {
     Here(Pins),
-    /// By another agent, and its process, if that can be seen from here.
+    /// By another agent; its process, if that is visible from here.
     InUse(Option<u32>),
 }
 
 impl Pins {
-    /// Opens the directory, making it if need be, and locks it. The lock goes with the process,
-    /// however that ends.
+    /// Opens the directory, creating it if necessary, and locks it. The lock ends with the process.
     pub fn open(path: &Path) -> Result<Self> {
         match Self::try_open(path)? {
             Opened::Here(pins) => Ok(pins),
@@ -68,7 +67,7 @@ impl Pins {
             .filesystem_type()
             != BPF_FS_MAGIC
         {
-            // Nothing of ours is in there yet.
+            // If this call made the directory, it is empty.
             let _ = fs::remove_dir(path);
             return Err(not_bpf_filesystem(path));
         }
@@ -82,12 +81,12 @@ impl Pins {
         Ok(Opened::Here(Self { path: path.to_owned(), existed, _lock: Some(lock) }))
     }
 
-    /// Whether it was there before.
+    /// Whether the directory existed before.
     pub fn existed(&self) -> bool {
         self.existed
     }
 
-    /// Opens it only if it is there, and makes nothing in it. By force also one that an agent has.
+    /// Opens an existing directory, and creates nothing in it. `force`: even if an agent holds it.
     pub fn open_existing(path: &Path, force: bool) -> Result<Option<Self>> {
         if !path.exists() {
             return Ok(None);
@@ -120,8 +119,8 @@ impl Pins {
         self.path.join(name)
     }
 
-    /// Pins a map elsewhere. If one of the same name is there already, its programs are attached
-    /// still, and this one's never were.
+    /// Moves the pin of a map to `SET_ASIDE`. If one of this name is there already, it is still in
+    /// use by attached programs, and this map's programs were never attached.
     pub fn set_aside(&self, name: &str) -> Result<()> {
         let (path, aside) = (self.map(name), self.path.join(SET_ASIDE).join(name));
         if aside.exists() || !path.exists() {
@@ -131,7 +130,7 @@ impl Pins {
         fs::rename(&path, &aside).with_context(|| format!("{} can't be set aside", path.display()))
     }
 
-    /// The programs that needed it are not attached any more.
+    /// To be called when the programs that needed these maps are detached.
     pub fn forget_set_aside(&self) -> Result<()> {
         let directory = self.path.join(SET_ASIDE);
         for name in names(&directory)? {
@@ -145,12 +144,12 @@ impl Pins {
         self.path.join(PROGRAMS).join(name)
     }
 
-    /// The names of all such directories.
+    /// The names of all sets of programs.
     pub fn program_directories(&self) -> Result<Vec<String>> {
         names(&self.path.join(PROGRAMS))
     }
 
-    /// What is pinned in one of them: name and path.
+    /// Names and paths of the programs pinned in one of them.
     pub fn programs(&self, directory: &str) -> Result<Vec<(String, PathBuf)>> {
         let directory = self.program_directory(directory);
         Ok(names(&directory)?
@@ -159,12 +158,12 @@ impl Pins {
             .collect())
     }
 
-    /// Unpins all programs. What is attached, or in an array of stages, stays loaded.
+    /// Unpins all programs. Programs that are attached, or in an array of stages, stay loaded.
     pub fn remove_programs(&self) -> Result<()> {
         remove_below(&self.path.join(PROGRAMS))
     }
 
-    /// What is pinned beside the maps that we know: name and path.
+    /// Names and paths of other pins beside the known maps.
     pub fn others(&self) -> Result<Vec<(String, PathBuf)>> {
         let others =
             names(&self.path)?.into_iter().map(|name| (name.clone(), self.path.join(name)));
@@ -173,7 +172,7 @@ impl Pins {
         Ok(others.filter(is_other).collect())
     }
 
-    /// The pinned links: name and path.
+    /// Names and paths of the pinned links.
     pub fn links(&self) -> Result<Vec<(String, PathBuf)>> {
         let directory = self.path.join(LINKS);
         let mut links: Vec<(String, PathBuf)> = names(&directory)?
@@ -184,7 +183,7 @@ impl Pins {
         Ok(links)
     }
 
-    /// Whether an agent has attached anything, as far as is known here.
+    /// Whether any attachments are recorded here.
     pub fn has_programs(&self) -> Result<bool> {
         Ok(!self.links()?.is_empty() || !self.devices_with_filters()?.is_empty())
     }
@@ -193,7 +192,7 @@ impl Pins {
         self.path.join(LINKS).join(name)
     }
 
-    /// Devices of which something is noted.
+    /// Interfaces with notes.
     pub fn devices_with_filters(&self) -> Result<Vec<String>> {
         let mut devices: Vec<String> =
             names(&self.path.join(FILTERS))?.iter().map(|name| unescaped(name)).collect();
@@ -222,7 +221,7 @@ impl Pins {
         self.note_filter(device, QDISC)
     }
 
-    /// The last there is of a device.
+    /// Removes the last note of an interface.
     pub fn forget_qdisc(&self, device: &str) -> Result<()> {
         self.forget_filter(device, QDISC)?;
         remove_note(&self.path.join(FILTERS).join(escaped(device)))
@@ -232,8 +231,7 @@ impl Pins {
         self.path.join(FILTERS).join(escaped(device)).join(what)
     }
 
-    /// All that is pinned, whoever pinned it, below the directory: another version may have had
-    /// other maps and directories.
+    /// All pins below the directory. Another version may have had other maps and directories.
     pub fn pinned(&self) -> Result<Vec<PathBuf>> {
         let mut pinned = Vec::new();
         let mut directories = vec![self.path.clone()];
@@ -247,8 +245,8 @@ impl Pins {
         Ok(pinned)
     }
 
-    /// Removes everything: links first, so that no packet meets a map without its program. Filters
-    /// must be gone.
+    /// Removes everything: links first, so that no program runs without its maps. Filters must have
+    /// been removed before.
     pub(super) fn remove(self) -> Result<()> {
         for (_, path) in self.links()? {
             remove_link(&path)?;
@@ -290,7 +288,8 @@ fn remove_note(path: &Path) -> Result<()> {
     }
 }
 
-/// A device's name, in a BPF filesystem: it does not allow a dot, as VLAN devices have one.
+/// An interface's name in a BPF filesystem, which allows no dots; names of VLAN interfaces have
+/// them.
 pub fn escaped(device: &str) -> String {
     device.replace('.', "%2E")
 }
@@ -299,7 +298,7 @@ pub(super) fn unescaped(name: &str) -> String {
     name.replace("%2E", ".")
 }
 
-/// Whether an agent is running on a directory; its process, if that can be seen from here.
+/// Whether an agent holds a directory; its process, if that is visible from here.
 pub fn agent_on(path: &Path) -> Result<Option<Option<u32>>> {
     if !path.exists() {
         return Ok(None);
@@ -307,7 +306,7 @@ pub fn agent_on(path: &Path) -> Result<Option<Option<u32>>> {
     Ok(lock(path)?.err())
 }
 
-/// The names in a directory; none if it is not there.
+/// The names in a directory; empty if it does not exist.
 fn names(directory: &Path) -> Result<Vec<String>> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -319,13 +318,13 @@ fn names(directory: &Path) -> Result<Vec<String>> {
     entries.map(name).collect()
 }
 
-/// `Err`: somebody else has it; his process, if that can be seen from here.
+/// `Err`: another process holds it; its id, if that is visible from here.
 fn lock(path: &Path) -> Result<std::result::Result<Flock<File>, Option<u32>>> {
     let directory = File::open(path)?;
     let locked = directory.metadata()?;
     let is_there = |found: Metadata| (found.dev(), found.ino()) == (locked.dev(), locked.ino());
     match Flock::lock(directory, FlockArg::LockExclusiveNonblock) {
-        // Whoever had it may have removed the directory: then this is a lock on nothing.
+        // The previous holder may have removed the directory: then this lock is useless.
         Ok(lock) if fs::metadata(path).is_ok_and(is_there) => Ok(Ok(lock)),
         Ok(_) => Ok(Err(None)),
         Err((_, Errno::EWOULDBLOCK)) => Ok(Err(holder_of(&locked))),
@@ -335,18 +334,19 @@ fn lock(path: &Path) -> Result<std::result::Result<Flock<File>, Option<u32>>> {
     }
 }
 
-/// Who holds the lock on a directory, by the kernel's list.
+/// The process that holds the lock on a directory, by the kernel's list.
 pub(super) fn holder_of(directory: &Metadata) -> Option<u32> {
     holder_among(&fs::read_to_string("/proc/locks").ok()?, directory.dev(), directory.ino())
 }
 
-/// Inodes of two BPF filesystems may have the same number, so the device counts, too.
+/// Inodes of two BPF filesystems may have the same number, so the device is compared, too.
 fn holder_among(locks: &str, device: u64, inode: u64) -> Option<u32> {
-    // In hexadecimal, of two digits at least; the inode in decimal.
+    // The device numbers are hexadecimal, with at least two digits; the inode is decimal.
     let wanted = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
     locks.lines().find_map(|line| {
         let mut fields = line.split_whitespace();
-        // "1: FLOCK  ADVISORY  WRITE 4242 00:1b:123 0 EOF"; who waits has "->" before the kind.
+        // "1: FLOCK  ADVISORY  WRITE 4242 00:1b:123 0 EOF"; a waiting process has "->" before the
+        // kind.
         let kind = fields.nth(1)?;
         let pid = fields.nth(2)?.parse().ok()?;
         let file = fields.next()?;
@@ -354,7 +354,7 @@ fn holder_among(locks: &str, device: u64, inode: u64) -> Option<u32> {
     })
 }
 
-/// Mounts the BPF filesystem where systemd would have, if nobody has.
+/// Mounts the BPF filesystem at systemd's mount point, unless it is mounted already.
 fn mount_bpf_filesystem() -> Result<()> {
     let is_mounted = statfs(BPF_FILESYSTEM).is_ok_and(|s| s.filesystem_type() == BPF_FS_MAGIC);
     if is_mounted {
@@ -374,7 +374,7 @@ fn mount_bpf_filesystem() -> Result<()> {
 }
 
 fn refuse_directory(path: &Path, error: std::io::Error) -> Result<()> {
-    // bpffs refuses names with dots, and says only "not permitted".
+    // bpffs refuses names with dots, and only reports "not permitted".
     if error.kind() == ErrorKind::PermissionDenied && path.to_string_lossy().contains('.') {
         bail!("{}: names in a BPF filesystem must not contain dots", path.display());
     }
@@ -412,13 +412,13 @@ mod tests {
         assert_eq!(holder(0x1b, 0), None);
     }
 
-    /// The kernel's list as it is, of whatever filesystem is here.
+    /// Reads the real /proc/locks, with whatever filesystem this runs on.
     #[test]
-    fn the_kernel_names_the_holder_as_we_read_it() {
+    fn the_holder_is_found_in_the_kernels_own_list() {
         let name = format!("millrace-lock-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         fs::create_dir(&path).expect("a directory");
-        let held = lock(&path).expect("it can be locked").expect("nobody has it");
+        let held = lock(&path).expect("it can be locked").expect("it is free");
         let holder = lock(&path).expect("it can be asked for").map(drop);
         drop(held);
         let free = lock(&path).expect("it can be locked").map(drop);

@@ -17,7 +17,7 @@ impl<T: Layout> Plain<T> {
     }
 }
 
-/// The types that may be wrapped.
+/// Types that `Plain` may wrap.
 ///
 /// # Safety
 /// `repr(C)` of integers without implicit padding; every bit pattern valid.
@@ -30,10 +30,10 @@ macro_rules! layouts {
     )*};
 }
 
-/// Those that each address family has for itself.
+/// Layouts that exist for each address family.
 macro_rules! family_layouts {
     ($($layout:ident),* $(,)?) => {$(
-        // SAFETY: see `Plain`; the assertions are made for both families.
+        // SAFETY: see `Plain`; the assertions cover both families.
         unsafe impl<F: Family> Layout for $layout<F> {}
     )*};
 }

@@ -1,7 +1,7 @@
-//! What must be true of the machine, each with its cure. What the agent refuses at its start and
-//! what `millrace check` says is decided here.
+//! Requirements on the machine, each with how to meet it. What the agent refuses at start, and what
+//! `millrace check` reports, is decided here.
 //!
-//! What a kernel may lack and we can do without is a warning: where it is used, it is tried.
+//! A kernel feature that Millrace can do without is only a warning: the code that uses it tries it.
 
 use std::env::consts::ARCH;
 use std::fs;
@@ -15,10 +15,10 @@ use serde::Serialize;
 use super::attach::{cgroup_root, has_tcx};
 use super::pins::BPF_FILESYSTEM;
 
-/// Where the kernel tells its types.
+/// Where the kernel exports its types.
 pub const TYPES: &str = "/sys/kernel/btf/vmlinux";
 
-/// The oldest that is tested (`cargo xtask vm-test`).
+/// The oldest tested kernel (`cargo xtask vm-test`).
 const OLDEST_KERNEL: (u8, u8) = (6, 1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -29,18 +29,18 @@ pub enum Outcome {
     Error,
 }
 
-/// The only architecture the data plane is correct on. The flow table shares memory between CPUs
-/// without acquire or release ordering: its BPF code relies on a processor that reorders neither loads
-/// with loads nor stores with stores.
+/// The only architecture on which the data plane is correct. The flow table shares memory between
+/// CPUs without acquire or release ordering: its BPF code relies on a processor that reorders
+/// neither loads with loads nor stores with stores.
 const ARCHITECTURE: &str = "x86_64";
 
-/// What was found of one thing.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub check: String,
     pub result: Outcome,
     pub message: String,
-    /// What to do; empty if nothing is to be done.
+    /// How to fix it; empty if there is nothing to fix.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cure: String,
 }
@@ -60,7 +60,7 @@ impl Finding {
     }
 }
 
-/// Refuses a machine on which no agent can work, with all that is wrong.
+/// Fails with all reasons on a machine on which no agent can work.
 pub fn preflight() -> Result<()> {
     let errors: Vec<String> = required()
         .into_iter()
@@ -70,7 +70,7 @@ pub fn preflight() -> Result<()> {
     if errors.is_empty() { Ok(()) } else { bail!("{}", errors.join("\n")) }
 }
 
-/// What the agent's start depends on.
+/// The checks at the agent's start.
 fn required() -> [Finding; 5] {
     [root(), architecture(), kernel(), btf(), capabilities()]
 }
@@ -82,7 +82,7 @@ pub fn require_root() -> Result<()> {
     }
 }
 
-/// All that is asked of a machine, whatever is to be served by which devices.
+/// All checks of the machine that do not depend on what is served, and on which interfaces.
 pub fn machine() -> Vec<Finding> {
     vec![
         root(),
@@ -120,8 +120,8 @@ fn architecture() -> Finding {
     }
 }
 
-/// Decides by the architecture the agent was built for and the one the kernel runs on: the first
-/// executes the agent's accesses to the flow table, the second the programs'.
+/// Compares the architecture that the agent was built for and the kernel's: the first executes the
+/// agent's accesses to the flow table, the second those of the programs.
 fn ordered(built_for: &str, running_on: &str) -> Finding {
     if [built_for, running_on] == [ARCHITECTURE; 2] {
         return Finding::ok("architecture", format!("is {ARCHITECTURE}"));
@@ -184,11 +184,11 @@ fn capabilities() -> Finding {
         .lines()
         .find_map(|line| line.strip_prefix("CapEff:"))
         .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    // Where /proc does not tell, trying will.
+    // If /proc does not list them, loading the programs shows whether they suffice.
     sufficient(effective.unwrap_or(u64::MAX))
 }
 
-/// By the mask of effective capabilities.
+/// `effective`: the mask of effective capabilities.
 fn sufficient(effective: u64) -> Finding {
     /// <https://github.com/torvalds/linux/blob/v6.1/include/uapi/linux/capability.h>
     const NET_ADMIN: u32 = 12;
@@ -225,9 +225,9 @@ fn jit() -> Finding {
     )
 }
 
-/// Whether BPF programs are.
+/// Whether the kernel compiles BPF programs.
 pub fn is_compiled() -> bool {
-    // Where that can't be switched off there is no such file, or none in this namespace.
+    // The file does not exist if that can't be switched off, or not in this network namespace.
     let switch = fs::read_to_string("/proc/sys/net/core/bpf_jit_enable");
     !switch.is_ok_and(|switch| switch.trim() == "0")
 }
@@ -311,9 +311,9 @@ mod tests {
         }
     }
 
-    /// The agent starts only if every finding of these is good.
+    /// `required` decides whether the agent starts, `machine` is what the command prints.
     #[test]
-    fn the_architecture_is_checked_by_the_agent_and_by_the_command() {
+    fn the_agent_and_the_command_both_check_the_architecture() {
         let of = |findings: &[Finding]| {
             findings.iter().filter(|finding| finding.check == "architecture").count()
         };
@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn missing_capabilities_are_named() {
         assert_eq!(sufficient(u64::MAX).result, Outcome::Ok);
-        // SYS_ADMIN holds what was split off from it.
+        // SYS_ADMIN includes the capabilities that were split off from it.
         assert_eq!(sufficient(1 << 21 | 1 << 12).result, Outcome::Ok);
         assert_eq!(sufficient(1 << 38 | 1 << 39 | 1 << 12).result, Outcome::Ok);
         let refused = sufficient(1 << 12);

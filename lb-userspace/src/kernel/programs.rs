@@ -1,11 +1,11 @@
-//! The programs of a data plane are pinned, so that an agent of the same build takes them over instead
-//! of loading and verifying them again.
+//! Pins the programs of a data plane, so that an agent of the same build reuses them instead of
+//! loading and verifying them again.
 //!
-//! Invariant: programs are taken over only if loading would give the same ones over the same maps. Their
-//! directory is named by a digest of everything that shapes them, of the ids of all pinned maps, and of
-//! the programs' own ids. It gets that name when all of them are pinned, so an incomplete or changed
-//! directory never matches. Pins live in memory: they never meet another kernel than the one that
-//! verified the programs.
+//! Invariant: programs are reused only if loading would give the same ones over the same maps.
+//! Their directory is named by a digest of everything that determines them, of the ids of all
+//! pinned maps, and of the programs' own ids. It gets that name after all of them are pinned, so an
+//! incomplete or changed directory never matches. Pins do not survive a reboot, so they always
+//! belong to the kernel that verified the programs.
 //!
 //! Tests: below, and `tests/tests/reuse.rs`.
 
@@ -25,24 +25,24 @@ use super::attach::cgroup;
 use super::pins::Pins;
 use super::sizes::Sizes;
 
-/// The name of a directory that is not complete yet.
+/// The name of an incomplete directory.
 const INCOMPLETE: &str = "incomplete";
 
-/// Sysctls that decide how the kernel compiles a program when it is loaded.
+/// Sysctls that affect how the kernel compiles programs when it loads them.
 const COMPILER: [&str; 2] =
     ["/proc/sys/net/core/bpf_jit_enable", "/proc/sys/net/core/bpf_jit_harden"];
 
-/// Loaded programs, by the names that the object gives them.
+/// Loaded programs, by their names in the object.
 pub type Programs = BTreeMap<String, Program>;
 
-/// Everything that shapes the programs but for the maps that they use.
+/// Everything that determines the programs except their maps.
 pub struct Build(Sha256);
 
 impl Build {
     /// `globals` are the values that the programs are loaded with, in a fixed order.
     pub fn new(object: &[u8], globals: &[&[u8]], sizes: Sizes) -> Self {
         let mut build = Self(Sha256::new());
-        // The loader rewrites the object, so its version counts, too.
+        // The loader rewrites the object, so its version matters, too.
         build.add(env!("CARGO_PKG_VERSION").as_bytes());
         build.add(object);
         globals.iter().for_each(|value| build.add(value));
@@ -50,19 +50,19 @@ impl Build {
             build.add(&sizes.entries(name).unwrap_or_default().to_ne_bytes());
         }
         for path in COMPILER {
-            // Where the compiler can't be switched off there is no such file.
+            // If the compiler can't be switched off, this file does not exist.
             build.add(&fs::read(path).unwrap_or_default());
         }
         build
     }
 
-    /// With its length, so that no two sequences of parts give the same bytes.
+    /// Adds a part with its length, so that different sequences of parts never give the same bytes.
     fn add(&mut self, part: &[u8]) {
         self.0.update(part.len().to_ne_bytes());
         self.0.update(part);
     }
 
-    /// The name of the directory that holds these programs over these maps, by name and id.
+    /// The directory name for these programs over these maps, each with name and id.
     fn directory<'a>(
         &self,
         maps: impl Iterator<Item = (&'a str, u32)>,
@@ -77,8 +77,8 @@ impl Build {
     }
 }
 
-/// The programs of this build over the maps that are pinned now, if an earlier agent has left them.
-/// The error says what does not match.
+/// The programs of this build over the pinned maps, if an earlier agent left them. The error says
+/// what does not match.
 pub fn find(pins: &Pins, build: &Build) -> Result<Programs> {
     let mut maps = BTreeMap::new();
     for name in map::ALL {
@@ -99,7 +99,7 @@ pub fn find(pins: &Pins, build: &Build) -> Result<Programs> {
     bail!("no pinned programs are of this build over these maps")
 }
 
-/// Pins what was just loaded, and removes programs of other builds: they would keep old maps in memory.
+/// Pins the loaded programs, and unpins those of other builds: they would keep old maps in memory.
 pub fn pin(pins: &Pins, build: &Build, ebpf: &mut Ebpf) -> Result<Programs> {
     pins.remove_programs()?;
     fs::create_dir_all(pins.program_directory(INCOMPLETE))?;
@@ -172,7 +172,7 @@ mod tests {
         ] {
             assert_ne!(first, other);
         }
-        // A BPF filesystem takes no dots, and names of up to 255 bytes.
+        // A BPF filesystem allows no dots, and names of up to 255 bytes.
         assert!(first.len() == 64 && first.bytes().all(|byte| byte.is_ascii_hexdigit()));
     }
 }

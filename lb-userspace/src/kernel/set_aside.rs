@@ -1,4 +1,4 @@
-//! Entries for which a map has no room. Nothing depends on them, so nothing waits for them; they
+//! Entries for which a map has no room. Nothing depends on them, so nothing waits for them. They
 //! are tried again whenever there may be room.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use nix::errno::Errno;
 
 use crate::plan::{Detail, FrontendKey, Step};
 
-/// What may be set aside.
+/// An entry that may be set aside.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Entry {
     Frontend(FrontendKey),
@@ -18,7 +18,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// The one that a step writes or takes away.
+    /// The entry that a step writes or removes.
     pub fn of(step: &Step) -> Option<Self> {
         match step {
             Step::SetFrontend { key, .. } | Step::RemoveFrontend { key } => {
@@ -31,7 +31,7 @@ impl Entry {
         }
     }
 
-    /// The map that it belongs into.
+    /// The map that contains it.
     pub fn map(&self) -> &'static str {
         match self {
             Self::Frontend(key) if key.address.is_ipv4() => map::FRONTENDS4,
@@ -46,16 +46,16 @@ impl Entry {
     }
 }
 
-/// The steps that would write them, by map.
+/// The steps that would write the entries, by map.
 #[derive(Default)]
 pub struct SetAside {
     steps: BTreeMap<&'static str, BTreeMap<Entry, Step>>,
-    /// Those that nobody has been told of.
+    /// Entries not returned by `take_new` yet.
     new: Vec<Entry>,
 }
 
 impl SetAside {
-    /// Notes that there is no room for what a step writes.
+    /// Keeps a step for which there is no room.
     pub fn add(&mut self, entry: Entry, step: Step, is_new: bool) {
         if is_new {
             self.new.push(entry.clone());
@@ -63,7 +63,7 @@ impl SetAside {
         self.steps.entry(entry.map()).or_default().insert(entry, step);
     }
 
-    /// Whether it was there.
+    /// Returns whether the entry was set aside.
     pub fn remove(&mut self, entry: &Entry) -> bool {
         let Some(steps) = self.steps.get_mut(entry.map()) else { return false };
         let removed = steps.remove(entry).is_some();
@@ -73,7 +73,7 @@ impl SetAside {
         removed
     }
 
-    /// Carries out as many as there is room for, map by map.
+    /// Executes as many steps as there is room for, map by map.
     pub fn retry(&mut self, mut apply: impl FnMut(&Step) -> Result<()>) -> Result<()> {
         for steps in self.steps.values_mut() {
             while let Some(first) = steps.first_entry() {
@@ -92,12 +92,12 @@ impl SetAside {
         self.steps.values().flat_map(BTreeMap::keys)
     }
 
-    /// How many each map has no room for.
+    /// How many entries are set aside, by map.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, usize)> {
         self.steps.iter().map(|(map, steps)| (*map, steps.len()))
     }
 
-    /// Those that have been added since this was last asked and are still there.
+    /// Entries added since the last call that are still set aside.
     pub fn take_new(&mut self) -> Vec<Entry> {
         let mut new = std::mem::take(&mut self.new);
         new.retain(|entry| self.steps.get(entry.map()).is_some_and(|s| s.contains_key(entry)));
@@ -105,9 +105,8 @@ impl SetAside {
     }
 }
 
-/// Whether a map refused a new entry because it has as many as it can hold: hash maps say E2BIG,
-/// tries ENOSPC. An entry that is there already is not refused so, except by tries before Linux
-/// 6.13.
+/// Whether a map refused a new entry because it is full: hash maps return E2BIG, tries ENOSPC.
+/// Existing entries can be updated in a full map, except in tries before Linux 6.13.
 pub fn is_full(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let cause = cause.downcast_ref::<std::io::Error>();

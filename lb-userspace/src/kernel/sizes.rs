@@ -1,4 +1,4 @@
-//! How large the maps are made. People give three numbers; everything else follows from them.
+//! Sizes of the maps. Three numbers are configured; everything else follows from them.
 
 use lb_common::layout::{Settings, WAYS, capacity, map};
 use lb_common::maglev;
@@ -6,15 +6,15 @@ use lb_common::maglev;
 use crate::plan::Room;
 use crate::settings::{MOST_ENDPOINTS, MOST_FLOWS, MOST_SERVICE_PORTS};
 
-/// Slots of tables for each endpoint: what any tables take at most, and a tenth more. That is for what an
-/// endpoint takes in local pools, for tables that are swapped, and for gaps between tables.
+/// Slots of Maglev tables for each endpoint: the most that any tables need, and a tenth more. The
+/// tenth is for local pools, for tables that are being swapped, and for gaps between tables.
 const SLOTS_PER_ENDPOINT: u32 = capacity::SLOTS_PER_BACKEND;
 const _: () = assert!(SLOTS_PER_ENDPOINT >= maglev::MOST_SLOTS_PER_BACKEND * 11 / 10);
 
-/// Frontends for each service port: its ClusterIP, NodePort, and addresses from outside.
+/// Frontends for each service port: its ClusterIP, NodePort, and external addresses.
 const FRONTENDS_PER_SERVICE_PORT: u32 = 4;
 
-/// Sizes of maps, as a person chooses them.
+/// Configured sizes of maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     service_ports: u32,
@@ -34,13 +34,13 @@ impl Default for Sizes {
 }
 
 impl Sizes {
-    /// Room for so many flows of each family, at least.
+    /// Room for at least this many flows of each family.
     pub fn for_flows(flows: u32) -> Self {
         let buckets = flows.min(MOST_FLOWS).div_ceil(WAYS as u32).next_power_of_two();
         Self { flow_buckets: buckets, ..Self::default() }
     }
 
-    /// Room for so many service ports and endpoints, of both families together.
+    /// Room for this many service ports and endpoints of both families together.
     pub fn with_services(self, service_ports: u32, endpoints: u32) -> Self {
         Self {
             service_ports: service_ports.clamp(2, MOST_SERVICE_PORTS),
@@ -53,7 +53,7 @@ impl Sizes {
         self.flow_buckets
     }
 
-    /// What plans may use.
+    /// Limits for the planner.
     pub fn room(&self) -> Room {
         Room {
             service_ports: self.service_ports,
@@ -62,8 +62,8 @@ impl Sizes {
         }
     }
 
-    /// Entries of the maps whose size follows from what was chosen; of the others the object's
-    /// own.
+    /// Entries of the maps whose size depends on the configuration. `None`: the map has the size
+    /// that the object declares.
     pub fn entries(&self, name: &str) -> Option<u32> {
         let Room { service_ports, backends, pool_slots } = self.room();
         match name {
@@ -72,7 +72,7 @@ impl Sizes {
             map::CROWDED4 | map::CROWDED6 => Some(self.flow_buckets.div_ceil(64)),
             map::FRONTENDS4 | map::FRONTENDS6 => Some(self.frontends()),
             map::SERVICE_TRAFFIC | map::SERVICE_NAMES => Some(service_ports),
-            // One of each scope.
+            // One for each scope.
             map::POOLS => Some(2 * service_ports),
             map::POOL_SLOTS => Some(pool_slots / 2),
             map::BACKENDS4 | map::BACKENDS6 | map::BACKEND_TRAFFIC => Some(backends),
@@ -82,7 +82,7 @@ impl Sizes {
         }
     }
 
-    /// What the data plane can hold, for whoever watches how full it is.
+    /// Capacities of the data plane, to compare its usage with.
     pub fn capacities(&self) -> [(&'static str, u32); 8] {
         let Room { service_ports, backends, pool_slots } = self.room();
         [
@@ -102,7 +102,7 @@ impl Sizes {
     }
 }
 
-/// Every endpoint in both of its pools.
+/// Every endpoint may be in both pools.
 fn members(backends: u32) -> u32 {
     2 * backends
 }
@@ -111,7 +111,7 @@ fn members(backends: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// What the object has is what an agent without options asks for.
+    /// The object declares the sizes that an agent without options uses.
     #[test]
     fn the_defaults_are_the_objects_own() {
         let sizes = Sizes::default();
@@ -133,11 +133,11 @@ mod tests {
     }
 
     #[test]
-    fn as_many_endpoints_as_were_promised_fit_however_many_a_service_has() {
+    fn the_promised_endpoints_fit_for_any_number_of_replicas() {
         for endpoints in [1_000, capacity::BACKENDS, 1_000_000] {
             let room = Sizes::default().with_services(MOST_SERVICE_PORTS, endpoints).room();
             for replicas in 1..=1_000 {
-                // Index 0 is nobody's.
+                // Index 0 is never a backend.
                 let services = (room.backends - 1) / replicas;
                 let table = maglev::fitted_size(replicas as usize);
                 let spare = room.pool_slots - services * table;
@@ -146,7 +146,7 @@ mod tests {
         }
     }
 
-    /// Sums and products of the largest stay within 32 bits, and mapped arrays within 4 GiB.
+    /// Sums and products of the largest sizes fit in 32 bits, and mapped arrays in 4 GiB.
     #[test]
     fn the_largest_sizes_are_possible() {
         let largest = Sizes::for_flows(u32::MAX).with_services(u32::MAX, u32::MAX);

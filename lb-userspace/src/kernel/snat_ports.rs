@@ -1,5 +1,5 @@
-//! Keeps SNAT off the ports that this node uses itself: looks at its settings and sockets now and then,
-//! is told of NodePorts, and writes what must not be used.
+//! Keeps SNAT off the ports that this node uses itself. Polls the node's settings and sockets,
+//! receives NodePorts from the agent, and writes the ports that must not be used.
 
 use std::fs;
 use std::sync::atomic::Ordering;
@@ -18,17 +18,17 @@ use super::sockets::Diagnosis;
 use crate::privileges::Privileges;
 use crate::snat_ports::{InUse, PortSet, Remaining, SnatRange, parse_port_list, parse_port_range};
 
-/// How often sockets and settings are looked at: the kernel reports neither.
+/// Polling interval for sockets and settings: the kernel reports changes of neither.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Of the network namespace that this runs in.
+/// In the network namespace of this process.
 const LOCAL_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 const LOCAL_RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
-/// Where excluded ports go, and how many remain.
+/// Receives the excluded ports, and how many remain.
 pub type Publish = Box<dyn FnMut(&PortSet, &Remaining) + Send>;
 
-/// The map that tells the programs which ports they must not use for SNAT.
+/// The map of ports that the programs must not use for SNAT.
 pub struct ReservedPorts(Mapped);
 
 impl ReservedPorts {
@@ -38,7 +38,7 @@ impl ReservedPorts {
         Ok(Self(Mapped::new(&data, size_of::<u64>())?))
     }
 
-    /// Word by word: no port that stays reserved is free in between.
+    /// Written word by word: a port that stays reserved is never free in between.
     pub fn write(&self, ports: &PortSet) {
         for (index, &word) in (0..self.0.len()).zip(ports.words()) {
             self.0.word(index).store(word, Ordering::Relaxed);
@@ -46,11 +46,11 @@ impl ReservedPorts {
     }
 }
 
-/// Follows the ports of this node in a thread of its own; ends with the agent.
+/// Follows the ports of this node in a thread; ends with the agent.
 pub struct SnatPorts(Sender<PortSet>);
 
 impl SnatPorts {
-    /// Publishes what must not be used before it returns.
+    /// Publishes the excluded ports before it returns.
     pub fn follow(range: SnatRange, publish: Publish) -> Result<Self> {
         let (sender, node_ports) = channel();
         let mut follower = Follower {
@@ -88,7 +88,7 @@ struct Follower {
     publish: Publish,
     diagnosis: Option<Diagnosis>,
     in_use: InUse,
-    /// What was published last.
+    /// The last published value.
     published: Option<(PortSet, Remaining)>,
     complained: String,
 }
@@ -98,7 +98,7 @@ impl Follower {
         loop {
             match node_ports.recv_timeout(INTERVAL) {
                 Ok(ports) => {
-                    // Of a burst of changes the last says all.
+                    // Only the last of several changes matters.
                     self.in_use.node_ports = node_ports.try_iter().last().unwrap_or(ports);
                     self.publish();
                 }
@@ -108,7 +108,7 @@ impl Follower {
         }
     }
 
-    /// Whatever can't be read stays as it was.
+    /// What can't be read keeps its previous value.
     fn look(&mut self) {
         if let Err(error) = look(&mut self.in_use, self.diagnosis.as_mut()) {
             let error = format!("{error:#}");
@@ -173,7 +173,7 @@ fn look(in_use: &mut InUse, diagnosis: Option<&mut Diagnosis>) -> Result<()> {
     Ok(())
 }
 
-/// What `millrace check` says of them; NodePorts are not known to it.
+/// The check for `millrace check`, which does not know NodePorts.
 pub fn snat_ports(range: SnatRange) -> Finding {
     const CHECK: &str = "SNAT ports";
     let mut in_use = InUse::default();

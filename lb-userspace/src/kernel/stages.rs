@@ -1,4 +1,4 @@
-//! The arrays of programs by which programs go on to stages. aya can't read them.
+//! Access to the arrays of programs for tail calls to stages. aya can't read them.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -22,7 +22,7 @@ impl Stages {
         Ok(Self(MapData::from_pin(pin).with_context(|| pin.display().to_string())?))
     }
 
-    /// Makes an entry lead to a program, unless it does already.
+    /// Sets an entry to a program, unless it has it already.
     pub fn lead_to(&self, index: u32, program: &Program) -> Result<()> {
         if self.program(index)? != Some(program.info()?.id()) {
             let mut descriptor = program.fd()?.as_fd().as_raw_fd() as u32;
@@ -31,7 +31,7 @@ impl Stages {
         Ok(())
     }
 
-    /// The id of the program that an entry leads to.
+    /// The id of an entry's program.
     fn program(&self, index: u32) -> io::Result<Option<u32>> {
         let mut id = 0;
         match self.call(BPF_MAP_LOOKUP_ELEM, index, &mut id) {
@@ -57,7 +57,7 @@ impl Stages {
             value: (&raw mut *value) as u64,
             flags: 0,
         };
-        // SAFETY: keys and values of arrays of programs have four bytes; the kernel reads the key and
+        // SAFETY: keys and values of program arrays have four bytes; the kernel reads the key and
         // reads or writes the value, and both live until after the call.
         unsafe { bpf(command, &attributes) }.map(drop)
     }

@@ -1,5 +1,5 @@
-//! What is pinned and attached, as the kernel tells it: without the lock, beside an agent that
-//! runs or after one that has died.
+//! What is pinned and attached, as the kernel reports it. Needs no lock, so it works beside a
+//! running agent or after one has crashed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,10 +20,10 @@ use super::preflight::{TYPES, is_compiled};
 /// One data plane.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
-    /// All maps there should be.
+    /// All maps that this version uses.
     pub maps: Vec<SurveyedMap>,
     pub attachments: Vec<Attachment>,
-    /// Of programs for processes of the node: how many are attached, and how many there should be.
+    /// Cgroup programs: how many are attached, and how many should be.
     pub processes: (usize, usize),
     /// The process that holds the directory's lock: the agent.
     pub holder: Option<u32>,
@@ -32,7 +32,7 @@ pub struct Survey {
 #[derive(Clone, Debug)]
 pub struct SurveyedMap {
     pub name: &'static str,
-    /// `None`: it is not there.
+    /// `None`: the map does not exist.
     pub capacity: Option<u32>,
 }
 
@@ -40,13 +40,13 @@ pub struct SurveyedMap {
 pub struct Attachment {
     pub device: String,
     pub hook: Hook,
-    /// Whether a device is still there that it is attached to.
+    /// Whether the interface that it was attached to still exists.
     pub is_attached: bool,
-    /// Which of our programs it is, if it is one that this version has.
+    /// The hook point of its program, if this version knows it.
     pub point: Option<HookPoint>,
 }
 
-/// Looks at what is pinned in a directory. Filters of tc are looked for in this network namespace.
+/// Reads what is pinned in a directory. Looks for tc filters in this network namespace.
 pub fn survey(pin_path: &Path) -> Result<Survey> {
     let mut survey = Survey { processes: (0, cgroup::PROGRAMS.len()), ..Survey::default() };
     for name in map::ALL {
@@ -66,7 +66,7 @@ pub fn survey(pin_path: &Path) -> Result<Survey> {
     Ok(survey)
 }
 
-/// Which of our programs are attached to which devices, as far as it is pinned or noted.
+/// Programs of Millrace and the interfaces that they are attached to, as pinned or noted.
 pub fn attachments(pin_path: &Path) -> Result<Vec<Attachment>> {
     let programs: BTreeMap<u32, HookPoint> = loaded_programs()
         .filter_map(Result::ok)
@@ -98,7 +98,7 @@ pub fn attachments(pin_path: &Path) -> Result<Vec<Attachment>> {
     Ok(attachments)
 }
 
-/// The links that are pinned, by their pins' names. Whoever takes one away meanwhile has it.
+/// The pinned links, by the names of their pins. Skips links that are removed concurrently.
 pub(super) fn links(pin_path: &Path) -> Result<Vec<(String, PinnedLink)>> {
     let mut links = Vec::new();
     for (name, path) in entries(&pin_path.join(pins::LINKS))? {
@@ -122,14 +122,14 @@ fn entries(directory: &Path) -> Result<Vec<(String, std::path::PathBuf)>> {
     read.map(entry).collect()
 }
 
-/// What this kernel can do that makes a difference.
+/// Optional features of this kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Features {
     pub version: String,
     pub btf: bool,
-    /// Else tc programs are filters of clsact.
+    /// Without it tc programs are filters of clsact.
     pub tcx: bool,
-    /// Else programs are interpreted, and slow.
+    /// Without it programs are interpreted, and slow.
     pub jit: bool,
 }
 

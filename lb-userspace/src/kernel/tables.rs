@@ -1,4 +1,4 @@
-//! The maps that the agent writes: carrying out a plan's steps, and reading back what is there.
+//! The maps that the agent writes: executes the steps of plans, and reads back the contents.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io::ErrorKind;
@@ -42,10 +42,10 @@ pub struct Tables {
     network: Mapped,
     flows4: Mapped,
     flows6: Mapped,
-    /// Bits of destinations that only flows need, and of which families these are.
+    /// Bits of destinations that only flows may still need, and the families of those flows.
     lingering: BTreeSet<Bitmap>,
     lingering_families: BTreeSet<AddressFamily>,
-    /// Whether a bit that no flow of one family needs may be cleared without a look at the other's.
+    /// Whether a bit may be cleared after sweeping only the table of its own family.
     swept_apart: bool,
     reasons: PerCpuArray<MapData, u64>,
     service_traffic: PerCpuArray<MapData, Plain<Traffic>>,
@@ -53,7 +53,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Opens the maps of a data plane that is pinned, whoever loaded it.
+    /// Opens the pinned maps of a data plane, whoever loaded it.
     pub fn open(pins: impl Fn(&str) -> std::path::PathBuf) -> Result<Self> {
         Self::collect(|name| {
             let path = pins(name);
@@ -88,12 +88,12 @@ impl Tables {
         })
     }
 
-    /// The indexes of the devices that are known.
+    /// The indexes of all interfaces in the map.
     pub fn devices(&self) -> impl Iterator<Item = u32> + '_ {
         self.devices.keys().filter_map(Result::ok)
     }
 
-    /// Takes over what changed of this machine's devices; `None`: one is gone.
+    /// Writes changes of this machine's interfaces; `None`: removed.
     pub fn change_devices(
         &mut self,
         devices: &BTreeMap<u32, Option<network::Device>>,
@@ -111,23 +111,23 @@ impl Tables {
         Ok(())
     }
 
-    /// Serves the sockets of this network namespace, on a node with these addresses.
+    /// Writes this network namespace, whose sockets are handled, and the node's addresses.
     pub fn set_node_addresses(&mut self, addresses: &BTreeSet<IpAddr>) -> Result<()> {
         self.host.set(0, Plain(own_host(addresses)?), 0).context("HOST cannot be written")
     }
 
-    /// The network has changed: ways out that were resolved before are void.
+    /// The network has changed: invalidates the next hops that flows store.
     pub fn next_epoch(&self) {
         let epoch = self.network.half_word(0).load(Ordering::Relaxed);
         self.network.half_word(0).store(epoch.wrapping_add(1), Ordering::Release);
     }
 
-    /// Carries out one step.
+    /// Executes one step.
     pub fn apply(&mut self, step: &Step) -> Result<()> {
         match step {
             Step::SetBackend { index, backend, standing, generation } => {
                 self.check_backend(*index)?;
-                // An entry counts when its last word, with the protocol, is there.
+                // An entry becomes valid with its last word, which contains the protocol.
                 let order = Order::LastWordLast;
                 match backend.address {
                     IpAddr::V4(address) => {
@@ -161,14 +161,14 @@ impl Tables {
             Step::WriteTable { offset, table } => self.write_slots(*offset, &table.slots()),
             Step::SwapPool { index, pool } => {
                 ensure!(*index < self.pools.len(), "pool {index} is out of range");
-                // Release: the slots written before are seen by whoever sees the pool.
+                // Release: a program that sees the pool also sees the slots written before.
                 self.pools.word(*index).store(pool.to_word(), Ordering::Release);
                 Ok(())
             }
             Step::SetFrontend { key, value } => self.set_frontend(key, value),
             Step::RemoveFrontend { key } => self.remove_frontend(key),
             Step::SetDestinationBit(bitmap) => {
-                // Another family's flow may need it still.
+                // A flow of the other family may still need it.
                 self.swept_apart &= !self.lingering.remove(bitmap);
                 self.destinations.set_bit(bitmap.word, bitmap.bit);
                 Ok(())
@@ -225,8 +225,9 @@ impl Tables {
             .with_context(|| format!("frontend {}:{} can't be removed", key.address, key.port))
     }
 
-    /// Ends the datagram flows that may not stay, and lets packets pass at the prefilter to addresses that
-    /// neither a frontend nor a flow has. Each family's table is read once at most.
+    /// Ends the datagram flows that may not stay. Clears the bits of destinations that neither a
+    /// frontend nor a flow has, so that packets to them pass at the prefilter. Reads each family's
+    /// table at most once.
     fn sweep_flows(&mut self, sweep: &Sweep) {
         if !sweep.bits.is_empty() {
             self.lingering.extend(&sweep.bits);
@@ -252,7 +253,7 @@ impl Tables {
         }
     }
 
-    /// Reads what an earlier agent left.
+    /// Reads the contents that an earlier agent left.
     pub fn snapshot(&self) -> Result<Snapshot> {
         let mut snapshot = Snapshot::default();
         for entry in self.frontends4.iter() {
@@ -280,15 +281,15 @@ impl Tables {
         Ok(snapshot)
     }
 
-    /// The service ports and backends between which there are datagram flows. Those that leave their
-    /// backend by themselves, because its entry says that it is gone or drains, are left out.
+    /// The service ports and backends between which there are datagram flows. Leaves out flows that
+    /// the data plane moves by itself, because their backend's entry is gone or draining.
     fn datagrams(&self) -> BTreeSet<(u32, u32)> {
         let mut found = flow_tables::datagrams::<V4>(&self.flows4, &self.backends4);
         found.extend(flow_tables::datagrams::<V6>(&self.flows6, &self.backends6));
         found
     }
 
-    /// Every index that a backend has, or had.
+    /// Every index that has, or had, a backend.
     pub fn backends(&self) -> impl Iterator<Item = FoundBackend> + '_ {
         (1..self.backends4.len()).filter_map(|index| {
             found_backend(index, &self.backends4.load(index), &self.backends6.load(index))
@@ -322,7 +323,7 @@ impl Tables {
         flow_tables::flows(&self.flows6)
     }
 
-    /// The states of all flows of one family: one cache line is read for eight places.
+    /// The states of all flows of one family; reads one cache line for eight entries.
     pub fn flow_states4(&self) -> impl Iterator<Item = FlowState> + '_ {
         flow_tables::states::<V4>(&self.flows4)
     }
@@ -340,7 +341,7 @@ impl Tables {
         flow_tables::occupancy::<V6>(&self.flows6)
     }
 
-    /// How often each reason was met, over all processors.
+    /// The counter of each reason, summed over all CPUs.
     pub fn reasons(&self) -> Result<Vec<(Reason, u64)>> {
         Reason::ALL
             .into_iter()
@@ -357,7 +358,7 @@ impl Tables {
     }
 }
 
-/// Gone is gone: it need not have been there.
+/// Removing an entry succeeds if it does not exist.
 pub(super) fn gone(removed: Result<(), MapError>) -> Result<()> {
     match removed {
         Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
@@ -398,7 +399,7 @@ fn frontend_key6(address: std::net::Ipv6Addr, key: &FrontendKey) -> Plain<layout
     Plain(layout::FrontendKey::new(address.into(), key.port, key.protocol))
 }
 
-/// One index is used by a backend of one family at most.
+/// An index is used by a backend of at most one family.
 fn found_backend(
     index: u32,
     four: &Backend<Address4>,

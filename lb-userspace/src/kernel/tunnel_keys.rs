@@ -7,7 +7,7 @@ use lb_common::layout::{TunnelKey, map};
 use super::mapped::Mapped;
 use super::pins::Pins;
 
-/// The map with the keys that tunnels carry and that are accepted.
+/// The map with the tunnel keys to send and to accept.
 pub struct TunnelKeys(Mapped);
 
 impl TunnelKeys {
@@ -17,7 +17,8 @@ impl TunnelKeys {
         Ok(Self(Mapped::new(&data, size_of::<u64>())?))
     }
 
-    /// By [`TunnelKey`]. What is accepted comes first: keys change without a packet lost.
+    /// Indexed by [`TunnelKey`]. The key that is only accepted is written first, so that no packet
+    /// is lost when keys change.
     pub fn write(&self, keys: [u64; TunnelKey::COUNT]) {
         for which in [TunnelKey::Other, TunnelKey::Current] {
             self.0.word(which as u32).store(keys[which as usize], Ordering::Release);

@@ -1,4 +1,4 @@
-//! Programs come into the kernel. It verifies each, which is most of what an agent's start waits for.
+//! Loads programs. The kernel's verification takes most of the time of an agent's start.
 
 use std::num::NonZero;
 use std::panic::resume_unwind;
@@ -9,18 +9,18 @@ use anyhow::{Context, Result, anyhow, bail};
 use aya::Ebpf;
 use aya::programs::{Program, ProgramError};
 
-/// How many programs are verified at once, at most: each takes ten to twenty megabytes of the kernel's
-/// memory meanwhile, which count as the agent's.
+/// How many programs are verified concurrently. Each takes 10 to 20 MB of kernel memory meanwhile,
+/// which count as the agent's.
 const MOST_AT_ONCE: usize = 4;
 
-/// Loads every program, as many at once as there are processors.
+/// Loads every program, as many concurrently as there are CPUs, up to the limit.
 pub fn load(ebpf: &mut Ebpf) -> Result<()> {
     let waiting = Mutex::new(Some(ebpf.programs_mut()));
     let lock = || waiting.lock().unwrap_or_else(PoisonError::into_inner);
     let next = || lock().as_mut().and_then(Iterator::next);
     let work = || {
         while let Some((name, program)) = next() {
-            // The first error is told; who comes later finds nothing more to do.
+            // Return the first error, and leave nothing for the other threads to do.
             load_one(program).with_context(|| format!("program {name}")).inspect_err(|_| {
                 lock().take();
             })?;
@@ -33,7 +33,7 @@ pub fn load(ebpf: &mut Ebpf) -> Result<()> {
             (0..processors.min(MOST_AT_ONCE)).map(|_| scope.spawn(work)).collect();
         let ended =
             workers.into_iter().map(|worker| worker.join().unwrap_or_else(|it| resume_unwind(it)));
-        // All of them have to end before the error is told.
+        // Wait for all threads before returning the error.
         ended.collect::<Vec<_>>().into_iter().collect()
     })
 }

@@ -1,15 +1,14 @@
-//! Steps that could not be carried out yet.
+//! Steps that could not be executed yet.
 //!
 //! # Invariants
-//! - Steps are carried out in their order: what leads to something is written after it, and
-//!   what is given up is given up before it is used again. A step that fails keeps all that
-//!   come after it waiting until it succeeds.
+//! - Steps are executed in order: an entry is written after those that it refers to, and freed
+//!   before it is used again. A step that fails keeps all later ones waiting until it succeeds.
 //! - Only a new frontend or detail for which a map has no room is set aside instead: nothing
 //!   depends on it, and the rest must not wait for room that may never come. It is tried again
 //!   whenever there may be room.
-//! - Interfaces and addresses of this machine are written apart from steps (`network`): neither
-//!   keeps the other waiting.
-//! - When nothing waits and nothing is set aside, the tables are as if nothing had failed.
+//! - Interfaces and addresses of this machine are written independently of steps (`network`):
+//!   neither delays the other.
+//! - When nothing waits and nothing is set aside, the tables are the same as if nothing had failed.
 
 mod network;
 
@@ -25,14 +24,14 @@ use super::set_aside::{Entry, SetAside, is_full};
 use crate::network::Device;
 use crate::plan::{Plan, Step};
 
-/// What steps are carried out on.
+/// The tables that steps change.
 pub trait Write {
     fn apply(&mut self, step: &Step) -> Result<()>;
-    /// By index; `None`: gone.
+    /// By index; `None`: removed.
     fn change_devices(&mut self, devices: &BTreeMap<u32, Option<Device>>) -> Result<()>;
     /// All addresses of this node on which it serves.
     fn set_node_addresses(&mut self, addresses: &BTreeSet<IpAddr>) -> Result<()>;
-    /// Makes void what flows remember of the network.
+    /// Invalidates the next hops that flows store.
     fn next_epoch(&mut self);
 }
 
@@ -59,7 +58,7 @@ pub struct Backlog<T> {
     waiting: VecDeque<Step>,
     set_aside: SetAside,
     unwritten: Unwritten,
-    /// How many steps have been carried out so far.
+    /// How many steps have been executed so far.
     carried_out: u64,
 }
 
@@ -82,25 +81,25 @@ impl<T: Write> Backlog<T> {
         &self.tables
     }
 
-    /// Notes what changed of this machine's interfaces. `write_network` writes it.
+    /// Queues changes of this machine's interfaces. `write_network` writes them.
     pub fn set_devices(&mut self, changed: BTreeMap<u32, Option<Device>>) {
         self.unwritten.set_devices(changed);
     }
 
-    /// Notes the addresses of this node. `write_network` writes them.
+    /// Queues the addresses of this node. `write_network` writes them.
     pub fn set_node_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
         self.unwritten.set_node_addresses(addresses);
     }
 
-    /// Writes interfaces and addresses that have not been written yet. After an error it is to be
-    /// called again some time. Next hops that were resolved by earlier ones are void.
+    /// Writes queued interfaces and addresses. After an error it must be called again later. Next
+    /// hops that were resolved with earlier ones become invalid.
     pub fn write_network(&mut self) -> Result<()> {
         let written = self.unwritten.write(&mut self.tables);
         self.tables.next_epoch();
         written
     }
 
-    /// Carries out a plan as far as possible. After an error `retry` is to be called some time.
+    /// Executes a plan as far as possible. After an error `retry` must be called later.
     pub fn carry_out(&mut self, plan: &Plan) -> Result<()> {
         let mut steps = plan.steps();
         if self.waiting.is_empty() {
@@ -117,7 +116,7 @@ impl<T: Write> Backlog<T> {
         self.retry()
     }
 
-    /// Tries again what could not be carried out.
+    /// Tries again the steps that could not be executed.
     pub fn retry(&mut self) -> Result<()> {
         while let Some(step) = self.waiting.pop_front() {
             if let Err(error) = self.write(&step) {
@@ -128,17 +127,17 @@ impl<T: Write> Backlog<T> {
         self.try_set_aside()
     }
 
-    /// How many steps have been carried out since this began.
+    /// How many steps have been executed since the start.
     pub fn carried_out(&self) -> u64 {
         self.carried_out
     }
 
-    /// Whether some steps are still to be carried out.
+    /// Whether some steps are waiting.
     pub fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// What there is no room for.
+    /// Entries for which there is no room.
     pub fn set_aside(&self) -> impl Iterator<Item = &Entry> {
         self.set_aside.entries()
     }
@@ -148,7 +147,7 @@ impl<T: Write> Backlog<T> {
         self.set_aside.counts()
     }
 
-    /// What there is no room for since this was last asked.
+    /// Entries for which there is no room, and that this has not returned before.
     pub fn newly_set_aside(&mut self) -> Vec<Entry> {
         self.set_aside.take_new()
     }

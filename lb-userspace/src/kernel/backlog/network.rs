@@ -1,7 +1,7 @@
-//! Facts of this machine's network that could not be written yet.
+//! Interfaces and addresses of this machine that could not be written yet.
 //!
-//! Invariant: they do not depend on each other or on steps, so one that fails keeps nothing else
-//! waiting. Of several values of one fact only the last is written.
+//! Invariant: they depend neither on each other nor on steps, so a failed write delays no other. Of
+//! several values of the same one only the last is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

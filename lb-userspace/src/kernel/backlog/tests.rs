@@ -1,5 +1,5 @@
-//! Random changes on tables in memory whose writes fail at random, held against tables on which
-//! nothing ever fails.
+//! Random changes of in-memory tables whose writes fail at random, compared with tables on which no
+//! write fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,11 +18,11 @@ use crate::model::{ServicePort, ServicePortKey};
 use crate::network;
 use crate::plan::{Change, Detail, Planner};
 
-/// Everything that steps write, by what it is written to.
+/// Everything that steps write, by key.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Memory {
     cells: BTreeMap<String, String>,
-    /// What there may be no room for.
+    /// Entries for which there may be no room.
     entries: BTreeMap<Entry, String>,
 }
 
@@ -67,15 +67,15 @@ impl Memory {
     }
 }
 
-/// How many entries maps hold; those that are not named, any number.
+/// Capacities of maps. Other maps are unlimited.
 type Room = BTreeMap<&'static str, usize>;
 
-/// Tables with so much room, and whose writes fail as told, one by one.
+/// Tables with limited room, whose writes fail as `fails` says, one by one.
 struct Faulty {
     memory: Memory,
     room: Room,
     fails: Box<dyn Iterator<Item = bool>>,
-    /// What was carried out, in its order.
+    /// The executed steps, in order.
     carried_out: Vec<Step>,
 }
 
@@ -118,8 +118,8 @@ impl Write for Faulty {
     fn next_epoch(&mut self) {}
 }
 
-/// Services by number: the number of their frontend, and of their backends, whether clients stay
-/// with them, and the clients that may dial.
+/// Services by number: the number of their frontend, those of their backends, whether they have
+/// session affinity, and the clients that may connect.
 type State = BTreeMap<u8, (u8, BTreeSet<u8>, bool, BTreeSet<u8>)>;
 
 fn states() -> impl Strategy<Value = Vec<State>> {
@@ -161,7 +161,7 @@ fn service_ports(state: &State) -> BTreeMap<ServicePortKey, ServicePort> {
         .collect()
 }
 
-/// The plans that lead from each state to the next, beginning from nothing.
+/// The plans from each state to the next, beginning with an empty one.
 fn plans(states: &[State]) -> Vec<Plan> {
     let mut planner = Planner::new();
     let mut before = BTreeMap::new();
@@ -195,7 +195,7 @@ proptest! {
         }
         while backlog.retry().is_err() {}
         prop_assert_eq!(&backlog.tables().memory, &sound);
-        prop_assert_eq!(&backlog.tables().carried_out, &steps, "in their order, each once");
+        prop_assert_eq!(&backlog.tables().carried_out, &steps, "in order, each once");
     }
 
     #[test]
@@ -220,7 +220,7 @@ proptest! {
             let mut expected = sound.entries.clone();
             expected.retain(|entry, _| !kept_out.contains(entry));
             prop_assert_eq!(&faulty.entries, &expected);
-            // Not one more than must be.
+            // No more are set aside than necessary.
             let counts: BTreeMap<_, _> = backlog.without_room().collect();
             for (&map, &room) in &room {
                 let count = counts.get(map).copied().unwrap_or_default();
@@ -230,15 +230,15 @@ proptest! {
     }
 }
 
-/// A Service of each number, each with a backend, which clients stay with, and one client.
+/// A Service for each number, each with a backend, session affinity and one allowed client.
 fn services(numbers: &[u8]) -> State {
     let service = |&n: &u8| (n, (n, BTreeSet::from([n]), true, BTreeSet::from([n])));
     numbers.iter().map(service).collect()
 }
 
 #[test]
-fn what_does_not_fit_comes_in_when_there_is_room() {
-    // Cluster addresses have entries of their own beside those of their ports, written before them.
+fn entries_set_aside_are_written_when_there_is_room() {
+    // Cluster addresses have entries beside those of their ports, and these are written first.
     for (map, room) in [(map::FRONTENDS4, 3), (map::MEMBERS, 1), (map::SOURCE_RANGES4, 1)] {
         let plans = plans(&[services(&[1, 2]), services(&[2])]);
         let mut backlog = Backlog::new(Faulty::new(Room::from([(map, room)]), Vec::new()));
@@ -256,7 +256,7 @@ fn what_does_not_fit_comes_in_when_there_is_room() {
 }
 
 #[test]
-fn a_full_map_keeps_nothing_out_of_another() {
+fn a_full_map_does_not_affect_other_maps() {
     let room = Room::from([(map::FRONTENDS4, 0), (map::MEMBERS, 1), (map::SOURCE_RANGES4, 2)]);
     let plans = plans(&[services(&[1, 2, 3]), services(&[2, 3]), services(&[3])]);
     let mut backlog = Backlog::new(Faulty::new(room, Vec::new()));
@@ -270,7 +270,7 @@ fn a_full_map_keeps_nothing_out_of_another() {
 }
 
 #[test]
-fn what_is_written_again_is_named_once() {
+fn an_entry_written_again_is_reported_once() {
     let mut changed = services(&[1, 2]);
     // Another policy: its frontend is written again.
     changed.entry(2).and_modify(|(.., stay, _)| *stay = false);

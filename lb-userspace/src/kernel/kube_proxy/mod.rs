@@ -1,6 +1,6 @@
 //! kube-proxy: its process, what it leaves in the kernel, and how that is removed.
 //!
-//! Invariant: nothing of anything else is removed (`plan`).
+//! Invariant: only what kube-proxy made is removed (`plan`).
 
 mod nftables;
 mod plan;
@@ -16,7 +16,7 @@ use super::preflight::Finding;
 use crate::netlink::Netlink;
 use plan::Leftovers;
 
-/// The addresses of Services in IPVS mode are on it.
+/// In IPVS mode it has the addresses of Services.
 const IPVS_DEVICE: &str = "kube-ipvs0";
 
 pub struct KubeProxy {
@@ -60,7 +60,7 @@ impl KubeProxy {
         tables.chain(jumps).chain(chains).chain(device).collect()
     }
 
-    /// What is left although kube-proxy may have made it, and why.
+    /// What is kept although kube-proxy may have made it, and why.
     pub fn kept(&self) -> Vec<String> {
         let kept = self.leftovers.kept.iter();
         let mut kept: Vec<String> =
@@ -90,7 +90,7 @@ pub fn kube_proxy() -> Vec<Finding> {
                         --kube-proxy` on this node";
     let found = match KubeProxy::find() {
         Ok(found) => found,
-        // A kernel without nf_tables has no rules there.
+        // Without nf_tables in the kernel there are no rules.
         Err(error) => {
             tracing::debug!(error = format!("{error:#}"), "netfilter not read");
             KubeProxy {
@@ -134,7 +134,7 @@ fn uses_legacy_iptables() -> bool {
 }
 
 fn remove_device(name: &str) -> std::io::Result<()> {
-    // `struct ifinfomsg`, in which the index is the second word.
+    // `struct ifinfomsg`; its second word is the index.
     let mut body = [0; 16];
     body[4..8].copy_from_slice(&if_nametoindex(name)?.to_ne_bytes());
     Netlink::open(SockProtocol::NetlinkRoute)?.ask(RTM_DELLINK, NLM_F_ACK, &body, |_| {})

@@ -1,4 +1,4 @@
-//! Chains and rules of nftables in the kernel, and of iptables in its place: listing and removing.
+//! Lists and removes chains and rules of nftables, and of iptables where it uses nftables.
 //!
 //! <https://github.com/torvalds/linux/blob/v6.1/include/uapi/linux/netfilter/nf_tables.h>
 
@@ -19,7 +19,7 @@ const DELETE_CHAIN: u16 = 5;
 const GET_RULE: u16 = 7;
 const DELETE_RULE: u16 = 8;
 
-/// Of tables, chains and rules.
+/// Attributes of tables, chains and rules.
 const TABLE: u16 = 1;
 const CHAIN_NAME: u16 = 3;
 const CHAIN_HOOK: u16 = 4;
@@ -45,7 +45,7 @@ pub fn jumps() -> io::Result<BTreeSet<Jump>> {
     Ok(jumps)
 }
 
-/// Removes them: at first the jumps, so that packets meet either all or nothing of the rest.
+/// Removes them, jumps first, so that packets meet either all of the rest or nothing of it.
 pub fn remove(leftovers: &Leftovers) -> io::Result<()> {
     let jumps = leftovers.jumps.iter().map(|jump| {
         let handle = attribute(RULE_HANDLE, &jump.handle.to_be_bytes());
@@ -72,7 +72,7 @@ pub fn remove(leftovers: &Leftovers) -> io::Result<()> {
     if batch.is_empty() { Ok(()) } else { commit(&mut netlink, batch) }
 }
 
-/// Carries out all of them, or none.
+/// Executes all requests, or none.
 fn commit(netlink: &mut Netlink, requests: Vec<(u16, Vec<u8>)>) -> io::Result<()> {
     let bounds = |kind| {
         let mut header = vec![0; HEADER];
@@ -81,7 +81,7 @@ fn commit(netlink: &mut Netlink, requests: Vec<(u16, Vec<u8>)>) -> io::Result<()
     };
     let last = requests.len() - 1;
     let requests = requests.into_iter().enumerate().map(|(number, (kind, body))| {
-        // Errors are always reported; of successes, one is enough.
+        // Errors are always reported; one acknowledgement of success is enough.
         (kind, if number == last { NLM_F_ACK } else { 0 }, body)
     });
     let mut messages = vec![bounds(NFNL_MSG_BATCH_BEGIN)];
@@ -101,7 +101,7 @@ fn request(kind: u16, table: &Table, attributes: &[Vec<u8>]) -> (u16, Vec<u8>) {
     (message(kind), body)
 }
 
-/// Of all address families.
+/// For all address families.
 fn dump(kind: u16, each: impl FnMut(&[u8])) -> io::Result<()> {
     let mut netlink = Netlink::open(SockProtocol::NetlinkNetFilter)?;
     netlink.ask(message(kind), NLM_F_DUMP, &[0; HEADER], each)

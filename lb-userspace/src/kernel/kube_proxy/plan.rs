@@ -1,7 +1,7 @@
-//! Which chains, rules and tables of netfilter are kube-proxy's. Pure.
+//! Which netfilter chains, rules and tables belong to kube-proxy. Pure.
 //!
 //! Invariants:
-//! - A chain or rule of anything else is never removed: neither a user's, nor the kubelet's, nor
+//! - A chain or rule of other software is never removed: neither a user's, nor the kubelet's, nor
 //!   that of a container runtime.
 //! - A chain is kept if a rule that stays refers to it.
 
@@ -10,7 +10,7 @@ use std::fmt::{self, Display};
 
 use nix::libc::{NFPROTO_IPV4, NFPROTO_IPV6};
 
-/// The table that kube-proxy has to itself in its nftables mode.
+/// In nftables mode kube-proxy has a table of its own.
 const OWN_TABLE: &str = "kube-proxy";
 
 /// Chains of the iptables and IPVS modes. Some exist in the table `nat`, some in `filter`.
@@ -28,16 +28,16 @@ const CHAINS: [&str; 11] = [
     "KUBE-IPVS-OUT-FILTER",
 ];
 
-/// Of chains for one service port or endpoint. A hash follows, in 16 digits of base 32.
+/// Prefixes of chains for one service port or endpoint. A hash follows, of 16 digits in base 32.
 const PREFIXES: [&str; 6] =
     ["KUBE-SVC-", "KUBE-SVL-", "KUBE-SEP-", "KUBE-EXT-", "KUBE-FW-", "KUBE-XLB-"];
 const HASH_LENGTH: usize = 16;
 
-/// Chains of `nat` that kubelets before Kubernetes 1.28 create, too, and that others use.
+/// Chains of `nat` that kubelets before Kubernetes 1.28 create, too, and that other software uses.
 const SHARED: [&str; 2] = [MARK_MASQ, POSTROUTING];
 const MARK_MASQ: &str = "KUBE-MARK-MASQ";
 const POSTROUTING: &str = "KUBE-POSTROUTING";
-/// A chain by which such a kubelet is recognized.
+/// A chain that identifies such a kubelet.
 const OLD_KUBELETS: &str = "KUBE-MARK-DROP";
 
 /// Chains that no base chain jumps to, unless a user has written the rule.
@@ -137,8 +137,8 @@ impl Leftovers {
         leftovers
     }
 
-    /// Adds what is in one table of iptables. There may be 100,000 chains, so each is looked at once,
-    /// and again if a chain that jumps to it is kept.
+    /// Adds the contents of one iptables table. There may be 100,000 chains, so each is checked
+    /// once, and again if a chain that jumps to it is kept.
     fn add(&mut self, chains: &[&Chain], jumps: &[&Jump]) {
         let by_name: BTreeMap<&str, &Chain> =
             chains.iter().map(|&chain| (&*chain.name, chain)).collect();
@@ -155,7 +155,7 @@ impl Leftovers {
         while let Some(name) = queue.pop() {
             let stays = |jump: &&&Jump| !removed.contains(&*jump.chain) && !is_entry(jump);
             let user = by_target.get(name).and_then(|jumps| jumps.iter().find(stays));
-            // It masquerades the packets that the other chain marks.
+            // KUBE-POSTROUTING masquerades the packets that KUBE-MARK-MASQ marks.
             let marks = by_name.contains_key(MARK_MASQ) && !removed.contains(MARK_MASQ);
             let reason = match user {
                 Some(jump) => format!("a rule in {} refers to it", jump.chain),
@@ -173,7 +173,7 @@ impl Leftovers {
         self.jumps.extend(entries.map(|&jump| jump.clone()));
     }
 
-    /// The chains that are kube-proxy's by their names, unless the kubelet shares them.
+    /// The chains whose names are kube-proxy's, unless the kubelet shares them.
     fn candidates<'a>(&mut self, chains: &BTreeMap<&'a str, &Chain>) -> BTreeSet<&'a str> {
         let old_kubelet = chains.contains_key(OLD_KUBELETS);
         let mut candidates = BTreeSet::new();
@@ -189,7 +189,7 @@ impl Leftovers {
     }
 }
 
-/// Jumps by the name of a chain.
+/// Jumps, by the name of their chain or their target.
 type Jumps<'a> = BTreeMap<&'a str, Vec<&'a Jump>>;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! The kernel's list of sockets, and how to end one: sock_diag(7).
+//! Lists and destroys sockets by sock_diag(7).
 //!
-//! A socket that is destroyed fails its process's next or waiting call with ECONNABORTED; its
-//! peer, of TCP, gets a reset.
+//! After its socket is destroyed, a process gets ECONNABORTED from the next or a waiting call. A
+//! TCP peer gets a reset.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -21,26 +21,26 @@ const SOCK_DESTROY: u16 = 21;
 const REQUEST: usize = 8 + ID;
 /// `struct inet_diag_sockid`: ports, source, destination, interface, cookie.
 const ID: usize = 48;
-/// In `struct inet_diag_msg`: family, state, timer, retransmissions, id.
+/// Offset in `struct inet_diag_msg`, after family, state, timer and retransmissions.
 const ID_IN_ANSWER: usize = 4;
 
-/// States of TCP, as bits, in which a socket has a peer: all but TIME_WAIT, CLOSE, LISTEN and
-/// the requests of listening ones. A connected socket of UDP is ESTABLISHED.
+/// TCP states, as bits, in which a socket has a peer: all but TIME_WAIT, CLOSE, LISTEN and the
+/// requests of listening sockets. A connected UDP socket is in ESTABLISHED.
 const CONNECTED: u32 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11;
 
-/// A socket of TCP that listens.
+/// State of a listening TCP socket.
 const LISTENING: u32 = 1 << 10;
-/// A socket of UDP that is bound is CLOSE, or ESTABLISHED if it is connected.
+/// States of a bound UDP socket: CLOSE, or ESTABLISHED if it is connected.
 const BOUND: u32 = 1 << 7 | 1 << 1;
 
-/// What the kernel needs to find a socket again.
+/// Identifies a socket to the kernel.
 pub struct Handle {
     family: u8,
     protocol: u8,
     id: [u8; ID],
 }
 
-/// The kernel's list of the sockets of this network namespace.
+/// Access to the sockets of this network namespace.
 pub struct Diagnosis {
     netlink: Netlink,
 }
@@ -52,7 +52,7 @@ impl Diagnosis {
         Ok(Self { netlink })
     }
 
-    /// All connected sockets of TCP and UDP that are wanted.
+    /// All connected TCP and UDP sockets that are wanted.
     pub fn connected(&mut self, wanted: impl Fn(&Connected) -> bool) -> Result<Vec<Handle>> {
         let mut found = Vec::new();
         for (protocol, family) in kinds() {
@@ -67,7 +67,7 @@ impl Diagnosis {
         Ok(found)
     }
 
-    /// The ports of all sockets of TCP that listen and of all bound ones of UDP.
+    /// The ports of all listening TCP sockets and of all bound UDP sockets.
     pub fn local_ports(&mut self) -> Result<PortSet> {
         let mut ports = PortSet::default();
         for (protocol, family) in kinds() {
@@ -81,10 +81,10 @@ impl Diagnosis {
         Ok(ports)
     }
 
-    /// All sockets of a family and protocol that are in one of these states.
+    /// All sockets of a family and protocol in one of these states.
     fn list(&mut self, of: (u8, u8), states: u32, each: impl FnMut(&[u8])) -> Result<()> {
         match self.ask(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, of, states, &[0; ID], each) {
-            // A kernel without IPv6, or that can't list this protocol's sockets.
+            // The kernel has no IPv6, or can't list sockets of this protocol.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let (family, protocol) = of;
                 tracing::debug!(family, protocol, %error, "sockets not listed");
@@ -94,7 +94,7 @@ impl Diagnosis {
         }
     }
 
-    /// False if it is closed already.
+    /// Returns false if the socket is closed already.
     pub fn destroy(&mut self, socket: &Handle) -> Result<bool> {
         let of = (socket.family, socket.protocol);
         match self.ask(SOCK_DESTROY, NLM_F_ACK, of, CONNECTED, &socket.id, |_| ()) {
@@ -157,10 +157,10 @@ mod tests {
 
     use super::*;
 
-    /// The remote ends that the kernel lists, of sockets connected to one of these.
+    /// The remote addresses of all listed sockets that are connected to one of `ends`.
     fn listed(ends: &[SocketAddr]) -> Vec<SocketAddr> {
         let seen = std::cell::RefCell::new(Vec::new());
-        let mut diagnosis = Diagnosis::open().expect("anybody may ask for sockets");
+        let mut diagnosis = Diagnosis::open().expect("no privileges are needed");
         let found = diagnosis.connected(|socket| {
             let wanted = ends.contains(&socket.remote);
             if wanted {
@@ -168,7 +168,7 @@ mod tests {
             }
             wanted
         });
-        assert_eq!(found.expect("the kernel answers").len(), seen.borrow().len());
+        assert_eq!(found.expect("a list of sockets").len(), seen.borrow().len());
         seen.into_inner()
     }
 
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_is_cut_off_is_none() {
+    fn a_truncated_socket_is_none() {
         assert!(read_socket(&[2, 1, 0, 0]).is_none());
     }
 }

@@ -1,8 +1,7 @@
-//! Sockets of processes on this node: whose are led to backends, and the end of those whose
-//! backend is gone.
+//! Closes sockets of processes on this node that are connected to removed backends.
 //!
-//! The kernel asks us when a socket dials, and never again. So a socket that stays connected to
-//! a backend that has gone must be told.
+//! The programs run only when a socket connects, not for the packets of the connection. So a socket
+//! would stay connected to a backend that is gone, unless it is closed from here.
 
 mod diagnosis;
 mod stale;
@@ -31,25 +30,27 @@ use crate::privileges::Privileges;
 type Flows<F> = HashMap<MapData, u64, Plain<SocketFlow<F>>>;
 type Backends<F> = Array<MapData, Plain<Backend<<F as Family>::Address>>>;
 
-/// How long after a backend's end sockets are looked at once more: a process may have been
-/// between asking us and dialling.
+/// Sockets are checked again this long after a backend was removed: a process may have been between
+/// the choice of the backend and the connection.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Tables whose backends, when they go, take the sockets along that are connected to them.
+/// Tables that close the sockets connected to a backend when it is removed.
 pub struct WithSockets<T> {
     tables: T,
     changed: Sender<()>,
 }
 
 impl<T> WithSockets<T> {
-    /// Looks at once: an agent may have ended after a backend and before its sockets.
+    /// Checks at once: an earlier agent may have ended after removing a backend and before closing
+    /// its sockets.
     pub fn new(tables: T, pins: &Pins) -> Result<Self> {
         let (changed, changes) = channel();
         let held = Tables::open(pins)?;
         match Diagnosis::open() {
             Ok(mut diagnosis) => {
                 thread::Builder::new().name("stale sockets".into()).spawn(move || {
-                    // It is there before everything is attached, and does none of that.
+                    // This thread starts before everything is attached, and attaches nothing
+                    // itself.
                     if let Err(error) = Privileges::AGENT.once_attached() {
                         tracing::warn!(error = format!("{error:#}"), "capabilities not dropped");
                     }
@@ -66,9 +67,9 @@ impl<T> WithSockets<T> {
         Ok(with_sockets)
     }
 
-    /// Returns at once: the kernel lists its sockets in another thread.
+    /// Returns at once: another thread lists the sockets.
     fn backends_are_gone(&self) {
-        // If nobody listens, it has been said why.
+        // Without a receiver, sockets cannot be listed; this has been logged.
         let _ = self.changed.send(());
     }
 }
@@ -95,7 +96,7 @@ impl<T: Write> Write for WithSockets<T> {
     }
 }
 
-/// Until the agent ends.
+/// Runs until the agent ends.
 fn watch(tables: &Tables, diagnosis: &mut Diagnosis, changes: &Receiver<()>) {
     let mut complained = String::new();
     let mut look = || match end_stale(tables, diagnosis) {
@@ -110,7 +111,7 @@ fn watch(tables: &Tables, diagnosis: &mut Diagnosis, changes: &Receiver<()>) {
     };
     while changes.recv().is_ok() {
         loop {
-            // Of a burst of changes the last says all.
+            // Of several changes only the last matters.
             while changes.try_recv().is_ok() {}
             look();
             match changes.recv_timeout(AGAIN) {
@@ -134,7 +135,7 @@ fn end_stale(tables: &Tables, diagnosis: &mut Diagnosis) -> Result<()> {
     Ok(())
 }
 
-/// The maps, opened beside whoever writes them.
+/// The maps, opened independently of their writer.
 struct Tables {
     connected4: Flows<V4>,
     connected6: Flows<V6>,

@@ -1,4 +1,4 @@
-//! Which sockets are connected to a backend that is gone. Pure.
+//! Decides which sockets are connected to a backend that is gone. Pure.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,14 +13,14 @@ pub struct Connected {
     pub remote: SocketAddr,
 }
 
-/// What the kernel holds of one family.
+/// Read access to the maps of one family.
 pub trait SocketView<F: PacketFamily> {
     fn flow(&self, cookie: u64) -> Option<SocketFlow<F>>;
     fn backend(&self, index: u32) -> Option<Backend<F::Address>>;
 }
 
-/// Whether the socket was led to a backend, is connected to it still, and the backend is gone.
-/// One that is only draining is there, and connections to it go on.
+/// Whether the socket was connected to a backend by the programs, is still connected to it, and the
+/// backend is gone. A draining backend is not gone: it keeps its connections.
 pub fn is_stale(socket: &Connected, held: &(impl SocketView<V4> + SocketView<V6>)) -> bool {
     let port = socket.remote.port();
     match socket.remote.ip().to_canonical() {
@@ -36,7 +36,7 @@ fn is_led_astray<F: PacketFamily>(
     held: &impl SocketView<F>,
 ) -> bool {
     let Some(flow) = held.flow(socket.cookie) else { return false };
-    // Else it has been connected to somebody else since, past any Service.
+    // Otherwise the socket was connected elsewhere later, bypassing Services.
     flow.backend() == End { address, port }
         && !held.backend(flow.backend_index).is_some_and(|backend| flow.leads_to(&backend))
 }
@@ -91,7 +91,7 @@ mod tests {
         }
     }
 
-    /// A socket that was led to 10.244.1.1:8080, and what its backend's entry says.
+    /// A socket that was connected to 10.244.1.1:8080, and the entry of its backend.
     fn given(generation: u32, protocol: u8) -> Tables {
         let (frontend, address) = ([10, 96, 0, 10].into(), [10, 244, 1, 1].into());
         let backend = Backend { address, port: 8080, protocol, generation, ..Backend::default() };
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_we_did_not_lead_there_is_left_alone() {
+    fn sockets_not_connected_by_the_programs_stay_open() {
         let gone = given(GENERATION, 0);
         assert!(!is_stale(&socket(COOKIE + 1, "10.244.1.1:8080"), &gone), "another socket");
         assert!(!is_stale(&socket(COOKIE, "10.244.1.2:8080"), &gone), "connected elsewhere since");
@@ -126,19 +126,19 @@ mod tests {
     }
 
     #[test]
-    fn a_mapped_address_is_one_of_ipv4() {
+    fn an_ipv4_mapped_address_is_looked_up_as_ipv4() {
         assert!(is_stale(&socket(COOKIE, "[::ffff:10.244.1.1]:8080"), &given(GENERATION, 0)));
     }
 
     #[test]
-    fn ipv6_is_judged_by_its_own_tables() {
+    fn ipv6_sockets_are_looked_up_in_ipv6_tables() {
         let (frontend, address) = ([0xfd; 16].into(), [0xfc; 16].into());
         let mut tables = Tables {
             flows6: HashMap::from([(COOKIE, flow(frontend, address))]),
             ..given(GENERATION, 6)
         };
         let socket = socket(COOKIE, "[fcfc:fcfc:fcfc:fcfc:fcfc:fcfc:fcfc:fcfc]:8080");
-        assert!(is_stale(&socket, &tables), "the backend in the other family is none of its own");
+        assert!(is_stale(&socket, &tables), "the backend with this index is of the other family");
         let generation = GENERATION;
         let backend =
             Backend { address, port: 8080, protocol: 6, generation, ..Backend::default() };

@@ -1,10 +1,10 @@
-//! The kernel's own types, from the BTF that it shows of itself: as much as finds a function and a
-//! member of a structure.
+//! Reads the kernel's types from its BTF, as far as needed to find a function and a member of a
+//! structure.
 //! <https://docs.kernel.org/bpf/btf.html>
 
 use crate::bytes::{u16_at, u32_at};
 
-/// All types. The first has identifier 1.
+/// All types. The first one has id 1.
 pub struct Types<'a> {
     types: Vec<Type<'a>>,
     strings: &'a [u8],
@@ -14,7 +14,7 @@ pub struct Types<'a> {
 struct Type<'a> {
     name: u32,
     information: u32,
-    /// What follows the description: members, if it has any.
+    /// The data after the fixed part: members, if the type has any.
     rest: &'a [u8],
 }
 
@@ -24,11 +24,11 @@ const STRUCT: u32 = 4;
 const UNION: u32 = 5;
 const FUNCTION: u32 = 12;
 
-/// The size of a member's description: name, type, place.
+/// Size of a member's description: name, type, offset in bits.
 const MEMBER: usize = 12;
 
 impl<'a> Types<'a> {
-    /// `None` if it can't be read as BTF of this machine's byte order.
+    /// `None` if it is not BTF in this machine's byte order.
     pub fn parse(data: &'a [u8]) -> Option<Self> {
         let magic = u16_at(data, 0)?;
         let [header, type_offset, type_length, string_offset, string_length] =
@@ -52,14 +52,14 @@ impl<'a> Types<'a> {
         Some(Self { types, strings })
     }
 
-    /// The identifier of a function.
+    /// The id of a function.
     pub fn function(&self, name: &str) -> Option<u32> {
         let found =
             self.types.iter().position(|it| it.kind() == FUNCTION && self.is(it.name, name))?;
         u32::try_from(found + 1).ok()
     }
 
-    /// In which bit a structure's member begins, also one of a structure without a name in it.
+    /// Offset in bits of a structure's member, also of one in an anonymous structure within it.
     pub fn bit_of_member(&self, structure: &str, member: &str) -> Option<u32> {
         let mut named =
             self.types.iter().filter(|it| it.kind() == STRUCT && self.is(it.name, structure));
@@ -67,7 +67,7 @@ impl<'a> Types<'a> {
     }
 
     fn bit_within(&self, structure: &Type, wanted: &str, depth: u32) -> Option<u32> {
-        // Deeper than anybody nests them: that of a file which is broken.
+        // Deeper nesting occurs only in corrupt files.
         if depth > 16 || !matches!(structure.kind(), STRUCT | UNION) {
             return None;
         }
@@ -93,7 +93,7 @@ impl Type<'_> {
         kind(self.information)
     }
 
-    /// Then the places of its members have their sizes beside them.
+    /// If so, the upper octet of a member's offset is the size of the bit field.
     fn has_bit_fields(&self) -> bool {
         self.information >> 31 == 1
     }
@@ -103,17 +103,17 @@ fn kind(information: u32) -> u32 {
     (information >> 24) & 0x1f
 }
 
-/// How many octets follow a type's description; `None` of a kind that is not known.
+/// Octets after the fixed part of a type; `None` if the kind is unknown.
 fn rest_length(information: u32) -> Option<usize> {
     let count = (information & 0xffff) as usize;
     Some(match kind(information) {
-        // Pointers, names and qualities of other types, functions, floating point numbers.
+        // Pointers, forward declarations, typedefs, qualifiers, functions, floats, type tags.
         2 | 7..=12 | 16 | 18 => 0,
-        // Integers, variables, tags of declarations.
+        // Integers, variables, declaration tags.
         1 | 14 | 17 => 4,
         // Arrays.
         3 => 12,
-        // Of structures and unions, of data sections, and of numbers with names.
+        // Members of structures and unions, variables of data sections, 64-bit enumerators.
         STRUCT | UNION | 15 | 19 => 12 * count,
         6 | 13 => 8 * count,
         _ => return None,

@@ -5,7 +5,7 @@ use super::*;
 const INTEGER: u32 = 1;
 const POINTER: u32 = 2;
 
-/// Types as the kernel writes them.
+/// Builds BTF as the kernel exports it.
 #[derive(Default)]
 struct Written {
     types: Vec<u8>,
@@ -14,7 +14,7 @@ struct Written {
 
 impl Written {
     fn new() -> Self {
-        // The text at 0 is the empty one, which means no name.
+        // Offset 0 is the empty string: no name.
         Self { types: Vec::new(), strings: vec![0] }
     }
 
@@ -34,7 +34,7 @@ impl Written {
         self.types.extend(words.into_iter().flat_map(u32::to_ne_bytes));
     }
 
-    /// Members as name, type and place.
+    /// Members are name, type and offset.
     fn structure(&mut self, kind: u32, name: &str, members: &[(&str, u32, u32)]) {
         let rest: Vec<u32> =
             members.iter().flat_map(|&(name, of, place)| [self.text(name), of, place]).collect();
@@ -50,8 +50,8 @@ impl Written {
     }
 }
 
-/// A packet's description in small: its member is a field of bits, in a structure without a name
-/// that is in a union without a name.
+/// A small `sk_buff`: the member is a bit field in an anonymous structure, which is in an anonymous
+/// union.
 fn kernel() -> Written {
     const WITH_BIT_FIELDS: u32 = 1 << 7;
     let mut written = Written::new();
@@ -74,7 +74,7 @@ fn kernel() -> Written {
 #[test]
 fn functions_and_members_are_found() {
     let file = kernel().file();
-    let types = Types::parse(&file).expect("it is whole");
+    let types = Types::parse(&file).expect("valid BTF");
     assert_eq!(types.function("cast"), Some(9));
     assert_eq!(types.bit_of_member("buffer", "next"), Some(0));
     assert_eq!(types.bit_of_member("buffer", "tail"), Some(512));
@@ -85,7 +85,7 @@ fn functions_and_members_are_found() {
 #[test]
 fn what_is_not_there_is_not_found() {
     let file = kernel().file();
-    let types = Types::parse(&file).expect("it is whole");
+    let types = Types::parse(&file).expect("valid BTF");
     assert_eq!(types.function("cas"), None);
     assert_eq!(types.function("buffer"), None);
     assert_eq!(types.bit_of_member("buffer", "summed"), None);
@@ -97,7 +97,7 @@ fn a_structure_within_itself_ends_the_search() {
     let mut written = Written::new();
     written.structure(STRUCT, "buffer", &[("", 1, 0), ("sum", 1, 8)]);
     let file = written.file();
-    let types = Types::parse(&file).expect("it is whole");
+    let types = Types::parse(&file).expect("valid BTF");
     assert_eq!(types.bit_of_member("buffer", "none"), None);
     assert_eq!(types.bit_of_member("buffer", "sum"), Some(8));
 }
@@ -115,7 +115,7 @@ fn other_files_and_kinds_are_refused() {
 
 proptest! {
     #[test]
-    fn nothing_broken_stops_the_agent(at: prop::sample::Index, octet: u8, length: prop::sample::Index) {
+    fn corrupt_types_do_not_panic(at: prop::sample::Index, octet: u8, length: prop::sample::Index) {
         let mut file = kernel().file();
         let at = at.index(file.len());
         file[at] = octet;
