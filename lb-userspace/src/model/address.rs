@@ -1,18 +1,18 @@
-//! Addresses and ranges as the API writes them.
+//! Parses addresses and ranges in objects.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
-/// Reads an address; the error completes a sentence that starts with its text.
+/// Parses an address. The error continues a sentence that begins with the text.
 pub fn parse(text: &str) -> Result<IpAddr, &'static str> {
     let address = text.parse().ok().or_else(|| with_leading_zeros(text));
     let address = address.ok_or("is not an IP address")?.to_canonical();
     if address.is_unspecified() { Err("is no address that can be dialled") } else { Ok(address) }
 }
 
-/// Reads an address as the API's validation has it for endpoints and externalIPs: not one that
-/// means another host on every host. Objects from files have seen no validation.
+/// Parses an address as the API validates endpoints and externalIPs: addresses that differ in
+/// meaning from host to host are refused. Objects from files have not been validated.
 pub fn parse_global(text: &str) -> Result<IpAddr, &'static str> {
     let address = parse(text)?;
     let link_local = match address {
@@ -27,12 +27,12 @@ pub fn parse_global(text: &str) -> Result<IpAddr, &'static str> {
     }
 }
 
-/// Reads a range, which may have blanks around it and bits after its prefix.
+/// Parses a range, which may have blanks around it and bits after its prefix.
 pub fn parse_range(text: &str) -> Option<IpNet> {
     text.trim().parse::<IpNet>().ok().map(|range| range.trunc())
 }
 
-/// Old objects may hold `010.0.0.1`; Kubernetes has always read that as decimal.
+/// Old objects may contain `010.0.0.1`; Kubernetes has always read that as decimal.
 fn with_leading_zeros(text: &str) -> Option<IpAddr> {
     let octet = |text: &str| {
         let significant = text.trim_start_matches('0');

@@ -1,6 +1,6 @@
-//! Two Services that claim one frontend: the older one has it, except that nobody takes a
-//! ClusterIP away. Cluster addresses are given out by the cluster; externalIPs are whatever a
-//! user writes, who could otherwise draw another Service's traffic (CVE-2020-8554).
+//! Two Services that claim one frontend: the older Service gets it, but no other kind of claim
+//! takes a ClusterIP. The cluster assigns ClusterIPs. Users choose externalIPs, and could otherwise
+//! take over another Service's traffic (CVE-2020-8554).
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,32 +17,32 @@ use super::types::{
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Claim {
     right: Right,
-    /// When the Service was made. One without a time, as a file has none, is as old as can be.
+    /// When the Service was created. `None`, as for Services from files, counts as the oldest.
     created: Option<Arc<str>>,
-    /// Decides between Services made at once.
+    /// Decides between Services created at the same time.
     service: ServiceName,
 }
 
-/// By which right a frontend is claimed, the strongest first.
+/// Kinds of claims to a frontend, the strongest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Right {
     ClusterIp,
     Other,
 }
 
-/// What clients dial, whatever the kind.
+/// The address, port and protocol that clients connect to, of any kind of frontend.
 type Dialled = (std::net::IpAddr, u16, Protocol);
 
-/// Who claims what.
+/// All claims to frontends.
 #[derive(Debug, Default)]
 pub struct Claims {
     meanings: BTreeMap<ServiceName, Meaning>,
-    /// The least first.
+    /// Sorted, the least first.
     claims: BTreeMap<Dialled, Vec<Claim>>,
 }
 
-/// What a Service means but for conflicts. There are many, most of them with one service port: a
-/// map, which has room for eleven from the first on, would take several times as much.
+/// A resolved Service, before conflicts. There are many, and most have one service port: a map
+/// allocates room for eleven at first, and would take several times the memory.
 #[derive(Debug)]
 struct Meaning {
     created: Option<Arc<str>>,
@@ -52,8 +52,8 @@ struct Meaning {
 }
 
 impl Claims {
-    /// Replaces what a Service means; returns the Services that gain or lose by it, itself
-    /// included.
+    /// Replaces the resolution of a Service. Returns the Services whose frontends may change,
+    /// including this one.
     pub fn set(
         &mut self,
         service: &ServiceName,
@@ -89,7 +89,7 @@ impl Claims {
 
     fn claim(&mut self, dialled: Dialled, claim: Claim, affected: &mut BTreeSet<ServiceName>) {
         match self.claims.entry(dialled) {
-            // Hardly any has a second one.
+            // Few frontends are claimed twice.
             Entry::Vacant(vacant) => drop(vacant.insert(vec![claim])),
             Entry::Occupied(mut others) => {
                 affected.extend(others.get().iter().map(|other| other.service.clone()));
@@ -101,7 +101,7 @@ impl Claims {
         }
     }
 
-    /// What a Service means after conflicts: only the frontends that are its own.
+    /// A Service after conflicts: with those frontends only that it owns.
     pub fn settled(&self, service: &ServiceName) -> Resolved {
         let Some(meaning) = self.meanings.get(service) else {
             return Resolved::default();

@@ -2,10 +2,10 @@
 
 use k8s_openapi::api::core::v1::Node;
 
-/// By which the cluster's autoscaler announces a deletion.
+/// The taint by which the cluster's autoscaler announces a deletion.
 const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// Not to a node that is about to go.
+/// False for a node that is being deleted.
 pub fn is_eligible(node: &Node) -> bool {
     let spec = node.spec.as_ref();
     let mut taints = spec.and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
@@ -23,7 +23,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_about_to_go_is_not_eligible() {
+    fn a_node_that_is_being_deleted_is_not_eligible() {
         assert!(eligible(json!({"metadata": {"name": "a"}})));
         let tainted = |key| {
             let taints = json!([{"key": key, "effect": "NoSchedule"}]);

@@ -1,4 +1,4 @@
-//! Which endpoints serve a service port, from all of its Service's slices.
+//! Which endpoints serve a service port, from all slices of its Service.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ pub struct Endpoint<'a> {
     pub ready: bool,
     pub serving: bool,
     pub terminating: bool,
-    /// Whom it wants to serve.
+    /// The nodes and zones that it should serve.
     pub hints: Option<&'a Hints>,
 }
 
@@ -26,12 +26,12 @@ impl<'a> Endpoint<'a> {
         self.hints?.for_zones.as_deref()
     }
 
-    /// Ends, but still serves: for clients who would find nobody else.
+    /// It terminates, but still serves: used only if no endpoint is ready.
     pub fn is_last_resort(&self) -> bool {
         self.serving && self.terminating
     }
 
-    /// Whether it is in the pool of some node.
+    /// Whether it may be in the pool of some node.
     pub fn may_serve(&self) -> bool {
         self.ready || self.is_last_resort()
     }
@@ -73,14 +73,14 @@ pub fn of_port<'a>(
     found.into_values().collect()
 }
 
-/// Of one address seen twice, the one that lives on; then a fixed order, so that the order of
-/// slices does not matter.
+/// Orders endpoints with the same address: the one that is not terminating wins. The other fields
+/// make the result independent of the order of slices.
 fn preference<'a>(endpoint: &Endpoint<'a>) -> (bool, bool, bool, bool, Option<&'a Hints>) {
     let &Endpoint { backend, ready, serving, terminating, hints } = endpoint;
     (!terminating, ready, serving, backend.local, hints)
 }
 
-/// The target port in this slice: ports join by name and protocol.
+/// The target port in this slice. Ports match by name and protocol.
 fn port_of(key: &ServicePortKey, slice: &Slice, problems: &mut Vec<Problem>) -> Option<u16> {
     for (index, port) in slice.ports.iter().enumerate() {
         if *port.name != *key.port {

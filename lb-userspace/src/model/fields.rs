@@ -1,4 +1,4 @@
-//! Reads the fields of a Service, and notes what is wrong with them.
+//! Reads the fields of a Service, and collects problems with them.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -21,7 +21,7 @@ impl Fields<'_> {
         self.problems.push(Problem { object, field: field.to_owned(), message });
     }
 
-    /// An address by one of the readers in `address`.
+    /// Parses an address with one of the functions in `address`.
     pub fn address(
         &mut self,
         field: &str,
@@ -74,7 +74,7 @@ impl Fields<'_> {
         Some(Duration::from_secs(within.unsigned_abs().into()))
     }
 
-    /// One of the API's names, the first if none is given; a newer API may know more.
+    /// One of the API's names; the first if the field is empty. A newer API may have other names.
     pub fn one_of(
         &mut self,
         field: &str,

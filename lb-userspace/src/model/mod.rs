@@ -1,9 +1,9 @@
-//! Kubernetes' rules: what a Service and its EndpointSlices mean on this node.
+//! The rules of Kubernetes: resolves a Service and its EndpointSlices for this node.
 //!
-//! Pure: no I/O, no clock; the same objects always mean the same. What breaks the API's rules
-//! becomes a [`Problem`], and the rest goes on.
+//! Pure: no I/O, no clock; the same objects always give the same result. What violates the API's
+//! rules becomes a [`Problem`], and the rest is used.
 //!
-//! Tests: `tests/model/`, a file a rule: manifests above, the expected table below.
+//! Tests: `tests/model/`, one file for each rule: manifests above, the expected table below.
 
 mod address;
 mod conflicts;
@@ -39,10 +39,10 @@ pub use types::{
     Protocol, ServiceName, ServicePort, ServicePortKey,
 };
 
-/// What one Service means here.
+/// A Service, resolved for this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resolved {
-    /// Shared with whoever keeps them, as the planner does.
+    /// Shared with other owners, such as the planner.
     pub service_ports: BTreeMap<ServicePortKey, Arc<ServicePort>>,
     pub health_check: Option<HealthCheck>,
     pub problems: Vec<Problem>,
@@ -60,7 +60,7 @@ pub fn resolve(service: &Service, slices: &[&Slice], node: &NodeContext) -> Reso
         problems.extend(tunnels::unreachable(service_port, &name));
         ready_here.add(&endpoints);
     }
-    // Each port and family meets the same slices.
+    // Every port and family reports the problems of the same slices.
     problems.sort();
     problems.dedup();
     Resolved {

@@ -1,4 +1,5 @@
-//! The fields of a Node that rules use. A cluster has thousands of Nodes, and each is large.
+//! The fields of a Node that the rules use. A cluster may have thousands of Nodes, and each is
+//! large.
 
 use k8s_openapi::api::core::v1::Node as ApiNode;
 

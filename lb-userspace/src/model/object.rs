@@ -1,4 +1,4 @@
-//! The objects that matter here, and their names.
+//! The kinds of objects that the agent reads, and references to them.
 
 use std::fmt::{self, Display};
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::strip::strip;
 use super::{Node, Slice, trim};
 
-/// The kinds of objects that matter here.
+/// The kinds of objects that the agent reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     Service,
@@ -39,7 +39,7 @@ impl Kind {
         }
     }
 
-    /// Where the API serves all objects of the kind, in all namespaces.
+    /// The API path of all objects of the kind, in all namespaces.
     pub fn path(self) -> &'static str {
         match self {
             Self::Service => "/api/v1/services",
@@ -73,7 +73,7 @@ impl ObjectRef {
         Self { kind, namespace: namespace.to_owned(), name: name.unwrap_or_default().to_owned() }
     }
 
-    /// Reads what `Display` writes.
+    /// Parses the output of `Display`.
     pub fn parse(text: &str) -> Option<Self> {
         let (kind, name) = text.split_once(' ')?;
         let kind = Kind::ALL.into_iter().find(|known| known.name() == kind)?;
@@ -84,7 +84,7 @@ impl ObjectRef {
         Some(Self { kind, namespace: namespace.to_owned(), name: name.to_owned() })
     }
 
-    /// The reference of what may yet turn out not to be readable.
+    /// The reference of an object that may turn out to be unreadable.
     pub fn of(kind: Kind, value: &Value) -> Self {
         let text = |field| value.get("metadata")?.get(field)?.as_str();
         Self::new(kind, text("namespace"), text("name"))
@@ -101,7 +101,7 @@ impl Display for ObjectRef {
     }
 }
 
-/// Of an object no more than what is asked for: the agent holds all that there are.
+/// Only the fields of an object that the rules use: the agent holds all objects of a cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Object {
     Service(Box<Service>),
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nothing_asks_for_is_not_held() {
+    fn unused_fields_are_not_held() {
         let bare = json!({
             "metadata": {"name": "web", "namespace": "shop", "uid": "1"},
             "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]},

@@ -1,12 +1,12 @@
-//! Which endpoints make up the pools of a service port.
+//! Which endpoints are in the pools of a service port.
 
 use std::collections::BTreeSet;
 
 use super::endpoints::Endpoint;
 use super::types::{Backend, NodeContext, Policy, ServicePort};
 
-/// Fills the pools that some frontend wants. Whoever is in none of them is draining: endpoints
-/// that terminate, that are not ready for a moment, or that serve other zones.
+/// Fills the pools that its frontends use. Endpoints in neither pool are draining: those that
+/// terminate, that are not ready at the moment, or that serve other zones.
 pub fn fill(service_port: &mut ServicePort, endpoints: &[Endpoint<'_>], node: &NodeContext) {
     let external = service_port.is_external();
     let wants_cluster = service_port.internal_policy == Policy::Cluster || external;
@@ -25,7 +25,8 @@ pub fn fill(service_port: &mut ServicePort, endpoints: &[Endpoint<'_>], node: &N
         draining.filter(|backend| !pools.iter().any(|pool| pool.contains(backend))).collect();
 }
 
-/// The ready endpoints that topology allows; else those that terminate and still serve.
+/// The ready endpoints that topology allows; if there are none, those that terminate and still
+/// serve.
 fn cluster(endpoints: &[Endpoint<'_>], node: &NodeContext) -> BTreeSet<Backend> {
     let ready: Vec<&Endpoint<'_>> = endpoints.iter().filter(|endpoint| endpoint.ready).collect();
     let allowed: BTreeSet<Backend> =
@@ -33,7 +34,7 @@ fn cluster(endpoints: &[Endpoint<'_>], node: &NodeContext) -> BTreeSet<Backend> 
     if allowed.is_empty() { last_resort(endpoints) } else { allowed }
 }
 
-/// The same on this node; topology does not matter there.
+/// The same for endpoints on this node, for which topology does not matter.
 fn local(endpoints: &[Endpoint<'_>]) -> BTreeSet<Backend> {
     let here: Vec<Endpoint<'_>> =
         endpoints.iter().filter(|endpoint| endpoint.backend.local).copied().collect();
@@ -50,8 +51,8 @@ fn last_resort(endpoints: &[Endpoint<'_>]) -> BTreeSet<Backend> {
         .collect()
 }
 
-/// Those that their hints give to this node, or to its zone; all, if any has no such hint or
-/// none is given to us.
+/// The endpoints whose hints name this node, or its zone. All, if any has no such hint, or none
+/// names this node or zone.
 fn near<'e, 's>(ready: &[&'e Endpoint<'s>], node: &NodeContext) -> Vec<&'e Endpoint<'s>> {
     let named = |names: Option<&[Box<str>]>, name: &str| {
         names.is_some_and(|names| names.iter().any(|n| **n == *name))

@@ -1,4 +1,4 @@
-//! Which Services are ours, and what their clients dial.
+//! Which Services Millrace handles, and what their clients connect to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,12 +23,12 @@ const TYPES: [&str; 4] = ["ClusterIP", "NodePort", "LoadBalancer", "ExternalName
 /// A Service without its endpoints.
 #[derive(Default)]
 pub struct Read {
-    /// Without their pools.
+    /// Without pools.
     pub service_ports: BTreeMap<ServicePortKey, ServicePort>,
     pub health_check_port: Option<u16>,
 }
 
-/// Takes out of a Service what nothing asks for: the agent holds all of a cluster's.
+/// Removes unused fields from a Service: the agent holds all Services of a cluster.
 pub fn trim(service: &mut Service) {
     let metadata = std::mem::take(&mut service.metadata);
     let only = |all: Option<BTreeMap<String, String>>, asked: &[&str]| {
@@ -92,7 +92,7 @@ pub fn read(
     for port in ports(spec, &mut fields) {
         for family in AddressFamily::ALL {
             let frontends = frontends(&port, family, &addresses, &source_ranges);
-            // A Service is in a family if it has a cluster address of it.
+            // A Service has a family if it has a cluster address of it.
             if !frontends.iter().any(|frontend| frontend.kind == FrontendKind::ClusterIp) {
                 continue;
             }
@@ -112,13 +112,14 @@ pub fn read(
     Read { service_ports, health_check_port }
 }
 
-/// Whether a label says that another proxy serves it, or none.
+/// Whether a label assigns it to another proxy, or marks it as headless.
 fn is_labelled_away(service: &Service) -> bool {
     let mut labels = service.metadata.labels.iter().flatten();
     labels.any(|(label, _)| label == PROXY_NAME || label == HEADLESS)
 }
 
-/// Every address that clients dial, with its kind; none if the Service has no cluster address.
+/// Every address that clients connect to, with its kind; none if the Service has no cluster
+/// address.
 fn addresses(
     service: &Service,
     spec: &ServiceSpec,
@@ -155,15 +156,15 @@ fn addresses(
         let address = fields.address(&field, text, address::parse_global);
         found.extend(address.map(|address| (address, FrontendKind::ExternalIp)));
     }
-    // One address has one meaning: the first kind in this order. A load balancer's address that is
-    // listed as an externalIP, too, keeps its source ranges.
+    // Each address has one kind: the first one in this order. So a load balancer's address that is
+    // also listed as an externalIP keeps its source ranges.
     let mut seen = BTreeSet::new();
     found.retain(|(address, _)| seen.insert(*address));
     found
 }
 
-/// The addresses that a load balancer routes to the nodes as they are. For those of mode `Proxy`
-/// it dials the nodes' own addresses, and for host names it does what it likes.
+/// The addresses that a load balancer routes to the nodes without translation. In mode `Proxy` it
+/// connects to the nodes' own addresses, and for host names its behaviour is not defined.
 fn virtual_addresses(
     service: &Service,
     fields: &mut Fields<'_>,
@@ -188,7 +189,7 @@ fn virtual_addresses(
     found.into_iter()
 }
 
-/// A port that has been read.
+/// A valid port.
 struct Port {
     name: String,
     protocol: Protocol,
@@ -196,8 +197,8 @@ struct Port {
     node_port: Option<u16>,
 }
 
-/// The ports that can be served. Of two that clash the first is; the API's server lets no such
-/// pair in, but a file may hold one.
+/// The valid ports. Of two conflicting ports the first is used; the API server refuses such
+/// Services, but a file may contain one.
 fn ports(spec: &ServiceSpec, fields: &mut Fields<'_>) -> Vec<Port> {
     let mut found: Vec<Port> = Vec::new();
     for (index, api_port) in spec.ports.iter().flatten().enumerate() {
@@ -239,7 +240,7 @@ fn read_port(field: &str, port: &ApiPort, fields: &mut Fields<'_>) -> Option<Por
     })
 }
 
-/// What clients dial for one port in one family.
+/// The frontends of one port in one family.
 fn frontends(
     port: &Port,
     family: AddressFamily,

@@ -1,5 +1,5 @@
-//! What is asked of an EndpointSlice. The agent holds all of a cluster's, with more endpoints than
-//! there is anything else: of each it holds this much.
+//! The fields of an EndpointSlice that the rules use. The agent holds all slices of a cluster, and
+//! endpoints are the most numerous objects.
 
 use std::net::IpAddr;
 
@@ -12,17 +12,17 @@ use super::address;
 use super::types::{AddressFamily, Protocol, ServiceName};
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// The cluster's controller notes on a slice when the change happened that made it write it.
+/// The cluster's controller writes on a slice the time of the change that made it write the slice.
 const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// Its own.
+    /// The name of the slice.
     pub name: ServiceName,
     pub uid: Box<str>,
-    /// The Service that it is of.
+    /// The Service that it belongs to.
     pub service: Option<ServiceName>,
-    /// When what it tells of happened.
+    /// When the change that it reports happened.
     pub trigger_time: Option<Timestamp>,
     pub address_type: AddressType,
     pub ports: Box<[Port]>,
@@ -32,24 +32,24 @@ pub struct Slice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AddressType {
     Of(AddressFamily),
-    /// Host names are no addresses: nothing can be sent there.
+    /// Host names: no packets can be sent to them.
     Fqdn,
     Unknown(Box<str>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Empty if it has none.
+    /// Empty if it has no name.
     pub name: Box<str>,
-    /// What is none of ours, as it is written.
+    /// `Err`: the name of an unsupported protocol.
     pub protocol: Result<Protocol, Box<str>>,
     pub number: Option<i32>,
 }
 
-/// An endpoint as a slice has it, for all of its ports.
+/// An endpoint of a slice, for all of its ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The first; the API says that consumers must not use more.
+    /// The first address; the API says that consumers must not use others.
     pub address: Result<IpAddr, Box<Wrong>>,
     pub node_name: Option<Box<str>>,
     pub ready: bool,
@@ -61,12 +61,12 @@ pub struct Endpoint {
 /// Why an endpoint can't be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// Of the endpoint.
+    /// Field of the endpoint.
     pub field: &'static str,
     pub message: String,
 }
 
-/// Whom an endpoint wants to serve; `None`: no hint.
+/// Nodes and zones that an endpoint should serve; `None`: no hint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hints {
     pub for_nodes: Option<Box<[Box<str>]>>,

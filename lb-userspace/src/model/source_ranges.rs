@@ -1,4 +1,4 @@
-//! Whose clients may use a load balancer's addresses.
+//! Which clients may use a load balancer's addresses.
 
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::ServiceSpec;
@@ -7,19 +7,19 @@ use super::address::parse_range;
 use super::fields::Fields;
 use super::types::AddressFamily;
 
-/// Who is let in, in one family.
+/// The clients that are admitted in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admitted {
     Anybody,
     From(Vec<IpNet>),
-    /// There are ranges, but none that can be read: a slip of the pen must not open the door.
+    /// There are ranges, but none is valid: a typing error must not admit all clients.
     Nobody,
 }
 
 /// The source ranges of a Service.
 pub struct SourceRanges {
     ranges: Vec<IpNet>,
-    /// The families of the entries that can't be read, as far as one can tell.
+    /// The families of the invalid entries, as far as they can be recognized.
     unreadable: Vec<AddressFamily>,
 }
 
@@ -54,7 +54,7 @@ impl SourceRanges {
     pub fn of(&self, family: AddressFamily) -> Admitted {
         let of_family = |range: &&IpNet| AddressFamily::of(&range.addr()) == family;
         let ranges: Vec<IpNet> = self.ranges.iter().filter(of_family).copied().collect();
-        // A range that holds everybody lifts all limits of its family.
+        // A range of all addresses removes the limits of its family.
         if ranges.iter().any(|range| range.prefix_len() == 0) {
             Admitted::Anybody
         } else if !ranges.is_empty() {

@@ -35,7 +35,7 @@ pub fn strip(kind: Kind, object: &mut Value) {
         }
         Kind::Node => {
             keep(object, "spec", &["taints"]);
-            // Most of a Node is its list of images.
+            // Most of a Node's size is its list of images.
             keep(object, "status", &["addresses"]);
         }
         Kind::Endpoints => {}

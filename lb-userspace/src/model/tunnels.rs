@@ -1,5 +1,5 @@
-//! How clients' packets get to backends on other nodes: under an address of this node's, or through
-//! a tunnel to the backend's node, which answers for itself.
+//! How clients' packets reach backends on other nodes: with an address of this node as their
+//! source, or through a tunnel to the backend's node, which replies to clients directly.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use lb_common::layout::Forwarding;
 use super::fields::Fields;
 use super::types::{NodeContext, Problem, ServiceName, ServicePort};
 
-/// On a Service: its own way, whatever the agent's.
+/// Annotation of a Service, which overrides the agent's option.
 pub const FORWARDING: &str = "millrace.io/forwarding";
 
 const NAMES: [(&str, Forwarding); 3] =
@@ -19,12 +19,13 @@ pub fn name(forwarding: Forwarding) -> &'static str {
     NAMES.iter().find(|(_, named)| *named == forwarding).map_or("", |(name, _)| name)
 }
 
-/// By the name that the annotation and the agent's option have.
+/// By the name in the annotation and in the agent's option.
 pub fn named(name: &str) -> Option<Forwarding> {
     NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, forwarding)| forwarding)
 }
 
-/// Whether packets for a Service may leave through tunnels, which takes the addresses of all nodes.
+/// Whether packets for a Service may leave through tunnels. This requires the addresses of all
+/// nodes.
 pub fn is_tunnelled(service: &Service, default: Forwarding) -> bool {
     annotation(service).and_then(named).unwrap_or(default) != Forwarding::Masquerade
 }
@@ -43,7 +44,7 @@ pub fn read(service: &Service, node: &NodeContext, fields: &mut Fields<'_>) -> F
     })
 }
 
-/// The backends whose nodes' addresses are not known: they are reached by masquerade.
+/// Reports backends on nodes whose addresses are not known: these are reached by masquerade.
 pub fn unreachable(service_port: &ServicePort, name: &ServiceName) -> Option<Problem> {
     if service_port.forwarding == Forwarding::Masquerade {
         return None;
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_annotation_decides_and_a_wrong_one_does_not_count() {
+    fn the_annotation_overrides_the_default_and_an_invalid_one_is_ignored() {
         use Forwarding::{Gue, Masquerade};
         for (annotation, default, tunnelled) in [
             (None, Masquerade, false),

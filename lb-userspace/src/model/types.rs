@@ -1,4 +1,4 @@
-//! The vocabulary of the model.
+//! The types of the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
@@ -74,15 +74,15 @@ impl Protocol {
         Self::ALL.into_iter().find(|protocol| protocol.number() == number)
     }
 
-    /// By the API's name; TCP where none is given.
+    /// By the API's name; TCP if there is none.
     pub fn parse(name: Option<&str>) -> Option<Self> {
         let name = name.filter(|name| !name.is_empty()).unwrap_or("TCP");
         Self::ALL.into_iter().find(|protocol| protocol.name() == name)
     }
 }
 
-/// The name of a Service, or of another object in a namespace. It is kept in many places: its clones
-/// share one text.
+/// The name of a Service, or of another object in a namespace. It has many copies, which share one
+/// text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServiceName(Arc<NameParts>);
 
@@ -145,38 +145,38 @@ pub enum Policy {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServicePort {
     pub frontends: BTreeSet<Frontend>,
-    /// Whom clients may be sent to anywhere; empty if there is none, or no frontend wants it.
+    /// The backends of the scope `cluster`; empty if there are none, or no frontend uses it.
     pub cluster: BTreeSet<Backend>,
-    /// Whom clients may be sent to on this node.
+    /// The backends of the scope `local`: those on this node.
     pub local: BTreeSet<Backend>,
-    /// Endpoints that are in no pool: they get no new clients, and keep those that they have.
+    /// Endpoints in neither pool: they get no new connections, and keep existing ones.
     pub draining: BTreeSet<Backend>,
-    /// Whether anybody serves it, wherever that is: if so, clients that may go to nobody are
-    /// kept waiting instead of being refused.
+    /// Whether any endpoint on any node serves it. If so, clients that may use none of them are
+    /// left to retry instead of being refused.
     pub populated: bool,
     pub external_policy: Policy,
     pub internal_policy: Policy,
-    /// How long a client stays with its backend after its last new connection.
+    /// How long a client is assigned to its backend after its last new connection.
     pub affinity: Option<Duration>,
-    /// How clients outside get to backends on other nodes.
+    /// How packets of clients outside reach backends on other nodes.
     pub forwarding: Forwarding,
-    /// From where the load balancer's addresses may be used; empty: from anywhere.
+    /// The clients that may use the load balancer's addresses; empty: all.
     pub source_ranges: Vec<IpNet>,
 }
 
 impl ServicePort {
-    /// Whether clients outside get to backends on other nodes through tunnels.
+    /// Whether packets of clients outside reach backends on other nodes through tunnels.
     pub fn is_tunnelled(&self) -> bool {
         self.forwarding != Forwarding::Masquerade
     }
 
-    /// Whether clients outside the cluster can dial it.
+    /// Whether clients outside the cluster can connect to it.
     pub fn is_external(&self) -> bool {
         self.frontends.iter().any(|frontend| frontend.kind != FrontendKind::ClusterIp)
     }
 }
 
-/// What a client dials; a NodePort has the unspecified address.
+/// What a client connects to; a NodePort has the unspecified address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Frontend {
     pub address: IpAddr,
@@ -190,7 +190,7 @@ pub struct Backend {
     pub port: u16,
     /// On this node.
     pub local: bool,
-    /// The address of the other node that it is on, in its own family, if that is known.
+    /// The address of its node in the backend's family, if it is on another node and that is known.
     pub node: Option<IpAddr>,
 }
 
@@ -200,26 +200,26 @@ impl Display for Backend {
     }
 }
 
-/// Where a load balancer outside the cluster asks whether this node serves a Service.
+/// The port on which a load balancer outside the cluster checks whether this node serves a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
     pub port: u16,
-    /// The answer is yes if there is any; their number is the node's weight.
+    /// The check succeeds if there are any; their number is the node's weight.
     pub local_endpoints: usize,
 }
 
-/// What of this node the rules ask for.
+/// What the rules use of this node and of the other ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeContext {
     pub name: String,
     pub zone: Option<String>,
-    /// How clients' packets get to other nodes, unless a Service says otherwise.
+    /// How packets of clients reach other nodes, unless a Service overrides it.
     pub forwarding: Forwarding,
-    /// Of every node that is known, by name.
+    /// Addresses of every known node, by name.
     pub nodes: BTreeMap<String, NodeAddresses>,
 }
 
-/// Under which addresses of its own the cluster knows a node.
+/// A node's internal addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeAddresses(pub BTreeSet<IpAddr>);
 
@@ -230,14 +230,14 @@ impl NodeAddresses {
         Self(internal.filter_map(|address| address.address.parse().ok()).collect())
     }
 
-    /// Where tunnels for packets of a family lead.
+    /// The address to which tunnels lead for packets of a family.
     pub fn of_family(&self, family: AddressFamily) -> Option<IpAddr> {
         self.0.iter().copied().find(|address| AddressFamily::of(address) == family)
     }
 }
 
 impl NodeContext {
-    /// `node` is what the API says about it, if it says anything.
+    /// `node`: the Node object, if there is one.
     pub fn of(name: &str, node: Option<&Node>) -> Self {
         let zone = node.and_then(|node| node.zone.clone());
         Self { name: name.to_owned(), zone, ..Self::default() }
@@ -249,7 +249,7 @@ impl NodeContext {
 pub struct Problem {
     /// The kind and name of the object, or the file and line.
     pub object: String,
-    /// Empty if it is about all of it.
+    /// Empty if the problem concerns the whole object.
     pub field: String,
     pub message: String,
 }

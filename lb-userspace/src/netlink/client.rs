@@ -1,4 +1,4 @@
-//! Asking the kernel over netlink, and waiting for the answer.
+//! Sends requests to the kernel over netlink, and waits for the replies.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -23,8 +23,8 @@ impl Netlink {
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// Sends a request and reads all messages that answer it. The flags must bring an end to
-    /// them: NLM_F_DUMP or NLM_F_ACK.
+    /// Sends a request, and reads all messages of the reply. The flags must make the reply end:
+    /// NLM_F_DUMP or NLM_F_ACK.
     pub fn ask(
         &mut self,
         kind: u16,
@@ -39,7 +39,7 @@ impl Netlink {
         let mut buffer = vec![0; 1 << 16];
         loop {
             let (length, sender) = recvfrom::<NetlinkAddr>(self.socket.as_raw_fd(), &mut buffer)?;
-            // Any process may write to us; only the kernel is believed.
+            // Any process may send to this socket; only messages of the kernel are accepted.
             if sender.is_none_or(|sender| sender.pid() != 0) {
                 continue;
             }
@@ -58,7 +58,7 @@ impl Netlink {
     }
 
     /// Sends requests (kind, flags, body) as one datagram. Waits for the first error, or for an
-    /// acknowledgement, for which one of them must have NLM_F_ACK.
+    /// acknowledgement. At least one request must have NLM_F_ACK.
     pub fn ask_together(&mut self, requests: &[(u16, i32, Vec<u8>)]) -> io::Result<()> {
         let first = self.sequence.wrapping_add(1);
         let mut datagram = Vec::new();

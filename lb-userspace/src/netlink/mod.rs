@@ -1,7 +1,7 @@
 //! Netlink: messages and attributes as bytes (`wire`), and a blocking client ([`Netlink`]).
 //!
-//! `network` has a transport of its own, which waits for notices in a runtime; the bytes are the
-//! same. Imports nothing of this crate but `bytes`.
+//! `network` has its own transport, which waits for notifications in an async runtime, and uses the
+//! same encoding. Imports nothing of this crate but `bytes`.
 
 mod client;
 mod wire;

@@ -1,4 +1,4 @@
-//! Messages and attributes of netlink, to bytes and from bytes. Pure.
+//! Encodes and decodes netlink messages and attributes. Pure.
 //!
 //! <https://docs.kernel.org/userspace-api/netlink/intro.html>
 
@@ -22,7 +22,7 @@ pub struct Message<'a> {
     pub body: &'a [u8],
 }
 
-/// The messages of a datagram, up to one that is cut off: that is an error.
+/// The messages of a datagram. A truncated one is an error, and the last item.
 pub fn messages(mut datagram: &[u8]) -> impl Iterator<Item = io::Result<Message<'_>>> {
     std::iter::from_fn(move || {
         if datagram.is_empty() {
@@ -45,7 +45,7 @@ fn first_message(datagram: &[u8]) -> Option<Message<'_>> {
     })
 }
 
-/// A request; NLM_F_REQUEST is among its flags without being given.
+/// A request. NLM_F_REQUEST is added to its flags.
 pub fn request(kind: u16, flags: i32, sequence: u32, body: &[u8]) -> Vec<u8> {
     let length = MESSAGE_HEADER + body.len();
     let mut message = Vec::with_capacity(length);
@@ -53,17 +53,17 @@ pub fn request(kind: u16, flags: i32, sequence: u32, body: &[u8]) -> Vec<u8> {
     message.extend(kind.to_ne_bytes());
     message.extend(((libc::NLM_F_REQUEST | flags) as u16).to_ne_bytes());
     message.extend(sequence.to_ne_bytes());
-    // Our own port: the kernel fills it in.
+    // The sender's port; 0: the kernel fills it in.
     message.extend(0u32.to_ne_bytes());
     message.extend(body);
     message
 }
 
-/// Kinds and values, up to the first that is cut off.
+/// Kinds and values, up to the first truncated attribute.
 pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16_at(bytes, 0)?);
-        // The two highest bits say how the value is written, not what it is.
+        // The two highest bits are flags about the value's encoding.
         let kind = u16_at(bytes, 2)? & libc::NLA_TYPE_MASK as u16;
         let value = bytes.get(ATTRIBUTE_HEADER..length)?;
         bytes = bytes.get(align(length)..).unwrap_or_default();
@@ -71,7 +71,7 @@ pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// An attribute, filled up to where the next one may begin.
+/// An attribute, padded to where the next one may begin.
 pub fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let length = ATTRIBUTE_HEADER + value.len();
     let mut bytes = Vec::with_capacity(align(length));
@@ -82,18 +82,18 @@ pub fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An attribute that is a text, which ends with a zero.
+/// An attribute with a zero-terminated string.
 pub fn text_attribute(kind: u16, text: &str) -> Vec<u8> {
     attribute(kind, &[text.as_bytes(), &[0]].concat())
 }
 
-/// The text in an attribute's value, without the zero at its end.
+/// The string in an attribute's value, without the terminating zero.
 pub fn text(value: &[u8]) -> String {
     let end = value.iter().position(|&byte| byte == 0).unwrap_or(value.len());
     String::from_utf8_lossy(&value[..end]).into_owned()
 }
 
-/// Messages and attributes begin at multiples of four.
+/// Messages and attributes are aligned to four octets.
 pub fn align(length: usize) -> usize {
     length.next_multiple_of(4)
 }
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_told_apart_and_one_cut_off_is_an_error() {
+    fn messages_are_split_and_a_truncated_one_is_an_error() {
         let mut datagram = request(18, libc::NLM_F_DUMP, 7, &[1, 2, 3, 4, 5]);
         datagram.resize(align(datagram.len()), 0);
         datagram.extend(request(22, libc::NLM_F_ACK, 8, &[6]));

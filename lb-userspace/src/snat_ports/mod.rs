@@ -1,7 +1,7 @@
-//! Which ports SNAT must not use, since this node uses them itself, and how many remain. Pure.
+//! Which ports SNAT must not use, because this node uses them itself, and how many remain. Pure.
 //!
-//! A connection under this node's address must not have the port of a socket of this node, of a NodePort,
-//! or one that the kernel may give to a socket: replies could not be told apart.
+//! A connection from this node's address must not use the port of a socket of this node, of a
+//! NodePort, or a port that the kernel may assign to a socket: replies would be ambiguous.
 
 mod port_set;
 mod range;
@@ -14,17 +14,18 @@ use anyhow::{Context, Result, ensure};
 pub use port_set::PortSet;
 pub use range::SnatRange;
 
-/// With fewer the agent complains. Each is one connection at a time to each backend on another node.
+/// With fewer ports the agent warns. Each port serves one connection at a time to each backend on
+/// another node.
 const FEW: u32 = 1024;
 
-/// The ports of this node, by who uses them.
+/// The ports of this node, by use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InUse {
-    /// The kernel gives them to sockets that ask for none: `net.ipv4.ip_local_port_range`.
+    /// The kernel assigns them to sockets that request no port: `net.ipv4.ip_local_port_range`.
     pub ephemeral: PortSet,
     /// `net.ipv4.ip_local_reserved_ports`
     pub reserved: PortSet,
-    /// Sockets of TCP that listen, and bound ones of UDP.
+    /// Listening TCP sockets, and bound UDP sockets.
     pub sockets: PortSet,
     pub node_ports: PortSet,
 }
@@ -38,7 +39,7 @@ impl InUse {
         all
     }
 
-    /// What is left of the range that SNAT may use.
+    /// What remains of the range that SNAT may use.
     pub fn remaining(&self, range: &RangeInclusive<u16>) -> Remaining {
         let within = |ports: &PortSet| ports.count_within(range);
         let total = u32::from(*range.end() - *range.start()) + 1;
@@ -53,7 +54,7 @@ impl InUse {
     }
 }
 
-/// How many ports are left, and how many are excluded for which reason; some for several.
+/// How many ports remain, and how many are excluded for each reason. A port may have several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remaining {
     pub range: RangeInclusive<u16>,
@@ -69,7 +70,7 @@ impl Remaining {
         self.ports < FEW
     }
 
-    /// How to get more.
+    /// How to make more ports available.
     pub fn cure(&self) -> String {
         let (first, last) = (self.range.start(), self.range.end());
         let others = self.reserved.max(self.sockets).max(self.node_ports);
@@ -98,7 +99,7 @@ impl Display for Remaining {
     }
 }
 
-/// Reads `net.ipv4.ip_local_port_range`: the first and the last port.
+/// Parses `net.ipv4.ip_local_port_range`: the first and the last port.
 pub fn parse_port_range(text: &str) -> Result<RangeInclusive<u16>> {
     let mut words = text.split_whitespace().map(str::parse);
     let (Some(Ok(first)), Some(Ok(last)), None) = (words.next(), words.next(), words.next()) else {
@@ -108,7 +109,7 @@ pub fn parse_port_range(text: &str) -> Result<RangeInclusive<u16>> {
     Ok(first..=last)
 }
 
-/// Reads `net.ipv4.ip_local_reserved_ports`: ports and ranges of ports, such as 8080,9000-9100.
+/// Parses `net.ipv4.ip_local_reserved_ports`: ports and ranges of ports, such as 8080,9000-9100.
 pub fn parse_port_list(text: &str) -> Result<PortSet> {
     let mut ports = PortSet::default();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn with_the_kernels_defaults_all_ports_are_left() {
+    fn with_the_kernels_defaults_all_ports_remain() {
         let remaining = in_use(32768..=60999).remaining(&DEFAULT);
         assert_eq!(remaining.ports, 31_741);
         assert!(!remaining.are_few());
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_kernel_may_give_all_ports_to_sockets_the_cure_is_named() {
+    fn the_cure_names_the_setting_when_all_ports_are_ephemeral() {
         let remaining = in_use(1024..=65535).remaining(&DEFAULT);
         assert_eq!(remaining.ports, 0);
         assert!(remaining.are_few());

@@ -4,14 +4,14 @@ use std::fmt::{self, Display};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// The fewest ports that make a range worth having.
+/// The smallest useful number of ports.
 const FEWEST: u16 = 256;
 
-/// As many ports as a prime number: the programs step through them by strides, and every stride then
-/// meets all of them.
+/// The number of ports is prime: the programs step through the range by strides, and so every
+/// stride visits all ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnatRange {
-    /// As it was given; the last ones may be left out.
+    /// As configured; the last ports of the range may be left out.
     last: u16,
     pub first: u16,
     pub count: u16,
@@ -26,12 +26,13 @@ impl SnatRange {
         if first == 0 || last < first || count < u32::from(FEWEST) {
             return Err(format!("no range of at least {FEWEST} ports, such as {}", Self::DEFAULT));
         }
-        // From 1 on there are at most 65,535 ports, and below any number from 2 on there is a prime.
+        // The range begins at 1 or above, so it has at most 65,535 ports. Every number from 2 on
+        // has a prime at or below it.
         let count = (2..=count).rev().find(|&number| is_prime(number)).unwrap_or(2) as u16;
         Ok(Self { first, last, count })
     }
 
-    /// Those that are chosen from.
+    /// The ports that SNAT chooses from.
     pub fn ports(self) -> RangeInclusive<u16> {
         self.first..=self.first + (self.count - 1)
     }
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_is_the_data_planes() {
+    fn the_default_equals_the_data_planes() {
         let settings = Settings::new(0, 8);
         let range: SnatRange = SnatRange::DEFAULT.parse().unwrap();
         assert_eq!(range, SnatRange::default());
@@ -79,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn every_stride_meets_all_ports() {
+    fn every_stride_visits_all_ports() {
         for text in ["1024-32764", "1-65535", "2000-30000", "60000-60255"] {
             let range: SnatRange = text.parse().unwrap();
             assert!(is_prime(range.count.into()), "{text}: {range:?}");
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_refused() {
+    fn invalid_ranges_are_refused() {
         for wrong in ["", "1024", "0-9000", "2000-1000", "1024-1100", "1-65536", "a-b"] {
             assert!(wrong.parse::<SnatRange>().is_err(), "{wrong}");
         }
