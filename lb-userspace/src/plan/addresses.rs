@@ -1,5 +1,5 @@
-//! What addresses themselves are, whatever their ports: this node's own, its SNAT addresses, and
-//! those that are a Service's wholly.
+//! Addresses with an entry or a role of their own, independent of ports: this node's addresses, its
+//! SNAT addresses, and cluster addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,14 +13,14 @@ use super::step::{FrontendKey, Plan, Step};
 pub struct Addresses {
     node: BTreeSet<IpAddr>,
     snat: BTreeSet<IpAddr>,
-    /// Cluster addresses, and how many frontends each has. What they do not serve is rejected.
+    /// Cluster addresses, each with its number of frontends. Packets to other ports are rejected.
     cluster: BTreeMap<IpAddr, u32>,
 }
 
 impl Addresses {
-    /// How many entries of their own they have.
+    /// How many addresses have an entry.
     pub fn len(&self) -> usize {
-        // Of this node's there are few.
+        // This node has few addresses.
         let both = self.node.iter().filter(|address| self.cluster.contains_key(address)).count();
         self.node.len() + self.cluster.len() - both
     }
@@ -45,7 +45,7 @@ impl Addresses {
         self.node = wanted;
     }
 
-    /// What comes to a SNAT address must not end at the prefilter.
+    /// Packets to a SNAT address must pass the prefilter.
     pub fn move_snat(&mut self, wanted: BTreeSet<IpAddr>, bits: &mut Bits, plan: &mut Plan) {
         for &address in wanted.difference(&self.snat) {
             bits.add_destination(address, plan);
@@ -56,17 +56,17 @@ impl Addresses {
         self.snat = wanted;
     }
 
-    /// Notes one more frontend at a cluster address.
+    /// Counts a frontend at a cluster address.
     pub fn add_cluster(&mut self, address: IpAddr, plan: &mut Plan) {
         let count = self.cluster.entry(address).or_default();
         *count += 1;
-        // An address of this node has other things that listen, whoever else claims it.
+        // An address of this node has other listeners, even if a Service also claims it.
         if *count == 1 && !self.node.contains(&address) {
             publish(address, FrontendKind::ClusterIp, plan);
         }
     }
 
-    /// Notes one less.
+    /// Counts one frontend less.
     pub fn remove_cluster(&mut self, address: IpAddr, plan: &mut Plan) {
         let Some(count) = self.cluster.get_mut(&address) else { return };
         *count -= 1;

@@ -1,9 +1,9 @@
-//! Starting from what an earlier agent left in the kernel.
+//! Starts from what an earlier agent left in the kernel.
 //!
-//! The tables stay as they are until the first plan, which is made from everything the sources know. That
-//! plan compares by content: what is in the kernel as it should be costs no step, so a restart after which
-//! nothing has changed writes nothing. What is needed keeps its index, so that flows keep naming the right
-//! backend; the rest is retired by the same plan.
+//! The tables stay unchanged until the first plan, which is made from all objects of the sources.
+//! That plan compares contents: what the kernel already has costs no step, so a restart without
+//! changes writes nothing. What is still needed keeps its index, so that flows keep naming the
+//! right backend. The rest is retired by the same plan.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use super::table::{self, Table};
 use super::{Planner, ProgrammedPort, Room, names};
 use crate::model::{AddressFamily, Backend, ServicePort, ServicePortKey};
 
-/// What was found and no service port has claimed yet.
+/// What was found, and is not claimed by a service port yet.
 pub(super) struct Adopted {
     /// Compared with what the first plan sets.
     found: Found,
     pools: HashMap<u32, AdoptedPool>,
     /// By index.
     backends: HashMap<u32, (BackendKey, Standing)>,
-    /// Service port indexes.
+    /// Indexes of service ports.
     unclaimed: BTreeSet<u32>,
     source_bits: Vec<Bitmap>,
     /// By the service port's index.
@@ -37,7 +37,7 @@ pub(super) struct Adopted {
     datagrams: BTreeSet<(u32, u32)>,
 }
 
-/// What the first plan need not set, as the kernel has it.
+/// What the kernel already has, so that the first plan need not set it.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) frontends: HashMap<FrontendKey, layout::Frontend>,
@@ -45,15 +45,15 @@ pub(super) struct Found {
 }
 
 struct AdoptedPool {
-    /// Empty if it overlaps with another one's, which would be a fault of the earlier agent. The
-    /// pool is then rebuilt elsewhere.
+    /// Empty if it overlaps with another pool's region, which would be a bug of the earlier agent.
+    /// The pool is then rebuilt in another region.
     region: Region,
     members: Box<[u32]>,
     digest: u64,
 }
 
 impl Planner {
-    /// Starts from a kernel that holds what an earlier agent put there.
+    /// Starts from the contents that an earlier agent left in the kernel.
     pub fn adopting(snapshot: Snapshot, room: Room) -> Self {
         let mut planner = Self::with_room(room);
         let mut backends = HashMap::new();
@@ -88,7 +88,8 @@ impl Planner {
                 Detail::Peer(address) => drop(planner.peers.insert(address)),
                 Detail::Name { service_port, name } => {
                     names.insert(service_port, name);
-                    // Also one of which nothing else is left: it must not name another one.
+                    // Also for a name without anything else: it must not be used for another
+                    // service port.
                     unclaimed.insert(service_port);
                 }
                 _ => drop(details.entry(detail.service_port()).or_default().insert(detail)),
@@ -114,15 +115,15 @@ impl Planner {
         planner
     }
 
-    /// Lends the first plan what was found, so that it leaves out what is there already.
+    /// Gives the first plan what was found, so that it leaves out what exists already.
     pub(super) fn lend_found(&mut self, plan: &mut Plan) {
         if let Some(adopted) = &mut self.adopted {
             plan.found = std::mem::take(&mut adopted.found);
         }
     }
 
-    /// Lets a service port go on under the index that one of its frontends has in the kernel, with
-    /// the tables and members that its pools have there.
+    /// Takes over the index that one of the service port's frontends has in the kernel, with the
+    /// tables and members of its pools there.
     pub(super) fn take_over(
         &mut self,
         key: &ServicePortKey,
@@ -150,7 +151,7 @@ impl Planner {
             let is_member = |key: &BackendKey| kept.contains(key);
             held.tables[scope as usize] = PoolTable {
                 region: pool.region,
-                // Only pools whose members stay are looked up.
+                // Slots are compared only if the members are unchanged.
                 fit: if members == *wanted {
                     self.backends.fit(&pool, &members, protocol)
                 } else {
@@ -211,8 +212,8 @@ impl Planner {
         }
     }
 
-    /// Retires the details of service ports that were not taken over. A new one may have got the
-    /// index of one of which nothing else was left.
+    /// Retires the details of service ports that were not taken over. Spares wanted details: a new
+    /// service port may have got the index of a stray detail.
     fn retire_details(&self, details: HashMap<u32, BTreeSet<Detail>>, plan: &mut Plan) {
         if details.is_empty() {
             return;
@@ -226,8 +227,8 @@ impl Planner {
 }
 
 impl Adopted {
-    /// The backends that a pool's slots lead to. One that is wanted and is in the kernel as it is wanted
-    /// is the wanted one. Others are known as far as the kernel knows them.
+    /// The backends in a pool's slots. A backend that is wanted, and in the kernel as it is wanted,
+    /// is returned as the wanted one. For others only the fields in the kernel are known.
     fn members(
         &self,
         pool: &AdoptedPool,
@@ -239,7 +240,8 @@ impl Adopted {
         let indexes = pool.members.iter();
         indexes
             .filter_map(|index| self.backends.get(index))
-            // Neither is in any pool; if its slots are not as they should be it is rebuilt.
+            // Backends of another protocol and draining ones belong in no pool: one that has them
+            // is rebuilt.
             .filter(|(key, standing)| key.protocol == protocol && !standing.draining)
             .map(|(key, standing)| {
                 let found = Backend {
@@ -256,7 +258,7 @@ impl Adopted {
             .collect()
     }
 
-    /// Notes that some of a pool's backends are not taken for its members.
+    /// Takes back `join` for the selected backends of a pool.
     fn leave(&self, pool: &AdoptedPool, which: impl Fn(&BackendKey) -> bool, all: &mut Backends) {
         let found = pool.members.iter().filter_map(|index| self.backends.get(index));
         found.filter(|(key, _)| which(key)).for_each(|(key, _)| all.leave(key));
@@ -264,7 +266,7 @@ impl Adopted {
 }
 
 impl Backends {
-    /// How a pool's slots fit these members.
+    /// Whether a pool's slots are the table of these members.
     fn fit(&self, pool: &AdoptedPool, members: &BTreeSet<Backend>, protocol: u8) -> Fit {
         let size = pool.region.size;
         if maglev::size_within(size) != size || members.len() != pool.members.len() {

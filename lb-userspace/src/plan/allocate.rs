@@ -1,11 +1,11 @@
-//! Who has which index, and which region of `POOL_SLOTS`.
+//! Allocates indexes, and regions of `POOL_SLOTS`.
 //!
-//! What is given back can be taken again only after `settle`: a packet on its way when it was
-//! given back may still name it.
+//! What is given back can be allocated again only after `settle`: packets that are being processed
+//! may still refer to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Numbers below a limit, the lowest free one first.
+/// Allocates numbers below a limit, the lowest free one first.
 pub struct Indexes {
     next: u32,
     limit: u32,
@@ -28,12 +28,12 @@ impl Indexes {
         })
     }
 
-    /// From here on nobody has had any since this allocator began.
+    /// This number and higher ones were never allocated.
     pub fn untouched(&self) -> u32 {
         self.next
     }
 
-    /// Takes one that was in use before this allocator began.
+    /// Takes a number that was in use before this allocator existed.
     pub fn take_exactly(&mut self, index: u32) {
         if index < self.next {
             self.free.remove(&index);
@@ -52,7 +52,7 @@ impl Indexes {
     }
 }
 
-/// A run of slots.
+/// Contiguous slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
     pub offset: u32,
@@ -63,10 +63,10 @@ impl Region {
     pub const EMPTY: Self = Self { offset: 0, size: 0 };
 }
 
-/// Runs of slots. The smallest free run that is large enough is taken: tables have few sizes, so what
-/// one gave back fits another exactly.
+/// Allocates contiguous slots. Takes the smallest free run that is large enough: tables have few
+/// sizes, so a freed run often fits another table exactly.
 pub struct Regions {
-    /// Free runs by offset; no two touch.
+    /// Free runs by offset; adjacent runs are merged.
     free: BTreeMap<u32, u32>,
     /// The same by size, then offset.
     by_size: BTreeSet<(u32, u32)>,
@@ -96,9 +96,9 @@ impl Regions {
         Some(Region { offset, size })
     }
 
-    /// Takes a run as large as a region, of those that fit best and lie below it.
+    /// Takes a run of the region's size from one of the best-fitting runs that lie below it.
     pub fn take_below(&mut self, region: Region) -> Option<Region> {
-        /// So that what is not there is not looked for long.
+        /// Limits the search when there is none.
         const TRIED: usize = 8;
         let fitting = self.by_size.range((region.size, 0)..).take(TRIED);
         let &(room, offset) = fitting.into_iter().find(|(_, offset)| *offset < region.offset)?;
@@ -110,7 +110,7 @@ impl Regions {
         Some(Region { offset, size: region.size })
     }
 
-    /// Whether something was given back that the next plan can take.
+    /// Whether something was given back that the next plan can allocate.
     pub fn is_settling(&self) -> bool {
         !self.settling.is_empty()
     }
@@ -126,7 +126,7 @@ impl Regions {
         Some(room)
     }
 
-    /// Takes one that was in use before this allocator began; false if it isn't free.
+    /// Takes a region that was in use before this allocator existed; false if it is not free.
     pub fn take_exactly(&mut self, region: Region) -> bool {
         let end = u64::from(region.offset) + u64::from(region.size);
         let Some((&offset, &room)) = self.free.range(..=region.offset).next_back() else {
@@ -147,7 +147,7 @@ impl Regions {
         true
     }
 
-    /// Slots in no region, also those that can't be taken yet.
+    /// Slots outside of all regions, including those that can't be allocated yet.
     pub fn free_slots(&self) -> u32 {
         self.free_slots
     }
@@ -194,7 +194,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn regions_never_overlap_and_all_come_back(sizes in prop::collection::vec(1u32..50, 1..60)) {
+        fn regions_never_overlap_and_are_all_given_back(sizes in prop::collection::vec(1u32..50, 1..60)) {
             let mut regions = Regions::new(1000);
             let mut taken: Vec<Region> = Vec::new();
             for (turn, size) in sizes.into_iter().enumerate() {
@@ -220,7 +220,7 @@ mod tests {
         }
 
         #[test]
-        fn a_region_in_use_from_before_is_not_given_out(offset in 0u32..900, size in 1u32..100) {
+        fn an_adopted_region_is_not_allocated(offset in 0u32..900, size in 1u32..100) {
             let mut regions = Regions::new(1000);
             let old = Region { offset, size };
             prop_assert!(regions.take_exactly(old));

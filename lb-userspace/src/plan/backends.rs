@@ -1,4 +1,4 @@
-//! Which backend has which index, and in how many pools it is.
+//! Indexes of backends, and the number of pools that each is in.
 
 use std::collections::HashMap;
 use std::fmt::{self, Display};
@@ -13,7 +13,7 @@ use super::bits::Bits;
 use super::step::{Plan, Step};
 use crate::model;
 
-/// What a backend is: shared by all pools that it is in.
+/// Identifies a backend, which all its pools share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendKey {
     pub address: IpAddr,
@@ -30,7 +30,7 @@ impl BackendKey {
         Self::new(backend.address, backend.port, protocol)
     }
 
-    /// As the kernel's tables have it.
+    /// The entry in the kernel's table.
     pub fn entry<A: Address>(&self, address: A, standing: Standing, generation: u32) -> Backend<A> {
         let flag = |on: bool, flag: u8| if on { flag } else { 0 };
         let flags = flag(standing.local, Backend::<A>::LOCAL)
@@ -40,7 +40,7 @@ impl BackendKey {
         Backend { address, node, generation, port, protocol, flags }
     }
 
-    /// By what packets in tunnels name it.
+    /// The tag by which packets in tunnels name it.
     pub fn tag(&self) -> u16 {
         match self.address {
             IpAddr::V4(address) => backend_tag(Address4::from(address), self.port),
@@ -48,7 +48,7 @@ impl BackendKey {
         }
     }
 
-    /// What its place in a Maglev table follows from: the same on every node.
+    /// The input of its Maglev permutation: the same on every node.
     pub fn identity(&self) -> u64 {
         match self.address {
             IpAddr::V4(address) => backend_identity(Address4::from(address), self.port),
@@ -63,20 +63,20 @@ impl Display for BackendKey {
     }
 }
 
-/// How a backend stands to this node, and to clients.
+/// A backend's state and location, as far as the kernel's entry contains them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
     /// On this node.
     pub local: bool,
-    /// In no pool: there for the connections that it has.
+    /// In no pool: it only keeps its existing connections.
     pub draining: bool,
-    /// Where the other node that it is on is reached, if that is known.
+    /// The address of its node, if that is another one and known.
     pub node: Option<IpAddr>,
 }
 
 impl Standing {
-    /// That of a member of a pool, as an entry of the kernel's tables has it: the node's address is of
-    /// the backend's own family.
+    /// That of a member of a pool. As in the kernel's entry, the node's address has the backend's
+    /// address family.
     pub fn in_pool(backend: &model::Backend) -> Self {
         let is_of_family = |node: &IpAddr| node.is_ipv4() == backend.address.is_ipv4();
         let node = backend.node.filter(is_of_family).filter(|node| !node.is_unspecified());
@@ -92,13 +92,13 @@ impl Standing {
 pub struct Backends {
     indexes: Indexes,
     held: HashMap<BackendKey, ProgrammedBackend>,
-    /// Of every index that was ever used.
+    /// The generation of every index that was ever used.
     generations: HashMap<u32, u32>,
 }
 
 struct ProgrammedBackend {
     index: u32,
-    /// As the kernel has it.
+    /// As in the kernel's entry.
     standing: Standing,
     pools: u32,
     /// How many service ports keep it for its connections.
@@ -108,7 +108,7 @@ struct ProgrammedBackend {
 impl Backends {
     pub fn new(limit: u32) -> Self {
         Self {
-            // Index 0 is nobody's.
+            // Index 0 is never a backend.
             indexes: Indexes::new(1, limit),
             held: HashMap::new(),
             generations: HashMap::new(),
@@ -127,13 +127,13 @@ impl Backends {
         self.held.get(backend).map(|held| held.index)
     }
 
-    /// The index of one that is in a pool.
+    /// The index of a backend, if it is in a pool.
     pub fn in_pool(&self, backend: &BackendKey) -> Option<u32> {
         let held = self.held.get(backend)?;
         (held.pools > 0).then_some(held.index)
     }
 
-    /// Notes one more pool that the backend is in, and says its index.
+    /// Counts one more pool of the backend, and returns its index.
     pub fn acquire(
         &mut self,
         backend: BackendKey,
@@ -153,55 +153,55 @@ impl Backends {
         }
         let index = self.indexes.take()?;
         let generation = self.generations.entry(index).or_default();
-        // The counters of an index that nobody has had yet are zero.
+        // The counters of an index that was never used are zero.
         if *generation > 0 {
             plan.prepare.push(Step::ResetBackendTraffic { index });
         }
         *generation = generation.wrapping_add(1);
         let generation = *generation;
-        // First: whoever adopts a backend takes its bit to be set, too.
+        // The bit is set first: an adopted backend is assumed to have its bit.
         bits.add_source(backend, plan);
         plan.prepare.push(Step::SetBackend { index, backend, standing, generation });
         self.held.insert(backend, ProgrammedBackend { index, standing, pools: 1, keepers: 0 });
         Some(index)
     }
 
-    /// Notes that a backend was found in one more pool.
+    /// Counts one more pool in which a backend was found.
     pub fn join(&mut self, backend: &BackendKey) {
         if let Some(held) = self.held.get_mut(backend) {
             held.pools += 1;
         }
     }
 
-    /// Takes back what `join` noted. If it is in no pool then, `settle_adopted` retires it.
+    /// Takes back `join`. If the backend is then in no pool, `settle_adopted` retires it.
     pub fn leave(&mut self, backend: &BackendKey) {
         if let Some(held) = self.held.get_mut(backend) {
             held.pools -= 1;
         }
     }
 
-    /// Notes one pool less; the last one leaves the backend draining, or retires it.
+    /// Counts one pool less. After the last one the backend is draining, or is retired.
     pub fn release(&mut self, backend: BackendKey, bits: &mut Bits, plan: &mut Plan) {
         let Some(held) = self.held.get_mut(&backend) else { return };
         held.pools -= 1;
         self.settle_one(backend, bits, plan);
     }
 
-    /// Notes that a service port keeps a backend that is in none of its pools, if the kernel has
-    /// it at all: nobody has a connection to one that was never in a pool.
+    /// Counts a service port that keeps a backend outside of its pools. Returns whether the kernel
+    /// has the backend: one that was never in a pool has no connections.
     pub fn keep(&mut self, backend: &BackendKey) -> bool {
         let held = self.held.get_mut(backend);
         held.map(|held| held.keepers += 1).is_some()
     }
 
-    /// Notes one keeper less.
+    /// Counts one keeper less.
     pub fn let_go(&mut self, backend: BackendKey, bits: &mut Bits, plan: &mut Plan) {
         let Some(held) = self.held.get_mut(&backend) else { return };
         held.keepers -= 1;
         self.settle_one(backend, bits, plan);
     }
 
-    /// What becomes of a backend that may be in no pool any more.
+    /// Lets a backend drain, or retires it, if it is in no pool any more.
     fn settle_one(&mut self, backend: BackendKey, bits: &mut Bits, plan: &mut Plan) {
         let Some(held) = self.held.get_mut(&backend) else { return };
         if held.pools > 0 || (held.keepers > 0 && held.standing.draining) {
@@ -228,19 +228,19 @@ impl Backends {
         self.indexes.give_back(held.index);
     }
 
-    /// Takes in a backend that the kernel held before this agent began, in no pool as yet.
+    /// Adds a backend that the kernel already had, in no pool yet.
     pub fn adopt(&mut self, index: u32, backend: BackendKey, standing: Standing, bits: &mut Bits) {
         self.indexes.take_exactly(index);
         bits.adopt_source(backend);
         self.held.insert(backend, ProgrammedBackend { index, standing, pools: 0, keepers: 0 });
     }
 
-    /// Remembers the generation of an index, used or not.
+    /// Stores the generation of an index, used or not.
     pub fn adopt_generation(&mut self, index: u32, generation: u32) {
         self.generations.insert(index, generation);
     }
 
-    /// Retires what was adopted and nobody wants, or lets it drain.
+    /// Retires adopted backends that are not wanted, or lets them drain.
     pub fn settle_adopted(&mut self, bits: &mut Bits, plan: &mut Plan) {
         let adopted: Vec<BackendKey> =
             self.held.iter().filter(|(_, held)| held.pools == 0).map(|(key, _)| *key).collect();

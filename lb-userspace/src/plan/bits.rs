@@ -1,4 +1,4 @@
-//! How many frontends and backends need each bit of the prefilters.
+//! Counts the frontends and backends that need each bit of the prefilters.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -45,7 +45,7 @@ impl Bits {
         }
     }
 
-    /// Counts a bit that the kernel has set already.
+    /// Counts a bit that is already set in the kernel.
     pub fn adopt_source(&mut self, backend: BackendKey) {
         add(&mut self.sources, source_bit(backend));
     }
@@ -59,14 +59,14 @@ impl Bits {
     }
 }
 
-/// Whether the bit is new.
+/// Returns whether the bit is new.
 fn add(counts: &mut HashMap<Bitmap, u32>, bit: Bitmap) -> bool {
     let count = counts.entry(bit).or_default();
     *count += 1;
     *count == 1
 }
 
-/// Whether nobody needs the bit any more.
+/// Returns whether the bit is no longer needed.
 fn remove(counts: &mut HashMap<Bitmap, u32>, bit: Bitmap) -> bool {
     let Some(count) = counts.get_mut(&bit) else { return false };
     *count -= 1;

@@ -1,7 +1,8 @@
-//! Making room for a table where enough slots are free, but not beside one another.
+//! Makes room for a table when there are enough free slots, but not contiguous ones.
 //!
-//! The tables that lie highest move into gaps below them, where they fit, so that what they leave joins up.
-//! That is a swap as any other: the new place is written first, and what is left is free for the next plan.
+//! The tables with the highest offsets move into gaps below them, where they fit, so that free
+//! slots become contiguous. As in any swap, the new region is written first, and the old one is
+//! free for the next plan.
 
 use lb_common::layout::Pool;
 
@@ -11,15 +12,15 @@ use super::allocate::Region;
 use super::pools::{Fit, PoolTable};
 use super::{BackendKey, Plan, Planner, Scope, Step, Table};
 
-/// Slots that one plan moves at most: a few milliseconds.
+/// Limit of slots that one plan moves: a few milliseconds.
 const MOST_MOVED: u64 = 1 << 19;
 
-/// The tables for which a plan found no room.
+/// Tables for which a plan found no room.
 #[derive(Debug, Default)]
 pub(super) struct Lack {
-    /// The smallest of them.
+    /// The size of the smallest one.
     least: Option<u32>,
-    /// Slots of all of them.
+    /// Total number of slots.
     slots: u64,
 }
 
@@ -31,7 +32,7 @@ impl Lack {
 }
 
 impl Planner {
-    /// Moves tables, if this plan found no room for some and there could be room.
+    /// Moves tables if this plan lacked room for some, and moving could make room.
     pub(super) fn compact(&mut self, plan: &mut Plan) {
         if plan.lack.least.is_none_or(|least| least > self.regions.free_slots()) {
             return;

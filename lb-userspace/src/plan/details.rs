@@ -1,4 +1,4 @@
-//! What is looked up of a service port beside its frontends, pools and backends.
+//! Details of service ports: what is looked up beside frontends, pools and backends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use crate::model::ServicePort;
 
 use super::{BackendKey, Detail, Planner, Scope};
 
-/// How many details there are.
+/// The number of details of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DetailCounts {
     pub members: usize,
@@ -29,14 +29,14 @@ impl DetailCounts {
             Detail::SourceRange { .. } => &mut self.source_ranges,
             Detail::Target { .. } => &mut self.targets,
             Detail::Peer(_) => &mut self.peers,
-            // As many as service ports.
+            // There are as many as service ports.
             Detail::Name { .. } => return None,
         })
     }
 }
 
 impl Planner {
-    /// What is to be looked up of a service port, once its backends have their indexes.
+    /// The details of a service port. To be called when its backends have their indexes.
     pub(super) fn details(
         &self,
         index: u32,
@@ -59,8 +59,8 @@ impl Planner {
         details
     }
 
-    /// What tunnels from other nodes lead to. Of two backends with one tag only one is: who wants
-    /// the other gets that.
+    /// The targets of tunnels from other nodes. If two backends have the same tag, only the first
+    /// is a target, and packets for the other one reach it, too.
     fn targets(
         &self,
         service_port: u32,

@@ -1,4 +1,4 @@
-//! The kernel's tables as an agent finds them when it starts.
+//! The contents of the kernel's tables when an agent starts.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use super::table;
 #[derive(Debug, Default)]
 pub struct Snapshot {
     pub frontends: Vec<(FrontendKey, layout::Frontend)>,
-    /// Those that are not empty.
+    /// Pools that are not empty.
     pub pools: Vec<FoundPool>,
     pub backends: Vec<FoundBackend>,
     pub destination_bits: Vec<Bitmap>,
@@ -30,32 +30,31 @@ pub struct FoundBackend {
     pub backend: Option<(BackendKey, Standing)>,
 }
 
-/// A pool, and what its slots hold. The slots themselves are not copied: at 100,000 Services they
-/// are a hundred megabytes. Their backends and a digest tell whether they are as they should be.
+/// A pool, and a summary of its slots. The slots are not copied: with 100,000 Services they take a
+/// hundred megabytes. Their backends and a digest suffice to compare them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundPool {
     pub index: u32,
     pub pool: Pool,
-    /// The backends that the slots name, each once.
+    /// The backends in the slots, each once.
     pub members: Box<[u32]>,
     /// See [`table::digest`].
     pub digest: u64,
 }
 
-/// Reads the slots of one pool after another. The memory in which it notes what it has seen of a
-/// pool is used again for the next.
+/// Reads the slots of one pool after another. Its memory is reused from pool to pool.
 pub struct PoolReader {
     /// By backend index: the last pool in which it was seen.
     seen: Vec<u32>,
 }
 
 impl PoolReader {
-    /// For backend indexes below a limit. Slots with others count for the digest only.
+    /// `backends`: the limit of backend indexes. Slots with higher ones only affect the digest.
     pub fn new(backends: u32) -> Self {
         Self { seen: vec![u32::MAX; backends as usize] }
     }
 
-    /// Each pool is to be read once.
+    /// Each pool must be read only once.
     pub fn read(&mut self, index: u32, pool: Pool, slots: impl Iterator<Item = u32>) -> FoundPool {
         let mut members = Vec::new();
         let digest = table::digest(slots.inspect(|&backend| {

@@ -1,4 +1,4 @@
-//! Frontends, and whose each is: it may move from one service port to another in one change.
+//! Frontends and their owners. A frontend may move from one service port to another in one change.
 
 use lb_common::layout::{self, FrontendKind};
 
@@ -6,7 +6,7 @@ use crate::model::{Policy, ServicePort, ServicePortKey};
 
 use super::{FrontendKey, Plan, Planner, Scope, Step};
 
-/// Who put a frontend into the kernel, and as what.
+/// The service port that set a frontend in the kernel, and the kind it gave it.
 pub(super) struct Owner {
     pub(super) service_port: ServicePortKey,
     pub(super) kind: FrontendKind,
@@ -56,13 +56,13 @@ impl Planner {
     }
 }
 
-/// What all frontends of a service port have in common; the kind is each one's own.
+/// The fields that all frontends of a service port share. `kind` differs between them.
 pub(super) fn frontend_value(index: u32, service_port: &ServicePort) -> layout::Frontend {
     layout::Frontend {
         service_port: index,
         cluster_pool: Scope::Cluster.pool_index(index),
         local_pool: Scope::Local.pool_index(index),
-        // The API's bound, a day, fits by far.
+        // The API's limit, one day, fits.
         affinity: service_port.affinity.map_or(0, |time| time.as_secs() as u32),
         kind: 0,
         external_local: (service_port.external_policy == Policy::Local) as u8,

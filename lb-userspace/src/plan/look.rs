@@ -1,4 +1,4 @@
-//! What was planned, for whoever names or counts it.
+//! Read access to what was planned, for logs and metrics.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ impl Planner {
         self.backends.index_of(backend)
     }
 
-    /// Whose a frontend is.
+    /// The service port that owns a frontend.
     pub fn owner(&self, frontend: &FrontendKey) -> Option<&ServicePortKey> {
         self.owners.get(frontend).map(|owner| &owner.service_port)
     }
@@ -37,12 +37,12 @@ impl Planner {
         self.detail_counts
     }
 
-    /// The service ports by the indexes that they have in the kernel.
+    /// Service ports by their index in the kernel.
     pub fn by_index(&self) -> HashMap<u32, &ServicePortKey> {
         self.held.iter().map(|(key, held)| (held.index, key)).collect()
     }
 
-    /// Of `POOL_SLOTS`, those in use.
+    /// Slots of `POOL_SLOTS` in use.
     pub fn pool_slots(&self) -> u32 {
         self.room.pool_slots - self.regions.free_slots()
     }

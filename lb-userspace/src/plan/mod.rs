@@ -1,14 +1,14 @@
-//! The pure difference between what the kernel holds and what it should hold.
+//! Computes the steps from what the kernel holds to what it should hold. Pure.
 //!
-//! [`Planner`] remembers what was planned before; given what changed, it answers with ordered
-//! [`Step`]s. Work is proportional to the change.
+//! [`Planner`] stores what was planned before. Given a change, it returns ordered [`Step`]s. Its
+//! work is proportional to the change.
 //!
 //! # Invariants
-//! - The steps never expose a half-made service: backends and tables are there before the pool
-//!   that leads to them, pools before the frontend; what is retired goes the other way round.
-//! - An index or a region that was given up is not given out again within the same plan: a
-//!   packet that is on its way may still name it.
-//! - A backend index that gets another owner gets another generation.
+//! - The steps never expose a partly written Service: backends and tables are written before the
+//!   pool that refers to them, pools before the frontend; removal is in the reverse order.
+//! - An index or region that was given up is not allocated again in the same plan: packets that are
+//!   being processed may still refer to it.
+//! - A backend index that is reused for another backend gets another generation.
 //!
 //! Tests: `tests` beside this file.
 
@@ -52,25 +52,24 @@ use bits::Bits;
 use frontends::{Owner, frontend_value};
 use pools::{Fit, PoolTable, Refilled};
 
-/// What changed since the last plan.
+/// Changes since the last plan.
 #[derive(Debug, Default)]
 pub struct Change {
-    /// `None`: the service port is gone.
+    /// `None`: the service port was removed.
     pub service_ports: BTreeMap<ServicePortKey, Option<Arc<ServicePort>>>,
     /// The addresses of this node on which NodePorts are open, if they changed.
     pub node_addresses: Option<BTreeSet<IpAddr>>,
-    /// The addresses under which this node forwards connections to others, if they changed:
-    /// answers come to them.
+    /// The SNAT addresses of this node, if they changed.
     pub alias_addresses: Option<BTreeSet<IpAddr>>,
-    /// The addresses of the cluster's nodes, if they changed: tunnels come from there.
+    /// The addresses of the cluster's nodes, from which tunnels are accepted, if they changed.
     pub peers: Option<BTreeSet<IpAddr>>,
 }
 
-/// What the kernel holds as far as it was planned.
+/// What the kernel holds, as planned so far.
 pub struct Planner {
     room: Room,
     held: BTreeMap<ServicePortKey, ProgrammedPort>,
-    /// Who put each frontend there: it may move from one service port to another in one change.
+    /// The owner of each frontend, which may move from one service port to another in one change.
     owners: HashMap<FrontendKey, Owner>,
     addresses: Addresses,
     indexes: Indexes,
@@ -78,33 +77,33 @@ pub struct Planner {
     backends: Backends,
     bits: Bits,
     detail_counts: DetailCounts,
-    /// The cluster's nodes, once they are known.
+    /// Addresses of the cluster's nodes, once they are known.
     nodes: Option<BTreeSet<IpAddr>>,
-    /// Those that the kernel takes tunnels from.
+    /// Addresses from which the kernel accepts tunnels.
     peers: BTreeSet<IpAddr>,
     /// How many service ports use tunnels.
     tunnelled: usize,
     adopted: Option<adopt::Adopted>,
-    /// Whether an earlier agent may have had any index.
+    /// Whether an earlier agent may have used any index.
     has_adopted: bool,
 }
 
-/// One service port in the kernel.
+/// A service port in the kernel.
 struct ProgrammedPort {
     index: u32,
-    /// Shared with the model, which keeps it, too.
+    /// Shared with the model.
     service_port: Arc<ServicePort>,
     /// By scope: cluster, local.
     tables: [PoolTable; 2],
-    /// Those of its endpoints in no pool that the kernel knows: some flow may lead to them.
+    /// Its endpoints outside of its pools that the kernel has: flows may refer to them.
     draining: Vec<BackendKey>,
     details: BTreeSet<Detail>,
-    /// Whether the kernel has its name. That follows from its key, so it is not kept here.
+    /// Whether its name is in the kernel. The name follows from the key, so it is not stored here.
     is_named: bool,
 }
 
 impl ProgrammedPort {
-    /// As it is before anything of it is in the kernel.
+    /// Its state before anything is written.
     fn empty(index: u32) -> Self {
         Self {
             index,
@@ -117,24 +116,24 @@ impl ProgrammedPort {
     }
 }
 
-/// What a service port had and has no more.
+/// What a service port had and no longer has.
 struct Leftover {
     owner: ServicePortKey,
     frontends: Vec<FrontendKey>,
     members: Vec<BackendKey>,
     draining: Vec<BackendKey>,
     details: Vec<Detail>,
-    /// The index and tables of a service port that is gone altogether.
+    /// The index and tables, if the service port was removed.
     retired: Option<(u32, [PoolTable; 2])>,
 }
 
 impl Planner {
-    /// Starts from a kernel that holds nothing, with maps of the ordinary sizes.
+    /// Starts from an empty kernel, with maps of the default sizes.
     pub fn new() -> Self {
         Self::with_room(Room::default())
     }
 
-    /// Starts from a kernel that holds nothing.
+    /// Starts from an empty kernel.
     pub fn with_room(room: Room) -> Self {
         Self {
             room,
@@ -155,7 +154,7 @@ impl Planner {
         }
     }
 
-    /// Plans a change. What does not fit is named in the plan's problems; the rest is planned.
+    /// Plans a change. What does not fit is reported in the plan's problems; the rest is planned.
     pub fn plan(&mut self, change: Change) -> Plan {
         let mut plan = Plan::default();
         self.indexes.settle();
@@ -170,8 +169,8 @@ impl Planner {
             self.addresses.move_snat(addresses, &mut self.bits, &mut plan);
         }
         self.nodes = change.peers.or(self.nodes.take());
-        // First everything that appears, then everything that goes: a frontend or backend may
-        // change hands within one change, and must not be retired in between.
+        // First everything that is added, then everything that is removed: a frontend or backend
+        // may get another owner in one change, and must not be retired in between.
         let mut leftovers = Vec::new();
         for (key, wanted) in change.service_ports {
             plan.current = Some(key.clone());
@@ -191,10 +190,11 @@ impl Planner {
         plan
     }
 
-    /// Lets tunnels come from the cluster's nodes as long as any service port uses tunnels, and from no
-    /// node else: whoever can send in a node's name could send in any client's.
+    /// Accepts tunnels from the cluster's nodes while any service port uses tunnels, and from no
+    /// other address: a host that can send from a node's address can send packets with any client's
+    /// address.
     fn move_peers(&mut self, plan: &mut Plan) {
-        // Until the nodes are known those of the earlier agent stay.
+        // Until the nodes are known, those of the earlier agent stay.
         let Some(nodes) = &self.nodes else { return };
         let none = BTreeSet::new();
         let wanted = if self.tunnelled > 0 { nodes } else { &none };
@@ -205,7 +205,7 @@ impl Planner {
         self.peers = wanted.clone();
     }
 
-    /// Publishes what is wanted of one service port; what it had before is returned.
+    /// Publishes a service port, and returns what it had before and no longer has.
     fn put(
         &mut self,
         key: ServicePortKey,
@@ -216,7 +216,7 @@ impl Planner {
             && held.tables.iter().all(|table| table.fit == Fit::Exact)
             && held.service_port == wanted
         {
-            // The same, but as the model keeps it now.
+            // Equal, but keep the copy that the model has now.
             held.service_port = wanted;
             return None;
         }
@@ -236,7 +236,7 @@ impl Planner {
                 }
             }
         });
-        // Before what left the pools is released, so that it stays.
+        // Before members that left the pools are released, so that they stay.
         let draining = wanted.draining.iter();
         let draining: Vec<BackendKey> = draining
             .map(|member| BackendKey::new(member.address, member.port, protocol))
@@ -281,7 +281,7 @@ impl Planner {
         Some(leftover)
     }
 
-    /// Forgets a service port; all of it is left over.
+    /// Removes a service port, and returns all that it had.
     fn take_out(&mut self, key: ServicePortKey) -> Option<Leftover> {
         let held = self.held.remove(&key)?;
         self.detail_counts.replace(&held.details, &BTreeSet::new());
@@ -325,7 +325,7 @@ impl Planner {
         }
     }
 
-    /// A service port that the kernel doesn't hold yet, as an empty one that has its index.
+    /// Returns a service port that is not held yet: one taken over, or an empty one with an index.
     fn start(
         &mut self,
         key: &ServicePortKey,
@@ -341,7 +341,7 @@ impl Planner {
             plan.lack(key, format!("all {all} service ports are in use; {MORE_SERVICE_PORTS}"));
             return None;
         };
-        // The counters of an index that nobody has had yet are zero.
+        // The counters of an index that was never used are zero.
         if index < untouched || self.has_adopted {
             plan.prepare.push(Step::ResetServiceTraffic { index });
         }

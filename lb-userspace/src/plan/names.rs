@@ -1,4 +1,4 @@
-//! Whose the indexes of service ports are, for people who look at the maps.
+//! Names for the indexes of service ports, for people who inspect the maps.
 
 use std::sync::Arc;
 

@@ -1,8 +1,9 @@
-//! Pools: their Maglev tables, each in a region of its own.
+//! Pools: their Maglev tables, each in its own region.
 //!
-//! A table is written into a free region, and then the pool is swapped to it. Where no region is free the
-//! pool's own is written over, slot by slot, in a second phase: then as before each slot leads to a
-//! backend that was a member or is to be one. So a pool can always lose a backend that is gone.
+//! A table is written into a free region, and then the pool is swapped to it. If no region is free,
+//! the pool's own region is overwritten slot by slot, after the new backends have been written. At
+//! any time each slot refers to an old or a new member. So a pool can always lose a backend that is
+//! gone.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,14 +23,14 @@ pub(super) struct PoolTable {
     pub fit: Fit,
 }
 
-/// How a table fits its pool's members.
+/// How a table matches its pool's members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// It is theirs, in the size for so many.
+    /// The members' table, in the fitting size.
     Exact,
-    /// It is theirs, in a smaller size for lack of room.
+    /// The members' table, in a smaller size for lack of room.
     Coarse,
-    /// It is another one: an earlier agent's, or one that was half written.
+    /// Another table: an earlier agent's, or a partly written one.
     Unknown,
 }
 
@@ -43,26 +44,26 @@ impl PoolTable {
     pub const EMPTY: Self = Self { region: Region::EMPTY, fit: Fit::Exact };
 }
 
-/// What became of a pool.
+/// The result for a pool.
 pub(super) enum Refilled {
-    /// It has the members that it had, and the same table.
+    /// The members and the table are unchanged.
     Kept(PoolTable),
-    /// Its members were acquired anew; those it had before are to be released.
+    /// The members were acquired again; the previous ones must be released.
     Replaced(PoolTable),
 }
 
-/// Where a table goes.
+/// Where a table is written.
 enum Placement {
     Free(Region),
-    /// Over the table that is there.
+    /// Over the current table.
     InPlace {
         size: u32,
     },
 }
 
 impl Planner {
-    /// Gives a pool the table of its wanted members. What does not fit is taken out of `wanted`, so
-    /// that it is tried again with the next change.
+    /// Writes the table of a pool's wanted members. What does not fit is removed from `wanted`, so
+    /// that the next change tries it again.
     pub(super) fn refill(
         &mut self,
         index: u32,
@@ -129,9 +130,9 @@ impl Planner {
         Refilled::Replaced(PoolTable { region, fit })
     }
 
-    /// Where the table of so many members goes: a free region of the size that fits, else what is there
-    /// already, else the largest that is free and holds them all. `None`: there is no place that is better
-    /// than what is there.
+    /// The region for a table of `members`: a free one of the fitting size; otherwise the current
+    /// one, if it is large enough; otherwise the largest free one that is larger than the current
+    /// one and has a slot for each member; otherwise the current one. `None`: there is no room.
     fn place(&mut self, fitted: u32, members: usize, held: Region) -> Option<Placement> {
         if let Some(region) = self.regions.take(fitted) {
             return Some(Placement::Free(region));
@@ -172,8 +173,8 @@ impl Planner {
         region
     }
 
-    /// All slots of the region are written, also those that are given back: a packet that has read where
-    /// the pool is may still look there.
+    /// Writes all slots of the region, including those that are given back: a packet that has read
+    /// the pool's old position may still read them.
     fn write_over(
         &mut self,
         index: u32,

@@ -1,13 +1,13 @@
 use lb_common::layout::capacity;
 
-/// How a person makes more room, in words that follow what is full.
+/// How users can make more room; continues a sentence that says what is full.
 pub const MORE_SERVICE_PORTS: &str = "a larger --max-service-ports makes room";
 pub const MORE_ENDPOINTS: &str = "a larger --max-endpoints makes room";
 
-/// How much of each the kernel's tables hold.
+/// Capacities of the kernel's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// Index 0, of these and of backends, is nobody's.
+    /// Index 0 is unused, here and for backends.
     pub service_ports: u32,
     pub backends: u32,
     pub pool_slots: u32,

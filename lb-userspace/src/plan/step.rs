@@ -28,7 +28,7 @@ pub enum Step {
         family: IpAddr,
         generation: u32,
     },
-    /// A pool's table goes into its region.
+    /// Writes a pool's table into its region.
     WriteTable {
         offset: u32,
         table: Table,
@@ -49,7 +49,7 @@ pub enum Step {
     ClearSourceBit(Bitmap),
     SetDetail(Detail),
     RemoveDetail(Detail),
-    /// The last one of a plan: no flow begins any more that it would have to meet.
+    /// The last step of a plan: no flow that it would have to end can begin after it.
     SweepFlows(Sweep),
     ResetServiceTraffic {
         index: u32,
@@ -62,20 +62,20 @@ pub enum Step {
 /// What is looked up of a service port beside its frontends and pools.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Detail {
-    /// A backend of a pool whose clients stay with their backends.
+    /// A member of a pool with session affinity.
     Member(Member),
-    /// Clients that may dial a restricted service port, given by its index.
+    /// Clients that may connect to a restricted service port, given by its index.
     SourceRange { service_port: u32, range: IpNet },
-    /// A backend on this node that tunnels lead to.
+    /// A backend on this node to which tunnels lead.
     Target { target: TunnelTarget, backend: u32 },
-    /// A node of the cluster; it is no service port's.
+    /// A node of the cluster; belongs to no service port.
     Peer(IpAddr),
-    /// Whose a service port's index is. People look that up, no program does.
+    /// The name of a service port, by its index. For people; no program reads it.
     Name { service_port: u32, name: Arc<ServicePortName> },
 }
 
 impl Detail {
-    /// Whether one of these has its place: of one target there is one entry only.
+    /// Whether `details` has an entry with the same key: each target has only one entry.
     pub(super) fn is_replaced_in(&self, details: &BTreeSet<Self>) -> bool {
         let &Self::Target { target, .. } = self else { return details.contains(self) };
         let first = Self::Target { target, backend: 0 };
@@ -83,7 +83,7 @@ impl Detail {
         details.range(first..=last).next().is_some()
     }
 
-    /// The index of the service port that it is of; 0 if it is nobody's.
+    /// The index of its service port; 0 if it has none.
     pub fn service_port(&self) -> u32 {
         match self {
             Self::Member(member) => Scope::service_port_of(member.pool),
@@ -96,28 +96,30 @@ impl Detail {
     }
 }
 
-/// The steps from one state of the tables to the next, in the order of these fields.
+/// The steps from one state of the tables to the next. They are executed in the order of these
+/// fields.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// What nothing leads to yet.
+    /// Entries that nothing refers to yet.
     pub prepare: Vec<Step>,
     pub publish_pools: Vec<Step>,
     pub publish_frontends: Vec<Step>,
-    /// What addresses are themselves: after their frontends, which would be rejected in between.
+    /// Entries of addresses themselves. After their frontends: ports without a frontend are
+    /// rejected.
     pub publish_addresses: Vec<Step>,
-    /// What nothing leads to any more.
+    /// Entries that nothing refers to any more.
     pub retire: Vec<Step>,
     pub problems: Vec<Problem>,
-    /// The service ports that are in force only in part, for lack of room: to be planned again
-    /// when something has gone.
+    /// Service ports that are programmed only in part, for lack of room: to be planned again when
+    /// something was removed.
     pub lacking: BTreeSet<ServicePortKey>,
-    /// Whether there is room in the next plan that there was not in this one.
+    /// Whether the next plan has room that this one had not.
     pub makes_room: bool,
     pub(super) lack: Lack,
     pub(super) sweep: Sweep,
-    /// What is in the kernel already; only the first plan after a start has any.
+    /// What the kernel has already; only in the first plan after a start.
     pub(super) found: Found,
-    /// What is being planned.
+    /// The service port that is being planned.
     pub(super) current: Option<ServicePortKey>,
 }
 
@@ -135,12 +137,12 @@ impl Plan {
         self.steps().next().is_none()
     }
 
-    /// Publishes a frontend, or what an address itself is, unless the kernel has it so.
+    /// Sets a frontend, or the entry of an address, unless the kernel has it already.
     pub(super) fn set_frontend(&mut self, key: FrontendKey, value: layout::Frontend) {
         if self.found.frontends.get(&key) == Some(&value) {
             return;
         }
-        // If it is set once more within this plan, that counts.
+        // If this plan sets it again, the last value is compared.
         if let Some(found) = self.found.frontends.get_mut(&key) {
             *found = value;
         }
@@ -165,14 +167,14 @@ impl Plan {
         });
     }
 
-    /// Something of the current service port does not fit.
+    /// Reports that something of the current service port does not fit.
     pub(super) fn lack(&mut self, about: &impl Display, message: String) {
         self.problem(about, message);
         self.lacking.extend(self.current.clone());
     }
 }
 
-/// What a client dials; NodePorts are under the unspecified address.
+/// What a client connects to. NodePorts have the unspecified address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FrontendKey {
     pub address: IpAddr,
@@ -185,7 +187,7 @@ impl FrontendKey {
         Self { address, port, protocol }
     }
 
-    /// The key of the entry that says what an address itself is.
+    /// The key of the entry of an address itself.
     pub fn of_address(address: IpAddr) -> Self {
         Self::new(address, 0, 0)
     }
@@ -205,7 +207,7 @@ impl Display for FrontendKey {
     }
 }
 
-/// Whom a pool is for.
+/// The backends that a pool may contain: of the cluster, or of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     Cluster = 0,
@@ -215,12 +217,12 @@ pub enum Scope {
 impl Scope {
     pub const BOTH: [Self; 2] = [Self::Cluster, Self::Local];
 
-    /// Every service port has a pool of each scope, at fixed indexes.
+    /// Every service port has one pool for each scope, at fixed indexes.
     pub fn pool_index(self, service_port: u32) -> u32 {
         service_port * 2 + self as u32
     }
 
-    /// Whose a pool is.
+    /// The service port of a pool.
     pub fn service_port_of(pool_index: u32) -> u32 {
         pool_index / 2
     }

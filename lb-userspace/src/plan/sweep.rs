@@ -1,12 +1,12 @@
-//! What a change asks of the flow tables: the end of datagram flows whose backend has left their service
-//! port, and which bits of destinations some flow still needs.
+//! Changes of the flow tables: ends datagram flows whose backend has left their service port, and
+//! finds out which bits of destinations flows still need.
 //!
-//! Both read all flows of a family, so a plan has one step for both, and only for the families that it
-//! changes.
+//! Both read all flows of an address family. So a plan has one step for both, and only for the
+//! families that it changes.
 //!
-//! Datagrams leave a backend that is gone or drains by themselves: its entry says so. But one that
-//! other service ports still have in their pools looks to them as it did before, and datagrams, unlike
-//! connections, need not come to an end.
+//! The data plane itself moves datagram flows away from a backend that is gone or draining, by its
+//! entry. But if other service ports still have the backend in their pools, its entry is unchanged.
+//! And datagram flows, unlike connections, need not end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,8 +17,8 @@ use super::step::{FrontendKey, Plan, Scope, Step};
 use super::{Leftover, Planner, ProgrammedPort};
 use crate::model::{AddressFamily, Protocol, ServicePortKey};
 
-/// Where datagram flows may lead: backends of service ports, all by their indexes. Flows of service
-/// ports that are not named are left alone.
+/// The backends to which datagram flows of some service ports may lead, all by index. Flows of
+/// other service ports stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Datagrams(BTreeMap<u32, BTreeSet<u32>>);
 
@@ -32,19 +32,18 @@ impl Datagrams {
     }
 }
 
-/// One look at all flows of some families.
+/// One pass over all flows of some families.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sweep {
-    /// Where datagram flows may stay; all others of these service ports are ended.
+    /// Which datagram flows may stay; all others of these service ports are ended.
     pub datagrams: Datagrams,
-    /// Bits of destinations that are to be cleared. Those that some flow still needs stay until the next
-    /// sweep.
+    /// Bits of destinations to clear. Those that flows still need stay until the next sweep.
     pub bits: BTreeSet<Bitmap>,
     pub families: BTreeSet<AddressFamily>,
 }
 
 impl Sweep {
-    /// Clears bits, whichever family they are of.
+    /// Clears bits of either family.
     pub fn of_bits(bits: impl IntoIterator<Item = Bitmap>) -> Self {
         let bits = bits.into_iter().collect();
         Self { bits, families: AddressFamily::ALL.into(), ..Self::default() }
@@ -62,7 +61,7 @@ impl Sweep {
 }
 
 impl Planner {
-    /// Notes a service port some of whose members have left it for good and are still in use.
+    /// Adds a service port if some of its former members are still in use by others.
     pub(super) fn note_datagrams(&self, leftover: &Leftover, plan: &mut Plan) {
         let owner = &leftover.owner;
         if owner.protocol != Protocol::Udp || leftover.members.is_empty() {
@@ -78,8 +77,8 @@ impl Planner {
         }
     }
 
-    /// Notes the service ports between which and their backends there are flows that may not stay: an
-    /// agent may have ended after its change and before this.
+    /// Adds service ports with flows that may not stay: an earlier agent may have ended after a
+    /// change and before its sweep.
     pub(super) fn note_found_datagrams(
         &self,
         found: &BTreeSet<(u32, u32)>,
@@ -101,7 +100,7 @@ impl Planner {
         }
     }
 
-    /// Notes a service port that is gone altogether, by one of its frontends.
+    /// Adds a service port that was removed, given one of its frontends.
     pub(super) fn end_all_datagrams(service_port: u32, frontend: &FrontendKey, plan: &mut Plan) {
         if frontend.protocol == Protocol::Udp.number() {
             let family = AddressFamily::of(&frontend.address);
@@ -109,7 +108,7 @@ impl Planner {
         }
     }
 
-    /// Last of all: a flow that ended earlier could begin anew with the same backend.
+    /// Last, since flows that were ended earlier could be opened again with the same backend.
     pub(super) fn sweep_flows(plan: &mut Plan) {
         let sweep = std::mem::take(&mut plan.sweep);
         if !sweep.bits.is_empty() || !sweep.datagrams.0.is_empty() {
@@ -117,7 +116,7 @@ impl Planner {
         }
     }
 
-    /// The backends in a service port's pools, by their indexes.
+    /// The indexes of the backends in a service port's pools.
     fn members(&self, key: &ServicePortKey, held: &ProgrammedPort) -> BTreeSet<u32> {
         let protocol = key.protocol.number();
         let members = Scope::BOTH.into_iter().flat_map(|scope| scope.members(&held.service_port));

@@ -1,7 +1,7 @@
 use lb_common::maglev;
 
-/// What is written into a pool's region. A Maglev table is built only then: of a hundred thousand
-/// pools, all tables at once take half a gigabyte.
+/// The contents of a pool's region. A Maglev table is built only when it is written: the tables of
+/// a hundred thousand pools take half a gigabyte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table(Content);
 
@@ -9,23 +9,23 @@ pub struct Table(Content);
 enum Content {
     Maglev {
         size: u32,
-        /// What each backend is, and its index; sorted.
+        /// Identity and index of each backend; sorted.
         backends: Box<[(u64, u32)]>,
-        /// How many slots are written: `size`, or more of the same.
+        /// How many slots are written: `size`, or more, which repeat the table.
         region: u32,
     },
     Slots(Vec<u32>),
 }
 
 impl Table {
-    /// The table of these backends, by their identities and indexes; empty, if there are none.
+    /// The table of these backends (identity, index); empty if there are none.
     pub fn maglev(size: u32, mut backends: Vec<(u64, u32)>) -> Self {
         backends.sort_unstable();
         let size = if backends.is_empty() { 0 } else { size };
         Self(Content::Maglev { size, backends: backends.into(), region: size })
     }
 
-    /// Any slots, right or wrong.
+    /// Arbitrary slots, valid or not.
     pub fn of_slots(slots: Vec<u32>) -> Self {
         Self(Content::Slots(slots))
     }
@@ -37,8 +37,7 @@ impl Table {
         }
     }
 
-    /// The same backends in a region that is larger than their table: the table is followed by its
-    /// beginning, as often as there is room.
+    /// The same table for a larger region: it is repeated until the region is full.
     pub fn repeated(self, region: u32) -> Self {
         match self.0 {
             Content::Maglev { size, backends, .. } => {
@@ -66,12 +65,11 @@ impl Table {
     }
 }
 
-/// A number that follows from all slots in their order: tables that differ have, but for one chance
-/// in 2^64, different ones.
+/// A digest of all slots in order: different tables have the same digest with probability 2^-64.
 pub fn digest(slots: impl IntoIterator<Item = u32>) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     slots.into_iter().fold(0, |digest, slot| {
-        // Each step is a bijection of the digest before, so a difference stays one.
+        // Each step is a bijection of the previous digest, so a difference persists.
         let product = (digest ^ u64::from(slot)).wrapping_add(1).wrapping_mul(ODD);
         product ^ (product >> 29)
     })

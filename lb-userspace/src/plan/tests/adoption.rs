@@ -1,4 +1,4 @@
-//! An agent that starts on tables in memory that an earlier one left.
+//! An agent starts on in-memory tables that an earlier one left.
 
 use lb_common::layout::Forwarding;
 
@@ -9,7 +9,7 @@ fn shared(ports: &BTreeMap<ServicePortKey, Arc<ServicePort>>) -> Change {
     Change { service_ports: service_ports.collect(), ..Change::default() }
 }
 
-/// What an agent of so much room leaves that has planned all these. Not each step is looked at.
+/// What an agent with this room leaves after planning all these. Does not check every step.
 fn left_by(room: Room, ports: &BTreeMap<ServicePortKey, Arc<ServicePort>>) -> Memory {
     let mut memory = Memory::default();
     let plan = Planner::with_room(room).plan(shared(ports));
@@ -18,7 +18,7 @@ fn left_by(room: Room, ports: &BTreeMap<ServicePortKey, Arc<ServicePort>>) -> Me
     memory
 }
 
-/// Nothing has changed.
+/// Restarts without changes.
 fn restart(
     room: Room,
     replicas: impl IntoIterator<Item = u32>,
@@ -34,7 +34,7 @@ fn restart(
 }
 
 #[test]
-fn nothing_changed_at_10_000_services_of_10_and_then_one_endpoint() {
+fn a_restart_with_10_000_services_of_10_costs_no_step_and_one_endpoint_few() {
     let room = Room::default();
     let (memory, mut ports) = restart(room, (0..10_000).map(|_| 10));
     let changed = ports.values_mut().next_back().unwrap();
@@ -46,24 +46,24 @@ fn nothing_changed_at_10_000_services_of_10_and_then_one_endpoint() {
 }
 
 #[test]
-fn nothing_changed_at_20_000_services_of_3() {
+fn a_restart_with_20_000_services_of_3_costs_no_step() {
     restart(Room::default(), (0..20_000).map(|_| 3));
 }
 
-/// Room as `--max-service-ports` and `--max-endpoints` make it.
+/// Room for these values of `--max-service-ports` and `--max-endpoints`.
 fn room(service_ports: u32, endpoints: u32) -> Room {
     let pool_slots = endpoints * lb_common::layout::capacity::SLOTS_PER_BACKEND;
     Room { service_ports, backends: endpoints, pool_slots }
 }
 
 #[test]
-fn nothing_changed_at_100_000_services_of_3() {
+fn a_restart_with_100_000_services_of_3_costs_no_step() {
     restart(room(110_000, 330_000), (0..100_000).map(|_| 3));
 }
 
-/// Every replica count from 1 to 1,000 in turn, as long as there are endpoints.
+/// All replica counts from 1 to 1,000, repeated until no endpoints remain.
 #[test]
-fn nothing_changed_when_every_endpoint_that_fits_is_there() {
+fn a_restart_with_all_endpoints_in_use_costs_no_step() {
     let mut left = Room::default().backends - 1;
     let replicas = (1..=1_000).cycle().map_while(|replicas| {
         let replicas = left.min(replicas);
@@ -73,15 +73,15 @@ fn nothing_changed_when_every_endpoint_that_fits_is_there() {
     restart(Room::default(), replicas);
 }
 
-/// Of three endpoints tables take the most slots of all small numbers.
+/// Of all small numbers, three endpoints take the most slots for each endpoint.
 #[test]
-fn nothing_changed_when_every_service_port_that_fits_is_there() {
+fn a_restart_with_all_service_ports_in_use_costs_no_step() {
     let Room { service_ports, backends, .. } = Room::default();
     let replicas = backends / service_ports;
     restart(Room::default(), (1..service_ports).map(|_| replicas));
 }
 
-/// Every kind of Service there is.
+/// All kinds of Services.
 fn various() -> Change {
     let udp = |name| ServicePortKey { protocol: Protocol::Udp, ..key(name) };
     let pods = ["10.244.0.1", "10.244.0.2", "10.244.0.3"];
@@ -97,7 +97,7 @@ fn various() -> Change {
         kind: FrontendKind::NodePort,
     });
     let mut elsewhere = service_port("10.96.0.3", &[]);
-    // The node's address is of the other family, which no entry of this one can hold.
+    // The node's address is of the other family, so this family's entries cannot contain it.
     for (address, node) in [("10.244.1.1", "10.7.0.2"), ("10.244.1.2", "fd07::2")] {
         let (address, node) = (address.parse().unwrap(), Some(node.parse().unwrap()));
         elsewhere.cluster.insert(Backend { address, port: 8080, local: false, node });
@@ -117,7 +117,7 @@ fn various() -> Change {
     }
 }
 
-/// Two agents: the first knows `web` with all its pods before one of them drains.
+/// Two plans: the first has all pods of `web`, in the second one of them drains.
 fn left_by_various() -> Memory {
     let mut memory = Memory::default();
     let mut planner = Planner::new();
@@ -128,7 +128,7 @@ fn left_by_various() -> Memory {
 }
 
 #[test]
-fn nothing_changed_costs_no_step_whatever_the_services_are_like() {
+fn a_restart_with_every_kind_of_service_costs_no_step() {
     let memory = left_by_various();
     assert_eq!(memory.draining().count(), 1);
     let plan = Planner::adopting(memory.snapshot(), Room::default()).plan(various());
@@ -136,7 +136,7 @@ fn nothing_changed_costs_no_step_whatever_the_services_are_like() {
 }
 
 #[test]
-fn a_datagram_flow_that_may_not_stay_ends_and_others_cost_nothing() {
+fn after_a_restart_only_datagram_flows_that_may_not_stay_end() {
     let mut memory = left_by_various();
     let dns = memory.named().find(|(_, name)| name.contains("dns")).unwrap().0;
     let (member, other) = (memory.index_udp("10.244.0.1"), memory.index_udp("10.244.1.1"));
@@ -152,7 +152,7 @@ fn a_datagram_flow_that_may_not_stay_ends_and_others_cost_nothing() {
     assert_eq!(memory.datagrams, BTreeSet::from([(dns, member.unwrap())]));
 }
 
-/// Its flows may begin between the snapshot and the plan.
+/// Flows may begin between the snapshot and the plan.
 #[test]
 fn the_datagram_flows_of_a_service_that_is_gone_end() {
     let memory = left_by_various();
@@ -168,11 +168,11 @@ fn the_datagram_flows_of_a_service_that_is_gone_end() {
 type Harm = (&'static str, fn(&mut Memory));
 
 #[test]
-fn what_an_earlier_agent_left_half_done_is_put_right() {
+fn what_an_earlier_agent_left_unfinished_is_repaired() {
     let whole = left_by_various();
     let harms: [Harm; 5] = [
         ("a slot", |memory| {
-            // It names another member: it looks right, but connections go elsewhere.
+            // It names another member: it looks valid, but connections go to another backend.
             let pool = memory.pools.values().find(|pool| pool.size > 1).unwrap();
             let region = pool.offset as usize..(pool.offset + pool.size) as usize;
             let slots = &mut memory.slots[region];
@@ -199,7 +199,7 @@ fn what_an_earlier_agent_left_half_done_is_put_right() {
     }
 }
 
-/// The room is for the tables that are there, and not for a second one.
+/// There is room for the existing tables, but not for a second copy.
 #[test]
 fn a_pool_that_cannot_be_rebuilt_yet_serves_its_members_until_it_can() {
     let members = ["10.244.0.1", "10.244.0.2", "10.244.0.3"];
@@ -210,7 +210,7 @@ fn a_pool_that_cannot_be_rebuilt_yet_serves_its_members_until_it_can() {
     memory.carry_out(&Planner::with_room(room).plan(change([(key("web"), Some(web))])));
     let before = memory.index_of("10.244.0.1");
 
-    // Others come first, and want all the room there is.
+    // Other Services come first, and need all the room.
     let mut planner = Planner::adopting(memory.snapshot(), room);
     let wanted = [
         (key("a"), Some(service_port("10.96.0.2", &["10.244.0.9", "10.244.0.8"]))),

@@ -1,4 +1,4 @@
-//! Backends: their indexes, and those that only their connections keep.
+//! Indexes of backends, and backends that stay only for their connections.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn a_reused_backend_index_has_another_generation() {
 }
 
 #[test]
-fn a_backend_that_leaves_its_pools_drains_until_its_endpoint_goes() {
+fn a_backend_outside_its_pools_drains_until_its_endpoint_is_removed() {
     let mut planner = Planner::new();
     let mut memory = Memory::default();
     let mut set = |wanted| memory.carry_out(&planner.plan(change([(key("web"), Some(wanted))])));
@@ -42,7 +42,7 @@ fn a_backend_that_leaves_its_pools_drains_until_its_endpoint_goes() {
 }
 
 #[test]
-fn an_endpoint_that_never_was_in_a_pool_costs_nothing() {
+fn an_endpoint_that_was_never_in_a_pool_gets_no_entry() {
     let mut planner = Planner::new();
     let mut memory = Memory::default();
     let wanted = with_draining("10.96.0.1", &["10.244.0.1"], &["10.244.0.2"]);
@@ -51,7 +51,7 @@ fn an_endpoint_that_never_was_in_a_pool_costs_nothing() {
 }
 
 #[test]
-fn a_backend_drains_only_when_the_last_of_its_services_lets_it_go() {
+fn a_backend_drains_once_it_is_in_no_pool_of_any_service() {
     let mut planner = Planner::new();
     let mut memory = Memory::default();
     let mut set = |name: &str, wanted| {
@@ -68,7 +68,7 @@ fn a_backend_drains_only_when_the_last_of_its_services_lets_it_go() {
 }
 
 #[test]
-fn a_restarted_agent_lets_backends_drain_on() {
+fn draining_backends_keep_draining_after_a_restart() {
     let mut memory = Memory::default();
     let mut planner = Planner::new();
     let pods = ["10.244.0.1", "10.244.0.2", "10.244.0.3"];
@@ -77,7 +77,7 @@ fn a_restarted_agent_lets_backends_drain_on() {
     };
     set(&mut planner, service_port("10.96.0.1", &pods));
     set(&mut planner, with_draining("10.96.0.1", &pods[1..], &pods[..1]));
-    // While no agent runs one pod begins to terminate, too.
+    // While no agent runs, another pod begins to terminate.
     let mut planner = Planner::adopting(memory.snapshot(), Room::default());
     let wanted = with_draining("10.96.0.1", &pods[2..], &pods[..2]);
     memory.carry_out(&planner.plan(change([(key("web"), Some(wanted))])));
@@ -86,7 +86,7 @@ fn a_restarted_agent_lets_backends_drain_on() {
 }
 
 #[test]
-fn backends_that_do_not_fit_are_named_and_the_rest_goes_on() {
+fn backends_that_do_not_fit_are_reported_and_the_rest_is_programmed() {
     let mut planner = Planner::new();
     planner.backends = Backends::new(3);
     let all = ["10.244.0.1", "10.244.0.2", "10.244.0.3"];

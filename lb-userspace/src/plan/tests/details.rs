@@ -1,10 +1,10 @@
-//! What is looked up of a service port beside its frontends, pools and backends.
+//! Details: what is looked up beside frontends, pools and backends.
 
 use lb_common::layout::Forwarding;
 
 use super::*;
 
-/// Clients stay with their backends, and may come from one network only.
+/// A Service with session affinity and one source range.
 fn particular(endpoints: &[&str]) -> ServicePort {
     let mut port = service_port("10.96.0.1", endpoints);
     port.affinity = Some(std::time::Duration::from_secs(60));
@@ -13,7 +13,7 @@ fn particular(endpoints: &[&str]) -> ServicePort {
 }
 
 #[test]
-fn details_come_before_the_frontend_and_go_with_it() {
+fn details_are_written_before_the_frontend_and_removed_with_it() {
     let mut planner = Planner::new();
     let mut memory = Memory::default();
     let wanted = particular(&["10.244.0.1", "10.244.0.2"]);
@@ -33,7 +33,7 @@ fn details_come_before_the_frontend_and_go_with_it() {
 }
 
 #[test]
-fn details_that_an_earlier_agent_left_stay_or_go_with_what_they_are_of() {
+fn adopted_details_are_kept_or_removed_with_their_service_port() {
     let mut memory = Memory::default();
     let before = change([
         (key("web"), Some(particular(&["10.244.0.1"]))),
@@ -51,7 +51,7 @@ fn details_that_an_earlier_agent_left_stay_or_go_with_what_they_are_of() {
 }
 
 #[test]
-fn a_name_is_there_as_long_as_what_it_names() {
+fn a_name_exists_as_long_as_its_service_port() {
     let mut planner = Planner::new();
     let mut memory = Memory::default();
     let port = || Some(service_port("10.96.0.1", &["10.244.0.1"]));
@@ -65,16 +65,16 @@ fn a_name_is_there_as_long_as_what_it_names() {
     assert_eq!(memory.details, BTreeSet::new());
 }
 
-/// An agent that knew of no names, or another Service at the same address.
+/// Maps of an agent that wrote no names, or of another Service at the same address.
 #[test]
-fn names_that_lack_or_are_wrong_are_put_right_by_the_first_plan() {
+fn missing_and_wrong_names_are_fixed_by_the_first_plan() {
     let port = |address: &str| Some(service_port(address, &["10.244.0.1"]));
     let mut memory = Memory::default();
     let before = [(key("web"), port("10.96.0.1")), (key("old"), port("10.96.0.2"))];
     memory.carry_out(&Planner::new().plan(change(before)));
     let mut without_names = memory.clone();
     without_names.details.clear();
-    // Of an index of which nothing else is left.
+    // For an index without any other entry.
     let stray = names::detail(77, &key("stray"));
     memory.details.insert(stray);
 
@@ -92,7 +92,7 @@ fn names_that_lack_or_are_wrong_are_put_right_by_the_first_plan() {
 }
 
 #[test]
-fn tunnels_lead_to_the_backends_of_this_node_as_long_as_they_are_wanted() {
+fn tunnel_targets_are_the_local_backends_of_tunnelled_services() {
     let mut planner = Planner::new();
     let mut memory = Memory::default();
     let mut port = service_port("10.96.0.1", &["10.244.0.1", "10.244.0.2"]);
@@ -108,7 +108,7 @@ fn tunnels_lead_to_the_backends_of_this_node_as_long_as_they_are_wanted() {
     {
         let wanted = ServicePort { forwarding, ..port.clone() };
         memory.carry_out(&planner.plan(change([(key("web"), Some(wanted))])));
-        // Those of the port, not of the entry that says what its address is.
+        // Those of the port, without the entry of the address itself.
         let dialled = memory.targets().into_iter().filter(|(key, ..)| key.port == 80);
         assert_eq!(dialled.count(), targets, "{forwarding:?}");
         let web = memory.frontends.iter().find(|(key, _)| key.port == 80);
@@ -134,9 +134,9 @@ fn held_peers(memory: &Memory) -> Vec<String> {
     peers.map(|detail| format!("{detail:?}")).collect()
 }
 
-/// A node's address may change while connections go on.
+/// A node's address may change while connections continue.
 #[test]
-fn the_clusters_nodes_are_those_of_the_last_change_also_after_a_restart() {
+fn peers_are_those_of_the_last_change_also_after_a_restart() {
     let mut planner = Planner::new();
     let mut memory = Memory::default();
     memory.carry_out(&planner.plan(change([(key("web"), Some(tunnelled()))])));
@@ -144,7 +144,7 @@ fn the_clusters_nodes_are_those_of_the_last_change_also_after_a_restart() {
     memory.carry_out(&planner.plan(peers(&["10.7.0.1", "10.7.0.2"])));
     assert_eq!(held_peers(&memory), ["Peer(10.7.0.1)", "Peer(10.7.0.2)"]);
     assert!(planner.plan(peers(&["10.7.0.1", "10.7.0.2"])).is_empty());
-    // A change that says nothing of nodes changes nothing of them.
+    // A change without nodes leaves them as they are.
     memory.carry_out(&planner.plan(change([])));
     assert_eq!(held_peers(&memory).len(), 2);
 
@@ -158,7 +158,7 @@ fn the_clusters_nodes_are_those_of_the_last_change_also_after_a_restart() {
 }
 
 #[test]
-fn tunnels_come_from_nodes_only_while_a_service_uses_them() {
+fn peers_are_accepted_only_while_a_service_uses_tunnels() {
     let mut planner = Planner::new();
     let mut memory = Memory::default();
     memory.carry_out(&planner.plan(peers(&["10.7.0.1"])));

@@ -1,4 +1,4 @@
-//! The kernel's tables in memory; after each step the invariants are checked.
+//! The kernel's tables in memory. The invariants are checked after each step.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use lb_common::layout::{self, Bitmap, Pool, ServicePortName, Text};
 
 use super::*;
 
-/// The kernel's tables, in memory.
+/// The kernel's tables in memory.
 #[derive(Clone, Default)]
 pub struct Memory {
     pub frontends: BTreeMap<FrontendKey, layout::Frontend>,
@@ -26,7 +26,7 @@ impl Memory {
         self.carry_out_and(plan, |_, _| {});
     }
 
-    /// The same, with a look at the tables after each step.
+    /// The same, and calls `look` with the tables after each step.
     pub fn carry_out_and(&mut self, plan: &Plan, look: impl Fn(&Self, &Step)) {
         let before: Vec<Pool> = self.pools.values().copied().collect();
         for step in plan.steps() {
@@ -39,8 +39,9 @@ impl Memory {
         }
     }
 
-    /// A table is written where no packet looks, also none that is on its way since before the plan; or
-    /// over that of its own pool, slot by slot, each with a backend that may be chosen.
+    /// A table must be written to slots that no packet reads, not even one that read its pool
+    /// before the plan; or over that of its own pool, slot by slot, with backends that may be
+    /// selected.
     fn check_table(&self, offset: u32, table: &Table, before: &[Pool]) {
         let slots = table.slots();
         let end = offset + slots.len() as u32;
@@ -53,7 +54,7 @@ impl Memory {
         let whole = Pool { offset, size: end - offset };
         assert_eq!((met, now), (vec![&whole], vec![&whole]), "written over another one's slots");
         for slot in slots {
-            let (backend, standing) = self.backends[&slot].0.expect("it is in use");
+            let (backend, standing) = self.backends[&slot].0.expect("the slot is in use");
             assert!(!standing.draining, "{backend} is draining, and chosen");
         }
     }
@@ -103,7 +104,7 @@ impl Memory {
         }
     }
 
-    /// Also one that has its place.
+    /// Removes an entry with the same key, whatever its value.
     fn remove_detail(&mut self, detail: &Detail) {
         let first = match *detail {
             Detail::Target { target, .. } => Detail::Target { target, backend: 0 },
@@ -126,13 +127,13 @@ impl Memory {
         }
     }
 
-    /// No packet may meet a half-made service, whenever it comes.
+    /// A packet must not see a partly written Service after any step.
     pub fn check(&self, after: &Step) {
         let named: HashSet<u32> = self.named().map(|(service_port, _)| service_port).collect();
         for (key, frontend) in &self.frontends {
             assert!(
                 frontend.service_port == 0 || named.contains(&frontend.service_port),
-                "{key:?} is nobody's after {after:?}"
+                "{key:?} has no service port with a name after {after:?}"
             );
             if !key.is_node_port() {
                 let bit = bits::destination_bit(key.address);
@@ -168,7 +169,7 @@ impl Memory {
             .collect()
     }
 
-    /// All that a packet can tell, without the indexes, which may differ.
+    /// Everything that affects packets. Without the indexes, which may differ.
     pub fn visible(&self) -> Vec<(FrontendKey, u8, [Vec<BackendKey>; 2])> {
         let entry = |(key, frontend): (&FrontendKey, &layout::Frontend)| {
             (*key, frontend.kind, Scope::BOTH.map(|scope| self.members(frontend, scope)))
@@ -176,13 +177,13 @@ impl Memory {
         self.frontends.iter().map(entry).collect()
     }
 
-    /// What tunnels lead to, by what is dialled.
+    /// The targets of tunnels, by frontend.
     pub fn targets(&self) -> BTreeSet<(FrontendKey, u32, BackendKey)> {
         let of = |(key, frontend): (&FrontendKey, &layout::Frontend)| {
             let (key, owner) = (*key, frontend.service_port);
             self.details.iter().filter_map(move |detail| match detail {
                 &Detail::Target { target, backend } if target.service_port == owner => {
-                    let (backend, standing) = self.backends[&backend].0.expect("it is in use");
+                    let (backend, standing) = self.backends[&backend].0.expect("in use");
                     assert!(standing.local && !standing.draining, "{backend} is a target");
                     Some((key, target.tag, backend))
                 }
@@ -199,7 +200,7 @@ impl Memory {
         })
     }
 
-    /// Whose the frontends are, as people are told, and names of which there is no frontend.
+    /// The frontends and their names as people see them, and names without a frontend.
     pub fn owners(&self) -> BTreeSet<(Option<FrontendKey>, String)> {
         let frontend_of = |service_port| {
             let mut all = self.frontends.iter();
@@ -209,7 +210,7 @@ impl Memory {
         self.named().map(|(service_port, name)| (frontend_of(service_port), name)).collect()
     }
 
-    /// Without the names.
+    /// Details other than names.
     pub fn looked_up(&self) -> Vec<&Detail> {
         self.details.iter().filter(|detail| !matches!(detail, Detail::Name { .. })).collect()
     }
@@ -245,7 +246,7 @@ impl Memory {
         (index, generation)
     }
 
-    /// The index of a backend of datagrams.
+    /// The index of a UDP backend.
     pub fn index_udp(&self, address: &str) -> Option<u32> {
         let address: IpAddr = address.parse().unwrap();
         let mut all = self.backends.iter();
@@ -271,14 +272,14 @@ impl Memory {
         })
     }
 
-    /// The backends that are there for their connections only.
+    /// Backends that stay only for their connections.
     pub fn draining(&self) -> impl Iterator<Item = BackendKey> + '_ {
         let used = self.backends.values().filter_map(|(backend, _)| *backend);
         used.filter(|(_, standing)| standing.draining).map(|(backend, _)| backend)
     }
 }
 
-/// Whether the kernel has one entry for both.
+/// Whether they have the same key.
 fn have_one_place(one: &Detail, other: &Detail) -> bool {
     match (one, other) {
         (Detail::Target { target: one, .. }, Detail::Target { target: other, .. }) => one == other,

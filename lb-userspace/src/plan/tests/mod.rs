@@ -1,4 +1,4 @@
-//! Plans are carried out on tables in memory, with the invariants checked after every step.
+//! Plans are executed on in-memory tables, with the invariants checked after every step.
 
 mod adoption;
 mod backends;
@@ -51,7 +51,7 @@ fn with_draining(frontend: &str, backends: &[&str], draining: &[&str]) -> Servic
     ServicePort { draining, ..service_port(frontend, backends) }
 }
 
-/// As many Services as there are replica counts, each with one port and endpoints of its own.
+/// One Service for each replica count, with one port and its own endpoints.
 fn services(
     replicas: impl IntoIterator<Item = u32>,
 ) -> impl Iterator<Item = (ServicePortKey, ServicePort)> {
@@ -85,9 +85,9 @@ fn change(ports: impl IntoIterator<Item = (ServicePortKey, Option<ServicePort>)>
 }
 
 #[test]
-fn a_service_port_is_kept_as_the_model_keeps_it() {
+fn service_ports_are_shared_with_the_model() {
     let mut planner = Planner::new();
-    // Also one that has been resolved anew, and is as it was.
+    // Also an equal one that was resolved again.
     for _ in 0..2 {
         let port = Arc::new(service_port("10.96.0.1", &["10.244.0.1"]));
         let service_ports = BTreeMap::from([(key("web"), Some(Arc::clone(&port)))]);
@@ -123,7 +123,7 @@ fn an_endpoints_change_touches_its_own_pool_only() {
 }
 
 #[test]
-fn a_frontend_that_moves_to_another_service_is_never_gone() {
+fn a_frontend_that_moves_to_another_service_is_never_missing() {
     let mut planner = Planner::new();
     let mut memory = Memory::default();
     let old = service_port("10.96.0.1", &["10.244.0.1"]);
@@ -160,14 +160,14 @@ fn two_services_can_swap_their_addresses_in_one_change() {
     assert_eq!(led_to, ["10.96.0.1 10.244.0.2:8080", "10.96.0.2 10.244.0.1:8080"]);
 }
 
-/// The kinds of the entries that say what an address itself is.
+/// The kind in the entry of an address itself.
 fn itself(memory: &Memory, address: &str) -> Option<u8> {
     let key = FrontendKey::of_address(address.parse().unwrap());
     memory.frontends.get(&key).map(|entry| entry.kind)
 }
 
 #[test]
-fn a_cluster_address_is_ours_as_long_as_it_has_frontends() {
+fn a_cluster_address_has_an_entry_as_long_as_it_has_frontends() {
     let mut planner = Planner::new();
     let mut memory = Memory::default();
     let mut set = |name: &str, wanted| {
@@ -188,7 +188,7 @@ fn a_cluster_address_is_ours_as_long_as_it_has_frontends() {
 }
 
 #[test]
-fn an_address_of_this_node_is_never_taken_for_a_cluster_address() {
+fn an_address_of_this_node_is_never_treated_as_a_cluster_address() {
     let mut planner = Planner::new();
     let mut memory = Memory::default();
     let own = |addresses: &[&str]| Change {
@@ -207,7 +207,7 @@ fn an_address_of_this_node_is_never_taken_for_a_cluster_address() {
 }
 
 #[test]
-fn a_restarted_agent_keeps_indexes_and_retires_what_has_gone() {
+fn a_restarted_agent_keeps_indexes_and_retires_removed_endpoints() {
     let mut memory = Memory::default();
     memory.carry_out(&Planner::new().plan(change([
         (key("web"), Some(service_port("10.96.0.1", &["10.244.0.1", "10.244.0.2"]))),
@@ -233,7 +233,7 @@ fn a_restarted_agent_keeps_indexes_and_retires_what_has_gone() {
 }
 
 #[test]
-fn datagrams_end_that_may_not_stay_and_others_cost_nothing() {
+fn only_datagram_flows_that_may_not_stay_are_ended() {
     let udp = |name| ServicePortKey { protocol: Protocol::Udp, ..key(name) };
     let ended = |plan: &Plan| -> Vec<Datagrams> {
         let datagrams = |step: &Step| match step {
@@ -263,7 +263,7 @@ fn datagrams_end_that_may_not_stay_and_others_cost_nothing() {
     assert!(datagrams.may_stay(others, shared));
     assert!(matches!(plan.steps().last(), Some(Step::SweepFlows(_))));
 
-    // Nobody else has it: its entry says that it is gone.
+    // No other service port has it: its entry becomes unused.
     let plan = planner.plan(change([(udp("dns"), None)]));
     assert_eq!(ended(&plan), []);
 }

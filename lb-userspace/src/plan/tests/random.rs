@@ -1,4 +1,4 @@
-//! Any changes, against a fresh start.
+//! Random changes, compared with a fresh start.
 
 use std::collections::HashSet;
 
@@ -13,10 +13,11 @@ fn state() -> impl Strategy<Value = State> {
     prop::collection::btree_map(0u8..4, (0u8..6, members(), members(), members()), 0..4)
 }
 
-/// By Service: its frontend, its pools, and endpoints that are in neither unless they are.
+/// By Service: its frontend, its pools, and other endpoints, which are draining unless they are in
+/// a pool.
 type State = BTreeMap<u8, (u8, BTreeSet<u8>, BTreeSet<u8>, BTreeSet<u8>)>;
 
-/// The service ports of a state; no two have one frontend, as the model promises.
+/// The service ports of a state. No two have the same frontend, as the model guarantees.
 fn service_ports(state: &State) -> BTreeMap<ServicePortKey, ServicePort> {
     let mut taken = BTreeSet::new();
     let backend = |n: &u8| Backend {
@@ -76,7 +77,7 @@ proptest! {
             prop_assert_eq!(memory.targets(), fresh.targets());
             prop_assert_eq!(memory.owners(), fresh.owners());
             prop_assert_eq!(&memory.destinations, &fresh.destinations);
-            // Beside those that are as at a fresh start there are some with old connections.
+            // In addition to those of a fresh start, bits of draining backends may be set.
             let kept: HashSet<Bitmap> = memory.draining().map(bits::source_bit).collect();
             prop_assert!(memory.sources.is_superset(&fresh.sources));
             prop_assert!(memory.sources.difference(&fresh.sources).all(|bit| kept.contains(bit)));
@@ -88,7 +89,7 @@ proptest! {
     }
 }
 
-/// Room for about half of what a state may want, also for tables of a prime's size only.
+/// Room for about half of what a state may want, sometimes only for the smallest tables.
 fn tight() -> impl Strategy<Value = Room> {
     let slots = prop_oneof![1u32..40, 200u32..1_200];
     (2u32..5, 2u32..8, slots).prop_map(|(service_ports, backends, pool_slots)| Room {
@@ -104,14 +105,14 @@ fn keys(members: &BTreeSet<Backend>) -> Members {
     members.iter().map(|member| BackendKey::of(member, 6)).collect()
 }
 
-/// The service port behind each frontend, by index, and the members of its pools.
+/// The service port of each frontend, by index, and the members of its pools.
 fn served(memory: &Memory) -> BTreeMap<FrontendKey, (u32, [Members; 2])> {
     let frontends = memory.frontends.iter().filter(|(key, _)| key.port != 0);
     let members = |frontend| Scope::BOTH.map(|s| memory.members(frontend, s).into_iter().collect());
     frontends.map(|(key, f)| (*key, (f.service_port, members(f)))).collect()
 }
 
-/// As the agent does: what the first plan gave up may make room in a second one.
+/// As the agent does: a second plan may use the room that the first one gave up.
 fn carry_out(
     planner: &mut Planner,
     memory: &mut Memory,
@@ -202,7 +203,7 @@ proptest! {
             held = wanted;
         }
 
-        // All fits that is left in the end, however the room was cut up before.
+        // In the end, all remaining Services fit, however fragmented the slots were before.
         held.clear();
         let last = service_port("10.96.0.1", &["10.244.0.1"]);
         let wanted = BTreeMap::from([(key("last"), last)]);

@@ -1,12 +1,13 @@
-//! Room for as many endpoints as there may be, whatever there was before.
+//! All configured endpoints fit, whatever was there before.
 
 use super::*;
 
 const ENDPOINTS: u32 = 16_384;
 
-/// From one of these numbers of replicas to the next all Services are replaced, in any order, with every
-/// endpoint in use: their tables take the most slots, and the gaps that small ones leave hold no large one.
-/// All endpoints serve, and few tables are smaller than they should be until the next change.
+/// Replaces all Services, in any order, to go from one number of replicas to the next, with every
+/// endpoint in use. These numbers need the most slots, and gaps of small tables are too small for
+/// large ones. All endpoints must serve, and few tables may be smaller than fitting until the next
+/// change.
 #[test]
 fn tables_of_any_size_fit_after_any_others() {
     let room = Room {
@@ -31,7 +32,7 @@ fn tables_of_any_size_fit_after_any_others() {
                 lacking.remove(&key);
                 wanted.insert(key, None);
             }
-            // Services of the turn before have frontends with the same addresses.
+            // Services of the previous turn have frontends with the same addresses.
             let of_this_turn = |f| crate::model::Frontend { port: 1 + turn as u16, ..f };
             port.frontends = port.frontends.into_iter().map(of_this_turn).collect();
             let port = Arc::new(port);
