@@ -1,4 +1,4 @@
-//! What has been complained about: each thing once, and again if it was mended in between.
+//! Problems that have been reported: each once, and again if it was fixed in between.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,8 +8,8 @@ use crate::model::{Problem, ServiceName};
 pub struct Complaints(BTreeMap<ServiceName, BTreeSet<Problem>>);
 
 impl Complaints {
-    /// Takes in all that is wrong with a Service now; returns what is new of it, and whether there
-    /// was something and nothing is left.
+    /// Replaces the problems of a Service. Returns the new ones, and whether all earlier ones are
+    /// fixed and none is left.
     pub fn set(&mut self, service: &ServiceName, problems: Vec<Problem>) -> (Vec<Problem>, bool) {
         let now: BTreeSet<Problem> = problems.into_iter().collect();
         let before = self.0.remove(service).unwrap_or_default();
@@ -21,12 +21,12 @@ impl Complaints {
         (new, is_mended)
     }
 
-    /// All that is wrong with a Service.
+    /// The current problems of a Service.
     pub fn of(&self, service: &ServiceName) -> impl Iterator<Item = &Problem> {
         self.0.get(service).into_iter().flatten()
     }
 
-    /// With how many Services something is wrong.
+    /// The number of Services with problems.
     pub fn services(&self) -> usize {
         self.0.len()
     }
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thing_is_new_once_and_again_after_it_was_mended() {
+    fn a_problem_is_new_once_and_again_after_it_was_fixed() {
         let web = ServiceName::new("default", "web");
         let problem = |message: &str| Problem {
             object: "Service default/web".to_owned(),

@@ -1,5 +1,5 @@
-//! The kernel's counters, for the metrics. They are read through maps that are opened a second time,
-//! so that a request for metrics and the agent never wait for each other.
+//! The kernel's counters, for the metrics. They are read through maps that are opened separately,
+//! so that requests for metrics and the agent never wait for each other.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::kernel::{Occupancy, Tables};
 use crate::plan::BackendKey;
 use crate::serve::{Counters, FlowTable};
 
-/// Opens those of a data plane.
+/// Opens the counters of a data plane.
 pub fn open(pin_path: &Path) -> Result<Box<dyn Counters>> {
     Ok(Box::new(Tables::open(|name| pin_path.join(name))?))
 }

@@ -1,4 +1,4 @@
-//! How long a change of endpoints takes from the cluster to the kernel.
+//! Measures how long a change of endpoints takes from the cluster to the kernel.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,10 +6,10 @@ use jiff::Timestamp;
 
 use crate::model::AddressFamily;
 
-/// The changes that are not in force yet.
+/// Changes that are not programmed yet.
 #[derive(Debug)]
 pub struct Latency {
-    /// What happened before is not our latency.
+    /// Earlier changes are not measured.
     since: Timestamp,
     waiting: Vec<(AddressFamily, Timestamp)>,
 }
@@ -20,8 +20,8 @@ impl Latency {
         Self { since, waiting: Vec::new() }
     }
 
-    /// A slice has come, with its trigger time and that of the one before it; it is measured if it
-    /// tells of another change.
+    /// Handles a slice, with its trigger time and that of its previous version. It is measured if
+    /// it reports another change.
     pub fn come(
         &mut self,
         family: AddressFamily,
@@ -34,7 +34,7 @@ impl Latency {
         }
     }
 
-    /// All that has come is in force now. Clocks of two machines differ: never less than 0.
+    /// All changes so far are programmed. Clocks of two machines differ, so results are at least 0.
     pub fn in_force(&mut self, now: SystemTime) -> Vec<(AddressFamily, Duration)> {
         let now = Timestamp::try_from(now).unwrap_or(Timestamp::MIN);
         let since = |time: Timestamp| now.duration_since(time).try_into().unwrap_or_default();
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_before_the_start_is_not_measured() {
+    fn changes_before_the_start_are_not_measured() {
         let mut latency = Latency::new(at(100));
         latency.come(V4, None, trigger("1970-01-01T00:01:00Z"));
         latency.come(V4, None, None);

@@ -1,4 +1,4 @@
-//! The agent: from what the sources tell to what the kernel holds.
+//! The agent: connects the sources of objects with the kernel's tables.
 
 mod complaints;
 mod control;
@@ -48,10 +48,10 @@ pub use service_manager::tell_service_manager;
 use devices::Devices;
 use service_manager::Watchdog;
 
-/// How long after another agent's end its successor notices.
+/// Interval at which a waiting agent checks whether the other one has ended.
 const HELD_RETRY: Duration = Duration::from_millis(50);
 
-/// Where the Services come from.
+/// The source of Services.
 pub enum Origin {
     Manifests(Vec<PathBuf>),
     Cluster(Access),
@@ -62,30 +62,31 @@ pub struct Options {
     pub network: network::Settings,
     pub node_name: String,
     pub modes: Modes,
-    /// What the programs say.
+    /// The programs' log level.
     pub bpf_log_level: BpfLogLevel,
-    /// Whose processes reach Services, too; none: of all the node.
+    /// The control group whose processes can connect to Services; `None`: all processes of the
+    /// node.
     pub cgroup: Option<PathBuf>,
-    /// How clients get to other nodes' backends, unless a Service says otherwise.
+    /// How packets of clients outside reach other nodes' backends, unless a Service overrides it.
     pub forwarding: Forwarding,
-    /// The keys that tunnels carry.
+    /// The file with the tunnel keys.
     pub tunnel_key_file: Option<PathBuf>,
     pub sizes: Sizes,
-    /// Which ports SNAT may use, but for those that this node uses itself.
+    /// Ports for SNAT, except those that this node uses itself.
     pub snat_ports: SnatRange,
     /// How long idle flows are kept.
     pub timeouts: Timeouts,
     pub cleanup_on_exit: bool,
     pub pin_path: PathBuf,
-    /// Where to serve health and metrics.
+    /// Listen addresses for health and metrics.
     pub addresses: Addresses,
-    /// Of how many service ports, and how many backends, the metrics tell the traffic.
+    /// Limit for service ports, and for backends, whose traffic the metrics export.
     pub metrics_max_objects: usize,
     pub privileges: Privileges,
 }
 
 impl Options {
-    /// What the programs are loaded with.
+    /// Settings of the data plane.
     fn parameters(&self) -> Parameters {
         Parameters {
             sizes: self.sizes,
@@ -95,7 +96,7 @@ impl Options {
         }
     }
 
-    /// What the metrics tell of it: what people compare nodes by.
+    /// Settings that the metrics export, to compare nodes.
     fn told(&self) -> Vec<(&'static str, String)> {
         let source = match &self.origin {
             Origin::Manifests(_) => "manifests",
@@ -110,12 +111,12 @@ impl Options {
     }
 }
 
-/// As people give it on the command line.
+/// As written on the command line.
 fn option_name(value: impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// Runs until it is told to end. What fails before everything is in force undoes itself.
+/// Runs until it gets a signal. A failure before everything is programmed undoes what was done.
 pub async fn run(options: Options) -> Result<()> {
     preflight()?;
     let metrics = Arc::new(Metrics::new());
@@ -134,7 +135,7 @@ pub async fn run(options: Options) -> Result<()> {
     let (mut agent, mut events, mut devices) = match started {
         Ok(Some(started)) => started,
         ended => {
-            // Nothing holds the links any more.
+            // The links of this start are detached.
             let ended = ended.map(drop);
             if !pins.existed()
                 && let Err(error) = kernel::remove(pins)
@@ -182,8 +183,8 @@ pub async fn run(options: Options) -> Result<()> {
     ended
 }
 
-/// The pin directory, as soon as no other agent has it: a new one may start before the old one
-/// ends. The kernel forwards all the while.
+/// Waits for the pin directory until no other agent holds it: a new agent may start before the old
+/// one ends. The kernel keeps forwarding.
 async fn held(path: &Path) -> Result<Pins> {
     let mut told = false;
     loop {
@@ -206,8 +207,8 @@ async fn held(path: &Path) -> Result<Pins> {
     }
 }
 
-/// A source that has been found to be usable as far as one can tell without waiting for it, and
-/// where notices about its objects go.
+/// A source, checked as far as possible without waiting for it, and the receiver of notices about
+/// its objects.
 struct OpenedSource {
     run: Box<dyn FnOnce(mpsc::UnboundedSender<Event>) + Send>,
     notices: Arc<dyn Notices>,
@@ -233,7 +234,7 @@ async fn open(options: &Options, metrics: &Metrics) -> Result<OpenedSource> {
     }
 }
 
-/// Beside the agent; it ends with the process.
+/// Runs in a task until the process ends.
 fn run_source<S: Source + Send + 'static>(source: S, events: mpsc::UnboundedSender<Event>) {
     tokio::spawn(async move {
         if let Err(error) = source.run(events).await {
@@ -242,7 +243,7 @@ fn run_source<S: Source + Send + 'static>(source: S, events: mpsc::UnboundedSend
     });
 }
 
-/// Loads, waits for everything the source knows, puts it in force, and only then attaches.
+/// Loads the programs, waits for all objects of the source, programs them, and only then attaches.
 async fn start<'a>(
     pins: &'a Pins,
     source: OpenedSource,
@@ -250,7 +251,7 @@ async fn start<'a>(
     network: &NetworkWatch,
     metrics: Arc<Metrics>,
 ) -> Result<(Agent<WithSockets<Tables>>, mpsc::UnboundedReceiver<Event>, Devices<'a>)> {
-    // It tells while the kernel verifies the programs.
+    // It sends objects while the kernel verifies the programs.
     let (sender, mut events) = mpsc::unbounded_channel();
     (source.run)(sender);
     let mut data_plane = DataPlane::load_with(pins, options.parameters())?;
@@ -263,7 +264,7 @@ async fn start<'a>(
     } else {
         Planner::with_room(options.sizes.room())
     };
-    // An agent that died before it had attached left tables that nothing reads.
+    // An agent that ended before it had attached left tables that no program reads.
     let serves = data_plane.adopted() && pins.has_programs()?;
     let health = Arc::new(Health::new(serves));
     metrics.set_config(options.told());
@@ -292,7 +293,7 @@ async fn start<'a>(
         started: SystemTime::now(),
     };
     tokio::spawn(reporter.serve(serve::report_address(pins.path())?));
-    // Also what an earlier agent noted of devices that are gone.
+    // Includes removed interfaces that an earlier agent wrote.
     let mut devices: BTreeMap<u32, Option<network::Device>> =
         tables.devices().map(|index| (index, None)).collect();
     devices.extend(network.devices().iter().map(|(&index, device)| (index, Some(device.clone()))));
@@ -323,7 +324,7 @@ async fn start<'a>(
     Ok((agent, events, devices))
 }
 
-/// Attaches to the processes of this node, or of a control group of it.
+/// Attaches to the processes of this node, or of one of its control groups.
 fn attach_processes<'a>(
     pins: &'a Pins,
     data_plane: &mut DataPlane,
@@ -347,7 +348,7 @@ fn attach_processes<'a>(
     Ok(links)
 }
 
-/// For good, if there is no such moment.
+/// Never returns if there is no such moment.
 async fn until(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment.into()).await,
@@ -355,7 +356,7 @@ async fn until(moment: Option<Instant>) {
     }
 }
 
-/// The signals by which an agent is told to end.
+/// The signals that end an agent.
 struct Ending {
     terminate: Signal,
     interrupt: Signal,

@@ -1,4 +1,4 @@
-//! The NodePorts of all Services, kept up with each change.
+//! The NodePorts of all Services, updated with each change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use lb_common::layout::FrontendKind;
 use crate::model::{ServicePort, ServicePortKey};
 use crate::snat_ports::PortSet;
 
-/// Only service ports that have one are in it.
+/// Contains only service ports with a NodePort.
 #[derive(Default)]
 pub struct NodePorts(BTreeMap<ServicePortKey, u16>);
 
 impl NodePorts {
-    /// Takes in service ports that have changed; returns all NodePorts if theirs have.
+    /// Updates changed service ports; returns all NodePorts if any of these changed.
     pub fn take_in(
         &mut self,
         changed: &BTreeMap<ServicePortKey, Option<Arc<ServicePort>>>,
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_of_node_ports_are_seen_and_no_others() {
+    fn only_changes_of_node_ports_are_returned() {
         let key = |name| ServicePortKey {
             service: ServiceName::new("default", name),
             port: String::new(),

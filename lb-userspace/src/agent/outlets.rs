@@ -1,4 +1,4 @@
-//! What the agent tells, and to whom.
+//! Where the agent reports to: notices, health, metrics, status and health checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -37,14 +37,14 @@ impl Outlets {
         Self { snat_ports: Some(snat_ports), ..self }
     }
 
-    /// Keeps SNAT off the NodePorts that are served.
+    /// Excludes the programmed NodePorts from SNAT.
     pub fn set_node_ports(&self, ports: PortSet) {
         if let Some(snat_ports) = &self.snat_ports {
             snat_ports.set_node_ports(ports);
         }
     }
 
-    /// Posts what is wrong with an object, or with a file.
+    /// Posts a problem of an object or file.
     pub fn post(&self, problem: &Problem, reason: Reason, store: &Store) {
         let reference = ObjectRef::parse(&problem.object);
         let Problem { field, message, .. } = problem;
@@ -57,7 +57,7 @@ impl Outlets {
         self.notices.post(Notice { about, reason, message });
     }
 
-    /// Posts that nothing is wrong with a Service any more.
+    /// Posts that a Service has no problems any more.
     pub fn post_mended(&self, service: &ServiceName, reason: Reason, store: &Store) {
         let (namespace, name) = (service.namespace.as_str(), service.name.as_str());
         let reference = ObjectRef::new(Kind::Service, Some(namespace), Some(name));
@@ -69,13 +69,13 @@ impl Outlets {
         self.notices.post(Notice { about, reason, message: message.to_owned() });
     }
 
-    /// Serves health checks on these addresses of the node only.
+    /// Serves health checks on exactly these addresses of the node.
     pub fn set_node_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
         self.health_checks.set_addresses(addresses);
     }
 
-    /// Answers health checks by what is in force now. Of two Services that want one port the
-    /// first by name has it; no API server lets that happen.
+    /// Updates the health checks to what is programmed now. If two Services have the same port,
+    /// which no API server allows, the first by name gets it.
     pub fn check_health(&mut self, checks: &BTreeMap<ServiceName, HealthCheck>, store: &Store) {
         let mut by_port = BTreeMap::new();
         for (service, HealthCheck { port, local_endpoints }) in checks {

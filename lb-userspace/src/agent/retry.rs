@@ -1,10 +1,10 @@
-//! When to try a write again that failed, and whether the failure has been reported.
+//! When to retry a failed write, and whether the failure has been reported.
 
 use std::time::Instant;
 
 use crate::backoff::Backoff;
 
-/// Of writes that succeed or fail together.
+/// For writes that succeed or fail together.
 #[derive(Debug, Default)]
 pub struct Retry {
     backoff: Option<Backoff>,
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_failure_and_the_first_success_after_it_are_told_apart() {
+    fn the_first_failure_and_the_first_success_after_it_are_distinguished() {
         let (mut retry, now) = (Retry::default(), Instant::now());
         assert!(!retry.succeed());
         assert_eq!(retry.at(), None);

@@ -1,4 +1,4 @@
-//! What there is to count: kept up with each change, so that telling it costs nothing.
+//! Counts for metrics, updated with each change, so that reading them is cheap.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::serve::{Metrics, Usage};
 
 #[derive(Default)]
 pub struct Tally {
-    /// Service ports whose policy asks for endpoints on this node, of which there are none.
+    /// Service ports whose policy requires endpoints on this node, but that have none here.
     without_local: BTreeSet<ServicePortKey>,
     without_local_external: BTreeSet<ServicePortKey>,
 }
 
 impl Tally {
-    /// Takes in service ports that have changed.
+    /// Updates changed service ports.
     pub fn count(&mut self, changed: &BTreeMap<ServicePortKey, Option<Arc<ServicePort>>>) {
         for (key, port) in changed {
             let port = port.as_ref().filter(|port| port.local.is_empty());
@@ -30,7 +30,7 @@ impl Tally {
         }
     }
 
-    /// Says under which index the kernel counts service ports that have been planned.
+    /// Exports the indexes under which the kernel counts planned service ports.
     pub fn catalogue<'a>(
         changed: impl Iterator<Item = &'a ServicePortKey>,
         planner: &Planner,
@@ -46,7 +46,7 @@ impl Tally {
         });
     }
 
-    /// What there is to say of entries for which there newly is no room.
+    /// Problems to report for entries that were newly set aside.
     pub fn set_aside(&mut self, new: &[Entry], planner: &Planner) -> BTreeSet<Problem> {
         if new.is_empty() {
             return BTreeSet::new();
@@ -102,7 +102,7 @@ impl Tally {
         new.iter().filter_map(problem).collect()
     }
 
-    /// `without_room`: the entries that are set aside, by the name of their map.
+    /// `without_room`: the number of entries set aside, by map.
     pub fn tell(
         &self,
         planner: &Planner,
@@ -126,7 +126,7 @@ impl Tally {
                 map::SOURCE_RANGES4 | map::SOURCE_RANGES6 => 2,
                 map::TARGETS => 3,
                 map::PEERS => 4,
-                // Nobody counts the others.
+                // Others are not counted.
                 _ => continue,
             };
             entries[place].1 += count;

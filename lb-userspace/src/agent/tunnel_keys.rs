@@ -1,8 +1,8 @@
-//! The keys of tunnels between nodes, read from a file that all nodes have.
+//! The keys of tunnels between nodes, read from a file that is the same on all nodes.
 //!
-//! The file holds one or two lines. The first key is sent; packets with either are accepted. So a key is
-//! replaced without a packet lost: add the new one below the old one on all nodes, swap the two on all
-//! nodes, remove the old one.
+//! The file has one or two lines. The first key is sent; packets with either are accepted. So a key
+//! is replaced without losing packets: append the new key on all nodes, swap the two on all nodes,
+//! remove the old one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,16 +13,16 @@ use lb_common::layout::TunnelKey;
 use sha2::{Digest, Sha256};
 use tokio::time::{MissedTickBehavior, interval};
 
-/// How often the file is read: kubelet updates a mounted Secret about once a minute.
+/// How often the file is read; kubelet updates a mounted Secret about once a minute.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Shorter ones can be guessed.
+/// Shorter keys can be guessed.
 const SHORTEST: usize = 32;
 
 type Keys = [u64; TunnelKey::COUNT];
 
-/// Writes the keys before it returns, and follows the file until the process ends. Without a file no key
-/// is used, whatever an earlier agent wrote.
+/// Writes the keys before it returns, and follows the file until the process ends. Without a file,
+/// clears the keys of an earlier agent.
 pub fn follow(file: Option<PathBuf>, write: impl Fn(Keys) + Send + 'static) -> Result<()> {
     let Some(file) = file else {
         write(Keys::default());
@@ -66,7 +66,7 @@ fn read(file: &Path) -> Result<Keys> {
         .with_context(|| format!("--tunnel-key-file {}", file.display()))
 }
 
-/// One key a line, the current one first.
+/// One key on each line, the current one first.
 fn parse(text: &str) -> Result<Keys> {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     ensure!(!lines.is_empty(), "has no key. Make one with: openssl rand -hex 32");
@@ -88,7 +88,7 @@ fn parse(text: &str) -> Result<Keys> {
     Ok(keys)
 }
 
-/// What packets carry of a key; never 0, which means none.
+/// The part of a key's digest that packets carry. Never 0, which means no key.
 fn digest(line: &str) -> u64 {
     let digest = Sha256::digest(line);
     let (first, _) = digest.split_first_chunk().expect("SHA-256 has 32 octets");
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_named() {
+    fn a_missing_file_is_named_in_the_error() {
         let error = read(Path::new("/nonexistent/key")).expect_err("no file");
         assert!(format!("{error:#}").starts_with("--tunnel-key-file /nonexistent/key: "));
     }

@@ -1,4 +1,5 @@
-//! From events to steps: what changed is stored, resolved, settled, planned and carried out.
+//! From events to steps: stores, resolves and plans changes, settles conflicts, and executes the
+//! plans.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -25,36 +26,37 @@ use crate::serve::Changed;
 use crate::source::Event;
 use crate::store::{Affected, Store};
 
-/// Plans for one change, while each makes room for what the one before had none for.
+/// Limit of plans for one change, each with room that the previous one gave up.
 const MOST_PLANS: usize = 8;
 
-/// What the agent knows and has planned.
+/// The agent's state: objects, and what was planned.
 pub struct Agent<T> {
     store: Store,
     claims: Claims,
     planner: Planner,
     tables: Backlog<T>,
     node: NodeContext,
-    /// This machine's devices, by index.
+    /// This machine's interfaces, by index.
     devices: BTreeMap<u32, network::Device>,
-    /// What has changed and is not planned yet.
+    /// Changes that are not planned yet.
     unplanned: Unplanned,
-    /// Of steps. While they fail, nothing new is planned.
+    /// For steps. While they fail, nothing new is planned.
     steps_retry: Retry,
-    /// Of interfaces and addresses of this machine.
+    /// For interfaces and addresses of this machine.
     network_retry: Retry,
-    /// The service ports of each Service that have been planned.
+    /// The planned service ports of each Service.
     in_force: BTreeMap<ServiceName, Box<[ServicePortKey]>>,
-    /// How many these are: it is told with every change.
+    /// Their total number, which is reported with every change.
     service_ports_in_force: usize,
     health_checks: BTreeMap<ServiceName, HealthCheck>,
-    /// Whether they, or what else is told of their Services, may have changed.
+    /// Whether they, or other reported data of their Services, may have changed.
     health_checks_changed: bool,
-    /// What there was no room for.
+    /// Services for which there was no room.
     lacking: BTreeSet<ServiceName>,
     invalid: Complaints,
     withheld: Complaints,
-    /// What was wrong before the plan, and how to say that it is not any more.
+    /// Services whose problems were fixed before the plan, and the reason to report when they are
+    /// programmed.
     mended: BTreeMap<ServiceName, Reason>,
     latency: Latency,
     tally: Tally,
@@ -70,7 +72,8 @@ struct Unplanned {
 }
 
 impl<T: Write> Agent<T> {
-    /// `forwarding` is how clients get to other nodes' backends, unless a Service says otherwise.
+    /// `forwarding`: how packets of clients outside reach other nodes' backends, unless a Service
+    /// overrides it.
     pub fn with_forwarding(mut self, forwarding: Forwarding) -> Self {
         self.node.forwarding = forwarding;
         self
@@ -102,18 +105,18 @@ impl<T: Write> Agent<T> {
         }
     }
 
-    /// How many Services and service ports are in force.
+    /// The number of programmed Services and service ports.
     pub fn in_force(&self) -> (usize, usize) {
         (self.in_force.len(), self.service_ports_in_force)
     }
 
-    /// Of how many Services something does not fit.
+    /// The number of Services of which something does not fit.
     pub fn lacking(&self) -> usize {
         self.lacking.len()
     }
 
-    /// Takes in an event and all that wait behind it: a burst becomes one change, a lone event
-    /// waits for nothing.
+    /// Handles an event, and all that are queued behind it as one change. A single event is not
+    /// delayed.
     pub fn take_in(&mut self, first: Event, events: &mut mpsc::UnboundedReceiver<Event>) {
         self.outlets.health.changed(Instant::now());
         let mut affected = self.store_event(first);
@@ -123,7 +126,7 @@ impl<T: Write> Agent<T> {
         self.put_in_force(affected, None);
     }
 
-    /// Takes in what changed of the network.
+    /// Handles a change of the network.
     pub fn take_in_network(&mut self, event: network::Event) {
         match event {
             network::Event::NodeAddresses(addresses) => {
@@ -131,7 +134,7 @@ impl<T: Write> Agent<T> {
             }
             network::Event::Devices(devices) => self.change_devices(devices),
             network::Event::Epoch => self.tables.tables_mut().next_epoch(),
-            // Not ours: whoever has the links follows them.
+            // Handled by the owner of the links.
             network::Event::Attachments(_) => {}
         }
     }
@@ -141,8 +144,8 @@ impl<T: Write> Agent<T> {
         self.put_in_force(Affected::default(), None);
     }
 
-    /// Takes in this machine's devices, and leaves their addresses for the next plan. Before the
-    /// first plan, that must know of all: what it does not know of it retires.
+    /// Handles changes of this machine's interfaces; their addresses are left for the next plan.
+    /// Must get all interfaces before the first plan, which retires entries that it does not know.
     pub fn note_devices(&mut self, changed: BTreeMap<u32, Option<network::Device>>) {
         self.tables.set_devices(changed.clone());
         self.write_network();
@@ -182,7 +185,7 @@ impl<T: Write> Agent<T> {
         }
     }
 
-    /// What is to be known of an object before it takes the place of what it was.
+    /// Reads what is needed of an object's previous version before the object replaces it.
     fn look_at(&mut self, object: &Object) {
         let reference = object.reference();
         self.note_change(reference.kind);
@@ -214,8 +217,8 @@ impl<T: Write> Agent<T> {
         reference.kind == Kind::Node && reference.name == self.node.name
     }
 
-    /// Plans and carries out what has changed. While earlier steps can't be carried out nothing
-    /// new is planned: it is remembered, and planned as one change when they are.
+    /// Plans and executes what has changed. While earlier steps fail, nothing new is planned:
+    /// changes are collected, and planned as one when the steps succeed.
     pub fn put_in_force(&mut self, affected: Affected, node_addresses: Option<BTreeSet<IpAddr>>) {
         self.unplanned.services = std::mem::take(&mut self.unplanned.services).and(affected);
         if let Some(addresses) = node_addresses {
@@ -230,12 +233,12 @@ impl<T: Write> Agent<T> {
         }
     }
 
-    /// When to call `retry`; never, if nothing has failed.
+    /// When to call `retry`; `None` if nothing has failed.
     pub fn retry_at(&self) -> Option<Instant> {
         [self.steps_retry.at(), self.network_retry.at()].into_iter().flatten().min()
     }
 
-    /// Tries again what the kernel refused.
+    /// Retries failed writes to the kernel.
     pub fn retry(&mut self) {
         if self.network_retry.at().is_some() {
             self.write_network();
@@ -248,8 +251,8 @@ impl<T: Write> Agent<T> {
         }
     }
 
-    /// Writes interfaces and addresses of this machine. What fails is tried again, and keeps no
-    /// Service waiting.
+    /// Writes interfaces and addresses of this machine. Failed writes are retried, and delay no
+    /// Service.
     fn write_network(&mut self) {
         let written = self.tables.write_network().map_err(|error| format!("{error:#}"));
         self.outlets.condition.set_network(written.clone().err());
@@ -271,7 +274,7 @@ impl<T: Write> Agent<T> {
 
     fn work(&mut self) {
         let began = Instant::now();
-        // What one plan gives up makes room in the next.
+        // The room that one plan gives up can be used by the next.
         for _ in 0..MOST_PLANS {
             let unplanned = std::mem::take(&mut self.unplanned);
             let plan = self.plan(unplanned);
@@ -322,7 +325,7 @@ impl<T: Write> Agent<T> {
         plan
     }
 
-    /// Takes in what is known of all nodes; returns their addresses.
+    /// Reads the state of all nodes; returns their addresses.
     fn look_at_nodes(&mut self) -> BTreeSet<IpAddr> {
         let name = self.node.name.clone();
         self.node = NodeContext {
@@ -333,7 +336,7 @@ impl<T: Write> Agent<T> {
         self.node.nodes.values().flat_map(|node| &node.0).copied().collect()
     }
 
-    /// Works out anew what a Service means; returns whom that concerns.
+    /// Resolves a Service again; returns the Services that this affects.
     fn resolve(&mut self, name: &ServiceName) -> BTreeSet<ServiceName> {
         let Some(service) = self.store.service(name) else {
             return self.claims.set(name, None, None);
@@ -376,7 +379,7 @@ impl<T: Write> Agent<T> {
         change.service_ports.extend(wanted);
     }
 
-    /// Names what does not fit, and remembers it.
+    /// Reports and stores what does not fit.
     fn report_lacking(&mut self, concerned: &BTreeSet<ServiceName>, plan: &Plan) {
         let mut problems: BTreeMap<String, Vec<Problem>> = BTreeMap::new();
         for problem in &plan.problems {
@@ -406,7 +409,7 @@ impl<T: Write> Agent<T> {
         self.outlets.condition.set_problems(service, all.map(ToString::to_string).collect());
     }
 
-    /// Of Services that nothing is wrong with any more, now that they are in force.
+    /// Reports Services without problems that had some before, now that they are programmed.
     fn tell_mended(&mut self) {
         for (service, reason) in std::mem::take(&mut self.mended) {
             let is_wrong = self.invalid.of(&service).chain(self.withheld.of(&service)).count() > 0;
@@ -416,7 +419,7 @@ impl<T: Write> Agent<T> {
         }
     }
 
-    /// Names what the kernel has no room for.
+    /// Reports entries for which the maps have no room.
     fn report_set_aside(&mut self) {
         let new = self.tables.newly_set_aside();
         for problem in self.tally.set_aside(&new, &self.planner) {
@@ -424,7 +427,7 @@ impl<T: Write> Agent<T> {
         }
     }
 
-    /// How many steps have been carried out since the agent started.
+    /// How many steps have been executed since the agent started.
     pub fn carried_out(&self) -> u64 {
         self.tables.carried_out()
     }

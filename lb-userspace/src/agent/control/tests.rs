@@ -1,4 +1,4 @@
-//! The agent on tables that fail, and on maps that are full.
+//! The agent with tables whose writes fail, and with full maps.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,7 +18,7 @@ use crate::notices::{Notice, Notices};
 use crate::plan::{Detail, FrontendKey, Scope, Step};
 use crate::serve::{Health, Metrics, Reporter};
 
-/// Tables in memory; the test keeps another handle.
+/// Tables in memory; the test keeps another reference.
 #[derive(Clone, Default)]
 struct Memory(Arc<Mutex<MemoryState>>);
 
@@ -38,7 +38,7 @@ struct MemoryState {
     addresses: BTreeSet<IpAddr>,
     broken_addresses: bool,
     epoch: u32,
-    /// Frontends that were there and then were not.
+    /// Frontends that existed and were removed.
     removed: usize,
 }
 
@@ -58,7 +58,7 @@ impl Write for Memory {
                 held.frontends.insert(key, value.service_port);
             }
             Step::SetDetail(detail) => {
-                // Names have a map of their own.
+                // Names have a separate map.
                 let counts = |detail: &Detail| !matches!(detail, Detail::Name { .. });
                 let held_now = held.details.iter().filter(|detail| counts(detail)).count();
                 let full = held.room_for_details.is_some_and(|room| held_now >= room);
@@ -132,7 +132,7 @@ impl Memory {
         self.0.lock().unwrap().removed
     }
 
-    /// Each frontend's address with those of its backends.
+    /// The address of each frontend, with those of its backends.
     fn led_to(&self) -> BTreeMap<String, Vec<String>> {
         let held = self.0.lock().unwrap();
         let backends = |service_port: u32| {
@@ -190,7 +190,7 @@ impl Case {
         Self { agent, memory, posted, health, reporter }
     }
 
-    /// An event, with nothing waiting behind it.
+    /// Handles an event, with none queued behind it.
     fn tell(&mut self, event: Event) {
         let (_sender, mut nothing) = mpsc::unbounded_channel();
         self.agent.take_in(event, &mut nothing);
@@ -237,7 +237,7 @@ fn applied(object: Value) -> Event {
 }
 
 #[test]
-fn what_the_kernel_refuses_is_tried_again_with_all_that_has_come_since() {
+fn failed_writes_are_retried_with_all_changes_since() {
     let mut case = Case::new();
     case.service("web", "10.96.0.1");
     case.memory.break_down(true);
@@ -260,7 +260,7 @@ fn what_the_kernel_refuses_is_tried_again_with_all_that_has_come_since() {
 }
 
 #[test]
-fn a_change_that_can_not_be_put_in_force_makes_the_node_sick() {
+fn a_change_that_cannot_be_programmed_makes_the_node_unhealthy() {
     let mut case = Case::new();
     case.service("web", "10.96.0.1");
     assert!(case.is_healthy());
@@ -278,7 +278,7 @@ fn device(name: &str) -> network::Device {
 }
 
 #[test]
-fn an_interface_that_can_not_be_written_is_tried_again_and_keeps_nothing_waiting() {
+fn a_failed_write_of_an_interface_is_retried_and_delays_nothing() {
     let mut case = Case::new();
     case.memory.0.lock().unwrap().broken_devices.insert(2);
     let came = ["eth0", "eth1", "eth2"].map(|name| Some(device(name)));
@@ -295,7 +295,7 @@ fn an_interface_that_can_not_be_written_is_tried_again_and_keeps_nothing_waiting
     case.agent.retry();
     assert!(case.agent.retry_at().is_some(), "still broken");
 
-    // Of what came meanwhile, the last counts.
+    // Only the last of several changes matters.
     let renamed = BTreeMap::from([(2, Some(device("uplink")))]);
     case.agent.take_in_network(network::Event::Devices(renamed));
     let epoch = {
@@ -308,11 +308,11 @@ fn an_interface_that_can_not_be_written_is_tried_again_and_keeps_nothing_waiting
     assert_eq!(case.reporter.report().network, None);
     let held = case.memory.0.lock().unwrap();
     assert_eq!(held.devices[&2], "uplink");
-    assert!(held.epoch > epoch, "next hops resolved without the interface are void");
+    assert!(held.epoch > epoch, "next hops resolved without the interface are invalid");
 }
 
 #[test]
-fn node_addresses_that_can_not_be_written_are_tried_again() {
+fn failed_writes_of_node_addresses_are_retried() {
     let mut case = Case::new();
     case.memory.0.lock().unwrap().broken_addresses = true;
     let addresses = BTreeSet::from([IpAddr::from([192, 0, 2, 1])]);
@@ -327,14 +327,14 @@ fn node_addresses_that_can_not_be_written_are_tried_again() {
 }
 
 #[test]
-fn what_is_mended_is_told_once_when_it_is_in_force() {
+fn a_fixed_service_is_reported_once_when_it_is_programmed() {
     let mut case = Case::new();
     let mut wrong = service("web", "10.96.0.1");
     wrong["spec"]["ports"] = json!([{"port": 80}, {"name": "b", "port": 99_999}]);
     case.tell(applied(wrong.clone()));
     let told = case.posted.all().len();
     assert!(told > 0);
-    // Still wrong, in fewer things.
+    // Still wrong, with fewer problems.
     wrong["spec"]["ports"][0]["name"] = json!("a");
     case.tell(applied(wrong.clone()));
     case.memory.break_down(true);
@@ -348,7 +348,7 @@ fn what_is_mended_is_told_once_when_it_is_in_force() {
     let mended = "Service default/web: what was wrong with it is mended, and it is in force";
     assert_eq!(case.posted.all()[before.len()..], [mended]);
 
-    // What is deleted is not mended.
+    // A deleted Service is not reported as fixed.
     case.tell(applied(wrong));
     case.tell(Event::Deleted(ObjectRef::new(Kind::Service, None, Some("web"))));
     let all = case.posted.all();
@@ -356,7 +356,7 @@ fn what_is_mended_is_told_once_when_it_is_in_force() {
 }
 
 #[test]
-fn what_does_not_fit_is_named_once_and_comes_in_when_there_is_room() {
+fn what_does_not_fit_is_reported_once_and_programmed_when_there_is_room() {
     let mut case = Case::new();
     case.memory.limit(1);
     case.service("web", "10.96.0.1");
@@ -374,7 +374,7 @@ fn what_does_not_fit_is_named_once_and_comes_in_when_there_is_room() {
 }
 
 #[test]
-fn details_that_do_not_fit_are_named_and_counted_and_come_in_when_there_is_room() {
+fn details_that_do_not_fit_are_reported_counted_and_written_when_there_is_room() {
     let mut case = Case::new();
     case.memory.limit_details(2);
     for (name, address) in [("web", "10.96.0.1"), ("api", "10.96.0.2")] {
@@ -430,7 +430,7 @@ fn a_node_that_is_being_deleted_gets_no_more_traffic() {
 }
 
 #[test]
-fn another_nodes_deletion_is_not_ours() {
+fn the_deletion_of_another_node_has_no_effect() {
     let mut case = Case::new();
     case.node(json!({}));
     case.tell(Event::Deleted(ObjectRef::new(Kind::Node, None, Some("node-b"))));
@@ -438,7 +438,7 @@ fn another_nodes_deletion_is_not_ours() {
 }
 
 #[test]
-fn an_endpoints_change_costs_the_same_whatever_else_there_is() {
+fn the_cost_of_an_endpoints_change_does_not_depend_on_other_services() {
     let writes = |others: usize| {
         let mut case = Case::new();
         for other in 0..others {
@@ -456,7 +456,7 @@ fn an_endpoints_change_costs_the_same_whatever_else_there_is() {
 }
 
 #[test]
-fn a_bad_object_is_named_once_and_keeps_only_itself_out() {
+fn an_invalid_object_is_reported_once_and_affects_no_other() {
     let mut case = Case::new();
     case.service("web", "10.96.0.1");
     case.service("bad", "10.96.0.300");
@@ -467,27 +467,27 @@ fn a_bad_object_is_named_once_and_keeps_only_itself_out() {
 }
 
 #[test]
-fn what_happens_together_is_put_in_force_together() {
+fn events_that_arrive_together_are_programmed_together() {
     let mut case = Case::new();
     case.endpoints("new", &["10.244.0.2"]);
     for (old, new) in [("old", "new"), ("new", "old")] {
         case.service(old, "10.96.0.1");
         let before = case.memory.removed();
-        // As two events the address would be nobody's in between.
+        // With two events the address would have no frontend in between.
         let gone = Event::Deleted(ObjectRef::new(Kind::Service, None, Some(old)));
         case.tell(Event::Together(vec![gone, applied(service(new, "10.96.0.1"))]));
         assert_eq!(case.memory.removed(), before);
     }
 }
 
-/// What may happen, in the order in which it does.
+/// Random events, in order.
 #[derive(Clone, Copy, Debug)]
 enum Happening {
-    /// A Service is there, at one of few addresses, or gone.
+    /// A Service is applied with one of few addresses, or deleted.
     Service(u8, Option<u8>),
-    /// The endpoints of a Service, as bits, or no slice at all.
+    /// The endpoints of a Service, as bits; `None`: its slice is deleted.
     Endpoints(u8, Option<u8>),
-    /// The kernel begins or ceases to refuse everything.
+    /// All writes begin to fail, or to succeed.
     Broken(bool),
     Retry,
 }
@@ -544,7 +544,7 @@ proptest! {
         case.happen(Happening::Retry);
         prop_assert_eq!(case.agent.retry_at(), None);
 
-        // Only what each object was in the end, and none of the faults.
+        // Only the last state of each object, and no faults.
         let mut last = BTreeMap::new();
         for happening in happenings {
             match happening {
