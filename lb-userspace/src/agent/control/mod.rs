@@ -185,7 +185,7 @@ impl<T: Write> Agent<T> {
         }
     }
 
-    /// Reads what is needed of an object's previous version before the object replaces it.
+    /// Updates latency, health and metrics for an object, before it replaces its previous version.
     fn look_at(&mut self, object: &Object) {
         let reference = object.reference();
         self.note_change(reference.kind);

@@ -58,7 +58,7 @@ fn a_name_exists_as_long_as_its_service_port() {
     let named = |memory: &Memory| memory.owners().into_iter().map(|(_, n)| n).collect::<Vec<_>>();
     memory.carry_out(&planner.plan(change([(key("web"), port())])));
     assert_eq!(named(&memory), ["default/web:http (protocol 6, IPv4)"]);
-    // Its frontend goes over to another one; the index, and with it the name, does not.
+    // The frontend moves to another service port; the index and its name do not.
     memory.carry_out(&planner.plan(change([(key("web"), None), (key("new"), port())])));
     assert_eq!(named(&memory), ["default/new:http (protocol 6, IPv4)"]);
     memory.carry_out(&planner.plan(change([(key("new"), None)])));
