@@ -2,6 +2,8 @@
 //!
 //! Imports nothing of this crate, so that `config` need not know the modules that obey, nor they it.
 
+use std::str::FromStr;
+
 use clap::ValueEnum;
 
 /// Default of `--pin-path`.
@@ -15,6 +17,31 @@ pub const DEFAULT_METRICS_MAX_OBJECTS: usize = 2_000;
 pub const MOST_SERVICE_PORTS: u32 = 1 << 20;
 pub const MOST_ENDPOINTS: u32 = 1 << 22;
 pub const MOST_FLOWS: u32 = 1 << 27;
+
+/// `--map-memory-percent`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MemoryPercent(pub f64);
+
+impl MemoryPercent {
+    pub const DEFAULT: &str = "2.5";
+}
+
+impl Default for MemoryPercent {
+    fn default() -> Self {
+        Self(2.5)
+    }
+}
+
+impl FromStr for MemoryPercent {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(percent) if (0.1..=50.0).contains(&percent) => Ok(Self(percent)),
+            _ => Err("not a number from 0.1 to 50".to_owned()),
+        }
+    }
+}
 
 /// XDP mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

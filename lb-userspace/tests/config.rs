@@ -31,6 +31,7 @@ const VALUES: &[(&str, &str)] = &[
     ("max-service-ports", "100"),
     ("max-endpoints", "200"),
     ("max-flows", "300"),
+    ("map-memory-percent", "5"),
     ("snat-ports", "2000-30000"),
     ("tcp-established-timeout", "3600"),
     ("udp-timeout", "10"),

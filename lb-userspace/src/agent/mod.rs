@@ -25,8 +25,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::kernel::{
-    self, DataPlane, Links, Modes, Opened, Parameters, Pins, ReservedPorts, Sizes, SnatPorts,
-    Tables, TunnelKeys, WithSockets, cgroup_root, preflight,
+    self, DataPlane, Links, Memory, Modes, Opened, Parameters, Pins, ReservedPorts, Sizes,
+    SnatPorts, Tables, TunnelKeys, WantedSizes, WithSockets, cgroup_root, existing_sizes,
+    preflight,
 };
 use crate::memory;
 use crate::model::forwarding_name;
@@ -71,7 +72,7 @@ pub struct Options {
     pub forwarding: Forwarding,
     /// The file with the tunnel keys.
     pub tunnel_key_file: Option<PathBuf>,
-    pub sizes: Sizes,
+    pub sizes: WantedSizes,
     /// Ports for SNAT, except those that this node uses itself.
     pub snat_ports: SnatRange,
     /// How long idle flows are kept.
@@ -87,9 +88,9 @@ pub struct Options {
 
 impl Options {
     /// Settings of the data plane.
-    fn parameters(&self) -> Parameters {
+    fn parameters(&self, sizes: Sizes) -> Parameters {
         Parameters {
-            sizes: self.sizes,
+            sizes,
             snat_ports: self.snat_ports,
             timeouts: self.timeouts,
             log_level: self.bpf_log_level,
@@ -254,22 +255,23 @@ async fn start<'a>(
     // It sends objects while the kernel verifies the programs.
     let (sender, mut events) = mpsc::unbounded_channel();
     (source.run)(sender);
-    let mut data_plane = DataPlane::load_with(pins, options.parameters())?;
+    let sizes = choose_sizes(options.sizes, pins)?;
+    let mut data_plane = DataPlane::load_with(pins, options.parameters(sizes))?;
     if options.bpf_log_level != BpfLogLevel::Off {
         data_plane.follow_messages()?;
     }
     let tables = data_plane.tables()?;
     let planner = if data_plane.adopted() {
-        Planner::adopting(tables.snapshot()?, options.sizes.room())
+        Planner::adopting(tables.snapshot()?, sizes.room())
     } else {
-        Planner::with_room(options.sizes.room())
+        Planner::with_room(sizes.room())
     };
     // An agent that ended before it had attached left tables that no program reads.
     let serves = data_plane.adopted() && pins.has_programs()?;
     let health = Arc::new(Health::new(serves));
     metrics.set_config(options.told());
     metrics.tell_traffic_of(options.metrics_max_objects);
-    metrics.set_capacities(options.sizes.capacities());
+    metrics.set_capacities(sizes.capacities());
     let pin_path = options.pin_path.clone();
     metrics.read_traffic_from(move || counters::open(&pin_path));
     serve::start(&options.addresses, &health, &metrics, &source.notices);
@@ -322,6 +324,23 @@ async fn start<'a>(
     tracing::info!(steps = agent.carried_out(), "maps programmed");
     tracing::info!(service_ports, services, "ready");
     Ok((agent, events, devices))
+}
+
+/// Chooses the sizes of the maps, and reports them.
+fn choose_sizes(wanted: WantedSizes, pins: &Pins) -> Result<Sizes> {
+    let (memory, existing) = (Memory::read(), existing_sizes(pins));
+    let sizes = wanted.resolve(memory, existing);
+    tracing::info!(
+        service_ports = sizes.room().service_ports,
+        endpoints = sizes.room().backends,
+        flows = sizes.flows(),
+        bytes = kernel::memory(sizes)?,
+        node_memory_bytes = memory.total,
+        memory_limit_bytes = memory.limit,
+        kept = existing == Some(sizes),
+        "sizes of the maps"
+    );
+    Ok(sizes)
 }
 
 /// Attaches to the processes of this node, or of one of its control groups.

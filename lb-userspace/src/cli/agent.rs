@@ -4,8 +4,8 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::log::Level;
 use crate::agent::{self, Origin};
-use crate::config::Configuration;
-use crate::kernel::{Modes, Sizes};
+use crate::config::{AgentSettings, Configuration};
+use crate::kernel::{Modes, WantedSizes};
 use crate::network;
 use crate::privileges::Privileges;
 use crate::serve::Addresses;
@@ -56,6 +56,7 @@ pub fn options(
     privileges: Privileges,
 ) -> Result<agent::Options> {
     let Configuration { common, agent, .. } = configuration;
+    let sizes = wanted_sizes(&agent);
     Ok(agent::Options {
         node_name: agent.node_name()?,
         origin,
@@ -69,8 +70,7 @@ pub fn options(
         cgroup: agent.cgroup,
         forwarding: agent.forwarding,
         tunnel_key_file: agent.tunnel_key_file,
-        sizes: Sizes::for_flows(agent.max_flows)
-            .with_services(agent.max_service_ports, agent.max_endpoints),
+        sizes,
         snat_ports: agent.snat_ports,
         timeouts: Timeouts {
             tcp_established: agent.tcp_established_timeout,
@@ -86,4 +86,14 @@ pub fn options(
         metrics_max_objects: agent.metrics_max_objects,
         privileges,
     })
+}
+
+/// The settings that the sizes of the maps follow from.
+pub fn wanted_sizes(agent: &AgentSettings) -> WantedSizes {
+    WantedSizes {
+        service_ports: agent.max_service_ports,
+        endpoints: agent.max_endpoints,
+        flows: agent.max_flows,
+        percent: agent.map_memory_percent,
+    }
 }

@@ -6,11 +6,11 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
-use super::agent::runtime;
+use super::agent::{runtime, wanted_sizes};
 use super::output;
 use crate::config::{Configuration, Effective, Problem, Problems};
 use crate::kernel::{
-    Finding, Outcome, Sizes, agent_on, forwarding, kube_proxy, machine, memory, on_device,
+    Finding, Memory, Outcome, agent_on, forwarding, kube_proxy, machine, memory, on_device,
     snat_ports,
 };
 use crate::network::{self, DeviceName, DeviceSelector, NetworkWatch, Role, XdpFeatures};
@@ -85,9 +85,7 @@ fn table(findings: &[Finding]) -> String {
 
 /// Whether the maps fit into the memory that is free.
 fn room(configuration: &Configuration) -> Result<Finding> {
-    let agent = &configuration.agent;
-    let sizes = Sizes::for_flows(agent.max_flows)
-        .with_services(agent.max_service_ports, agent.max_endpoints);
+    let sizes = wanted_sizes(&configuration.agent).resolve(Memory::read(), None);
     let Some(bytes) = memory(sizes)? else {
         return Ok(Finding::error(
             "programs",
@@ -106,7 +104,7 @@ fn available(meminfo: &str) -> Option<u64> {
 }
 
 fn fits(bytes: u64, available: Option<u64>) -> Finding {
-    const CURE: &str = "Reduce --max-flows, --max-endpoints or --max-service-ports";
+    const CURE: &str = "Reduce --map-memory-percent, or --max-flows, --max-endpoints or --max-service-ports if they are set";
     let mebibytes = bytes >> 20;
     match available {
         Some(free) if bytes > free => {

@@ -8,14 +8,14 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::{ArgAction, Args, ValueEnum};
 use ipnet::IpNet;
-use lb_common::layout::{Forwarding, Timeouts, capacity};
+use lb_common::layout::{Forwarding, Timeouts};
 use tracing_subscriber::EnvFilter;
 
 use crate::model::forwarding_named;
 use crate::network::{DeviceSelector, NodePortAddresses};
 use crate::settings::{
     BpfLogLevel, DEFAULT_METRICS_MAX_OBJECTS, DEFAULT_PIN_PATH, MOST_ENDPOINTS, MOST_FLOWS,
-    MOST_SERVICE_PORTS, TcMode, XdpMode,
+    MOST_SERVICE_PORTS, MemoryPercent, TcMode, XdpMode,
 };
 use crate::snat_ports::SnatRange;
 
@@ -165,27 +165,35 @@ pub struct AgentSettings {
     #[arg(long, value_name = "DIRECTORY")]
     pub cgroup: Option<PathBuf>,
 
-    /// Maximum number of service ports, counted once for each address family
+    /// Maximum number of service ports, counted once for each address family [default: by the node's memory]
     ///
     /// Each takes about 900 bytes of memory, plus 40 bytes per CPU.
-    #[arg(long, value_name = "NUMBER", default_value_t = capacity::SERVICE_PORTS)]
+    #[arg(long, value_name = "NUMBER")]
     #[arg(value_parser = clap::value_parser!(u32).range(2..=MOST_SERVICE_PORTS as i64))]
-    pub max_service_ports: u32,
+    pub max_service_ports: Option<u32>,
 
-    /// Maximum number of endpoints
+    /// Maximum number of endpoints [default: by the node's memory]
     ///
     /// Each takes about 730 bytes of memory, plus 40 bytes per CPU.
-    #[arg(long, value_name = "NUMBER", default_value_t = capacity::BACKENDS)]
+    #[arg(long, value_name = "NUMBER")]
     #[arg(value_parser = clap::value_parser!(u32).range(2..=MOST_ENDPOINTS as i64))]
-    pub max_endpoints: u32,
+    pub max_endpoints: Option<u32>,
 
-    /// Maximum number of flows (connections) of each address family
+    /// Maximum number of flows (connections) of each address family [default: by the node's memory]
     ///
     /// Each takes 80 bytes of memory (IPv6: 144). A flow can use only the entries of its hash buckets: while the
     /// table is at most half full every new flow finds an entry; above that, some do not.
-    #[arg(long, value_name = "NUMBER", default_value_t = 524_288)]
+    #[arg(long, value_name = "NUMBER")]
     #[arg(value_parser = clap::value_parser!(u32).range(8..=MOST_FLOWS as i64))]
-    pub max_flows: u32,
+    pub max_flows: Option<u32>,
+
+    /// Memory for the maps, in percent of the node's memory, where no numbers are set
+    ///
+    /// max-service-ports, max-endpoints and max-flows follow from it, in powers of two, unless they
+    /// are set. If the agent's cgroup has a memory limit, maps leave 140 MiB of it to the agent.
+    /// A restart keeps the sizes of the existing maps unless the memory differs by a factor of two.
+    #[arg(long, value_name = "PERCENT", default_value = MemoryPercent::DEFAULT)]
+    pub map_memory_percent: MemoryPercent,
 
     /// Source port range for SNAT
     ///

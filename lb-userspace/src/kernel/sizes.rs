@@ -53,6 +53,11 @@ impl Sizes {
         self.flow_buckets
     }
 
+    /// Flows of each family that the tables can hold.
+    pub fn flows(&self) -> u32 {
+        self.flow_buckets * WAYS as u32
+    }
+
     /// Limits for the planner.
     pub fn room(&self) -> Room {
         Room {

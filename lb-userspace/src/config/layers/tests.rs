@@ -33,7 +33,7 @@ fn problems(flags: &[&str], file: &str) -> Vec<String> {
 #[test]
 fn without_anything_there_are_the_defaults() {
     let effective = of(&[], "").expect("defaults are right");
-    assert_eq!(effective.configuration.agent.max_flows, 524_288);
+    assert_eq!(effective.configuration.agent.max_flows, None);
     assert!(effective.settings.iter().all(|setting| setting.source == Source::Default));
 }
 
@@ -43,7 +43,7 @@ fn a_flag_goes_before_the_file_and_the_file_before_the_default() {
         of(&["--max-flows=64", "--device=eth1,eth2"], "max-flows: 8\nxdp-mode: off\ndevice: a\n")
             .expect("this is right");
     let agent = &effective.configuration.agent;
-    assert_eq!(agent.max_flows, 64);
+    assert_eq!(agent.max_flows, Some(64));
     assert_eq!(agent.xdp_mode, crate::settings::XdpMode::Off);
     assert_eq!(agent.device.len(), 2);
     let source = |name: &str| {
@@ -138,5 +138,5 @@ fn a_command_takes_no_notice_of_settings_of_others() {
     let matches = command.try_get_matches_from(flags).expect("the flags exist");
     let configuration = resolve(&matches, &settings).expect("it is right").configuration;
     assert_eq!(configuration.common.pin_path, PathBuf::from("/sys/fs/bpf/a"));
-    assert_eq!(configuration.agent.max_flows, 524_288);
+    assert_eq!(configuration.agent.max_flows, None);
 }
