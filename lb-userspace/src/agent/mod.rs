@@ -4,6 +4,7 @@ mod complaints;
 mod control;
 mod counters;
 mod devices;
+mod file_limit;
 mod latency;
 mod node_ports;
 mod outlets;
@@ -47,6 +48,7 @@ pub use outlets::Outlets;
 pub use service_manager::tell_service_manager;
 
 use devices::Devices;
+use file_limit::raise_file_limit;
 use service_manager::Watchdog;
 
 /// Interval at which a waiting agent checks whether the other one has ended.
@@ -120,6 +122,7 @@ fn option_name(value: impl ValueEnum) -> String {
 /// Runs until it gets a signal. A failure before everything is programmed undoes what was done.
 pub async fn run(options: Options) -> Result<()> {
     preflight()?;
+    raise_file_limit();
     let metrics = Arc::new(Metrics::new());
     let source = open(&options, &metrics).await?;
     let network = NetworkWatch::open(options.network.clone()).await?;
