@@ -153,7 +153,7 @@ pub async fn run(options: Options) -> Result<()> {
 
     let (services, service_ports) = agent.in_force();
     let status =
-        format!("{service_ports} service ports of {services} Services in force at the start");
+        format!("{service_ports} service ports of {services} Services programmed at startup");
     tell_service_manager(&[NotifyState::Ready, NotifyState::Status(&status)]);
     let mut watchdog = Watchdog::new();
     let mut network_events = network.follow();
@@ -310,7 +310,7 @@ async fn start<'a>(
         match events.recv().await {
             Some(Event::Synced) => break,
             Some(event) => drop(agent.store_event(event)),
-            None => bail!("the source of objects ended before it had told everything"),
+            None => bail!("the source of objects ended before its first list was complete"),
         }
     }
     agent.note_devices(devices);

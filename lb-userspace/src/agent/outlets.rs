@@ -62,8 +62,8 @@ impl Outlets {
         let (namespace, name) = (service.namespace.as_str(), service.name.as_str());
         let reference = ObjectRef::new(Kind::Service, Some(namespace), Some(name));
         let message = match reason {
-            Reason::RoomFound => "it fits into the maps of this node now, and is in force",
-            _ => "what was wrong with it is mended, and it is in force",
+            Reason::RoomFound => "it fits into the maps of this node now, and is programmed",
+            _ => "the problem is fixed, and it is programmed",
         };
         let about = Some(about(reference, store));
         self.notices.post(Notice { about, reason, message: message.to_owned() });

@@ -59,7 +59,7 @@ pub fn on_device(device: &str, index: u32, pin_path: &Path, with_xdp: bool) -> R
             "See that they leave packets of Services alone",
         ));
     }
-    Ok(Finding::ok(&check, "nobody else's"))
+    Ok(Finding::ok(&check, "no programs of other software"))
 }
 
 /// The programs of the pinned links.
@@ -88,7 +88,7 @@ fn xdp_program(device: u32) -> Result<Option<u32>> {
                 found = u32_at(value, 0);
             }
         })
-        .context("the kernel does not tell its devices")?;
+        .context("the kernel does not list its interfaces")?;
     Ok(found)
 }
 

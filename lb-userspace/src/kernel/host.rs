@@ -39,6 +39,6 @@ fn own_namespace() -> Result<u64> {
         )
     };
     Errno::result(result)
-        .context("the kernel does not tell its network namespaces apart (Linux 5.14 does)")?;
+        .context("the kernel has no cookies of network namespaces (Linux 5.14 does)")?;
     Ok(cookie)
 }

@@ -102,7 +102,7 @@ impl Pins {
             Ok(lock) => Some(lock),
             Err(_) if force => None,
             Err(holder) => bail!(
-                "an agent{} is running on {}: it would be robbed of what it attached.\n\
+                "an agent{} is running on {}: it would lose its attachments.\n\
                  Stop it first; or give --force, and its Services are not served any more",
                 holder.map_or(String::new(), |process| format!(" (process {process})")),
                 path.display()

@@ -143,7 +143,7 @@ fn kernel() -> Finding {
         Ok(running) => new_enough(running),
         Err(error) => Finding::error(
             "kernel",
-            format!("the kernel does not tell its version: {error}"),
+            format!("cannot read the kernel's version: {error}"),
             "See that /proc is mounted",
         ),
     }

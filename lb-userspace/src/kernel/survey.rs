@@ -136,7 +136,7 @@ pub struct Features {
 pub fn features() -> Result<Features> {
     Ok(Features {
         version: fs::read_to_string("/proc/sys/kernel/osrelease")
-            .context("the kernel does not tell its version")?
+            .context("cannot read the kernel's version")?
             .trim()
             .to_owned(),
         btf: Path::new(TYPES).exists(),

@@ -8,7 +8,11 @@ use ipnet::IpNet;
 pub fn parse(text: &str) -> Result<IpAddr, &'static str> {
     let address = text.parse().ok().or_else(|| with_leading_zeros(text));
     let address = address.ok_or("is not an IP address")?.to_canonical();
-    if address.is_unspecified() { Err("is no address that can be dialled") } else { Ok(address) }
+    if address.is_unspecified() {
+        Err("is not an address that clients can connect to")
+    } else {
+        Ok(address)
+    }
 }
 
 /// Parses an address as the API validates endpoints and externalIPs: addresses that differ in

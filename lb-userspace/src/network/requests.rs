@@ -88,7 +88,8 @@ async fn dump_once<T>(
             whole &= message.flags & libc::NLM_F_DUMP_INTR as u16 == 0;
             match i32::from(message.kind) {
                 libc::NLMSG_DONE | libc::NLMSG_ERROR => {
-                    answered(&message).context("the kernel does not tell of its network")?;
+                    answered(&message)
+                        .context("the kernel does not report its network configuration")?;
                     return Ok(whole.then_some(found));
                 }
                 _ => found.extend(take(&message)),

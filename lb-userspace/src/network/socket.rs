@@ -63,7 +63,8 @@ impl Socket {
                 size_of_val(&group) as libc::socklen_t,
             )
         };
-        Errno::result(result).context("the kernel does not tell what changes of its devices")?;
+        Errno::result(result)
+            .context("cannot subscribe to the kernel's notifications of interfaces")?;
         Ok(socket)
     }
 

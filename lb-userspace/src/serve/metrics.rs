@@ -77,12 +77,12 @@ impl Metrics {
         let mut registry = Registry::default();
         let sync = "kubeproxy_sync_proxy_rules";
         let mut metrics = Self {
-            healthz: register(&mut registry, "kubeproxy_proxy_healthz", "Answers of /healthz"),
-            livez: register(&mut registry, "kubeproxy_proxy_livez", "Answers of /livez"),
+            healthz: register(&mut registry, "kubeproxy_proxy_healthz", "Responses of /healthz"),
+            livez: register(&mut registry, "kubeproxy_proxy_livez", "Responses of /livez"),
             sync_duration: with(
                 &mut registry,
                 &format!("{sync}_duration_seconds"),
-                "How long it took to put changes in force",
+                "How long it took to program changes",
                 Family::new_with_constructor(|| Histogram::new(sync_buckets())),
             ),
             sync_last: register(
@@ -100,7 +100,7 @@ impl Metrics {
                 register(&mut registry, &format!("{sync}_{kind}_changes"), &help)
             }),
             pending: KINDS.map(|(kind, objects)| {
-                let help = format!("Changes of {objects} that are not in force yet");
+                let help = format!("Changes of {objects} that are not programmed yet");
                 register(&mut registry, &format!("{sync}_{kind}_changes_pending"), &help)
             }),
             no_local_endpoints: register(
@@ -111,7 +111,7 @@ impl Metrics {
             programming: with(
                 &mut registry,
                 "kubeproxy_network_programming_duration_seconds",
-                "From a change of endpoints in the cluster to its being in force here",
+                "From a change of endpoints in the cluster until it is programmed here",
                 Family::new_with_constructor(|| Histogram::new(programming_buckets())),
             ),
             entries: register(&mut registry, "millrace_map_entries", "Entries of maps in use"),

@@ -208,11 +208,11 @@ pub fn ask(pin_path: &Path) -> Result<Option<Report>> {
     // Any process may have bound this name.
     let peer = getsockopt(&stream, PeerCredentials)?.uid();
     let own = nix::unistd::geteuid().as_raw();
-    ensure!([0, own].contains(&peer), "user {peer} answers in the agent's place");
+    ensure!([0, own].contains(&peer), "a process of user {peer} listens on the agent's socket");
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut text = String::new();
-    stream.read_to_string(&mut text).context("the agent does not answer")?;
-    Ok(Some(serde_json::from_str(&text).context("the agent's answer can't be read")?))
+    stream.read_to_string(&mut text).context("no response from the agent")?;
+    Ok(Some(serde_json::from_str(&text).context("cannot parse the agent's response")?))
 }
 
 #[cfg(test)]

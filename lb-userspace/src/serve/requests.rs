@@ -36,12 +36,12 @@ impl Requests {
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "rest_client_requests",
-            "Requests to the API server, by the answer's status; <error>: there was none",
+            "Requests to the API server, by the status of the response; <error>: there was none",
             self.answers.clone(),
         );
         registry.register(
             "rest_client_request_duration_seconds",
-            "How long the API server took to begin its answer",
+            "Time until the API server began its response",
             self.durations.clone(),
         );
     }

@@ -190,7 +190,7 @@ impl Collector for Traffic {
         counters(
             &mut encoder,
             "millrace_reason_packets",
-            "Packets that looked like ours and were not translated, by reason, and what became of them",
+            "Packets that looked like packets of Services and were not translated, by reason and outcome",
             counted,
         )?;
         let labels = |key: &ServicePortKey| {
@@ -216,7 +216,7 @@ impl Collector for Traffic {
         gauges(
             &mut encoder,
             "millrace_objects_not_told",
-            "Service ports and backends whose traffic is not told one by one: there are too many",
+            "Service ports and backends without traffic metrics of their own, because there are too many",
             untold,
         )?;
         let occupied = reading.flow_tables.iter().flat_map(|table| {

@@ -214,7 +214,7 @@ impl Filters {
                     .find(|&(kind, _)| kind == TCA_KIND);
                 found = kind.map(|(_, value)| text(value));
             })
-            .context("the kernel does not tell its qdiscs")?;
+            .context("the kernel does not list its qdiscs")?;
         Ok(found)
     }
 

@@ -38,7 +38,7 @@ pub fn has_tcx() -> Result<bool> {
     match SchedClassifier::query_tcx("lo", TcAttachType::Ingress) {
         Ok(_) => Ok(true),
         Err(ProgramError::SyscallError(error)) => Ok(error.io_error.raw_os_error() != Some(EINVAL)),
-        Err(error) => Err(anyhow!(error).context("the kernel does not tell whether it has tcx")),
+        Err(error) => Err(anyhow!(error).context("cannot determine whether the kernel has tcx")),
     }
 }
 
