@@ -17,3 +17,4 @@ pub mod patch;
 pub mod schema;
 pub mod server;
 pub mod storage;
+mod upkeep;

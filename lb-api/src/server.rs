@@ -15,6 +15,7 @@ use super::http::{Authority, Identity, Limits, Service, serve, write_kubeconfig}
 use super::kinds::Ranges;
 use super::operations::Api;
 use super::storage::{Storage, Window};
+use super::upkeep;
 
 /// The agent's kubeconfig in the data directory.
 const AGENT: &str = "agent.kubeconfig";
@@ -71,6 +72,7 @@ impl Server {
             tokio::spawn(serve(listener, tls, service)),
             tokio::spawn(collector::run(api.clone())),
             tokio::spawn(health_checker::run(api.clone())),
+            tokio::spawn(upkeep::run(api.clone(), options.data_directory.clone())),
         ];
         Ok(Self { address, kubeconfig, agent_kubeconfig, api, tasks })
     }

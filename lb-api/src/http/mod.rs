@@ -11,6 +11,7 @@
 mod connection;
 mod discovery;
 mod handshakes;
+mod health;
 mod identity;
 mod kubeconfig;
 mod listing;

@@ -8,8 +8,13 @@ pub enum Path {
     /// `/`: the list of paths.
     Index,
     Version,
-    /// `/healthz`, `/livez`, `/readyz`
-    Health,
+    /// `/livez`: whether a restart would help.
+    Live,
+    /// `/healthz`, `/readyz`: whether reads and writes succeed.
+    Ready,
+    Metrics,
+    /// A snapshot of all objects.
+    Backup,
     /// `/api`
     CoreVersions,
     /// `/apis`
@@ -49,7 +54,10 @@ impl Path {
         match segments.as_slice() {
             [] => Some(Self::Index),
             ["version"] => Some(Self::Version),
-            ["healthz" | "livez" | "readyz", ..] => Some(Self::Health),
+            ["livez", ..] => Some(Self::Live),
+            ["healthz" | "readyz", ..] => Some(Self::Ready),
+            ["metrics"] => Some(Self::Metrics),
+            ["millrace", "backup"] => Some(Self::Backup),
             // Requested by `kubectl describe node`.
             ["api", "v1", "pods"] => Some(Self::Empty("v1", "PodList")),
             // kubectl requests this before it reports an unknown kind.

@@ -17,7 +17,7 @@ use super::path::Path;
 use super::respond::{self, Body};
 use super::shares::{Share, Shares};
 use super::turns::{Turn, Turns};
-use super::{discovery, listing, openapi};
+use super::{discovery, health, listing, openapi};
 use crate::failure::Failure;
 use crate::operations::options::Query;
 use crate::operations::render::Shape;
@@ -91,7 +91,13 @@ impl Service {
         let json = |value| Ok(respond::json(200, &value, wishes.pretty));
         match path {
             Path::Version => json(discovery::version()),
-            Path::Health => Ok(respond::full(200, "text/plain; charset=utf-8", "ok")),
+            Path::Live => Ok(health::live()),
+            Path::Ready => {
+                let verbose = wishes.query.flag("verbose")? == Some(true);
+                Ok(health::ready(self.api.storage(), verbose))
+            }
+            Path::Metrics => Ok(health::metrics(self.api.storage())),
+            Path::Backup => Ok(health::backup(self.api.storage())),
             Path::Empty(version, kind) => json(json!({
                 "apiVersion": version, "kind": kind, "items": [],
                 "metadata": {"resourceVersion": self.api.storage().revision().to_string()},

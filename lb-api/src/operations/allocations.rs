@@ -3,17 +3,20 @@
 //! Not stored: computed from the objects at every start.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
 
 use super::super::kinds::{self, Allocations, Kind, Ranges, Resource};
-use super::super::storage::Storage;
+use super::super::storage::{Key, Storage, Stored, Transaction};
 use super::prefix;
 
 #[derive(Debug)]
 pub(super) struct Ledger {
     ranges: Ranges,
     holders: BTreeMap<Resource, String>,
+    /// The failed flushes that it takes into account.
+    failures: u64,
 }
 
 impl Ledger {
@@ -23,20 +26,34 @@ impl Ledger {
         if ranges.node_ports.is_empty() || ranges.cluster_ips.is_empty() {
             bail!("the ranges of node ports and of cluster addresses may not be empty");
         }
-        let mut ledger = Self { ranges, holders: BTreeMap::new() };
+        let mut ledger = Self { ranges, holders: BTreeMap::new(), failures: 0 };
+        ledger.take_all(|prefix| {
+            storage
+                .list(prefix, None, None, usize::MAX)
+                .map_or_else(|_| Vec::new(), |page| page.objects)
+        });
+        Ok(ledger)
+    }
+
+    /// Derives the allocations again if writes that took some could not be flushed.
+    pub fn follow(&mut self, transaction: &Transaction<'_>) {
+        if self.failures != transaction.failures() {
+            self.failures = transaction.failures();
+            self.holders.clear();
+            self.take_all(|prefix| transaction.list(prefix));
+        }
+    }
+
+    fn take_all(&mut self, list: impl Fn(&str) -> Vec<(Key, Arc<Stored>)>) {
         for kind in kinds::all().iter().filter(|kind| kind.rules.stored_as().is_none()) {
-            let Ok(page) = storage.list(&prefix(kind, None), None, None, usize::MAX) else {
-                continue;
-            };
-            for (key, stored) in page.objects {
-                let mut hold = ledger.hold(owner(kind, &stored.object));
+            for (key, stored) in list(&prefix(kind, None)) {
+                let mut hold = self.hold(owner(kind, &stored.object));
                 for violation in kind.rules.reclaim(&stored.object, &mut hold) {
                     tracing::warn!(object = %key, reason = %violation, "invalid allocation kept");
                 }
                 hold.keep();
             }
         }
-        Ok(ledger)
     }
 
     /// Starts to take and release for one object. Nothing is final before `keep`.
@@ -111,7 +128,7 @@ mod tests {
             cluster_ips: vec!["10.96.0.0/24".parse().unwrap()],
             node_ports: 30000..=32767,
         };
-        Ledger { ranges, holders: BTreeMap::new() }
+        Ledger { ranges, holders: BTreeMap::new(), failures: 0 }
     }
 
     #[test]

@@ -28,7 +28,7 @@ use options::Query;
 use super::codec::{self, Format};
 use super::failure::Failure;
 use super::kinds::{self, Kind, Ranges, Subresource};
-use super::storage::{Storage, Stored, Transaction};
+use super::storage::{Storage, Stored, Transaction, WriteError};
 
 pub(super) use delete::{FOREGROUND, ORPHAN};
 pub use watch::Watch;
@@ -91,9 +91,15 @@ impl Api {
         F: FnOnce(&mut Transaction<'_>, &mut Ledger) -> Result<T, Failure> + Send + 'static,
     {
         let ledger = Arc::clone(&self.ledger);
-        let written =
-            self.storage.write(move |transaction| operation(transaction, &mut lock(&ledger))).await;
-        written.map_err(Failure::internal)?
+        let written = self.storage.write(move |transaction| {
+            let mut ledger = lock(&ledger);
+            ledger.follow(transaction);
+            operation(transaction, &mut ledger)
+        });
+        written.await.map_err(|error| match error {
+            WriteError::Disk { is_full: true, .. } => Failure::new(507, "", error.to_string()),
+            error => Failure::internal(error),
+        })?
     }
 }
 

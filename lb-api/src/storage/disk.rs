@@ -1,20 +1,30 @@
 //! The store on disk: one file, changed only by complete transactions.
+//!
+//! Invariants:
+//! - After a failed commit the contents of the file are unknown. It is not used again before
+//!   `recover` has made it equal to the state in memory, which has acknowledged writes only.
+//! - A corrupted file is never changed or replaced at the start. An operator restores a snapshot.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result, bail, ensure};
-use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use redb::backends::FileBackend;
+use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 use serde_json::Value;
 
+use super::backend::Watched;
+use super::directory::{make_private, open_private};
+use super::snapshot::SNAPSHOT;
 use super::state::State;
 use super::transaction::rough_size;
 use super::{Change, Key, Stored, Window};
 
-const FILE: &str = "objects.redb";
+pub(super) const FILE: &str = "objects.redb";
 /// Increased when the meaning of the tables below changes.
 const FORMAT: u64 = 1;
 
@@ -24,121 +34,264 @@ const OBJECTS: TableDefinition<&str, &[u8]> = TableDefinition::new("objects");
 /// Revision → (key, object before, object after) as JSON. Null for an object that did not exist.
 const CHANGES: TableDefinition<u64, &[u8]> = TableDefinition::new("changes");
 
+/// Opens or creates a file. Sets the flag when a flush of it fails. Tests inject faults here.
+pub(super) type Opener =
+    Box<dyn Fn(&Path, Arc<AtomicBool>) -> Result<Database, DatabaseError> + Send>;
+
+pub(super) fn open_file(
+    path: &Path,
+    flush_failed: Arc<AtomicBool>,
+) -> Result<Database, DatabaseError> {
+    let inner = FileBackend::new(open_private(path)?)?;
+    Builder::new().create_with_backend(Watched { inner, flush_failed })
+}
+
 pub(super) struct Disk {
-    database: Database,
+    opener: Opener,
     path: PathBuf,
+    /// `None` after a failure, until `recover` has opened it again.
+    database: Option<Database>,
+    flush_failed: Arc<AtomicBool>,
 }
 
 impl Disk {
-    pub fn open(directory: &Path, window: Window) -> Result<(Self, State)> {
-        // The store contains Secrets.
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(directory)
-            .with_context(|| format!("{} can't be made", directory.display()))?;
+    pub fn open(directory: &Path, window: Window, opener: Opener) -> Result<(Self, State)> {
+        make_private(directory)?;
         let path = directory.join(FILE);
-        let database = Database::create(&path).map_err(|error| match error {
-            DatabaseError::DatabaseAlreadyOpen => anyhow::anyhow!(
-                "{} is in use by another millrace; end that one, or give another --data-dir",
-                path.display()
-            ),
-            error => anyhow::Error::new(error)
-                .context(format!("{} can't be opened as a store", path.display())),
-        })?;
-        let disk = Self { database, path };
-        let state = disk.load(window).with_context(|| disk.cannot("read"))?;
-        Ok((disk, state))
+        let flush_failed = Arc::default();
+        // redb panics on some corrupted files.
+        let opened = catch_unwind(AssertUnwindSafe(|| {
+            let mut database = opener(&path, Arc::clone(&flush_failed)).map_err(of_database)?;
+            database.check_integrity().map_err(of_database)?;
+            let state = load(&database, window)?;
+            Ok((database, state))
+        }));
+        let opened = opened.unwrap_or_else(|_| Err(anyhow!("it is corrupted")));
+        let (database, state) = opened.map_err(|error| explain(error, &path))?;
+        Ok((Self { opener, path, database: Some(database), flush_failed }, state))
     }
 
-    fn cannot(&self, action: &str) -> String {
-        format!("the store {} can't be {action}", self.path.display())
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
-    fn load(&self, window: Window) -> Result<State> {
-        let transaction = self.database.begin_write()?;
-        let revision;
-        {
-            let mut numbers = transaction.open_table(NUMBERS)?;
-            transaction.open_table(OBJECTS)?;
-            transaction.open_table(CHANGES)?;
-            let format = numbers.get("format")?.map(|format| format.value());
-            match format {
-                None => {
-                    numbers.insert("format", FORMAT)?;
-                    // Revision 0 means "any" in requests.
-                    numbers.insert("revision", 1)?;
-                }
-                Some(FORMAT) => {}
-                Some(other) => bail!(
-                    "it has format {other}, this millrace knows format {FORMAT}; use the version \
-                     that wrote it"
-                ),
-            }
-            let number = numbers.get("revision")?.context("it has no revision")?;
-            revision = number.value();
-        }
-        transaction.commit()?;
-
-        let transaction = self.database.begin_read()?;
-        let mut objects: BTreeMap<Key, Arc<Stored>> = BTreeMap::new();
-        for entry in transaction.open_table(OBJECTS)?.iter()? {
-            let (key, object) = entry?;
-            let stored = stored(serde_json::from_slice(object.value())?);
-            objects.insert(key.value().into(), stored.with_context(|| key.value().to_owned())?);
-        }
-        let mut changes = VecDeque::new();
-        for entry in transaction.open_table(CHANGES)?.iter()? {
-            let (revision, change) = entry?;
-            changes.push_back(Arc::new(read_change(revision.value(), change.value())?));
-        }
-        let contiguous =
-            changes.iter().rev().zip(0..).all(|(change, back): (&Arc<Change>, u64)| {
-                change.revision.checked_add(back) == Some(revision)
-            });
-        ensure!(contiguous, "its changes do not lead to revision {revision}");
-        Ok(State::new(revision, objects, changes, window))
-    }
-
-    /// Returns when the changes are on disk. If it fails, none of them is.
+    /// Returns when the changes are on disk. If it fails, `recover` comes before the next commit.
     pub fn commit(&mut self, changes: &[Arc<Change>], state: &State) -> Result<()> {
-        self.try_commit(changes, state).with_context(|| self.cannot("written"))
+        let written = match &self.database {
+            Some(database) => commit(database, changes, state),
+            None => Err(anyhow!("it is not open")),
+        };
+        if written.is_err() {
+            self.database = None;
+        }
+        written.with_context(|| format!("store {} not written", self.path.display()))
     }
 
-    fn try_commit(&self, changes: &[Arc<Change>], state: &State) -> Result<()> {
-        let Some(last) = changes.last() else {
-            return Ok(());
+    pub fn needs_recovery(&self) -> bool {
+        self.database.is_none()
+    }
+
+    /// Opens the file again and undoes what reached it of the failed commit. If that does not work,
+    /// or a flush has failed, writes a new file from the state in memory.
+    pub fn recover(&mut self, state: &State) -> Result<()> {
+        let failed = || format!("store {} not recovered", self.path.display());
+        let reopened = if self.flush_failed.load(Ordering::Relaxed) {
+            Err(anyhow!("a flush failed"))
+        } else {
+            (self.opener)(&self.path, Arc::clone(&self.flush_failed))
+                .map_err(of_database)
+                .and_then(|database| undo(&database, state).map(|()| database))
         };
-        let transaction = self.database.begin_write()?;
-        {
-            let mut numbers = transaction.open_table(NUMBERS)?;
-            let mut objects = transaction.open_table(OBJECTS)?;
-            let mut records = transaction.open_table(CHANGES)?;
-            numbers.insert("revision", last.revision)?;
-            for change in changes {
-                records.insert(change.revision, write_change(change)?.as_slice())?;
-                match &change.after {
-                    Some(after) => {
-                        let object = serde_json::to_vec(&after.object)?;
-                        objects.insert(&*change.key, object.as_slice())?
-                    }
-                    None => objects.remove(&*change.key)?,
-                };
-            }
-            let oldest = state.oldest_change().unwrap_or(changes[0].revision);
-            for revision in (oldest..).take(state.outgrown(changes)) {
-                records.remove(revision)?;
-            }
-        }
-        transaction.commit()?;
+        let database = match reopened {
+            Ok(database) => database,
+            Err(error) => self.rewrite(state).context(error).with_context(failed)?,
+        };
+        self.flush_failed.store(false, Ordering::Relaxed);
+        self.database = Some(database);
         Ok(())
+    }
+
+    fn rewrite(&self, state: &State) -> Result<Database> {
+        let unfinished = self.path.with_extension("redb.new");
+        let written = write_new(&unfinished, state, &self.opener);
+        if written.is_err() {
+            let _ = fs::remove_file(&unfinished);
+        }
+        let database = written?;
+        fs::rename(&unfinished, &self.path)?;
+        flush_directory(&self.path)?;
+        Ok(database)
     }
 }
 
-fn stored(object: Value) -> Result<Arc<Stored>> {
-    let revision =
-        object["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok());
-    Ok(Arc::new(Stored { revision: revision.context("an object without a revision")?, object }))
+/// Writes a new store with these contents.
+pub(super) fn create(path: &Path, state: &State) -> Result<()> {
+    write_new(path, state, &(Box::new(open_file) as Opener)).map(drop)?;
+    flush_directory(path)
+}
+
+fn write_new(path: &Path, state: &State, opener: &Opener) -> Result<Database> {
+    if path.exists() {
+        fs::remove_file(path)?;
+    }
+    let flush_failed = Arc::default();
+    let database = opener(path, Arc::clone(&flush_failed)).map_err(of_database)?;
+    let transaction = database.begin_write()?;
+    {
+        let mut numbers = transaction.open_table(NUMBERS)?;
+        numbers.insert("format", FORMAT)?;
+        numbers.insert("revision", state.revision())?;
+        let mut objects = transaction.open_table(OBJECTS)?;
+        for (key, stored) in state.range("", None) {
+            objects.insert(&**key, serde_json::to_vec(&stored.object)?.as_slice())?;
+        }
+        let mut records = transaction.open_table(CHANGES)?;
+        for change in state.window() {
+            records.insert(change.revision, write_change(change)?.as_slice())?;
+        }
+    }
+    transaction.commit()?;
+    ensure!(!flush_failed.load(Ordering::Relaxed), "it can't be flushed");
+    Ok(database)
+}
+
+fn flush_directory(file: &Path) -> Result<()> {
+    if let Some(directory) = file.parent() {
+        fs::File::open(directory)?.sync_all()?;
+    }
+    Ok(())
+}
+
+fn of_database(error: DatabaseError) -> anyhow::Error {
+    match error {
+        DatabaseError::DatabaseAlreadyOpen => anyhow!(IN_USE),
+        error => anyhow::Error::new(error),
+    }
+}
+
+/// Whether another process has the store open. A corrupted store is not in use.
+pub(super) fn is_in_use(path: &Path) -> bool {
+    let opened = catch_unwind(|| open_file(path, Arc::default()).map(drop));
+    matches!(opened, Ok(Err(DatabaseError::DatabaseAlreadyOpen)))
+}
+
+pub(super) const IN_USE: &str = "it is in use by another millrace";
+
+fn explain(error: anyhow::Error, path: &Path) -> anyhow::Error {
+    let store = path.display();
+    if error.to_string() == IN_USE {
+        return anyhow!("store {store}: {IN_USE}; stop that one, or use another --data-dir");
+    }
+    let snapshot = path.with_file_name(SNAPSHOT);
+    let fix = if snapshot.exists() {
+        format!(
+            "to go back to the last snapshot, run: millrace standalone restore {}",
+            snapshot.display()
+        )
+    } else {
+        "there is no snapshot; move the file away to begin with an empty store".to_owned()
+    };
+    error.context(format!("store {store} not readable; {fix}"))
+}
+
+fn load(database: &Database, window: Window) -> Result<State> {
+    let transaction = database.begin_write()?;
+    let revision;
+    {
+        let mut numbers = transaction.open_table(NUMBERS)?;
+        transaction.open_table(OBJECTS)?;
+        transaction.open_table(CHANGES)?;
+        let format = numbers.get("format")?.map(|format| format.value());
+        match format {
+            None => {
+                numbers.insert("format", FORMAT)?;
+                // Revision 0 means "any" in requests.
+                numbers.insert("revision", 1)?;
+            }
+            Some(FORMAT) => {}
+            Some(other) => bail!(
+                "it has format {other}, this millrace knows format {FORMAT}; use the version that \
+                 wrote it"
+            ),
+        }
+        revision = numbers.get("revision")?.context("it has no revision")?.value();
+    }
+    transaction.commit()?;
+
+    let transaction = database.begin_read()?;
+    let mut objects: BTreeMap<Key, Arc<Stored>> = BTreeMap::new();
+    for entry in transaction.open_table(OBJECTS)?.iter()? {
+        let (key, object) = entry?;
+        let stored = serde_json::from_slice(object.value()).map_err(anyhow::Error::new);
+        let stored = stored.and_then(Stored::of).with_context(|| key.value().to_owned())?;
+        objects.insert(key.value().into(), Arc::new(stored));
+    }
+    let mut changes = VecDeque::new();
+    for entry in transaction.open_table(CHANGES)?.iter()? {
+        let (revision, change) = entry?;
+        changes.push_back(Arc::new(read_change(revision.value(), change.value())?));
+    }
+    let contiguous = changes.iter().rev().zip(0..).all(|(change, back): (&Arc<Change>, u64)| {
+        change.revision.checked_add(back) == Some(revision)
+    });
+    ensure!(contiguous, "its changes do not lead to revision {revision}");
+    Ok(State::new(revision, objects, changes, window))
+}
+
+fn commit(database: &Database, changes: &[Arc<Change>], state: &State) -> Result<()> {
+    let Some(last) = changes.last() else {
+        return Ok(());
+    };
+    let transaction = database.begin_write()?;
+    {
+        let mut numbers = transaction.open_table(NUMBERS)?;
+        let mut objects = transaction.open_table(OBJECTS)?;
+        let mut records = transaction.open_table(CHANGES)?;
+        numbers.insert("revision", last.revision)?;
+        for change in changes {
+            records.insert(change.revision, write_change(change)?.as_slice())?;
+            match &change.after {
+                Some(after) => {
+                    let object = serde_json::to_vec(&after.object)?;
+                    objects.insert(&*change.key, object.as_slice())?
+                }
+                None => objects.remove(&*change.key)?,
+            };
+        }
+        let oldest = state.oldest_change().unwrap_or(changes[0].revision);
+        for revision in (oldest..).take(state.outgrown(changes)) {
+            records.remove(revision)?;
+        }
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+/// Undoes a commit that reached the file although it was reported as failed. Always writes, so
+/// that it succeeds only if the disk can be written.
+fn undo(database: &Database, state: &State) -> Result<()> {
+    let transaction = database.begin_write()?;
+    {
+        let mut numbers = transaction.open_table(NUMBERS)?;
+        let mut objects = transaction.open_table(OBJECTS)?;
+        let mut records = transaction.open_table(CHANGES)?;
+        let reached = numbers.get("revision")?.context("it has no revision")?.value();
+        ensure!(reached >= state.revision(), "it lacks acknowledged writes");
+        for revision in (state.revision() + 1..=reached).rev() {
+            let record = records.remove(revision)?.context("it lacks a change")?;
+            let change = read_change(revision, record.value())?;
+            match change.before {
+                Some(before) => {
+                    let object = serde_json::to_vec(&before.object)?;
+                    objects.insert(&*change.key, object.as_slice())?
+                }
+                None => objects.remove(&*change.key)?,
+            };
+        }
+        numbers.insert("revision", state.revision())?;
+    }
+    transaction.commit()?;
+    Ok(())
 }
 
 fn write_change(change: &Change) -> Result<Vec<u8>> {
@@ -151,6 +304,7 @@ fn read_change(revision: u64, record: &[u8]) -> Result<Change> {
     let (key, before, after): (String, Option<Value>, Option<Value>) =
         serde_json::from_slice(record)?;
     let size = [&before, &after].into_iter().flatten().map(rough_size).sum::<usize>() + key.len();
+    let stored = |object: Value| Stored::of(object).map(Arc::new);
     Ok(Change {
         revision,
         key: key.into(),

@@ -5,10 +5,17 @@
 //!   decreases, not even across restarts.
 //! - A write is acknowledged, and visible to readers, only after it is on disk. Acknowledged writes
 //!   survive a crash of the process at any moment (`lb-userspace/tests/api_crash.rs`).
+//! - A write that fails leaves nothing behind, in memory or on disk, even if the disk failed in the
+//!   middle of it. The next write tries again, without a restart (`disk`).
+//! - Only the owner of the data directory can read what is in it (`directory`).
 //! - Readers never wait for a write, and writers never wait for a slow reader: readers share the
 //!   objects instead of locking them.
 
+mod backend;
+mod directory;
 mod disk;
+pub mod meter;
+pub mod snapshot;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -18,10 +25,11 @@ mod writer;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
+use meter::{Figures, Meter};
 use state::State;
 
 pub use state::Page;
@@ -38,6 +46,14 @@ pub struct Stored {
     /// The revision of the last change.
     pub revision: u64,
     pub object: Value,
+}
+
+impl Stored {
+    fn of(object: Value) -> Result<Self> {
+        let revision = object["metadata"]["resourceVersion"].as_str();
+        let revision = revision.and_then(|text| text.parse().ok());
+        Ok(Self { revision: revision.context("an object without a revision")?, object })
+    }
 }
 
 /// The change of one object in one revision.
@@ -73,22 +89,70 @@ impl Default for Window {
     }
 }
 
+/// Whether a process has the store in this directory open.
+pub fn is_in_use(directory: &Path) -> bool {
+    let path = directory.join(disk::FILE);
+    path.exists() && disk::is_in_use(&path)
+}
+
+/// Creates an empty file that only its owner can read.
+pub fn create_private(path: &Path) -> std::io::Result<std::fs::File> {
+    let file = directory::open_private(path)?;
+    file.set_len(0)?;
+    Ok(file)
+}
+
 /// Cheap to clone: clones share the storage.
 #[derive(Clone)]
 pub struct Storage {
     state: Arc<RwLock<State>>,
     jobs: mpsc::UnboundedSender<writer::Job>,
     revision: watch::Receiver<u64>,
+    meter: Arc<Meter>,
+    path: Arc<Path>,
 }
 
 impl Storage {
     /// Opens or creates the store in a directory. Only one process can have it open.
     pub fn open(directory: &Path, window: Window) -> Result<Self> {
-        let (disk, state) = disk::Disk::open(directory, window)?;
+        Self::open_with(directory, window, Box::new(disk::open_file))
+    }
+
+    fn open_with(directory: &Path, window: Window, opener: disk::Opener) -> Result<Self> {
+        let (disk, state) = disk::Disk::open(directory, window, opener)?;
+        let path = disk.path().into();
+        let meter = Arc::<Meter>::default();
         let (announce, revision) = watch::channel(state.revision());
         let state = Arc::new(RwLock::new(state));
-        let jobs = writer::start(disk, Arc::clone(&state), announce)?;
-        Ok(Self { state, jobs, revision })
+        let jobs = writer::start(disk, Arc::clone(&state), announce, Arc::clone(&meter))?;
+        Ok(Self { state, jobs, revision, meter, path })
+    }
+
+    /// Whether writes succeed, and how long they take.
+    pub fn figures(&self) -> Figures {
+        self.meter.figures()
+    }
+
+    /// Size of the store on disk in bytes.
+    pub fn size(&self) -> u64 {
+        std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len())
+    }
+
+    /// Number of objects.
+    pub fn count(&self) -> usize {
+        self.read(State::count)
+    }
+
+    /// All objects.
+    pub fn all(&self) -> Page {
+        self.read(State::all)
+    }
+
+    /// Recovers from a failed write, if the disk can be written again.
+    pub async fn try_recover(&self) {
+        let nothing = |_: &mut Transaction<'_>| Ok::<_, std::convert::Infallible>(());
+        // The result is in the figures.
+        let _ = self.write(nothing).await;
     }
 
     pub fn revision(&self) -> u64 {

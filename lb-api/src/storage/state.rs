@@ -38,6 +38,15 @@ impl State {
         self.revision
     }
 
+    pub fn count(&self) -> usize {
+        self.objects.len()
+    }
+
+    pub fn all(&self) -> Page {
+        let objects = self.objects.iter().map(|(key, stored)| (key.clone(), stored.clone()));
+        Page { revision: self.revision, objects: objects.collect() }
+    }
+
     pub fn get(&self, key: &str) -> Option<Arc<Stored>> {
         self.objects.get(key).cloned()
     }
@@ -151,6 +160,11 @@ impl State {
             too_many
         })
         .count()
+    }
+
+    /// The changes in the window, from the oldest to the newest.
+    pub fn window(&self) -> impl Iterator<Item = &Arc<Change>> {
+        self.changes.iter()
     }
 
     /// The revision of the oldest change in the window.

@@ -14,6 +14,7 @@ pub struct Transaction<'a> {
     earlier: &'a Staged,
     own: Staged,
     discarded: bool,
+    failures: u64,
 }
 
 /// Changes that are not on disk yet.
@@ -31,8 +32,14 @@ impl Staged {
 }
 
 impl<'a> Transaction<'a> {
-    pub(super) fn new(state: &'a State, earlier: &'a Staged) -> Self {
-        Self { state, earlier, own: Staged::default(), discarded: false }
+    pub(super) fn new(state: &'a State, earlier: &'a Staged, failures: u64) -> Self {
+        Self { state, earlier, own: Staged::default(), discarded: false, failures }
+    }
+
+    /// How many flushes have failed, so far. What is derived from writes of a failed flush has to
+    /// be derived again.
+    pub fn failures(&self) -> u64 {
+        self.failures
     }
 
     /// Drops all changes of this transaction.

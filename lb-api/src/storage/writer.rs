@@ -2,14 +2,18 @@
 //! same for one as for a hundred.
 
 use std::fmt;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::Change;
 use super::disk::Disk;
+use super::meter::Meter;
 use super::state::State;
 use super::transaction::{Staged, Transaction};
 
@@ -18,26 +22,66 @@ const BATCH: usize = 256;
 
 /// Runs an operation on top of the staged changes. The caller is notified when the batch is on
 /// disk.
-pub(super) type Job = Box<dyn FnOnce(&State, &mut Staged) -> Answer + Send>;
+pub(super) type Job = Box<dyn FnOnce(&State, &mut Staged, u64) -> Answer + Send>;
 type Answer = Box<dyn FnOnce(Result<(), WriteError>) + Send>;
 
 /// A write that failed for reasons outside the operation.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WriteError {
-    /// The disk failed. The store is unchanged, and accepts no more writes.
-    Disk(String),
+    /// The disk failed. The store is unchanged, and the next write tries again.
+    Disk {
+        cause: String,
+        is_full: bool,
+    },
     /// The operation panicked. Its changes were dropped.
     Panicked,
     Closed,
 }
 
+impl WriteError {
+    fn disk(error: &anyhow::Error) -> Self {
+        let is_full = error.chain().filter_map(io_error).any(|error| {
+            matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        });
+        Self::Disk { cause: format!("{error:#}"), is_full }
+    }
+}
+
+/// redb's errors do not expose the I/O error as their source.
+fn io_error<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a io::Error> {
+    if let Some(error) = cause.downcast_ref::<io::Error>() {
+        return Some(error);
+    }
+    let storage = cause.downcast_ref::<redb::StorageError>().or_else(|| {
+        match (
+            cause.downcast_ref::<redb::CommitError>(),
+            cause.downcast_ref::<redb::TableError>(),
+            cause.downcast_ref::<redb::TransactionError>(),
+            cause.downcast_ref::<redb::DatabaseError>(),
+        ) {
+            (Some(redb::CommitError::Storage(error)), ..)
+            | (_, Some(redb::TableError::Storage(error)), ..)
+            | (_, _, Some(redb::TransactionError::Storage(error)), _)
+            | (.., Some(redb::DatabaseError::Storage(error))) => Some(error),
+            _ => None,
+        }
+    })?;
+    match storage {
+        redb::StorageError::Io(error) => Some(error),
+        _ => None,
+    }
+}
+
 impl fmt::Display for WriteError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Disk(cause) => write!(
+            Self::Disk { cause, is_full: true } => write!(
                 formatter,
-                "the store can't be written any more: {cause}; free some room or mend the disk, \
-                 then restart"
+                "the disk of the store is full: {cause}; free some room, and writes resume"
+            ),
+            Self::Disk { cause, is_full: false } => write!(
+                formatter,
+                "the store can't be written: {cause}; check the disk: writes resume when it works"
             ),
             Self::Panicked => formatter.write_str("the operation failed by a fault of its own"),
             Self::Closed => formatter.write_str("the store has been closed"),
@@ -55,8 +99,8 @@ where
     F: FnOnce(&mut Transaction<'_>) -> Result<T, E> + Send + 'static,
 {
     let (sender, receiver) = oneshot::channel();
-    let job: Job = Box::new(move |state, staged| {
-        let mut transaction = Transaction::new(state, staged);
+    let job: Job = Box::new(move |state, staged, failures| {
+        let mut transaction = Transaction::new(state, staged, failures);
         let ran = catch_unwind(AssertUnwindSafe(|| operation(&mut transaction)));
         let own = transaction.into_staged();
         let result = match ran {
@@ -81,54 +125,83 @@ pub(super) fn start(
     disk: Disk,
     state: Arc<RwLock<State>>,
     announce: watch::Sender<u64>,
+    meter: Arc<Meter>,
 ) -> Result<mpsc::UnboundedSender<Job>> {
     let (sender, jobs) = mpsc::unbounded_channel();
+    let mut writer = Writer { disk, state, announce, meter };
     thread::Builder::new()
         .name("api-writer".to_owned())
-        .spawn(move || write(disk, &state, &announce, jobs))
+        .spawn(move || writer.run(jobs))
         .context("the thread that writes the store can't be started")?;
     Ok(sender)
 }
 
-fn write(
-    mut disk: Disk,
-    state: &RwLock<State>,
-    announce: &watch::Sender<u64>,
-    mut jobs: mpsc::UnboundedReceiver<Job>,
-) {
-    // After a failure, the contents of the disk are unknown.
-    let mut failed: Option<WriteError> = None;
-    while let Some(first) = jobs.blocking_recv() {
-        let mut staged = Staged::default();
-        let mut answers = Vec::new();
-        {
-            // Readers don't wait: only this thread writes the state, so this lock is shared.
-            let state = state.read().unwrap_or_else(PoisonError::into_inner);
-            answers.push(first(&state, &mut staged));
-            while answers.len() < BATCH
+struct Writer {
+    disk: Disk,
+    state: Arc<RwLock<State>>,
+    announce: watch::Sender<u64>,
+    meter: Arc<Meter>,
+}
+
+impl Writer {
+    fn run(&mut self, mut jobs: mpsc::UnboundedReceiver<Job>) {
+        while let Some(first) = jobs.blocking_recv() {
+            let mut batch = vec![first];
+            while batch.len() < BATCH
                 && let Ok(job) = jobs.try_recv()
             {
-                answers.push(job(&state, &mut staged));
+                batch.push(job);
             }
-            if failed.is_none()
-                && !staged.changes.is_empty()
-                && let Err(error) = disk.commit(&staged.changes, &state)
-            {
-                tracing::error!(error = format!("{error:#}"), "changes not written to disk");
-                failed = Some(WriteError::Disk(format!("{error:#}")));
-            }
+            self.write(batch);
         }
-        let written = match &failed {
-            Some(failed) if !staged.changes.is_empty() => Err(failed.clone()),
-            _ => Ok(()),
+    }
+
+    fn write(&mut self, batch: Vec<Job>) {
+        let mut staged = Staged::default();
+        let failures = self.meter.failures();
+        let (answers, written) = {
+            // Readers don't wait: only this thread writes the state, so this lock is shared.
+            let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+            let answers: Vec<Answer> =
+                batch.into_iter().map(|job| job(&state, &mut staged, failures)).collect();
+            (answers, flush(&mut self.disk, &staged.changes, &state, &self.meter))
         };
         if written.is_ok() && !staged.changes.is_empty() {
-            let mut state = state.write().unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
             state.publish(staged.changes);
-            announce.send_replace(state.revision());
+            self.announce.send_replace(state.revision());
         }
         for answer in answers {
             answer(written.clone());
         }
     }
+}
+
+/// Recovers from an earlier failure first, also if there is nothing to write.
+fn flush(
+    disk: &mut Disk,
+    changes: &[Arc<Change>],
+    state: &State,
+    meter: &Meter,
+) -> Result<(), WriteError> {
+    let begin = Instant::now();
+    let recovers = disk.needs_recovery();
+    let flushed = match recovers {
+        true => disk.recover(state),
+        false => Ok(()),
+    };
+    let flushed = flushed.and_then(|()| disk.commit(changes, state));
+    if let Err(error) = flushed {
+        let failure = WriteError::disk(&error);
+        if !recovers {
+            tracing::error!(error = format!("{error:#}"), "changes not written to disk");
+        }
+        meter.failed(failure.clone());
+        return Err(failure);
+    }
+    if recovers {
+        tracing::info!(store = %disk.path().display(), "store recovered");
+    }
+    meter.flushed((!changes.is_empty()).then(|| begin.elapsed()));
+    Ok(())
 }

@@ -71,7 +71,7 @@ enum Command {
     Agent,
     /// Run the agent without a cluster, with an embedded Kubernetes API
     #[command(after_help = standalone::EXAMPLES)]
-    Standalone,
+    Standalone(standalone::Options),
     /// Show the node's health: agent, interfaces, maps, problems; exits 1 if unhealthy
     #[command(after_help = inspect::STATUS)]
     Status(inspect::Status),
@@ -182,7 +182,9 @@ fn dispatch(command: Command, effective: Effective, level: log::Level) -> Result
     let done = match command {
         Command::Status(options) => return inspect::status(&options, &common.pin_path),
         Command::Agent => agent::run(effective.configuration, level),
-        Command::Standalone => standalone::run(effective.configuration, level),
+        Command::Standalone(options) => {
+            standalone::dispatch(options, effective.configuration, level)
+        }
         Command::Top(options) => inspect::top(&options, &common.pin_path),
         Command::Services(options) => inspect::services(&options, &common.pin_path),
         Command::Frontends(options) => inspect::frontends(&options, &common.pin_path),

@@ -1,14 +1,24 @@
+//! `millrace standalone`: the embedded API and the agent, and the commands for the API's data.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use futures::AsyncWriteExt;
+use futures::io::AllowStdIo;
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use lb_api::http::Limits;
 use lb_api::kinds::Ranges;
 use lb_api::server::{self, Server};
-use lb_api::storage::Window;
+use lb_api::storage::{self, Storage, Window, snapshot};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::agent::{confined_runtime, options};
+use super::agent::{confined_runtime, options, runtime};
 use super::log::Level;
 use crate::agent::{self, Origin};
 use crate::config::Configuration;
+use crate::config::StandaloneSettings;
 use crate::privileges::Privileges;
 use crate::source::cluster::Access;
 
@@ -19,9 +29,87 @@ Examples:
     kubectl --kubeconfig /var/lib/millrace/kubeconfig get services -o wide
 
   Run only the API, without root, to validate manifests:
-    millrace standalone --api-only --data-dir ./millrace-data";
+    millrace standalone --api-only --data-dir ./millrace-data
 
-pub fn run(configuration: Configuration, level: Level) -> Result<()> {
+  Back up all objects while it runs, and restore them while it is stopped:
+    millrace standalone backup /root/millrace.backup
+    millrace standalone restore /root/millrace.backup";
+
+#[derive(Debug, Args)]
+pub struct Options {
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Write all API objects to a file, also while the server runs
+    ///
+    /// The file contains Secrets. Only its owner can read it.
+    Backup {
+        /// File to write; replaced if it exists
+        file: PathBuf,
+    },
+    /// Replace all API objects by those of a backup or snapshot
+    ///
+    /// The server must be stopped. The replaced store stays in the data directory as objects.redb.replaced.
+    Restore {
+        /// Backup, or snapshot.jsonl of a data directory
+        file: PathBuf,
+    },
+}
+
+pub fn dispatch(options: Options, configuration: Configuration, level: Level) -> Result<()> {
+    let settings = &configuration.standalone;
+    match options.action {
+        None => run(configuration, level),
+        Some(Action::Backup { file }) => backup(&file, settings),
+        Some(Action::Restore { file }) => restore(&file, settings),
+    }
+}
+
+fn backup(file: &Path, settings: &StandaloneSettings) -> Result<()> {
+    let unfinished = file.with_extension("unfinished");
+    if storage::is_in_use(&settings.data_dir) {
+        runtime()?.block_on(download(&unfinished, settings))?;
+    } else {
+        snapshot::save(&Storage::open(&settings.data_dir, Window::default())?, &unfinished)?;
+    }
+    let count = snapshot::verify(&unfinished)?;
+    fs::rename(&unfinished, file).with_context(|| format!("{} not written", file.display()))?;
+    println!("{} objects written to {}", count, file.display());
+    Ok(())
+}
+
+/// From the running server.
+async fn download(file: &Path, settings: &StandaloneSettings) -> Result<()> {
+    let path = kubeconfig(settings);
+    let kubeconfig = Kubeconfig::read_from(&path)
+        .with_context(|| format!("kubeconfig {} not readable", path.display()))?;
+    let config =
+        kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    let client: kube::Client = config.try_into()?;
+    let request = axum::http::Request::get("/millrace/backup").body(Vec::new())?;
+    let lines = client.request_stream(request).await.context("backup not downloaded")?;
+    let failed = || format!("{} not written", file.display());
+    let written = storage::create_private(file).with_context(failed)?;
+    let mut written = AllowStdIo::new(written);
+    futures::io::copy(lines, &mut written).await.with_context(failed)?;
+    written.flush().await.and_then(|()| written.get_ref().sync_all()).with_context(failed)
+}
+
+fn restore(file: &Path, settings: &StandaloneSettings) -> Result<()> {
+    let count = snapshot::restore(file, &settings.data_dir)?;
+    println!("{count} objects restored to {}", settings.data_dir.display());
+    Ok(())
+}
+
+fn kubeconfig(settings: &StandaloneSettings) -> PathBuf {
+    let default = || settings.data_dir.join("kubeconfig");
+    settings.write_kubeconfig.clone().unwrap_or_else(default)
+}
+
+fn run(configuration: Configuration, level: Level) -> Result<()> {
     let settings = configuration.standalone.clone();
     let server = server::Options {
         data_directory: settings.data_dir,

@@ -238,7 +238,7 @@ pub struct AgentSettings {
 #[derive(Clone, Debug, Args)]
 pub struct StandaloneSettings {
     /// Directory for API objects, certificates and the kubeconfig
-    #[arg(long, value_name = "DIRECTORY", default_value = "/var/lib/millrace")]
+    #[arg(long, global = true, value_name = "DIRECTORY", default_value = "/var/lib/millrace")]
     pub data_dir: PathBuf,
 
     /// Listen address of the Kubernetes API

@@ -1,3 +1,6 @@
+mod faults;
+mod snapshots;
+
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::Path;

@@ -1,0 +1,115 @@
+//! The data directory. It holds Secrets and keys, so only its owner may enter it.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+/// Permissions of others than the owner.
+const OTHERS: u32 = 0o077;
+/// What earlier versions left in a data directory.
+const OWN: [&str; 2] = ["objects.redb", "pki"];
+
+/// Creates the directory, or takes the permissions of all but its owner away. Never changes a
+/// directory that may serve another purpose: one with foreign files, or of another user.
+pub fn make_private(directory: &Path) -> Result<()> {
+    if !directory.exists() {
+        return DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
+            .with_context(|| format!("data directory {} not created", directory.display()));
+    }
+    let failed = || format!("data directory {} not usable", directory.display());
+    let metadata = fs::metadata(directory).with_context(failed)?;
+    let mode = metadata.permissions().mode() & 0o7777;
+    if mode & OTHERS == 0 {
+        return Ok(());
+    }
+    let is_own = metadata.uid() == nix::unistd::geteuid().as_raw();
+    if !is_own || !is_data_directory(directory).with_context(failed)? {
+        bail!(
+            "data directory {} is open to other users (mode {mode:04o}), and has other files or \
+             another owner: choose a directory of its own with --data-dir, or run: chmod 700 {}",
+            directory.display(),
+            directory.display()
+        );
+    }
+    fs::set_permissions(directory, Permissions::from_mode(0o700)).with_context(failed)?;
+    tracing::info!(directory = %directory.display(), "data directory closed to other users");
+    Ok(())
+}
+
+/// Whether it is empty or was used by an earlier version.
+fn is_data_directory(directory: &Path) -> std::io::Result<bool> {
+    let is_empty = fs::read_dir(directory)?.next().is_none();
+    Ok(is_empty || OWN.iter().any(|name| directory.join(name).exists()))
+}
+
+/// Opens a file for reading and writing that only its owner can read, and creates it if needed.
+pub fn open_private(path: &Path) -> std::io::Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)?;
+    // One of an earlier version is readable by all.
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory(mode: u32) -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        fs::set_permissions(directory.path(), Permissions::from_mode(mode)).unwrap();
+        directory
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_new_directory_is_private_and_so_is_its_parent() {
+        let parent = directory(0o755);
+        let path = parent.path().join("a/b");
+        make_private(&path).unwrap();
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o700, 0o700));
+    }
+
+    #[test]
+    fn a_state_directory_and_one_of_an_earlier_version_become_private() {
+        let empty = directory(0o755);
+        let earlier = directory(0o755);
+        fs::write(earlier.path().join("objects.redb"), "").unwrap();
+        for directory in [empty, earlier] {
+            make_private(directory.path()).unwrap();
+            assert_eq!(mode(directory.path()), 0o700);
+        }
+    }
+
+    #[test]
+    fn a_directory_with_foreign_files_is_refused_and_unchanged() {
+        let directory = directory(0o755);
+        fs::write(directory.path().join("holiday.jpg"), "").unwrap();
+        let error = make_private(directory.path()).unwrap_err().to_string();
+        assert!(error.contains("chmod 700"), "{error}");
+        assert_eq!(mode(directory.path()), 0o755);
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_becomes_private() {
+        let directory = directory(0o700);
+        let path = directory.path().join("objects.redb");
+        fs::write(&path, "content").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        open_private(&path).unwrap();
+        assert_eq!((mode(&path), fs::read_to_string(&path).unwrap().as_str()), (0o600, "content"));
+    }
+}

@@ -1,0 +1,138 @@
+//! Snapshots: all objects at one revision as a text file. Backups are snapshots, too.
+//!
+//! Invariants:
+//! - A snapshot is complete or refused: its last line has the number of objects and a checksum of
+//!   all lines before.
+//! - After a restore all revisions are higher than any that a client may have seen, so every client
+//!   lists again.
+//!
+//! Format: a header, one line `[key, object]` for each object, and the last line, all JSON.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use ring::digest;
+use serde_json::{Value, json};
+
+use super::directory::{make_private, open_private};
+use super::state::State;
+use super::{Page, Storage, Stored, Window, disk};
+
+/// The last snapshot in the data directory.
+pub const SNAPSHOT: &str = "snapshot.jsonl";
+/// Added to the revision of a snapshot. More than the writes since any snapshot.
+const JUMP: u64 = 1_000_000_000;
+const FORMAT: u64 = 1;
+
+/// The lines of a snapshot, each with its end.
+pub fn lines(page: Page) -> impl Iterator<Item = String> + Send {
+    let header = json!({"millrace-snapshot": FORMAT, "revision": page.revision});
+    let count = page.objects.len();
+    let objects = page.objects.into_iter().map(|(key, stored)| json!([*key, stored.object]));
+    let mut hash = Some(digest::Context::new(&digest::SHA256));
+    let mut contents = std::iter::once(header).chain(objects);
+    std::iter::from_fn(move || {
+        let line = match contents.next() {
+            Some(content) => {
+                let line = format!("{content}\n");
+                hash.as_mut()?.update(line.as_bytes());
+                line
+            }
+            None => format!("{}\n", json!({"objects": count, "sha256": hex(hash.take()?)})),
+        };
+        Some(line)
+    })
+}
+
+fn hex(hash: digest::Context) -> String {
+    hash.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Atomically writes a snapshot that only its owner can read.
+pub fn save(storage: &Storage, path: &Path) -> Result<u64> {
+    let page = storage.all();
+    let revision = page.revision;
+    let failed = || format!("snapshot {} not written", path.display());
+    let unfinished = path.with_extension("new");
+    let _ = fs::remove_file(&unfinished);
+    let mut file = BufWriter::new(open_private(&unfinished).with_context(failed)?);
+    let written = lines(page)
+        .try_for_each(|line| file.write_all(line.as_bytes()))
+        .and_then(|()| file.flush())
+        .and_then(|()| file.get_ref().sync_all())
+        .and_then(|()| fs::rename(&unfinished, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&unfinished);
+    }
+    written.with_context(failed)?;
+    Ok(revision)
+}
+
+/// Checks that a snapshot is complete. Returns the number of objects.
+pub fn verify(snapshot: &Path) -> Result<usize> {
+    Ok(load(snapshot)?.range("", None).count())
+}
+
+fn load(snapshot: &Path) -> Result<State> {
+    let file = File::open(snapshot)
+        .with_context(|| format!("snapshot {} not readable", snapshot.display()))?;
+    read(BufReader::new(file))
+        .with_context(|| format!("snapshot {} not usable", snapshot.display()))
+}
+
+/// Replaces the store in a data directory by a snapshot. The previous store stays beside it.
+/// Returns the number of objects.
+pub fn restore(snapshot: &Path, directory: &Path) -> Result<usize> {
+    let state = load(snapshot)?;
+    make_private(directory)?;
+    let store = directory.join(disk::FILE);
+    if store.exists() {
+        if disk::is_in_use(&store) {
+            bail!("store {}: {}; stop it first", store.display(), disk::IN_USE);
+        }
+        let replaced = store.with_extension("redb.replaced");
+        fs::rename(&store, &replaced)
+            .with_context(|| format!("store {} not moved away", store.display()))?;
+    }
+    disk::create(&store, &state)
+        .with_context(|| format!("store {} not written", store.display()))?;
+    Ok(state.range("", None).count())
+}
+
+fn read(lines: impl BufRead) -> Result<State> {
+    let mut hash = digest::Context::new(&digest::SHA256);
+    let mut lines = lines.lines();
+    let mut next = || -> Result<(String, Value)> {
+        let line = lines.next().context("it ends too early")??;
+        let content = serde_json::from_str(&line).context("a line is not JSON")?;
+        Ok((format!("{line}\n"), content))
+    };
+    let (line, header) = next()?;
+    let format = header["millrace-snapshot"].as_u64().context("it is no snapshot of Millrace")?;
+    ensure!(format == FORMAT, "it has format {format}, this millrace knows format {FORMAT}");
+    let revision = header["revision"].as_u64().context("it has no revision")?;
+    hash.update(line.as_bytes());
+    let mut objects = std::collections::BTreeMap::new();
+    loop {
+        let (line, content) = next()?;
+        if let Value::Array(entry) = content {
+            let [Value::String(key), object] = <[Value; 2]>::try_from(entry)
+                .map_err(|_| anyhow::anyhow!("an object has no key"))?
+            else {
+                bail!("an object has no key");
+            };
+            let stored = Stored::of(object).with_context(|| key.clone())?;
+            objects.insert(key.into(), Arc::new(stored));
+            hash.update(line.as_bytes());
+            continue;
+        }
+        ensure!(content["objects"].as_u64() == Some(objects.len() as u64), "objects are missing");
+        ensure!(content["sha256"] == hex(hash), "its checksum is wrong");
+        break;
+    }
+    let revision = revision.checked_add(JUMP).context("its revision is too high")?;
+    Ok(State::new(revision, objects, std::collections::VecDeque::new(), Window::default()))
+}

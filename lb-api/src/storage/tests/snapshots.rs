@@ -1,0 +1,111 @@
+//! Corrupted stores, snapshots and what restores them.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use super::super::disk::{FILE, open_file};
+use super::super::snapshot::{SNAPSHOT, restore, save};
+use super::*;
+
+async fn filled(directory: &Path) -> Storage {
+    let storage = open(directory);
+    for number in 0..20 {
+        put(&storage, &format!("a/{number}"), number).await;
+    }
+    storage
+}
+
+/// The writer thread closes the file shortly after the last handle is dropped.
+async fn close(storage: Storage) {
+    let path = storage.path.clone();
+    drop(storage);
+    while let Err(error) = open_file(&path, Arc::default()) {
+        assert!(matches!(error, redb::DatabaseError::DatabaseAlreadyOpen), "{error}");
+        tokio::task::yield_now().await;
+    }
+}
+
+fn corrupt(directory: &Path) {
+    let path = directory.join(FILE);
+    let mut content = fs::read(&path).unwrap();
+    for byte in &mut content[512..] {
+        *byte = !*byte;
+    }
+    fs::write(&path, content).unwrap();
+}
+
+#[tokio::test]
+async fn a_corrupted_store_is_reported_and_restored_from_its_snapshot() {
+    let directory = tempfile::tempdir().unwrap();
+    let storage = filled(directory.path()).await;
+    let expected: Vec<_> = numbers(&storage.all()).iter().map(|(_, number)| *number).collect();
+    let revision = storage.revision();
+    let snapshot = directory.path().join(SNAPSHOT);
+    save(&storage, &snapshot).unwrap();
+    assert_eq!(fs::metadata(&snapshot).unwrap().permissions().mode() & 0o777, 0o600);
+    close(storage).await;
+    corrupt(directory.path());
+
+    let error = format!("{:#}", Storage::open(directory.path(), WINDOW).err().unwrap());
+    assert!(error.contains("not readable") && error.contains("standalone restore"), "{error}");
+    let count = restore(&snapshot, directory.path()).unwrap();
+    assert_eq!(count, expected.len());
+    let storage = reopen(directory.path()).await;
+    let restored: Vec<_> = numbers(&storage.all()).iter().map(|(_, number)| *number).collect();
+    assert_eq!(restored, expected);
+    // Every client has to list again.
+    assert!(storage.revision() > revision);
+    assert!(storage.changes("", revision, usize::MAX).is_err());
+    assert!(directory.path().join("objects.redb.replaced").exists());
+}
+
+#[tokio::test]
+async fn without_a_snapshot_the_error_says_what_else_to_do() {
+    let directory = tempfile::tempdir().unwrap();
+    close(filled(directory.path()).await).await;
+    corrupt(directory.path());
+    let error = format!("{:#}", Storage::open(directory.path(), WINDOW).err().unwrap());
+    assert!(error.contains("move the file away"), "{error}");
+}
+
+#[tokio::test]
+async fn an_incomplete_or_changed_snapshot_is_refused() {
+    let (source, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = source.path().join("backup");
+    save(&filled(source.path()).await, &path).unwrap();
+    let good = fs::read_to_string(&path).unwrap();
+    let cut = good.lines().take(10).collect::<Vec<_>>().join("\n");
+    let lacking: String = good.lines().filter(|line| !line.contains("a/7")).collect();
+    for bad in [cut, lacking, good.replace("\"number\":7", "\"number\":8"), "{}".to_owned()] {
+        fs::write(&path, bad).unwrap();
+        assert!(restore(&path, target.path()).is_err());
+    }
+    assert!(!target.path().join(FILE).exists());
+    fs::write(&path, good).unwrap();
+    assert_eq!(restore(&path, target.path()).unwrap(), 20);
+}
+
+#[tokio::test]
+async fn a_store_in_use_is_not_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let storage = filled(directory.path()).await;
+    let path = directory.path().join("backup");
+    save(&storage, &path).unwrap();
+    let error = restore(&path, directory.path()).unwrap_err().to_string();
+    assert!(error.contains("in use"), "{error}");
+    assert_eq!(storage.count(), 20);
+}
+
+#[tokio::test]
+async fn the_store_is_private_even_if_it_was_not() {
+    let directory = tempfile::tempdir().unwrap();
+    close(filled(directory.path()).await).await;
+    let store = directory.path().join(FILE);
+    for (path, mode) in [(store.as_path(), 0o644), (directory.path(), 0o755)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let _storage = open(directory.path());
+    for (path, mode) in [(store.as_path(), 0o600), (directory.path(), 0o700)] {
+        assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, mode);
+    }
+}

@@ -1,0 +1,148 @@
+//! What the store needs from time to time: recovery after a failed write, snapshots, and the expiry
+//! of Events.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::kinds::{self, Kind, Subresource};
+use super::operations::options::Query;
+use super::operations::{self, Api, Request, Target};
+use super::storage::snapshot;
+
+const RECOVERY: Duration = Duration::from_secs(1);
+const SNAPSHOTS: Duration = Duration::from_secs(600);
+const EXPIRY: Duration = Duration::from_secs(60);
+/// The default of API servers.
+const EVENT_LIFE: SignedDuration = SignedDuration::from_hours(1);
+const MANAGER: &str = "millrace-event-expiry";
+
+pub async fn run(api: Api, snapshots: std::path::PathBuf) {
+    let path = snapshots.join(snapshot::SNAPSHOT);
+    tokio::join!(recover(&api), take_snapshots(&api, path), expire(&api));
+}
+
+/// Readiness does not depend on whether a client writes.
+async fn recover(api: &Api) {
+    let mut times = every(RECOVERY);
+    loop {
+        times.tick().await;
+        if api.storage().figures().failure.is_some() {
+            api.storage().try_recover().await;
+        }
+    }
+}
+
+async fn take_snapshots(api: &Api, path: std::path::PathBuf) {
+    let mut times = every(SNAPSHOTS);
+    let mut last = 0;
+    loop {
+        times.tick().await;
+        if api.storage().revision() == last {
+            continue;
+        }
+        let (storage, path) = (api.storage().clone(), path.clone());
+        match spawn_blocking(move || snapshot::save(&storage, &path)).await {
+            Ok(Ok(revision)) => last = revision,
+            Ok(Err(error)) => {
+                tracing::warn!(error = format!("{error:#}"), "snapshot not written");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+async fn expire(api: &Api) {
+    let Some(kind) = kinds::find_kind("v1", "Event") else {
+        return;
+    };
+    let mut times = every(EXPIRY);
+    loop {
+        times.tick().await;
+        let now = Timestamp::now();
+        let Ok(page) = api.storage().list(&operations::prefix(kind, None), None, None, usize::MAX)
+        else {
+            continue;
+        };
+        for (_, stored) in page.objects {
+            if has_expired(&stored.object, now) {
+                // It may have been deleted or renewed meanwhile.
+                let _ = api.delete(deletion(kind, &stored.object)).await;
+            }
+        }
+    }
+}
+
+fn every(period: Duration) -> tokio::time::Interval {
+    let mut times = interval(period);
+    times.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    times
+}
+
+/// An Event lives for an hour after it was last reported.
+fn has_expired(event: &Value, now: Timestamp) -> bool {
+    let times = [
+        &event["metadata"]["creationTimestamp"],
+        &event["eventTime"],
+        &event["lastTimestamp"],
+        &event["series"]["lastObservedTime"],
+    ];
+    let last = times
+        .into_iter()
+        .filter_map(|time| time.as_str()?.parse::<Timestamp>().ok())
+        // A client's clock may be ahead.
+        .filter(|time| *time <= now)
+        .max();
+    last.is_some_and(|last| now.duration_since(last) >= EVENT_LIFE)
+}
+
+fn deletion(kind: &'static Kind, event: &Value) -> Request {
+    let text = |field: &str| event["metadata"][field].as_str().map(str::to_owned);
+    let options = serde_json::json!({
+        "preconditions": {"uid": text("uid"), "resourceVersion": text("resourceVersion")},
+    });
+    Request {
+        target: Target {
+            kind,
+            namespace: text("namespace"),
+            name: text("name"),
+            subresource: Subresource::None,
+        },
+        query: Query::default(),
+        user_agent: MANAGER.to_owned(),
+        content_type: "application/json".to_owned(),
+        body: options.to_string().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_event_expires_an_hour_after_its_last_report() {
+        let created = "2026-01-02T03:00:00Z";
+        let later = "2026-01-02T03:30:00.000000Z";
+        let plain = json!({"metadata": {"creationTimestamp": created}});
+        let repeated = json!({"metadata": {"creationTimestamp": created}, "lastTimestamp": later});
+        let series = json!({"metadata": {"creationTimestamp": created},
+            "series": {"lastObservedTime": later}});
+        let ahead = json!({"metadata": {"creationTimestamp": created},
+            "lastTimestamp": "2036-01-01T00:00:00Z"});
+        for (event, now, expected) in [
+            (&plain, "2026-01-02T03:59:59Z", false),
+            (&plain, "2026-01-02T04:00:00Z", true),
+            (&repeated, "2026-01-02T04:00:00Z", false),
+            (&repeated, "2026-01-02T04:30:00Z", true),
+            (&series, "2026-01-02T04:00:00Z", false),
+            (&ahead, "2026-01-02T04:00:00Z", true),
+        ] {
+            assert_eq!(has_expired(event, now.parse().unwrap()), expected, "{event} at {now}");
+        }
+    }
+}
