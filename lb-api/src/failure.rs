@@ -1,5 +1,6 @@
 //! Why a request failed: the Status that the client gets, in Kubernetes' words.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use serde_json::{Value, json};
@@ -80,13 +81,12 @@ impl Failure {
     /// For a value that is not an object, such as options.
     pub fn invalid_of(group: &str, kind: &str, name: &str, violations: &[Violation]) -> Self {
         let qualified = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
-        let mut sentences: Vec<String> = Vec::new();
-        for violation in violations {
-            let sentence = violation.to_string();
-            if !sentences.contains(&sentence) {
-                sentences.push(sentence);
-            }
-        }
+        let mut seen = HashSet::new();
+        let sentences: Vec<String> = violations
+            .iter()
+            .map(Violation::to_string)
+            .filter(|sentence| seen.insert(sentence.clone()))
+            .collect();
         let all = match sentences.as_slice() {
             [one] => one.clone(),
             several => format!("[{}]", several.join(", ")),

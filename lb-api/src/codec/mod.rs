@@ -1,7 +1,7 @@
 //! Decodes request bodies, in JSON, YAML or protobuf, into objects of their kinds.
 
-mod json;
 mod protobuf;
+mod reader;
 mod typed;
 
 use serde_json::{Value, json};
@@ -85,11 +85,12 @@ pub fn parse(format: Format, body: &[u8]) -> Result<(Value, Vec<String>), String
     // JSON in a YAML body is read as JSON: it is valid YAML, but YAML readers are stricter.
     let starts_as_json = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
     if format == Format::Json || starts_as_json {
-        json::parse(body).map_err(|error| format!("couldn't parse JSON: {error}"))
+        let mut json = serde_json::Deserializer::from_slice(body);
+        let read = reader::read(&mut json).and_then(|read| json.end().map(|()| read));
+        read.map_err(|error| format!("couldn't parse JSON: {error}"))
     } else {
-        let value = serde_norway::from_slice(body)
-            .map_err(|error| format!("error converting YAML to JSON: {error}"))?;
-        Ok((value, Vec::new()))
+        let yaml = serde_norway::Deserializer::from_slice(body);
+        reader::read(yaml).map_err(|error| format!("error converting YAML to JSON: {error}"))
     }
 }
 

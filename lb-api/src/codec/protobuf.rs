@@ -5,6 +5,7 @@ use base64::Engine;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use super::reader::VALUES;
 use super::typed::{value_of_microseconds, value_of_seconds};
 use crate::schema::{self, Field};
 
@@ -49,10 +50,15 @@ pub fn envelope(body: &[u8]) -> Result<Envelope<'_>, String> {
 
 /// Decodes a message to the JSON of its definition.
 pub fn decode(definition: &'static str, message: &[u8]) -> Result<Value, String> {
-    message_value(definition, message, 0)
+    message_value(definition, message, 0, &mut 0)
 }
 
-fn message_value(definition: &'static str, message: &[u8], depth: u32) -> Result<Value, String> {
+fn message_value(
+    definition: &'static str,
+    message: &[u8],
+    depth: u32,
+    values: &mut usize,
+) -> Result<Value, String> {
     if depth > DEPTH {
         return Err("messages are nested too deep".to_owned());
     }
@@ -83,11 +89,11 @@ fn message_value(definition: &'static str, message: &[u8], depth: u32) -> Result
                 for part in Parts(bytes) {
                     let (number, part) = part?;
                     if number == embedded {
-                        take(&mut object, name, field, property, part, depth)?;
+                        take(&mut object, name, field, property, part, depth, values)?;
                     }
                 }
             }
-            (_, part) => take(&mut object, name, field, property, part, depth)?,
+            (_, part) => take(&mut object, name, field, property, part, depth, values)?,
         }
     }
     Ok(Value::Object(object))
@@ -101,10 +107,11 @@ fn take(
     schema: &'static Value,
     part: Part<'_>,
     depth: u32,
+    values: &mut usize,
 ) -> Result<(), String> {
     match schema["type"].as_str() {
         Some("array") => {
-            let item = value(&schema["items"], part, depth)?;
+            let item = value(&schema["items"], part, depth, values)?;
             let items = object.entry(name).or_insert_with(|| json!([]));
             if let Value::Array(items) = items {
                 items.push(item);
@@ -119,7 +126,7 @@ fn take(
             for part in Parts(entry) {
                 match part? {
                     (1, Part::Bytes(bytes)) => key = text(bytes)?,
-                    (2, part) => content = value(&schema["additionalProperties"], part, depth)?,
+                    (2, part) => content = value(&schema["additionalProperties"], part, depth, values)?,
                     _ => {}
                 }
             }
@@ -129,7 +136,7 @@ fn take(
             }
         }
         _ => {
-            let content = value(schema, part, depth)?;
+            let content = value(schema, part, depth, values)?;
             // A missing time or message that is not a pointer in Go is sent empty.
             let nothing = !field.pointer
                 && (content.is_null() || content.as_object().is_some_and(Map::is_empty));
@@ -141,10 +148,19 @@ fn take(
     Ok(())
 }
 
-fn value(schema: &'static Value, part: Part<'_>, depth: u32) -> Result<Value, String> {
+fn value(
+    schema: &'static Value,
+    part: Part<'_>,
+    depth: u32,
+    values: &mut usize,
+) -> Result<Value, String> {
+    *values += 1;
+    if *values > VALUES {
+        return Err(format!("it has more than {VALUES} values"));
+    }
     if let Some(definition) = schema::reference(schema) {
         return match part {
-            Part::Bytes(message) => message_value(definition, message, depth + 1),
+            Part::Bytes(message) => message_value(definition, message, depth + 1, values),
             Part::Number(_) => Err(format!("{definition} is a message, not a number")),
         };
     }
@@ -295,6 +311,14 @@ mod tests {
             json!({"metadata": {"name": "web", "namespace": "", "labels": {"app": "web"}},
                 "spec": {"ports": [{"name": "web", "port": 80, "targetPort": "http"}]}})
         );
+    }
+
+    #[test]
+    fn the_number_of_values_has_a_limit() {
+        // Each port is an empty message of two bytes.
+        let ports = [3 << 3 | 2, 0].repeat(VALUES + 1);
+        let error = decode("io.k8s.api.core.v1.EndpointSubset", &ports).unwrap_err();
+        assert!(error.contains("values"), "{error}");
     }
 
     #[test]

@@ -7,9 +7,12 @@ use serde_json::{Map, Number, Value};
 use super::child;
 use crate::schema::{self, Message};
 
+/// Unknown fields that are reported.
+const UNKNOWN: usize = 100;
+
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Fields that the kind does not have.
+    /// The first fields that the kind does not have.
     pub unknown: Vec<String>,
 }
 
@@ -59,7 +62,9 @@ impl Walk {
         for (name, mut field) in std::mem::take(fields) {
             let path = child(&place.path, &name);
             let Some(property) = properties.get(&name) else {
-                self.unknown.push(path);
+                if self.unknown.len() < UNKNOWN {
+                    self.unknown.push(path);
+                }
                 continue;
             };
             if field.is_null() {

@@ -44,9 +44,17 @@ pub fn set(response: &mut Response<Body>, name: HeaderName, value: &str) {
     }
 }
 
+/// The limit of all warnings of a response in bytes, as in a real API server.
+const WARNINGS: usize = 4 << 10;
+
 /// Adds `Warning` headers. kubectl prints them.
 pub fn warn(response: &mut Response<Body>, warnings: &[String]) {
+    let mut size = 0;
     for warning in warnings {
+        size += warning.len();
+        if size > WARNINGS {
+            return;
+        }
         let plain: String = warning.chars().filter(|c| !c.is_control()).collect();
         let quoted = plain.replace('\\', "\\\\").replace('"', "\\\"");
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {

@@ -8,7 +8,11 @@ use super::{Target, metadata, shown, text};
 use crate::failure::Failure;
 use crate::kinds::{self, Kind, Subresource};
 use crate::patch::apply;
-use crate::storage::{Stored, Transaction};
+use crate::storage::{Stored, Transaction, rough_size};
+
+/// The limit of a stored object in bytes: that of etcd's requests in a cluster. It also bounds what
+/// patches cost.
+const OBJECT: usize = 3 << 19;
 
 /// A write in progress.
 pub(super) struct Change<'a, 'b> {
@@ -113,6 +117,15 @@ impl Change<'_, '_> {
     /// Allocates addresses and ports, and stores the object.
     fn store(&mut self, mut object: Value, old: Option<&Value>) -> Result<Value, Failure> {
         let mut hold = self.ledger.hold(owner(self.kind, &object));
+        let size = rough_size(&object);
+        if size > OBJECT {
+            let why = format!(
+                "{} {:?} has about {size} bytes, the limit is {OBJECT}",
+                self.kind.plural,
+                text(&object, "name")
+            );
+            return Err(Failure::new(413, "RequestEntityTooLarge", why));
+        }
         self.kind.rules.allocate(&mut object, old, &mut hold).map_err(|violation| {
             Failure::invalid(self.kind, text(&object, "name"), &[violation])
         })?;

@@ -101,6 +101,7 @@ fn patched(
     let mut object = result.map_err(|error| match error {
         PatchError::Malformed(why) => Failure::bad_request(why),
         PatchError::Unfitting(why) => Failure::new(422, "Invalid", why),
+        PatchError::TooLarge(why) => Failure::new(413, "RequestEntityTooLarge", why),
     })?;
     let invalid = |why: &str| {
         let violation = Violation::invalid("patch", patch.to_string(), why);

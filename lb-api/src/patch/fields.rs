@@ -83,12 +83,16 @@ impl Fields {
 
     pub fn union(&self, other: &Self) -> Self {
         let mut union = self.clone();
-        union.is_member |= other.is_member;
-        for (element, theirs) in &other.below {
-            let ours = union.below.entry(element.clone()).or_default();
-            *ours = ours.union(theirs);
-        }
+        union.absorb(other.clone());
         union
+    }
+
+    /// Adds all members of another set. Costs time for that one only.
+    pub fn absorb(&mut self, other: Self) {
+        self.is_member |= other.is_member;
+        for (element, theirs) in other.below {
+            self.below.entry(element).or_default().absorb(theirs);
+        }
     }
 
     pub fn difference(&self, other: &Self) -> Self {

@@ -1,5 +1,7 @@
 //! `metadata.managedFields`: which manager owns which fields.
 
+use std::collections::{BTreeMap, btree_map};
+
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
@@ -149,30 +151,45 @@ impl Managed {
 
     /// Merges the oldest updating managers, which limits the size of the object.
     pub fn cap_updaters(&mut self) {
-        let (mut updaters, others): (Vec<Entry>, Vec<Entry>) = std::mem::take(&mut self.0)
+        let (mut updaters, mut entries): (Vec<Entry>, Vec<Entry>) = std::mem::take(&mut self.0)
             .into_iter()
             .partition(|entry| entry.manager.operation == Operation::Update);
         updaters.sort_by(|a, b| a.time.cmp(&b.time));
-        while updaters.len() > MOST_UPDATERS {
-            let version = updaters[0].manager.api_version.clone();
+        if updaters.len() > MOST_UPDATERS {
+            let young = updaters.split_off(updaters.len() - MOST_UPDATERS + 1);
             // Entries of different versions cannot be merged.
-            let next = updaters[1..].iter().position(|one| one.manager.api_version == version);
-            let Some(next) = next else { break };
-            let younger = updaters.remove(next + 1);
-            let oldest = &mut updaters[0];
-            oldest.fields = oldest.fields.union(&younger.fields);
-            oldest.time = younger.time;
-            oldest.manager.name = OLDEST.to_owned();
-            oldest.manager.subresource = "";
+            let mut by_version: BTreeMap<String, Entry> = BTreeMap::new();
+            for entry in updaters {
+                match by_version.entry(entry.manager.api_version.clone()) {
+                    btree_map::Entry::Vacant(vacant) => {
+                        vacant.insert(entry);
+                    }
+                    btree_map::Entry::Occupied(mut occupied) => {
+                        let oldest = occupied.get_mut();
+                        oldest.fields.absorb(entry.fields);
+                        oldest.time = entry.time;
+                        oldest.manager.name = OLDEST.to_owned();
+                        oldest.manager.subresource = "";
+                    }
+                }
+            }
+            entries.extend(by_version.into_values());
+            updaters = young;
         }
-        self.0 = others;
-        self.0.extend(updaters);
+        entries.extend(updaters);
+        self.0 = entries;
     }
 
     /// Removes fields from every entry of this version of the type.
-    pub fn disown(&mut self, api_version: &str, fields: impl Fn(&Manager) -> Fields) {
-        for entry in self.0.iter_mut().filter(|entry| entry.manager.api_version == api_version) {
-            entry.fields = entry.fields.difference(&fields(&entry.manager));
+    pub fn disown(
+        &mut self,
+        api_version: &str,
+        fields: &Fields,
+        is_affected: impl Fn(&Manager) -> bool,
+    ) {
+        let affected = |manager: &Manager| manager.api_version == api_version && is_affected(manager);
+        for entry in self.0.iter_mut().filter(|entry| affected(&entry.manager)) {
+            entry.fields = entry.fields.difference(fields);
         }
         self.0.retain(|entry| !entry.fields.is_empty());
     }

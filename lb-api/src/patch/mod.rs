@@ -18,12 +18,14 @@ pub enum PatchError {
     Malformed(String),
     /// It does not fit the object: 422.
     Unfitting(String),
+    /// It would need too much memory or time: 413.
+    TooLarge(String),
 }
 
 impl fmt::Display for PatchError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Malformed(why) | Self::Unfitting(why) => formatter.write_str(why),
+            Self::Malformed(why) | Self::Unfitting(why) | Self::TooLarge(why) => formatter.write_str(why),
         }
     }
 }

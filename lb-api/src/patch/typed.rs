@@ -1,6 +1,6 @@
-//! Objects as sets of fields: collects, compares, merges and removes fields.
+//! Objects as sets of fields: collects, compares, merges and removes fields. All in n log n.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use serde_json::{Map, Value};
 
@@ -124,15 +124,14 @@ fn children<'a>(
                 .collect()
         }
         Shape::Set | Shape::Keyed(_) => {
-            let (old, new) = (items(old, shape), items(new, shape));
-            let elements: BTreeSet<&String> =
-                old.iter().chain(&new).map(|(element, _)| element).collect();
+            let (old, new) = (by_element(old, shape), by_element(new, shape));
+            let elements: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
             elements
                 .into_iter()
                 .map(|element| Child {
                     element: element.clone(),
-                    old: find(&old, element),
-                    new: find(&new, element),
+                    old: old.get(element).copied(),
+                    new: new.get(element).copied(),
                     node: node.item(),
                 })
                 .collect()
@@ -153,8 +152,13 @@ fn items<'a>(value: Option<&'a Value>, shape: &Shape) -> Vec<(String, &'a Value)
     items.map(|item| (element(shape, item), item)).collect()
 }
 
-fn find<'a>(items: &[(String, &'a Value)], element: &str) -> Option<&'a Value> {
-    items.iter().find(|(one, _)| one == element).map(|(_, item)| *item)
+/// Of equal elements the first one counts.
+fn by_element<'a>(value: Option<&'a Value>, shape: &Shape) -> HashMap<String, &'a Value> {
+    let mut found = HashMap::new();
+    for (element, item) in items(value, shape) {
+        found.entry(element).or_insert(item);
+    }
+    found
 }
 
 /// Merges the applied value into the live one.
@@ -187,16 +191,22 @@ fn merge_items(
     applied: &[(String, &Value)],
     node: TypeNode,
 ) -> Vec<Value> {
-    let is_shared = |element: &String| find(applied, element).is_some();
+    let index = |items: &[(String, &Value)]| -> HashMap<String, usize> {
+        let all = items.iter().enumerate().rev();
+        all.map(|(index, (element, _))| (element.clone(), index)).collect()
+    };
+    let (in_live, in_applied) = (index(live), index(applied));
     let mut merged = Vec::new();
-    let (mut left, mut right) = (0, 0);
+    let (mut left, mut right, mut shared) = (0, 0, 0);
     loop {
-        let next_shared = applied[right..]
-            .iter()
-            .map(|(element, _)| element)
-            .find(|one| find(live, one).is_some());
+        // The next item of the applied list that is in both.
+        shared = shared.max(right);
+        while applied.get(shared).is_some_and(|(element, _)| !in_live.contains_key(element)) {
+            shared += 1;
+        }
+        let next_shared = applied.get(shared).map(|(element, _)| element);
         match (live.get(left), applied.get(right)) {
-            (Some((element, value)), _) if !is_shared(element) => {
+            (Some((element, value)), _) if !in_applied.contains_key(element) => {
                 merged.push((*value).clone());
                 left += 1;
             }
@@ -208,8 +218,8 @@ fn merge_items(
             // An item in both lists is placed by the applied one.
             (Some((element, _)), _) if next_shared != Some(element) => left += 1,
             (_, Some((element, item))) => {
-                merged.push(match find(live, element) {
-                    Some(live) => merge(live, item, node),
+                merged.push(match in_live.get(element) {
+                    Some(index) => merge(live[*index].1, item, node),
                     None => (*item).clone(),
                 });
                 right += 1;

@@ -208,7 +208,7 @@ impl Write {
         let gone = &changes.removed;
         let changed = changes.modified.union(&changes.added);
         let disowned = changed.union(gone);
-        managed.disown(&self.manager.api_version, |_| disowned.clone());
+        managed.disown(&self.manager.api_version, &disowned, |_| true);
         let before = managed.find(&self.manager).map(|entry| entry.fields.clone());
         let own = before.unwrap_or_default().union(&self.own(changed));
         // Starts from the live entries, so the time of an entry changes only with its fields.
@@ -234,7 +234,10 @@ impl Write {
     fn prune(&self, merged: &mut Value, last: &Fields, managed: &Managed, applied: Fields) {
         let of_version =
             managed.0.iter().filter(|one| one.manager.api_version == self.manager.api_version);
-        let owned = of_version.fold(applied, |all, entry| all.union(&entry.fields));
+        let mut owned = applied;
+        for entry in of_version {
+            owned.absorb(entry.fields.clone());
+        }
         let gone = last.with_named_parents().difference(&owned.with_named_parents());
         typed::remove(merged, self.node, &gone);
     }
@@ -256,9 +259,7 @@ impl Write {
             return Err(Conflicts(conflicts));
         }
         let lost = changed.union(&changes.removed);
-        managed.disown(&self.manager.api_version, |manager| {
-            if is_other(manager) { lost.clone() } else { Fields::default() }
-        });
+        managed.disown(&self.manager.api_version, &lost, is_other);
         Ok(())
     }
 

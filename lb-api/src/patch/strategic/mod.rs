@@ -4,7 +4,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
@@ -101,7 +101,8 @@ fn retain(object: &mut Entries, patch: &Entries) -> Result<(), PatchError> {
     let Some(names) = list.as_array() else {
         return Err(malformed("$retainKeys must be a list"));
     };
-    let is_retained = |name: &str| names.iter().any(|retained| retained == name);
+    let names: HashSet<&str> = names.iter().filter_map(Value::as_str).collect();
+    let is_retained = |name: &str| names.contains(name);
     let is_set = |name: &str, value: &Value| !value.is_null() && !name.starts_with('$');
     if let Some((name, _)) =
         patch.iter().find(|(name, value)| is_set(name, value) && !is_retained(name))
@@ -116,8 +117,9 @@ fn delete_values(object: &mut Entries, name: &str, gone: &Value) -> Result<(), P
     let Some(gone) = gone.as_array() else {
         return Err(malformed(format!("{DELETE}{name} must be a list")));
     };
+    let gone: HashSet<String> = gone.iter().map(Value::to_string).collect();
     if let Some(Value::Array(values)) = object.get_mut(name) {
-        values.retain(|value| !gone.contains(value));
+        values.retain(|value| !gone.contains(&value.to_string()));
     }
     Ok(())
 }
@@ -132,7 +134,8 @@ fn check_order(
     let Some(order) = order.as_array() else {
         return Err(malformed(format!("{ORDER}{name} must be a list")));
     };
-    let is_in_order = |item: &Value| order.iter().any(|one| is_same(one, item, node));
+    let order = positions(order, node);
+    let is_in_order = |item: &Value| position(&order, item, node).is_some();
     let is_kept = |item: &&Value| item.get(PATCH).is_none();
     match items(patch.get(name)).iter().filter(is_kept).find(|item| !is_in_order(item)) {
         None => Ok(()),
@@ -150,7 +153,14 @@ fn merge_lists(
         let others = patch.iter().filter(|item| item.get(PATCH).is_none());
         return others.map(plain).collect();
     }
-    let mut merged = object.to_vec();
+    let mut merged: Vec<Option<Value>> = object.iter().cloned().map(Some).collect();
+    // Where the items with a value of the key are. Of equal ones the first is merged.
+    let mut places: HashMap<String, Vec<usize>> = HashMap::new();
+    for (index, item) in object.iter().enumerate() {
+        if let Some(value) = item.get(key) {
+            places.entry(value.to_string()).or_default().push(index);
+        }
+    }
     for item in patch {
         let Value::Object(item) = item else {
             return Err(malformed(format!("{item} is no object, but has to be merged by {key}")));
@@ -161,16 +171,23 @@ fn merge_lists(
                 "map: {item} does not contain declared merge key: {key}"
             )));
         };
+        let value = value.to_string();
         if matches!(directive(item)?, Some(Directive::Delete)) {
-            merged.retain(|one| one.get(key) != Some(value));
+            for index in places.remove(&value).unwrap_or_default() {
+                merged[index] = None;
+            }
             continue;
         }
-        match merged.iter_mut().find(|one| one.get(key) == Some(value)) {
+        let first = places.get(&value).and_then(|places| places.first()).copied();
+        match first.and_then(|index| merged[index].as_mut()) {
             Some(Value::Object(one)) => *one = merge_maps(one, item, node.item())?,
-            _ => merged.push(Value::Object(without_directives(item)?)),
+            _ => {
+                places.entry(value).or_default().push(merged.len());
+                merged.push(Some(Value::Object(without_directives(item)?)));
+            }
         }
     }
-    Ok(merged)
+    Ok(merged.into_iter().flatten().collect())
 }
 
 fn merge_values(object: &[Value], patch: &[Value]) -> Vec<Value> {
@@ -183,27 +200,38 @@ fn items(value: Option<&Value>) -> &[Value] {
     value.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-fn is_same(one: &Value, other: &Value, node: TypeNode) -> bool {
+/// What identifies an item in a list: its merge key, or its value. `None` without a key.
+fn identity(item: &Value, node: TypeNode) -> Option<String> {
     match node.merge_key() {
-        Some(key) => one.get(key).is_some() && one.get(key) == other.get(key),
-        None => one == other,
+        Some(key) => item.get(key).map(Value::to_string),
+        None => Some(item.to_string()),
     }
+}
+
+/// The first position of each item.
+fn positions(list: &[Value], node: TypeNode) -> HashMap<String, usize> {
+    let all = list.iter().enumerate().rev();
+    all.filter_map(|(index, item)| Some((identity(item, node)?, index))).collect()
+}
+
+fn position(positions: &HashMap<String, usize>, item: &Value, node: TypeNode) -> Option<usize> {
+    positions.get(&identity(item, node)?).copied()
 }
 
 /// Sorts a list in the client's order. Items that the client does not know stay before the items
 /// that they preceded on the server.
 fn reorder(object: &mut Entries, name: &str, order: &[Value], before: &[Value], node: TypeNode) {
     let Some(Value::Array(merged)) = object.get_mut(name) else { return };
-    let position =
-        |list: &[Value], item: &Value| list.iter().position(|one| is_same(one, item, node));
-    let (mut known, unknown): (Vec<Value>, Vec<Value>) =
-        std::mem::take(merged).into_iter().partition(|item| position(order, item).is_some());
-    known.sort_by_key(|item| position(order, item));
+    let (order, before) = (positions(order, node), positions(before, node));
+    let (mut known, unknown): (Vec<Value>, Vec<Value>) = std::mem::take(merged)
+        .into_iter()
+        .partition(|item| position(&order, item, node).is_some());
+    known.sort_by_cached_key(|item| position(&order, item, node));
     let mut known = known.into_iter().peekable();
     for item in unknown {
         // New items are placed by the order.
         while let Some(next) = known.peek() {
-            let places = (position(before, &item), position(before, next));
+            let places = (position(&before, &item, node), position(&before, next, node));
             if matches!(places, (Some(item), Some(next)) if item < next) {
                 break;
             }
