@@ -14,7 +14,8 @@ use super::kinds::{self, Subresource};
 use super::operations::options::Query;
 use super::operations::{Api, Request, Target};
 
-const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
+/// Without them nothing works, so they can't be deleted.
+pub const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
 /// Millrace's name as a field manager.
 pub const USER_AGENT: &str = "millrace";
 

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::super::operations::{FOREGROUND, ORPHAN};
 use super::{Api, Item, report};
 use crate::kinds;
+use crate::storage::Transaction;
 
 const MANAGER: &str = "generic-garbage-collector";
 
@@ -56,10 +57,24 @@ pub async fn sweep(api: &Api, items: &[Item]) {
         }
         for finalizer in [FOREGROUND, ORPHAN] {
             if item.has_finalizer(finalizer) {
-                report(api.remove_finalizer(item.target(), finalizer).await, item);
+                let uid = item.text("uid").to_owned();
+                let is_done = move |transaction: &Transaction<'_>| {
+                    let all = transaction.list("");
+                    !all.iter().any(|(_, stored)| blocks(&stored.object, &uid, finalizer))
+                };
+                report(api.remove_finalizer(item.target(), finalizer, is_done).await, item);
             }
         }
     }
+}
+
+/// Whether an owner with this finalizer has to wait for the object: it may have been created after
+/// the sweep began.
+fn blocks(object: &Value, owner: &str, finalizer: &str) -> bool {
+    let references = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+    references
+        .filter(|reference| reference["uid"] == owner)
+        .any(|reference| finalizer == ORPHAN || reference["blockOwnerDeletion"] == true)
 }
 
 fn references(item: &Item) -> Vec<&Value> {
@@ -70,4 +85,25 @@ fn references(item: &Item) -> Vec<&Value> {
 fn is_served(reference: &Value) -> bool {
     let text = |field: &str| reference[field].as_str().unwrap_or_default();
     kinds::find_kind(text("apiVersion"), text("kind")).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_waits_for_the_dependents_that_block_it() {
+        let object = |block: bool| json!({"metadata": {"ownerReferences": [
+            {"uid": "other", "blockOwnerDeletion": true},
+            {"uid": "owner", "blockOwnerDeletion": block}]}});
+        for (owner, finalizer, block, expected) in [
+            ("owner", ORPHAN, false, true),
+            ("owner", FOREGROUND, true, true),
+            ("owner", FOREGROUND, false, false),
+            ("nobody", ORPHAN, true, false),
+        ] {
+            let blocked = blocks(&object(block), owner, finalizer);
+            assert_eq!(blocked, expected, "{owner} {finalizer} {block}");
+        }
+    }
 }

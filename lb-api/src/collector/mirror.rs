@@ -1,49 +1,89 @@
 //! Mirrors the Endpoints that a user writes for a Service without a selector to EndpointSlices,
 //! which the agent reads. Works like the cluster's controller.
 
-use std::collections::{BTreeMap, HashMap};
-
 use k8s_openapi::api::core::v1::Endpoints;
 use serde_json::{Value, json};
 
-use super::{Api, Item, request};
-use crate::kinds::{self, Subresource};
+use super::{Api, Item, report, request};
+use crate::kinds::{self, Kind, Subresource};
 use crate::mirroring;
-use crate::operations::Target;
+use crate::operations::{self, Target};
+use crate::storage::{Change, Stored};
 
 const MANAGER: &str = "endpointslicemirroring-controller";
 const MANAGED_BY: &str = "endpointslicemirroring-controller.k8s.io";
 const MANAGED_BY_LABEL: &str = "endpointslice.kubernetes.io/managed-by";
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const SKIP_LABEL: &str = "endpointslice.kubernetes.io/skip-mirror";
+/// Between the name of the Endpoints and the number of a slice.
+const INFIX: &str = "-mirror-";
 /// Endpoints with this annotation are a leader election lock.
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 
-pub async fn sweep(api: &Api, items: &[Item]) {
-    let of_kind = |kind: &'static str| items.iter().filter(move |item| item.kind.kind == kind);
-    let services: HashMap<(&str, &str), &Item> = of_kind("Service")
-        .map(|item| ((item.text("namespace"), item.text("name")), item))
-        .collect();
-    let mut present: BTreeMap<(String, String), &Item> = of_kind("EndpointSlice")
-        .filter(|item| item.metadata()["labels"][MANAGED_BY_LABEL] == MANAGED_BY)
-        .map(|item| ((item.text("namespace").to_owned(), item.text("name").to_owned()), item))
-        .collect();
-    for endpoints in of_kind("Endpoints") {
-        let owner = services.get(&(endpoints.text("namespace"), endpoints.text("name")));
-        if !owner.is_some_and(|service| has_no_selector(service)) || !is_mirrored(endpoints) {
-            continue;
+/// Namespace and name of Endpoints, and of their Service.
+pub type Name = (String, String);
+
+/// The Endpoints whose mirrored slices a change affects.
+pub fn affected(change: &Change) -> Option<Name> {
+    let (before, after) = (change.before.as_deref(), change.after.as_deref());
+    // Of a Service only its existence and its selector matter.
+    let selector = |stored: Option<&Stored>| stored.map(|s| s.object["spec"]["selector"].clone());
+    let is_service = |stored: &Stored| stored.object["kind"] == "Service";
+    if before.is_some_and(is_service) && after.is_some() && selector(before) == selector(after) {
+        return None;
+    }
+    after.and_then(name).or_else(|| before.and_then(name))
+}
+
+/// The Endpoints that an object belongs to, if it has to do with mirroring.
+pub fn name(stored: &Stored) -> Option<Name> {
+    let metadata = &stored.object["metadata"];
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let name = match stored.object["kind"].as_str()? {
+        "Service" | "Endpoints" => text(&metadata["name"])?,
+        "EndpointSlice" if metadata["labels"][MANAGED_BY_LABEL] == MANAGED_BY => {
+            text(&metadata["labels"][SERVICE_NAME])?
         }
-        for (name, slice) in slices(endpoints) {
-            let key = (endpoints.text("namespace").to_owned(), name.clone());
-            match present.remove(&key) {
-                Some(item) => update(api, item, slice).await,
-                None => create(api, &key.0, &name, slice).await,
-            }
+        _ => return None,
+    };
+    Some((text(&metadata["namespace"])?, name))
+}
+
+/// Makes the slices those of the Endpoints.
+pub async fn update(api: &Api, (namespace, name): &Name) {
+    let get = |api_version: &str, kind: &str| {
+        let kind = kinds::find_kind(api_version, kind)?;
+        let object = api.storage().get(&operations::key(kind, Some(namespace), name))?;
+        Some(Item { kind, object })
+    };
+    let Some(kind) = kinds::find_kind("discovery.k8s.io/v1", "EndpointSlice") else {
+        return;
+    };
+    let is_owned = get("v1", "Service").is_some_and(|service| has_no_selector(&service));
+    let endpoints = get("v1", "Endpoints").filter(|endpoints| is_owned && is_mirrored(endpoints));
+    let wanted = endpoints.map(|endpoints| slices(&endpoints)).unwrap_or_default();
+    let mut present = present(api, kind, namespace, name);
+    for slice in wanted {
+        let same = |item: &Item| item.text("name") == slice["metadata"]["name"];
+        match present.iter().position(same).map(|index| present.swap_remove(index)) {
+            Some(item) => replace(api, &item, slice).await,
+            None => create(api, kind, namespace, &slice).await,
         }
     }
-    for stale in present.into_values().filter(|item| !item.is_being_deleted()) {
+    for stale in present.into_iter().filter(|item| !item.is_being_deleted()) {
         stale.delete(api, MANAGER).await;
     }
+}
+
+fn present(api: &Api, kind: &'static Kind, namespace: &str, name: &str) -> Vec<Item> {
+    let prefix = operations::key(kind, Some(namespace), &format!("{name}{INFIX}"));
+    let objects = api.storage().list(&prefix, None, None, usize::MAX).map(|page| page.objects);
+    let items = objects.unwrap_or_default().into_iter().map(|(_, object)| Item { kind, object });
+    let is_own = |item: &Item| {
+        let labels = &item.metadata()["labels"];
+        labels[MANAGED_BY_LABEL] == MANAGED_BY && labels[SERVICE_NAME] == name
+    };
+    items.filter(is_own).collect()
 }
 
 fn has_no_selector(service: &Item) -> bool {
@@ -57,8 +97,8 @@ fn is_mirrored(endpoints: &Item) -> bool {
         && metadata["annotations"][LEADER].is_null()
 }
 
-/// The wanted slices and their names.
-fn slices(endpoints: &Item) -> Vec<(String, Value)> {
+/// The wanted slices.
+fn slices(endpoints: &Item) -> Vec<Value> {
     let typed: Endpoints = match serde_json::from_value(endpoints.object.object.clone()) {
         Ok(typed) => typed,
         Err(error) => {
@@ -81,46 +121,73 @@ fn slices(endpoints: &Item) -> Vec<(String, Value)> {
     let mirrored = mirroring::slices(&typed);
     let slices = mirrored.iter().zip(1..).filter_map(|(slice, number)| {
         let mut slice = serde_json::to_value(slice).ok()?;
-        let name = format!("{service}-mirror-{number}");
         slice["metadata"] = json!({
-            "name": name, "namespace": endpoints.text("namespace"),
+            "name": format!("{service}{INFIX}{number}"), "namespace": endpoints.text("namespace"),
             "labels": labels, "ownerReferences": owner,
         });
-        Some((name, slice))
+        Some(slice)
     });
     slices.collect()
 }
 
-async fn create(api: &Api, namespace: &str, name: &str, slice: Value) {
-    let Some(kind) = kinds::find_kind("discovery.k8s.io/v1", "EndpointSlice") else {
-        return;
-    };
+async fn create(api: &Api, kind: &'static Kind, namespace: &str, slice: &Value) {
     let target = Target {
         kind,
         namespace: Some(namespace.to_owned()),
         name: None,
         subresource: Subresource::None,
     };
-    if let Err(failure) = api.create(request(target, MANAGER, "application/json", &slice)).await {
-        tracing::warn!(%namespace, %name, error = %failure, "endpoint slice not created");
+    if let Err(failure) = api.create(request(target, MANAGER, "application/json", slice)).await {
+        let name = slice["metadata"]["name"].as_str();
+        tracing::warn!(%namespace, name, error = %failure, "endpoint slice not created");
     }
 }
 
-async fn update(api: &Api, item: &Item, slice: Value) {
-    let current = &item.object.object;
-    let addresses_changed = current["addressType"] != slice["addressType"];
-    if addresses_changed {
-        // The address type of a slice can't be changed. The next sweep creates the slice again.
+async fn replace(api: &Api, item: &Item, mut slice: Value) {
+    if item.object.object["addressType"] != slice["addressType"] {
+        // The address type of a slice can't be changed. Its deletion is a change, after which it is
+        // created again.
         item.delete(api, MANAGER).await;
         return;
     }
-    let patch = json!({
-        "metadata": {
-            "labels": slice["metadata"]["labels"],
-            "ownerReferences": slice["metadata"]["ownerReferences"],
-        },
-        "endpoints": slice["endpoints"],
-        "ports": slice["ports"],
-    });
-    item.merge(api, MANAGER, patch).await;
+    for field in ["uid", "resourceVersion"] {
+        slice["metadata"][field] = item.text(field).into();
+    }
+    let request = request(item.target(), MANAGER, "application/json", &slice);
+    report(api.update(request).await.map(drop), item);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn stored(kind: &str, metadata: Value, selector: Value) -> Arc<Stored> {
+        let object = json!({"kind": kind, "metadata": metadata, "spec": {"selector": selector}});
+        Arc::new(Stored { revision: 1, object })
+    }
+
+    #[test]
+    fn only_what_has_to_do_with_mirroring_is_affected() {
+        let web = json!({"namespace": "a", "name": "web"});
+        let labels = json!({MANAGED_BY_LABEL: MANAGED_BY, SERVICE_NAME: "web"});
+        let mirrored = json!({"namespace": "a", "name": "web-mirror-1", "labels": labels});
+        let service = stored("Service", web.clone(), Value::Null);
+        let selecting = stored("Service", web.clone(), json!({"app": "web"}));
+        for (case, before, after, expected) in [
+            ("new Service", None, Some(&service), true),
+            ("same selector", Some(&service), Some(&service), false),
+            ("new selector", Some(&service), Some(&selecting), true),
+            ("deleted Service", Some(&service), None, true),
+            ("Endpoints", None, Some(&stored("Endpoints", web.clone(), Value::Null)), true),
+            ("mirrored", Some(&stored("EndpointSlice", mirrored, Value::Null)), None, true),
+            ("slice", None, Some(&stored("EndpointSlice", web.clone(), Value::Null)), false),
+            ("Secret", None, Some(&stored("Secret", web.clone(), Value::Null)), false),
+        ] {
+            let change = Change::of(before.cloned(), after.cloned());
+            let expected = expected.then(|| ("a".to_owned(), "web".to_owned()));
+            assert_eq!(affected(&change), expected, "{case}");
+        }
+    }
 }

@@ -1,12 +1,17 @@
 //! What a cluster's controllers do for the served kinds: empties terminating namespaces, deletes
 //! objects that lost their owners, and mirrors Endpoints to EndpointSlices.
 //!
-//! Works from the state, not from individual changes, so a restart misses nothing: a sweep does
-//! everything, and the next one finds nothing to do.
+//! Invariants:
+//! - Works from the state, not from individual changes, so a restart misses nothing.
+//! - A sweep sees all objects at one revision, and changes only objects that are unchanged since.
+//!   What it deletes for the lack of something it looks for again in the write.
+//! - Endpoints are mirrored when they, their Service or a mirrored slice has changed, not otherwise.
 
 mod garbage;
 mod mirror;
 mod namespaces;
+
+use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -27,15 +32,29 @@ pub async fn run(api: Api) {
     let mut position = None;
     loop {
         revisions.mark_unchanged();
-        let (relevant, reached) =
+        let (sweeps, mirrors, reached) =
             match position.map(|from| api.storage().changes("", from, usize::MAX)) {
-                Some(Ok((changes, reached))) => (changes.iter().any(|c| is_relevant(c)), reached),
+                Some(Ok((changes, reached))) => {
+                    let sweeps = changes.iter().any(|change| needs_sweep(change));
+                    let mirrors = changes.iter().filter_map(|change| mirror::affected(change));
+                    (sweeps, mirrors.collect(), reached)
+                }
                 // At the start, or when changes have left the window.
-                None | Some(Err(_)) => (true, api.storage().revision()),
+                None | Some(Err(_)) => {
+                    let page = api.storage().all();
+                    let all = page.objects.iter().filter_map(|(_, stored)| mirror::name(stored));
+                    (true, all.collect(), page.revision)
+                }
             };
         position = Some(reached);
-        if relevant {
-            sweep(&api).await;
+        if sweeps {
+            let items = items(&api);
+            namespaces::sweep(&api, &items).await;
+            garbage::sweep(&api, &items).await;
+        }
+        let mirrors: BTreeSet<mirror::Name> = mirrors;
+        for name in mirrors {
+            mirror::update(&api, &name).await;
         }
         if revisions.changed().await.is_err() {
             return;
@@ -43,8 +62,8 @@ pub async fn run(api: Api) {
     }
 }
 
-/// Whether a sweep may be needed after a change.
-fn is_relevant(change: &Change) -> bool {
+/// Whether a change may leave a namespace to empty, or an object without owners.
+fn needs_sweep(change: &Change) -> bool {
     let Some(after) = &change.after else {
         return true;
     };
@@ -52,28 +71,19 @@ fn is_relevant(change: &Change) -> bool {
     let owners_before = change.before.as_ref().map(|before| &before.object["metadata"]);
     let owners_before = owners_before.map_or(&Value::Null, |metadata| &metadata["ownerReferences"]);
     let owners_changed = metadata["ownerReferences"] != *owners_before;
-    let kind = &after.object["kind"];
-    let mirrored = kind == "Endpoints" || (kind == "Service" && change.before.is_none());
-    !metadata["deletionTimestamp"].is_null() || owners_changed || mirrored
+    !metadata["deletionTimestamp"].is_null() || owners_changed
 }
 
-async fn sweep(api: &Api) {
-    let items = items(api);
-    namespaces::sweep(api, &items).await;
-    garbage::sweep(api, &items).await;
-    mirror::sweep(api, &items).await;
-}
-
+/// All objects at one revision.
 fn items(api: &Api) -> Vec<Item> {
-    let mut items = Vec::new();
-    for kind in kinds::all().iter().filter(|kind| kind.rules.stored_as().is_none()) {
-        let Ok(page) = api.storage().list(&operations::prefix(kind, None), None, None, usize::MAX)
-        else {
-            continue;
-        };
-        items.extend(page.objects.into_iter().map(|(_, object)| Item { kind, object }));
-    }
-    items
+    let kinds: HashMap<String, &'static Kind> = kinds::all()
+        .iter()
+        .filter(|kind| kind.rules.stored_as().is_none())
+        .map(|kind| (operations::prefix(kind, None), kind))
+        .collect();
+    let of_key = |key: &str| kinds.get(key.split_inclusive('/').next()?).copied();
+    let objects = api.storage().all().objects.into_iter();
+    objects.filter_map(|(key, object)| Some(Item { kind: of_key(&key)?, object })).collect()
 }
 
 impl Item {
@@ -105,10 +115,13 @@ impl Item {
         }
     }
 
-    /// Deletes the object if it still has the same uid.
+    /// Deletes the object if it is unchanged.
     async fn delete(&self, api: &Api, manager: &str) {
         let options = json!({
-            "propagationPolicy": "Background", "preconditions": {"uid": self.text("uid")},
+            "propagationPolicy": "Background",
+            "preconditions": {
+                "uid": self.text("uid"), "resourceVersion": self.text("resourceVersion"),
+            },
         });
         let request = request(self.target(), manager, "application/json", &options);
         report(api.delete(request).await.map(drop), self);

@@ -1,6 +1,9 @@
 //! Deletes terminating namespaces after all objects in them.
 
 use super::{Api, Item, report};
+use crate::kinds;
+use crate::operations::prefix;
+use crate::storage::Transaction;
 
 const MANAGER: &str = "namespace-controller";
 const FINALIZER: &str = "kubernetes";
@@ -21,7 +24,16 @@ pub async fn sweep(api: &Api, items: &[Item]) {
         }
         // Deleting an object is a change, so another sweep follows.
         if empty {
-            report(api.remove_finalizer(namespace.target(), FINALIZER).await, namespace);
+            let prefixes: Vec<String> = kinds::all()
+                .iter()
+                .filter(|kind| kind.namespaced)
+                .map(|kind| prefix(kind, Some(name)))
+                .collect();
+            let is_empty = move |transaction: &Transaction<'_>| {
+                prefixes.iter().all(|prefix| transaction.list(prefix).is_empty())
+            };
+            let removed = api.remove_finalizer(namespace.target(), FINALIZER, is_empty);
+            report(removed.await, namespace);
         }
     }
 }

@@ -11,6 +11,7 @@ use super::selectors::Selector;
 use super::{Answer, Api, Request, Target, key, list, metadata, shown, text, unsupported};
 use crate::codec::{self, Format};
 use crate::failure::Failure;
+use crate::first::NAMESPACES;
 use crate::kinds::Subresource;
 use crate::storage::{Stored, Transaction};
 
@@ -91,6 +92,10 @@ fn delete(
 ) -> Result<(Value, bool), Failure> {
     let kind = target.kind;
     let mut object = shown(kind, stored);
+    if kind.kind == "Namespace" && NAMESPACES.contains(&text(&object, "name")) {
+        let why = "this namespace may not be deleted";
+        return Err(Failure::forbidden(kind, text(&object, "name"), why));
+    }
     let now = Timestamp::now();
     match options.propagation {
         Some(Propagation::Foreground) => add_finalizer(&mut object, FOREGROUND),
@@ -142,17 +147,22 @@ fn success(target: &Target, object: &Value) -> Value {
 
 impl Api {
     /// Removes a finalizer, which deletes the object if it was the last one of a marked object.
-    /// Does nothing if the object or the finalizer is gone.
+    /// Does nothing if the object or the finalizer is gone, or `is_done` is false for the objects
+    /// at the time of the write.
     pub(crate) async fn remove_finalizer(
         &self,
         target: Target,
         finalizer: &'static str,
+        is_done: impl FnOnce(&Transaction<'_>) -> bool + Send + 'static,
     ) -> Result<(), Failure> {
         self.write(move |transaction, ledger| {
             let key = key(target.kind, target.namespace.as_deref(), target.name()?);
             let Some(stored) = transaction.get(&key) else {
                 return Ok(());
             };
+            if !is_done(transaction) {
+                return Ok(());
+            }
             let mut object = stored.object.clone();
             for list in ["/metadata/finalizers", "/spec/finalizers"] {
                 if let Some(Value::Array(finalizers)) = object.pointer_mut(list) {

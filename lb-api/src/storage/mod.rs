@@ -69,6 +69,14 @@ pub struct Change {
     size: usize,
 }
 
+#[cfg(test)]
+impl Change {
+    /// For tests of what follows from a change.
+    pub fn of(before: Option<Arc<Stored>>, after: Option<Arc<Stored>>) -> Self {
+        Self { revision: 1, key: "key".into(), before, after, size: 0 }
+    }
+}
+
 /// The revision has left the window. The client must list again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gone {

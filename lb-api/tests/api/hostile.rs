@@ -16,6 +16,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use super::raw::connect;
 use super::server::TestServer;
 
 #[tokio::test]
@@ -108,7 +109,7 @@ async fn a_client_that_sends_no_request_is_disconnected() {
     let limits = Limits { patience: Duration::from_millis(200), ..Limits::default() };
     let server = TestServer::start_with(Window::default(), limits).await;
     for beginning in ["", "GET /version HTTP/1.1\r\nX-Slow: "] {
-        let mut silent = server.connect("silent").await;
+        let mut silent = connect(&server, "silent").await;
         silent.write_all(beginning.as_bytes()).await.unwrap();
         let mut received = Vec::new();
         let _ = within_a_minute(silent.read_to_end(&mut received)).await;
@@ -121,7 +122,7 @@ async fn a_client_that_sends_no_request_is_disconnected() {
 async fn a_body_that_arrives_slowly_is_refused() {
     let limits = Limits { patience: Duration::from_millis(200), ..Limits::default() };
     let server = TestServer::start_with(Window::default(), limits).await;
-    let mut slow = server.connect("slow").await;
+    let mut slow = connect(&server, "slow").await;
     let head = "POST /api/v1/namespaces HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{";
     slow.write_all(head.as_bytes()).await.unwrap();
     let mut received = [0; 12];
@@ -138,7 +139,7 @@ async fn headers_and_bodies_have_size_limits_and_encodings_are_refused() {
         ("Content-Length: 100000000\r\n".to_owned(), "413"),
         ("Content-Encoding: gzip\r\nContent-Length: 2\r\n".to_owned(), "415"),
     ] {
-        let mut client = server.connect("large").await;
+        let mut client = connect(&server, "large").await;
         let request = format!("POST /api/v1/namespaces HTTP/1.1\r\nHost: a\r\n{headers}\r\n{{}}");
         // The server may close before it has read everything.
         let _ = client.write_all(request.as_bytes()).await;
@@ -156,7 +157,7 @@ async fn one_user_cannot_use_up_the_connections_and_requests_of_others() {
     let mut greedy = Vec::new();
     for _ in 0..20 {
         // A request whose body never comes.
-        let mut connection = server.connect("greedy").await;
+        let mut connection = connect(&server, "greedy").await;
         let head = "POST /api/v1/namespaces HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n";
         let _ = connection.write_all(head.as_bytes()).await;
         greedy.push(connection);

@@ -5,9 +5,12 @@
 #![allow(clippy::unwrap_used)]
 
 mod clients;
+mod controllers;
+mod costly;
 mod hostile;
 mod kubectl;
 mod kubectls;
 mod python;
+mod raw;
 mod reading;
 mod server;

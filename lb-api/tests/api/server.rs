@@ -1,18 +1,10 @@
 //! A server for one test.
 
-use std::sync::Arc;
-
-use lb_api::http::{Authority, Identity, Limits};
+use lb_api::http::Limits;
 use lb_api::kinds::Ranges;
 use lb_api::server::{Options, Server};
 use lb_api::storage::Window;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
 use tempfile::TempDir;
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 
 pub struct TestServer {
     pub server: Server,
@@ -48,30 +40,6 @@ impl TestServer {
 
     pub async fn client(&self) -> kube::Client {
         self.config().await.try_into().unwrap()
-    }
-
-    /// A connection of another user, who may do everything and speaks HTTP/1.1.
-    pub async fn connect(&self, user: &str) -> TlsStream<TcpStream> {
-        let authority = Authority::open(&self.directory.path().join("pki")).unwrap();
-        let groups = vec!["system:masters".to_owned()];
-        let identity = Identity { user: user.to_owned(), groups };
-        let client = authority.client(&identity).unwrap();
-        let mut roots = RootCertStore::empty();
-        let certificate = CertificateDer::from_pem_slice(authority.certificate().as_bytes());
-        roots.add(certificate.unwrap()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_client_auth_cert(
-                vec![CertificateDer::from_pem_slice(client.certificate.as_bytes()).unwrap()],
-                PrivateKeyDer::from_pem_slice(client.key.as_bytes()).unwrap(),
-            )
-            .unwrap();
-        let stream = TcpStream::connect(self.server.address).await.unwrap();
-        let name = ServerName::try_from("localhost").unwrap();
-        TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
     }
 
     pub async fn config(&self) -> kube::Config {

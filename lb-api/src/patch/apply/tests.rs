@@ -424,3 +424,41 @@ proptest! {
         prop_assert!(gone.is_empty(), "{:?} are owned but not there", gone.paths());
     }
 }
+
+/// Not measured: with a search for each item this would need hours.
+#[test]
+fn long_lists_are_merged_by_maps() {
+    const MANY: usize = 20_000;
+    let finalizers = |order: Box<dyn Iterator<Item = usize>>| -> Value {
+        let values: Vec<String> = order.map(|n| format!("a/{n}")).collect();
+        let mut object = object(json!({}));
+        object["metadata"]["finalizers"] = json!(values);
+        object
+    };
+    let first = apply_as(None, &finalizers(Box::new(0..MANY)), "a", false).expect("applied");
+    let second =
+        apply_as(Some(&first), &finalizers(Box::new((0..MANY).rev())), "b", true).expect("applied");
+    let merged = second["metadata"]["finalizers"].as_array().expect("a list");
+    assert_eq!(merged.len(), MANY);
+    assert_eq!(merged[0], format!("a/{}", MANY - 1));
+}
+
+#[test]
+fn many_updating_managers_of_a_client_are_merged_into_one() {
+    let mut object = object(json!({ "externalName": "a" }));
+    let entries: Vec<Value> = (0..5000)
+        .map(|n| {
+            json!({
+                "manager": format!("m{n}"), "operation": "Update", "apiVersion": "v1",
+                "fieldsType": "FieldsV1", "time": format!("2020-01-01T00:{:02}:00Z", n % 60),
+                "fieldsV1": { "f:metadata": { "f:labels": { format!("f:l{n}"): {} } } },
+            })
+        })
+        .collect();
+    object["metadata"]["managedFields"] = json!(entries);
+    let live = updated(None, &self::object(json!({})), "first");
+    let updated = updated(Some(&live), &object, "last");
+    let managers = updated["metadata"]["managedFields"].as_array().expect("managers");
+    assert!(managers.len() <= 12, "{}", managers.len());
+    assert!(managers.iter().any(|entry| entry["manager"] == "ancient-changes"));
+}

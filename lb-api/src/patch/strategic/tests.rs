@@ -222,3 +222,22 @@ proptest! {
         prop_assert_eq!(patched(&from, &patch), Ok(to), "by {}", patch);
     }
 }
+
+/// Not measured: with a search for each item this would need minutes.
+#[test]
+fn long_lists_are_merged_by_maps() {
+    const MANY: usize = 60_000;
+    let references = |from: usize| -> Value {
+        (from..from + MANY).map(|n| json!({ "uid": n.to_string(), "name": "a" })).collect()
+    };
+    let order: Value = (0..2 * MANY).rev().map(|n| json!({ "uid": n.to_string() })).collect();
+    let object = json!({ "metadata": { "ownerReferences": references(0) } });
+    let patch = json!({ "metadata": {
+        "ownerReferences": references(MANY / 2),
+        "$setElementOrder/ownerReferences": order,
+    } });
+    let merged = patched(&object, &patch).expect("merged");
+    let merged = merged["metadata"]["ownerReferences"].as_array().expect("a list");
+    assert_eq!(merged.len(), MANY + MANY / 2);
+    assert_eq!(merged[0]["uid"], (MANY + MANY / 2 - 1).to_string());
+}

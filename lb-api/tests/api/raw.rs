@@ -1,0 +1,60 @@
+//! Connections without an HTTP client, for clients that misbehave.
+
+use std::sync::Arc;
+
+use lb_api::http::{Authority, Identity};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::server::TestServer;
+
+/// A connection of this user, who may do everything and speaks HTTP/1.1.
+pub async fn connect(server: &TestServer, user: &str) -> TlsStream<TcpStream> {
+    let authority = Authority::open(&server.directory.path().join("pki")).unwrap();
+    let groups = vec!["system:masters".to_owned()];
+    let client = authority.client(&Identity { user: user.to_owned(), groups }).unwrap();
+    let mut roots = RootCertStore::empty();
+    let certificate = CertificateDer::from_pem_slice(authority.certificate().as_bytes());
+    roots.add(certificate.unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(
+            vec![CertificateDer::from_pem_slice(client.certificate.as_bytes()).unwrap()],
+            PrivateKeyDer::from_pem_slice(client.key.as_bytes()).unwrap(),
+        )
+        .unwrap();
+    let stream = TcpStream::connect(server.server.address).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
+}
+
+/// Sends one request on a connection of its own. Returns the status and the body.
+pub async fn send(
+    server: &TestServer,
+    request: &str,
+    content_type: &str,
+    body: &[u8],
+) -> (u16, String) {
+    let mut stream = connect(server, "raw").await;
+    let head = format!(
+        "{request} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Type: {content_type}\r\n\
+         Content-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(body).await.unwrap();
+    let mut response = Vec::new();
+    let _ = stream.read_to_end(&mut response).await;
+    let response = String::from_utf8_lossy(&response).into_owned();
+    let status = response.get(9..12).and_then(|status| status.parse().ok()).unwrap_or_default();
+    let body = response.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
+    (status, body.unwrap_or_default())
+}
