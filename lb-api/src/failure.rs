@@ -64,8 +64,13 @@ impl Failure {
         Self::conflict(kind, name, why)
     }
 
+    /// The name is empty if the whole resource is forbidden.
     pub fn forbidden(kind: &Kind, name: &str, why: &str) -> Self {
-        let message = format!("{} \"{name}\" is forbidden: {why}", resource(kind));
+        let what = match name {
+            "" => resource(kind),
+            name => format!("{} \"{name}\"", resource(kind)),
+        };
+        let message = format!("{what} is forbidden: {why}");
         Self { details: Some(of_resource(kind, name)), ..Self::new(403, "Forbidden", message) }
     }
 

@@ -2,20 +2,27 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
+use jiff::Timestamp;
 use nix::ifaddrs::getifaddrs;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::collector;
 use super::first::{self, Machine};
 use super::health_checker;
-use super::http::{Authority, Identity, Limits, Service, serve, write_kubeconfig};
+use super::http::{Authority, Identity, Limits, Service, kubeconfig, serve, write_private};
 use super::kinds::Ranges;
 use super::operations::Api;
 use super::storage::{Storage, Window};
 use super::upkeep;
+
+/// The certificate of the agent is replaced at every start instead of being renewed.
+const AGENT_DAYS: u32 = 3650;
+const RENEWAL: Duration = Duration::from_secs(3600);
 
 /// The agent's kubeconfig in the data directory.
 const AGENT: &str = "agent.kubeconfig";
@@ -57,19 +64,28 @@ impl Server {
         })?;
         let address = reachable(listener.local_addr()?);
         let authority = Authority::open(&options.data_directory.join("pki"))?;
-        let tls = authority.server(&own_addresses()?, &machine.host_name)?;
+        let addresses = own_addresses(address.ip())?;
+        let tls = authority.server(&addresses, &machine.host_name)?;
+        let issued = authority.issued().clone();
+        // The paths are printed: relative ones would not work from another directory.
+        let absolute = |path: PathBuf| std::path::absolute(path);
         let kubeconfig =
             options.kubeconfig.unwrap_or_else(|| options.data_directory.join("kubeconfig"));
-        write_kubeconfig(&kubeconfig, &authority, address, &Identity::administrator())?;
-        // The path is printed: a relative one would not work from another directory.
-        let kubeconfig = std::path::absolute(&kubeconfig)?;
-        let agent_kubeconfig = std::path::absolute(options.data_directory.join(AGENT))?;
-        write_kubeconfig(&agent_kubeconfig, &authority, address, &Identity::agent())?;
+        let kubeconfig = absolute(kubeconfig)?;
+        let agent_kubeconfig = absolute(options.data_directory.join(AGENT))?;
+        // Nobody else has it, and this process reads it only once.
+        let agent = Identity::agent();
+        issued.revoke(&agent.user).unwrap_or_default();
+        let text = kubeconfig::text(&authority, &format!("https://{address}"), &agent, AGENT_DAYS)?;
+        write_private(&agent_kubeconfig, &text)?;
+        let renewal = Renewal { authority, path: kubeconfig.clone(), address };
+        renewal.perform()?;
 
         raise_descriptor_limit();
         let service = Service::new(api.clone(), options.limits);
         let tasks = vec![
-            tokio::spawn(serve(listener, tls, service)),
+            tokio::spawn(serve(listener, tls, issued, service)),
+            tokio::spawn(renewal.run()),
             tokio::spawn(collector::run(api.clone())),
             tokio::spawn(health_checker::run(api.clone())),
             tokio::spawn(upkeep::run(api.clone(), options.data_directory.clone())),
@@ -79,6 +95,36 @@ impl Server {
 
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
+    }
+}
+
+/// Keeps the administrator's kubeconfig valid.
+struct Renewal {
+    authority: Authority,
+    path: PathBuf,
+    address: SocketAddr,
+}
+
+impl Renewal {
+    async fn run(self) {
+        let mut times = interval(RENEWAL);
+        times.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            times.tick().await;
+            if let Err(error) = self.perform() {
+                let path = self.path.display();
+                tracing::warn!(kubeconfig = %path, error = format!("{error:#}"), "not renewed");
+            }
+        }
+    }
+
+    fn perform(&self) -> Result<()> {
+        let (now, user) = (Timestamp::now(), Identity::administrator());
+        self.authority.issued().prune(now)?;
+        if kubeconfig::keep(&self.path, &self.authority, self.address, &user, now)? {
+            tracing::info!(kubeconfig = %self.path.display(), "kubeconfig written");
+        }
+        Ok(())
     }
 }
 
@@ -111,8 +157,9 @@ fn reachable(bound: SocketAddr) -> SocketAddr {
     }
 }
 
-/// All current addresses of this machine, for the server's certificate.
-fn own_addresses() -> Result<Vec<IpAddr>> {
+/// All current addresses of this machine and the one that it listens on, for the server's
+/// certificate.
+fn own_addresses(listening: IpAddr) -> Result<Vec<IpAddr>> {
     let interfaces = getifaddrs().context("this machine's addresses can't be read")?;
     let mut addresses: Vec<IpAddr> = interfaces
         .filter_map(|interface| {
@@ -120,7 +167,7 @@ fn own_addresses() -> Result<Vec<IpAddr>> {
             let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
             v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
         })
-        .chain([IpAddr::from([127, 0, 0, 1]), std::net::Ipv6Addr::LOCALHOST.into()])
+        .chain([listening, IpAddr::from([127, 0, 0, 1]), std::net::Ipv6Addr::LOCALHOST.into()])
         .collect();
     addresses.sort_unstable();
     addresses.dedup();

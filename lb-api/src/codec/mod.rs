@@ -96,20 +96,30 @@ pub fn parse(format: Format, body: &[u8]) -> Result<(Value, Vec<String>), String
 
 /// The options in the body of a DELETE. An empty body has none.
 pub fn delete_options(format: Format, body: &[u8]) -> Result<Value, Failure> {
+    decode_definition(DELETE_OPTIONS, format, body)
+}
+
+/// Decodes a body that is not an object. An empty body has no fields.
+pub fn decode_definition(
+    definition: &'static str,
+    format: Format,
+    body: &[u8],
+) -> Result<Value, Failure> {
     if body.is_empty() {
         return Ok(json!({}));
     }
     let cannot = |message: String| {
-        Failure::bad_request(format!("the body of the DELETE is no DeleteOptions: {message}"))
+        let name = definition.rsplit('.').next().unwrap_or(definition);
+        Failure::bad_request(format!("the body of the request is no {name}: {message}"))
     };
     let mut value = match format {
         Format::Protobuf => {
             let envelope = protobuf::envelope(body).map_err(cannot)?;
-            protobuf::decode(DELETE_OPTIONS, envelope.message).map_err(cannot)?
+            protobuf::decode(definition, envelope.message).map_err(cannot)?
         }
         format => parse(format, body).map_err(cannot)?.0,
     };
-    typed::shape(DELETE_OPTIONS, &mut value).map_err(cannot)?;
+    typed::shape(definition, &mut value).map_err(cannot)?;
     Ok(value)
 }
 

@@ -12,12 +12,13 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, Sleep, interval, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::handshakes::{Handshake, Handshakes};
-use super::identity::Identity;
+use super::identity::{Certified, Identity};
+use super::issued::Issued;
 use super::service::Service;
 use super::shares::Shares;
 
@@ -64,12 +65,19 @@ impl Default for Limits {
 
 /// Concurrent streams of one connection.
 const STREAMS: u32 = 250;
+/// How often a connection looks whether its certificate was revoked.
+const REVOCATIONS: Duration = Duration::from_secs(2);
 const PING: Duration = Duration::from_secs(30);
 /// Size of all headers of a request in bytes.
 const HEADERS: u32 = 64 << 10;
 
 /// Serves until the task is aborted. Never waits for a client.
-pub async fn serve(listener: TcpListener, tls: Arc<ServerConfig>, service: Service) {
+pub async fn serve(
+    listener: TcpListener,
+    tls: Arc<ServerConfig>,
+    issued: Issued,
+    service: Service,
+) {
     let acceptor = TlsAcceptor::from(tls);
     let handshakes = Handshakes::new(service.limits().handshakes);
     let connections = Shares::new(service.limits().connections);
@@ -86,9 +94,10 @@ pub async fn serve(listener: TcpListener, tls: Arc<ServerConfig>, service: Servi
         };
         let handshake = handshakes.begin(client.ip());
         let (acceptor, service) = (acceptor.clone(), service.clone());
-        let connections = connections.clone();
+        let (connections, issued) = (connections.clone(), issued.clone());
         tokio::spawn(async move {
-            let connection = connection(stream, handshake, &acceptor, &connections, service);
+            let connection =
+                connection(stream, handshake, &acceptor, &connections, &issued, service);
             if let Err(error) = connection.await {
                 tracing::debug!(%client, error = format!("{error:#}"), "connection closed");
             }
@@ -101,6 +110,7 @@ async fn connection(
     mut handshake: Handshake,
     acceptor: &TlsAcceptor,
     connections: &Shares,
+    issued: &Issued,
     service: Service,
 ) -> Result<()> {
     let limits = *service.limits();
@@ -114,17 +124,36 @@ async fn connection(
         () = handshake.ended() => bail!("too many TLS handshakes"),
     };
     drop(handshake);
-    let identity = identity_of(&stream)?;
+    let Certified { identity, serial, .. } = certified(&stream)?;
+    let user = identity.user.clone();
+    if !issued.has(&serial) {
+        bail!("the certificate of {user} was revoked, or issued by an earlier version");
+    }
     let Some(_share) = connections.take_one(&identity) else {
-        bail!("{} has too many connections", identity.user);
+        bail!("{user} has too many connections");
     };
-    serve_requests(stream, identity, service).await
+    tokio::select! {
+        served = serve_requests(stream, identity, service) => served,
+        () = revoked(issued, &serial) => bail!("the certificate of {user} was revoked"),
+    }
 }
 
-fn identity_of(stream: &TlsStream<Impatient>) -> Result<Identity> {
+fn certified(stream: &TlsStream<Impatient>) -> Result<Certified> {
     let certificates = stream.get_ref().1.peer_certificates();
     let certificate = certificates.and_then(<[_]>::first).context("no client certificate")?;
-    Identity::of(certificate)
+    Certified::of(certificate)
+}
+
+/// Returns when the certificate is not accepted any more.
+async fn revoked(issued: &Issued, serial: &str) {
+    let mut times = interval(REVOCATIONS);
+    times.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        times.tick().await;
+        if !issued.has(serial) {
+            return;
+        }
+    }
 }
 
 /// The protocol is that of the handshake, so no client can delay its detection.

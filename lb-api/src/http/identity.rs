@@ -1,14 +1,10 @@
-//! The client of a connection: the name and groups in its certificate.
+//! The client of a connection: the name, group and serial number in its certificate.
 
 use anyhow::{Context, Result, anyhow};
 use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// The agent's group. Room is kept for its members when other clients use all they may.
-pub const AGENTS: &str = "millrace:agents";
-
-/// May do everything. Kubernetes' name of this group.
-pub const ADMINISTRATORS: &str = "system:masters";
+use super::roles::Role;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
@@ -18,15 +14,41 @@ pub struct Identity {
     pub groups: Vec<String>,
 }
 
+/// What else a certificate says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Certified {
+    pub identity: Identity,
+    /// In hexadecimal digits.
+    pub serial: String,
+    /// In seconds since 1970.
+    pub not_after: i64,
+}
+
 impl Identity {
+    pub fn new(user: &str, role: Role) -> Self {
+        Self { user: user.to_owned(), groups: vec![role.group().to_owned()] }
+    }
+
     pub fn administrator() -> Self {
-        Self { user: "millrace-admin".to_owned(), groups: vec![ADMINISTRATORS.to_owned()] }
+        Self::new("millrace-admin", Role::Administrator)
     }
 
     pub fn agent() -> Self {
-        Self { user: "millrace-agent".to_owned(), groups: vec![AGENTS.to_owned()] }
+        Self::new("millrace-agent", Role::Agent)
     }
 
+    /// `None`: no role, and no permissions.
+    pub fn role(&self) -> Option<Role> {
+        Role::of(&self.groups)
+    }
+
+    /// Room is kept for the agent when other clients use all they may.
+    pub fn is_agent(&self) -> bool {
+        self.role() == Some(Role::Agent)
+    }
+}
+
+impl Certified {
     pub fn of(certificate: &CertificateDer<'_>) -> Result<Self> {
         let (_, parsed) = X509Certificate::from_der(certificate)
             .map_err(|error| anyhow!("client certificate not readable: {error}"))?;
@@ -42,10 +64,10 @@ impl Identity {
             .filter_map(|group| group.as_str().ok())
             .map(str::to_owned)
             .collect();
-        Ok(Self { user, groups })
-    }
-
-    pub fn is_agent(&self) -> bool {
-        self.groups.iter().any(|group| group == AGENTS)
+        Ok(Self {
+            identity: Identity { user, groups },
+            serial: parsed.serial.to_str_radix(16),
+            not_after: parsed.validity().not_after.timestamp(),
+        })
     }
 }

@@ -1,33 +1,33 @@
-//! The kubeconfig for kubectl: the server's address, its authority, and a client certificate.
+//! Kubeconfigs: the server's address, its authority, and a client certificate.
 
+use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::json;
+use jiff::{SignedDuration, Timestamp};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use serde_json::{Value, json};
 
-use super::identity::Identity;
-use super::pki::{Authority, write_private};
+use super::identity::{Certified, Identity};
+use super::pki::{Authority, CLIENT_DAYS, write_private};
 
 const NAME: &str = "millrace";
+/// Before a certificate expires by less than this, a kubeconfig of the server gets a new one.
+const RENEWAL: SignedDuration = SignedDuration::from_hours(30 * 24);
 
-/// Writes a kubeconfig with a new client certificate for this user. Only the file's owner can read
-/// it.
-pub fn write(
-    path: &Path,
-    authority: &Authority,
-    server: SocketAddr,
-    user: &Identity,
-) -> Result<()> {
-    let client = authority.client(user)?;
+/// A kubeconfig with a new client certificate.
+pub fn text(authority: &Authority, server: &str, user: &Identity, days: u32) -> Result<String> {
+    let client = authority.client(user, days)?;
     let config = json!({
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": NAME,
         "clusters": [{"name": NAME, "cluster": {
-            "server": format!("https://{server}"),
+            "server": server,
             "certificate-authority-data": STANDARD.encode(authority.certificate()),
         }}],
         "users": [{"name": NAME, "user": {
@@ -38,5 +38,95 @@ pub fn write(
             "cluster": NAME, "user": NAME, "namespace": "default",
         }}],
     });
-    write_private(path, &serde_norway::to_string(&config)?)
+    Ok(serde_norway::to_string(&config)?)
+}
+
+/// Writes the kubeconfig of this user, unless it is current: for this server, accepted, and valid
+/// for another month. Only the file's owner can read it. Returns whether it was written.
+pub fn keep(
+    path: &Path,
+    authority: &Authority,
+    server: SocketAddr,
+    user: &Identity,
+    now: Timestamp,
+) -> Result<bool> {
+    let server = format!("https://{server}");
+    if is_current(path, authority, &server, user, now).unwrap_or_default() {
+        return Ok(false);
+    }
+    write_private(path, &text(authority, &server, user, CLIENT_DAYS)?)?;
+    Ok(true)
+}
+
+/// The address of the server in a kubeconfig.
+pub fn server_of(path: &Path) -> Result<String> {
+    let config = read(path)?;
+    let server = config["clusters"][0]["cluster"]["server"].as_str();
+    server.map(str::to_owned).with_context(|| format!("{} has no server", path.display()))
+}
+
+fn read(path: &Path) -> Result<Value> {
+    let text = fs::read_to_string(path)
+        .with_context(|| format!("kubeconfig {} not readable", path.display()))?;
+    serde_norway::from_str(&text)
+        .with_context(|| format!("{} is not a kubeconfig", path.display()))
+}
+
+fn is_current(
+    path: &Path,
+    authority: &Authority,
+    server: &str,
+    user: &Identity,
+    now: Timestamp,
+) -> Result<bool> {
+    let config = read(path)?;
+    let cluster = &config["clusters"][0]["cluster"];
+    let certificate = &config["users"][0]["user"]["client-certificate-data"];
+    let certificate = STANDARD.decode(certificate.as_str().unwrap_or_default())?;
+    let certificate = Certified::of(&CertificateDer::from_pem_slice(&certificate)?)?;
+    let expires = Timestamp::from_second(certificate.not_after)?;
+    Ok(cluster["server"] == server
+        && cluster["certificate-authority-data"] == STANDARD.encode(authority.certificate())
+        && certificate.identity == *user
+        && authority.issued().has(&certificate.serial)
+        && expires.duration_since(now) > RENEWAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: SignedDuration = SignedDuration::from_hours(24);
+
+    #[test]
+    fn a_kubeconfig_is_renewed_a_month_before_it_expires() {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::open(directory.path()).unwrap();
+        let path = directory.path().join("kubeconfig");
+        let (user, server) = (Identity::administrator(), "127.0.0.1:6443".parse().unwrap());
+        let begin = Timestamp::now();
+        let keep = |day: i32| keep(&path, &authority, server, &user, begin + DAY * day).unwrap();
+        assert!(keep(0));
+        assert!(!keep(0));
+        assert!(!keep(58));
+        assert!(keep(61));
+    }
+
+    #[test]
+    fn a_kubeconfig_that_is_not_usable_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::open(directory.path()).unwrap();
+        let path = directory.path().join("kubeconfig");
+        let now = Timestamp::now();
+        let user = Identity::administrator();
+        let keep = |server: &str| {
+            keep(&path, &authority, server.parse().unwrap(), &user, now).unwrap()
+        };
+        fs::write(&path, "nonsense").unwrap();
+        assert!(keep("127.0.0.1:6443"));
+        assert!(keep("127.0.0.1:6444"));
+        assert!(!keep("127.0.0.1:6444"));
+        authority.issued().revoke(&user.user).unwrap();
+        assert!(keep("127.0.0.1:6444"));
+    }
 }

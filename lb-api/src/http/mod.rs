@@ -1,8 +1,10 @@
 //! The API over HTTPS: client authentication, limits, and the form of responses.
 //!
 //! Invariants:
-//! - No request is served without a client certificate of the server's own authority: the handshake
-//!   fails.
+//! - No request is served without a client certificate of the server's own authority, which is
+//!   registered: the handshake fails, or the connection is closed. Within two seconds after it is
+//!   revoked, its connections are closed, too.
+//! - A request is checked against the role in the certificate (`roles`) before its body is read.
 //! - No client can make others wait. Handshakes, headers, bodies and stalled reading have time
 //!   limits. Handshakes never wait for each other (`handshakes`). What one user may hold of
 //!   connections, requests, watches and memory is limited, and room for the agent remains
@@ -13,18 +15,22 @@ mod discovery;
 mod handshakes;
 mod health;
 mod identity;
-mod kubeconfig;
+mod issued;
+pub mod kubeconfig;
 mod listing;
 mod openapi;
 mod path;
 mod pki;
 mod respond;
+mod reviews;
+mod roles;
 mod service;
 mod shares;
 mod turns;
 
 pub use connection::{Limits, serve};
 pub use identity::Identity;
-pub use kubeconfig::write as write_kubeconfig;
-pub use pki::Authority;
+pub use issued::{Entry, Issued};
+pub use pki::{Authority, CLIENT_DAYS, write_private};
+pub use roles::Role;
 pub use service::Service;

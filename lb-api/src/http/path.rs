@@ -1,5 +1,6 @@
 //! Parses the path of a request.
 
+use super::reviews::Review;
 use crate::kinds::{self, Kind, Subresource};
 use crate::operations::Target;
 
@@ -36,6 +37,7 @@ pub enum Path {
         group: String,
         version: String,
     },
+    Review(Review),
     Objects {
         target: Target,
         watch: bool,
@@ -81,6 +83,9 @@ impl Path {
             }
             ["apis", group, version] => {
                 Some(Self::Resources { group: (*group).to_owned(), version: (*version).to_owned() })
+            }
+            ["apis", group, version, resource] if Review::of(group, version, resource).is_some() => {
+                Review::of(group, version, resource).map(Self::Review)
             }
             ["api", version, rest @ ..] => objects("", version, rest),
             ["apis", group, version, rest @ ..] => objects(group, version, rest),

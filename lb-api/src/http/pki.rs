@@ -1,5 +1,5 @@
 //! The certificates: Millrace's own authority, created once and kept beside the store; the
-//! server's, created at every start; and one for each kubeconfig.
+//! server's, created at every start; and one for each kubeconfig, which is registered (`issued`).
 
 use std::fs;
 use std::io::Write;
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, anyhow};
 use jiff::{Timestamp, ToSpan, tz::TimeZone};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
+    KeyUsagePurpose, SanType, SerialNumber,
 };
 use rustls::RootCertStore;
 use rustls::ServerConfig;
@@ -21,16 +21,19 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 
 use super::identity::Identity;
+use super::issued::{Entry, Issued};
 
 const CERTIFICATE: &str = "ca.crt";
 const KEY: &str = "ca.key";
-/// So long that a server that runs for years does not lock its users out: certificates are not
-/// renewed.
-const YEARS: i64 = 10;
+/// Of the authority and the server, which are not renewed while it runs.
+const OWN_DAYS: u32 = 3650;
+/// Of clients, unless they ask for another time.
+pub const CLIENT_DAYS: u32 = 90;
 
 pub struct Authority {
     certificate: String,
     issuer: Issuer<'static, KeyPair>,
+    issued: Issued,
 }
 
 /// A certificate and its key in PEM.
@@ -63,7 +66,7 @@ impl Authority {
                     directory.join(KEY).display()
                 )
             })?;
-        Ok(Self { certificate, issuer })
+        Ok(Self { certificate, issuer, issued: Issued::new(directory) })
     }
 
     /// In PEM.
@@ -71,19 +74,32 @@ impl Authority {
         &self.certificate
     }
 
-    /// Credentials of a client.
-    pub fn client(&self, identity: &Identity) -> Result<Credentials> {
-        let mut params = params(&identity.user, ExtendedKeyUsagePurpose::ClientAuth)?;
-        // A name can have one organization only: rcgen keeps the last.
-        if let Some(group) = identity.groups.first() {
-            params.distinguished_name.push(DnType::OrganizationName, group);
-        }
-        self.sign(params)
+    /// The client certificates that are accepted.
+    pub fn issued(&self) -> &Issued {
+        &self.issued
+    }
+
+    /// Credentials of a client, which are accepted from now on.
+    pub fn client(&self, identity: &Identity, days: u32) -> Result<Credentials> {
+        let mut params = params(&identity.user, ExtendedKeyUsagePurpose::ClientAuth, days)?;
+        let group = identity.groups.first().context("a client needs a group")?;
+        params.distinguished_name.push(DnType::OrganizationName, group);
+        let mut serial = [0; 16];
+        getrandom::fill(&mut serial).map_err(|error| anyhow!("no random numbers: {error}"))?;
+        // Positive, and without leading zeros.
+        serial[0] = serial[0] & 0x3f | 0x40;
+        params.serial_number = Some(SerialNumber::from_slice(&serial));
+        let expires = Timestamp::from_second(params.not_after.unix_timestamp())?;
+        let credentials = self.sign(params)?;
+        let serial: String = serial.iter().map(|byte| format!("{byte:02x}")).collect();
+        let (user, group) = (identity.user.clone(), group.clone());
+        self.issued.add(&serial, &Entry { user, group, expires })?;
+        Ok(credentials)
     }
 
     /// TLS configuration of a server with these addresses and this machine's name.
     pub fn server(&self, addresses: &[IpAddr], host: &str) -> Result<Arc<ServerConfig>> {
-        let mut params = params("millrace", ExtendedKeyUsagePurpose::ServerAuth)?;
+        let mut params = params("millrace", ExtendedKeyUsagePurpose::ServerAuth, OWN_DAYS)?;
         let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
         for name in names.into_iter().chain((!host.is_empty()).then_some(host)) {
             // A host name need not be valid in a certificate.
@@ -125,29 +141,29 @@ fn make() -> Result<Credentials> {
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params.distinguished_name.push(DnType::CommonName, "millrace-ca");
-    set_validity(&mut params)?;
+    set_validity(&mut params, OWN_DAYS)?;
     Ok(Credentials { certificate: params.self_signed(&key)?.pem(), key: key.serialize_pem() })
 }
 
-fn params(name: &str, usage: ExtendedKeyUsagePurpose) -> Result<CertificateParams> {
+fn params(name: &str, usage: ExtendedKeyUsagePurpose, days: u32) -> Result<CertificateParams> {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, name);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![usage];
     params.use_authority_key_identifier_extension = true;
-    set_validity(&mut params)?;
+    set_validity(&mut params, days)?;
     Ok(params)
 }
 
 /// Valid since yesterday, because clocks may be set back.
-fn set_validity(params: &mut CertificateParams) -> Result<()> {
+fn set_validity(params: &mut CertificateParams, days: u32) -> Result<()> {
     let today = Timestamp::now().to_zoned(TimeZone::UTC).date();
     let date = |date: jiff::civil::Date| -> Result<_> {
         let (month, day) = (u8::try_from(date.month())?, u8::try_from(date.day())?);
         Ok(rcgen::date_time_ymd(date.year().into(), month, day))
     };
     params.not_before = date(today.checked_sub(1.day())?)?;
-    params.not_after = date(today.checked_add(YEARS.years())?)?;
+    params.not_after = date(today.checked_add(i64::from(days).days())?)?;
     Ok(())
 }
 

@@ -15,10 +15,13 @@ use super::connection::Limits;
 use super::identity::Identity;
 use super::path::Path;
 use super::respond::{self, Body};
+use super::reviews::Review;
 use super::shares::{Share, Shares};
 use super::turns::{Turn, Turns};
-use super::{discovery, health, listing, openapi};
+use super::{discovery, health, listing, openapi, roles};
+use crate::codec;
 use crate::failure::Failure;
+use crate::kinds::Kind;
 use crate::operations::options::Query;
 use crate::operations::render::Shape;
 use crate::operations::{self, Answer, Api, Target, Watch};
@@ -82,8 +85,19 @@ impl Service {
         wishes: &Wishes,
     ) -> Result<Response<Body>, Failure> {
         let path = Path::parse(request.uri().path()).ok_or_else(Failure::no_such_path)?;
-        if let Path::Objects { target, watch } = path {
-            return self.objects(request, client, target, watch, wishes).await;
+        let path = match path {
+            Path::Objects { target, watch } => {
+                return self.objects(request, client, target, watch, wishes).await;
+            }
+            Path::Review(review) => return self.review(request, client, review, wishes).await,
+            path => path,
+        };
+        let verb = request.method().as_str().to_ascii_lowercase();
+        let verb = if verb == "head" { "get" } else { &verb };
+        if !client.role().is_some_and(|role| role.allows_path(verb, request.uri().path())) {
+            let (user, path) = (&client.user, request.uri().path());
+            let message = format!("forbidden: User {user:?} cannot {verb} path {path:?}");
+            return Err(Failure::new(403, "Forbidden", message));
         }
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return Err(Failure::method_not_allowed());
@@ -118,7 +132,7 @@ impl Service {
                 let document = openapi::v3(&group, &version, request.headers());
                 document.ok_or_else(Failure::no_such_path)
             }
-            Path::Objects { .. } => Err(Failure::no_such_path()),
+            Path::Objects { .. } | Path::Review(_) => Err(Failure::no_such_path()),
         }
     }
 
@@ -136,6 +150,14 @@ impl Service {
         let watches = wishes.query.flag("watch")?.unwrap_or_default();
         // A single object can be watched only through the deprecated path.
         let watch = watch || (watches && target.name.is_none());
+        let verb = verb(&method, watch, target.name.is_some()).ok_or_else(Failure::method_not_allowed)?;
+        let restriction = authorize(client, verb, &target)?;
+        let mut query = wishes.query.clone();
+        if let Some(fields) = restriction
+            && target.name.is_none()
+        {
+            query.require_fields(fields);
+        }
         let user_agent = header(request.headers(), USER_AGENT).to_owned();
         let content_type = header(request.headers(), CONTENT_TYPE).to_owned();
         if watch {
@@ -146,7 +168,7 @@ impl Service {
             let kind = target.kind;
             let request = operations::Request {
                 target,
-                query: wishes.query.clone(),
+                query,
                 user_agent,
                 content_type,
                 body: Bytes::new(),
@@ -175,7 +197,6 @@ impl Service {
         } else {
             None
         };
-        let query = wishes.query.clone();
         let request = operations::Request { target, query, user_agent, content_type, body };
         if is_list {
             let api = self.api.clone();
@@ -195,10 +216,33 @@ impl Service {
         };
         drop(held);
         let Answer { code, value, warnings } = answer?;
+        if restriction.is_some() && value["type"] != TLS {
+            // The client may not learn more than that it exists.
+            return Err(forbidden(client, verb, kind, None, "only Secrets of type kubernetes.io/tls"));
+        }
         let value = shape.render(kind, value, Timestamp::now());
         let mut response = respond::json(code, &value, wishes.pretty);
         respond::warn(&mut response, &warnings);
         Ok(response)
+    }
+
+    async fn review(
+        &self,
+        request: Request<Incoming>,
+        client: &Identity,
+        review: Review,
+        wishes: &Wishes,
+    ) -> Result<Response<Body>, Failure> {
+        if request.method() != Method::POST {
+            return Err(Failure::method_not_allowed());
+        }
+        let _share = take(&self.requests, client, "requests")?;
+        let content_type = header(request.headers(), CONTENT_TYPE).to_owned();
+        let (body, _held) = self.body(request.into_body(), client).await?;
+        let format = operations::format(&content_type)?;
+        let asked = codec::decode_definition(review.definition(), format, &body)?;
+        let answer = review.answer(client, &asked, Timestamp::now());
+        Ok(respond::json(201, &answer, wishes.pretty))
     }
 
     async fn turn(&self, client: &Identity) -> Result<Turn, Failure> {
@@ -243,6 +287,62 @@ impl Service {
         })??;
         Ok((content, Some(held)))
     }
+}
+
+/// As in a role. `None` if the method makes no sense here.
+fn verb(method: &Method, watch: bool, named: bool) -> Option<&'static str> {
+    Some(match (method, named) {
+        (&Method::GET | &Method::HEAD, _) if watch => "watch",
+        (&Method::GET | &Method::HEAD, true) => "get",
+        (&Method::GET | &Method::HEAD, false) => "list",
+        (&Method::POST, _) => "create",
+        (&Method::PUT, true) => "update",
+        (&Method::PATCH, true) => "patch",
+        (&Method::DELETE, true) => "delete",
+        (&Method::DELETE, false) => "deletecollection",
+        _ => return None,
+    })
+}
+
+/// Fails if the client may not do this. Returns what restricts the objects that it sees.
+fn authorize(
+    client: &Identity,
+    verb: &str,
+    target: &Target,
+) -> Result<Option<&'static str>, Failure> {
+    let resource = roles::resource(target);
+    let role = client.role().filter(|role| role.allows(verb, target.kind.group, &resource));
+    let Some(role) = role else {
+        let why = match client.role() {
+            Some(role) => format!("role {}", role.name()),
+            None => "no role".to_owned(),
+        };
+        return Err(forbidden(client, verb, target.kind, target.namespace.as_deref(), &why));
+    };
+    let restricted = role.sees_tls_secrets_only() && target.kind.kind == "Secret";
+    Ok(restricted.then_some(TLS_ONLY))
+}
+
+/// Of Secrets.
+const TLS: &str = "kubernetes.io/tls";
+const TLS_ONLY: &str = "type=kubernetes.io/tls";
+
+fn forbidden(
+    client: &Identity,
+    verb: &str,
+    kind: &Kind,
+    namespace: Option<&str>,
+    why: &str,
+) -> Failure {
+    let place = match namespace {
+        Some(namespace) => format!("in the namespace {namespace:?}"),
+        None => "at the cluster scope".to_owned(),
+    };
+    let what = format!(
+        "User {:?} cannot {verb} resource {:?} in API group {:?} {place}: {why}",
+        client.user, kind.plural, kind.group
+    );
+    Failure::forbidden(kind, "", &what)
 }
 
 fn too_large(limit: usize) -> Failure {

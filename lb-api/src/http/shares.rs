@@ -90,7 +90,6 @@ impl Drop for Share {
 
 #[cfg(test)]
 mod tests {
-    use super::super::identity::AGENTS;
     use super::*;
 
     fn user(name: &str) -> Identity {
@@ -98,7 +97,7 @@ mod tests {
     }
 
     fn agent() -> Identity {
-        Identity { user: "agent".to_owned(), groups: vec![AGENTS.to_owned()] }
+        Identity::agent()
     }
 
     fn take_all(shares: &Shares, identity: &Identity) -> Vec<Share> {

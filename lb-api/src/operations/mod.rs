@@ -137,7 +137,7 @@ impl Target {
 
 impl Request {
     fn format(&self) -> Result<Format, Failure> {
-        Format::of(&self.content_type).ok_or_else(|| unsupported(&self.content_type, &SUPPORTED))
+        format(&self.content_type)
     }
 
     /// The body as an object of the target's kind, and warnings about it.
@@ -148,6 +148,11 @@ impl Request {
         })?;
         Ok((decoded.value, warnings))
     }
+}
+
+/// The format of a body with this content type.
+pub fn format(content_type: &str) -> Result<Format, Failure> {
+    Format::of(content_type).ok_or_else(|| unsupported(content_type, &SUPPORTED))
 }
 
 const SUPPORTED: [&str; 3] =

@@ -21,6 +21,15 @@ impl Query {
         Self(parameters)
     }
 
+    /// Adds a requirement to the field selector.
+    pub fn require_fields(&mut self, requirement: &str) {
+        let selector = self.0.entry("fieldSelector".to_owned()).or_default();
+        match selector.first_mut().filter(|first| !first.is_empty()) {
+            Some(first) => first.extend([",", requirement]),
+            None => *selector = vec![requirement.to_owned()],
+        }
+    }
+
     /// Empty if the parameter is missing.
     pub fn text(&self, name: &str) -> &str {
         self.0.get(name).and_then(|values| values.first()).map(String::as_str).unwrap_or_default()

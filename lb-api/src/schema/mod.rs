@@ -5,6 +5,8 @@ mod fields;
 
 use std::sync::LazyLock;
 
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::api::authorization::v1::{SelfSubjectAccessReview, SelfSubjectRulesReview};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Endpoints, Event, Namespace, Node, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -54,6 +56,9 @@ fn generate() -> Map<String, Value> {
     generator.subschema_for::<EventsEvent>();
     generator.subschema_for::<Ingress>();
     generator.subschema_for::<IngressClass>();
+    generator.subschema_for::<SelfSubjectReview>();
+    generator.subschema_for::<SelfSubjectAccessReview>();
+    generator.subschema_for::<SelfSubjectRulesReview>();
     generator.subschema_for::<DeleteOptions>();
     generator.subschema_for::<ListMeta>();
     generator.subschema_for::<Patch>();

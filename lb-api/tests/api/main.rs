@@ -13,4 +13,5 @@ mod kubectls;
 mod python;
 mod raw;
 mod reading;
+mod roles;
 mod server;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lb_api::http::{Authority, Identity};
+use lb_api::http::{Authority, Identity, Role};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -16,8 +16,7 @@ use super::server::TestServer;
 /// A connection of this user, who may do everything and speaks HTTP/1.1.
 pub async fn connect(server: &TestServer, user: &str) -> TlsStream<TcpStream> {
     let authority = Authority::open(&server.directory.path().join("pki")).unwrap();
-    let groups = vec!["system:masters".to_owned()];
-    let client = authority.client(&Identity { user: user.to_owned(), groups }).unwrap();
+    let client = authority.client(&Identity::new(user, Role::Administrator), 1).unwrap();
     let mut roots = RootCertStore::empty();
     let certificate = CertificateDer::from_pem_slice(authority.certificate().as_bytes());
     roots.add(certificate.unwrap()).unwrap();

@@ -1,6 +1,6 @@
 //! A server for one test.
 
-use lb_api::http::Limits;
+use lb_api::http::{Authority, Identity, Limits, Role, kubeconfig};
 use lb_api::kinds::Ranges;
 use lb_api::server::{Options, Server};
 use lb_api::storage::Window;
@@ -40,6 +40,17 @@ impl TestServer {
 
     pub async fn client(&self) -> kube::Client {
         self.config().await.try_into().unwrap()
+    }
+
+    /// A client of another user.
+    pub async fn client_as(&self, user: &str, role: Role) -> kube::Client {
+        let authority = Authority::open(&self.directory.path().join("pki")).unwrap();
+        let address = format!("https://{}", self.server.address);
+        let text = kubeconfig::text(&authority, &address, &Identity::new(user, role), 1).unwrap();
+        let kubeconfig = kube::config::Kubeconfig::from_yaml(&text).unwrap();
+        let options = kube::config::KubeConfigOptions::default();
+        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
+        config.try_into().unwrap()
     }
 
     pub async fn config(&self) -> kube::Config {

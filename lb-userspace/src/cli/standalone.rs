@@ -3,12 +3,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use futures::AsyncWriteExt;
 use futures::io::AllowStdIo;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use lb_api::http::Limits;
+use lb_api::http::{Authority, CLIENT_DAYS, Identity, Limits, Role};
 use lb_api::kinds::Ranges;
 use lb_api::server::{self, Server};
 use lb_api::storage::{self, Storage, Window, snapshot};
@@ -33,7 +34,11 @@ Examples:
 
   Back up all objects while it runs, and restore them while it is stopped:
     millrace standalone backup /root/millrace.backup
-    millrace standalone restore /root/millrace.backup";
+    millrace standalone restore /root/millrace.backup
+
+  Let another user look at the objects, and no longer:
+    millrace standalone kubeconfig --role viewer --name alice > alice.kubeconfig
+    millrace standalone kubeconfig --revoke alice";
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -50,6 +55,10 @@ enum Action {
         /// File to write; replaced if it exists
         file: PathBuf,
     },
+    /// Issue, list and revoke kubeconfigs of the embedded API
+    ///
+    /// Prints a kubeconfig with a new client certificate. Works while the server runs, which then accepts it at once.
+    Kubeconfig(KubeconfigOptions),
     /// Replace all API objects by those of a backup or snapshot
     ///
     /// The server must be stopped. The replaced store stays in the data directory as objects.redb.replaced.
@@ -59,11 +68,46 @@ enum Action {
     },
 }
 
+#[derive(Debug, Args)]
+struct KubeconfigOptions {
+    /// What the client may do
+    #[arg(long, value_name = "ROLE", required_unless_present_any = ["revoke", "list"])]
+    #[arg(value_parser = roles())]
+    role: Option<Role>,
+    /// Name of the user [default: the role]
+    #[arg(long, value_parser = user)]
+    name: Option<String>,
+    /// Validity of the certificate in days
+    #[arg(long, default_value_t = CLIENT_DAYS, value_parser = clap::value_parser!(u32).range(1..=3650))]
+    days: u32,
+    /// Stop accepting all certificates of a user
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["role", "name", "list"])]
+    revoke: Option<String>,
+    /// List the accepted certificates: user, group, expiry
+    #[arg(long, conflicts_with_all = ["role", "name"])]
+    list: bool,
+}
+
+fn roles() -> impl TypedValueParser<Value = Role> {
+    PossibleValuesParser::new(Role::ALL.map(Role::name)).try_map(|name| {
+        Role::ALL.into_iter().find(|role| role.name() == name).ok_or("there is no such role")
+    })
+}
+
+fn user(name: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.@:".contains(c);
+    if name.is_empty() || name.len() > 63 || !name.chars().all(fits) {
+        return Err("use up to 63 letters, digits, and -_.@:".to_owned());
+    }
+    Ok(name.to_owned())
+}
+
 pub fn dispatch(options: Options, configuration: Configuration, level: Level) -> Result<()> {
     let settings = &configuration.standalone;
     match options.action {
         None => run(configuration, level),
         Some(Action::Backup { file }) => backup(&file, settings),
+        Some(Action::Kubeconfig(options)) => kubeconfigs(&options, settings),
         Some(Action::Restore { file }) => restore(&file, settings),
     }
 }
@@ -101,6 +145,34 @@ async fn download(file: &Path, settings: &StandaloneSettings) -> Result<()> {
 fn restore(file: &Path, settings: &StandaloneSettings) -> Result<()> {
     let count = snapshot::restore(file, &settings.data_dir)?;
     println!("{count} objects restored to {}", settings.data_dir.display());
+    Ok(())
+}
+
+fn kubeconfigs(options: &KubeconfigOptions, settings: &StandaloneSettings) -> Result<()> {
+    let pki = settings.data_dir.join("pki");
+    ensure!(
+        pki.exists(),
+        "{} is not the data directory of a server that has run; set --data-dir",
+        settings.data_dir.display()
+    );
+    let authority = Authority::open(&pki)?;
+    if options.list {
+        for (_, entry) in authority.issued().all()? {
+            println!("{}\t{}\t{}", entry.user, entry.group, entry.expires);
+        }
+        return Ok(());
+    }
+    if let Some(user) = &options.revoke {
+        let count = authority.issued().revoke(user)?;
+        ensure!(count > 0, "{user} has no certificate; --list shows who has");
+        println!("{count} certificates of {user} revoked");
+        return Ok(());
+    }
+    let role = options.role.context("--role is missing")?;
+    let user = options.name.as_deref().unwrap_or(role.name());
+    let server = lb_api::http::kubeconfig::server_of(&kubeconfig(settings))?;
+    let identity = Identity::new(user, role);
+    print!("{}", lb_api::http::kubeconfig::text(&authority, &server, &identity, options.days)?);
     Ok(())
 }
 

@@ -1,0 +1,214 @@
+//! What identities may do: four fixed roles, by the group in the certificate.
+//!
+//! Invariants:
+//! - A client without a known group may do nothing but ask who it is.
+//! - A role is a list of rules, which `kubectl auth can-i` prints: it cannot differ from what is
+//!   enforced.
+
+use crate::operations::Target;
+use crate::kinds::Subresource;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// May do everything.
+    Administrator,
+    /// Reads Services, slices and Nodes; writes Events and the status of Services.
+    Agent,
+    /// Reads Ingresses, Services, slices and TLS Secrets; writes Events and the status of Ingresses.
+    Proxy,
+    /// Reads everything except Secrets.
+    Viewer,
+}
+
+/// Verbs on resources of API groups. `*` stands for all.
+#[derive(Debug, Clone, Copy)]
+pub struct Rule {
+    pub verbs: &'static [&'static str],
+    pub groups: &'static [&'static str],
+    /// With `/status` for the subresource.
+    pub resources: &'static [&'static str],
+}
+
+const READ: &[&str] = &["get", "list", "watch"];
+const REPORT: &[&str] = &["create", "patch", "update"];
+const STATUS: &[&str] = &["get", "patch", "update"];
+const EVENTS: Rule =
+    Rule { verbs: REPORT, groups: &["", "events.k8s.io"], resources: &["events"] };
+const SLICES: Rule =
+    Rule { verbs: READ, groups: &["discovery.k8s.io"], resources: &["endpointslices"] };
+
+/// Paths that every client may read: discovery, schemas and health.
+pub const OPEN_PATHS: [&str; 8] =
+    ["/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi/*", "/readyz"];
+/// `/version` and what is in a role besides.
+const VERSION: &str = "/version";
+pub const METRICS: &str = "/metrics";
+
+impl Role {
+    pub const ALL: [Self; 4] = [Self::Administrator, Self::Agent, Self::Proxy, Self::Viewer];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Administrator => "administrator",
+            Self::Agent => "agent",
+            Self::Proxy => "proxy",
+            Self::Viewer => "viewer",
+        }
+    }
+
+    /// In certificates.
+    pub fn group(self) -> &'static str {
+        match self {
+            // Kubernetes' name.
+            Self::Administrator => "system:masters",
+            Self::Agent => "millrace:agents",
+            Self::Proxy => "millrace:proxies",
+            Self::Viewer => "millrace:viewers",
+        }
+    }
+
+    pub fn of(groups: &[String]) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| groups.iter().any(|group| group == role.group()))
+    }
+
+    pub fn rules(self) -> &'static [Rule] {
+        match self {
+            Self::Administrator => &[Rule { verbs: &["*"], groups: &["*"], resources: &["*"] }],
+            Self::Agent => &[
+                Rule { verbs: READ, groups: &[""], resources: &["nodes", "services"] },
+                SLICES,
+                EVENTS,
+                Rule { verbs: STATUS, groups: &[""], resources: &["services/status"] },
+            ],
+            Self::Proxy => &[
+                Rule { verbs: READ, groups: &[""], resources: &["secrets", "services"] },
+                SLICES,
+                Rule {
+                    verbs: READ,
+                    groups: &["networking.k8s.io"],
+                    resources: &["ingressclasses", "ingresses"],
+                },
+                EVENTS,
+                Rule {
+                    verbs: STATUS,
+                    groups: &["networking.k8s.io"],
+                    resources: &["ingresses/status"],
+                },
+            ],
+            Self::Viewer => &[
+                Rule {
+                    verbs: READ,
+                    groups: &[""],
+                    resources: &["endpoints", "events", "namespaces", "nodes", "services"],
+                },
+                Rule {
+                    verbs: READ,
+                    groups: &[
+                        "coordination.k8s.io",
+                        "discovery.k8s.io",
+                        "events.k8s.io",
+                        "networking.k8s.io",
+                    ],
+                    resources: &["*"],
+                },
+            ],
+        }
+    }
+
+    pub fn allows(self, verb: &str, group: &str, resource: &str) -> bool {
+        let has = |list: &[&str], one: &str| list.contains(&"*") || list.contains(&one);
+        self.rules().iter().any(|rule| {
+            // `*` is all resources, but not the status of each, as in Kubernetes' roles of readers.
+            has(rule.verbs, verb) && has(rule.groups, group) && has(rule.resources, resource)
+        })
+    }
+
+    /// Whether only Secrets of type `kubernetes.io/tls` are visible.
+    pub fn sees_tls_secrets_only(self) -> bool {
+        self == Self::Proxy
+    }
+
+    /// For paths that are not resources.
+    pub fn allows_path(self, verb: &str, path: &str) -> bool {
+        if self == Self::Administrator {
+            return true;
+        }
+        let matches = |pattern: &str| match pattern.strip_suffix('*') {
+            Some(prefix) => path.starts_with(prefix),
+            None => path == pattern,
+        };
+        verb == "get" && self.paths().into_iter().any(matches)
+    }
+
+    pub fn paths(self) -> Vec<&'static str> {
+        match self {
+            Self::Administrator => vec!["*"],
+            Self::Viewer => [&OPEN_PATHS[..], &[VERSION, METRICS]].concat(),
+            Self::Agent | Self::Proxy => [&OPEN_PATHS[..], &[VERSION]].concat(),
+        }
+    }
+}
+
+/// The resource of a request, with its subresource.
+pub fn resource(target: &Target) -> String {
+    match target.subresource {
+        Subresource::None => target.kind.plural.to_owned(),
+        Subresource::Status => format!("{}/status", target.kind.plural),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_may_do_what_their_clients_need_and_no_more() {
+        use Role::{Administrator, Agent, Proxy, Viewer};
+        let networking = "networking.k8s.io";
+        for (verb, group, resource, allowed) in [
+            ("list", "", "services", vec![Administrator, Agent, Proxy, Viewer]),
+            ("watch", "discovery.k8s.io", "endpointslices", vec![Administrator, Agent, Proxy, Viewer]),
+            ("list", "", "nodes", vec![Administrator, Agent, Viewer]),
+            ("list", "", "secrets", vec![Administrator, Proxy]),
+            ("create", "", "secrets", vec![Administrator]),
+            ("create", "", "services", vec![Administrator]),
+            ("delete", "", "services", vec![Administrator]),
+            ("create", "", "events", vec![Administrator, Agent, Proxy]),
+            ("patch", "events.k8s.io", "events", vec![Administrator, Agent, Proxy]),
+            ("delete", "", "events", vec![Administrator]),
+            ("patch", "", "services/status", vec![Administrator, Agent]),
+            ("patch", networking, "ingresses/status", vec![Administrator, Proxy]),
+            ("patch", networking, "ingresses", vec![Administrator]),
+            ("list", networking, "ingresses", vec![Administrator, Proxy, Viewer]),
+            ("list", "coordination.k8s.io", "leases", vec![Administrator, Viewer]),
+            ("list", "apps", "deployments", vec![Administrator]),
+        ] {
+            let actual: Vec<Role> =
+                Role::ALL.into_iter().filter(|role| role.allows(verb, group, resource)).collect();
+            assert_eq!(actual, allowed, "{verb} {group} {resource}");
+        }
+    }
+
+    #[test]
+    fn every_role_reads_discovery_and_only_administrators_read_backups() {
+        for (path, allowed) in [
+            ("/api", 4),
+            ("/apis/networking.k8s.io/v1", 4),
+            ("/version", 4),
+            ("/readyz", 4),
+            ("/metrics", 2),
+            ("/millrace/backup", 1),
+        ] {
+            let count = Role::ALL.iter().filter(|role| role.allows_path("get", path)).count();
+            assert_eq!(count, allowed, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_group_of_the_certificate_decides() {
+        for role in Role::ALL {
+            assert_eq!(Role::of(&["other".to_owned(), role.group().to_owned()]), Some(role));
+        }
+        assert_eq!(Role::of(&["others".to_owned()]), None);
+    }
+}
