@@ -15,7 +15,7 @@ pub struct EndpointSlice;
 const ADDRESS_TYPES: [&str; 3] = ["FQDN", "IPv4", "IPv6"];
 const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 const MOST_ENDPOINTS: usize = 1000;
-const MOST_PORTS: usize = 100;
+const MOST_PORTS: usize = 20_000;
 const MOST_ADDRESSES: usize = 100;
 const MOST_HINTS: usize = 8;
 const SHOWN: usize = 3;

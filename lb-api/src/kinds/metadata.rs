@@ -142,6 +142,8 @@ fn owners(object: &Value) -> Vec<Violation> {
     violations
 }
 
+const STANDARD_FINALIZERS: [&str; 3] = ["foregroundDeletion", "kubernetes", "orphan"];
+
 fn finalizers(object: &Value) -> Vec<Violation> {
     let path = "metadata.finalizers";
     let finalizers = texts(object, path);
@@ -149,6 +151,12 @@ fn finalizers(object: &Value) -> Vec<Violation> {
         .iter()
         .flat_map(|finalizer| names::violations(path, finalizer, names::qualified))
         .collect();
+    for (index, finalizer) in finalizers.iter().enumerate() {
+        if !finalizer.contains('/') && !STANDARD_FINALIZERS.contains(finalizer) {
+            let detail = "name is neither a standard finalizer name nor is it fully qualified";
+            violations.push(Violation::invalid(format!("{path}[{index}]"), *finalizer, detail));
+        }
+    }
     if finalizers.contains(&"orphan") && finalizers.contains(&"foregroundDeletion") {
         let detail = "finalizer orphan and foregroundDeletion cannot be both set";
         violations.push(Violation::invalid(path, finalizers, detail));

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::allocations::{Ledger, owner};
-use super::{Target, metadata, shown, text};
+use super::{Target, admission, metadata, shown, text};
 use crate::failure::Failure;
 use crate::kinds::{self, Kind, Subresource};
 use crate::patch::apply;
@@ -43,6 +43,7 @@ impl Change<'_, '_> {
     /// Stores a new object. It has its name, namespace and defaults.
     pub fn create(mut self, mut object: Value, manager: &Manager<'_>) -> Result<Written, Failure> {
         self.check_namespace(&object)?;
+        admission::admit(self.transaction, self.kind, &mut object);
         metadata::begin(&mut object, self.now)?;
         self.kind.rules.prepare(&mut object, None, Subresource::None);
         let warnings = self.check(&object, None)?;

@@ -2,6 +2,7 @@
 //!
 //! Independent of HTTP: takes a `Request`, returns an `Answer`, a stream or a `Failure`.
 
+mod admission;
 mod allocations;
 mod change;
 mod create;

@@ -95,6 +95,10 @@ impl Rules for Service {
         validate::warnings(object)
     }
 
+    fn creates_on_update(&self) -> bool {
+        true
+    }
+
     fn returns_deleted(&self) -> bool {
         true
     }
