@@ -31,8 +31,7 @@ use super::storage::{Key, Stored};
 
 const ANNOTATION: &str = "millrace.io/health-check";
 const MANAGER: &str = "millrace-health-checker";
-const TIMING: Timing =
-    Timing { round: Duration::from_secs(2), patience: Duration::from_secs(1) };
+const TIMING: Timing = Timing { round: Duration::from_secs(2), patience: Duration::from_secs(1) };
 /// Probes at the same time, of all slices.
 const PROBES: usize = 2048;
 /// Consecutive failures that make an endpoint unready.
@@ -206,12 +205,7 @@ async fn look(
 }
 
 /// Writes changed conditions to the slice.
-async fn tell(
-    api: &Api,
-    kind: &'static Kind,
-    slice: &Stored,
-    failures: &HashMap<SocketAddr, u32>,
-) {
+async fn tell(api: &Api, kind: &'static Kind, slice: &Stored, failures: &HashMap<SocketAddr, u32>) {
     let mut endpoints = slice.object["endpoints"].clone();
     for endpoint in endpoints.as_array_mut().into_iter().flatten() {
         let was_ready = endpoint["conditions"]["ready"] != false;
@@ -357,9 +351,17 @@ mod tests {
     async fn probes_report_whether_a_server_responds() {
         let http = Check::Http("/".to_owned());
         assert!(probe(&Check::Tcp, server("").await, TIMING.patience).await.is_ok());
-        assert!(probe(&http, server("HTTP/1.1 204 No Content\r\n\r\n").await, TIMING.patience).await.is_ok());
-        assert!(probe(&http, server("HTTP/1.1 503 Busy\r\n\r\n").await, TIMING.patience).await.is_err());
-        assert!(probe(&http, server("SSH-2.0-OpenSSH_9.9\r\n").await, TIMING.patience).await.is_err());
+        assert!(
+            probe(&http, server("HTTP/1.1 204 No Content\r\n\r\n").await, TIMING.patience)
+                .await
+                .is_ok()
+        );
+        assert!(
+            probe(&http, server("HTTP/1.1 503 Busy\r\n\r\n").await, TIMING.patience).await.is_err()
+        );
+        assert!(
+            probe(&http, server("SSH-2.0-OpenSSH_9.9\r\n").await, TIMING.patience).await.is_err()
+        );
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let nobody = listener.local_addr().unwrap();
         drop(listener);

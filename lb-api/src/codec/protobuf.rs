@@ -126,7 +126,9 @@ fn take(
             for part in Parts(entry) {
                 match part? {
                     (1, Part::Bytes(bytes)) => key = text(bytes)?,
-                    (2, part) => content = value(&schema["additionalProperties"], part, depth, values)?,
+                    (2, part) => {
+                        content = value(&schema["additionalProperties"], part, depth, values)?
+                    }
                     _ => {}
                 }
             }

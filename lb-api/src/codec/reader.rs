@@ -20,9 +20,7 @@ pub const TEXT: usize = 8 << 20;
 const DUPLICATES: usize = 100;
 
 /// A value and the paths of its duplicate fields.
-pub fn read<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<(Value, Vec<String>), D::Error> {
+pub fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(Value, Vec<String>), D::Error> {
     let mut found = Found::default();
     let value = Reader { path: &Path::Root, found: &mut found }.deserialize(deserializer)?;
     Ok((value, found.duplicates))
@@ -63,7 +61,10 @@ impl Reader<'_> {
         self.found.values += 1;
         self.found.text += text;
         if self.found.values > VALUES {
-            return Err(E::custom(format_args!("it has more than {VALUES} values, at {}", self.path)));
+            return Err(E::custom(format_args!(
+                "it has more than {VALUES} values, at {}",
+                self.path
+            )));
         }
         if self.found.text > TEXT {
             return Err(E::custom(format_args!(

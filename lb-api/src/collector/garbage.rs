@@ -93,9 +93,11 @@ mod tests {
 
     #[test]
     fn an_owner_waits_for_the_dependents_that_block_it() {
-        let object = |block: bool| json!({"metadata": {"ownerReferences": [
+        let object = |block: bool| {
+            json!({"metadata": {"ownerReferences": [
             {"uid": "other", "blockOwnerDeletion": true},
-            {"uid": "owner", "blockOwnerDeletion": block}]}});
+            {"uid": "owner", "blockOwnerDeletion": block}]}})
+        };
         for (owner, finalizer, block, expected) in [
             ("owner", ORPHAN, false, true),
             ("owner", FOREGROUND, true, true),

@@ -5,6 +5,7 @@
 //! each file is written once.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -58,7 +59,12 @@ impl Issued {
             if name.starts_with('.') {
                 continue;
             }
-            let text = fs::read_to_string(&path).with_context(failed)?;
+            let text = match fs::read_to_string(&path) {
+                Ok(text) => text,
+                // Another process has just revoked it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error).with_context(failed),
+            };
             let entry = serde_json::from_str(&text)
                 .with_context(|| format!("{} is not a client's entry", path.display()))?;
             all.push((name, entry));

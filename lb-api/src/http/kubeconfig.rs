@@ -68,8 +68,7 @@ pub fn server_of(path: &Path) -> Result<String> {
 fn read(path: &Path) -> Result<Value> {
     let text = fs::read_to_string(path)
         .with_context(|| format!("kubeconfig {} not readable", path.display()))?;
-    serde_norway::from_str(&text)
-        .with_context(|| format!("{} is not a kubeconfig", path.display()))
+    serde_norway::from_str(&text).with_context(|| format!("{} is not a kubeconfig", path.display()))
 }
 
 fn is_current(
@@ -119,9 +118,8 @@ mod tests {
         let path = directory.path().join("kubeconfig");
         let now = Timestamp::now();
         let user = Identity::administrator();
-        let keep = |server: &str| {
-            keep(&path, &authority, server.parse().unwrap(), &user, now).unwrap()
-        };
+        let keep =
+            |server: &str| keep(&path, &authority, server.parse().unwrap(), &user, now).unwrap();
         fs::write(&path, "nonsense").unwrap();
         assert!(keep("127.0.0.1:6443"));
         assert!(keep("127.0.0.1:6444"));

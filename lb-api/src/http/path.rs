@@ -84,7 +84,9 @@ impl Path {
             ["apis", group, version] => {
                 Some(Self::Resources { group: (*group).to_owned(), version: (*version).to_owned() })
             }
-            ["apis", group, version, resource] if Review::of(group, version, resource).is_some() => {
+            ["apis", group, version, resource]
+                if Review::of(group, version, resource).is_some() =>
+            {
                 Review::of(group, version, resource).map(Self::Review)
             }
             ["api", version, rest @ ..] => objects("", version, rest),

@@ -118,12 +118,9 @@ mod tests {
     fn access_is_what_is_enforced() {
         let viewer = Identity::new("eve", Role::Viewer);
         let nobody = Identity { user: "nobody".to_owned(), groups: Vec::new() };
-        let list = |resource: &str| {
-            json!({"spec": {"resourceAttributes": {"verb": "list", "resource": resource}}})
-        };
-        let path = |path: &str| {
-            json!({"spec": {"nonResourceAttributes": {"verb": "get", "path": path}}})
-        };
+        let list = |resource: &str| json!({"spec": {"resourceAttributes": {"verb": "list", "resource": resource}}});
+        let path =
+            |path: &str| json!({"spec": {"nonResourceAttributes": {"verb": "get", "path": path}}});
         for (client, request, expected) in [
             (&viewer, list("services"), true),
             (&viewer, list("secrets"), false),

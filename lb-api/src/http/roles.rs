@@ -5,8 +5,8 @@
 //! - A role is a list of rules, which `kubectl auth can-i` prints: it cannot differ from what is
 //!   enforced.
 
-use crate::operations::Target;
 use crate::kinds::Subresource;
+use crate::operations::Target;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
@@ -32,8 +32,7 @@ pub struct Rule {
 const READ: &[&str] = &["get", "list", "watch"];
 const REPORT: &[&str] = &["create", "patch", "update"];
 const STATUS: &[&str] = &["get", "patch", "update"];
-const EVENTS: Rule =
-    Rule { verbs: REPORT, groups: &["", "events.k8s.io"], resources: &["events"] };
+const EVENTS: Rule = Rule { verbs: REPORT, groups: &["", "events.k8s.io"], resources: &["events"] };
 const SLICES: Rule =
     Rule { verbs: READ, groups: &["discovery.k8s.io"], resources: &["endpointslices"] };
 
@@ -167,7 +166,12 @@ mod tests {
         let networking = "networking.k8s.io";
         for (verb, group, resource, allowed) in [
             ("list", "", "services", vec![Administrator, Agent, Proxy, Viewer]),
-            ("watch", "discovery.k8s.io", "endpointslices", vec![Administrator, Agent, Proxy, Viewer]),
+            (
+                "watch",
+                "discovery.k8s.io",
+                "endpointslices",
+                vec![Administrator, Agent, Proxy, Viewer],
+            ),
             ("list", "", "nodes", vec![Administrator, Agent, Viewer]),
             ("list", "", "secrets", vec![Administrator, Proxy]),
             ("create", "", "secrets", vec![Administrator]),

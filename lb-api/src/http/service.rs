@@ -93,7 +93,7 @@ impl Service {
             path => path,
         };
         let verb = request.method().as_str().to_ascii_lowercase();
-        let verb = if verb == "head" { "get" } else { &verb };
+        let verb = if verb == "head" { "get" } else { verb.as_str() };
         if !client.role().is_some_and(|role| role.allows_path(verb, request.uri().path())) {
             let (user, path) = (&client.user, request.uri().path());
             let message = format!("forbidden: User {user:?} cannot {verb} path {path:?}");
@@ -150,7 +150,8 @@ impl Service {
         let watches = wishes.query.flag("watch")?.unwrap_or_default();
         // A single object can be watched only through the deprecated path.
         let watch = watch || (watches && target.name.is_none());
-        let verb = verb(&method, watch, target.name.is_some()).ok_or_else(Failure::method_not_allowed)?;
+        let verb =
+            verb(&method, watch, target.name.is_some()).ok_or_else(Failure::method_not_allowed)?;
         let restriction = authorize(client, verb, &target)?;
         let mut query = wishes.query.clone();
         if let Some(fields) = restriction
@@ -166,13 +167,8 @@ impl Service {
             }
             let share = take(&self.watches, client, "watches")?;
             let kind = target.kind;
-            let request = operations::Request {
-                target,
-                query,
-                user_agent,
-                content_type,
-                body: Bytes::new(),
-            };
+            let request =
+                operations::Request { target, query, user_agent, content_type, body: Bytes::new() };
             let watch = self.api.watch(&request)?;
             return Ok(stream_of(watch, kind, shape, share));
         }
@@ -218,7 +214,13 @@ impl Service {
         let Answer { code, value, warnings } = answer?;
         if restriction.is_some() && value["type"] != TLS {
             // The client may not learn more than that it exists.
-            return Err(forbidden(client, verb, kind, None, "only Secrets of type kubernetes.io/tls"));
+            return Err(forbidden(
+                client,
+                verb,
+                kind,
+                None,
+                "only Secrets of type kubernetes.io/tls",
+            ));
         }
         let value = shape.render(kind, value, Timestamp::now());
         let mut response = respond::json(code, &value, wishes.pretty);

@@ -7,8 +7,8 @@
 //!   stack.
 //! - Time: items of lists that an operation moves count, `MOVES` together.
 
-use json_patch::jsonptr::Pointer;
 use json_patch::PatchOperation;
+use json_patch::jsonptr::Pointer;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -64,7 +64,8 @@ impl Costs {
             }
             PatchOperation::Remove(_) | PatchOperation::Test(_) => (None, None),
         };
-        self.moves += items_beside(object, path) + from.map_or(0, |from| items_beside(object, from));
+        self.moves +=
+            items_beside(object, path) + from.map_or(0, |from| items_beside(object, from));
         if self.moves > MOVES {
             return Err(PatchError::TooLarge(format!(
                 "the operations of the JSON patch move more than {MOVES} items of lists"
@@ -152,7 +153,8 @@ mod tests {
     #[test]
     fn copies_cannot_double_the_object_without_end() {
         let double = json!({ "op": "copy", "from": "/a", "path": "/a/copy" });
-        let nest = |number: usize| json!({ "op": "copy", "from": "/a", "path": format!("/a/c{number}") });
+        let nest =
+            |number: usize| json!({ "op": "copy", "from": "/a", "path": format!("/a/c{number}") });
         assert!(refused(Value::Array((0..60).map(nest).collect())).contains("exceeds the limit"));
         // The copy replaces the one before.
         let twice = json!([double.clone(), double]);

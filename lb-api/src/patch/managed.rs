@@ -187,7 +187,8 @@ impl Managed {
         fields: &Fields,
         is_affected: impl Fn(&Manager) -> bool,
     ) {
-        let affected = |manager: &Manager| manager.api_version == api_version && is_affected(manager);
+        let affected =
+            |manager: &Manager| manager.api_version == api_version && is_affected(manager);
         for entry in self.0.iter_mut().filter(|entry| affected(&entry.manager)) {
             entry.fields = entry.fields.difference(fields);
         }

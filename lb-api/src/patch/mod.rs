@@ -25,7 +25,9 @@ pub enum PatchError {
 impl fmt::Display for PatchError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Malformed(why) | Self::Unfitting(why) | Self::TooLarge(why) => formatter.write_str(why),
+            Self::Malformed(why) | Self::Unfitting(why) | Self::TooLarge(why) => {
+                formatter.write_str(why)
+            }
         }
     }
 }

@@ -198,7 +198,8 @@ fn rows_are_those_of_kubectl() {
 fn violations_read_like_an_api_servers() {
     let slice = |endpoints: Value| json!({ "addressType": "IPv4", "endpoints": endpoints });
     let many: Vec<Value> = vec![json!({ "addresses": ["10.0.0.1"] }); 1001];
-    let ports: Vec<Value> = (0..20_001).map(|index| json!({ "name": format!("p{index}") })).collect();
+    let ports: Vec<Value> =
+        (0..20_001).map(|index| json!({ "name": format!("p{index}") })).collect();
     let backend = json!({ "service": { "name": "web", "port": { "number": 80 } } });
     let path = |path: Value| json!({ "spec": { "rules": [{ "http": { "paths": [path] } }] } });
     let cases = vec![

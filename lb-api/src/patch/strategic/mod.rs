@@ -223,9 +223,8 @@ fn position(positions: &HashMap<String, usize>, item: &Value, node: TypeNode) ->
 fn reorder(object: &mut Entries, name: &str, order: &[Value], before: &[Value], node: TypeNode) {
     let Some(Value::Array(merged)) = object.get_mut(name) else { return };
     let (order, before) = (positions(order, node), positions(before, node));
-    let (mut known, unknown): (Vec<Value>, Vec<Value>) = std::mem::take(merged)
-        .into_iter()
-        .partition(|item| position(&order, item, node).is_some());
+    let (mut known, unknown): (Vec<Value>, Vec<Value>) =
+        std::mem::take(merged).into_iter().partition(|item| position(&order, item, node).is_some());
     known.sort_by_cached_key(|item| position(&order, item, node));
     let mut known = known.into_iter().peekable();
     for item in unknown {
