@@ -21,10 +21,15 @@ impl Backoff {
         let factor = 2u32.saturating_pow(self.failures);
         self.failures = self.failures.saturating_add(1);
         let whole = FIRST.saturating_mul(factor).min(LONGEST);
-        // Without randomness all wait the longest: slower, and as safe.
-        let random = getrandom::u32().unwrap_or(u32::MAX);
-        whole / 2 + (whole / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))
+        whole / 2 + random_up_to(whole / 2)
     }
+}
+
+/// A random part of a time, so that the agents of all nodes spread over it.
+pub fn random_up_to(whole: Duration) -> Duration {
+    // Without randomness all wait the longest: slower, and as safe.
+    let random = getrandom::u32().unwrap_or(u32::MAX);
+    whole.mul_f64(f64::from(random) / f64::from(u32::MAX))
 }
 
 #[cfg(test)]

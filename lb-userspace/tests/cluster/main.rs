@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kube::{Client, Config};
+use lb_common::layout::Forwarding;
 use lb_userspace::model::{Kind, ObjectRef};
 use lb_userspace::notices::{About, Notice, Notices, Reason};
 use lb_userspace::source::cluster::Events;
@@ -19,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use server::{NODES, SERVICES, SLICES, Server};
+use server::{Dialect, NODES, SERVICES, SLICES, Server};
 
 /// Generous: it costs time only when something is wrong. Less than the minute after which a source gives up a
 /// silent server: what is waited for must not come by that.
@@ -38,9 +39,12 @@ struct Told {
 
 impl Told {
     fn watching(server: &Server) -> Self {
-        let client = client(server);
+        Self::of(Cluster::new(client(server), "node-a"))
+    }
+
+    fn of(cluster: Cluster) -> Self {
         let (sender, events) = mpsc::unbounded_channel();
-        tokio::spawn(Cluster::new(client, "node-a").run(sender));
+        tokio::spawn(cluster.run(sender));
         Self {
             events,
             there: BTreeSet::new(),
@@ -98,7 +102,10 @@ impl Told {
 
 fn client(server: &Server) -> Client {
     let url = format!("http://{}", server.address()).parse().unwrap();
-    Client::try_from(Config::new(url)).unwrap()
+    // The source itself waits and repeats.
+    let mut config = Config::new(url);
+    config.default_retry = false;
+    Client::try_from(config).unwrap()
 }
 
 fn service(name: &str) -> Value {
@@ -126,7 +133,7 @@ async fn with_services(names: &[&str]) -> Server {
 }
 
 fn lists(requests: &[server::Request], path: &str) -> usize {
-    requests.iter().filter(|request| request.path == path && !request.watch).count()
+    requests.iter().filter(|request| request.path == path && request.is_list()).count()
 }
 
 fn watches(requests: &[server::Request], path: &str) -> usize {
@@ -135,20 +142,79 @@ fn watches(requests: &[server::Request], path: &str) -> usize {
 }
 
 #[tokio::test]
-async fn everything_is_listed_in_pages_and_then_watched() {
+async fn everything_is_listed_and_then_watched_whatever_the_server_knows() {
     let names: Vec<String> = (0..1_100).map(|number| format!("service-{number}")).collect();
-    let server = with_services(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
-    server.put(SLICES, slice("web-1"));
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    // Requests for all Services until the first watch.
+    for (dialect, asked) in [
+        (Dialect::Streams, 1),
+        (Dialect::Lists, 2),
+        (Dialect::Unmarked, 2),
+        (Dialect::Pages, 2 + 3),
+    ] {
+        let server = with_services(&names).await;
+        server.speak(dialect);
+        server.put(SLICES, slice("web-1"));
 
-    let mut told = Told::synced(&server).await;
-    assert_eq!(told.there.len(), 1_100 + 2);
-    assert_eq!(lists(&server.requests(), SERVICES), 3);
+        let mut told = Told::synced(&server).await;
+        assert_eq!(told.there.len(), 1_100 + 2, "{dialect:?}");
+        assert_eq!(lists(&server.requests(), SERVICES), asked, "{dialect:?}");
+        assert!(told.deleted.is_empty());
 
-    server.put(SERVICES, service("new"));
-    server.remove(SERVICES, "default/service-7");
-    told.until(|told| told.is_there("Service default/new") && !told.deleted.is_empty()).await;
-    assert_eq!(told.deleted, ["Service default/service-7"]);
-    assert_eq!(lists(&server.requests(), SERVICES), 3, "a change is no reason to list");
+        server.put(SERVICES, service("new"));
+        server.remove(SERVICES, "default/service-7");
+        told.until(|told| told.is_there("Service default/new") && !told.deleted.is_empty()).await;
+        assert_eq!(told.deleted, ["Service default/service-7"]);
+        assert_eq!(lists(&server.requests(), SERVICES), asked, "a change is no reason to list");
+    }
+}
+
+#[tokio::test]
+async fn first_lists_are_of_any_version_and_later_ones_not_older_than_what_was_reported() {
+    for dialect in [Dialect::Streams, Dialect::Lists] {
+        let server = with_services(&["web"]).await;
+        server.speak(dialect);
+        let mut told = Told::synced(&server).await;
+        server.put(SERVICES, service("later"));
+        told.until(|told| told.is_there("Service default/later")).await;
+        let reported = server.version();
+        server.put(NODES, node("node-b"));
+        server.forget();
+        server.hang_up();
+        let listed = |requests: &[server::Request]| {
+            let lists = requests.iter().filter(|r| r.path == SERVICES && r.is_list());
+            lists.filter(|r| r.status == 200).cloned().collect::<Vec<_>>()
+        };
+        server.asked(|requests| listed(requests).len() == 2).await;
+        let lists = listed(&server.requests());
+        assert_eq!(lists[0].version(), Some("0"), "{dialect:?}");
+        assert_eq!(lists[1].version(), Some(reported.as_str()), "{dialect:?}");
+        for list in lists {
+            assert_eq!(list.query["resourceVersionMatch"], "NotOlderThan", "{dialect:?}");
+            assert!(!list.query.contains_key("limit"), "a limit makes the server read its storage");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_restored_from_a_backup_is_asked_for_its_latest_state() {
+    for dialect in [Dialect::Streams, Dialect::Lists] {
+        let server = with_services(&["web", "gone"]).await;
+        server.speak(dialect);
+        let mut told = Told::synced(&server).await;
+        server.asked(|r| watches(r, SERVICES) == 1).await;
+        server.remove(SERVICES, "default/gone");
+        told.until(|told| !told.deleted.is_empty()).await;
+        server.put(SERVICES, service("gone"));
+        told.until(|told| told.is_there("Service default/gone")).await;
+        server.refuse(SERVICES, 503);
+        server.hang_up();
+        server.remove(SERVICES, "default/gone");
+        server.go_back();
+        server.refuse(SERVICES, 200);
+        told.until(|told| !told.is_there("Service default/gone")).await;
+        assert!(told.is_there("Service default/web"));
+    }
 }
 
 #[tokio::test]
@@ -235,10 +301,11 @@ async fn a_410_within_the_stream_is_the_same() {
 async fn a_list_that_can_not_be_continued_is_begun_anew() {
     let names: Vec<String> = (0..600).map(|number| format!("service-{number}")).collect();
     let server = with_services(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    server.speak(Dialect::Pages);
     server.forget_next_page();
     let told = Told::synced(&server).await;
     assert_eq!(told.there.len(), 601);
-    assert_eq!(lists(&server.requests(), SERVICES), 4, "two pages, twice");
+    assert_eq!(lists(&server.requests(), SERVICES), 2 + 4, "two pages, twice");
     assert!(told.deleted.is_empty());
 }
 
@@ -303,16 +370,69 @@ async fn services_of_other_proxies_are_not_sent() {
     told.until(|told| told.is_there("Service default/web")).await;
 }
 
+const NODE_A: &str = "Node node-a";
+const NODE_B: &str = "Node node-b";
+
 #[tokio::test]
-async fn all_nodes_are_watched() {
-    let server = with_services(&[]).await;
+async fn only_the_own_node_is_watched() {
+    let server = with_services(&["web"]).await;
     server.put(NODES, node("node-b"));
     let mut told = Told::synced(&server).await;
-    assert_eq!(told.there, BTreeSet::from(["Node node-a", "Node node-b"].map(str::to_owned)));
+    assert!(told.is_there(NODE_A) && !told.is_there(NODE_B));
     assert!(told.problems.is_empty());
+    server.put(NODES, node("node-b"));
     server.remove(NODES, "node-a");
-    told.until(|told| !told.is_there("Node node-a")).await;
-    assert_eq!(told.deleted, ["Node node-a"]);
+    told.until(|told| !told.is_there(NODE_A)).await;
+    assert_eq!(told.deleted, [NODE_A]);
+    assert!(!told.applied.iter().any(|name| name == NODE_B));
+    let nodes = server.requests().into_iter().filter(|request| request.path == NODES);
+    let selectors: BTreeSet<String> = nodes.map(|r| r.query["fieldSelector"].clone()).collect();
+    assert_eq!(selectors, BTreeSet::from(["metadata.name=node-a".to_owned()]));
+}
+
+fn tunnelled(name: &str) -> Value {
+    let mut service = service(name);
+    service["metadata"]["annotations"] = json!({"millrace.io/forwarding": "gue"});
+    service
+}
+
+#[tokio::test]
+async fn all_nodes_are_there_before_synced_if_a_service_has_tunnels() {
+    let server = with_services(&[]).await;
+    server.put(NODES, node("node-b"));
+    server.put(SERVICES, tunnelled("web"));
+    let told = Told::synced(&server).await;
+    assert!(told.is_there(NODE_A) && told.is_there(NODE_B));
+    assert_eq!(lists(&server.requests(), NODES), 1, "not first the own one, and then all");
+}
+
+#[tokio::test]
+async fn all_nodes_are_watched_if_tunnels_are_the_default() {
+    let server = with_services(&[]).await;
+    server.put(NODES, node("node-b"));
+    let cluster = Cluster::new(client(&server), "node-a").with_forwarding(Forwarding::Ipip);
+    let mut told = Told::of(cluster);
+    told.until(|told| told.synced == 1).await;
+    assert!(told.is_there(NODE_A) && told.is_there(NODE_B));
+}
+
+#[tokio::test]
+async fn the_watch_widens_when_a_service_gets_a_tunnel() {
+    for dialect in [Dialect::Streams, Dialect::Lists] {
+        let server = with_services(&["web"]).await;
+        server.speak(dialect);
+        server.put(NODES, node("node-b"));
+        let mut told = Told::synced(&server).await;
+        server.asked(|r| watches(r, NODES) == 1).await;
+        server.put(SERVICES, tunnelled("web"));
+        told.until(|told| told.is_there(NODE_B)).await;
+        assert!(told.is_there(NODE_A) && told.deleted.is_empty());
+        assert_eq!(told.applied.iter().filter(|name| *name == NODE_A).count(), 1);
+        // It stays wide.
+        server.put(SERVICES, service("web"));
+        server.put(NODES, node("node-c"));
+        told.until(|told| told.is_there("Node node-c")).await;
+    }
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
@@ -53,6 +53,11 @@ struct World {
     forget_page: bool,
     requests: Vec<Request>,
     refused: BTreeMap<String, u16>,
+    dialect: Dialect,
+    /// Versions from this one on are not known here.
+    lags_at: Option<u64>,
+    /// The only token that is accepted, if any.
+    token: Option<String>,
     gone_as_event: bool,
     /// Events that clients have made, by namespace/name, and how many were turned away.
     events: BTreeMap<String, Value>,
@@ -66,13 +71,40 @@ struct Logged {
     after: Option<Value>,
 }
 
+/// How much of the API's way to list a server knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dialect {
+    /// Watches can begin with all objects.
+    #[default]
+    Streams,
+    /// Such watches are refused. Lists of a version come from a cache, without pages.
+    Lists,
+    /// Such watches begin with all objects, and the end of these is not marked.
+    Unmarked,
+    /// Requests with a rule for versions are refused. Lists come in pages.
+    Pages,
+}
+
 /// What a client asked for, and the status it got.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub method: Method,
     pub path: String,
     pub watch: bool,
+    pub query: HashMap<String, String>,
+    pub authorization: String,
     pub status: u16,
+}
+
+impl Request {
+    /// Whether all objects were requested, as a list or as the beginning of a watch.
+    pub fn is_list(&self) -> bool {
+        !self.watch || self.query.contains_key("sendInitialEvents")
+    }
+
+    pub fn version(&self) -> Option<&str> {
+        self.query.get("resourceVersion").map(String::as_str)
+    }
 }
 
 impl Server {
@@ -124,6 +156,30 @@ impl Server {
     /// The next time that a list is to be continued, it can't be any more.
     pub fn forget_next_page(&self) {
         self.change(|world| world.forget_page = true);
+    }
+
+    pub fn speak(&self, dialect: Dialect) {
+        self.change(|world| world.dialect = dialect);
+    }
+
+    /// Has another history, as if restored from a backup: versions known so far are too new.
+    pub fn go_back(&self) {
+        self.change(|world| {
+            world.version = 1;
+            world.lags_at = Some(2);
+            for object in world.objects.values_mut() {
+                object["metadata"]["resourceVersion"] = "1".into();
+            }
+        });
+    }
+
+    /// Accepts only requests with this token.
+    pub fn require(&self, token: &str) {
+        self.change(|world| world.token = Some(format!("Bearer {token}")));
+    }
+
+    pub fn version(&self) -> String {
+        self.shared.world().version.to_string()
     }
 
     /// Answers requests for a path with a status; 200 lifts that.
@@ -219,7 +275,9 @@ impl World {
                 (self.version, selected.cloned().collect())
             }
         };
-        let limit = query.get("limit").map_or(usize::MAX, |limit| limit.parse().unwrap());
+        // What comes from a cache is not paged.
+        let limit = query.get("limit").filter(|_| !query.contains_key("resourceVersion"));
+        let limit = limit.map_or(usize::MAX, |limit| limit.parse().unwrap());
         let next = rest.split_off(rest.len().min(limit));
         let mut metadata = json!({"resourceVersion": version.to_string()});
         if !next.is_empty() {
@@ -233,6 +291,9 @@ impl World {
     /// What a watch that has come so far is still to be told.
     fn events(&mut self, watch: &mut Watch) -> Vec<Value> {
         let mut events = Vec::new();
+        if std::mem::take(&mut watch.wants_all) {
+            events.extend(self.initial_events(watch));
+        }
         for logged in &self.log {
             if logged.version <= watch.version || logged.path != watch.path {
                 continue;
@@ -263,9 +324,23 @@ impl World {
         }
         events
     }
+
+    fn initial_events(&self, watch: &mut Watch) -> Vec<Value> {
+        let all = self.objects.iter().filter(|((of, _), _)| *of == watch.path);
+        let selected = all.map(|(_, object)| object).filter(|o| selects(&watch.query, o));
+        let added = selected.map(|object| json!({"type": "ADDED", "object": object}));
+        watch.version = self.version;
+        let mut metadata = json!({"resourceVersion": self.version.to_string()});
+        if self.dialect == Dialect::Streams {
+            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        let object = json!({"apiVersion": "v1", "kind": "Any", "metadata": metadata});
+        added.chain([json!({"type": "BOOKMARK", "object": object})]).collect()
+    }
 }
 
 struct Watch {
+    wants_all: bool,
     path: String,
     query: HashMap<String, String>,
     version: u64,
@@ -317,17 +392,21 @@ async fn answer(
     method: Method,
     uri: Uri,
     Query(query): Query<HashMap<String, String>>,
+    headers: HeaderMap,
     body: Bytes,
 ) -> Response {
     let path = uri.path().to_owned();
     let watch = query.get("watch").is_some_and(|watch| watch == "true");
+    let authorization = headers.get("authorization").map(|value| value.to_str().unwrap());
+    let authorization = authorization.unwrap_or_default().to_owned();
     let response = match method {
         Method::POST => create_event(&shared, &path, &body),
         Method::PATCH => raise_event(&shared, &path, &body),
-        _ => respond(&shared, &path, watch, query),
+        _ => respond(&shared, &path, watch, query.clone(), &authorization),
     };
     let status = response.status().as_u16();
-    shared.world().requests.push(Request { method, path, watch, status });
+    let request = Request { method, path, watch, query, authorization, status };
+    shared.world().requests.push(request);
     shared.note_change();
     response
 }
@@ -374,10 +453,23 @@ fn respond(
     path: &str,
     watch: bool,
     query: HashMap<String, String>,
+    authorization: &str,
 ) -> Response {
     let mut world = shared.world();
+    if world.token.as_ref().is_some_and(|token| token != authorization) {
+        return refusal(401).into_response();
+    }
     if let Some(&refused) = world.refused.get(path) {
         return refusal(refused).into_response();
+    }
+    let streams = query.contains_key("sendInitialEvents");
+    let has_rule = query.contains_key("resourceVersionMatch");
+    if streams && world.dialect == Dialect::Lists || has_rule && world.dialect == Dialect::Pages {
+        return refusal(422).into_response();
+    }
+    let version = query.get("resourceVersion").map_or(0, |version| version.parse().unwrap());
+    if world.lags_at.is_some_and(|lags_at| version >= lags_at) {
+        return too_new().into_response();
     }
     if !watch {
         return match world.list(path, &query) {
@@ -385,8 +477,8 @@ fn respond(
             None => refusal(410).into_response(),
         };
     }
-    let version: u64 = query["resourceVersion"].parse().expect("a watch begins at a version");
-    if version < world.oldest {
+    assert!(query.contains_key("resourceVersion"), "a watch begins at a version");
+    if version < world.oldest && !streams {
         let (status, axum::Json(object)) = refusal(410);
         return if world.gone_as_event {
             lines(&[json!({"type": "ERROR", "object": object})]).into_response()
@@ -395,6 +487,7 @@ fn respond(
         };
     }
     let watch = Watch {
+        wants_all: streams,
         path: path.to_owned(),
         query,
         version,
@@ -413,6 +506,15 @@ fn refusal(status: u16) -> (StatusCode, axum::Json<Value>) {
         "reason": reason, "message": format!("the test refuses: {reason}")
     });
     (code, axum::Json(object))
+}
+
+fn too_new() -> (StatusCode, axum::Json<Value>) {
+    let (_, axum::Json(mut object)) = refusal(504);
+    object["reason"] = "Timeout".into();
+    object["message"] = "Too large resource version: 9, current: 1".into();
+    let cause = json!({"reason": "ResourceVersionTooLarge", "message": "Too large"});
+    object["details"] = json!({"causes": [cause], "retryAfterSeconds": 1});
+    (StatusCode::GATEWAY_TIMEOUT, axum::Json(object))
 }
 
 fn stream(shared: Arc<Shared>, watch: Watch) -> Response {

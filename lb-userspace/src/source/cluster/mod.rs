@@ -7,23 +7,40 @@
 //! Tests: `tests/cluster/`, against an API server over real HTTP.
 
 mod access;
+mod api;
+mod credentials;
 mod events;
+mod items;
 mod known;
+mod nodes;
+mod position;
+mod report;
 mod trouble;
 mod watched;
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use anyhow::Result;
-use futures::future::{join_all, select};
+use futures::FutureExt;
+use futures::future::{Shared as SharedFuture, join, join3, select};
 use kube::Client;
-use tokio::sync::mpsc;
+use lb_common::layout::Forwarding;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::sleep;
 
 use super::{Event, Source};
+use crate::backoff::random_up_to;
 use crate::model::Kind;
 
 pub use access::{Access, Connection};
 pub use events::Events;
 
-use watched::Watched;
+use api::Api;
+use credentials::Credentials;
+use nodes::{Nodes, Scope};
+use report::Report;
+use watched::{Shared, Watched};
 
 /// Services that another proxy serves, or none, need not be sent to us at all.
 const OUR_SERVICES: &str =
@@ -31,42 +48,78 @@ const OUR_SERVICES: &str =
 /// The slices of a headless Service carry the label, too.
 const OUR_SLICES: &str = "!service.kubernetes.io/headless";
 
+/// The nodes of a cluster may start at the same moment: their first requests spread over this.
+/// Loading the programs takes as long.
+const START_SPREAD: Duration = Duration::from_secs(1);
+
 /// What is watched in a cluster. Legacy Endpoints are not: the cluster itself mirrors them into
 /// slices.
 pub struct Cluster {
     client: Client,
     /// Which of the Nodes is this one.
     node_name: String,
+    forwarding: Forwarding,
+    credentials: Credentials,
 }
 
 impl Cluster {
     pub fn new(client: Client, node_name: &str) -> Self {
-        Self { client, node_name: node_name.to_owned() }
+        Self {
+            client,
+            node_name: node_name.to_owned(),
+            forwarding: Forwarding::Masquerade,
+            credentials: Credentials::default(),
+        }
     }
 
-    fn watched(&self) -> [Watched; 3] {
-        let watched = |kind| Watched::new(self.client.clone(), kind);
-        [
-            watched(Kind::Service).labelled(OUR_SERVICES),
-            watched(Kind::EndpointSlice).labelled(OUR_SLICES),
-            watched(Kind::Node).with(&self.node_name),
-        ]
+    /// How Services are forwarded unless they say otherwise: tunnels need all Nodes.
+    pub fn with_forwarding(self, forwarding: Forwarding) -> Self {
+        Self { forwarding, ..self }
+    }
+
+    fn api(&self, kind: Kind) -> Api {
+        Api::new(self.client.clone(), kind)
     }
 }
 
 impl Source for Cluster {
     async fn run(self, events: mpsc::UnboundedSender<Event>) -> Result<()> {
-        let (listed, mut all_listed) = mpsc::channel::<()>(1);
-        let watches = self.watched().map(|watched| watched.run(events.clone(), listed.clone()));
-        drop(listed);
-        let tell_synced = async {
-            // Each watch drops its end when it has listed its kind once.
-            while all_listed.recv().await.is_some() {}
+        sleep(random_up_to(START_SPREAD)).await;
+        let scope = Arc::new(Scope::new(self.forwarding));
+        let shared = Shared {
+            report: Report::new(events.clone(), Arc::clone(&scope)),
+            credentials: self.credentials.clone(),
+            relist: Arc::new(Semaphore::new(1)),
+        };
+        let watched = |api| {
+            let (listed, is_listed) = oneshot::channel();
+            (Watched::new(api, shared.clone(), listed), is_listed.map(drop).shared())
+        };
+        let (services, services_listed) = watched(self.api(Kind::Service).labelled(OUR_SERVICES));
+        let (slices, slices_listed) = watched(self.api(Kind::EndpointSlice).labelled(OUR_SLICES));
+        let (nodes, nodes_listed) = watched(self.api(Kind::Node));
+        let nodes = watch_nodes(nodes, &self.node_name, &scope, services_listed.clone());
+        let report_synced = async {
+            join3(services_listed, slices_listed, nodes_listed).await;
             let _ = events.send(Event::Synced);
             events.closed().await;
         };
-        // Watches never end by themselves.
-        select(Box::pin(join_all(watches)), Box::pin(tell_synced)).await;
+        let watches = join(join(services.run(), slices.run()), nodes);
+        select(Box::pin(watches), Box::pin(report_synced)).await;
         Ok(())
     }
+}
+
+/// Services decide whether all Nodes are needed, so their list comes first: what is synchronized
+/// then includes the ends of all tunnels.
+async fn watch_nodes(
+    nodes: Watched,
+    own: &str,
+    scope: &Scope,
+    services_listed: SharedFuture<impl Future<Output = ()>>,
+) {
+    if *scope.follow().borrow() == Nodes::Own {
+        services_listed.await;
+    }
+    nodes.of_nodes(own, scope.follow()).run().await;
 }

@@ -1,176 +1,259 @@
-//! One kind of objects: listed in pages, then watched from there on.
+//! One kind of objects: all are read, then changes are watched from there on.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use kube::Client;
-use kube::api::{ListParams, WatchParams};
-use kube::core::{ObjectList, Request, WatchEvent};
+use kube::core::WatchEvent;
 use serde_json::Value;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::api::{Api, Part};
+use super::credentials::Credentials;
 use super::known::Known;
+use super::nodes::Nodes;
+use super::position::{Position, Step};
+use super::report::Report;
 use super::trouble::Trouble;
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, random_up_to};
 use crate::model::{Kind, ObjectRef, Problem};
 use crate::source::Event;
 
-/// As large as other clients' pages.
-const PAGE: u32 = 500;
-/// How long a page may take.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Servers send a bookmark every minute where nothing happens. A watch that is silent for longer
-/// is asked for anew: the connection may be dead, and nobody would ever tell us.
+/// Objects of a list are reported in groups of this size.
+const GROUP: usize = 500;
+/// The server sends a bookmark every minute. After a longer silence the connection may be dead.
 const SILENCE: Duration = Duration::from_secs(150);
-/// A watch that ends sooner than this counts as a failure, so that a server that hangs up at
-/// once is not asked without pause.
+/// A server that streams lists begins at once, and pauses only if it is overloaded.
+const STREAM_SILENCE: Duration = Duration::from_secs(10);
+/// A watch that ends sooner counts as a failure, so that a server that closes each one at once
+/// does not get requests without pause.
 const BRIEF: Duration = Duration::from_secs(1);
+/// A server that has lost its history has lost it for all agents: their lists spread over this.
+const RELIST_SPREAD: Duration = Duration::from_secs(2);
 
-type Told = Result<(), Trouble>;
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+
+type Outcome = Result<(), Trouble>;
+
+/// What the watches of all kinds share.
+#[derive(Clone)]
+pub struct Shared {
+    pub report: Report,
+    pub credentials: Credentials,
+    /// For the repetition of a list: one kind at a time.
+    pub relist: Arc<Semaphore>,
+}
 
 pub struct Watched {
-    client: Client,
+    api: Api,
     kind: Kind,
-    labels: Option<String>,
-    /// Who should be among them.
-    expected: Option<String>,
+    shared: Shared,
     known: Known,
-    /// From where to watch; `None`: list first.
-    version: Option<String>,
+    position: Position,
+    /// Of a list: what `known` includes and is not reported yet.
+    group: Vec<Event>,
+    node: Option<OwnNode>,
+    /// Until the first list is complete.
+    listed: Option<oneshot::Sender<()>>,
+    failures: Failures,
+}
+
+/// This agent's Node, and which others are watched beside it.
+struct OwnNode {
+    name: String,
+    scope: watch::Receiver<Nodes>,
+    selected: Nodes,
+}
+
+#[derive(Default)]
+struct Failures {
+    backoff: Backoff,
+    is_reported: bool,
+    /// Whether the current request has been successful so far.
+    is_successful: bool,
 }
 
 impl Watched {
-    pub fn new(client: Client, kind: Kind) -> Self {
-        Self { client, kind, labels: None, expected: None, known: Known::new(kind), version: None }
-    }
-
-    pub fn labelled(self, selector: &str) -> Self {
-        Self { labels: Some(selector.to_owned()), ..self }
-    }
-
-    /// It is said if it is not among the first that are listed.
-    pub fn with(self, name: &str) -> Self {
-        Self { expected: Some(name.to_owned()), ..self }
-    }
-
-    /// Tells events as long as somebody listens. `listed` is dropped after the first list.
-    pub async fn run(mut self, events: mpsc::UnboundedSender<Event>, listed: mpsc::Sender<()>) {
-        let mut listed = Some(listed);
-        let mut backoff = Backoff::default();
-        let mut complained = false;
-        let kind = self.kind.name();
-        while !events.is_closed() {
-            let began = Instant::now();
-            let mut heard = false;
-            let mut hear = || {
-                if complained {
-                    tracing::info!(%kind, "watch restored");
-                }
-                complained = false;
-                heard = true;
-            };
-            match self.list_and_watch(&events, &mut listed, &mut hear).await {
-                Err(Trouble::Expired) => {
-                    tracing::debug!(%kind, "resource version expired; listing again");
-                    self.version = None;
-                }
-                Err(trouble) => {
-                    let error = trouble.describe();
-                    if complained {
-                        tracing::debug!(%kind, error, "watch still failing");
-                    } else {
-                        tracing::warn!(
-                            %kind,
-                            error,
-                            "watch failed; keeping the programmed state and retrying"
-                        );
-                    }
-                    complained = true;
-                }
-                Ok(()) => {}
-            }
-            if heard && began.elapsed() > BRIEF {
-                backoff.reset();
-            } else {
-                sleep(backoff.next()).await;
-            }
+    pub fn new(api: Api, shared: Shared, listed: oneshot::Sender<()>) -> Self {
+        Self {
+            kind: api.kind(),
+            known: Known::new(api.kind()),
+            api,
+            shared,
+            position: Position::default(),
+            group: Vec::new(),
+            node: None,
+            listed: Some(listed),
+            failures: Failures::default(),
         }
     }
 
-    /// Until the watch ends, as every watch does some time. `heard` is called whenever the
-    /// server has said something.
-    async fn list_and_watch(
-        &mut self,
-        events: &mpsc::UnboundedSender<Event>,
-        listed: &mut Option<mpsc::Sender<()>>,
-        heard: &mut impl FnMut(),
-    ) -> Told {
-        if self.version.is_none() {
-            let version = self.list(events).await?;
-            self.version = Some(version);
-            heard();
-            if listed.take().is_some() {
-                self.miss(events);
-            }
-        }
-        self.watch(events, heard).await
+    /// Of Nodes: the one of this name, or all, as `scope` says.
+    pub fn of_nodes(mut self, name: &str, scope: watch::Receiver<Nodes>) -> Self {
+        let selected = *scope.borrow();
+        self.node = Some(OwnNode { name: name.to_owned(), scope, selected });
+        self.select_nodes(selected);
+        self
     }
 
-    /// Lists all objects, and says from which version to watch. Always the most recent state:
-    /// an older one, which a server may have at hand, could take back what was told before.
-    async fn list(&mut self, events: &mpsc::UnboundedSender<Event>) -> Result<String, Trouble> {
-        self.known.list();
-        let mut parameters = ListParams {
-            label_selector: self.labels.clone(),
-            limit: Some(PAGE),
-            ..ListParams::default()
-        };
+    /// Reports until nobody listens.
+    pub async fn run(mut self) {
         loop {
-            let request = self.request(|request| request.list(&parameters))?;
-            let page = self.client.request::<ObjectList<Value>>(request);
-            let page = timeout(PATIENCE, page)
-                .await
-                .map_err(|_| Trouble::Failed(format!("no answer in {} s", PATIENCE.as_secs())))?
-                .map_err(Trouble::of)?;
-            let mut changes: Vec<Event> =
-                page.items.into_iter().filter_map(|object| self.known.apply(object)).collect();
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => {
-                    tell(events, changes);
-                    parameters.continue_token = Some(token);
-                }
-                None => {
-                    changes.extend(self.known.listed());
-                    tell(events, changes);
-                    let version = page.metadata.resource_version;
-                    return version.ok_or_else(|| {
-                        Trouble::Failed("the server's list has no resourceVersion".to_owned())
-                    });
+            // The last list may have broken off.
+            self.shared.report.send(self.group.drain(..));
+            self.follow_scope();
+            let step = self.position.next();
+            let used = self.shared.credentials.fingerprint();
+            let began = Instant::now();
+            let (mut scope, report) = (self.scope(), self.shared.report.clone());
+            let outcome = tokio::select! {
+                outcome = self.take(&step) => outcome,
+                () = changed(&mut scope) => continue,
+                () = report.closed() => return,
+            };
+            if self.failures.take_success() && began.elapsed() > BRIEF {
+                self.failures.backoff.reset();
+            }
+            match outcome {
+                Ok(()) if began.elapsed() > BRIEF => {}
+                Ok(()) => sleep(self.failures.backoff.next()).await,
+                Err(trouble) => {
+                    if self.position.failed(&step, &trouble) {
+                        let (kind, reason) = (self.kind.name(), trouble.describe());
+                        tracing::debug!(%kind, reason, "watch continues with another request");
+                    } else {
+                        self.failures.report(self.kind, &trouble);
+                    }
+                    let pause = sleep(self.failures.backoff.next());
+                    tokio::select! {
+                        () = pause => {}
+                        () = self.shared.credentials.replaced(used), if trouble.is_unauthorized() => {}
+                    }
                 }
             }
         }
     }
 
-    async fn watch(
-        &mut self,
-        events: &mpsc::UnboundedSender<Event>,
-        heard: &mut impl FnMut(),
-    ) -> Told {
-        let parameters = WatchParams {
-            label_selector: self.labels.clone(),
-            bookmarks: true,
-            ..WatchParams::default()
+    fn scope(&self) -> Option<watch::Receiver<Nodes>> {
+        self.node.as_ref().map(|node| node.scope.clone())
+    }
+
+    /// Lists again if other Nodes are to be watched.
+    fn follow_scope(&mut self) {
+        let Some(node) = &mut self.node else { return };
+        let selected = *node.scope.borrow_and_update();
+        if selected != node.selected {
+            node.selected = selected;
+            self.position.list_again();
+            self.select_nodes(selected);
+        }
+    }
+
+    fn select_nodes(&mut self, selected: Nodes) {
+        let name = self.node.as_ref().map_or("", |node| &node.name);
+        let own = (selected == Nodes::Own).then(|| format!("metadata.name={name}"));
+        self.api.select_fields(own);
+    }
+
+    /// Makes a request, and reports what it returns until it ends.
+    async fn take(&mut self, step: &Step) -> Outcome {
+        let part = match step {
+            Step::Watch(version) => return self.watch(version).await,
+            Step::Stream(version) => return self.stream(version).await,
+            Step::List(version) => Part::NotOlderThan(version.clone()),
+            Step::ListLatest => Part::Latest,
         };
-        let from = self.version.clone().unwrap_or_default();
-        let request = self.request(|request| request.watch(&parameters, &from))?;
-        let stream = timeout(PATIENCE, self.client.request_events::<Value>(request))
-            .await
-            .map_err(|_| Trouble::Failed(format!("no answer in {} s", PATIENCE.as_secs())))?
-            .map_err(Trouble::of)?;
-        heard();
+        let _turn = self.turn().await;
+        self.list(part).await
+    }
+
+    /// Waits until this kind may be listed again. First lists do not wait.
+    async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        if self.listed.is_some() {
+            return None;
+        }
+        sleep(random_up_to(RELIST_SPREAD)).await;
+        Arc::clone(&self.shared.relist).acquire_owned().await.ok()
+    }
+
+    /// Reads a list, and reports how it differs from what was reported before.
+    async fn list(&mut self, mut part: Part) -> Outcome {
+        self.known.list();
+        let version = loop {
+            let (known, group, report) = (&mut self.known, &mut self.group, &self.shared.report);
+            let meta = self.api.list(&part, |object| {
+                group.extend(known.apply(object));
+                if group.len() >= GROUP {
+                    report.send(group.drain(..));
+                }
+            });
+            let meta = meta.await?;
+            match meta.continue_token.filter(|token| !token.is_empty()) {
+                Some(token) => part = Part::Continue(token),
+                None => break meta.resource_version,
+            }
+        };
+        let version = version.ok_or_else(|| "the server's list has no resourceVersion".to_owned());
+        self.complete(&version?);
+        Ok(())
+    }
+
+    /// The rest of a list is reported, and what it did not contain.
+    fn complete(&mut self, version: &str) {
+        let gone = self.known.listed();
+        self.shared.report.send(self.group.drain(..).chain(gone));
+        self.position.listed(version);
+        self.failures.end(self.kind);
+        if let Some(listed) = self.listed.take() {
+            self.report_missing_node();
+            let _ = listed.send(());
+        }
+    }
+
+    /// Reads all objects from the beginning of a watch, and then changes from the rest of it.
+    async fn stream(&mut self, version: &str) -> Outcome {
+        let turn = self.turn().await;
+        self.known.list();
+        let stream = self.api.watch(version, true).await?;
         let mut stream = pin!(stream);
+        loop {
+            let event = timeout(STREAM_SILENCE, stream.next()).await;
+            let event = event.ok().flatten().ok_or(Trouble::NotStreamed)?;
+            match event? {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                    self.group.extend(self.known.apply(object));
+                }
+                WatchEvent::Deleted(object) => self.group.extend(self.known.delete(&object)),
+                WatchEvent::Bookmark(bookmark) => {
+                    if !bookmark.metadata.annotations.contains_key(INITIAL_EVENTS_END) {
+                        return Err(Trouble::NotStreamed);
+                    }
+                    self.complete(&bookmark.metadata.resource_version);
+                    break;
+                }
+                WatchEvent::Error(status) => return Err(Trouble::of_status(status)),
+            }
+            if self.group.len() >= GROUP {
+                self.shared.report.send(self.group.drain(..));
+            }
+        }
+        drop(turn);
+        self.follow(stream).await
+    }
+
+    async fn watch(&mut self, version: &str) -> Outcome {
+        let stream = self.api.watch(version, false).await?;
+        self.failures.end(self.kind);
+        self.follow(pin!(stream)).await
+    }
+
+    /// Reports changes until the watch ends, as every watch does some time.
+    async fn follow(
+        &mut self,
+        mut stream: impl StreamExt<Item = Result<WatchEvent<Value>, Trouble>> + Unpin,
+    ) -> Outcome {
         loop {
             let Ok(event) = timeout(SILENCE, stream.next()).await else {
                 let (kind, silence_s) = (self.kind.name(), SILENCE.as_secs());
@@ -178,18 +261,17 @@ impl Watched {
                 return Ok(());
             };
             let Some(event) = event else { return Ok(()) };
-            heard();
-            match event.map_err(Trouble::of)? {
+            match event? {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     self.move_on(&object);
-                    tell(events, self.known.apply(object));
+                    self.shared.report.send(self.known.apply(object));
                 }
                 WatchEvent::Deleted(object) => {
                     self.move_on(&object);
-                    tell(events, self.known.delete(&object));
+                    self.shared.report.send(self.known.delete(&object));
                 }
                 WatchEvent::Bookmark(bookmark) => {
-                    self.version = Some(bookmark.metadata.resource_version);
+                    self.position.moved_to(&bookmark.metadata.resource_version);
                 }
                 WatchEvent::Error(status) => return Err(Trouble::of_status(status)),
             }
@@ -198,21 +280,14 @@ impl Watched {
 
     fn move_on(&mut self, object: &Value) {
         if let Some(version) = object["metadata"]["resourceVersion"].as_str() {
-            self.version = Some(version.to_owned());
+            self.position.moved_to(version);
         }
     }
 
-    fn request<B>(
-        &self,
-        build: impl FnOnce(Request) -> Result<B, kube::core::request::Error>,
-    ) -> Result<B, Trouble> {
-        build(Request::new(self.kind.path())).map_err(|error| Trouble::Failed(error.to_string()))
-    }
-
-    /// A Node that is not there is a slip in our own name more often than not.
-    fn miss(&self, events: &mpsc::UnboundedSender<Event>) {
-        let Some(name) = &self.expected else { return };
-        let reference = ObjectRef::new(self.kind, None, Some(name));
+    /// If this agent's Node does not exist, its name is most likely wrong.
+    fn report_missing_node(&self) {
+        let Some(node) = &self.node else { return };
+        let reference = ObjectRef::new(self.kind, None, Some(&node.name));
         if self.known.contains(&reference) {
             return;
         }
@@ -223,15 +298,41 @@ impl Watched {
                       this node is called"
                 .to_owned(),
         };
-        tell(events, [Event::Problem(problem)]);
+        self.shared.report.send([Event::Problem(problem)]);
     }
 }
 
-/// Nobody need listen any more: `run` looks after that.
-fn tell(events: &mpsc::UnboundedSender<Event>, told: impl IntoIterator<Item = Event>) {
-    let mut told: Vec<Event> = told.into_iter().collect();
-    let event = if told.len() > 1 { Some(Event::Together(told)) } else { told.pop() };
-    if let Some(event) = event {
-        let _ = events.send(event);
+impl Failures {
+    fn report(&mut self, kind: Kind, trouble: &Trouble) {
+        let (kind, error) = (kind.name(), trouble.describe());
+        if self.is_reported {
+            tracing::debug!(%kind, error, "watch still failing");
+        } else {
+            tracing::warn!(%kind, error, "watch failed; keeping the programmed state and retrying");
+        }
+        self.is_reported = true;
+    }
+
+    fn take_success(&mut self) -> bool {
+        std::mem::take(&mut self.is_successful)
+    }
+
+    fn end(&mut self, kind: Kind) {
+        self.is_successful = true;
+        if std::mem::take(&mut self.is_reported) {
+            let kind = kind.name();
+            tracing::info!(%kind, "watch restored");
+        }
+    }
+}
+
+/// Waits for a change of the scope; for ever, if there is none.
+async fn changed(scope: &mut Option<watch::Receiver<Nodes>>) {
+    let is_open = match scope {
+        Some(scope) => scope.changed().await.is_ok(),
+        None => false,
+    };
+    if !is_open {
+        std::future::pending::<()>().await;
     }
 }

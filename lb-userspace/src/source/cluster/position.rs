@@ -1,0 +1,180 @@
+//! How a kind is read next, and from which version. Pure.
+//!
+//! Invariant: a state older than the reported one is never requested, except the most recent one
+//! of a server that does not know the reported version, such as one restored from a backup.
+
+use super::trouble::Trouble;
+
+/// A list of this version may be of any age. Servers have it at hand.
+const ANY: &str = "0";
+
+/// The next request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Changes after this version.
+    Watch(String),
+    /// All objects as they are at this version or later, as the first events of a watch.
+    Stream(String),
+    /// The same as a list.
+    List(String),
+    /// The most recent state, in pages. The server reads it from its storage.
+    ListLatest,
+}
+
+impl Step {
+    pub fn is_watch(&self) -> bool {
+        matches!(self, Self::Watch(_))
+    }
+}
+
+#[derive(Debug)]
+pub struct Position {
+    /// The version of the state that was reported.
+    reported: Option<String>,
+    /// Whether a watch can continue from there.
+    is_watchable: bool,
+    /// Whether the server knows no version that is as new as the reported one.
+    needs_latest: bool,
+    /// Whether watches can begin with all objects.
+    streams: bool,
+}
+
+impl Default for Position {
+    fn default() -> Self {
+        Self { reported: None, is_watchable: false, needs_latest: false, streams: true }
+    }
+}
+
+impl Position {
+    pub fn next(&self) -> Step {
+        match &self.reported {
+            Some(version) if self.is_watchable => Step::Watch(version.clone()),
+            _ if self.needs_latest => Step::ListLatest,
+            reported => {
+                let from = reported.clone().unwrap_or_else(|| ANY.to_owned());
+                if self.streams { Step::Stream(from) } else { Step::List(from) }
+            }
+        }
+    }
+
+    /// All objects of this version have been reported.
+    pub fn listed(&mut self, version: &str) {
+        self.moved_to(version);
+        self.is_watchable = true;
+        self.needs_latest = false;
+    }
+
+    /// All changes up to this version have been reported.
+    pub fn moved_to(&mut self, version: &str) {
+        self.reported = Some(version.to_owned());
+    }
+
+    /// The next request must be a list: another set of objects is selected.
+    pub fn list_again(&mut self) {
+        self.is_watchable = false;
+    }
+
+    /// A request has failed. Returns whether another kind of request is next.
+    pub fn failed(&mut self, step: &Step, trouble: &Trouble) -> bool {
+        match (step, trouble) {
+            (Step::Watch(_), Trouble::Expired | Trouble::TooNew) => self.is_watchable = false,
+            (Step::Stream(_) | Step::List(_), Trouble::Expired | Trouble::TooNew) => {
+                self.needs_latest = true;
+            }
+            (Step::Stream(_), Trouble::NotStreamed) => self.streams = false,
+            (Step::Stream(_), trouble) if trouble.is_invalid_request() => self.streams = false,
+            (Step::List(_), trouble) if trouble.is_invalid_request() => self.needs_latest = true,
+            _ => {}
+        }
+        self.next() != *step
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    fn refused(code: u16) -> Trouble {
+        Trouble::of_status(Box::new(Status { code, ..Status::default() }))
+    }
+
+    fn watch(version: &str) -> Step {
+        Step::Watch(version.to_owned())
+    }
+
+    fn stream(version: &str) -> Step {
+        Step::Stream(version.to_owned())
+    }
+
+    fn list(version: &str) -> Step {
+        Step::List(version.to_owned())
+    }
+
+    #[test]
+    fn the_first_list_may_be_of_any_version_and_the_watch_follows_it() {
+        let mut position = Position::default();
+        assert_eq!(position.next(), stream("0"));
+        position.listed("7");
+        assert_eq!(position.next(), watch("7"));
+        position.moved_to("9");
+        assert_eq!(position.next(), watch("9"));
+    }
+
+    #[test]
+    fn no_list_is_older_than_what_was_reported() {
+        let mut position = Position::default();
+        position.listed("7");
+        position.moved_to("9");
+        assert!(position.failed(&watch("9"), &Trouble::Expired));
+        assert_eq!(position.next(), stream("9"));
+        position.listed("12");
+        position.list_again();
+        assert_eq!(position.next(), stream("12"));
+    }
+
+    #[test]
+    fn a_server_that_does_not_know_the_version_is_asked_for_the_latest() {
+        for trouble in [Trouble::Expired, Trouble::TooNew] {
+            let mut position = Position::default();
+            position.listed("9");
+            position.failed(&watch("9"), &Trouble::TooNew);
+            assert!(position.failed(&stream("9"), &trouble));
+            assert_eq!(position.next(), Step::ListLatest);
+            // Its pages may expire.
+            assert!(!position.failed(&Step::ListLatest, &Trouble::Expired));
+            position.listed("3");
+            assert_eq!(position.next(), watch("3"));
+            position.list_again();
+            assert_eq!(position.next(), stream("3"));
+        }
+    }
+
+    #[test]
+    fn a_server_that_does_not_stream_lists() {
+        for trouble in [refused(400), refused(422), Trouble::NotStreamed] {
+            let mut position = Position::default();
+            assert!(position.failed(&stream("0"), &trouble));
+            assert_eq!(position.next(), list("0"));
+            position.listed("7");
+            position.list_again();
+            assert_eq!(position.next(), list("7"));
+        }
+        let mut position = Position::default();
+        position.failed(&stream("0"), &refused(422));
+        assert!(position.failed(&list("0"), &refused(400)));
+        assert_eq!(position.next(), Step::ListLatest);
+    }
+
+    #[test]
+    fn other_failures_change_nothing() {
+        let mut position = Position::default();
+        for trouble in [refused(401), refused(403), refused(500), refused(429)] {
+            assert!(!position.failed(&stream("0"), &trouble));
+        }
+        position.listed("7");
+        assert!(!position.failed(&watch("7"), &refused(400)));
+        assert!(!position.failed(&watch("7"), &Trouble::Failed("reset".to_owned())));
+    }
+}
