@@ -16,7 +16,8 @@ pub fn run(configuration: Configuration, level: Level) -> Result<()> {
         Origin::Cluster(Access {
             kubeconfig: configuration.origin.kubeconfig.clone(),
             context: configuration.origin.context.clone(),
-            api_server: configuration.origin.api_server.clone(),
+            api_servers: configuration.origin.api_server.clone(),
+            state_directory: Some(configuration.origin.state_directory.clone()),
         })
     } else {
         Origin::Manifests(configuration.origin.manifests.clone())

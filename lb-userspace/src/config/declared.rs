@@ -76,11 +76,20 @@ pub struct OriginSettings {
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
 
-    /// URL of the API server [default: the URL in the kubeconfig or the service account]
+    /// URL of an API server; may be repeated [default: the URL in the kubeconfig or the service account]
     ///
-    /// Must not be a Service address: those work only once Millrace runs.
-    #[arg(long, value_name = "URL")]
-    pub api_server: Option<String>,
+    /// The agent uses the first server that accepts a connection: first the given ones, in this order, then the one
+    /// of the kubeconfig or the service account, then those that the cluster lists as endpoints of
+    /// default/kubernetes. These must prove the name of the first one, or the kubeconfig's tls-server-name. Give an
+    /// address that works before Millrace does: Service addresses do not.
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    pub api_server: Vec<String>,
+
+    /// Directory where the agent remembers the addresses of the API servers
+    ///
+    /// With it a node can start while the API server that it is configured with is down.
+    #[arg(long, value_name = "DIRECTORY", default_value = "/var/lib/millrace")]
+    pub state_directory: PathBuf,
 }
 
 /// Settings of the agent, from whatever source it reads Services.

@@ -20,7 +20,7 @@ fn origins(configuration: &Configuration) -> Vec<Conflict> {
     [
         ("kubeconfig", origin.kubeconfig.is_some()),
         ("context", origin.context.is_some()),
-        ("api-server", origin.api_server.is_some()),
+        ("api-server", !origin.api_server.is_empty()),
     ]
     .into_iter()
     .filter(|(_, is_given)| *is_given)

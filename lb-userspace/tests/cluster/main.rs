@@ -4,6 +4,8 @@
 // All of this is tests.
 #![allow(clippy::unwrap_used)]
 
+mod access;
+mod load;
 mod permissions;
 mod server;
 

@@ -92,7 +92,6 @@ pub struct Request {
     pub path: String,
     pub watch: bool,
     pub query: HashMap<String, String>,
-    pub authorization: String,
     pub status: u16,
 }
 
@@ -405,7 +404,7 @@ async fn answer(
         _ => respond(&shared, &path, watch, query.clone(), &authorization),
     };
     let status = response.status().as_u16();
-    let request = Request { method, path, watch, query, authorization, status };
+    let request = Request { method, path, watch, query, status };
     shared.world().requests.push(request);
     shared.note_change();
     response

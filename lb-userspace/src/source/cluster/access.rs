@@ -2,12 +2,19 @@
 
 use std::env;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use kube::client::ClientBuilder;
+use axum::http::{Request, Uri};
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::rt::TokioExecutor;
+use kube::client::{Body, ClientBuilder, ConfigExt};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use tower::{BoxError, ServiceBuilder};
 
+use super::credentials::Credentials;
+use super::servers::{Connector, Memory, Servers};
 use crate::serve::Requests;
 
 /// How the user wants to reach a cluster.
@@ -17,8 +24,10 @@ pub struct Access {
     pub kubeconfig: Option<PathBuf>,
     /// A context of the kubeconfig other than its current one.
     pub context: Option<String>,
-    /// The address of the API server, if not as configured.
-    pub api_server: Option<String>,
+    /// Addresses of API servers that are tried before the configured one.
+    pub api_servers: Vec<String>,
+    /// Where to remember the addresses of API servers.
+    pub state_directory: Option<PathBuf>,
 }
 
 /// A way into a cluster. That the server answers is not known yet.
@@ -26,6 +35,8 @@ pub struct Connection {
     pub client: Client,
     /// Where it leads, for people.
     pub description: String,
+    pub credentials: Credentials,
+    pub servers: Arc<Servers>,
 }
 
 impl Access {
@@ -33,26 +44,45 @@ impl Access {
     /// forward before its cluster can be reached.
     pub async fn open(&self, requests: &Requests) -> Result<Connection> {
         let (mut config, origin) = self.config().await?;
-        if let Some(server) = &self.api_server {
+        ensure!(config.proxy_url.is_none(), "{origin}: a proxy to the API server is not supported");
+        let urls = self.urls(&config.cluster_url)?;
+        for url in &urls {
+            // The address is logged, and is a label of metrics.
+            ensure!(
+                !url.authority().is_some_and(|authority| authority.as_str().contains('@')),
+                "the address of the API server has a user or password in it ({origin}).\n\
+                 Give them as the user of a kubeconfig"
+            );
+        }
+        config.cluster_url = urls.first().unwrap_or(&config.cluster_url).clone();
+        let description = format!("{} ({origin})", config.cluster_url);
+        let servers = Servers::new(
+            &urls,
+            config.tls_server_name.as_deref(),
+            !config.accept_invalid_certs,
+            self.state_directory.as_deref().map(Memory::in_directory),
+        )?;
+        let credentials = Credentials::of(&config.auth_info)?;
+        let client = client(&config, &servers, &credentials, requests)
+            .with_context(|| format!("{origin} can't be used"))?;
+        Ok(Connection { client, description, credentials, servers })
+    }
+
+    /// Those of `--api-server`, then the configured one: but not one without TLS after one with it.
+    fn urls(&self, configured: &Uri) -> Result<Vec<Uri>> {
+        let mut urls = Vec::new();
+        for server in &self.api_servers {
             // What can't be read as an address may still have a password in it.
             let shown = if server.contains('@') { "(not shown)" } else { server };
-            config.cluster_url = server
-                .parse()
+            let url = server
+                .parse::<Uri>()
                 .with_context(|| format!("--api-server {shown}: not a URL such as https://..."))?;
+            urls.push(url);
         }
-        let authority = config.cluster_url.authority().map_or("", |authority| authority.as_str());
-        // The address is logged, and is a label of metrics.
-        ensure!(
-            !authority.contains('@'),
-            "the address of the API server has a user or password in it ({origin}).\n\
-             Give them as the user of a kubeconfig"
-        );
-        let description = format!("{} ({origin})", config.cluster_url);
-        let counting = requests.counting(authority);
-        let client = ClientBuilder::try_from(config)
-            .with_context(|| format!("{origin} can't be used"))?
-            .with_layer(&counting);
-        Ok(Connection { client: client.build(), description })
+        if urls.iter().all(|url| url.scheme() == configured.scheme()) {
+            urls.push(configured.clone());
+        }
+        Ok(urls)
     }
 
     /// What was asked for; else `KUBECONFIG`; else a pod's own account; else the user's file.
@@ -99,6 +129,32 @@ impl Access {
             })?;
         Ok((config, format!("context {context} of {origin}")))
     }
+}
+
+/// Failed requests are repeated by those who make them, who know how long to wait.
+fn client(
+    config: &Config,
+    servers: &Arc<Servers>,
+    credentials: &Credentials,
+    requests: &Requests,
+) -> Result<Client> {
+    let connector = Connector::new(config, Arc::clone(servers))?;
+    let in_file = credentials.are_in_file();
+    let other_credentials = if in_file { None } else { config.auth_layer()? };
+    let credentials = credentials.clone();
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(other_credentials)
+        .map_request(move |mut request: Request<Body>| {
+            credentials.authorize(&mut request);
+            request
+        })
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(HttpClient::builder(TokioExecutor::new()).build::<_, Body>(connector));
+    let host = config.cluster_url.authority().map_or("", |authority| authority.as_str());
+    let counting = requests.counting(host);
+    Ok(ClientBuilder::new(service, &config.default_namespace).with_layer(&counting).build())
 }
 
 #[cfg(test)]
@@ -150,7 +206,7 @@ contexts:
         ] {
             let error = open(|path| Access {
                 kubeconfig: Some(path),
-                api_server: Some(address.to_owned()),
+                api_servers: vec![address.to_owned()],
                 ..Access::default()
             });
             let error = error.await.unwrap_err();
@@ -173,7 +229,7 @@ contexts:
     async fn the_servers_address_can_be_another() {
         let opened = open(|path| Access {
             kubeconfig: Some(path),
-            api_server: Some("https://198.51.100.7:6443".to_owned()),
+            api_servers: vec!["https://198.51.100.7:6443".to_owned()],
             ..Access::default()
         });
         assert!(opened.await.unwrap().starts_with("https://198.51.100.7:6443/ "));

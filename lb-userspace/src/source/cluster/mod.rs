@@ -15,6 +15,7 @@ mod known;
 mod nodes;
 mod position;
 mod report;
+mod servers;
 mod trouble;
 mod watched;
 
@@ -40,6 +41,7 @@ use api::Api;
 use credentials::Credentials;
 use nodes::{Nodes, Scope};
 use report::Report;
+use servers::Servers;
 use watched::{Shared, Watched};
 
 /// Services that another proxy serves, or none, need not be sent to us at all.
@@ -60,6 +62,7 @@ pub struct Cluster {
     node_name: String,
     forwarding: Forwarding,
     credentials: Credentials,
+    servers: Option<Arc<Servers>>,
 }
 
 impl Cluster {
@@ -69,6 +72,16 @@ impl Cluster {
             node_name: node_name.to_owned(),
             forwarding: Forwarding::Masquerade,
             credentials: Credentials::default(),
+            servers: None,
+        }
+    }
+
+    /// With credentials that may change, and servers that are learned.
+    pub fn of(connection: Connection, node_name: &str) -> Self {
+        Self {
+            credentials: connection.credentials,
+            servers: Some(connection.servers),
+            ..Self::new(connection.client, node_name)
         }
     }
 
@@ -87,7 +100,7 @@ impl Source for Cluster {
         sleep(random_up_to(START_SPREAD)).await;
         let scope = Arc::new(Scope::new(self.forwarding));
         let shared = Shared {
-            report: Report::new(events.clone(), Arc::clone(&scope)),
+            report: Report::new(events.clone(), Arc::clone(&scope), self.servers.clone()),
             credentials: self.credentials.clone(),
             relist: Arc::new(Semaphore::new(1)),
         };

@@ -6,17 +6,23 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use super::nodes::Scope;
+use super::servers::Servers;
 use crate::source::Event;
 
 #[derive(Clone)]
 pub struct Report {
     events: mpsc::UnboundedSender<Event>,
     scope: Arc<Scope>,
+    servers: Option<Arc<Servers>>,
 }
 
 impl Report {
-    pub fn new(events: mpsc::UnboundedSender<Event>, scope: Arc<Scope>) -> Self {
-        Self { events, scope }
+    pub fn new(
+        events: mpsc::UnboundedSender<Event>,
+        scope: Arc<Scope>,
+        servers: Option<Arc<Servers>>,
+    ) -> Self {
+        Self { events, scope, servers }
     }
 
     /// Reports events that happened at once.
@@ -24,6 +30,9 @@ impl Report {
         let mut events: Vec<Event> = events.into_iter().collect();
         for event in &events {
             self.scope.look_at(event);
+            if let Some(servers) = &self.servers {
+                servers.look_at(event);
+            }
         }
         let event = if events.len() > 1 { Some(Event::Together(events)) } else { events.pop() };
         if let Some(event) = event {
