@@ -231,8 +231,8 @@ async fn open(options: &Options, metrics: &Metrics) -> Result<OpenedSource> {
             let connection = access.open(metrics.requests()).await?;
             tracing::info!(api_server = connection.description, "watching the cluster");
             let notices = Events::new(connection.client.clone(), &options.node_name);
-            let source = Cluster::of(connection, &options.node_name)
-                .with_forwarding(options.forwarding);
+            let source =
+                Cluster::of(connection, &options.node_name).with_forwarding(options.forwarding);
             let run = Box::new(|events| run_source(source, events));
             Ok(OpenedSource { run, notices: Arc::new(notices) })
         }

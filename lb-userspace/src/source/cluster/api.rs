@@ -111,7 +111,6 @@ impl Api {
             timeout: u32::try_from((WATCH + random_up_to(WATCH)).as_secs()).ok(),
             bookmarks: true,
             send_initial_events: initial_events,
-            ..WatchParams::default()
         };
         let request = Request::new(self.kind.path()).watch(&parameters, version);
         let request = request.map_err(|error| Trouble::Failed(error.to_string()))?;

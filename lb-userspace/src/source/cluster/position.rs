@@ -21,12 +21,6 @@ pub enum Step {
     ListLatest,
 }
 
-impl Step {
-    pub fn is_watch(&self) -> bool {
-        matches!(self, Self::Watch(_))
-    }
-}
-
 #[derive(Debug)]
 pub struct Position {
     /// The version of the state that was reported.
