@@ -228,6 +228,24 @@ fn settings_that_stop_forwarded_packets_are_reported_with_a_fix() -> Result<()> 
     let (_, findings) = case.check(&["--device", DEVICE])?;
     let found = find(&findings, "forwarding");
     assert!(found[1] == "warning" && found[2].contains("table ip docker"), "{found:?}");
+
+    node.run(["nft", "delete table ip docker"])?;
+    node.run(["nft", "add table ip firewall"])?;
+    node.run([
+        "nft",
+        "add chain ip firewall filter { type filter hook forward priority filter; }",
+    ])?;
+    node.bridge("cni0")?;
+    let _pod = node.pod("bridged", &[])?;
+    node.ip("link set bridged master cni0")?;
+    let warns = || -> Result<bool> {
+        let (_, findings) = case.check(&["--device", DEVICE])?;
+        Ok(find(&findings, "forwarding")[2].contains("pods on the bridge cni0"))
+    };
+    node.sysctl(&["net.bridge.bridge-nf-call-iptables=0"])?;
+    assert!(warns()?, "the firewall does not see replies");
+    node.sysctl(&["net.bridge.bridge-nf-call-iptables=1"])?;
+    assert!(!warns()?, "the firewall sees replies");
     Ok(())
 }
 

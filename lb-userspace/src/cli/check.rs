@@ -1,6 +1,6 @@
 //! `millrace check`: can this machine run Millrace?
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Result, bail};
@@ -13,7 +13,9 @@ use crate::kernel::{
     Finding, Memory, Outcome, agent_on, forwarding, kube_proxy, machine, memory, on_device,
     snat_ports,
 };
-use crate::network::{self, DeviceName, DeviceSelector, NetworkWatch, Role, XdpFeatures};
+use crate::network::{
+    self, Attachments, DeviceName, DeviceSelector, NetworkWatch, Role, XdpFeatures,
+};
 use crate::settings::XdpMode;
 
 #[derive(Debug, Args)]
@@ -37,9 +39,20 @@ pub fn check(options: &Options, effective: &Effective) -> Result<()> {
     findings.push(Finding::ok("configuration", "valid"));
     findings.push(room(configuration)?);
     findings.push(agent(pin_path)?);
-    findings.extend(devices(configuration)?);
+    let mut bridges = Vec::new();
+    match open_network(configuration)? {
+        Ok((attachments, features)) => {
+            findings.extend(devices(configuration, &attachments, features.as_ref())?);
+            bridges.extend(attachments.pod_bridges.into_iter().map(|bridge| bridge.name));
+        }
+        // As the agent reports it.
+        Err(error) => {
+            let fix = "Set --device to the interfaces where clients connect; `ip link` lists them";
+            findings.push(Finding::error("devices", format!("{error:#}"), fix));
+        }
+    }
     findings.push(snat_ports(configuration.agent.snat_ports));
-    findings.extend(forwarding());
+    findings.extend(forwarding(&bridges));
     findings.extend(kube_proxy());
     tell(options, &findings)
 }
@@ -135,8 +148,12 @@ fn agent(pin_path: &Path) -> Result<Finding> {
     })
 }
 
-/// Whether the configured interfaces exist, and whether programs can be attached to them.
-fn devices(configuration: &Configuration) -> Result<Vec<Finding>> {
+type XdpSupport = BTreeMap<u32, XdpFeatures>;
+
+/// Reads this machine's interfaces. The inner error is that of the configuration.
+fn open_network(
+    configuration: &Configuration,
+) -> Result<Result<(Attachments, Option<XdpSupport>)>> {
     let agent = &configuration.agent;
     let settings = network::Settings {
         external: agent.device.clone(),
@@ -145,15 +162,16 @@ fn devices(configuration: &Configuration) -> Result<Vec<Finding>> {
     };
     let (opened, features) = runtime()?
         .block_on(async { (NetworkWatch::open(settings).await, network::xdp_features().await) });
-    let network = match opened {
-        Ok(network) => network,
-        // In the agent's words.
-        Err(error) => {
-            let cure = "Set --device to the interfaces where clients connect; `ip link` lists them";
-            return Ok(vec![Finding::error("devices", format!("{error:#}"), cure)]);
-        }
-    };
-    let attachments = network.attachments();
+    Ok(opened.map(|network| (network.attachments().clone(), features.ok().flatten())))
+}
+
+/// Whether the configured interfaces exist, and whether programs can be attached to them.
+fn devices(
+    configuration: &Configuration,
+    attachments: &Attachments,
+    features: Option<&XdpSupport>,
+) -> Result<Vec<Finding>> {
+    let agent = &configuration.agent;
     let names = |role| {
         let of = attachments.served.iter().filter(|(_, served)| served.role == role);
         of.map(|(device, _)| device.name.as_str()).collect::<Vec<_>>().join(", ")
@@ -185,11 +203,10 @@ fn devices(configuration: &Configuration) -> Result<Vec<Finding>> {
         let check = format!("device {}", device.name);
         Finding::error(&check, format!("unusable: {refusal}"), "Check --device")
     }));
-    let features = features.ok().flatten();
     let pin_path = &configuration.common.pin_path;
     for (device, served) in &attachments.served {
         for wire in &served.xdp {
-            let told = features.as_ref().map(|features| features.get(&wire.index).copied());
+            let told = features.map(|features| features.get(&wire.index).copied());
             let finished = !attachments.unfinished.contains(wire);
             findings.push(driver(wire, told, finished, agent.xdp_mode));
         }

@@ -48,7 +48,13 @@ pub fn hosts(topology: &Topology) -> Result<(Host, [Host; 2])> {
         }
         node.default_route("192.0.2.2")?;
         node.default_route("2001:db8::2")?;
-        node.sysctl(&["net.ipv4.conf.all.rp_filter=1", "net.ipv4.conf.default.rp_filter=1"])?;
+        node.sysctl(&[
+            "net.ipv4.conf.all.rp_filter=1",
+            "net.ipv4.conf.default.rp_filter=1",
+            // Plugins with a bridge require these.
+            "net.bridge.bridge-nf-call-iptables=1",
+            "net.bridge.bridge-nf-call-ip6tables=1",
+        ])?;
         let file = topology.directory().join("firewall.nft");
         std::fs::write(&file, FIREWALL)?;
         node.run(["nft".as_ref(), "-f".as_ref(), file.as_os_str()])?;

@@ -19,8 +19,9 @@ pub struct Test {
 }
 
 /// Modules for the tests' networks, and for the agent's attachments and socket queries.
-const MODULES: [&str; 20] = [
+const MODULES: [&str; 21] = [
     "bridge",
+    "br_netfilter",
     "veth",
     "8021q",
     "bonding",

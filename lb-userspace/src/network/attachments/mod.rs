@@ -46,6 +46,8 @@ pub struct Attachments {
     /// Of the devices for XDP those whose frames may come from this very machine: their checksums
     /// are then left to a device that they never meet, which XDP can't be told.
     pub unfinished: BTreeSet<DeviceName>,
+    /// Bridges with pods' interfaces among their ports.
+    pub pod_bridges: BTreeSet<DeviceName>,
 }
 
 /// A device that tc programs are attached to.
@@ -132,6 +134,9 @@ pub fn plan_attachments(
             _ => BTreeSet::new(),
         };
         let ingress = is_handled_here(snapshot, settings, link, role);
+        if role == Role::Workload {
+            attachments.pod_bridges.extend(bridge_of(snapshot, link).map(DeviceName::from));
+        }
         attachments.unfinished.extend(unfinished(snapshot, &xdp));
         attachments.served.insert(link.into(), Served { role, raw, ingress, xdp });
     }
@@ -178,10 +183,13 @@ fn is_handled_here(snapshot: &Snapshot, settings: &Settings, link: &Link, role: 
         return false;
     }
     // A bridge to a network handles what its ports hand to it.
-    let master = link.master.and_then(|master| snapshot.links.get(&master));
-    let bridge = master.filter(|master| master.kind == Kind::Bridge);
     role != Role::Workload
-        || !bridge.is_some_and(|bridge| roles::has_network_port(snapshot, settings, bridge))
+        || !bridge_of(snapshot, link)
+            .is_some_and(|bridge| roles::has_network_port(snapshot, settings, bridge))
+}
+
+fn bridge_of<'a>(snapshot: &'a Snapshot, port: &Link) -> Option<&'a Link> {
+    snapshot.links.get(&port.master?).filter(|master| master.kind == Kind::Bridge)
 }
 
 /// A transit device above others that have XDP anyway, such as a VLAN, has its packets handled there.
