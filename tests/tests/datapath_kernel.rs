@@ -42,6 +42,7 @@ fn live_through(seed: u64) {
     let day = scenario::draw(&scenario::day(5000), seed);
     let mut conversation = both();
     for event in &day {
+        conversation.wait_for_streams();
         match event {
             Event::Packet(sent) if !is_accepted(sent) => {}
             _ => drop(event.happen(&mut conversation)),

@@ -72,6 +72,15 @@ impl<F: Family> FlowBucket<F> {
         Some((word.state(), Ticks(tag.seen.load()), flow))
     }
 
+    /// For how long each datagram flow has existed, for tests.
+    pub fn datagram_ages(&self, now: Ticks) -> impl Iterator<Item = u32> + '_ {
+        let datagrams = self.tags.iter().zip(&self.entries).filter(|(tag, _)| {
+            let word = Word(tag.word.load());
+            word.holds_a_flow() && is_datagram(word.state_number())
+        });
+        datagrams.map(move |(_, entry)| now.since(Ticks(entry.track.load())))
+    }
+
     /// Makes all flows in the bucket older by a number of ticks, for tests.
     pub fn grow_older(&self, ticks: u32) {
         for (tag, entry) in self.tags.iter().zip(&self.entries) {

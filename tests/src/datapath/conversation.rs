@@ -145,6 +145,15 @@ impl Conversation {
         self.in_both(|world| world.grow_older(Ticks::in_seconds(seconds)));
     }
 
+    /// Lets time pass until no datagram flow is about to become a stream. The kernel's clock is read
+    /// later than the host's, so that they could disagree on such a flow.
+    pub fn wait_for_streams(&mut self) {
+        self.host.tables.now.set(clock().unwrap_or_else(|error| panic!("{error:#}")));
+        while self.host.has_nearly_a_stream() {
+            self.wait(1);
+        }
+    }
+
     fn in_both(&mut self, change: impl Fn(&mut dyn World)) {
         change(&mut self.host);
         if let Some(kernel) = &mut self.kernel {

@@ -3,6 +3,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use lb_common::conntrack::state::is_over;
+use lb_common::conntrack::track::STREAM_AFTER;
 use lb_common::datapath::{Role, Verdict};
 use lb_common::family::{Address4, Address6, Family};
 use lb_common::header::protocol;
@@ -56,6 +57,16 @@ impl HostWorld {
     /// there it is told by the link-layer addresses.
     pub fn left_by(&self) -> u32 {
         self.left_by
+    }
+
+    /// Whether a datagram flow is nearly as old as, or not much older than, a stream must be.
+    pub fn has_nearly_a_stream(&self) -> bool {
+        const MARGIN: u32 = Ticks::in_seconds(STREAM_AFTER) / 4;
+        let limit = Ticks::in_seconds(STREAM_AFTER);
+        let now = self.tables.now.get();
+        let ages4 = self.tables.v4.flows.iter().flat_map(|bucket| bucket.datagram_ages(now));
+        let ages6 = self.tables.v6.flows.iter().flat_map(|bucket| bucket.datagram_ages(now));
+        ages4.chain(ages6).any(|age| age.abs_diff(limit) < MARGIN)
     }
 
     /// Takes over when another world with the same entries has seen them, and its clock.
