@@ -20,20 +20,22 @@ const DAEMON_SET: &str = include_str!("../../deploy/kustomize/base/daemon-set.ya
 /// written to, and starts the program with no more than it may do.
 const START: &str = "\
 set -e
-root=$1 config=$2 bpf=$3 cgroup=$4 drop=$5; shift 5
+root=$1 config=$2 state=$3 bpf=$4 cgroup=$5 drop=$6; shift 6
 mount --bind $root $root
 mount --bind /proc $root/proc
 mount -t sysfs -o ro sysfs $root/sys
 mount --bind $bpf $root/sys/fs/bpf
 mount --bind $cgroup $root/host/sys/fs/cgroup
 mount -o remount,bind,ro $root/host/sys/fs/cgroup
+mount --bind $state $root/var/lib/millrace
 mount --bind $config $root/etc/millrace
 mount -o remount,bind,ro $root/etc/millrace
 mount -o remount,bind,ro $root
 exec capsh --chroot=$root --no-new-privs --drop=$drop --shell=/usr/bin/millrace -- \"$@\"";
 
 /// Where it is to find what; the runtime makes them.
-const MOUNTED: [&str; 4] = ["proc", "sys", "host/sys/fs/cgroup", "etc/millrace"];
+const MOUNTED: [&str; 5] =
+    ["proc", "sys", "host/sys/fs/cgroup", "etc/millrace", "var/lib/millrace"];
 
 /// What the DaemonSet says of its one container.
 pub struct Specification {
@@ -57,7 +59,7 @@ impl Specification {
         let mut mounts: Vec<&str> = texts(&container["volumeMounts"], "/mountPath")?;
         mounts.sort_unstable();
         ensure!(
-            mounts == ["/etc/millrace", "/host/sys/fs/cgroup", "/sys/fs/bpf"],
+            mounts == ["/etc/millrace", "/host/sys/fs/cgroup", "/sys/fs/bpf", "/var/lib/millrace"],
             "it has other mounts: {mounts:?}"
         );
         let capability = |name: &str| format!("CAP_{name}").parse().map_err(anyhow::Error::from);
@@ -80,6 +82,7 @@ fn texts<'a>(list: &'a Value, pointer: &str) -> Result<Vec<&'a str>> {
 pub struct Container {
     root: PathBuf,
     config: PathBuf,
+    state: PathBuf,
     pins: PathBuf,
 }
 
@@ -89,8 +92,8 @@ impl Container {
     /// ConfigMap.
     pub fn new(topology: &Topology, settings: &str) -> Result<Self> {
         let directory = topology.directory().join("container");
-        let (root, config) = (directory.join("root"), directory.join("config"));
-        for folder in MOUNTED.map(|folder| root.join(folder)).iter().chain([&config]) {
+        let [root, config, state] = ["root", "config", "state"].map(|name| directory.join(name));
+        for folder in MOUNTED.map(|folder| root.join(folder)).iter().chain([&config, &state]) {
             fs::create_dir_all(folder)?;
         }
         match env::var_os("MILLRACE_IMAGE") {
@@ -98,7 +101,7 @@ impl Container {
             None => copy(&program()?, &root)?,
         }
         fs::write(config.join("config.yaml"), settings)?;
-        Ok(Self { root, config, pins: topology.pins() })
+        Ok(Self { root, config, state, pins: topology.pins() })
     }
 
     /// Where files stand that it finds in /etc/millrace.
@@ -112,7 +115,7 @@ impl Container {
         let mut command = node.command("unshare");
         command
             .args(["--mount", "--propagation", "private", "sh", "-c", START, "container"])
-            .args([&self.root, &self.config, &self.pins])
+            .args([&self.root, &self.config, &self.state, &self.pins])
             .arg(node.cgroup())
             .arg(given_up.join(","))
             .args(args)

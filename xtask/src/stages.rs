@@ -77,8 +77,12 @@ impl Timings {
     }
 }
 
-/// The program in "Running tests/verifier.rs (target/debug/deps/verifier-eba2d49fd722d522)".
+/// The program in "Running tests/verifier.rs (target/debug/deps/verifier-eba2d49fd722d522)" or
+/// "vm: runs /vm/verifier --skip programs".
 fn program_of(line: &str) -> Option<&str> {
+    if let Some(command) = line.strip_prefix("vm: runs ") {
+        return command.trim_start_matches('/').split(' ').next();
+    }
     let path = line.trim_start().strip_prefix("Running ")?.strip_suffix(')')?.rsplit_once('(')?.1;
     let file = path.rsplit_once('/').map_or(path, |(_, file)| file);
     file.rsplit_once('-').map(|(name, _)| name)
@@ -248,11 +252,16 @@ mod tests {
             "     Running tests/path_mtu.rs (target/debug/deps/path_mtu-eba2d49fd722d522)",
             "running 2 tests",
             "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 61.50s",
+            "vm: runs /vm/devices",
+            "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 80.00s",
         ] {
             timings.read(line);
         }
         let timing = |program: &str, seconds| Timing { program: program.to_owned(), seconds };
-        assert_eq!(timings.found, [timing("lb_common", 0.25), timing("path_mtu", 61.5)]);
+        assert_eq!(
+            timings.found,
+            [timing("lb_common", 0.25), timing("path_mtu", 61.5), timing("vm/devices", 80.0)]
+        );
     }
 
     #[test]

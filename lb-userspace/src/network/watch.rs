@@ -7,7 +7,6 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use tokio::sync::mpsc::error::SendError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, sleep_until};
 
@@ -39,6 +38,10 @@ pub enum Event {
 }
 
 type Sender = UnboundedSender<Event>;
+
+/// Nothing receives events any more.
+#[derive(Debug)]
+struct Closed;
 
 /// This machine's network.
 pub struct NetworkWatch {
@@ -88,13 +91,13 @@ impl NetworkWatch {
 
     async fn run(mut self, events: Sender) {
         let mut pace = Pace::default();
-        let mut untold = Effect::default();
+        let mut unsent = Effect::default();
         loop {
-            let due = (untold != Effect::default()).then(|| pace.due(Instant::now()));
+            let due = (unsent != Effect::default()).then(|| pace.due(Instant::now()));
             tokio::select! {
                 readable = self.notices.readable() => {
                     let taken_in = readable.and_then(|()| self.notices.take_in(&mut self.snapshot));
-                    untold = untold.and(match taken_in {
+                    unsent = unsent.and(match taken_in {
                         Ok(effect) => effect,
                         Err(error) => self.begin_anew(error).await,
                     });
@@ -103,17 +106,17 @@ impl NetworkWatch {
                 () = events.closed() => return,
             }
             let now = Instant::now();
-            if untold == Effect::default() || pace.due(now) > now {
+            if unsent == Effect::default() || pace.due(now) > now {
                 continue;
             }
-            if untold.default_routes {
-                untold = untold.and(self.reread_default_routes().await);
+            if unsent.default_routes {
+                unsent = unsent.and(self.reread_default_routes().await);
             }
-            if self.tell(untold, &events).is_err() {
+            if self.send_changes(unsent, &events).is_err() {
                 return;
             }
             pace.told(now);
-            untold = Effect::default();
+            unsent = Effect::default();
         }
     }
 
@@ -155,25 +158,26 @@ impl NetworkWatch {
         }
     }
 
-    /// Sends what is not as it was told before.
-    fn tell(&mut self, effect: Effect, events: &Sender) -> Result<(), SendError<Event>> {
+    /// Sends the parts that differ from those sent before.
+    fn send_changes(&mut self, effect: Effect, events: &Sender) -> Result<(), Closed> {
+        let send = |event| events.send(event).map_err(|_| Closed);
         if effect.facts {
             let before = self.view.attachments.external().map(|device| device.index).collect();
             let view = View::of(&self.snapshot, &self.settings, &before);
             let old = std::mem::replace(&mut self.view, view);
             let devices = changed(&old.devices, &self.view.devices);
             if !devices.is_empty() {
-                events.send(Event::Devices(devices))?;
+                send(Event::Devices(devices))?;
             }
             if old.attachments != self.view.attachments {
-                events.send(Event::Attachments(self.view.attachments.clone()))?;
+                send(Event::Attachments(self.view.attachments.clone()))?;
             }
             if old.node_addresses != self.view.node_addresses {
-                events.send(Event::NodeAddresses(self.view.node_addresses.clone()))?;
+                send(Event::NodeAddresses(self.view.node_addresses.clone()))?;
             }
         }
         if effect.next_hops {
-            events.send(Event::Epoch)?;
+            send(Event::Epoch)?;
         }
         Ok(())
     }
