@@ -64,6 +64,9 @@ impl Check {
     }
 }
 
+/// A slice's key, and its present state; `None` if it was deleted.
+type Changed = (Key, Option<Arc<Stored>>);
+
 pub async fn run(api: Api) {
     run_with(api, TIMING).await;
 }
@@ -81,7 +84,7 @@ async fn run_with(api: Api, timing: Timing) {
     loop {
         revisions.mark_unchanged();
         let changed = position.map(|from| api.storage().changes(&prefix, from, usize::MAX));
-        let (slices, reached): (Vec<(Key, Option<Arc<Stored>>)>, u64) = match changed {
+        let (slices, reached): (Vec<Changed>, u64) = match changed {
             Some(Ok((changes, reached))) => {
                 let each = changes.iter().map(|change| (change.key.clone(), change.after.clone()));
                 (each.collect(), reached)

@@ -152,8 +152,10 @@ fn difference(from: &Value, to: &Value, node: TypeNode) -> Value {
 
 fn of_lists(patch: &mut Entries, name: &str, from: &Value, to: &Value, node: TypeNode) {
     let (from, to) = (items(Some(from)), items(Some(to)));
-    let find =
-        |list: &[Value], item: &Value| list.iter().find(|one| is_same(one, item, node)).cloned();
+    let find = |list: &[Value], item: &Value| {
+        let wanted = identity(item, node);
+        list.iter().find(|one| wanted.is_some() && identity(one, node) == wanted).cloned()
+    };
     let gone = from.iter().filter(|item| find(to, item).is_none());
     let Some(key) = node.merge_key() else {
         let gone: Vec<&Value> = gone.collect();
