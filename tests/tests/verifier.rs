@@ -6,8 +6,10 @@ use lb_userspace::kernel::Sizes;
 use tests::datapath::KernelWorld;
 
 /// The kernel's limit is a million instructions. For the same code, compilers and kernel versions
-/// differ by up to a factor of two.
-const LIMIT: u32 = 250_000;
+/// differ by more than a factor of two: Linux 6.1 processes 266,000 instructions of a program of
+/// which 6.18 processes 107,000, and 176,000 of one that lacks only the first comparison, because
+/// a heuristic decides where the verifier remembers states.
+const LIMIT: u32 = 400_000;
 
 #[test]
 fn programs_stay_far_below_the_verifiers_limit() -> Result<()> {
