@@ -15,7 +15,8 @@ const VALUES: &[(&str, &str)] = &[
     ("manifests", "services,more"),
     ("kubeconfig", "/etc/kubeconfig"),
     ("context", "production"),
-    ("api-server", "https://192.0.2.1:6443"),
+    ("api-server", "https://192.0.2.1:6443,https://192.0.2.2:6443"),
+    ("state-directory", "/srv/state"),
     ("device", "eth0,eth*"),
     ("workload-device", "veth*"),
     ("node-name", "worker-1"),
@@ -127,7 +128,7 @@ fn an_empty_variable_is_not_set_and_a_flag_goes_before_one() {
         [("MILLRACE_API_SERVER", ""), ("MILLRACE_LOG", ""), ("MILLRACE_MAX_FLOWS", "64")]
             .map(|(name, value)| (name.to_owned(), value.to_owned()));
     let found = effective(&["--max-flows=128".to_owned()], &variables);
-    assert_eq!(found["api-server"], ["null", "default"]);
+    assert_eq!(found["api-server"], ["", "default"]);
     assert_eq!(found["log"], ["info", "default"]);
     assert_eq!(found["max-flows"], ["128", "flag"]);
 }

@@ -345,8 +345,8 @@ fn a_fixed_service_is_reported_once_when_it_is_programmed() {
     case.agent.retry();
     case.service("web", "10.96.0.1");
     case.endpoints("web", &["10.244.0.1"]);
-    let mended = "Service default/web: the problem is fixed, and it is programmed";
-    assert_eq!(case.posted.all()[before.len()..], [mended]);
+    let fixed = "Service default/web: the problem is fixed, and it is programmed";
+    assert_eq!(case.posted.all()[before.len()..], [fixed]);
 
     // A deleted Service is not reported as fixed.
     case.tell(applied(wrong));
