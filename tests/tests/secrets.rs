@@ -124,7 +124,7 @@ fn no_secret_appears_in_any_output() -> Result<()> {
         for (place, part) in [
             ("log", "TRACE"),
             // The log includes the API client.
-            ("log", "otel.name"),
+            ("log", "http1 handshake complete"),
             ("log", "127.0.0.1"),
             ("config", "secret.kubeconfig"),
             ("metrics", "rest_client_requests_total"),
