@@ -6,20 +6,14 @@ use std::path::Path;
 use lb_userspace::serve::Requests;
 use lb_userspace::source::Cluster;
 use lb_userspace::source::cluster::Access;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::server::{SERVICES, Server};
+use super::server::{NODES, SERVICES, SLICES, Server};
 use super::{Told, service, watches, with_services};
 
 /// A source that reads a kubeconfig with the first of these servers, and has the others as options.
 async fn cluster(directory: &Path, servers: &[&Server], token: Option<&Path>) -> Cluster {
-    let url = |server: &Server| format!("http://{}", server.address());
-    let kubeconfig = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "here",
-        "clusters": [{"name": "here", "cluster": {"server": url(servers[0])}}],
-        "users": [{"name": "me", "user": {"tokenFile": token}}],
-        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}]
-    });
+    let kubeconfig = kubeconfig(servers[0], json!({"tokenFile": token}));
     let path = directory.join("kubeconfig");
     fs::write(&path, kubeconfig.to_string()).unwrap();
     let access = Access {
@@ -28,6 +22,19 @@ async fn cluster(directory: &Path, servers: &[&Server], token: Option<&Path>) ->
         ..Access::default()
     };
     Cluster::of(access.open(&Requests::default()).await.unwrap(), "node-a")
+}
+
+fn url(server: &Server) -> String {
+    format!("http://{}", server.address())
+}
+
+fn kubeconfig(server: &Server, user: Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "here",
+        "clusters": [{"name": "here", "cluster": {"server": url(server)}}],
+        "users": [{"name": "me", "user": user}],
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}]
+    })
 }
 
 #[tokio::test]
@@ -60,6 +67,44 @@ async fn a_node_starts_while_one_of_its_servers_is_down() {
     first.go_away().await;
     let mut told = Told::of(cluster(directory.path(), &[&second, &first], None).await);
     told.until(|told| told.synced == 1).await;
+    assert!(told.is_there("Service default/web"));
+}
+
+#[tokio::test]
+async fn a_server_that_accepts_connections_and_only_fails_is_left() {
+    let directory = tempfile::tempdir().unwrap();
+    let second = with_services(&["web"]).await;
+    let first = Server::start().await;
+    for path in [SERVICES, SLICES, NODES] {
+        first.refuse(path, 500);
+    }
+    let mut told = Told::of(cluster(directory.path(), &[&second, &first], None).await);
+    told.until(|told| told.synced == 1).await;
+    assert!(told.is_there("Service default/web"));
+    assert!(!first.requests().is_empty());
+}
+
+/// As the tools of clusters do when they renew a node's kubeconfig.
+#[tokio::test]
+async fn a_kubeconfig_that_is_replaced_is_used_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let (first, second) = (with_services(&["web"]).await, with_services(&["web", "second"]).await);
+    second.require("two");
+    let mut told = Told::of(cluster(directory.path(), &[&first], None).await);
+    told.until(|told| told.synced == 1).await;
+    assert!(!told.is_there("Service default/second"));
+
+    first.require("none");
+    first.hang_up();
+    first.asked(|requests| requests.iter().any(|request| request.status == 401)).await;
+    let path = directory.path().join("kubeconfig");
+    // A file that can't be used changes nothing.
+    fs::write(&path, "clusters: [").unwrap();
+    let config = kubeconfig(&second, json!({"token": "two"}));
+    let new = directory.path().join("new");
+    fs::write(&new, config.to_string()).unwrap();
+    fs::rename(&new, &path).unwrap();
+    told.until(|told| told.is_there("Service default/second")).await;
     assert!(told.is_there("Service default/web"));
 }
 

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod access;
+mod hostile;
 mod load;
 mod permissions;
 mod server;

@@ -1,14 +1,16 @@
 //! An API server as far as a watching client can tell: lists in pages, watches with bookmarks,
 //! a window of versions, and all that can go wrong with it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
+use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use hyper_util::rt::TokioIo;
@@ -53,6 +55,10 @@ struct World {
     forget_page: bool,
     requests: Vec<Request>,
     refused: BTreeMap<String, u16>,
+    /// What the next requests for a path get instead of an answer.
+    scripted: BTreeMap<String, VecDeque<Scripted>>,
+    /// What open watches of a path get beside their events.
+    injected: Vec<(String, String)>,
     dialect: Dialect,
     /// Versions from this one on are not known here.
     lags_at: Option<u64>,
@@ -81,8 +87,18 @@ pub enum Dialect {
     Lists,
     /// Such watches begin with all objects, and the end of these is not marked.
     Unmarked,
+    /// The same, and nothing follows.
+    Endless,
     /// Requests with a rule for versions are refused. Lists come in pages.
     Pages,
+}
+
+/// A response of whatever sits in front of an API server, or of a broken one.
+#[derive(Clone, Debug)]
+pub struct Scripted {
+    pub status: u16,
+    pub retry_after: Option<u32>,
+    pub body: String,
 }
 
 /// What a client asked for, and the status it got.
@@ -93,6 +109,7 @@ pub struct Request {
     pub watch: bool,
     pub query: HashMap<String, String>,
     pub status: u16,
+    pub at: Instant,
 }
 
 impl Request {
@@ -175,6 +192,16 @@ impl Server {
     /// Accepts only requests with this token.
     pub fn require(&self, token: &str) {
         self.change(|world| world.token = Some(format!("Bearer {token}")));
+    }
+
+    /// Answers the next request for a path like this.
+    pub fn answer_next(&self, path: &str, scripted: Scripted) {
+        self.change(|world| world.scripted.entry(path.to_owned()).or_default().push_back(scripted));
+    }
+
+    /// Sends a line to all watches of a path that are open.
+    pub fn inject(&self, path: &str, line: &str) {
+        self.change(|world| world.injected.push((path.to_owned(), line.to_owned())));
     }
 
     pub fn version(&self) -> String {
@@ -334,7 +361,8 @@ impl World {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
         let object = json!({"apiVersion": "v1", "kind": "Any", "metadata": metadata});
-        added.chain([json!({"type": "BOOKMARK", "object": object})]).collect()
+        let bookmark = json!({"type": "BOOKMARK", "object": object});
+        added.chain((self.dialect != Dialect::Endless).then_some(bookmark)).collect()
     }
 }
 
@@ -345,6 +373,8 @@ struct Watch {
     version: u64,
     bookmark: u64,
     generation: u64,
+    /// How much of what is injected has been sent, or is older than this watch.
+    injected: usize,
 }
 
 fn name(object: &Value) -> String {
@@ -404,7 +434,7 @@ async fn answer(
         _ => respond(&shared, &path, watch, query.clone(), &authorization),
     };
     let status = response.status().as_u16();
-    let request = Request { method, path, watch, query, status };
+    let request = Request { method, path, watch, query, status, at: Instant::now() };
     shared.world().requests.push(request);
     shared.note_change();
     response
@@ -458,6 +488,14 @@ fn respond(
     if world.token.as_ref().is_some_and(|token| token != authorization) {
         return refusal(401).into_response();
     }
+    if let Some(scripted) = world.scripted.get_mut(path).and_then(VecDeque::pop_front) {
+        let code = StatusCode::from_u16(scripted.status).unwrap();
+        let mut response = (code, scripted.body).into_response();
+        if let Some(seconds) = scripted.retry_after {
+            response.headers_mut().insert(RETRY_AFTER, seconds.into());
+        }
+        return response;
+    }
     if let Some(&refused) = world.refused.get(path) {
         return refusal(refused).into_response();
     }
@@ -492,6 +530,7 @@ fn respond(
         version,
         bookmark: world.bookmark,
         generation: world.generation,
+        injected: world.injected.len(),
     };
     drop(world);
     stream(Arc::clone(shared), watch)
@@ -521,16 +560,21 @@ fn stream(shared: Arc<Shared>, watch: Watch) -> Response {
     let events = futures::stream::unfold((shared, watch, changed), async |state| {
         let (shared, mut watch, mut changed) = state;
         loop {
-            let events = {
+            let lines = {
                 let mut world = shared.world();
                 if world.generation != watch.generation {
                     return None;
                 }
-                world.events(&mut watch)
+                let mut lines = lines(&world.events(&mut watch));
+                let injected = world.injected.get(watch.injected..).unwrap_or_default();
+                let here = injected.iter().filter(|(path, _)| *path == watch.path);
+                lines.extend(here.map(|(_, line)| format!("{line}\n")));
+                watch.injected = world.injected.len();
+                lines
             };
-            if !events.is_empty() {
+            if !lines.is_empty() {
                 shared.note_change();
-                return Some((Ok::<_, Infallible>(lines(&events)), (shared, watch, changed)));
+                return Some((Ok::<_, Infallible>(lines), (shared, watch, changed)));
             }
             changed.changed().await.ok()?;
         }
@@ -538,6 +582,6 @@ fn stream(shared: Arc<Shared>, watch: Watch) -> Response {
     Body::from_stream(events).into_response()
 }
 
-fn lines(events: &[Value]) -> Bytes {
-    events.iter().map(|event| format!("{event}\n")).collect::<String>().into()
+fn lines(events: &[Value]) -> String {
+    events.iter().map(|event| format!("{event}\n")).collect()
 }

@@ -2,19 +2,16 @@
 
 use std::env;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use axum::http::{Request, Uri};
-use hyper_util::client::legacy::Client as HttpClient;
-use hyper_util::rt::TokioExecutor;
-use kube::client::{Body, ClientBuilder, ConfigExt};
+use axum::http::Uri;
+use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use tower::{BoxError, ServiceBuilder};
 
-use super::credentials::Credentials;
-use super::servers::{Connector, Memory, Servers};
+use super::files::Files;
+use super::servers::{Memory, Servers};
+use super::transport::Transport;
 use crate::serve::Requests;
 
 /// How the user wants to reach a cluster.
@@ -35,15 +32,40 @@ pub struct Connection {
     pub client: Client,
     /// Where it leads, for people.
     pub description: String,
-    pub credentials: Credentials,
-    pub servers: Arc<Servers>,
+    pub transport: Transport,
+}
+
+/// The configuration as its files are at one time.
+pub struct Opened {
+    pub config: Config,
+    /// Where it comes from, for people.
+    pub origin: String,
+    /// Of the servers, at least one.
+    pub urls: Vec<Uri>,
+    pub files: Files,
 }
 
 impl Access {
     /// Reads the configuration. The server need not be there: a node that starts again must
     /// forward before its cluster can be reached.
     pub async fn open(&self, requests: &Requests) -> Result<Connection> {
-        let (mut config, origin) = self.config().await?;
+        // Files that are replaced meanwhile are read again.
+        let fingerprint = self.read().await?.files.fingerprint();
+        let opened = self.read().await?;
+        let memory = self.state_directory.as_deref().map(Memory::in_directory);
+        let servers = Servers::new(&opened.urls, &opened.config, memory)?;
+        let (origin, url) = (opened.origin.clone(), &opened.config.cluster_url);
+        let description = format!("{url} ({origin})");
+        let counting = requests.counting(url.authority().map_or("", |at| at.as_str()));
+        let namespace = opened.config.default_namespace.clone();
+        let transport = Transport::new(self.clone(), opened, fingerprint, servers)
+            .with_context(|| format!("{origin} can't be used"))?;
+        let client = ClientBuilder::new(transport.clone(), namespace).with_layer(&counting).build();
+        Ok(Connection { client, description, transport })
+    }
+
+    pub(super) async fn read(&self) -> Result<Opened> {
+        let (mut config, origin, files) = self.config().await?;
         ensure!(config.proxy_url.is_none(), "{origin}: a proxy to the API server is not supported");
         let urls = self.urls(&config.cluster_url)?;
         for url in &urls {
@@ -55,17 +77,7 @@ impl Access {
             );
         }
         config.cluster_url = urls.first().unwrap_or(&config.cluster_url).clone();
-        let description = format!("{} ({origin})", config.cluster_url);
-        let servers = Servers::new(
-            &urls,
-            config.tls_server_name.as_deref(),
-            !config.accept_invalid_certs,
-            self.state_directory.as_deref().map(Memory::in_directory),
-        )?;
-        let credentials = Credentials::of(&config.auth_info)?;
-        let client = client(&config, &servers, &credentials, requests)
-            .with_context(|| format!("{origin} can't be used"))?;
-        Ok(Connection { client, description, credentials, servers })
+        Ok(Opened { config, origin, urls, files })
     }
 
     /// Those of `--api-server`, then the configured one: but not one without TLS after one with it.
@@ -86,12 +98,12 @@ impl Access {
     }
 
     /// What was asked for; else `KUBECONFIG`; else a pod's own account; else the user's file.
-    async fn config(&self) -> Result<(Config, String)> {
+    async fn config(&self) -> Result<(Config, String, Files)> {
         if let Some(path) = &self.kubeconfig {
             let origin = format!("--kubeconfig {}", path.display());
             let kubeconfig =
                 Kubeconfig::read_from(path).with_context(|| format!("{origin}: can't be read"))?;
-            return self.of_kubeconfig(kubeconfig, origin).await;
+            return self.of_kubeconfig(kubeconfig, vec![path.clone()], origin).await;
         }
         let in_pod = env::var_os("KUBERNETES_SERVICE_HOST").is_some();
         if in_pod && self.context.is_none() && env::var_os("KUBECONFIG").is_none() {
@@ -99,21 +111,28 @@ impl Access {
                 "the pod's own credentials can't be read.\n\
                  Is there a service account, and automountServiceAccountToken not false?",
             )?;
-            return Ok((config, "this pod's service account".to_owned()));
+            let files = Files::of_pod(&config);
+            return Ok((config, "this pod's service account".to_owned(), files));
         }
         let kubeconfig = Kubeconfig::read().context(
             "no cluster is configured, and no manifests are given.\n\
              Name a cluster with --kubeconfig FILE, or files with --manifests PATH",
         )?;
         let origin = env::var("KUBECONFIG").unwrap_or_else(|_| "~/.kube/config".to_owned());
-        self.of_kubeconfig(kubeconfig, origin).await
+        let paths = match env::var_os("KUBECONFIG") {
+            Some(paths) => env::split_paths(&paths).collect(),
+            None => env::home_dir().map(|home| home.join(".kube/config")).into_iter().collect(),
+        };
+        self.of_kubeconfig(kubeconfig, paths, origin).await
     }
 
     async fn of_kubeconfig(
         &self,
         kubeconfig: Kubeconfig,
+        paths: Vec<PathBuf>,
         origin: String,
-    ) -> Result<(Config, String)> {
+    ) -> Result<(Config, String, Files)> {
+        let files = Files::of_kubeconfig(paths, &kubeconfig);
         let current = kubeconfig.current_context.clone();
         let known: Vec<String> =
             kubeconfig.contexts.iter().map(|context| context.name.clone()).collect();
@@ -127,34 +146,8 @@ impl Access {
                     known.join(", ")
                 )
             })?;
-        Ok((config, format!("context {context} of {origin}")))
+        Ok((config, format!("context {context} of {origin}"), files))
     }
-}
-
-/// Failed requests are repeated by those who make them, who know how long to wait.
-fn client(
-    config: &Config,
-    servers: &Arc<Servers>,
-    credentials: &Credentials,
-    requests: &Requests,
-) -> Result<Client> {
-    let connector = Connector::new(config, Arc::clone(servers))?;
-    let in_file = credentials.are_in_file();
-    let other_credentials = if in_file { None } else { config.auth_layer()? };
-    let credentials = credentials.clone();
-    let service = ServiceBuilder::new()
-        .layer(config.base_uri_layer())
-        .option_layer(other_credentials)
-        .map_request(move |mut request: Request<Body>| {
-            credentials.authorize(&mut request);
-            request
-        })
-        .layer(config.extra_headers_layer()?)
-        .map_err(BoxError::from)
-        .service(HttpClient::builder(TokioExecutor::new()).build::<_, Body>(connector));
-    let host = config.cluster_url.authority().map_or("", |authority| authority.as_str());
-    let counting = requests.counting(host);
-    Ok(ClientBuilder::new(service, &config.default_namespace).with_layer(&counting).build())
 }
 
 #[cfg(test)]

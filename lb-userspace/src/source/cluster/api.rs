@@ -1,25 +1,20 @@
 //! The requests for one kind of objects.
 
-use std::pin::pin;
 use std::time::Duration;
 
-use futures::{AsyncBufReadExt, Stream, StreamExt};
 use kube::Client;
 use kube::api::{ListParams, VersionMatch, WatchParams};
-use kube::core::{Request, WatchEvent};
+use kube::core::Request;
 use serde_json::Value;
-use tokio::time::timeout;
 
 use super::items::{Items, ListMeta};
-use super::trouble::{Trouble, root_cause};
+use super::response::{self, Changes};
+use super::trouble::Trouble;
 use crate::backoff::random_up_to;
 use crate::model::Kind;
 
 /// Other clients use the same size.
 const PAGE: u32 = 500;
-/// The longest silence while a response is expected.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// The server ends a watch after this, and up to as long again: the watches of all agents end at
 /// different times, even if they began together.
 const WATCH: Duration = Duration::from_secs(300);
@@ -80,31 +75,20 @@ impl Api {
         };
         let request = Request::new(self.kind.path()).list(&parameters);
         let request = request.map_err(|error| Trouble::Failed(error.to_string()))?;
-        let body = in_time(self.client.request_stream(request)).await?.map_err(Trouble::of)?;
-        let mut body = pin!(body);
+        let mut body = response::send(&self.client, request).await?;
         let mut items = Items::default();
-        loop {
-            let bytes = in_time(body.fill_buf()).await?;
-            let bytes = bytes.map_err(|error| Trouble::Failed(root_cause(&error)))?;
-            if bytes.is_empty() {
-                return Ok(items.finish()?);
-            }
-            items.push(bytes, |item| {
+        while let Some(bytes) = response::next(&mut body).await? {
+            items.push(&bytes, |item| {
                 let object = serde_json::from_slice(item);
                 take(object.map_err(|error| format!("the server's list is not JSON: {error}"))?);
                 Ok::<_, Trouble>(())
             })?;
-            let length = bytes.len();
-            body.consume_unpin(length);
         }
+        Ok(items.finish()?)
     }
 
     /// Changes after a version; with `initial_events` the stream begins with all objects.
-    pub async fn watch(
-        &self,
-        version: &str,
-        initial_events: bool,
-    ) -> Result<impl Stream<Item = Result<WatchEvent<Value>, Trouble>> + use<>, Trouble> {
+    pub async fn watch(&self, version: &str, initial_events: bool) -> Result<Changes, Trouble> {
         let parameters = WatchParams {
             label_selector: self.labels.clone(),
             field_selector: self.fields.clone(),
@@ -114,12 +98,6 @@ impl Api {
         };
         let request = Request::new(self.kind.path()).watch(&parameters, version);
         let request = request.map_err(|error| Trouble::Failed(error.to_string()))?;
-        let stream = in_time(self.client.request_events::<Value>(request)).await?;
-        Ok(stream.map_err(Trouble::of)?.map(|event| event.map_err(Trouble::of)))
+        Ok(Changes::of(response::send(&self.client, request).await?))
     }
-}
-
-async fn in_time<T>(response: impl Future<Output = T>) -> Result<T, Trouble> {
-    let silent = |_| Trouble::Failed(format!("no answer in {} s", PATIENCE.as_secs()));
-    timeout(PATIENCE, response).await.map_err(silent)
 }

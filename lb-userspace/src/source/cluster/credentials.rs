@@ -4,23 +4,17 @@
 //! once. If the file is gone, the last token is used.
 
 use std::fs::File;
-use std::future::pending;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderValue, Request};
 use kube::config::AuthInfo;
-use tokio::time::sleep;
 
 /// Tokens have about one kilobyte.
 const MAX_TOKEN: u64 = 64 << 10;
-/// How often to look for a new token after the server has refused one.
-const POLL: Duration = Duration::from_secs(1);
 
 /// Nothing, if the credentials are not a token in a file.
 #[derive(Clone, Default)]
@@ -30,10 +24,6 @@ struct TokenFile {
     path: PathBuf,
     last: Mutex<String>,
 }
-
-/// Identifies a token without holding it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fingerprint(u64);
 
 impl Credentials {
     /// The token file, if nothing in the configuration takes precedence over it.
@@ -63,22 +53,6 @@ impl Credentials {
         if let Ok(mut value) = HeaderValue::try_from(format!("Bearer {}", file.current())) {
             value.set_sensitive(true);
             request.headers_mut().insert(AUTHORIZATION, value);
-        }
-    }
-
-    pub fn fingerprint(&self) -> Option<Fingerprint> {
-        let mut hasher = DefaultHasher::new();
-        self.0.as_ref()?.current().hash(&mut hasher);
-        Some(Fingerprint(hasher.finish()))
-    }
-
-    /// Waits for a token other than this one.
-    pub async fn replaced(&self, used: Option<Fingerprint>) {
-        if self.0.is_none() {
-            pending::<()>().await;
-        }
-        while self.fingerprint() == used {
-            sleep(POLL).await;
         }
     }
 }
@@ -116,17 +90,15 @@ mod tests {
         Some(value.to_str().unwrap().to_owned())
     }
 
-    #[tokio::test]
-    async fn each_request_has_the_token_that_the_file_has() {
+    #[test]
+    fn each_request_has_the_token_that_the_file_has() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("token");
         fs::write(&path, "one\n").unwrap();
         let credentials = Credentials::from_file(path.clone()).unwrap();
         assert_eq!(authorization(&credentials).unwrap(), "Bearer one");
-        let used = credentials.fingerprint();
         fs::write(&path, "two").unwrap();
         assert_eq!(authorization(&credentials).unwrap(), "Bearer two");
-        credentials.replaced(used).await;
         // Neither is a token.
         fs::write(&path, "").unwrap();
         assert_eq!(authorization(&credentials).unwrap(), "Bearer two");

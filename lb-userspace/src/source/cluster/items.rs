@@ -4,7 +4,7 @@
 use serde::Deserialize;
 
 /// The API server stores objects of up to 1.5 MiB; JSON takes more than what it stores.
-const MAX_ITEM: usize = 16 << 20;
+pub const MAX_ITEM: usize = 16 << 20;
 /// What surrounds the items: kind and metadata.
 const MAX_ENVELOPE: usize = 64 << 10;
 
@@ -84,10 +84,17 @@ impl Items {
         }
         if was_item || (self.is_in_items && self.depth > 2) {
             push_within(&mut self.item, byte, MAX_ITEM, "an object of the server's list")?;
-        } else if !(self.is_in_items && self.depth == 2 && byte == b',') {
+        } else if !(self.is_in_items && self.depth == 2 && self.is_skipped(byte)) {
             push_within(&mut self.envelope, byte, MAX_ENVELOPE, "the metadata of the list")?;
         }
         Ok(is_complete)
+    }
+
+    /// Of what is between the items, which grows with their number: commas, and all space after
+    /// the first.
+    fn is_skipped(&self, byte: u8) -> bool {
+        let is_repeated = || self.envelope.last().is_some_and(u8::is_ascii_whitespace);
+        byte == b',' || byte.is_ascii_whitespace() && is_repeated()
     }
 
     fn scan_string(&mut self, byte: u8) {
@@ -206,6 +213,14 @@ mod tests {
             let error = (0..pieces).find_map(|_| push(piece).err()).expect("a limit");
             assert!(error.contains("is larger than"), "{error}");
         }
+    }
+
+    /// Some servers indent what they send.
+    #[test]
+    fn the_space_between_items_is_not_limited() {
+        let body = list(&vec![json!({"a": 1}); 8_000]).to_string().replace(',', ",\n            ");
+        assert!(body.len() > 2 * MAX_ENVELOPE);
+        assert_eq!(split(&body, 4096).unwrap().0.len(), 8_000);
     }
 
     fn any_json() -> impl Strategy<Value = Value> {

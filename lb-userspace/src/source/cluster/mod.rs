@@ -10,12 +10,16 @@ mod access;
 mod api;
 mod credentials;
 mod events;
+mod files;
 mod items;
 mod known;
+mod lines;
 mod nodes;
 mod position;
 mod report;
+mod response;
 mod servers;
+mod transport;
 mod trouble;
 mod watched;
 
@@ -38,10 +42,9 @@ pub use access::{Access, Connection};
 pub use events::Events;
 
 use api::Api;
-use credentials::Credentials;
 use nodes::{Nodes, Scope};
 use report::Report;
-use servers::Servers;
+use transport::Transport;
 use watched::{Shared, Watched};
 
 /// Services that another proxy serves, or none, need not be sent to us at all.
@@ -61,8 +64,7 @@ pub struct Cluster {
     /// Which of the Nodes is this one.
     node_name: String,
     forwarding: Forwarding,
-    credentials: Credentials,
-    servers: Option<Arc<Servers>>,
+    transport: Option<Transport>,
 }
 
 impl Cluster {
@@ -71,18 +73,14 @@ impl Cluster {
             client,
             node_name: node_name.to_owned(),
             forwarding: Forwarding::Masquerade,
-            credentials: Credentials::default(),
-            servers: None,
+            transport: None,
         }
     }
 
-    /// With credentials that may change, and servers that are learned.
+    /// With a configuration that may change, and servers that are learned.
     pub fn of(connection: Connection, node_name: &str) -> Self {
-        Self {
-            credentials: connection.credentials,
-            servers: Some(connection.servers),
-            ..Self::new(connection.client, node_name)
-        }
+        let transport = Some(connection.transport);
+        Self { transport, ..Self::new(connection.client, node_name) }
     }
 
     /// How Services are forwarded unless they say otherwise: tunnels need all Nodes.
@@ -100,8 +98,12 @@ impl Source for Cluster {
         sleep(random_up_to(START_SPREAD)).await;
         let scope = Arc::new(Scope::new(self.forwarding));
         let shared = Shared {
-            report: Report::new(events.clone(), Arc::clone(&scope), self.servers.clone()),
-            credentials: self.credentials.clone(),
+            report: Report::new(
+                events.clone(),
+                Arc::clone(&scope),
+                self.transport.as_ref().map(Transport::servers),
+            ),
+            transport: self.transport.clone(),
             relist: Arc::new(Semaphore::new(1)),
         };
         let watched = |api| {

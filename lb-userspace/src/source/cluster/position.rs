@@ -31,11 +31,20 @@ pub struct Position {
     needs_latest: bool,
     /// Whether watches can begin with all objects.
     streams: bool,
+    /// Whether the last such watch broke off. The next list is no stream then: a proxy may be in
+    /// the way.
+    is_broken_off: bool,
 }
 
 impl Default for Position {
     fn default() -> Self {
-        Self { reported: None, is_watchable: false, needs_latest: false, streams: true }
+        Self {
+            reported: None,
+            is_watchable: false,
+            needs_latest: false,
+            streams: true,
+            is_broken_off: false,
+        }
     }
 }
 
@@ -46,7 +55,8 @@ impl Position {
             _ if self.needs_latest => Step::ListLatest,
             reported => {
                 let from = reported.clone().unwrap_or_else(|| ANY.to_owned());
-                if self.streams { Step::Stream(from) } else { Step::List(from) }
+                let streams = self.streams && !self.is_broken_off;
+                if streams { Step::Stream(from) } else { Step::List(from) }
             }
         }
     }
@@ -56,11 +66,14 @@ impl Position {
         self.moved_to(version);
         self.is_watchable = true;
         self.needs_latest = false;
+        self.is_broken_off = false;
     }
 
     /// All changes up to this version have been reported.
     pub fn moved_to(&mut self, version: &str) {
-        self.reported = Some(version.to_owned());
+        if is_version(version) {
+            self.reported = Some(version.to_owned());
+        }
     }
 
     /// The next request must be a list: another set of objects is selected.
@@ -70,18 +83,27 @@ impl Position {
 
     /// A request has failed. Returns whether another kind of request is next.
     pub fn failed(&mut self, step: &Step, trouble: &Trouble) -> bool {
-        match (step, trouble) {
+        // A stream whose list is complete has become a watch.
+        let step = if self.is_watchable { self.next() } else { step.clone() };
+        match (&step, trouble) {
             (Step::Watch(_), Trouble::Expired | Trouble::TooNew) => self.is_watchable = false,
             (Step::Stream(_) | Step::List(_), Trouble::Expired | Trouble::TooNew) => {
                 self.needs_latest = true;
             }
             (Step::Stream(_), Trouble::NotStreamed) => self.streams = false,
+            (Step::Stream(_), Trouble::BrokenOff) => self.is_broken_off = true,
             (Step::Stream(_), trouble) if trouble.is_invalid_request() => self.streams = false,
             (Step::List(_), trouble) if trouble.is_invalid_request() => self.needs_latest = true,
             _ => {}
         }
-        self.next() != *step
+        self.next() != step
     }
+}
+
+/// Whether this is the version of a state. A watch from 0 or no version would begin anywhere, and
+/// what changed before would be lost.
+pub fn is_version(version: &str) -> bool {
+    !version.is_empty() && version != ANY
 }
 
 #[cfg(test)]
@@ -129,6 +151,18 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_whose_list_is_complete_fails_as_a_watch() {
+        for (trouble, next) in [(Trouble::Expired, stream("9")), (refused(400), watch("9"))] {
+            let mut position = Position::default();
+            let step = position.next();
+            position.listed("7");
+            position.moved_to("9");
+            assert_eq!(position.failed(&step, &trouble), next != watch("9"));
+            assert_eq!(position.next(), next);
+        }
+    }
+
+    #[test]
     fn a_server_that_does_not_know_the_version_is_asked_for_the_latest() {
         for trouble in [Trouble::Expired, Trouble::TooNew] {
             let mut position = Position::default();
@@ -159,6 +193,28 @@ mod tests {
         position.failed(&stream("0"), &refused(422));
         assert!(position.failed(&list("0"), &refused(400)));
         assert_eq!(position.next(), Step::ListLatest);
+    }
+
+    #[test]
+    fn after_a_stream_that_broke_off_one_list_is_no_stream() {
+        let mut position = Position::default();
+        assert!(position.failed(&stream("0"), &Trouble::BrokenOff));
+        assert_eq!(position.next(), list("0"));
+        assert!(!position.failed(&list("0"), &refused(503)));
+        position.listed("7");
+        assert_eq!(position.next(), watch("7"));
+        position.list_again();
+        assert_eq!(position.next(), stream("7"));
+    }
+
+    #[test]
+    fn what_is_no_version_of_a_state_does_not_move_the_watch() {
+        let mut position = Position::default();
+        position.listed("7");
+        for version in ["", "0"] {
+            position.moved_to(version);
+            assert_eq!(position.next(), watch("7"));
+        }
     }
 
     #[test]

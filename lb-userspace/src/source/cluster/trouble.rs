@@ -1,7 +1,16 @@
 //! What keeps a kind of objects from being watched, in words for whoever can mend it.
 
+use std::error::Error as StdError;
+use std::io;
+use std::time::Duration;
+
 use kube::Error;
 use kube::core::Status;
+
+/// However long a server says to wait.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// Of what a server says, in characters.
+const LONGEST_MESSAGE: usize = 500;
 
 /// Why a list or watch has ended before its time.
 #[derive(Debug)]
@@ -12,6 +21,10 @@ pub enum Trouble {
     TooNew,
     /// The server ignores the request to begin a watch with all objects.
     NotStreamed,
+    /// A watch ends, or pauses too long, before all objects have been sent.
+    BrokenOff,
+    /// The server accepted the request, and has been silent for so long.
+    NoAnswer(Duration),
     Refused(Box<Status>),
     Failed(String),
 }
@@ -40,8 +53,29 @@ impl Trouble {
         matches!(self, Self::Refused(status) if [400, 422].contains(&status.code))
     }
 
-    pub fn is_unauthorized(&self) -> bool {
-        matches!(self, Self::Refused(status) if status.code == 401)
+    /// Whether other credentials or another CA may help.
+    pub fn may_be_of_files(&self) -> bool {
+        match self {
+            Self::Refused(status) => status.code == 401,
+            Self::Failed(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether another server may do better: this one is broken, starting or stopping.
+    pub fn is_of_server(&self) -> bool {
+        match self {
+            Self::Refused(status) => status.code >= 500,
+            Self::NoAnswer(_) => true,
+            _ => false,
+        }
+    }
+
+    /// How long the server wants to be left alone.
+    pub fn retry_after(&self) -> Duration {
+        let Self::Refused(status) = self else { return Duration::ZERO };
+        let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+        Duration::from_secs(seconds.into()).min(LONGEST_WAIT)
     }
 
     /// Completes "Services can't be watched: ...".
@@ -50,15 +84,17 @@ impl Trouble {
             Self::Expired => "they changed too much while they were listed".to_owned(),
             Self::TooNew => "the API server lags behind, or was restored from a backup".to_owned(),
             Self::NotStreamed => "the API server does not stream lists".to_owned(),
+            Self::BrokenOff => "the API server's list broke off".to_owned(),
+            Self::NoAnswer(patience) => format!("no answer in {} s", patience.as_secs()),
             Self::Refused(status) => match status.code {
                 401 => "the API server doesn't accept the credentials; is the token or \
                         certificate valid, and of this cluster?"
                     .to_owned(),
                 403 => format!(
                     "{}; give this account the ClusterRole of deploy/kustomize/base/role.yaml",
-                    status.message
+                    one_line(&status.message)
                 ),
-                _ => format!("the API server answers {}: {}", status.code, status.message),
+                code => format!("the API server answers {code}: {}", one_line(&status.message)),
             },
             Self::Failed(cause) => cause.clone(),
         }
@@ -71,8 +107,30 @@ impl From<String> for Trouble {
     }
 }
 
+/// A message of unknown origin, fit for a log.
+fn one_line(message: &str) -> String {
+    let start: String = message.chars().take(LONGEST_MESSAGE).collect();
+    let printable = start.replace(|c: char| c.is_control() && !c.is_whitespace(), "");
+    printable.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Whether a connection has ended before its response, as happens when a server stops.
+pub fn is_cut_off(error: &(dyn StdError + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        let is_incomplete =
+            error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_incomplete_message);
+        if kind == Some(io::ErrorKind::UnexpectedEof) || is_incomplete {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
 /// What lies under the layers of an HTTP client.
-pub fn root_cause(error: &dyn std::error::Error) -> String {
+pub fn root_cause(error: &dyn StdError) -> String {
     let mut said = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

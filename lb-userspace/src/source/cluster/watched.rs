@@ -1,21 +1,20 @@
 //! One kind of objects: all are read, then changes are watched from there on.
 
-use std::pin::pin;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
-use kube::core::WatchEvent;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::api::{Api, Part};
-use super::credentials::Credentials;
 use super::known::Known;
 use super::nodes::Nodes;
-use super::position::{Position, Step};
+use super::position::{Position, Step, is_version};
 use super::report::Report;
+use super::response::{Change, Changes};
+use super::transport::{Transport, Used};
 use super::trouble::Trouble;
 use crate::backoff::{Backoff, random_up_to};
 use crate::model::{Kind, ObjectRef, Problem};
@@ -33,17 +32,32 @@ const BRIEF: Duration = Duration::from_secs(1);
 /// A server that has lost its history has lost it for all agents: their lists spread over this.
 const RELIST_SPREAD: Duration = Duration::from_secs(2);
 
-const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
-
 type Outcome = Result<(), Trouble>;
 
 /// What the watches of all kinds share.
 #[derive(Clone)]
 pub struct Shared {
     pub report: Report,
-    pub credentials: Credentials,
+    /// What the requests go through, unless the client is somebody else's.
+    pub transport: Option<Transport>,
     /// For the repetition of a list: one kind at a time.
     pub relist: Arc<Semaphore>,
+}
+
+impl Shared {
+    /// Waits until the files differ from those that a request used.
+    async fn replaced(&self, used: Option<Used>) {
+        match (&self.transport, used) {
+            (Some(transport), Some(used)) => transport.replaced(used).await,
+            _ => pending().await,
+        }
+    }
+
+    fn avoid_server(&self, used: Option<Used>) {
+        if let (Some(transport), Some(used)) = (&self.transport, used) {
+            transport.avoid(used);
+        }
+    }
 }
 
 pub struct Watched {
@@ -105,7 +119,7 @@ impl Watched {
             self.shared.report.send(self.group.drain(..));
             self.follow_scope();
             let step = self.position.next();
-            let used = self.shared.credentials.fingerprint();
+            let used = self.shared.transport.as_ref().map(Transport::used);
             let began = Instant::now();
             let (mut scope, report) = (self.scope(), self.shared.report.clone());
             let outcome = tokio::select! {
@@ -126,10 +140,13 @@ impl Watched {
                     } else {
                         self.failures.report(self.kind, &trouble);
                     }
-                    let pause = sleep(self.failures.backoff.next());
+                    if trouble.is_of_server() {
+                        self.shared.avoid_server(used);
+                    }
+                    let pause = sleep(trouble.retry_after() + self.failures.backoff.next());
                     tokio::select! {
                         () = pause => {}
-                        () = self.shared.credentials.replaced(used), if trouble.is_unauthorized() => {}
+                        () = self.shared.replaced(used), if trouble.may_be_of_files() => {}
                     }
                 }
             }
@@ -195,6 +212,7 @@ impl Watched {
                 None => break meta.resource_version,
             }
         };
+        let version = version.filter(|version| is_version(version));
         let version = version.ok_or_else(|| "the server's list has no resourceVersion".to_owned());
         self.complete(&version?);
         Ok(())
@@ -216,64 +234,56 @@ impl Watched {
     async fn stream(&mut self, version: &str) -> Outcome {
         let turn = self.turn().await;
         self.known.list();
-        let stream = self.api.watch(version, true).await?;
-        let mut stream = pin!(stream);
+        let mut changes = self.api.watch(version, true).await?;
         loop {
-            let event = timeout(STREAM_SILENCE, stream.next()).await;
-            let event = event.ok().flatten().ok_or(Trouble::NotStreamed)?;
-            match event? {
-                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                    self.group.extend(self.known.apply(object));
-                }
-                WatchEvent::Deleted(object) => self.group.extend(self.known.delete(&object)),
-                WatchEvent::Bookmark(bookmark) => {
-                    if !bookmark.metadata.annotations.contains_key(INITIAL_EVENTS_END) {
-                        return Err(Trouble::NotStreamed);
-                    }
-                    self.complete(&bookmark.metadata.resource_version);
+            let change = timeout(STREAM_SILENCE, changes.next()).await;
+            let change = change.map_err(|_| Trouble::BrokenOff)?;
+            match change?.ok_or(Trouble::BrokenOff)? {
+                Change::Applied(object) => self.group.extend(self.known.apply(object)),
+                Change::Deleted(object) => self.group.extend(self.known.delete(&object)),
+                Change::Bookmark { version: Some(version), ends_list: true }
+                    if is_version(&version) =>
+                {
+                    self.complete(&version);
                     break;
                 }
-                WatchEvent::Error(status) => return Err(Trouble::of_status(status)),
+                Change::Bookmark { .. } => return Err(Trouble::NotStreamed),
             }
             if self.group.len() >= GROUP {
                 self.shared.report.send(self.group.drain(..));
             }
         }
         drop(turn);
-        self.follow(stream).await
+        self.follow(changes).await
     }
 
     async fn watch(&mut self, version: &str) -> Outcome {
-        let stream = self.api.watch(version, false).await?;
+        let changes = self.api.watch(version, false).await?;
         self.failures.end(self.kind);
-        self.follow(pin!(stream)).await
+        self.follow(changes).await
     }
 
     /// Reports changes until the watch ends, as every watch does some time.
-    async fn follow(
-        &mut self,
-        mut stream: impl StreamExt<Item = Result<WatchEvent<Value>, Trouble>> + Unpin,
-    ) -> Outcome {
+    async fn follow(&mut self, mut changes: Changes) -> Outcome {
         loop {
-            let Ok(event) = timeout(SILENCE, stream.next()).await else {
+            let Ok(change) = timeout(SILENCE, changes.next()).await else {
                 let (kind, silence_s) = (self.kind.name(), SILENCE.as_secs());
                 tracing::debug!(%kind, silence_s, "watch silent; opening a new one");
                 return Ok(());
             };
-            let Some(event) = event else { return Ok(()) };
-            match event? {
-                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+            match change? {
+                Some(Change::Applied(object)) => {
                     self.move_on(&object);
                     self.shared.report.send(self.known.apply(object));
                 }
-                WatchEvent::Deleted(object) => {
+                Some(Change::Deleted(object)) => {
                     self.move_on(&object);
                     self.shared.report.send(self.known.delete(&object));
                 }
-                WatchEvent::Bookmark(bookmark) => {
-                    self.position.moved_to(&bookmark.metadata.resource_version);
+                Some(Change::Bookmark { version, .. }) => {
+                    self.position.moved_to(&version.unwrap_or_default());
                 }
-                WatchEvent::Error(status) => return Err(Trouble::of_status(status)),
+                None => return Ok(()),
             }
         }
     }
@@ -333,6 +343,6 @@ async fn changed(scope: &mut Option<watch::Receiver<Nodes>>) {
         None => false,
     };
     if !is_open {
-        std::future::pending::<()>().await;
+        pending::<()>().await;
     }
 }

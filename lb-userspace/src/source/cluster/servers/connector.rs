@@ -50,9 +50,10 @@ impl Connector {
     async fn connect(self) -> Result<Stream, BoxError> {
         let mut failures = Vec::new();
         for server in self.servers.candidates() {
+            let attempt = self.servers.attempt(&server);
             match self.connect_to(&server).await {
                 Ok(stream) => {
-                    self.servers.connected(&server);
+                    attempt.accepted();
                     return Ok(stream);
                 }
                 Err(error) => {
@@ -145,7 +146,6 @@ mod tests {
     use lb_api::storage::Window;
 
     use super::*;
-    use crate::source::cluster::servers::State;
 
     /// A server with a certificate for 127.0.0.1, and the configuration of its clients.
     async fn start(directory: &Path) -> (ApiServer, Config) {
@@ -176,9 +176,8 @@ mod tests {
     /// Servers of this configuration, and one that was learned.
     fn servers(urls: &[String], learned: Option<SocketAddr>) -> Arc<Servers> {
         let urls: Vec<Uri> = urls.iter().map(|url| url.parse().unwrap()).collect();
-        let mut servers = Servers::new(&urls, None, true, None).unwrap();
-        let learned = learned.into_iter().collect();
-        Arc::get_mut(&mut servers).unwrap().state = State { learned, ..State::default() }.into();
+        let servers = Servers::new(&urls, &Config::new(urls[0].clone()), None).unwrap();
+        servers.state().learned.extend(learned);
         servers
     }
 

@@ -142,6 +142,16 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_that_cannot_be_written_is_no_failure() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("file");
+        fs::write(&file, "no directory").unwrap();
+        let memory = Memory::in_directory(&file.join("state"));
+        memory.write(&addresses(&["192.0.2.1:6443"]));
+        assert!(memory.read().is_empty());
+    }
+
+    #[test]
     fn the_largest_list_fits() {
         let directory = tempfile::tempdir().unwrap();
         let memory = Memory::in_directory(directory.path());

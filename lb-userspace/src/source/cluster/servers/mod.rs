@@ -10,6 +10,8 @@
 
 mod connector;
 mod memory;
+#[cfg(test)]
+mod tls_tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
@@ -18,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use axum::http::Uri;
+use kube::Config;
 
 use crate::model::{Kind, Object, ServiceName, Slice};
 use crate::source::Event;
@@ -79,15 +82,23 @@ impl Display for Server {
 }
 
 pub struct Servers {
-    configured: Vec<Server>,
-    /// Whether servers prove their names.
-    learns: bool,
     memory: Option<Memory>,
     state: Mutex<State>,
 }
 
+/// Changes when requests need other connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Generation(u64);
+
 #[derive(Default)]
 struct State {
+    configured: Vec<Server>,
+    /// Whether servers prove their names.
+    learns: bool,
+    generation: Generation,
+    /// Those that failed last are tried last, and of these the one that failed first comes first:
+    /// servers that accept connections and are silent do not hide those behind them.
+    failed: Vec<Server>,
     /// By slice of the Service `kubernetes`.
     slices: BTreeMap<ServiceName, BTreeSet<SocketAddr>>,
     learned: BTreeSet<SocketAddr>,
@@ -95,13 +106,18 @@ struct State {
 }
 
 impl Servers {
-    /// `urls` has at least one. `verifies` is whether the configuration demands proof of names.
-    pub fn new(
-        urls: &[Uri],
-        tls_name: Option<&str>,
-        verifies: bool,
-        memory: Option<Memory>,
-    ) -> Result<Arc<Self>> {
+    /// `urls` has at least one.
+    pub fn new(urls: &[Uri], config: &Config, memory: Option<Memory>) -> Result<Arc<Self>> {
+        let learned = memory.as_ref().map(Memory::read).unwrap_or_default();
+        let state = Mutex::new(State { learned, ..State::default() });
+        let servers = Self { memory, state };
+        servers.configure(urls, config)?;
+        Ok(Arc::new(servers))
+    }
+
+    /// Follows a configuration that has changed.
+    pub fn configure(&self, urls: &[Uri], config: &Config) -> Result<()> {
+        let tls_name = config.tls_server_name.as_deref();
         let mut configured = Vec::new();
         for url in urls {
             let server = Server::of(url, tls_name).with_context(|| format!("API server {url}"))?;
@@ -109,30 +125,61 @@ impl Servers {
                 configured.push(server);
             }
         }
-        let learns = verifies && configured.iter().all(|server| server.is_tls);
-        let memory = memory.filter(|_| learns);
-        let learned = memory.as_ref().map(Memory::read).unwrap_or_default();
-        let state = Mutex::new(State { learned, ..State::default() });
-        Ok(Arc::new(Self { configured, learns, memory, state }))
+        let mut state = self.state();
+        state.learns = !config.accept_invalid_certs && configured.iter().all(|s| s.is_tls);
+        state.configured = configured;
+        Ok(())
     }
 
     /// All servers, in the order in which to try them.
     pub fn candidates(&self) -> Vec<Server> {
-        let state = self.state();
-        let named = self.configured.first().into_iter();
-        let learned = named.flat_map(|server| state.learned.iter().map(move |at| server.at(*at)));
+        let mut state = self.state();
+        let state = &mut *state;
+        let named = state.configured.first().filter(|_| state.learns).into_iter();
+        let learned = named.flat_map(|server| state.learned.iter().map(|at| server.at(*at)));
+        let all: Vec<Server> = state.configured.iter().cloned().chain(learned).collect();
+        // The configuration may have changed.
+        state.failed.retain(|server| all.contains(server));
+        state.last.take_if(|server| !all.contains(server));
         let mut candidates: Vec<Server> = Vec::new();
-        for server in state.last.iter().chain(&self.configured).cloned().chain(learned) {
-            if !candidates.contains(&server) {
-                candidates.push(server);
+        for server in state.last.iter().chain(&all) {
+            if !candidates.contains(server) && !state.failed.contains(server) {
+                candidates.push(server.clone());
             }
         }
+        candidates.extend(state.failed.iter().cloned());
         candidates
     }
 
-    /// A connection to this server was accepted.
-    pub fn connected(&self, server: &Server) {
-        let before = self.state().last.replace(server.clone());
+    /// This server is tried. Unless it accepts the connection it is one that failed, even if
+    /// nobody waits for it any longer.
+    pub fn attempt<'a>(&'a self, server: &'a Server) -> Attempt<'a> {
+        Attempt { servers: self, server, accepted: false }
+    }
+
+    pub fn generation(&self) -> Generation {
+        self.state().generation
+    }
+
+    /// Moves on from the server that is connected since this generation, because it does not
+    /// serve requests.
+    pub fn avoid(&self, generation: Generation) {
+        let mut state = self.state();
+        let is_alone = state.configured.len() + state.learned.len() < 2;
+        if state.generation != generation || is_alone {
+            return;
+        }
+        if let Some(server) = state.last.take() {
+            tracing::debug!(%server, "API server does not serve requests; trying others");
+            state.fail(&server);
+            state.generation.0 += 1;
+        }
+    }
+
+    fn connected(&self, server: &Server) {
+        let mut state = self.state();
+        state.failed.retain(|failed| failed != server);
+        let before = state.last.replace(server.clone());
         if before.is_some_and(|before| before != *server) {
             tracing::info!(%server, "connected to another API server");
         }
@@ -140,10 +187,10 @@ impl Servers {
 
     /// Follows the endpoints of the API servers.
     pub fn look_at(&self, event: &Event) {
-        if !self.learns {
+        let mut state = self.state();
+        if !state.learns {
             return;
         }
-        let mut state = self.state();
         match event {
             Event::Applied(Object::EndpointSlice(slice)) => match addresses(slice) {
                 Some(addresses) => {
@@ -163,14 +210,45 @@ impl Servers {
         if state.slices.values().all(BTreeSet::is_empty) || state.learned == learned {
             return;
         }
+        state.learned.clone_from(&learned);
+        // The disk may be slow.
+        drop(state);
         if let Some(memory) = &self.memory {
             memory.write(&learned);
         }
-        state.learned = learned;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn fail(&mut self, server: &Server) {
+        self.failed.retain(|failed| failed != server);
+        self.failed.push(server.clone());
+    }
+}
+
+/// A connection that is being made.
+pub struct Attempt<'a> {
+    servers: &'a Servers,
+    server: &'a Server,
+    accepted: bool,
+}
+
+impl Attempt<'_> {
+    pub fn accepted(mut self) {
+        self.accepted = true;
+        self.servers.connected(self.server);
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if !self.accepted {
+            self.servers.state().fail(self.server);
+        }
     }
 }
 
@@ -196,7 +274,10 @@ mod tests {
 
     fn servers(urls: &[&str], tls_name: Option<&str>, verifies: bool) -> Arc<Servers> {
         let urls: Vec<Uri> = urls.iter().map(|url| url.parse().unwrap()).collect();
-        Servers::new(&urls, tls_name, verifies, None).unwrap()
+        let mut config = Config::new(urls[0].clone());
+        config.tls_server_name = tls_name.map(str::to_owned);
+        config.accept_invalid_certs = !verifies;
+        Servers::new(&urls, &config, None).unwrap()
     }
 
     fn slice(service: &str, addresses: &[&str]) -> Event {
@@ -259,7 +340,8 @@ mod tests {
     #[test]
     fn addresses_follow_the_cluster_are_bounded_and_never_all_forgotten() {
         let servers = servers(&["https://api.example"], None, true);
-        let many: Vec<String> = (0..200).map(|number| format!("192.0.2.{number}")).collect();
+        let many: Vec<String> =
+            (0..1_000).map(|number| format!("10.0.{}.{}", number / 250, number % 250)).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         servers.look_at(&slice("kubernetes", &many));
         assert_eq!(tried(&servers).len(), 1 + MAX_LEARNED);
@@ -272,9 +354,67 @@ mod tests {
     }
 
     #[test]
+    fn those_that_failed_come_last_and_in_turn() {
+        let urls = ["https://192.0.2.1", "https://192.0.2.2", "https://192.0.2.3"];
+        let servers = servers(&urls, None, true);
+        let order = || -> String {
+            let all = servers.candidates();
+            all.iter().map(|server| server.host.chars().last().unwrap()).collect()
+        };
+        let [a, b, c] = &servers.candidates()[..] else { panic!() };
+        // Given up, or refused.
+        drop(servers.attempt(a));
+        assert_eq!(order(), "231");
+        drop(servers.attempt(b));
+        assert_eq!(order(), "312");
+        servers.attempt(c).accepted();
+        assert_eq!(order(), "312");
+        // It accepts connections, and returns errors.
+        servers.avoid(servers.generation());
+        assert_eq!(order(), "123");
+        servers.attempt(a).accepted();
+        assert_eq!(order(), "123");
+        servers.avoid(servers.generation());
+        assert_eq!(order(), "231");
+    }
+
+    #[test]
+    fn only_the_server_that_was_used_is_avoided() {
+        let servers = servers(&["https://192.0.2.1", "https://192.0.2.2"], None, true);
+        let [first, second] = &servers.candidates()[..] else { panic!() };
+        servers.attempt(first).accepted();
+        let used = servers.generation();
+        servers.avoid(used);
+        servers.attempt(second).accepted();
+        // Another request failed at the first server, too.
+        servers.avoid(used);
+        assert_eq!(servers.candidates()[0], *second);
+    }
+
+    #[test]
+    fn the_configuration_may_change() {
+        let servers = servers(&["https://api.example"], None, true);
+        servers.look_at(&slice("kubernetes", &["192.0.2.2"]));
+        for server in &servers.candidates() {
+            servers.attempt(server).accepted();
+        }
+        let url: Uri = "https://other.example".parse().unwrap();
+        servers.configure(std::slice::from_ref(&url), &Config::new(url.clone())).unwrap();
+        let expected = ["other.example:443 as other.example", "192.0.2.2:6443 as other.example"];
+        assert_eq!(tried(&servers), expected);
+        let url: Uri = "http://192.0.2.9".parse().unwrap();
+        servers.configure(std::slice::from_ref(&url), &Config::new(url.clone())).unwrap();
+        assert_eq!(tried(&servers), ["192.0.2.9:80 as 192.0.2.9"]);
+    }
+
+    #[test]
     fn what_is_no_url_of_a_server_is_refused() {
         for url in ["ftp://192.0.2.1", "/path", "192.0.2.1:6443"] {
-            assert!(Servers::new(&[url.parse().unwrap()], None, true, None).is_err(), "{url}");
+            let url: Uri = url.parse().unwrap();
+            assert!(
+                Servers::new(std::slice::from_ref(&url), &Config::new(url.clone()), None).is_err(),
+                "{url}"
+            );
         }
     }
 }
