@@ -45,7 +45,7 @@ impl Addresses {
         self.node = wanted;
     }
 
-    /// Packets to a SNAT address must pass the prefilter.
+    /// Packets to an SNAT address must pass the prefilter.
     pub fn move_snat(&mut self, wanted: BTreeSet<IpAddr>, bits: &mut Bits, plan: &mut Plan) {
         for &address in wanted.difference(&self.snat) {
             bits.add_destination(address, plan);

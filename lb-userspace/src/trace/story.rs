@@ -34,7 +34,7 @@ pub struct Narrator<'a> {
     buckets: Vec<u32>,
     found: bool,
     asked_for_answers: bool,
-    /// How often a SNAT port was looked for.
+    /// How often an SNAT port was looked for.
     rounds: u32,
     frontend: Option<(SocketAddr, Frontend)>,
     pool: Option<(u32, Pool)>,

@@ -94,7 +94,7 @@ fn carry_reply<F: PacketFamily, T: FamilyTables<F>>(tables: &T, segment: &Segmen
     carried(keep_snat_reply(tables, segment))
 }
 
-/// Finds the flow of a packet from a backend to a SNAT address, updates its state, and stores the
+/// Finds the flow of a packet from a backend to an SNAT address, updates its state, and stores the
 /// decision in the draft.
 #[inline(always)]
 pub fn carry_followed_reply<F: PacketFamily, T: FamilyTables<F>>(
@@ -135,7 +135,7 @@ fn keep_request<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(found)
 }
 
-/// Finds the flow of a packet to a SNAT address, and stores the decision in the draft.
+/// Finds the flow of a packet to an SNAT address, and stores the decision in the draft.
 #[inline(always)]
 fn keep_snat_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,

@@ -114,7 +114,7 @@ pub fn follow_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(found.inspect(|found| note_reply(tables, found, segment)))
 }
 
-/// Finds the flow of a packet from a backend to a SNAT address, or to a client with very many
+/// Finds the flow of a packet from a backend to an SNAT address, or to a client with very many
 /// flows, and updates it.
 #[inline(always)]
 pub fn follow_indexed_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
@@ -125,7 +125,7 @@ pub fn follow_indexed_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(found.inspect(|found| note_reply(tables, found, segment)))
 }
 
-/// The same for a packet to a SNAT address only.
+/// The same for a packet to an SNAT address only.
 #[inline(always)]
 pub fn follow_snat_reply<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
@@ -205,7 +205,7 @@ fn find_request_by<'a, F: PacketFamily, T: FamilyTables<F>>(
     Ok(living(tables, found))
 }
 
-/// Finds the flow of a packet to a SNAT address, or to a client with very many flows, without
+/// Finds the flow of a packet to an SNAT address, or to a client with very many flows, without
 /// updating it.
 #[inline(always)]
 pub fn find_indexed_reply<'a, F: PacketFamily, T: FamilyTables<F>>(

@@ -1,7 +1,7 @@
 //! Flows that need the reply index: flows with SNAT, flows of clients with very many flows, and
 //! flows whose client's port may be another flow's SNAT port.
 //!
-//! A SNAT port is chosen as RFC 6056 suggests: from an unpredictable start, with a stride that
+//! An SNAT port is chosen as RFC 6056 suggests: from an unpredictable start, with a stride that
 //! visits every port of the range. Ports that this node may use itself are skipped, and so are
 //! ports of flows to the same backend that are live or have closed within the last minute. Only if
 //! all examined ports are in use does a flow lose its port, by eviction rank.
@@ -184,7 +184,7 @@ fn try_port<F: PacketFamily, T: FamilyTables<F>>(
         }
     }
     claim.write(flow, draft.track);
-    // Without a SNAT port, and in its client's buckets, it is found by its replies anyway.
+    // Without an SNAT port, and in its client's buckets, it is found by its replies anyway.
     if draft.crowded == 0 && !flow.kind.has(FlowKind::SNAT) {
         return true;
     }

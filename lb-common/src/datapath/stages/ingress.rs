@@ -1,4 +1,4 @@
-//! A packet that arrives on an interface: to a Service, or a reply to a SNAT address of this node.
+//! A packet that arrives on an interface: to a Service, or a reply to an SNAT address of this node.
 
 use super::shadow;
 use crate::datapath::forward::lookup::{self, Known};
