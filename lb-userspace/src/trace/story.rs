@@ -438,7 +438,7 @@ fn stage_text(stage: Stage) -> &'static str {
         Stage::Untracked => "there is no entry for the flow: it is forwarded without one",
         Stage::Accept => "it came through a tunnel, and may open a flow",
         Stage::Shadow => "client and backend past all Services: an earlier flow between them ends",
-        Stage::Snat => "the flow needs a SNAT port, or a place in the reply index",
+        Stage::Snat => "the flow needs an SNAT port, or a place in the reply index",
         Stage::Reset => "it is answered by a TCP reset",
         Stage::Reject => "it is answered by an ICMP error",
         Stage::ErrorIn => "ICMP that arrives: an error about a packet of ours, perhaps",
