@@ -1,4 +1,4 @@
-//! What passes a device, as tcpdump tells it.
+//! Packet captures on an interface with tcpdump.
 
 use anyhow::Result;
 
@@ -24,7 +24,7 @@ impl Host {
 }
 
 impl Capture {
-    /// What has passed so far, one or more lines a packet.
+    /// Returns the output so far, one or more lines per packet.
     pub fn lines(&self) -> Vec<String> {
         let output = self.process.output();
         let lines = output.lines().skip_while(|line| !line.contains("listening on")).skip(1);

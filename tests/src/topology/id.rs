@@ -1,4 +1,4 @@
-//! Names that tell who made a thing, and whether its maker lives.
+//! Names that identify the process that created an object.
 
 use std::fmt;
 use std::fs;

@@ -52,7 +52,7 @@ impl Process {
         self.child.id()
     }
 
-    /// All it has said so far, on both its outputs.
+    /// Returns its stdout and stderr so far.
     pub fn output(&self) -> String {
         let bytes = fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
@@ -144,7 +144,7 @@ impl Drop for Process {
     }
 }
 
-/// The last lines, which tell most.
+/// Returns the last lines of a log.
 fn tail(text: &str) -> String {
     const LINES: usize = 40;
     let lines: Vec<&str> = text.trim_end().lines().collect();
