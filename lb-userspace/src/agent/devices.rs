@@ -1,4 +1,4 @@
-//! The devices that the programs are attached to, as they come and go.
+//! Attaches the programs to devices as they are added and removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
@@ -12,10 +12,10 @@ use crate::kernel::{DataPlane, Hook, HookPoint, Links, Modes, Pins};
 use crate::network::{Attachments, DeviceName, Role};
 use crate::serve::{Condition, Metrics};
 
-/// Between attempts to attach to a device that could not be attached to.
+/// Delay between attempts after an attachment has failed.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Which programs a device is to have, or has.
+/// Hook points by device.
 type HookPoints = BTreeMap<DeviceName, BTreeSet<HookPoint>>;
 
 pub struct Devices<'a> {
@@ -23,13 +23,13 @@ pub struct Devices<'a> {
     data_plane: DataPlane,
     modes: Modes,
     attachments: Attachments,
-    /// Those that take no XDP: tc alone serves what arrives by them.
+    /// Devices that do not support XDP: tc handles all their ingress packets.
     without_xdp: BTreeSet<DeviceName>,
     wanted: HookPoints,
     attached: HookPoints,
-    /// How what is attached is attached.
+    /// How each program is attached.
     hooks: BTreeMap<(DeviceName, HookPoint), Hook>,
-    /// What has been complained about, of devices that are still wanted.
+    /// The last problem that was logged for each device that is still wanted.
     complained: BTreeMap<DeviceName, String>,
     retry: Option<Instant>,
     metrics: Arc<Metrics>,
@@ -37,8 +37,8 @@ pub struct Devices<'a> {
 }
 
 impl<'a> Devices<'a> {
-    /// Attaches to all external devices, or to none and fails. Of pods' devices one that goes
-    /// just now is no reason not to start.
+    /// Attaches to all external devices, or fails and attaches to none. A pod's device may be
+    /// removed at any time, so its failure does not prevent the start.
     pub fn start(
         pins: &'a Pins,
         data_plane: DataPlane,
@@ -76,16 +76,17 @@ impl<'a> Devices<'a> {
         Ok(devices)
     }
 
-    /// Attaches to what came and forgets what went.
+    /// Attaches to added devices and detaches from removed ones.
     pub fn follow(&mut self, attachments: &Attachments) {
         self.attachments = attachments.clone();
         self.without_xdp
             .retain(|device| attachments.served.values().any(|served| served.xdp.contains(device)));
         self.decide();
-        // First what goes: a device that was served by itself and is now a port of another one
-        // must be free before that is attached to.
+        // Detach first: a device that has become a port of another one must have no programs before
+        // they are attached to that one.
         for (device, points) in self.attached.clone() {
-            // What takes another one's place is attached over it, without a packet between.
+            // A program that replaces another one is attached over it, so that no packet passes
+            // between them.
             let stays = |point: &HookPoint| {
                 let wanted = self.wanted.get(&device);
                 wanted.is_some_and(|wanted| wanted.iter().any(|w| w.slot() == point.slot()))
@@ -101,7 +102,7 @@ impl<'a> Devices<'a> {
         self.attach_missing();
     }
 
-    /// Returns when it is time for [`Self::attach_missing`], if ever.
+    /// Returns when [`Self::attach_missing`] is due; never if nothing is missing.
     pub async fn retry_due(&self) {
         match self.retry {
             Some(at) => sleep_until(at).await,
@@ -123,7 +124,7 @@ impl<'a> Devices<'a> {
             }
         }
         self.retry = (!failed.is_empty()).then(|| Instant::now() + RETRY);
-        // Where attaching failed, an earlier agent's program may go on.
+        // Where attaching failed, an earlier agent's program stays attached.
         if failed.is_empty()
             && let Err(error) = self.pins.forget_set_aside()
         {
@@ -145,7 +146,7 @@ impl<'a> Devices<'a> {
         self.condition.set_devices(complaints);
     }
 
-    /// One of these devices that lacks something it is to have, and what.
+    /// The next of these devices that lacks a program, and its hook point.
     fn next_missing(
         &self,
         of: impl Fn(&DeviceName) -> bool,
@@ -158,7 +159,7 @@ impl<'a> Devices<'a> {
             .map(|(device, wanted, attached)| (device.clone(), wanted - attached))
     }
 
-    /// Whether the agent does not start without the device's programs: clients reach this node by it.
+    /// Whether the agent must not start without the device's programs, because clients use it.
     fn is_required(&self, device: &DeviceName) -> bool {
         let mut external =
             self.attachments.served.iter().filter(|(_, served)| served.role == Role::External);
@@ -173,7 +174,7 @@ impl<'a> Devices<'a> {
         self.wanted = points(&self.attachments, without_xdp);
     }
 
-    /// Attaches, or learns that the device takes no XDP, and then something else is wanted.
+    /// Attaches, or records that the device does not support XDP, which changes its hook points.
     fn attach(
         &mut self,
         links: &mut Links<'_>,
@@ -233,7 +234,7 @@ impl<'a> Devices<'a> {
         }
     }
 
-    /// Once about each thing.
+    /// Logs each problem once.
     fn complain(&mut self, device: &DeviceName, reason: &str, problem: String) {
         if self.complained.get(device) != Some(&problem) {
             tracing::warn!(device = %device.name, reason, "interface not served");
@@ -242,8 +243,8 @@ impl<'a> Devices<'a> {
     }
 }
 
-/// Where one of the devices below an external one has no XDP, tc takes in everything that arrives:
-/// what XDP has translated before is no Service's any more.
+/// If one of the devices below an external one has no XDP, tc handles all its ingress packets:
+/// those that XDP has translated no longer have the address of a Service.
 fn points(attachments: &Attachments, without_xdp: impl Fn(&DeviceName) -> bool) -> HookPoints {
     let mut points = HookPoints::new();
     for (device, served) in &attachments.served {

@@ -1,5 +1,5 @@
-//! Attaching to a control group: every socket of the processes in it, and below, asks our
-//! programs whom to dial. The root has all processes of the node.
+//! Attaches to a control group: when a process in it or below it connects a socket, the programs
+//! choose the backend. The root contains all processes of the node.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,7 +19,8 @@ use super::{Links, not_a_link};
 use crate::kernel::link::{PinnedLink, remove_link};
 use crate::kernel::object::DataPlane;
 
-/// Names are given back to processes before any socket is led astray.
+/// In the order of attachment: the programs that translate addresses back for processes come
+/// before those that redirect sockets.
 pub const PROGRAMS: [&str; 9] = [
     "sock_release",
     "getpeername4",
@@ -32,10 +33,10 @@ pub const PROGRAMS: [&str; 9] = [
     "connect6",
 ];
 
-/// How the one program of its type is attached.
+/// The attach type of the program that sees closed sockets.
 pub const SOCKET_HOOK: CgroupSockAttachType = CgroupSockAttachType::SockRelease;
 
-/// How the programs that see addresses are attached.
+/// The attach type of a program that sees addresses.
 pub fn address_hook(program: &str) -> Option<CgroupSockAddrAttachType> {
     use CgroupSockAddrAttachType as Hook;
     Some(match program {
@@ -51,7 +52,7 @@ pub fn address_hook(program: &str) -> Option<CgroupSockAddrAttachType> {
     })
 }
 
-/// The control group of the whole node: where the tree is mounted.
+/// The root of the control group hierarchy: its mount point.
 pub fn root() -> Result<Option<PathBuf>> {
     let mounts = fs::read_to_string("/proc/self/mounts").context("/proc/self/mounts")?;
     Ok(find_root(&mounts))
@@ -65,13 +66,13 @@ fn find_root(mounts: &str) -> Option<PathBuf> {
     })
 }
 
-/// The kernel writes blanks and backslashes as octal numbers.
+/// Undoes the kernel's octal escapes of blanks and backslashes.
 fn unescaped(path: &str) -> String {
     let escapes = [(r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", r"\")];
     escapes.iter().fold(path.to_owned(), |path, (code, plain)| path.replace(code, plain))
 }
 
-/// Whether a pinned link is one of these.
+/// Whether a pinned link is that of a control group.
 pub fn is_pin(link: &str) -> bool {
     PROGRAMS.iter().any(|program| link == pin(program))
 }
@@ -98,7 +99,7 @@ impl Links<'_> {
         Ok(())
     }
 
-    /// Detaches what an earlier agent attached to processes, if this one is not to.
+    /// Detaches the programs that an earlier agent attached to processes.
     pub fn detach_processes(&self) -> Result<()> {
         PROGRAMS.iter().try_for_each(|program| remove_link(&self.pins.link(&pin(program))))
     }
@@ -114,7 +115,7 @@ impl Links<'_> {
             {
                 return Ok(());
             }
-            // Of another control group, perhaps one that is gone.
+            // It belongs to another control group, which may have been removed.
             remove_link(&path)?;
         }
         let link = match program {
@@ -129,7 +130,7 @@ impl Links<'_> {
 type Attached = Result<Result<FdLink, aya::programs::links::LinkError>, ProgramError>;
 
 fn attach_address_hook(program: &mut CgroupSockAddr, cgroup: &File) -> Attached {
-    // The kernel lets links of several owners be side by side, whatever the mode says.
+    // For links the kernel ignores the mode: several owners can attach.
     let link = program.attach(cgroup, CgroupAttachMode::Single)?;
     Ok(program.take_link(link)?.try_into())
 }

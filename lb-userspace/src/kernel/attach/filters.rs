@@ -1,7 +1,7 @@
 //! tc filters of a device's clsact qdisc: how programs are attached where the kernel has no tcx.
 //!
-//! Filters belong to the device, not to a link that could be pinned: they stay until somebody
-//! removes them. Ours are told by their name, which no other filter is ever touched for.
+//! Filters belong to the device and not to a link that could be pinned: they stay until they are
+//! removed. Millrace's filters are recognised by their name; no others are touched.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -31,11 +31,11 @@ const TCA_BPF_FD: u16 = 6;
 const TCA_BPF_NAME: u16 = 7;
 const TCA_BPF_FLAGS: u16 = 8;
 const TCA_BPF_ID: u16 = 11;
-/// The program's return value says what happens to the packet.
+/// The program's return value decides what happens to the packet.
 const TCA_BPF_FLAG_ACT_DIRECT: u32 = 1;
 
-/// Where ours goes, or behind what is there already: early, as tcx programs are before all
-/// filters.
+/// The lowest priority for the filter; it comes behind filters that exist. Early, because tcx
+/// programs run before all filters.
 const PRIORITY: u16 = 2;
 const FILTER_HANDLE: u32 = 1;
 
@@ -55,7 +55,7 @@ impl Direction {
         }
     }
 
-    /// Where filters of this direction hang.
+    /// The parent of filters of this direction.
     fn parent(self) -> u32 {
         match self {
             Self::Ingress => CLSACT_HANDLE | 0xfff2,
@@ -64,20 +64,20 @@ impl Direction {
     }
 }
 
-/// The filters of one owner, told by his name, on the devices of this network namespace.
+/// The filters of one owner, recognised by name, on the devices of this network namespace.
 pub struct Filters {
     netlink: Netlink,
     name: String,
 }
 
-/// Where a filter is in its direction.
+/// The position of a filter in its direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Position {
     priority: u16,
     handle: u32,
 }
 
-/// What a dump tells of a filter.
+/// A filter in a dump.
 struct Found {
     position: Position,
     name: Option<String>,
@@ -92,7 +92,7 @@ impl Filters {
         Ok(Self { netlink, name })
     }
 
-    /// Makes sure that the device has a clsact qdisc; true if it had none.
+    /// Adds a clsact qdisc unless the device has one; returns whether it was added.
     pub fn ensure_qdisc(&mut self, device: u32) -> Result<bool> {
         let body =
             [header(device, CLSACT_HANDLE, TC_H_CLSACT, 0), text_attribute(TCA_KIND, "clsact")]
@@ -120,8 +120,8 @@ impl Filters {
         }
     }
 
-    /// Sets our filter of this direction. If there is one its program is replaced in one step;
-    /// true if there was none.
+    /// Sets the filter of this direction. The program of an existing filter is replaced atomically.
+    /// Returns whether the filter is new.
     pub fn set(&mut self, device: u32, way: Direction, program: BorrowedFd<'_>) -> Result<bool> {
         let there = self.list(device, way)?;
         let ours = there.iter().find(|filter| filter.name.as_ref() == Some(&self.name));
@@ -152,25 +152,25 @@ impl Filters {
         }
     }
 
-    /// Whether our filter of this direction is there.
+    /// Whether the filter of this direction exists.
     pub fn has(&mut self, device: u32, way: Direction) -> Result<bool> {
         Ok(self.program(device, way)?.is_some())
     }
 
-    /// The id of our filter's program, if our filter of this direction is there.
+    /// The program id of the filter of this direction, if it exists.
     pub fn program(&mut self, device: u32, way: Direction) -> Result<Option<u32>> {
         let there = self.list(device, way)?;
         let ours = there.into_iter().find(|filter| filter.name.as_ref() == Some(&self.name));
         Ok(ours.map(|filter| filter.program.unwrap_or_default()))
     }
 
-    /// The names of others' filters that have one.
+    /// The names of other owners' filters.
     pub fn others(&mut self, device: u32, way: Direction) -> Result<Vec<String>> {
         let names = self.list(device, way)?.into_iter().filter_map(|filter| filter.name);
         Ok(names.filter(|name| *name != self.name).collect())
     }
 
-    /// Removes our filter of this direction; false if there is none, or no such device.
+    /// Removes the filter of this direction; returns false if there is none, or no such device.
     pub fn remove(&mut self, device: u32, way: Direction) -> Result<bool> {
         let there = self.list(device, way)?;
         let Some(ours) = there.iter().find(|filter| filter.name.as_ref() == Some(&self.name))
@@ -189,7 +189,7 @@ impl Filters {
         }
     }
 
-    /// Removes the clsact qdisc if no filter is left in it, of anybody.
+    /// Removes the clsact qdisc if it has no filters of any owner.
     pub fn remove_qdisc_if_empty(&mut self, device: u32) -> Result<()> {
         for way in Direction::ALL {
             if !self.list(device, way)?.is_empty() {
@@ -203,12 +203,12 @@ impl Filters {
         }
     }
 
-    /// The kind of the qdisc in the place of clsact.
+    /// The kind of the qdisc at the handle of clsact.
     fn qdisc(&mut self, device: u32) -> Result<Option<String>> {
         let mut found = None;
         let body = header(device, 0, TC_H_CLSACT, 0);
         self.netlink
-            // Without ECHO the answer goes to those who listen to changes only.
+            // Without ECHO the response goes only to subscribers of changes.
             .ask(RTM_GETQDISC, NLM_F_ACK | NLM_F_ECHO, &body, |body| {
                 let kind = attributes(body.get(HEADER..).unwrap_or_default())
                     .find(|&(kind, _)| kind == TCA_KIND);
@@ -218,7 +218,7 @@ impl Filters {
         Ok(found)
     }
 
-    /// Everybody's filters of this direction; none of a device that has no qdisc or is gone.
+    /// All filters of this direction; none if the device has no qdisc or was removed.
     fn list(&mut self, device: u32, way: Direction) -> Result<Vec<Found>> {
         let mut found = Vec::new();
         let body = header(device, 0, way.parent(), 0);
@@ -263,18 +263,18 @@ fn read_filter(body: &[u8]) -> Option<Found> {
     })
 }
 
-/// A priority of our own: filters of one priority have to be of one kind, and some programs
-/// replace whatever has the handle that they use.
+/// A priority without other filters: all filters of a priority must have the same kind, and some
+/// software replaces any filter with the handle it uses.
 fn free_position(there: &[Found]) -> Position {
     let taken = |priority: &u16| there.iter().any(|found| found.position.priority == *priority);
     let priority = (PRIORITY..u16::MAX).find(|priority| !taken(priority));
     Position { priority: priority.unwrap_or(u16::MAX), handle: FILTER_HANDLE }
 }
 
-/// The device, its qdisc or the filter.
+/// Whether the device, its qdisc or the filter does not exist.
 fn is_gone(error: &io::Error) -> bool {
     use nix::libc::EINVAL;
-    // Of a device without the qdisc the kernel says that the parent is invalid.
+    // EINVAL: the device has no such qdisc, so that the parent is invalid.
     error.raw_os_error().is_some_and(|code| [ENODEV, ENOENT, EINVAL].contains(&code))
 }
 

@@ -1,8 +1,8 @@
-//! Attaching the programs to devices: attachments outlive the agent, and the next one replaces
-//! their program in one step, without a packet between.
+//! Attaches the programs to devices. Attachments outlive the agent; the next agent replaces their
+//! programs atomically, so that no packet passes unhandled.
 //!
-//! They are links that are pinned; in tc, where the kernel has no such links, filters that are
-//! noted beside the pins.
+//! They are pinned links; in tc, where the kernel has no such links, filters that are recorded
+//! beside the pins.
 
 pub mod cgroup;
 mod filters;
@@ -28,30 +28,29 @@ use filters::Direction;
 pub use cgroup::root as cgroup_root;
 pub(super) use tc::{filter_program, filters_of_others, has_tcx};
 
-/// How programs are attached, as far as that is the user's choice.
+/// The configured ways to attach programs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Modes {
     pub xdp: XdpMode,
     pub tc: TcMode,
 }
 
-/// Where a program of ours sits on a device. In this order they are attached: answers are never
-/// translated later than their questions.
+/// Hooks of a device, in the order of attachment: replies must be translated before requests are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HookPoint {
-    /// tc, what leaves by the device.
+    /// tc egress.
     Out,
-    /// The same of a device without link-layer headers.
+    /// tc egress of a device without link-layer headers.
     RawOut,
-    /// tc, what pods send.
+    /// tc ingress of a pod's device.
     WorkloadIn,
-    /// tc, what XDP has left to it.
+    /// tc ingress: the packets that XDP has left to tc.
     ExternalDeferred,
-    /// tc, what arrives from clients by a device without XDP.
+    /// tc ingress of an external device without XDP.
     ExternalInTc,
-    /// tc, what arrives by a device without link-layer headers.
+    /// tc ingress of a device without link-layer headers.
     RawIn,
-    /// XDP, what arrives from clients.
+    /// XDP of an external device.
     ExternalIn,
 }
 
@@ -66,7 +65,7 @@ impl HookPoint {
         Self::ExternalIn,
     ];
 
-    /// The name of the program that belongs there.
+    /// The name of the program for this hook point.
     pub fn program(self) -> &'static str {
         match self {
             Self::Out => "out",
@@ -83,7 +82,7 @@ impl HookPoint {
         self.slot() == Slot::Tc(Direction::Egress)
     }
 
-    /// Where a program belongs, by as much of its name as the kernel keeps.
+    /// The hook point of a program, by its name as truncated by the kernel.
     pub fn of_program(name: &str) -> Option<Self> {
         const KEPT: usize = 15;
         let kept = |point: &Self| point.program().get(..KEPT).unwrap_or(point.program()) == name;
@@ -103,7 +102,7 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// As metrics have it.
+    /// The name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::XdpNative => "xdp_native",
@@ -129,7 +128,7 @@ impl Display for Hook {
     }
 }
 
-/// Of a device: one place of ours at a time is in it.
+/// A direction of a device; one hook point at a time occupies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
     Xdp,
@@ -149,7 +148,7 @@ impl HookPoint {
 }
 
 impl Slot {
-    /// The links that may be in it.
+    /// The links that may occupy it.
     fn links(self) -> &'static [Hook] {
         match self {
             Self::Xdp => &[Hook::XdpNative, Hook::XdpGeneric],
@@ -159,15 +158,15 @@ impl Slot {
     }
 }
 
-/// What was attached and was not there before.
+/// An attachment that did not exist before.
 enum Fresh {
-    /// By the pin's name.
+    /// Name of the pin.
     Link(String),
     Filter(String, Direction),
 }
 
-/// The attachments of our programs. What is attached anew through this and not kept is
-/// detached again when it is dropped, so that a start that fails leaves nothing half-attached.
+/// The attachments of the programs. New attachments that are not kept are detached on drop, so
+/// that a failed start leaves none of them.
 pub struct Links<'a> {
     pins: &'a Pins,
     fresh: Vec<Fresh>,
@@ -179,12 +178,12 @@ impl<'a> Links<'a> {
         Self { pins, fresh: Vec::new(), kept: false }
     }
 
-    /// From here on the attachments stay, whatever becomes of the agent.
+    /// Makes the attachments outlive the agent.
     pub fn keep(mut self) {
         self.kept = true;
     }
 
-    /// `None`: the device takes no XDP. Then tc is to serve alone.
+    /// Returns `None` if the device does not support XDP: tc must handle all packets then.
     pub fn attach(
         &mut self,
         data_plane: &mut DataPlane,
@@ -201,7 +200,7 @@ impl<'a> Links<'a> {
         }
     }
 
-    /// Also of a device that is gone: its name may come back with another one.
+    /// Also for a removed device: another one may get its name.
     pub fn detach(&self, device: &str, point: HookPoint) -> Result<()> {
         let slot = point.slot();
         for &hook in slot.links() {
@@ -213,7 +212,7 @@ impl<'a> Links<'a> {
         }
     }
 
-    /// Detaches what an earlier agent attached and this one is not to.
+    /// Detaches the programs of an earlier agent that are not wanted.
     pub fn detach_others(&self, wanted: &BTreeSet<(String, HookPoint)>) -> Result<()> {
         let pin_names = |(device, point): &(String, HookPoint)| {
             point.slot().links().iter().map(|&hook| pin(device, hook)).collect::<Vec<_>>()
@@ -256,15 +255,15 @@ impl<'a> Links<'a> {
         }
     }
 
-    /// Whether a pinned link has a device run a program: then there is nothing to replace.
+    /// Whether a pinned link already attaches this program to this device.
     fn leads_to(&self, name: &str, device: &str, program: u32) -> Result<bool> {
         let Some(link) = link::PinnedLink::open(&self.pins.link(name))? else { return Ok(false) };
-        // The link of a device that is gone has index 0; another one may have its name.
+        // The link of a removed device has index 0; another device may have its name.
         let index = if_nametoindex(device).unwrap_or_default();
         Ok(index != 0 && link.device()? == index && link.program()? == program)
     }
 
-    /// A link whose device is gone, perhaps replaced by another of the same name.
+    /// Removes a link whose device was removed and perhaps replaced by one of the same name.
     fn discard(&self, name: &str, error: &ProgramError) -> Result<()> {
         let error = format!("{error:#}");
         tracing::info!(link = %name, error, "pinned link lost its interface; attaching again");
@@ -298,7 +297,7 @@ impl Drop for Links<'_> {
     }
 }
 
-/// What there is of a data plane: links and filters by name.
+/// The names of a data plane's links and filters.
 pub fn attached(pins: &Pins) -> Result<Vec<String>> {
     let mut attached: Vec<String> = pins.links()?.into_iter().map(|(link, _)| link).collect();
     let noted = noted_filters(pins)?;
@@ -307,8 +306,8 @@ pub fn attached(pins: &Pins) -> Result<Vec<String>> {
     Ok(attached)
 }
 
-/// Detaches and removes everything of a data plane; returns what was attached. Filters are found
-/// in the network namespace that this runs in.
+/// Detaches and removes everything of a data plane; returns what was attached. Filters are looked
+/// for in the current network namespace.
 pub fn remove(pins: Pins) -> Result<Vec<String>> {
     let mut removed: Vec<String> = pins.links()?.into_iter().map(|(link, _)| link).collect();
     for (device, direction) in noted_filters(&pins)? {
@@ -320,7 +319,7 @@ pub fn remove(pins: Pins) -> Result<Vec<String>> {
     Ok(removed)
 }
 
-/// The same where nothing is pinned any more, as somebody removed it by hand.
+/// Removes the filters of a data plane whose pins were removed by hand.
 pub fn remove_stray_filters(pin_path: &Path) -> Result<Vec<String>> {
     let stray = tc::stray_filters(pin_path)?;
     for (device, direction) in &stray {
@@ -329,7 +328,7 @@ pub fn remove_stray_filters(pin_path: &Path) -> Result<Vec<String>> {
     Ok(stray.iter().map(name_of).collect())
 }
 
-/// Filters that nothing pinned tells of.
+/// Filters that are not recorded beside the pins.
 pub fn stray_filters(pin_path: &Path) -> Result<Vec<String>> {
     Ok(tc::stray_filters(pin_path)?.iter().map(name_of).collect())
 }
@@ -347,7 +346,7 @@ fn noted_filters(pins: &Pins) -> Result<Vec<(String, Direction)>> {
     Ok(noted)
 }
 
-/// Whether somebody else's program is in the place; the kernel says it in two ways.
+/// Whether another owner's program is attached; the kernel reports it by two errors.
 fn is_busy(error: &ProgramError) -> bool {
     use nix::libc::{EBUSY, EEXIST};
     let ProgramError::SyscallError(error) = error else { return false };
@@ -374,7 +373,7 @@ fn not_a_link(error: LinkError) -> anyhow::Error {
     )
 }
 
-/// The hook stands in the pin's name: a link doesn't tell it.
+/// The pin's name contains the hook, which can't be read from the link.
 fn pin(device: &str, hook: Hook) -> String {
     let suffix = match hook {
         Hook::XdpNative => "xdp-native",
@@ -385,7 +384,7 @@ fn pin(device: &str, hook: Hook) -> String {
     format!("{}-{suffix}", escaped(device))
 }
 
-/// What a pinned link is: the device and the hook that its name tells.
+/// The device and the hook of a pinned link, from its name.
 pub(super) fn pinned_as(name: &str) -> Option<(String, Hook)> {
     let hooks = [Hook::XdpNative, Hook::XdpGeneric, Hook::TcxIngress, Hook::TcxEgress];
     hooks.into_iter().find_map(|hook| {
@@ -394,7 +393,7 @@ pub(super) fn pinned_as(name: &str) -> Option<(String, Hook)> {
     })
 }
 
-/// What the note of a filter tells.
+/// The hook of a recorded filter.
 pub(super) fn noted_as(note: &str) -> Option<Hook> {
     let direction = Direction::ALL.into_iter().find(|direction| direction.name() == note)?;
     Some(tc::clsact_hook(direction))

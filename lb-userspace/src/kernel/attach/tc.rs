@@ -1,5 +1,5 @@
-//! Attaching to tc: by tcx, whose links can be pinned as others, and where the kernel has none
-//! (before Linux 6.6) by filters of a clsact qdisc.
+//! Attaches to tc: by tcx, whose links can be pinned, and on kernels without it (before Linux 6.6)
+//! by filters of a clsact qdisc.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::kernel::pins::Pins;
 use crate::settings::TcMode;
 
 impl TcMode {
-    /// What is meant on this kernel: never `Auto`.
+    /// The mode for this kernel; never `Auto`.
     pub fn resolve(self) -> Result<Self> {
         match self {
             Self::Auto if has_tcx()? => Ok(Self::Tcx),
@@ -32,8 +32,8 @@ impl TcMode {
     }
 }
 
-/// Asks what is attached to a device that every network namespace has. A kernel without tcx does
-/// not know what is meant.
+/// Queries the loopback device, which every network namespace has. A kernel without tcx rejects
+/// the query.
 pub fn has_tcx() -> Result<bool> {
     match SchedClassifier::query_tcx("lo", TcAttachType::Ingress) {
         Ok(_) => Ok(true),
@@ -43,8 +43,8 @@ pub fn has_tcx() -> Result<bool> {
 }
 
 impl Links<'_> {
-    /// Attaches in the one way, and then detaches what an earlier agent attached in the other:
-    /// a packet in between is translated by the first, and left alone by the second.
+    /// Attaches by one mode, and then detaches the program that an earlier agent attached by the
+    /// other. A packet in between is translated by the first program and passed by the second.
     pub(super) fn attach_tc(
         &mut self,
         program: &mut SchedClassifier,
@@ -83,7 +83,7 @@ impl Links<'_> {
             }
             match program.attach_to_link(SchedClassifierLink::try_from(FdLink::from(old))?) {
                 Ok(id) => {
-                    // The pin holds the link; this process need not.
+                    // The pin keeps the link.
                     drop(program.take_link(id)?);
                     return Ok(());
                 }
@@ -113,8 +113,8 @@ impl Links<'_> {
         if filters.ensure_qdisc(index)? {
             self.pins.note_qdisc(device)?;
         }
-        // First the note: what is noted and not there does no harm, the other way round it would
-        // stay for good.
+        // Recorded first: a record without a filter is harmless, a filter without a record would
+        // never be removed.
         self.pins.note_filter(device, direction.name())?;
         if filters.program(index, direction)? == Some(program.info()?.id()) {
             return Ok(());
@@ -140,15 +140,15 @@ pub fn clsact_hook(direction: Direction) -> Hook {
     }
 }
 
-/// Removes our filter, if there is a note of one, and the qdisc with the last of them, if we made
-/// it and nobody else uses it.
+/// Removes the filter if one is recorded, and with the last filter the qdisc, if Millrace added it
+/// and no other filters use it.
 pub fn remove_filter(pins: &Pins, device: &str, direction: Direction) -> Result<()> {
     if !pins.has_filter(device, direction.name()) {
         return Ok(());
     }
     let index = match if_nametoindex(device) {
         Ok(index) => Some(index),
-        // It took its filters along.
+        // The filters were removed with it.
         Err(Errno::ENODEV) => None,
         Err(error) => return Err(error).with_context(|| device.to_owned()),
     };
@@ -168,7 +168,7 @@ pub fn remove_filter(pins: &Pins, device: &str, direction: Direction) -> Result<
     pins.forget_qdisc(device)
 }
 
-/// The id of the program of our filter that stands for this hook, if it is there.
+/// The program id of the filter for this hook, if it exists.
 pub fn filter_program(pin_path: &Path, device: u32, hook: Hook) -> Result<Option<u32>> {
     let direction = match hook {
         Hook::ClsactIngress => Direction::Ingress,
@@ -178,8 +178,7 @@ pub fn filter_program(pin_path: &Path, device: u32, hook: Hook) -> Result<Option
     Filters::open(owner(pin_path))?.program(device, direction)
 }
 
-/// Those that are not noted, as the notes were lost: found by their name on the devices of this
-/// network namespace.
+/// Filters whose records were lost, found by name on the devices of this network namespace.
 pub fn stray_filters(pin_path: &Path) -> Result<Vec<(String, Direction)>> {
     let mut filters = Filters::open(owner(pin_path))?;
     let mut found = Vec::new();
@@ -193,20 +192,19 @@ pub fn stray_filters(pin_path: &Path) -> Result<Vec<(String, Direction)>> {
     Ok(found)
 }
 
-/// Their qdisc stays: nobody knows any more whose it is.
+/// Leaves the qdisc, because its owner is unknown.
 pub fn remove_stray_filter(pin_path: &Path, device: &str, direction: Direction) -> Result<()> {
     let mut filters = Filters::open(owner(pin_path))?;
     match if_nametoindex(device) {
         Ok(index) => filters.remove(index, direction).map(drop),
-        // It took its filters along.
+        // The filters were removed with it.
         Err(Errno::ENODEV) => Ok(()),
         Err(error) => Err(error.into()),
     }
     .with_context(|| device.to_owned())
 }
 
-/// Whose programs are by tc at a device, but for the data plane of this directory: the names of
-/// other data planes' filters.
+/// The names of filters on a device that belong to other data planes than this directory's.
 pub fn filters_of_others(device: u32, pin_path: &Path) -> Result<Vec<String>> {
     let mut filters = Filters::open(owner(pin_path))?;
     let mut others = Vec::new();
@@ -218,7 +216,7 @@ pub fn filters_of_others(device: u32, pin_path: &Path) -> Result<Vec<String>> {
 
 const OWNER: &str = "millrace:";
 
-/// Named after the pins: each data plane has its own.
+/// The owner's name, from the pin path: each data plane has its own.
 fn owner(pin_path: &Path) -> String {
     format!("{OWNER}{}", pin_path.display())
 }

@@ -1,4 +1,4 @@
-//! Attaching to XDP.
+//! Attaches to XDP.
 
 use anyhow::Result;
 use aya::programs::Xdp;
@@ -10,8 +10,8 @@ use crate::kernel::link::remove_link;
 use crate::settings::XdpMode;
 
 impl XdpMode {
-    /// In the stack frames may have been merged, and their checksums may be left to a device: XDP
-    /// is told neither, tc is both, and tc is no slower. So nobody gets that without asking for it.
+    /// `Auto` never selects generic mode: there, frames may have been merged, and checksums may be
+    /// left to a device. XDP can't see either; tc can, and is as fast.
     fn hook(self) -> Option<Hook> {
         match self {
             Self::Auto | Self::Native => Some(Hook::XdpNative),
@@ -22,7 +22,7 @@ impl XdpMode {
 }
 
 impl Links<'_> {
-    /// `None`: this device takes no XDP, and need not.
+    /// Returns `None` if the device does not support XDP, which is not an error.
     pub(super) fn attach_xdp(
         &mut self,
         program: &mut Xdp,
@@ -59,7 +59,7 @@ impl Links<'_> {
             Err(error) => {
                 let busy = is_busy(&error);
                 let refusal = explain(error, device, wanted);
-                // What was asked for by name is not replaced by something else.
+                // A mode that was configured has no fallback.
                 if busy || mode != XdpMode::Auto {
                     return Err(refusal);
                 }
