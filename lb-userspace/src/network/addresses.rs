@@ -1,5 +1,5 @@
-//! Which addresses are this node's: where NodePorts are open, and from which address a connection
-//! is sent that leaves by a device. Pure.
+//! The node's addresses: those on which NodePorts are open, and the source address of connections
+//! that leave through a device. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,22 +8,22 @@ use super::attachments::Attachments;
 use super::selection::NodePortAddresses;
 use super::snapshot::{Address, Framing, Kind, Mac, Scope, Snapshot};
 
-/// What the data plane is to know of a device by which packets leave.
+/// An egress device, as the data plane needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {
     pub name: String,
-    /// The node's addresses for what leaves here.
+    /// The source addresses for packets that leave here.
     pub v4: Option<Ipv4Addr>,
     pub v6: Option<Ipv6Addr>,
     pub mtu: u32,
     pub mac: Mac,
-    /// XDP may send by it what came in by another.
+    /// XDP can redirect packets of other devices to it.
     pub redirect: bool,
-    /// XDP may send back by it what came in by it.
+    /// XDP can transmit its packets back.
     pub transmit: bool,
 }
 
-/// All devices but loopback ones, by index.
+/// All devices except loopback, by index.
 pub fn devices(snapshot: &Snapshot) -> BTreeMap<u32, Device> {
     let [node4, node6] = [false, true].map(|v6| node_address(snapshot, v6));
     let links = snapshot.links.values().filter(|link| !link.loopback);
@@ -42,7 +42,7 @@ pub fn devices(snapshot: &Snapshot) -> BTreeMap<u32, Device> {
                 mac: link.mac,
                 redirect: link.framing == Framing::Ethernet
                     && snapshot.redirect.contains(&link.index),
-                // Between veths it is the same as sending on: the other end must poll.
+                // For veths the requirement is the same as for redirects: the peer must poll.
                 transmit: link.kind != Kind::Veth || snapshot.redirect.contains(&link.index),
             };
             (link.index, device)
@@ -50,8 +50,7 @@ pub fn devices(snapshot: &Snapshot) -> BTreeMap<u32, Device> {
         .collect()
 }
 
-/// Where NodePorts are open: never on loopback addresses, nor on those that mean something only
-/// on one link.
+/// The addresses with NodePorts; never loopback or link-local ones.
 pub fn node_addresses(
     snapshot: &Snapshot,
     attachments: &Attachments,
@@ -82,14 +81,14 @@ pub fn node_addresses(
     addresses
 }
 
-/// Whether clients may dial it as an address of this node.
+/// Whether clients can connect to it as an address of this node.
 fn is_dialled(address: &Address) -> bool {
     let link_local = matches!(address.ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
     address.scope == Scope::Global && !address.unusable && !link_local
 }
 
-/// This node's address of a family: that of the device by which it reaches the world, else one
-/// that it has for itself, else that of its first device that has one.
+/// The node's primary address of a family: that of the device with the default route, else one of
+/// the node alone, else that of the first device with an address.
 fn node_address(snapshot: &Snapshot, v6: bool) -> Option<IpAddr> {
     let mut routes: Vec<_> =
         snapshot.default_routes.iter().filter(|route| route.v6 == v6).collect();
@@ -109,7 +108,7 @@ fn external_address(snapshot: &Snapshot, attachments: &Attachments, v6: bool) ->
     attachments.external().find_map(|device| own_address(snapshot, device.index, v6))
 }
 
-/// The address of a device that new connections are sent from.
+/// The source address of new connections through a device.
 fn own_address(snapshot: &Snapshot, device: u32, v6: bool) -> Option<IpAddr> {
     let fits = |address: &&Address| {
         address.ip.is_ipv6() == v6
@@ -118,21 +117,21 @@ fn own_address(snapshot: &Snapshot, device: u32, v6: bool) -> Option<IpAddr> {
             && !address.ip.is_loopback()
     };
     let candidates = snapshot.addresses_of(device).iter().filter(fits);
-    // The first of equals is taken; `min_by_key` does so.
+    // Of equal ones `min_by_key` returns the first.
     candidates.min_by_key(|address| rank(address)).map(|address| address.ip)
 }
 
-/// The least is the best. The kernel keeps IPv4 addresses in an order that is the user's; of
-/// those of IPv6 the order depends on when they came, so it must not decide.
+/// The lowest rank is preferred. The kernel keeps IPv4 addresses in the user's order. The order of
+/// IPv6 addresses depends on when they were added, so it must not decide.
 fn rank(address: &Address) -> (bool, bool, Option<Ipv6Addr>) {
     match address.ip {
         IpAddr::V4(_) => (address.secondary, false, None),
-        // One of the world can be answered from more places than a local one.
+        // More hosts can reply to a global address than to a local one.
         IpAddr::V6(v6) => (address.secondary, v6.is_unique_local(), Some(v6)),
     }
 }
 
-/// The address that a default route by this device says to send from.
+/// The source address that a default route through this device sets.
 fn preferred_source(snapshot: &Snapshot, device: u32, v6: bool) -> Option<IpAddr> {
     let routes = snapshot.default_routes.iter();
     routes

@@ -1,14 +1,14 @@
-//! What the agent knows of this machine's network, and follows while it changes: which devices to
-//! attach to, on which addresses NodePorts are open, which address a connection that leaves by a
-//! device is sent from, and when next hops that were resolved before have to be resolved anew.
+//! This machine's network, and its changes: the devices to attach to, the addresses with
+//! NodePorts, the source address of connections through each device, and when next hops must be
+//! resolved again.
 //!
-//! Everything is decided by pure functions of a [`Snapshot`]; [`NetworkWatch`] reads it from the
-//! kernel and keeps it true.
+//! Pure functions decide everything from a [`Snapshot`]; [`NetworkWatch`] reads it from the kernel
+//! and keeps it up to date.
 //!
 //! # Invariants
-//! - Nothing is missed in silence: notices that were lost, or a socket that died, lead to reading
-//!   everything anew and to an [`Event::Epoch`].
-//! - The first change after a quiet time is told at once, those of a burst together.
+//! - No change is missed: after lost notifications or a socket error everything is read again, and
+//!   an [`Event::Epoch`] is sent.
+//! - The first change after a quiet time is reported at once, those of a burst together.
 //!
 //! Tests: beside the code, and `tests/tests/network.rs` with real devices.
 

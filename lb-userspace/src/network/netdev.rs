@@ -1,5 +1,5 @@
-//! What drivers let XDP do, as the family `netdev` of generic netlink tells (Linux 6.3); it may
-//! change with a device's settings, and with programs on it.
+//! The XDP features of drivers, reported by the family `netdev` of generic netlink (Linux 6.3).
+//! They may change with a device's settings, and with its programs.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::requests::dump;
 use super::snapshot::Notice;
 use crate::netlink::{Message, attributes, text, u16_at, u32_at, u64_at};
 
-/// `struct genlmsghdr`: a command, a version, two octets of nothing.
+/// Size of `struct genlmsghdr`: command, version, two reserved octets.
 const HEADER: usize = 4;
 
 /// <https://github.com/torvalds/linux/blob/v6.12/include/uapi/linux/netdev.h>
@@ -23,15 +23,15 @@ const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 const NETDEV_XDP_ACT_BASIC: u64 = 1;
 const NETDEV_XDP_ACT_NDO_XMIT: u64 = 4;
 
-/// The family, as this kernel numbers it.
+/// The family's numbers, which the kernel assigns at run time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Netdev {
     kind: u16,
-    /// The group that is told of changes.
+    /// The multicast group for changes.
     pub group: u32,
 }
 
-/// Finds the family. A kernel without it lets XDP redirect as ever, but does not say where to.
+/// Finds the family. Kernels without it support redirects, but do not report by which devices.
 pub async fn find() -> Result<Option<Netdev>> {
     let body = [libc::CTRL_CMD_GETFAMILY as u8, 1, 0, 0];
     let kind = libc::GENL_ID_CTRL as u16;
@@ -39,7 +39,7 @@ pub async fn find() -> Result<Option<Netdev>> {
     Ok(found.await?.into_iter().next())
 }
 
-/// What there is of all devices.
+/// Reads the features of all devices.
 pub async fn read(netdev: Option<Netdev>) -> Result<Vec<Notice>> {
     let Some(netdev) = netdev else { return Ok(Vec::new()) };
     let body = [NETDEV_CMD_DEV_GET, 1, 0, 0];
@@ -47,7 +47,7 @@ pub async fn read(netdev: Option<Netdev>) -> Result<Vec<Notice>> {
     dump(SockProtocol::NetlinkGeneric, netdev.kind, &body, take).await
 }
 
-/// What the drivers let XDP do, by device; `None` if this kernel does not tell (before 6.3).
+/// The drivers' features by device; `None` if this kernel does not report them (before 6.3).
 pub async fn xdp_features() -> Result<Option<BTreeMap<u32, XdpFeatures>>> {
     let Some(netdev) = find().await? else { return Ok(None) };
     let body = [NETDEV_CMD_DEV_GET, 1, 0, 0];
@@ -61,12 +61,12 @@ pub async fn xdp_features() -> Result<Option<BTreeMap<u32, XdpFeatures>>> {
 pub struct XdpFeatures(u64);
 
 impl XdpFeatures {
-    /// Programs run in it, and may pass, drop and send back.
+    /// Whether programs can run, and pass, drop and transmit packets.
     pub fn runs_programs(self) -> bool {
         self.0 & NETDEV_XDP_ACT_BASIC != 0
     }
 
-    /// It sends what programs of other devices redirect to it.
+    /// Whether programs of other devices can redirect packets to it.
     pub fn sends(self) -> bool {
         self.0 & NETDEV_XDP_ACT_NDO_XMIT != 0
     }
@@ -95,7 +95,7 @@ fn features(netdev: Netdev, kind: u16, body: &[u8]) -> Option<(u32, XdpFeatures)
     Some((device?, XdpFeatures(features)))
 }
 
-/// The family of that name, of a message that describes a family.
+/// Parses the description of the family.
 fn family(body: &[u8]) -> Option<Netdev> {
     let (mut kind, mut group, mut is_it) = (None, None, false);
     for (attribute, value) in attributes(body.get(HEADER..)?) {

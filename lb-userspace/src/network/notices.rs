@@ -1,4 +1,4 @@
-//! What the kernel tells of changes: by two sockets, as one stream.
+//! The kernel's notifications: from two sockets, as one stream.
 
 use std::future::pending;
 use std::io;
@@ -12,18 +12,17 @@ use super::snapshot::{Effect, Snapshot};
 use super::socket::Socket;
 use crate::netlink::messages;
 
-/// How many datagrams are read before what they change is told, however many there are.
+/// The number of datagrams after which changes are reported even if more are waiting.
 const BATCH: usize = 4096;
 
 pub struct Notices {
     route: Socket,
-    /// A kernel may have none.
+    /// `None` if the kernel has no such family.
     netdev: Option<(Netdev, Socket)>,
 }
 
 impl Notices {
-    /// Subscribes, and reads what there is: in this order, so that what changes after the reading
-    /// is told.
+    /// Subscribes, and then reads the present state, so that no later change is missed.
     pub async fn subscribe() -> Result<(Self, Snapshot)> {
         let route = Socket::for_notices()?;
         let netdev = match netdev::find().await? {
@@ -34,7 +33,7 @@ impl Notices {
         Ok((Self { route, netdev }, snapshot))
     }
 
-    /// Waits until there is something to take in.
+    /// Waits for notifications.
     pub async fn readable(&self) -> io::Result<()> {
         let netdev = async {
             match &self.netdev {
@@ -48,7 +47,7 @@ impl Notices {
         }
     }
 
-    /// Takes in what waits.
+    /// Applies the notifications that are waiting.
     pub fn take_in(&mut self, snapshot: &mut Snapshot) -> io::Result<Effect> {
         let mut effect = Effect::default();
         for _ in 0..BATCH {

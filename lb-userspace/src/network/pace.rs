@@ -1,8 +1,8 @@
-//! When to tell: the first change after a quiet time at once, those of a burst together.
+//! When to report changes: the first one after a quiet time at once, those of a burst together.
 
 use std::time::{Duration, Instant};
 
-/// At most once in this time.
+/// Minimum time between reports.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
@@ -11,7 +11,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// When a change may be told that is known now.
+    /// The time at which a present change may be reported.
     pub fn due(&self, now: Instant) -> Instant {
         self.last.map_or(now, |last| now.max(last + INTERVAL))
     }

@@ -1,4 +1,4 @@
-//! Reading what there is: devices, addresses, default routes, neighbours.
+//! Reads the present devices, addresses, default routes and neighbours.
 
 use std::io;
 
@@ -13,14 +13,13 @@ use super::snapshot::{DefaultRoute, Snapshot};
 use super::socket::Socket;
 use crate::netlink::{Message, messages, request, u32_at};
 
-/// How often to begin anew when the kernel says that something changed while it told.
+/// Attempts to read a dump that changes interrupt.
 const ATTEMPTS: usize = 10;
 
-/// Everything there is. What changes meanwhile is told by the notices of a socket that was opened
-/// before.
+/// Reads everything. Changes meanwhile are reported to a socket that was opened before.
 pub async fn read_everything(netdev: Option<Netdev>) -> Result<Snapshot> {
     let mut snapshot = Snapshot::default();
-    // The bodies are `struct ifinfomsg`, `ifaddrmsg` and `ndmsg`: of every family and device.
+    // The bodies are `struct ifinfomsg`, `ifaddrmsg` and `ndmsg`: all families and devices.
     for (kind, body) in [
         (libc::RTM_GETLINK, &[0; 16][..]),
         (libc::RTM_GETADDR, &[0; 8]),
@@ -41,19 +40,19 @@ pub async fn read_everything(netdev: Option<Netdev>) -> Result<Snapshot> {
 pub async fn read_default_routes() -> Result<Vec<DefaultRoute>> {
     let mut routes = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
-        // `struct rtmsg`, of any table.
+        // `struct rtmsg`: all tables.
         let mut body = [0; 12];
         body[0] = family as u8;
         let take = |message: &Message<'_>| default_route(message.body);
         let found = dump(SockProtocol::NetlinkRoute, libc::RTM_GETROUTE, &body, take).await?;
-        // A kernel without IPv6 answers with all it has, once more.
+        // A kernel without IPv6 would return the IPv4 routes again.
         let v6 = family == libc::AF_INET6;
         routes.extend(found.into_iter().filter(|route| route.v6 == v6));
     }
     Ok(routes)
 }
 
-/// Asks for all of a kind; returns what is taken of it.
+/// Requests a dump; returns the results of `take`.
 pub async fn dump<T>(
     protocol: SockProtocol,
     kind: u16,
@@ -68,7 +67,7 @@ pub async fn dump<T>(
     bail!("this machine's network changes faster than it can be read")
 }
 
-/// `None`: something changed meanwhile, and the answer may have gaps.
+/// Returns `None` if something changed meanwhile, so that the dump may have gaps.
 async fn dump_once<T>(
     protocol: SockProtocol,
     kind: u16,
@@ -98,13 +97,13 @@ async fn dump_once<T>(
     }
 }
 
-/// How the kernel says that it has told all, or why not.
+/// The result at the end of a dump.
 fn answered(message: &Message<'_>) -> io::Result<()> {
-    // Both begin with 0 or a negative error number; none at all is no error.
+    // Both begin with 0 or a negative error number; a missing number means success.
     let code = u32_at(message.body, 0).unwrap_or(0) as i32;
     match code {
         0 => Ok(()),
-        // No table of routes was made yet.
+        // There is no routing table yet.
         code if code == -(Errno::ENOENT as i32) => Ok(()),
         code => Err(io::Error::from_raw_os_error(-code)),
     }

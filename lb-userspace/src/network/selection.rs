@@ -1,4 +1,4 @@
-//! What a person says of devices and addresses on the command line.
+//! Devices and addresses as configured.
 
 use std::fmt::{self, Display};
 use std::net::IpAddr;
@@ -7,25 +7,25 @@ use std::str::FromStr;
 use glob::Pattern;
 use ipnet::IpNet;
 
-/// What to serve, and where NodePorts are open.
+/// The configured devices, and the addresses with NodePorts.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Devices by which clients reach this node.
+    /// Devices that clients use.
     pub external: Vec<DeviceSelector>,
     /// The host's ends of pods' interfaces.
     pub workload: Vec<DeviceSelector>,
-    /// Where NodePorts are open; empty: on the external devices' own addresses.
+    /// Addresses with NodePorts; empty: the addresses of external devices.
     pub node_ports: Vec<NodePortAddresses>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceSelector {
-    /// Those that carry default routes; of workload devices, those that look like a pod's.
+    /// External: devices with a default route. Workload: devices that look like a pod's.
     Auto,
-    /// None at all.
+    /// No devices.
     None,
     Name(String),
-    /// As a shell understands it.
+    /// A shell pattern.
     Pattern(Pattern),
 }
 
@@ -44,7 +44,7 @@ impl FromStr for DeviceSelector {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        // As the kernel has it: 15 octets, none of them a slash or a blank.
+        // The kernel's rule: up to 15 octets, no slash and no white space.
         let is_odd = |c: char| c == '/' || c.is_whitespace();
         if text.is_empty() || text.contains(is_odd) {
             return Err("no name of a device: it has no slashes and blanks".to_owned());
@@ -76,14 +76,14 @@ impl Display for DeviceSelector {
     }
 }
 
-/// Where NodePorts are open.
+/// Addresses with NodePorts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodePortAddresses {
     /// This node's address of each family.
     Primary,
-    /// The addresses of this node that are in it.
+    /// The node's addresses within a network.
     Within(IpNet),
-    /// This one, whether or not a device has it: a router may have it for us.
+    /// An address that no device needs to have: a router may translate it for the node.
     Exactly(IpAddr),
 }
 

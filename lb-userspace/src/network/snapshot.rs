@@ -1,5 +1,5 @@
-//! The devices, addresses, default routes and neighbours of this machine as far as the agent
-//! needs them, and what the kernel's notices change of them. Pure.
+//! The devices, addresses, default routes and neighbours of this machine, and how notifications
+//! change them. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,15 +8,14 @@ pub type Mac = [u8; 6];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// By index, as everything here.
+    /// By index, as all maps here.
     pub links: BTreeMap<u32, Link>,
-    /// Of each device, in the order in which the kernel prefers them.
+    /// In the kernel's order of preference.
     pub addresses: BTreeMap<u32, Vec<Address>>,
     pub default_routes: Vec<DefaultRoute>,
-    /// Those that can be sent to. They are known so that a change that matters can be told from
-    /// the many that don't.
+    /// Reachable neighbours. They are kept because only changes of known ones matter.
     neighbours: BTreeMap<(u32, IpAddr), Mac>,
-    /// The devices by which XDP may send what came in by another.
+    /// The devices that XDP can redirect packets to.
     pub redirect: BTreeSet<u32>,
 }
 
@@ -25,9 +24,9 @@ pub struct Link {
     pub index: u32,
     pub name: String,
     pub kind: Kind,
-    /// Switched on.
+    /// Administratively up.
     pub up: bool,
-    /// Able to send and receive.
+    /// Operationally up.
     pub running: bool,
     pub loopback: bool,
     pub framing: Framing,
@@ -35,39 +34,39 @@ pub struct Link {
     pub mac: Mac,
     /// The device below, or a veth's peer, if it is in this network namespace.
     pub lower: Option<u32>,
-    /// That device is in another network namespace.
+    /// The lower device or peer is in another network namespace.
     pub lower_elsewhere: bool,
-    /// The device that this one is a port of.
+    /// The device that this one is a port or member of.
     pub master: Option<u32>,
 }
 
-/// What a device's packets begin with.
+/// The first header of a device's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Framing {
     #[default]
     Ethernet,
-    /// The network header: tunnels of IP in IP, wireguard, tun, PPP.
+    /// The network header: IP-in-IP tunnels, wireguard, tun, PPP.
     Raw,
-    /// Something that the data plane does not read, such as InfiniBand's header.
+    /// A header that the data plane does not parse, such as InfiniBand's.
     Unknown,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing that matters here: hardware, overlays, ...
+    /// Others: hardware, overlays, ...
     #[default]
     Other,
-    /// One of a pair: veth, netkit.
+    /// veth or netkit.
     Veth,
     /// The host's end of a virtual machine's interface.
     Tap,
-    /// Another address of the device below, which sees its packets first: macvlan, ipvlan.
+    /// A device above another one, which sees its packets first: macvlan, ipvlan.
     Child,
-    /// No packet arrives there: dummy, ifb.
+    /// No packets arrive: dummy, ifb.
     Dummy,
     Bond {
         mode: BondMode,
-        /// Ports are chosen by VLAN tags and source addresses.
+        /// Ports are selected by VLAN tag and source address.
         by_vlan: bool,
     },
     Bridge,
@@ -96,15 +95,15 @@ pub struct Address {
     pub scope: Scope,
     /// The address is of a subnet, so other hosts are on the link.
     pub subnet: bool,
-    /// IPv4: not the first of its subnet; IPv6: made up for privacy.
+    /// IPv4: not the first of its subnet. IPv6: a temporary address (RFC 8981).
     pub secondary: bool,
-    /// Still answered, but not to be used for new connections.
+    /// Not to be used for new connections.
     pub deprecated: bool,
-    /// Not to be used yet, or ever: somebody else has it, or may have.
+    /// Tentative, or a duplicate of another host's address.
     pub unusable: bool,
 }
 
-/// Where an address means something.
+/// Scope of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     Global,
@@ -118,13 +117,13 @@ pub struct DefaultRoute {
     pub v6: bool,
     /// The lowest is preferred.
     pub metric: u32,
-    /// One, or those among which it spreads.
+    /// Several for a multipath route.
     pub devices: Vec<u32>,
-    /// The address it says to send from.
+    /// The preferred source address.
     pub source: Option<IpAddr>,
 }
 
-/// What the kernel tells, as far as it concerns us.
+/// A relevant change that the kernel reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     Link(Link),
@@ -137,12 +136,12 @@ pub enum Notice {
         device: u32,
         ip: IpAddr,
     },
-    /// A default route came, changed or went. Which ones there are is to be read anew: the
-    /// notices of routes with several next hops don't tell all.
+    /// A default route was added, changed or removed. They must be read again: notifications of
+    /// multipath routes are incomplete.
     DefaultRoutes,
-    /// Something else by which the kernel decides where packets go.
+    /// Another change of routing.
     Routing,
-    /// Can be sent to, at this address.
+    /// A neighbour is reachable at this link-layer address.
     Neighbour {
         device: u32,
         ip: IpAddr,
@@ -152,21 +151,21 @@ pub enum Notice {
         device: u32,
         ip: IpAddr,
     },
-    /// Whether XDP may send by the device what came in by another.
+    /// Whether XDP can redirect packets to the device.
     Redirect {
         device: u32,
         redirect: bool,
     },
 }
 
-/// What notices have changed.
+/// The effect of notifications.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effect {
-    /// A next hop that was resolved before may be wrong now.
+    /// Resolved next hops may be outdated.
     pub next_hops: bool,
-    /// Links, addresses or default routes are not what they were.
+    /// Links, addresses or default routes have changed.
     pub facts: bool,
-    /// The default routes may not be what they were.
+    /// Default routes may have changed, and must be read again.
     pub default_routes: bool,
 }
 
@@ -181,14 +180,14 @@ impl Effect {
 }
 
 impl Kind {
-    /// Whether its ports' packets belong to it, with addresses and routes.
+    /// Whether it has ports, whose packets, addresses and routes are its own.
     pub fn has_ports(&self) -> bool {
         matches!(self, Self::Bond { .. } | Self::Bridge | Self::OpenVSwitch | Self::Team)
     }
 }
 
 impl Address {
-    /// Whether it makes its device a link to a network with other hosts.
+    /// Whether it shows that its device is a link to other hosts.
     pub fn is_of_network(&self) -> bool {
         self.scope == Scope::Global && self.subnet
     }
@@ -203,7 +202,7 @@ impl Snapshot {
         self.addresses.get(&device).map_or(&[], Vec::as_slice)
     }
 
-    /// Takes in a notice. One that says nothing new has no effect.
+    /// Applies a notification. One without a change has no effect.
     pub fn apply(&mut self, notice: Notice) -> Effect {
         match notice {
             Notice::Link(link) => self.put_link(link),
@@ -224,7 +223,7 @@ impl Snapshot {
             }
             Notice::Routing => Effect { next_hops: true, ..Effect::default() },
             Notice::Neighbour { device, ip, mac } => {
-                // A neighbour that is new is no flow's next hop yet.
+                // A new neighbour is not yet the next hop of any flow.
                 let before = self.neighbours.insert((device, ip), mac);
                 let next_hops = before.is_some_and(|before| before != mac);
                 Effect { next_hops, ..Effect::default() }
@@ -233,7 +232,7 @@ impl Snapshot {
                 let next_hops = self.neighbours.remove(&(device, ip)).is_some();
                 Effect { next_hops, ..Effect::default() }
             }
-            // How packets are sent, not where to: next hops remain true.
+            // This changes how packets are sent, not where to: next hops stay valid.
             Notice::Redirect { device, redirect: true } => {
                 Effect { facts: self.redirect.insert(device), ..Effect::default() }
             }
@@ -247,13 +246,13 @@ impl Snapshot {
         let index = link.index;
         let state = (link.up, link.running);
         match self.links.insert(index, link) {
-            // No flow leaves by a device that is new.
+            // No flow uses a new device yet.
             None => Effect { facts: true, ..Effect::default() },
             Some(before) if before == self.links[&index] => Effect::default(),
             Some(before) => Effect {
                 next_hops: true,
                 facts: true,
-                // The kernel takes IPv4 routes away with the device and does not say so.
+                // The kernel removes IPv4 routes with the device without a notification.
                 default_routes: (before.up, before.running) != state && self.has_default(index),
             },
         }

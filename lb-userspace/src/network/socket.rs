@@ -1,4 +1,4 @@
-//! A socket of netlink that waits in a runtime: datagrams in and out.
+//! An asynchronous netlink socket.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,7 +13,7 @@ use nix::sys::socket::{
 };
 use tokio::io::unix::AsyncFd;
 
-/// What the kernel is to tell us when it changes.
+/// Multicast groups of the notifications.
 const GROUPS: [libc::c_uint; 11] = [
     libc::RTNLGRP_LINK,
     libc::RTNLGRP_NEIGH,
@@ -28,9 +28,9 @@ const GROUPS: [libc::c_uint; 11] = [
     libc::RTNLGRP_NEXTHOP,
 ];
 
-/// How much may wait for us in the kernel: thousands of notices, as when a node's pods all go.
+/// Size of the receive buffer: thousands of notifications, as when all pods of a node are removed.
 const BACKLOG: usize = 4 << 20;
-/// The kernel makes no larger datagrams.
+/// The kernel sends no larger datagrams.
 const DATAGRAM: usize = 64 << 10;
 
 pub struct Socket {
@@ -39,18 +39,19 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// One that is told of changes.
+    /// Opens a socket for notifications.
     pub fn for_notices() -> Result<Self> {
         let groups = GROUPS.iter().fold(0, |mask, group| mask | 1 << (group - 1));
         let socket = Self::open(SockProtocol::NetlinkRoute, groups)?;
-        // Without CAP_NET_ADMIN the usual size has to do: what does not fit is read anew.
+        // Without CAP_NET_ADMIN the default size must suffice; after an overrun everything is
+        // read again.
         if let Err(errno) = setsockopt(&socket.fd, RcvBufForce, &BACKLOG) {
             tracing::debug!(error = %errno, "receive buffer of the netlink socket not enlarged");
         }
         Ok(socket)
     }
 
-    /// One of generic netlink that is told what a group is told.
+    /// Opens a generic netlink socket for the notifications of a group.
     pub fn for_group(group: u32) -> Result<Self> {
         let socket = Self::open(SockProtocol::NetlinkGeneric, 0)?;
         // SAFETY: the value is read as the integer that it is, while it is there.
@@ -68,7 +69,7 @@ impl Socket {
         Ok(socket)
     }
 
-    /// One to ask by.
+    /// Opens a socket for requests.
     pub fn for_requests(protocol: SockProtocol) -> Result<Self> {
         Self::open(protocol, 0)
     }
@@ -87,18 +88,18 @@ impl Socket {
     }
 
     pub fn send(&self, datagram: &[u8]) -> io::Result<()> {
-        // To the kernel itself, which takes it at once.
+        // The kernel handles it within the call.
         let kernel = NetlinkAddr::new(0, 0);
         sendto(self.fd.as_raw_fd(), datagram, &kernel, MsgFlags::empty())?;
         Ok(())
     }
 
-    /// Waits until there is something to receive. Nothing is lost if it is given up.
+    /// Waits until a datagram can be received. Cancellation safe.
     pub async fn readable(&self) -> io::Result<()> {
         self.fd.readable().await.map(|mut guard| guard.retain_ready())
     }
 
-    /// The next datagram of the kernel, if one is waiting.
+    /// Receives the next datagram from the kernel, if one is waiting.
     pub fn try_receive(&mut self) -> io::Result<Option<&[u8]>> {
         let Self { fd, buffer } = self;
         loop {
@@ -107,7 +108,8 @@ impl Socket {
             });
             match received {
                 Ok((length, sender)) => {
-                    // Any process may write to us; only the kernel is believed.
+                    // Any process can send to this socket; only datagrams from the kernel are
+                    // accepted.
                     if sender.is_some_and(|sender| sender.pid() == 0) {
                         return Ok(Some(&self.buffer[..length]));
                     }
@@ -129,7 +131,7 @@ impl Socket {
     }
 }
 
-/// Whether the kernel had more to tell than we had room for.
+/// Whether notifications were lost because the receive buffer was full.
 pub fn is_overrun(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::ENOBUFS as i32)
 }

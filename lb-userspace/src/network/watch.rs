@@ -1,4 +1,4 @@
-//! Following the kernel's notices, and telling what they mean for us.
+//! Follows the kernel's notifications, and reports the changes that follow from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
@@ -19,21 +19,21 @@ use super::selection::{DeviceSelector, Settings};
 use super::snapshot::{Effect, Snapshot};
 use super::socket::is_overrun;
 
-/// Between attempts to read everything anew: doubled from the first to the last.
+/// Delays between attempts to read everything again; doubled from the first to the last.
 const FIRST_DELAY: Duration = Duration::from_millis(50);
 const LAST_DELAY: Duration = Duration::from_secs(5);
 
 const EVERYTHING: Effect = Effect { next_hops: true, facts: true, default_routes: false };
 
-/// What changed of the network. Of what changed together, the epoch is told last: whoever
-/// resolves anew finds the new facts.
+/// A change of the network. Of simultaneous changes the epoch is sent last, so that next hops are
+/// resolved with the new devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Devices that came or changed; `None`: it is gone.
+    /// Added and changed devices; `None`: removed.
     Devices(BTreeMap<u32, Option<Device>>),
     Attachments(Attachments),
     NodeAddresses(BTreeSet<IpAddr>),
-    /// Next hops that were resolved before are to be resolved anew.
+    /// Next hops must be resolved again.
     Epoch,
 }
 
@@ -51,7 +51,7 @@ pub struct NetworkWatch {
     view: View,
 }
 
-/// What follows from a snapshot.
+/// What is derived from a snapshot.
 #[derive(Default)]
 struct View {
     attachments: Attachments,
@@ -60,7 +60,8 @@ struct View {
 }
 
 impl NetworkWatch {
-    /// Reads what there is. Fails if what is named is not there, or no device serves clients.
+    /// Reads the present state. Fails if a configured device does not exist, or if no device faces
+    /// clients.
     pub async fn open(settings: Settings) -> Result<Self> {
         let (notices, snapshot) = Notices::subscribe().await?;
         let view = View::of(&snapshot, &settings, &BTreeSet::new());
@@ -77,12 +78,12 @@ impl NetworkWatch {
         &self.view.devices
     }
 
-    /// Where NodePorts are open.
+    /// The addresses with NodePorts.
     pub fn node_addresses(&self) -> &BTreeSet<IpAddr> {
         &self.view.node_addresses
     }
 
-    /// Tells what changes, until nobody listens any more.
+    /// Sends changes until the receiver is dropped.
     pub fn follow(self) -> UnboundedReceiver<Event> {
         let (sender, events) = unbounded_channel();
         tokio::spawn(self.run(sender));
@@ -120,14 +121,15 @@ impl NetworkWatch {
         }
     }
 
-    /// Notices were lost: anything may have changed.
+    /// Subscribes again and reads everything: notifications were lost, so anything may have
+    /// changed.
     async fn begin_anew(&mut self, error: io::Error) -> Effect {
         if is_overrun(&error) {
             tracing::info!("netlink notifications lost; reading the network state again");
         } else {
             let error = format!("{error:#}");
             tracing::warn!(error, "netlink socket failed; reading the network state again");
-            // A socket that fails at once, time and again, must not keep us busy.
+            // A socket that fails again and again must not use up the CPU.
             sleep(FIRST_DELAY).await;
         }
         let mut delay = FIRST_DELAY;
@@ -147,7 +149,7 @@ impl NetworkWatch {
         }
     }
 
-    /// What can't be read now is read with the next change of them, or anew with everything.
+    /// If they can't be read, everything is read again.
     async fn reread_default_routes(&mut self) -> Effect {
         match read_default_routes().await {
             Ok(routes) => {
@@ -193,7 +195,7 @@ impl View {
         }
     }
 
-    /// Whether it is what a person meant who has just said so.
+    /// Whether the configuration makes sense on this machine.
     fn check(&self, snapshot: &Snapshot, settings: &Settings) -> Result<()> {
         let known = || {
             let names: BTreeSet<&str> =

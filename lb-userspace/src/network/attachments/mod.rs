@@ -1,8 +1,8 @@
-//! Which programs go to which devices. Pure.
+//! Decides which programs are attached to which devices. Pure.
 //!
-//! tc programs sit on the very device that is served, where addresses and routes are. XDP sits
-//! where frames first are as the wire had them: our parser knows VLAN tags, and drivers have XDP
-//! that the devices above them don't.
+//! tc programs are attached to the device that has the addresses and routes. XDP is attached to
+//! the lowest device, where frames are as on the wire: the parser handles VLAN tags, and drivers
+//! support XDP while the devices above them do not.
 //!
 //! Tests: `tests.rs`.
 
@@ -16,35 +16,35 @@ use std::fmt::{self, Display};
 use super::selection::{DeviceSelector, Settings};
 use super::snapshot::{BondMode, Framing, Kind, Link, Snapshot};
 
-/// What a device is for.
+/// The purpose of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Clients reach this node by it.
+    /// Clients use it to connect to this node.
     External,
-    /// Packets of Services may arrive and leave by it, but clients do not use it as a rule: a second
+    /// Packets of Services may pass through it, but clients do not normally use it: a second
     /// network card, an overlay.
     Transit,
     /// The host's end of a pod's interface.
     Workload,
 }
 
-/// A device that is there: another one of the same name has another index.
+/// An existing device: another one of the same name has another index.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeviceName {
     pub index: u32,
     pub name: String,
 }
 
-/// What to attach to.
+/// The devices to attach to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attachments {
     pub served: BTreeMap<DeviceName, Served>,
-    /// What was asked for and can't be served, and why.
+    /// Configured devices that can't be served, and why.
     pub refused: BTreeMap<DeviceName, Refusal>,
-    /// Names that were asked for and no device has.
+    /// Configured names without a device.
     pub missing: BTreeSet<String>,
-    /// Of the devices for XDP those whose frames may come from this very machine: their checksums
-    /// are then left to a device that they never meet, which XDP can't be told.
+    /// Devices for XDP whose frames may come from this machine: their checksums may be incomplete,
+    /// which XDP can't see.
     pub unfinished: BTreeSet<DeviceName>,
     /// Bridges with pods' interfaces among their ports.
     pub pod_bridges: BTreeSet<DeviceName>,
@@ -56,10 +56,10 @@ pub struct Served {
     pub role: Role,
     /// Its packets have no link-layer header.
     pub raw: bool,
-    /// Packets that arrive are handled here, and not at another device that they pass, too. A packet that
-    /// is handled twice would look like one that a client sends to a backend directly.
+    /// Ingress packets are handled here, and not at another device that they also pass. Handled
+    /// twice, a translated packet would look like one that a client sends to a backend directly.
     pub ingress: bool,
-    /// The devices whose XDP sees what arrives by it; none if tc handles everything.
+    /// The devices whose XDP programs see its ingress packets; none if tc handles all.
     pub xdp: BTreeSet<DeviceName>,
 }
 
@@ -113,9 +113,8 @@ impl From<&Link> for DeviceName {
     }
 }
 
-/// Decides what to attach to. What was external and is still there remains so under `auto`,
-/// although it carries no default route at the moment: a route that flaps must not end what the
-/// device serves.
+/// Decides what to attach to. Under `auto`, an external device remains external without a default
+/// route: a flapping route must not interrupt Services.
 pub fn plan_attachments(
     snapshot: &Snapshot,
     settings: &Settings,
@@ -163,26 +162,26 @@ fn refusal(snapshot: &Snapshot, link: &Link, role: Role) -> Option<Refusal> {
     }
     let master = snapshot.links.get(&link.master?)?;
     let kind = match (&master.kind, role) {
-        // A pod's packets are translated before the bridge sees them; for clients the node's
-        // addresses are on the bridge, and what only passes through it is not ours.
+        // A pod's packets are translated before the bridge sees them. For clients, the bridge has
+        // the node's addresses; packets that it only forwards are not handled.
         (Kind::Bridge | Kind::OpenVSwitch, Role::Workload) => return None,
         (Kind::Bridge, _) => "bridge",
         (Kind::OpenVSwitch, _) => "Open vSwitch bridge",
         (Kind::Bond { .. }, _) => "bond",
         (Kind::Team, _) => "team",
-        // A device in a VRF keeps its addresses, as one without a master.
+        // A device in a VRF keeps its addresses.
         _ => return None,
     };
     Some(Refusal::Port { of: master.name.clone(), kind })
 }
 
-/// Whether packets that arrive by a device are handled there, and not before or after.
+/// Whether ingress packets are handled at this device, and not at one below or above it.
 fn is_handled_here(snapshot: &Snapshot, settings: &Settings, link: &Link, role: Role) -> bool {
-    // The device below has handled them.
+    // They are handled at the device below.
     if link.kind == Kind::Child && !link.lower_elsewhere {
         return false;
     }
-    // A bridge to a network handles what its ports hand to it.
+    // A bridge to a network handles its ports' packets.
     role != Role::Workload
         || !bridge_of(snapshot, link)
             .is_some_and(|bridge| roles::has_network_port(snapshot, settings, bridge))
@@ -192,7 +191,7 @@ fn bridge_of<'a>(snapshot: &'a Snapshot, port: &Link) -> Option<&'a Link> {
     snapshot.links.get(&port.master?).filter(|master| master.kind == Kind::Bridge)
 }
 
-/// A transit device above others that have XDP anyway, such as a VLAN, has its packets handled there.
+/// Uses XDP for transit devices, such as VLANs, whose lower devices have XDP programs anyway.
 fn share_xdp(snapshot: &Snapshot, attachments: &mut Attachments) {
     let all: BTreeSet<DeviceName> =
         attachments.served.values().flat_map(|served| served.xdp.iter().cloned()).collect();
@@ -205,13 +204,13 @@ fn share_xdp(snapshot: &Snapshot, attachments: &mut Attachments) {
     }
 }
 
-/// Where XDP sees what arrives by a device.
+/// The devices at which XDP sees a device's ingress packets.
 fn xdp_devices<'a>(snapshot: &'a Snapshot, mut link: &'a Link) -> BTreeSet<DeviceName> {
-    /// More than devices are ever stacked; a snapshot of changing devices might have a circle.
+    /// More than devices are ever stacked. A snapshot of changing devices might contain a cycle.
     const DEPTH: usize = 8;
     for _ in 0..DEPTH {
         match (&link.kind, link.lower.and_then(|lower| snapshot.links.get(&lower))) {
-            // VLAN devices have no XDP of their own.
+            // VLAN devices have no native XDP.
             (Kind::Vlan, Some(lower)) => link = lower,
             _ => break,
         }
@@ -230,8 +229,8 @@ fn unfinished(snapshot: &Snapshot, devices: &BTreeSet<DeviceName>) -> Vec<Device
     devices.iter().filter(is_veth).cloned().collect()
 }
 
-/// Whether a bond hands XDP programs down to its ports and keeps them there as these change;
-/// `bond_xdp_check` of <https://github.com/torvalds/linux/blob/v6.12/drivers/net/bonding/bond_main.c>.
+/// Whether a bond attaches XDP programs to its ports, also to those added later; `bond_xdp_check`
+/// of <https://github.com/torvalds/linux/blob/v6.12/drivers/net/bonding/bond_main.c>.
 fn bond_has_xdp(mode: BondMode, by_vlan: bool) -> bool {
     match mode {
         BondMode::BalanceRoundRobin | BondMode::ActiveBackup => true,

@@ -1,4 +1,4 @@
-//! What each device is for. Pure.
+//! Recognises the role of each device. Pure.
 
 use std::collections::BTreeSet;
 
@@ -6,14 +6,14 @@ use super::Role;
 use crate::network::selection::{DeviceSelector, Settings};
 use crate::network::snapshot::{Framing, Kind, Link, Snapshot};
 
-/// The role of a device, if it is to be served at all.
+/// The role of a device; `None` if it is not served.
 pub fn role(
     snapshot: &Snapshot,
     settings: &Settings,
     external_before: &BTreeSet<u32>,
     link: &Link,
 ) -> Option<Role> {
-    // A device that is both is external: it is then served in all its directions, too.
+    // A device that is both is external: those have programs in all directions.
     if is_external(snapshot, settings, external_before, link) {
         return Some(Role::External);
     }
@@ -44,15 +44,15 @@ fn is_workload(snapshot: &Snapshot, settings: &Settings, link: &Link) -> bool {
 
 fn is_selected(selectors: &[DeviceSelector], link: &Link) -> bool {
     selectors.iter().any(|selector| match selector {
-        // `*` is not meant to be `lo`.
+        // `*` does not match `lo`.
         DeviceSelector::Pattern(_) if link.loopback => false,
         _ => selector.matches(&link.name),
     })
 }
 
-/// Whether a device is the host's end of a pod's or a virtual machine's interface. The host's end has no
-/// address, or one without a subnet: a veth with a subnet is a link to a network, as in a node that is
-/// itself a container.
+/// Whether a device is the host's end of a pod's or a virtual machine's interface. The host's end
+/// has no address, or one without a subnet: a veth with a subnet is a link to a network, as in a
+/// node that is itself a container.
 fn looks_like_pod(snapshot: &Snapshot, link: &Link) -> bool {
     let is_end = match link.kind {
         Kind::Veth => link.lower_elsewhere,
@@ -62,8 +62,8 @@ fn looks_like_pod(snapshot: &Snapshot, link: &Link) -> bool {
     is_end && !snapshot.addresses_of(link.index).iter().any(|address| address.is_of_network())
 }
 
-/// Whether packets of Services may arrive or leave by a device that clients do not use: a second network
-/// card, an overlay, a VLAN, a bridge with a port to a network.
+/// Whether packets of Services may pass through a device that clients do not use: a second
+/// network card, an overlay, a VLAN, a bridge with a port to a network.
 fn is_transit(snapshot: &Snapshot, settings: &Settings, link: &Link) -> bool {
     if link.loopback || !link.up || link.framing == Framing::Unknown {
         return false;
@@ -78,7 +78,7 @@ fn is_transit(snapshot: &Snapshot, settings: &Settings, link: &Link) -> bool {
     match link.kind {
         Kind::Dummy | Kind::Vrf => false,
         Kind::Bridge => has_network_port(snapshot, settings, link),
-        // One end of a pair within this namespace, or a pod's that has not been moved yet.
+        // Both ends are in this namespace, or the pod's end has not been moved yet.
         Kind::Veth | Kind::Tap => {
             snapshot.addresses_of(link.index).iter().any(|address| address.is_of_network())
         }
@@ -86,8 +86,8 @@ fn is_transit(snapshot: &Snapshot, settings: &Settings, link: &Link) -> bool {
     }
 }
 
-/// Whether a bridge connects this node to a network. Where all ports are pods', their packets are translated
-/// at the ports.
+/// Whether a bridge connects this node to a network. If all ports are pods', packets are
+/// translated at the ports.
 pub fn has_network_port(snapshot: &Snapshot, settings: &Settings, bridge: &Link) -> bool {
     let ports = snapshot.links.values().filter(|link| link.master == Some(bridge.index));
     ports

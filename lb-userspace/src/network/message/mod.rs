@@ -1,7 +1,7 @@
-//! From the bytes of rtnetlink to [`Notice`]s. Pure.
+//! Parses messages of rtnetlink. Pure.
 //!
-//! Only the few attributes that matter are looked at: kernels add new ones, and one that is not
-//! known, or not as expected, must not hide the message it is in.
+//! Only the attributes that are needed are parsed: kernels add new ones, and an unknown or
+//! unexpected attribute must not make the parser skip its message.
 //!
 //! Tests: `tests.rs`.
 
@@ -21,12 +21,12 @@ const RTM_DELNEXTHOP: u16 = 105;
 const ARPHRD_RAWIP: u16 = 519;
 const ARPHRD_IP6GRE: u16 = 823;
 
-/// Of `IFLA_INFO_DATA` of bonds.
+/// Attributes in a bond's `IFLA_INFO_DATA`.
 const IFLA_BOND_MODE: u16 = 1;
 const IFLA_BOND_XMIT_HASH_POLICY: u16 = 14;
 const BOND_XMIT_POLICY_VLAN_SRCMAC: u8 = 5;
 
-/// `struct ifinfomsg`, `ifaddrmsg`, `rtmsg`, `ndmsg`: attributes begin behind them.
+/// Sizes of `struct ifinfomsg`, `ifaddrmsg`, `rtmsg` and `ndmsg`; attributes follow.
 const LINK_HEADER: usize = 16;
 const ADDRESS_HEADER: usize = 8;
 const ROUTE_HEADER: usize = 12;
@@ -34,7 +34,7 @@ const NEIGHBOUR_HEADER: usize = 12;
 /// `struct rtnexthop`
 const NEXT_HOP_HEADER: usize = 8;
 
-/// What a message tells, if anything that concerns us. `body` is what is behind its header.
+/// Parses a message; `None` if it is irrelevant. `body` begins after the netlink header.
 pub fn notice(kind: u16, body: &[u8]) -> Option<Notice> {
     match kind {
         libc::RTM_NEWLINK => link(body).map(Notice::Link),
@@ -58,7 +58,7 @@ pub fn notice(kind: u16, body: &[u8]) -> Option<Notice> {
 }
 
 fn link(body: &[u8]) -> Option<Link> {
-    // A bridge tells of its ports by messages of its own family: "deleted" then means that the
+    // A bridge reports its ports by messages of its own family, where "deleted" means that the
     // device has left the bridge.
     if *body.first()? != libc::AF_UNSPEC as u8 {
         return None;
@@ -126,7 +126,7 @@ fn link_kind(info: &[u8], framing: Framing) -> Kind {
         "ipvlan" | "ipvtap" | "macvlan" | "macvtap" => Kind::Child,
         "openvswitch" => Kind::OpenVSwitch,
         "team" => Kind::Team,
-        // tap and tun are one kind to the kernel.
+        // The kernel has one kind for tap and tun.
         "tun" if framing == Framing::Ethernet => Kind::Tap,
         "netkit" | "veth" => Kind::Veth,
         "vlan" => Kind::Vlan,
@@ -143,7 +143,7 @@ fn bond_mode(number: Option<u8>) -> BondMode {
         Some(4) => BondMode::Ieee8023ad,
         Some(5) => BondMode::BalanceTransmit,
         Some(6) => BondMode::BalanceAdaptive,
-        // Of one that is not known nothing can be expected: as little as of this one.
+        // For unknown modes, assume the mode that supports least.
         _ => BondMode::Broadcast,
     }
 }
@@ -160,7 +160,7 @@ fn address(body: &[u8]) -> Option<(u32, Address)> {
     for (kind, value) in attributes(body.get(ADDRESS_HEADER..)?) {
         match kind {
             libc::IFA_ADDRESS => ip = read_ip(value),
-            // On a device to a single peer, the other one is the peer's.
+            // On point-to-point devices the other address is the peer's.
             libc::IFA_LOCAL => local = read_ip(value),
             libc::IFA_FLAGS => flags = u32_at(value, 0)?,
             _ => {}
@@ -173,7 +173,7 @@ fn address(body: &[u8]) -> Option<(u32, Address)> {
         subnet: usize::from(*body.get(1)?) < address_bits(*body.first()?),
         secondary: has(libc::IFA_F_SECONDARY),
         deprecated: has(libc::IFA_F_DEPRECATED),
-        // An optimistic one is used while it is tentative.
+        // Optimistic addresses are used while they are tentative.
         unusable: has(libc::IFA_F_DADFAILED)
             || has(libc::IFA_F_TENTATIVE) && !has(libc::IFA_F_OPTIMISTIC),
     };
@@ -185,7 +185,7 @@ fn address_bits(family: u8) -> usize {
 }
 
 fn route(body: &[u8]) -> Option<Notice> {
-    // Notes of single destinations that the kernel keeps for itself.
+    // Cached routes to single destinations.
     if u32_at(body, 8)? & libc::RTM_F_CLONED != 0 {
         return None;
     }
@@ -193,7 +193,7 @@ fn route(body: &[u8]) -> Option<Notice> {
     Some(if is_default { Notice::DefaultRoutes } else { Notice::Routing })
 }
 
-/// A route as a dump tells it, if it is a default route of the main table.
+/// Parses a route of a dump; `None` unless it is a default route of the main table.
 pub fn default_route(body: &[u8]) -> Option<DefaultRoute> {
     let v6 = match i32::from(*body.first()?) {
         libc::AF_INET => false,
@@ -217,7 +217,7 @@ pub fn default_route(body: &[u8]) -> Option<DefaultRoute> {
             _ => {}
         }
     }
-    // IPv6's own, of the device `lo`, says that there is no route.
+    // IPv6 has an unreachable default route through `lo`.
     (!route.devices.is_empty()).then_some(route)
 }
 
@@ -239,7 +239,7 @@ fn next_hop_devices(mut hops: &[u8]) -> Vec<u32> {
 
 fn neighbour(kind: u16, body: &[u8]) -> Option<Notice> {
     let (family, flags) = (i32::from(*body.first()?), *body.get(10)?);
-    // A bridge's table of addresses comes by the same messages; proxied ones are no neighbours.
+    // The same messages report bridges' forwarding tables, and proxied addresses.
     if !matches!(family, libc::AF_INET | libc::AF_INET6) || flags & libc::NTF_PROXY != 0 {
         return None;
     }
@@ -253,13 +253,13 @@ fn neighbour(kind: u16, body: &[u8]) -> Option<Notice> {
             _ => {}
         }
     }
-    // Groups have neighbours, too, whose address follows from theirs.
+    // Multicast groups have entries, too; their link-layer address is derived.
     let ip = ip.filter(|ip| !ip.is_multicast())?;
     let unknown = libc::NUD_NONE | libc::NUD_INCOMPLETE | libc::NUD_FAILED;
     if kind == libc::RTM_DELNEIGH || state == libc::NUD_NONE || state & unknown != 0 {
         return Some(Notice::NeighbourGone { device, ip });
     }
-    // Without one on devices that need none.
+    // Devices without link-layer headers have no address here.
     Some(Notice::Neighbour { device, ip, mac: mac.unwrap_or_default() })
 }
 
