@@ -1,4 +1,4 @@
-//! What is told of a packet, for people and machines.
+//! A reported packet, as text and as JSON.
 
 use std::net::SocketAddr;
 
@@ -8,10 +8,10 @@ use serde::Serialize;
 
 use crate::notation::{ip_of_octets, protocol_name, tcp_flag_names};
 
-/// An event as it lies in the ring buffer; `None` if it is not one.
+/// Reads an event of the ring buffer; `None` if it has another size.
 pub fn read(bytes: &[u8]) -> Option<Event> {
     let event = bytes.get(..size_of::<Event>())?.as_ptr().cast::<Event>();
-    // SAFETY: as many bytes as an event has, which is of plain numbers and read unaligned.
+    // SAFETY: the slice has the event's size; any bytes are valid; the read is unaligned.
     Some(unsafe { event.read_unaligned() })
 }
 
@@ -24,7 +24,7 @@ pub struct Told {
     pub reason: &'static str,
     pub device: String,
     pub hook: &'static str,
-    /// Nothing of these if the packet could not be read.
+    /// These fields are missing if the packet could not be parsed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,15 +33,15 @@ pub struct Told {
     pub destination: Option<String>,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub flags: String,
-    /// Of the frame, in bytes.
+    /// Length of the frame, in bytes.
     pub length: u32,
-    /// Whose frontend was dialled, if it is one.
+    /// The service port, if the destination is a frontend.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_port: Option<String>,
 }
 
 impl Told {
-    /// `age`: how long ago it was.
+    /// `age`: time since the event.
     pub fn of(event: &Event, age: SignedDuration, device: String) -> Self {
         let time = Timestamp::now().checked_sub(age).unwrap_or_else(|_| Timestamp::now());
         let time = time.round(jiff::Unit::Millisecond).unwrap_or(time);

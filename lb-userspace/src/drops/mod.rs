@@ -1,8 +1,8 @@
-//! `millrace drops`: packets that ended for a reason, as the programs tell of them.
+//! `millrace drops`: packets for which a reason was counted, as the programs report them.
 //!
-//! They do so only while a [`Listener`] is there: a deadline in a map, which is put off again and
-//! again. Whoever ends, however that be, is forgotten in a few seconds. There is one at a time, as
-//! what is told is told once.
+//! They report only while there is a [`Listener`]: a deadline in a map, which the command extends
+//! every second. If the command ends for any reason, reports stop within seconds. There is one
+//! listener at a time, because each packet is reported once.
 
 mod event;
 
@@ -19,17 +19,17 @@ use crate::kernel::{Mapped, clock};
 use crate::reasons::{Fate, meaning};
 pub use event::Told;
 
-/// For how long is listened if the deadline is not put off.
+/// Seconds until the deadline.
 const LEASE: u32 = 3;
-/// How often it is.
+/// How often the deadline is extended.
 pub const RENEWAL: Duration = Duration::from_secs(1);
 
-/// Reasons for which packets don't simply pass.
+/// The reasons for which packets do not simply pass.
 pub fn usual_reasons() -> impl Iterator<Item = Reason> {
     Reason::ALL.into_iter().filter(|reason| meaning(*reason).fate != Fate::Passed)
 }
 
-/// Somebody who listens; no longer when it is dropped.
+/// The listener; reports end when it is dropped.
 pub struct Listening {
     listener: Mapped,
     token: u32,
@@ -40,7 +40,7 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Has the programs tell of packets that end for these reasons. In a runtime.
+    /// Starts reports of packets for which these reasons are counted. Needs a runtime.
     pub fn begin(pin_path: &Path, reasons: impl Iterator<Item = Reason>) -> Result<Self> {
         let open = |name: &str| {
             let path = pin_path.join(name);
@@ -70,10 +70,10 @@ impl Listening {
             listener,
             token,
             events: {
-                // What nobody took is old.
+                // Events of an earlier listener are outdated.
                 while events.next().is_some() {}
-                // SAFETY: the `AsyncFd` owns the map, whose descriptor therefore stays open, and the
-                // same, until both are dropped.
+                // SAFETY: the `AsyncFd` owns the map, so its descriptor stays open until both are
+                // dropped.
                 unsafe { AsyncFd::register(events) }
                     .context("the ring buffer can't be waited for")?
             },
@@ -87,7 +87,7 @@ impl Listening {
         Ok(listening)
     }
 
-    /// Puts the deadline off.
+    /// Extends the deadline.
     pub fn renew(&mut self) -> Result<()> {
         let until = Ticks(clock()?.0.wrapping_add(Ticks::in_seconds(LEASE)));
         let next = word(&Listener { until, token: self.token, ..Listener::default() });
@@ -107,7 +107,7 @@ impl Listening {
         self.listener.cell(0, 2)
     }
 
-    /// Waits for what is told, and takes it.
+    /// Waits for events.
     pub async fn next(&mut self) -> Result<Vec<Event>> {
         let mut ready = self.events.readable_mut().await?;
         let mut told = Vec::new();
@@ -118,7 +118,7 @@ impl Listening {
         Ok(told)
     }
 
-    /// Has no more told, and takes what was told until now.
+    /// Stops reports; returns the events until now.
     pub fn end(&mut self) -> Vec<Event> {
         self.give_up();
         let mut told = Vec::new();
@@ -128,7 +128,7 @@ impl Listening {
         told
     }
 
-    /// The reasons first: after that they may be the next one's.
+    /// Clears the reasons before the listener: afterwards they may belong to the next listener.
     fn give_up(&mut self) {
         let is_ours = self.listener.word(0).load(Ordering::Acquire) == self.word;
         if self.word != 0 && is_ours {
@@ -137,7 +137,7 @@ impl Listening {
         }
     }
 
-    /// How many packets were not told of since this one listens: too many came at once.
+    /// Packets that were not reported to this listener, because too many arrived at once.
     pub fn untold(&self) -> Result<u64> {
         Ok(self.all_untold()? - self.untold_before)
     }
@@ -153,7 +153,7 @@ impl Drop for Listening {
     }
 }
 
-/// Deadline and token as they lie beside each other.
+/// Deadline and token as one word, as they are in the map.
 fn word(listener: &Listener) -> u64 {
     let [a, b, c, d] = listener.until.0.to_ne_bytes();
     let [e, f, g, h] = listener.token.to_ne_bytes();

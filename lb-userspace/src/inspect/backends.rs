@@ -8,7 +8,7 @@ use super::{Selector, Traffic};
 use crate::notation::protocol_name;
 use crate::plan::{BackendKey, Scope};
 
-/// Who serves.
+/// A backend.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Backend {
@@ -16,14 +16,14 @@ pub struct Backend {
     pub protocol: &'static str,
     /// `serving`: it gets new connections; `draining`: it keeps those that it has.
     pub state: &'static str,
-    /// On this node.
+    /// Whether it is on this node.
     pub local: bool,
-    /// Where the other node that it is on is reached, if that is known.
+    /// The address of its node if that is another one, if known.
     pub node: Option<IpAddr>,
-    /// In the maps; the generation moves on when the index gets another owner.
+    /// Index in the maps. The generation changes when another backend gets the index.
     pub index: u32,
     pub generation: u32,
-    /// Of one that is draining the maps don't tell whose it was.
+    /// Empty for draining backends: the maps do not contain their former Services.
     pub serves: Vec<Serves>,
     pub traffic: Traffic,
 }
@@ -38,11 +38,11 @@ pub struct Serves {
     /// `cluster` or `local`.
     pub scope: &'static str,
     pub slots: u32,
-    /// Of the whole table.
+    /// Number of slots of the table.
     pub of_slots: usize,
 }
 
-/// The backends of the Services that are meant; if all are, also those that nobody is sent to.
+/// The backends of the selected Services; if all are selected, also those without connections.
 pub fn backends(reading: &Reading, meant: &Selector) -> Vec<Backend> {
     let mut serves: BTreeMap<u32, Vec<Serves>> = BTreeMap::new();
     for (&index, owner) in &reading.service_ports {
@@ -73,7 +73,7 @@ pub fn backends(reading: &Reading, meant: &Selector) -> Vec<Backend> {
         let state = match (standing.draining, &serves) {
             (true, _) => "draining",
             (false, Some(_)) => "serving",
-            // Between two steps of a plan.
+            // Temporarily, between two steps of a plan.
             (false, None) => "unused",
         };
         found.push((

@@ -13,7 +13,7 @@ use super::Selector;
 use super::reading::{Owner, Reading};
 use crate::notation::protocol_name;
 
-/// Where a connection is in its life: [`Phase`], for the command line.
+/// The phase of a connection: [`Phase`], for the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, ValueEnum)]
 #[serde(rename_all = "camelCase")]
 pub enum State {
@@ -65,7 +65,7 @@ impl State {
     }
 }
 
-/// A flow of either family, as the table has it.
+/// A flow of either family, as in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     pub state: State,
@@ -103,7 +103,7 @@ impl Record {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Flow {
-    /// Empty if its Service is gone.
+    /// Empty if its Service was deleted.
     pub namespace: String,
     pub service: String,
     pub port: String,
@@ -113,10 +113,10 @@ pub struct Flow {
     pub backend: String,
     pub state: State,
     pub idle_seconds: f64,
-    /// `stack`: by the kernel's stack to a backend on this node; `forwarded`: sent on by the data
+    /// `stack`: through the kernel's stack to a backend on this node; `forwarded`: by the data
     /// plane; `ipip`, `gue`: through a tunnel to the backend's node.
     pub path: &'static str,
-    /// As whom the backend knows the client, if not as himself.
+    /// The SNAT address, if there is one.
     pub snat: Option<String>,
 }
 
@@ -150,7 +150,7 @@ impl FromStr for End {
     }
 }
 
-/// Which flows are meant: those that match all that is given.
+/// Selects the flows that match all conditions.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     pub client: Option<IpNet>,
@@ -160,7 +160,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Whether the state alone decides: then records need not be read.
+    /// Whether records must be read; otherwise the state decides.
     pub fn needs_records(&self) -> bool {
         self.client.is_some() || self.backend.is_some() || !self.service.is_everything()
     }
@@ -173,8 +173,8 @@ impl Filter {
     }
 }
 
-/// Whose flows are. A flow outlives its Service, whose index another one may have got since: it is
-/// the index's owner's only if he has the frontend that was dialled.
+/// The Services of flows. A flow outlives its Service, and another Service may get the index: it
+/// is the flow's Service only if it has the flow's frontend.
 #[derive(Debug, Default)]
 pub struct Origins(HashMap<u32, Origin>);
 
@@ -221,7 +221,7 @@ impl Origins {
     }
 }
 
-/// Those that are meant, in the order of clients.
+/// The selected flows, ordered by client.
 pub fn flows(
     records: impl Iterator<Item = Record>,
     filter: &Filter,
@@ -258,7 +258,7 @@ fn flow(record: &Record, origins: &Origins, now: Ticks) -> Flow {
     }
 }
 
-/// How many flows there are.
+/// Numbers of flows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
@@ -267,7 +267,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Of states alone.
+    /// Counts flows by their states.
     pub fn of_states(states: impl Iterator<Item = FlowState>, filter: &Filter) -> Self {
         let meant = |state: &State| filter.state.is_none_or(|wanted| wanted == *state);
         Self::of(states.filter_map(State::of).filter(meant))
@@ -281,7 +281,7 @@ impl Counts {
     }
 }
 
-/// Counts those that are meant, one by one.
+/// Counts the selected flows by their records.
 pub fn count(records: impl Iterator<Item = Record>, filter: &Filter, origins: &Origins) -> Counts {
     let meant = records.filter(|record| filter.matches(record, origins));
     Counts::of(meant.map(|record| record.state))

@@ -8,7 +8,7 @@ use super::{Selector, Traffic};
 use crate::notation::protocol_name;
 use crate::plan::Scope;
 
-/// What clients dial, and who answers.
+/// A frontend and its backends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Frontend {
@@ -19,9 +19,9 @@ pub struct Frontend {
     pub kind: &'static str,
     pub address: String,
     pub protocol: &'static str,
-    /// Those that new connections from outside go to; to a ClusterIP those from this node.
+    /// The backends of new connections from outside; for a ClusterIP, of those from this node.
     pub backends: Vec<String>,
-    /// Of the service port: its frontends share it.
+    /// Traffic of the service port, which its frontends share.
     pub traffic: Traffic,
 }
 

@@ -1,5 +1,5 @@
-//! How a pool's Maglev table spreads connections, and what would move if a backend left: by the
-//! very code that makes the tables.
+//! How a pool's Maglev table spreads connections, and how many would move if a backend were
+//! removed: computed by the code that builds the tables.
 
 use lb_common::maglev;
 use serde::Serialize;
@@ -22,48 +22,50 @@ pub struct Spread {
     pub scope: &'static str,
     pub slots: usize,
     pub evenness: Evenness,
-    /// Whether the table in the kernel is what these backends make: each node has the same one.
+    /// Whether the table in the kernel equals the one computed from these backends, as it does on
+    /// all nodes.
     pub as_computed: bool,
     pub backends: Vec<Share>,
 }
 
-/// How far shares are from equal ones.
+/// The deviation of shares from the mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Evenness {
     pub min_slots: u32,
     pub max_slots: u32,
     pub mean_slots: f64,
-    /// Of the share that is farthest from the mean, in percent of it.
+    /// The largest deviation from the mean, in percent of the mean.
     pub deviation_percent: f64,
 }
 
-/// What a backend has of a table.
+/// A backend's share of a table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Share {
     pub address: String,
     pub slots: u32,
-    /// Of new connections.
+    /// Percentage of new connections.
     pub percent: f64,
     pub deviation_percent: f64,
     pub if_it_left: Departure,
 }
 
-/// Where new connections of the same clients would go if a backend left. Those that are
-/// established stay: flows remember their backends.
+/// How many new connections of the same clients would get another backend if a backend were
+/// removed. Established ones keep their backends.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Departure {
-    /// Of all, its own and others'.
+    /// Percentage of all connections, its own and others'.
     pub moved_percent: f64,
-    /// Of those of the other backends: moved for nothing.
+    /// Percentage of the other backends' connections, which need not have moved.
     pub of_others_percent: f64,
-    /// Tables are fitted to the number of backends: one of another size moves nearly everything.
+    /// Size of the table. It depends on the number of backends; another size moves nearly
+    /// everything.
     pub slots: u32,
 }
 
-/// The tables of the Services that are meant; pools without backends have none.
+/// The tables of the selected Services; pools without backends have none.
 pub fn spreads(reading: &Reading, meant: &Selector) -> Vec<Spread> {
     let mut owners: Vec<(&Owner, u32)> = reading
         .service_ports
@@ -159,11 +161,11 @@ fn departure(members: &[(BackendKey, u32)], before: &[u32], leaver: u32) -> Depa
     }
 }
 
-/// Connections are hashed to 32 bits, and hashes to slots by `hash::scale`.
+/// Connections are hashed to 32 bits, and `hash::scale` maps hashes to slots.
 const HASHES: u64 = 1 << 32;
 
-/// Calls `with` for each run of hashes that has one slot in each of two tables, with the number of
-/// hashes and what is in the slots; the second table may have none.
+/// Calls `with` for each range of hashes that has the same slot in each of two tables, with the
+/// number of hashes and the contents of the slots; the second table may be empty.
 fn compare(one: &[u32], other: &[u32], mut with: impl FnMut(u64, u32, Option<u32>)) {
     /// The hash after a slot's last one.
     fn end(slot: usize, slots: usize) -> u64 {

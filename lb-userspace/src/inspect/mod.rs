@@ -1,8 +1,7 @@
-//! What the pinned maps say, as people see it: Services with their frontends, pools and backends,
-//! and flows.
+//! The contents of the pinned maps: Services with their frontends, pools and backends, and flows.
 //!
-//! It needs neither an agent nor a cluster. The maps are read once ([`Reading`]); everything else
-//! is a pure function of what was read.
+//! Needs neither an agent nor a cluster. The maps are read once ([`Reading`]); everything else is a
+//! pure function of the reading.
 
 mod backends;
 mod flows;

@@ -1,4 +1,4 @@
-//! What happens a second: the difference of two readings of the counters.
+//! Rates per second: the difference of two readings of the counters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::reading::Reading;
 use super::{Selector, Traffic};
 
-/// The counters at one moment.
+/// The counters at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
     services: BTreeMap<String, Traffic>,
@@ -16,16 +16,16 @@ pub struct Sample {
     reasons: Vec<(&'static str, u64)>,
 }
 
-/// What was counted between two samples, a second.
+/// Rates per second between two samples.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rates {
     pub seconds: f64,
-    /// Of all Services together.
+    /// Of all Services.
     pub total: Rate,
     pub services: Vec<Rate>,
     pub backends: Vec<Rate>,
-    /// Those that were met, the most frequent first.
+    /// Reasons that were counted, the most frequent first.
     pub reasons: Vec<ReasonRate>,
 }
 
@@ -46,11 +46,11 @@ pub struct Rate {
 pub struct ReasonRate {
     pub reason: &'static str,
     pub packets: f64,
-    /// All that were ever counted.
+    /// The counter's value.
     pub total: u64,
 }
 
-/// What rows are sorted by.
+/// Sort key of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Sort {
     /// Packets per second, both directions
@@ -65,7 +65,7 @@ pub enum Sort {
 }
 
 impl Sample {
-    /// Of the Services that are meant, and their backends.
+    /// Counters of the selected Services and their backends.
     pub fn of(reading: &Reading, reasons: Vec<(&'static str, u64)>, meant: &Selector) -> Self {
         let mut sample = Self { reasons, ..Self::default() };
         for (index, owner) in &reading.service_ports {
@@ -114,7 +114,7 @@ impl Rates {
 
     pub fn sort(&mut self, by: Sort) {
         for rates in [&mut self.services, &mut self.backends] {
-            // What is equal stays in the order of names.
+            // Equal ones stay in the order of names.
             rates.sort_by(|one, other| one.name.cmp(&other.name));
             match by {
                 Sort::Name => {}
@@ -127,7 +127,7 @@ impl Rates {
 impl Rate {
     fn between(name: &str, before: Option<&Traffic>, after: &Traffic, seconds: f64) -> Self {
         let none = Traffic::default();
-        // Counters begin anew with another owner of their index.
+        // Counters restart at zero when their index gets another owner.
         let before = before.filter(|before| before.new_flows <= after.new_flows).unwrap_or(&none);
         let rate = |of: fn(&Traffic) -> u64| of(after).saturating_sub(of(before)) as f64 / seconds;
         Self {
@@ -141,7 +141,7 @@ impl Rate {
     }
 
     fn sum(rates: &[Self]) -> Self {
-        // The sum of no numbers is -0.
+        // The sum of an empty iterator is -0.
         let sum = |of: fn(&Self) -> f64| 0.0 + rates.iter().map(of).sum::<f64>();
         Self {
             name: "all".to_owned(),
@@ -163,7 +163,7 @@ impl Rate {
     }
 }
 
-/// With three digits and a unit, as `12.3k`.
+/// Formats with three digits and a unit, such as `12.3k`.
 pub fn short(number: f64) -> String {
     let units = ["", "k", "M", "G", "T"];
     let mut number = number;

@@ -9,13 +9,13 @@ use crate::kernel::Tables;
 use crate::model::ServiceName;
 use crate::plan::{BackendKey, Detail, FrontendKey, Scope, Snapshot, Standing};
 
-/// The tables, read once.
+/// The contents of the tables.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
-    /// By index: all service ports of which anything is there.
+    /// Service ports with any entries, by index.
     pub service_ports: BTreeMap<u32, Owner>,
     pub frontends: BTreeMap<FrontendKey, layout::Frontend>,
-    /// The slots of each pool that has any, by its index: indexes of backends.
+    /// The slots of each pool with backends, by the pool's index: indexes of backends.
     pub pools: BTreeMap<u32, Vec<u32>>,
     pub backends: BTreeMap<u32, FoundBackend>,
     /// By the service port's index.
@@ -24,7 +24,7 @@ pub struct Reading {
     pub backend_traffic: BTreeMap<u32, Traffic>,
 }
 
-/// Whose an index is.
+/// The owner of an index.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner {
     pub service: ServiceName,
@@ -56,11 +56,11 @@ impl Reading {
         Ok(reading)
     }
 
-    /// Without what is counted.
+    /// Without counters.
     pub fn of_snapshot(snapshot: &Snapshot, pools: BTreeMap<u32, Vec<u32>>) -> Self {
         let mut reading = Self { pools, ..Self::default() };
         for &(key, frontend) in &snapshot.frontends {
-            // What addresses are themselves is nobody's.
+            // Entries for whole addresses belong to no service port.
             if frontend.kind != FrontendKind::NodeAddress as u8 && key.port != 0 {
                 reading.frontends.insert(key, frontend);
             }
@@ -87,7 +87,7 @@ impl Reading {
         reading
     }
 
-    /// An agent that knew of no names made the maps, and another one has not started since.
+    /// Names the owners in maps of an old agent that stored no names.
     pub(super) fn name_the_nameless(&mut self) {
         for (key, frontend) in &self.frontends {
             let index = frontend.service_port;
@@ -95,7 +95,7 @@ impl Reading {
         }
     }
 
-    /// The members of a pool, each with how many slots it has.
+    /// The members of a pool with their numbers of slots.
     pub fn members(&self, service_port: u32, scope: Scope) -> BTreeMap<u32, u32> {
         let mut members = BTreeMap::new();
         for &backend in self.slots(service_port, scope) {
@@ -110,7 +110,7 @@ impl Reading {
 }
 
 impl Owner {
-    /// A namespace that no Service can have.
+    /// An owner in a namespace that no Service can have.
     fn nameless(index: u32, frontend: &FrontendKey) -> Self {
         Self {
             service: ServiceName::new("?", &index.to_string()),

@@ -3,7 +3,7 @@ use std::str::FromStr;
 
 use crate::model::ServiceName;
 
-/// Which Services are meant: by namespace, by name, or both.
+/// Selects Services by namespace, name, or both.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
     pub namespace: Option<String>,
@@ -13,7 +13,7 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// `namespace` is of those whose name does not say one.
+    /// `namespace` applies to names without one.
     pub fn within(self, namespace: Option<&str>) -> Self {
         let namespace = self.namespace.or_else(|| namespace.map(str::to_owned));
         Self { namespace, ..self }
@@ -32,7 +32,7 @@ impl Selector {
 impl FromStr for Selector {
     type Err = String;
 
-    /// `NAME`, `NAMESPACE/NAME`, each also with `:PORT`.
+    /// Parses `NAME` or `NAMESPACE/NAME`, optionally with `:PORT`.
     fn from_str(text: &str) -> Result<Self, String> {
         let (service, port) = match text.split_once(':') {
             Some((service, port)) => (service, Some(port)),

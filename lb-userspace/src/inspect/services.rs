@@ -10,7 +10,7 @@ use crate::model::{ServiceName, forwarding_name};
 use crate::notation::{frontend_kind_name, protocol_name};
 use crate::plan::{FrontendKey, Scope};
 
-/// A Service as the data plane has it.
+/// A Service in the data plane.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Service {
@@ -27,29 +27,29 @@ pub struct Port {
     pub name: String,
     pub protocol: &'static str,
     pub family: &'static str,
-    /// In the maps.
+    /// Index in the maps.
     pub index: u32,
     pub frontends: Vec<Dialled>,
     pub internal_traffic_policy: &'static str,
     pub external_traffic_policy: &'static str,
-    /// `null`: clients need not stay with a backend.
+    /// `null`: no session affinity.
     pub session_affinity_seconds: Option<u32>,
-    /// Empty: from anywhere.
+    /// Empty: all sources are allowed.
     pub source_ranges: Vec<String>,
     pub forwarding: &'static str,
-    /// Whom clients may be sent to anywhere in the cluster.
+    /// Backends in the whole cluster.
     pub cluster_pool: Pool,
-    /// Whom clients may be sent to on this node.
+    /// Backends on this node.
     pub local_pool: Pool,
     pub traffic: Traffic,
 }
 
-/// What a client dials.
+/// An address and port that clients connect to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Dialled {
     pub kind: &'static str,
-    /// `null` of a node port, which is open on this node's addresses.
+    /// `null` for a node port, which is open on this node's addresses.
     pub address: Option<IpAddr>,
     pub port: u16,
 }
@@ -57,7 +57,7 @@ pub struct Dialled {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pool {
-    /// Slots of its table; 0 if nobody serves.
+    /// Size of its table; 0 without backends.
     pub slots: usize,
     pub backends: Vec<Member>,
 }
@@ -67,7 +67,7 @@ pub struct Pool {
 pub struct Member {
     pub address: String,
     pub slots: u32,
-    /// On this node.
+    /// Whether it is on this node.
     pub local: bool,
 }
 
@@ -90,7 +90,7 @@ impl Dialled {
         Self { kind: frontend_kind_name(frontend.kind), address, port: key.port }
     }
 
-    /// As it is dialled; a node port as `*:30080`.
+    /// Address and port; a node port as `*:30080`.
     pub fn end(&self) -> String {
         match self.address {
             Some(address) => SocketAddr::new(address, self.port).to_string(),
@@ -99,7 +99,7 @@ impl Dialled {
     }
 }
 
-/// The Services that are meant, by namespace and name.
+/// The selected Services, by namespace and name.
 pub fn services(reading: &Reading, meant: &Selector) -> Vec<Service> {
     let mut frontends: BTreeMap<u32, Vec<(&FrontendKey, &layout::Frontend)>> = BTreeMap::new();
     for found in &reading.frontends {
@@ -132,7 +132,7 @@ fn port(
     index: u32,
     frontends: &[(&FrontendKey, &layout::Frontend)],
 ) -> Port {
-    // All of them say the same of the service port.
+    // All frontends have the same settings of the service port.
     let any = frontends.first().map(|(_, frontend)| **frontend);
     let policy =
         |is_local: Option<u8>| if is_local.unwrap_or(0) != 0 { "Local" } else { "Cluster" };

@@ -1,4 +1,5 @@
-//! How a data plane and its agent are: what `millrace status` shows, and whether that is well.
+//! The state of a data plane and its agent, as `millrace status` shows it, and whether it is
+//! healthy.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +9,17 @@ use serde::Serialize;
 use crate::kernel::{Features, Survey};
 use crate::serve::Report;
 
-/// Everything on one screen.
+/// The whole status.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
-    /// Whether there is no fault.
+    /// Whether there are no faults.
     pub healthy: bool,
     pub agent: Agent,
     pub pins: Pins,
     pub kernel: Kernel,
     pub devices: Vec<Device>,
-    /// Programs for processes of the node: how many are attached.
+    /// Number of attached programs for processes of the node.
     pub process_programs: usize,
     pub maps: Vec<Fill>,
     pub problems: Vec<Trouble>,
@@ -28,9 +29,9 @@ pub struct Status {
 #[serde(rename_all = "camelCase")]
 pub struct Agent {
     pub running: bool,
-    /// The process that holds the lock on the pins, as it is known here.
+    /// The process that holds the lock on the pins, by its id in this namespace.
     pub process: Option<u32>,
-    /// What it says of itself; `null` if it does not answer here.
+    /// The agent's own report; `null` if it is not available here.
     pub report: Option<Report>,
 }
 
@@ -60,7 +61,7 @@ pub struct Device {
     pub hooks: Vec<String>,
 }
 
-/// How full a map is.
+/// The fill level of a map.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Fill {
@@ -70,7 +71,7 @@ pub struct Fill {
     pub percent: f64,
 }
 
-/// Something that is not as it should be.
+/// A problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Trouble {
@@ -81,23 +82,23 @@ pub struct Trouble {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Severity {
-    /// The node does not do what it should.
+    /// The node does not work as it should.
     Fault,
-    /// Something is to be mended, here or in an object; the rest works.
+    /// Something needs to be fixed, on the node or in an object; the rest works.
     Warning,
 }
 
-/// From here on a map is worth a warning, in percent.
+/// Fill level of a warning, in percent.
 const NEARLY_FULL: f64 = 90.0;
 
-/// What was found of one data plane.
+/// What was found about a data plane.
 pub struct Found {
     pub pin_path: String,
     pub survey: Survey,
     pub features: Features,
-    /// By map.
+    /// Used entries by map.
     pub used: BTreeMap<&'static str, u64>,
-    /// What the agent says, why it could not be asked, or that nobody answers.
+    /// The agent's report, an error, or `None` if no agent responds.
     pub report: Result<Option<Report>, String>,
 }
 
@@ -114,7 +115,7 @@ impl Status {
             .filter(|map| map.capacity.is_none())
             .map(|map| map.name.to_owned())
             .collect();
-        // One that older agents did not make is missed by nobody but people.
+        // Maps that older agents did not create are needed only for display.
         let (added, lost): (Vec<&String>, Vec<&String>) =
             missing.iter().partition(|name| *name == map::SERVICE_NAMES);
         if !lost.is_empty() {
@@ -239,14 +240,14 @@ fn devices(survey: &Survey) -> Vec<Device> {
     hooks.into_iter().map(|(name, hooks)| Device { name: name.to_owned(), hooks }).collect()
 }
 
-/// Of the maps of which it is known what is in them; those that forget by themselves are full when
-/// they are at work.
+/// Fill levels of the maps whose used entries are known. LRU maps are left out: they are normally
+/// full.
 fn fills(survey: &Survey, used: &BTreeMap<&'static str, u64>) -> Vec<Fill> {
     let fill = |found: &crate::kernel::SurveyedMap| {
         let used = *used.get(found.name)?;
         let entries = u64::from(found.capacity?);
         let capacity = match found.name {
-            // Elements of two slots; buckets of eight places.
+            // Elements have two slots; buckets have eight entries.
             map::POOL_SLOTS => entries * 2,
             map::FLOWS4 | map::FLOWS6 => entries * lb_common::layout::WAYS as u64,
             _ => entries,

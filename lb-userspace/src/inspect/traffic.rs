@@ -1,7 +1,7 @@
 use lb_common::layout;
 use serde::Serialize;
 
-/// What was counted since the service port, or backend, came into the maps.
+/// Counters since the service port or backend was added to the maps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Traffic {
@@ -27,7 +27,7 @@ impl From<layout::Traffic> for Traffic {
 }
 
 impl Traffic {
-    /// Of several together.
+    /// The sum of several.
     pub fn sum(all: impl IntoIterator<Item = Self>) -> Self {
         all.into_iter().fold(Self::default(), |sum, one| Self {
             new_flows: sum.new_flows + one.new_flows,

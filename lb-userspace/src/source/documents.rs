@@ -1,7 +1,7 @@
 //! Objects from the text of a manifest: YAML or JSON, several documents, lists of objects.
 //!
-//! Pure. What can't be read becomes a problem that names file, line and field, and the rest
-//! goes on; only a text that is no YAML at all has no contents.
+//! Pure. Unreadable parts become problems that name file, line and field, and the rest is used;
+//! only a text that is not YAML has no contents.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,16 +12,16 @@ use serde_json::Value;
 
 use crate::model::{Kind, Object, ObjectRef, Problem};
 
-/// What a manifest, or all of them, say.
+/// The contents of one or all manifests.
 #[derive(Clone, Debug, Default)]
 pub struct Contents {
     pub objects: BTreeMap<ObjectRef, Arc<Object>>,
-    /// What is there but can't be read.
+    /// Objects that exist but can't be read.
     pub unreadable: BTreeSet<ObjectRef>,
     pub problems: BTreeSet<Problem>,
 }
 
-/// Reads the text of a file.
+/// Parses the text of a file.
 pub fn read(file: &str, text: &str) -> Result<Contents, Problem> {
     let documents: Result<Vec<Value>, _> =
         serde_norway::Deserializer::from_str(text).map(Value::deserialize).collect();
@@ -42,8 +42,8 @@ pub fn read(file: &str, text: &str) -> Result<Contents, Problem> {
 }
 
 impl Contents {
-    /// Takes in an object, or all objects of a list. `place` is file and line, `path` leads on
-    /// from there.
+    /// Adds an object, or all objects of a list. `place` is file and line; `path` is the field path
+    /// within.
     fn add(&mut self, place: &str, path: &str, mut value: Value) {
         let text = |field| value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (api_version, kind) = (text("apiVersion"), text("kind"));
@@ -51,7 +51,7 @@ impl Contents {
             && let Some(Value::Array(items)) = value.get_mut("items").map(Value::take)
         {
             for (index, mut item) in items.into_iter().enumerate() {
-                // Items of a `ServiceList` need not repeat what they are.
+                // Items of a `ServiceList` need not have a kind.
                 if let Value::Object(fields) = &mut item
                     && !list_of.is_empty()
                 {
@@ -67,7 +67,7 @@ impl Contents {
         } else if let Some(kind) = Kind::of(&api_version, &kind) {
             self.add_object(place, path, kind, value);
         } else if Kind::ALL.iter().any(|known| known.name() == kind) {
-            // No cluster has such a thing; the slices of old API versions are the likely case.
+            // The likely case are EndpointSlices of old API versions.
             let message = format!("{kind} of apiVersion {api_version:?} is not known here");
             self.note(place, path, &message);
         } else {
@@ -91,7 +91,7 @@ impl Contents {
         }
     }
 
-    /// Takes in an object; of two with one name the first counts.
+    /// Adds an object; of two with the same name the first one is used.
     pub fn insert(&mut self, place: &str, reference: ObjectRef, object: Arc<Object>) {
         match self.objects.entry(reference) {
             Entry::Vacant(vacant) => {
@@ -113,7 +113,7 @@ fn problem(place: String, path: &str, message: String) -> Problem {
     Problem { object: place, field: path.to_owned(), message }
 }
 
-/// On which line each document starts, counted from 1.
+/// The first line of each document, counted from 1.
 fn first_lines(text: &str) -> Vec<usize> {
     let mut found = Vec::new();
     let mut within = false;

@@ -1,4 +1,4 @@
-//! Where objects come from. The rest of the agent can't tell one source from another.
+//! Sources of objects. The rest of the agent does not depend on the kind of source.
 
 pub mod cluster;
 pub mod documents;
@@ -15,21 +15,21 @@ use crate::model::{Object, ObjectRef, Problem};
 pub use cluster::Cluster;
 pub use manifests::Manifests;
 
-/// What a source tells.
+/// An event from a source.
 #[derive(Debug)]
 pub enum Event {
-    /// The object is there, new or changed.
+    /// An object was added or changed.
     Applied(Object),
     Deleted(ObjectRef),
-    /// What has happened at once: nobody may act on a part of it.
+    /// Simultaneous events, which must be handled together.
     Together(Vec<Event>),
-    /// Everything that is there has been delivered once.
+    /// All existing objects have been delivered.
     Synced,
-    /// Something could not be read.
+    /// An object or file could not be read.
     Problem(Problem),
 }
 
-/// Delivers events until nobody listens any more.
+/// Sends events until the receiver is dropped.
 pub trait Source {
     fn run(self, events: mpsc::UnboundedSender<Event>) -> impl Future<Output = Result<()>> + Send;
 }

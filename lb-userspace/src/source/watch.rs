@@ -1,5 +1,5 @@
-//! Noticing that files change: written in place, replaced by renaming, added, removed, or a
-//! directory put in place of another.
+//! Watches files for changes: written in place, replaced by renaming, added, removed, or a
+//! directory replaced by another.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf, absolute};
@@ -10,14 +10,13 @@ use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-/// Editors and `cp` write in several steps; a change is taken up when it has been quiet this
-/// long,
+/// Editors and `cp` write in several steps: a change is reported after this time without events,
 const QUIET: Duration = Duration::from_millis(20);
-/// and at the latest after this long, however busy the directory is.
+/// and at the latest after this time.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 pub struct Watch {
-    /// Absolute, as the notices are.
+    /// Absolute paths, as in events.
     paths: BTreeSet<PathBuf>,
     notices: mpsc::UnboundedReceiver<()>,
     watcher: RecommendedWatcher,
@@ -39,7 +38,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Waits for a change and for the quiet after it; false if none can come any more.
+    /// Waits for a change and the quiet time after it; false if the watch has ended.
     pub async fn changed(&mut self) -> bool {
         if self.notices.recv().await.is_none() {
             return false;
@@ -47,23 +46,23 @@ impl Watch {
         let patience = Instant::now() + PATIENCE;
         let until = || patience.min(Instant::now() + QUIET);
         while let Ok(Some(())) = timeout_at(until(), self.notices.recv()).await {}
-        // A directory may be another one by now, or none for the moment: its parent tells when
-        // it comes back.
+        // A directory may have been replaced or removed: its parent's watch reports when it is
+        // created again.
         if let Err(error) = self.watch_all() {
             tracing::debug!(error = format!("{error:#}"), "manifest path not watched");
         }
         true
     }
 
-    /// Watches all that can be watched; the error is of the first that can't.
+    /// Watches all paths; returns the error of the first that can't be watched.
     fn watch_all(&mut self) -> Result<()> {
         let Self { paths, watcher, .. } = self;
         paths.iter().map(|path| watch(watcher, path)).fold(Ok(()), Result::and)
     }
 }
 
-/// A path is watched through the directory that holds it, too: when it is replaced by renaming
-/// another one onto it, only that notices.
+/// Watches a path and its parent directory, which alone reports that the path was replaced by
+/// renaming.
 fn watch(watcher: &mut RecommendedWatcher, path: &Path) -> Result<()> {
     let mut watch = |directory: &Path| {
         watcher
@@ -71,19 +70,19 @@ fn watch(watcher: &mut RecommendedWatcher, path: &Path) -> Result<()> {
             .with_context(|| format!("can't watch {} for changes", directory.display()))
     };
     let holder = path.parent().map_or(Ok(()), &mut watch);
-    // Where the holder of a directory is closed to us, the directory alone will do.
+    // If the parent of a directory is not accessible, the directory alone is watched.
     if path.is_dir() { watch(path) } else { holder }
 }
 
-/// Whether an event concerns the paths. What else happens beside a directory does not; beside a
-/// file it may, as a file in a mounted ConfigMap is a link to one that is a link, too.
+/// Whether an event concerns the paths. Events beside a directory do not. Events beside a file
+/// may: in a mounted ConfigMap a file is a link to a link.
 fn concerns(paths: &BTreeSet<PathBuf>) -> impl Fn(&notify::Event) -> bool + use<> {
     let holders = paths.iter().filter(|path| !path.is_dir()).filter_map(|path| path.parent());
     let within: BTreeSet<PathBuf> =
         paths.iter().map(PathBuf::as_path).chain(holders).map(Path::to_owned).collect();
     let paths = paths.clone();
     move |event| {
-        // Reading the files ourselves is an access, too.
+        // The agent's own reads are accesses, too.
         let access = matches!(event.kind, EventKind::Access(_));
         let ours = |path: &PathBuf| {
             paths.contains(path) || path.parent().is_some_and(|parent| within.contains(parent))

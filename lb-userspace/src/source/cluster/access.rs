@@ -1,4 +1,4 @@
-//! Which cluster, and how we may enter it.
+//! Which cluster to use, and the credentials for it.
 
 use std::env;
 use std::path::PathBuf;
@@ -27,20 +27,20 @@ pub struct Access {
     pub state_directory: Option<PathBuf>,
 }
 
-/// A way into a cluster. That the server answers is not known yet.
+/// Access to a cluster, whose server may not be reachable yet.
 pub struct Connection {
     pub client: Client,
-    /// Where it leads, for people.
+    /// The server, for people.
     pub description: String,
     pub transport: Transport,
 }
 
-/// The configuration as its files are at one time.
+/// The configuration from its files at one time.
 pub struct Opened {
     pub config: Config,
     /// Where it comes from, for people.
     pub origin: String,
-    /// Of the servers, at least one.
+    /// URLs of the servers, at least one.
     pub urls: Vec<Uri>,
     pub files: Files,
 }

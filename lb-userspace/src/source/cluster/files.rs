@@ -35,7 +35,7 @@ impl Files {
         Self(files)
     }
 
-    /// Those of a service account.
+    /// The files of a service account.
     pub fn of_pod(config: &Config) -> Self {
         Self(config.root_cert_file.iter().cloned().chain(of_user(&config.auth_info)).collect())
     }
@@ -54,7 +54,7 @@ fn of_user(user: &AuthInfo) -> impl Iterator<Item = PathBuf> {
     files.into_iter().flatten().map(PathBuf::from)
 }
 
-/// Nothing of what can be read only once, such as a pipe.
+/// Reads a regular file. A pipe, for example, could be read only once.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path)?;
     let mut contents = Vec::new();

@@ -1,4 +1,4 @@
-//! What was told of one kind, so that a new list can be told as the difference. Pure.
+//! The reported objects of one kind, so that a new list can be reported as a difference. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,7 +10,7 @@ use crate::source::Event;
 
 pub struct Known {
     kind: Kind,
-    /// Of each object the hash of its uid and resource version.
+    /// The hash of each object's uid and resource version.
     versions: HashMap<ObjectRef, u64>,
     /// While the objects are listed: those seen in the list.
     listing: Option<HashSet<ObjectRef>>,

@@ -183,7 +183,7 @@ mod tests {
             (HeaderMap::new(), &*status, 3),
             (after("Wed, 21 Oct 2026 07:28:00 GMT"), "", 0),
             (after("-1"), "", 0),
-            // Nobody waits for ever.
+            // The wait is bounded.
             (after("4000000000"), "", 60),
         ] {
             let trouble = Trouble::of_status(refusal(429, &headers, body.as_bytes()));

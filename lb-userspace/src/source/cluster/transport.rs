@@ -92,7 +92,7 @@ impl Transport {
         }
     }
 
-    /// The server that was used accepts connections, and does not serve requests.
+    /// Avoids the server that was used: it accepts connections, but does not serve requests.
     pub fn avoid(&self, used: Used) {
         self.0.servers.avoid(used.server);
     }
@@ -148,7 +148,7 @@ impl Service<Request<Body>> for Transport {
     }
 }
 
-/// Failed requests are repeated by those who make them, who know how long to wait.
+/// Builds a client without retries: callers retry, because they know how long to wait.
 fn http(config: &Config, servers: &Arc<Servers>) -> Result<Http> {
     // Such as a file that is being written: no server could prove its name.
     let has_ca = config.root_cert.as_ref().is_none_or(|certificates| !certificates.is_empty());

@@ -1,4 +1,4 @@
-//! What keeps a kind of objects from being watched, in words for whoever can mend it.
+//! Why objects of a kind can't be watched, for the person who can fix it.
 
 use std::error::Error as StdError;
 use std::io;
@@ -7,9 +7,9 @@ use std::time::Duration;
 use kube::Error;
 use kube::core::Status;
 
-/// However long a server says to wait.
+/// The longest wait that a server can ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// Of what a server says, in characters.
+/// Longest message of a server, in characters.
 const LONGEST_MESSAGE: usize = 500;
 
 /// Why a list or watch has ended before its time.
@@ -71,7 +71,7 @@ impl Trouble {
         }
     }
 
-    /// How long the server wants to be left alone.
+    /// The wait that the server asks for.
     pub fn retry_after(&self) -> Duration {
         let Self::Refused(status) = self else { return Duration::ZERO };
         let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);

@@ -38,7 +38,7 @@ type Outcome = Result<(), Trouble>;
 #[derive(Clone)]
 pub struct Shared {
     pub report: Report,
-    /// What the requests go through, unless the client is somebody else's.
+    /// The transport of requests, unless the client is a test's.
     pub transport: Option<Transport>,
     /// For the repetition of a list: one kind at a time.
     pub relist: Arc<Semaphore>,
@@ -112,7 +112,7 @@ impl Watched {
         self
     }
 
-    /// Reports until nobody listens.
+    /// Reports until the receiver is dropped.
     pub async fn run(mut self) {
         loop {
             // The last list may have broken off.

@@ -1,7 +1,7 @@
 //! Objects from files and directories.
 //!
-//! Invariant: traffic does not suffer from a slip of the pen. A file or object that was read and
-//! can't be read any more keeps what it said; only what is taken out is gone.
+//! Invariant: mistakes in a file do not interrupt traffic. A file or object that can no longer be
+//! read keeps its last contents; only what is removed from a file is deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,7 +20,7 @@ use crate::model::Problem;
 
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
-/// The files and directories to read, and what they said so far.
+/// The files and directories to read, and their last contents.
 #[derive(Debug)]
 pub struct Manifests {
     paths: Vec<PathBuf>,
@@ -28,8 +28,8 @@ pub struct Manifests {
 }
 
 impl Manifests {
-    /// Takes the paths if every one of them can be read and is YAML or JSON throughout: whoever
-    /// starts the agent is there to mend it.
+    /// Reads all paths. Fails if one can't be read or is not YAML or JSON: the person who starts
+    /// the agent can fix it.
     pub fn open(paths: Vec<PathBuf>) -> Result<Self> {
         for path in &paths {
             let found = files(path)
@@ -71,7 +71,7 @@ impl Source for Manifests {
     }
 }
 
-/// What happened between two readings.
+/// The changes between two readings.
 fn difference(before: &Contents, now: &Contents) -> Vec<Event> {
     let gone = before.objects.keys().filter(|reference| !now.objects.contains_key(reference));
     let changed = now.objects.iter().filter(|(reference, object)| {
@@ -86,17 +86,17 @@ fn difference(before: &Contents, now: &Contents) -> Vec<Event> {
         .collect()
 }
 
-/// The files as they were last read.
+/// The files at the last reading.
 #[derive(Debug, Default)]
 struct Files(BTreeMap<PathBuf, File>);
 
 #[derive(Debug)]
 struct File {
-    /// Of the text, so that only files that changed are read as YAML again.
+    /// Hash of the text, so that only changed files are parsed again.
     hash: u64,
-    /// What it said when it last made sense.
+    /// Its last valid contents.
     contents: Contents,
-    /// Why that is not what it says now.
+    /// Why the present contents are not used.
     trouble: Option<Problem>,
 }
 
@@ -136,7 +136,7 @@ impl Files {
 }
 
 impl File {
-    /// Reads a file anew; `None` if it is gone.
+    /// Reads a file again; `None` if it was removed.
     fn read(path: &Path, before: Option<Self>) -> Option<Self> {
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
@@ -172,7 +172,7 @@ impl File {
     }
 }
 
-/// What can't be read any more stays as it was.
+/// Keeps objects that can no longer be read.
 fn keep_objects(mut contents: Contents, before: Option<File>) -> Contents {
     let Some(before) = before else { return contents };
     for reference in &contents.unreadable {

@@ -1,10 +1,10 @@
 //! Notices as Events on the objects, where `kubectl describe` shows them.
 //!
-//! An Event's name follows from what it says: what all nodes notice alike becomes one Event, and
-//! the server turns the others' away. What is noticed again raises the count of its Event, as
-//! Kubernetes' own components do; only the node that made it does, or a thousand nodes would write
-//! a thousand times. Events are a courtesy: they are few, and what can't be delivered is dropped,
-//! as it is in the log.
+//! An Event's name is derived from its text, so that all nodes with the same notice try to create
+//! the same Event, and the server rejects all but one. Repetitions raise the Event's count, as in
+//! Kubernetes' own components, but only from the node that created it: otherwise a thousand nodes
+//! would write a thousand times. Events are few, and undeliverable ones are dropped: the log
+//! contains them.
 
 mod object;
 mod pace;
@@ -28,13 +28,13 @@ use object::event;
 use pace::Pace;
 use waiting::Waiting;
 
-/// So many may wait for their turn.
+/// Maximum number of waiting notices.
 const QUEUE: usize = 256;
-/// Of so many it is remembered that they were made here; others are asked about.
+/// Maximum number of remembered Events that were created here; others are looked up.
 const REMEMBERED: usize = 1024;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// To the log, and to the cluster.
+/// Sends notices to the log and to the cluster.
 pub struct Events {
     log: Log,
     queue: mpsc::Sender<Notice>,
@@ -59,7 +59,7 @@ impl Notices for Events {
     }
 }
 
-/// One after the other, each in its turn; meanwhile what is said again is only counted.
+/// Delivers one notice after the other; repetitions of waiting ones are counted.
 async fn deliver(mut recorder: Recorder, mut notices: mpsc::Receiver<Notice>) {
     let mut pace = Pace::new(Instant::now());
     let mut waiting = Waiting::new(QUEUE);
@@ -98,11 +98,11 @@ async fn deliver(mut recorder: Recorder, mut notices: mpsc::Receiver<Notice>) {
     }
 }
 
-/// What became of raising an Event's count.
+/// The result of raising an Event's count.
 enum Raised {
-    /// To this.
+    /// The new count.
     To(i32),
-    /// The server keeps Events for an hour.
+    /// The Event has expired: the server keeps Events for an hour.
     Gone,
     /// Another node counts it.
     NotOurs,
@@ -111,7 +111,7 @@ enum Raised {
 struct Recorder {
     client: Client,
     node_name: String,
-    /// How often was told what is in the Events that were made here, by namespace and name.
+    /// The counts of the Events that were created here, by namespace and name.
     made: BTreeMap<(String, String), i32>,
 }
 
@@ -123,7 +123,7 @@ impl Recorder {
         }
     }
 
-    /// Makes an Event that was noticed so many times, or adds them to the one that there is.
+    /// Creates an Event with this count, or adds it to the count of the existing one.
     async fn record(&mut self, event: &Event, times: i32) -> Result<()> {
         let of = |text: &Option<String>| text.clone().unwrap_or_default();
         let key = (of(&event.metadata.namespace), of(&event.metadata.name));
@@ -135,7 +135,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Returns how often it was noticed by then; none if another node counts that.
+    /// Returns the new count; `None` if another node counts the Event.
     async fn tell(
         &self,
         events: &Api<Event>,
@@ -153,7 +153,7 @@ impl Recorder {
         let counted = Event { count: Some(times), ..event.clone() };
         match events.create(&PostParams::default(), &counted).await {
             Ok(_) => return Ok(Some(times)),
-            // Another node was first, or we said it before we started anew.
+            // Another node was first, or this agent before a restart.
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             Err(error) => return Err(error.into()),
         }
@@ -164,8 +164,8 @@ impl Recorder {
         }
     }
 
-    /// Writes when it was noticed last, and how often, if that is known; returns how often. Only
-    /// if this node has made it: else the server changes nothing.
+    /// Updates an Event's last time and its count, if known; returns the count. The server changes
+    /// nothing unless this node has created the Event.
     async fn raise(
         &self,
         events: &Api<Event>,
@@ -191,7 +191,7 @@ impl Recorder {
 
     fn remember(&mut self, key: (String, String), count: i32) {
         if self.made.len() >= REMEMBERED {
-            // Whichever: the server remembers it.
+            // Any one: the server still has it.
             self.made.pop_first();
         }
         self.made.insert(key, count);

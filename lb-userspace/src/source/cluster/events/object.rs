@@ -1,4 +1,4 @@
-//! A notice as an Event.
+//! Converts a notice to an Event.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -9,14 +9,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use crate::notices::{About, Notice};
 
 const COMPONENT: &str = "millrace";
-/// Of the API.
+/// The API's limit.
 const LONGEST_MESSAGE: usize = 1024;
 const LONGEST_NAME: usize = 253;
 
-/// `None`: it is about nothing that could have one.
+/// `None`: the notice is not about an object.
 pub fn event(notice: &Notice, node_name: &str, now: Timestamp) -> Option<Event> {
     let About { reference, uid } = notice.about.as_ref()?;
-    // Objects without a namespace have their Events in this one.
+    // Events about objects without a namespace are in this one.
     let namespace = match reference.namespace.as_str() {
         "" => "default",
         namespace => namespace,

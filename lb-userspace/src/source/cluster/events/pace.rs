@@ -1,19 +1,19 @@
-//! How fast Events may go out.
+//! The rate limit of Events.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// So many may go out at once,
+/// Events that can be sent at once.
 const BURST: u32 = 25;
-/// and then one in this time.
+/// Time until one more can be sent.
 const PACE: Duration = Duration::from_secs(10);
 
-/// When the next may go out.
+/// A token bucket.
 pub struct Pace {
-    /// How many may go out at once.
+    /// Events that can be sent now.
     burst: u32,
-    /// When one more may.
+    /// When one more is added.
     refill: Instant,
 }
 

@@ -1,10 +1,10 @@
-//! Events that wait for their turn.
+//! The queue of Events.
 
 use std::collections::VecDeque;
 
 use k8s_openapi::api::core::v1::Event;
 
-/// In the order in which they came first, each with how often it came.
+/// Events in order of first occurrence, with their counts.
 pub struct Waiting {
     events: VecDeque<(Event, i32)>,
     most: usize,
@@ -19,7 +19,7 @@ impl Waiting {
         self.events.is_empty()
     }
 
-    /// Whether there was room for it. One that waits already takes none.
+    /// Adds an event, or counts it if it is waiting already; returns false if the queue is full.
     pub fn add(&mut self, event: Event) -> bool {
         let is_same = |waiting: &Event| {
             let of =

@@ -24,7 +24,7 @@ use super::{Server, Servers};
 const CONNECT: Duration = Duration::from_millis(1_500);
 /// The look-up of a name, a few addresses, and a handshake with a busy server.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// A server that vanishes without a word is noticed after idle + interval * probes = 30 s.
+/// A server that disappears silently is detected after idle + interval * probes = 30 s.
 const KEEPALIVE_IDLE_S: u32 = 15;
 const KEEPALIVE_INTERVAL_S: u32 = 5;
 const KEEPALIVE_PROBES: u32 = 3;

@@ -151,8 +151,8 @@ impl Servers {
         candidates
     }
 
-    /// This server is tried. Unless it accepts the connection it is one that failed, even if
-    /// nobody waits for it any longer.
+    /// Records an attempt. The server counts as failed unless it accepts the connection, also if
+    /// the attempt is cancelled.
     pub fn attempt<'a>(&'a self, server: &'a Server) -> Attempt<'a> {
         Attempt { servers: self, server, accepted: false }
     }
