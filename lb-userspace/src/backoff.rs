@@ -1,12 +1,12 @@
-//! How long to wait before trying again.
+//! Delays between attempts.
 
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(200);
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Doubles with every failure. The waits are random between half and all of that, so that the
-/// agents of all nodes don't come back to a server that just started at the same moment.
+/// Doubles with every failure. Waits are random between half of that and all of it, so that the
+/// agents of all nodes do not connect to a restarted server at the same time.
 #[derive(Debug, Default)]
 pub struct Backoff {
     failures: u32,
@@ -27,7 +27,7 @@ impl Backoff {
 
 /// A random part of a time, so that the agents of all nodes spread over it.
 pub fn random_up_to(whole: Duration) -> Duration {
-    // Without randomness all wait the longest: slower, and as safe.
+    // Without randomness the wait is the longest: slower, but safe.
     let random = getrandom::u32().unwrap_or(u32::MAX);
     whole.mul_f64(f64::from(random) / f64::from(u32::MAX))
 }

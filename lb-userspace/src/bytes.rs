@@ -1,5 +1,5 @@
-//! Numbers in this machine's byte order, as the kernel writes them: out of bytes at an offset, `None`
-//! beyond their end.
+//! Reads numbers in this machine's byte order, as the kernel writes them, at an offset; `None`
+//! beyond the end.
 
 pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))

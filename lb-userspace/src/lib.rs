@@ -1,7 +1,7 @@
 //! The agent: sources → store → model → plan → kernel.
 //!
-//! `model` and `plan` are pure: every rule of Kubernetes and every decision about the maps is
-//! made there, without I/O. `source` and `kernel` are the rim.
+//! `model` and `plan` are pure: they contain all rules of Kubernetes and all decisions about the
+//! maps, without I/O. `source` and `kernel` do the I/O.
 
 pub mod agent;
 mod backoff;

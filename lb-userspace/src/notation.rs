@@ -1,6 +1,6 @@
-//! How numbers of packets and maps are written for people, by all commands alike.
+//! Formats numbers in packets and maps, for all commands.
 //!
-//! Imports nothing but `model`: `inspect`, `trace` and `drops` import this, not each other.
+//! Imports only `model`; `inspect`, `trace` and `drops` import this, and not each other.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -12,7 +12,7 @@ use crate::model::Protocol;
 pub const TCP_FLAGS: [(&str, u8); 6] =
     [("fin", 0x01), ("syn", 0x02), ("rst", 0x04), ("psh", 0x08), ("ack", 0x10), ("urg", 0x20)];
 
-/// Reads a list of flags: `syn`, `syn,ack`.
+/// Parses a list of flags: `syn`, `syn,ack`.
 pub fn parse_tcp_flags(text: &str) -> Result<u8, String> {
     text.split(',').filter(|name| !name.is_empty()).try_fold(0, |flags, name| {
         let found = TCP_FLAGS.iter().find(|(known, _)| known.eq_ignore_ascii_case(name.trim()));
@@ -32,12 +32,12 @@ pub fn protocol_name(number: u8) -> &'static str {
     Protocol::of_number(number).map_or("?", Protocol::name)
 }
 
-/// `?` for a number that is no kind.
+/// Returns `?` for other numbers.
 pub fn frontend_kind_name(number: u8) -> &'static str {
     FrontendKind::of_number(number).map_or("?", FrontendKind::name)
 }
 
-/// An address of either family from the IPv6 form in which maps hold it.
+/// Reads an address of either family in the IPv6 form of maps.
 pub fn ip_of_octets(octets: [u8; 16]) -> IpAddr {
     IpAddr::from(Ipv6Addr::from(octets)).to_canonical()
 }

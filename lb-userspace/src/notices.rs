@@ -1,9 +1,8 @@
-//! Telling people what is wrong with an object.
+//! Notices for people about problems of objects.
 //!
-//! Whoever notices something posts it here, once, and again only if it was mended in between; that
-//! it was is posted, too.
-//! Where it goes is the source's business: with manifests to the log, with a cluster to the
-//! object's Events, too.
+//! A problem is posted once, and again only if it was fixed in between; the fix is posted, too. The
+//! source decides where notices go: with manifests to the log, with a cluster also to Events of the
+//! object.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -16,34 +15,34 @@ use tracing::field::display;
 use crate::burst::{Admission, Burst};
 use crate::model::{Kind, ObjectRef};
 
-/// Something that a person should know about an object.
+/// A notice about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// `None`: it concerns no object of the API.
+    /// `None`: it does not concern an object of the API.
     pub about: Option<About>,
     pub reason: Reason,
     pub message: String,
 }
 
-/// Which object it is, beyond its name.
+/// An object's identity beyond its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct About {
     pub reference: ObjectRef,
-    /// Empty where objects have none, as in files.
+    /// Empty for objects without one, as in files.
     pub uid: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// The object breaks the API's rules, or claims what is another's.
+    /// The object breaks the API's rules, or conflicts with another one.
     NotServed,
     /// It does not fit into this node's maps.
     NoRoom,
-    /// A port of this node can't be bound for it. The name is kube-proxy's.
+    /// Its health check port can't be bound on this node. The name is kube-proxy's.
     FailedToStartServiceHealthcheck,
-    /// What kept a Service out is mended, and it is in force.
+    /// The problem of a Service is fixed, and it is programmed.
     Served,
-    /// The same of what did not fit into this node's maps.
+    /// It fits into this node's maps now.
     RoomFound,
 }
 
@@ -69,7 +68,7 @@ impl Reason {
         }
     }
 
-    /// Whether it is true of this node only; otherwise all nodes notice the same.
+    /// Whether it concerns only this node; otherwise all nodes post the same.
     pub fn is_of_this_node(self) -> bool {
         match self {
             Self::NotServed | Self::Served => false,
@@ -84,7 +83,7 @@ impl Reason {
         }
     }
 
-    /// As the API has it.
+    /// The Event's type in the API.
     pub fn event_type(self) -> &'static str {
         if self.is_trouble() { "Warning" } else { "Normal" }
     }
@@ -99,13 +98,13 @@ impl Display for Notice {
     }
 }
 
-/// Where notices go. Posting never waits.
+/// A receiver of notices. Posting never waits.
 pub trait Notices: Send + Sync {
     fn post(&self, notice: Notice);
 }
 
-/// To the log. When thousands of objects have the same trouble, the first few of a minute are
-/// logged one by one, the others at debug level and as a count.
+/// Writes notices to the log. If thousands of objects have the same problem, the first few of a
+/// minute are logged one by one, the others at debug level and as a count.
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<BTreeMap<Reason, Burst>>>);
 
@@ -163,7 +162,7 @@ fn write(notice: &Notice, individually: bool) {
     }
 }
 
-/// How many notices were logged at debug level only.
+/// Logs the number of notices that were logged at debug level only.
 fn report_count(reason: Reason, count: Option<u64>) {
     const MESSAGE: &str = "more notices of one reason; logged individually at debug level";
     let Some(count) = count.filter(|count| *count > 0) else { return };

@@ -1,26 +1,26 @@
-//! What the agent may do, of what root may: as little as it needs, and less once it is attached.
+//! The agent's capabilities: as few as it needs, and fewer once it has attached its programs.
 //!
-//! Capabilities belong to threads. What is given up before the runtime starts, all its threads lack;
-//! what is needed only for the start, the main thread gives up later, and the others never have.
+//! Capabilities belong to threads. Those dropped before the runtime starts are missing in all its
+//! threads. Those needed only for the start are dropped by the main thread later; the other threads
+//! never have them.
 
 use anyhow::{Context, Result};
 use caps::{CapSet, Capability, CapsHashSet};
 
-/// For as long as it runs: maps and links; devices and sockets.
+/// Kept while the agent runs: for maps and links, interfaces and sockets.
 const ALWAYS: [Capability; 4] = [
     Capability::CAP_BPF,
     Capability::CAP_NET_ADMIN,
-    // Ports below 1,024, if it is told to serve there.
+    // For configured ports below 1,024.
     Capability::CAP_NET_BIND_SERVICE,
-    // Manifests, and a kubeconfig, of whoever started it by sudo.
+    // For manifests and a kubeconfig of the user who started it by sudo.
     Capability::CAP_DAC_READ_SEARCH,
 ];
 
-/// Until it is attached: programs are verified with what only this allows, and the BPF filesystem may
-/// have to be mounted.
+/// Kept until the programs are attached: for their verification, and to mount the BPF file system.
 const AT_THE_START: [Capability; 2] = [Capability::CAP_PERFMON, Capability::CAP_SYS_ADMIN];
 
-/// An API of its own keeps its objects where it is told, whoever's that is.
+/// The embedded API stores its objects in any configured directory.
 const FOR_STORAGE: [Capability; 1] = [Capability::CAP_DAC_OVERRIDE];
 
 #[derive(Clone, Copy, Debug)]
@@ -29,13 +29,13 @@ pub struct Privileges {
 }
 
 impl Privileges {
-    /// Of the agent alone.
+    /// The agent alone.
     pub const AGENT: Self = Self { storage: false };
 
-    /// Of the agent together with an API of its own.
+    /// The agent with the embedded API.
     pub const STANDALONE: Self = Self { storage: true };
 
-    /// Before any thread is started. Programs that it would start get none at all.
+    /// Drops capabilities at the start, before other threads exist. Child processes get none.
     pub fn at_the_start(self) -> Result<()> {
         nix::sys::prctl::set_no_new_privs().context("privileges can't be fixed")?;
         if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
@@ -46,7 +46,7 @@ impl Privileges {
         keep(self.needed().chain(AT_THE_START))
     }
 
-    /// Of this thread, once everything is attached.
+    /// Drops this thread's capabilities once the programs are attached.
     pub fn once_attached(self) -> Result<()> {
         keep(self.needed())
     }
@@ -56,7 +56,7 @@ impl Privileges {
     }
 }
 
-/// Those that this thread has, and no others.
+/// Keeps only these, as far as this thread has them.
 fn keep(capabilities: impl Iterator<Item = Capability>) -> Result<()> {
     let wanted: CapsHashSet = capabilities.collect();
     let had = caps::read(None, CapSet::Permitted).context("capabilities can't be read")?;

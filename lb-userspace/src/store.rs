@@ -1,4 +1,4 @@
-//! The objects as the sources last told them, and which Services a change concerns.
+//! The last reported objects, and the Services that a change concerns.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,18 +10,18 @@ use crate::model::{Kind, Node, NodeAddresses, Object, ObjectRef, ServiceName, Sl
 #[derive(Debug, Default)]
 pub struct Store {
     services: BTreeMap<ServiceName, Box<Service>>,
-    /// By Service; its own in the order of their names.
+    /// By Service, in the order of their names.
     slices: BTreeMap<ServiceName, Vec<Slice>>,
-    /// Which Service a slice belongs to; its label may change.
+    /// The Service of each slice; its label may change.
     slice_owners: BTreeMap<ServiceName, ServiceName>,
-    /// Legacy Endpoints, as the slices they amount to.
+    /// Legacy Endpoints, converted to slices.
     mirrored: BTreeMap<ServiceName, Vec<Slice>>,
     nodes: BTreeMap<String, Node>,
-    /// Those of which the rules ask something that has changed.
+    /// Nodes of which a field that the rules use has changed.
     moved_nodes: BTreeSet<String>,
 }
 
-/// Which Services a change may concern.
+/// The Services that a change may concern.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Affected {
     Services(BTreeSet<ServiceName>),
@@ -42,7 +42,7 @@ impl Store {
             Object::Node(node) => {
                 let before = self.nodes.insert(reference.name.clone(), *node);
                 let after = self.nodes.get(&reference.name).map(meaning);
-                // Nodes report all the time; Services ask for very little of that.
+                // Nodes change often; Services depend on few of their fields.
                 if before.is_none_or(|before| Some(meaning(&before)) != after) {
                     self.moved_nodes.insert(reference.name);
                 }
@@ -115,7 +115,7 @@ impl Store {
         self.services.keys()
     }
 
-    /// The slices of a Service; what legacy Endpoints say counts only where there are none.
+    /// The slices of a Service; those of legacy Endpoints only if there are no others.
     pub fn slices(&self, service: &ServiceName) -> Vec<&Slice> {
         match self.slices.get(service) {
             Some(slices) => slices.iter().collect(),
@@ -129,7 +129,7 @@ impl Store {
         self.slices.get(owner)?.iter().find(|slice| slice.name == name)
     }
 
-    /// What tells an object from others that had its name; empty if it is not known.
+    /// The object's uid; empty if it is not known.
     pub fn uid(&self, reference: &ObjectRef) -> &str {
         let uid = match reference.kind {
             Kind::Service => {
@@ -144,21 +144,21 @@ impl Store {
                 let node = self.nodes.get(&reference.name);
                 node.map(|node| &*node.uid)
             }
-            // Kept only as what they amount to.
+            // Kept only as slices.
             Kind::Endpoints => None,
         };
         uid.unwrap_or_default()
     }
 
-    /// The nodes that have come, moved or gone since this was asked last. Whom that concerns is asked
-    /// for all of them at once: a cluster has many nodes, and many more endpoints.
+    /// The nodes that were added, changed or removed since the last call. Their Services are looked
+    /// up for all of them at once: a cluster has many nodes, and many more endpoints.
     pub fn take_moved_nodes(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.moved_nodes)
     }
 
     /// The Services with endpoints on some nodes.
     pub fn services_on(&self, nodes: &BTreeSet<String>) -> BTreeSet<ServiceName> {
-        // Else every change would walk over all endpoints that there are, to find none.
+        // Otherwise every change would visit all endpoints in vain.
         if nodes.is_empty() {
             return BTreeSet::new();
         }
@@ -188,7 +188,7 @@ impl Default for Affected {
 }
 
 impl Affected {
-    /// What either concerns.
+    /// The union of both.
     pub fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Services(mut first), Self::Services(second)) => {

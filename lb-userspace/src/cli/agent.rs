@@ -28,8 +28,8 @@ pub fn run(configuration: Configuration, level: Level) -> Result<()> {
     runtime.block_on(agent::run(options(configuration, origin, privileges)?))
 }
 
-/// The agent itself runs on the thread that blocks on it; what it reads and serves runs beside
-/// it, and neither makes the other wait.
+/// The agent runs on the thread that blocks on it. Sources and servers run on other threads, so
+/// that neither makes the other wait.
 pub fn confined_runtime(privileges: Privileges) -> Result<Runtime> {
     privileges.at_the_start()?;
     let confine = move || {
@@ -40,7 +40,7 @@ pub fn confined_runtime(privileges: Privileges) -> Result<Runtime> {
     Ok(threads().on_thread_start(confine).build()?)
 }
 
-/// For commands, which may do what their user may.
+/// For commands, which keep their user's privileges.
 pub fn runtime() -> Result<Runtime> {
     Ok(threads().build()?)
 }
@@ -89,7 +89,7 @@ pub fn options(
     })
 }
 
-/// The settings that the sizes of the maps follow from.
+/// The settings for the sizes of the maps.
 pub fn wanted_sizes(agent: &AgentSettings) -> WantedSizes {
     WantedSizes {
         service_ports: agent.max_service_ports,

@@ -1,4 +1,4 @@
-//! `millrace check`: can this machine run Millrace?
+//! `millrace check`: whether this machine can run Millrace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -57,7 +57,7 @@ pub fn check(options: &Options, effective: &Effective) -> Result<()> {
     tell(options, &findings)
 }
 
-/// The same where the configuration is wrong: all that can be said without one.
+/// Checks what can be checked without a valid configuration.
 pub fn check_without(options: &Options, problems: &Problems) -> Result<()> {
     const CURE: &str =
         "Fix it where it was set; `millrace config --check` checks only the configuration";
@@ -96,7 +96,7 @@ fn table(findings: &[Finding]) -> String {
     findings.iter().map(line).collect()
 }
 
-/// Whether the maps fit into the memory that is free.
+/// Whether the maps fit into free memory.
 fn room(configuration: &Configuration) -> Result<Finding> {
     let sizes = wanted_sizes(&configuration.agent).resolve(Memory::read(), None);
     let Some(bytes) = memory(sizes)? else {
@@ -220,8 +220,8 @@ fn devices(
     Ok(findings)
 }
 
-/// What XDP can do on a device. `told`: the XDP features the kernel reports; `None` if the kernel does not
-/// report any, `Some(None)` if the driver has none.
+/// The XDP support of a device. `told`: the features that the kernel reports; `None` if the kernel
+/// reports none at all, `Some(None)` if the driver has none.
 fn driver(
     device: &DeviceName,
     told: Option<Option<XdpFeatures>>,

@@ -1,5 +1,5 @@
-//! `millrace cleanup`: detaches all programs and removes all pins. With `--kube-proxy` it removes
-//! what kube-proxy left instead.
+//! `millrace cleanup`: detaches all programs and removes all pins; with `--kube-proxy` it removes
+//! kube-proxy's rules instead.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -24,9 +24,9 @@ pub struct Options {
 
     /// List what kube-proxy left on this node; with --yes, remove it instead
     ///
-    /// These are its tables and chains in nftables and in iptables (nft variant), the jumps to them,
-    /// and the interface kube-ipvs0. Rules of users, of the kubelet and of container runtimes stay.
-    /// Nothing of Millrace is removed.
+    /// These are its tables and chains in nftables and in iptables (nft variant), the jumps to
+    /// them, and the interface kube-ipvs0. Rules of users, of the kubelet and of container runtimes
+    /// stay. Nothing of Millrace is removed.
     #[arg(long)]
     kube_proxy: bool,
 
@@ -41,7 +41,7 @@ pub fn cleanup(options: &Options, pin_path: &Path) -> Result<()> {
         return clean_up_after_kube_proxy(options);
     }
     let mut said = String::new();
-    // Writing to a text can't fail.
+    // Writing to a string can't fail.
     let mut say = |line: String| writeln!(said, "{line}").unwrap_or_default();
     let pins = Pins::open_existing(pin_path, options.force)?;
     let is_there = pins.is_some();

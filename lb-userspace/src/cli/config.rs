@@ -82,7 +82,7 @@ impl Row for SettingRow {
     }
 }
 
-/// As it would stand in a file.
+/// The value as in a file.
 fn value(setting: &Setting) -> serde_json::Value {
     let typed = |text: &String| {
         let truth = text.parse().ok().map(serde_json::Value::Bool);
@@ -99,7 +99,7 @@ fn yaml(settings: &[Setting]) -> Result<String> {
     let mut text = String::new();
     for setting in settings {
         let value = value(setting);
-        // Nothing is said of what has no value: `key:` would look as if something was missing.
+        // Settings without a value are comments: `key:` would look incomplete.
         let mark = if value.is_null() { "# " } else { "" };
         let value = if value.is_null() { "".to_owned() } else { " ".to_owned() + &flow(&value)? };
         text += &format!("# {}\n{mark}{}:{value}\n", setting.source, setting.name);
@@ -107,11 +107,11 @@ fn yaml(settings: &[Setting]) -> Result<String> {
     Ok(text)
 }
 
-/// On one line, with quotes where they are needed.
+/// Formats a value on one line, with quotes where they are needed.
 fn flow(value: &serde_json::Value) -> Result<String> {
     Ok(match value {
         serde_json::Value::Array(values) => {
-            // JSON is YAML, whatever is in a text.
+            // JSON is valid YAML for any text.
             serde_json::to_string(values)?
         }
         value => serde_norway::to_string(value)?.trim_end().to_owned(),

@@ -79,7 +79,7 @@ async fn listen(options: &Options, pin_path: &Path) -> Result<()> {
         (some, _) => some.to_vec(),
     };
     let mut listening = Listening::begin(pin_path, reasons.into_iter())?;
-    // For who waits for it; a line on its own, away from the packets.
+    // To stderr, for scripts that wait for it.
     eprintln!("listening");
     let mut renewal = interval(RENEWAL);
     renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -97,7 +97,7 @@ async fn listen(options: &Options, pin_path: &Path) -> Result<()> {
             _ = terminated.recv() => break,
         }
     }
-    // In this order, so that each packet is told of or counted, also at the end.
+    // In this order, so that each packet is printed or counted, also at the end.
     let rest = listening.end();
     printer.print(&rest)?;
     printer.print_untold(listening.untold()?);
@@ -108,9 +108,9 @@ struct Printer<'a> {
     options: &'a Options,
     view: View,
     names: LiveNames,
-    /// How many are still wanted.
+    /// Number of packets still to print.
     left: u64,
-    /// How many it was said that were not told.
+    /// Number of unreported packets that has been printed.
     untold: u64,
 }
 
@@ -127,7 +127,7 @@ impl Printer<'_> {
                 Format::Json => serde_json::to_string(&told)?,
             };
             match writeln!(io::stdout(), "{line}") {
-                // Whoever reads has read enough.
+                // The reader has closed the pipe.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.left = 0,
                 result => result?,
             }
@@ -135,7 +135,7 @@ impl Printer<'_> {
         Ok(())
     }
 
-    /// `untold`: until now.
+    /// `untold`: the present number.
     fn print_untold(&mut self, untold: u64) {
         if untold > self.untold {
             eprintln!("{} more not printed: too many at once", untold - self.untold);

@@ -1,4 +1,4 @@
-//! The log: to stderr, one line an event, whose level can be changed while the agent runs.
+//! The log: one line per event to stderr. Its level can be changed while the agent runs.
 
 use std::io;
 
@@ -14,14 +14,14 @@ use crate::agent::tell_service_manager;
 use crate::config::{self, Common, LogFormat};
 use crate::kernel::MESSAGES;
 
-/// What it takes to find out the level anew.
+/// What is needed to read the level again.
 pub struct Level {
     filter: reload::Handle<EnvFilter, Registry>,
     arguments: ArgMatches,
     settings: Vec<Arg>,
 }
 
-/// Without times where a journal adds its own.
+/// Starts the log; without timestamps under systemd, whose journal adds them.
 pub fn start(common: &Common, arguments: ArgMatches, settings: Vec<Arg>) -> Result<Level> {
     let (filter, handle) = reload::Layer::new(filter(&common.log)?);
     let text = || {
@@ -42,15 +42,14 @@ pub fn start(common: &Common, arguments: ArgMatches, settings: Vec<Arg>) -> Resu
 }
 
 fn filter(log: &str) -> Result<EnvFilter> {
-    // The client complains of every try; the source that uses it says once what is wrong.
-    // What the programs say has a level of its own.
+    // The HTTP client would log each attempt; the source reports a problem once. Messages of
+    // the BPF programs have their own level.
     EnvFilter::try_new(format!("kube_client=off,{MESSAGES}=trace,{log}"))
         .map_err(|error| anyhow!("--log {log}: {error}; try --log debug"))
 }
 
 impl Level {
-    /// Follows the configuration file: with SIGHUP the level is what it says by then. Other
-    /// settings need a new agent.
+    /// Reads the level from the configuration file again on SIGHUP. Other settings need a restart.
     pub async fn follow(self) {
         let mut told = match signal(SignalKind::hangup()) {
             Ok(told) => told,
@@ -75,7 +74,7 @@ impl Level {
         }
     }
 
-    /// Puts the level in force that flags, variables and file say now.
+    /// Applies the level of flags, variables and file.
     fn read(&self) -> Result<String> {
         let log = config::resolve(&self.arguments, &self.settings)?.configuration.common.log;
         self.filter.reload(filter(&log)?)?;

@@ -4,7 +4,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use clap::Command;
 
-/// One page for `millrace` and one for each command, named as `man` expects.
+/// Writes a page for `millrace` and one for each command, with the names that `man` expects.
 pub fn write(command: Command, directory: &Path) -> Result<()> {
     fs::create_dir_all(directory)
         .with_context(|| format!("cannot create {}", directory.display()))?;

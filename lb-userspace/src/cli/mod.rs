@@ -26,8 +26,8 @@ use crate::config::{
 
 /// Load balancer for Kubernetes Services in eBPF
 ///
-/// The agent writes Services and EndpointSlices to BPF maps. BPF programs on the network interfaces translate
-/// packets according to the maps.
+/// The agent writes Services and EndpointSlices to BPF maps. BPF programs on the network interfaces
+/// translate packets according to the maps.
 #[derive(Debug, Parser)]
 #[command(name = "millrace", version, after_help = EXAMPLES)]
 struct Millrace {
@@ -36,7 +36,8 @@ struct Millrace {
 
     /// Configuration file in YAML; flags and environment variables take precedence over it
     ///
-    /// The keys are the names of the flags, for example `max-flows: 4096`. `millrace config` lists them all.
+    /// The keys are the names of the flags, for example `max-flows: 4096`. `millrace config` lists
+    /// them all.
     #[arg(long = configuration::FILE, id = configuration::FILE, global = true)]
     #[arg(value_name = "FILE", env = "MILLRACE_CONFIG", hide_env_values = true)]
     file: Option<PathBuf>,
@@ -66,7 +67,7 @@ Examples:
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the agent: load and attach the BPF programs, and keep the maps up to date
-    // Its first name, for old scripts; not documented.
+    // The former name, undocumented, for old scripts.
     #[command(alias = "run")]
     Agent,
     /// Run the agent without a cluster, with an embedded Kubernetes API
@@ -98,13 +99,13 @@ enum Command {
     Counters(inspect::Counters),
     /// Trace a packet through the data plane step by step, without sending it
     ///
-    /// Uses the current maps, and prints each step and the verdict. Nothing is sent, counted or changed. No agent
-    /// needs to run.
+    /// Uses the current maps, and prints each step and the verdict. Nothing is sent, counted or
+    /// changed. No agent needs to run.
     Trace(Box<trace::Options>),
     /// Print dropped and refused packets, live
     ///
-    /// The BPF programs report packets only while this command runs, at most about 1,000 per second and CPU. Packets
-    /// beyond that are counted, and their number is printed to stderr.
+    /// The BPF programs report packets only while this command runs, at most about 1,000 per second
+    /// and CPU. Packets beyond that are counted, and their number is printed to stderr.
     Drops(drops::Options),
     /// Check that this machine can run Millrace, and print how to fix problems
     ///
@@ -126,7 +127,7 @@ enum Command {
     },
 }
 
-/// The commands that have more settings than the common ones, and which.
+/// The commands with settings beyond the common ones.
 fn settings() -> [(&'static str, Vec<Arg>); 4] {
     let [origin, agent, standalone] = [
         configuration::settings::<OriginSettings>(),
@@ -142,7 +143,7 @@ fn settings() -> [(&'static str, Vec<Arg>); 4] {
     ]
 }
 
-/// The whole command line: what is declared above, and the settings.
+/// The whole command line: the declarations above and the settings.
 fn command() -> clap::Command {
     let common = configuration::settings::<Common>();
     let command = configuration::add(Millrace::command(), &common);
@@ -206,12 +207,12 @@ fn dispatch(command: Command, effective: Effective, level: log::Level) -> Result
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// The causes from the outside in, one a line.
+/// The causes of an error, one per line, the outermost first.
 fn explain(error: &anyhow::Error) -> String {
     let mut lines = vec![error.to_string()];
     for cause in error.chain().skip(1) {
         let cause = cause.to_string();
-        // Wrappers that only repeat what they wrap add nothing.
+        // Skip causes that the message contains already.
         if !lines.iter().any(|line| line.contains(&cause)) {
             lines.push(format!("  cause: {cause}"));
         }

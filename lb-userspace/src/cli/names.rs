@@ -1,4 +1,4 @@
-//! What things are called, as far as it is known here and now.
+//! Names of service ports and interfaces.
 
 use std::path::Path;
 
@@ -10,9 +10,9 @@ use nix::net::if_::if_indextoname;
 use crate::kernel::Plain;
 use crate::trace::story::Names;
 
-/// Service ports as the maps name them, and this machine's devices by the names that they have now.
+/// Names of service ports in the maps, and present names of this machine's interfaces.
 pub struct LiveNames {
-    /// Maps of an earlier version have no names.
+    /// `None`: maps of an earlier version have no names.
     service_ports: Option<HashMap<MapData, u32, Plain<ServicePortName>>>,
 }
 

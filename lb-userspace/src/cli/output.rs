@@ -1,4 +1,4 @@
-//! Rows as kubectl prints them: tables, JSON, YAML or names; once, or again as they change.
+//! Prints rows like kubectl: as tables, JSON, YAML or names; once, or repeatedly as they change.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-/// How often what is watched is read.
+/// Interval of reading with `--watch`.
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, Default, Args)]
@@ -41,19 +41,19 @@ pub enum Format {
 
 /// A row of a table.
 pub trait Row: Serialize {
-    /// What the rows are, for who asks for them and finds none.
+    /// The name of the rows, for the message if there are none.
     const PLURAL: &'static str;
     const HEADERS: &'static [&'static str];
-    /// How many of the columns are shown without `-o wide`.
+    /// Number of columns without `-o wide`.
     const NARROW: usize;
 
     fn cells(&self) -> Vec<String>;
 
-    /// Which one it is: no two rows have one name.
+    /// The row's unique name.
     fn name(&self) -> String;
 }
 
-/// Prints what there is; if it is to be watched, goes on until nobody reads any more.
+/// Prints the rows; with `--watch` continues until the reader closes the pipe.
 pub fn show<R: Row>(output: &Output, mut read: impl FnMut() -> Result<Vec<R>>) -> Result<()> {
     let mut printer = Printer::new(output);
     let mut rows = read()?;
@@ -73,7 +73,7 @@ pub fn show<R: Row>(output: &Output, mut read: impl FnMut() -> Result<Vec<R>>) -
     }
 }
 
-/// Prints rows, once.
+/// Prints rows once.
 pub fn print<R: Row>(rows: &[R], format: Format) -> Result<()> {
     let mut printer = Printer::new(&Output { format, ..Output::default() });
     unless_unread(printer.print_all(rows, &mut io::stdout()))
@@ -83,7 +83,7 @@ pub fn write(text: &str) -> Result<()> {
     unless_unread(io::stdout().write_all(text.as_bytes()).map_err(Into::into))
 }
 
-/// Whoever reads may have read enough.
+/// Ignores that the reader has closed the pipe.
 pub fn unless_unread(printed: Result<()>) -> Result<()> {
     match printed {
         Err(error)
@@ -97,7 +97,7 @@ pub fn unless_unread(printed: Result<()>) -> Result<()> {
     }
 }
 
-/// Anything that is not rows, for machines.
+/// Prints a document as JSON or YAML.
 pub fn print_document<T: Serialize>(document: &T, format: Format) -> Result<()> {
     let text = match format {
         Format::Yaml => serde_norway::to_string(document)?,
@@ -109,9 +109,9 @@ pub fn print_document<T: Serialize>(document: &T, format: Format) -> Result<()> 
 struct Printer {
     format: Format,
     headers: bool,
-    /// Of the columns, as they were printed first.
+    /// Widths of the columns at first.
     widths: Vec<usize>,
-    /// What was printed of each row, by name.
+    /// The last output of each row, by name.
     printed: HashMap<String, String>,
 }
 
@@ -141,8 +141,8 @@ impl Printer {
         Ok(())
     }
 
-    /// The rows that are not as they were printed last: in a table with headers, if these are the
-    /// first ones, else each as a document of its own.
+    /// Formats the rows that have changed: as a table, which begins with headers, or each as a
+    /// document.
     fn changed<R: Row>(&mut self, rows: &[R]) -> Result<String> {
         let mut changed = Vec::new();
         let mut printed = HashMap::with_capacity(rows.len());
@@ -197,7 +197,7 @@ fn align(cells: &[String], widths: &[usize]) -> String {
     padded.join("   ").trim_end().to_owned() + "\n"
 }
 
-/// Lines of cells, one below the other.
+/// Aligns the cells of lines in columns.
 pub fn align_all(lines: &[Vec<String>]) -> String {
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -208,7 +208,7 @@ pub fn align_all(lines: &[Vec<String>]) -> String {
     lines.iter().map(|line| align(line, &widths)).collect()
 }
 
-/// Some of these, and how many more there are.
+/// Lists the first few, and the number of the others.
 pub fn some(all: &[String]) -> String {
     match all.len() {
         0 => "<none>".to_owned(),
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(wide.changed(&[changed.clone(), LONGER]).unwrap(), "a        81\n");
         assert_eq!(wide.changed(&[LONGER]).unwrap(), "");
         assert_eq!(wide.changed(&[changed.clone(), LONGER]).unwrap(), "a        81\n", "is back");
-        // The changed column is not shown.
+        // The changed column is not visible.
         let mut narrow = printer(Format::Table, true);
         assert_eq!(narrow.changed(&[A]).unwrap(), "a\n");
         assert_eq!(narrow.changed(std::slice::from_ref(&changed)).unwrap(), "");

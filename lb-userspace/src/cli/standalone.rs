@@ -57,11 +57,13 @@ enum Action {
     },
     /// Issue, list and revoke kubeconfigs of the embedded API
     ///
-    /// Prints a kubeconfig with a new client certificate. Works while the server runs, which then accepts it at once.
+    /// Prints a kubeconfig with a new client certificate. Works while the server runs, which then
+    /// accepts it at once.
     Kubeconfig(KubeconfigOptions),
     /// Replace all API objects by those of a backup or snapshot
     ///
-    /// The server must be stopped. The replaced store stays in the data directory as objects.redb.replaced.
+    /// The server must be stopped. The replaced store stays in the data directory as
+    /// objects.redb.replaced.
     Restore {
         /// Backup, or snapshot.jsonl of a data directory
         file: PathBuf,
@@ -125,7 +127,7 @@ fn backup(file: &Path, settings: &StandaloneSettings) -> Result<()> {
     Ok(())
 }
 
-/// From the running server.
+/// Downloads a backup from the running server.
 async fn download(file: &Path, settings: &StandaloneSettings) -> Result<()> {
     let path = kubeconfig(settings);
     let kubeconfig = Kubeconfig::read_from(&path)
@@ -197,7 +199,7 @@ fn run(configuration: Configuration, level: Level) -> Result<()> {
     };
     let privileges = Privileges::STANDALONE;
     let runtime = confined_runtime(privileges)?;
-    // Threads of its own: whatever clients request, the agent and its health checks go on.
+    // The API has its own threads: its clients can't delay the agent and its health checks.
     let api = confined_runtime(privileges)?;
     runtime.spawn(level.follow());
     runtime.block_on(async {
@@ -213,7 +215,7 @@ fn run(configuration: Configuration, level: Level) -> Result<()> {
             }
             return Ok(());
         }
-        // The agent can't tell this API from a cluster's.
+        // The agent uses this API like a cluster's.
         let access =
             Access { kubeconfig: Some(server.agent_kubeconfig.clone()), ..Access::default() };
         agent::run(options(configuration, Origin::Cluster(access), privileges)?).await

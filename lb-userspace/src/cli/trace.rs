@@ -23,7 +23,8 @@ use crate::trace::{Meeting, Trace, View, trace as trace_packet};
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// Interface where the packet arrives or leaves [default: the only interface with programs attached]
+    /// Interface where the packet arrives or leaves [default: the only interface with programs
+    /// attached]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
 
@@ -129,7 +130,7 @@ pub fn trace(options: &Options, pin_path: &Path) -> Result<()> {
             Format::Json => serde_json::to_string_pretty(&trace)? + "\n",
         };
         match output.write_all(text.as_bytes()) {
-            // Whoever reads has read enough.
+            // The reader has closed the pipe.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             result => result?,
         }
@@ -137,7 +138,7 @@ pub fn trace(options: &Options, pin_path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A reply to an SNAT address has to arrive where a program translates it.
+/// Warns unless the reply to an SNAT address arrives where a program translates it.
 fn warn_of_lost_reply(trace: &mut Trace, attached: &Attached) {
     let Some(device) = trace.reply_arrives_at() else { return };
     let has_ingress = |points: &Vec<HookPoint>| points.iter().any(|point| !point.is_egress());
@@ -191,7 +192,7 @@ fn packets(options: &Options) -> Result<Vec<Captured>> {
     Ok(vec![Captured { bytes: tuple.frame()?, cut_from: None }])
 }
 
-/// By device, in the order in which a packet that arrives meets them: XDP first.
+/// Hook points by device, in the order in which an ingress packet passes them: XDP first.
 type Attached = BTreeMap<String, Vec<HookPoint>>;
 
 fn attached(pin_path: &Path) -> Result<Attached> {
@@ -205,18 +206,18 @@ fn attached(pin_path: &Path) -> Result<Attached> {
     Ok(attached)
 }
 
-/// Whether the device is one that has XDP because clients use it.
+/// Whether the hook points are those of an external device.
 fn faces_clients(points: &[HookPoint]) -> bool {
     points.contains(&HookPoint::ExternalDeferred)
 }
 
-/// Which programs the packet meets, and at which device.
+/// The programs that the packet passes, and their device.
 fn meeting(options: &Options, attached: &Attached) -> Result<Meeting> {
     let there = |points: &[HookPoint]| -> Vec<HookPoint> {
         let out = options.direction == Direction::Out;
         let mut there: Vec<HookPoint> =
             points.iter().copied().filter(|point| point.is_egress() == out).collect();
-        // XDP has seen it on the device below, as below a VLAN.
+        // XDP runs on the device below, for example below a VLAN.
         if there == [HookPoint::ExternalDeferred] {
             there.insert(0, HookPoint::ExternalIn);
         }

@@ -1,4 +1,4 @@
-//! The file: a mapping in YAML, of settings' names to their values.
+//! The configuration file: a YAML mapping of settings to values.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde_norway::Value;
 use super::problem::Problem;
 use super::{FILE, all, name};
 
-/// What a file says, by the settings' names.
+/// The settings of a file, by name.
 #[derive(Debug, Default)]
 pub struct File {
     pub values: BTreeMap<String, Given>,
@@ -19,7 +19,7 @@ pub struct File {
 pub struct Given {
     pub values: Vec<String>,
     pub path: PathBuf,
-    /// Counted from 1; none where the mapping is not written a key a line.
+    /// Counted from 1; `None` if several keys are on one line.
     pub line: Option<usize>,
 }
 
@@ -72,7 +72,7 @@ fn parse(path: &Path, text: &str, problems: &mut Vec<Problem>) -> File {
             continue;
         };
         match values(&value, setting) {
-            // Without a value, as if it was not there.
+            // A key without a value is ignored.
             Ok(_) if value.is_null() => {}
             Ok(values) if values.is_empty() && !setting.get_default_values().is_empty() => {
                 refuse(shown, "needs at least one value".to_owned());
@@ -123,7 +123,7 @@ fn unknown(key: &str, settings: &[Arg]) -> String {
     if key == FILE {
         return "not allowed in a configuration file".to_owned();
     }
-    // Above this, people see what they meant.
+    // Similarity from which a name is suggested.
     const SIMILAR: f64 = 0.8;
     let key = key.replace('_', "-").to_lowercase();
     let nearest = settings
@@ -138,7 +138,7 @@ fn unknown(key: &str, settings: &[Arg]) -> String {
     }
 }
 
-/// The parser tells no places; keys of a mapping written a key a line are found by their beginning.
+/// Finds the line of a key by its beginning, because the parser reports no positions.
 fn line_of(text: &str, key: &str) -> Option<usize> {
     let starts = |line: &str| {
         let line = line.strip_prefix(['"', '\'']).unwrap_or(line);

@@ -1,9 +1,9 @@
-//! The configuration: flags, environment and file are one. A setting is a flag; its name is the
-//! file's key; the variable is `MILLRACE_` and the name in capitals. A flag goes before a variable,
-//! that before the file, and that before the default.
+//! The configuration from flags, environment and file. A setting is a flag; its name is the key in
+//! the file; the variable is `MILLRACE_` and the name in capitals. Flags take precedence over
+//! variables, these over the file, and that over defaults.
 //!
-//! Invariant: there is no second list of settings. Everything here walks over what
-//! `declared::Configuration` declares.
+//! Invariant: there is no second list of settings: everything here uses the declarations of
+//! `declared::Configuration`.
 
 mod declared;
 mod file;
@@ -23,7 +23,7 @@ pub use declared::{
 pub use layers::{Effective, Setting, Source, resolve};
 pub use problem::{Problem, Problems};
 
-/// The flag that names the file; as a setting it could only name another.
+/// The flag with the file's path, which can't be set in the file.
 pub const FILE: &str = "config";
 
 /// The settings of a part of the configuration.
@@ -31,13 +31,12 @@ pub fn settings<T: Args>() -> Vec<Arg> {
     T::augment_args(Command::new("settings")).get_arguments().cloned().collect()
 }
 
-/// Adds settings to a command. Their values are taken as they are: all that is wrong with them is
-/// told at once, by `resolve`.
+/// Adds settings to a command without parsers: `resolve` reports all errors together.
 pub fn add(command: Command, settings: &[Arg]) -> Command {
     settings.iter().fold(command, |command, setting| {
         let values = setting.get_possible_values();
         let setting = setting.clone().env(variable(setting)).hide_env_values(true);
-        // Counted from the beginning in each part, they would be shown mixed.
+        // Numbered from the beginning in each part, they would be shown mixed.
         command.arg(setting.value_parser(Unchecked(values)).display_order(None))
     })
 }
@@ -55,7 +54,7 @@ fn variable(setting: &Arg) -> String {
     format!("MILLRACE_{}", name(setting).to_uppercase().replace('-', "_"))
 }
 
-/// Any text, of which some are shown as possible.
+/// Accepts any text; help shows the possible values.
 #[derive(Clone)]
 struct Unchecked(Vec<PossibleValue>);
 

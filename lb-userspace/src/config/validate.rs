@@ -1,4 +1,4 @@
-//! What must hold between settings, each of which is right by itself.
+//! Conflicts between settings that are valid by themselves.
 
 use super::declared::Configuration;
 use crate::network::DeviceSelector;
@@ -11,7 +11,7 @@ pub fn conflicts(configuration: &Configuration) -> Vec<Conflict> {
     checks.into_iter().flat_map(|check| check(configuration)).collect()
 }
 
-/// Manifests or a cluster.
+/// Objects come from manifests or from a cluster, not both.
 fn origins(configuration: &Configuration) -> Vec<Conflict> {
     let origin = &configuration.origin;
     if origin.manifests.is_empty() {

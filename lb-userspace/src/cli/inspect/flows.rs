@@ -51,7 +51,7 @@ pub struct Flows {
     output: Output,
 }
 
-/// A network, or a single address.
+/// Parses a network or a single address.
 fn clients(text: &str) -> Result<IpNet, String> {
     let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
     network.map_err(|_| "neither a network, such as 192.0.2.0/24, nor an address".to_owned())
@@ -78,7 +78,7 @@ fn count(tables: &Tables, filter: &Filter) -> Result<Counts> {
     if !filter.needs_records() {
         return Ok(Counts::of_states(tables.flow_states4().chain(tables.flow_states6()), filter));
     }
-    // Names are needed only to tell Services apart.
+    // Names are needed only to select Services.
     let origins = match filter.service.is_everything() {
         true => Origins::default(),
         false => Origins::of(&read(tables)?),

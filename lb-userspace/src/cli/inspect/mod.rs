@@ -1,5 +1,5 @@
-//! The commands that show the state in the kernel. They read only the pinned maps: they need neither an
-//! agent nor a cluster.
+//! The commands that show the state in the kernel. They read only the pinned maps, and need neither
+//! an agent nor a cluster.
 
 mod backends;
 mod counters;
@@ -79,7 +79,7 @@ impl Named {
     }
 }
 
-/// Whether there is a data plane that this user may read.
+/// Fails unless there is a data plane that this user may read.
 fn check(pin_path: &Path) -> Result<()> {
     match pin_path.metadata() {
         Ok(_) => Ok(()),

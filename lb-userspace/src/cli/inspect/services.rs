@@ -77,7 +77,7 @@ impl Row for Service {
 }
 
 impl Service {
-    /// What its ports have, each once.
+    /// The distinct values of its ports.
     fn each(&self, of: impl Fn(&Port) -> String) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
         for text in self.ports.iter().map(of) {
@@ -89,7 +89,7 @@ impl Service {
     }
 }
 
-/// As kubectl has it: `80:30080/TCP`.
+/// In kubectl's format: `80:30080/TCP`.
 fn ports(port: &Port) -> String {
     let numbers = |node: bool| {
         let frontends = port.frontends.iter().filter(move |f| f.address.is_none() == node);

@@ -27,7 +27,7 @@ Examples:
 Except for the agent's own report, everything is read from the kernel. Run this command in the agent's network
 namespace: the agent's socket and interfaces are there.";
 
-/// Of the bars, in characters.
+/// Width of the bars, in characters.
 const BAR: usize = 20;
 
 #[derive(Debug, Args)]
@@ -59,14 +59,14 @@ fn find(pin_path: &Path) -> Result<Found> {
     // Reports a missing data plane or missing permission.
     super::check(pin_path)?;
     let survey = kernel::survey(pin_path)?;
-    // Where some are missing the others can't be read together.
+    // Maps may be missing.
     let used = open(pin_path).and_then(|tables| used(&tables)).unwrap_or_default();
     let report = serve::ask(pin_path).map_err(|error| format!("{error:#}"));
     let features = kernel::features()?;
     Ok(Found { pin_path: pin_path.display().to_string(), survey, features, used, report })
 }
 
-/// How many entries the maps have.
+/// The numbers of entries in the maps.
 fn used(tables: &Tables) -> Result<BTreeMap<&'static str, u64>> {
     let snapshot = tables.snapshot()?;
     let mut used: BTreeMap<&str, u64> = BTreeMap::from([
@@ -94,7 +94,7 @@ fn used(tables: &Tables) -> Result<BTreeMap<&'static str, u64>> {
         };
         *used.entry(map).or_default() += 1;
     }
-    // Both families have one space of indexes.
+    // Both families share the indexes.
     let backends = snapshot.backends.iter().filter(|found| found.backend.is_some()).count();
     used.insert(map::BACKEND_TRAFFIC, backends as u64);
     used.insert(
@@ -198,7 +198,7 @@ fn ago(time: Timestamp) -> String {
 }
 
 fn bar(fill: &Fill) -> String {
-    // What is not empty is seen.
+    // Bars of maps with few entries are not empty.
     let full = (fill.percent / 100.0 * BAR as f64).ceil().clamp(0.0, BAR as f64) as usize;
     let bar = "#".repeat(full);
     let Fill { map, used, capacity, percent } = fill;

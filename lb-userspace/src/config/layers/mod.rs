@@ -1,4 +1,4 @@
-//! Flags, variables, file and defaults, one above the other, and what comes of them.
+//! Layers of flags, variables, file and defaults, and the resulting configuration.
 
 use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use super::problem::{Problem, Problems};
 use super::validate::conflicts;
 use super::{FILE, all, name, variable};
 
-/// The configuration, and how it came about.
+/// The configuration, and the sources of its settings.
 #[derive(Clone, Debug)]
 pub struct Effective {
     pub configuration: Configuration,
@@ -24,7 +24,7 @@ pub struct Effective {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     pub name: String,
-    /// As they were written; none if it is not set.
+    /// As they were written; empty if it is not set.
     pub values: Vec<String>,
     pub takes_many: bool,
     pub source: Source,
@@ -49,8 +49,8 @@ impl Display for Source {
     }
 }
 
-/// From the arguments of a command that some settings were added to. The others have their
-/// defaults, but the file may hold them.
+/// Resolves the arguments of a command with some settings. The other settings have their
+/// defaults, but the file may contain them.
 pub fn resolve(matches: &ArgMatches, added: &[Arg]) -> Result<Effective, Problems> {
     let mut problems = Vec::new();
     let path = matches.get_one::<PathBuf>(FILE).cloned();
@@ -58,7 +58,7 @@ pub fn resolve(matches: &ArgMatches, added: &[Arg]) -> Result<Effective, Problem
     let settings: Vec<(Arg, Setting)> =
         all().into_iter().map(|arg| (arg.clone(), layered(&arg, matches, added, &file))).collect();
 
-    // What is wrong by itself is left out of the whole, so that the rest can be looked at.
+    // Invalid settings are left out, so that the others can be checked.
     let (right, wrong): (Vec<_>, Vec<_>) = settings
         .iter()
         .map(|(arg, setting)| (setting, check(arg, setting)))
@@ -88,7 +88,7 @@ pub fn resolve(matches: &ArgMatches, added: &[Arg]) -> Result<Effective, Problem
 
 fn layered(arg: &Arg, matches: &ArgMatches, added: &[Arg], file: &File) -> Setting {
     let id = arg.get_id().as_str();
-    // A command may have a flag of its own that has the name of a setting of others.
+    // A command may have its own flag with the name of another command's setting.
     let is_known = added.iter().any(|added| added.get_id() == arg.get_id());
     let given: Vec<String> = is_known
         .then(|| matches.get_raw(id))
@@ -97,7 +97,7 @@ fn layered(arg: &Arg, matches: &ArgMatches, added: &[Arg], file: &File) -> Setti
         .unwrap_or_default();
     let (values, source) = match is_known.then(|| matches.value_source(id)).flatten() {
         Some(ValueSource::CommandLine) => (given, Source::Flag),
-        // Empty is how manifests say: not set.
+        // In manifests an empty value means: not set.
         Some(ValueSource::EnvVariable) if given.iter().any(|value| !value.is_empty()) => {
             (given, Source::Variable(variable(arg)))
         }
@@ -127,7 +127,7 @@ impl Setting {
     }
 }
 
-/// What is wrong with a setting by itself, in the words of its own parser.
+/// Checks one setting; the message is its parser's.
 fn check(arg: &Arg, setting: &Setting) -> Option<Problem> {
     if setting.source == Source::Default {
         return None;
@@ -159,7 +159,7 @@ fn reason(error: &clap::Error) -> String {
 fn typed(settings: &[&Setting]) -> Result<Configuration, clap::Error> {
     let command = Configuration::augment_args(Command::new("settings").no_binary_name(true));
     let given = settings.iter().filter(|setting| setting.source != Source::Default);
-    // An empty list can't be said by flags; none of the settings with a default takes one.
+    // Flags can't express an empty list; no setting with a default accepts one.
     let matches = command.try_get_matches_from(given.flat_map(|setting| setting.arguments()))?;
     Configuration::from_arg_matches(&matches)
 }

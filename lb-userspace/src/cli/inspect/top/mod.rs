@@ -85,7 +85,7 @@ pub fn show(options: &Options, pin_path: &Path) -> Result<()> {
     }
 }
 
-/// Looks at the counters again and again.
+/// Reads the counters repeatedly.
 pub struct Watcher {
     tables: Tables,
     meant: Selector,
@@ -99,7 +99,7 @@ impl Watcher {
         Ok(Self { tables, meant, last, at: Instant::now() })
     }
 
-    /// What has happened since it last looked.
+    /// The rates since the last call.
     fn look(&mut self) -> Result<Rates> {
         let sample = sample(&self.tables, &self.meant)?;
         let now = Instant::now();

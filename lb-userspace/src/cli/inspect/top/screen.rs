@@ -1,4 +1,4 @@
-//! What is on the screen, and what keys do to it. Nothing here knows the terminal.
+//! The contents of the screen, and the effects of keys. Independent of the terminal.
 
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -10,7 +10,7 @@ use ratatui::widgets::{Block, Row, Table};
 use super::{HEADERS, cells};
 use crate::inspect::{Rates, Sort, short};
 
-/// As much room as the reasons have, with their frame and headers.
+/// Height of the reasons, with their frame and headers.
 const REASONS: u16 = 9;
 
 #[derive(Debug)]
@@ -18,13 +18,13 @@ pub struct Screen {
     rates: Rates,
     sort: Sort,
     shows_backends: bool,
-    /// Nothing changes until it goes on.
+    /// Whether updates are paused.
     pub is_held: bool,
-    /// The first row that is shown.
+    /// The first visible row.
     first: usize,
 }
 
-/// What is to be done about a key.
+/// The effect of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     GoOn,
@@ -43,13 +43,13 @@ impl Screen {
     }
 
     pub fn press(&mut self, key: KeyEvent) -> Next {
-        // Some terminals tell of the release, too.
+        // Some terminals report releases, too.
         if key.kind == KeyEventKind::Release {
             return Next::GoOn;
         }
         match key.code {
             KeyCode::Char('q') | KeyCode::Esc => return Next::End,
-            // The terminal makes no signal of it any more.
+            // In raw mode Ctrl-C is no signal.
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
                 return Next::End;
             }
@@ -90,7 +90,7 @@ impl Screen {
         frame.render_widget(Line::from(summary).style(Style::new().bold()), top);
 
         let rates = if self.shows_backends { &self.rates.backends } else { &self.rates.services };
-        // Not past the end, also when rows have gone.
+        // Not past the end, also after rows were removed.
         self.first = self.first.min(rates.len().saturating_sub(1));
         let what = if self.shows_backends { "BACKEND" } else { "SERVICE" };
         let rows = rates
@@ -152,7 +152,7 @@ mod tests {
         }
     }
 
-    /// The lines of a screen of this size.
+    /// Draws a screen of this size; returns its lines.
     fn drawn(screen: &mut Screen, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| screen.draw(frame)).unwrap();

@@ -1,4 +1,4 @@
-//! The terminal, for as long as it is ours.
+//! The terminal in raw mode.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,11 +13,11 @@ use super::Watcher;
 use super::screen::{Next, Screen};
 use crate::inspect::Sort;
 
-/// How soon a signal is noticed.
+/// Longest time until a signal is noticed.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Shows what happens until somebody has seen enough. However it ends, also by a signal or a
-/// panic, the terminal is as it was.
+/// Shows rates until the user quits. The terminal is restored at the end, also after a signal or a
+/// panic.
 pub fn run(watcher: &mut Watcher, interval: Duration, sort: Sort) -> Result<()> {
     let told_to_end = ending()?;
     let mut terminal = ratatui::try_init().context("cannot use this terminal")?;
@@ -28,7 +28,7 @@ pub fn run(watcher: &mut Watcher, interval: Duration, sort: Sort) -> Result<()> 
         terminal.draw(|frame| screen.draw(frame))?;
         let wait = due.saturating_duration_since(Instant::now()).min(PATIENCE);
         if event::poll(wait)? {
-            // Anything else, as a new size, is seen by drawing again.
+            // Other events, such as a new size, only need another drawing.
             if let Event::Key(key) = event::read()?
                 && screen.press(key) == Next::End
             {
@@ -46,7 +46,7 @@ pub fn run(watcher: &mut Watcher, interval: Duration, sort: Sort) -> Result<()> 
     Ok(())
 }
 
-/// Gives the terminal back when it is dropped.
+/// Restores the terminal when it is dropped.
 struct Restored;
 
 impl Drop for Restored {
@@ -55,7 +55,7 @@ impl Drop for Restored {
     }
 }
 
-/// Becomes true when a signal asks this process to end.
+/// Returns a flag that is set by SIGTERM and similar signals.
 fn ending() -> Result<Arc<AtomicBool>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let told = Arc::new(AtomicBool::new(false));
