@@ -1,14 +1,14 @@
-//! Packets of a capture: pcap and pcapng, as tcpdump and Wireshark write them.
+//! Reads captures of tcpdump and Wireshark: pcap and pcapng.
 
 use anyhow::{Result, bail, ensure};
 
-/// What stands before the packets: `LINKTYPE_*`.
+/// The link-layer header: `LINKTYPE_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
     Ethernet,
-    /// Nothing: IP at once.
+    /// None: packets begin with the IP header.
     Raw,
-    /// What `tcpdump -i any` writes: so many bytes, of which two, at this offset, are the EtherType.
+    /// The header of `tcpdump -i any`: its size, and the offset of the EtherType in it.
     Cooked {
         header: usize,
         ether_type: usize,
@@ -29,7 +29,7 @@ impl Link {
         })
     }
 
-    /// The packet in an Ethernet frame.
+    /// Puts a packet in an Ethernet frame.
     fn frame(self, packet: &[u8]) -> Option<Vec<u8>> {
         let (ether_type, ip) = match self {
             Self::Ethernet => return Some(packet.to_vec()),
@@ -44,7 +44,7 @@ impl Link {
     }
 }
 
-/// The frames of a capture, and which of them were captured only in part.
+/// The frames of a capture.
 pub fn frames(file: &[u8]) -> Result<Vec<Captured>> {
     match file {
         [0xd4, 0xc3, 0xb2, 0xa1, ..] | [0x4d, 0x3c, 0xb2, 0xa1, ..] => pcap(file, false),
@@ -58,11 +58,11 @@ pub fn frames(file: &[u8]) -> Result<Vec<Captured>> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured {
     pub bytes: Vec<u8>,
-    /// How long it was on the wire, if that is more than was captured.
+    /// Its length on the wire, if it was captured only in part.
     pub cut_from: Option<u32>,
 }
 
-/// Numbers in the order of octets that the file is written in.
+/// Reads numbers in the file's byte order.
 #[derive(Clone, Copy)]
 struct Numbers {
     big: bool,
@@ -92,12 +92,12 @@ fn pcap(file: &[u8], big: bool) -> Result<Vec<Captured>> {
     const HEADER: usize = 16;
     let numbers = Numbers { big };
     let Some(link) = numbers.u32(file, LINK) else { bail!("the capture ends in its header") };
-    // The upper bits say other things.
+    // The upper bits have another meaning.
     let link = Link::of(link as u16)?;
     let mut frames = Vec::new();
     let mut rest = &file[FILE_HEADER..];
     while let (Some(kept), Some(length)) = (numbers.u32(rest, 8), numbers.u32(rest, 12)) {
-        // A capture that was ended by force ends anywhere.
+        // An interrupted capture may end within a packet.
         let Some(packet) = rest.get(HEADER..HEADER + kept as usize) else { break };
         frames.extend(captured(link, packet, length));
         rest = &rest[HEADER + kept as usize..];
@@ -111,7 +111,7 @@ fn pcapng(file: &[u8]) -> Result<Vec<Captured>> {
     const INTERFACE: u32 = 1;
     const SIMPLE: u32 = 3;
     const ENHANCED: u32 = 6;
-    /// A block's kind and length before its body, and the length again behind it.
+    /// A block's type and length before its body, and the length again after it.
     const AROUND: usize = 12;
     let mut numbers = Numbers { big: false };
     let mut links = Vec::new();
@@ -153,7 +153,7 @@ fn pcapng(file: &[u8]) -> Result<Vec<Captured>> {
     Ok(frames)
 }
 
-/// An interface is complained of only where a packet came by it.
+/// The link type of an interface. An unsupported one is an error only if packets use it.
 fn of(links: &mut [Option<Result<Link>>], interface: u32) -> Result<Link> {
     match links.get_mut(interface as usize) {
         Some(Some(Ok(link))) => Ok(*link),

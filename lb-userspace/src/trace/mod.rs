@@ -1,8 +1,8 @@
-//! `millrace trace`: what would become of a packet, step by step.
+//! `millrace trace`: what the data plane does with a packet, step by step.
 //!
-//! The data plane itself runs here, the same code as in the kernel, over a [`View`] of the pinned
-//! maps, which it can't change. [`observe`] notes what it looks up and writes, [`story`] puts that
-//! in words. So nothing that is told was decided here.
+//! The data plane itself runs here, the same code as in the kernel, over a read-only [`View`] of
+//! the pinned maps. [`observe`] records lookups and writes, and [`story`] describes them. Nothing
+//! is decided here.
 
 pub mod capture;
 pub mod observe;
@@ -27,26 +27,26 @@ use routes::Routes;
 use story::{Names, Narrator, Step};
 pub use view::View;
 
-/// What became of a packet in the end.
+/// The final result for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fate {
-    /// It goes on as it came.
+    /// It continues unchanged.
     Untouched,
-    /// It goes up the stack, or out where it was leaving, as another packet.
+    /// It is translated, and continues to the stack or through its egress device.
     Translated,
     Dropped,
-    /// Untouched, it goes on to tc, where nothing of ours looks at it.
+    /// It continues unchanged to tc, which has no program.
     Deferred,
-    /// It was turned into an answer to its sender.
+    /// It is replaced by a reset or ICMP error to its sender.
     Answered,
-    /// It leaves from here, without going up the stack.
+    /// It is sent without passing the stack.
     Sent,
-    /// The same, but the stack finds out to whom.
+    /// It is sent after the stack has resolved its next hop.
     Resolved,
 }
 
-/// A packet's way from its hook to its end.
+/// A packet's path from its hook to the final result.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Trace {
@@ -55,7 +55,7 @@ pub struct Trace {
     pub direction: &'static str,
     pub steps: Vec<Step>,
     pub verdict: Fate,
-    /// What was counted.
+    /// The counted reasons.
     pub reasons: Vec<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_port: Option<String>,
@@ -70,12 +70,12 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Adds what the data plane can't know, behind the first step.
+    /// Adds information that the data plane does not have, after the first step.
     pub fn note(&mut self, step: &'static str, text: String) {
         self.steps.insert(1, Step { step, text });
     }
 
-    /// Adds what will go wrong later.
+    /// Adds a warning about a later failure.
     pub fn warn(&mut self, text: String) {
         self.steps.push(Step { step: "warning", text });
     }
@@ -90,18 +90,18 @@ impl Trace {
     }
 }
 
-/// Where a packet meets the data plane.
+/// The hooks that a packet passes.
 #[derive(Clone, Debug)]
 pub struct Meeting {
     /// The device's index.
     pub device: u32,
-    /// What is attached there in the packet's direction, in the order in which it is met.
+    /// The programs in the packet's direction, in the order in which they run.
     pub points: Vec<HookPoint>,
-    /// What a device will cut the packet into, if anything: it stands for several.
+    /// Segment size if a device will segment the packet; otherwise 0.
     pub segment: u32,
 }
 
-/// Takes a packet through the data plane.
+/// Runs a packet through the data plane.
 pub fn trace<T>(
     tables: &T,
     routes: &dyn Routes,
@@ -147,7 +147,7 @@ where
             _ => None,
         }));
         narrator.tell(observations);
-        // XDP leaves to tc what only the stack can do.
+        // XDP leaves to tc what requires the stack.
         if point == HookPoint::ExternalIn && matches!(verdict, Verdict::Defer | Verdict::Resolve) {
             verdict = Verdict::Defer;
             continue;
@@ -162,7 +162,7 @@ where
     let result = Summary::of(&bytes);
     let fate = fate_of(verdict, frame, &bytes, &reasons);
     let leaves = matches!(fate, Fate::Sent | Fate::Resolved | Fate::Answered);
-    // What is sent back leaves by where it came.
+    // Transmitted packets leave through their ingress device.
     let left_by = if verdict == Verdict::Transmit { meeting.device } else { left_by };
     let leaves_by = leaves.then(|| names.device(left_by));
     if bytes != frame && fate != Fate::Dropped {
@@ -188,7 +188,7 @@ where
 fn fate_of(verdict: Verdict, before: &[u8], after: &[u8], reasons: &[&str]) -> Fate {
     match verdict {
         Verdict::Drop => Fate::Dropped,
-        // A flow's packets are counted for no reason, those that are answered always are.
+        // A reason is counted for each refused packet, and for no packet of a flow.
         Verdict::Transmit if !reasons.is_empty() => Fate::Answered,
         Verdict::Transmit | Verdict::Redirect => Fate::Sent,
         Verdict::Resolve => Fate::Resolved,
@@ -226,7 +226,7 @@ fn verdict_text(fate: Fate, leaves_by: Option<&str>) -> String {
     }
 }
 
-/// A frame that tells what is asked of its hook.
+/// A frame that records requests to its hook.
 struct Watched<'a> {
     frame: Frame,
     notes: &'a Notes,

@@ -1,5 +1,5 @@
-//! Watches the data plane at work: every look-up that it makes and every word that it writes goes
-//! through here, and is noted on its way. Nothing is decided here.
+//! Records all lookups and writes of the data plane, which go through here. Nothing is decided
+//! here.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
@@ -17,13 +17,13 @@ use lb_common::layout::{
     Settings, Ticks, TunnelKey, TunnelTarget, Untracked, WAYS,
 };
 
-/// One thing that the data plane asked, or did.
+/// A lookup or an action of the data plane.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Observation {
     Stage(Stage),
-    /// The prefilter: whether a frontend may have the address.
+    /// Prefilter: whether a frontend may have the address.
     MayBeDestination(IpAddr, bool),
-    /// The prefilter for answers: whether a backend may have the end.
+    /// Prefilter for replies: whether a backend may have the address and port.
     MayBeSource(SocketAddr, u8, bool),
     Frontend(SocketAddr, u8, Option<Frontend>),
     SourceAllowed(u32, IpAddr, bool),
@@ -33,15 +33,15 @@ pub enum Observation {
     Member(Member, bool),
     Backend(u32, Option<AnyBackend>),
     Device(u32, Option<Device>),
-    /// A bucket of the flow table was looked through, or one of the reply index.
+    /// A bucket of the flow table or of the reply index was searched.
     Bucket(u32),
     ReplyBucket(u32),
-    /// A flow that was there: the packet is of it.
+    /// The packet belongs to this existing flow.
     Touched(AnyFlow),
-    /// A flow's place was given up.
+    /// A flow's entry was freed.
     Released(AnyFlow),
     Opened(AnyFlow),
-    /// A place that an earlier flow had was taken for another.
+    /// A flow's entry was taken for another flow.
     Replaced(AnyFlow),
     AffinitySet(u32, Affinity),
     Fragment(bool),
@@ -73,7 +73,7 @@ pub struct AnyFlow {
     pub kind: FlowKind,
     pub before: FlowState,
     pub state: FlowState,
-    /// Since its last packet.
+    /// Time since its last packet.
     pub idle_seconds: f64,
 }
 
@@ -102,7 +102,7 @@ impl<A: Address> From<Backend<A>> for AnyBackend {
     }
 }
 
-/// What was noted so far.
+/// The recorded observations.
 #[derive(Default)]
 pub struct Notes(RefCell<Vec<Observation>>);
 
@@ -116,17 +116,17 @@ impl Notes {
     }
 }
 
-/// One place of a bucket, as it was when it was last looked at.
+/// An entry of a bucket at the last comparison.
 type Way<F> = Option<(FlowState, Ticks, Flow<F>)>;
 
-/// A bucket that the data plane has got its hands on.
+/// A bucket that the data plane has accessed.
 struct Watched<F: Family> {
     index: u32,
     ways: [Way<F>; WAYS],
 }
 
-/// Tables that tell what they are asked. What flows become is seen by comparing their buckets: the
-/// data plane changes those without asking.
+/// Tables that record lookups. Changes of flows are detected by comparing their buckets, which the
+/// data plane writes directly.
 pub struct Observed<'a, T> {
     tables: &'a T,
     notes: &'a Notes,
@@ -147,7 +147,7 @@ where
         self.notes.add(observation);
     }
 
-    /// Notes what became of flows since the last time.
+    /// Records the changes of flows since the last call.
     pub fn note_changes(&self) {
         changes(self.tables, self.notes, &mut self.buckets4.borrow_mut());
         changes(self.tables, self.notes, &mut self.buckets6.borrow_mut());
@@ -337,7 +337,7 @@ where
     }
 }
 
-/// Both families, by type.
+/// Implements the accessors of both families.
 macro_rules! family_tables {
     ($family:ty, $buckets:ident) => {
         impl<T> FlowTables<$family> for Observed<'_, T>

@@ -1,4 +1,4 @@
-//! The kernel's maps as a traced packet finds them: what it would write stays in this process.
+//! The kernel's maps for a traced packet, whose writes stay in this process.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use aya::maps::{Array, MapData, MapError};
 
 use crate::kernel::{Layout, Plain};
 
-/// An array whose elements are read.
+/// A read-only array.
 pub struct Elements<V: Pod>(pub Array<MapData, V>);
 
 impl<V: Pod> Elements<V> {
@@ -19,7 +19,7 @@ impl<V: Pod> Elements<V> {
     }
 }
 
-/// A hash map whose entries are read.
+/// A read-only hash map.
 pub struct Entries<K: Layout, V: Pod>(pub aya::maps::HashMap<MapData, Plain<K>, V>);
 
 impl<K: Layout, V: Pod> Entries<K, V> {
@@ -28,7 +28,7 @@ impl<K: Layout, V: Pod> Entries<K, V> {
     }
 }
 
-/// The same, with what was written beside it.
+/// A hash map with an overlay of written entries.
 pub struct Overlaid<K: Layout, V: Layout> {
     entries: Entries<K, Plain<V>>,
     written: RefCell<HashMap<K, V>>,
@@ -49,10 +49,10 @@ impl<K: Layout + Eq + Hash, V: Layout> Overlaid<K, V> {
     }
 }
 
-/// An array of buckets that packets write to: each is copied when it is first asked for.
+/// An array of buckets that packets write to. Each is copied at the first access.
 pub struct Copies<T, W: Pod> {
     buckets: Elements<W>,
-    /// How many words at a bucket's start tell whether it was changed while it was copied.
+    /// Number of words at a bucket's start that show whether it changed during the copy.
     tags: usize,
     copies: RefCell<HashMap<u32, Box<T>>>,
 }
@@ -69,17 +69,17 @@ impl<T, W: Pod + AsRef<[u64]>> Copies<T, W> {
             Entry::Occupied(copy) => copy.into_mut(),
             Entry::Vacant(place) => {
                 let words = self.read(index)?;
-                // SAFETY: as many bytes as the bucket has, which is made of plain numbers.
+                // SAFETY: the words have the bucket's size, and a bucket consists of plain numbers.
                 place.insert(Box::new(unsafe { std::mem::transmute_copy::<W, T>(&words) }))
             }
         };
         let bucket = std::ptr::from_ref(bucket);
-        // SAFETY: a box stays where it is while the map around it moves, none is taken out or
-        // replaced, and a bucket is written to by its own cells only.
+        // SAFETY: the box does not move when the map grows, entries are never removed or replaced,
+        // and a bucket is only written through its cells.
         Some(unsafe { &*bucket })
     }
 
-    /// A record counts as its tag says, which the kernel may change meanwhile: then once more.
+    /// Copies a bucket, again if the kernel has changed a tag meanwhile.
     fn read(&self, index: u32) -> Option<W> {
         const TRIES: usize = 8;
         let mut words = self.buckets.get(index)?;
@@ -94,7 +94,7 @@ impl<T, W: Pod + AsRef<[u64]>> Copies<T, W> {
     }
 }
 
-/// What is not there is not there; any other failure of a look-up would be the kernel's.
+/// The result of a lookup; errors count as not found.
 pub fn found<V>(looked_up: Result<V, MapError>) -> Option<V> {
     match looked_up {
         Ok(value) => Some(value),

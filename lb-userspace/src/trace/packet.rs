@@ -1,4 +1,4 @@
-//! Packets from a tuple, and packets in words. Only shapes: what becomes of them is not known here.
+//! Builds packets from a tuple, and describes packets.
 
 use std::fmt::{self, Display};
 use std::net::{IpAddr, SocketAddr};
@@ -12,22 +12,22 @@ use serde::Serialize;
 
 use crate::notation::{TCP_FLAGS, tcp_flag_names};
 
-/// What an SRE says of a packet.
+/// The description of a packet on the command line.
 #[derive(Clone, Debug)]
 pub struct Tuple {
     pub protocol: u8,
     pub source: SocketAddr,
     pub destination: SocketAddr,
-    /// Of TCP, as in its header.
+    /// TCP flags, as in the header.
     pub flags: u8,
     /// Bytes after the transport header.
     pub payload: usize,
-    /// How many more times it may be forwarded.
+    /// TTL or hop limit.
     pub hop_limit: u8,
 }
 
 impl Tuple {
-    /// The packet in an Ethernet frame. Link-layer addresses are made up: nothing depends on them.
+    /// The packet in an Ethernet frame, with arbitrary link-layer addresses.
     pub fn frame(&self) -> Result<Vec<u8>> {
         let Self { source, destination, .. } = *self;
         let link = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
@@ -59,7 +59,7 @@ impl Tuple {
             }
             protocol::UDP => ip.udp(from, to).write(&mut frame, &payload),
             _ => {
-                // SCTP's common header, and the chunk that asks for an association, or data.
+                // SCTP's common header, and an INIT or DATA chunk.
                 let chunk = if self.payload == 0 { 1 } else { 0 };
                 let length = (self.payload + 4) as u16;
                 let mut sctp = [from.to_be_bytes(), to.to_be_bytes()].concat();
@@ -75,7 +75,7 @@ impl Tuple {
     }
 }
 
-/// A packet as it can be read.
+/// A parsed packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
@@ -92,7 +92,7 @@ pub struct Summary {
     pub fragment: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hop_limit: Option<u8>,
-    /// Of the frame, in bytes.
+    /// Length of the frame, in bytes.
     pub length: usize,
 }
 

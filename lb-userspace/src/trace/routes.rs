@@ -1,5 +1,5 @@
-//! Where this machine's packets leave, asked of the kernel by rtnetlink as its helper for programs
-//! would look it up: by the device that the packet came in by, for its source and destination.
+//! Looks up routes by rtnetlink in the same way as the kernel's helper for programs: by ingress
+//! device, source and destination.
 
 use std::cell::RefCell;
 use std::io;
@@ -16,27 +16,27 @@ use nix::sys::socket::SockProtocol;
 
 use crate::netlink::{Netlink, attribute, attributes, u32_at};
 
-/// The next hop of another family: `struct rtvia`, of which the address is behind the family.
+/// The next hop of another family: `struct rtvia`, the family followed by the address.
 const RTA_VIA: u16 = 18;
-/// Of `RTA_METRICS`.
+/// Attributes in `RTA_METRICS`.
 const RTAX_MTU: u16 = 2;
-/// `struct rtmsg`, `ndmsg`, `ifinfomsg`: attributes begin behind them.
+/// Sizes of `struct rtmsg`, `ndmsg` and `ifinfomsg`; attributes follow.
 const ROUTE_HEADER: usize = 12;
 const ROUTE_KIND: usize = 7;
 const NEIGHBOUR_HEADER: usize = 12;
 const NEIGHBOUR_STATE: usize = 8;
 const LINK_HEADER: usize = 16;
 
-/// Who knows where packets leave.
+/// Looks up routes.
 pub trait Routes {
-    /// For a packet that came in by a device.
+    /// The exit of a packet that arrived on a device.
     fn exit(&self, device: u32, to: IpAddr, from: IpAddr) -> Option<Exit>;
 }
 
-/// This machine's own, in the network namespace that this runs in.
+/// The routes of the current network namespace.
 pub struct KernelRoutes(RefCell<Netlink>);
 
-/// A route that was found.
+/// A route.
 struct Found {
     device: u32,
     next_hop: IpAddr,
@@ -63,8 +63,9 @@ impl KernelRoutes {
         Ok(found)
     }
 
-    /// First as a packet that is passing through. The kernel refuses what can't come in by the
-    /// device, as one from an address of its own; programs may ask that: then as one that leaves.
+    /// Looks up the route of a forwarded packet. The kernel refuses sources that can't arrive on
+    /// the device, such as its own addresses, which programs may look up: then as for a local
+    /// packet.
     fn route(&self, device: u32, to: IpAddr, from: IpAddr) -> Option<Found> {
         for (from, device) in [(Some(from), Some(device)), (Some(from), None), (None, None)] {
             match self.ask(RTM_GETROUTE, &route_request(to, from, device), |body| route(body, to)) {
@@ -81,7 +82,7 @@ impl KernelRoutes {
         body.extend(device.to_ne_bytes());
         body.extend([0; 4]);
         body.extend(attribute(NDA_DST, &octets(address)));
-        // There may be none.
+        // The neighbour may not exist.
         self.ask(RTM_GETNEIGH, &body, neighbour).ok()?
     }
 
@@ -118,7 +119,7 @@ fn route_request(to: IpAddr, from: Option<IpAddr>, device: Option<u32>) -> Vec<u
     body
 }
 
-/// Only what is forwarded: not what is for this machine itself, nor what is refused.
+/// Parses a route; `None` if it is local or rejects packets.
 fn route(body: &[u8], to: IpAddr) -> Option<Found> {
     if *body.get(ROUTE_KIND)? != RTN_UNICAST {
         return None;
@@ -134,7 +135,7 @@ fn route(body: &[u8], to: IpAddr) -> Option<Found> {
     })
 }
 
-/// The link-layer address of one that can be sent to.
+/// Parses the link-layer address of a reachable neighbour.
 fn neighbour(body: &[u8]) -> Option<[u8; 6]> {
     const VALID: u16 =
         NUD_PERMANENT | NUD_NOARP | NUD_REACHABLE | NUD_PROBE | NUD_STALE | NUD_DELAY;

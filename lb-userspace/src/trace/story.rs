@@ -1,4 +1,4 @@
-//! What was observed, in words.
+//! Describes observations.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,34 +11,34 @@ use crate::notation::{frontend_kind_name, protocol_name};
 use crate::plan::Scope;
 use crate::reasons::meaning;
 
-/// One thing that happened to the packet.
+/// A step of a packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Step {
-    /// A word for machines.
+    /// Name for scripts.
     pub step: &'static str,
     pub text: String,
 }
 
-/// What things are called.
+/// Looks up names.
 pub trait Names {
-    /// Of a service port: `namespace/name:port`.
+    /// The name of a service port: `namespace/name:port`.
     fn service_port(&self, index: u32) -> String;
     fn device(&self, index: u32) -> String;
 }
 
-/// Tells a packet's way at one hook. It remembers what earlier observations mean for later ones.
+/// Describes a packet's path at one hook. Keeps the context of earlier observations.
 pub struct Narrator<'a> {
     names: &'a dyn Names,
     steps: Vec<Step>,
-    /// Buckets of the flow table since the stage began, and whether a flow was found in them.
+    /// Searched buckets of the flow table since the stage began.
     buckets: Vec<u32>,
     found: bool,
     asked_for_answers: bool,
-    /// How often an SNAT port was looked for.
+    /// Attempts to find an SNAT port.
     rounds: u32,
     frontend: Option<(SocketAddr, Frontend)>,
     pool: Option<(u32, Pool)>,
-    /// The slot that was looked at, whose backend is looked up next.
+    /// Whether a slot was read, whose backend is looked up next.
     chosen: bool,
     remembered: bool,
     routed: bool,
@@ -81,7 +81,7 @@ impl<'a> Narrator<'a> {
         self.steps
     }
 
-    /// Where the backend with an index is.
+    /// Address and port of a backend.
     pub fn backend_end(&self, index: u32) -> Option<SocketAddr> {
         self.backends.iter().rev().find(|(known, _)| *known == index).map(|(_, found)| found.end)
     }
@@ -103,7 +103,7 @@ impl<'a> Narrator<'a> {
             Observation::Stage(stage) => {
                 self.end_of_stage();
                 if stage == Stage::Snat {
-                    // It comes again after itself until a port is found.
+                    // The stage repeats until a port is found.
                     self.rounds += 1;
                     if self.rounds > 1 {
                         let text = format!("round {} found no port that is free", self.rounds - 1);
@@ -239,7 +239,7 @@ impl<'a> Narrator<'a> {
                 let text = self.route_text(to, from, answer);
                 self.say("route", text);
             }
-            // A marker of the data plane's own.
+            // An internal marker of the data plane.
             Observation::LeaveBy(0) => {}
             Observation::LeaveBy(device) => {
                 let how = if self.routed { "" } else { "; the next hop is from the flow" };
@@ -252,7 +252,7 @@ impl<'a> Narrator<'a> {
     fn frontend(&mut self, end: SocketAddr, number: u8, found: Option<Frontend>) {
         let protocol = protocol_name(number);
         let Some(frontend) = found else {
-            // The entry of the address itself, or of a NodePort: asked for in passing.
+            // Lookups of the address itself, or of a NodePort.
             let text = if end.port() == 0 {
                 format!("{} is neither an address of this node nor a Service's alone", end.ip())
             } else if end.ip().is_unspecified() {
@@ -297,7 +297,7 @@ impl<'a> Narrator<'a> {
         self.say("pool", format!("{scope} scope{why}; {size}"));
     }
 
-    /// The backend that is remembered, and for how many ticks it was not used.
+    /// The remembered backend, and the ticks since its last use.
     fn affinity(&mut self, found: Option<(u32, u32)>) {
         self.remembered = false;
         let limit = self.frontend.map_or(0, |(_, frontend)| frontend.affinity);
@@ -372,7 +372,7 @@ fn policy(name: &str, local_wanted: u8, local: bool) -> String {
     match (local_wanted != 0, local) {
         (true, true) => format!(", by {name}: Local"),
         (false, false) => format!(", by {name}: Cluster"),
-        // As if it had gone out and come back.
+        // Such packets count as packets of outside clients.
         (true, false) => format!(": {name}: Local is for clients outside"),
         (false, true) => String::new(),
     }

@@ -1,9 +1,7 @@
-//! The tables of a data plane that is pinned, as its programs see them, for reading only: what a
-//! packet would write goes to copies, which are found before what stands in the maps. Needs no
-//! agent.
+//! A read-only view of the tables of a pinned data plane: a packet's writes go to copies, which
+//! take precedence over the maps. Needs no agent.
 //!
-//! Entries are asked for one by one, by system calls that leave no trace in the map: an LRU map
-//! does not take them for use.
+//! Entries are read one by one, by system calls, which do not count as use in LRU maps.
 
 use std::cell::{Cell, UnsafeCell};
 use std::hash::Hash;
@@ -65,9 +63,9 @@ struct FamilyView<F: InMaps> {
     draft: UnsafeCell<Draft<F>>,
 }
 
-/// A family, by the maps that are its own.
+/// The maps of a family.
 pub trait InMaps: Family {
-    /// As long as a bucket of flows.
+    /// Words of a flow bucket's size.
     type FlowWords: Pod + AsRef<[u64]>;
     const NAMES: Names;
 }
@@ -79,7 +77,7 @@ pub struct Names {
     replies: &'static str,
     crowded: &'static str,
     untracked: &'static str,
-    /// Its entry in the map of both families.
+    /// Its index in the map of both families.
     hints: u32,
     affinities: &'static str,
     fragments: &'static str,
@@ -139,7 +137,7 @@ impl View {
         );
         let v4 = FamilyView::<V4>::open(&maps)?;
         let v6 = FamilyView::<V6>::open(&maps)?;
-        // What people choose (SNAT ports, timeouts) is not told by the sizes of the maps.
+        // Settings such as SNAT ports and timeouts can't be derived from the sizes of the maps.
         let parameters: Elements<Plain<Settings>> = maps.elements(map::PARAMETERS)?;
         let Plain(settings) = parameters.get(0).context("the maps have no parameters")?;
         Ok(Self {
@@ -162,7 +160,7 @@ impl View {
         })
     }
 
-    /// Whose frontend the destination of a packet is that was told of, if it is one.
+    /// The service port of a reported packet, if its destination is a frontend.
     pub fn service_port_of(&self, event: &Event) -> Option<u32> {
         let Event { destination_port: port, protocol, .. } = *event;
         let frontend = match ip_of_octets(event.destination) {
@@ -172,7 +170,7 @@ impl View {
         frontend.map(|frontend| frontend.service_port)
     }
 
-    /// Time goes on: what a packet touches can be told from what was touched before.
+    /// Advances the clock, so that the packet's accesses differ from earlier ones.
     pub fn tick(&self) {
         self.now.set(Ticks(self.now.get().0.wrapping_add(1)));
     }
@@ -236,7 +234,7 @@ impl<F: InMaps> FamilyView<F> {
                 .open(source_ranges)?
                 .try_into()
                 .map_err(|error| unfit(source_ranges, error))?,
-            // SAFETY: plain numbers, for which zeros are valid.
+            // SAFETY: it consists of plain numbers, for which zeros are valid.
             draft: UnsafeCell::new(unsafe { std::mem::zeroed() }),
         })
     }
@@ -301,18 +299,18 @@ impl HoldsScratch for View {
 }
 
 impl Counters for View {
-    /// Each processor has its own allowance, and nobody knows which one a packet would meet.
+    /// Each CPU has its own allowance, and the packet's CPU is unknown.
     fn may_answer(&self) -> bool {
         true
     }
 
-    // Nothing is counted: no packet has come.
+    // Traced packets are not counted.
     fn count(&self, _: Reason) {}
     fn count_packet(&self, _: u32, _: u32, _: Direction, _: u32) {}
     fn count_new_flow(&self, _: u32, _: u32) {}
 }
 
-/// Both families, by type.
+/// Implements the accessors of both families.
 macro_rules! family_tables {
     ($family:ty, $address:ty, $view:ident, $mask:ident) => {
         impl FlowTables<$family> for View {
@@ -353,7 +351,7 @@ macro_rules! family_tables {
             }
 
             fn draft(&self) -> Option<&mut Draft<$family>> {
-                // SAFETY: a packet is at one stage at a time, and none keeps a draft beyond itself.
+                // SAFETY: stages run one after the other, and none keeps the draft.
                 Some(unsafe { &mut *self.$view.draft.get() })
             }
 
