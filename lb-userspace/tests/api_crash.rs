@@ -1,5 +1,5 @@
-//! The process is killed in the middle of writes, again and again: no acknowledged write is lost,
-//! nothing is half there, and it starts up again each time.
+//! Kills the server repeatedly during writes: no acknowledged write is lost, none is applied in
+//! part, and the server starts again each time.
 
 // All of this is tests.
 #![allow(clippy::unwrap_used)]
@@ -20,10 +20,10 @@ use tokio::process::{Child, Command};
 
 const ROUNDS: usize = 6;
 const WRITERS: usize = 8;
-/// So many acknowledged writes are waited for before the kill, different ones each round.
+/// Highest number of acknowledged writes before a kill; each round has another number.
 const BEFORE_KILL: usize = 150;
 
-/// By name: the number that was last acknowledged, and that last sent.
+/// By name: the last acknowledged number, and the last one sent.
 type Numbers = Arc<Mutex<BTreeMap<String, (u64, u64)>>>;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -76,7 +76,7 @@ async fn start(directory: &Path) -> Child {
         panic!("it ended: {said}");
     };
     tokio::time::timeout(Duration::from_secs(120), serving).await.expect("it starts");
-    // What else it says must have somewhere to go.
+    // Its later output must be read, too.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     process
 }
@@ -87,7 +87,7 @@ async fn client(directory: &Path) -> Client {
     Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap().try_into().unwrap()
 }
 
-/// Creates a Service, then writes ever higher numbers into it, until the server is gone.
+/// Creates a Service, then writes increasing numbers to it until the server is killed.
 async fn write(
     client: Client,
     name: String,
@@ -123,8 +123,8 @@ async fn write(
     }
 }
 
-/// Everything acknowledged is there, and nothing that was never sent. The revision has not gone
-/// back, and is told.
+/// Checks that all acknowledged writes exist, and none that was not sent. Returns the revision,
+/// which must not decrease.
 async fn check(client: &Client, numbers: &Numbers, before: u64) -> u64 {
     let services: Api<Service> = Api::default_namespaced(client.clone());
     let list = services.list(&ListParams::default()).await.unwrap();

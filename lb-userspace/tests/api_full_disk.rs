@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-/// Mounts a small file system, fills most of it, and makes room when it is told to.
+/// Mounts a small file system, fills most of it, and frees space on request.
 const FULL_DISK: &str = r#"
 mount -t tmpfs -o size=6m,mode=700 none "$1/data"
 head -c 3000000 /dev/zero > "$1/data/filler"

@@ -1,4 +1,4 @@
-//! `millrace config` as people use it: every setting by flag, variable and file.
+//! `millrace config`: every setting by flag, variable and file.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// A value for each setting that is not its default. Who adds a setting adds one here.
+/// A value other than the default for each setting. New settings must be added here.
 const VALUES: &[(&str, &str)] = &[
     ("pin-path", "/sys/fs/bpf/other"),
     ("log", "debug"),
@@ -78,7 +78,7 @@ fn effective(
     rows.collect()
 }
 
-/// Those of manifests, and those of a cluster.
+/// The settings for manifests, and those for a cluster.
 fn halves() -> [Vec<(&'static str, &'static str)>; 2] {
     let half = |left_out: &[&str]| {
         VALUES.iter().filter(|(name, _)| !left_out.contains(name)).copied().collect()
@@ -112,7 +112,7 @@ fn every_setting_has_its_flag_its_variable_and_its_key() {
             half.iter().map(|(name, value)| (variable(name), (*value).to_owned())).collect();
         assert_given(&effective(&[], &variables), &half, "$MILLRACE_");
 
-        // The file that it prints itself.
+        // The file that it prints.
         let printed =
             millrace(&[&["config", "-o", "yaml"].map(str::to_owned)[..], &flags].concat(), &[]);
         let path = directory.path().join("millrace.yaml");
@@ -143,12 +143,12 @@ fn a_wrong_configuration_fails_with_all_that_is_wrong() {
     for part in ["--max-flows", "--xdp-mode", "$MILLRACE_TC_MODE"] {
         assert!(said.contains(part), "{said}");
     }
-    // The agent refuses it in the same words.
+    // The agent reports the same errors.
     let agent = ["agent", "--max-flows=3", "--xdp-mode=fast"].map(str::to_owned);
     let refused = millrace(&agent, &[("MILLRACE_TC_MODE".to_owned(), "slow".to_owned())]);
     assert_eq!(String::from_utf8_lossy(&refused.stderr), said);
 
-    // And the check of the machine tells each, also to programs.
+    // `millrace check` reports each of them, also as JSON.
     let check = ["check", "--max-flows=3", "--xdp-mode=fast", "-o", "json"].map(str::to_owned);
     let checked = millrace(&check, &[("MILLRACE_TC_MODE".to_owned(), "slow".to_owned())]);
     assert_eq!(checked.status.code(), Some(1));

@@ -3,7 +3,7 @@
 // All of this is tests.
 #![allow(clippy::unwrap_used)]
 
-// The tests of the API use it, too, and more of it.
+// Shared with the tests of the API, which use more of it.
 #[allow(dead_code)]
 #[path = "../../lb-api/tests/api/server.rs"]
 mod server;
@@ -19,7 +19,7 @@ use lb_userspace::source::cluster::Events;
 
 use server::TestServer;
 
-/// Generous, as the machine may be busy.
+/// A long limit: the machine may be busy.
 const SOON: Duration = Duration::from_secs(120);
 
 fn notice(reason: Reason, message: &str) -> Notice {
@@ -39,7 +39,7 @@ impl Case {
         Self { client: server.client().await, _server: server }
     }
 
-    /// What an agent on a node tells; one that has started anew remembers nothing.
+    /// The Events of an agent on a node, which has just been started.
     fn agent(&self, node: &str) -> Events {
         Events::new(self.client.clone(), node)
     }
@@ -48,7 +48,7 @@ impl Case {
         Api::default_namespaced(self.client.clone())
     }
 
-    /// Waits until the Events are such: type, message, who told it first, and how often.
+    /// Waits for these Events: type, message, first node, and count.
     async fn until(&self, expected: &[(&str, &str, &str, i32)]) {
         let mut found = Vec::new();
         let so = async {
@@ -102,7 +102,7 @@ async fn what_all_nodes_notice_is_counted_by_who_made_the_event() {
     let (a, b) = (case.agent("a"), case.agent("b"));
     a.post(notice(Reason::NotServed, "wrong"));
     case.until(&[("Warning", "wrong", "a", 1)]).await;
-    // What a node tells is told in order: when the second has come, so has the first.
+    // A node's notices stay in order: with the second, the first has arrived.
     b.post(notice(Reason::NotServed, "wrong"));
     b.post(notice(Reason::NoRoom, "full"));
     let of_b = ("Warning", "full", "b", 1);
@@ -136,7 +136,7 @@ async fn counting_goes_on_after_a_restart_and_begins_anew_when_the_event_is_gone
 async fn a_flood_is_counted_and_costs_one_write() {
     let case = Case::new().await;
     let agent = case.agent("a");
-    // Nothing is sent before this test waits.
+    // Nothing is sent until this test awaits.
     for _ in 0..200 {
         agent.post(notice(Reason::NotServed, "wrong"));
     }

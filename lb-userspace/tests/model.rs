@@ -1,10 +1,10 @@
-//! The rules of Kubernetes, a file each: `model/*.txt`.
+//! The rules of Kubernetes, one file each: `model/*.txt`.
 //!
-//! A file holds manifests, the line `--- expect`, and what they mean: each service port with its
-//! frontends and pools, health checks and problems. We are the node `node-a`, in no zone;
-//! a comment `# zone: z1` puts us into one, and so does a manifest of the Node.
+//! A file contains manifests, the line `--- expect`, and the result: each service port with its
+//! frontends and pools, health checks and problems. The agent's node is `node-a`, without a zone; a
+//! comment `# zone: z1` sets one, and so does a manifest of the Node.
 //!
-//! With `UPDATE_EXPECT=1` the expectations are written anew; read them with care.
+//! `UPDATE_EXPECT=1` writes the actual results; review them.
 
 // All of this file is a test.
 #![allow(clippy::unwrap_used)]
@@ -51,7 +51,7 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
-/// What manifests mean, for people.
+/// The result for manifests, as text.
 fn meaning(name: &str, manifests: &str) -> String {
     let contents = documents::read(name, manifests).unwrap_or_else(|problem| panic!("{problem}"));
     let mut store = Store::default();
@@ -112,7 +112,7 @@ fn policies(service_port: &ServicePort) -> String {
         Forwarding::Ipip => text.push_str(" forwarding=ipip"),
         Forwarding::Gue => text.push_str(" forwarding=gue"),
     }
-    // Else the pools tell.
+    // Otherwise the pools show it.
     if service_port.populated && service_port.cluster.is_empty() && service_port.local.is_empty() {
         text.push_str(" populated");
     }
@@ -148,7 +148,7 @@ fn dialled(frontend: &Frontend) -> String {
     }
 }
 
-/// The lines that differ, with what is the same left out at both ends.
+/// The differing lines, without equal lines at both ends.
 fn difference(expected: &str, meant: &str) -> String {
     let (mut old, mut new): (Vec<&str>, Vec<&str>) =
         (expected.lines().collect(), meant.lines().collect());

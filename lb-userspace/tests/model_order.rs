@@ -1,4 +1,4 @@
-//! What objects mean does not depend on the order in which they come.
+//! The model's result does not depend on the order of objects.
 
 // All of this file is a test.
 #![allow(clippy::unwrap_used)]
@@ -11,7 +11,7 @@ use lb_userspace::model::{Claims, NodeContext, Resolved, ServiceName, Slice, res
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// Few of everything, so that endpoints meet in several slices.
+/// From few values, so that several slices have the same endpoints.
 fn endpoint() -> impl Strategy<Value = Value> {
     let condition = prop::option::of(any::<bool>());
     let hint = prop::option::of(0..3u8);
@@ -41,7 +41,7 @@ fn slice() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Slices, and the same ones in another order within and without.
+/// Slices, and the same ones with slices and endpoints in another order.
 fn slices_twice() -> impl Strategy<Value = [Vec<Value>; 2]> {
     let slices = prop::collection::vec(slice(), 0..4);
     slices.prop_flat_map(|slices| {
@@ -79,7 +79,7 @@ fn meaning(service: &Service, slices: &[Value]) -> Resolved {
     resolve(service, &slices, &node)
 }
 
-/// Services that claim few addresses and ports, now and then gone, in the order of events.
+/// Events of Services with few addresses and ports, which are deleted at times.
 fn events() -> impl Strategy<Value = Vec<(u8, Option<[u8; 3]>)>> {
     let claim = prop::option::weighted(0.8, prop::array::uniform3(0..3u8));
     prop::collection::vec((0..4u8, claim), 0..20)
@@ -92,7 +92,7 @@ fn name(service: u8) -> ServiceName {
 fn claim(service: u8, [address, port, _]: [u8; 3]) -> Resolved {
     let spec = json!({
         "clusterIP": format!("10.96.0.{}", service + 1),
-        // Its own cluster address, or another's.
+        // Its own ClusterIP, or that of another Service.
         "externalIPs": [format!("203.0.113.{}", address + 1), format!("10.96.0.{}", address + 1)],
         "ports": [{"name": "http", "port": 80, "nodePort": 30000 + i32::from(port)}],
     });
@@ -119,7 +119,7 @@ proptest! {
 
     #[test]
     fn what_services_claim_is_settled_alike_in_any_order(events in events()) {
-        // As it came, looking after each event only at the Services that it is said to concern.
+        // In the order of events, updating only the Services that each event concerns.
         let mut claims = Claims::default();
         let mut settled = BTreeMap::new();
         let mut last = BTreeMap::new();
@@ -132,7 +132,7 @@ proptest! {
             last.insert(service, event);
         }
 
-        // From nothing to the same end, the other way round.
+        // From nothing to the same state in reverse order.
         let mut fresh = Claims::default();
         for (&service, event) in last.iter().rev() {
             let resolved = event.map(|event| claim(service, event));

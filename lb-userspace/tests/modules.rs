@@ -1,4 +1,4 @@
-//! Which modules of the agent import which: in no circle, and not against the objects' way.
+//! The imports between the agent's modules: without cycles, and in the direction of the data flow.
 
 // All of this is tests.
 #![allow(clippy::unwrap_used)]
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// By top-level module: those that its files name after `crate::`.
+/// By top-level module, the modules that its files import from `crate::`.
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
 fn imports() -> Imports {
@@ -41,7 +41,7 @@ fn collect(path: &Path, imports: &mut BTreeSet<String>) {
     }
 }
 
-/// A module that is reached again from itself, with the way there.
+/// Finds a cycle of imports.
 fn find_circle(imports: &Imports) -> Option<Vec<&str>> {
     fn visit<'a>(
         module: &'a str,

@@ -1,4 +1,4 @@
-//! What the agent tells over HTTP, asked by a plain client.
+//! The agent's HTTP servers, with a plain client.
 
 // All of this is tests.
 #![allow(clippy::unwrap_used)]
@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 use tower::{Layer, ServiceExt};
 
-/// Generous: it costs time only when something is wrong.
+/// A long limit costs time only in failures.
 const SOON: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Default)]
@@ -36,7 +36,7 @@ struct Answer {
     body: String,
 }
 
-/// Asks as soon as somebody listens.
+/// Sends a request as soon as the port is open.
 async fn get(port: u16, path: &str) -> Answer {
     get_from((Ipv4Addr::LOCALHOST, port).into(), path).await
 }
@@ -165,7 +165,7 @@ async fn metrics_have_the_names_that_people_have_alerts_on() {
     assert!(answer.body.ends_with("# EOF\n"));
 }
 
-/// The columns of docs/metrics.md that a scrape can tell: name, type, meaning.
+/// The columns of docs/metrics.md that a scrape contains: name, type, meaning.
 fn documented() -> Vec<[String; 3]> {
     let document = include_str!("../../docs/metrics.md");
     let rows = document.lines().filter(|line| line.starts_with("| `"));
@@ -177,7 +177,7 @@ fn documented() -> Vec<[String; 3]> {
     .collect()
 }
 
-/// The same of what is served. Names are those that one asks for.
+/// The same columns of a scrape. Names are those of queries.
 fn served_families(text: &str) -> Vec<[String; 3]> {
     let help = |family: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(&format!("# HELP {family} ")));
@@ -291,7 +291,7 @@ async fn a_node_that_does_not_keep_up_fails_its_health_checks() {
     let mut checked = checked();
     let port = free_port().await;
     checked.checks.set(BTreeMap::from([(port, check(1))]));
-    // A node that is being deleted still serves what comes.
+    // A node that is being deleted still serves connections.
     checked.health.set_node_eligible(false);
     assert_eq!(get(port, "/").await.status, 200);
     let long_ago = std::time::Instant::now().checked_sub(Duration::from_secs(120));

@@ -372,7 +372,7 @@ fn policy(name: &str, local_wanted: u8, local: bool) -> String {
     match (local_wanted != 0, local) {
         (true, true) => format!(", by {name}: Local"),
         (false, false) => format!(", by {name}: Cluster"),
-        // Such packets count as packets of outside clients.
+        // Clients within the cluster use all backends.
         (true, false) => format!(": {name}: Local is for clients outside"),
         (false, true) => String::new(),
     }

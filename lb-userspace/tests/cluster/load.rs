@@ -28,7 +28,7 @@ use super::server::{Dialect, NODES, SERVICES, SLICES, Server};
 
 const SERVICE_COUNT: usize = 10_000;
 const ENDPOINTS: usize = 10;
-/// The goal for the source and what it leaves in the store.
+/// The goal for the source and its objects in the store.
 const MOST_MEMORY_MB: u64 = 100;
 const ADDRESS: &str = "MILLRACE_LOAD_ADDRESS";
 
@@ -37,7 +37,7 @@ fn micros() -> u64 {
     u64::try_from(now.as_micros()).unwrap()
 }
 
-/// What sits between the two: bytes to the client, and when the last of them went.
+/// A proxy between the two: counts bytes to the client, and records the time of the last one.
 #[derive(Default)]
 struct Passed {
     bytes: AtomicU64,
@@ -72,7 +72,7 @@ async fn pass_on(server: SocketAddr, passed: Arc<Passed>) -> SocketAddr {
     address
 }
 
-/// As large as objects of a cluster are, with the fields that only others use.
+/// Metadata as large as in real clusters, with fields that the agent does not use.
 fn metadata(name: &str, labels: &Value) -> Value {
     let managed = json!({
         "manager": "kube-controller-manager", "operation": "Update", "apiVersion": "v1",

@@ -1,5 +1,5 @@
-//! The cluster source against an API server over real HTTP: what it tells, and what it makes of
-//! a server that hangs up, forgets, refuses or goes away.
+//! The cluster source with an API server over real HTTP, which also closes watches, forgets
+//! versions, refuses requests and stops.
 
 // All of this is tests.
 #![allow(clippy::unwrap_used)]
@@ -25,14 +25,14 @@ use tokio::time::timeout;
 
 use server::{Dialect, NODES, SERVICES, SLICES, Server};
 
-/// Generous: it costs time only when something is wrong. Less than the minute after which a source gives up a
-/// silent server: what is waited for must not come by that.
+/// A long limit costs time only in failures. It is less than the minute after which a source gives
+/// up a silent server, so that tests do not pass by that.
 pub const SOON: Duration = Duration::from_secs(50);
 
-/// What a source has told.
+/// The events of a source.
 struct Told {
     events: mpsc::UnboundedReceiver<Event>,
-    /// Everything that was told and is there, as `Kind namespace/name`.
+    /// All reported objects that exist, as `Kind namespace/name`.
     there: BTreeSet<String>,
     applied: Vec<String>,
     deleted: Vec<String>,
@@ -64,7 +64,7 @@ impl Told {
         told
     }
 
-    /// Takes in what is told until it is such.
+    /// Receives events until the condition holds.
     async fn until(&mut self, such: impl Fn(&Self) -> bool) {
         while !such(self) {
             let event = timeout(SOON, self.events.recv()).await;
@@ -73,7 +73,7 @@ impl Told {
         }
     }
 
-    /// Takes in what was told by now.
+    /// Receives the events so far.
     fn so_far(&mut self) -> &Self {
         while let Ok(event) = self.events.try_recv() {
             self.take(event);
@@ -105,7 +105,7 @@ impl Told {
 
 fn client(server: &Server) -> Client {
     let url = format!("http://{}", server.address()).parse().unwrap();
-    // The source itself waits and repeats.
+    // The source has its own retries.
     let mut config = Config::new(url);
     config.default_retry = false;
     Client::try_from(config).unwrap()
@@ -225,7 +225,7 @@ async fn synced_is_told_when_every_kind_has_been_listed() {
     let server = with_services(&["web"]).await;
     server.refuse(SLICES, 500);
     let mut told = Told::watching(&server);
-    // Everything else is there, and the slices are asked for again.
+    // All other objects are there, and the slices are requested again.
     server
         .asked(|r| lists(r, SLICES) > 1 && watches(r, SERVICES) > 0 && watches(r, NODES) > 0)
         .await;
@@ -320,7 +320,7 @@ async fn a_server_that_goes_away_takes_nothing_along() {
     server.go_away().await;
     server.remove(SERVICES, "default/gone");
     server.put(SERVICES, service("meanwhile"));
-    // A restored server may not remember at all.
+    // A restored server may have no history.
     server.forget();
     assert!(told.so_far().deleted.is_empty());
     server.come_back().await;
@@ -431,7 +431,7 @@ async fn the_watch_widens_when_a_service_gets_a_tunnel() {
         told.until(|told| told.is_there(NODE_B)).await;
         assert!(told.is_there(NODE_A) && told.deleted.is_empty());
         assert_eq!(told.applied.iter().filter(|name| *name == NODE_A).count(), 1);
-        // It stays wide.
+        // The scope stays wide.
         server.put(SERVICES, service("web"));
         server.put(NODES, node("node-c"));
         told.until(|told| told.is_there("Node node-c")).await;

@@ -1,4 +1,4 @@
-//! `deploy/kustomize/base/role.yaml` gives the agent what it asks for, and nothing else.
+//! `deploy/kustomize/base/role.yaml` grants exactly the permissions that the agent uses.
 
 use std::collections::BTreeSet;
 
@@ -41,7 +41,7 @@ fn granted() -> BTreeSet<Permission> {
 fn needed(request: &Request) -> Permission {
     let parts: Vec<&str> = request.path.trim_start_matches('/').split('/').collect();
     let group = if parts[0] == "api" { "" } else { parts[1] };
-    // Only what is patched is named.
+    // Only patches name an object.
     let (resource, verb) = match (&request.method, request.watch) {
         (&Method::POST, _) => (parts[parts.len() - 1], "create"),
         (&Method::PATCH, _) => (parts[parts.len() - 2], "patch"),

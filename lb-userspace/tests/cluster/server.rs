@@ -1,5 +1,5 @@
-//! An API server as far as a watching client can tell: lists in pages, watches with bookmarks,
-//! a window of versions, and all that can go wrong with it.
+//! An API server for clients that watch: lists in pages, watches with bookmarks, a window of
+//! versions, and their failures.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::convert::Infallible;
@@ -32,7 +32,7 @@ pub struct Server {
 
 struct Shared {
     world: Mutex<World>,
-    /// Moves on with every change of the world.
+    /// Increases with every change.
     changed: watch::Sender<u64>,
 }
 
@@ -44,20 +44,20 @@ struct World {
     log: Vec<Logged>,
     /// Watches can't begin before this version.
     oldest: u64,
-    /// Watches of an older generation have been hung up.
+    /// Watches of an older generation have been ended.
     generation: u64,
-    /// Until this version everybody has been told by a bookmark.
+    /// All watches have had a bookmark of this version.
     bookmark: u64,
     /// The last bookmark that was sent, by path.
     bookmarked: BTreeMap<String, u64>,
-    /// What remains of a list that is handed out in pages.
+    /// The rest of a list that is sent in pages.
     pages: HashMap<String, (u64, Vec<Value>)>,
     forget_page: bool,
     requests: Vec<Request>,
     refused: BTreeMap<String, u16>,
-    /// What the next requests for a path get instead of an answer.
+    /// Responses to the next requests for a path.
     scripted: BTreeMap<String, VecDeque<Scripted>>,
-    /// What open watches of a path get beside their events.
+    /// Lines for open watches of a path in addition to their events.
     injected: Vec<(String, String)>,
     dialect: Dialect,
     /// Versions from this one on are not known here.
@@ -65,7 +65,7 @@ struct World {
     /// The only token that is accepted, if any.
     token: Option<String>,
     gone_as_event: bool,
-    /// Events that clients have made, by namespace/name, and how many were turned away.
+    /// Events that clients have created, by namespace/name, and the number of rejected ones.
     events: BTreeMap<String, Value>,
     turned_away: usize,
 }
@@ -77,7 +77,7 @@ struct Logged {
     after: Option<Value>,
 }
 
-/// How much of the API's way to list a server knows.
+/// Which kinds of lists a server supports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
     /// Watches can begin with all objects.
@@ -87,7 +87,7 @@ pub enum Dialect {
     Lists,
     /// Such watches begin with all objects, and the end of these is not marked.
     Unmarked,
-    /// The same, and nothing follows.
+    /// The same, without further events.
     Endless,
     /// Requests with a rule for versions are refused. Lists come in pages.
     Pages,
@@ -101,7 +101,7 @@ pub struct Scripted {
     pub body: String,
 }
 
-/// What a client asked for, and the status it got.
+/// A client's request, and the status of the response.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub method: Method,
@@ -135,7 +135,7 @@ impl Server {
         self.address
     }
 
-    /// All connections break, and no new ones are answered.
+    /// Closes all connections, and accepts no new ones.
     pub async fn go_away(&mut self) {
         if let Some(serving) = self.serving.take() {
             serving.abort();
@@ -148,7 +148,7 @@ impl Server {
         self.serving = Some(serving);
     }
 
-    /// Ends all watches, as servers do now and then.
+    /// Ends all watches, as servers do from time to time.
     pub fn hang_up(&self) {
         self.change(|world| world.generation += 1);
     }
@@ -159,17 +159,17 @@ impl Server {
         self.until(|world| world.bookmarked.get(path) == Some(&world.bookmark)).await;
     }
 
-    /// Forgets all changes up to now: who watches from an earlier version gets 410 Gone.
+    /// Forgets all changes so far: watches from earlier versions get 410 Gone.
     pub fn forget(&self) {
         self.change(|world| world.oldest = world.version);
     }
 
-    /// Sends 410 in the stream instead of as the answer's status, as older servers do.
+    /// Sends 410 in the stream instead of as the response's status, as older servers do.
     pub fn say_gone_as_event(&self) {
         self.change(|world| world.gone_as_event = true);
     }
 
-    /// The next time that a list is to be continued, it can't be any more.
+    /// Lets the token of the next page expire.
     pub fn forget_next_page(&self) {
         self.change(|world| world.forget_page = true);
     }
@@ -194,7 +194,7 @@ impl Server {
         self.change(|world| world.token = Some(format!("Bearer {token}")));
     }
 
-    /// Answers the next request for a path like this.
+    /// Sets the response to the next request for a path.
     pub fn answer_next(&self, path: &str, scripted: Scripted) {
         self.change(|world| world.scripted.entry(path.to_owned()).or_default().push_back(scripted));
     }
@@ -239,7 +239,7 @@ impl Server {
         self.shared.world().requests.clone()
     }
 
-    /// Waits until clients' requests so far are such.
+    /// Waits until the condition holds for the requests so far.
     pub async fn asked(&self, such: impl Fn(&[Request]) -> bool) {
         self.until(|world| such(&world.requests)).await;
     }
@@ -254,7 +254,7 @@ impl Server {
         tokio::time::timeout(super::SOON, until).await.expect("clients ask");
     }
 
-    /// Waits until so many Events were made and so many turned away; returns those made.
+    /// Waits for these numbers of created and rejected Events; returns the created ones.
     pub async fn events(&self, made: usize, turned_away: usize) -> Vec<Value> {
         self.until(|world| world.events.len() == made && world.turned_away == turned_away).await;
         self.shared.world().events.values().cloned().collect()
@@ -290,7 +290,7 @@ impl World {
         self.log.push(logged);
     }
 
-    /// The next page of a list, and what leads to the one after it.
+    /// The next page of a list with its continue token.
     fn list(&mut self, path: &str, query: &HashMap<String, String>) -> Option<Value> {
         let (version, mut rest) = match query.get("continue") {
             Some(_) if std::mem::take(&mut self.forget_page) => return None,
@@ -301,7 +301,7 @@ impl World {
                 (self.version, selected.cloned().collect())
             }
         };
-        // What comes from a cache is not paged.
+        // Lists from a cache have no pages.
         let limit = query.get("limit").filter(|_| !query.contains_key("resourceVersion"));
         let limit = limit.map_or(usize::MAX, |limit| limit.parse().unwrap());
         let next = rest.split_off(rest.len().min(limit));
@@ -314,7 +314,7 @@ impl World {
         Some(json!({"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": rest}))
     }
 
-    /// What a watch that has come so far is still to be told.
+    /// The next events of a watch.
     fn events(&mut self, watch: &mut Watch) -> Vec<Value> {
         let mut events = Vec::new();
         if std::mem::take(&mut watch.wants_all) {
@@ -373,7 +373,7 @@ struct Watch {
     version: u64,
     bookmark: u64,
     generation: u64,
-    /// How much of what is injected has been sent, or is older than this watch.
+    /// Number of injected lines that were sent, or are older than this watch.
     injected: usize,
 }
 
@@ -385,7 +385,7 @@ fn name(object: &Value) -> String {
     }
 }
 
-/// Whether selectors of the forms that we use select an object.
+/// Whether the selectors, in the forms that the agent uses, select an object.
 fn selects(query: &HashMap<String, String>, object: &Value) -> bool {
     let labels = query.get("labelSelector").into_iter().flat_map(|selector| selector.split(','));
     let labelled_away = labels
@@ -454,7 +454,7 @@ fn create_event(shared: &Shared, path: &str, body: &[u8]) -> Response {
     (StatusCode::CREATED, axum::Json(event)).into_response()
 }
 
-/// By operations on fields of an Event itself, which is what we send.
+/// Applies a JSON patch to fields of an Event, as the agent sends it.
 fn raise_event(shared: &Shared, path: &str, body: &[u8]) -> Response {
     let parts: Vec<&str> = path.split('/').collect();
     let ["", "api", "v1", "namespaces", namespace, "events", name] = parts[..] else {

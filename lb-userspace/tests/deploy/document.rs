@@ -1,4 +1,4 @@
-//! Objects as they would be applied.
+//! The objects of manifests.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub fn read(text: &str) -> Objects {
     objects
 }
 
-/// Panics if Kubernetes would not take an object as it is written.
+/// Panics if Kubernetes would reject an object or ignore a field.
 pub fn check(objects: &Objects) {
     for (name, object) in objects {
         match object["kind"].as_str().unwrap() {
@@ -35,14 +35,14 @@ pub fn check(objects: &Objects) {
             "DaemonSet" => keeps_all::<DaemonSet>(name, object),
             "Service" => keeps_all::<Service>(name, object),
             "ServiceAccount" => keeps_all::<ServiceAccount>(name, object),
-            // Of an operator that need not be there.
+            // A kind of the Prometheus operator, which is optional.
             "ServiceMonitor" => assert_eq!(object["apiVersion"], "monitoring.coreos.com/v1"),
             kind => panic!("{name}: nobody has thought of objects of kind {kind}"),
         }
     }
 }
 
-/// A field that Kubernetes does not know is one that it does not give back.
+/// Panics if deserialising and serialising an object loses a field, which is unknown then.
 fn keeps_all<T: DeserializeOwned + Serialize>(name: &str, object: &Value) {
     let typed: T = serde_json::from_value(object.clone())
         .unwrap_or_else(|error| panic!("{name} is none that Kubernetes takes: {error}"));
@@ -51,7 +51,7 @@ fn keeps_all<T: DeserializeOwned + Serialize>(name: &str, object: &Value) {
     assert!(lost.is_empty(), "{name} has fields that Kubernetes does not know: {lost:?}");
 }
 
-/// What is written, and not known.
+/// The paths of unknown fields.
 pub fn lost(written: &Value, known: &Value) -> Vec<String> {
     let mut lost = Vec::new();
     compare(written, known, "", &mut lost);

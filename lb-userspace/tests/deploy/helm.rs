@@ -1,5 +1,5 @@
-//! The chart, rendered by Helm itself: its Go code is in the Python package `helm-python-sdk`, which
-//! `cargo xtask prerequisites` installs under `target/python`.
+//! The chart, rendered by Helm itself: its Go code is in the Python package `helm-python-sdk`,
+//! which `cargo xtask prerequisites` installs under `target/python`.
 
 use std::env;
 use std::io::Write;
@@ -20,7 +20,7 @@ const RELEASE_LABELS: [&str; 4] = [
     "app.kubernetes.io/managed-by",
 ];
 
-/// What came of the chart: its objects, or what Helm says is wrong; none where there is no Helm.
+/// Renders the chart: its objects, or Helm's error; `None` without Helm.
 pub fn render(values: &Value) -> Option<Result<Objects, String>> {
     let Some(python) = python() else {
         eprintln!("there is no Python with the package helm-python-sdk: the chart is not tested");
@@ -53,13 +53,13 @@ fn python() -> Option<PathBuf> {
     })
 }
 
-/// Names that follow from the content are made plain, and what only says that it has changed is
-/// taken away: each way has its own.
+/// Removes hashes of the content from names and annotations, because Helm and Kustomize have
+/// different ones.
 fn plain(mut objects: Objects) -> Objects {
     let name = objects.keys().find(|name| name.starts_with("ConfigMap ")).unwrap().clone();
     let mut config = objects.remove(&name).unwrap();
     config["metadata"]["name"] = json!("config");
-    // Comments are no settings.
+    // Without comments.
     let settings = config["data"]["config.yaml"].as_str().unwrap();
     config["data"]["config.yaml"] = serde_norway::from_str(settings).unwrap();
     objects.insert("ConfigMap config".to_owned(), config);
@@ -224,7 +224,7 @@ fn a_digest_replaces_the_tag() {
     assert_eq!(container["image"], format!("registry.example/millrace@{digest}"));
 }
 
-/// As a probe of the kubelet sees it: host and port, or no probe.
+/// The kubelet's probe: host and port, or no probe.
 #[test]
 fn probes_follow_the_address_of_the_health_checks() {
     for (address, expected) in [

@@ -1,4 +1,4 @@
-//! The plain manifests, put together by kubectl.
+//! The plain manifests, built by kubectl.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,18 +12,18 @@ use super::kubectls::kubectls;
 pub const FOLDERS: [&str; 4] =
     ["base", "overlays/privileged", "overlays/one-by-one", "overlays/monitored"];
 
-/// What the newest kubectl makes of a folder; none where there is no kubectl.
+/// Builds a folder with the newest kubectl; `None` without kubectl.
 pub fn build(folder: &str) -> Option<Objects> {
     let (_, program) = kubectls().last_key_value()?;
     Some(build_by(program, folder).unwrap_or_else(|said| panic!("{folder}: {said}")))
 }
 
-/// What a kubectl makes of a folder, or what it says.
+/// Builds a folder with a kubectl; returns its output on failure.
 pub fn build_by(program: &Path, folder: &str) -> Result<Objects, String> {
     let mut command = Command::new(program);
     let output = command.arg("kustomize").arg(deploy("kustomize").join(folder)).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    // Also of what is outdated it only warns.
+    // Deprecated fields cause only warnings.
     if !output.status.success() || !said.is_empty() {
         return Err(said.into_owned());
     }
@@ -77,7 +77,7 @@ fn overlays_change_what_they_say() {
     assert!(monitored.contains_key("ServiceMonitor millrace"));
 }
 
-/// What the container is started with, as the agent takes it.
+/// The container's arguments and settings are valid for the agent.
 #[test]
 fn the_agent_takes_its_arguments_and_settings() {
     let Some(objects) = build("overlays/monitored") else { return };

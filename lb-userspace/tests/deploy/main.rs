@@ -1,12 +1,11 @@
-//! `deploy/`: what is applied to clusters is what Kubernetes understands, and both ways to it lead
-//! to the same.
+//! `deploy/`: Kubernetes accepts all objects, and Helm and Kustomize produce the same ones.
 
 // All of this is tests.
 #![allow(clippy::unwrap_used)]
 
 mod document;
 mod helm;
-// The tests of the API have it, too.
+// Shared with the tests of the API.
 #[path = "../../../lb-api/tests/api/kubectls.rs"]
 mod kubectls;
 mod kustomize;

@@ -1,5 +1,5 @@
-//! The dashboard and the alerts ask for what there is. `tests/tests/monitoring.rs` has Prometheus run
-//! them on a real agent.
+//! The dashboard and the alerts use existing metrics. In `tests/tests/monitoring.rs` Prometheus
+//! evaluates them with a real agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ use super::deploy;
 
 const FAMILIES: [&str; 4] = ["kubeproxy_", "millrace_", "process_", "rest_client_"];
 
-/// By name, the type.
+/// The types of metrics, by name.
 fn documented() -> BTreeMap<String, String> {
     let document = include_str!("../../../docs/metrics.md");
     let rows = document.lines().filter_map(|line| line.strip_prefix("| `"));
@@ -21,7 +21,7 @@ fn documented() -> BTreeMap<String, String> {
     .collect()
 }
 
-/// Panics if an expression names a metric that there is not.
+/// Panics if an expression contains an unknown metric.
 fn check(expression: &str, documented: &BTreeMap<String, String>) -> usize {
     let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let names = words.filter(|word| FAMILIES.iter().any(|family| word.starts_with(family)));

@@ -1,6 +1,5 @@
-//! `deploy/` by every kubectl there is: each makes the same of it, and each version's own types know
-//! every field. A kubectl asks an API server for most kinds; it reads by its own what it changes
-//! without one (`set --local`), and drops what it does not know.
+//! `deploy/` with every kubectl: all versions build the same objects, and the types of each version
+//! know every field. `kubectl set --local` uses its own types, and drops unknown fields.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -13,14 +12,14 @@ use super::document::{self, Objects};
 use super::kubectls::kubectls;
 use super::{helm, kustomize};
 
-/// What is read by the types of a kubectl, and what it is asked to change of it, for it prints only
-/// what it has changed.
+/// Kinds that kubectl parses by its own types, and a change of each: it prints only changed
+/// objects.
 const CHANGES: [(&str, &[&str]); 2] = [
     ("DaemonSet", &["set", "image", "millrace=changed:1"]),
     ("ClusterRoleBinding", &["set", "subject", "--user=changed"]),
 ];
 
-/// An object as a kubectl gives it back, or what it says.
+/// Returns an object after a change by kubectl, or kubectl's error.
 fn given_back(program: &Path, change: &[&str], object: &Value) -> Result<Value, String> {
     let mut child = Command::new(program)
         .args(change)
@@ -36,7 +35,7 @@ fn given_back(program: &Path, change: &[&str], object: &Value) -> Result<Value, 
         .map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// What a kubectl does not know of some objects, and how many it was asked about.
+/// The fields of objects that a kubectl does not know, and the number of tested objects.
 fn unknown(program: &Path, objects: &Objects) -> (Vec<String>, usize) {
     let (mut unknown, mut asked) = (Vec::new(), 0);
     for (name, object) in objects {
@@ -45,7 +44,7 @@ fn unknown(program: &Path, objects: &Objects) -> (Vec<String>, usize) {
         asked += 1;
         match given_back(program, change, object) {
             Ok(mut back) => {
-                // What it was asked to change.
+                // The requested change.
                 if kind == "DaemonSet" {
                     let image = "/spec/template/spec/containers/0/image";
                     *back.pointer_mut(image).unwrap() = object.pointer(image).unwrap().clone();
