@@ -1,4 +1,4 @@
-//! The built `millrace`, running on a host.
+//! Runs the built `millrace` on a host.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -10,19 +10,19 @@ use serde_json::Value;
 
 use crate::topology::{Host, Process, SOON};
 
-/// Maps that can be read whole: bpftool asks the kernel for each element, which takes ten seconds
-/// with a node's usual 262,144 flows.
+/// Small maps, which bpftool can dump: it reads element by element, which takes ten seconds with
+/// the default of 262,144 flows.
 pub const SMALL_MAPS: [&str; 6] =
     ["--max-service-ports", "64", "--max-endpoints", "256", "--max-flows", "1024"];
 
-/// An agent on a node.
+/// A running agent.
 pub struct Agent {
     process: Process,
     pin_path: PathBuf,
 }
 
 impl Agent {
-    /// Starts it on some manifests and one device, and waits until it is ready.
+    /// Starts an agent with manifests and one device, and waits until it is ready.
     pub fn start(
         node: &Host,
         pin_path: &Path,
@@ -35,7 +35,7 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Starts it, and waits for nothing.
+    /// Starts an agent without waiting.
     pub fn launch(
         node: &Host,
         pin_path: &Path,
@@ -48,7 +48,7 @@ impl Agent {
         Self::launch_on(node, pin_path, source, device, more)
     }
 
-    /// The same on any source.
+    /// The same with any source.
     pub fn launch_on(
         node: &Host,
         pin_path: &Path,
@@ -63,14 +63,14 @@ impl Agent {
             .arg("--pin-path")
             .arg(pin_path)
             .args(more);
-        // The tests' wires are veth devices, which would be left to tc otherwise.
+        // The tests' wires are veth devices, which `auto` leaves to tc.
         if !more.contains(&"--xdp-mode") {
             command.args(["--xdp-mode", "native"]);
         }
         if !more.contains(&"--node-name") {
             command.args(["--node-name", "node"]);
         }
-        // Never the machine's own processes.
+        // Never attach to the machine's own processes.
         if !more.contains(&"--cgroup") {
             command.arg("--cgroup").arg(node.cgroup());
         }
@@ -78,12 +78,12 @@ impl Agent {
         Ok(Self { process, pin_path: pin_path.to_owned() })
     }
 
-    /// Waits until it has said something. Fails if it ends before.
+    /// Waits for a text in the output. Fails if the process exits before.
     pub fn wait_for_output(&mut self, text: &str) -> Result<()> {
         self.process.wait_for_output(text, SOON)
     }
 
-    /// Starts it together with an API of its own, and waits until both are ready.
+    /// Starts the agent with the embedded API, and waits until both are ready.
     pub fn standalone(node: &Host, pin_path: &Path, data: &Path, device: &str) -> Result<Self> {
         let mut command = node.command(program()?);
         command
@@ -99,7 +99,7 @@ impl Agent {
         Ok(Self { process, pin_path: pin_path.to_owned() })
     }
 
-    /// What one of the commands prints that look at the maps.
+    /// Runs a command that reads the maps; returns its output.
     pub fn get(&self, arguments: &[&str]) -> Result<String> {
         let mut command = Command::new(program()?);
         let output = command.arg("--pin-path").arg(&self.pin_path).args(arguments).output()?;
@@ -107,7 +107,7 @@ impl Agent {
         String::from_utf8(output.stdout).context("millrace prints UTF-8")
     }
 
-    /// For how many packets a reason was counted.
+    /// The counter of a reason.
     pub fn counted(&self, reason: &str) -> Result<u64> {
         let counters = self.get(&["counters", "-o", "json"])?;
         let rows: Vec<Value> = serde_json::from_str(&counters)?;
@@ -115,12 +115,12 @@ impl Agent {
         found.and_then(|row| row["packets"].as_u64()).context(counters)
     }
 
-    /// What it has logged so far.
+    /// The log so far.
     pub fn said(&self) -> String {
         self.process.output()
     }
 
-    /// Asks it to end; all that it has logged.
+    /// Terminates the agent; returns its whole log.
     pub fn end(mut self) -> Result<String> {
         self.process.signal(Signal::SIGTERM)?;
         let status = self.process.wait(SOON)?;
@@ -132,13 +132,13 @@ impl Agent {
         self.process.terminate(SOON)
     }
 
-    /// As a crash would.
+    /// Kills the agent, like a crash.
     pub fn kill(self) {
         self.process.kill();
     }
 }
 
-/// Where the built agent is: told by xtask, else beside the tests' own programs.
+/// The path of the built agent: set by xtask, otherwise beside the test programs.
 pub fn program() -> Result<PathBuf> {
     if let Some(path) = env::var_os("MILLRACE_BIN") {
         return Ok(path.into());

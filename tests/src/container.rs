@@ -1,6 +1,5 @@
-//! A container as a node's runtime would start it from `deploy/`, without a runtime: a root of its
-//! own that can't be written to, the mounts and the arguments of the DaemonSet, and of root's powers
-//! only those that are listed there. The network is the node's, as it is for the DaemonSet.
+//! Starts the container of the DaemonSet in `deploy/` without a container runtime: with a read-only
+//! root, its mounts, arguments and capabilities, in the node's network namespace.
 
 use std::env;
 use std::fs;
@@ -16,8 +15,8 @@ use crate::topology::{Host, Process, Topology};
 
 const DAEMON_SET: &str = include_str!("../../deploy/kustomize/base/daemon-set.yaml");
 
-/// In a mount namespace of its own: puts the mounts into the root, makes it one that can't be
-/// written to, and starts the program with no more than it may do.
+/// In a new mount namespace: mounts everything, makes the root read-only, drops capabilities, and
+/// starts the program.
 const START: &str = "\
 set -e
 root=$1 config=$2 state=$3 bpf=$4 cgroup=$5 drop=$6; shift 6
@@ -33,14 +32,14 @@ mount -o remount,bind,ro $root/etc/millrace
 mount -o remount,bind,ro $root
 exec capsh --chroot=$root --no-new-privs --drop=$drop --shell=/usr/bin/millrace -- \"$@\"";
 
-/// Where it is to find what; the runtime makes them.
+/// Mount points, which a runtime creates.
 const MOUNTED: [&str; 5] =
     ["proc", "sys", "host/sys/fs/cgroup", "etc/millrace", "var/lib/millrace"];
 
-/// What the DaemonSet says of its one container.
+/// The DaemonSet's only container.
 pub struct Specification {
     pub args: Vec<String>,
-    /// Of which the container has all that are listed, and no others.
+    /// The container's capabilities; it has no others.
     pub capabilities: Vec<Capability>,
 }
 
@@ -71,7 +70,7 @@ impl Specification {
     }
 }
 
-/// Of a list of texts, or of objects that have one there.
+/// The strings in a list, or at a path of the objects in a list.
 fn texts<'a>(list: &'a Value, pointer: &str) -> Result<Vec<&'a str>> {
     let list = list.as_array().context("the DaemonSet lacks a list")?;
     let text = |item: &'a Value| item.pointer(pointer).and_then(Value::as_str);
@@ -87,9 +86,8 @@ pub struct Container {
 }
 
 impl Container {
-    /// From the image in the directory that `MILLRACE_IMAGE` names, if it names one; else from the
-    /// program that was built, and the libraries that it wants. The settings are those of the
-    /// ConfigMap.
+    /// Uses the image in the directory `MILLRACE_IMAGE`, if set; otherwise the built program with
+    /// its libraries. `settings` is the content of the ConfigMap.
     pub fn new(topology: &Topology, settings: &str) -> Result<Self> {
         let directory = topology.directory().join("container");
         let [root, config, state] = ["root", "config", "state"].map(|name| directory.join(name));
@@ -104,7 +102,7 @@ impl Container {
         Ok(Self { root, config, state, pins: topology.pins() })
     }
 
-    /// Where files stand that it finds in /etc/millrace.
+    /// The directory that is mounted at /etc/millrace.
     pub fn config(&self) -> &Path {
         &self.config
     }
@@ -133,7 +131,7 @@ impl Container {
     }
 }
 
-/// The one layer of an image that is laid out in a directory.
+/// Unpacks the only layer of an OCI image directory.
 fn unpack(image: &Path, root: &Path) -> Result<()> {
     let read = |path: PathBuf| -> Result<Value> {
         let content = fs::read(&path).with_context(|| path.display().to_string())?;
@@ -150,7 +148,7 @@ fn unpack(image: &Path, root: &Path) -> Result<()> {
     done(tar.arg("--directory").arg(root))
 }
 
-/// A program, and what its loader looks for.
+/// Copies a program and its libraries.
 fn copy(program: &Path, root: &Path) -> Result<()> {
     let bin = root.join("usr/bin");
     fs::create_dir_all(&bin)?;

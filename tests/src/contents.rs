@@ -1,5 +1,5 @@
-//! What a pinned data plane holds, without what may differ between two that serve alike: the
-//! indexes of backends and service ports, where tables lie, generations.
+//! The contents of a pinned data plane, without what may differ between equivalent ones: indexes
+//! of backends and service ports, positions of tables, generations.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -9,16 +9,16 @@ use lb_common::layout::{self, Pool};
 use lb_userspace::kernel::Tables;
 use lb_userspace::plan::{BackendKey, Detail, FrontendKey, Scope, Standing};
 
-/// Two that are equal serve alike, and neither holds anything that the other has not.
+/// Equal contents serve the same, and have no additional entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contents {
-    /// Each frontend's entry and whose it is, and the tables behind it by scope, slot by slot.
+    /// For each frontend: its entry, its owner, and its tables by scope, slot by slot.
     pub frontends: BTreeMap<String, [String; 3]>,
-    /// All backends there are, chosen by somebody or not.
+    /// All backends, used or not.
     pub backends: BTreeSet<String>,
-    /// Tables that no frontend leads to.
+    /// Tables without a frontend.
     pub stray_pools: usize,
-    /// Of the prefilters, and of what is looked up beside the frontends.
+    /// The bits of the prefilters.
     pub destination_bits: BTreeSet<String>,
     pub source_bits: BTreeSet<String>,
     pub details: usize,
@@ -78,7 +78,7 @@ fn name(key: &FrontendKey) -> String {
 }
 
 fn policies(frontend: &layout::Frontend) -> String {
-    // Which service port it is is a matter of who came first.
+    // Indexes depend on the order of creation.
     let rest = layout::Frontend { service_port: 0, cluster_pool: 0, local_pool: 0, ..*frontend };
     format!("{rest:?}")
 }

@@ -1,4 +1,4 @@
-//! What benchmarks make of their rounds, and where they were run.
+//! Figures of benchmarks over several rounds, and the machine.
 
 use std::fs;
 use std::process::Command;
@@ -17,12 +17,12 @@ impl Sample {
         self.0.last().copied().unwrap_or_default()
     }
 
-    /// Round by round.
+    /// In the order of rounds.
     pub fn figures(&self) -> impl Iterator<Item = f64> + '_ {
         self.0.iter().copied()
     }
 
-    /// How many rounds.
+    /// The number of rounds.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -31,7 +31,7 @@ impl Sample {
         self.0.is_empty()
     }
 
-    /// Median, least and most.
+    /// Median, minimum and maximum.
     pub fn summary(&self) -> [Option<f64>; 3] {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -45,16 +45,16 @@ impl FromIterator<f64> for Sample {
     }
 }
 
-/// Figures compare only with those of the same.
+/// The environment. Only figures of equal ones can be compared.
 #[derive(Clone, Debug)]
 pub struct Machine {
     pub kernel: String,
     pub processor: String,
-    /// What was measured.
+    /// The measured commit.
     pub commit: String,
 }
 
-/// This one.
+/// This machine.
 pub fn machine() -> &'static Machine {
     static MACHINE: LazyLock<Machine> = LazyLock::new(|| Machine {
         kernel: output("uname", &["-r"]),

@@ -1,14 +1,14 @@
-//! The benchmarks' BPF object, which makes packets, and what it makes them of.
+//! The benchmarks' BPF object, which generates packets from templates.
 
 use aya::Pod;
 use lb_common::bench::{HEADERS, Template};
 
 use crate::packet::Packet;
 
-/// Empty if this was built without it.
+/// Empty if the tests were built without it.
 pub static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_BENCH_OBJECT"));
 
-/// For the map that the wrapper reads.
+/// For the map of templates.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct Plain(pub Template);
@@ -16,14 +16,14 @@ pub struct Plain(pub Template);
 // SAFETY: `repr(C)` integers without padding, asserted beside `Template`.
 unsafe impl Pod for Plain {}
 
-/// Where a packet's client stands in it.
+/// The position of the client in a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Source,
     Destination,
 }
 
-/// A packet as a template whose client varies over so many clients, a power of two.
+/// Makes a template of a packet. Its client varies over `clients`, a power of two.
 pub fn template(packet: &Packet, side: Side, clients: u32) -> Template {
     assert!(packet.len() >= HEADERS && clients.is_power_of_two());
     let mut headers = [0; HEADERS / 8];

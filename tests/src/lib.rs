@@ -1,5 +1,5 @@
-//! End-to-end tests of Millrace and what they are made of: packets that can be read, the data
-//! plane between tables and packets, topologies of namespaces with real servers and clients.
+//! Scaffolding of the end-to-end tests: packets as text, the data plane with tables and packets,
+//! and topologies of network namespaces with real servers and clients.
 
 pub mod agent;
 pub mod cluster;

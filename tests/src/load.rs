@@ -1,5 +1,5 @@
-//! Clients: requests over real sockets, counted and timed. A request that fails is counted, not
-//! repeated, and never hidden.
+//! Clients that count and time requests over real sockets. Failed requests are counted and not
+//! repeated.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
@@ -11,19 +11,19 @@ use anyhow::{Result, bail, ensure};
 
 use crate::topology::Host;
 
-/// How long an answer may take.
+/// Time limit of a response.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// What became of requests. On a busy machine one in many thousands may be lost.
+/// Results of requests. On a busy machine one in many thousands may be lost.
 #[derive(Debug, Default)]
 pub struct Done {
-    /// From before the first packet to the end of the answer, a time for each request that was
-    /// answered.
+    /// For each successful request the time from before its first packet to the end of the
+    /// response.
     times: Vec<Duration>,
     pub failed: u64,
-    /// Why the first one failed that did.
+    /// The error of the first failed request.
     pub failure: Option<String>,
-    /// From the first request to the last answer.
+    /// Time from the first request to the last response.
     pub elapsed: Duration,
 }
 
@@ -36,7 +36,7 @@ impl Done {
         self.answered() as f64 / self.elapsed.as_secs_f64()
     }
 
-    /// The time that so many percent of the answered requests did not exceed.
+    /// A percentile of the times.
     pub fn percentile(&mut self, percent: usize) -> Option<Duration> {
         self.times.sort_unstable();
         let last = self.times.len().checked_sub(1)?;
@@ -63,19 +63,19 @@ impl Done {
     }
 }
 
-/// Who ends a connection first, and keeps its ports from being used again for a minute.
+/// The side that closes a connection first, and then is in TIME_WAIT for a minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// Then a client may open more connections in a minute than there are ports. But behind SNAT, of any
-    /// kind, a port that is used again within a minute meets the server's TIME_WAIT: half of these
-    /// SYNs are sent twice. docs/performance.md has figures.
+    /// A client can open more connections per minute than there are ports. But with SNAT of any
+    /// kind, a port that is reused within a minute hits the server's TIME_WAIT: half of these SYNs
+    /// are sent twice. See docs/performance.md.
     Server,
-    /// Then the client should have net.ipv4.tcp_tw_reuse=1.
+    /// The client should have net.ipv4.tcp_tw_reuse=1.
     Client,
 }
 
-/// Requests for some time, each over a connection of its own, from so many threads at once;
-/// servers in turn.
+/// Sends requests for some time from several threads, each over a new connection, to the servers
+/// in turn.
 pub fn connections(
     client: &Host,
     servers: &[SocketAddr],
@@ -111,7 +111,7 @@ pub fn connections(
     Ok(all)
 }
 
-/// That the server is to end the connection after.
+/// Sends a request after which the server closes the connection.
 fn request(server: &SocketAddr, is_answer: fn(&[u8]) -> bool) -> Result<()> {
     let mut connection = connect(server)?;
     connection.write_all(b"GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n")?;
@@ -132,8 +132,8 @@ fn connect(server: &SocketAddr) -> io::Result<TcpStream> {
     Ok(connection)
 }
 
-/// One request after the other for some time over one connection; says over how many it was, as
-/// one that fails takes its connection along.
+/// Sends one request after the other for some time over one connection. Returns the number of
+/// connections: a failed request ends its connection.
 pub fn kept(
     client: &Host,
     server: &SocketAddr,
@@ -154,7 +154,7 @@ pub fn kept(
     })
 }
 
-/// A request that leaves the connection open: its answer says how long it is.
+/// Sends a request that leaves the connection open; the response contains its length.
 fn ask(connection: &mut TcpStream, is_answer: fn(&[u8]) -> bool) -> Result<()> {
     connection.write_all(b"GET / HTTP/1.1\r\nHost: web\r\n\r\n")?;
     let mut answer = [0; 1024];
@@ -176,7 +176,7 @@ fn ask(connection: &mut TcpStream, is_answer: fn(&[u8]) -> bool) -> Result<()> {
     Ok(())
 }
 
-/// How long an HTTP answer is with its head, once that is there.
+/// The length of an HTTP response with its head, once the head is complete.
 fn whole_length(answer: &[u8]) -> Option<usize> {
     let head = answer.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
     let text = std::str::from_utf8(&answer[..head]).ok()?;
@@ -184,8 +184,8 @@ fn whole_length(answer: &[u8]) -> Option<usize> {
     Some(head + length.parse::<usize>().ok()?)
 }
 
-/// A datagram and its answer from each of these ports: the first packets of flows, if nothing was
-/// sent from there for a while.
+/// Exchanges a datagram from each of these ports: the first packets of flows, if the ports were
+/// idle before.
 pub fn datagrams(
     client: &Host,
     server: &SocketAddr,
@@ -206,7 +206,7 @@ pub fn datagrams(
     })
 }
 
-/// A datagram to an echo server of this name, and its answer.
+/// Exchanges a datagram with the echo server of this name.
 pub fn exchange(socket: &UdpSocket, from: &str) -> Result<()> {
     socket.send(b"hello")?;
     let mut answer = [0; 128];
@@ -219,7 +219,7 @@ pub fn exchange(socket: &UdpSocket, from: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether it is a web server's answer, whatever it says.
+/// Whether it is a successful response of a web server.
 pub fn is_ok(answer: &[u8]) -> bool {
     answer.starts_with(b"HTTP/1.1 200")
 }

@@ -1,5 +1,5 @@
-//! The topology that the demonstration, the benchmark and most tests use: a client, wired to a
-//! node, and pods on that node with a web server each.
+//! The topology of the demonstration, the benchmark and most tests: a client connected to a node,
+//! and pods on the node with a web server each.
 
 use std::env;
 use std::ffi::OsStr;
@@ -13,7 +13,7 @@ use crate::topology::{Host, Process, SOON, Topology, wait_until};
 pub const CLIENT: &str = "192.0.2.2";
 pub const NODE: &str = "192.0.2.1";
 pub const NODE6: &str = "2001:db8::1";
-/// The node's device towards the client.
+/// The node's device to the client.
 pub const DEVICE: &str = "ext0";
 
 /// A Service of the first pod's web server.
@@ -34,7 +34,7 @@ ports: [{name: http, port: 8080}]
 endpoints: [{addresses: [10.244.1.10], nodeName: node}]
 ";
 
-/// Where nobody listens.
+/// An address without a server.
 const NOWHERE: &str = "\
 apiVersion: v1
 kind: Config
@@ -44,7 +44,7 @@ clusters: [{name: nowhere, cluster: {server: 'http://127.0.0.1:9'}}]
 users: [{name: nobody, user: {}}]
 ";
 
-/// Services that refuse a client: `nobody` has no endpoints, `private` is not for it.
+/// Services that reject a client: `nobody` has no endpoints, `private` excludes the client.
 pub const REFUSED: &str = "
 apiVersion: v1
 kind: Service
@@ -87,7 +87,7 @@ pub struct Pod {
 }
 
 impl OneNode {
-    /// With so many pods, at 10.244.1.10 and following, and fd00:10:244:1::10 and following.
+    /// Creates the topology with pods from 10.244.1.10 and fd00:10:244:1::10 on.
     pub fn with_pods(count: usize) -> Result<Self> {
         let topology = Topology::new("one-node")?;
         let client = topology.host("client")?;
@@ -102,8 +102,8 @@ impl OneNode {
         Ok(Self { client, node, pods, topology })
     }
 
-    /// Another node behind a second device, `in0`: 10.0.0.2 and fd00:a::2. It knows the client and
-    /// the pods only by this node.
+    /// Adds another node behind a second device, `in0`: 10.0.0.2 and fd00:a::2. Its routes to the
+    /// client and the pods lead through this node.
     pub fn other_node(&self) -> Result<Host> {
         let other = self.topology.host("other")?;
         self.topology.link(
@@ -115,24 +115,24 @@ impl OneNode {
         Ok(other)
     }
 
-    /// Where the agent is to pin; nothing is there before it does.
+    /// The agent's pin path, which does not exist before the agent starts.
     pub fn pin_path(&self) -> PathBuf {
         self.topology.pins().join("millrace")
     }
 
-    /// Starts the agent on a file or directory of manifests.
+    /// Starts the agent with a file or directory of manifests.
     pub fn agent(&self, manifests: &Path) -> Result<Agent> {
         Agent::start(&self.node, &self.pin_path(), manifests, DEVICE, &[])
     }
 
-    /// Starts the agent on the text of manifests; returns the file, too, for changing it.
+    /// Starts the agent with the text of manifests; also returns their file, which can be changed.
     pub fn agent_on(&self, text: &str) -> Result<(Agent, PathBuf)> {
         let file = self.topology.directory().join("manifests.yaml");
         std::fs::write(&file, text)?;
         Ok((self.agent(&file)?, file))
     }
 
-    /// An agent whose API server does not answer: it has its maps, and waits.
+    /// Starts an agent whose API server does not respond: it has adopted its maps, and waits.
     pub fn agent_that_waits(&self) -> Result<Agent> {
         let kubeconfig = self.topology.directory().join("kubeconfig");
         std::fs::write(&kubeconfig, NOWHERE)?;
@@ -140,26 +140,26 @@ impl OneNode {
         let mut agent = Agent::launch_on(&self.node, &self.pin_path(), source, DEVICE, &[])?;
         agent.wait_for_output("retrying kind=EndpointSlice ")?;
         agent.wait_for_output("retrying kind=Service ")?;
-        // It serves as soon as it has its maps.
+        // The health port is open as soon as the agent has its maps.
         let health = ["curl", "--silent", "--fail", "http://127.0.0.1:10256/livez"];
         wait_until("the agent has its maps", SOON, || self.node.run(health).is_ok())?;
         Ok(agent)
     }
 
-    /// Has the next agent load its programs, as one of another build does.
+    /// Makes the next agent load its programs, like one of another build.
     pub fn forget_programs(&self) -> Result<()> {
         let programs = self.pin_path().join("programs");
         std::fs::remove_dir_all(&programs).with_context(|| programs.display().to_string())
     }
 
-    /// Takes away what agents have left.
+    /// Runs `millrace cleanup`.
     pub fn cleanup(&self) -> Result<()> {
         let (program, pins) = (program()?, self.pin_path());
         let cleanup = [program.as_os_str(), "--pin-path".as_ref(), pins.as_os_str()];
         self.node.run(cleanup.into_iter().chain([OsStr::new("cleanup")])).map(drop)
     }
 
-    /// Starts the agent with an API of its own, which `kubectl` speaks to.
+    /// Starts the agent with the embedded API, for `kubectl`.
     pub fn standalone(&self) -> Result<Agent> {
         Agent::standalone(&self.node, &self.pin_path(), &self.data_directory(), DEVICE)
     }
@@ -172,7 +172,7 @@ impl OneNode {
         self.data_directory().join("kubeconfig")
     }
 
-    /// Runs kubectl on the node, against the API of `standalone`.
+    /// Runs kubectl on the node with the API of `standalone`.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         let (kubeconfig, cache) = (self.kubeconfig(), self.data_directory().join("cache"));
         let own = [
@@ -185,14 +185,14 @@ impl OneNode {
         self.node.run(own.into_iter().chain(arguments.iter().map(OsStr::new)))
     }
 
-    /// Fetches a page at the client, or fails after a while.
+    /// Fetches a page at the client; fails after a time limit.
     pub fn curl(&self, url: &str) -> Result<String> {
         let quiet = ["curl", "--silent", "--show-error", "--fail", "--max-time", "60", "--globoff"];
         self.client.run(quiet.into_iter().chain([url]))
     }
 }
 
-/// Whether there is a kubectl at all: it is not among what the tests install.
+/// Whether kubectl exists: the tests do not install it.
 pub fn has_kubectl() -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).any(|directory| directory.join("kubectl").exists())

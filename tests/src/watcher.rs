@@ -1,4 +1,4 @@
-//! A client that never stops asking while something changes: every answer counts.
+//! A client that sends requests while something changes, and records every result.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
@@ -15,23 +15,23 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::topology::{Host, SOON, wait_until};
 
-/// How long it waits for an answer. That none comes is told as such.
+/// Time limit of a response; its end is a result of its own.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What became of one request, over a connection of its own.
+/// The result of one request over its own connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// From the [`Host::tcp_echo`] of this name.
+    /// A response from the [`Host::tcp_echo`] of this name.
     From(String),
-    /// Somebody says that nobody serves there.
+    /// The connection was refused.
     Refused,
-    /// No connection, and not refused: the address is nobody's.
+    /// No connection, and no refusal.
     Nobody,
-    /// The connection was opened, and there was no answer to the request.
+    /// The connection was opened, but there was no response.
     Broken,
 }
 
-/// Asks one frontend in a loop, until it is dropped.
+/// Sends requests to one frontend until it is dropped.
 #[must_use = "it stops when dropped"]
 pub struct Watcher {
     frontend: String,
@@ -45,12 +45,12 @@ struct Shared {
     seen: Mutex<Seen>,
 }
 
-/// The answers in their order; how often each came without another in between.
+/// The results in order, each with its number of repetitions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen(pub Vec<(Answer, usize)>);
 
 impl Watcher {
-    /// A frontend is `203.0.113.10:80`.
+    /// Starts with a frontend such as `203.0.113.10:80`.
     pub fn start(client: &Host, frontend: &str) -> Result<Self> {
         let address: SocketAddr = frontend.parse().with_context(|| frontend.to_owned())?;
         let shared = Arc::new(Shared::default());
@@ -64,7 +64,7 @@ impl Watcher {
                     }
                     Ok(())
                 });
-                // A host that can't be entered gives no answers, which whoever waits will notice.
+                // Without results the waiting test fails.
                 if let Err(error) = asked {
                     eprintln!("{error:#}");
                 }
@@ -73,26 +73,26 @@ impl Watcher {
         Ok(Self { frontend: frontend.to_owned(), shared, thread: Some(thread) })
     }
 
-    /// All answers so far.
+    /// All results so far.
     pub fn seen(&self) -> Seen {
         self.shared.seen().clone()
     }
 
-    /// Waits for so many more answers.
+    /// Waits for this number of further results.
     pub fn wait_for_more(&self, answers: usize) -> Result<()> {
         let wanted = self.seen().count() + answers;
         let what = format!("{} has been asked {answers} times more", self.frontend);
         wait_until(&what, SOON, || self.seen().count() >= wanted)
     }
 
-    /// Waits until the last answer is this one.
+    /// Waits until the last result is this one.
     pub fn wait_for(&self, answer: &Answer) -> Result<()> {
         let what = format!("{} answers {answer:?}", self.frontend);
         wait_until(&what, SOON, || self.seen().last() == Some(answer))
             .with_context(|| self.seen().to_string())
     }
 
-    /// Stops asking; everything that was answered.
+    /// Stops; returns all results.
     pub fn stop(mut self) -> Seen {
         self.join();
         self.seen()
@@ -112,7 +112,7 @@ impl Drop for Watcher {
 
 impl Shared {
     fn seen(&self) -> MutexGuard<'_, Seen> {
-        // What was noted before a panic is still so.
+        // Results stay valid after a panic.
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -129,7 +129,7 @@ impl Seen {
         self.0.iter().map(|(_, times)| times).sum()
     }
 
-    /// How often this server answered.
+    /// Number of responses from this server.
     pub fn count_of(&self, name: &str) -> usize {
         let from = |answer: &Answer| matches!(answer, Answer::From(from) if from == name);
         self.0.iter().filter(|(answer, _)| from(answer)).map(|(_, times)| times).sum()
@@ -139,12 +139,12 @@ impl Seen {
         self.0.last().map(|(answer, _)| answer)
     }
 
-    /// The answers, each as often as it took another one's place.
+    /// The results without repetitions.
     pub fn turns(&self) -> Vec<&Answer> {
         self.0.iter().map(|(answer, _)| answer).collect()
     }
 
-    /// Those that are not from one of these.
+    /// Results other than responses from these servers.
     pub fn others(&self, allowed: &[&str]) -> Vec<&(Answer, usize)> {
         let is_allowed =
             |answer: &Answer| matches!(answer, Answer::From(name) if allowed.contains(&&**name));
@@ -176,9 +176,9 @@ fn ask(frontend: SocketAddr) -> Answer {
     }
 }
 
-/// Who answers.
+/// Sends a request; returns the server's name.
 fn ask_over(stream: &TcpStream) -> io::Result<String> {
-    // Closed by a reset: else its port would be taken for a minute, and soon all ports.
+    // Closed by a reset, without TIME_WAIT, which would soon use up all ports.
     setsockopt(&stream.as_fd(), sockopt::Linger, &linger { l_onoff: 1, l_linger: 0 })?;
     stream.set_read_timeout(Some(PATIENCE))?;
     (&*stream).write_all(b"who\n")?;

@@ -1,4 +1,4 @@
-//! The BPF filesystem, and where topologies pin in it.
+//! The BPF file system, and the topologies' directories in it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ use super::Id;
 
 const BPFFS: &str = "/sys/fs/bpf";
 
-/// Where the BPF filesystem is; mounted if it was not.
+/// The path of the BPF file system, which is mounted if necessary.
 pub fn bpffs() -> Result<&'static Path> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock();

@@ -4,17 +4,17 @@ use anyhow::Result;
 
 use super::{Host, Process, SOON};
 
-/// Ends when dropped. A failing test prints what it has seen.
+/// A running tcpdump, which ends when dropped. A failing test prints its output.
 #[must_use = "it ends when dropped"]
 pub struct Capture {
     process: Process,
 }
 
 impl Host {
-    /// Starts to look at packets of a device, with a filter as in pcap-filter(7), or all.
+    /// Starts a capture on a device with a filter as in pcap-filter(7), which may be empty.
     pub fn capture(&self, device: &str, filter: &str) -> Result<Capture> {
         let mut command = self.command("tcpdump");
-        // As root, for that is who may write the log.
+        // As root, who can write the log.
         command.args(["-i", device, "-nn", "-vv", "-e", "-Z", "root"]);
         command.args(["--immediate-mode", "-l"]).args(filter.split_whitespace());
         let mut process = self.spawn(&mut command)?;
@@ -31,7 +31,7 @@ impl Capture {
         lines.map(str::to_owned).collect()
     }
 
-    /// Waits until a line has passed that contains something.
+    /// Waits for a line that contains a text.
     pub fn wait_for(&mut self, text: &str) -> Result<()> {
         self.process.wait_for_output(text, SOON)
     }

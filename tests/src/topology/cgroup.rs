@@ -1,4 +1,4 @@
-//! A topology's control group: every program that is started on one of its hosts is in it.
+//! A topology's control group, which contains all programs started on its hosts.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ use super::Id;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Where control groups of version 2 are; mounted if they were not.
+/// The root of control groups version 2, which is mounted if necessary.
 pub(super) fn root() -> Result<PathBuf> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock();
@@ -40,7 +40,7 @@ pub(super) fn make(id: Id) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A process that has been killed is in its group for a moment longer.
+/// Removes the group. A killed process stays in its group for a moment.
 pub(super) fn remove(cgroup: &Path) -> io::Result<()> {
     for _ in 0..100 {
         match fs::remove_dir(cgroup) {
@@ -53,11 +53,11 @@ pub(super) fn remove(cgroup: &Path) -> io::Result<()> {
     fs::remove_dir(cgroup)
 }
 
-/// Makes a program be in the control group from its first instruction on.
+/// Puts a program into the control group before it starts.
 pub(super) fn join(command: &mut Command, cgroup: &Path) {
     let processes = cgroup.join("cgroup.procs");
-    // SAFETY: between fork and exec it only opens and writes a file. The kernel takes 0 for
-    // whoever writes it.
+    // SAFETY: between fork and exec it only opens and writes a file. For the kernel, 0 is the
+    // writing process.
     unsafe {
         command.pre_exec(move || fs::write(&processes, b"0"));
     }

@@ -1,4 +1,4 @@
-//! Running programs to their end. An error quotes the command and what it said.
+//! Runs programs to their end. Errors contain the command and its output.
 
 use std::env;
 use std::ffi::OsStr;
@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// Until what is to come is given up on. Generous, as a machine may be so busy that an agent starts in
-/// half a minute: it costs time only when something is wrong.
+/// Time limit of waits. Long, because on a busy machine an agent may take half a minute to start;
+/// it costs time only in failures.
 pub const SOON: Duration = Duration::from_secs(120);
 
-/// `ip`, with arguments as one would type them.
+/// Runs `ip` with arguments as typed in a shell.
 pub fn ip(arguments: &str) -> Result<String> {
     run(Command::new("ip").args(arguments.split_whitespace()))
 }
 
-/// Runs a program to its end; returns what it printed.
+/// Runs a program to its end; returns its output.
 pub fn run(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().with_context(|| {
         let program = command.get_program().display();
@@ -30,7 +30,7 @@ pub fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A command as one would type it.
+/// A command as typed in a shell.
 pub fn line(command: &Command) -> String {
     let quoted = |word: &OsStr| match word.to_string_lossy() {
         plain if !plain.is_empty() && !plain.contains(char::is_whitespace) => plain.into_owned(),
@@ -40,7 +40,7 @@ pub fn line(command: &Command) -> String {
     words.map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-/// Waits until something is so. Fails with what it waited for.
+/// Waits until a condition holds. The error contains `what`.
 pub fn wait_until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) -> Result<()> {
     let limit = limit * slowness();
     let start = Instant::now();
@@ -53,7 +53,7 @@ pub fn wait_until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) 
     Ok(())
 }
 
-/// How many times as long everything may take here as on a machine that is real.
+/// Factor for time limits: emulated machines are slower.
 fn slowness() -> u32 {
     env::var("MILLRACE_TESTS_SLOWNESS").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }

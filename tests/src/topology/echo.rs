@@ -1,6 +1,6 @@
-//! Echo servers: threads of this process with sockets of a host.
+//! Echo servers: threads of this process with sockets in a host's namespace.
 //!
-//! An answer is `<name> <peer> <message>`: who answers, whom it sees, what it got.
+//! A response is `<name> <peer> <message>`: the server's name, the client's address, the request.
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -16,24 +16,24 @@ use anyhow::{Context, Result, ensure};
 use super::server::socket_address;
 use super::{Host, SOON};
 
-/// Runs until it is dropped.
+/// A server, which stops when dropped.
 #[must_use = "it stops when dropped"]
 pub struct Echo {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// How soon a server notices that it is to stop.
+/// Longest time until a server stops.
 const TICK: Duration = Duration::from_millis(50);
 
 impl Host {
-    /// Answers each line of each connection.
+    /// Starts a server that responds to each line of a connection.
     pub fn tcp_echo(&self, listen: &str, name: &str) -> Result<Echo> {
         let address = socket_address(listen)?;
         let listener = self
             .enter(|| Ok(TcpListener::bind(address)?))
             .with_context(|| format!("{} can't listen on {listen}", self.name()))?;
-        // The timeout is the socket's, and accept heeds it; std only offers it for streams.
+        // The timeout is a socket option, which accept uses, too; std has it only for streams.
         TcpStream::from(OwnedFd::from(listener.try_clone()?)).set_read_timeout(Some(TICK))?;
         let name = name.to_owned();
         Ok(Echo::start(move |stop| {
@@ -48,7 +48,8 @@ impl Host {
         }))
     }
 
-    /// Answers each datagram. Bind it to one address, which its answers will come from.
+    /// Starts a server that responds to each datagram. Bound to one address, the source of
+    /// responses.
     pub fn udp_echo(&self, bind: &str, name: &str) -> Result<Echo> {
         let socket = self.udp_socket(bind)?;
         socket.set_read_timeout(Some(TICK))?;
@@ -75,7 +76,7 @@ impl Drop for Echo {
     }
 }
 
-/// The client's faults end the connection: whoever waits for an answer will notice.
+/// Errors of the client end the connection, which the client notices.
 fn answer_lines(stream: TcpStream, peer: SocketAddr, name: &str, stop: &AtomicBool) {
     let answer = || -> io::Result<()> {
         stream.set_read_timeout(Some(TICK))?;
@@ -87,7 +88,7 @@ fn answer_lines(stream: TcpStream, peer: SocketAddr, name: &str, stop: &AtomicBo
             match reader.read_until(b'\n', &mut line) {
                 Ok(0) => break,
                 Ok(_) => (&stream).write_all(&answer_to(&mem::take(&mut line), peer, name))?,
-                // What was read so far stays in `line`.
+                // A partial line stays in `line`.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
@@ -110,7 +111,7 @@ fn answer_to(message: &[u8], peer: SocketAddr, name: &str) -> Vec<u8> {
     [format!("{name} {peer} ").as_bytes(), message].concat()
 }
 
-/// A request to such a server, over a connection that stays; its name.
+/// Sends a request over an open connection; returns the server's name.
 pub fn who_answers(connection: &TcpStream) -> Result<String> {
     (&*connection).write_all(b"who\n")?;
     let mut line = String::new();

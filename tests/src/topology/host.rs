@@ -1,4 +1,4 @@
-//! A host: a network namespace, and programs in it.
+//! A host: a network namespace and its programs.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -18,7 +18,7 @@ use super::cgroup;
 use super::command::{ip, run};
 use super::{Port, Process, SOON, Shared, check_name};
 
-/// A clone is the same host. It ends with its topology, not when it is dropped.
+/// A host. A clone is the same host, which exists until its topology is dropped.
 #[derive(Clone)]
 pub struct Host {
     name: String,
@@ -26,18 +26,18 @@ pub struct Host {
     pub(super) shared: Arc<Shared>,
 }
 
-/// Of every namespace, before it has devices.
+/// Sysctls of every namespace, set before it has devices.
 const SETTINGS: [&str; 9] = [
-    // A machine's defaults may come with a new namespace: here they are always these.
+    // New namespaces may inherit the machine's defaults.
     "net.ipv4.conf.all.rp_filter=0",
     "net.ipv4.conf.default.rp_filter=0",
     "net.ipv6.conf.all.disable_ipv6=0",
     "net.ipv6.conf.default.disable_ipv6=0",
-    // Link-local addresses are of no use while duplicates of them are looked for.
+    // Addresses can't be used during duplicate address detection.
     "net.ipv6.conf.all.accept_dad=0",
     "net.ipv6.conf.default.accept_dad=0",
     "net.ipv6.conf.default.router_solicitations=0",
-    // A test's second ICMP error is as worth having as its first.
+    // Tests need each ICMP error.
     "net.ipv4.icmp_ratelimit=0",
     "net.ipv6.icmp.ratelimit=0",
 ];
@@ -57,27 +57,27 @@ impl Host {
         &self.name
     }
 
-    /// As `ip netns` lists it.
+    /// The name in `ip netns`.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// The namespace, for `nsenter --net=` and setns.
+    /// The namespace's path, for `nsenter --net=` and setns.
     pub fn namespace_path(&self) -> PathBuf {
         PathBuf::from(format!("/run/netns/{}", self.namespace))
     }
 
-    /// An end of a link, to be described further and given to [`super::Topology::link`].
+    /// An end of a link, for [`super::Topology::link`].
     pub fn port(&self, device: &str) -> Port<'_> {
         Port::new(self, device)
     }
 
-    /// `ip` on this host, with arguments as one would type them.
+    /// Runs `ip` on this host with arguments as typed in a shell.
     pub fn ip(&self, arguments: &str) -> Result<String> {
         ip(&format!("-n {} {arguments}", self.namespace))
     }
 
-    /// Adds an address with its prefix length. It can be used at once.
+    /// Adds an address with its prefix length, which can be used at once.
     pub fn address(&self, device: &str, address: &str) -> Result<()> {
         let nodad = if address.contains(':') { "nodad" } else { "" };
         self.ip(&format!("address add {address} dev {device} {nodad}")).map(drop)
@@ -87,24 +87,24 @@ impl Host {
         self.ip(&format!("route add {to} via {via}")).map(drop)
     }
 
-    /// One of each family is possible.
+    /// Adds a default route; one per family.
     pub fn default_route(&self, via: &str) -> Result<()> {
         self.route("default", via)
     }
 
-    /// Each as `name=value`.
+    /// Sets sysctls, each as `name=value`.
     pub fn sysctl(&self, settings: &[&str]) -> Result<()> {
         run(self.command("sysctl").arg("-qw").args(settings)).map(drop)
     }
 
-    /// What it has sent by a device, and the wire's other end had no room for.
+    /// Packets sent through a device that the peer has dropped because its queue was full.
     pub fn lost(&self, device: &str) -> Result<u64> {
         let shown = self.ip(&format!("-statistics -json link show dev {device}"))?;
         let parsed: Value = serde_json::from_str(&shown)?;
         parsed[0]["stats64"]["tx"]["dropped"].as_u64().context(shown)
     }
 
-    /// Of what arrived by a device, how many packets its XDP program has redirected.
+    /// Packets of a device that its XDP program has redirected.
     pub fn redirected_by_xdp(&self, device: &str) -> Result<u64> {
         let counters = self.run(["ethtool", "-S", device])?;
         let mut total = 0;
@@ -115,20 +115,20 @@ impl Host {
         Ok(total)
     }
 
-    /// A bridge that is up, for ports to be put into ([`Port::bridge`]) and addresses.
+    /// Adds a bridge for ports ([`Port::bridge`]) and addresses.
     pub fn bridge(&self, device: &str) -> Result<()> {
-        // Without snooping: nobody here asks for group memberships, and neighbour discovery
-        // must work from the first packet.
+        // Without multicast snooping, which would drop the first packets of neighbour
+        // discovery.
         self.ip(&format!("link add {device} type bridge mcast_snooping 0"))?;
         self.ip(&format!("link set {device} up")).map(drop)
     }
 
-    /// A command that will run here. By nsenter: `ip netns exec` would hide the BPF filesystem.
+    /// A command on this host. By nsenter: `ip netns exec` would hide the BPF file system.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         self.inside(Command::new("nsenter"), program)
     }
 
-    /// Runs a program and its arguments to the end; returns what it printed.
+    /// Runs a program with arguments to its end; returns its output.
     pub fn run<T: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = T>) -> Result<String> {
         self.run_within(SOON, words)
     }
@@ -145,7 +145,7 @@ impl Host {
         let mut command = self.inside(timeout, program);
         run(command.args(words)).map_err(|error| {
             self.shared.trouble.store(true, Ordering::Relaxed);
-            // As timeout(1) says it.
+            // The exit status of timeout(1).
             let late = error.to_string().contains("exit status: 124");
             if late { error.context(format!("did not end within {limit:?}")) } else { error }
         })
@@ -160,13 +160,14 @@ impl Host {
         Process::start(self, &program, command)
     }
 
-    /// Runs a function whose sockets are this host's. They remain so: a socket may be returned.
+    /// Runs a function in this host's namespace. Its sockets stay in the namespace, and may be
+    /// returned.
     pub fn enter<T: Send>(&self, function: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let path = self.namespace_path();
         let namespace = File::open(&path).with_context(|| {
             format!("{} can't be opened; is the topology gone?", path.display())
         })?;
-        // A thread has a namespace of its own, and one that ends need not be brought back.
+        // In a new thread, which need not return to the old namespace.
         let inside = || {
             setns(namespace, CloneFlags::CLONE_NEWNET)
                 .with_context(|| format!("{} can't be entered", path.display()))?;
@@ -176,7 +177,7 @@ impl Host {
             .unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// The control group that its programs are in, and those of all hosts of the topology.
+    /// The control group of the programs on all hosts of the topology.
     pub fn cgroup(&self) -> &Path {
         &self.shared.cgroup
     }

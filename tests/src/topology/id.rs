@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 
-/// `mr-<pid>-<start>-<number>`: everything that belongs to a topology has a name that begins so.
+/// `mr-<pid>-<start>-<number>`: the prefix of all names of a topology.
 ///
-/// A process's number is given again one day; with its start time it is unique until the next
-/// boot, and then nothing is left anyway.
+/// Process ids are reused; with the start time they are unique until the next boot, which removes
+/// everything anyway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Id {
     pid: u32,
@@ -26,12 +26,12 @@ impl Id {
         id.context("/proc/self/stat tells no start time; is /proc mounted?")
     }
 
-    /// That of a process's topology, if the process lives.
+    /// The id of a running process's topology.
     pub fn of_process(pid: u32, number: u32) -> Option<Self> {
         Some(Self { pid, start: start_of(pid)?, number })
     }
 
-    /// The id at the beginning of a name, if one of ours.
+    /// The id at the beginning of a name, if there is one.
     pub(super) fn parse(name: &str) -> Option<Self> {
         let mut parts = name.strip_prefix("mr-")?.splitn(4, '-');
         let pid = parts.next()?.parse().ok()?;
@@ -40,7 +40,7 @@ impl Id {
         Some(Self { pid, start, number })
     }
 
-    /// Whether the process that made it is no more.
+    /// Whether the process that created it has ended.
     pub(super) fn is_orphaned(self) -> bool {
         start_of(self.pid) != Some(self.start)
     }
@@ -52,13 +52,13 @@ impl fmt::Display for Id {
     }
 }
 
-/// When a process was started, if it lives. See proc_pid_stat(5).
+/// The start time of a running process. See proc_pid_stat(5).
 fn start_of(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may contain anything; the third field follows it.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
-    // Killed, and not yet waited for.
+    // A zombie.
     if matches!(state, "Z" | "X") {
         return None;
     }

@@ -1,12 +1,12 @@
-//! Networks to test in: hosts that are network namespaces, wires that are veth pairs, real
-//! servers and clients.
+//! Networks for tests: hosts are network namespaces, wires are veth pairs, servers and clients are
+//! real.
 //!
 //! Invariants:
-//! - The machine's own devices and namespace are never touched: every device is made inside the
-//!   namespace it belongs to.
-//! - Names are unique, so topologies with the same addresses live side by side.
-//! - A dropped [`Topology`] leaves nothing behind, also when a test panics. What a killed run left
-//!   is swept when the next one starts.
+//! - The machine's own devices and namespace are never touched: every device is created in its own
+//!   namespace.
+//! - Names are unique, so that topologies with the same addresses can exist at the same time.
+//! - A dropped [`Topology`] leaves nothing, also after a panic. Remains of a killed run are removed
+//!   by the next one.
 //!
 //! Its tests: `tests/tests/topology.rs`.
 //!
@@ -64,13 +64,13 @@ pub use raw::RawSocket;
 pub use server::LARGE;
 pub use sweep::sweep;
 
-/// Hosts and wires. Keep it as long as they are needed: it takes them away when it is dropped.
+/// Hosts and wires, which are removed when it is dropped.
 #[must_use = "it is taken away when dropped"]
 pub struct Topology {
     shared: Arc<Shared>,
 }
 
-/// What hosts and processes need of their topology.
+/// The parts of a topology that hosts and processes use.
 struct Shared {
     id: Id,
     name: String,
@@ -78,12 +78,12 @@ struct Shared {
     cgroup: PathBuf,
     /// Numbers the log files.
     logs: AtomicU32,
-    /// Something failed: logs are worth printing.
+    /// Something failed, so logs are printed.
     trouble: AtomicBool,
 }
 
 impl Topology {
-    /// An empty one. Its name is part of the names of its namespaces, for whoever looks at them.
+    /// Creates an empty topology. Its name is part of its namespaces' names.
     pub fn new(name: &str) -> Result<Self> {
         static SWEEP: Once = Once::new();
         ensure!(
@@ -102,7 +102,7 @@ impl Topology {
             logs: AtomicU32::new(0),
             trouble: AtomicBool::new(false),
         };
-        // From here on, drop takes away what was made.
+        // From here on, drop cleans up.
         let topology = Self { shared: Arc::new(shared) };
         make_directory(topology.directory())?;
         cgroup::make(id)?;
@@ -112,24 +112,24 @@ impl Topology {
         Ok(topology)
     }
 
-    /// A host: a namespace with nothing but `lo`.
+    /// Adds a host: a namespace with only `lo`.
     pub fn host(&self, name: &str) -> Result<Host> {
         Host::new(&self.shared, name)
     }
 
-    /// A host that forwards.
+    /// Adds a host that forwards packets.
     pub fn router(&self, name: &str) -> Result<Host> {
         let router = self.host(name)?;
         router.sysctl(&["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"])?;
         Ok(router)
     }
 
-    /// Joins two ports by a veth pair. Both are up and have their addresses then.
+    /// Connects two ports by a veth pair, and brings them up with their addresses.
     pub fn link(&self, one: Port<'_>, other: Port<'_>) -> Result<()> {
         port::link(one, other)
     }
 
-    /// What the names of everything here begin with.
+    /// The prefix of all names in this topology.
     pub fn id(&self) -> Id {
         self.shared.id
     }
@@ -156,7 +156,7 @@ impl Drop for Topology {
     }
 }
 
-/// Names end up in those of namespaces, files and devices.
+/// Names become part of the names of namespaces, files and devices.
 fn check_name(name: &str) -> Result<()> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     ensure!(
@@ -166,7 +166,7 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Fails if it is there already: then it is somebody else's.
+/// Fails if the directory exists: then another process owns it.
 fn make_directory(path: &Path) -> Result<()> {
     let made = DirBuilder::new().mode(0o700).create(path);
     made.with_context(|| format!("the directory {} can't be made", path.display()))

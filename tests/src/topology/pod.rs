@@ -6,17 +6,16 @@ use anyhow::{Context, Result};
 
 use super::{Host, port};
 
-/// The node, as its pods call it: the same on all their links.
+/// The pods' gateway: the same on all their links.
 const GATEWAY4: &str = "169.254.1.1";
 const GATEWAY6: &str = "fe80::1";
 
 impl Host {
-    /// A pod on this node with these addresses, which have no prefix length. Its device is
-    /// `eth0`; the node's end of it, the workload device, has the name of the pod.
+    /// Adds a pod to this node with these addresses, without prefix lengths. Its device is `eth0`;
+    /// the node's end, the workload device, has the pod's name.
     ///
-    /// As Calico does it: the workload device has no address that the node would send from, and
-    /// nothing is on the pod's link but the gateway, so that pods of one node, too, talk by way
-    /// of the node.
+    /// As in Calico, the workload device has no address that the node would send from, and only the
+    /// gateway is on the pod's link, so that pods of the same node communicate through the node.
     pub fn pod(&self, name: &str, addresses: &[&str]) -> Result<Self> {
         let pod = Self::new(&self.shared, name)?;
         port::link(pod.port("eth0"), self.port(name))?;
@@ -26,8 +25,8 @@ impl Host {
             })?;
             match parsed {
                 IpAddr::V4(_) => {
-                    // Any link answers for an address of `lo`; that of scope link is never the
-                    // source of what the node sends.
+                    // The node responds for addresses of `lo` on any link; one of scope link is
+                    // never the source of the node's packets.
                     self.ip(&format!("address replace {GATEWAY4}/32 dev lo scope link"))?;
                     pod.address("eth0", &format!("{address}/32"))?;
                     pod.ip(&format!("route add {GATEWAY4} dev eth0"))?;

@@ -1,11 +1,11 @@
-//! Ends of links, and links.
+//! Links and their ends.
 
 use anyhow::{Context, Result};
 
 use super::Host;
 use super::command::ip;
 
-/// A device to be: one end of a veth pair.
+/// The description of a device: one end of a veth pair.
 #[must_use]
 pub struct Port<'a> {
     host: &'a Host,
@@ -28,20 +28,20 @@ impl<'a> Port<'a> {
         }
     }
 
-    /// With its prefix length. May be given more than once.
+    /// Adds an address with its prefix length.
     pub fn address(mut self, address: &str) -> Self {
         self.addresses.push(address.to_owned());
         self
     }
 
-    /// Frames that leave here are as on a real wire: cut to size, with whole checksums. A veth
-    /// leaves both to hardware that is not there, which XDP at the other end would see.
+    /// Makes frames leave as on a real wire: segmented, with complete checksums. A veth leaves both
+    /// to hardware, and XDP at the other end would see incomplete frames.
     pub fn wire(self) -> Self {
         self.offload("tx off")
     }
 
-    /// Whether received segments are merged. A veth without XDP delivers what XDP at the other
-    /// end transmits only if they are.
+    /// Sets whether received segments are merged. A veth without XDP delivers packets that XDP at
+    /// the other end transmits only with GRO.
     pub fn gro(self, on: bool) -> Self {
         self.offload(if on { "gro on" } else { "gro off" })
     }
@@ -50,12 +50,12 @@ impl<'a> Port<'a> {
         self.setting(format!("mtu {bytes}"))
     }
 
-    /// Else it is random.
+    /// Sets the link-layer address, which is random otherwise.
     pub fn mac(self, address: &str) -> Self {
         self.setting(format!("address {address}"))
     }
 
-    /// Puts it into a bridge of its host.
+    /// Makes it a port of a bridge on its host.
     pub fn bridge(self, bridge: &str) -> Self {
         self.setting(format!("master {bridge}"))
     }
@@ -85,13 +85,13 @@ impl<'a> Port<'a> {
 }
 
 pub(super) fn link(one: Port<'_>, other: Port<'_>) -> Result<()> {
-    // Made where they belong: the machine's own namespace never sees them.
+    // Created in the hosts' namespaces, never in the machine's own.
     let (a, b) = (one.host.namespace(), other.host.namespace());
     let (device, peer) = (&one.device, &other.device);
     let make = format!("-n {a} link add {device} type veth peer name {peer} netns {b}");
     let link = || {
         ip(&make)?;
-        // An IPv6 address on a device without a carrier would be of no use yet.
+        // Before an IPv6 address can be used its device needs a carrier.
         one.bring_up()?;
         other.bring_up()?;
         one.add_addresses()?;

@@ -1,4 +1,4 @@
-//! A program in the background of a host.
+//! Background programs on a host.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -16,8 +16,8 @@ use nix::unistd::Pid;
 use super::command::line;
 use super::{Host, Shared, wait_until};
 
-/// Killed when dropped, with the children it has made. What it said is printed then, if the test
-/// has panicked or anything of its topology has failed: a test that passes shows none of it.
+/// A process, which is killed with its children when dropped. Its output is printed then if the
+/// test has panicked or something in its topology has failed.
 #[must_use = "it is killed when dropped"]
 pub struct Process {
     child: Child,
@@ -29,7 +29,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// The program's name is for people.
+    /// `program` is the name in messages.
     pub(super) fn start(host: &Host, program: &str, command: &mut Command) -> Result<Self> {
         let number = host.shared.logs.fetch_add(1, Ordering::Relaxed);
         let log = host.shared.directory.join(format!("{}-{number}-{program}.log", host.name()));
@@ -39,7 +39,7 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
-            // A group of its own: its children can be killed with it, and Ctrl-C is left to us.
+            // In a process group of its own, to kill its children with it, and without Ctrl-C.
             .process_group(0)
             .spawn()
             .with_context(|| format!("{} can't be started", line(command)))?;
@@ -47,7 +47,7 @@ impl Process {
         Ok(Self { child, what, log, ended: None, shared: host.shared.clone() })
     }
 
-    /// Of the program itself: nsenter becomes it.
+    /// The program's process id: nsenter replaces itself by it.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -58,14 +58,14 @@ impl Process {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Waits until it has said something. Fails if it ends before.
+    /// Waits for a text in the output. Fails if the process exits before.
     pub fn wait_for_output(&mut self, text: &str, limit: Duration) -> Result<()> {
         self.wait_until_so(&format!("says {text:?}"), limit, |process| {
             process.output().contains(text)
         })
     }
 
-    /// Waits until something is so that it is to bring about. Fails if it ends before.
+    /// Waits until a condition holds. Fails if the process exits before.
     pub fn wait_until_so(
         &mut self,
         what: &str,
@@ -75,7 +75,7 @@ impl Process {
         let what = format!("{} {what}", self.what);
         let mut so = false;
         let waited = wait_until(&what, limit, || {
-            // In this order: the last thing it does before its end counts.
+            // In this order, so that its last action counts.
             let ended = self.has_ended();
             so = is_so(self);
             so || ended
@@ -103,13 +103,13 @@ impl Process {
         self.ended.context("it has ended")
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Terminates the process, and waits for its end.
     pub fn terminate(mut self, limit: Duration) -> Result<ExitStatus> {
         self.signal(Signal::SIGTERM)?;
         self.wait(limit)
     }
 
-    /// Ends it as a crash would.
+    /// Kills the process, like a crash.
     pub fn kill(self) {
         // By being dropped.
     }
@@ -133,7 +133,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The number of one that was waited for may be somebody else's by now.
+        // After wait, another process may have got its id.
         if !self.has_ended() {
             let _ = killpg(self.group(), Signal::SIGKILL);
             let _ = self.child.wait();

@@ -1,4 +1,4 @@
-//! Packets made by hand, sent from a host as they are.
+//! Sends handmade packets from a host.
 
 use std::net::{IpAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,7 +18,7 @@ pub struct RawSocket {
 }
 
 impl Host {
-    /// Of the host's routes; what it sends may have any source.
+    /// A raw socket: uses the host's routes, and packets may have any source.
     pub fn raw_socket(&self) -> Result<RawSocket> {
         let of = |family| socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Raw);
         let both = || Ok(RawSocket { v4: of(AddressFamily::Inet)?, v6: of(AddressFamily::Inet6)? });
@@ -27,7 +27,7 @@ impl Host {
 }
 
 impl RawSocket {
-    /// Sends a packet from its IP header on.
+    /// Sends a packet without its link-layer header.
     pub fn send(&self, packet: &Packet) -> Result<()> {
         let (bytes, flags) = (packet.ip_bytes(), MsgFlags::empty());
         let sent = match packet.destination() {

@@ -10,14 +10,15 @@ use anyhow::{Context, Result};
 
 use super::{Host, Process, SOON};
 
-/// The size of what web servers serve at `/large`, in bytes.
+/// The size of `/large` on web servers, in bytes.
 pub const LARGE: usize = 16 << 20;
 
 impl Host {
-    /// An nginx that accepts at all these addresses. It answers every request with `answer`, but
+    /// Starts an nginx on all these addresses. Its response to every request is `answer`, except
+    /// for
     ///
-    /// - `/client` with the client's address as the server sees it,
-    /// - `/large` with [`LARGE`] bytes: each four of them are the number of their KiB, big-endian.
+    /// - `/client`: the client's address as the server sees it,
+    /// - `/large`: [`LARGE`] bytes: each four of them are the number of their KiB, big-endian.
     pub fn http_server(&self, listen: &[&str], answer: &str) -> Result<Process> {
         let addresses =
             listen.iter().map(|address| socket_address(address)).collect::<Result<Vec<_>>>()?;
@@ -28,7 +29,7 @@ impl Host {
         let configuration = directory.join("nginx.conf");
         fs::write(&configuration, nginx_conf(&directory, &large, listen, answer))?;
 
-        // The usual 1024 files are few for connections.
+        // The default limit of 1024 files is low for connections.
         let mut command = self.command("prlimit");
         command.args(["--nofile=16384", "nginx", "-e", "stderr"]);
         command.arg("-p").arg(&directory).arg("-c").arg(&configuration);
@@ -40,14 +41,14 @@ impl Host {
         Ok(server)
     }
 
-    /// An iperf3 server. It serves one client at a time.
+    /// Starts an iperf3 server, which serves one client at a time.
     pub fn iperf3_server(&self, listen: &str) -> Result<Process> {
         let address = socket_address(listen)?;
         let mut command = self.command("iperf3");
         command.args(["--server", "--forceflush", "--bind", &address.ip().to_string()]);
         command.args(["--port", &address.port().to_string()]);
         let mut server = self.spawn(&mut command)?;
-        // Not by a connection: it would take that for a client.
+        // Not by a connection, which would count as a client.
         server.wait_for_output("Server listening", SOON)?;
         Ok(server)
     }
@@ -95,7 +96,7 @@ http {{
     )
 }
 
-/// One for all servers of a topology, made when it is first needed.
+/// The file of all servers of a topology, created at first use.
 fn large_file(directory: &Path) -> Result<PathBuf> {
     let path = directory.join("large");
     if !path.exists() {
@@ -103,7 +104,7 @@ fn large_file(directory: &Path) -> Result<PathBuf> {
         for number in 0..(LARGE / 1024) as u32 {
             unfinished.write_all(&[number.to_be_bytes(); 256].concat())?;
         }
-        // At once: another server may be looking for it.
+        // Atomically: another server may look for it.
         unfinished.persist(&path)?;
     }
     Ok(path)

@@ -1,4 +1,4 @@
-//! Sockets of a host in this process. None of them waits forever.
+//! Sockets of a host in this process, with time limits.
 
 use std::net::{TcpStream, UdpSocket};
 
@@ -8,7 +8,7 @@ use super::server::socket_address;
 use super::{Host, SOON};
 
 impl Host {
-    /// A connection from here, on which reading and writing fail in the end if nothing comes.
+    /// Connects from this host. Reads and writes have a time limit.
     pub fn tcp_connect(&self, to: &str) -> Result<TcpStream> {
         let address = socket_address(to)?;
         self.enter(|| {
@@ -21,7 +21,7 @@ impl Host {
         .with_context(|| format!("{} can't connect to {to}", self.name()))
     }
 
-    /// A socket on an address of this host, or `0.0.0.0:0`. Receiving fails in the end if nothing comes.
+    /// Binds a socket to an address of this host, or `0.0.0.0:0`. Receiving has a time limit.
     pub fn udp_socket(&self, bind: &str) -> Result<UdpSocket> {
         let address = socket_address(bind)?;
         self.enter(|| {

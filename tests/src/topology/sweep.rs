@@ -1,4 +1,4 @@
-//! Taking topologies away: this run's at their end, a killed run's at the next start.
+//! Removes topologies: at their end, and those of killed runs at the next start.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -17,7 +17,7 @@ use super::command::ip;
 
 const NAMESPACES: &str = "/run/netns";
 
-/// Removes what runs that are no more have left behind. The first topology of a process does it.
+/// Removes what ended runs have left. The first topology of a process calls it.
 pub fn sweep() {
     let groups = cgroup::root().unwrap_or_default();
     let orphans: BTreeSet<Id> = [PathBuf::from(NAMESPACES), test_pins(), env::temp_dir(), groups]
@@ -29,13 +29,12 @@ pub fn sweep() {
     orphans.into_iter().for_each(remove);
 }
 
-/// Removes all that there is of a topology. What can't be removed is told, not an error: whoever
-/// calls has nothing better to do than to go on with the rest.
+/// Removes everything of a topology. Failures are printed, and the rest is removed.
 pub(super) fn remove(id: Id) {
     let prefix = format!("{id}-");
     let namespaces: Vec<String> =
         names(Path::new(NAMESPACES)).filter(|name| name.starts_with(&prefix)).collect();
-    // First those who could still pin something, last the namespaces that pinned links are in.
+    // First processes, which could still pin something; last the namespaces of pinned links.
     end_processes(&namespaces);
     tell(&pins(id), fs::remove_dir_all(pins(id)));
     for namespace in &namespaces {
@@ -56,13 +55,13 @@ pub(super) fn directory(id: Id) -> PathBuf {
     env::temp_dir().join(id.to_string())
 }
 
-/// Kills what runs in these namespaces, until nothing does.
+/// Kills processes in these namespaces until there are none.
 fn end_processes(namespaces: &[String]) {
     let inodes: BTreeSet<_> = namespaces
         .iter()
         .filter_map(|namespace| inode(&Path::new(NAMESPACES).join(namespace)))
         .collect();
-    // Half a second: more than a killed process needs, unless the kernel is stuck in it.
+    // Half a second: more than a killed process needs, unless it hangs in the kernel.
     for _ in 0..100 {
         let inside = names(Path::new("/proc"))
             .filter_map(|name| name.parse().ok())
@@ -79,7 +78,7 @@ fn end_processes(namespaces: &[String]) {
     }
 }
 
-/// Two paths are the same namespace if they have the same.
+/// Identifies the namespace of a path.
 fn inode(path: &Path) -> Option<(u64, u64)> {
     let metadata = fs::metadata(path).ok()?;
     Some((metadata.dev(), metadata.ino()))
