@@ -1,5 +1,5 @@
-//! BPF_PROG_TEST_RUN of a tc program for a packet over which its card has summed, as some do
-//! (CHECKSUM_COMPLETE): the sum beside the packet must stay the packet's.
+//! Runs a tc program on a packet with the network card's sum over its bytes (CHECKSUM_COMPLETE),
+//! which must stay correct.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -11,7 +11,7 @@ const BPF_PROG_TEST_RUN: i64 = 10;
 /// Linux 6.15.
 const BPF_F_TEST_SKB_CHECKSUM_COMPLETE: u32 = 1 << 2;
 
-/// The part of `union bpf_attr` that the command has.
+/// The command's part of `union bpf_attr`.
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -33,7 +33,7 @@ struct Attributes {
     reserved: u32,
 }
 
-/// Whether the sum was right in the end; `None`: this kernel can't tell.
+/// Whether the sum is correct at the end; `None`: this kernel does not report it.
 pub fn stays_right(
     program: &SchedClassifier,
     frame: &[u8],
@@ -50,8 +50,8 @@ pub fn stays_right(
         ..Attributes::default()
     };
     let size = size_of::<Attributes>();
-    // SAFETY: the kernel reads frame and context, which are as long as is said, and writes to the
-    // attributes only.
+    // SAFETY: the kernel reads frame and context with the given lengths, and writes only to the
+    // attributes.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_TEST_RUN, &raw const attributes, size) };
     if result == 0 {

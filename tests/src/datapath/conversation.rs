@@ -1,4 +1,4 @@
-//! Packets in a row, and what is to become of each.
+//! Sequences of packets, and assertions about each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -15,19 +15,19 @@ use super::surroundings::{self, OUTSIDE};
 use super::{Borrowed, Fate, Flows, Hook, HostWorld, KernelWorld, Outcome, Service, World};
 use crate::packet::{Endpoint, Packet, assert_same_packet, dissect, explain_difference};
 
-/// Buckets of the flow table that conversations have: few, so that they can be filled.
+/// Buckets of the flow table: few, so that tests can fill them.
 pub const BUCKETS: u32 = 4;
 pub const FLOWS: u32 = BUCKETS * 8;
 const SEED: u64 = 0x5eed;
 
 pub struct Conversation {
-    /// Its answers are judged.
+    /// Assertions are about its results.
     host: HostWorld,
-    /// Its answers must be the same.
+    /// Its results must be the same.
     kernel: Option<Borrowed>,
     planner: Planner,
     packets: usize,
-    /// Whether each packet is traced before it comes to the kernel.
+    /// Whether each packet is traced before it runs in the kernel.
     traced: bool,
 }
 
@@ -36,12 +36,12 @@ impl Conversation {
         Self::between(HostWorld::new(BUCKETS, SEED), None)
     }
 
-    /// Packets come to tc without a link-layer header.
+    /// tc sees packets without a link-layer header.
     pub fn on_host_without_link_layer() -> Self {
         Self::between(HostWorld::new(BUCKETS, SEED).raw(), None)
     }
 
-    /// Another node: what its flow table is made by is its own.
+    /// Another node, whose flow table has its own seed.
     pub fn on_host_with_seed(seed: u64) -> Self {
         Self::between(HostWorld::new(BUCKETS, seed), None)
     }
@@ -49,13 +49,12 @@ impl Conversation {
     pub fn on_host_and_in_kernel() -> Result<Self> {
         let kernel = Borrowed::new()?;
         let host = HostWorld::new(BUCKETS, kernel.data_plane.flow_seed());
-        // What the first packets leave must not look old when the host takes over the kernel's clock.
+        // The first flows must not look old when the host takes over the kernel's clock.
         host.tables.now.set(clock()?);
         Ok(Self::between(host, Some(kernel)))
     }
 
-    /// Where each packet is traced, too: what the trace tells must be what the kernel then does, and
-    /// must not have changed anything.
+    /// Traces each packet, too: the trace must agree with the kernel, and must not change anything.
     pub fn traced() -> Result<Self> {
         Ok(Self { traced: true, ..Self::on_host_and_in_kernel()? })
     }
@@ -64,7 +63,7 @@ impl Conversation {
         Self { host, kernel, planner: Planner::new(), packets: 0, traced: false }
     }
 
-    /// The host's tables, for what no plan sets; where there is a kernel, too, they would differ.
+    /// The host's tables, for entries that no plan writes. With a kernel the two would differ.
     pub fn host_tables(&mut self) -> &mut HostTables {
         assert!(self.kernel.is_none(), "the kernel's tables are not these");
         &mut self.host.tables
@@ -107,29 +106,29 @@ impl Conversation {
         }
     }
 
-    /// Changes the tables past the planner, also as it never would.
+    /// Changes the tables without the planner.
     pub fn carry_out(&mut self, step: &Step) {
         self.in_both(|world| world.apply(step));
     }
 
-    /// Makes a device known, as [`surroundings::device`] has it or otherwise.
+    /// Adds a device like [`surroundings::device`], with a change.
     pub fn device(&mut self, index: u32, change: impl FnOnce(&mut Device)) {
         let mut device = surroundings::device(index);
         change(&mut device);
         self.in_both(|world| world.set_device(index, &device));
     }
 
-    /// The keys of tunnels: the one that is sent, and another that is accepted.
+    /// Sets the tunnel keys: the one that is sent, and another that is accepted.
     pub fn tunnel_keys(&mut self, keys: [u64; TunnelKey::COUNT]) {
         self.in_both(|world| world.set_tunnel_keys(keys));
     }
 
-    /// Sets where packets for an address leave, from here on.
+    /// Sets the route to an address.
     pub fn exit(&mut self, to: &str, exit: Exit) {
         self.set_exit(to, Some(&exit));
     }
 
-    /// There is no way to an address any more.
+    /// Removes the route to an address.
     pub fn no_exit(&mut self, to: &str) {
         self.set_exit(to, None);
     }
@@ -140,13 +139,13 @@ impl Conversation {
         self.in_both(|world| world.next_epoch());
     }
 
-    /// Time goes by, and nothing happens.
+    /// Lets time pass.
     pub fn wait(&mut self, seconds: u32) {
         self.in_both(|world| world.grow_older(Ticks::in_seconds(seconds)));
     }
 
-    /// Lets time pass until no datagram flow is about to become a stream. The kernel's clock is read
-    /// later than the host's, so that they could disagree on such a flow.
+    /// Lets time pass until no datagram flow is about to become a stream. The kernel's clock is
+    /// read later than the host's, so that they could disagree on such a flow.
     pub fn wait_for_streams(&mut self) {
         self.host.tables.now.set(clock().unwrap_or_else(|error| panic!("{error:#}")));
         while self.host.has_nearly_a_stream() {
@@ -166,12 +165,12 @@ impl Conversation {
         self.run(Hook::Forward, packet)
     }
 
-    /// A packet arrives on an external device, and XDP has nothing to do with it.
+    /// A packet arrives on an external device without XDP.
     pub fn stack(&mut self, packet: &Packet) -> Answer {
         self.run(Hook::Stack, packet)
     }
 
-    /// The same of one that stands for several, of so many bytes each.
+    /// The same with a packet that will be segmented.
     pub fn stack_segments(&mut self, packet: &Packet, segment: u32) -> Answer {
         self.run_segments(Hook::Stack, packet, segment)
     }
@@ -181,7 +180,7 @@ impl Conversation {
         self.run(Hook::Workload, packet)
     }
 
-    /// A packet leaves by an external device.
+    /// A packet leaves through an external device.
     pub fn reverse(&mut self, packet: &Packet) -> Answer {
         self.run(Hook::Reverse, packet)
     }
@@ -195,7 +194,7 @@ impl Conversation {
         let place = format!("packet {} ({hook:?})", self.packets);
         let before = self.host.reasons();
         if self.kernel.is_some() {
-            // On a slow machine seconds have passed since the last packet.
+            // On a slow machine seconds may have passed since the last packet.
             self.host.tables.now.set(clock().unwrap_or_else(|error| panic!("{error:#}")));
         }
         let outcome = self.host.run_segments(hook, packet, segment);
@@ -216,7 +215,7 @@ impl Conversation {
             let agree = flows == self.host.flows();
             assert!(agree, "{place}: flows differ:\n{:?}\n{flows:?}", self.host.flows());
             assert_eq!(self.host.reasons(), kernel.reasons(), "{place}: counts differ");
-            // Who is evicted next depends on who was seen last: by one clock from here on.
+            // Evictions depend on these times, so both must have the same.
             let now = clock().unwrap_or_else(|error| panic!("{error:#}"));
             self.host.set_seen(&flows, now);
         }
@@ -234,13 +233,13 @@ fn parse(address: &str) -> IpAddr {
     address.parse().unwrap_or_else(|_| panic!("{address}"))
 }
 
-/// What was counted between two readings.
+/// The reasons counted between two readings.
 fn difference(before: &[(Reason, u64)], after: &[(Reason, u64)]) -> Vec<Reason> {
     let pairs = after.iter().zip(before);
     pairs.flat_map(|((reason, now), (_, before))| vec![*reason; (now - before) as usize]).collect()
 }
 
-/// What the trace tells of a packet, and whether the maps are as they were.
+/// Traces a packet, and checks that the maps have not changed.
 fn told(kernel: &KernelWorld, hook: Hook, packet: &Packet, segment: u32) -> Trace {
     let told = || {
         let before = kernel.written()?;
@@ -262,7 +261,7 @@ fn check_trace(place: &str, packet: &[u8], told: &Trace, kernel: &Outcome) {
             &[Fate::Transmitted, Fate::Sent]
         }
     };
-    // What is dropped may be half written.
+    // Dropped packets may be changed in part.
     let same = told.verdict == trace::Fate::Dropped || told.bytes == kernel.bytes;
     assert!(
         fates.contains(&kernel.fate) && same,
@@ -285,20 +284,20 @@ fn check_agreement(place: &str, packet: &[u8], host: &Outcome, kernel: &Outcome)
     );
 }
 
-/// What became of a packet, to be judged.
+/// The result of a packet, for assertions.
 #[must_use]
 pub struct Answer {
     place: String,
     hook: Hook,
     packet: Vec<u8>,
     pub outcome: Outcome,
-    /// If it left.
+    /// The egress device, if it was sent.
     left_by: u32,
     counted: Vec<Reason>,
 }
 
 impl Answer {
-    /// It passed as another packet.
+    /// It was translated and passed.
     #[track_caller]
     pub fn becomes(&self, expected: &Packet) {
         self.assert_fate(Fate::Passed);
@@ -306,7 +305,7 @@ impl Answer {
         assert_eq!(self.counted, [], "{}", self.place);
     }
 
-    /// It passed as another packet, and this was counted.
+    /// It was translated and passed, and this was counted.
     #[track_caller]
     pub fn becomes_for(&self, expected: &Packet, reason: Reason) {
         self.assert_fate(Fate::Passed);
@@ -319,7 +318,7 @@ impl Answer {
         self.counted == [reason]
     }
 
-    /// It passed bit for bit as it came, and nothing was counted.
+    /// It passed unchanged, and nothing was counted.
     #[track_caller]
     pub fn passes(&self) {
         self.passes_because(&[]);
@@ -337,13 +336,13 @@ impl Answer {
         assert_eq!(self.counted, reasons, "{}", self.place);
     }
 
-    /// It passed, whatever it became.
+    /// It passed, translated or not.
     #[track_caller]
     pub fn assert_passed(&self) {
         self.assert_fate(Fate::Passed);
     }
 
-    /// It was turned into another packet, which is sent back.
+    /// It was replaced by another packet, which is sent back.
     #[track_caller]
     pub fn is_answered_by(&self, expected: &Packet, reason: Reason) {
         self.assert_fate(self.sent_back());
@@ -351,7 +350,7 @@ impl Answer {
         assert_eq!(self.counted, [reason], "{}", self.place);
     }
 
-    /// It left by a device as another packet.
+    /// It was translated and sent through a device.
     #[track_caller]
     pub fn leaves_by(&self, device: u32, expected: &Packet) {
         self.assert_left_by(device);
@@ -359,7 +358,7 @@ impl Answer {
         assert_eq!(self.counted, [], "{}", self.place);
     }
 
-    /// The same, but for its source: the client's end as the backend sees it.
+    /// The same except for its source, which is returned: the client as the backend sees it.
     #[track_caller]
     pub fn leaves_with_snat_by(&self, device: u32, expected: &Packet) -> String {
         self.assert_left_by(device);
@@ -369,7 +368,7 @@ impl Answer {
         source
     }
 
-    /// Bit for bit as it came it goes on to tc.
+    /// It continues unchanged to tc.
     #[track_caller]
     pub fn is_deferred_for(&self, reasons: &[Reason]) {
         self.assert_fate(Fate::Deferred);
@@ -388,7 +387,7 @@ impl Answer {
         assert_eq!(self.left_by, device, "{}", self.place);
     }
 
-    /// What becomes of a packet that leaves by the device that it came in by.
+    /// The fate of a packet that leaves through its ingress device.
     fn sent_back(&self) -> Fate {
         if self.hook == Hook::Forward { Fate::Transmitted } else { Fate::Sent }
     }
@@ -405,7 +404,8 @@ impl Answer {
         assert_eq!(self.counted, [reason], "{}", self.place);
     }
 
-    /// It passed as another packet, but for its source: the client's end as the backend sees it.
+    /// It was translated and passed, except for its source, which is returned: the client as the
+    /// backend sees it.
     #[track_caller]
     pub fn with_snat(&self, expected: &Packet) -> String {
         self.assert_fate(Fate::Passed);
@@ -414,7 +414,7 @@ impl Answer {
         source
     }
 
-    /// To which of some backends it went; `sent` makes the packet that each would get.
+    /// Returns the backend that it was sent to; `sent` makes the packet for each.
     #[track_caller]
     pub fn chosen<'a>(&self, backends: &[&'a str], sent: impl Fn(&str) -> Packet) -> &'a str {
         let chosen = backends.iter().find(|backend| *sent(backend) == self.outcome.bytes[..]);
@@ -448,7 +448,7 @@ pub fn ends(packet: &[u8]) -> (String, String) {
     (end(addresses.0, ports.0), end(addresses.1, ports.1))
 }
 
-/// `etherparse` does not know SCTP, nor look into first fragments.
+/// `etherparse` supports neither SCTP nor headers in first fragments.
 fn ports_of_payload(packet: &etherparse::SlicedPacket) -> (u16, u16) {
     use etherparse::{IpNumber, IpPayloadSlice};
 

@@ -1,4 +1,4 @@
-//! Services as a case gives them.
+//! Services for test cases.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use lb_userspace::model::{
     AddressFamily, Backend, Frontend, Policy, Protocol, ServiceName, ServicePort, ServicePortKey,
 };
 
-/// One service port, to be set in a conversation.
+/// A service port for [`super::Conversation::set`].
 #[derive(Clone, Debug)]
 pub struct Service {
     pub key: ServicePortKey,
@@ -66,7 +66,7 @@ impl Service {
         self.populated(!backends.is_empty())
     }
 
-    /// Endpoints on this node that are in no pool any more.
+    /// Draining endpoints on this node, which are in no pool.
     pub fn draining(mut self, backends: &[&str]) -> Self {
         self.port.draining = members(backends, true);
         self
@@ -77,20 +77,20 @@ impl Service {
         self
     }
 
-    /// Clients stay with their backend for so many seconds.
+    /// Sets session affinity with a timeout in seconds.
     pub fn affinity(mut self, seconds: u64) -> Self {
         self.port.affinity = Some(Duration::from_secs(seconds));
         self
     }
 
-    /// From where the load balancer's addresses may be dialled.
+    /// Sources that can use load balancer addresses.
     pub fn source_ranges(mut self, ranges: &[&str]) -> Self {
         let parse = |text: &&str| text.parse().unwrap_or_else(|_| panic!("{text}"));
         self.port.source_ranges = ranges.iter().map(parse).collect();
         self
     }
 
-    /// How clients outside get to backends on other nodes.
+    /// How packets of clients outside reach backends on other nodes.
     pub fn forwarding(mut self, forwarding: Forwarding) -> Self {
         self.port.forwarding = forwarding;
         self

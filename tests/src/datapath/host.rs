@@ -21,9 +21,9 @@ use super::{Fate, Flows, Hook, Outcome, World};
 pub struct HostWorld {
     pub tables: HostTables,
     routes: Routes,
-    /// By which device the last packet left, if it did.
+    /// The egress device of the last packet, if it was sent.
     left_by: u32,
-    /// Bits of destinations that only flows need.
+    /// Bits of the prefilter that only flows need.
     lingering: BTreeSet<Bitmap>,
     /// Whether tc's devices have no link-layer headers.
     raw: bool,
@@ -45,7 +45,7 @@ impl HostWorld {
         }
     }
 
-    /// Takes the link-layer header from every packet before tc sees it, and puts it back afterwards.
+    /// Removes the link-layer header of every packet before tc sees it, and restores it afterwards.
     pub fn raw(mut self) -> Self {
         self.raw = true;
         self
@@ -53,13 +53,13 @@ impl HostWorld {
 }
 
 impl HostWorld {
-    /// By which device the last packet left. What the kernel's redirect has noted nobody can read:
-    /// there it is told by the link-layer addresses.
+    /// The egress device of the last packet. In the kernel it can't be read, and follows from the
+    /// link-layer addresses.
     pub fn left_by(&self) -> u32 {
         self.left_by
     }
 
-    /// Whether a datagram flow is nearly as old as, or not much older than, a stream must be.
+    /// Whether the age of a datagram flow is close to that of a stream.
     pub fn has_nearly_a_stream(&self) -> bool {
         const MARGIN: u32 = Ticks::in_seconds(STREAM_AFTER) / 4;
         let limit = Ticks::in_seconds(STREAM_AFTER);
@@ -69,7 +69,7 @@ impl HostWorld {
         ages4.chain(ages6).any(|age| age.abs_diff(limit) < MARGIN)
     }
 
-    /// Takes over when another world with the same entries has seen them, and its clock.
+    /// Takes over the flows' times and the clock of another world with the same entries.
     pub fn set_seen(&mut self, flows: &Flows, now: Ticks) {
         let seen = flows.v4.iter().map(|flow| flow.1);
         set_seen(&self.tables.v4, seen);
@@ -88,7 +88,7 @@ fn set_seen<F: Family>(family: &HostFamily<F>, seen: impl Iterator<Item = Ticks>
 }
 
 fn grow_older<F: Family>(family: &mut HostFamily<F>, ticks: u32) {
-    // Those of free places, too: of them the one that was given up longest ago is taken first.
+    // Also free entries: the one that was freed first is used first.
     family.flows.iter().for_each(|bucket| bucket.grow_older(ticks));
     for affinity in family.affinities.get_mut().values_mut() {
         affinity.used.0 = affinity.used.0.wrapping_sub(ticks);
@@ -192,7 +192,7 @@ impl World for HostWorld {
             Step::RemoveDetail(Detail::Peer(address)) => {
                 tables.peers.remove(&peer(*address));
             }
-            // No packet meets a name.
+            // The data plane does not read names.
             Step::SetDetail(Detail::Name { .. }) | Step::RemoveDetail(Detail::Name { .. }) => {}
             Step::SetDetail(Detail::SourceRange { service_port, range }) => {
                 tables.source_ranges.entry(*service_port).or_default().push(*range);
@@ -231,7 +231,7 @@ impl World for HostWorld {
     }
 
     fn run_segments(&mut self, hook: Hook, frame: &[u8], segment: u32) -> Outcome {
-        // Time goes on: the flow seen last is known from the one before.
+        // Advance the clock, so that flows have different times.
         let now = self.tables.now.get();
         self.tables.now.set(Ticks(now.0 + 1));
         let raw = self.raw && hook != Hook::Forward && is_plain_ip(frame);
@@ -255,7 +255,7 @@ impl World for HostWorld {
             Verdict::Drop | Verdict::Next(_) => Fate::Dropped,
         };
         self.left_by = frame.left_by;
-        // What leaves by another device has got a header for it.
+        // Redirected packets have a header for the egress device.
         let has_header = matches!(verdict, Verdict::Redirect | Verdict::Resolve);
         let missing = if has_header { &[] } else { link_header };
         Outcome { fate, bytes: [missing, &frame.bytes].concat() }

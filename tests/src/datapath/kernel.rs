@@ -26,33 +26,32 @@ const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 const XDP_TX: u32 = 3;
 const XDP_REDIRECT: u32 = 4;
-/// -1 as the kernel returns it.
+/// -1 as an unsigned number.
 const TC_ACT_UNSPEC: u32 = u32::MAX;
 const TC_ACT_SHOT: u32 = 2;
 const TC_ACT_REDIRECT: u32 = 7;
-/// No verdict of XDP: it has passed the packet with a mark for tc.
+/// Not a verdict of XDP: the packet passed with a mark for tc.
 const DEFERRED: u32 = u32::MAX;
 
-/// A data plane of its own, pinned in a directory of its own, attached to nothing, on a machine
-/// of its own.
+/// A data plane with its own pins and devices, which is not attached.
 pub struct KernelWorld {
     pub data_plane: DataPlane,
     pub tables: Tables,
     surroundings: Surroundings,
     maps: BTreeMap<&'static str, AnyMap>,
-    /// What was written to arrays that are too large to be cleared wholly.
+    /// Entries written to arrays that are too large to be cleared.
     touched: BTreeSet<(&'static str, u32)>,
     pins: Pins,
-    /// It takes pins and machine away in the end, and sweeps those of killed runs.
+    /// Removes pins and namespaces at the end, and those of killed runs.
     _topology: Topology,
 }
 
-/// What the kernel or the loader writes once.
+/// Maps that the kernel or the loader writes once.
 const KEPT: [&str; 5] =
     [map::IDENTITY, map::PARAMETERS, map::XDP_STAGES, map::TC_STAGES, map::EVENTS];
 
-/// What has too many entries to clear them all each time. Of the counters only those can have
-/// been counted up whose service port or backend was there.
+/// Maps with too many entries to clear them all. Only counters of added service ports and backends
+/// can have changed.
 const LARGE: [&str; 8] = [
     map::POOLS,
     map::POOL_SLOTS,
@@ -89,13 +88,13 @@ impl KernelWorld {
         Ok(world)
     }
 
-    /// What every world knows.
+    /// Writes the entries that every world has.
     fn begin(&mut self) -> Result<()> {
         let device = Device { transmit: true, ..Device::default() };
         self.tables.change_devices(&BTreeMap::from([(OUTSIDE, Some(device))]))
     }
 
-    /// Makes it as it was when it was new.
+    /// Restores the initial state.
     pub fn reset(&mut self) -> Result<()> {
         self.surroundings.reset()?;
         for (name, map) in self.maps.iter().filter(|(name, _)| !LARGE.contains(name)) {
@@ -108,7 +107,7 @@ impl KernelWorld {
         self.begin()
     }
 
-    /// What `millrace trace` tells of a packet, here and now.
+    /// Traces a packet like `millrace trace`.
     pub fn trace(&self, hook: Hook, frame: &[u8], segment: u32) -> Result<Trace> {
         let point = match hook {
             Hook::Forward => HookPoint::ExternalIn,
@@ -125,17 +124,17 @@ impl KernelWorld {
         })
     }
 
-    /// What is in the maps that packets write to.
+    /// The contents of the maps that packets write.
     pub fn written(&self) -> Result<Vec<(&'static str, Vec<Entry>)>> {
         let maps = self.maps.iter().filter(|(name, _)| !LARGE.contains(name));
         maps.map(|(&name, map)| Ok((name, map.contents()?))).collect()
     }
 
-    /// All that is in its maps, but for what is its own for ever.
+    /// The contents of all maps, except those that differ between worlds.
     pub fn contents(&self) -> Result<BTreeMap<&'static str, Vec<Entry>>> {
         let mut contents = BTreeMap::new();
         for (&name, map) in &self.maps {
-            // Sixteen million system calls are too many.
+            // Not by one system call for each of sixteen million slots.
             let found = if name == map::POOL_SLOTS { self.slots() } else { map.contents()? };
             contents.insert(name, found);
         }
@@ -160,7 +159,7 @@ impl KernelWorld {
             Step::RetireBackend { index, .. } => {
                 vec![(map::BACKENDS4, *index), (map::BACKENDS6, *index)]
             }
-            // They lie in pairs.
+            // An entry has two slots.
             Step::WriteTable { offset, table } => (*offset..)
                 .zip(table.slots())
                 .map(|(slot, _)| (map::POOL_SLOTS, slot / 2))
@@ -174,8 +173,8 @@ impl KernelWorld {
         self.touched.extend(touched);
     }
 
-    /// Whether a packet that comes by tc from a card that has summed it all still has that sum
-    /// afterwards; `None`: this kernel can't tell.
+    /// Whether the sum of the network card over a packet is still correct after a tc program;
+    /// `None`: this kernel does not report it.
     pub fn sum_of_card_stays_right(&mut self, hook: Hook, frame: &[u8]) -> Result<Option<bool>> {
         let point = if hook == Hook::Reverse { HookPoint::Out } else { HookPoint::ExternalInTc };
         let program = self.data_plane.classifier(point)?;
@@ -183,14 +182,14 @@ impl KernelWorld {
         self.surroundings.host.enter(|| checksum_complete::stays_right(program, frame, &context))
     }
 
-    /// Runs a program for a packet that has come in by the first device.
+    /// Runs a program for a packet that has arrived on the first device.
     fn run_program(&mut self, hook: Hook, frame: &[u8], segment: u32) -> Result<(u32, Vec<u8>)> {
         let (xdp, tc) = (xdp_context(frame.len() as u32), tc_context(segment));
         let context: &[u8] = if hook == Hook::Forward { &xdp } else { &tc };
         let mut left = context.to_vec();
         let mut out = vec![0; frame.len() + 256];
         let data_plane = &mut self.data_plane;
-        // The context's device is looked up in the namespace of who runs the program.
+        // The kernel looks up the context's device in the caller's namespace.
         let result = self.surroundings.host.enter(|| {
             let options = TestRunOptions {
                 data_in: Some(frame),
@@ -210,7 +209,7 @@ impl KernelWorld {
         })?;
         out.truncate(result.data_size_out as usize);
         if hook == Hook::Forward {
-            // What comes out begins with the metadata; the packet begins where the context says.
+            // The output begins with metadata; the context contains the start of the packet.
             let word = |at: usize| [0, 1, 2, 3].map(|byte| left[at + byte]);
             let start = u32::from_ne_bytes(word(XDP_DATA)) as usize;
             out.drain(..start);
@@ -222,7 +221,7 @@ impl KernelWorld {
     }
 }
 
-/// Nothing has a name here.
+/// Names for traces: numbers.
 struct Numbers;
 
 impl Names for Numbers {
@@ -235,7 +234,7 @@ impl Names for Numbers {
     }
 }
 
-/// Where `struct xdp_md` has the packet's start, its end, and the device.
+/// Offsets in `struct xdp_md`: the packet's start and end, and the device.
 const XDP_DATA: usize = 0;
 const XDP_DATA_END: usize = 4;
 const XDP_DEVICE: usize = 12;
@@ -248,7 +247,7 @@ fn xdp_context(length: u32) -> Vec<u8> {
     context
 }
 
-/// Where `struct __sk_buff` has the device, and what the packet will be cut into.
+/// Offsets in `struct __sk_buff`: the device and the segment size.
 const TC_DEVICE: usize = 40;
 const TC_SEGMENT: usize = 176;
 const TC_SIZE: usize = 192;
@@ -332,11 +331,12 @@ impl KernelWorld {
     }
 }
 
-/// A bucket of flows, in bytes, as it would be so much later.
+/// Makes the flows in a bucket older.
 fn grow_older<F: Family>(bytes: &mut [u8], ticks: u32) {
     assert_eq!(bytes.len(), size_of::<FlowBucket<F>>());
     let start = bytes.as_mut_ptr().cast::<FlowBucket<F>>();
-    // SAFETY: as many bytes as a bucket has, which is made of plain numbers; wherever they lie.
+    // SAFETY: the slice has the size of a bucket, which consists of plain numbers; accesses are
+    // unaligned.
     unsafe {
         let bucket = start.read_unaligned();
         bucket.grow_older(ticks);
@@ -344,7 +344,7 @@ fn grow_older<F: Family>(bytes: &mut [u8], ticks: u32) {
     }
 }
 
-/// A time that is in an entry's bytes is so much longer ago.
+/// Subtracts ticks from a time in an entry.
 fn subtract(bytes: &mut [u8], at: usize, ticks: u32) {
     let word = [0, 1, 2, 3].map(|byte| bytes[at + byte]);
     let earlier = u32::from_ne_bytes(word).wrapping_sub(ticks);

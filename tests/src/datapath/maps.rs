@@ -1,4 +1,4 @@
-//! Any BPF map, by its name and without its types: to empty it, and to see all that is in it.
+//! Untyped access to BPF maps, to clear them and to read their contents.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -8,12 +8,12 @@ use anyhow::{Context, Result, bail};
 use aya::maps::{MapData, MapType};
 use aya::util::nr_cpus;
 
-/// What a map's entries are found by.
+/// The kind of a map.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Entries come and go.
+    /// A hash map.
     Keyed,
-    /// Every index has an entry.
+    /// An array.
     Indexed,
 }
 
@@ -22,7 +22,7 @@ pub struct AnyMap {
     data: MapData,
     kind: Kind,
     key_size: usize,
-    /// Of all processors together, where each has its own.
+    /// Size of a value; for per-CPU maps the sum over all CPUs.
     value_size: usize,
     entries: u32,
 }
@@ -50,7 +50,7 @@ impl AnyMap {
         Ok(Self { data, kind, key_size, value_size, entries })
     }
 
-    /// Makes it as it was when it was new.
+    /// Restores the initial state.
     pub fn clear(&self) -> Result<()> {
         match self.kind {
             Kind::Keyed => {
@@ -68,7 +68,7 @@ impl AnyMap {
         self.set(&index.to_ne_bytes(), &vec![0; self.value_size])
     }
 
-    /// What is in it: of an array, what is not zero.
+    /// All entries; of an array those that are not zero.
     pub fn contents(&self) -> Result<Vec<Entry>> {
         let mut found = self.entries()?;
         if self.kind == Kind::Indexed {
@@ -78,12 +78,12 @@ impl AnyMap {
         Ok(found)
     }
 
-    /// Every entry, in the map's own order.
+    /// All entries in the map's order.
     pub fn entries(&self) -> Result<Vec<Entry>> {
         let mut found = Vec::new();
         let mut last = None;
         while let Some(key) = self.next_key(last.as_deref())? {
-            // It may have been evicted meanwhile.
+            // The entry may have been evicted meanwhile.
             if let Some(value) = self.get(&key)? {
                 found.push((key.clone(), value));
             }
@@ -92,7 +92,7 @@ impl AnyMap {
         Ok(found)
     }
 
-    /// Changes the value of every entry in its place.
+    /// Changes the value of every entry.
     pub fn change_all(&self, change: impl Fn(&mut [u8])) -> Result<()> {
         for (key, mut value) in self.entries()? {
             change(&mut value);
@@ -108,7 +108,7 @@ impl AnyMap {
 
     fn set(&self, key: &[u8], value: &[u8]) -> Result<()> {
         assert_eq!(value.len(), self.value_size, "a value of the map's size");
-        // The kernel only reads it.
+        // The kernel only reads the value.
         self.call(UPDATE, Some(key), value.as_ptr().cast_mut()).map(drop)
     }
 
@@ -116,14 +116,14 @@ impl AnyMap {
         self.call(DELETE, Some(key), std::ptr::null_mut()).map(drop)
     }
 
-    /// The first one after none.
+    /// The key after `key`; the first one after `None`.
     fn next_key(&self, key: Option<&[u8]>) -> Result<Option<Vec<u8>>> {
         let mut next = vec![0; self.key_size];
         Ok(self.call(NEXT_KEY, key, next.as_mut_ptr())?.then_some(next))
     }
 
-    /// False: there is no such entry. `other` must be null, or as long as what the command reads
-    /// or writes there.
+    /// Returns false if there is no such entry. `other` must be null, or have the size that the
+    /// command reads or writes.
     fn call(&self, command: i64, key: Option<&[u8]>, other: *mut u8) -> Result<bool> {
         assert!(key.is_none_or(|key| key.len() == self.key_size), "a key of the map's size");
         let attributes = Attributes {
@@ -133,8 +133,8 @@ impl AnyMap {
             other: other as u64,
             flags: 0,
         };
-        // SAFETY: the kernel reads the key, and reads or writes what `other` points to, in the
-        // map's sizes: the callers' buffers have them.
+        // SAFETY: the kernel reads the key, and reads or writes `other`, with the map's sizes,
+        // which the callers' buffers have.
         let result = unsafe {
             libc::syscall(libc::SYS_bpf, command, &raw const attributes, size_of::<Attributes>())
         };
@@ -146,7 +146,7 @@ impl AnyMap {
     }
 }
 
-/// The part of `union bpf_attr` that the commands on a map's entries have.
+/// The part of `union bpf_attr` for commands on a map's entries.
 #[repr(C)]
 struct Attributes {
     map: u32,

@@ -1,9 +1,9 @@
-//! The data plane between given tables and expected packets: rungs 2 and 3 of the ladder.
+//! The data plane with given tables and expected packets: rungs 2 and 3 of the ladder.
 //!
-//! A case is a [`Conversation`]: Services are set, packets go in, and each answer is judged. It
-//! runs on the host alone, or on the host and in the kernel at once; then every answer, the flow
-//! entries written and the counted reasons must be the same on both, byte for byte. Both hold
-//! the same tables by construction: the same planner's steps are carried out on both.
+//! A case is a [`Conversation`]: it sets Services, sends packets, and checks each result. It runs
+//! on the host alone, or on the host and in the kernel at once: then all results, flow entries and
+//! counters must be equal, byte for byte. Both have the same tables, because the steps of one
+//! planner are executed on both.
 
 pub mod cases;
 mod checksum_complete;
@@ -32,20 +32,20 @@ pub use kernel::KernelWorld;
 pub use maps::{AnyMap, Entry};
 pub use worlds::Borrowed;
 
-/// Where a packet meets the data plane.
+/// The hook of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// Arriving on an external device.
+    /// Ingress of an external device.
     Forward,
-    /// The same, where XDP is not used or has left the packet to tc.
+    /// The same without XDP, or after XDP has left the packet to tc.
     Stack,
-    /// Arriving from a pod of this node.
+    /// Ingress of a pod's device.
     Workload,
-    /// Leaving by a device.
+    /// Egress of a device.
     Reverse,
 }
 
-/// What became of a packet.
+/// The fate of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     pub fate: Fate,
@@ -56,35 +56,35 @@ pub struct Outcome {
 pub enum Fate {
     Passed,
     Dropped,
-    /// Untouched, it goes on to tc, which can do more.
+    /// It continues unchanged to tc.
     Deferred,
-    /// Straight from XDP it leaves by the device that it came in by.
+    /// XDP transmits it through its ingress device.
     Transmitted,
-    /// It leaves by a device without going up the stack.
+    /// It leaves through a device without passing the stack.
     Sent,
 }
 
 impl Outcome {
-    /// It was neither dropped nor sent from here.
+    /// Whether it was neither dropped nor sent.
     pub fn passed(&self) -> bool {
         matches!(self.fate, Fate::Passed | Fate::Deferred)
     }
 }
 
-/// A home of the data plane.
+/// An environment that runs the data plane.
 pub trait World {
     fn apply(&mut self, step: &Step);
-    /// Makes a device known, or known otherwise.
+    /// Adds or changes a device.
     fn set_device(&mut self, index: u32, device: &Device);
-    /// Sets where packets for an address leave; `None`: there is no way to it.
+    /// Sets the route to an address; `None` removes it.
     fn set_exit(&mut self, to: IpAddr, exit: Option<&Exit>);
-    /// The keys of tunnels: the one that is sent, and another that is accepted.
+    /// Sets the tunnel keys: the one that is sent, and another that is accepted.
     fn set_tunnel_keys(&mut self, keys: [u64; TunnelKey::COUNT]);
-    /// The network has changed.
+    /// Invalidates resolved next hops.
     fn next_epoch(&mut self);
-    /// Makes everything that the tables hold so much older.
+    /// Makes all entries in the tables older.
     fn grow_older(&mut self, ticks: u32);
-    /// Runs a packet that a device will cut into segments of so many bytes, if not 0.
+    /// Runs a packet that a device will cut into segments of this size, unless it is 0.
     fn run_segments(&mut self, hook: Hook, frame: &[u8], segment: u32) -> Outcome;
 
     fn run(&mut self, hook: Hook, frame: &[u8]) -> Outcome {
@@ -95,14 +95,14 @@ pub trait World {
     fn reasons(&self) -> Vec<(Reason, u64)>;
 }
 
-/// All flow entries, in the order in which they lie in the table.
+/// All flow entries in the order of the table.
 #[derive(Clone, Debug, Default)]
 pub struct Flows {
     pub v4: Vec<(FlowState, Ticks, Flow<V4>)>,
     pub v6: Vec<(FlowState, Ticks, Flow<V6>)>,
 }
 
-/// The same entries in the same places; when they were last seen may differ, as clocks do.
+/// Compares entries and positions; the times may differ, because clocks do.
 impl PartialEq for Flows {
     fn eq(&self, other: &Self) -> bool {
         fn same<F: PartialEq>(a: &[(FlowState, Ticks, F)], b: &[(FlowState, Ticks, F)]) -> bool {

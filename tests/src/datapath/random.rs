@@ -1,8 +1,8 @@
-//! Random scenarios on the host and in the kernel at once: the same packets by the same verdicts,
-//! the same flow tables to the last bit, the same counts.
+//! Random scenarios on the host and in the kernel at once: equal verdicts and packets, flow tables
+//! that are equal to the last bit, equal counters.
 //!
-//! Both go by the kernel's clock. It can't be stopped: a scenario during which it moves on while a
-//! packet is under way is run again, for nobody knows which time the packet met.
+//! Both use the kernel's clock. If its tick changes while a packet runs, the time that the program
+//! has read is unknown, and the scenario is repeated.
 
 use std::collections::HashMap;
 
@@ -16,10 +16,10 @@ use super::random_kernel::RandomKernel;
 use super::random_kernel::TEST_RUN_DEVICE;
 use crate::packet::{dissect, explain_difference};
 
-/// As many as the host's few buckets hold.
+/// Capacity of the host's few buckets.
 const FLOWS: u32 = 32;
 
-/// BPF_PROG_TEST_RUN wants an Ethernet header, and before tc the IP header, too.
+/// BPF_PROG_TEST_RUN requires an Ethernet header, and for tc also the IP header.
 const FEWEST_AT_XDP: usize = 14;
 const FEWEST_AT_TC: usize = 14 + 40;
 
@@ -28,11 +28,11 @@ pub struct Agreement {
     pub packets: u64,
     pub scenarios: u64,
     pub translated: u64,
-    /// Runs that the clock spoilt.
+    /// Repeated runs.
     pub repeated: u64,
 }
 
-/// How a run ended.
+/// The end of a run.
 enum End {
     Same(Run),
     ClockMoved,
@@ -51,7 +51,8 @@ impl Agreement {
         Ok(Self { kernel, packets: 0, scenarios: 0, translated: 0, repeated: 0 })
     }
 
-    /// Runs a scenario; if host and kernel differ, says how, and by the fewest events that do it.
+    /// Runs a scenario. If host and kernel differ, returns the difference and the fewest events
+    /// that lead to one.
     pub fn check(&mut self, scenario: &Scenario) -> Result<Option<String>> {
         let run = match self.run(scenario)? {
             Ok(run) => run,
@@ -96,7 +97,7 @@ impl Agreement {
         Ok(format!("{last}\nafter {changes:#?}\n{}", events.iter().map(told).collect::<String>()))
     }
 
-    /// Runs it until the clock leaves it alone.
+    /// Runs it until the tick does not change during a packet.
     fn run(&mut self, scenario: &Scenario) -> Result<Result<Run, String>> {
         loop {
             match self.try_run(scenario)? {
@@ -185,7 +186,7 @@ fn differing_outcomes(hook: Hook, packet: &[u8], host: &Outcome, kernel: &Outcom
     )
 }
 
-/// Tags to the last bit, and the records of those that hold a flow.
+/// Compares tags, and the records of entries with a flow.
 fn differing_flows<'a, F: Family>(
     family: &str,
     host: &[FlowBucket<F>],
@@ -208,7 +209,7 @@ fn entries<'a>(buckets: impl Iterator<Item = &'a ReplyBucket>) -> Vec<u64> {
     buckets.flat_map(|bucket| &bucket.entries).map(|entry| entry.load()).collect()
 }
 
-/// Everything that is counted, by a name.
+/// All counters by name.
 #[derive(Default)]
 struct Counts(HashMap<String, u64>);
 
@@ -226,7 +227,7 @@ impl Counts {
         counts.reasons(host.reasons());
         let services = host.tables.service_traffic.borrow();
         let services = services.iter().map(|(index, traffic)| (*index, *traffic));
-        // Damaged entries name others, which the kernel does not count.
+        // Damaged entries contain other indexes, for which the kernel has no counters.
         let known = services.filter(|(index, _)| *index < super::random_kernel::SERVICE_PORTS);
         counts.traffic("service port", known);
         let backends = host.tables.backend_traffic.borrow();
@@ -260,7 +261,7 @@ impl Counts {
         self
     }
 
-    /// The first count that is not the same; what is not there is 0.
+    /// The first differing counter; missing ones are 0.
     fn differing(&self, host: &Self) -> Option<String> {
         let names = self.0.keys().chain(host.0.keys());
         let of = |counts: &Self, name| counts.0.get(name).copied().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! A kernel's data plane for random scenarios, thousands of them one after the other: what one
-//! leaves is cleared away before the next.
+//! The data plane in the kernel for thousands of random scenarios one after the other, with a reset
+//! before each.
 
 use std::path::Path;
 
@@ -20,10 +20,10 @@ use lb_userspace::plan::{BackendKey, Detail, FrontendKey, Standing, Step, Sweep,
 
 use crate::topology::Topology;
 
-/// By which BPF_PROG_TEST_RUN says that packets come in: the loopback device.
+/// The ingress device of BPF_PROG_TEST_RUN: loopback.
 pub const TEST_RUN_DEVICE: u32 = 1;
 
-/// Indexes that scenarios use stay below these.
+/// Limits of the indexes in scenarios.
 const BACKENDS: u32 = 64;
 const POOLS: u32 = 64;
 const SLOTS: u32 = 2_048;
@@ -37,11 +37,11 @@ pub struct RandomKernel {
     affinities: Affinities,
     fragments: Fragments,
     untracked: UntrackedFlows,
-    /// Bits of crowded buckets, and hints.
+    /// The bits of crowded buckets, and hints.
     marks: [Mapped; 3],
     tunnel_keys: TunnelKeys,
     scratch: Scratch,
-    /// What undoes the scenario's changes that no loop over indexes does.
+    /// Steps that undo changes of hash maps.
     undo: Vec<Step>,
     out: Vec<u8>,
     _pins: Pins,
@@ -53,20 +53,20 @@ struct Affinities {
     v6: HashMap<MapData, Plain<AffinityKey<V6>>, Plain<Affinity>>,
 }
 
-/// Likewise.
+/// Keys to remove.
 struct UntrackedFlows {
     v4: HashMap<MapData, [u8; size_of::<ReplyKey<V4>>()], [u8; size_of::<Untracked<V4>>()]>,
     v6: HashMap<MapData, [u8; size_of::<ReplyKey<V6>>()], [u8; size_of::<Untracked<V6>>()]>,
 }
 
-/// Nobody looks into them here.
+/// These are not compared.
 struct Fragments {
     v4: HashMap<MapData, [u8; size_of::<FragmentKey<V4>>()], [u8; size_of::<Fragment>()]>,
     v6: HashMap<MapData, [u8; size_of::<FragmentKey<V6>>()], [u8; size_of::<Fragment>()]>,
 }
 
 impl RandomKernel {
-    /// With room for so many flows.
+    /// Creates a data plane for this number of flows.
     pub fn new(flows: u32) -> Result<Self> {
         let topology = Topology::new("agreement")?;
         let pins = Pins::open(&topology.pins())?;
@@ -117,9 +117,9 @@ impl RandomKernel {
         self.data_plane.flow_seed()
     }
 
-    /// Empty tables, as if nothing had ever happened, but for what is counted.
+    /// Clears all tables except counters.
     pub fn reset(&mut self) -> Result<()> {
-        // Flows keep bits of the prefilter.
+        // Flows keep bits of the prefilter set.
         for mapped in [&self.flows.0, &self.flows.1, &self.replies.0, &self.replies.1] {
             mapped.clear();
         }
@@ -232,8 +232,8 @@ fn open(path: &Path) -> Result<MapData> {
 
 fn buckets<T: 'static>(mapped: &Mapped) -> impl Iterator<Item = &T> {
     (0..mapped.len()).map(|index| {
-        // SAFETY: the map's values are of this type: their size was compared when it was mapped.
-        // Buckets are made of cells; the kernel writes to them while a test run lasts.
+        // SAFETY: the map's values have this type, whose size was checked when it was mapped.
+        // Buckets consist of cells; the kernel writes them only during a test run.
         unsafe { &*mapped.address(index).cast::<T>() }
     })
 }
@@ -247,7 +247,7 @@ fn clear<K: aya::Pod, V: aya::Pod>(map: &mut HashMap<MapData, K, V>) -> Result<(
     keys.iter().try_for_each(|key| map.remove(key)).map_err(Into::into)
 }
 
-/// A change as the agent carries it out, and what takes it back.
+/// The steps of a change, each with the step that undoes it.
 fn steps(change: &Change) -> Vec<(Step, Option<Step>)> {
     let step = match change {
         Change::Frontend { key, value } => {
@@ -300,10 +300,10 @@ fn steps(change: &Change) -> Vec<(Step, Option<Step>)> {
     vec![step]
 }
 
-/// What each processor remembers from packet to packet, written without knowing what it is.
+/// A per-CPU scratch map, which is overwritten without its types.
 struct Scratch {
     data: MapData,
-    /// Of all processors.
+    /// Size for all CPUs.
     size: usize,
 }
 
@@ -318,7 +318,7 @@ impl Scratch {
     fn clear(&self) -> Result<()> {
         use std::os::fd::{AsFd, AsRawFd};
 
-        /// The part of `union bpf_attr` that updating an element has.
+        /// The part of `union bpf_attr` for updates.
         #[repr(C)]
         struct Update {
             map: u32,
@@ -333,8 +333,8 @@ impl Scratch {
         let map = self.data.fd().as_fd().as_raw_fd() as u32;
         let (key, value) = ((&raw const key) as u64, zeros.as_ptr() as u64);
         let update = Update { map, reserved: 0, key, value, flags: 0 };
-        // SAFETY: the kernel reads a key of four bytes, and as many bytes of value as the map has
-        // for all processors.
+        // SAFETY: the kernel reads a key of four bytes, and a value with the map's size for all
+        // CPUs.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_bpf,

@@ -1,5 +1,5 @@
-//! The machine around the data plane: its devices, and who is behind them. Both homes are told the
-//! same: the kernel by a namespace of its own, the host by tables that are made up.
+//! The devices and neighbours of the data plane: a namespace for the kernel, and equal tables for
+//! the host.
 
 use std::net::IpAddr;
 
@@ -10,20 +10,20 @@ use lb_userspace::network::Device;
 use crate::packet::Mac;
 use crate::topology::{Host, Topology};
 
-/// By which packets come in.
+/// The ingress device.
 pub const OUTSIDE: u32 = 10;
-/// By which other nodes are reached.
+/// The device to other nodes.
 pub const INSIDE: u32 = 20;
-/// Another way to them.
+/// Another device to other nodes.
 pub const ASIDE: u32 = 30;
 
-/// A device that the data plane is told nothing of.
+/// A device that is not in the data plane's tables.
 pub const UNKNOWN: u32 = 40;
 
 const DEVICES: [u32; 4] = [OUTSIDE, INSIDE, ASIDE, UNKNOWN];
 
-/// What the data plane is told of a device: its addresses, 192.0.2.1 and 2001:db8::1 for the
-/// first, and that XDP may send by it whatever came in.
+/// A device's entry: its addresses, 192.0.2.1 and 2001:db8::1 for the first one, and that XDP can
+/// redirect to it.
 pub fn device(index: u32) -> Device {
     let last = index / 10;
     Device {
@@ -37,7 +37,7 @@ pub fn device(index: u32) -> Device {
     }
 }
 
-/// Of a device of this machine.
+/// The link-layer address of a device.
 pub fn mac(device: u32) -> Mac {
     Mac([2, 0, 0, 0, 0, device as u8])
 }
@@ -51,17 +51,17 @@ fn name(index: u32) -> &'static str {
     }
 }
 
-/// Where an address is reached: by a device, whose neighbour has this link-layer address.
+/// A route through a device to a neighbour with this link-layer address.
 pub fn neighbour(device: u32, mac: Mac) -> Exit {
     Exit { device, neighbour: Some(mac.0), mtu: 1500 }
 }
 
-/// The same, as long as nobody has found out the link-layer address.
+/// The same with an unresolved neighbour.
 pub fn unknown_neighbour(device: u32) -> Exit {
     Exit { device, neighbour: None, mtu: 1500 }
 }
 
-/// A namespace with these devices, that knows of nobody yet.
+/// A namespace with these devices, without neighbours.
 pub struct Surroundings {
     pub host: Host,
     exits: Vec<IpAddr>,
@@ -106,7 +106,7 @@ impl Surroundings {
         self.host.ip(&format!("route del {to}")).map(drop)
     }
 
-    /// Knows of nobody any more.
+    /// Removes all routes and neighbours.
     pub fn reset(&mut self) -> Result<()> {
         while let Some(&exit) = self.exits.last() {
             self.remove_exit(exit)?;

@@ -1,6 +1,6 @@
-//! Kernel worlds that are used again: loading the programs takes longer than most cases do.
+//! Reuse of kernel worlds: loading the programs takes longer than most cases.
 //!
-//! Invariant: who borrows a world can't tell it from a new one, whatever became of the case before.
+//! Invariant: a borrowed world does not differ from a new one, whatever the case before did.
 //! Tests: `tests/tests/datapath_kernel.rs`.
 
 use std::mem::take;
@@ -13,10 +13,10 @@ use lb_userspace::kernel::Sizes;
 use super::KernelWorld;
 use super::conversation::FLOWS;
 
-/// Those that nobody uses right now. As many are made as tests run at the same time.
+/// Worlds that are not in use. There are as many as tests run at the same time.
 static IDLE: Mutex<Vec<KernelWorld>> = Mutex::new(Vec::new());
 
-/// A world with a small flow table, given back when it is dropped.
+/// A world with a small flow table, which is returned on drop.
 pub struct Borrowed {
     /// `None` only while it is being dropped.
     world: Option<KernelWorld>,
@@ -36,14 +36,13 @@ impl Borrowed {
     }
 }
 
-/// What a test leaves is cleared away before the next one begins, not here: a test that fails has
-/// nobody to tell.
+/// The world is reset before its next use, and not here, where errors could not be reported.
 impl Drop for Borrowed {
     fn drop(&mut self) {
         static AT_EXIT: Once = Once::new();
-        // If it fails, the next run sweeps.
+        // If it fails, the next run cleans up.
         AT_EXIT.call_once(|| {
-            // SAFETY: the function takes nothing, and stays as long as the process.
+            // SAFETY: the function has no arguments, and exists as long as the process.
             let _ = unsafe { libc::atexit(take_away) };
         });
         idle().extend(self.world.take());
@@ -64,12 +63,12 @@ impl DerefMut for Borrowed {
     }
 }
 
-/// A list is whole whenever its lock is free: a thread that panicked has spoilt nothing.
+/// The list is consistent whenever its lock is free, also after a panic.
 fn idle() -> MutexGuard<'static, Vec<KernelWorld>> {
     IDLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Statics are not dropped, but worlds have pins and namespaces.
+/// Drops the worlds, which have pins and namespaces: statics are not dropped.
 extern "C" fn take_away() {
     drop(take(&mut *idle()));
 }
