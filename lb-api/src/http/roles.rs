@@ -117,7 +117,6 @@ impl Role {
     pub fn allows(self, verb: &str, group: &str, resource: &str) -> bool {
         let has = |list: &[&str], one: &str| list.contains(&"*") || list.contains(&one);
         self.rules().iter().any(|rule| {
-            // `*` is all resources, but not the status of each, as in Kubernetes' roles of readers.
             has(rule.verbs, verb) && has(rule.groups, group) && has(rule.resources, resource)
         })
     }
