@@ -32,13 +32,13 @@ impl Fate {
 pub struct Meaning {
     pub fate: Fate,
     pub what: &'static str,
-    pub cure: &'static str,
+    pub fix: &'static str,
 }
 
 /// The usual meaning. The verdict of a packet, not `fate`, says what happened to it.
 pub fn meaning(reason: Reason) -> Meaning {
     use Fate::{Answered, Dropped, Forwarded, Passed};
-    let (fate, what, cure) = match reason {
+    let (fate, what, fix) = match reason {
         Reason::Malformed => (
             Passed,
             "the headers are truncated or inconsistent",
@@ -190,7 +190,7 @@ pub fn meaning(reason: Reason) -> Meaning {
             "Equivalent to a drop by that router (RFC 6040). Look for congested links between the nodes.",
         ),
     };
-    Meaning { fate, what, cure }
+    Meaning { fate, what, fix }
 }
 
 /// All reasons as a Markdown table.
@@ -198,8 +198,8 @@ pub fn table() -> String {
     let mut table =
         String::from("| reason | packets are | what it means | what to do |\n|---|---|---|---|\n");
     for reason in Reason::ALL {
-        let Meaning { fate, what, cure } = meaning(reason);
-        table += &format!("| `{}` | {} | {what} | {cure} |\n", reason.name(), fate.name());
+        let Meaning { fate, what, fix } = meaning(reason);
+        table += &format!("| `{}` | {} | {what} | {fix} |\n", reason.name(), fate.name());
     }
     table
 }

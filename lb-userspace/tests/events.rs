@@ -91,8 +91,8 @@ async fn what_is_noticed_again_raises_the_count_of_its_event() {
     assert!(last.last_timestamp >= first.last_timestamp);
 
     agent.post(notice(Reason::NotServed, "also wrong"));
-    agent.post(notice(Reason::Served, "mended"));
-    let all = [("Normal", "mended", "a", 1), ("Warning", "also wrong", "a", 1)];
+    agent.post(notice(Reason::Served, "fixed"));
+    let all = [("Normal", "fixed", "a", 1), ("Warning", "also wrong", "a", 1)];
     case.until(&[all[0], all[1], ("Warning", "wrong", "a", 3)]).await;
 }
 

@@ -92,7 +92,7 @@ async fn healthz_is_about_traffic_and_livez_about_the_agent() {
     assert_eq!(get(served.healthz, "/healthz").await.status, 503, "nothing is in force yet");
     assert_eq!(get(served.healthz, "/livez").await.status, 200);
 
-    served.health.in_force(SystemTime::now());
+    served.health.record_programmed(SystemTime::now());
     assert_eq!(get(served.healthz, "/healthz").await.status, 503, "no program is attached");
     served.health.attached();
     let answer = get(served.healthz, "/healthz").await;
@@ -137,7 +137,7 @@ async fn metrics_have_the_names_that_people_have_alerts_on() {
     let before = get(served.metrics_port, "/metrics").await.body;
     assert!(before.contains("kubeproxy_sync_proxy_rules_endpoint_changes_pending 1"), "{before}");
 
-    served.metrics.in_force(Duration::from_millis(3), SystemTime::now());
+    served.metrics.record_programmed(Duration::from_millis(3), SystemTime::now());
     served.metrics.programmed(AddressFamily::V4, Duration::from_millis(40));
     let answer = get(served.metrics_port, "/metrics").await;
     assert!(answer.headers.contains("content-type: application/openmetrics-text"));

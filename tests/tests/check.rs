@@ -54,7 +54,7 @@ impl Case {
         let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
         let row = |finding: &serde_json::Value| {
             // Each problem comes with how to fix it.
-            assert_eq!(finding["result"] == "ok", finding["cure"].is_null(), "{finding}");
+            assert_eq!(finding["result"] == "ok", finding["fix"].is_null(), "{finding}");
             ["check", "result", "message"].map(|key| text(&finding[key]))
         };
         Ok((output.status.success(), findings.iter().map(row).collect()))

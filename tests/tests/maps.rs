@@ -105,7 +105,7 @@ impl Case {
         let watched =
             Watched { tables: tables.clone(), fails: Arc::default(), seen: Arc::default() };
         let mut case = Self { agent: agent(&watched)?, watched, objects: BTreeMap::new() };
-        case.agent.put_in_force(Affected::All, None);
+        case.agent.program_changes(Affected::All, None);
         Ok(case)
     }
 
@@ -143,7 +143,7 @@ impl Case {
         for object in self.objects.values() {
             self.agent.store_event(applied(object.clone()));
         }
-        self.agent.put_in_force(Affected::All, None);
+        self.agent.program_changes(Affected::All, None);
         Ok(())
     }
 

@@ -356,9 +356,9 @@ fn connections_to_a_terminating_backend_continue() -> Result<()> {
     let services = Services { endpoints: &[(0, terminating)], more: "" };
     let beside = services.service("beside", "10.96.0.99", "fd00:10:96::99", "TCP", 80, 8080, 30099);
     fs::write(&case.manifests, services.manifests() + &beside)?;
-    let in_force =
+    let programmed =
         || case.socket("tcp", ANY4, &["connect=10.96.0.99:80"]).is_ok_and(|came| came == ["done"]);
-    wait_until("the change is programmed", SOON, in_force)?;
+    wait_until("the change is programmed", SOON, programmed)?;
     for socket in &mut sockets {
         assert!(!socket.has_ended(), "closed: {}", socket.output());
     }

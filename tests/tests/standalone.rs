@@ -26,8 +26,8 @@ fn objects_are_programmed_and_removed_as_kubectl_applies_and_deletes_them() -> R
     let nothing = frontends()?;
 
     network.kubectl(&["apply", "-f", EXAMPLE])?;
-    let in_force = || frontends().is_ok_and(|all| all.contains("10.244.1.12:8080"));
-    wait_until("the Service is programmed", SOON, in_force)?;
+    let programmed = || frontends().is_ok_and(|all| all.contains("10.244.1.12:8080"));
+    wait_until("the Service is programmed", SOON, programmed)?;
     let all: BTreeSet<String> = network.pods.iter().map(|pod| pod.name.clone()).collect();
     assert_eq!(answers(&network)?, all);
 
@@ -53,8 +53,8 @@ fn applied_objects_are_kept_and_programmed_after_a_crash() -> Result<()> {
     network.kubectl(&["apply", "-f", EXAMPLE])?;
     agent.kill();
     let agent = network.standalone()?;
-    let in_force = || agent.get(&["frontends"]).is_ok_and(|all| all.contains("10.244.1.12:8080"));
-    wait_until("the Service is programmed", SOON, in_force)?;
+    let programmed = || agent.get(&["frontends"]).is_ok_and(|all| all.contains("10.244.1.12:8080"));
+    wait_until("the Service is programmed", SOON, programmed)?;
     assert_eq!(answers(&network)?.len(), 3);
     assert!(network.kubectl(&["get", "service", "web"])?.contains("30080"));
     Ok(())

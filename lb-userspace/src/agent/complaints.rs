@@ -14,11 +14,11 @@ impl Complaints {
         let now: BTreeSet<Problem> = problems.into_iter().collect();
         let before = self.0.remove(service).unwrap_or_default();
         let new = now.difference(&before).cloned().collect();
-        let is_mended = now.is_empty() && !before.is_empty();
+        let is_fixed = now.is_empty() && !before.is_empty();
         if !now.is_empty() {
             self.0.insert(service.clone(), now);
         }
-        (new, is_mended)
+        (new, is_fixed)
     }
 
     /// The current problems of a Service.
@@ -46,10 +46,10 @@ mod tests {
         };
         let mut complaints = Complaints::default();
         let mut set = |problems: &[&str]| {
-            let (new, is_mended) =
+            let (new, is_fixed) =
                 complaints.set(&web, problems.iter().map(|message| problem(message)).collect());
             let new: Vec<String> = new.into_iter().map(|problem| problem.message).collect();
-            (new.join(" "), is_mended, complaints.services())
+            (new.join(" "), is_fixed, complaints.services())
         };
         assert_eq!(set(&["a"]), ("a".to_owned(), false, 1));
         assert_eq!(set(&["a", "b"]), ("b".to_owned(), false, 1));

@@ -35,7 +35,7 @@ impl Latency {
     }
 
     /// All changes so far are programmed. Clocks of two machines differ, so results are at least 0.
-    pub fn in_force(&mut self, now: SystemTime) -> Vec<(AddressFamily, Duration)> {
+    pub fn record_programmed(&mut self, now: SystemTime) -> Vec<(AddressFamily, Duration)> {
         let now = Timestamp::try_from(now).unwrap_or(Timestamp::MIN);
         let since = |time: Timestamp| now.duration_since(time).try_into().unwrap_or_default();
         self.waiting.drain(..).map(|(family, time)| (family, since(time))).collect()
@@ -63,10 +63,14 @@ mod tests {
         latency.come(V4, None, first);
         // Written again for another reason.
         latency.come(V4, first, first);
-        assert_eq!(latency.in_force(at(122)), [(V4, Duration::from_millis(1_500))]);
-        assert!(latency.in_force(at(123)).is_empty());
+        assert_eq!(latency.record_programmed(at(122)), [(V4, Duration::from_millis(1_500))]);
+        assert!(latency.record_programmed(at(123)).is_empty());
         latency.come(V4, first, trigger("1970-01-01T00:02:05Z"));
-        assert_eq!(latency.in_force(at(121)), [(V4, Duration::ZERO)], "another machine's clock");
+        assert_eq!(
+            latency.record_programmed(at(121)),
+            [(V4, Duration::ZERO)],
+            "another machine's clock"
+        );
     }
 
     #[test]
@@ -74,6 +78,6 @@ mod tests {
         let mut latency = Latency::new(at(100));
         latency.come(V4, None, trigger("1970-01-01T00:01:00Z"));
         latency.come(V4, None, None);
-        assert!(latency.in_force(at(122)).is_empty());
+        assert!(latency.record_programmed(at(122)).is_empty());
     }
 }

@@ -151,7 +151,7 @@ pub async fn run(options: Options) -> Result<()> {
         }
     };
 
-    let (services, service_ports) = agent.in_force();
+    let (services, service_ports) = agent.programmed_counts();
     let status =
         format!("{service_ports} service ports of {services} Services programmed at startup");
     tell_service_manager(&[NotifyState::Ready, NotifyState::Status(&status)]);
@@ -315,7 +315,7 @@ async fn start<'a>(
         }
     }
     agent.note_devices(devices);
-    agent.put_in_force(Affected::All, Some(network.node_addresses().clone()));
+    agent.program_changes(Affected::All, Some(network.node_addresses().clone()));
 
     let links = attach_processes(pins, &mut data_plane, options.cgroup.as_deref())?;
     let attachments = network.attachments();
@@ -323,7 +323,7 @@ async fn start<'a>(
     links.keep();
     options.privileges.once_attached()?;
     health.attached();
-    let (services, service_ports) = agent.in_force();
+    let (services, service_ports) = agent.programmed_counts();
     memory::give_back();
     tracing::info!(steps = agent.carried_out(), "maps programmed");
     tracing::info!(service_ports, services, "ready");

@@ -58,7 +58,7 @@ impl Outlets {
     }
 
     /// Posts that a Service has no problems any more.
-    pub fn post_mended(&self, service: &ServiceName, reason: Reason, store: &Store) {
+    pub fn post_fixed(&self, service: &ServiceName, reason: Reason, store: &Store) {
         let (namespace, name) = (service.namespace.as_str(), service.name.as_str());
         let reference = ObjectRef::new(Kind::Service, Some(namespace), Some(name));
         let message = match reason {

@@ -59,9 +59,9 @@ pub fn check(options: &Options, effective: &Effective) -> Result<()> {
 
 /// Checks what can be checked without a valid configuration.
 pub fn check_without(options: &Options, problems: &Problems) -> Result<()> {
-    const CURE: &str =
+    const FIX: &str =
         "Fix it where it was set; `millrace config --check` checks only the configuration";
-    let wrong = |problem: &Problem| Finding::error("configuration", problem.to_string(), CURE);
+    let wrong = |problem: &Problem| Finding::error("configuration", problem.to_string(), FIX);
     let mut findings = machine();
     findings.extend(problems.0.iter().map(wrong));
     findings.extend(kube_proxy());
@@ -89,9 +89,9 @@ fn table(findings: &[Finding]) -> String {
             Outcome::Warning => "warning",
             Outcome::Error => "ERROR",
         };
-        let Finding { check, message, cure, .. } = finding;
-        let cure = if cure.is_empty() { String::new() } else { format!("{:11}-> {cure}\n", "") };
-        format!("{result:8}   {check:width$}   {message}\n{cure}")
+        let Finding { check, message, fix, .. } = finding;
+        let fix = if fix.is_empty() { String::new() } else { format!("{:11}-> {fix}\n", "") };
+        format!("{result:8}   {check:width$}   {message}\n{fix}")
     };
     findings.iter().map(line).collect()
 }
@@ -117,17 +117,17 @@ fn available(meminfo: &str) -> Option<u64> {
 }
 
 fn fits(bytes: u64, available: Option<u64>) -> Finding {
-    const CURE: &str = "Reduce --map-memory-percent, or --max-flows, --max-endpoints or --max-service-ports if they are set";
+    const FIX: &str = "Reduce --map-memory-percent, or --max-flows, --max-endpoints or --max-service-ports if they are set";
     let mebibytes = bytes >> 20;
     match available {
         Some(free) if bytes > free => {
             let message =
                 format!("the maps need {mebibytes} MiB, but only {} MiB are free", free >> 20);
-            Finding::error("memory", message, CURE)
+            Finding::error("memory", message, FIX)
         }
         Some(free) if bytes > free / 2 => {
             let message = format!("the maps need {mebibytes} of {} MiB free memory", free >> 20);
-            Finding::warning("memory", message, CURE)
+            Finding::warning("memory", message, FIX)
         }
         _ => Finding::ok("memory", format!("the maps need {mebibytes} MiB")),
     }

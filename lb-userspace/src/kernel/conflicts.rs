@@ -22,12 +22,12 @@ pub fn on_device(device: &str, index: u32, pin_path: &Path, with_xdp: bool) -> R
     {
         let name = called(program);
         let message = format!("another program holds XDP: {name}, id {program}");
-        let cure = format!(
+        let fix = format!(
             "`bpftool net show dev {device}` shows it. Detach it: `ip link set dev {device} xdp \
              off`, or stop whoever attached it; or leave it, and serve without XDP: --xdp-mode off"
         );
         return Ok(if with_xdp {
-            Finding::error(&check, message, cure)
+            Finding::error(&check, message, fix)
         } else {
             Finding::ok(&check, message)
         });

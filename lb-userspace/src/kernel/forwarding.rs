@@ -107,7 +107,7 @@ mod tests {
         let chains = [chain(false, false), chain(true, false)];
         let finding = misses_replies(&chains, &["cni0".to_owned()]).expect("a warning");
         assert!(finding.message.contains("pods on the bridge cni0"), "{finding:?}");
-        assert!(finding.cure.contains("bridge-nf-call-iptables=1"), "{finding:?}");
+        assert!(finding.fix.contains("bridge-nf-call-iptables=1"), "{finding:?}");
         assert_eq!(misses_replies(&chains, &[]), None, "no bridge has pods");
         assert_eq!(misses_replies(&chains[..1], &["cni0".to_owned()]), None, "nothing filters");
     }
@@ -116,7 +116,7 @@ mod tests {
     fn a_chain_that_drops_forwarded_packets_is_reported_with_its_name() {
         let finding = drops_by_default(&chain(true, true)).expect("a warning");
         assert!(finding.message.contains("chain FORWARD of the table ip filter"), "{finding:?}");
-        assert!(finding.cure.contains("ip daddr POD-CIDR accept"), "{finding:?}");
+        assert!(finding.fix.contains("ip daddr POD-CIDR accept"), "{finding:?}");
         assert_eq!(drops_by_default(&chain(true, false)), None);
         assert_eq!(drops_by_default(&chain(false, true)), None);
         assert_eq!(drops_by_default(&Chain { base: None, ..chain(true, true) }), None);

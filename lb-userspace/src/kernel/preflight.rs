@@ -42,21 +42,21 @@ pub struct Finding {
     pub message: String,
     /// How to fix it; empty if there is nothing to fix.
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub cure: String,
+    pub fix: String,
 }
 
 impl Finding {
     pub fn ok(check: &str, message: impl Into<String>) -> Self {
         let (check, message) = (check.to_owned(), message.into());
-        Self { check, result: Outcome::Ok, message, cure: String::new() }
+        Self { check, result: Outcome::Ok, message, fix: String::new() }
     }
 
-    pub fn warning(check: &str, message: impl Into<String>, cure: impl Into<String>) -> Self {
-        Self { result: Outcome::Warning, cure: cure.into(), ..Self::ok(check, message) }
+    pub fn warning(check: &str, message: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { result: Outcome::Warning, fix: fix.into(), ..Self::ok(check, message) }
     }
 
-    pub fn error(check: &str, message: impl Into<String>, cure: impl Into<String>) -> Self {
-        Self { result: Outcome::Error, cure: cure.into(), ..Self::ok(check, message) }
+    pub fn error(check: &str, message: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { result: Outcome::Error, fix: fix.into(), ..Self::ok(check, message) }
     }
 }
 
@@ -65,7 +65,7 @@ pub fn preflight() -> Result<()> {
     let errors: Vec<String> = required()
         .into_iter()
         .filter(|finding| finding.result == Outcome::Error)
-        .map(|Finding { message, cure, .. }| format!("{message}.\n{cure}"))
+        .map(|Finding { message, fix, .. }| format!("{message}.\n{fix}"))
         .collect();
     if errors.is_empty() { Ok(()) } else { bail!("{}", errors.join("\n")) }
 }
@@ -77,7 +77,7 @@ fn required() -> [Finding; 5] {
 
 pub fn require_root() -> Result<()> {
     match root() {
-        Finding { result: Outcome::Error, message, cure, .. } => bail!("{message}.\n{cure}"),
+        Finding { result: Outcome::Error, message, fix, .. } => bail!("{message}.\n{fix}"),
         _ => Ok(()),
     }
 }
@@ -307,7 +307,7 @@ mod tests {
                 refused.message.starts_with(&format!("{named} is not supported")),
                 "{refused:?}"
             );
-            assert!(refused.cure.contains("kubernetes.io/arch: amd64"), "{refused:?}");
+            assert!(refused.fix.contains("kubernetes.io/arch: amd64"), "{refused:?}");
         }
     }
 

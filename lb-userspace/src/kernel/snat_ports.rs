@@ -146,7 +146,7 @@ fn report(remaining: &Remaining) {
             reserved_ports = reserved,
             socket_ports = sockets,
             node_ports,
-            fix = remaining.cure(),
+            fix = remaining.fix(),
             "too few ports for SNAT; connections to backends on other nodes will be refused"
         );
     } else {
@@ -179,12 +179,12 @@ pub fn snat_ports(range: SnatRange) -> Finding {
     let mut in_use = InUse::default();
     let looked = Diagnosis::open().and_then(|mut sockets| look(&mut in_use, Some(&mut sockets)));
     if let Err(error) = looked {
-        let cure = "See that /proc and the kernel's list of sockets (CONFIG_INET_DIAG) can be read";
-        return Finding::warning(CHECK, format!("can't be counted: {error:#}"), cure);
+        let fix = "See that /proc and the kernel's list of sockets (CONFIG_INET_DIAG) can be read";
+        return Finding::warning(CHECK, format!("can't be counted: {error:#}"), fix);
     }
     let remaining = in_use.remaining(&range.ports());
     if remaining.are_few() {
-        Finding::error(CHECK, format!("too few: {remaining}"), remaining.cure())
+        Finding::error(CHECK, format!("too few: {remaining}"), remaining.fix())
     } else {
         Finding::ok(CHECK, remaining.to_string())
     }

@@ -56,7 +56,7 @@ impl Health {
     }
 
     /// All changes are programmed.
-    pub fn in_force(&self, now: SystemTime) {
+    pub fn record_programmed(&self, now: SystemTime) {
         let mut state = self.state();
         state.waiting = None;
         state.updated = Some(now);
@@ -143,13 +143,13 @@ mod tests {
         let start = Instant::now();
         let health = Health::new(false);
         health.attached();
-        health.in_force(SystemTime::now());
+        health.record_programmed(SystemTime::now());
         health.changed(start);
         health.changed(start + LIMIT / 2);
         assert!(health.report(start + LIMIT / 2).healthz());
         let stuck = health.report(start + LIMIT);
         assert!(!stuck.healthz() && !stuck.livez());
-        health.in_force(SystemTime::now());
+        health.record_programmed(SystemTime::now());
         assert!(health.report(start + LIMIT).healthz());
     }
 
@@ -165,7 +165,7 @@ mod tests {
     fn a_node_without_attached_programs_is_not_healthy() {
         let now = Instant::now();
         let health = Health::new(false);
-        health.in_force(SystemTime::now());
+        health.record_programmed(SystemTime::now());
         let report = health.report(now);
         assert!(!report.healthz() && !report.is_serving() && report.livez());
         health.attached();

@@ -88,7 +88,7 @@ impl Metrics {
             sync_last: register(
                 &mut registry,
                 &format!("{sync}_last_timestamp_seconds"),
-                "When changes were last put in force",
+                "When changes were last programmed",
             ),
             sync_last_queued: register(
                 &mut registry,
@@ -258,7 +258,7 @@ impl Metrics {
     }
 
     /// All changes are programmed. Each change programs both families, as in kube-proxy.
-    pub fn in_force(&self, took: Duration, now: SystemTime) {
+    pub fn record_programmed(&self, took: Duration, now: SystemTime) {
         for family in AddressFamily::ALL.map(ip_family) {
             self.sync_duration.get_or_create(&family).observe(took.as_secs_f64());
             self.sync_last.get_or_create(&family).set(seconds(now));

@@ -72,7 +72,7 @@ pub struct Condition(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    in_force: (usize, usize),
+    programmed: (usize, usize),
     waiting: Option<String>,
     network: Option<String>,
     without_room: BTreeMap<String, usize>,
@@ -96,13 +96,13 @@ impl Condition {
     }
 
     /// All changes are programmed: this many Services and service ports.
-    pub fn in_force(
+    pub fn record_programmed(
         &self,
         services_and_ports: (usize, usize),
         without_room: impl Iterator<Item = (&'static str, usize)>,
     ) {
         let mut state = self.state();
-        state.in_force = services_and_ports;
+        state.programmed = services_and_ports;
         state.waiting = None;
         state.without_room = without_room.map(|(map, n)| (map.to_owned(), n)).collect();
     }
@@ -144,8 +144,8 @@ impl Reporter {
             healthz: health.healthz(),
             livez: health.livez(),
             last_sync: health.updated().and_then(time),
-            services: state.in_force.0,
-            service_ports: state.in_force.1,
+            services: state.programmed.0,
+            service_ports: state.programmed.1,
             waiting: state.waiting.clone(),
             network: state.network.clone(),
             without_room: state.without_room.clone(),
@@ -240,7 +240,7 @@ mod tests {
         let reporter = reporter();
         reporter.condition.waits("no memory".to_owned());
         assert_eq!(reporter.report().waiting.as_deref(), Some("no memory"));
-        reporter.condition.in_force((1, 2), [("FRONTENDS4", 3)].into_iter());
+        reporter.condition.record_programmed((1, 2), [("FRONTENDS4", 3)].into_iter());
         let report = reporter.report();
         assert_eq!((report.waiting, report.services, report.service_ports), (None, 1, 2));
         assert_eq!(report.without_room["FRONTENDS4"], 3);

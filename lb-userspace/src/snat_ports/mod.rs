@@ -71,7 +71,7 @@ impl Remaining {
     }
 
     /// How to make more ports available.
-    pub fn cure(&self) -> String {
+    pub fn fix(&self) -> String {
         let (first, last) = (self.range.start(), self.range.end());
         let others = self.reserved.max(self.sockets).max(self.node_ports);
         if self.ephemeral > others {
@@ -188,12 +188,12 @@ mod tests {
         let remaining = in_use(1024..=65535).remaining(&DEFAULT);
         assert_eq!(remaining.ports, 0);
         assert!(remaining.are_few());
-        assert!(remaining.cure().contains("net.ipv4.ip_local_port_range"), "{}", remaining.cure());
+        assert!(remaining.fix().contains("net.ipv4.ip_local_port_range"), "{}", remaining.fix());
 
         let mut in_use = InUse::default();
         in_use.reserved.add_range(&(1024..=32000));
         let remaining = in_use.remaining(&DEFAULT);
         assert!(remaining.are_few());
-        assert!(remaining.cure().starts_with("Choose"), "{}", remaining.cure());
+        assert!(remaining.fix().starts_with("Choose"), "{}", remaining.fix());
     }
 }

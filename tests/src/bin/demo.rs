@@ -78,8 +78,8 @@ fn standalone(network: &OneNode) -> Result<Agent> {
     print!("{}", network.kubectl(&["apply", "-f", example])?);
     println!("$ kubectl get services,endpointslices");
     print!("{}", network.kubectl(&["get", "services,endpointslices"])?);
-    let in_force = || agent.get(&["frontends"]).is_ok_and(|all| all.contains("10.244.1.12:8080"));
-    wait_until("the Service is in force", SOON, in_force)?;
+    let programmed = || agent.get(&["frontends"]).is_ok_and(|all| all.contains("10.244.1.12:8080"));
+    wait_until("the Service is programmed", SOON, programmed)?;
     Ok(agent)
 }
 

@@ -45,9 +45,9 @@ pub struct Agent<T> {
     /// For interfaces and addresses of this machine.
     network_retry: Retry,
     /// The planned service ports of each Service.
-    in_force: BTreeMap<ServiceName, Box<[ServicePortKey]>>,
+    programmed: BTreeMap<ServiceName, Box<[ServicePortKey]>>,
     /// Their total number, which is reported with every change.
-    service_ports_in_force: usize,
+    programmed_service_ports: usize,
     health_checks: BTreeMap<ServiceName, HealthCheck>,
     /// Whether they, or other reported data of their Services, may have changed.
     health_checks_changed: bool,
@@ -57,7 +57,7 @@ pub struct Agent<T> {
     withheld: Complaints,
     /// Services whose problems were fixed before the plan, and the reason to report when they are
     /// programmed.
-    mended: BTreeMap<ServiceName, Reason>,
+    fixed: BTreeMap<ServiceName, Reason>,
     latency: Latency,
     tally: Tally,
     node_ports: NodePorts,
@@ -90,14 +90,14 @@ impl<T: Write> Agent<T> {
             unplanned: Unplanned::default(),
             steps_retry: Retry::default(),
             network_retry: Retry::default(),
-            in_force: BTreeMap::new(),
-            service_ports_in_force: 0,
+            programmed: BTreeMap::new(),
+            programmed_service_ports: 0,
             health_checks: BTreeMap::new(),
             health_checks_changed: false,
             lacking: BTreeSet::new(),
             invalid: Complaints::default(),
             withheld: Complaints::default(),
-            mended: BTreeMap::new(),
+            fixed: BTreeMap::new(),
             latency: Latency::new(SystemTime::now()),
             tally: Tally::default(),
             node_ports: NodePorts::default(),
@@ -106,8 +106,8 @@ impl<T: Write> Agent<T> {
     }
 
     /// The number of programmed Services and service ports.
-    pub fn in_force(&self) -> (usize, usize) {
-        (self.in_force.len(), self.service_ports_in_force)
+    pub fn programmed_counts(&self) -> (usize, usize) {
+        (self.programmed.len(), self.programmed_service_ports)
     }
 
     /// The number of Services of which something does not fit.
@@ -123,14 +123,14 @@ impl<T: Write> Agent<T> {
         while let Ok(event) = events.try_recv() {
             affected = affected.and(self.store_event(event));
         }
-        self.put_in_force(affected, None);
+        self.program_changes(affected, None);
     }
 
     /// Handles a change of the network.
     pub fn take_in_network(&mut self, event: network::Event) {
         match event {
             network::Event::NodeAddresses(addresses) => {
-                self.put_in_force(Affected::default(), Some(addresses));
+                self.program_changes(Affected::default(), Some(addresses));
             }
             network::Event::Devices(devices) => self.change_devices(devices),
             network::Event::Epoch => self.tables.tables_mut().next_epoch(),
@@ -141,7 +141,7 @@ impl<T: Write> Agent<T> {
 
     fn change_devices(&mut self, changed: BTreeMap<u32, Option<network::Device>>) {
         self.note_devices(changed);
-        self.put_in_force(Affected::default(), None);
+        self.program_changes(Affected::default(), None);
     }
 
     /// Handles changes of this machine's interfaces; their addresses are left for the next plan.
@@ -219,7 +219,11 @@ impl<T: Write> Agent<T> {
 
     /// Plans and executes what has changed. While earlier steps fail, nothing new is planned:
     /// changes are collected, and planned as one when the steps succeed.
-    pub fn put_in_force(&mut self, affected: Affected, node_addresses: Option<BTreeSet<IpAddr>>) {
+    pub fn program_changes(
+        &mut self,
+        affected: Affected,
+        node_addresses: Option<BTreeSet<IpAddr>>,
+    ) {
         self.unplanned.services = std::mem::take(&mut self.unplanned.services).and(affected);
         if let Some(addresses) = node_addresses {
             self.outlets.set_node_addresses(addresses.clone());
@@ -300,7 +304,7 @@ impl<T: Write> Agent<T> {
                 services.extend(self.store.services_on(&moved));
                 services
             }
-            _ => self.store.services().chain(self.in_force.keys()).cloned().collect(),
+            _ => self.store.services().chain(self.programmed.keys()).cloned().collect(),
         };
         let mut concerned = BTreeSet::new();
         for service in &services {
@@ -349,12 +353,12 @@ impl<T: Write> Agent<T> {
 
     fn collect(&mut self, name: &ServiceName, change: &mut Change) {
         let settled = self.claims.settled(name);
-        let (new, is_mended) = self.invalid.set(name, settled.problems);
+        let (new, is_fixed) = self.invalid.set(name, settled.problems);
         for problem in new {
             self.outlets.post(&problem, Reason::NotServed, &self.store);
         }
-        if is_mended {
-            self.mended.insert(name.clone(), Reason::Served);
+        if is_fixed {
+            self.fixed.insert(name.clone(), Reason::Served);
         }
         self.tell_problems(name);
         let had_check = match settled.health_check {
@@ -365,14 +369,14 @@ impl<T: Write> Agent<T> {
             self.health_checks_changed = true;
         }
         let keys: Box<[ServicePortKey]> = settled.service_ports.keys().cloned().collect();
-        self.service_ports_in_force += keys.len();
+        self.programmed_service_ports += keys.len();
         let before = if keys.is_empty() {
-            self.in_force.remove(name)
+            self.programmed.remove(name)
         } else {
-            self.in_force.insert(name.clone(), keys)
+            self.programmed.insert(name.clone(), keys)
         };
         let before = before.unwrap_or_default();
-        self.service_ports_in_force -= before.len();
+        self.programmed_service_ports -= before.len();
         let gone = before.into_iter().map(|key| (key, None));
         change.service_ports.extend(gone);
         let wanted = settled.service_ports.into_iter().map(|(key, port)| (key, Some(port)));
@@ -390,15 +394,15 @@ impl<T: Write> Agent<T> {
             let problems = problems.remove(&format!("Service {service}")).unwrap_or_default();
             let lacks = lacking.contains(service);
             let reason = if lacks { Reason::NoRoom } else { Reason::NotServed };
-            let (new, is_mended) = self.withheld.set(service, problems);
+            let (new, is_fixed) = self.withheld.set(service, problems);
             for problem in new {
                 self.outlets.post(&problem, reason, &self.store);
             }
             self.tell_problems(service);
             let lacked = self.lacking.remove(service);
-            if is_mended {
+            if is_fixed {
                 let reason = if lacked { Reason::RoomFound } else { Reason::Served };
-                self.mended.insert(service.clone(), reason);
+                self.fixed.insert(service.clone(), reason);
             }
         }
         self.lacking.extend(lacking.into_iter().cloned());
@@ -410,11 +414,11 @@ impl<T: Write> Agent<T> {
     }
 
     /// Reports Services without problems that had some before, now that they are programmed.
-    fn tell_mended(&mut self) {
-        for (service, reason) in std::mem::take(&mut self.mended) {
+    fn post_fixed(&mut self) {
+        for (service, reason) in std::mem::take(&mut self.fixed) {
             let is_wrong = self.invalid.of(&service).chain(self.withheld.of(&service)).count() > 0;
-            if !is_wrong && self.in_force.contains_key(&service) {
-                self.outlets.post_mended(&service, reason, &self.store);
+            if !is_wrong && self.programmed.contains_key(&service) {
+                self.outlets.post_fixed(&service, reason, &self.store);
             }
         }
     }
@@ -452,16 +456,18 @@ impl<T: Write> Agent<T> {
         if std::mem::take(&mut self.health_checks_changed) {
             self.outlets.check_health(&self.health_checks, &self.store);
         }
-        self.outlets.health.in_force(now);
-        self.tell_mended();
+        self.outlets.health.record_programmed(now);
+        self.post_fixed();
         let metrics = &self.outlets.metrics;
         metrics.set_steps(self.tables.carried_out());
-        metrics.in_force(began.elapsed(), now);
-        for (family, latency) in self.latency.in_force(now) {
+        metrics.record_programmed(began.elapsed(), now);
+        for (family, latency) in self.latency.record_programmed(now) {
             metrics.programmed(family, latency);
         }
         metrics.set_problems(self.invalid.services());
-        self.outlets.condition.in_force(self.in_force(), self.tables.without_room());
+        self.outlets
+            .condition
+            .record_programmed(self.programmed_counts(), self.tables.without_room());
         let without_room = self.tables.without_room();
         self.tally.tell(&self.planner, self.lacking.len(), without_room, metrics);
     }

@@ -556,6 +556,6 @@ proptest! {
         let mut fresh = Case::new();
         last.into_values().for_each(|happening| fresh.happen(happening));
         prop_assert_eq!(case.memory.led_to(), fresh.memory.led_to());
-        prop_assert_eq!(case.agent.in_force(), fresh.agent.in_force());
+        prop_assert_eq!(case.agent.programmed_counts(), fresh.agent.programmed_counts());
     }
 }

@@ -114,7 +114,7 @@ fn described(status: &Status) -> String {
     line("Health", if status.healthy { "healthy" } else { "NOT HEALTHY" });
     line("Agent", &agent(status));
     if let Some(report) = &status.agent.report {
-        line("", &in_force(report));
+        line("", &programmed(report));
     }
     let pins = &status.pins;
     let missing = match pins.missing_maps.len() {
@@ -173,7 +173,7 @@ fn agent(status: &Status) -> String {
     }
 }
 
-fn in_force(report: &serve::Report) -> String {
+fn programmed(report: &serve::Report) -> String {
     let synced = report.last_sync.map_or("never".to_owned(), ago);
     let (services, ports) = (report.services, report.service_ports);
     let (services, ports) = (counted(services, "Service"), counted(ports, "service port"));

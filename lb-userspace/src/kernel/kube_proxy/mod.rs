@@ -85,7 +85,7 @@ impl KubeProxy {
 /// For `millrace check`.
 pub fn kube_proxy() -> Vec<Finding> {
     const CHECK: &str = "kube-proxy";
-    const CURE: &str = "Millrace's programs come first, so both can run while one replaces the \
+    const FIX: &str = "Millrace's programs come first, so both can run while one replaces the \
                         other; then delete kube-proxy's DaemonSet, and run `millrace cleanup \
                         --kube-proxy` on this node";
     let found = match KubeProxy::find() {
@@ -115,7 +115,7 @@ pub fn kube_proxy() -> Vec<Finding> {
     if messages.is_empty() {
         return vec![Finding::ok(CHECK, "neither it nor its rules are here")];
     }
-    messages.into_iter().map(|message| Finding::warning(CHECK, message, CURE)).collect()
+    messages.into_iter().map(|message| Finding::warning(CHECK, message, FIX)).collect()
 }
 
 fn process_called(name: &str) -> Option<u32> {

@@ -72,7 +72,7 @@ fn main() -> Result<()> {
             "{:>9} {:>8.0}ms {:>8.0}ms {:>8.0}ms {:>9.0}us {:>9.0}us {:>9.0}us {:>9.0}us {:>6.0}MiB {:>6.0}MiB {:>6.0}MiB {:>8}",
             measured.services,
             measured.read_ms,
-            measured.in_force_ms,
+            measured.programmed_ms,
             measured.restart_ms,
             measured.endpoint_us.median,
             measured.endpoint_us.worst_of_hundred,

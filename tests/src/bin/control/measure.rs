@@ -31,7 +31,7 @@ pub struct Measured {
     /// From text to objects.
     pub read_ms: f64,
     /// From objects to the last written slot.
-    pub in_force_ms: f64,
+    pub programmed_ms: f64,
     /// One endpoint of one Service.
     pub endpoint_us: Spread,
     /// A Service and its slice.
@@ -110,8 +110,8 @@ fn on(pins: &Pins, services: u32, endpoints: u32) -> Result<Measured> {
 
     let peak = Peak::start();
     let began = Instant::now();
-    put_in_force(&mut agent, all);
-    let in_force_ms = milliseconds(began);
+    program_objects(&mut agent, all);
+    let programmed_ms = milliseconds(began);
     let peak_mib = peak.end()?;
     let memory_mib = memory::own()?;
     let lacking = agent.lacking();
@@ -139,7 +139,7 @@ fn on(pins: &Pins, services: u32, endpoints: u32) -> Result<Measured> {
         endpoints,
         told,
         read_ms,
-        in_force_ms,
+        programmed_ms,
         endpoint_us: Spread::of(changes),
         creation_us: Spread::of(creations),
         restart_ms: restart(pins, told, objects(services, endpoints)?)?,
@@ -158,7 +158,7 @@ fn restart(pins: &Pins, told: Told, all: Vec<Object>) -> Result<f64> {
     let tables = data_plane.tables()?;
     let began = Instant::now();
     let planner = Planner::adopting(tables.snapshot()?, told.sizes().room());
-    put_in_force(&mut agent(planner, tables), all);
+    program_objects(&mut agent(planner, tables), all);
     Ok(milliseconds(began))
 }
 
@@ -169,11 +169,11 @@ fn agent(planner: Planner, tables: Tables) -> Agent<Tables> {
 }
 
 /// As an agent does that starts.
-fn put_in_force(agent: &mut Agent<Tables>, objects: Vec<Object>) {
+fn program_objects(agent: &mut Agent<Tables>, objects: Vec<Object>) {
     for object in objects {
         agent.store_event(Event::Applied(object));
     }
-    agent.put_in_force(Affected::All, None);
+    agent.program_changes(Affected::All, None);
 }
 
 fn objects(services: u32, endpoints: u32) -> Result<Vec<Object>> {

@@ -16,7 +16,7 @@ const BOTTOM: f64 = 50.0;
 type Line = (&'static str, &'static str, fn(&Measured) -> f64);
 
 const LINES: [Line; 4] = [
-    ("all in force", "#1f77b4", |measured| measured.in_force_ms * 1e3),
+    ("all programmed", "#1f77b4", |measured| measured.programmed_ms * 1e3),
     ("all, after a restart", "#9467bd", |measured| measured.restart_ms * 1e3),
     ("an endpoint changes", "#ff7f0e", |measured| measured.endpoint_us.median),
     ("a Service is created", "#2ca02c", |measured| measured.creation_us.median),
