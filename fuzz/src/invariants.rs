@@ -59,7 +59,7 @@ struct Day {
     backends: HashSet<End>,
     /// Source, destination and protocol of every packet so far. A packet in the opposite direction
     /// goes to a client.
-    dialled: HashSet<(SocketAddr, SocketAddr, u8)>,
+    requested: HashSet<(SocketAddr, SocketAddr, u8)>,
     last: Option<Translated>,
     /// No event since the last translated packet.
     fresh: bool,
@@ -79,7 +79,7 @@ impl Day {
         let mut day = Self {
             host,
             backends: HashSet::new(),
-            dialled: HashSet::new(),
+            requested: HashSet::new(),
             last: None,
             fresh: false,
             index_is_whole: true,
@@ -128,7 +128,7 @@ impl Day {
             .collect();
         let inner = Tunnel::read(bytes).map(|tunnel| tunnel.inner);
         for packet in [Some(bytes), inner.as_deref()].into_iter().flatten() {
-            self.dialled.extend(ends(packet));
+            self.requested.extend(ends(packet));
         }
         self.judge(bytes, &outcome, &counted);
         self.judge_flows(bytes, &before);
@@ -201,7 +201,7 @@ impl Day {
         if let Some((source, destination, protocol)) = ends(after) {
             let (address, port) = (destination.ip(), destination.port());
             let to_backend = self.backends.contains(&End { address, port, protocol });
-            let to_client = self.dialled.contains(&(destination, source, protocol));
+            let to_client = self.requested.contains(&(destination, source, protocol));
             assert!(to_backend || to_client, "neither to a backend nor to a client: {}", told());
         }
     }
@@ -217,7 +217,7 @@ impl Day {
         let now = self.host.tables.now.get();
         for (number, flow) in after.iter().enumerate() {
             for other in &after[number + 1..] {
-                assert!(flow.dialled() != other.dialled(), "twice: {flow:?}\n{other:?}");
+                assert!(flow.tuple() != other.tuple(), "twice: {flow:?}\n{other:?}");
                 let mixed = flow.answered() == other.answered();
                 let both = !flow.expired(now) && !other.expired(now);
                 assert!(
@@ -232,8 +232,8 @@ impl Day {
             // A closing flow ends when its client connects to the backend directly from the same
             // port.
             let shadowed = own.contains(&Some(flow.answered()));
-            let ended = flow.expired(now) || shadowed || own.contains(&Some(flow.dialled()));
-            let kept = after.iter().any(|other| other.dialled() == flow.dialled());
+            let ended = flow.expired(now) || shadowed || own.contains(&Some(flow.tuple()));
+            let kept = after.iter().any(|other| other.tuple() == flow.tuple());
             assert!(kept || ended, "evicted: {flow:?}");
         }
     }
@@ -268,7 +268,7 @@ fn known<F: Family>(family: &HostFamily<F>) -> Vec<Known> {
 }
 
 impl Known {
-    fn dialled(&self) -> (SocketAddr, SocketAddr, u8) {
+    fn tuple(&self) -> (SocketAddr, SocketAddr, u8) {
         (self.client, self.frontend, self.protocol)
     }
 

@@ -74,7 +74,7 @@ impl FlowHash {
 
     /// The hash of client and frontend, for clients with many flows.
     #[inline(always)]
-    pub fn of_dialled<F: Family>(
+    pub fn of_frontend<F: Family>(
         secret: &Secret,
         client: (F::Address, u16),
         frontend: (F::Address, u16),

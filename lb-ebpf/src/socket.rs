@@ -238,14 +238,14 @@ fn dial<F: Form>(
 #[inline(always)]
 fn name<F: Form>(
     context: &SockAddrContext,
-    dialled: impl FnOnce(
+    destination: impl FnOnce(
         &KernelTables,
         Socket,
         End<<F::Family as Family>::Address>,
     ) -> Option<End<<F::Family as Family>::Address>>,
 ) -> i32 {
     if let Some(socket) = socket(context)
-        && let Some(end) = dialled(&KernelTables, socket, F::read(context))
+        && let Some(end) = destination(&KernelTables, socket, F::read(context))
     {
         F::write(context, end);
     }

@@ -121,7 +121,7 @@ fn policies(service_port: &ServicePort) -> String {
 
 fn members(text: &mut String, service_port: &ServicePort) {
     for frontend in &service_port.frontends {
-        writeln!(text, "  frontend {}", dialled(frontend)).unwrap();
+        writeln!(text, "  frontend {}", destination(frontend)).unwrap();
     }
     let pools = [
         ("cluster", &service_port.cluster),
@@ -137,7 +137,7 @@ fn members(text: &mut String, service_port: &ServicePort) {
     }
 }
 
-fn dialled(frontend: &Frontend) -> String {
+fn destination(frontend: &Frontend) -> String {
     let at = std::net::SocketAddr::new(frontend.address, frontend.port);
     match frontend.kind {
         FrontendKind::ClusterIp => format!("ClusterIP {at}"),

@@ -289,8 +289,8 @@ impl FamilyTables<V4> for Cpu {
     }
 
     fn frontend(&self, key: &FrontendKey<V4>) -> Option<Frontend> {
-        let dialled = End { address: key.address.octets.into(), port: key.port };
-        let service = Service::ALL.into_iter().find(|service| service.frontend() == dialled)?;
+        let destination = End { address: key.address.octets.into(), port: key.port };
+        let service = Service::ALL.into_iter().find(|service| service.frontend() == destination)?;
         Some(Frontend {
             service_port: service.index(),
             cluster_pool: service.index(),

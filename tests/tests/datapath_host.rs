@@ -91,9 +91,9 @@ fn a_reassigned_snat_port_is_not_used_by_two_flows() {
         c.host_tables().now.set(Ticks(1 << 13));
         c.forward(&plain).becomes(&plain.to(backend.as_str()));
         assert_eq!(c.forward(&second).with_snat(&second.to(backend.as_str())), snat);
-        let dialled = second.reversed();
-        let answer = dialled.syn_ack().from(backend.as_str()).to(snat.as_str());
-        c.reverse(&answer).becomes(&dialled.syn_ack());
+        let request = second.reversed();
+        let answer = request.syn_ack().from(backend.as_str()).to(snat.as_str());
+        c.reverse(&answer).becomes(&request.syn_ack());
         c.forward(&second.ack()).assert_passed();
         c.forward(&first).is_dropped_for(Reason::NoSnatPort);
     }

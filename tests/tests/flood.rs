@@ -162,8 +162,8 @@ impl Case {
     /// New flows through the load balancer addresses.
     fn new_flows(&self) -> Result<u64> {
         let frontends = self.get("frontends")?;
-        let dialled = frontends.iter().filter(|row| row["kind"] == "LoadBalancer");
-        let flows = dialled.map(|row| row["traffic"]["newFlows"].as_u64());
+        let opened = frontends.iter().filter(|row| row["kind"] == "LoadBalancer");
+        let flows = opened.map(|row| row["traffic"]["newFlows"].as_u64());
         flows.sum::<Option<u64>>().with_context(|| format!("{frontends:?}"))
     }
 }
@@ -243,10 +243,10 @@ fn established_connections_survive_a_flood_and_new_ones_succeed() -> Result<()> 
     // New connections to backends on this node. Until the handshake completes, their flows look
     // like those of the flood, and may be evicted. The next packet then gets a new flow. Only an
     // eviction while the backend's reply is under way can break the connection.
-    let (mut dialled, mut lost) = (0, 0);
+    let (mut opened, mut lost) = (0, 0);
     case.in_a_flood(50, |round| {
         for frontend in FRONTENDS.iter().step_by(2) {
-            dialled += 1;
+            opened += 1;
             if case.dial(frontend, round).is_err() {
                 lost += 1;
                 case.dial(frontend, round).context("second attempt")?;
@@ -254,7 +254,7 @@ fn established_connections_survive_a_flood_and_new_ones_succeed() -> Result<()> 
         }
         Ok(())
     })?;
-    println!("{lost} of {dialled} were lost");
-    assert!(lost <= 1, "{lost} of {dialled} connections were lost");
+    println!("{lost} of {opened} were lost");
+    assert!(lost <= 1, "{lost} of {opened} connections were lost");
     Ok(())
 }

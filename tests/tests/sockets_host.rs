@@ -193,8 +193,8 @@ fn came<A: Into<IpAddr>>(verdict: SocketVerdict<A>) -> Came {
     }
 }
 
-fn named<A: Into<IpAddr>>(dialled: Option<End<A>>, itself: &str) -> String {
-    dialled.map_or(itself.to_owned(), |end| to_std(end).to_string())
+fn named<A: Into<IpAddr>>(destination: Option<End<A>>, itself: &str) -> String {
+    destination.map_or(itself.to_owned(), |end| to_std(end).to_string())
 }
 
 fn led(end: &str) -> Came {

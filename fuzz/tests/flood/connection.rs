@@ -49,7 +49,7 @@ struct Connection {
     script: Script,
     client: End,
     step: u32,
-    dialled_at: u64,
+    opened_at: u64,
     /// The next sequence numbers.
     client_next: u32,
     backend_next: u32,
@@ -67,7 +67,7 @@ impl Connection {
             script,
             client,
             step: 0,
-            dialled_at: now,
+            opened_at: now,
             client_next: isn as u32,
             backend_next: (isn >> 32) as u32,
             backend: None,
@@ -125,7 +125,7 @@ impl Connection {
             }
         };
         done.map_err(|error| {
-            let age = (world.now - self.dialled_at) as f64 / SECOND as f64;
+            let age = (world.now - self.opened_at) as f64 / SECOND as f64;
             format!(
                 "{:?} {:?} from {}:{}, packet {} ({act:?}), {age:.3} s after the first: {error}",
                 self.script, self.service, self.client.address, self.client.port, self.step
@@ -224,7 +224,7 @@ impl Honest {
         self.connections.push(Connection::new(service, script, client, now));
     }
 
-    pub fn dialled(&self) -> usize {
+    pub fn opened(&self) -> usize {
         self.connections.len()
     }
 

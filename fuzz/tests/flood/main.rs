@@ -97,7 +97,7 @@ fn run(kind: Kind, path: Path, protocol: u8) {
         tally.stages as f64 / scale.packets as f64,
         tally.most_stages,
         began.elapsed().as_nanos() as u64 / all,
-        honest.dialled()
+        honest.opened()
     );
     println!("  entries at its end: {:?}", states(&world));
     honest.run_for(SECOND, &mut world);
@@ -129,11 +129,11 @@ fn dial(honest: &mut Honest, world: &World, script: Script) {
 }
 
 fn check(honest: &Honest, when: &str) {
-    let (failures, dialled) = (&honest.failures, honest.dialled());
+    let (failures, opened) = (&honest.failures, honest.opened());
     let some = failures.iter().take(8).map(|failure| format!("\n  {failure}")).collect::<String>();
     assert!(
         failures.is_empty(),
-        "{when}, {} of {dialled} connections failed:{some}",
+        "{when}, {} of {opened} connections failed:{some}",
         failures.len()
     );
 }

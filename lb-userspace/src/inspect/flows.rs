@@ -205,9 +205,10 @@ impl Origins {
 
     fn origin(&self, record: &Record) -> Option<&Origin> {
         let origin = self.0.get(&record.service_port)?;
-        let dialled = record.frontend;
+        let destination = record.frontend;
         let has = origin.owner.protocol == record.protocol
-            && (origin.frontends.contains(&dialled) || origin.node_ports.contains(&dialled.port()));
+            && (origin.frontends.contains(&destination)
+                || origin.node_ports.contains(&destination.port()));
         has.then_some(origin)
     }
 

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::reading::Reading;
-use super::services::Dialled;
+use super::services::Destination;
 use super::{Selector, Traffic};
 use crate::notation::protocol_name;
 use crate::plan::Scope;
@@ -32,7 +32,7 @@ pub fn frontends(reading: &Reading, meant: &Selector) -> Vec<Frontend> {
     for (key, frontend) in &reading.frontends {
         let index = frontend.service_port;
         let Some(owner) = reading.service_ports.get(&index) else { continue };
-        let dialled = Dialled::of(key, frontend);
+        let destination = Destination::of(key, frontend);
         let is_port = |port: &String| *port == owner.port || *port == key.port.to_string();
         if !meant.matches(&owner.service) || !meant.port.as_ref().is_none_or(is_port) {
             continue;
@@ -44,8 +44,8 @@ pub fn frontends(reading: &Reading, meant: &Selector) -> Vec<Frontend> {
             namespace: owner.service.namespace.clone(),
             service: owner.service.name.clone(),
             port: owner.port.clone(),
-            kind: dialled.kind,
-            address: dialled.end(),
+            kind: destination.kind,
+            address: destination.end(),
             protocol: protocol_name(key.protocol),
             backends: backends.clone(),
             traffic: reading.service_traffic.get(&index).copied().unwrap_or_default(),

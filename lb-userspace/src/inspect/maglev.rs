@@ -87,8 +87,8 @@ pub fn spreads(reading: &Reading, meant: &Selector) -> Vec<Spread> {
 
 fn is_port(reading: &Reading, owner: &Owner, index: u32, meant: &Selector) -> bool {
     let Some(port) = &meant.port else { return true };
-    let dialled = || reading.frontends.iter().filter(|(_, f)| f.service_port == index);
-    owner.port == *port || dialled().any(|(key, _)| key.port.to_string() == *port)
+    let destination = || reading.frontends.iter().filter(|(_, f)| f.service_port == index);
+    owner.port == *port || destination().any(|(key, _)| key.port.to_string() == *port)
 }
 
 fn spread(reading: &Reading, owner: &Owner, scope: &'static str, slots: &[u32]) -> Spread {

@@ -23,6 +23,6 @@ pub use maglev::{Departure, Evenness, Share, Spread, spreads};
 pub use rates::{Rate, Rates, ReasonRate, Sample, Sort, short};
 pub use reading::{FoundBackend, Owner, Reading};
 pub use select::Selector;
-pub use services::{Dialled, Member, Pool, Port, Service, services};
+pub use services::{Destination, Member, Pool, Port, Service, services};
 pub use status::{Fill, Found, Severity, Status};
 pub use traffic::Traffic;

@@ -29,7 +29,7 @@ pub struct Port {
     pub family: &'static str,
     /// Index in the maps.
     pub index: u32,
-    pub frontends: Vec<Dialled>,
+    pub frontends: Vec<Destination>,
     pub internal_traffic_policy: &'static str,
     pub external_traffic_policy: &'static str,
     /// `null`: no session affinity.
@@ -47,7 +47,7 @@ pub struct Port {
 /// An address and port that clients connect to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Dialled {
+pub struct Destination {
     pub kind: &'static str,
     /// `null` for a node port, which is open on this node's addresses.
     pub address: Option<IpAddr>,
@@ -84,7 +84,7 @@ impl Port {
     }
 }
 
-impl Dialled {
+impl Destination {
     pub fn of(key: &FrontendKey, frontend: &layout::Frontend) -> Self {
         let address = (!key.is_node_port()).then_some(key.address);
         Self { kind: frontend_kind_name(frontend.kind), address, port: key.port }
@@ -142,7 +142,7 @@ fn port(
         protocol: protocol_name(owner.protocol),
         family: owner.family_name(),
         index,
-        frontends: frontends.iter().map(|(key, frontend)| Dialled::of(key, frontend)).collect(),
+        frontends: frontends.iter().map(|(key, frontend)| Destination::of(key, frontend)).collect(),
         internal_traffic_policy: policy(any.map(|frontend| frontend.internal_local)),
         external_traffic_policy: policy(any.map(|frontend| frontend.external_local)),
         session_affinity_seconds: affinity,

@@ -104,8 +104,8 @@ fn a_service_is_shown_with_its_frontends_policies_and_pools() {
 
     let web = &all[1].ports[0];
     assert_eq!((web.name.as_str(), web.protocol, web.family), ("http", "TCP", "IPv4"));
-    let dialled: Vec<String> = web.frontends.iter().map(Dialled::end).collect();
-    assert_eq!(dialled, ["*:30080", "10.96.0.1:80", "203.0.113.10:80"]);
+    let destination: Vec<String> = web.frontends.iter().map(Destination::end).collect();
+    assert_eq!(destination, ["*:30080", "10.96.0.1:80", "203.0.113.10:80"]);
     let policies = (web.internal_traffic_policy, web.external_traffic_policy);
     assert_eq!(policies, ("Cluster", "Local"));
     assert_eq!(web.session_affinity_seconds, Some(60));

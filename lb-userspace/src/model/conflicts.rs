@@ -31,14 +31,14 @@ enum Right {
 }
 
 /// The address, port and protocol that clients connect to, of any kind of frontend.
-type Dialled = (std::net::IpAddr, u16, Protocol);
+type Destination = (std::net::IpAddr, u16, Protocol);
 
 /// All claims to frontends.
 #[derive(Debug, Default)]
 pub struct Claims {
     meanings: BTreeMap<ServiceName, Meaning>,
     /// Sorted, the least first.
-    claims: BTreeMap<Dialled, Vec<Claim>>,
+    claims: BTreeMap<Destination, Vec<Claim>>,
 }
 
 /// A resolved Service, before conflicts. There are many, and most have one service port: a map
@@ -62,12 +62,12 @@ impl Claims {
     ) -> BTreeSet<ServiceName> {
         let mut affected = BTreeSet::from([service.clone()]);
         if let Some(old) = self.meanings.remove(service) {
-            for (dialled, right) in claimed(&old) {
-                let Some(claimants) = self.claims.get_mut(&dialled) else { continue };
+            for (destination, right) in claimed(&old) {
+                let Some(claimants) = self.claims.get_mut(&destination) else { continue };
                 claimants.retain(|claim| claim.right != right || claim.service != *service);
                 affected.extend(claimants.iter().map(|claim| claim.service.clone()));
                 if claimants.is_empty() {
-                    self.claims.remove(&dialled);
+                    self.claims.remove(&destination);
                 }
             }
         }
@@ -78,17 +78,22 @@ impl Claims {
                 health_check: resolved.health_check,
                 problems: resolved.problems.into(),
             };
-            for (dialled, right) in claimed(&meaning) {
+            for (destination, right) in claimed(&meaning) {
                 let (created, service) = (meaning.created.clone(), service.clone());
-                self.claim(dialled, Claim { right, created, service }, &mut affected);
+                self.claim(destination, Claim { right, created, service }, &mut affected);
             }
             self.meanings.insert(service.clone(), meaning);
         }
         affected
     }
 
-    fn claim(&mut self, dialled: Dialled, claim: Claim, affected: &mut BTreeSet<ServiceName>) {
-        match self.claims.entry(dialled) {
+    fn claim(
+        &mut self,
+        destination: Destination,
+        claim: Claim,
+        affected: &mut BTreeSet<ServiceName>,
+    ) {
+        match self.claims.entry(destination) {
             // Few frontends are claimed twice.
             Entry::Vacant(vacant) => drop(vacant.insert(vec![claim])),
             Entry::Occupied(mut others) => {
@@ -133,7 +138,7 @@ impl Claims {
     }
 }
 
-fn claimed(meaning: &Meaning) -> Vec<(Dialled, Right)> {
+fn claimed(meaning: &Meaning) -> Vec<(Destination, Right)> {
     let ports = meaning.service_ports.iter();
     ports
         .flat_map(|(key, port)| {

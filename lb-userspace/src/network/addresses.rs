@@ -56,7 +56,8 @@ pub fn node_addresses(
     attachments: &Attachments,
     told: &[NodePortAddresses],
 ) -> BTreeSet<IpAddr> {
-    let all = || snapshot.addresses.values().flatten().filter(|address| is_dialled(address));
+    let all =
+        || snapshot.addresses.values().flatten().filter(|address| accepts_connections(address));
     let mut addresses = BTreeSet::new();
     for told in told {
         match told {
@@ -75,14 +76,15 @@ pub fn node_addresses(
     if told.is_empty() {
         let own =
             attachments.facing_clients().flat_map(|device| snapshot.addresses_of(device.index));
-        addresses.extend(own.filter(|address| is_dialled(address)).map(|address| address.ip));
+        addresses
+            .extend(own.filter(|address| accepts_connections(address)).map(|address| address.ip));
     }
     addresses.retain(|ip| !ip.is_loopback() && !ip.is_unspecified() && !ip.is_multicast());
     addresses
 }
 
 /// Whether clients can connect to it as an address of this node.
-fn is_dialled(address: &Address) -> bool {
+fn accepts_connections(address: &Address) -> bool {
     let link_local = matches!(address.ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
     address.scope == Scope::Global && !address.unusable && !link_local
 }
@@ -112,7 +114,7 @@ fn external_address(snapshot: &Snapshot, attachments: &Attachments, v6: bool) ->
 fn own_address(snapshot: &Snapshot, device: u32, v6: bool) -> Option<IpAddr> {
     let fits = |address: &&Address| {
         address.ip.is_ipv6() == v6
-            && is_dialled(address)
+            && accepts_connections(address)
             && !address.deprecated
             && !address.ip.is_loopback()
     };

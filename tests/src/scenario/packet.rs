@@ -39,7 +39,7 @@ pub fn intact() -> impl Strategy<Value = Sent> {
             let client = at.client(client_port);
             let (source, destination) = match hook {
                 Hook::Forward | Hook::Stack | Hook::Workload => {
-                    (client, other.get(&dialled(at, protocol)).clone())
+                    (client, other.get(&destination(at, protocol)).clone())
                 }
                 Hook::Reverse => (other.get(&at.backends(BACKENDS)).clone(), client),
             };
@@ -52,7 +52,7 @@ pub fn intact() -> impl Strategy<Value = Sent> {
 }
 
 /// What a client dials: mostly a Service's port of that protocol.
-fn dialled(at: &Ends, protocol: u8) -> Vec<String> {
+fn destination(at: &Ends, protocol: u8) -> Vec<String> {
     let port = if protocol == 17 { 53 } else { 80 };
     let own = [at.cluster(port), at.load_balancer(port), at.end(at.node, NODE_PORT)];
     let often = own.iter().cycle().take(8 * own.len()).cloned();

@@ -44,7 +44,7 @@ pub fn spread_hash<F: PacketFamily, T: FamilyTables<F>>(
     frontend: (F::Address, u16),
     protocol: u8,
 ) -> FlowHash {
-    FlowHash::of_dialled::<F>(&tables.settings().secret, client, frontend, protocol)
+    FlowHash::of_frontend::<F>(&tables.settings().secret, client, frontend, protocol)
 }
 
 /// The hash of the packet's client.

@@ -12,7 +12,7 @@ use crate::layout::{
 
 /// A connection as its client opens it.
 #[derive(Clone, Copy)]
-pub struct Dialled<F: PacketFamily> {
+pub struct Connection<F: PacketFamily> {
     pub client: F::Address,
     pub client_port: u16,
     pub address: F::Address,
@@ -20,7 +20,7 @@ pub struct Dialled<F: PacketFamily> {
     pub protocol: u8,
 }
 
-impl<F: PacketFamily> Dialled<F> {
+impl<F: PacketFamily> Connection<F> {
     /// The connection that a client's packet belongs to.
     #[inline(always)]
     pub fn by(segment: &Segment<F>) -> Self {
@@ -51,9 +51,9 @@ pub struct Choice<F: PacketFamily> {
 #[inline(always)]
 pub fn frontend<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
-    dialled: &Dialled<F>,
+    connection: &Connection<F>,
 ) -> Result<Frontend, Reason> {
-    let Dialled { address, port, protocol, .. } = *dialled;
+    let Connection { address, port, protocol, .. } = *connection;
     if let Some(found) = tables.frontend(&FrontendKey::new(address, port, protocol)) {
         return Ok(found);
     }
@@ -74,22 +74,22 @@ pub fn frontend_at<F: PacketFamily, T: FamilyTables<F>>(
     protocol: u8,
 ) -> Option<Frontend> {
     let client = F::Address::default();
-    let dialled = Dialled::<F> { client, client_port: 0, address, port, protocol };
-    frontend(tables, &dialled).ok()
+    let connection = Connection::<F> { client, client_port: 0, address, port, protocol };
+    frontend(tables, &connection).ok()
 }
 
 /// Chooses a backend.
 #[inline(always)]
 pub fn backend<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
-    dialled: &Dialled<F>,
+    connection: &Connection<F>,
     frontend: &Frontend,
     origin: Origin,
 ) -> Result<Choice<F>, Reason> {
     if !frontend.leads_somewhere() {
         return Err(Reason::CorruptFrontend);
     }
-    admit(tables, dialled, frontend)?;
+    admit(tables, connection, frontend)?;
     let local = is_local_wanted(frontend, origin);
     let wanted = if local { frontend.local_pool } else { frontend.cluster_pool };
     let pool = tables.pool(wanted).ok_or(Reason::NoSuchPool)?;
@@ -99,22 +99,22 @@ pub fn backend<F: PacketFamily, T: FamilyTables<F>>(
     }
     if frontend.affinity != 0
         && let Some((index, backend)) =
-            affinity::remembered(tables, dialled.client, frontend, wanted)
+            affinity::remembered(tables, connection.client, frontend, wanted)
     {
         return Ok(Choice { index, backend });
     }
     let hash = hash::spread::<F>(
-        dialled.client,
-        dialled.client_port,
-        dialled.address,
-        dialled.port,
-        dialled.protocol,
+        connection.client,
+        connection.client_port,
+        connection.address,
+        connection.port,
+        connection.protocol,
     );
     // Saturates, and the last index is never a slot. Wrapping would select a slot of another pool.
     let slot = pool.offset.saturating_add(hash::scale(hash, pool.size));
     let index = tables.slot(slot).ok_or(Reason::NoSuchSlot)?;
     let backend = tables.backend(index).ok_or(Reason::NoSuchBackend)?;
-    if backend.protocol != dialled.protocol {
+    if backend.protocol != connection.protocol {
         return Err(Reason::NoSuchBackend);
     }
     Ok(Choice { index, backend })
@@ -124,11 +124,11 @@ pub fn backend<F: PacketFamily, T: FamilyTables<F>>(
 #[inline(always)]
 fn admit<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
-    dialled: &Dialled<F>,
+    connection: &Connection<F>,
     frontend: &Frontend,
 ) -> Result<(), Reason> {
     let restricted = frontend.restricted != 0 && frontend.kind == FrontendKind::LoadBalancer as u8;
-    if restricted && !tables.is_source_allowed(frontend.service_port, dialled.client) {
+    if restricted && !tables.is_source_allowed(frontend.service_port, connection.client) {
         return Err(Reason::SourceNotAllowed);
     }
     Ok(())
@@ -139,15 +139,15 @@ fn admit<F: PacketFamily, T: FamilyTables<F>>(
 #[inline(always)]
 pub fn target<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
-    dialled: &Dialled<F>,
+    connection: &Connection<F>,
     frontend: &Frontend,
     tag: u32,
 ) -> Result<Choice<F>, Reason> {
-    admit(tables, dialled, frontend)?;
+    admit(tables, connection, frontend)?;
     let target = TunnelTarget { service_port: frontend.service_port, tag };
     let index = tables.target(target).ok_or(Reason::NoSuchTarget)?;
     let backend = tables.backend(index).ok_or(Reason::NoSuchBackend)?;
-    if backend.protocol != dialled.protocol || !backend.is_local() {
+    if backend.protocol != connection.protocol || !backend.is_local() {
         return Err(Reason::NoSuchTarget);
     }
     Ok(Choice { index, backend })

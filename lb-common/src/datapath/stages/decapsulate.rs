@@ -5,7 +5,7 @@
 use super::{fragment, icmp_error};
 use crate::branchless;
 use crate::datapath::forward::lookup;
-use crate::datapath::select::{self, Dialled};
+use crate::datapath::select::{self, Connection};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
 use crate::datapath::wire::outer::{self, KEYED, Outer, UDP};
@@ -153,7 +153,7 @@ fn judge_inner<F: Outer, P: Packet, T: FamilyTables<F>>(
         Parsed::Icmp => return Verdict::Next(Stage::ErrorIn),
         _ => return pass_for(tables, Reason::UnknownProtocol),
     };
-    if select::frontend(tables, &Dialled::by(&segment)).is_err() {
+    if select::frontend(tables, &Connection::by(&segment)).is_err() {
         return pass_for(tables, Reason::UnknownProtocol);
     }
     if found.part == Part::First {

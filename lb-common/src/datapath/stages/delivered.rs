@@ -5,7 +5,7 @@ use crate::conntrack;
 use crate::datapath::forward::carry::{self, Carried};
 use crate::datapath::forward::lookup;
 use crate::datapath::forward::send;
-use crate::datapath::select::{self, Dialled};
+use crate::datapath::select::{self, Connection};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Stage, Verdict, drop_for};
 use crate::datapath::wire::packet::Packet;
@@ -103,9 +103,9 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
         return Err(drop_for(tables, Reason::Malformed));
     };
-    let dialled = Dialled::by(&segment);
-    let found = select::frontend(tables, &dialled).and_then(|frontend| {
-        let choice = select::target(tables, &dialled, &frontend, tables.tag())?;
+    let connection = Connection::by(&segment);
+    let found = select::frontend(tables, &connection).and_then(|frontend| {
+        let choice = select::target(tables, &connection, &frontend, tables.tag())?;
         Ok((frontend.service_port, choice))
     });
     let (service_port, choice) = match found {
@@ -116,7 +116,7 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         return Err(drop_for(tables, Reason::CorruptTable));
     };
     draft.hop = 0;
-    write_flow(&mut draft.flow, &dialled, &choice, service_port, None);
+    write_flow(&mut draft.flow, &connection, &choice, service_port, None);
     // The node that chose the backend stores the client's affinity.
     prepare(tables, draft, &segment, false);
     Ok(())

@@ -6,7 +6,7 @@ use crate::datapath::carried::Draft;
 use crate::datapath::forward::begin::{self, Begun};
 use crate::datapath::forward::{next_hop, refuse, send, snat, untracked};
 use crate::datapath::route::{NextHop, Query, Route};
-use crate::datapath::select::{self, Choice, Dialled, Origin};
+use crate::datapath::select::{self, Choice, Connection, Origin};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Rejection, Stage, Verdict, drop_for, pass_for};
 use crate::datapath::wire::packet::{Packet, Role};
@@ -39,16 +39,16 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Parsed::Segment(segment) => segment,
         other => return Err(pass_for(tables, other.reason())),
     };
-    let dialled = Dialled::by(&segment);
+    let connection = Connection::by(&segment);
     let origin = match packet.role() {
         Role::External => Origin::Outside,
         Role::Workload => Origin::Inside,
     };
-    let frontend = match select::frontend(tables, &dialled) {
+    let frontend = match select::frontend(tables, &connection) {
         Ok(frontend) => frontend,
         Err(reason) => return Err(refuse(packet, tables, &segment, reason)),
     };
-    let choice = match select::backend(tables, &dialled, &frontend, origin) {
+    let choice = match select::backend(tables, &connection, &frontend, origin) {
         Ok(choice) => choice,
         Err(reason) => return Err(refuse(packet, tables, &segment, reason)),
     };
@@ -63,9 +63,9 @@ fn draft<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     let source = if tunnel.is_some() {
         None
     } else {
-        masquerade(packet, tables, &dialled, &choice, origin, network, draft)?
+        masquerade(packet, tables, &connection, &choice, origin, network, draft)?
     };
-    write_flow(&mut draft.flow, &dialled, &choice, frontend.service_port, source);
+    write_flow(&mut draft.flow, &connection, &choice, frontend.service_port, source);
     if let Some(kind) = tunnel {
         draft.flow.kind = kind;
     }
@@ -191,7 +191,7 @@ fn refuse<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 fn masquerade<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
-    dialled: &Dialled<F>,
+    connection: &Connection<F>,
     choice: &Choice<F>,
     origin: Origin,
     network: usize,
@@ -201,15 +201,19 @@ fn masquerade<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     let wanted = match origin {
         Origin::Outside => !backend.is_local(),
         // A host drops packets from the network with its own source address.
-        Origin::Inside => backend.address == dialled.client,
+        Origin::Inside => backend.address == connection.client,
     };
     if !wanted {
         return Ok(None);
     }
     draft.epoch = tables.network_epoch();
     let length = packet.wire_length().saturating_sub(network as u32);
-    let query: Query<F> =
-        Query { to: backend.address, from: dialled.client, protocol: dialled.protocol, length };
+    let query: Query<F> = Query {
+        to: backend.address,
+        from: connection.client,
+        protocol: connection.protocol,
+        length,
+    };
     let device = match next_hop::ask(packet, &query) {
         Route::Known(next) => {
             draft.hop = NextHop::to_word(next);
@@ -235,27 +239,27 @@ fn masquerade<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 #[inline(always)]
 pub fn write_flow<F: PacketFamily>(
     flow: &mut Flow<F>,
-    dialled: &Dialled<F>,
+    connection: &Connection<F>,
     choice: &Choice<F>,
     service_port: u32,
     source: Option<F::Address>,
 ) {
     let (snat, kind) = match source {
         Some(address) => (address, FlowKind::SNAT.and(FlowKind::FORWARDED)),
-        None => (dialled.client, FlowKind::default()),
+        None => (connection.client, FlowKind::default()),
     };
-    flow.client = dialled.client;
-    flow.frontend = dialled.address;
+    flow.client = connection.client;
+    flow.frontend = connection.address;
     flow.backend = choice.backend.address;
     flow.snat = snat;
-    flow.client_port = dialled.client_port;
-    flow.frontend_port = dialled.port;
+    flow.client_port = connection.client_port;
+    flow.frontend_port = connection.port;
     flow.backend_port = choice.backend.port;
-    flow.snat_port = dialled.client_port;
+    flow.snat_port = connection.client_port;
     flow.service_port = service_port;
     flow.backend_index = choice.index;
     flow.backend_generation = choice.backend.generation as u16;
-    flow.protocol = dialled.protocol;
+    flow.protocol = connection.protocol;
     flow.kind = kind;
     flow.reserved = F::Padding::default();
 }

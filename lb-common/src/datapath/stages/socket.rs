@@ -9,7 +9,7 @@
 //! Tests: `tests/tests/sockets_host.rs`, and `tests/tests/sockets.rs` with real programs.
 
 use crate::datapath::carried::End;
-use crate::datapath::select::{self, Dialled, Origin, affinity};
+use crate::datapath::select::{self, Connection, Origin, affinity};
 use crate::datapath::tables::{Counters, FamilyTables};
 use crate::datapath::wire::parse::PacketFamily;
 use crate::family::Address;
@@ -254,18 +254,18 @@ fn choose<F: PacketFamily, T: SocketTables<F>>(
     if end.address == F::Address::unspecified() || !tables.may_be_destination(end.address) {
         return Err(Reason::NoFrontend);
     }
-    let dialled = Dialled {
+    let connection = Connection {
         client: tables.own_address(),
         client_port: stand_in(socket.cookie),
         address: end.address,
         port: end.port,
         protocol: socket.protocol,
     };
-    let frontend = select::frontend(tables, &dialled)?;
-    let choice = select::backend(tables, &dialled, &frontend, Origin::Inside)?;
+    let frontend = select::frontend(tables, &connection)?;
+    let choice = select::backend(tables, &connection, &frontend, Origin::Inside)?;
     if frontend.affinity != 0 {
         let (service_port, generation) = (frontend.service_port, choice.backend.generation);
-        affinity::remember(tables, dialled.client, service_port, choice.index, generation);
+        affinity::remember(tables, connection.client, service_port, choice.index, generation);
     }
     flow.backend = choice.backend.address;
     flow.backend_port = choice.backend.port;

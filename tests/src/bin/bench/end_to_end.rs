@@ -55,7 +55,7 @@ struct Addresses {
     stream: &'static str,
 }
 
-/// One network, dialled one way.
+/// A topology with one kind of access.
 struct Way {
     name: &'static str,
     addresses: Addresses,

@@ -249,7 +249,7 @@ fn sessions_of(table: &str, listener: &str) -> Result<u64> {
     bail!("HAProxy has no listener {listener}")
 }
 
-/// The backends' answers through the address that will be dialled: who answers, and whom he sees.
+/// The backends' responses through the measured frontend: the server, and the client that it sees.
 pub fn prove(kind: Kind, balancer: &Balancer, network: &OneNode) -> Result<()> {
     let client = if kind == Kind::None { "192.0.2.2" } else { "10.0.0.1" };
     for address in balancer.addresses(Measured::Web) {

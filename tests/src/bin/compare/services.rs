@@ -98,7 +98,7 @@ pub struct ServicePort {
     pub protocol: Protocol,
     pub cluster_address: Ipv4Addr,
     pub port: u16,
-    /// Those that can be dialled from outside.
+    /// The frontends for clients outside.
     pub outside: Option<Outside>,
     pub endpoints: Vec<SocketAddrV4>,
 }

@@ -278,7 +278,7 @@ impl World {
     }
 
     fn address(&self, measured: Measured) -> Result<SocketAddr> {
-        self.balancer.addresses(measured).first().copied().context("something is dialled")
+        self.balancer.addresses(measured).first().copied().context("there is a frontend")
     }
 
     fn counts(&self, measured: Measured) -> Result<Counts> {

@@ -129,7 +129,7 @@ pub fn what_a_connection_met_midway_is_after_its_backends_first_packet(
         (Packet::ack, Probation),
         (Packet::psh_ack, Probation),
         (Packet::fin_ack, Probation),
-        // The connection was not there, or is dialled anew.
+        // There was no connection, or it is opened again.
         (Packet::rst, Reset),
         (Packet::syn_ack, PickedUp),
     ];
@@ -340,7 +340,7 @@ pub fn what_acknowledges_no_syn_ack_establishes_nothing(c: &mut Conversation, at
     }
 }
 
-/// A client that has sent its FIN still reads: what the backend sends it comes from what it dialled.
+/// A client that has sent its FIN still reads: the backend's packets come from the frontend.
 pub fn a_half_closed_connection_keeps_its_identity(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1).load_balancer(&at.load_balancer(80)));
     let backend = at.backends(1)[0].clone();

@@ -83,7 +83,7 @@ pub fn others_fragments_pass(c: &mut Conversation, at: &Ends) {
     for piece in pieces(&other) {
         c.reverse(&piece).passes();
     }
-    // No flow: somebody dialled the backend itself.
+    // No flow: a client has connected to the backend directly.
     let [first, second, third] = pieces(&at.to_dns(40000).reversed().from(backend.as_str()));
     c.reverse(&first).passes_for(Reason::NoFlow);
     c.reverse(&second).passes();

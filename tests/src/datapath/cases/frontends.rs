@@ -20,9 +20,9 @@ pub fn datagrams_reach_every_kind_of_frontend(c: &mut Conversation, at: &Ends) {
     let dns = at.dns(1).load_balancer(&at.load_balancer(5353)).node_port(30053);
     c.set(&external_ip(dns, &at.end(at.elsewhere, 53)));
     let backend = &at.backends(1)[0];
-    let dialled =
+    let frontends =
         [at.cluster(53), at.load_balancer(5353), at.end(at.node, 30053), at.end(at.elsewhere, 53)];
-    for (port, frontend) in (40000..).zip(dialled) {
+    for (port, frontend) in (40000..).zip(frontends) {
         let question = udp(at.client(port).as_str(), frontend.as_str()).payload(b"question");
         c.forward(&question).becomes(&question.to(backend.as_str()));
         let answer = question.reversed().payload(b"answer");
@@ -73,7 +73,7 @@ pub fn a_connection_outlives_its_service(c: &mut Conversation, at: &Ends) {
     c.forward(&refused).is_answered_by(&reset, Reason::NoSuchPort);
 }
 
-/// Nor does it hang when nothing is left at the address that it dialled.
+/// Nor does it hang when the frontend no longer exists.
 pub fn a_connection_outlives_its_address(c: &mut Conversation, at: &Ends) {
     let backend = at.backends(1)[0].clone();
     let balanced = at.load_balancer(80);

@@ -70,9 +70,9 @@ pub fn a_connection_closed_by_its_server_keeps_its_place_for_an_hour(
     makes_room_after(c, at, 3_600, &late);
 }
 
-/// A flow keeps the client's end for so many seconds after its last packet, and no longer. A second
-/// frontend of the same backend, dialled from the same port, shows who has the end: as long as it is
-/// taken, the backend knows the client by another one.
+/// A flow keeps the client's address and port for this number of seconds after its last packet. A
+/// second flow from the same port to another frontend of the same backend shows whether they are
+/// in use: then it gets an SNAT port.
 fn keeps_its_end_for(
     c: &mut Conversation,
     at: &Ends,

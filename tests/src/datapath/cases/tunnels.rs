@@ -60,22 +60,23 @@ pub(super) fn leaving(
 
 /// The same for all packets of a flow.
 fn source_port(at: &Ends, flow: &Packet) -> u16 {
-    let (client, dialled) = ends(flow);
-    let [client, dialled] = [client, dialled].map(|end| end.parse::<SocketAddr>().expect("an end"));
+    let (client, frontend) = ends(flow);
+    let [client, frontend] =
+        [client, frontend].map(|end| end.parse::<SocketAddr>().expect("an end"));
     let protocol = flow[network(flow) + if at.is_v6() { 6 } else { 9 }];
-    let hash = match (client, dialled) {
-        (SocketAddr::V4(client), SocketAddr::V4(dialled)) => spread::<V4>(
+    let hash = match (client, frontend) {
+        (SocketAddr::V4(client), SocketAddr::V4(frontend)) => spread::<V4>(
             (*client.ip()).into(),
             client.port(),
-            (*dialled.ip()).into(),
-            dialled.port(),
+            (*frontend.ip()).into(),
+            frontend.port(),
             protocol,
         ),
-        (SocketAddr::V6(client), SocketAddr::V6(dialled)) => spread::<V6>(
+        (SocketAddr::V6(client), SocketAddr::V6(frontend)) => spread::<V6>(
             (*client.ip()).into(),
             client.port(),
-            (*dialled.ip()).into(),
-            dialled.port(),
+            (*frontend.ip()).into(),
+            frontend.port(),
             protocol,
         ),
         ends => panic!("{ends:?}"),
@@ -535,7 +536,7 @@ pub fn a_connection_whose_backend_elsewhere_is_gone_is_reset(c: &mut Conversatio
     }
 }
 
-/// What is dialled is this node's own address: no other can answer for it.
+/// A NodePort's address is this node's own: no other node can reply from it.
 pub fn node_ports_need_no_tunnel(c: &mut Conversation, at: &Ends) {
     let backend = send(c, at, Forwarding::Ipip);
     c.node_addresses(&[at.node]);
