@@ -149,60 +149,64 @@ impl Day {
 
     fn judge(&self, before: &[u8], outcome: &Outcome, counted: &[Reason]) {
         let after = &outcome.bytes;
-        let told = || format!("{counted:?}\n{before:02x?}\n{after:02x?}");
+        let context = || format!("{counted:?}\n{before:02x?}\n{after:02x?}");
         match outcome.fate {
             Fate::Dropped => {
-                assert!(!counted.is_empty(), "dropped without a counted reason: {}", told());
+                assert!(!counted.is_empty(), "dropped without a counted reason: {}", context());
                 let half_done = counted.contains(&Reason::Unwritable);
                 let opened = is_opened(before, after);
-                assert!(after == before || half_done || opened, "changed and dropped: {}", told());
+                assert!(
+                    after == before || half_done || opened,
+                    "changed and dropped: {}",
+                    context()
+                );
             }
-            Fate::Deferred => assert!(after == before, "changed and deferred: {}", told()),
+            Fate::Deferred => assert!(after == before, "changed and deferred: {}", context()),
             Fate::Passed if after == before => {}
-            Fate::Passed => self.judge_change(before, after, &told),
+            Fate::Passed => self.judge_change(before, after, &context),
             Fate::Sent if is_answer(before, after) => {
                 let found = inspect::frame(after).expect("the data plane's packets are complete");
-                assert!(found.is_right(after), "made with a wrong checksum: {}", told());
+                assert!(found.is_right(after), "made with a wrong checksum: {}", context());
             }
-            Fate::Sent => self.judge_change(before, after, &told),
+            Fate::Sent => self.judge_change(before, after, &context),
         }
     }
 
     /// Checks a packet that was decapsulated, encapsulated, or only translated.
-    fn judge_change(&self, before: &[u8], after: &[u8], told: &dyn Fn() -> String) {
+    fn judge_change(&self, before: &[u8], after: &[u8], context: &dyn Fn() -> String) {
         if after.len() < before.len() {
             let tunnel = Tunnel::read(before).expect("only a tunnel's headers are removed");
-            assert_eq!(tunnel.inner.len(), after.len(), "not what was inside: {}", told());
+            assert_eq!(tunnel.inner.len(), after.len(), "not what was inside: {}", context());
             let inner = tunnel::with_class_of(&tunnel.inner, after);
             let packet = inspect::frame(&inner).expect("read as a tunnel");
             let class = |bytes| tunnel::class(bytes, &packet);
             let right = tunnel::may_become(class(&tunnel.inner), class(after), tunnel.class);
-            assert!(right, "another class: {}", told());
-            self.judge_translation(&inner, after, told);
+            assert!(right, "another class: {}", context());
+            self.judge_translation(&inner, after, context);
         } else if after.len() > before.len() {
             let tunnel = Tunnel::read(after).expect("only a tunnel is put around a packet");
-            assert!(tunnel.is_right(after), "the outer checksums: {}", told());
-            assert!(tunnel::between_nodes(&tunnel.outer), "not between nodes: {}", told());
-            assert!(without_hop(&tunnel.inner) == without_hop(before), "changed: {}", told());
+            assert!(tunnel.is_right(after), "the outer checksums: {}", context());
+            assert!(tunnel::between_nodes(&tunnel.outer), "not between nodes: {}", context());
+            assert!(without_hop(&tunnel.inner) == without_hop(before), "changed: {}", context());
         } else {
-            self.judge_translation(before, after, told);
+            self.judge_translation(before, after, context);
         }
     }
 
-    fn judge_translation(&self, before: &[u8], after: &[u8], told: &dyn Fn() -> String) {
-        assert_eq!(before.len(), after.len(), "another length: {}", told());
+    fn judge_translation(&self, before: &[u8], after: &[u8], context: &dyn Fn() -> String) {
+        assert_eq!(before.len(), after.len(), "another length: {}", context());
         let (Ok(old), Ok(new)) = (inspect::frame(before), inspect::frame(after)) else {
-            panic!("headers that can't be read were translated: {}", told());
+            panic!("headers that can't be read were translated: {}", context());
         };
         for at in (0..before.len()).filter(|&at| before[at] != after[at]) {
-            assert!(may_change(&old, before, at), "byte {at} changed: {}", told());
+            assert!(may_change(&old, before, at), "byte {at} changed: {}", context());
         }
-        assert!(new.is_right(after) || !old.is_right(before), "checksums: {}", told());
+        assert!(new.is_right(after) || !old.is_right(before), "checksums: {}", context());
         if let Some((source, destination, protocol)) = ends(after) {
             let (address, port) = (destination.ip(), destination.port());
             let to_backend = self.backends.contains(&End { address, port, protocol });
             let to_client = self.requested.contains(&(destination, source, protocol));
-            assert!(to_backend || to_client, "neither to a backend nor to a client: {}", told());
+            assert!(to_backend || to_client, "neither to a backend nor to a client: {}", context());
         }
     }
 

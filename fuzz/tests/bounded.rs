@@ -46,10 +46,10 @@ fn check(name: &str, target: fn(&[u8]), bytes: &[u8]) {
     if !fails(bytes) {
         return;
     }
-    let told = panic::take_hook();
+    let default_hook = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
         if !QUIET.get() {
-            told(panic);
+            default_hook(panic);
         }
     }));
     QUIET.set(true);

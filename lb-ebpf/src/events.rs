@@ -9,7 +9,7 @@ use lb_common::datapath::{Packet, describe};
 use lb_common::layout::{Ending, Event, Listener, Reason};
 
 use crate::clock::now;
-use crate::maps::{EVENTS, LISTENER, SCRATCH, UNTOLD};
+use crate::maps::{EVENTS, LISTENER, SCRATCH, UNREPORTED};
 
 /// The listener, if there is one.
 #[inline(always)]
@@ -31,10 +31,10 @@ fn listener() -> Option<Listener> {
 #[inline(always)]
 pub fn note(reason: Reason) {
     let Some(listener) = listener() else { return };
-    let told = if listener.hears(reason, now()) { reason as u32 + 1 } else { 0 };
+    let noted_reason = if listener.hears(reason, now()) { reason as u32 + 1 } else { 0 };
     if let Some(scratch) = SCRATCH.get_ptr_mut(0) {
         // SAFETY: this processor's own copy; a program is not interrupted by itself.
-        unsafe { (*scratch).told = told };
+        unsafe { (*scratch).noted_reason = noted_reason };
     }
 }
 
@@ -48,7 +48,7 @@ pub fn is_noted(action: u32) -> bool {
     // SAFETY: as above.
     unsafe {
         (*scratch).action = action;
-        (*scratch).told != 0
+        (*scratch).noted_reason != 0
     }
 }
 
@@ -61,42 +61,43 @@ pub fn action() -> u32 {
 
 /// Reports a noted packet; returns its action.
 #[inline(always)]
-pub fn tell<P: Packet>(packet: &mut P, ending: Ending) -> Option<u32> {
+pub fn report<P: Packet>(packet: &mut P, ending: Ending) -> Option<u32> {
     let scratch = SCRATCH.get_ptr_mut(0)?;
     // SAFETY: this processor's own copy; a program is not interrupted by itself.
     let scratch = unsafe { &mut *scratch };
     let action = scratch.action;
-    let told = scratch.told;
-    if told == 0 {
+    let noted_reason = scratch.noted_reason;
+    if noted_reason == 0 {
         return Some(action);
     }
-    scratch.told = 0;
+    scratch.noted_reason = 0;
     if !scratch.events.take(now()) {
-        count_untold();
+        count_unreported();
         return Some(action);
     }
     // SAFETY: the helper takes nothing and only reads a clock.
     let time = unsafe { bpf_ktime_get_ns() };
-    let mut event = Event { time, reason: told - 1, ending: ending as u8, ..Event::default() };
+    let mut event =
+        Event { time, reason: noted_reason - 1, ending: ending as u8, ..Event::default() };
     describe(packet, &mut event);
     if EVENTS.output(event, 0).is_err() {
-        count_untold();
+        count_unreported();
     }
     Some(action)
 }
 
 /// The same for a packet that is about to be overwritten by a reply, if it was noted.
 #[inline(never)]
-pub fn tell_of_answered<P: Packet>(packet: &mut P) {
+pub fn report_rejected<P: Packet>(packet: &mut P) {
     if is_noted(0) {
-        let _ = tell(packet, Ending::Answered);
+        let _ = report(packet, Ending::Answered);
     }
 }
 
 #[inline(always)]
-fn count_untold() {
-    if let Some(untold) = UNTOLD.get_ptr_mut(0) {
+fn count_unreported() {
+    if let Some(unreported) = UNREPORTED.get_ptr_mut(0) {
         // SAFETY: this processor's own copy; a program is not interrupted by itself.
-        unsafe { *untold += 1 };
+        unsafe { *unreported += 1 };
     }
 }

@@ -17,7 +17,7 @@ use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
 use aya_ebpf::helpers::{bpf_redirect, bpf_redirect_neigh};
 use aya_ebpf::macros::{classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
-use lb_common::datapath::{Packet, Role, Stage, TELL, Verdict, egress, ingress, stage};
+use lb_common::datapath::{Packet, REPORT, Role, Stage, Verdict, egress, ingress, stage};
 use lb_common::layout::{Ending, Reason};
 
 use crate::maps::{TC_STAGES, XDP_STAGES};
@@ -67,10 +67,10 @@ fn writes_over(stage: Stage) -> bool {
 
 /// Reports a packet, which then ends as was decided before.
 #[xdp(frags)]
-pub fn xdp_tell(context: XdpContext) -> u32 {
+pub fn xdp_report(context: XdpContext) -> u32 {
     let mut packet = XdpPacket::new(context);
     let passed = events::action() == xdp_action::XDP_PASS;
-    events::tell(&mut packet, if passed { Ending::Passed } else { Ending::Dropped })
+    events::report(&mut packet, if passed { Ending::Passed } else { Ending::Dropped })
         .unwrap_or(xdp_action::XDP_DROP)
 }
 
@@ -78,7 +78,7 @@ pub fn xdp_tell(context: XdpContext) -> u32 {
 fn xdp_stage(which: Stage, context: XdpContext) -> u32 {
     let mut packet = XdpPacket::new(context);
     if writes_over(which) {
-        events::tell_of_answered(&mut packet);
+        events::report_rejected(&mut packet);
         messages::answers(which as u32, packet.device());
     }
     let verdict = stage(which, &mut packet, &KernelTables);
@@ -122,7 +122,7 @@ fn xdp_go_on(packet: XdpPacket, next: Stage) -> u32 {
 fn xdp_end(packet: XdpPacket, action: u32) -> u32 {
     if events::is_noted(action) {
         // SAFETY: nothing is left to be dropped. If it fails, nothing is reported.
-        unsafe { XDP_STAGES.tail_call(packet.context(), TELL) };
+        unsafe { XDP_STAGES.tail_call(packet.context(), REPORT) };
     }
     action
 }
@@ -190,10 +190,10 @@ fn tc_egress(context: TcContext, raw: bool) -> i32 {
 
 /// Reports a packet, which then ends as was decided before.
 #[classifier]
-pub fn tc_tell(context: TcContext) -> i32 {
+pub fn tc_report(context: TcContext) -> i32 {
     let mut packet = TcPacket::handed_over(context);
     let passed = events::action() == TC_ACT_UNSPEC as u32;
-    events::tell(&mut packet, if passed { Ending::Passed } else { Ending::Dropped })
+    events::report(&mut packet, if passed { Ending::Passed } else { Ending::Dropped })
         .map_or(TC_ACT_SHOT, |action| action as i32)
 }
 
@@ -201,7 +201,7 @@ pub fn tc_tell(context: TcContext) -> i32 {
 fn tc_stage(which: Stage, context: TcContext) -> i32 {
     let mut packet = TcPacket::handed_over(context);
     if writes_over(which) {
-        events::tell_of_answered(&mut packet);
+        events::report_rejected(&mut packet);
         messages::answers(which as u32, packet.device());
     }
     let verdict = stage(which, &mut packet, &KernelTables);
@@ -246,7 +246,7 @@ fn tc_end<const STAGE: bool>(packet: TcPacket<STAGE>, action: i32) -> i32 {
     if events::is_noted(action as u32) {
         packet.hand_over();
         // SAFETY: nothing is left to be dropped. If it fails, nothing is reported.
-        unsafe { TC_STAGES.tail_call(packet.context(), TELL) };
+        unsafe { TC_STAGES.tail_call(packet.context(), REPORT) };
     }
     action
 }

@@ -6,7 +6,7 @@ use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray, RingBuf};
 use aya_ebpf::macros::btf_map;
 use lb_common::atomic::AtomicLong;
-use lb_common::datapath::{Allowance, Draft, Handover, Rejection, TELL};
+use lb_common::datapath::{Allowance, Draft, Handover, REPORT, Rejection};
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::capacity::{
     AFFINITIES as MAX_AFFINITIES, BACKENDS as MAX_BACKENDS, CONNECTED as MAX_CONNECTED,
@@ -150,7 +150,7 @@ pub struct Scratch {
     pub handover: Handover,
     pub allowance: Allowance,
     /// The reason for which the packet is reported when it ends, plus one; 0: it is not reported.
-    pub told: u32,
+    pub noted_reason: u32,
     /// The action that is returned then.
     pub action: u32,
     pub events: Allowance,
@@ -167,10 +167,10 @@ pub static DRAFTS6: PerCpuArray<Draft<V6>, 1> = PerCpuArray::new();
 
 /// The programs of the stages. A starting agent replaces them before the entry points.
 #[btf_map]
-pub static XDP_STAGES: ProgramArray<{ TELL as usize + 1 }> = ProgramArray::new();
+pub static XDP_STAGES: ProgramArray<{ REPORT as usize + 1 }> = ProgramArray::new();
 
 #[btf_map]
-pub static TC_STAGES: ProgramArray<{ TELL as usize + 1 }> = ProgramArray::new();
+pub static TC_STAGES: ProgramArray<{ REPORT as usize + 1 }> = ProgramArray::new();
 
 #[btf_map]
 pub static DESTINATIONS: Array<u64, { DESTINATION_WORDS as usize }, SHARED> = Array::new();
@@ -222,7 +222,7 @@ pub static EVENTS: RingBuf<Event, { EVENT_BYTES as usize }> = RingBuf::new();
 
 /// Number of packets that were not reported: too many at once, or the ring buffer was full.
 #[btf_map]
-pub static UNTOLD: PerCpuArray<u64, 1> = PerCpuArray::new();
+pub static UNREPORTED: PerCpuArray<u64, 1> = PerCpuArray::new();
 
 /// Set by the agent before loading; constant to the verifier.
 #[unsafe(no_mangle)]

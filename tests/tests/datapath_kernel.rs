@@ -93,7 +93,7 @@ const NOT_MET: [&str; 13] = [
     map::UNCONNECTED4,
     map::UNCONNECTED6,
     map::LISTENER,
-    map::UNTOLD,
+    map::UNREPORTED,
 ];
 
 fn contents_of_a_new_world() -> Result<BTreeMap<&'static str, Vec<Entry>>> {

@@ -42,7 +42,7 @@ pub use route::{NextHop, Query, Route};
 pub use select::frontend_at;
 pub use stages::socket;
 pub use tables::{Counters, FamilyTables, NetworkTables, PoolTables, Scratch, Tables};
-pub use verdict::{DEFERRED, Rejection, RejectionKind, Stage, TELL, Verdict};
+pub use verdict::{DEFERRED, REPORT, Rejection, RejectionKind, Stage, Verdict};
 pub use wire::describe::describe;
 pub use wire::packet::{Packet, Role};
 pub use wire::parse::{Frame, PacketFamily, frame as parse_frame};

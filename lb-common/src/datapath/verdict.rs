@@ -115,7 +115,7 @@ const fn first(names: &[&'static str]) -> Option<&'static str> {
 }
 
 /// Index, behind the stages, of the program that reports a packet when it ends.
-pub const TELL: u32 = Stage::ALL.len() as u32;
+pub const REPORT: u32 = Stage::ALL.len() as u32;
 
 /// The ICMP error that a packet's sender gets.
 #[repr(C)]

@@ -152,6 +152,6 @@ pub mod map {
         BACKEND_TRAFFIC
         LISTENER
         EVENTS
-        UNTOLD
+        UNREPORTED
     }
 }

@@ -193,9 +193,9 @@ impl<const STAGE: bool> TcPacket<STAGE> {
         let v4 = F::ETHER_TYPE == V4::ETHER_TYPE;
         let (first, second) = if v4 { (address, port) } else { (port, address) };
         // Many Services use the same port as their backends.
-        let (told, rest) =
+        let (by_helper, rest) =
             if first.is_nothing() { (second, Delta::default()) } else { (first, second) };
-        if told.is_nothing() {
+        if by_helper.is_nothing() {
             return Some(());
         }
         let pseudo = if v4 && !address.is_nothing() { BPF_F_PSEUDO_HDR } else { 0 };
@@ -207,7 +207,7 @@ impl<const STAGE: bool> TcPacket<STAGE> {
                 self.context.as_ptr().cast(),
                 offset as u32,
                 0,
-                u64::from(told.raw()),
+                u64::from(by_helper.raw()),
                 u64::from(pseudo | mangled),
             )
         };
@@ -215,7 +215,7 @@ impl<const STAGE: bool> TcPacket<STAGE> {
             return None;
         }
         let field = self.header_mut::<[u8; 2]>(offset)?;
-        if *field == checksum::written(told.apply(old), optional) {
+        if *field == checksum::written(by_helper.apply(old), optional) {
             *field = checksum::written(rest.apply(*field), optional);
         } else if !v4 {
             *field = checksum::written(address.add_to_sum(*field), optional);

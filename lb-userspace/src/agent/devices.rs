@@ -131,10 +131,10 @@ impl<'a> Devices<'a> {
             let error = format!("{error:#}");
             tracing::warn!(error, "maps of the previous agent not removed");
         }
-        self.tell();
+        self.publish();
     }
 
-    fn tell(&self) {
+    fn publish(&self) {
         let attached = self
             .attached
             .iter()

@@ -45,7 +45,7 @@ use crate::store::Affected;
 
 pub use control::Agent;
 pub use outlets::Outlets;
-pub use service_manager::tell_service_manager;
+pub use service_manager::notify_service_manager;
 
 use devices::Devices;
 use file_limit::raise_file_limit;
@@ -100,7 +100,7 @@ impl Options {
     }
 
     /// Settings that the metrics export, to compare nodes.
-    fn told(&self) -> Vec<(&'static str, String)> {
+    fn described(&self) -> Vec<(&'static str, String)> {
         let source = match &self.origin {
             Origin::Manifests(_) => "manifests",
             Origin::Cluster(_) => "cluster",
@@ -130,11 +130,11 @@ pub async fn run(options: Options) -> Result<()> {
 
     let pins = tokio::select! {
         pins = held(&options.pin_path) => pins?,
-        () = ending.told() => return Ok(()),
+        () = ending.requested() => return Ok(()),
     };
     let started = tokio::select! {
         started = start(&pins, source, &options, &network, metrics) => started.map(Some),
-        () = ending.told() => Ok(None),
+        () = ending.requested() => Ok(None),
     };
     let (mut agent, mut events, mut devices) = match started {
         Ok(Some(started)) => started,
@@ -154,7 +154,7 @@ pub async fn run(options: Options) -> Result<()> {
     let (services, service_ports) = agent.programmed_counts();
     let status =
         format!("{service_ports} service ports of {services} Services programmed at startup");
-    tell_service_manager(&[NotifyState::Ready, NotifyState::Status(&status)]);
+    notify_service_manager(&[NotifyState::Ready, NotifyState::Status(&status)]);
     let mut watchdog = Watchdog::new();
     let mut network_events = network.follow();
     let ended = loop {
@@ -170,11 +170,11 @@ pub async fn run(options: Options) -> Result<()> {
                 None => break Err(anyhow::anyhow!("this machine's network is followed no longer")),
             },
             () = devices.retry_due() => devices.attach_missing(),
-            () = watchdog.due() => tell_service_manager(&[NotifyState::Watchdog]),
-            () = ending.told() => break Ok(()),
+            () = watchdog.due() => notify_service_manager(&[NotifyState::Watchdog]),
+            () = ending.requested() => break Ok(()),
         }
     };
-    tell_service_manager(&[NotifyState::Stopping]);
+    notify_service_manager(&[NotifyState::Stopping]);
     drop((agent, devices));
     if options.cleanup_on_exit {
         kernel::remove(pins)?;
@@ -190,14 +190,14 @@ pub async fn run(options: Options) -> Result<()> {
 /// Waits for the pin directory until no other agent holds it: a new agent may start before the old
 /// one ends. The kernel keeps forwarding.
 async fn held(path: &Path) -> Result<Pins> {
-    let mut told = false;
+    let mut reported = false;
     loop {
         match Pins::try_open(path)? {
             Opened::Here(pins) => return Ok(pins),
-            Opened::InUse(holder) if !told => {
-                told = true;
+            Opened::InUse(holder) if !reported => {
+                reported = true;
                 let status = "waiting until another agent ends, to take over from it";
-                tell_service_manager(&[NotifyState::Status(status)]);
+                notify_service_manager(&[NotifyState::Status(status)]);
                 tracing::warn!(
                     pid = holder,
                     pin_path = %path.display(),
@@ -273,8 +273,8 @@ async fn start<'a>(
     // An agent that ended before it had attached left tables that no program reads.
     let serves = data_plane.adopted() && pins.has_programs()?;
     let health = Arc::new(Health::new(serves));
-    metrics.set_config(options.told());
-    metrics.tell_traffic_of(options.metrics_max_objects);
+    metrics.set_config(options.described());
+    metrics.set_max_objects(options.metrics_max_objects);
     metrics.set_capacities(sizes.capacities());
     let pin_path = options.pin_path.clone();
     metrics.read_traffic_from(move || counters::open(&pin_path));
@@ -391,7 +391,7 @@ impl Ending {
         Ok(Self { terminate, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    async fn told(&mut self) {
+    async fn requested(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

@@ -6,7 +6,7 @@ use sd_notify::NotifyState;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 /// Errors are only logged.
-pub fn tell_service_manager(states: &[NotifyState]) {
+pub fn notify_service_manager(states: &[NotifyState]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::debug!(error = format!("{error:#}"), "service manager not notified");
     }

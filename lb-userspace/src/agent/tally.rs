@@ -103,7 +103,7 @@ impl Tally {
     }
 
     /// `without_room`: the number of entries set aside, by map.
-    pub fn tell(
+    pub fn export(
         &self,
         planner: &Planner,
         lacking: usize,

@@ -54,7 +54,7 @@ pub fn check(options: &Options, effective: &Effective) -> Result<()> {
     findings.push(snat_ports(configuration.agent.snat_ports));
     findings.extend(forwarding(&bridges));
     findings.extend(kube_proxy());
-    tell(options, &findings)
+    print(options, &findings)
 }
 
 /// Checks what can be checked without a valid configuration.
@@ -65,10 +65,10 @@ pub fn check_without(options: &Options, problems: &Problems) -> Result<()> {
     let mut findings = machine();
     findings.extend(problems.0.iter().map(wrong));
     findings.extend(kube_proxy());
-    tell(options, &findings)
+    print(options, &findings)
 }
 
-fn tell(options: &Options, findings: &[Finding]) -> Result<()> {
+fn print(options: &Options, findings: &[Finding]) -> Result<()> {
     output::write(&match options.output {
         Format::Json => serde_json::to_string_pretty(findings)? + "\n",
         Format::Table => table(findings),
@@ -206,9 +206,9 @@ fn devices(
     let pin_path = &configuration.common.pin_path;
     for (device, served) in &attachments.served {
         for wire in &served.xdp {
-            let told = features.map(|features| features.get(&wire.index).copied());
+            let reported = features.map(|features| features.get(&wire.index).copied());
             let finished = !attachments.unfinished.contains(wire);
-            findings.push(driver(wire, told, finished, agent.xdp_mode));
+            findings.push(driver(wire, reported, finished, agent.xdp_mode));
         }
         let met: BTreeSet<&DeviceName> = served.xdp.iter().chain([device]).collect();
         for device in met {
@@ -220,17 +220,17 @@ fn devices(
     Ok(findings)
 }
 
-/// The XDP support of a device. `told`: the features that the kernel reports; `None` if the kernel
+/// The XDP support of a device. `reported`: the features that the kernel reports; `None` if the kernel
 /// reports none at all, `Some(None)` if the driver has none.
 fn driver(
     device: &DeviceName,
-    told: Option<Option<XdpFeatures>>,
+    reported: Option<Option<XdpFeatures>>,
     finished: bool,
     mode: XdpMode,
 ) -> Finding {
     let check = format!("XDP on {}", device.name);
     let by_tc = "tc is used instead, at a few times the CPU time per packet";
-    match (mode, told) {
+    match (mode, reported) {
         (XdpMode::Off, _) => Finding::ok(&check, "off, as configured"),
         (XdpMode::Auto, _) if !mode.is_for(finished) => {
             Finding::ok(&check, "not used: frames may come from this machine itself; tc is used")
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn a_driver_without_xdp_is_an_error_only_where_it_is_asked_for() {
         let device = DeviceName { index: 2, name: "eth0".to_owned() };
-        let result = |told, finished, mode| driver(&device, told, finished, mode).result;
+        let result = |reported, finished, mode| driver(&device, reported, finished, mode).result;
         assert_eq!(result(Some(None), true, XdpMode::Auto), Outcome::Warning);
         assert_eq!(result(Some(None), true, XdpMode::Native), Outcome::Error);
         assert_eq!(result(Some(None), false, XdpMode::Auto), Outcome::Ok);

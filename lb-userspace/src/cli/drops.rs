@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::names::LiveNames;
-use crate::drops::{Listening, RENEWAL, Told, usual_reasons};
+use crate::drops::{Listening, RENEWAL, Report, usual_reasons};
 use crate::trace::View;
 use crate::trace::story::Names;
 
@@ -85,13 +85,13 @@ async fn listen(options: &Options, pin_path: &Path) -> Result<()> {
     renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut terminated = signal(SignalKind::terminate())?;
     let left = options.count.unwrap_or(u64::MAX);
-    let mut printer = Printer { options, view, names, left, untold: 0 };
+    let mut printer = Printer { options, view, names, left, unreported: 0 };
     while printer.left > 0 {
         tokio::select! {
             events = listening.next() => printer.print(&events?)?,
             _ = renewal.tick() => {
                 listening.renew()?;
-                printer.print_untold(listening.untold()?);
+                printer.print_unreported(listening.unreported()?);
             }
             _ = tokio::signal::ctrl_c() => break,
             _ = terminated.recv() => break,
@@ -100,7 +100,7 @@ async fn listen(options: &Options, pin_path: &Path) -> Result<()> {
     // In this order, so that each packet is printed or counted, also at the end.
     let rest = listening.end();
     printer.print(&rest)?;
-    printer.print_untold(listening.untold()?);
+    printer.print_unreported(listening.unreported()?);
     Ok(())
 }
 
@@ -111,20 +111,20 @@ struct Printer<'a> {
     /// Number of packets still to print.
     left: u64,
     /// Number of unreported packets that has been printed.
-    untold: u64,
+    unreported: u64,
 }
 
 impl Printer<'_> {
     fn print(&mut self, events: &[Event]) -> Result<()> {
         for event in events {
-            let told = self.told(event)?;
-            if self.left == 0 || !is_wanted(self.options, &told) {
+            let report = self.report(event)?;
+            if self.left == 0 || !is_wanted(self.options, &report) {
                 continue;
             }
             self.left -= 1;
             let line = match self.options.output {
-                Format::Text => told.line(),
-                Format::Json => serde_json::to_string(&told)?,
+                Format::Text => report.line(),
+                Format::Json => serde_json::to_string(&report)?,
             };
             match writeln!(io::stdout(), "{line}") {
                 // The reader has closed the pipe.
@@ -135,26 +135,26 @@ impl Printer<'_> {
         Ok(())
     }
 
-    /// `untold`: the present number.
-    fn print_untold(&mut self, untold: u64) {
-        if untold > self.untold {
-            eprintln!("{} more not printed: too many at once", untold - self.untold);
-            self.untold = untold;
+    /// `unreported`: the present number.
+    fn print_unreported(&mut self, unreported: u64) {
+        if unreported > self.unreported {
+            eprintln!("{} more not printed: too many at once", unreported - self.unreported);
+            self.unreported = unreported;
         }
     }
 
-    fn told(&self, event: &Event) -> Result<Told> {
+    fn report(&self, event: &Event) -> Result<Report> {
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
         let then = SignedDuration::from_nanos(i64::try_from(event.time)?);
         let age = SignedDuration::new(now.tv_sec(), now.tv_nsec() as i32) - then;
-        let mut told = Told::of(event, age, self.names.device(event.device));
+        let mut report = Report::of(event, age, self.names.device(event.device));
         let service_port = self.view.service_port_of(event);
-        told.service_port = service_port.map(|index| self.names.service_port(index));
-        Ok(told)
+        report.service_port = service_port.map(|index| self.names.service_port(index));
+        Ok(report)
     }
 }
 
-fn is_wanted(options: &Options, told: &Told) -> bool {
+fn is_wanted(options: &Options, report: &Report) -> bool {
     let Some(wanted) = &options.service else { return true };
-    told.service_port.as_ref().is_some_and(|service_port| service_port.contains(wanted.as_str()))
+    report.service_port.as_ref().is_some_and(|service_port| service_port.contains(wanted.as_str()))
 }

@@ -10,7 +10,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 
-use crate::agent::tell_service_manager;
+use crate::agent::notify_service_manager;
 use crate::config::{self, Common, LogFormat};
 use crate::kernel::MESSAGES;
 
@@ -51,26 +51,26 @@ fn filter(log: &str) -> Result<EnvFilter> {
 impl Level {
     /// Reads the level from the configuration file again on SIGHUP. Other settings need a restart.
     pub async fn follow(self) {
-        let mut told = match signal(SignalKind::hangup()) {
-            Ok(told) => told,
+        let mut hangups = match signal(SignalKind::hangup()) {
+            Ok(hangups) => hangups,
             Err(error) => {
                 let error = format!("{error:#}");
                 tracing::warn!(error, "SIGHUP handler not installed; the log level stays fixed");
                 return;
             }
         };
-        while told.recv().await.is_some() {
+        while hangups.recv().await.is_some() {
             let now = NotifyState::monotonic_usec_now().ok();
             let states: Vec<NotifyState> =
                 [Some(NotifyState::Reloading), now].into_iter().flatten().collect();
-            tell_service_manager(&states);
+            notify_service_manager(&states);
             match self.read() {
                 Ok(log_level) => tracing::info!(%log_level, "log level reloaded"),
                 Err(error) => {
                     tracing::error!(error = format!("{error:#}"), "log level not reloaded");
                 }
             }
-            tell_service_manager(&[NotifyState::Ready]);
+            notify_service_manager(&[NotifyState::Ready]);
         }
     }
 

@@ -18,7 +18,7 @@ pub fn read(bytes: &[u8]) -> Option<Event> {
 /// A line of `millrace drops`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Told {
+pub struct Report {
     pub time: String,
     pub ending: &'static str,
     pub reason: &'static str,
@@ -40,7 +40,7 @@ pub struct Told {
     pub service_port: Option<String>,
 }
 
-impl Told {
+impl Report {
     /// `age`: time since the event.
     pub fn of(event: &Event, age: SignedDuration, device: String) -> Self {
         let time = Timestamp::now().checked_sub(age).unwrap_or_else(|_| Timestamp::now());
@@ -122,8 +122,8 @@ mod tests {
             xdp: 1,
             ..Event::default()
         };
-        let told = Told::of(&event, SignedDuration::ZERO, "eth0".to_owned());
-        let (_, rest) = told
+        let report = Report::of(&event, SignedDuration::ZERO, "eth0".to_owned());
+        let (_, rest) = report
             .line()
             .split_once("  ")
             .map(|(a, b)| (a.to_owned(), b.to_owned()))
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn what_could_not_be_read_has_no_ends() {
         let event = Event { reason: 77, ending: 9, ..Event::default() };
-        let told = Told::of(&event, SignedDuration::ZERO, "eth0".to_owned());
-        assert_eq!((told.reason, told.ending, told.source), ("?", "?", None));
+        let report = Report::of(&event, SignedDuration::ZERO, "eth0".to_owned());
+        assert_eq!((report.reason, report.ending, report.source), ("?", "?", None));
     }
 }

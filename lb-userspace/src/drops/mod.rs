@@ -17,7 +17,7 @@ use tokio::io::unix::AsyncFd;
 
 use crate::kernel::{Mapped, clock};
 use crate::reasons::{Fate, meaning};
-pub use event::Told;
+pub use event::Report;
 
 /// Seconds until the deadline.
 const LEASE: u32 = 3;
@@ -35,7 +35,7 @@ pub struct Listening {
     token: u32,
     word: u64,
     events: AsyncFd<RingBuf<MapData>>,
-    untold: PerCpuArray<MapData, u64>,
+    unreported: PerCpuArray<MapData, u64>,
     untold_before: u64,
 }
 
@@ -53,7 +53,7 @@ impl Listening {
         };
         let listener = Mapped::new(&open(map::LISTENER)?, size_of::<Listener>())?;
         let mut events = RingBuf::try_from(Map::RingBuf(open(map::EVENTS)?))?;
-        let untold = PerCpuArray::try_from(Map::PerCpuArray(open(map::UNTOLD)?))?;
+        let unreported = PerCpuArray::try_from(Map::PerCpuArray(open(map::UNREPORTED)?))?;
         let mut token = [0; 4];
         getrandom::fill(&mut token)?;
         let token = u32::from_ne_bytes(token) | 1;
@@ -62,7 +62,7 @@ impl Listening {
         let now = clock()?;
         ensure!(
             found.token == 0 || !found.is_there(now),
-            "somebody listens already, and what is told is told once.\n\
+            "somebody listens already, and what is events is events once.\n\
              If that one was ended by force, try again in {LEASE} seconds"
         );
         let mut listening = Self {
@@ -77,7 +77,7 @@ impl Listening {
                 unsafe { AsyncFd::register(events) }
                     .context("the ring buffer can't be waited for")?
             },
-            untold,
+            unreported,
             untold_before: 0,
         };
         listening.untold_before = listening.all_untold()?;
@@ -110,22 +110,22 @@ impl Listening {
     /// Waits for events.
     pub async fn next(&mut self) -> Result<Vec<Event>> {
         let mut ready = self.events.readable_mut().await?;
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         while let Some(item) = ready.get_inner_mut().next() {
-            told.extend(event::read(&item));
+            events.extend(event::read(&item));
         }
         ready.clear_ready();
-        Ok(told)
+        Ok(events)
     }
 
     /// Stops reports; returns the events until now.
     pub fn end(&mut self) -> Vec<Event> {
         self.give_up();
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         while let Some(item) = self.events.get_mut().next() {
-            told.extend(event::read(&item));
+            events.extend(event::read(&item));
         }
-        told
+        events
     }
 
     /// Clears the reasons before the listener: afterwards they may belong to the next listener.
@@ -138,12 +138,12 @@ impl Listening {
     }
 
     /// Packets that were not reported to this listener, because too many arrived at once.
-    pub fn untold(&self) -> Result<u64> {
+    pub fn unreported(&self) -> Result<u64> {
         Ok(self.all_untold()? - self.untold_before)
     }
 
     fn all_untold(&self) -> Result<u64> {
-        Ok(self.untold.get(&0, 0)?.iter().sum())
+        Ok(self.unreported.get(&0, 0)?.iter().sum())
     }
 }
 

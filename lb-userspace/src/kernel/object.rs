@@ -6,7 +6,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use aya::maps::{Array, Map, MapData};
 use aya::programs::{Program, ProgramError, ProgramInfo, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
-use lb_common::datapath::{Stage, TELL};
+use lb_common::datapath::{REPORT, Stage};
 use lb_common::layout::{BufferSum, Identity, SCHEMA, Settings, Timeouts, map};
 
 use super::adoption;
@@ -169,8 +169,8 @@ impl DataPlane {
             .collect();
         let tc = Stage::ALL.map(|stage| (stage as u32, stage.tc_program()));
         for (array, stages, tell) in [
-            (map::XDP_STAGES, &xdp[..], (TELL, "xdp_tell")),
-            (map::TC_STAGES, &tc[..], (TELL, "tc_tell")),
+            (map::XDP_STAGES, &xdp[..], (REPORT, "xdp_report")),
+            (map::TC_STAGES, &tc[..], (REPORT, "tc_report")),
         ] {
             let array = Stages::open(&self.pin_path.join(array))?;
             for &(index, name) in stages.iter().chain([&tell]) {

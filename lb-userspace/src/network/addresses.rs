@@ -54,13 +54,13 @@ pub fn devices(snapshot: &Snapshot) -> BTreeMap<u32, Device> {
 pub fn node_addresses(
     snapshot: &Snapshot,
     attachments: &Attachments,
-    told: &[NodePortAddresses],
+    selected: &[NodePortAddresses],
 ) -> BTreeSet<IpAddr> {
     let all =
         || snapshot.addresses.values().flatten().filter(|address| accepts_connections(address));
     let mut addresses = BTreeSet::new();
-    for told in told {
-        match told {
+    for selector in selected {
+        match selector {
             NodePortAddresses::Exactly(ip) => drop(addresses.insert(*ip)),
             NodePortAddresses::Within(range) => {
                 addresses.extend(all().map(|address| address.ip).filter(|ip| range.contains(ip)));
@@ -73,7 +73,7 @@ pub fn node_addresses(
             }
         }
     }
-    if told.is_empty() {
+    if selected.is_empty() {
         let own =
             attachments.facing_clients().flat_map(|device| snapshot.addresses_of(device.index));
         addresses
@@ -231,7 +231,7 @@ mod tests {
         let unusual = "lo: 127.0.0.1 host, 203.0.113.1\n\
              eth0: 192.0.2.1, 2001:db8::7 tentative, 2001:db8::8 deprecated, fe80::1\n\
              default eth0";
-        for (name, text, told, expected) in [
+        for (name, text, selected, expected) in [
             ("the external device's own", NODE, "", "192.0.2.1 192.0.2.9 2001:db8::1"),
             ("a range", NODE, "10.0.0.0/8", "10.0.0.1"),
             (
@@ -258,8 +258,9 @@ mod tests {
             let settings =
                 Settings { external: vec!["eth0".parse().unwrap()], ..Settings::default() };
             let attachments = plan_attachments(&snapshot, &settings, &BTreeSet::new());
-            let told: Vec<_> = told.split_whitespace().map(|word| word.parse().unwrap()).collect();
-            let addresses = node_addresses(&snapshot, &attachments, &told);
+            let selected: Vec<_> =
+                selected.split_whitespace().map(|word| word.parse().unwrap()).collect();
+            let addresses = node_addresses(&snapshot, &attachments, &selected);
             let addresses: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
             assert_eq!(addresses.join(" "), expected, "{name}");
         }

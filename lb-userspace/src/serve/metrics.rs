@@ -231,7 +231,7 @@ impl Metrics {
     }
 
     /// Limits the number of service ports, and of backends, whose traffic is exported.
-    pub fn tell_traffic_of(&self, most: usize) {
+    pub fn set_max_objects(&self, most: usize) {
         self.traffic.tell_at_most(most);
     }
 

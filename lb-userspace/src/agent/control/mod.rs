@@ -360,7 +360,7 @@ impl<T: Write> Agent<T> {
         if is_fixed {
             self.fixed.insert(name.clone(), Reason::Served);
         }
-        self.tell_problems(name);
+        self.post_problems(name);
         let had_check = match settled.health_check {
             Some(check) => self.health_checks.insert(name.clone(), check),
             None => self.health_checks.remove(name),
@@ -398,7 +398,7 @@ impl<T: Write> Agent<T> {
             for problem in new {
                 self.outlets.post(&problem, reason, &self.store);
             }
-            self.tell_problems(service);
+            self.post_problems(service);
             let lacked = self.lacking.remove(service);
             if is_fixed {
                 let reason = if lacked { Reason::RoomFound } else { Reason::Served };
@@ -408,7 +408,7 @@ impl<T: Write> Agent<T> {
         self.lacking.extend(lacking.into_iter().cloned());
     }
 
-    fn tell_problems(&self, service: &ServiceName) {
+    fn post_problems(&self, service: &ServiceName) {
         let all = self.invalid.of(service).chain(self.withheld.of(service));
         self.outlets.condition.set_problems(service, all.map(ToString::to_string).collect());
     }
@@ -469,7 +469,7 @@ impl<T: Write> Agent<T> {
             .condition
             .record_programmed(self.programmed_counts(), self.tables.without_room());
         let without_room = self.tables.without_room();
-        self.tally.tell(&self.planner, self.lacking.len(), without_room, metrics);
+        self.tally.export(&self.planner, self.lacking.len(), without_room, metrics);
     }
 }
 

@@ -191,19 +191,19 @@ impl Case {
     }
 
     /// Handles an event, with none queued behind it.
-    fn tell(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         let (_sender, mut nothing) = mpsc::unbounded_channel();
         self.agent.take_in(event, &mut nothing);
     }
 
     fn service(&mut self, name: &str, address: &str) {
-        self.tell(applied(service(name, address)));
+        self.handle(applied(service(name, address)));
     }
 
     fn endpoints(&mut self, service: &str, addresses: &[&str]) {
         let endpoints: Vec<Value> =
             addresses.iter().map(|address| json!({"addresses": [address]})).collect();
-        self.tell(applied(json!({
+        self.handle(applied(json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
             "metadata": {
                 "name": format!("{service}-1"), "labels": {"kubernetes.io/service-name": service}
@@ -215,7 +215,7 @@ impl Case {
     fn node(&mut self, spec: Value) {
         let metadata = json!({"name": "node-a"});
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec});
-        self.tell(applied(node));
+        self.handle(applied(node));
     }
 
     fn is_healthy(&self) -> bool {
@@ -331,12 +331,12 @@ fn a_fixed_service_is_reported_once_when_it_is_programmed() {
     let mut case = Case::new();
     let mut wrong = service("web", "10.96.0.1");
     wrong["spec"]["ports"] = json!([{"port": 80}, {"name": "b", "port": 99_999}]);
-    case.tell(applied(wrong.clone()));
-    let told = case.posted.all().len();
-    assert!(told > 0);
+    case.handle(applied(wrong.clone()));
+    let posted = case.posted.all().len();
+    assert!(posted > 0);
     // Still wrong, with fewer problems.
     wrong["spec"]["ports"][0]["name"] = json!("a");
-    case.tell(applied(wrong.clone()));
+    case.handle(applied(wrong.clone()));
     case.memory.break_down(true);
     case.service("web", "10.96.0.1");
     let before = case.posted.all();
@@ -349,8 +349,8 @@ fn a_fixed_service_is_reported_once_when_it_is_programmed() {
     assert_eq!(case.posted.all()[before.len()..], [fixed]);
 
     // A deleted Service is not reported as fixed.
-    case.tell(applied(wrong));
-    case.tell(Event::Deleted(ObjectRef::new(Kind::Service, None, Some("web"))));
+    case.handle(applied(wrong));
+    case.handle(Event::Deleted(ObjectRef::new(Kind::Service, None, Some("web"))));
     let all = case.posted.all();
     assert_eq!(all.iter().filter(|said| said.contains("is fixed")).count(), 1, "{all:?}");
 }
@@ -369,7 +369,7 @@ fn what_does_not_fit_is_reported_once_and_programmed_when_there_is_room() {
     assert_eq!(posted, expected);
     assert_eq!(case.memory.led_to()["10.96.0.1"], ["10.244.0.1"], "the rest goes on");
 
-    case.tell(Event::Deleted(ObjectRef::new(Kind::Service, None, Some("web"))));
+    case.handle(Event::Deleted(ObjectRef::new(Kind::Service, None, Some("web"))));
     assert_eq!(case.memory.led_to().into_keys().collect::<Vec<_>>(), ["10.96.0.2"]);
 }
 
@@ -380,13 +380,13 @@ fn details_that_do_not_fit_are_reported_counted_and_written_when_there_is_room()
     for (name, address) in [("web", "10.96.0.1"), ("api", "10.96.0.2")] {
         let mut service = service(name, address);
         service["spec"]["sessionAffinity"] = "ClientIP".into();
-        case.tell(applied(service));
+        case.handle(applied(service));
         case.endpoints(name, &["10.244.0.1", "10.244.0.2"]);
     }
     let mut restricted = service("shop", "10.96.0.3");
     restricted["spec"]["type"] = "LoadBalancer".into();
     restricted["spec"]["loadBalancerSourceRanges"] = json!(["198.51.100.0/24"]);
-    case.tell(applied(restricted));
+    case.handle(applied(restricted));
     let expected = [
         "Service default/api: clients do not stay with all of its endpoints: the map of members \
          is full; a larger --max-endpoints makes room",
@@ -396,22 +396,22 @@ fn details_that_do_not_fit_are_reported_counted_and_written_when_there_is_room()
     assert_eq!(case.posted.all(), expected);
     assert_eq!(case.agent.retry_at(), None, "nothing waits for them");
     assert_eq!(case.memory.led_to()["10.96.0.2"], ["10.244.0.1", "10.244.0.2"]);
-    let told = |case: &Case| {
+    let exported = |case: &Case| {
         let text = case.agent.outlets.metrics.encode();
         let name = "millrace_map_entries_without_room{map=";
         let lines = text.lines().filter_map(|line| line.strip_prefix(name));
         lines.map(str::to_owned).collect::<Vec<_>>().join(" ")
     };
-    let without_room = told(&case);
+    let without_room = exported(&case);
     assert!(without_room.contains("\"members\"} 2"), "{without_room}");
     assert!(without_room.contains("\"source_ranges\"} 1"), "{without_room}");
 
-    case.tell(Event::Deleted(ObjectRef::new(Kind::Service, None, Some("web"))));
-    let without_room = told(&case);
+    case.handle(Event::Deleted(ObjectRef::new(Kind::Service, None, Some("web"))));
+    let without_room = exported(&case);
     assert!(without_room.contains("\"members\"} 0"), "{without_room}");
     assert!(without_room.contains("\"source_ranges\"} 1"), "{without_room}");
-    case.tell(Event::Deleted(ObjectRef::new(Kind::Service, None, Some("api"))));
-    assert!(told(&case).contains("\"source_ranges\"} 0"), "{}", told(&case));
+    case.handle(Event::Deleted(ObjectRef::new(Kind::Service, None, Some("api"))));
+    assert!(exported(&case).contains("\"source_ranges\"} 0"), "{}", exported(&case));
 }
 
 #[test]
@@ -425,7 +425,7 @@ fn a_node_that_is_being_deleted_gets_no_more_traffic() {
     assert!(!case.is_healthy());
     case.node(json!({}));
     assert!(case.is_healthy());
-    case.tell(Event::Deleted(ObjectRef::new(Kind::Node, None, Some("node-a"))));
+    case.handle(Event::Deleted(ObjectRef::new(Kind::Node, None, Some("node-a"))));
     assert!(!case.is_healthy());
 }
 
@@ -433,7 +433,7 @@ fn a_node_that_is_being_deleted_gets_no_more_traffic() {
 fn the_deletion_of_another_node_has_no_effect() {
     let mut case = Case::new();
     case.node(json!({}));
-    case.tell(Event::Deleted(ObjectRef::new(Kind::Node, None, Some("node-b"))));
+    case.handle(Event::Deleted(ObjectRef::new(Kind::Node, None, Some("node-b"))));
     assert!(case.is_healthy());
 }
 
@@ -475,7 +475,7 @@ fn events_that_arrive_together_are_programmed_together() {
         let before = case.memory.removed();
         // With two events the address would have no frontend in between.
         let gone = Event::Deleted(ObjectRef::new(Kind::Service, None, Some(old)));
-        case.tell(Event::Together(vec![gone, applied(service(new, "10.96.0.1"))]));
+        case.handle(Event::Together(vec![gone, applied(service(new, "10.96.0.1"))]));
         assert_eq!(case.memory.removed(), before);
     }
 }
@@ -513,7 +513,7 @@ impl Case {
                 self.service(&format!("s{name}"), &format!("10.96.0.{address}"));
             }
             Happening::Service(name, None) => {
-                self.tell(delete(Kind::Service, &format!("s{name}")));
+                self.handle(delete(Kind::Service, &format!("s{name}")));
             }
             Happening::Endpoints(service, Some(bits)) => {
                 let addresses: Vec<String> = (0..4)
@@ -524,7 +524,7 @@ impl Case {
                 self.endpoints(&format!("s{service}"), &addresses);
             }
             Happening::Endpoints(service, None) => {
-                self.tell(delete(Kind::EndpointSlice, &format!("s{service}-1")));
+                self.handle(delete(Kind::EndpointSlice, &format!("s{service}-1")));
             }
             Happening::Broken(broken) => self.memory.break_down(broken),
             Happening::Retry if self.agent.retry_at().is_some() => self.agent.retry(),

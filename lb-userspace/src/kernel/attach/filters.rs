@@ -222,10 +222,10 @@ impl Filters {
     fn list(&mut self, device: u32, way: Direction) -> Result<Vec<Found>> {
         let mut found = Vec::new();
         let body = header(device, 0, way.parent(), 0);
-        let told = self.netlink.ask(RTM_GETTFILTER, NLM_F_DUMP, &body, |body| {
+        let result = self.netlink.ask(RTM_GETTFILTER, NLM_F_DUMP, &body, |body| {
             found.extend(read_filter(body));
         });
-        match told {
+        match result {
             Err(error) if !is_gone(&error) => Err(error).context("the kernel tells no tc filters"),
             _ => Ok(found),
         }

@@ -90,7 +90,7 @@ impl Diagnosis {
                 tracing::debug!(family, protocol, %error, "sockets not listed");
                 Ok(())
             }
-            told => told.context("the kernel does not list its sockets"),
+            other => other.context("the kernel does not list its sockets"),
         }
     }
 

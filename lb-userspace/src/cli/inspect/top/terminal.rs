@@ -58,14 +58,14 @@ impl Drop for Restored {
 /// Returns a flag that is set by SIGTERM and similar signals.
 fn ending() -> Result<Arc<AtomicBool>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let told = Arc::new(AtomicBool::new(false));
+    let is_ending = Arc::new(AtomicBool::new(false));
     let (mut terminate, mut hang_up, mut interrupt) = {
         let _inside = runtime.enter();
         let kinds = [SignalKind::terminate(), SignalKind::hangup(), SignalKind::interrupt()];
         let [terminate, hang_up, interrupt] = kinds.map(signal);
         (terminate?, hang_up?, interrupt?)
     };
-    let tell = Arc::clone(&told);
+    let flag = Arc::clone(&is_ending);
     thread::spawn(move || {
         runtime.block_on(async {
             tokio::select! {
@@ -74,7 +74,7 @@ fn ending() -> Result<Arc<AtomicBool>> {
                 _ = interrupt.recv() => {}
             }
         });
-        tell.store(true, Ordering::Relaxed);
+        flag.store(true, Ordering::Relaxed);
     });
-    Ok(told)
+    Ok(is_ending)
 }
