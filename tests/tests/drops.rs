@@ -26,7 +26,7 @@ fn listen(network: &OneNode, arguments: &[&str]) -> Result<Process> {
 }
 
 /// The reported packets. The process must exit by itself.
-fn told(mut process: Process) -> Result<Vec<Value>> {
+fn reported(mut process: Process) -> Result<Vec<Value>> {
     assert!(process.wait(SOON)?.success(), "{}", process.output());
     let output = process.output();
     let lines = output.lines().filter(|line| line.starts_with('{'));
@@ -45,8 +45,8 @@ fn dropped_and_refused_packets_are_reported_with_addresses() -> Result<()> {
     socket.send_to(b"?", "203.0.113.10:53")?;
     network.client.tcp_connect("203.0.113.10:82").expect_err("it has no backend");
 
-    let told = told(process)?;
-    let field = |at: usize, name: &str| told[at][name].as_str().unwrap_or_default().to_owned();
+    let reported = reported(process)?;
+    let field = |at: usize, name: &str| reported[at][name].as_str().unwrap_or_default().to_owned();
     let reasons: Vec<String> = (0..3).map(|at| field(at, "reason")).collect();
     assert_eq!(reasons, ["source_not_allowed", "no_backend", "no_backend"]);
     let endings: Vec<String> = (0..3).map(|at| field(at, "ending")).collect();
@@ -70,7 +70,7 @@ fn passed_packets_and_other_reasons_are_reported_on_request() -> Result<()> {
     let process = listen(&network, &["--reason", "no_frontend", "--count", "1", "-o", "json"])?;
     socket.send_to(b"?", "203.0.113.11:53")?;
     socket.send_to(b"?", "203.0.113.11:54")?;
-    let only = told(process)?;
+    let only = reported(process)?;
     assert_eq!((&only[0]["reason"], &only[0]["ending"]), (&"no_frontend".into(), &"passed".into()));
     assert_eq!(only[0]["destination"], "203.0.113.11:54");
 
@@ -112,14 +112,14 @@ fn in_a_flood_every_packet_is_reported_or_counted() -> Result<()> {
     process.signal(Signal::SIGTERM)?;
     assert!(process.wait(SOON)?.success(), "SIGTERM ends it without an error");
     let output = process.output();
-    let told = output.lines().filter(|line| line.starts_with('{')).count() as u64;
+    let reported = output.lines().filter(|line| line.starts_with('{')).count() as u64;
     let not_printed =
         output.lines().filter_map(|line| line.strip_suffix(NOT_PRINTED)?.parse::<u64>().ok());
     let not_printed: u64 = not_printed.sum();
-    assert_eq!(told + not_printed, met, "{told} were reported, {not_printed} were not");
+    assert_eq!(reported + not_printed, met, "{reported} were reported, {not_printed} were not");
     assert!(
-        told >= u64::from(Allowance::BURST) && not_printed > told,
-        "{told} of {met} were reported"
+        reported >= u64::from(Allowance::BURST) && not_printed > reported,
+        "{reported} of {met} were reported"
     );
     Ok(())
 }
@@ -144,6 +144,6 @@ fn only_one_listener_is_allowed_and_a_killed_one_times_out() -> Result<()> {
     })?;
     let socket = network.client.udp_socket(&format!("{CLIENT}:40000"))?;
     socket.send_to(b"?", "203.0.113.10:53")?;
-    assert_eq!(told(next.context("it listens")?)?[0]["reason"], "no_backend");
+    assert_eq!(reported(next.context("it listens")?)?[0]["reason"], "no_backend");
     Ok(())
 }

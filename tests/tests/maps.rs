@@ -290,7 +290,7 @@ fn each_change_is_atomic_in_the_maps() -> Result<()> {
 /// One step of a random history.
 #[derive(Clone, Debug)]
 enum Happening {
-    Together(Vec<Told>),
+    Together(Vec<ObjectChange>),
     /// Whether each of the next writes fails.
     Fail(Vec<bool>),
     Retry,
@@ -298,7 +298,7 @@ enum Happening {
 }
 
 #[derive(Clone, Debug)]
-enum Told {
+enum ObjectChange {
     /// Service number, with its cluster address, external port, and affinity; `None`: deleted.
     Service(u8, Option<(u8, Option<u16>, bool)>),
     /// Service number, with endpoints by number and whether each is ready; `None`: deleted.
@@ -310,13 +310,13 @@ fn happenings() -> impl Strategy<Value = Vec<Happening>> {
     let service = prop::option::weighted(0.8, (1u8..5, external, any::<bool>()));
     let endpoints = prop::collection::btree_map(1u8..7, prop::bool::weighted(0.8), 0..5);
     let slice = prop::option::weighted(0.8, endpoints);
-    let told = prop_oneof![
-        (0u8..4, service).prop_map(|(name, service)| Told::Service(name, service)),
-        (0u8..4, slice).prop_map(|(name, slice)| Told::Slice(name, slice)),
+    let change = prop_oneof![
+        (0u8..4, service).prop_map(|(name, service)| ObjectChange::Service(name, service)),
+        (0u8..4, slice).prop_map(|(name, slice)| ObjectChange::Slice(name, slice)),
     ];
     let fails = prop::collection::vec(prop::bool::weighted(0.1), 1..40);
     let happening = prop_oneof![
-        6 => prop::collection::vec(told, 1..4).prop_map(Happening::Together),
+        6 => prop::collection::vec(change, 1..4).prop_map(Happening::Together),
         2 => fails.prop_map(Happening::Fail),
         1 => Just(Happening::Retry),
         2 => Just(Happening::Die),
@@ -325,18 +325,18 @@ fn happenings() -> impl Strategy<Value = Vec<Happening>> {
 }
 
 impl Case {
-    fn event(&mut self, told: &Told) -> Event {
-        match told {
-            Told::Service(name, Some((address, external, stay))) => {
+    fn event(&mut self, change: &ObjectChange) -> Event {
+        match change {
+            ObjectChange::Service(name, Some((address, external, stay))) => {
                 let (name, address) = (format!("s{name}"), format!("10.96.0.{address}"));
                 self.put(service(&name, &address, *external, *stay))
             }
-            Told::Service(name, None) => self.delete(Kind::Service, &format!("s{name}")),
-            Told::Slice(service, Some(endpoints)) => {
+            ObjectChange::Service(name, None) => self.delete(Kind::Service, &format!("s{name}")),
+            ObjectChange::Slice(service, Some(endpoints)) => {
                 let endpoints: Vec<_> = endpoints.iter().map(|(n, ready)| (*n, *ready)).collect();
                 self.put(slice(&format!("s{service}"), &endpoints))
             }
-            Told::Slice(service, None) => {
+            ObjectChange::Slice(service, None) => {
                 self.delete(Kind::EndpointSlice, &format!("s{service}-1"))
             }
         }
@@ -344,8 +344,8 @@ impl Case {
 
     fn go(&mut self, happening: &Happening) -> Result<()> {
         match happening {
-            Happening::Together(told) => {
-                let events = told.iter().map(|told| self.event(told)).collect();
+            Happening::Together(changes) => {
+                let events = changes.iter().map(|change| self.event(change)).collect();
                 self.happen(events)?;
             }
             Happening::Fail(fails) => *lock(&self.watched.fails) = fails.iter().copied().collect(),
@@ -428,7 +428,7 @@ fn after_any_events_failures_and_crashes_maps_equal_those_of_a_fresh_start() -> 
 fn a_frontend_whose_removal_failed_can_move_to_another_service() -> Result<()> {
     let (_topology, lived) = tables("maps-removal")?;
     let (_fresh_topology, fresh) = tables("maps-removal-f")?;
-    let together = |name, service| Happening::Together(vec![Told::Service(name, service)]);
+    let together = |name, service| Happening::Together(vec![ObjectChange::Service(name, service)]);
     for writes_before in 0..16 {
         let fails = (0..=writes_before).map(|write| write == writes_before).collect();
         Worlds { lived: lived.clone(), fresh: fresh.clone() }.check(&[

@@ -297,7 +297,7 @@ async fn settle(wire: &Wire, events: &mut UnboundedReceiver<Event>, mtu: u32) ->
         let Event::Devices(devices) = event else { return false };
         devices.values().flatten().any(|device| device.name == "mark0" && device.mtu == mtu)
     };
-    let told = timeout(SOON, async {
+    let notified = timeout(SOON, async {
         loop {
             let event = events.recv().await.context("the network watch ended")?;
             if is_mark(&event) {
@@ -306,7 +306,7 @@ async fn settle(wire: &Wire, events: &mut UnboundedReceiver<Event>, mtu: u32) ->
             epochs += usize::from(event == Event::Epoch);
         }
     });
-    told.await.context("no event for mark0")??;
+    notified.await.context("no event for mark0")??;
     // The change of mark0 changes the epoch, too.
     expect_epoch(events, "the epoch changes after mark0").await?;
     Ok(epochs)
@@ -426,8 +426,8 @@ fn a_node_port_opens_on_an_added_address_and_closes_on_a_removed_one() -> Result
 fn node_ports_are_open_only_on_configured_addresses() -> Result<()> {
     let network = OneNode::with_pods(1)?;
     network.node.address(DEVICE, "192.0.2.77/24")?;
-    let told = ["--nodeport-addresses", "192.0.2.64/26,2001:db8::/64"];
-    let _agent = agent(&network, DEVICE, &told)?;
+    let addresses = ["--nodeport-addresses", "192.0.2.64/26,2001:db8::/64"];
+    let _agent = agent(&network, DEVICE, &addresses)?;
     assert_eq!(network.curl("http://192.0.2.77:30080/")?, "pod-0\n");
     assert!(network.curl("http://192.0.2.1:30080/").is_err());
     Ok(())

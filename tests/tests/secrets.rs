@@ -136,8 +136,8 @@ fn no_secret_appears_in_any_output() -> Result<()> {
         }
         for secret in secrets {
             for (place, said) in &said {
-                let told = said.lines().find(|line| line.contains(&secret));
-                ensure!(told.is_none(), "{secret} of {more:?} is in {place}: {told:?}");
+                let found = said.lines().find(|line| line.contains(&secret));
+                ensure!(found.is_none(), "{secret} of {more:?} is in {place}: {found:?}");
             }
         }
     }

@@ -15,11 +15,11 @@ fn hear(socket: &UnixDatagram, wanted: &str) -> Result<String> {
     loop {
         let mut buffer = [0; 1000];
         let length = socket.recv(&mut buffer).with_context(|| format!("{wanted}: {heard}"))?;
-        let told = String::from_utf8_lossy(&buffer[..length]).into_owned();
-        if told.contains(wanted) {
-            return Ok(told);
+        let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+        if text.contains(wanted) {
+            return Ok(text);
         }
-        heard += &told;
+        heard += &text;
     }
 }
 

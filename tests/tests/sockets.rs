@@ -202,16 +202,16 @@ fn datagrams_of_a_process_reach_a_service_and_replies_come_from_it() -> Result<(
         let connected = case.socket("udp", bind, &[&connect, "peer", "ask=hello", "ask=again"])?;
         assert_eq!(connected[..2], ["done", end], "{end}");
         for (answer, asked) in connected[2..].iter().zip(["hello", "again"]) {
-            let told =
+            let is_as_expected =
                 answer.starts_with("pod-0 ") && answer.ends_with(&format!("{asked} from {end}"));
-            assert!(told, "{end}, connected: {answer}");
+            assert!(is_as_expected, "{end}, connected: {answer}");
         }
 
         let ask = format!("ask=hello@{end}");
         for answer in case.socket("udp", bind, &[&ask, &ask])? {
-            let told =
+            let is_as_expected =
                 answer.starts_with("pod-0 ") && answer.ends_with(&format!("hello from {end}"));
-            assert!(told, "{end}, unconnected: {answer}");
+            assert!(is_as_expected, "{end}, unconnected: {answer}");
         }
     }
     Ok(())

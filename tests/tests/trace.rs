@@ -178,7 +178,7 @@ fn clients_reach_the_traced_backends_and_no_map_changes() -> Result<()> {
     let scene = Scene::new()?;
     let before = scene.contents()?;
     let ports = 40_001..40_006_u16;
-    let mut told = Vec::new();
+    let mut chosen = Vec::new();
     for port in ports.clone() {
         let v4 = scene.trace(&format!("tcp {CLIENT}:{port} {VIP}:80"))?;
         // Both address families of the client share its ports.
@@ -189,7 +189,7 @@ fn clients_reach_the_traced_backends_and_no_map_changes() -> Result<()> {
             assert_eq!(trace["servicePort"], "default/web:http", "{trace:#}");
             assert_eq!(steps(trace, "maglev").len(), 1, "{trace:#}");
         }
-        told.push((pod(&v4)?, pod(&v6)?));
+        chosen.push((pod(&v4)?, pod(&v6)?));
     }
     let nobody = scene.trace(&format!("tcp {CLIENT}:40000 {VIP}:82"))?;
     assert_eq!(
@@ -211,7 +211,7 @@ fn clients_reach_the_traced_backends_and_no_map_changes() -> Result<()> {
         assert_eq!(before, after, "{name} has changed");
     }
 
-    for (port, (v4, v6)) in ports.zip(told) {
+    for (port, (v4, v6)) in ports.zip(chosen) {
         assert_eq!(scene.curl(port, &format!("http://{VIP}/"))?, v4);
         assert_eq!(scene.curl(port + 100, &format!("http://[{VIP6}]/"))?, v6);
     }

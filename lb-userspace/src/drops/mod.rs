@@ -36,7 +36,7 @@ pub struct Listening {
     word: u64,
     events: AsyncFd<RingBuf<MapData>>,
     unreported: PerCpuArray<MapData, u64>,
-    untold_before: u64,
+    unreported_before: u64,
 }
 
 impl Listening {
@@ -78,9 +78,9 @@ impl Listening {
                     .context("the ring buffer can't be waited for")?
             },
             unreported,
-            untold_before: 0,
+            unreported_before: 0,
         };
-        listening.untold_before = listening.all_untold()?;
+        listening.unreported_before = listening.all_unreported()?;
         listening.renew()?;
         let bits = reasons.fold(0, |bits, reason| bits | 1 << reason as u32);
         listening.reasons().store(bits, Ordering::Release);
@@ -139,10 +139,10 @@ impl Listening {
 
     /// Packets that were not reported to this listener, because too many arrived at once.
     pub fn unreported(&self) -> Result<u64> {
-        Ok(self.all_untold()? - self.untold_before)
+        Ok(self.all_unreported()? - self.unreported_before)
     }
 
-    fn all_untold(&self) -> Result<u64> {
+    fn all_unreported(&self) -> Result<u64> {
         Ok(self.unreported.get(&0, 0)?.iter().sum())
     }
 }

@@ -52,8 +52,8 @@ pub async fn xdp_features() -> Result<Option<BTreeMap<u32, XdpFeatures>>> {
     let Some(netdev) = find().await? else { return Ok(None) };
     let body = [NETDEV_CMD_DEV_GET, 1, 0, 0];
     let take = |message: &Message<'_>| features(netdev, message.kind, message.body);
-    let told = dump(SockProtocol::NetlinkGeneric, netdev.kind, &body, take).await?;
-    Ok(Some(told.into_iter().collect()))
+    let features = dump(SockProtocol::NetlinkGeneric, netdev.kind, &body, take).await?;
+    Ok(Some(features.into_iter().collect()))
 }
 
 /// Flags of a driver.

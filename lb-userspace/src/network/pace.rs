@@ -16,7 +16,7 @@ impl Pace {
         self.last.map_or(now, |last| now.max(last + INTERVAL))
     }
 
-    pub fn told(&mut self, now: Instant) {
+    pub fn reported(&mut self, now: Instant) {
         self.last = Some(now);
     }
 }
@@ -31,10 +31,10 @@ mod tests {
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
         let mut pace = Pace::default();
         assert_eq!(pace.due(start), start, "the first");
-        pace.told(start);
+        pace.reported(start);
         assert_eq!(pace.due(at(1)), at(100), "the burst behind it");
         assert_eq!(pace.due(at(99)), at(100));
-        pace.told(at(100));
+        pace.reported(at(100));
         assert_eq!(pace.due(at(101)), at(200));
         assert_eq!(pace.due(at(5000)), at(5000), "after a quiet time");
     }

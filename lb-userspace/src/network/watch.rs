@@ -116,7 +116,7 @@ impl NetworkWatch {
             if self.send_changes(unsent, &events).is_err() {
                 return;
             }
-            pace.told(now);
+            pace.reported(now);
             unsent = Effect::default();
         }
     }

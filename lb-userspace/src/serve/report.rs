@@ -254,13 +254,13 @@ mod tests {
         assert_eq!(ask(here.path()).unwrap(), None);
         let address = address(here.path()).unwrap();
         tokio::spawn(reporter.serve(address));
-        let told = loop {
+        let report = loop {
             if let Some(report) = ask(here.path()).unwrap() {
                 break report;
             }
             tokio::task::yield_now().await;
         };
-        assert_eq!(told, expected);
+        assert_eq!(report, expected);
         let elsewhere = tempfile::tempdir().unwrap();
         assert_eq!(ask(elsewhere.path()).unwrap(), None);
     }

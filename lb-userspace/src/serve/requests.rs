@@ -132,16 +132,16 @@ mod tests {
         }
         let mut registry = Registry::default();
         requests.register(&mut registry);
-        let mut told = String::new();
-        text::encode(&mut told, &registry).unwrap();
+        let mut exported = String::new();
+        text::encode(&mut exported, &registry).unwrap();
         for (code, count) in [("200", 2), ("503", 1), ("<error>", 1)] {
             let line = format!(
                 "rest_client_requests_total{{code=\"{code}\",method=\"GET\",host=\"192.0.2.1:6443\"}} {count}\n"
             );
-            assert!(told.contains(&line), "{line} is not in\n{told}");
+            assert!(exported.contains(&line), "{line} is not in\n{exported}");
         }
         let line =
             "rest_client_request_duration_seconds_count{verb=\"GET\",host=\"192.0.2.1:6443\"} 4\n";
-        assert!(told.contains(line), "{told}");
+        assert!(exported.contains(line), "{exported}");
     }
 }

@@ -52,8 +52,8 @@ struct State {
     catalog: Catalog,
     /// Limit for service ports, and for backends.
     most: usize,
-    told_service_ports: Told<ServicePortKey>,
-    told_backends: Told<BackendKey>,
+    told_service_ports: Chosen<ServicePortKey>,
+    told_backends: Chosen<BackendKey>,
     open: Option<Open>,
     /// Opened by the first scrape, and again after a failure.
     counters: Option<Box<dyn Counters>>,
@@ -64,8 +64,8 @@ impl Default for State {
         Self {
             catalog: Catalog::default(),
             most: DEFAULT_METRICS_MAX_OBJECTS,
-            told_service_ports: Told::default(),
-            told_backends: Told::default(),
+            told_service_ports: Chosen::default(),
+            told_backends: Chosen::default(),
             open: None,
             counters: None,
         }
@@ -73,15 +73,15 @@ impl Default for State {
 }
 
 /// The exported objects of one kind.
-struct Told<K>(BTreeSet<K>);
+struct Chosen<K>(BTreeSet<K>);
 
-impl<K> Default for Told<K> {
+impl<K> Default for Chosen<K> {
     fn default() -> Self {
         Self(BTreeSet::new())
     }
 }
 
-impl<K: Ord + Clone> Told<K> {
+impl<K: Ord + Clone> Chosen<K> {
     /// Removes the objects above the limit from `counted`, and returns their number.
     fn choose(&mut self, counted: &mut Vec<(K, layout::Traffic)>, most: usize) -> u64 {
         let there: BTreeSet<&K> = counted.iter().map(|(key, _)| key).collect();
@@ -108,7 +108,7 @@ struct Reading {
     backends: Vec<(BackendKey, layout::Traffic)>,
     flow_tables: Vec<FlowTable>,
     /// How many objects of each kind had traffic and are not exported.
-    untold: [(&'static str, u64); 2],
+    left_out: [(&'static str, u64); 2],
 }
 
 impl Traffic {
@@ -163,7 +163,7 @@ impl Traffic {
         let most = state.most;
         let service_ports = state.told_service_ports.choose(&mut reading.service_ports, most);
         let backends = state.told_backends.choose(&mut reading.backends, most);
-        reading.untold = [("service_port", service_ports), ("backend", backends)];
+        reading.left_out = [("service_port", service_ports), ("backend", backends)];
         state.counters = Some(counters);
         Ok(reading)
     }
@@ -212,12 +212,12 @@ impl Collector for Traffic {
             ]
         };
         traffic(&mut encoder, "backend", reading.backends.iter().map(|(k, t)| (labels(k), *t)))?;
-        let untold = reading.untold.iter().map(|(kind, count)| ([("kind", *kind)], *count));
+        let left_out = reading.left_out.iter().map(|(kind, count)| ([("kind", *kind)], *count));
         gauges(
             &mut encoder,
             "millrace_objects_not_told",
             "Service ports and backends without traffic metrics of their own, because there are too many",
-            untold,
+            left_out,
         )?;
         let occupied = reading.flow_tables.iter().flat_map(|table| {
             let labels = |state| [("family", table.family), ("state", state)];
@@ -306,21 +306,25 @@ mod tests {
     use super::*;
     use crate::model::{AddressFamily, Protocol, ServiceName};
 
-    fn choose(told: &mut Told<u32>, counted: &[u32], most: usize) -> (Vec<u32>, u64) {
+    fn choose(chosen: &mut Chosen<u32>, counted: &[u32], most: usize) -> (Vec<u32>, u64) {
         let mut counted: Vec<_> =
             counted.iter().map(|&key| (key, layout::Traffic::default())).collect();
-        let untold = told.choose(&mut counted, most);
-        (counted.into_iter().map(|(key, _)| key).collect(), untold)
+        let left_out = chosen.choose(&mut counted, most);
+        (counted.into_iter().map(|(key, _)| key).collect(), left_out)
     }
 
     #[test]
     fn exported_objects_stay_exported_while_they_exist() {
-        let mut told = Told::default();
-        assert_eq!(choose(&mut told, &[3, 4], 2), (vec![3, 4], 0));
-        assert_eq!(choose(&mut told, &[1, 2, 3, 4], 2), (vec![3, 4], 2));
-        assert_eq!(choose(&mut told, &[1, 2, 4], 2), (vec![1, 4], 1), "3 is gone");
-        assert_eq!(choose(&mut told, &[1, 2, 4], 0), (vec![1, 4], 1), "a lower limit removes none");
-        assert_eq!(choose(&mut Told::default(), &[1, 2], 0), (vec![], 2));
+        let mut chosen = Chosen::default();
+        assert_eq!(choose(&mut chosen, &[3, 4], 2), (vec![3, 4], 0));
+        assert_eq!(choose(&mut chosen, &[1, 2, 3, 4], 2), (vec![3, 4], 2));
+        assert_eq!(choose(&mut chosen, &[1, 2, 4], 2), (vec![1, 4], 1), "3 is gone");
+        assert_eq!(
+            choose(&mut chosen, &[1, 2, 4], 0),
+            (vec![1, 4], 1),
+            "a lower limit removes none"
+        );
+        assert_eq!(choose(&mut Chosen::default(), &[1, 2], 0), (vec![], 2));
     }
 
     /// Counters of one service port and one backend; they can be read once, then they fail.

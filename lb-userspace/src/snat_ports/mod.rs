@@ -171,7 +171,7 @@ mod tests {
         in_use.node_ports.add_range(&(31990..=32010));
         let remaining = in_use.remaining(&DEFAULT);
         assert_eq!(remaining.ports, 31_741 - (32764 - 32000 + 1) - 2 - 10);
-        let told = remaining.to_string();
+        let text = remaining.to_string();
         for part in [
             "30964 of the ports 1024-32764",
             "765 of ip_local_port_range",
@@ -179,7 +179,7 @@ mod tests {
             "1 of sockets",
             "21 NodePorts",
         ] {
-            assert!(told.contains(part), "{told}");
+            assert!(text.contains(part), "{text}");
         }
     }
 

@@ -146,7 +146,7 @@ where
             Observation::Counted(reason) => Some(reason.name()),
             _ => None,
         }));
-        narrator.tell(observations);
+        narrator.describe(observations);
         // XDP leaves to tc what requires the stack.
         if point == HookPoint::ExternalIn && matches!(verdict, Verdict::Defer | Verdict::Resolve) {
             verdict = Verdict::Defer;

@@ -70,7 +70,7 @@ impl<'a> Narrator<'a> {
         self.steps.push(Step { step, text: text.into() });
     }
 
-    pub fn tell(&mut self, observations: Vec<Observation>) {
+    pub fn describe(&mut self, observations: Vec<Observation>) {
         for observation in observations {
             self.tell_one(observation);
         }

@@ -9,7 +9,7 @@ use lb_userspace::source::cluster::Access;
 use serde_json::{Value, json};
 
 use super::server::{NODES, SERVICES, SLICES, Server};
-use super::{Told, service, watches, with_services};
+use super::{Reported, service, watches, with_services};
 
 /// A source that reads a kubeconfig with the first of these servers, and has the others as options.
 async fn cluster(directory: &Path, servers: &[&Server], token: Option<&Path>) -> Cluster {
@@ -43,20 +43,20 @@ async fn the_source_moves_to_another_server_when_its_own_goes_away() {
     let second = with_services(&["web", "second"]).await;
     let mut first = with_services(&["web"]).await;
     // Options come before the kubeconfig.
-    let mut told = Told::of(cluster(directory.path(), &[&second, &first], None).await);
-    told.until(|told| told.synced == 1).await;
-    assert!(!told.is_there("Service default/second"));
+    let mut reported = Reported::of(cluster(directory.path(), &[&second, &first], None).await);
+    reported.until(|reported| reported.synced == 1).await;
+    assert!(!reported.is_there("Service default/second"));
     first.asked(|requests| watches(requests, SERVICES) == 1).await;
     assert!(second.requests().is_empty());
 
     first.go_away().await;
-    told.until(|told| told.is_there("Service default/second")).await;
-    assert!(told.is_there("Service default/web"));
+    reported.until(|reported| reported.is_there("Service default/second")).await;
+    assert!(reported.is_there("Service default/web"));
     // It stays there.
     first.come_back().await;
     second.hang_up();
     second.put(SERVICES, service("later"));
-    told.until(|told| told.is_there("Service default/later")).await;
+    reported.until(|reported| reported.is_there("Service default/later")).await;
 }
 
 #[tokio::test]
@@ -65,9 +65,9 @@ async fn a_node_starts_while_one_of_its_servers_is_down() {
     let second = with_services(&["web"]).await;
     let mut first = Server::start().await;
     first.go_away().await;
-    let mut told = Told::of(cluster(directory.path(), &[&second, &first], None).await);
-    told.until(|told| told.synced == 1).await;
-    assert!(told.is_there("Service default/web"));
+    let mut reported = Reported::of(cluster(directory.path(), &[&second, &first], None).await);
+    reported.until(|reported| reported.synced == 1).await;
+    assert!(reported.is_there("Service default/web"));
 }
 
 #[tokio::test]
@@ -78,9 +78,9 @@ async fn a_server_that_accepts_connections_and_only_fails_is_left() {
     for path in [SERVICES, SLICES, NODES] {
         first.refuse(path, 500);
     }
-    let mut told = Told::of(cluster(directory.path(), &[&second, &first], None).await);
-    told.until(|told| told.synced == 1).await;
-    assert!(told.is_there("Service default/web"));
+    let mut reported = Reported::of(cluster(directory.path(), &[&second, &first], None).await);
+    reported.until(|reported| reported.synced == 1).await;
+    assert!(reported.is_there("Service default/web"));
     assert!(!first.requests().is_empty());
 }
 
@@ -90,9 +90,9 @@ async fn a_kubeconfig_that_is_replaced_is_used_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let (first, second) = (with_services(&["web"]).await, with_services(&["web", "second"]).await);
     second.require("two");
-    let mut told = Told::of(cluster(directory.path(), &[&first], None).await);
-    told.until(|told| told.synced == 1).await;
-    assert!(!told.is_there("Service default/second"));
+    let mut reported = Reported::of(cluster(directory.path(), &[&first], None).await);
+    reported.until(|reported| reported.synced == 1).await;
+    assert!(!reported.is_there("Service default/second"));
 
     first.require("none");
     first.hang_up();
@@ -104,8 +104,8 @@ async fn a_kubeconfig_that_is_replaced_is_used_at_once() {
     let new = directory.path().join("new");
     fs::write(&new, config.to_string()).unwrap();
     fs::rename(&new, &path).unwrap();
-    told.until(|told| told.is_there("Service default/second")).await;
-    assert!(told.is_there("Service default/web"));
+    reported.until(|reported| reported.is_there("Service default/second")).await;
+    assert!(reported.is_there("Service default/web"));
 }
 
 /// kube-rs reads a token once a minute, which is longer than this test waits.
@@ -116,13 +116,13 @@ async fn a_token_that_is_replaced_after_a_refusal_is_used_at_once() {
     fs::write(&token, "one").unwrap();
     let server = with_services(&["web"]).await;
     server.require("one");
-    let mut told = Told::of(cluster(directory.path(), &[&server], Some(&token)).await);
-    told.until(|told| told.synced == 1).await;
+    let mut reported = Reported::of(cluster(directory.path(), &[&server], Some(&token)).await);
+    reported.until(|reported| reported.synced == 1).await;
 
     server.require("two");
     server.hang_up();
     server.asked(|requests| requests.iter().any(|request| request.status == 401)).await;
     server.put(SERVICES, service("later"));
     fs::write(&token, "two").unwrap();
-    told.until(|told| told.is_there("Service default/later")).await;
+    reported.until(|reported| reported.is_there("Service default/later")).await;
 }

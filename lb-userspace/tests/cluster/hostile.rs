@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::server::{Dialect, SERVICES, Scripted};
-use super::{Told, lists, service, watches, with_services};
+use super::{Reported, lists, service, watches, with_services};
 
 const PAGE: &str = "<html>\n<head><title>Sign in</title></head>\n</html>\n";
 
@@ -25,9 +25,9 @@ async fn a_stream_that_ends_within_an_object_is_read_again_as_a_list() {
     let cut = added("other");
     let body = format!("{}\n{}", added("web"), &cut[..cut.len() / 2]);
     server.answer_next(SERVICES, scripted(200, &body));
-    let mut told = Told::synced(&server).await;
-    assert!(told.is_there("Service default/web") && told.is_there("Service default/other"));
-    assert!(told.problems.is_empty() && told.deleted.is_empty());
+    let mut reported = Reported::synced(&server).await;
+    assert!(reported.is_there("Service default/web") && reported.is_there("Service default/other"));
+    assert!(reported.problems.is_empty() && reported.deleted.is_empty());
     let requests = server.requests();
     let first: Vec<bool> =
         requests.iter().filter(|r| r.path == SERVICES).take(2).map(|r| r.watch).collect();
@@ -39,7 +39,7 @@ async fn a_stream_that_ends_within_an_object_is_read_again_as_a_list() {
     server.put(SERVICES, service("later"));
     server.forget();
     server.refuse(SERVICES, 200);
-    told.until(|told| told.is_there("Service default/later")).await;
+    reported.until(|reported| reported.is_there("Service default/later")).await;
     let list = server
         .requests()
         .into_iter()
@@ -51,14 +51,14 @@ async fn a_stream_that_ends_within_an_object_is_read_again_as_a_list() {
 #[tokio::test]
 async fn a_watch_that_ends_within_an_object_continues_before_it() {
     let server = with_services(&["web"]).await;
-    let mut told = Told::synced(&server).await;
+    let mut reported = Reported::synced(&server).await;
     server.asked(|r| watches(r, SERVICES) == 1).await;
     let cut = added("broken");
     server.answer_next(SERVICES, scripted(200, &cut[..cut.len() / 2]));
     server.hang_up();
     server.put(SERVICES, service("later"));
-    told.until(|told| told.is_there("Service default/later")).await;
-    assert!(told.problems.is_empty() && !told.is_there("Service default/broken"));
+    reported.until(|reported| reported.is_there("Service default/later")).await;
+    assert!(reported.problems.is_empty() && !reported.is_there("Service default/broken"));
     assert_eq!(lists(&server.requests(), SERVICES), 1);
 }
 
@@ -70,14 +70,14 @@ async fn pages_instead_of_objects_remove_nothing() {
         for status in [200, 302] {
             server.answer_next(SERVICES, scripted(status, PAGE));
         }
-        let mut told = Told::synced(&server).await;
-        assert!(told.is_there("Service default/web"));
+        let mut reported = Reported::synced(&server).await;
+        assert!(reported.is_there("Service default/web"));
         server.asked(|r| watches(r, SERVICES) >= 1).await;
         server.answer_next(SERVICES, scripted(502, PAGE));
         server.hang_up();
         server.put(SERVICES, service("later"));
-        told.until(|told| told.is_there("Service default/later")).await;
-        assert!(told.deleted.is_empty() && told.problems.is_empty());
+        reported.until(|reported| reported.is_there("Service default/later")).await;
+        assert!(reported.deleted.is_empty() && reported.problems.is_empty());
     }
 }
 
@@ -87,8 +87,8 @@ async fn a_server_that_is_overloaded_is_left_alone_as_long_as_it_says() {
     let retry_after = Some(2);
     let body = "Too many requests, please try again later.".to_owned();
     server.answer_next(SERVICES, Scripted { status: 429, retry_after, body });
-    let told = Told::synced(&server).await;
-    assert!(told.is_there("Service default/web"));
+    let reported = Reported::synced(&server).await;
+    assert!(reported.is_there("Service default/web"));
     let requests = server.requests();
     let times: Vec<_> = requests.iter().filter(|r| r.path == SERVICES).map(|r| r.at).collect();
     assert!(times[1] - times[0] >= Duration::from_secs(2), "{:?}", times[1] - times[0]);
@@ -97,9 +97,9 @@ async fn a_server_that_is_overloaded_is_left_alone_as_long_as_it_says() {
 #[tokio::test]
 async fn bookmarks_without_a_version_do_not_move_the_watch() {
     let server = with_services(&["web"]).await;
-    let mut told = Told::synced(&server).await;
+    let mut reported = Reported::synced(&server).await;
     server.put(SERVICES, service("marker"));
-    told.until(|told| told.is_there("Service default/marker")).await;
+    reported.until(|reported| reported.is_there("Service default/marker")).await;
     let version = server.version();
     for metadata in [
         json!(null),
@@ -112,7 +112,7 @@ async fn bookmarks_without_a_version_do_not_move_the_watch() {
         server.inject(SERVICES, &json!({"type": "BOOKMARK", "object": object}).to_string());
     }
     server.inject(SERVICES, &added("last"));
-    told.until(|told| told.is_there("Service default/last")).await;
+    reported.until(|reported| reported.is_there("Service default/last")).await;
     server.hang_up();
     server.asked(|r| r.iter().filter(|r| r.path == SERVICES).count() == 2).await;
     let requests = server.requests();
@@ -132,9 +132,9 @@ async fn the_end_of_a_list_needs_a_version() {
     server.answer_next(SERVICES, scripted(200, &format!("{}\n{end}\n", added("web"))));
     let list = json!({"kind": "ServiceList", "metadata": {"resourceVersion": ""}, "items": []});
     server.answer_next(SERVICES, scripted(200, &list.to_string()));
-    let told = Told::synced(&server).await;
-    assert!(told.is_there("Service default/web"));
-    assert!(told.deleted.is_empty());
+    let reported = Reported::synced(&server).await;
+    assert!(reported.is_there("Service default/web"));
+    assert!(reported.deleted.is_empty());
 }
 
 /// Takes as long as the source waits for the rest of the list.
@@ -142,15 +142,15 @@ async fn the_end_of_a_list_needs_a_version() {
 async fn a_stream_that_never_says_that_its_list_is_complete_is_given_up() {
     let server = with_services(&["web"]).await;
     server.speak(Dialect::Endless);
-    let told = Told::synced(&server).await;
-    assert!(told.is_there("Service default/web"));
+    let reported = Reported::synced(&server).await;
+    assert!(reported.is_there("Service default/web"));
     assert_eq!(lists(&server.requests(), SERVICES), 2);
 }
 
 #[tokio::test]
 async fn what_is_no_event_ends_the_watch_and_removes_nothing() {
     let server = with_services(&["web"]).await;
-    let mut told = Told::synced(&server).await;
+    let mut reported = Reported::synced(&server).await;
     server.asked(|r| watches(r, SERVICES) == 1).await;
     for (index, line) in [
         "[]",
@@ -166,12 +166,12 @@ async fn what_is_no_event_ends_the_watch_and_removes_nothing() {
         let name = format!("later-{index}");
         server.asked(|r| watches(r, SERVICES) == 2 + index).await;
         server.put(SERVICES, service(&name));
-        told.until(|told| told.is_there(&format!("Service default/{name}"))).await;
+        reported.until(|reported| reported.is_there(&format!("Service default/{name}"))).await;
     }
     // A type of a newer API.
     server.inject(SERVICES, r#"{"type": "CHECKSUM", "object": {"value": 7}}"#);
     server.put(SERVICES, service("last"));
-    told.until(|told| told.is_there("Service default/last")).await;
+    reported.until(|reported| reported.is_there("Service default/last")).await;
     assert_eq!(watches(&server.requests(), SERVICES), 6);
-    assert!(told.deleted.is_empty() && told.problems.is_empty());
+    assert!(reported.deleted.is_empty() && reported.problems.is_empty());
 }

@@ -30,7 +30,7 @@ use server::{Dialect, NODES, SERVICES, SLICES, Server};
 pub const SOON: Duration = Duration::from_secs(50);
 
 /// The events of a source.
-struct Told {
+struct Reported {
     events: mpsc::UnboundedReceiver<Event>,
     /// All reported objects that exist, as `Kind namespace/name`.
     there: BTreeSet<String>,
@@ -40,7 +40,7 @@ struct Told {
     synced: usize,
 }
 
-impl Told {
+impl Reported {
     fn watching(server: &Server) -> Self {
         Self::of(Cluster::new(client(server), "node-a"))
     }
@@ -59,16 +59,16 @@ impl Told {
     }
 
     async fn synced(server: &Server) -> Self {
-        let mut told = Self::watching(server);
-        told.until(|told| told.synced == 1).await;
-        told
+        let mut reported = Self::watching(server);
+        reported.until(|reported| reported.synced == 1).await;
+        reported
     }
 
     /// Receives events until the condition holds.
     async fn until(&mut self, such: impl Fn(&Self) -> bool) {
         while !such(self) {
             let event = timeout(SOON, self.events.recv()).await;
-            let event = event.unwrap_or_else(|_| panic!("told only {:?}", self.there));
+            let event = event.unwrap_or_else(|_| panic!("reported only {:?}", self.there));
             self.take(event.expect("a source never ends"));
         }
     }
@@ -159,15 +159,19 @@ async fn everything_is_listed_and_then_watched_whatever_the_server_knows() {
         server.speak(dialect);
         server.put(SLICES, slice("web-1"));
 
-        let mut told = Told::synced(&server).await;
-        assert_eq!(told.there.len(), 1_100 + 2, "{dialect:?}");
+        let mut reported = Reported::synced(&server).await;
+        assert_eq!(reported.there.len(), 1_100 + 2, "{dialect:?}");
         assert_eq!(lists(&server.requests(), SERVICES), asked, "{dialect:?}");
-        assert!(told.deleted.is_empty());
+        assert!(reported.deleted.is_empty());
 
         server.put(SERVICES, service("new"));
         server.remove(SERVICES, "default/service-7");
-        told.until(|told| told.is_there("Service default/new") && !told.deleted.is_empty()).await;
-        assert_eq!(told.deleted, ["Service default/service-7"]);
+        reported
+            .until(|reported| {
+                reported.is_there("Service default/new") && !reported.deleted.is_empty()
+            })
+            .await;
+        assert_eq!(reported.deleted, ["Service default/service-7"]);
         assert_eq!(lists(&server.requests(), SERVICES), asked, "a change is no reason to list");
     }
 }
@@ -177,9 +181,9 @@ async fn first_lists_are_of_any_version_and_later_ones_not_older_than_what_was_r
     for dialect in [Dialect::Streams, Dialect::Lists] {
         let server = with_services(&["web"]).await;
         server.speak(dialect);
-        let mut told = Told::synced(&server).await;
+        let mut reported = Reported::synced(&server).await;
         server.put(SERVICES, service("later"));
-        told.until(|told| told.is_there("Service default/later")).await;
+        reported.until(|reported| reported.is_there("Service default/later")).await;
         let reported = server.version();
         server.put(NODES, node("node-b"));
         server.forget();
@@ -204,19 +208,19 @@ async fn a_server_restored_from_a_backup_is_asked_for_its_latest_state() {
     for dialect in [Dialect::Streams, Dialect::Lists] {
         let server = with_services(&["web", "gone"]).await;
         server.speak(dialect);
-        let mut told = Told::synced(&server).await;
+        let mut reported = Reported::synced(&server).await;
         server.asked(|r| watches(r, SERVICES) == 1).await;
         server.remove(SERVICES, "default/gone");
-        told.until(|told| !told.deleted.is_empty()).await;
+        reported.until(|reported| !reported.deleted.is_empty()).await;
         server.put(SERVICES, service("gone"));
-        told.until(|told| told.is_there("Service default/gone")).await;
+        reported.until(|reported| reported.is_there("Service default/gone")).await;
         server.refuse(SERVICES, 503);
         server.hang_up();
         server.remove(SERVICES, "default/gone");
         server.go_back();
         server.refuse(SERVICES, 200);
-        told.until(|told| !told.is_there("Service default/gone")).await;
-        assert!(told.is_there("Service default/web"));
+        reported.until(|reported| !reported.is_there("Service default/gone")).await;
+        assert!(reported.is_there("Service default/web"));
     }
 }
 
@@ -224,41 +228,43 @@ async fn a_server_restored_from_a_backup_is_asked_for_its_latest_state() {
 async fn synced_is_told_when_every_kind_has_been_listed() {
     let server = with_services(&["web"]).await;
     server.refuse(SLICES, 500);
-    let mut told = Told::watching(&server);
+    let mut reported = Reported::watching(&server);
     // All other objects are there, and the slices are requested again.
     server
         .asked(|r| lists(r, SLICES) > 1 && watches(r, SERVICES) > 0 && watches(r, NODES) > 0)
         .await;
-    told.until(|told| told.there.len() == 2).await;
-    assert_eq!(told.so_far().synced, 0);
+    reported.until(|reported| reported.there.len() == 2).await;
+    assert_eq!(reported.so_far().synced, 0);
 
     server.put(SLICES, slice("web-1"));
     server.refuse(SLICES, 200);
-    told.until(|told| told.synced == 1).await;
-    assert!(told.is_there("EndpointSlice default/web-1"));
+    reported.until(|reported| reported.synced == 1).await;
+    assert!(reported.is_there("EndpointSlice default/web-1"));
 }
 
 #[tokio::test]
 async fn a_watch_that_is_hung_up_goes_on_where_it_was() {
     let server = with_services(&["web"]).await;
-    let mut told = Told::synced(&server).await;
+    let mut reported = Reported::synced(&server).await;
     server.asked(|r| watches(r, SERVICES) == 1).await;
     server.refuse(SERVICES, 503);
     server.hang_up();
     server.put(SERVICES, service("meanwhile"));
     server.remove(SERVICES, "default/web");
     server.refuse(SERVICES, 200);
-    told.until(|told| {
-        told.is_there("Service default/meanwhile") && !told.is_there("Service default/web")
-    })
-    .await;
+    reported
+        .until(|reported| {
+            reported.is_there("Service default/meanwhile")
+                && !reported.is_there("Service default/web")
+        })
+        .await;
     assert_eq!(lists(&server.requests(), SERVICES), 1);
 }
 
 #[tokio::test]
 async fn a_bookmark_keeps_a_quiet_watch_within_the_window() {
     let server = with_services(&["web"]).await;
-    let mut told = Told::synced(&server).await;
+    let mut reported = Reported::synced(&server).await;
     server.asked(|r| watches(r, SERVICES) == 1).await;
     // Slices change all the time, Services never.
     server.put(SLICES, slice("web-1"));
@@ -266,26 +272,30 @@ async fn a_bookmark_keeps_a_quiet_watch_within_the_window() {
     server.forget();
     server.hang_up();
     server.put(SERVICES, service("later"));
-    told.until(|told| told.is_there("Service default/later")).await;
+    reported.until(|reported| reported.is_there("Service default/later")).await;
     assert_eq!(lists(&server.requests(), SERVICES), 1, "{:?}", server.requests());
 }
 
 async fn forgets(server: Server) {
-    let mut told = Told::synced(&server).await;
+    let mut reported = Reported::synced(&server).await;
     server.asked(|r| watches(r, SERVICES) == 1).await;
-    told.applied.clear();
+    reported.applied.clear();
     server.refuse(SERVICES, 503);
     server.hang_up();
     server.remove(SERVICES, "default/gone");
     server.put(SERVICES, service("meanwhile"));
     server.forget();
     server.refuse(SERVICES, 200);
-    told.until(|told| !told.deleted.is_empty()).await;
-    assert_eq!(told.deleted, ["Service default/gone"]);
-    assert_eq!(told.applied, ["Service default/meanwhile"], "what is as it was is not told again");
-    assert_eq!(told.so_far().synced, 1);
+    reported.until(|reported| !reported.deleted.is_empty()).await;
+    assert_eq!(reported.deleted, ["Service default/gone"]);
+    assert_eq!(
+        reported.applied,
+        ["Service default/meanwhile"],
+        "what is as it was is not reported again"
+    );
+    assert_eq!(reported.so_far().synced, 1);
     server.put(SERVICES, service("later"));
-    told.until(|told| told.is_there("Service default/later")).await;
+    reported.until(|reported| reported.is_there("Service default/later")).await;
 }
 
 #[tokio::test]
@@ -306,38 +316,42 @@ async fn a_list_that_can_not_be_continued_is_begun_anew() {
     let server = with_services(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
     server.speak(Dialect::Pages);
     server.forget_next_page();
-    let told = Told::synced(&server).await;
-    assert_eq!(told.there.len(), 601);
+    let reported = Reported::synced(&server).await;
+    assert_eq!(reported.there.len(), 601);
     assert_eq!(lists(&server.requests(), SERVICES), 2 + 4, "two pages, twice");
-    assert!(told.deleted.is_empty());
+    assert!(reported.deleted.is_empty());
 }
 
 #[tokio::test]
 async fn a_server_that_goes_away_takes_nothing_along() {
     let mut server = with_services(&["web", "gone"]).await;
-    let mut told = Told::synced(&server).await;
+    let mut reported = Reported::synced(&server).await;
     server.asked(|r| watches(r, SERVICES) == 1 && watches(r, NODES) == 1).await;
     server.go_away().await;
     server.remove(SERVICES, "default/gone");
     server.put(SERVICES, service("meanwhile"));
     // A restored server may have no history.
     server.forget();
-    assert!(told.so_far().deleted.is_empty());
+    assert!(reported.so_far().deleted.is_empty());
     server.come_back().await;
-    told.until(|told| !told.deleted.is_empty() && told.is_there("Service default/meanwhile")).await;
-    assert_eq!(told.deleted, ["Service default/gone"]);
-    assert!(told.is_there("Service default/web"));
+    reported
+        .until(|reported| {
+            !reported.deleted.is_empty() && reported.is_there("Service default/meanwhile")
+        })
+        .await;
+    assert_eq!(reported.deleted, ["Service default/gone"]);
+    assert!(reported.is_there("Service default/web"));
 }
 
 #[tokio::test]
 async fn a_server_that_is_not_there_at_the_start_is_waited_for() {
     let mut server = with_services(&["web"]).await;
     server.go_away().await;
-    let mut told = Told::watching(&server);
-    assert_eq!(told.so_far().synced, 0);
+    let mut reported = Reported::watching(&server);
+    assert_eq!(reported.so_far().synced, 0);
     server.come_back().await;
-    told.until(|told| told.synced == 1).await;
-    assert!(told.is_there("Service default/web"));
+    reported.until(|reported| reported.synced == 1).await;
+    assert!(reported.is_there("Service default/web"));
 }
 
 #[tokio::test]
@@ -346,14 +360,14 @@ async fn an_object_that_can_not_be_read_keeps_only_itself_out() {
     let mut wrong = service("wrong");
     wrong["spec"]["ports"] = json!([{"port": "http"}]);
     server.put(SERVICES, wrong.clone());
-    let mut told = Told::synced(&server).await;
-    assert!(told.is_there("Service default/web"));
-    assert!(told.problems[0].contains("Service default/wrong: spec.ports[0].port"));
+    let mut reported = Reported::synced(&server).await;
+    assert!(reported.is_there("Service default/web"));
+    assert!(reported.problems[0].contains("Service default/wrong: spec.ports[0].port"));
 
     wrong["metadata"]["name"] = "web".into();
     server.put(SERVICES, wrong);
-    told.until(|told| told.problems.len() == 2).await;
-    assert!(told.is_there("Service default/web"), "what it was before stays true");
+    reported.until(|reported| reported.problems.len() == 2).await;
+    assert!(reported.is_there("Service default/web"), "what it was before stays true");
 }
 
 #[tokio::test]
@@ -362,15 +376,15 @@ async fn services_of_other_proxies_are_not_sent() {
     let mut headless = service("headless");
     headless["metadata"]["labels"] = json!({"service.kubernetes.io/headless": ""});
     server.put(SERVICES, headless);
-    let mut told = Told::synced(&server).await;
-    assert!(!told.is_there("Service default/headless"));
+    let mut reported = Reported::synced(&server).await;
+    assert!(!reported.is_there("Service default/headless"));
 
     let mut others = service("web");
     others["metadata"]["labels"] = json!({"service.kubernetes.io/service-proxy-name": "other"});
     server.put(SERVICES, others);
-    told.until(|told| !told.is_there("Service default/web")).await;
+    reported.until(|reported| !reported.is_there("Service default/web")).await;
     server.put(SERVICES, service("web"));
-    told.until(|told| told.is_there("Service default/web")).await;
+    reported.until(|reported| reported.is_there("Service default/web")).await;
 }
 
 const NODE_A: &str = "Node node-a";
@@ -380,14 +394,14 @@ const NODE_B: &str = "Node node-b";
 async fn only_the_own_node_is_watched() {
     let server = with_services(&["web"]).await;
     server.put(NODES, node("node-b"));
-    let mut told = Told::synced(&server).await;
-    assert!(told.is_there(NODE_A) && !told.is_there(NODE_B));
-    assert!(told.problems.is_empty());
+    let mut reported = Reported::synced(&server).await;
+    assert!(reported.is_there(NODE_A) && !reported.is_there(NODE_B));
+    assert!(reported.problems.is_empty());
     server.put(NODES, node("node-b"));
     server.remove(NODES, "node-a");
-    told.until(|told| !told.is_there(NODE_A)).await;
-    assert_eq!(told.deleted, [NODE_A]);
-    assert!(!told.applied.iter().any(|name| name == NODE_B));
+    reported.until(|reported| !reported.is_there(NODE_A)).await;
+    assert_eq!(reported.deleted, [NODE_A]);
+    assert!(!reported.applied.iter().any(|name| name == NODE_B));
     let nodes = server.requests().into_iter().filter(|request| request.path == NODES);
     let selectors: BTreeSet<String> = nodes.map(|r| r.query["fieldSelector"].clone()).collect();
     assert_eq!(selectors, BTreeSet::from(["metadata.name=node-a".to_owned()]));
@@ -404,8 +418,8 @@ async fn all_nodes_are_there_before_synced_if_a_service_has_tunnels() {
     let server = with_services(&[]).await;
     server.put(NODES, node("node-b"));
     server.put(SERVICES, tunnelled("web"));
-    let told = Told::synced(&server).await;
-    assert!(told.is_there(NODE_A) && told.is_there(NODE_B));
+    let reported = Reported::synced(&server).await;
+    assert!(reported.is_there(NODE_A) && reported.is_there(NODE_B));
     assert_eq!(lists(&server.requests(), NODES), 1, "not first the own one, and then all");
 }
 
@@ -414,9 +428,9 @@ async fn all_nodes_are_watched_if_tunnels_are_the_default() {
     let server = with_services(&[]).await;
     server.put(NODES, node("node-b"));
     let cluster = Cluster::new(client(&server), "node-a").with_forwarding(Forwarding::Ipip);
-    let mut told = Told::of(cluster);
-    told.until(|told| told.synced == 1).await;
-    assert!(told.is_there(NODE_A) && told.is_there(NODE_B));
+    let mut reported = Reported::of(cluster);
+    reported.until(|reported| reported.synced == 1).await;
+    assert!(reported.is_there(NODE_A) && reported.is_there(NODE_B));
 }
 
 #[tokio::test]
@@ -425,16 +439,16 @@ async fn the_watch_widens_when_a_service_gets_a_tunnel() {
         let server = with_services(&["web"]).await;
         server.speak(dialect);
         server.put(NODES, node("node-b"));
-        let mut told = Told::synced(&server).await;
+        let mut reported = Reported::synced(&server).await;
         server.asked(|r| watches(r, NODES) == 1).await;
         server.put(SERVICES, tunnelled("web"));
-        told.until(|told| told.is_there(NODE_B)).await;
-        assert!(told.is_there(NODE_A) && told.deleted.is_empty());
-        assert_eq!(told.applied.iter().filter(|name| *name == NODE_A).count(), 1);
+        reported.until(|reported| reported.is_there(NODE_B)).await;
+        assert!(reported.is_there(NODE_A) && reported.deleted.is_empty());
+        assert_eq!(reported.applied.iter().filter(|name| *name == NODE_A).count(), 1);
         // The scope stays wide.
         server.put(SERVICES, service("web"));
         server.put(NODES, node("node-c"));
-        told.until(|told| told.is_there("Node node-c")).await;
+        reported.until(|reported| reported.is_there("Node node-c")).await;
     }
 }
 
@@ -442,8 +456,8 @@ async fn the_watch_widens_when_a_service_gets_a_tunnel() {
 async fn a_node_that_the_cluster_does_not_know_is_named() {
     let server = Server::start().await;
     server.put(NODES, node("node-b"));
-    let told = Told::synced(&server).await;
-    let [problem] = &told.problems[..] else { panic!("{:?}", told.problems) };
+    let reported = Reported::synced(&server).await;
+    let [problem] = &reported.problems[..] else { panic!("{:?}", reported.problems) };
     assert!(problem.starts_with("Node node-a: is not in the cluster"), "{problem}");
 }
 

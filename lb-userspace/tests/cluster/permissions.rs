@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::server::{Dialect, Request, Server};
-use super::{Told, client, node, notice, watches};
+use super::{Reported, client, node, notice, watches};
 
 const MANIFEST: &str = include_str!("../../../deploy/kustomize/base/role.yaml");
 
@@ -59,7 +59,7 @@ async fn the_deployed_role_is_what_the_agent_needs() {
         let server = Server::start().await;
         server.speak(dialect);
         server.put(super::NODES, node("node-a"));
-        let _told = Told::synced(&server).await;
+        let _told = Reported::synced(&server).await;
         let events = Events::new(client(&server), "node-a");
         events.post(notice(Kind::Service, Reason::NotServed));
         server.events(1, 0).await;

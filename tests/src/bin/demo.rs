@@ -27,7 +27,7 @@ fn main() -> Result<()> {
     {
         anyhow::bail!("unknown argument {unknown}; the arguments are {EXIT} and {MANIFESTS}");
     }
-    let told = |argument: &str| arguments.iter().any(|one| one == argument);
+    let has = |argument: &str| arguments.iter().any(|one| one == argument);
     // A handler instead of the default: Ctrl-C must not skip the clean-up.
     let (ended, end) = mpsc::channel();
     ctrlc::set_handler(move || {
@@ -36,8 +36,8 @@ fn main() -> Result<()> {
 
     println!("Laying out a client, this node and three pods with web servers ...");
     let network = OneNode::with_pods(3)?;
-    let by_api = !told(MANIFESTS) && has_kubectl();
-    if !told(MANIFESTS) && !by_api {
+    let by_api = !has(MANIFESTS) && has_kubectl();
+    if !has(MANIFESTS) && !by_api {
         println!(
             "There is no kubectl on the PATH, so the Services come from files, not from the API."
         );
@@ -60,7 +60,7 @@ fn main() -> Result<()> {
     println!("\nLook into it:");
     println!("  bpftool map dump pinned {}/FRONTENDS4", pin_path.display());
     println!("  millrace --pin-path {} flows -o wide", pin_path.display());
-    if !told(EXIT) {
+    if !has(EXIT) {
         println!("\nIt stays up until Ctrl-C.");
         end.recv()?;
     }

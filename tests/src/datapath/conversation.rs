@@ -199,17 +199,17 @@ impl Conversation {
         }
         let outcome = self.host.run_segments(hook, packet, segment);
         if let Some(kernel) = &mut self.kernel {
-            let told = self.traced.then(|| told(kernel, hook, packet, segment));
+            let traced = self.traced.then(|| trace_packet(kernel, hook, packet, segment));
             let other = kernel.run_segments(hook, packet, segment);
             check_agreement(&place, packet, &outcome, &other);
-            if let Some(told) = told {
-                check_trace(&place, packet, &told, &other);
+            if let Some(traced) = traced {
+                check_trace(&place, packet, &traced, &other);
                 let counted = difference(&before, &self.host.reasons());
-                let mut reasons = told.reasons.clone();
+                let mut reasons = traced.reasons.clone();
                 reasons.sort_unstable();
                 let mut expected: Vec<_> = counted.into_iter().map(Reason::name).collect();
                 expected.sort_unstable();
-                assert_eq!(reasons, expected, "{place}: {:#?}", told.steps);
+                assert_eq!(reasons, expected, "{place}: {:#?}", traced.steps);
             }
             let flows = kernel.flows();
             let agree = flows == self.host.flows();
@@ -240,8 +240,8 @@ fn difference(before: &[(Reason, u64)], after: &[(Reason, u64)]) -> Vec<Reason> 
 }
 
 /// Traces a packet, and checks that the maps have not changed.
-fn told(kernel: &KernelWorld, hook: Hook, packet: &Packet, segment: u32) -> Trace {
-    let told = || {
+fn trace_packet(kernel: &KernelWorld, hook: Hook, packet: &Packet, segment: u32) -> Trace {
+    let traced = || {
         let before = kernel.written()?;
         let trace = kernel.trace(hook, packet, segment)?;
         for ((name, before), (_, after)) in before.into_iter().zip(kernel.written()?) {
@@ -249,11 +249,11 @@ fn told(kernel: &KernelWorld, hook: Hook, packet: &Packet, segment: u32) -> Trac
         }
         anyhow::Ok(trace)
     };
-    told().unwrap_or_else(|error| panic!("{error:#}"))
+    traced().unwrap_or_else(|error| panic!("{error:#}"))
 }
 
-fn check_trace(place: &str, packet: &[u8], told: &Trace, kernel: &Outcome) {
-    let fates: &[Fate] = match told.verdict {
+fn check_trace(place: &str, packet: &[u8], traced: &Trace, kernel: &Outcome) {
+    let fates: &[Fate] = match traced.verdict {
         trace::Fate::Untouched | trace::Fate::Translated => &[Fate::Passed],
         trace::Fate::Dropped => &[Fate::Dropped],
         trace::Fate::Deferred => &[Fate::Deferred],
@@ -262,13 +262,13 @@ fn check_trace(place: &str, packet: &[u8], told: &Trace, kernel: &Outcome) {
         }
     };
     // Dropped packets may be changed in part.
-    let same = told.verdict == trace::Fate::Dropped || told.bytes == kernel.bytes;
+    let same = traced.verdict == trace::Fate::Dropped || traced.bytes == kernel.bytes;
     assert!(
         fates.contains(&kernel.fate) && same,
-        "{place}: the trace tells another story, of {:?}:\n{}\n{:#?}\nin was:\n{}",
+        "{place}: the trace has another result, {:?}:\n{}\n{:#?}\nin was:\n{}",
         kernel.fate,
-        explain_difference(&told.bytes, &kernel.bytes),
-        told.steps,
+        explain_difference(&traced.bytes, &kernel.bytes),
+        traced.steps,
         dissect(packet)
     );
 }

@@ -94,7 +94,10 @@ impl Agreement {
             return Err(error);
         }
         let Scenario { changes, events, .. } = things;
-        Ok(format!("{last}\nafter {changes:#?}\n{}", events.iter().map(told).collect::<String>()))
+        Ok(format!(
+            "{last}\nafter {changes:#?}\n{}",
+            events.iter().map(described).collect::<String>()
+        ))
     }
 
     /// Runs it until the tick does not change during a packet.
@@ -272,7 +275,7 @@ impl Counts {
     }
 }
 
-fn told(event: &Event) -> String {
+fn described(event: &Event) -> String {
     match event {
         Event::Packet(hook, packet) => format!("{hook:?}\n{}\n", dissect(packet)),
         other => format!("{other:?}\n"),

@@ -23,7 +23,7 @@ impl Id {
     pub(super) fn next() -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let id = Self::of_process(process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
-        id.context("/proc/self/stat tells no start time; is /proc mounted?")
+        id.context("/proc/self/stat has no start time; is /proc mounted?")
     }
 
     /// The id of a running process's topology.

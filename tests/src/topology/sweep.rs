@@ -36,19 +36,19 @@ pub(super) fn remove(id: Id) {
         names(Path::new(NAMESPACES)).filter(|name| name.starts_with(&prefix)).collect();
     // First processes, which could still pin something; last the namespaces of pinned links.
     end_processes(&namespaces);
-    tell(&pins(id), fs::remove_dir_all(pins(id)));
+    report_failure(&pins(id), fs::remove_dir_all(pins(id)));
     for namespace in &namespaces {
         let path = Path::new(NAMESPACES).join(namespace);
         if let Err(error) = ip(&format!("netns delete {namespace}"))
             && path.exists()
         {
-            tell(&path, Err(io::Error::other(error)));
+            report_failure(&path, Err(io::Error::other(error)));
         }
     }
     if let Ok(group) = cgroup::path(id) {
-        tell(&group, cgroup::remove(&group));
+        report_failure(&group, cgroup::remove(&group));
     }
-    tell(&directory(id), fs::remove_dir_all(directory(id)));
+    report_failure(&directory(id), fs::remove_dir_all(directory(id)));
 }
 
 pub(super) fn directory(id: Id) -> PathBuf {
@@ -89,7 +89,7 @@ fn names(directory: &Path) -> impl Iterator<Item = String> + use<> {
     entries.filter_map(|entry| entry.file_name().into_string().ok())
 }
 
-fn tell(path: &Path, removed: io::Result<()>) {
+fn report_failure(path: &Path, removed: io::Result<()>) {
     if let Err(error) = removed
         && error.kind() != ErrorKind::NotFound
     {

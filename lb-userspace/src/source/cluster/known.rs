@@ -47,7 +47,7 @@ impl Known {
     }
 
     /// An object is there, listed or changed. What can't be read becomes a problem, and what was
-    /// told of it before stays true.
+    /// described of it before stays true.
     pub fn apply(&mut self, value: Value) -> Option<Event> {
         let reference = ObjectRef::of(self.kind, &value);
         if let Some(seen) = &mut self.listing {
@@ -94,18 +94,18 @@ mod tests {
         json!({"metadata": {"name": name, "namespace": "default", "resourceVersion": version}})
     }
 
-    fn told(events: impl IntoIterator<Item = Event>) -> Vec<String> {
-        let mut told: Vec<String> = events
+    fn described(events: impl IntoIterator<Item = Event>) -> Vec<String> {
+        let mut described: Vec<String> = events
             .into_iter()
             .map(|event| match event {
                 Event::Applied(object) => format!("+{}", object.reference().name),
                 Event::Deleted(reference) => format!("-{}", reference.name),
                 Event::Problem(problem) => format!("?{problem}"),
-                Event::Synced | Event::Together(_) => panic!("{event:?} is not told here"),
+                Event::Synced | Event::Together(_) => panic!("{event:?} is not expected here"),
             })
             .collect();
-        told.sort();
-        told
+        described.sort();
+        described
     }
 
     #[test]
@@ -113,14 +113,14 @@ mod tests {
         let mut known = Known::new(Kind::Service);
         known.list();
         let first = ["a", "b", "c"].map(|name| known.apply(service(name, "1")));
-        assert_eq!(told(first.into_iter().flatten()), ["+a", "+b", "+c"]);
-        assert_eq!(told(known.listed()), [""; 0]);
+        assert_eq!(described(first.into_iter().flatten()), ["+a", "+b", "+c"]);
+        assert_eq!(described(known.listed()), [""; 0]);
 
         known.list();
         let second = [("a", "1"), ("b", "2"), ("d", "3")];
         let second = second.map(|(name, version)| known.apply(service(name, version)));
-        assert_eq!(told(second.into_iter().flatten()), ["+b", "+d"]);
-        assert_eq!(told(known.listed()), ["-c"]);
+        assert_eq!(described(second.into_iter().flatten()), ["+b", "+d"]);
+        assert_eq!(described(known.listed()), ["-c"]);
         assert_eq!(known.len(), 3);
     }
 
@@ -134,7 +134,7 @@ mod tests {
         known.list();
         known.apply(service("b", "1"));
         known.apply(service("a", "1"));
-        assert_eq!(told(known.listed()), [""; 0]);
+        assert_eq!(described(known.listed()), [""; 0]);
     }
 
     #[test]
@@ -158,9 +158,9 @@ mod tests {
         wrong["spec"] = json!({"ports": [{"port": "http"}]});
         known.list();
         let event = known.apply(wrong);
-        let [problem] = &told(event)[..] else { panic!() };
+        let [problem] = &described(event)[..] else { panic!() };
         assert!(problem.starts_with("?Service default/a: spec.ports[0].port"), "{problem}");
-        assert_eq!(told(known.listed()), [""; 0]);
+        assert_eq!(described(known.listed()), [""; 0]);
     }
 
     #[test]
@@ -168,6 +168,6 @@ mod tests {
         let mut known = Known::new(Kind::Service);
         assert!(known.delete(&service("a", "1")).is_none());
         known.apply(service("a", "1"));
-        assert_eq!(told(known.delete(&service("a", "2"))), ["-a"]);
+        assert_eq!(described(known.delete(&service("a", "2"))), ["-a"]);
     }
 }

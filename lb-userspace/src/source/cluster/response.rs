@@ -195,12 +195,12 @@ mod tests {
     fn what_is_no_status_is_quoted_in_one_short_line() {
         let page = format!("<html>\n<title>Bad\tgateway</title>{}", "\u{1b}[31m<p>".repeat(10_000));
         let trouble = Trouble::of_status(refusal(502, &HeaderMap::new(), page.as_bytes()));
-        let told = trouble.describe();
+        let message = trouble.describe();
         assert!(
-            told.starts_with("the API server answers 502: <html> <title>Bad gateway"),
-            "{told}"
+            message.starts_with("the API server answers 502: <html> <title>Bad gateway"),
+            "{message}"
         );
-        assert!(told.len() < 600 && !told.contains(char::is_control), "{told}");
+        assert!(message.len() < 600 && !message.contains(char::is_control), "{message}");
         let trouble = Trouble::of_status(refusal(410, &HeaderMap::new(), &[0xff, 0xfe]));
         assert!(matches!(trouble, Trouble::Expired));
     }

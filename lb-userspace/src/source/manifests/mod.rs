@@ -50,11 +50,11 @@ impl Manifests {
 impl Source for Manifests {
     async fn run(mut self, events: mpsc::UnboundedSender<Event>) -> Result<()> {
         let mut watch = Watch::start(&self.paths)?;
-        let mut told = Contents::default();
+        let mut reported = Contents::default();
         let mut synced = false;
         loop {
             let now = self.files.read(&self.paths);
-            let changes = difference(&told, &now);
+            let changes = difference(&reported, &now);
             if !changes.is_empty() && events.send(Event::Together(changes)).is_err() {
                 return Ok(());
             }
@@ -62,7 +62,7 @@ impl Source for Manifests {
                 return Ok(());
             }
             synced = true;
-            told = now;
+            reported = now;
             tokio::select! {
                 changed = watch.changed() => if !changed { bail!("the files are not watched any more") },
                 () = events.closed() => return Ok(()),

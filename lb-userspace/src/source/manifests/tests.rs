@@ -17,17 +17,17 @@ fn service(name: &str, address: &str) -> String {
 struct Directory {
     directory: TempDir,
     files: Files,
-    told: Contents,
+    reported: Contents,
 }
 
 impl Directory {
     fn new(files: &[(&str, String)]) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let mut new = Self { directory, files: Files::default(), told: Contents::default() };
+        let mut new = Self { directory, files: Files::default(), reported: Contents::default() };
         for (name, text) in files {
             new.write(name, text);
         }
-        new.tell();
+        new.changes();
         new
     }
 
@@ -40,12 +40,12 @@ impl Directory {
     }
 
     /// What a reading now would tell, in short.
-    fn tell(&mut self) -> Vec<String> {
+    fn changes(&mut self) -> Vec<String> {
         let now = self.files.read(&[self.path().to_owned()]);
-        let told = difference(&self.told, &now);
-        self.told = now;
+        let reported = difference(&self.reported, &now);
+        self.reported = now;
         let prefix = format!("{}/", self.path().display());
-        told.iter().map(|event| short(event).replace(&prefix, "")).collect()
+        reported.iter().map(|event| short(event).replace(&prefix, "")).collect()
     }
 }
 
@@ -64,15 +64,18 @@ fn only_differences_are_told() {
     let text = |name| format!("{}{}", service("web", "10.96.0.1"), service(name, "10.96.0.2"));
     let mut directory = Directory::new(&[("a.yaml", text("gone"))]);
     directory.write("a.yaml", &text("new"));
-    assert_eq!(directory.tell(), ["deleted Service default/gone", "applied Service default/new"]);
-    assert_eq!(directory.tell(), [""; 0]);
+    assert_eq!(
+        directory.changes(),
+        ["deleted Service default/gone", "applied Service default/new"]
+    );
+    assert_eq!(directory.changes(), [""; 0]);
 }
 
 #[test]
 fn a_changed_object_is_told_again() {
     let mut directory = Directory::new(&[("a.yaml", service("web", "10.96.0.1"))]);
     directory.write("a.yaml", &service("web", "10.96.0.2"));
-    assert_eq!(directory.tell(), ["applied Service default/web"]);
+    assert_eq!(directory.changes(), ["applied Service default/web"]);
 }
 
 #[test]
@@ -81,16 +84,16 @@ fn files_come_and_go_and_only_manifests_count() {
     directory.write("b.json", r#"{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}"#);
     directory.write("c.txt", &service("c", "10.96.0.3"));
     directory.write(".d.yaml.swp", &service("d", "10.96.0.4"));
-    assert_eq!(directory.tell(), ["applied Node n"]);
+    assert_eq!(directory.changes(), ["applied Node n"]);
     fs::remove_file(directory.path().join("a.yaml")).unwrap();
-    assert_eq!(directory.tell(), ["deleted Service default/a"]);
+    assert_eq!(directory.changes(), ["deleted Service default/a"]);
 }
 
 #[test]
 fn an_object_may_move_to_another_file() {
     let mut directory = Directory::new(&[("a.yaml", service("web", "10.96.0.1"))]);
     fs::rename(directory.path().join("a.yaml"), directory.path().join("b.yaml")).unwrap();
-    assert_eq!(directory.tell(), [""; 0]);
+    assert_eq!(directory.changes(), [""; 0]);
 }
 
 #[test]
@@ -98,19 +101,19 @@ fn an_object_in_two_files_counts_once() {
     let mut directory = Directory::new(&[("a.yaml", service("web", "10.96.0.1"))]);
     directory.write("b.yaml", &service("web", "10.96.0.2"));
     let twice = "problem b.yaml: Service default/web: is defined twice; the first one counts";
-    assert_eq!(directory.tell(), [twice]);
+    assert_eq!(directory.changes(), [twice]);
 }
 
 #[test]
 fn a_file_that_breaks_keeps_what_it_said() {
     let mut directory = Directory::new(&[("a.yaml", service("web", "10.96.0.1"))]);
     directory.write("a.yaml", "kind: [\n");
-    let [told] = &directory.tell()[..] else { panic!() };
-    assert!(told.starts_with("problem a.yaml:2:1: not YAML"), "{told}");
-    assert!(told.ends_with("what it said before stays in force"), "{told}");
+    let [reported] = &directory.changes()[..] else { panic!() };
+    assert!(reported.starts_with("problem a.yaml:2:1: not YAML"), "{reported}");
+    assert!(reported.ends_with("what it said before stays in force"), "{reported}");
     directory.write("a.yaml", &service("web", "10.96.0.2"));
-    assert_eq!(directory.tell(), ["applied Service default/web"]);
-    assert!(directory.told.problems.is_empty());
+    assert_eq!(directory.changes(), ["applied Service default/web"]);
+    assert!(directory.reported.problems.is_empty());
 }
 
 #[test]
@@ -119,22 +122,22 @@ fn an_object_that_breaks_keeps_what_it_said_and_the_rest_goes_on() {
     let mut directory = Directory::new(&[("a.yaml", text.clone())]);
     for broken in ["[1]", "[2]"] {
         directory.write("a.yaml", &text.replace("10.96.0.1", broken).replace("0.2", "0.3"));
-        let told = directory.tell();
-        assert!(told.iter().all(|told| !told.contains("deleted")), "{told:?}");
+        let reported = directory.changes();
+        assert!(reported.iter().all(|reported| !reported.contains("deleted")), "{reported:?}");
     }
-    assert_eq!(directory.told.objects.len(), 2);
+    assert_eq!(directory.reported.objects.len(), 2);
     directory.write("a.yaml", &service("b", "10.96.0.3"));
-    assert_eq!(directory.tell(), ["deleted Service default/a"]);
+    assert_eq!(directory.changes(), ["deleted Service default/a"]);
 }
 
 #[test]
 fn an_emptied_file_is_waited_for_but_one_without_objects_is_meant() {
     let mut directory = Directory::new(&[("a.yaml", service("web", "10.96.0.1"))]);
     directory.write("a.yaml", "");
-    let [told] = &directory.tell()[..] else { panic!() };
-    assert!(told.starts_with("problem a.yaml: is empty"), "{told}");
+    let [reported] = &directory.changes()[..] else { panic!() };
+    assert!(reported.starts_with("problem a.yaml: is empty"), "{reported}");
     directory.write("a.yaml", "# nothing\n");
-    assert_eq!(directory.tell(), ["deleted Service default/web"]);
+    assert_eq!(directory.changes(), ["deleted Service default/web"]);
 }
 
 #[test]
@@ -169,7 +172,7 @@ impl Running {
     /// A failure, not a measure: nothing takes this long.
     async fn next(&mut self) -> String {
         let event = timeout(Duration::from_secs(20), self.events.recv()).await;
-        short(&event.expect("nothing was told").expect("the source ended"))
+        short(&event.expect("nothing was reported").expect("the source ended"))
     }
 }
 
@@ -205,9 +208,9 @@ async fn a_single_file_is_watched_through_its_replacement() {
     for name in ["b", "c"] {
         directory.write("new", &service(name, "10.96.0.1"));
         fs::rename(directory.path().join("new"), directory.path().join("a.yaml")).unwrap();
-        let told = running.next().await;
-        assert!(told.starts_with("deleted"), "{told}");
-        assert!(told.ends_with(&format!(", applied Service default/{name}")), "{told}");
+        let reported = running.next().await;
+        assert!(reported.starts_with("deleted"), "{reported}");
+        assert!(reported.ends_with(&format!(", applied Service default/{name}")), "{reported}");
     }
 }
 

@@ -151,7 +151,7 @@ impl Balancer {
                 let words = ["nft", "reset", "counter", "ip", "kube-proxy", measured.name()];
                 let listed = network.node.run(words)?;
                 let more =
-                    nftables::count(&listed).with_context(|| format!("nft told {listed}"))?;
+                    nftables::count(&listed).with_context(|| format!("nft printed {listed}"))?;
                 let counted = &counted[measured as usize];
                 counted.set(counted.get() + more);
                 Ok(counted.get())
@@ -221,7 +221,7 @@ fn haproxy(network: &OneNode) -> Result<Balancer> {
     let mut command = network.node.command("haproxy");
     command.arg("-db").arg("-f").arg(&file);
     let mut process = network.node.spawn(&mut command)?;
-    process.wait_until_so("tells of its listeners", PATIENCE, |_| {
+    process.wait_until_so("logs its listeners", PATIENCE, |_| {
         total_sessions(&socket, Measured::Stream.name()).is_ok()
     })?;
     Ok(Balancer::Haproxy { socket, _process: process })

@@ -187,15 +187,15 @@ fn busy_without_us() -> Result<f64> {
 
 fn told_problems(world: &World) -> Vec<String> {
     let title = world.title();
-    let mut told: Vec<String> = world
+    let mut notes: Vec<String> = world
         .problems
         .iter()
         .map(|(phase, problem)| format!("FAILED: {title}: {}: {problem}", phase.name()))
         .collect();
     if !world.kind.carries_datagrams() {
-        told.push(format!("{title}: datagrams and packets: it carries TCP only"));
+        notes.push(format!("{title}: datagrams and packets: it carries TCP only"));
     }
-    told
+    notes
 }
 
 fn show(run: &Run<'_>, output: &Path) -> Result<()> {

@@ -43,7 +43,7 @@ impl Meter {
         let text =
             fs::read_to_string(&self.cgroup).with_context(|| self.cgroup.display().to_string())?;
         let programs = text.lines().find_map(|line| line.strip_prefix("usage_usec "));
-        let programs = programs.context("a control group tells no time")?.parse()?;
+        let programs = programs.context("a control group reports no CPU time")?.parse()?;
         let mut ours = Duration::from_micros(programs) + own()?;
         for thread in &self.softirq_threads {
             let text = fs::read_to_string(thread)?;

@@ -11,7 +11,7 @@ use super::balancer::Kind;
 use super::figure::Figure;
 use super::world::World;
 
-/// All that is told of a run.
+/// All that is ratios of a run.
 pub struct Run<'a> {
     pub worlds: &'a [World],
     pub rounds: usize,
@@ -72,7 +72,7 @@ pub fn number(figure: f64) -> String {
     }
 }
 
-/// What ratios are told of, and in which words.
+/// What ratios are ratios of, and in which words.
 const RATIOS: [(Figure, &str); 6] = [
     (Figure::Connections, "new connections"),
     (Figure::ConnectionTime, "processor time for one"),
@@ -93,12 +93,12 @@ pub fn ratios(worlds: &[World]) -> String {
             if other.services.is_some() && other.services != most {
                 continue;
             }
-            let told = RATIOS.iter().filter_map(|(figure, words)| {
+            let ratios = RATIOS.iter().filter_map(|(figure, words)| {
                 let ratio = ratio(world.samples.get(figure)?, other.samples.get(figure)?)?;
                 Some(format!("{words} × {ratio:.2}"))
             });
-            let told = told.collect::<Vec<_>>().join(", ");
-            text += &format!("- {} / {}: {told}\n", world.title(), other.kind.name());
+            let ratios = ratios.collect::<Vec<_>>().join(", ");
+            text += &format!("- {} / {}: {ratios}\n", world.title(), other.kind.name());
         }
     }
     text

@@ -27,7 +27,7 @@ const ROUNDS: u32 = 200;
 pub struct Measured {
     pub services: u32,
     pub endpoints: u32,
-    pub told: Told,
+    pub limits: Limits,
     /// From text to objects.
     pub read_ms: f64,
     /// From objects to the last written slot.
@@ -61,7 +61,7 @@ impl Spread {
     }
 }
 
-/// What does not fit is counted, not told.
+/// What does not fit is counted, not limits.
 struct Silent;
 
 impl Notices for Silent {
@@ -76,14 +76,14 @@ pub fn measure(services: u32, endpoints: u32) -> Result<Measured> {
     measured
 }
 
-/// What an agent for so many would be told: the defaults, if they are enough.
+/// What an agent for so many would be limits: the defaults, if they are enough.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Told {
+pub struct Limits {
     pub max_service_ports: u32,
     pub max_endpoints: u32,
 }
 
-impl Told {
+impl Limits {
     /// A tenth more than there are, for what is created and what changes hands.
     fn for_services(services: u32, endpoints: u32) -> Self {
         let with_room = |number: u32| number / 10 * 11 + 2 * ROUNDS;
@@ -99,9 +99,9 @@ impl Told {
 }
 
 fn on(pins: &Pins, services: u32, endpoints: u32) -> Result<Measured> {
-    let told = Told::for_services(services, endpoints);
-    let tables = DataPlane::load(pins, told.sizes())?.tables()?;
-    let planner = Planner::with_room(told.sizes().room());
+    let limits = Limits::for_services(services, endpoints);
+    let tables = DataPlane::load(pins, limits.sizes())?.tables()?;
+    let planner = Planner::with_room(limits.sizes().room());
     let mut agent = agent(planner, tables);
 
     let began = Instant::now();
@@ -137,12 +137,12 @@ fn on(pins: &Pins, services: u32, endpoints: u32) -> Result<Measured> {
     Ok(Measured {
         services,
         endpoints,
-        told,
+        limits,
         read_ms,
         programmed_ms,
         endpoint_us: Spread::of(changes),
         creation_us: Spread::of(creations),
-        restart_ms: restart(pins, told, objects(services, endpoints)?)?,
+        restart_ms: restart(pins, limits, objects(services, endpoints)?)?,
         memory_mib,
         peak_mib,
         maps_mib: memory::of_maps(pins)?,
@@ -152,12 +152,12 @@ fn on(pins: &Pins, services: u32, endpoints: u32) -> Result<Measured> {
 
 /// How long an agent takes that starts on what another left, once it knows all objects; its
 /// programs are loaded already.
-fn restart(pins: &Pins, told: Told, all: Vec<Object>) -> Result<f64> {
-    let mut data_plane = DataPlane::load(pins, told.sizes())?;
+fn restart(pins: &Pins, limits: Limits, all: Vec<Object>) -> Result<f64> {
+    let mut data_plane = DataPlane::load(pins, limits.sizes())?;
     ensure!(data_plane.adopted(), "the maps were not adopted");
     let tables = data_plane.tables()?;
     let began = Instant::now();
-    let planner = Planner::adopting(tables.snapshot()?, told.sizes().room());
+    let planner = Planner::adopting(tables.snapshot()?, limits.sizes().room());
     program_objects(&mut agent(planner, tables), all);
     Ok(milliseconds(began))
 }

@@ -184,8 +184,8 @@ pub fn without_a_route_packets_are_dropped(c: &mut Conversation, at: &Ends) {
     c.forward(&more).leaves_by(ASIDE, &there.from(snat.as_str()));
 }
 
-/// As the balancer says it: from the frontend, quoting the ports.
-fn told(error: &Packet) -> Packet {
+/// The error as the data plane sends it: from the frontend, quoting the ports.
+fn sent_by_balancer(error: &Packet) -> Packet {
     error.quoting_only(8).macs(NODE_MAC, CLIENT_MAC).ttl(64).id(0)
 }
 
@@ -195,7 +195,7 @@ fn of_length(packet: &Packet, length: usize) -> Packet {
     packet.payload(&vec![0x5a; length - headers])
 }
 
-/// Whoever may cut a packet into fragments is told, too: we don't, and he will.
+/// Whoever may cut a packet into fragments is sent_by_balancer, too: we don't, and he will.
 pub fn what_does_not_fit_through_a_device_is_answered(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, INSIDE);
     c.device(INSIDE, |device| device.mtu = 1400);
@@ -209,7 +209,7 @@ pub fn what_does_not_fit_through_a_device_is_answered(c: &mut Conversation, at: 
         too_long.push(of_length(&data, 1500).dont_fragment(false));
     }
     for too_long in &too_long {
-        let error = told(&packet_too_big(at.cluster_address(), too_long, 1400));
+        let error = sent_by_balancer(&packet_too_big(at.cluster_address(), too_long, 1400));
         c.forward(too_long).is_answered_by(&error, Reason::TooBig);
         c.stack(too_long).is_answered_by(&error, Reason::TooBig);
         c.forward(&too_long.vlan(100)).is_answered_by(&error.vlan(100), Reason::TooBig);
@@ -224,7 +224,7 @@ pub fn what_has_come_too_far_is_answered(c: &mut Conversation, at: &Ends) {
     c.forward(&last).leaves_by(INSIDE, &there.to(backend.as_str()).from(snat.as_str()));
     for ttl in [1, 0] {
         let over = request(at).psh_ack().payload(b"far away").ttl(ttl);
-        let error = told(&time_exceeded(at.cluster_address(), &over));
+        let error = sent_by_balancer(&time_exceeded(at.cluster_address(), &over));
         c.forward(&over).is_answered_by(&error, Reason::HopLimit);
         c.stack(&over).is_answered_by(&error, Reason::HopLimit);
     }
@@ -425,14 +425,14 @@ pub fn a_route_may_be_narrower_than_its_device(c: &mut Conversation, at: &Ends) 
     c.exit(&address(&backend), Exit { mtu: 1300, ..neighbour(INSIDE, ROUTER_MAC) });
     let question = at.to_dns(40000).ttl(64);
     let too_long = of_length(&question, 1301);
-    let error = told(&packet_too_big(at.cluster_address(), &too_long, 1300));
+    let error = sent_by_balancer(&packet_too_big(at.cluster_address(), &too_long, 1300));
     c.forward(&too_long).is_answered_by(&error, Reason::TooBig);
     let fits = of_length(&question, 1300);
     let there = forwarded(&fits, INSIDE, ROUTER_MAC).to(backend.as_str());
     let _ = c.forward(&fits).leaves_with_snat_by(INSIDE, &there);
 }
 
-/// Errors and later fragments that don't fit: nobody may be told by an error.
+/// Errors and later fragments that don't fit: nobody may be sent_by_balancer by an error.
 pub fn what_may_not_be_answered_is_dropped(c: &mut Conversation, at: &Ends) {
     let backend = dns_behind(c, at, INSIDE);
     let question = at.to_dns(40000).ttl(64).id(7).payload(&[7; 3000]);
@@ -475,7 +475,7 @@ pub fn what_a_device_will_cut_need_not_fit_whole(c: &mut Conversation, at: &Ends
     let data = request(at).psh_ack().payload(&[0x5a; 2800]);
     let there = forwarded(&data, INSIDE, ROUTER_MAC).to(backend.as_str());
     c.stack_segments(&data, 1400).leaves_by(INSIDE, &there.from(snat.as_str()));
-    let error = told(&packet_too_big(at.cluster_address(), &data, 1500));
+    let error = sent_by_balancer(&packet_too_big(at.cluster_address(), &data, 1500));
     c.stack_segments(&data, 1480).is_answered_by(&error, Reason::TooBig);
     c.stack(&data).is_answered_by(&error, Reason::TooBig);
 

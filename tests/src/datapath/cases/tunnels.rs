@@ -345,9 +345,9 @@ pub fn errors_come_out_of_tunnels(c: &mut Conversation, at: &Ends) {
         c.forward(&arriving(at, kind, &error, &backend)).is_dropped_for(Reason::UnknownQuote);
         c.forward(&arriving(at, kind, &request.syn(), &backend))
             .becomes(&request.syn().to(backend.as_str()));
-        let told = error.inner(|quoted| quoted.from(backend.as_str()));
-        let told = told.to(address(&backend).as_str());
-        c.forward(&arriving(at, kind, &error, &backend)).becomes(&told);
+        let expected = error.inner(|quoted| quoted.from(backend.as_str()));
+        let expected = expected.to(address(&backend).as_str());
+        c.forward(&arriving(at, kind, &error, &backend)).becomes(&expected);
     }
 }
 

@@ -129,14 +129,14 @@ impl Recorder {
         let key = (of(&event.metadata.namespace), of(&event.metadata.name));
         let events: Api<Event> = Api::namespaced(self.client.clone(), &key.0);
         let known = self.made.remove(&key);
-        if let Some(count) = self.tell(&events, event, times, known).await? {
+        if let Some(count) = self.send(&events, event, times, known).await? {
             self.remember(key, count);
         }
         Ok(())
     }
 
     /// Returns the new count; `None` if another node counts the Event.
-    async fn tell(
+    async fn send(
         &self,
         events: &Api<Event>,
         event: &Event,

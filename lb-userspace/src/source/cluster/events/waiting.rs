@@ -60,9 +60,9 @@ mod tests {
             assert_eq!(waiting.add(event(name)), has_room, "{name}");
         }
         assert!(waiting.add(event("a")));
-        let told = std::iter::from_fn(|| waiting.pop());
-        let told: Vec<_> = told.map(|(event, times)| (event.metadata.name, times)).collect();
-        assert_eq!(told, [(Some("a".to_owned()), 3), (Some("b".to_owned()), 2)]);
+        let popped = std::iter::from_fn(|| waiting.pop());
+        let popped: Vec<_> = popped.map(|(event, times)| (event.metadata.name, times)).collect();
+        assert_eq!(popped, [(Some("a".to_owned()), 3), (Some("b".to_owned()), 2)]);
         assert!(waiting.add(event("c")) && !waiting.is_empty());
     }
 }
