@@ -289,7 +289,7 @@ async fn probe(check: &Check, address: SocketAddr, patience: Duration) -> Result
         let status = String::from_utf8_lossy(&head).into_owned();
         ensure!(
             status.starts_with("HTTP/1.") && matches!(head[9], b'2' | b'3'),
-            "it answers {status:?}"
+            "it returned {status:?}"
         );
         Ok(())
     })

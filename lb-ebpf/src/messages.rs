@@ -20,5 +20,5 @@ pub fn not_marked(device: u32) {
 
 #[inline(never)]
 pub fn answers(stage: u32, device: u32) {
-    debug!((), "stage {}: a packet from device {} is answered", stage, device);
+    debug!((), "stage {}: a reply to a packet from device {}", stage, device);
 }

@@ -17,7 +17,7 @@ pub fn parse_tcp_flags(text: &str) -> Result<u8, String> {
     text.split(',').filter(|name| !name.is_empty()).try_fold(0, |flags, name| {
         let found = TCP_FLAGS.iter().find(|(known, _)| known.eq_ignore_ascii_case(name.trim()));
         let names = TCP_FLAGS.map(|(name, _)| name).join(", ");
-        Ok(flags | found.ok_or_else(|| format!("{name:?} is none of {names}"))?.1)
+        Ok(flags | found.ok_or_else(|| format!("{name:?} is not one of {names}"))?.1)
     })
 }
 
@@ -53,7 +53,7 @@ mod tests {
         assert_eq!(parse_tcp_flags(&tcp_flag_names(0x3f)), Ok(0x3f));
         assert_eq!(
             parse_tcp_flags("syn,fun").unwrap_err(),
-            "\"fun\" is none of fin, syn, rst, psh, ack, urg"
+            "\"fun\" is not one of fin, syn, rst, psh, ack, urg"
         );
     }
 

@@ -172,7 +172,7 @@ fn ask(connection: &mut TcpStream, is_answer: fn(&[u8]) -> bool) -> Result<()> {
             }
         }
     }
-    ensure!(is_answer(&answer[..length]), "what came is no answer");
+    ensure!(is_answer(&answer[..length]), "what came is not a reply");
     Ok(())
 }
 

@@ -169,7 +169,7 @@ impl Node {
 }
 
 fn address(text: &str) -> SocketAddr {
-    text.parse().unwrap_or_else(|_| panic!("{text} is no address and port"))
+    text.parse().unwrap_or_else(|_| panic!("{text} is not an address and port"))
 }
 
 fn end4(end: std::net::SocketAddrV4) -> End<family::Address4> {

@@ -248,7 +248,7 @@ fn errors_quote_the_command_and_its_output() -> Result<()> {
     );
 
     let error = topology.host("a b").map(drop).unwrap_err().to_string();
-    assert!(error.contains("\"a b\" is no name"), "{error}");
+    assert!(error.contains("\"a b\" is not a name"), "{error}");
     Ok(())
 }
 

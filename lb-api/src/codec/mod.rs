@@ -110,7 +110,7 @@ pub fn decode_definition(
     }
     let cannot = |message: String| {
         let name = definition.rsplit('.').next().unwrap_or(definition);
-        Failure::bad_request(format!("the body of the request is no {name}: {message}"))
+        Failure::bad_request(format!("the body of the request is not valid {name}: {message}"))
     };
     let mut value = match format {
         Format::Protobuf => {
@@ -125,7 +125,7 @@ pub fn decode_definition(
 
 fn definition(kind: &Kind) -> Result<&'static str, Failure> {
     schema::definition_of(kind.group, kind.version, kind.kind)
-        .ok_or_else(|| Failure::internal(format!("there is no schema of {}", kind.kind)))
+        .ok_or_else(|| Failure::internal(format!("{} has no schema", kind.kind)))
 }
 
 pub fn cannot_be_handled(kind: &Kind, message: &str) -> Failure {

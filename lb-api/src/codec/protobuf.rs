@@ -119,7 +119,7 @@ fn take(
         }
         Some("object") if schema.get("additionalProperties").is_some() => {
             let Part::Bytes(entry) = part else {
-                return Err(format!("{name} is no message"));
+                return Err(format!("{name} is not a message"));
             };
             let mut key = String::new();
             let mut content = Value::String(String::new());

@@ -170,7 +170,7 @@ fn set_validity(params: &mut CertificateParams, days: u32) -> Result<()> {
 /// Atomically writes a file that only its owner can read.
 pub fn write_private(path: &Path, content: &str) -> Result<()> {
     let cannot = || format!("{} can't be written", path.display());
-    let name = path.file_name().ok_or_else(|| anyhow!("{} is no file", path.display()))?;
+    let name = path.file_name().ok_or_else(|| anyhow!("{} is not a file", path.display()))?;
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = directory.unwrap_or(Path::new("."));
     fs::create_dir_all(directory).with_context(cannot)?;

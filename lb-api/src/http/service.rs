@@ -268,7 +268,7 @@ impl Service {
             let mut body = body;
             while let Some(frame) = body.frame().await {
                 let frame = frame.map_err(|error| {
-                    let why = format!("the body of the request broke off: {error}");
+                    let why = format!("the body of the request ended early: {error}");
                     Failure::bad_request(why)
                 })?;
                 let Ok(data) = frame.into_data() else { continue };

@@ -47,7 +47,7 @@ impl Query {
         match value.as_str() {
             "" | "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(Some(true)),
             "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(Some(false)),
-            other => Err(Failure::bad_request(format!("{name} is no truth value: {other:?}"))),
+            other => Err(Failure::bad_request(format!("{name} is not a boolean: {other:?}"))),
         }
     }
 

@@ -124,7 +124,7 @@ fn applied(
     let kind = target.kind;
     let key = target.key()?;
     if !applied.is_object() {
-        return Err(Failure::bad_request("the patch is no object"));
+        return Err(Failure::bad_request("the patch is not an object"));
     }
     check_type(target, &applied)?;
     if !applied["metadata"]["managedFields"].is_null() {

@@ -142,7 +142,7 @@ fn label_requirement(part: &str) -> Result<LabelRequirement, String> {
         let key = key.trim();
         let fits = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
         if key.is_empty() || !key.chars().all(fits) {
-            return Err(format!("{key:?} is no label, in {part:?}"));
+            return Err(format!("{key:?} is not a label, in {part:?}"));
         }
         Ok(LabelRequirement { key: key.to_owned(), test })
     };
@@ -152,11 +152,11 @@ fn label_requirement(part: &str) -> Result<LabelRequirement, String> {
         if text.chars().all(fits) && text.len() <= 63 {
             Ok(text.to_owned())
         } else {
-            Err(format!("{text:?} is no label's value, in {part:?}"))
+            Err(format!("{text:?} is not a label value, in {part:?}"))
         }
     };
     let number = |text: &str| {
-        text.trim().parse::<i64>().map_err(|_| format!("{text:?} is no number, in {part:?}"))
+        text.trim().parse::<i64>().map_err(|_| format!("{text:?} is not a number, in {part:?}"))
     };
     if let Some((before, values)) = part.split_once('(') {
         let values =

@@ -111,7 +111,7 @@ fn read(lines: impl BufRead) -> Result<State> {
         Ok((format!("{line}\n"), content))
     };
     let (line, header) = next()?;
-    let format = header["millrace-snapshot"].as_u64().context("it is no snapshot of Millrace")?;
+    let format = header["millrace-snapshot"].as_u64().context("it is not a Millrace snapshot")?;
     ensure!(format == FORMAT, "it has format {format}, this millrace knows format {FORMAT}");
     let revision = header["revision"].as_u64().context("it has no revision")?;
     hash.update(line.as_bytes());

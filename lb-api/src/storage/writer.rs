@@ -83,7 +83,7 @@ impl fmt::Display for WriteError {
                 formatter,
                 "the store can't be written: {cause}; check the disk: writes resume when it works"
             ),
-            Self::Panicked => formatter.write_str("the operation failed by a fault of its own"),
+            Self::Panicked => formatter.write_str("the operation failed by an internal fault"),
             Self::Closed => formatter.write_str("the store has been closed"),
         }
     }

@@ -169,7 +169,7 @@ fn new_enough(running: KernelVersion) -> Finding {
 
 fn btf() -> Finding {
     if Path::new(TYPES).exists() {
-        return Finding::ok("btf", "the kernel tells its types");
+        return Finding::ok("btf", "the kernel provides BTF");
     }
     Finding::error(
         "btf",

@@ -50,7 +50,7 @@ pub fn of_port<'a>(
             AddressType::Of(family) if *family == key.family => {}
             AddressType::Of(_) | AddressType::Fqdn => continue,
             AddressType::Unknown(name) => {
-                let message = format!("{name:?} is none of IPv4, IPv6, FQDN");
+                let message = format!("{name:?} is not one of IPv4, IPv6, FQDN");
                 problems.push(problem(slice, "addressType".to_owned(), message));
                 continue;
             }
@@ -87,7 +87,7 @@ fn port_of(key: &ServicePortKey, slice: &Slice, problems: &mut Vec<Problem>) -> 
             continue;
         }
         if let Err(name) = &port.protocol {
-            let message = format!("{name:?} is none of TCP, UDP, SCTP");
+            let message = format!("{name:?} is not one of TCP, UDP, SCTP");
             problems.push(problem(slice, format!("ports[{index}].protocol"), message));
         }
         if port.protocol != Ok(key.protocol) {

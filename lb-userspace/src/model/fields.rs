@@ -43,7 +43,7 @@ impl Fields<'_> {
         let protocol = Protocol::parse(port.protocol.as_deref());
         if protocol.is_none() {
             let name = port.protocol.clone().unwrap_or_default();
-            self.problem(field, format!("{name:?} is none of TCP, UDP, SCTP; not served"));
+            self.problem(field, format!("{name:?} is not one of TCP, UDP, SCTP; not served"));
         }
         protocol
     }
@@ -85,7 +85,7 @@ impl Fields<'_> {
         let name = name.as_deref().filter(|name| !name.is_empty()).unwrap_or(default);
         known.iter().find(|&&known| known == name).copied().unwrap_or_else(|| {
             let all = known.join(", ");
-            self.problem(field, format!("{name:?} is none of {all}; taken for {default}"));
+            self.problem(field, format!("{name:?} is not one of {all}; using {default}"));
             default
         })
     }

@@ -181,7 +181,7 @@ fn virtual_addresses(
             }
             Some("Proxy") => {}
             Some(other) => {
-                let message = format!("{other:?} is none of VIP, Proxy; {text} is not served");
+                let message = format!("{other:?} is not one of VIP, Proxy; {text} is not served");
                 fields.problem(&format!("{field}.ipMode"), message);
             }
         }

@@ -38,7 +38,7 @@ pub fn read(service: &Service, node: &NodeContext, fields: &mut Fields<'_>) -> F
     let Some(name) = annotation(service) else { return node.forwarding };
     named(name).unwrap_or_else(|| {
         let known: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
-        let message = format!("{name:?} is none of {}; as if it was not given", known.join(", "));
+        let message = format!("{name:?} is not one of {}; ignored", known.join(", "));
         fields.problem(&format!("metadata.annotations[{FORWARDING}]"), message);
         node.forwarding
     })

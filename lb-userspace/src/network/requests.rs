@@ -81,7 +81,7 @@ async fn dump_once<T>(
         .context("the kernel can't be asked")?;
     let (mut found, mut whole) = (Vec::new(), true);
     loop {
-        let datagram = socket.receive().await.context("the kernel does not answer")?;
+        let datagram = socket.receive().await.context("the kernel does not respond")?;
         for message in messages(&datagram) {
             let message = message?;
             whole &= message.flags & libc::NLM_F_DUMP_INTR as u16 == 0;

@@ -67,7 +67,7 @@ fn read() -> io::Result<Vec<(&'static str, &'static str, MetricType, f64)>> {
     let descriptors = fs::read_dir("/proc/self/fd")?.count();
     let (Some(stat), Some(own_memory), Some(boot)) = (Stat::parse(&stat), own_memory, boot) else {
         return Err(io::Error::other(
-            "/proc/self/stat, /proc/self/status or /proc/stat is not as proc(5) says",
+            "/proc/self/stat, /proc/self/status or /proc/stat does not have the format in proc(5)",
         ));
     };
     let ticks = sysconf(SysconfVar::CLK_TCK)?.unwrap_or(100) as f64;

@@ -63,7 +63,7 @@ impl Contents {
             return;
         }
         if kind.is_empty() && !value.is_null() {
-            self.note(place, path, "has no kind, so it is no object of Kubernetes");
+            self.note(place, path, "has no kind, so it is not a Kubernetes object");
         } else if let Some(kind) = Kind::of(&api_version, &kind) {
             self.add_object(place, path, kind, value);
         } else if Kind::ALL.iter().any(|known| known.name() == kind) {
@@ -187,7 +187,7 @@ mod tests {
         let text = format!("{{apiVersion: v1, kind: List, items: [{SERVICE}, {SERVICE}, {{}}]}}");
         let all = [
             "a.yaml:1: Service default/web: is defined twice; the first one counts",
-            "a.yaml:1: items[2]: has no kind, so it is no object of Kubernetes",
+            "a.yaml:1: items[2]: has no kind, so it is not a Kubernetes object",
         ];
         assert_eq!(problems(&text), all);
     }

@@ -218,7 +218,7 @@ fn verdict_text(fate: Fate, leaves_by: Option<&str>) -> String {
         Fate::Translated => "passes as another packet: the stack routes it from here".into(),
         Fate::Dropped => "dropped".into(),
         Fate::Deferred => "left to tc, untouched, where no program of ours is attached".into(),
-        Fate::Answered => format!("answered: it goes back by {device} as something else"),
+        Fate::Answered => format!("answered: a reply to it leaves through {device}"),
         Fate::Sent => format!("leaves by {device} at once, not by way of the stack"),
         Fate::Resolved => {
             format!("leaves by {device}, as soon as the stack has found the next hop")

@@ -114,9 +114,9 @@ impl<'a> Narrator<'a> {
             }
             Observation::MayBeDestination(address, may) => {
                 let text = if may {
-                    format!("{address} is an address that clients dial, or answers come to")
+                    format!("{address} may be a Service address or an SNAT address")
                 } else {
-                    format!("{address} is no address of a Service's: not ours")
+                    format!("{address} is not an address of a Service: not handled")
                 };
                 self.say("prefilter", text);
             }
@@ -141,7 +141,7 @@ impl<'a> Narrator<'a> {
             }
             Observation::Replaced(flow) => {
                 let text =
-                    format!("its place was another's, whose time is up: {}", flow_text(&flow));
+                    format!("it replaces an expired flow: {}", flow_text(&flow));
                 self.say("flow", text);
             }
             Observation::Opened(flow) => {
@@ -181,7 +181,7 @@ impl<'a> Narrator<'a> {
                 if known {
                     "its first fragment was seen: the ports are known"
                 } else {
-                    "its first fragment was not seen: nobody knows its ports"
+                    "its first fragment was not seen: its ports are unknown"
                 },
             ),
             Observation::FragmentSet(source, destination) => self.say(
@@ -193,7 +193,7 @@ impl<'a> Narrator<'a> {
                 if is {
                     format!("{address} is a node of the cluster")
                 } else {
-                    format!("{address} is no node of the cluster")
+                    format!("{address} is not a node of the cluster")
                 },
             ),
             Observation::Target(target, found) => self.say(
@@ -207,12 +207,12 @@ impl<'a> Narrator<'a> {
                 "answer",
                 match rejection.kind {
                     RejectionKind::TOO_BIG => {
-                        format!("its sender is told that only {} bytes fit", rejection.mtu)
+                        format!("an ICMP error reports the MTU {} to its sender", rejection.mtu)
                     }
                     RejectionKind::HOP_LIMIT => {
-                        "its sender is told that it came too far".to_owned()
+                        "an ICMP error reports to its sender that its hop limit is exceeded".to_owned()
                     }
-                    _ => "its sender is told that no backend serves the port".to_owned(),
+                    _ => "an ICMP error reports to its sender that the port has no backend".to_owned(),
                 },
             ),
             Observation::Counted(reason) => {
@@ -226,7 +226,7 @@ impl<'a> Narrator<'a> {
                     match direction {
                         Direction::Forward => format!("as a packet of {name} to backend {backend}"),
                         Direction::Reverse => {
-                            format!("as an answer of {name} from backend {backend}")
+                            format!("as a reply of {name} from backend {backend}")
                         }
                     },
                 );
@@ -438,9 +438,9 @@ fn stage_text(stage: Stage) -> &'static str {
         Stage::Untracked => "there is no entry for the flow: it is forwarded without one",
         Stage::Accept => "it came through a tunnel, and may open a flow",
         Stage::Shadow => "client and backend past all Services: an earlier flow between them ends",
-        Stage::Snat => "the flow needs an SNAT port, or a place in the reply index",
-        Stage::Reset => "it is answered by a TCP reset",
-        Stage::Reject => "it is answered by an ICMP error",
+        Stage::Snat => "the flow needs an SNAT port, or a slot in the reply index",
+        Stage::Reset => "its sender receives a TCP reset",
+        Stage::Reject => "its sender receives an ICMP error",
         Stage::ErrorIn => "ICMP that arrives: an error about a packet of ours, perhaps",
         Stage::ErrorOut => "ICMP that leaves: an error about a packet of ours, perhaps",
         Stage::FragmentIn => "a fragment that arrives",

@@ -95,7 +95,7 @@ fn print_commands(network: &OneNode) {
     let kubeconfig = network.kubeconfig();
     let kubectl =
         format!("nsenter --net=/run/netns/{node} kubectl --kubeconfig {}", kubeconfig.display());
-    println!("\nTry it, as root: look, take a backend away, and see who answers now:");
+    println!("\nTry it, as root: look, remove a backend, and see which one replies now:");
     println!("  {kubectl} get svc");
     println!(
         "  {kubectl} patch endpointslice web-ipv4 --type=json -p \

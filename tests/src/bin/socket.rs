@@ -72,7 +72,7 @@ fn said(came: io::Result<String>) -> String {
 }
 
 fn end(text: &str) -> Result<SocketAddr> {
-    text.parse().with_context(|| format!("{text} is no address with a port"))
+    text.parse().with_context(|| format!("{text} is not an address with a port"))
 }
 
 trait Socket {

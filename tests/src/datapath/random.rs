@@ -167,7 +167,7 @@ impl Agreement {
         let hosts = host.tables.v4.replies.iter().chain(&host.tables.v6.replies);
         let (hosts, kernels) = (entries(hosts), entries(kernel.replies()));
         if hosts != kernels {
-            return Ok(Some(format!("index of answers: host {hosts:x?}\nkernel {kernels:x?}")));
+            return Ok(Some(format!("reply index: host {hosts:x?}\nkernel {kernels:x?}")));
         }
         let counts = Counts::of(kernel)?.since(before);
         let differing = counts.differing(&Counts::of_host(host));

@@ -161,7 +161,7 @@ fn check_name(name: &str) -> Result<()> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     ensure!(
         !name.is_empty() && name.bytes().all(fits) && name.len() <= 60,
-        "{name:?} is no name for a topology or host: use up to 60 letters, digits, - and _"
+        "{name:?} is not a name for a topology or host: use up to 60 letters, digits, - and _"
     );
     Ok(())
 }

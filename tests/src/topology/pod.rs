@@ -21,7 +21,7 @@ impl Host {
         port::link(pod.port("eth0"), self.port(name))?;
         for address in addresses {
             let parsed: IpAddr = address.parse().with_context(|| {
-                format!("pod {name}: {address:?} is no address; one has no prefix length, as in 10.244.1.10")
+                format!("pod {name}: {address:?} is not an address; addresses have no prefix length, as in 10.244.1.10")
             })?;
             match parsed {
                 IpAddr::V4(_) => {

@@ -56,7 +56,7 @@ impl Host {
 
 pub(super) fn socket_address(text: &str) -> Result<SocketAddr> {
     text.parse().with_context(|| {
-        format!("{text:?} is no address with a port, as in 10.244.1.10:8080 or [fd00::10]:8080")
+        format!("{text:?} is not an address with a port, as in 10.244.1.10:8080 or [fd00::10]:8080")
     })
 }
 

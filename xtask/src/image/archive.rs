@@ -45,7 +45,7 @@ impl<W: Write> Archive<W> {
     }
 
     fn entry(&mut self, path: &str, kind: EntryType, mode: u32, content: &[u8]) -> Result<()> {
-        ensure!(!path.is_empty() && !path.starts_with('/'), "{path:?} is no path in an archive");
+        ensure!(!path.is_empty() && !path.starts_with('/'), "{path:?} is not a path in an archive");
         ensure!(self.written.insert(path.to_owned()), "{path} is there twice");
         let mut header = Header::new_ustar();
         header.set_path(path).with_context(|| path.to_owned())?;

@@ -38,10 +38,10 @@ const NAMESPACE: Parameter = Parameter {
 const DRY_RUN: Parameter = query("dryRun", "string", "With the value All, nothing is stored.");
 const LIST: [Parameter; 10] = [
     query("allowWatchBookmarks", "boolean", "Whether a watch may send events of type BOOKMARK."),
-    query("continue", "string", "The token of the answer whose list is to go on."),
+    query("continue", "string", "The token of the previous response, to continue its list."),
     query("fieldSelector", "string", "Restricts the objects by their fields."),
     query("labelSelector", "string", "Restricts the objects by their labels."),
-    query("limit", "integer", "The most objects to answer with."),
+    query("limit", "integer", "The maximum number of objects to return."),
     query("resourceVersion", "string", "Which version of the objects is wanted."),
     query("resourceVersionMatch", "string", "How resourceVersion is meant for a list."),
     query("sendInitialEvents", "boolean", "Whether a watch begins with what is there."),

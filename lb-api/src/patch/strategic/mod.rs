@@ -163,7 +163,7 @@ fn merge_lists(
     }
     for item in patch {
         let Value::Object(item) = item else {
-            return Err(malformed(format!("{item} is no object, but has to be merged by {key}")));
+            return Err(malformed(format!("{item} is not an object, but must be merged by {key}")));
         };
         let Some(value) = item.get(key) else {
             let item = Value::Object(item.clone());

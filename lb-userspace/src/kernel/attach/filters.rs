@@ -226,7 +226,7 @@ impl Filters {
             found.extend(read_filter(body));
         });
         match result {
-            Err(error) if !is_gone(&error) => Err(error).context("the kernel tells no tc filters"),
+            Err(error) if !is_gone(&error) => Err(error).context("listing the tc filters"),
             _ => Ok(found),
         }
     }

@@ -197,7 +197,7 @@ mod tests {
         let trouble = Trouble::of_status(refusal(502, &HeaderMap::new(), page.as_bytes()));
         let message = trouble.describe();
         assert!(
-            message.starts_with("the API server answers 502: <html> <title>Bad gateway"),
+            message.starts_with("the API server returned 502: <html> <title>Bad gateway"),
             "{message}"
         );
         assert!(message.len() < 600 && !message.contains(char::is_control), "{message}");

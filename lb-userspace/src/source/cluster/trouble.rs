@@ -84,8 +84,8 @@ impl Trouble {
             Self::Expired => "they changed too much while they were listed".to_owned(),
             Self::TooNew => "the API server lags behind, or was restored from a backup".to_owned(),
             Self::NotStreamed => "the API server does not stream lists".to_owned(),
-            Self::BrokenOff => "the API server's list broke off".to_owned(),
-            Self::NoAnswer(patience) => format!("no answer in {} s", patience.as_secs()),
+            Self::BrokenOff => "the API server's list was incomplete".to_owned(),
+            Self::NoAnswer(patience) => format!("no response within {} s", patience.as_secs()),
             Self::Refused(status) => match status.code {
                 401 => "the API server doesn't accept the credentials; is the token or \
                         certificate valid, and of this cluster?"
@@ -94,7 +94,7 @@ impl Trouble {
                     "{}; give this account the ClusterRole of deploy/kustomize/base/role.yaml",
                     one_line(&status.message)
                 ),
-                code => format!("the API server answers {code}: {}", one_line(&status.message)),
+                code => format!("the API server returned {code}: {}", one_line(&status.message)),
             },
             Self::Failed(cause) => cause.clone(),
         }

@@ -166,7 +166,7 @@ impl File {
     fn keep(before: Option<Self>, hash: u64, mut trouble: Problem) -> Self {
         let contents = before.map(|before| before.contents).unwrap_or_default();
         if !contents.objects.is_empty() {
-            trouble.message.push_str("; what it said before stays in force");
+            trouble.message.push_str("; its last valid content stays programmed");
         }
         Self { hash, contents, trouble: Some(trouble) }
     }

@@ -110,7 +110,7 @@ fn a_file_that_breaks_keeps_what_it_said() {
     directory.write("a.yaml", "kind: [\n");
     let [reported] = &directory.changes()[..] else { panic!() };
     assert!(reported.starts_with("problem a.yaml:2:1: not YAML"), "{reported}");
-    assert!(reported.ends_with("what it said before stays in force"), "{reported}");
+    assert!(reported.ends_with("its last valid content stays programmed"), "{reported}");
     directory.write("a.yaml", &service("web", "10.96.0.2"));
     assert_eq!(directory.changes(), ["applied Service default/web"]);
     assert!(directory.reported.problems.is_empty());

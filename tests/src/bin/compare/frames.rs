@@ -122,6 +122,6 @@ fn link(host: &Host, device: &str) -> Result<(u32, Mac)> {
         .split(':')
         .map(|octet| u8::from_str_radix(octet, 16))
         .collect::<Result<Vec<_>, _>>()?;
-    let octets = octets.try_into().ok().with_context(|| format!("{address} is no address"))?;
+    let octets = octets.try_into().ok().with_context(|| format!("{address} is not an address"))?;
     Ok((index, Mac(octets)))
 }

@@ -202,7 +202,7 @@ pub fn datagrams_follow_the_table_when_they_have_been_idle(c: &mut Conversation,
         let chosen = c.forward(question).chosen(&ends, |backend| question.to(backend));
         chosen == backends[1]
     });
-    assert!(moved.count() > 0, "the table leads nobody to the second backend");
+    assert!(moved.count() > 0, "the table leads no client to the second backend");
     assert_eq!(c.flows().len(), questions.len());
 }
 

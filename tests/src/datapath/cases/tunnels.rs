@@ -32,7 +32,7 @@ fn tunnel(at: &Ends, kind: Forwarding, from: &str, to: &str, packet: &Packet) ->
             let ends = [at.end(from, 0xc000), at.end(to, PORT)];
             udp(ends[0].as_str(), ends[1].as_str()).payload(inner).no_checksum()
         }
-        Forwarding::Masquerade => panic!("that is no tunnel"),
+        Forwarding::Masquerade => panic!("that is not a tunnel"),
     }
 }
 

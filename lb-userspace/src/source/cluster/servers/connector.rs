@@ -130,7 +130,7 @@ async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
 }
 
 fn no_answer(patience: Duration) -> io::Error {
-    let message = format!("no answer in {} s", patience.as_secs_f32());
+    let message = format!("no response within {} s", patience.as_secs_f32());
     io::Error::new(io::ErrorKind::TimedOut, message)
 }
 

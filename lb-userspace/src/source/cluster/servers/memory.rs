@@ -101,7 +101,7 @@ fn parse(text: &str) -> Result<BTreeSet<SocketAddr>> {
     for (index, line) in text.lines().enumerate() {
         let address: SocketAddr = line.parse().with_context(|| format!("line {}", index + 1))?;
         if !is_usable(&address) {
-            bail!("line {}: {address} is no address of a server", index + 1);
+            bail!("line {}: {address} is not the address of a server", index + 1);
         }
         addresses.insert(address);
     }
