@@ -164,7 +164,7 @@ impl Day {
             Fate::Deferred => assert!(after == before, "changed and deferred: {}", context()),
             Fate::Passed if after == before => {}
             Fate::Passed => self.judge_change(before, after, &context),
-            Fate::Sent if is_answer(before, after) => {
+            Fate::Sent if is_rejection(before, after) => {
                 let found = inspect::frame(after).expect("the data plane's packets are complete");
                 assert!(found.is_right(after), "made with a wrong checksum: {}", context());
             }
@@ -222,7 +222,7 @@ impl Day {
         for (number, flow) in after.iter().enumerate() {
             for other in &after[number + 1..] {
                 assert!(flow.tuple() != other.tuple(), "twice: {flow:?}\n{other:?}");
-                let mixed = flow.answered() == other.answered();
+                let mixed = flow.reply_key() == other.reply_key();
                 let both = !flow.expired(now) && !other.expired(now);
                 assert!(
                     !(mixed && both && self.index_is_whole),
@@ -235,7 +235,7 @@ impl Day {
         for flow in before.iter().filter(|flow| flow.is_protected()) {
             // A closing flow ends when its client connects to the backend directly from the same
             // port.
-            let shadowed = own.contains(&Some(flow.answered()));
+            let shadowed = own.contains(&Some(flow.reply_key()));
             let ended = flow.expired(now) || shadowed || own.contains(&Some(flow.tuple()));
             let kept = after.iter().any(|other| other.tuple() == flow.tuple());
             assert!(kept || ended, "evicted: {flow:?}");
@@ -276,7 +276,7 @@ impl Known {
         (self.client, self.frontend, self.protocol)
     }
 
-    fn answered(&self) -> (SocketAddr, SocketAddr, u8) {
+    fn reply_key(&self) -> (SocketAddr, SocketAddr, u8) {
         (self.backend, self.snat, self.protocol)
     }
 
@@ -324,7 +324,7 @@ fn is_plain(reply: Reply) -> bool {
 
 /// Whether the data plane made this packet as a response to the other: it goes to the other's
 /// sender.
-fn is_answer(before: &[u8], after: &[u8]) -> bool {
+fn is_rejection(before: &[u8], after: &[u8]) -> bool {
     match (inspect::frame(before), inspect::frame(after)) {
         (Ok(before), Ok(after)) => {
             after.destination == before.source && after.source == before.destination

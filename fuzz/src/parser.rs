@@ -60,10 +60,10 @@ fn arriving(bytes: &[u8]) -> Vec<Vec<Reason>> {
 
 /// The reasons that may be counted for a leaving packet. One that could not be a reply counts none.
 fn leaving(bytes: &[u8]) -> Vec<Vec<Reason>> {
-    let answer = inspect::frame(bytes)
+    let parsed = inspect::frame(bytes)
         .is_ok_and(|found| found.fragment.is_none() && found.ports(bytes).is_some());
     let fragment = inspect::frame(bytes).is_ok_and(|found| found.fragment.is_some());
-    match (answer, fragment) {
+    match (parsed, fragment) {
         (true, _) => vec![vec![Reason::NoFlow]],
         (_, true) => [vec![vec![]], one_of(&[Reason::Fragment, Reason::NoFlow])].concat(),
         _ => vec![vec![]],

@@ -20,7 +20,7 @@ impl Translated {
     pub fn of(hook: Hook, before: &[u8], outcome: &Outcome) -> Option<Self> {
         let (after, fate) = (&outcome.bytes, outcome.fate);
         let kept = matches!(fate, Fate::Passed | Fate::Sent) && after.len() == before.len();
-        let (there, back) = (answerable(before)?, answerable(after)?);
+        let (there, back) = (parse(before)?, parse(after)?);
         // A packet that goes back to the sender was made by the data plane.
         let ours = there.source == back.destination;
         let changed = (there.source, there.destination) != (back.source, back.destination);
@@ -45,7 +45,7 @@ impl Translated {
     /// Whether the translated reply can be predicted. An SCTP checksum depends on the order of the
     /// ports, and is not recomputed if it is wrong or covers bytes that were cut off.
     pub fn can_be_undone(&self) -> bool {
-        answerable(&self.before)
+        parse(&self.before)
             .filter(|found| found.protocol == SCTP)
             .is_none_or(|found| found.end <= self.before.len() && found.is_right(&self.before))
     }
@@ -56,7 +56,7 @@ impl Translated {
     }
 }
 
-fn answerable(bytes: &[u8]) -> Option<Datagram> {
+fn parse(bytes: &[u8]) -> Option<Datagram> {
     let found = inspect::frame(bytes).ok()?;
     found.ports(bytes)?;
     found.fragment.is_none().then_some(found)
@@ -65,7 +65,7 @@ fn answerable(bytes: &[u8]) -> Option<Datagram> {
 /// The packet with source and destination swapped. Of all checksums, only SCTP's changes.
 pub fn swapped(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
-    let Some(found) = answerable(&bytes) else { return bytes };
+    let Some(found) = parse(&bytes) else { return bytes };
     let right = found.is_right(&bytes);
     bytes[..12].rotate_left(6);
     let (addresses, length) =
@@ -79,7 +79,7 @@ pub fn swapped(bytes: &[u8]) -> Vec<u8> {
 /// The packet with these TCP flags, or the SCTP chunk of the same meaning, and skewed numbers.
 fn with_signal(bytes: &[u8], Reply { tcp_flags: flags, skew, .. }: Reply) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
-    let Some(found) = answerable(&bytes) else { return bytes };
+    let Some(found) = parse(&bytes) else { return bytes };
     let right = found.is_right(&bytes);
     match found.protocol {
         TCP => {
@@ -113,7 +113,7 @@ fn skew_number(bytes: &mut [u8], at: usize, skew: u32) {
 
 /// Recomputes the checksum if it was right before; otherwise leaves it.
 fn complete(bytes: &mut [u8], was_right: bool) {
-    let Some(found) = answerable(bytes).filter(|_| was_right) else { return };
+    let Some(found) = parse(bytes).filter(|_| was_right) else { return };
     let Some(segment) = bytes.get(found.transport..found.end) else { return };
     let Some(field) = checksum::field(found.protocol) else { return };
     let none = match (segment.get(field.clone()), found.protocol) {

@@ -118,7 +118,7 @@ pub async fn create(api: &Api, machine: &Machine) -> Result<()> {
     let mut request = request("Node", Some(&machine.node_name), &node)?;
     request.target.subresource = Subresource::Status;
     request.content_type = "application/strategic-merge-patch+json".to_owned();
-    api.patch(request).await.map_err(|failure| told(&failure))?;
+    api.patch(request).await.map_err(|failure| to_error(&failure))?;
     Ok(())
 }
 
@@ -126,11 +126,11 @@ async fn create_one(api: &Api, kind: &str, object: &Value) -> Result<()> {
     match api.create(request(kind, None, object)?).await {
         Ok(_) => Ok(()),
         Err(failure) if failure.reason == "AlreadyExists" => Ok(()),
-        Err(failure) => Err(told(&failure)),
+        Err(failure) => Err(to_error(&failure)),
     }
 }
 
-fn told(failure: &Failure) -> anyhow::Error {
+fn to_error(failure: &Failure) -> anyhow::Error {
     anyhow::anyhow!("the objects to begin with can't be stored: {failure}")
 }
 

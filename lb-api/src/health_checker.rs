@@ -166,7 +166,7 @@ impl Slice {
             look(&stored.object, &self.check, self.timing.patience, &mut failures, &slots).await;
             // Probes take time: the slice may have changed.
             let Some(stored) = self.api.storage().get(&self.key) else { continue };
-            tell(&self.api, self.kind, &stored, &failures).await;
+            record_event(&self.api, self.kind, &stored, &failures).await;
         }
     }
 }
@@ -208,7 +208,12 @@ async fn look(
 }
 
 /// Writes changed conditions to the slice.
-async fn tell(api: &Api, kind: &'static Kind, slice: &Stored, failures: &HashMap<SocketAddr, u32>) {
+async fn record_event(
+    api: &Api,
+    kind: &'static Kind,
+    slice: &Stored,
+    failures: &HashMap<SocketAddr, u32>,
+) {
     let mut endpoints = slice.object["endpoints"].clone();
     for endpoint in endpoints.as_array_mut().into_iter().flatten() {
         let was_ready = endpoint["conditions"]["ready"] != false;

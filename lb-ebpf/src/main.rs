@@ -79,7 +79,7 @@ fn xdp_stage(which: Stage, context: XdpContext) -> u32 {
     let mut packet = XdpPacket::new(context);
     if writes_over(which) {
         events::report_rejected(&mut packet);
-        messages::answers(which as u32, packet.device());
+        messages::replies(which as u32, packet.device());
     }
     let verdict = stage(which, &mut packet, &KernelTables);
     xdp_action_of(verdict, packet)
@@ -202,7 +202,7 @@ fn tc_stage(which: Stage, context: TcContext) -> i32 {
     let mut packet = TcPacket::handed_over(context);
     if writes_over(which) {
         events::report_rejected(&mut packet);
-        messages::answers(which as u32, packet.device());
+        messages::replies(which as u32, packet.device());
     }
     let verdict = stage(which, &mut packet, &KernelTables);
     tc_action_of(verdict, packet)

@@ -6,7 +6,7 @@ use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray, RingBuf};
 use aya_ebpf::macros::btf_map;
 use lb_common::atomic::AtomicLong;
-use lb_common::datapath::{Allowance, Draft, Handover, REPORT, Rejection};
+use lb_common::datapath::{Allowance, Draft, Encapsulation, REPORT, Rejection};
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::capacity::{
     AFFINITIES as MAX_AFFINITIES, BACKENDS as MAX_BACKENDS, CONNECTED as MAX_CONNECTED,
@@ -147,7 +147,7 @@ pub struct Scratch {
     pub alone: u64,
     pub delivered: u32,
     pub tag: u32,
-    pub handover: Handover,
+    pub encapsulation: Encapsulation,
     pub allowance: Allowance,
     /// The reason for which the packet is reported when it ends, plus one; 0: it is not reported.
     pub noted_reason: u32,

@@ -19,6 +19,6 @@ pub fn not_marked(device: u32) {
 }
 
 #[inline(never)]
-pub fn answers(stage: u32, device: u32) {
+pub fn replies(stage: u32, device: u32) {
     debug!((), "stage {}: a reply to a packet from device {}", stage, device);
 }

@@ -153,11 +153,11 @@ impl Form for V6 {
         // context, and no copying of octets.
         // SAFETY: the context is the one this program was called with.
         unsafe {
-            let place = &raw mut (*context.sock_addr).user_ip6;
-            (&raw mut (*place)[0]).write_volatile(words[0]);
-            (&raw mut (*place)[1]).write_volatile(words[1]);
-            (&raw mut (*place)[2]).write_volatile(words[2]);
-            (&raw mut (*place)[3]).write_volatile(words[3]);
+            let address = &raw mut (*context.sock_addr).user_ip6;
+            (&raw mut (*address)[0]).write_volatile(words[0]);
+            (&raw mut (*address)[1]).write_volatile(words[1]);
+            (&raw mut (*address)[2]).write_volatile(words[2]);
+            (&raw mut (*address)[3]).write_volatile(words[3]);
         }
         set_port(context, end.port);
     }
@@ -190,12 +190,12 @@ fn is_mapped(context: &SockAddrContext) -> bool {
 fn words(context: &SockAddrContext) -> [u32; 4] {
     // SAFETY: the context is the one this program was called with.
     unsafe {
-        let place = &raw const (*context.sock_addr).user_ip6;
+        let address = &raw const (*context.sock_addr).user_ip6;
         [
-            (&raw const (*place)[0]).read_volatile(),
-            (&raw const (*place)[1]).read_volatile(),
-            (&raw const (*place)[2]).read_volatile(),
-            (&raw const (*place)[3]).read_volatile(),
+            (&raw const (*address)[0]).read_volatile(),
+            (&raw const (*address)[1]).read_volatile(),
+            (&raw const (*address)[2]).read_volatile(),
+            (&raw const (*address)[3]).read_volatile(),
         ]
     }
 }

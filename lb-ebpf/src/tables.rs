@@ -6,7 +6,7 @@ use lb_common::atomic::AtomicLong;
 use lb_common::branchless::opaque;
 use lb_common::conntrack::{Environment, FlowTables};
 use lb_common::datapath::{
-    Counters, Direction, Draft, FamilyTables, Handover, NetworkTables, PoolTables, Rejection,
+    Counters, Direction, Draft, Encapsulation, FamilyTables, NetworkTables, PoolTables, Rejection,
 };
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::{
@@ -149,15 +149,15 @@ impl lb_common::datapath::Scratch for KernelTables {
     }
 
     #[inline(always)]
-    fn handover(&self) -> Option<&mut Handover> {
+    fn encapsulation(&self) -> Option<&mut Encapsulation> {
         // SAFETY: this CPU's own copy, used by one packet at a time.
-        SCRATCH.get_ptr_mut(0).map(|scratch| unsafe { &mut (*scratch).handover })
+        SCRATCH.get_ptr_mut(0).map(|scratch| unsafe { &mut (*scratch).encapsulation })
     }
 }
 
 impl Counters for KernelTables {
     #[inline(always)]
-    fn may_answer(&self) -> bool {
+    fn may_reject(&self) -> bool {
         let now = self.now();
         scratch(|scratch| scratch.allowance.take(now)).unwrap_or(false)
     }

@@ -76,10 +76,10 @@ impl Store {
         if let Some(owner) = slice.service.clone() {
             self.slice_owners.insert(slice.name.clone(), owner.clone());
             let slices = self.slices.entry(owner.clone()).or_default();
-            let place = slices.partition_point(|other| other.name < slice.name);
+            let index = slices.partition_point(|other| other.name < slice.name);
             // Most Services have only one.
             slices.reserve_exact(1);
-            slices.insert(place, slice);
+            slices.insert(index, slice);
             affected.insert(owner);
         }
         Affected::Services(affected)

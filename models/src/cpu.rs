@@ -256,7 +256,7 @@ impl Counters for Cpu {
 
     fn count_new_flow(&self, _: u32, _: u32) {}
 
-    fn may_answer(&self) -> bool {
+    fn may_reject(&self) -> bool {
         true
     }
 }
@@ -312,7 +312,7 @@ impl FamilyTables<V4> for Cpu {
     }
 
     fn draft(&self) -> Option<&mut Draft<V4>> {
-        // SAFETY: as for `handover`.
+        // SAFETY: as for `encapsulation`.
         Some(unsafe { &mut *self.draft.get() })
     }
 

@@ -44,7 +44,7 @@ pub struct Options {
 
 /// Builds the objects if anything they depend on has changed.
 pub fn build(options: &Options) -> Result<()> {
-    let say = |line: &str| {
+    let log = |line: &str| {
         if options.verbose {
             eprintln!("{line}");
         }
@@ -60,11 +60,11 @@ pub fn build(options: &Options) -> Result<()> {
         return Ok(());
     }
 
-    let toolchain = toolchain::ensure(&say)?;
-    let linker = linker::ensure(&toolchain, &say)?;
+    let toolchain = toolchain::ensure(&log)?;
+    let linker = linker::ensure(&toolchain, &log)?;
     let builder = format!("{toolchain} and bpf-linker {LINKER_VERSION}");
     if let Some(last) = current.filter(|last| last.builder == builder) {
-        say(&format!("the BPF objects are up to date, built by {}", last.builder));
+        log(&format!("the BPF objects are up to date, built by {}", last.builder));
         return Ok(());
     }
     eprintln!("building the BPF objects by {builder}");

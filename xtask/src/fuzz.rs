@@ -87,16 +87,19 @@ impl Compiler {
     }
 
     fn command(&self, program: &Path, target: &str, seconds: u32) -> Result<Command> {
-        let place = root().join("target/fuzz");
+        let directory = root().join("target/fuzz");
         // New inputs go to the first corpus. The committed one is only read.
-        let (found, finds) = (place.join("corpus").join(target), place.join("artifacts"));
+        let (found, finds) = (directory.join("corpus").join(target), directory.join("artifacts"));
         for directory in [&found, &finds] {
             std::fs::create_dir_all(directory)
                 .with_context(|| format!("cannot create {}", directory.display()))?;
         }
         let mut command = Command::new(program);
         command.current_dir(root()).args(["fuzz", "run", "--features", "libfuzzer"]);
-        command.args(["--sanitizer", self.sanitizer]).arg("--target-dir").arg(place.join("build"));
+        command
+            .args(["--sanitizer", self.sanitizer])
+            .arg("--target-dir")
+            .arg(directory.join("build"));
         command.arg(target).arg(found).arg(root().join("fuzz/corpus").join(target)).arg("--");
         command.args([format!("-max_total_time={seconds}"), "-max_len=4096".into()]);
         command.arg(format!("-artifact_prefix={}/{target}-", finds.display()));

@@ -28,7 +28,7 @@ pub struct Linker {
 }
 
 /// Builds the linker if it is missing, and finds an LLVM that works with it.
-pub fn ensure(toolchain: &Toolchain, say: &dyn Fn(&str)) -> Result<Linker> {
+pub fn ensure(toolchain: &Toolchain, log: &dyn Fn(&str)) -> Result<Linker> {
     let program = tools().join("bin/bpf-linker");
     let version = output(Command::new(&program).arg("--version")).unwrap_or_default();
     if version != format!("bpf-linker {LINKER_VERSION}") {
@@ -37,13 +37,13 @@ pub fn ensure(toolchain: &Toolchain, say: &dyn Fn(&str)) -> Result<Linker> {
     for llvm in llvm_directories(toolchain)? {
         match try_link(&program, &llvm) {
             Ok(()) => {
-                say(&format!(
+                log(&format!(
                     "bpf-linker {LINKER_VERSION} links with the LLVM in {}",
                     llvm.display()
                 ));
                 return Ok(Linker { program, llvm });
             }
-            Err(error) => say(&format!("not the LLVM in {}: {error:#}", llvm.display())),
+            Err(error) => log(&format!("not the LLVM in {}: {error:#}", llvm.display())),
         }
     }
     bail!(
@@ -98,17 +98,18 @@ fn llvm_directories(toolchain: &Toolchain) -> Result<Vec<PathBuf>> {
 /// Makes a directory with only the distribution's LLVM. The system's library directory may contain
 /// others, and the linker takes the first one listed.
 fn system_llvm() -> Result<Option<PathBuf>> {
-    let places = fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
+    let directories =
+        fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
     let name = |library: &PathBuf| {
         let name = library.file_name().unwrap_or_default().to_string_lossy();
         is_llvm(&name)
     };
-    let library = places
+    let library = directories
         .chain([
             PathBuf::from("/usr/lib64"),
             PathBuf::from(format!("/usr/lib/llvm-{LINKER_LLVM}/lib")),
         ])
-        .filter_map(|place| fs::read_dir(place).ok())
+        .filter_map(|directory| fs::read_dir(directory).ok())
         .flat_map(|files| files.flatten().map(|file| file.path()))
         .find(name);
     let Some(library) = library else { return Ok(None) };

@@ -49,8 +49,8 @@ pub fn run(command: &mut Command) -> Result<()> {
 pub fn output(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().with_context(|| cannot_start(command))?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!("{} ended with {}:\n{}", describe(command), output.status, said.trim());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("{} ended with {}:\n{}", describe(command), output.status, stderr.trim());
     }
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

@@ -280,9 +280,9 @@ mod tests {
             command
         };
         let log = tempfile::NamedTempFile::new()?;
-        let mut says =
+        let mut printing =
             script("echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; echo more >&2");
-        let done = follow(&mut says, log.path(), &ProgressBar::hidden())?;
+        let done = follow(&mut printing, log.path(), &ProgressBar::hidden())?;
         assert_eq!((done.tally, done.succeeded), (tally(2, 0, 0), true));
         assert!(fs::read_to_string(log.path())?.ends_with("more\n"));
 

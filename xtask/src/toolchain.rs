@@ -50,13 +50,13 @@ impl Display for Toolchain {
 
 impl Toolchain {
     fn probe(name: String, sysroot: &Path) -> Self {
-        let said = output(Command::new(sysroot.join("bin/rustc")).arg("-vV")).ok();
+        let text = output(Command::new(sysroot.join("bin/rustc")).arg("-vV")).ok();
         Self {
             name,
             sysroot: sysroot.to_owned(),
             has_cargo: sysroot.join("bin/cargo").is_file(),
             has_source: sysroot.join("lib/rustlib/src/rust/library/core").is_dir(),
-            version: said.as_deref().and_then(Version::parse),
+            version: text.as_deref().and_then(Version::parse),
         }
     }
 
@@ -108,8 +108,8 @@ impl Toolchain {
 }
 
 impl Version {
-    fn parse(said: &str) -> Option<Self> {
-        let field = |key| said.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+    fn parse(text: &str) -> Option<Self> {
+        let field = |key| text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
         let release = field("release:")?.to_owned();
         let minor = release.split('.').nth(1)?.parse().ok()?;
         let llvm = field("LLVM version:")?.split('.').next()?.parse().ok()?;
@@ -117,13 +117,13 @@ impl Version {
     }
 }
 
-/// Selects a compiler, and installs one if there is none. `say` gets a line about every candidate.
-pub fn ensure(say: &dyn Fn(&str)) -> Result<Toolchain> {
+/// Selects a compiler, and installs one if there is none. `log` gets a line about every candidate.
+pub fn ensure(log: &dyn Fn(&str)) -> Result<Toolchain> {
     let there = survey();
     for toolchain in &there {
         match toolchain.fault() {
-            Some(fault) => say(&format!("not {toolchain}: {fault}")),
-            None => say(&format!("{toolchain}: complete")),
+            Some(fault) => log(&format!("not {toolchain}: {fault}")),
+            None => log(&format!("{toolchain}: complete")),
         }
     }
     if let Some(toolchain) = choose(there.clone()) {
@@ -138,9 +138,9 @@ pub fn ensure(say: &dyn Fn(&str)) -> Result<Toolchain> {
         match install() {
             Ok(()) => match choose(survey()) {
                 Some(toolchain) => return Ok(toolchain),
-                None => say(&format!("{way} did not give a usable toolchain")),
+                None => log(&format!("{way} did not give a usable toolchain")),
             },
-            Err(error) => say(&format!("{way} fails: {error:#}")),
+            Err(error) => log(&format!("{way} fails: {error:#}")),
         }
     }
     bail!(
@@ -276,10 +276,10 @@ mod tests {
 
     #[test]
     fn versions_are_read() {
-        let said =
+        let text =
             "rustc 1.97.0-nightly (x)\nhost: x\nrelease: 1.97.0-nightly\nLLVM version: 22.1.8";
         let expected = Version { release: "1.97.0-nightly".to_owned(), minor: 97, llvm: 22 };
-        assert_eq!(Version::parse(said), Some(expected));
+        assert_eq!(Version::parse(text), Some(expected));
         assert_eq!(Version::parse("error: toolchain 'nightly' is not installed"), None);
     }
 }

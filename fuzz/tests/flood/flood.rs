@@ -76,7 +76,7 @@ impl Flood {
         tally.most_stages = tally.most_stages.max(world.stages);
         match fate {
             Fate::Delivered(received) => {
-                if let Some(reply) = answer(&received) {
+                if let Some(reply) = reply_to(&received) {
                     tally.replies += 1;
                     // Whether the reply passes does not matter.
                     world.reply(self.service, &reply, packet.source);
@@ -128,7 +128,7 @@ pub fn is_spoofed(address: Ipv4Addr) -> bool {
 
 /// The reply of a backend on Linux to a packet of the flood. Nothing in it ever completes a
 /// handshake.
-fn answer(received: &Packet) -> Option<Packet> {
+fn reply_to(received: &Packet) -> Option<Packet> {
     let Packet { source, destination, flags, sequence, acknowledgement, .. } = *received;
     if received.protocol == UDP {
         return Some(Packet::udp(destination, source, received.length));

@@ -146,16 +146,16 @@ fn check_type(kind: &Kind, value: &mut Value) -> Result<(), Failure> {
             None | Some("") => {
                 fields.insert(field.to_owned(), expected.into());
             }
-            Some(told) if told == expected => {}
-            Some(told) if field == "apiVersion" => {
+            Some(given) if given == expected => {}
+            Some(given) if field == "apiVersion" => {
                 return Err(Failure::bad_request(format!(
-                    "the API version in the data ({told}) does not match the expected API \
+                    "the API version in the data ({given}) does not match the expected API \
                      version ({expected})"
                 )));
             }
-            Some(told) => {
+            Some(given) => {
                 return Err(Failure::bad_request(format!(
-                    "the kind in the data ({told}) does not match the expected kind ({expected})"
+                    "the kind in the data ({given}) does not match the expected kind ({expected})"
                 )));
             }
         }

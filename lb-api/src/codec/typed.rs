@@ -45,22 +45,22 @@ impl Walk {
         &mut self,
         definition: &'static str,
         value: &mut Value,
-        place: &FieldPath,
+        at: &FieldPath,
     ) -> Result<(), Mismatch> {
         let schema = &schema::definitions()[definition];
         let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
-            return opaque(definition, schema, value, place);
+            return opaque(definition, schema, value, at);
         };
         let type_name = definition.rsplit('.').next().unwrap_or(definition);
         let Value::Object(fields) = value else {
             let package = definition.rsplit('.').nth(1).unwrap_or_default();
-            return Err(mismatch(value, &format!("{package}.{type_name}"), place));
+            return Err(mismatch(value, &format!("{package}.{type_name}"), at));
         };
         let facts = schema::message(definition);
         let required = schema.get("required").and_then(Value::as_array);
         let mut kept = Map::new();
         for (name, mut field) in std::mem::take(fields) {
-            let path = child(&place.path, &name);
+            let path = child(&at.path, &name);
             let Some(property) = properties.get(&name) else {
                 if self.unknown.len() < UNKNOWN {
                     self.unknown.push(path);
@@ -70,9 +70,9 @@ impl Walk {
             if field.is_null() {
                 continue;
             }
-            let go = child(place.go.split_once('.').map_or("", |(_, path)| path), &name);
-            let place = FieldPath { path, go: format!("{type_name}.{go}") };
-            self.value(property, &mut field, &place)?;
+            let go = child(at.go.split_once('.').map_or("", |(_, path)| path), &name);
+            let at = FieldPath { path, go: format!("{type_name}.{go}") };
+            self.value(property, &mut field, &at)?;
             let is_required = required.is_some_and(|names| names.iter().any(|one| *one == *name));
             if is_required || !means_nothing(facts, &name, &field) {
                 kept.insert(name, field);
@@ -86,10 +86,10 @@ impl Walk {
         &mut self,
         schema: &'static Value,
         value: &mut Value,
-        place: &FieldPath,
+        at: &FieldPath,
     ) -> Result<(), Mismatch> {
         if let Some(definition) = schema::reference(schema) {
-            return self.message(definition, value, place);
+            return self.message(definition, value, at);
         }
         let type_ = schema.get("type").and_then(Value::as_str).unwrap_or_default();
         let format = schema.get("format").and_then(Value::as_str).unwrap_or_default();
@@ -102,15 +102,15 @@ impl Walk {
                     *value = integer.into();
                     Ok(())
                 }
-                None => Err(mismatch(value, go_type(type_, format), place)),
+                None => Err(mismatch(value, go_type(type_, format), at)),
             },
             ("array", Value::Array(items)) => {
                 let schema = &schema["items"];
                 items.iter_mut().enumerate().try_for_each(|(index, item)| {
-                    let path = format!("{}[{index}]", place.path);
+                    let path = format!("{}[{index}]", at.path);
                     // Go decodes a null item as a zero value. No field has a use for one, so null
                     // is a type mismatch here.
-                    self.value(schema, item, &FieldPath { path, go: place.go.clone() })
+                    self.value(schema, item, &FieldPath { path, go: at.go.clone() })
                 })
             }
             ("object", Value::Object(entries)) => {
@@ -123,12 +123,12 @@ impl Walk {
                         // Go decodes null in a map of strings as an empty string.
                         *entry = Value::String(String::new());
                     }
-                    let path = child(&place.path, key);
-                    self.value(schema, entry, &FieldPath { path, go: place.go.clone() })?;
+                    let path = child(&at.path, key);
+                    self.value(schema, entry, &FieldPath { path, go: at.go.clone() })?;
                 }
                 Ok(())
             }
-            (type_, value) => Err(mismatch(value, go_type(type_, format), place)),
+            (type_, value) => Err(mismatch(value, go_type(type_, format), at)),
         }
     }
 }
@@ -138,14 +138,14 @@ fn opaque(
     definition: &str,
     schema: &Value,
     value: &mut Value,
-    place: &FieldPath,
+    at: &FieldPath,
 ) -> Result<(), Mismatch> {
     let type_name = definition.rsplit('.').next().unwrap_or(definition);
     match (type_name, &mut *value) {
         ("IntOrString", Value::String(_)) | ("FieldsV1", Value::Object(_)) => Ok(()),
         ("IntOrString", Value::Number(number)) => match integer(number, "int32") {
             Some(_) => Ok(()),
-            None => Err(mismatch(value, "int32", place)),
+            None => Err(mismatch(value, "int32", at)),
         },
         ("Quantity", Value::String(_)) => Ok(()),
         ("Quantity", Value::Number(number)) => {
@@ -157,7 +157,7 @@ fn opaque(
         (_, Value::Object(_)) if schema.get("type").is_some_and(|type_| type_ == "object") => {
             Ok(())
         }
-        (type_name, value) => Err(mismatch(value, type_name, place)),
+        (type_name, value) => Err(mismatch(value, type_name, at)),
     }
 }
 
@@ -228,7 +228,7 @@ fn go_type(type_: &str, format: &str) -> &'static str {
     }
 }
 
-fn mismatch(value: &Value, wanted: &str, place: &FieldPath) -> Mismatch {
+fn mismatch(value: &Value, wanted: &str, at: &FieldPath) -> Mismatch {
     let is = match value {
         Value::Null => "null".to_owned(),
         Value::Bool(_) => "bool".to_owned(),
@@ -238,12 +238,9 @@ fn mismatch(value: &Value, wanted: &str, place: &FieldPath) -> Mismatch {
         Value::Array(_) => "array".to_owned(),
         Value::Object(_) => "object".to_owned(),
     };
-    let place = if place.go.is_empty() {
-        "Go value".to_owned()
-    } else {
-        format!("Go struct field {}", place.go)
-    };
-    format!("json: cannot unmarshal {is} into {place} of type {wanted}")
+    let at =
+        if at.go.is_empty() { "Go value".to_owned() } else { format!("Go struct field {}", at.go) };
+    format!("json: cannot unmarshal {is} into {at} of type {wanted}")
 }
 
 #[cfg(test)]

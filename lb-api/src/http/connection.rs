@@ -171,7 +171,7 @@ async fn serve_requests(
     let identity = Arc::new(identity);
     let service = hyper::service::service_fn(move |request| {
         let (service, identity) = (service.clone(), Arc::clone(&identity));
-        async move { Ok::<_, std::convert::Infallible>(service.answer(request, &identity).await) }
+        async move { Ok::<_, std::convert::Infallible>(service.respond(request, &identity).await) }
     });
     let stream = TokioIo::new(stream);
     if is_http2 {

@@ -36,7 +36,7 @@ impl Review {
     }
 
     /// The review with its status.
-    pub fn answer(self, client: &Identity, request: &Value, now: Timestamp) -> Value {
+    pub fn evaluate(self, client: &Identity, request: &Value, now: Timestamp) -> Value {
         let spec = &request["spec"];
         match self {
             Self::Subject => json!({
@@ -107,11 +107,11 @@ mod tests {
     #[test]
     fn a_client_learns_its_name_and_groups() {
         let client = Identity::new("eve", Role::Viewer);
-        let answer = Review::Subject.answer(&client, &json!({}), Timestamp::UNIX_EPOCH);
+        let reviewed = Review::Subject.evaluate(&client, &json!({}), Timestamp::UNIX_EPOCH);
         let user = json!({
             "username": "eve", "groups": ["millrace:viewers", "system:authenticated"],
         });
-        assert_eq!(answer["status"]["userInfo"], user);
+        assert_eq!(reviewed["status"]["userInfo"], user);
     }
 
     #[test]
@@ -129,8 +129,8 @@ mod tests {
             (&nobody, list("services"), false),
             (&nobody, path("/version"), false),
         ] {
-            let answer = Review::Access.answer(client, &request, Timestamp::UNIX_EPOCH);
-            assert_eq!(answer["status"]["allowed"], expected, "{} {request}", client.user);
+            let reviewed = Review::Access.evaluate(client, &request, Timestamp::UNIX_EPOCH);
+            assert_eq!(reviewed["status"]["allowed"], expected, "{} {request}", client.user);
         }
     }
 }

@@ -63,7 +63,7 @@ impl Service {
         &self.limits
     }
 
-    pub async fn answer(&self, request: Request<Incoming>, client: &Identity) -> Response<Body> {
+    pub async fn respond(&self, request: Request<Incoming>, client: &Identity) -> Response<Body> {
         let query = Query::parse(request.uri().query().unwrap_or_default());
         let pretty = match query.flag("pretty") {
             Ok(Some(pretty)) => pretty,
@@ -74,11 +74,11 @@ impl Service {
         };
         let accept = header(request.headers(), ACCEPT).to_owned();
         let wishes = Wishes { query, accept, pretty };
-        let answered = self.try_answer(request, client, &wishes).await;
-        answered.unwrap_or_else(|failure| respond::failure(&failure, pretty))
+        let response = self.try_respond(request, client, &wishes).await;
+        response.unwrap_or_else(|failure| respond::failure(&failure, pretty))
     }
 
-    async fn try_answer(
+    async fn try_respond(
         &self,
         request: Request<Incoming>,
         client: &Identity,
@@ -201,7 +201,7 @@ impl Service {
             let pretty = wishes.pretty;
             return listing::respond(listed, kind, shape, pretty, (share, turn)).await;
         }
-        let answer = match (&method, named) {
+        let response = match (&method, named) {
             (&Method::GET | &Method::HEAD, _) => self.api.get(&request),
             (&Method::POST, _) => self.api.create(request).await,
             (&Method::PUT, true) => self.api.update(request).await,
@@ -211,7 +211,7 @@ impl Service {
             _ => Err(Failure::method_not_allowed()),
         };
         drop(held);
-        let Answer { code, value, warnings } = answer?;
+        let Answer { code, value, warnings } = response?;
         if restriction.is_some() && value["type"] != TLS {
             // The client may not learn more than that it exists.
             return Err(forbidden(
@@ -243,8 +243,8 @@ impl Service {
         let (body, _held) = self.body(request.into_body(), client).await?;
         let format = operations::format(&content_type)?;
         let asked = codec::decode_definition(review.definition(), format, &body)?;
-        let answer = review.answer(client, &asked, Timestamp::now());
-        Ok(respond::json(201, &answer, wishes.pretty))
+        let review = review.evaluate(client, &asked, Timestamp::now());
+        Ok(respond::json(201, &review, wishes.pretty))
     }
 
     async fn turn(&self, client: &Identity) -> Result<Turn, Failure> {

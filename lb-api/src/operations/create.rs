@@ -83,14 +83,14 @@ fn name(transaction: &Transaction<'_>, target: &Target, object: &mut Value) -> R
 
 /// The object's namespace must be that of the path. Sets it if it is missing.
 pub(super) fn set_namespace(target: &Target, object: &mut Value) -> Result<(), Failure> {
-    let told = text(object, "namespace").to_owned();
+    let given = text(object, "namespace").to_owned();
     match &target.namespace {
         None if target.kind.namespaced => Err(Failure::bad_request(
             "an empty namespace may not be set during creation".to_owned(),
         )),
         // A namespace that is not allowed is reported by the validation.
         None => Ok(()),
-        Some(namespace) if told.is_empty() || told == *namespace => {
+        Some(namespace) if given.is_empty() || given == *namespace => {
             let namespace = namespace.clone().into();
             metadata::fields(object).insert("namespace".to_owned(), namespace);
             Ok(())

@@ -234,14 +234,14 @@ fn check_identity(old: &Value, new: &Value) -> Result<(), Failure> {
 fn check_type(target: &Target, applied: &Value) -> Result<(), Failure> {
     let kind = target.kind;
     let expected = (kind.api_version(), kind.kind);
-    let told = (
+    let given = (
         applied["apiVersion"].as_str().unwrap_or_default().to_owned(),
         applied["kind"].as_str().unwrap_or_default(),
     );
-    if told != expected {
+    if given != expected {
         return Err(Failure::bad_request(format!(
             "invalid object type: {}, Kind={}; expected {}, Kind={}",
-            told.0, told.1, expected.0, expected.1
+            given.0, given.1, expected.0, expected.1
         )));
     }
     let name = text(applied, "name");

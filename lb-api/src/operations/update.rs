@@ -72,13 +72,13 @@ fn update(
 fn set_name(target: &Target, object: &mut Value) -> Result<(), Failure> {
     let name = target.name()?;
     match text(object, "name") {
-        told if told == name => Ok(()),
+        given if given == name => Ok(()),
         "" => {
             metadata::fields(object).insert("name".to_owned(), name.into());
             Ok(())
         }
-        told => Err(Failure::bad_request(format!(
-            "the name of the object ({told}) does not match the name on the URL ({name})"
+        given => Err(Failure::bad_request(format!(
+            "the name of the object ({given}) does not match the name on the URL ({name})"
         ))),
     }
 }

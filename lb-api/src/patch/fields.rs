@@ -140,7 +140,7 @@ impl Fields {
             paths.push(path.to_owned());
         }
         for (element, below) in &self.below {
-            below.collect_paths(&format!("{path}{}", said(element)), paths);
+            below.collect_paths(&format!("{path}{}", path_element(element)), paths);
         }
     }
 }
@@ -150,19 +150,19 @@ pub fn named(field: &str) -> String {
     format!("f:{field}")
 }
 
-fn said(element: &str) -> String {
+fn path_element(element: &str) -> String {
     match element.split_at_checked(2) {
         Some(("f:", name)) => format!(".{name}"),
         Some(("v:", value)) => format!("[={value}]"),
         Some(("k:", keys)) => {
             let keys: Value = serde_json::from_str(keys).unwrap_or_default();
-            let mut said = String::new();
+            let mut text = String::new();
             for (name, value) in keys.as_object().into_iter().flatten() {
-                let separator = if said.is_empty() { "" } else { "," };
+                let separator = if text.is_empty() { "" } else { "," };
                 // Writing to a String can't fail.
-                let _ = write!(said, "{separator}{name}={value}");
+                let _ = write!(text, "{separator}{name}={value}");
             }
-            format!("[{said}]")
+            format!("[{text}]")
         }
         _ => element.to_owned(),
     }

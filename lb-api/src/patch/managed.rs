@@ -63,18 +63,18 @@ impl Manager {
 
 impl Entry {
     /// The other manager of a field, as in messages.
-    pub fn said(&self) -> String {
-        let mut said = format!("{:?}", self.manager.name);
+    pub fn describe(&self) -> String {
+        let mut text = format!("{:?}", self.manager.name);
         if !self.manager.subresource.is_empty() {
-            said.push_str(&format!(" with subresource {:?}", self.manager.subresource));
+            text.push_str(&format!(" with subresource {:?}", self.manager.subresource));
         }
         if self.manager.operation == Operation::Update {
-            said.push_str(&format!(" using {}", self.manager.api_version));
+            text.push_str(&format!(" using {}", self.manager.api_version));
             if let Some(time) = &self.time {
-                said.push_str(&format!(" at {time}"));
+                text.push_str(&format!(" at {time}"));
             }
         }
-        said
+        text
     }
 
     fn from_json(json: &Value) -> Option<Self> {

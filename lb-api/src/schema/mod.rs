@@ -76,9 +76,9 @@ mod tests {
             let Some(properties) = definition.get("properties").and_then(Value::as_object) else {
                 continue;
             };
-            let of_answers = ["ListMeta", "ShardInfo", "Status", "StatusCause", "StatusDetails"];
+            let of_responses = ["ListMeta", "ShardInfo", "Status", "StatusCause", "StatusDetails"];
             let Some(message) = message(name) else {
-                assert!(of_answers.iter().any(|end| name.ends_with(end)), "{name} is missing");
+                assert!(of_responses.iter().any(|end| name.ends_with(end)), "{name} is missing");
                 continue;
             };
             for field in properties.keys() {

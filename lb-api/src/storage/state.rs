@@ -126,8 +126,8 @@ impl State {
         if revision < oldest {
             return Err(Gone { oldest });
         }
-        let told = usize::try_from(revision - oldest).unwrap_or(usize::MAX);
-        Ok(self.changes.range(told.min(self.changes.len())..))
+        let skipped = usize::try_from(revision - oldest).unwrap_or(usize::MAX);
+        Ok(self.changes.range(skipped.min(self.changes.len())..))
     }
 
     /// Applies changes that are on disk.

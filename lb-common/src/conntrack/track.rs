@@ -334,6 +334,6 @@ pub fn may_begin_anew(state: FlowState, track: u32, protocol: u8, signal: &Signa
 /// Whether a backend's packet accepts a connection that was opened after the flow's end and not
 /// through the Service: through the Service, the SYN would have begun another flow.
 #[inline(always)]
-pub fn answers_a_later_dial(state: FlowState, signal: &Signal) -> bool {
+pub fn belongs_to_newer_connection(state: FlowState, signal: &Signal) -> bool {
     signal.accepts() && is_closing(state)
 }

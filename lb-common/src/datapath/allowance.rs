@@ -38,15 +38,15 @@ impl Allowance {
 mod tests {
     use super::*;
 
-    fn answers(allowance: &mut Allowance, now: Ticks, packets: u32) -> u32 {
+    fn allowed(allowance: &mut Allowance, now: Ticks, packets: u32) -> u32 {
         (0..packets).map(|_| u32::from(allowance.take(now))).sum()
     }
 
     #[test]
-    fn a_burst_is_answered_and_a_flood_is_not() {
+    fn a_burst_is_allowed_and_a_flood_is_not() {
         let mut allowance = Allowance::default();
-        assert_eq!(answers(&mut allowance, Ticks(5), 10_000), Allowance::BURST);
-        assert_eq!(answers(&mut allowance, Ticks(6), 10_000), Allowance::PER_TICK);
-        assert_eq!(answers(&mut allowance, Ticks(6 + 1000), 10_000), Allowance::BURST);
+        assert_eq!(allowed(&mut allowance, Ticks(5), 10_000), Allowance::BURST);
+        assert_eq!(allowed(&mut allowance, Ticks(6), 10_000), Allowance::PER_TICK);
+        assert_eq!(allowed(&mut allowance, Ticks(6 + 1000), 10_000), Allowance::BURST);
     }
 }

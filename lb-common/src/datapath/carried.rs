@@ -57,7 +57,7 @@ pub struct Draft<F: Family> {
 /// A packet that is sent through a tunnel: its backend, and the kind of tunnel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Handover {
+pub struct Encapsulation {
     pub service_port: u32,
     pub backend_index: u32,
     pub backend_generation: u16,
@@ -65,11 +65,11 @@ pub struct Handover {
     pub source_port: u16,
     pub kind: FlowKind,
     /// 1 if the sender may get an ICMP error when the packet cannot be sent.
-    pub answerable: u8,
+    pub errors_allowed: u8,
     /// 1 if the flow has an entry.
     pub tracked: u8,
     pub reserved: [u8; 5],
     pub location: Location,
 }
 
-const _: () = assert!(size_of::<Handover>() == 32);
+const _: () = assert!(size_of::<Encapsulation>() == 32);

@@ -37,7 +37,7 @@ use crate::family::{Family, V4, V6};
 
 pub use crate::layout::Direction;
 pub use allowance::Allowance;
-pub use carried::{Decision, Draft, End, Handover};
+pub use carried::{Decision, Draft, Encapsulation, End};
 pub use route::{NextHop, Query, Route};
 pub use select::frontend_at;
 pub use stages::socket;

@@ -7,7 +7,7 @@ use crate::layout::{
     FrontendKey, Hints, Member, Peer, Pool, Reason, ReplyKey, TunnelKey, TunnelTarget, Untracked,
 };
 
-use super::carried::{Draft, Handover};
+use super::carried::{Draft, Encapsulation};
 use super::verdict::Rejection;
 
 /// Tables that choose a backend, whatever the address family.
@@ -52,7 +52,7 @@ pub trait Scratch {
     fn tag(&self) -> u32;
     /// The decision for this packet, which another stage sends. Only the packet's CPU reads it.
     #[expect(clippy::mut_from_ref, reason = "the memory is the table's, one packet's at a time")]
-    fn handover(&self) -> Option<&mut Handover>;
+    fn encapsulation(&self) -> Option<&mut Encapsulation>;
 }
 
 /// Counters of packets and flows.
@@ -61,7 +61,7 @@ pub trait Counters {
     fn count_packet(&self, service_port: u32, backend: u32, direction: Direction, bytes: u32);
     fn count_new_flow(&self, service_port: u32, backend: u32);
     /// Whether the rate limit allows another generated packet.
-    fn may_answer(&self) -> bool;
+    fn may_reject(&self) -> bool;
 }
 
 /// All tables that both address families share.

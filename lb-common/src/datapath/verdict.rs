@@ -64,7 +64,7 @@ macro_rules! for_each_stage {
             /// A leaving fragment.
             FragmentOut(, tc_fragment_out)
             /// A packet that is sent through a tunnel to another node
-            /// ([`Scratch::handover`](crate::datapath::Scratch)).
+            /// ([`Scratch::encapsulation`](crate::datapath::Scratch)).
             Encapsulate(xdp_encapsulate, tc_encapsulate)
             /// An arriving packet that may have come through a tunnel.
             Decapsulate(xdp_decapsulate, tc_decapsulate)

@@ -43,7 +43,7 @@ impl Frame {
     }
 
     /// The result of a route lookup in the kernel for a packet with this exit.
-    pub fn answer<F: Family>(&self, query: &Query<F>, exit: Option<Exit>) -> Route {
+    pub fn route<F: Family>(&self, query: &Query<F>, exit: Option<Exit>) -> Route {
         let Some(Exit { device, neighbour, mtu }) = exit else {
             return Route::None;
         };
@@ -91,7 +91,7 @@ impl Packet for Frame {
 
     fn route<F: Family>(&self, query: &Query<F>) -> Route {
         let to: IpAddr = query.to.into();
-        self.answer(query, self.routes.0.get(&to).copied())
+        self.route(query, self.routes.0.get(&to).copied())
     }
 
     fn grow_front(&mut self, bytes: usize) -> Option<()> {

@@ -262,7 +262,7 @@ impl HoldsScratch for HostTables {
 }
 
 impl Counters for HostTables {
-    fn may_answer(&self) -> bool {
+    fn may_reject(&self) -> bool {
         let mut allowance = self.allowance.get();
         let may = allowance.take(self.now());
         self.allowance.set(allowance);

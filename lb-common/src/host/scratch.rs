@@ -2,7 +2,7 @@
 
 use core::cell::{Cell, UnsafeCell};
 
-use crate::datapath::{Handover, Rejection, Scratch};
+use crate::datapath::{Encapsulation, Rejection, Scratch};
 
 /// The memory of one packet at a time.
 #[derive(Default)]
@@ -11,7 +11,7 @@ pub struct PacketScratch {
     delivered: Cell<bool>,
     alone: Cell<bool>,
     tag: Cell<u32>,
-    handover: UnsafeCell<Handover>,
+    encapsulation: UnsafeCell<Encapsulation>,
 }
 
 /// Tables that keep their scratch in memory of their own, not in a map.
@@ -52,8 +52,8 @@ impl<T: HoldsScratch> Scratch for T {
         self.scratch().tag.get()
     }
 
-    fn handover(&self) -> Option<&mut Handover> {
+    fn encapsulation(&self) -> Option<&mut Encapsulation> {
         // SAFETY: a packet is at one stage at a time, and none keeps it beyond itself.
-        Some(unsafe { &mut *self.scratch().handover.get() })
+        Some(unsafe { &mut *self.scratch().encapsulation.get() })
     }
 }

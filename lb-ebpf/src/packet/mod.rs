@@ -74,9 +74,9 @@ fn route<F: Family>(context: *mut core::ffi::c_void, device: u32, query: &Query<
         (&raw mut asked.__bindgen_anon_4).cast::<F::Address>().write(query.to);
     }
     // SAFETY: the context is the hook's own, the length that of what is passed.
-    let answer =
+    let result =
         unsafe { bpf_fib_lookup(context, &raw mut *asked, size_of::<FibQuery>() as i32, 0) };
-    match answer as u32 {
+    match result as u32 {
         BPF_FIB_LKUP_RET_SUCCESS => {
             Route::Known(NextHop { device: asked.ifindex, neighbour: asked.dmac })
         }

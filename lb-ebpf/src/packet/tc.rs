@@ -45,9 +45,9 @@ pub struct Origin {
 /// network header in it, stages need not distinguish link-layer headers, which would double their
 /// paths for the verifier.
 #[derive(Clone, Copy)]
-struct Handover(u32);
+struct ControlBlock(u32);
 
-impl Handover {
+impl ControlBlock {
     const WORKLOAD: u32 = 1;
     const RAW: u32 = 1 << 1;
     const IPV6: u32 = 1 << 2;
@@ -99,9 +99,9 @@ impl TcPacket<true> {
 }
 
 #[inline(always)]
-fn handover(buffer: *mut __sk_buff) -> Handover {
+fn control_block(buffer: *mut __sk_buff) -> ControlBlock {
     // SAFETY: a program's context, which the kernel keeps valid while the program runs.
-    Handover(unsafe { (*buffer).cb[0] })
+    ControlBlock(unsafe { (*buffer).cb[0] })
 }
 
 /// Whether the packet has a VLAN tag in its metadata: then it is for a VLAN interface above this
@@ -126,16 +126,19 @@ impl<const STAGE: bool> TcPacket<STAGE> {
     /// Read at each use: from a read on, the verifier follows each value on a path of its own.
     #[inline(always)]
     fn origin(&self) -> Origin {
-        if STAGE { handover(self.buffer()).origin() } else { self.origin }
+        if STAGE { control_block(self.buffer()).origin() } else { self.origin }
     }
 
     /// Writes the control block for the next stage.
     #[inline(always)]
     pub fn hand_over(&self) {
-        let handover =
-            if STAGE { handover(self.buffer()) } else { Handover::new(self.origin, self.frame()) };
+        let control = if STAGE {
+            control_block(self.buffer())
+        } else {
+            ControlBlock::new(self.origin, self.frame())
+        };
         // SAFETY: the context is the one this program was called with.
-        unsafe { (*self.buffer()).cb[0] = handover.0 };
+        unsafe { (*self.buffer()).cb[0] = control.0 };
     }
 
     /// Makes sure that the headers can be accessed: they may be in the packet's pages.
@@ -227,7 +230,7 @@ impl<const STAGE: bool> TcPacket<STAGE> {
 impl<const STAGE: bool> Packet for TcPacket<STAGE> {
     #[inline(always)]
     fn frame(&self) -> Option<Frame> {
-        if STAGE { handover(self.buffer()).frame() } else { parse_frame(self) }
+        if STAGE { control_block(self.buffer()).frame() } else { parse_frame(self) }
     }
 
     #[inline(always)]

@@ -128,9 +128,9 @@ impl Packet for XdpPacket {
     }
 
     #[inline(always)]
-    fn length_if(&self, said: u32) -> u32 {
+    fn length_if(&self, claimed: u32) -> u32 {
         let viewed = self.viewed();
-        if said <= viewed { viewed } else { self.length() }
+        if claimed <= viewed { viewed } else { self.length() }
     }
 
     #[inline(always)]

@@ -37,7 +37,7 @@ impl Counters for Tables {
         let table = |family, occupancy: Occupancy| FlowTable {
             family,
             by_state: occupancy.by_state().to_vec(),
-            capacity: occupancy.places,
+            capacity: occupancy.capacity,
         };
         vec![table("IPv4", self.occupancy4()), table("IPv6", self.occupancy6())]
     }

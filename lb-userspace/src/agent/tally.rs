@@ -120,7 +120,7 @@ impl Tally {
         let mut entries =
             [("frontends", 0), ("members", 0), ("source_ranges", 0), ("targets", 0), ("peers", 0)];
         for (name, count) in without_room {
-            let place = match name {
+            let index = match name {
                 map::FRONTENDS4 | map::FRONTENDS6 => 0,
                 map::MEMBERS => 1,
                 map::SOURCE_RANGES4 | map::SOURCE_RANGES6 => 2,
@@ -129,7 +129,7 @@ impl Tally {
                 // Others are not counted.
                 _ => continue,
             };
-            entries[place].1 += count;
+            entries[index].1 += count;
         }
         metrics.set_without_room(lacking, &entries);
         let [frontends, members, source_ranges, targets, peers] = entries.map(|(_, count)| count);

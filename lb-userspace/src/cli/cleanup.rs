@@ -40,37 +40,37 @@ pub fn cleanup(options: &Options, pin_path: &Path) -> Result<()> {
     if options.kube_proxy {
         return clean_up_after_kube_proxy(options);
     }
-    let mut said = String::new();
+    let mut text = String::new();
     // Writing to a string can't fail.
-    let mut say = |line: String| writeln!(said, "{line}").unwrap_or_default();
+    let mut print = |line: String| writeln!(text, "{line}").unwrap_or_default();
     let pins = Pins::open_existing(pin_path, options.force)?;
     let is_there = pins.is_some();
     let detached = match pins {
         Some(pins) if options.dry_run => {
             let attached = kernel::attached(&pins)?;
-            attached.iter().for_each(|name| say(format!("would detach {name}")));
+            attached.iter().for_each(|name| print(format!("would detach {name}")));
             let (pinned, path) = (pins.pinned()?.len(), pin_path.display());
-            say(format!("would remove {path} with {pinned} pins"));
-            return output::write(&said);
+            print(format!("would remove {path} with {pinned} pins"));
+            return output::write(&text);
         }
         Some(pins) => kernel::remove(pins)?,
         None if options.dry_run => {
             let stray = kernel::stray_filters(pin_path)?;
-            stray.iter().for_each(|name| say(format!("would detach {name}")));
+            stray.iter().for_each(|name| print(format!("would detach {name}")));
             if stray.is_empty() {
-                say(format!("nothing to clean up: {} does not exist", pin_path.display()));
+                print(format!("nothing to clean up: {} does not exist", pin_path.display()));
             }
-            return output::write(&said);
+            return output::write(&text);
         }
         None => kernel::remove_stray_filters(pin_path)?,
     };
-    detached.iter().for_each(|name| say(format!("detached {name}")));
+    detached.iter().for_each(|name| print(format!("detached {name}")));
     if is_there {
-        say(format!("removed {}", pin_path.display()));
+        print(format!("removed {}", pin_path.display()));
     } else if detached.is_empty() {
-        say(format!("nothing to clean up: {} does not exist", pin_path.display()));
+        print(format!("nothing to clean up: {} does not exist", pin_path.display()));
     }
-    output::write(&said)
+    output::write(&text)
 }
 
 fn clean_up_after_kube_proxy(options: &Options) -> Result<()> {

@@ -63,7 +63,7 @@ fn parse(path: &Path, text: &str, problems: &mut Vec<Problem>) -> File {
         };
         let line = line_of(text, &key);
         let mut refuse = |value: String, reason: String| {
-            let given = Some((value, place(path, line)));
+            let given = Some((value, location(path, line)));
             problems.push(Problem { setting: key.clone(), given, reason });
         };
         let shown = serde_norway::to_string(&value).unwrap_or_default().trim().to_owned();
@@ -87,7 +87,7 @@ fn parse(path: &Path, text: &str, problems: &mut Vec<Problem>) -> File {
     file
 }
 
-pub fn place(path: &Path, line: Option<usize>) -> String {
+pub fn location(path: &Path, line: Option<usize>) -> String {
     match line {
         Some(line) => format!("{}:{line}", path.display()),
         None => path.display().to_string(),

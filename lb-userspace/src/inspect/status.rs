@@ -212,9 +212,11 @@ fn troubles_of_agent(survey: &Survey, report: &Result<Option<Report>, String>) -
     };
     let mut troubles = Vec::new();
     if !report.livez {
-        troubles.push(fault("changes have been waiting for too long (/livez returns 503)".to_owned()));
+        troubles
+            .push(fault("changes have been waiting for too long (/livez returns 503)".to_owned()));
     } else if !report.healthz {
-        troubles.push(fault("this node should receive no traffic (/healthz returns 503)".to_owned()));
+        troubles
+            .push(fault("this node should receive no traffic (/healthz returns 503)".to_owned()));
     }
     if let Some(why) = &report.waiting {
         troubles.push(fault(format!("changes wait, and are tried again: {why}")));

@@ -283,8 +283,8 @@ mod tests {
         for name in CORE {
             for (state, why) in [(Found::Missing, "is missing"), (Found::Other, "another size")] {
                 match decide(Some(SCHEMA), &found(&[(name, state)])) {
-                    Decision::ReplaceAll(said) => {
-                        assert!(said.contains(name) && said.contains(why), "{said}");
+                    Decision::ReplaceAll(message) => {
+                        assert!(message.contains(name) && message.contains(why), "{message}");
                     }
                     other => panic!("{name} {state:?}: {other:?}"),
                 }
@@ -296,8 +296,11 @@ mod tests {
     fn maps_of_other_versions_are_replaced_and_the_version_is_named() {
         for (schema, word) in [(SCHEMA + 1, "newer"), (SCHEMA - 1, "older")] {
             match decide(Some(schema), &found(&[])) {
-                Decision::ReplaceAll(said) => {
-                    assert!(said.contains(word) && said.contains(&schema.to_string()), "{said}");
+                Decision::ReplaceAll(message) => {
+                    assert!(
+                        message.contains(word) && message.contains(&schema.to_string()),
+                        "{message}"
+                    );
                 }
                 other => panic!("{other:?}"),
             }

@@ -67,7 +67,7 @@ pub fn sweep<F: Family>(
 pub struct Occupancy {
     /// By [`FlowState`].
     states: [u64; state::STATES],
-    pub places: u64,
+    pub capacity: u64,
 }
 
 impl Occupancy {
@@ -99,7 +99,7 @@ pub fn occupancy<F: Family>(mapped: &Mapped) -> Occupancy {
     for (state, ..) in (0..sample).flat_map(|index| bucket::<F>(mapped, index).entries()) {
         states[state as usize] += scale;
     }
-    Occupancy { states, places: u64::from(mapped.len()) * WAYS as u64 }
+    Occupancy { states, capacity: u64::from(mapped.len()) * WAYS as u64 }
 }
 
 fn bucket<F: Family>(mapped: &Mapped, index: u32) -> &FlowBucket<F> {

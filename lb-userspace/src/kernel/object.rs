@@ -168,12 +168,12 @@ impl DataPlane {
             .filter_map(|stage| Some((stage as u32, stage.xdp_program()?)))
             .collect();
         let tc = Stage::ALL.map(|stage| (stage as u32, stage.tc_program()));
-        for (array, stages, tell) in [
+        for (array, stages, report) in [
             (map::XDP_STAGES, &xdp[..], (REPORT, "xdp_report")),
             (map::TC_STAGES, &tc[..], (REPORT, "tc_report")),
         ] {
             let array = Stages::open(&self.pin_path.join(array))?;
-            for &(index, name) in stages.iter().chain([&tell]) {
+            for &(index, name) in stages.iter().chain([&report]) {
                 let program = self.programs.get(name);
                 let program = program.with_context(|| format!("the object has no {name}"))?;
                 array.lead_to(index, program).with_context(|| format!("stage {name}"))?;

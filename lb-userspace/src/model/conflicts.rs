@@ -99,8 +99,8 @@ impl Claims {
             Entry::Occupied(mut others) => {
                 affected.extend(others.get().iter().map(|other| other.service.clone()));
                 let others = others.get_mut();
-                if let Err(place) = others.binary_search(&claim) {
-                    others.insert(place, claim);
+                if let Err(index) = others.binary_search(&claim) {
+                    others.insert(index, claim);
                 }
             }
         }

@@ -79,9 +79,9 @@ pub fn notice(netdev: Netdev, kind: u16, body: &[u8]) -> Option<Notice> {
 
 fn features(netdev: Netdev, kind: u16, body: &[u8]) -> Option<(u32, XdpFeatures)> {
     let command = *body.first()?;
-    let tells =
+    let redirects =
         matches!(command, NETDEV_CMD_DEV_GET | NETDEV_CMD_DEV_ADD_NTF | NETDEV_CMD_DEV_CHANGE_NTF);
-    if kind != netdev.kind || !tells {
+    if kind != netdev.kind || !redirects {
         return None;
     }
     let (mut device, mut features) = (None, 0);
@@ -157,9 +157,9 @@ mod tests {
             body.extend(attribute(NETDEV_A_DEV_XDP_FEATURES.into(), &features.to_ne_bytes()));
             body
         };
-        let tells = |redirect| Some(Notice::Redirect { device: 7, redirect });
-        assert_eq!(notice(NETDEV, 20, &message(NETDEV_CMD_DEV_CHANGE_NTF, 0x27)), tells(true));
-        assert_eq!(notice(NETDEV, 20, &message(NETDEV_CMD_DEV_GET, 0x23)), tells(false));
+        let redirects = |redirect| Some(Notice::Redirect { device: 7, redirect });
+        assert_eq!(notice(NETDEV, 20, &message(NETDEV_CMD_DEV_CHANGE_NTF, 0x27)), redirects(true));
+        assert_eq!(notice(NETDEV, 20, &message(NETDEV_CMD_DEV_GET, 0x23)), redirects(false));
         assert_eq!(notice(NETDEV, 21, &message(NETDEV_CMD_DEV_GET, 0x27)), None, "of others");
         assert_eq!(notice(NETDEV, 20, &message(3, 0x27)), None, "gone");
     }

@@ -87,7 +87,7 @@ async fn dump_once<T>(
             whole &= message.flags & libc::NLM_F_DUMP_INTR as u16 == 0;
             match i32::from(message.kind) {
                 libc::NLMSG_DONE | libc::NLMSG_ERROR => {
-                    answered(&message)
+                    acknowledged(&message)
                         .context("the kernel does not report its network configuration")?;
                     return Ok(whole.then_some(found));
                 }
@@ -98,7 +98,7 @@ async fn dump_once<T>(
 }
 
 /// The result at the end of a dump.
-fn answered(message: &Message<'_>) -> io::Result<()> {
+fn acknowledged(message: &Message<'_>) -> io::Result<()> {
     // Both begin with 0 or a negative error number; a missing number means success.
     let code = u32_at(message.body, 0).unwrap_or(0) as i32;
     match code {

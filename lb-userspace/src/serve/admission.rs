@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn remote_peers_that_are_all_being_answered_take_no_room_from_local_ones() {
+    fn remote_peers_with_pending_responses_take_no_room_from_local_ones() {
         let (mut admission, clock) = (admission(), clock());
         for peer in 0..4 {
             let (id, _) = admit(&mut admission, remote(peer), clock.at(0));
@@ -291,9 +291,9 @@ mod tests {
     fn without_descriptors_idle_connections_are_closed_and_local_ones_last() {
         let (mut admission, clock) = (admission(), clock());
         let (local, _) = admit(&mut admission, Peer::Local, clock.at(0));
-        let (answering, _) = admit(&mut admission, remote(1), clock.at(0));
+        let (responding, _) = admit(&mut admission, remote(1), clock.at(0));
         let (idle, _) = admit(&mut admission, remote(2), clock.at(1));
-        admission.begin_response(answering, clock.at(1));
+        admission.begin_response(responding, clock.at(1));
         assert_eq!(
             [admission.shed(), admission.shed(), admission.shed()],
             [Some(idle), Some(local), None]

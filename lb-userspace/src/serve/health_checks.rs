@@ -125,12 +125,12 @@ impl HealthChecks {
             }
         };
         // For every path.
-        let router = Router::new().fallback(answer).with_state(shared);
+        let router = Router::new().fallback(respond).with_state(shared);
         Server(tokio::spawn(http::serve(address, router, Arc::clone(&self.room), complain)))
     }
 }
 
-async fn answer(State(shared): State<Shared>) -> Response {
+async fn respond(State(shared): State<Shared>) -> Response {
     let check = lock(&shared.check).clone();
     let healthy = shared.health.report(Instant::now()).is_serving();
     let Check { service, local_endpoints, .. } = check;

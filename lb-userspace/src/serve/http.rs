@@ -13,7 +13,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
-use super::accept::{Place, Room, Tcp, accept_all, is_local};
+use super::accept::{Permit, Room, Tcp, accept_all, is_local};
 
 /// Limit on the octets of a request head.
 const MOST_HEAD_BYTES: usize = 16 << 10;
@@ -31,20 +31,20 @@ pub async fn serve(
     complain: impl FnOnce(&io::Error) + Send,
 ) {
     let listener = Tcp { listener: bind(address, complain).await, is_local };
-    accept_all(listener, room, |stream, place| serve_connection(stream, router.clone(), place))
+    accept_all(listener, room, |stream, permit| serve_connection(stream, router.clone(), permit))
         .await;
 }
 
-/// Serves the requests of one connection. Its deadlines are those of `place`.
-pub async fn serve_connection(stream: TcpStream, router: Router, place: Arc<Place>) {
+/// Serves the requests of one connection. Its deadlines are those of `permit`.
+pub async fn serve_connection(stream: TcpStream, router: Router, permit: Arc<Permit>) {
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |request| {
-        let response = place.begin_response();
-        let answer = router.call(request);
+        let responding = permit.begin_response();
+        let response = router.call(request);
         async move {
-            let answer = answer.await;
-            drop(response);
-            answer
+            let response = response.await;
+            drop(responding);
+            response
         }
     });
     let connection = http1::Builder::new()

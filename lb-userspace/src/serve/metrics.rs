@@ -232,7 +232,7 @@ impl Metrics {
 
     /// Limits the number of service ports, and of backends, whose traffic is exported.
     pub fn set_max_objects(&self, most: usize) {
-        self.traffic.tell_at_most(most);
+        self.traffic.limit_objects(most);
     }
 
     /// Changes the names and indexes of the kernel's counters.

@@ -85,16 +85,16 @@ pub fn start(
 async fn healthz(State(shared): State<Shared>) -> Response {
     let report = shared.health.report(Instant::now());
     shared.metrics.count_healthz(report.healthz());
-    answer(report.healthz(), report.to_json(true))
+    respond(report.healthz(), report.to_json(true))
 }
 
 async fn livez(State(shared): State<Shared>) -> Response {
     let report = shared.health.report(Instant::now());
     shared.metrics.count_livez(report.livez());
-    answer(report.livez(), report.to_json(false))
+    respond(report.livez(), report.to_json(false))
 }
 
-fn answer(healthy: bool, body: String) -> Response {
+fn respond(healthy: bool, body: String) -> Response {
     let headers =
         [(header::CONTENT_TYPE, "application/json"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
     let status = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

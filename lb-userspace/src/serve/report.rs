@@ -172,12 +172,12 @@ impl Reporter {
         accept_all(listener, room, |stream, _| {
             let reporter = Arc::clone(&reporter);
             // A failed connection does not matter to the agent.
-            async move { drop(reporter.answer(stream).await) }
+            async move { drop(reporter.respond(stream).await) }
         })
         .await;
     }
 
-    async fn answer(&self, mut stream: UnixStream) -> io::Result<()> {
+    async fn respond(&self, mut stream: UnixStream) -> io::Result<()> {
         let text = serde_json::to_vec(&self.report())?;
         stream.write_all(&text).await?;
         stream.shutdown().await

@@ -16,19 +16,22 @@ use tower::{Layer, Service};
 /// Upper bounds in seconds, as in Kubernetes' clients.
 const BUCKETS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
 
-type Answers = Family<[(&'static str, String); 3], Counter>;
+type Responses = Family<[(&'static str, String); 3], Counter>;
 type Durations = Family<[(&'static str, String); 2], Histogram, fn() -> Histogram>;
 
 #[derive(Clone, Debug)]
 pub struct Requests {
-    answers: Answers,
+    responses: Responses,
     durations: Durations,
 }
 
 impl Default for Requests {
     fn default() -> Self {
         let histogram: fn() -> Histogram = || Histogram::new(BUCKETS);
-        Self { answers: Answers::default(), durations: Durations::new_with_constructor(histogram) }
+        Self {
+            responses: Responses::default(),
+            durations: Durations::new_with_constructor(histogram),
+        }
     }
 }
 
@@ -37,7 +40,7 @@ impl Requests {
         registry.register(
             "rest_client_requests",
             "Requests to the API server, by the status of the response; <error>: there was none",
-            self.answers.clone(),
+            self.responses.clone(),
         );
         registry.register(
             "rest_client_request_duration_seconds",
@@ -57,7 +60,7 @@ impl Requests {
         self.durations
             .get_or_create(&[("verb", method.clone()), ("host", host.clone())])
             .observe(began.elapsed().as_secs_f64());
-        self.answers.get_or_create(&[("code", code), ("method", method), ("host", host)]).inc();
+        self.responses.get_or_create(&[("code", code), ("method", method), ("host", host)]).inc();
     }
 }
 
@@ -98,12 +101,12 @@ where
     fn call(&mut self, request: Request<In>) -> Self::Future {
         let (began, method) = (Instant::now(), request.method().clone());
         let Counting { requests, host } = self.counting.clone();
-        let answer = self.inner.call(request);
+        let response = self.inner.call(request);
         Box::pin(async move {
-            let answer = answer.await;
-            let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
+            let response = response.await;
+            let status = response.as_ref().ok().map(|response| response.status().as_u16());
             requests.count(&method, &host, status, began);
-            answer
+            response
         })
     }
 }
@@ -127,8 +130,8 @@ mod tests {
         let counting = requests.counting("192.0.2.1:6443");
         for status in [200, 200, 503, 0] {
             let client = counting.layer(tower::service_fn(server));
-            let answer = client.oneshot(Request::new(status)).await;
-            assert_eq!(answer.is_ok(), status != 0);
+            let response = client.oneshot(Request::new(status)).await;
+            assert_eq!(response.is_ok(), status != 0);
         }
         let mut registry = Registry::default();
         requests.register(&mut registry);

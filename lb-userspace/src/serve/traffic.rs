@@ -52,8 +52,8 @@ struct State {
     catalog: Catalog,
     /// Limit for service ports, and for backends.
     most: usize,
-    told_service_ports: Chosen<ServicePortKey>,
-    told_backends: Chosen<BackendKey>,
+    chosen_service_ports: Chosen<ServicePortKey>,
+    chosen_backends: Chosen<BackendKey>,
     open: Option<Open>,
     /// Opened by the first scrape, and again after a failure.
     counters: Option<Box<dyn Counters>>,
@@ -64,8 +64,8 @@ impl Default for State {
         Self {
             catalog: Catalog::default(),
             most: DEFAULT_METRICS_MAX_OBJECTS,
-            told_service_ports: Chosen::default(),
-            told_backends: Chosen::default(),
+            chosen_service_ports: Chosen::default(),
+            chosen_backends: Chosen::default(),
             open: None,
             counters: None,
         }
@@ -123,7 +123,7 @@ impl Traffic {
         change(&mut self.state().catalog);
     }
 
-    pub fn tell_at_most(&self, most: usize) {
+    pub fn limit_objects(&self, most: usize) {
         self.state().most = most;
     }
 
@@ -161,8 +161,8 @@ impl Traffic {
         }
         let mut state = self.state();
         let most = state.most;
-        let service_ports = state.told_service_ports.choose(&mut reading.service_ports, most);
-        let backends = state.told_backends.choose(&mut reading.backends, most);
+        let service_ports = state.chosen_service_ports.choose(&mut reading.service_ports, most);
+        let backends = state.chosen_backends.choose(&mut reading.backends, most);
         reading.left_out = [("service_port", service_ports), ("backend", backends)];
         state.counters = Some(counters);
         Ok(reading)

@@ -26,25 +26,25 @@ pub fn read(file: &str, text: &str) -> Result<Contents, Problem> {
     let documents: Result<Vec<Value>, _> =
         serde_norway::Deserializer::from_str(text).map(Value::deserialize).collect();
     let documents = documents.map_err(|error| {
-        let place = error.location().map(|at| format!(":{}:{}", at.line(), at.column()));
-        problem(format!("{file}{}", place.unwrap_or_default()), "", format!("not YAML: {error}"))
+        let location = error.location().map(|at| format!(":{}:{}", at.line(), at.column()));
+        problem(format!("{file}{}", location.unwrap_or_default()), "", format!("not YAML: {error}"))
     })?;
     let mut lines = first_lines(text).into_iter();
     let mut contents = Contents::default();
     for document in documents {
-        let place = match lines.next() {
+        let location = match lines.next() {
             Some(line) => format!("{file}:{line}"),
             None => file.to_owned(),
         };
-        contents.add(&place, "", document);
+        contents.add(&location, "", document);
     }
     Ok(contents)
 }
 
 impl Contents {
-    /// Adds an object, or all objects of a list. `place` is file and line; `path` is the field path
+    /// Adds an object, or all objects of a list. `location` is file and line; `path` is the field path
     /// within.
-    fn add(&mut self, place: &str, path: &str, mut value: Value) {
+    fn add(&mut self, location: &str, path: &str, mut value: Value) {
         let text = |field| value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (api_version, kind) = (text("apiVersion"), text("kind"));
         if let Some(list_of) = kind.strip_suffix("List")
@@ -58,59 +58,59 @@ impl Contents {
                     fields.entry("apiVersion").or_insert_with(|| api_version.clone().into());
                     fields.entry("kind").or_insert_with(|| list_of.into());
                 }
-                self.add(place, &format!("{path}items[{index}] "), item);
+                self.add(location, &format!("{path}items[{index}] "), item);
             }
             return;
         }
         if kind.is_empty() && !value.is_null() {
-            self.note(place, path, "has no kind, so it is not a Kubernetes object");
+            self.note(location, path, "has no kind, so it is not a Kubernetes object");
         } else if let Some(kind) = Kind::of(&api_version, &kind) {
-            self.add_object(place, path, kind, value);
+            self.add_object(location, path, kind, value);
         } else if Kind::ALL.iter().any(|known| known.name() == kind) {
             // The likely case are EndpointSlices of old API versions.
             let message = format!("{kind} of apiVersion {api_version:?} is not known here");
-            self.note(place, path, &message);
+            self.note(location, path, &message);
         } else {
             let item = path.trim_end();
-            tracing::debug!(%place, item, %api_version, %kind, "object of an unused kind ignored");
+            tracing::debug!(%location, item, %api_version, %kind, "object of an unused kind ignored");
         }
     }
 
-    fn add_object(&mut self, place: &str, path: &str, kind: Kind, value: Value) {
+    fn add_object(&mut self, location: &str, path: &str, kind: Kind, value: Value) {
         let reference = ObjectRef::of(kind, &value);
         let path = format!("{path}{reference}");
         match Object::read(kind, value) {
             Err(error) => {
-                self.note(place, &path, &error.to_string());
+                self.note(location, &path, &error.to_string());
                 self.unreadable.insert(reference);
             }
             Ok(_) if reference.name.is_empty() => {
-                self.note(place, &path, "metadata.name is missing");
+                self.note(location, &path, "metadata.name is missing");
             }
-            Ok(object) => self.insert(place, reference, Arc::new(object)),
+            Ok(object) => self.insert(location, reference, Arc::new(object)),
         }
     }
 
     /// Adds an object; of two with the same name the first one is used.
-    pub fn insert(&mut self, place: &str, reference: ObjectRef, object: Arc<Object>) {
+    pub fn insert(&mut self, location: &str, reference: ObjectRef, object: Arc<Object>) {
         match self.objects.entry(reference) {
             Entry::Vacant(vacant) => {
                 vacant.insert(object);
             }
             Entry::Occupied(known) => {
                 let path = known.key().to_string();
-                self.note(place, &path, "is defined twice; the first one counts");
+                self.note(location, &path, "is defined twice; the first one counts");
             }
         }
     }
 
-    fn note(&mut self, place: &str, path: &str, message: &str) {
-        self.problems.insert(problem(place.to_owned(), path.trim_end(), message.to_owned()));
+    fn note(&mut self, location: &str, path: &str, message: &str) {
+        self.problems.insert(problem(location.to_owned(), path.trim_end(), message.to_owned()));
     }
 }
 
-fn problem(place: String, path: &str, message: String) -> Problem {
-    Problem { object: place, field: path.to_owned(), message }
+fn problem(location: String, path: &str, message: String) -> Problem {
+    Problem { object: location, field: path.to_owned(), message }
 }
 
 /// The first line of each document, counted from 1.

@@ -114,7 +114,7 @@ where
 {
     let mut narrator = Narrator::new(names);
     let before = Summary::of(frame);
-    narrator.say("packet", format!("{before}, at {}", names.device(meeting.device)));
+    narrator.add_step("packet", format!("{before}, at {}", names.device(meeting.device)));
 
     let mut bytes = frame.to_vec();
     let mut verdict = Verdict::Pass;
@@ -122,7 +122,7 @@ where
     let mut reasons = Vec::new();
     for (number, &point) in meeting.points.iter().enumerate() {
         let at = if number == 0 { "" } else { "left to " };
-        narrator.say("hook", format!("{at}{}", place_text(point)));
+        narrator.add_step("hook", format!("{at}{}", hook_text(point)));
         let notes = Notes::default();
         let mut packet = Watched {
             frame: Frame {
@@ -166,9 +166,9 @@ where
     let left_by = if verdict == Verdict::Transmit { meeting.device } else { left_by };
     let leaves_by = leaves.then(|| names.device(left_by));
     if bytes != frame && fate != Fate::Dropped {
-        narrator.say("rewritten", format!("to {result}"));
+        narrator.add_step("rewritten", format!("to {result}"));
     }
-    narrator.say("verdict", verdict_text(fate, leaves_by.as_deref()));
+    narrator.add_step("verdict", verdict_text(fate, leaves_by.as_deref()));
     let served_by = narrator.served_by;
     Trace {
         packet: before,
@@ -198,7 +198,7 @@ fn fate_of(verdict: Verdict, before: &[u8], after: &[u8], reasons: &[&str]) -> F
     }
 }
 
-fn place_text(point: HookPoint) -> &'static str {
+fn hook_text(point: HookPoint) -> &'static str {
     match point {
         HookPoint::ExternalIn => "XDP, where clients' packets arrive",
         HookPoint::ExternalDeferred => "tc on the same device, which can have next hops resolved",
@@ -258,9 +258,9 @@ impl Packet for Watched<'_> {
     fn route<F: Family>(&self, query: &Query<F>) -> Route {
         let (to, from) = (query.to.into(), query.from.into());
         let exit = self.routes.exit(self.frame.device, to, from);
-        let answer = self.frame.answer(query, exit);
-        self.notes.add(Observation::Route { to, from, answer });
-        answer
+        let route = self.frame.route(query, exit);
+        self.notes.add(Observation::Route { to, from, route });
+        route
     }
 
     fn grow_front(&mut self, bytes: usize) -> Option<()> {

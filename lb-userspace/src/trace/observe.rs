@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use lb_common::atomic::AtomicLong;
 use lb_common::conntrack::{Environment, FlowTables};
 use lb_common::datapath::{
-    Counters, Direction, Draft, FamilyTables, Handover, NetworkTables, PoolTables, Rejection,
+    Counters, Direction, Draft, Encapsulation, FamilyTables, NetworkTables, PoolTables, Rejection,
     Route, Scratch, Stage,
 };
 use lb_common::family::{Address, Family, V4, V6};
@@ -55,7 +55,7 @@ pub enum Observation {
     Route {
         to: IpAddr,
         from: IpAddr,
-        answer: Route,
+        route: Route,
     },
     LeaveBy(u32),
 }
@@ -308,8 +308,8 @@ where
         self.tables.tag()
     }
 
-    fn handover(&self) -> Option<&mut Handover> {
-        self.tables.handover()
+    fn encapsulation(&self) -> Option<&mut Encapsulation> {
+        self.tables.encapsulation()
     }
 }
 
@@ -317,8 +317,8 @@ impl<T> Counters for Observed<'_, T>
 where
     T: FamilyTables<V4> + FamilyTables<V6>,
 {
-    fn may_answer(&self) -> bool {
-        self.tables.may_answer()
+    fn may_reject(&self) -> bool {
+        self.tables.may_reject()
     }
 
     fn count(&self, reason: Reason) {

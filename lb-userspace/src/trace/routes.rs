@@ -57,8 +57,8 @@ impl KernelRoutes {
         mut read: impl FnMut(&[u8]) -> Option<R>,
     ) -> io::Result<Option<R>> {
         let mut found = None;
-        self.0.borrow_mut().ask(kind, NLM_F_ACK, body, |answer| {
-            found = found.take().or_else(|| read(answer));
+        self.0.borrow_mut().ask(kind, NLM_F_ACK, body, |response| {
+            found = found.take().or_else(|| read(response));
         })?;
         Ok(found)
     }

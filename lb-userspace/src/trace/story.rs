@@ -33,7 +33,7 @@ pub struct Narrator<'a> {
     /// Searched buckets of the flow table since the stage began.
     buckets: Vec<u32>,
     found: bool,
-    asked_for_answers: bool,
+    searched_reply_index: bool,
     /// Attempts to find an SNAT port.
     rounds: u32,
     frontend: Option<(SocketAddr, Frontend)>,
@@ -54,7 +54,7 @@ impl<'a> Narrator<'a> {
             steps: Vec::new(),
             buckets: Vec::new(),
             found: false,
-            asked_for_answers: false,
+            searched_reply_index: false,
             rounds: 0,
             frontend: None,
             pool: None,
@@ -66,13 +66,13 @@ impl<'a> Narrator<'a> {
         }
     }
 
-    pub fn say(&mut self, step: &'static str, text: impl Into<String>) {
+    pub fn add_step(&mut self, step: &'static str, text: impl Into<String>) {
         self.steps.push(Step { step, text: text.into() });
     }
 
     pub fn describe(&mut self, observations: Vec<Observation>) {
         for observation in observations {
-            self.tell_one(observation);
+            self.describe_one(observation);
         }
         self.end_of_stage();
     }
@@ -89,16 +89,16 @@ impl<'a> Narrator<'a> {
     fn end_of_stage(&mut self) {
         if !self.buckets.is_empty() && !self.found {
             let buckets: Vec<String> = self.buckets.iter().map(u32::to_string).collect();
-            let index = if self.asked_for_answers { ", nor in the reply index" } else { "" };
+            let index = if self.searched_reply_index { ", nor in the reply index" } else { "" };
             let text = format!("no flow in buckets {}{index}", buckets.join(" and "));
-            self.say("flow", text);
+            self.add_step("flow", text);
         }
         self.buckets.clear();
         self.found = false;
-        self.asked_for_answers = false;
+        self.searched_reply_index = false;
     }
 
-    fn tell_one(&mut self, observation: Observation) {
+    fn describe_one(&mut self, observation: Observation) {
         match observation {
             Observation::Stage(stage) => {
                 self.end_of_stage();
@@ -107,10 +107,10 @@ impl<'a> Narrator<'a> {
                     self.rounds += 1;
                     if self.rounds > 1 {
                         let text = format!("round {} found no port that is free", self.rounds - 1);
-                        self.say("snat", text);
+                        self.add_step("snat", text);
                     }
                 }
-                self.say("stage", stage_text(stage));
+                self.add_step("stage", stage_text(stage));
             }
             Observation::MayBeDestination(address, may) => {
                 let text = if may {
@@ -118,40 +118,42 @@ impl<'a> Narrator<'a> {
                 } else {
                     format!("{address} is not an address of a Service: not handled")
                 };
-                self.say("prefilter", text);
+                self.add_step("prefilter", text);
             }
             Observation::MayBeSource(end, number, may) => {
                 let (protocol, is) = (protocol_name(number), if may { "may be" } else { "is not" });
-                self.say("prefilter", format!("{protocol} {end} {is} a backend's end"));
+                self.add_step("prefilter", format!("{protocol} {end} {is} a backend's end"));
             }
             Observation::Bucket(index) => {
                 if !self.buckets.contains(&index) {
                     self.buckets.push(index);
                 }
             }
-            Observation::ReplyBucket(_) => self.asked_for_answers = true,
+            Observation::ReplyBucket(_) => self.searched_reply_index = true,
             Observation::Touched(flow) => {
                 self.found = true;
-                self.say("flow", format!("found: {}", flow_text(&flow)));
-                self.say("flow", state_text(&flow));
+                self.add_step("flow", format!("found: {}", flow_text(&flow)));
+                self.add_step("flow", state_text(&flow));
             }
             Observation::Released(flow) => {
                 self.found = true;
-                self.say("flow", format!("given up: {}", flow_text(&flow)));
+                self.add_step("flow", format!("given up: {}", flow_text(&flow)));
             }
             Observation::Replaced(flow) => {
-                let text =
-                    format!("it replaces an expired flow: {}", flow_text(&flow));
-                self.say("flow", text);
+                let text = format!("it replaces an expired flow: {}", flow_text(&flow));
+                self.add_step("flow", text);
             }
             Observation::Opened(flow) => {
                 self.found = true;
-                self.say("flow", format!("opened: {}", flow_text(&flow)));
+                self.add_step("flow", format!("opened: {}", flow_text(&flow)));
             }
             Observation::Frontend(end, number, found) => self.frontend(end, number, found),
             Observation::SourceAllowed(_, client, allowed) => {
                 let is = if allowed { "is" } else { "is not" };
-                self.say("source-ranges", format!("{client} {is} in loadBalancerSourceRanges"));
+                self.add_step(
+                    "source-ranges",
+                    format!("{client} {is} in loadBalancerSourceRanges"),
+                );
             }
             Observation::Pool(index, pool) => self.pool(index, pool),
             Observation::Affinity(_, found, now) => {
@@ -160,7 +162,7 @@ impl<'a> Narrator<'a> {
             Observation::Member(member, is) => {
                 if !is {
                     let text = format!("backend {} is not in the pool any more", member.backend);
-                    self.say("affinity", text);
+                    self.add_step("affinity", text);
                 }
                 self.remembered = is;
             }
@@ -168,15 +170,18 @@ impl<'a> Narrator<'a> {
             Observation::Backend(index, found) => self.backend(index, found),
             Observation::Device(index, None) => {
                 let device = self.names.device(index);
-                self.say("device", format!("{device} is not among the devices that are served"));
+                self.add_step(
+                    "device",
+                    format!("{device} is not among the devices that are served"),
+                );
             }
             Observation::Device(_, Some(_)) => {}
             Observation::AffinitySet(_, affinity) => {
                 let text =
                     format!("the client stays with backend {} from here on", affinity.backend);
-                self.say("affinity", text);
+                self.add_step("affinity", text);
             }
-            Observation::Fragment(known) => self.say(
+            Observation::Fragment(known) => self.add_step(
                 "fragment",
                 if known {
                     "its first fragment was seen: the ports are known"
@@ -184,11 +189,11 @@ impl<'a> Narrator<'a> {
                     "its first fragment was not seen: its ports are unknown"
                 },
             ),
-            Observation::FragmentSet(source, destination) => self.say(
+            Observation::FragmentSet(source, destination) => self.add_step(
                 "fragment",
                 format!("the first one: ports {source} and {destination} are kept for the others"),
             ),
-            Observation::Peer(address, is) => self.say(
+            Observation::Peer(address, is) => self.add_step(
                 "tunnel",
                 if is {
                     format!("{address} is a node of the cluster")
@@ -196,32 +201,34 @@ impl<'a> Narrator<'a> {
                     format!("{address} is not a node of the cluster")
                 },
             ),
-            Observation::Target(target, found) => self.say(
+            Observation::Target(target, found) => self.add_step(
                 "tunnel",
                 match found {
                     Some(index) => format!("tag {:#06x} is for backend {index}", target.tag),
                     None => format!("tag {:#06x} is for no backend of this node", target.tag),
                 },
             ),
-            Observation::Rejection(rejection) => self.say(
+            Observation::Rejection(rejection) => self.add_step(
                 "answer",
                 match rejection.kind {
                     RejectionKind::TOO_BIG => {
                         format!("an ICMP error reports the MTU {} to its sender", rejection.mtu)
                     }
                     RejectionKind::HOP_LIMIT => {
-                        "an ICMP error reports to its sender that its hop limit is exceeded".to_owned()
+                        "an ICMP error reports to its sender that its hop limit is exceeded"
+                            .to_owned()
                     }
-                    _ => "an ICMP error reports to its sender that the port has no backend".to_owned(),
+                    _ => "an ICMP error reports to its sender that the port has no backend"
+                        .to_owned(),
                 },
             ),
             Observation::Counted(reason) => {
-                self.say("reason", format!("{}: {}", reason.name(), meaning(reason).what));
+                self.add_step("reason", format!("{}: {}", reason.name(), meaning(reason).what));
             }
             Observation::Packet(service_port, backend, direction) => {
                 self.served_by = Some((service_port, backend));
                 let name = self.names.service_port(service_port);
-                self.say(
+                self.add_step(
                     "translate",
                     match direction {
                         Direction::Forward => format!("as a packet of {name} to backend {backend}"),
@@ -234,17 +241,17 @@ impl<'a> Narrator<'a> {
             Observation::NewFlow(service_port, backend) => {
                 self.served_by = Some((service_port, backend));
             }
-            Observation::Route { to, from, answer } => {
+            Observation::Route { to, from, route } => {
                 self.routed = true;
-                let text = self.route_text(to, from, answer);
-                self.say("route", text);
+                let text = self.route_text(to, from, route);
+                self.add_step("route", text);
             }
             // An internal marker of the data plane.
             Observation::LeaveBy(0) => {}
             Observation::LeaveBy(device) => {
                 let how = if self.routed { "" } else { "; the next hop is from the flow" };
                 let device = self.names.device(device);
-                self.say("leave", format!("by {device}{how}"));
+                self.add_step("leave", format!("by {device}{how}"));
             }
         }
     }
@@ -260,25 +267,25 @@ impl<'a> Narrator<'a> {
             } else {
                 format!("no frontend {protocol} {end}")
             };
-            return self.say("frontend", text);
+            return self.add_step("frontend", text);
         };
         if end.port() == 0 {
-            let whose = match frontend.kind {
+            let role = match frontend.kind {
                 kind if kind == FrontendKind::ClusterIp as u8 => "a Service's alone",
                 _ => "of this node, where NodePorts are open",
             };
-            return self.say("frontend", format!("the address {} is {whose}", end.ip()));
+            return self.add_step("frontend", format!("the address {} is {role}", end.ip()));
         }
         self.frontend = Some((end, frontend));
         let name = self.names.service_port(frontend.service_port);
         let kind = frontend_kind_name(frontend.kind);
         let article = if kind.starts_with('E') { "an" } else { "a" };
-        self.say("frontend", format!("{protocol} {end} is {article} {kind} of {name}"));
+        self.add_step("frontend", format!("{protocol} {end} is {article} {kind} of {name}"));
     }
 
     fn pool(&mut self, index: u32, pool: Option<Pool>) {
         let Some(pool) = pool else {
-            return self.say("pool", format!("pool {index} is beyond the last one"));
+            return self.add_step("pool", format!("pool {index} is beyond the last one"));
         };
         self.pool = Some((index, pool));
         let local = index == Scope::Local.pool_index(Scope::service_port_of(index));
@@ -294,7 +301,7 @@ impl<'a> Narrator<'a> {
             0 => "it is empty".to_owned(),
             size => format!("its table has {size} slots"),
         };
-        self.say("pool", format!("{scope} scope{why}; {size}"));
+        self.add_step("pool", format!("{scope} scope{why}; {size}"));
     }
 
     /// The remembered backend, and the ticks since its last use.
@@ -311,7 +318,7 @@ impl<'a> Narrator<'a> {
                 )
             }
         };
-        self.say("affinity", text);
+        self.add_step("affinity", text);
     }
 
     fn slot(&mut self, index: u32, found: Option<u32>) {
@@ -322,7 +329,7 @@ impl<'a> Narrator<'a> {
             Some(backend) => format!("slot {number} of {of}: backend {backend}"),
             None => format!("slot {number} of {of} is beyond the last one"),
         };
-        self.say("maglev", text);
+        self.add_step("maglev", text);
     }
 
     fn backend(&mut self, index: u32, found: Option<AnyBackend>) {
@@ -346,11 +353,11 @@ impl<'a> Narrator<'a> {
             Some(backend) => format!("{who}: gone (generation {})", backend.generation),
             None => format!("{who}: beyond the last one"),
         };
-        self.say("backend", text);
+        self.add_step("backend", text);
     }
 
-    fn route_text(&self, to: IpAddr, from: IpAddr, answer: Route) -> String {
-        match answer {
+    fn route_text(&self, to: IpAddr, from: IpAddr, route: Route) -> String {
+        match route {
             Route::Known(next) => {
                 let [a, b, c, d, e, f] = next.neighbour;
                 let device = self.names.device(next.device);

@@ -300,7 +300,7 @@ impl HoldsScratch for View {
 
 impl Counters for View {
     /// Each CPU has its own allowance, and the packet's CPU is unknown.
-    fn may_answer(&self) -> bool {
+    fn may_reject(&self) -> bool {
         true
     }
 

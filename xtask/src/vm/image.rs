@@ -130,18 +130,18 @@ fn add_stripped(archive: &mut Archive, program: &Path, to: &str) -> Result<()> {
 /// Adds a program's libraries under the paths where the program looks for them.
 fn add_libraries(archive: &mut Archive, program: &Path) -> Result<()> {
     // ldd fails for scripts and static programs, which need no libraries.
-    let told = output(Command::new("ldd").arg(program)).unwrap_or_default();
-    for path in libraries(&told) {
+    let listing = output(Command::new("ldd").arg(program)).unwrap_or_default();
+    for path in libraries(&listing) {
         archive.copy(Path::new(path), path)?;
     }
-    ensure!(!told.contains("not found"), "{} lacks a library:\n{told}", program.display());
+    ensure!(!listing.contains("not found"), "{} lacks a library:\n{listing}", program.display());
     Ok(())
 }
 
 /// Paths in "libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)" and "/lib64/ld-linux-x86-64.so.2
 /// (0x…)".
-fn libraries(told: &str) -> impl Iterator<Item = &str> {
-    told.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
+fn libraries(listing: &str) -> impl Iterator<Item = &str> {
+    listing.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
 }
 
 /// Adds files that tests read, under their paths on this machine.
@@ -160,9 +160,9 @@ mod tests {
 
     #[test]
     fn libraries_are_read() {
-        let told = "\tlinux-vdso.so.1 (0x00007ffe)\n\tlibc.so.6 => /lib/libc.so.6 (0x00007f)\n\
+        let listing = "\tlinux-vdso.so.1 (0x00007ffe)\n\tlibc.so.6 => /lib/libc.so.6 (0x00007f)\n\
                     \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
-        let found: Vec<&str> = libraries(told).collect();
+        let found: Vec<&str> = libraries(listing).collect();
         assert_eq!(found, ["/lib/libc.so.6", "/lib64/ld-linux-x86-64.so.2"]);
     }
 

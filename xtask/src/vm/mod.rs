@@ -116,9 +116,9 @@ fn boot(kernel: &Path, image: &Path, log: &Path, tests: usize) -> Result<()> {
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("{QEMU} can't be started"))?;
-    let said = machine.stdout.take().context("the machine's output is piped")?;
+    let stdout = machine.stdout.take().context("the machine's output is piped")?;
     let (mut passed, mut done) = (0, false);
-    for line in BufReader::new(said).split(b'\n') {
+    for line in BufReader::new(stdout).split(b'\n') {
         let line = line?;
         // Lines of a terminal end with CR LF.
         let line = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(&line)).into_owned();

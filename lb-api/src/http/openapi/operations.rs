@@ -16,21 +16,25 @@ const BODY_TYPES: [&str; 3] =
     ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
 
 struct Parameter {
-    place: &'static str,
+    location: &'static str,
     name: &'static str,
     type_: &'static str,
     description: &'static str,
 }
 
 const fn query(name: &'static str, type_: &'static str, description: &'static str) -> Parameter {
-    Parameter { place: "query", name, type_, description }
+    Parameter { location: "query", name, type_, description }
 }
 
 const PRETTY: Parameter = query("pretty", "string", "If 'true', the output is pretty printed.");
-const NAME: Parameter =
-    Parameter { place: "path", name: "name", type_: "string", description: "name of the object" };
+const NAME: Parameter = Parameter {
+    location: "path",
+    name: "name",
+    type_: "string",
+    description: "name of the object",
+};
 const NAMESPACE: Parameter = Parameter {
-    place: "path",
+    location: "path",
     name: "namespace",
     type_: "string",
     description: "namespace of the object",
@@ -111,14 +115,14 @@ pub fn paths(kinds: &[&'static Kind], dialect: Dialect) -> Map<String, Value> {
 fn operation(kind: &Kind, dialect: Dialect, action: &str, suffix: &str) -> Value {
     let own = schema::definition_of(kind.group, kind.version, kind.kind).unwrap_or_default();
     let meta = |name: &str| format!("{META}.{name}");
-    let (parameters, body, answer): (Vec<&Parameter>, Option<String>, String) = match action {
+    let (parameters, body, response): (Vec<&Parameter>, Option<String>, String) = match action {
         "list" => (LIST.iter().collect(), None, format!("{own}List")),
         "post" | "put" => (WRITE.iter().collect(), Some(own.to_owned()), own.to_owned()),
         "patch" => (WRITE.iter().chain([&FORCE]).collect(), Some(meta("Patch")), own.to_owned()),
         "delete" => {
             let returned = kind.rules.returns_deleted();
-            let answer = if returned { own.to_owned() } else { meta("Status") };
-            (DELETE.iter().collect(), Some(meta("DeleteOptions")), answer)
+            let response = if returned { own.to_owned() } else { meta("Status") };
+            (DELETE.iter().collect(), Some(meta("DeleteOptions")), response)
         }
         "deletecollection" => {
             let parameters = DELETE.iter().chain(&LIST[..8]).collect();
@@ -138,7 +142,7 @@ fn operation(kind: &Kind, dialect: Dialect, action: &str, suffix: &str) -> Value
         "x-kubernetes-action": action,
         "x-kubernetes-group-version-kind": type_of(kind, kind.kind),
     });
-    let answer = dialect.reference(&answer);
+    let response = dialect.reference(&response);
     let body = body.map(|body| dialect.reference(&body));
     match dialect {
         Dialect::V2 => {
@@ -150,14 +154,14 @@ fn operation(kind: &Kind, dialect: Dialect, action: &str, suffix: &str) -> Value
                 operation["consumes"] = json!(types);
             }
             operation["produces"] = json!(["application/json"]);
-            operation["responses"] = json!({"200": {"description": "OK", "schema": answer}});
+            operation["responses"] = json!({"200": {"description": "OK", "schema": response}});
         }
         Dialect::V3 => {
             if let Some(body) = body {
                 let each = types.iter().map(|type_| ((*type_).to_owned(), json!({"schema": body})));
                 operation["requestBody"] = json!({"content": each.collect::<Map<_, _>>()});
             }
-            let content = json!({"application/json": {"schema": answer}});
+            let content = json!({"application/json": {"schema": response}});
             operation["responses"] = json!({"200": {"description": "OK", "content": content}});
         }
     }
@@ -166,8 +170,8 @@ fn operation(kind: &Kind, dialect: Dialect, action: &str, suffix: &str) -> Value
 }
 
 fn describe(dialect: Dialect, parameter: &Parameter) -> Value {
-    let Parameter { place, name, type_, description } = parameter;
-    let mut described = json!({"name": name, "in": place, "description": description});
+    let Parameter { location, name, type_, description } = parameter;
+    let mut described = json!({"name": name, "in": location, "description": description});
     match dialect {
         Dialect::V2 => {
             described["type"] = json!(type_);
@@ -175,7 +179,7 @@ fn describe(dialect: Dialect, parameter: &Parameter) -> Value {
         }
         Dialect::V3 => described["schema"] = json!({"type": type_, "uniqueItems": true}),
     }
-    if *place == "path" {
+    if *location == "path" {
         described["required"] = json!(true);
     }
     described

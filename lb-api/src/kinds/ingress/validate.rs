@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::json::{at, list, number, text, texts};
-use super::super::service::place;
+use super::super::service::validate_load_balancer_point;
 use super::super::violation::Violation;
 use super::super::{metadata, names};
 
@@ -40,7 +40,7 @@ pub fn validate(ingress: &Value, old: Option<&Value>) -> Vec<Violation> {
     }
     let path = "status.loadBalancer.ingress";
     for (index, point) in list(ingress, path).iter().enumerate() {
-        violations.extend(place(point, &format!("{path}[{index}]")));
+        violations.extend(validate_load_balancer_point(point, &format!("{path}[{index}]")));
     }
     violations
 }

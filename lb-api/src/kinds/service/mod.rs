@@ -19,7 +19,7 @@ use super::json::{at, flag, list, list_mut, remove, set, set_default, text, text
 use super::violation::Violation;
 use super::{Allocations, Column, Rules, Subresource, metadata};
 
-pub use validate::place;
+pub use validate::validate_load_balancer_point;
 
 pub struct Service;
 

@@ -13,7 +13,7 @@ fn rules(api_version: &str, kind: &str) -> &'static dyn Rules {
 }
 
 /// The violations of a new object.
-fn said(api_version: &str, kind: &str, mut object: Value) -> Vec<String> {
+fn violations(api_version: &str, kind: &str, mut object: Value) -> Vec<String> {
     let rules = rules(api_version, kind);
     object["metadata"] = json!({ "name": "web", "namespace": "default" });
     rules.set_defaults(&mut object);
@@ -304,7 +304,7 @@ fn violations_read_like_an_api_servers() {
         ),
     ];
     for (api_version, kind, object, expected) in cases {
-        assert_eq!(said(api_version, kind, object), [expected], "{kind}");
+        assert_eq!(violations(api_version, kind, object), [expected], "{kind}");
     }
 }
 
@@ -313,9 +313,9 @@ fn a_class_keeps_its_controller() {
     let rules = rules("networking.k8s.io/v1", "IngressClass");
     let old = json!({ "metadata": { "name": "a" }, "spec": { "controller": "a.b/c" } });
     let new = json!({ "metadata": { "name": "a" }, "spec": { "controller": "a.b/d" } });
-    let said: Vec<String> =
+    let violations: Vec<String> =
         rules.validate(&new, Some(&old)).iter().map(ToString::to_string).collect();
-    assert_eq!(said, ["spec.controller: Invalid value: \"a.b/d\": field is immutable"]);
+    assert_eq!(violations, ["spec.controller: Invalid value: \"a.b/d\": field is immutable"]);
 }
 
 #[test]
@@ -382,14 +382,14 @@ fn only_the_series_of_an_event_may_change() {
         "note": "fine",
         "type": "Normal",
     });
-    let said = |new: &Value| -> Vec<String> {
+    let violations = |new: &Value| -> Vec<String> {
         view.validate(new, Some(&old)).iter().map(ToString::to_string).collect()
     };
     let mut new = old.clone();
     new["series"] = json!({ "count": 2, "lastObservedTime": "2026-01-02T03:05:00.000000Z" });
-    assert_eq!(said(&new), Vec::<String>::new());
+    assert_eq!(violations(&new), Vec::<String>::new());
     new["note"] = json!("better");
-    assert_eq!(said(&new), ["note: Invalid value: \"better\": field is immutable"]);
+    assert_eq!(violations(&new), ["note: Invalid value: \"better\": field is immutable"]);
 }
 
 #[test]

@@ -48,7 +48,7 @@ impl Conflicts {
         let one = |entry: &Entry, path: String| {
             json!({
                 "reason": "FieldManagerConflict",
-                "message": format!("conflict with {}", entry.said()),
+                "message": format!("conflict with {}", entry.describe()),
                 "field": path,
             })
         };
@@ -74,7 +74,7 @@ impl fmt::Display for Conflicts {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut by_manager: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (entry, fields) in &self.0 {
-            by_manager.entry(entry.said()).or_default().extend(fields.paths());
+            by_manager.entry(entry.describe()).or_default().extend(fields.paths());
         }
         let count: usize = by_manager.values().map(Vec::len).sum();
         if let (1, Some((manager, paths))) = (count, by_manager.first_key_value()) {

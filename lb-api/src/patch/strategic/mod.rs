@@ -155,10 +155,10 @@ fn merge_lists(
     }
     let mut merged: Vec<Option<Value>> = object.iter().cloned().map(Some).collect();
     // Where the items with a value of the key are. Of equal ones the first is merged.
-    let mut places: HashMap<String, Vec<usize>> = HashMap::new();
+    let mut positions: HashMap<String, Vec<usize>> = HashMap::new();
     for (index, item) in object.iter().enumerate() {
         if let Some(value) = item.get(key) {
-            places.entry(value.to_string()).or_default().push(index);
+            positions.entry(value.to_string()).or_default().push(index);
         }
     }
     for item in patch {
@@ -173,16 +173,16 @@ fn merge_lists(
         };
         let value = value.to_string();
         if matches!(directive(item)?, Some(Directive::Delete)) {
-            for index in places.remove(&value).unwrap_or_default() {
+            for index in positions.remove(&value).unwrap_or_default() {
                 merged[index] = None;
             }
             continue;
         }
-        let first = places.get(&value).and_then(|places| places.first()).copied();
+        let first = positions.get(&value).and_then(|positions| positions.first()).copied();
         match first.and_then(|index| merged[index].as_mut()) {
             Some(Value::Object(one)) => *one = merge_maps(one, item, node.item())?,
             _ => {
-                places.entry(value).or_default().push(merged.len());
+                positions.entry(value).or_default().push(merged.len());
                 merged.push(Some(Value::Object(without_directives(item)?)));
             }
         }
@@ -230,8 +230,8 @@ fn reorder(object: &mut Entries, name: &str, order: &[Value], before: &[Value], 
     for item in unknown {
         // New items are placed by the order.
         while let Some(next) = known.peek() {
-            let places = (position(&before, &item, node), position(&before, next, node));
-            if matches!(places, (Some(item), Some(next)) if item < next) {
+            let positions = (position(&before, &item, node), position(&before, next, node));
+            if matches!(positions, (Some(item), Some(next)) if item < next) {
                 break;
             }
             merged.extend(known.next());

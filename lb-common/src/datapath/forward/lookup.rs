@@ -299,7 +299,7 @@ pub(super) fn replied<F: PacketFamily>(
     let client = (segment.destination, segment.destination_port);
     let backend = (segment.source, segment.source_port);
     let same = is_between(flow, client, backend, segment.headers.protocol)
-        && !track::answers_a_later_dial(state, &segment.signal);
+        && !track::belongs_to_newer_connection(state, &segment.signal);
     same.then(|| Decision::of_reply(flow))
 }
 

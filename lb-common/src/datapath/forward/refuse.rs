@@ -16,7 +16,7 @@ pub fn unreachable<P: Packet, T: Tables>(
     headers: Headers,
     reason: Reason,
 ) -> Verdict {
-    if !can_answer(packet, tables) {
+    if !can_reject(packet, tables) {
         return Verdict::Defer;
     }
     tables.count(reason);
@@ -30,7 +30,7 @@ pub fn unreachable<P: Packet, T: Tables>(
 /// Lets the next stage notify the sender that its packet cannot be forwarded.
 #[inline(always)]
 pub fn later<P: Packet, T: Tables>(packet: &P, tables: &T, rejection: Rejection) -> Verdict {
-    if !can_answer(packet, tables) {
+    if !can_reject(packet, tables) {
         return Verdict::Defer;
     }
     let too_big = rejection.kind == RejectionKind::TOO_BIG;
@@ -42,7 +42,7 @@ pub fn later<P: Packet, T: Tables>(packet: &P, tables: &T, rejection: Rejection)
 /// Whether the hook can send through the interface on which the packet arrived; otherwise the next
 /// hook does.
 #[inline(always)]
-fn can_answer<P: Packet, T: Tables>(packet: &P, tables: &T) -> bool {
+fn can_reject<P: Packet, T: Tables>(packet: &P, tables: &T) -> bool {
     packet.resolves()
         || tables.device(packet.device()).is_some_and(|known| known.flags & Device::TRANSMIT != 0)
 }

@@ -138,7 +138,7 @@ pub enum Departure {
 /// Finds where a packet goes that must not cause an ICMP error: an error itself, with headers at
 /// `headers`, or a later fragment. By the decision in the draft; `segment` identifies the flow.
 #[inline(always)]
-pub fn aim_unanswerable<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+pub fn aim_without_errors<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &P,
     tables: &T,
     headers: Headers,
@@ -203,20 +203,20 @@ fn into_tunnel<F: PacketFamily, T: FamilyTables<F>>(
     segment: &Segment<F>,
     decision: &Decision<F>,
     hops: Option<Hops<'_>>,
-    answerable: bool,
+    errors_allowed: bool,
 ) -> Verdict {
-    let Some(handover) = tables.handover() else {
+    let Some(encapsulation) = tables.encapsulation() else {
         return drop_for(tables, Reason::CorruptTable);
     };
     // Field by field: a whole copy would be built on the stack first.
-    handover.service_port = decision.service_port;
-    handover.backend_index = decision.backend_index;
-    handover.backend_generation = decision.backend_generation;
-    handover.source_port = source_port(segment);
-    handover.kind = decision.kind;
-    handover.answerable = u8::from(answerable);
-    handover.tracked = u8::from(hops.is_some());
-    handover.location = hops.map_or(Location::default(), |hops| hops.location);
+    encapsulation.service_port = decision.service_port;
+    encapsulation.backend_index = decision.backend_index;
+    encapsulation.backend_generation = decision.backend_generation;
+    encapsulation.source_port = source_port(segment);
+    encapsulation.kind = decision.kind;
+    encapsulation.errors_allowed = u8::from(errors_allowed);
+    encapsulation.tracked = u8::from(hops.is_some());
+    encapsulation.location = hops.map_or(Location::default(), |hops| hops.location);
     Verdict::Next(Stage::Encapsulate)
 }
 

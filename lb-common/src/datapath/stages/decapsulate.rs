@@ -170,10 +170,10 @@ fn judge_error<F: Outer, P: Packet, T: FamilyTables<F>>(
     inner: usize,
 ) -> Verdict {
     packet.leave_by(0);
-    let Some((_, answer)) = icmp_error::about::<F, P>(packet, inner) else {
+    let Some((_, quoted_reply)) = icmp_error::about::<F, P>(packet, inner) else {
         return pass_for(tables, Reason::UnknownProtocol);
     };
-    if !is_followed(tables, &answer) {
+    if !is_followed(tables, &quoted_reply) {
         return drop_for(tables, Reason::UnknownQuote);
     }
     Verdict::Next(Stage::ErrorIn)

@@ -1,7 +1,7 @@
 //! Sends a packet through a tunnel to its backend's node, unmodified.
 
 use crate::conntrack;
-use crate::datapath::carried::Handover;
+use crate::datapath::carried::Encapsulation;
 use crate::datapath::forward::next_hop::{self, Out};
 use crate::datapath::route::Query;
 use crate::datapath::tables::FamilyTables;
@@ -75,11 +75,11 @@ fn aim<F: Outer, P: Packet, T: FamilyTables<F>>(
     tunnel: &mut Tunnel<F>,
     out: &mut Out,
 ) -> Result<(), Verdict> {
-    let Some(handover) = tables.handover() else {
+    let Some(encapsulation) = tables.encapsulation() else {
         return Err(drop_for(tables, Reason::CorruptTable));
     };
-    let backend: Option<Backend<F::Address>> = tables.backend(handover.backend_index);
-    let Some(backend) = backend.filter(|b| b.generation as u16 == handover.backend_generation)
+    let backend: Option<Backend<F::Address>> = tables.backend(encapsulation.backend_index);
+    let Some(backend) = backend.filter(|b| b.generation as u16 == encapsulation.backend_generation)
     else {
         return Err(drop_for(tables, Reason::BackendGone));
     };
@@ -88,7 +88,7 @@ fn aim<F: Outer, P: Packet, T: FamilyTables<F>>(
         return Err(drop_for(tables, Reason::NoRoute));
     }
     let key = tables.tunnel_key(TunnelKey::Current);
-    let in_udp = handover.kind.has(FlowKind::IN_UDP) || key != 0;
+    let in_udp = encapsulation.kind.has(FlowKind::IN_UDP) || key != 0;
     let overhead = (size_of::<F::Header>() + between(in_udp, key)) as u32;
     let query: Query<F> = Query {
         to: backend.node,
@@ -96,15 +96,15 @@ fn aim<F: Outer, P: Packet, T: FamilyTables<F>>(
         protocol: if in_udp { protocol::UDP } else { F::IN_IP },
         length: packet.wire_length().saturating_sub(network as u32) + overhead,
     };
-    let hops = if handover.tracked != 0 {
-        let bucket = tables.flow_bucket(handover.location.bucket());
-        bucket.map(|bucket| conntrack::hops_at(bucket, handover.location))
+    let hops = if encapsulation.tracked != 0 {
+        let bucket = tables.flow_bucket(encapsulation.location.bucket());
+        bucket.map(|bucket| conntrack::hops_at(bucket, encapsulation.location))
     } else {
         None
     };
     match next_hop::find(packet, tables, hops, Direction::Forward, &query) {
         Ok(found) => *out = found,
-        Err(verdict) => return Err(refused::<F, T>(tables, handover, overhead, verdict)),
+        Err(verdict) => return Err(refused::<F, T>(tables, encapsulation, overhead, verdict)),
     }
     let Some(device) = tables.device(out.device()) else {
         return Err(drop_for(tables, Reason::NoRoute));
@@ -115,9 +115,9 @@ fn aim<F: Outer, P: Packet, T: FamilyTables<F>>(
     }
     tunnel.node = backend.node;
     tunnel.tag = hash::backend_tag(backend.address, backend.port);
-    tunnel.port = if in_udp { handover.source_port } else { 0 };
+    tunnel.port = if in_udp { encapsulation.source_port } else { 0 };
     tunnel.key = key;
-    let Handover { service_port, backend_index, .. } = *handover;
+    let Encapsulation { service_port, backend_index, .. } = *encapsulation;
     tables.count_packet(service_port, backend_index, Direction::Forward, packet.length());
     Ok(())
 }
@@ -126,14 +126,14 @@ fn aim<F: Outer, P: Packet, T: FamilyTables<F>>(
 #[inline(always)]
 fn refused<F: Outer, T: FamilyTables<F>>(
     tables: &T,
-    handover: &Handover,
+    encapsulation: &Encapsulation,
     overhead: u32,
     verdict: Verdict,
 ) -> Verdict {
     if verdict != Verdict::Next(Stage::Reject) {
         return verdict;
     }
-    if handover.answerable == 0 {
+    if encapsulation.errors_allowed == 0 {
         return Verdict::Drop;
     }
     // The sender of a packet that is too big gets the MTU inside the tunnel.

@@ -39,8 +39,8 @@ pub fn leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     network: usize,
 ) -> Verdict {
     match look::<F, P, T>(packet, tables, network) {
-        Look::First => first_answer(packet, tables, network),
-        Look::Later => later_answer(packet, tables, network),
+        Look::First => first_reply(packet, tables, network),
+        Look::Later => later_reply(packet, tables, network),
         Look::Sctp | Look::Other | Look::Malformed => Verdict::Pass,
     }
 }
@@ -131,7 +131,7 @@ fn follow_reply<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 }
 
 #[inline(never)]
-fn first_answer<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+fn first_reply<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,
@@ -256,7 +256,7 @@ fn aim_later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet.leave_by(0);
     let found = F::transport::<true, P>(packet, network);
     match recall::<F, P, T>(packet, tables, &found) {
-        Some(segment) => send::aim_unanswerable(packet, tables, segment.headers, &segment, out),
+        Some(segment) => send::aim_without_errors(packet, tables, segment.headers, &segment, out),
         None => Departure::Ended(drop_for(tables, Reason::CorruptTable)),
     }
 }
@@ -274,7 +274,7 @@ fn rewrite_later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 }
 
 #[inline(never)]
-fn later_answer<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+fn later_reply<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,

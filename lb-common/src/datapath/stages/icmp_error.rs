@@ -29,7 +29,7 @@ struct Error<F: PacketFamily> {
     /// Headers of the error itself.
     headers: Headers,
     /// A reply to the quoted packet, with the offsets of the quote.
-    answer: Segment<F>,
+    quoted_reply: Segment<F>,
 }
 
 /// An ICMP packet that arrives. Each step has its own stack frame.
@@ -59,7 +59,7 @@ fn look_up<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     // As in `fragment`: otherwise the compiler passes the packet's bounds instead of the packet.
     packet.leave_by(0);
     match read::<F, P>(packet, network) {
-        Ok(error) => carry::carry_arriving(tables, &error.answer),
+        Ok(error) => carry::carry_arriving(tables, &error.quoted_reply),
         Err(reason) => Carried::Failed(reason),
     }
 }
@@ -89,7 +89,9 @@ fn aim<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 ) -> Departure {
     packet.leave_by(0);
     match read::<F, P>(packet, network) {
-        Ok(error) => send::aim_unanswerable(packet, tables, error.headers, &error.answer, out),
+        Ok(error) => {
+            send::aim_without_errors(packet, tables, error.headers, &error.quoted_reply, out)
+        }
         Err(reason) => Departure::Ended(drop_for(tables, reason)),
     }
 }
@@ -115,12 +117,12 @@ pub fn leaving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     let Ok(error) = read::<F, P>(packet, network) else {
         return Verdict::Pass;
     };
-    let Segment { headers, source, source_port, .. } = error.answer;
+    let Segment { headers, source, source_port, .. } = error.quoted_reply;
     if !tables.may_be_source(source, source_port, headers.protocol) {
         return Verdict::Pass;
     }
-    let found = match lookup::find_reply(tables, &error.answer) {
-        Ok(None) => lookup::find_indexed_reply(tables, &error.answer),
+    let found = match lookup::find_reply(tables, &error.quoted_reply) {
+        Ok(None) => lookup::find_indexed_reply(tables, &error.quoted_reply),
         found => found,
     };
     match found {
@@ -137,7 +139,7 @@ pub fn about<F: PacketFamily, P: Packet>(
     packet: &P,
     network: usize,
 ) -> Option<(Headers, Segment<F>)> {
-    read(packet, network).ok().map(|error| (error.headers, error.answer))
+    read(packet, network).ok().map(|error| (error.headers, error.quoted_reply))
 }
 
 /// Finds the parts of an error.
@@ -159,7 +161,7 @@ fn read<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> Result<Error<
     let header: &F::Header = packet.header(quote).ok_or(Reason::UnknownQuote)?;
     let (source, destination) = (header.destination(), header.source());
     let ports: &Ports = packet.header(quoted.transport).ok_or(Reason::UnknownQuote)?;
-    let answer = Segment {
+    let quoted_reply = Segment {
         headers: quoted,
         source,
         destination,
@@ -167,7 +169,7 @@ fn read<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> Result<Error<
         destination_port: u16::from_be_bytes(ports.source),
         signal: Signal::default(),
     };
-    Ok(Error { headers, answer })
+    Ok(Error { headers, quoted_reply })
 }
 
 #[inline(always)]
@@ -185,8 +187,8 @@ fn translate<F: PacketFamily, P: Packet>(
     error: &Error<F>,
     decision: &Decision<F>,
 ) -> Result<(), Reason> {
-    let Error { headers, answer } = error;
-    let quote = rewrite_quote(packet, headers, answer, decision)?;
+    let Error { headers, quoted_reply } = error;
+    let quote = rewrite_quote(packet, headers, quoted_reply, decision)?;
 
     let header: &mut F::Header = packet.header_mut(headers.network).ok_or(Reason::Unwritable)?;
     let (source, destination) = (header.source(), header.destination());
@@ -194,7 +196,7 @@ fn translate<F: PacketFamily, P: Packet>(
     // it does not know the network behind it. A backend gets it from the router itself, unless SNAT
     // hides the client.
     let hidden =
-        decision.direction == Direction::Reverse || decision.source.address != answer.source;
+        decision.direction == Direction::Reverse || decision.source.address != quoted_reply.source;
     let new_source = if hidden { decision.source.address } else { source };
     header.set_source(new_source);
     header.set_destination(decision.destination.address);
@@ -218,18 +220,18 @@ fn translate<F: PacketFamily, P: Packet>(
 fn rewrite_quote<F: PacketFamily, P: Packet>(
     packet: &mut P,
     headers: &Headers,
-    answer: &Segment<F>,
+    quoted_reply: &Segment<F>,
     decision: &Decision<F>,
 ) -> Result<Delta, Reason> {
-    let quoted = answer.headers;
+    let quoted = quoted_reply.headers;
     let outer: &F::Header = packet.header(headers.network).ok_or(Reason::Unwritable)?;
     let end = headers.network + outer.length() as usize;
 
     let header: &mut F::Header = packet.header_mut(quoted.network).ok_or(Reason::Unwritable)?;
     header.set_source(decision.destination.address);
     header.set_destination(decision.source.address);
-    let address = Delta::of_address(answer.source, decision.source.address)
-        .plus(Delta::of_address(answer.destination, decision.destination.address));
+    let address = Delta::of_address(quoted_reply.source, decision.source.address)
+        .plus(Delta::of_address(quoted_reply.destination, decision.destination.address));
     let mut change = address;
     if let Some(checksum) = header.checksum_mut() {
         change = change.plus(replace(checksum, address, false));
@@ -238,8 +240,8 @@ fn rewrite_quote<F: PacketFamily, P: Packet>(
     let ports: &mut Ports = packet.header_mut(quoted.transport).ok_or(Reason::Unwritable)?;
     ports.source = decision.destination.port.to_be_bytes();
     ports.destination = decision.source.port.to_be_bytes();
-    let port = Delta::of_port(answer.source_port, decision.source.port)
-        .plus(Delta::of_port(answer.destination_port, decision.destination.port));
+    let port = Delta::of_port(quoted_reply.source_port, decision.source.port)
+        .plus(Delta::of_port(quoted_reply.destination_port, decision.destination.port));
     change = change.plus(port);
 
     // SCTP's checksum cannot be updated without the rest of the packet; receivers do not verify it

@@ -20,10 +20,10 @@ pub fn reset<F: Answering, P: Packet, T: FamilyTables<F>>(
         return drop_for(tables, Reason::Malformed);
     };
     // A reset never causes a reset, or two hosts could do so for ever.
-    if segment.signal.flags & Tcp::RST != 0 || !F::is_answerable(segment.source) {
+    if segment.signal.flags & Tcp::RST != 0 || !F::may_receive_errors(segment.source) {
         return Verdict::Drop;
     }
-    if !tables.may_answer() {
+    if !tables.may_reject() {
         return drop_for(tables, Reason::RateLimited);
     }
     match write_reset(packet, &segment) {
@@ -106,10 +106,10 @@ pub fn reject<F: Answering, P: Packet, T: FamilyTables<F>>(
         return drop_for(tables, Reason::Malformed);
     };
     let (source, destination) = (header.destination(), header.source());
-    if !F::is_answerable(destination) {
+    if !F::may_receive_errors(destination) {
         return Verdict::Drop;
     }
-    if !tables.may_answer() {
+    if !tables.may_reject() {
         return drop_for(tables, Reason::RateLimited);
     }
     let error = F::error(tables.rejection());

@@ -95,7 +95,7 @@ pub fn send<F: PacketFamily, T: SocketTables<F>>(
         && tables.may_be_source(end.address, end.port, socket.protocol)
     {
         // A backend's own address: from now on its replies come from there.
-        tables.remove_unconnected(&answers_of(socket, end));
+        tables.remove_unconnected(&reply_key(socket, end));
     }
     verdict
 }
@@ -112,7 +112,7 @@ pub fn receive<F: PacketFamily, T: SocketTables<F>>(
     if socket.connected {
         return peer_name(tables, socket, end);
     }
-    let flow = tables.unconnected(&answers_of(socket, end))?;
+    let flow = tables.unconnected(&reply_key(socket, end))?;
     (flow.backend() == end).then(|| flow.frontend())
 }
 
@@ -191,9 +191,9 @@ fn followed<F: PacketFamily, T: SocketTables<F>>(
         return None;
     }
     // The flow is stored twice; the LRU map may have evicted one of the two.
-    let answers = answers_of(socket, flow.backend());
-    let noted = tables.unconnected(&answers).is_some_and(|found| found.frontend() == end);
-    (noted || tables.set_unconnected(&answers, &flow)).then_some(flow)
+    let reply = reply_key(socket, flow.backend());
+    let noted = tables.unconnected(&reply).is_some_and(|found| found.frontend() == end);
+    (noted || tables.set_unconnected(&reply, &flow)).then_some(flow)
 }
 
 /// Whether the chosen backend still exists; `draining`: or is terminating and keeps connections.
@@ -225,7 +225,7 @@ fn sends_of<F: PacketFamily>(socket: Socket, frontend: End<F::Address>) -> Socke
 
 /// The key for datagrams that the socket receives from a backend.
 #[inline(always)]
-fn answers_of<F: PacketFamily>(socket: Socket, backend: End<F::Address>) -> SocketEnd<F> {
+fn reply_key<F: PacketFamily>(socket: Socket, backend: End<F::Address>) -> SocketEnd<F> {
     SocketEnd::new(socket.cookie, backend.address, backend.port, Side::Backend)
 }
 
@@ -236,7 +236,7 @@ fn keep_unconnected<F: PacketFamily, T: SocketTables<F>>(
     flow: &SocketFlow<F>,
 ) -> bool {
     tables.set_unconnected(&sends_of(socket, flow.frontend()), flow)
-        && tables.set_unconnected(&answers_of(socket, flow.backend()), flow)
+        && tables.set_unconnected(&reply_key(socket, flow.backend()), flow)
 }
 
 /// Chooses a backend for a process on this node, and writes it into the flow.

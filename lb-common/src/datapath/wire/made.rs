@@ -23,7 +23,7 @@ pub trait Answering: PacketFamily {
     fn error(rejection: Rejection) -> (u8, u8, u32);
 
     /// Whether an ICMP error may be sent to this source address.
-    fn is_answerable(source: Self::Address) -> bool;
+    fn may_receive_errors(source: Self::Address) -> bool;
 
     /// The start of ICMP's checksum.
     fn pseudo_header(source: Self::Address, destination: Self::Address, length: u16) -> Sum;
@@ -86,7 +86,7 @@ impl Answering for V4 {
     }
 
     #[inline(always)]
-    fn is_answerable(source: Self::Address) -> bool {
+    fn may_receive_errors(source: Self::Address) -> bool {
         let first = source.octets[0];
         // "This" network, loopback, multicast and broadcast are not addresses of a host.
         first != 0 && first != 127 && first < 224
@@ -128,7 +128,7 @@ impl Answering for V6 {
     }
 
     #[inline(always)]
-    fn is_answerable(source: Self::Address) -> bool {
+    fn may_receive_errors(source: Self::Address) -> bool {
         source != Self::Address::default() && source.octets[0] != 0xff
     }
 

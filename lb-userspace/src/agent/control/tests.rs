@@ -340,7 +340,7 @@ fn a_fixed_service_is_reported_once_when_it_is_programmed() {
     case.memory.break_down(true);
     case.service("web", "10.96.0.1");
     let before = case.posted.all();
-    assert!(!before.iter().any(|said| said.contains("is fixed")), "{before:?}");
+    assert!(!before.iter().any(|line| line.contains("is fixed")), "{before:?}");
     case.memory.break_down(false);
     case.agent.retry();
     case.service("web", "10.96.0.1");
@@ -352,7 +352,7 @@ fn a_fixed_service_is_reported_once_when_it_is_programmed() {
     case.handle(applied(wrong));
     case.handle(Event::Deleted(ObjectRef::new(Kind::Service, None, Some("web"))));
     let all = case.posted.all();
-    assert_eq!(all.iter().filter(|said| said.contains("is fixed")).count(), 1, "{all:?}");
+    assert_eq!(all.iter().filter(|line| line.contains("is fixed")).count(), 1, "{all:?}");
 }
 
 #[test]

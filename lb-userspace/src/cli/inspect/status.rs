@@ -108,8 +108,8 @@ fn used(tables: &Tables) -> Result<BTreeMap<&'static str, u64>> {
 
 fn described(status: &Status) -> String {
     let mut text = String::new();
-    let mut line = |name: &str, said: &str| {
-        let _ = writeln!(text, "{name:<11}{said}");
+    let mut line = |name: &str, value: &str| {
+        let _ = writeln!(text, "{name:<11}{value}");
     };
     line("Health", if status.healthy { "healthy" } else { "NOT HEALTHY" });
     line("Agent", &agent(status));

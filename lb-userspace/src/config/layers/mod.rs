@@ -43,7 +43,7 @@ impl Display for Source {
         match self {
             Self::Flag => f.write_str("flag"),
             Self::Variable(name) => write!(f, "${name}"),
-            Self::File(path, line) => f.write_str(&file::place(path, *line)),
+            Self::File(path, line) => f.write_str(&file::location(path, *line)),
             Self::Default => f.write_str("default"),
         }
     }
@@ -102,7 +102,7 @@ fn layered(arg: &Arg, matches: &ArgMatches, added: &[Arg], file: &File) -> Setti
             (given, Source::Variable(variable(arg)))
         }
         _ => match file.values.get(name(arg)).filter(|_| is_known) {
-            Some(said) => (said.values.clone(), Source::File(said.path.clone(), said.line)),
+            Some(entry) => (entry.values.clone(), Source::File(entry.path.clone(), entry.line)),
             None => {
                 let defaults = arg.get_default_values().iter();
                 let defaults = defaults.map(|value| value.to_string_lossy().into_owned());

@@ -108,8 +108,8 @@ impl Links<'_> {
         let pin = pin(name);
         let path = self.pins.link(&pin);
         if let Some(old) = PinnedLink::open(&path).context("the pinned link is unusable")? {
-            let place = cgroup.metadata()?.ino();
-            if old.cgroup()? == place
+            let inode = cgroup.metadata()?.ino();
+            if old.cgroup()? == inode
                 && (old.program()? == program.info()?.id()
                     || old.update(program.fd()?.as_fd()).is_ok())
             {

@@ -22,7 +22,7 @@ const REQUEST: usize = 8 + ID;
 /// `struct inet_diag_sockid`: ports, source, destination, interface, cookie.
 const ID: usize = 48;
 /// Offset in `struct inet_diag_msg`, after family, state, timer and retransmissions.
-const ID_IN_ANSWER: usize = 4;
+const ID_IN_MESSAGE: usize = 4;
 
 /// TCP states, as bits, in which a socket has a peer: all but TIME_WAIT, CLOSE, LISTEN and the
 /// requests of listening sockets. A connected UDP socket is in ESTABLISHED.
@@ -56,8 +56,8 @@ impl Diagnosis {
     pub fn connected(&mut self, wanted: impl Fn(&Connected) -> bool) -> Result<Vec<Handle>> {
         let mut found = Vec::new();
         for (protocol, family) in kinds() {
-            self.list((family, protocol), CONNECTED, |answer| {
-                if let Some((socket, id)) = read_socket(answer)
+            self.list((family, protocol), CONNECTED, |message| {
+                if let Some((socket, id)) = read_socket(message)
                     && wanted(&socket)
                 {
                     found.push(Handle { family, protocol, id });
@@ -72,8 +72,8 @@ impl Diagnosis {
         let mut ports = PortSet::default();
         for (protocol, family) in kinds() {
             let states = if protocol == IPPROTO_TCP as u8 { LISTENING } else { BOUND };
-            self.list((family, protocol), states, |answer| {
-                if let Some([high, low, ..]) = answer.get(ID_IN_ANSWER..) {
+            self.list((family, protocol), states, |message| {
+                if let Some([high, low, ..]) = message.get(ID_IN_MESSAGE..) {
                     ports.add(u16::from_be_bytes([*high, *low]));
                 }
             })?;
@@ -133,9 +133,9 @@ fn kinds() -> impl Iterator<Item = (u8, u8)> {
         .flat_map(move |protocol| families.into_iter().map(move |family| (protocol, family)))
 }
 
-fn read_socket(answer: &[u8]) -> Option<(Connected, [u8; ID])> {
-    let family = i32::from(*answer.first()?);
-    let id: [u8; ID] = answer.get(ID_IN_ANSWER..)?.get(..ID)?.try_into().ok()?;
+fn read_socket(message: &[u8]) -> Option<(Connected, [u8; ID])> {
+    let family = i32::from(*message.first()?);
+    let id: [u8; ID] = message.get(ID_IN_MESSAGE..)?.get(..ID)?.try_into().ok()?;
     let port = u16::from_be_bytes([id[2], id[3]]);
     let address: [u8; 16] = id[20..36].try_into().ok()?;
     let address = match family {

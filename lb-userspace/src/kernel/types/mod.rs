@@ -72,8 +72,8 @@ impl<'a> Types<'a> {
             return None;
         }
         structure.rest.chunks_exact(MEMBER).find_map(|member| {
-            let (name, of, place) = (u32_at(member, 0)?, u32_at(member, 4)?, u32_at(member, 8)?);
-            let bit = if structure.has_bit_fields() { place & 0xff_ffff } else { place };
+            let (name, of, offset) = (u32_at(member, 0)?, u32_at(member, 4)?, u32_at(member, 8)?);
+            let bit = if structure.has_bit_fields() { offset & 0xff_ffff } else { offset };
             if self.is(name, wanted) {
                 return Some(bit);
             }

@@ -37,7 +37,7 @@ impl Written {
     /// Members are name, type and offset.
     fn structure(&mut self, kind: u32, name: &str, members: &[(&str, u32, u32)]) {
         let rest: Vec<u32> =
-            members.iter().flat_map(|&(name, of, place)| [self.text(name), of, place]).collect();
+            members.iter().flat_map(|&(name, of, offset)| [self.text(name), of, offset]).collect();
         self.add(kind, members.len() as u32, name, &rest);
     }
 

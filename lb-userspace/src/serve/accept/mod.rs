@@ -79,12 +79,12 @@ impl Room {
         Arc::new(Self(Mutex::new(State { admission, tasks: BTreeMap::new() })))
     }
 
-    fn admit(self: &Arc<Self>, peer: Peer) -> Option<Place> {
+    fn admit(self: &Arc<Self>, peer: Peer) -> Option<Permit> {
         let mut state = self.state();
         let Admitted { id, evicted } = state.admission.admit(peer, Instant::now())?;
         state.abort(evicted);
         drop(state);
-        Some(Place { room: Arc::clone(self), id, phase: Notify::new() })
+        Some(Permit { room: Arc::clone(self), id, phase: Notify::new() })
     }
 
     /// A task may end, or be closed in favour of another one, before this is called.
@@ -120,14 +120,14 @@ impl State {
 }
 
 /// A connection's slot in its room. Dropping it frees the slot.
-pub struct Place {
+pub struct Permit {
     room: Arc<Room>,
     id: Id,
     /// Notified when the connection's phase changes, and with it the deadline.
     phase: Notify,
 }
 
-impl Place {
+impl Permit {
     /// Protects the connection from being closed for another one until the guard is dropped.
     pub fn begin_response(self: &Arc<Self>) -> Response {
         self.room.state().admission.begin_response(self.id, Instant::now());
@@ -148,7 +148,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         let mut state = self.room.state();
         state.admission.close(self.id);
@@ -157,7 +157,7 @@ impl Drop for Place {
 }
 
 /// A response that is being computed.
-pub struct Response(Arc<Place>);
+pub struct Response(Arc<Permit>);
 
 impl Drop for Response {
     fn drop(&mut self) {
@@ -170,7 +170,7 @@ impl Drop for Response {
 pub async fn accept_all<L: Listen, F>(
     listener: L,
     room: Arc<Room>,
-    serve: impl Fn(L::Stream, Arc<Place>) -> F,
+    serve: impl Fn(L::Stream, Arc<Permit>) -> F,
 ) where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -179,13 +179,13 @@ pub async fn accept_all<L: Listen, F>(
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((stream, Some(peer))) => {
-                let Some(place) = room.admit(peer) else { continue };
-                let (id, place) = (place.id, Arc::new(place));
-                let connection = serve(stream, Arc::clone(&place));
+                let Some(permit) = room.admit(peer) else { continue };
+                let (id, permit) = (permit.id, Arc::new(permit));
+                let connection = serve(stream, Arc::clone(&permit));
                 let task = connections.spawn(async move {
                     tokio::select! {
                         () = connection => {}
-                        () = place.expired() => {}
+                        () = permit.expired() => {}
                     }
                 });
                 room.set_task(id, task);

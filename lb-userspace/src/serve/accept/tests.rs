@@ -44,8 +44,8 @@ async fn start(limits: Limits) -> (SocketAddr, watch::Sender<bool>) {
         "done"
     };
     let router = Router::new().route("/livez", get(|| async { "ok" })).route("/slow", get(slow));
-    tokio::spawn(accept_all(listener, Room::new(limits), move |stream, place| {
-        serve_connection(stream, router.clone(), place)
+    tokio::spawn(accept_all(listener, Room::new(limits), move |stream, permit| {
+        serve_connection(stream, router.clone(), permit)
     }));
     (address, finish)
 }
@@ -186,8 +186,8 @@ async fn without_file_descriptors_an_idle_connection_is_closed_and_the_loop_goes
     let (tcp, address) = listen(is_kubelet).await;
     let router = Router::new().route("/livez", get(|| async { "ok" }));
     let listener = Exhausted { tcp, accepted: 0.into() };
-    tokio::spawn(accept_all(listener, Room::new(limits()), move |stream, place| {
-        serve_connection(stream, router.clone(), place)
+    tokio::spawn(accept_all(listener, Room::new(limits()), move |stream, permit| {
+        serve_connection(stream, router.clone(), permit)
     }));
     let mut idle = connect(attacker(1), address).await;
     closed(&mut idle).await;

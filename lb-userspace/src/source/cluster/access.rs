@@ -193,7 +193,7 @@ contexts:
 
     #[tokio::test]
     async fn credentials_in_the_servers_address_are_refused_and_not_repeated() {
-        for (address, says) in [
+        for (address, expected) in [
             ("https://admin:hunter2@192.0.2.9:6443", "user or password"),
             ("https://ad min:hunter2@192.0.2.9:6443", "--api-server (not shown): not a URL"),
         ] {
@@ -203,7 +203,7 @@ contexts:
                 ..Access::default()
             });
             let error = error.await.unwrap_err();
-            assert!(error.contains(says) && !error.contains("hunter2"), "{error}");
+            assert!(error.contains(expected) && !error.contains("hunter2"), "{error}");
         }
     }
 

@@ -131,11 +131,11 @@ pub fn is_cut_off(error: &(dyn StdError + 'static)) -> bool {
 
 /// What lies under the layers of an HTTP client.
 pub fn root_cause(error: &dyn StdError) -> String {
-    let mut said = error.to_string();
+    let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        said = error.to_string();
+        text = error.to_string();
         cause = error.source();
     }
-    said
+    text
 }

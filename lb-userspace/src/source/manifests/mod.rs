@@ -147,14 +147,14 @@ impl File {
         if before.as_ref().is_some_and(|before| before.hash == hash) {
             return before;
         }
-        let place = path.display().to_string();
+        let location = path.display().to_string();
         // `kubectl get ... > file` empties the file long before it writes.
         if text.is_empty() && before.is_some() {
             let message = "is empty, as if just being written".to_owned();
-            let trouble = Problem { object: place, field: String::new(), message };
+            let trouble = Problem { object: location, field: String::new(), message };
             return Some(Self::keep(before, hash, trouble));
         }
-        match documents::read(&place, &text) {
+        match documents::read(&location, &text) {
             Ok(contents) => {
                 let contents = keep_objects(contents, before);
                 Some(Self { hash, contents, trouble: None })

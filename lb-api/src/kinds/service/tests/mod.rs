@@ -294,14 +294,14 @@ fn stored_allocations_are_kept_under_other_ranges() {
     });
     let stored = write(&mut Ledger::new(TWO_RANGES), spec, None).expect("valid");
     let mut ledger = Ledger::new(&["10.97.0.0/24"]);
-    let said = Service.reclaim(&stored, &mut ledger);
-    assert_eq!(said.len(), 2, "both addresses lie in no range now: {said:?}");
+    let violations = Service.reclaim(&stored, &mut ledger);
+    assert_eq!(violations.len(), 2, "both addresses lie in no range now: {violations:?}");
     assert_eq!(ledger.held_by("default/web").len(), 3);
 
     ledger.write_as("default/other");
-    let said = Service.reclaim(&stored, &mut ledger);
-    assert_eq!(said.len(), 3);
-    assert!(said[2].to_string().ends_with("30007: provided port is already allocated"));
+    let violations = Service.reclaim(&stored, &mut ledger);
+    assert_eq!(violations.len(), 3);
+    assert!(violations[2].to_string().ends_with("30007: provided port is already allocated"));
     assert!(ledger.held_by("default/other").is_empty());
 }
 

@@ -150,7 +150,7 @@ fn invalid_services_get_the_messages_of_an_api_server() {
         ),
     ];
     for (name, spec, expected) in cases {
-        let said = create(ONE_RANGE, spec).expect_err(name);
-        assert_eq!(said, [expected], "{name}");
+        let violations = create(ONE_RANGE, spec).expect_err(name);
+        assert_eq!(violations, [expected], "{name}");
     }
 }

@@ -13,7 +13,7 @@ use super::super::violation::Violation;
 use super::super::{metadata, names};
 use super::{is_headless, kind};
 
-pub use status::place;
+pub use status::validate_load_balancer_point;
 
 const TYPES: [&str; 4] = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
 const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";

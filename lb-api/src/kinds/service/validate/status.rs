@@ -22,7 +22,7 @@ pub fn validate(service: &Value) -> Vec<Violation> {
 
 /// Checks an entry of the load balancer's status. Also used for Ingresses, whose entries have no
 /// mode.
-pub fn place(ingress: &Value, field: &str) -> Vec<Violation> {
+pub fn validate_load_balancer_point(ingress: &Value, field: &str) -> Vec<Violation> {
     let mut violations = Vec::new();
     let (ip, hostname) = (text(ingress, "ip"), text(ingress, "hostname"));
     if !ip.is_empty() {
@@ -40,7 +40,7 @@ pub fn place(ingress: &Value, field: &str) -> Vec<Violation> {
 }
 
 fn point(ingress: &Value, field: &str) -> Vec<Violation> {
-    let mut violations = place(ingress, field);
+    let mut violations = validate_load_balancer_point(ingress, field);
     let mode_field = format!("{field}.ipMode");
     match (text(ingress, "ipMode"), text(ingress, "ip").is_empty()) {
         ("", false) => {

@@ -19,12 +19,12 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// Shows rates until the user quits. The terminal is restored at the end, also after a signal or a
 /// panic.
 pub fn run(watcher: &mut Watcher, interval: Duration, sort: Sort) -> Result<()> {
-    let told_to_end = ending()?;
+    let interrupted = ending()?;
     let mut terminal = ratatui::try_init().context("cannot use this terminal")?;
     let _restored = Restored;
     let mut screen = Screen::new(sort);
     let mut due = Instant::now() + interval;
-    while !told_to_end.load(Ordering::Relaxed) {
+    while !interrupted.load(Ordering::Relaxed) {
         terminal.draw(|frame| screen.draw(frame))?;
         let wait = due.saturating_duration_since(Instant::now()).min(PATIENCE);
         if event::poll(wait)? {

@@ -70,7 +70,7 @@ impl Connector {
         let name = Uri::builder().scheme(scheme).authority(server.name.as_str());
         let name = name.path_and_query("/").build()?;
         let connecting = (self.tls)(Dial(server.clone())).oneshot(name);
-        timeout(PATIENCE, connecting).await.map_err(|_| no_answer(PATIENCE))?
+        timeout(PATIENCE, connecting).await.map_err(|_| timed_out(PATIENCE))?
     }
 }
 
@@ -119,7 +119,7 @@ async fn dial(server: Server) -> io::Result<TokioIo<TcpStream>> {
 
 async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = timeout(CONNECT, TcpStream::connect(address)).await;
-    let stream = stream.map_err(|_| no_answer(CONNECT))??;
+    let stream = stream.map_err(|_| timed_out(CONNECT))??;
     stream.set_nodelay(true)?;
     setsockopt(&stream, sockopt::KeepAlive, &true)?;
     setsockopt(&stream, sockopt::TcpKeepIdle, &KEEPALIVE_IDLE_S)?;
@@ -129,7 +129,7 @@ async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-fn no_answer(patience: Duration) -> io::Error {
+fn timed_out(patience: Duration) -> io::Error {
     let message = format!("no response within {} s", patience.as_secs_f32());
     io::Error::new(io::ErrorKind::TimedOut, message)
 }
