@@ -264,7 +264,7 @@ fn checked() -> Checked {
 }
 
 #[tokio::test]
-async fn a_health_check_answers_as_kube_proxy_does() {
+async fn a_health_check_responds_like_kube_proxy() {
     let mut checked = checked();
     let port = free_port().await;
     checked.checks.set(BTreeMap::from([(port, check(2))]));

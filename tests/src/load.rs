@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_as_long_as_it_says() {
+    fn a_response_has_the_length_in_its_header() {
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nweb-a\n";
         assert_eq!(whole_length(answer), Some(answer.len()));
         assert_eq!(whole_length(&answer[..40]), Some(answer.len()));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_of_what_was_answered() {
+    fn percentiles_count_completed_requests() {
         let times = (1..=101).rev().map(Duration::from_micros).collect();
         let mut done = Done { times, failed: 3, ..Done::default() };
         assert_eq!(done.percentile(50), Some(Duration::from_micros(51)));

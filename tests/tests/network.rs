@@ -272,7 +272,7 @@ fn the_epoch_changes_after_every_relevant_change() -> Result<()> {
             }
             settle(&wire, &mut events, mtu).await?;
             wire.ip(&[command])?;
-            let_it_be_told().await;
+            let_it_be_reported().await;
             let epochs = settle(&wire, &mut events, mtu + 1).await?;
             assert!(epochs > 0, "the epoch does not change after: ip {command}");
         }
@@ -282,7 +282,7 @@ fn the_epoch_changes_after_every_relevant_change() -> Result<()> {
 
 /// Waits longer than a burst is held back, so that later events are not merged with earlier ones.
 /// Many short waits, because the watch runs on the same thread.
-async fn let_it_be_told() {
+async fn let_it_be_reported() {
     for _ in 0..30 {
         sleep(Duration::from_millis(10)).await;
     }

@@ -76,7 +76,7 @@ impl Cluster {
     }
 
     /// All output of an agent with this kubeconfig, each with its origin.
-    fn said_with(&self, kubeconfig: &Path) -> Result<Vec<(&'static str, String)>> {
+    fn output_with(&self, kubeconfig: &Path) -> Result<Vec<(&'static str, String)>> {
         let network = &self.network;
         let path = kubeconfig.to_string_lossy();
         let source = ["--kubeconfig", &path];
@@ -118,7 +118,7 @@ fn no_secret_appears_in_any_output() -> Result<()> {
     cluster.network.kubectl(&["apply", "-f", &manifest.to_string_lossy()])?;
     for more in [&[("token", TOKEN)][..], &[("username", "admin"), ("password", PASSWORD)]] {
         let (kubeconfig, secrets) = cluster.kubeconfig(more)?;
-        let said = cluster.said_with(&kubeconfig)?;
+        let said = cluster.output_with(&kubeconfig)?;
         // The output is verbose, and covers what it should.
         let of = |place: &str| said.iter().find(|(at, _)| *at == place).map(|(_, said)| said);
         for (place, part) in [

@@ -79,7 +79,7 @@ fn systemd_is_notified_and_the_log_level_changes_at_run_time() -> Result<()> {
 }
 
 /// The log of an agent while a connection is refused.
-fn said_of_a_refused_connection(more: &[&str]) -> Result<String> {
+fn error_of_a_refused_connection(more: &[&str]) -> Result<String> {
     const ANSWERED: &str = "is answered";
     let network = OneNode::with_pods(0)?;
     let manifests = network.topology.directory().join("manifests.yaml");
@@ -98,13 +98,13 @@ fn said_of_a_refused_connection(more: &[&str]) -> Result<String> {
 #[test]
 fn programs_log_packets_only_if_bpf_log_level_is_set() -> Result<()> {
     // Independent of the agent's own log level, which is less verbose by default.
-    let said = said_of_a_refused_connection(&["--bpf-log-level", "debug"])?;
+    let said = error_of_a_refused_connection(&["--bpf-log-level", "debug"])?;
     let line = said.lines().find(|line| line.contains("is answered")).context("no such line")?;
     assert!(line.contains("DEBUG") && line.contains("a packet from device"), "{line}");
 
-    let said = said_of_a_refused_connection(&[])?;
+    let said = error_of_a_refused_connection(&[])?;
     assert!(!said.contains("is answered"), "{said}");
-    let said = said_of_a_refused_connection(&["--log", "debug"])?;
+    let said = error_of_a_refused_connection(&["--log", "debug"])?;
     assert!(!said.contains("is answered"), "{said}");
     Ok(())
 }

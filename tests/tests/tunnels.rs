@@ -329,18 +329,18 @@ fn forged_tunnel_packets_without_the_key_open_no_flow() -> Result<()> {
 
 /// ICMP errors about the replies are routed to the node that has the Service's address. It did not
 /// send these replies, and forwards the errors to the backend's node.
-fn large_answers_fit_through_a_narrow_way_to_the_client(sending: Sending) -> Result<()> {
+fn large_replies_fit_through_a_narrow_path_to_the_client(sending: Sending) -> Result<()> {
     Tunnels::new(sending, 1400)?.get_large()
 }
 
 #[test]
 fn large_responses_cross_a_smaller_mtu_to_the_client_by_xdp() -> Result<()> {
-    large_answers_fit_through_a_narrow_way_to_the_client(Sending::Xdp)
+    large_replies_fit_through_a_narrow_path_to_the_client(Sending::Xdp)
 }
 
 #[test]
 fn large_responses_cross_a_smaller_mtu_to_the_client_without_xdp() -> Result<()> {
-    large_answers_fit_through_a_narrow_way_to_the_client(Sending::TcAlone)
+    large_replies_fit_through_a_narrow_path_to_the_client(Sending::TcAlone)
 }
 
 fn count_all(listener: &TcpListener) -> Result<u64> {

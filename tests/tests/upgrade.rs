@@ -81,7 +81,7 @@ impl Case {
     }
 
     /// Ends the clients. Every request on a new connection must have succeeded.
-    fn nobody_noticed(self) -> Result<()> {
+    fn without_interruption(self) -> Result<()> {
         self.watcher.wait_for_more(5)?;
         self.kept_connections_go_on()?;
         let seen = self.watcher.stop();
@@ -124,7 +124,7 @@ fn successive_agents_lose_no_request() -> Result<()> {
         case.watcher.wait_for_more(5)?;
         case.kept_connections_go_on()?;
     }
-    case.nobody_noticed()
+    case.without_interruption()
 }
 
 /// Like an update of a DaemonSet with `maxSurge`.
@@ -146,7 +146,7 @@ fn a_new_agent_waits_for_the_old_one_and_then_takes_over() -> Result<()> {
         case.kept_connections_go_on()?;
         agent = successor;
     }
-    case.nobody_noticed()
+    case.without_interruption()
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_waiting_agent_can_be_stopped_without_affecting_the_first() -> Result<()> {
     let mut successor = case.launch()?;
     successor.wait_for_output("waiting for it to exit")?;
     assert!(successor.terminate()?.success());
-    case.nobody_noticed()
+    case.without_interruption()
 }
 
 /// As after an upgrade to a version with additional maps, or a downgrade from one.
@@ -179,7 +179,7 @@ fn missing_maps_are_created_and_others_are_kept() -> Result<()> {
     assert!(case.pin(map::DEVICES).exists());
     assert!(!case.pin("set-aside").exists(), "maps that were set aside are not removed");
     assert_eq!(Contents::of(&case.network.pin_path())?, before);
-    case.nobody_noticed()
+    case.without_interruption()
 }
 
 #[test]

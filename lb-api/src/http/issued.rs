@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn expired_certificates_are_forgotten() {
+    fn expired_certificates_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         let issued = Issued::new(directory.path());
         issued.add("1", &entry("a", "2020-01-01T00:00:00Z")).unwrap();

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_authority_says_what_to_do() {
+    fn the_error_of_a_broken_authority_has_a_fix() {
         let directory = tempfile::tempdir().unwrap();
         Authority::open(directory.path()).unwrap();
         fs::write(directory.path().join(KEY), "nonsense").unwrap();

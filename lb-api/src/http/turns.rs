@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn users_without_turns_are_forgotten() {
+    fn users_without_turns_are_removed() {
         let turns = Turns::new(4);
         for number in 0..100 {
             drop(take_now(&turns, &number.to_string()));

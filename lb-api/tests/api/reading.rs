@@ -96,7 +96,7 @@ async fn aggregated_discovery_is_sent_on_request() {
 }
 
 #[tokio::test]
-async fn openapi_says_that_patches_are_validated_here() {
+async fn openapi_declares_that_the_server_validates_patches() {
     let server = TestServer::start().await;
     let client = server.client().await;
     let (_, index) = get(&client, "/openapi/v3", "application/json").await;

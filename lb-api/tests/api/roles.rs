@@ -89,7 +89,7 @@ async fn a_revoked_client_is_disconnected_and_others_are_not() {
 }
 
 #[tokio::test]
-async fn reviews_tell_the_truth() {
+async fn reviews_match_what_requests_are_allowed() {
     let server = TestServer::start().await;
     let viewer = server.client_as("eve", Role::Viewer).await;
     let who = post(&viewer, "authentication.k8s.io/v1/selfsubjectreviews", json!({})).await;

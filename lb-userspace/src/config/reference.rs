@@ -84,7 +84,7 @@ fn escaped(text: &str) -> String {
 }
 
 #[test]
-fn the_reference_is_what_the_code_says() {
+fn the_reference_matches_the_code() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/configuration.md");
     let page = page();
     if std::env::var_os("UPDATE_EXPECT").is_some() {

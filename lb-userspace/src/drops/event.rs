@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_what_and_why() {
+    fn a_line_has_outcome_and_reason() {
         let event = Event {
             source: mapped([198, 51, 100, 7]),
             destination: mapped([203, 0, 113, 10]),

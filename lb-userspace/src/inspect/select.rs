@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_may_say_its_namespace_and_a_port() {
+    fn a_name_may_include_a_namespace_and_a_port() {
         let web = ServiceName::new("shop", "web");
         assert!(selector("web").matches(&web) && selector("shop/web").matches(&web));
         assert!(!selector("other/web").matches(&web) && !selector("shop/api").matches(&web));

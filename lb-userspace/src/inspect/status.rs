@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_is_down_or_does_not_answer_is_a_fault() {
+    fn an_agent_that_is_down_or_does_not_respond_is_a_fault() {
         let (faults, _, text) = troubles(|found| {
             found.report = Ok(None);
             found.survey.holder = None;
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_agent_says_is_told() {
+    fn the_agents_report_is_shown() {
         assert_eq!(troubles(|found| report(found).livez = false).0, 1);
         assert_eq!(troubles(|found| report(found).healthz = false).0, 1);
         assert_eq!(troubles(|found| report(found).waiting = Some("no memory".into())).0, 1);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_full_is_told_the_worst_first() {
+    fn faults_are_sorted_by_severity() {
         let lost = |name: &'static str| {
             move |found: &mut Found| {
                 let map = found.survey.maps.iter_mut().find(|map| map.name == name);

@@ -142,7 +142,7 @@ fn the_names_in_json_are_camel_case() {
 }
 
 #[test]
-fn a_frontend_shows_whom_its_own_clients_get() {
+fn a_frontend_shows_the_backends_of_internal_clients() {
     let all = frontends(&reading(), &everything());
     let shown = |address: &str| {
         let found = all.iter().find(|frontend| frontend.address == address).unwrap();
@@ -157,7 +157,7 @@ fn a_frontend_shows_whom_its_own_clients_get() {
 }
 
 #[test]
-fn a_backend_shows_where_it_is_and_whom_it_serves() {
+fn a_backend_shows_its_node_and_its_services() {
     let all = backends(&reading(), &everything());
     let addresses: Vec<&str> = all.iter().map(|backend| backend.address.as_str()).collect();
     assert_eq!(addresses, ["10.244.1.10:8080", "10.244.2.10:8080", "10.244.2.11:8080"]);

@@ -227,7 +227,7 @@ mod tests {
          default eth0";
 
     #[test]
-    fn node_ports_are_open_where_it_was_told() {
+    fn node_ports_are_open_on_the_configured_addresses() {
         let unusual = "lo: 127.0.0.1 host, 203.0.113.1\n\
              eth0: 192.0.2.1, 2001:db8::7 tentative, 2001:db8::8 deprecated, fe80::1\n\
              default eth0";

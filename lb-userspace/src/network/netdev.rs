@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_says_whether_xdp_may_send_by_it() {
+    fn a_device_reports_whether_xdp_may_redirect_to_it() {
         let message = |command: u8, features: u64| {
             let mut body = vec![command, 1, 0, 0];
             body.extend(attribute(NETDEV_A_DEV_IFINDEX.into(), &7u32.to_ne_bytes()));

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lone_change_is_told_at_once_and_a_burst_once_in_an_interval() {
+    fn a_single_change_is_reported_at_once_and_a_burst_once_per_interval() {
         let start = Instant::now();
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
         let mut pace = Pace::default();

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_patterns_and_auto_are_told_apart() {
+    fn names_patterns_and_auto_are_distinguished() {
         let selected = |text: &str, name: &str| {
             text.parse::<DeviceSelector>().unwrap_or_else(|e| panic!("{text}: {e}")).matches(name)
         };

@@ -215,7 +215,7 @@ impl Collector for Traffic {
         let left_out = reading.left_out.iter().map(|(kind, count)| ([("kind", *kind)], *count));
         gauges(
             &mut encoder,
-            "millrace_objects_not_told",
+            "millrace_objects_omitted",
             "Service ports and backends without traffic metrics of their own, because there are too many",
             left_out,
         )?;

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cure_names_the_setting_when_all_ports_are_ephemeral() {
+    fn the_fix_names_the_setting_when_all_ports_are_ephemeral() {
         let remaining = in_use(1024..=65535).remaining(&DEFAULT);
         assert_eq!(remaining.ports, 0);
         assert!(remaining.are_few());

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_start_where_they_say_so() {
+    fn documents_have_the_lines_at_which_they_start() {
         assert_eq!(first_lines("a: 1\n---\nb: 1\n--- # c\nc: 1\n...\n# d\n\nd: 1\n"), [1, 2, 4, 9]);
         assert_eq!(first_lines("# a\n---\na: |\n  ---\n----\n"), [2]);
     }

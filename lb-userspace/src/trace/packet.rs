@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_tuple_is_said() {
+    fn errors_in_a_tuple_are_explained() {
         let mixed = tuple(protocol::TCP, "192.0.2.2:1", "[fd00::1]:1").frame();
         assert!(mixed.is_err_and(|error| error.to_string().contains("two address families")));
     }

@@ -82,7 +82,7 @@ async fn pages_instead_of_objects_remove_nothing() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_overloaded_is_left_alone_as_long_as_it_says() {
+async fn an_overloaded_server_is_not_asked_before_its_retry_after() {
     let server = with_services(&["web"]).await;
     let retry_after = Some(2);
     let body = "Too many requests, please try again later.".to_owned();
@@ -139,7 +139,7 @@ async fn the_end_of_a_list_needs_a_version() {
 
 /// Takes as long as the source waits for the rest of the list.
 #[tokio::test]
-async fn a_stream_that_never_says_that_its_list_is_complete_is_given_up() {
+async fn a_stream_that_never_completes_its_list_is_abandoned() {
     let server = with_services(&["web"]).await;
     server.speak(Dialect::Endless);
     let reported = Reported::synced(&server).await;

@@ -225,7 +225,7 @@ async fn a_server_restored_from_a_backup_is_asked_for_its_latest_state() {
 }
 
 #[tokio::test]
-async fn synced_is_told_when_every_kind_has_been_listed() {
+async fn synced_is_reported_when_every_kind_has_been_listed() {
     let server = with_services(&["web"]).await;
     server.refuse(SLICES, 500);
     let mut reported = Reported::watching(&server);

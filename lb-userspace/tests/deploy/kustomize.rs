@@ -54,7 +54,7 @@ fn all_manifests_are_what_kubernetes_knows() {
 }
 
 #[test]
-fn overlays_change_what_they_say() {
+fn overlays_change_what_they_describe() {
     let (Some(base), Some(privileged)) = (build("base"), build("overlays/privileged")) else {
         return;
     };

@@ -48,7 +48,7 @@ fn yaml(path: &str) -> Value {
 }
 
 #[test]
-fn alerts_ask_for_what_there_is_and_say_what_to_do() {
+fn alerts_use_existing_metrics_and_have_a_fix() {
     let (rules, tests) = (yaml("prometheus/rules.yaml"), yaml("prometheus/rules-test.yaml"));
     let tests = tests.to_string();
     let documented = documented();

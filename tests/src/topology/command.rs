@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_quotes_the_command_and_what_it_said() {
+    fn an_error_quotes_the_command_and_its_output() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo out; echo err >&2; exit 3"]);
         let error = run(&mut command).unwrap_err().to_string();

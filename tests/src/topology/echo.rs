@@ -41,7 +41,7 @@ impl Host {
                 while !stop.load(Ordering::Relaxed) {
                     if let Ok((stream, peer)) = listener.accept() {
                         let name = &name;
-                        scope.spawn(move || answer_lines(stream, peer, name, stop));
+                        scope.spawn(move || reply_to_lines(stream, peer, name, stop));
                     }
                 }
             });
@@ -54,7 +54,7 @@ impl Host {
         let socket = self.udp_socket(bind)?;
         socket.set_read_timeout(Some(TICK))?;
         let name = name.to_owned();
-        Ok(Echo::start(move |stop| answer_datagrams(&socket, &name, stop)))
+        Ok(Echo::start(move |stop| reply_to_datagrams(&socket, &name, stop)))
     }
 }
 
@@ -77,7 +77,7 @@ impl Drop for Echo {
 }
 
 /// Errors of the client end the connection, which the client notices.
-fn answer_lines(stream: TcpStream, peer: SocketAddr, name: &str, stop: &AtomicBool) {
+fn reply_to_lines(stream: TcpStream, peer: SocketAddr, name: &str, stop: &AtomicBool) {
     let answer = || -> io::Result<()> {
         stream.set_read_timeout(Some(TICK))?;
         stream.set_write_timeout(Some(SOON))?;
@@ -87,7 +87,7 @@ fn answer_lines(stream: TcpStream, peer: SocketAddr, name: &str, stop: &AtomicBo
         while !stop.load(Ordering::Relaxed) {
             match reader.read_until(b'\n', &mut line) {
                 Ok(0) => break,
-                Ok(_) => (&stream).write_all(&answer_to(&mem::take(&mut line), peer, name))?,
+                Ok(_) => (&stream).write_all(&reply_to(&mem::take(&mut line), peer, name))?,
                 // A partial line stays in `line`.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
@@ -98,16 +98,16 @@ fn answer_lines(stream: TcpStream, peer: SocketAddr, name: &str, stop: &AtomicBo
     let _ = answer();
 }
 
-fn answer_datagrams(socket: &UdpSocket, name: &str, stop: &AtomicBool) {
+fn reply_to_datagrams(socket: &UdpSocket, name: &str, stop: &AtomicBool) {
     let mut buffer = vec![0; 1 << 16];
     while !stop.load(Ordering::Relaxed) {
         if let Ok((length, peer)) = socket.recv_from(&mut buffer) {
-            let _ = socket.send_to(&answer_to(&buffer[..length], peer, name), peer);
+            let _ = socket.send_to(&reply_to(&buffer[..length], peer, name), peer);
         }
     }
 }
 
-fn answer_to(message: &[u8], peer: SocketAddr, name: &str) -> Vec<u8> {
+fn reply_to(message: &[u8], peer: SocketAddr, name: &str) -> Vec<u8> {
     [format!("{name} {peer} ").as_bytes(), message].concat()
 }
 

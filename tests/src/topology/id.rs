@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_tells_the_id() {
+    fn a_name_contains_the_id() {
         let id = Id { pid: 12, start: 345, number: 6 };
         assert_eq!(id.to_string(), "mr-12-345-6");
         for (name, expected) in [

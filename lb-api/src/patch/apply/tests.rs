@@ -176,7 +176,7 @@ fn a_different_value_for_an_owned_field_is_a_conflict() {
 }
 
 #[test]
-fn a_conflict_with_an_update_says_when_that_was() {
+fn a_conflict_with_an_update_has_its_time() {
     let live =
         updated(None, &object(json!({ "ports": [{ "port": 80, "targetPort": 8080 }] })), "ed");
     let other = json!({ "ports": [{ "port": 80, "protocol": "TCP", "targetPort": 9090 }] });

@@ -60,7 +60,7 @@ async fn a_corrupted_store_is_reported_and_restored_from_its_snapshot() {
 }
 
 #[tokio::test]
-async fn without_a_snapshot_the_error_says_what_else_to_do() {
+async fn without_a_snapshot_the_error_has_another_fix() {
     let directory = tempfile::tempdir().unwrap();
     close(filled(directory.path()).await).await;
     corrupt(directory.path());

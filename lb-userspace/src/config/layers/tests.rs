@@ -67,7 +67,7 @@ fn what_is_switched_on_in_the_file_can_be_switched_off_by_a_flag() {
 }
 
 #[test]
-fn all_that_is_wrong_is_told_at_once_with_where_it_stands() {
+fn all_errors_are_reported_together_with_their_locations() {
     let file = "device: a/b\nmax-flows: 7\nxdp-mode: fast\nlogg: debug\ncleanup-on-exit: 3\n\
                 manifests: services\ncontext: prod\n";
     let flags = ["--healthz-bind-address=80", "--service-node-port-range=9-1", "--log=a=b=c"];

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_priority_is_nobody_elses() {
+    fn no_other_filter_has_the_priority() {
         let there = |priorities: &[u16]| -> Vec<Found> {
             let filter = |&priority| read_filter(&filter(priority, "bpf", "other"));
             priorities.iter().filter_map(filter).collect()

@@ -404,7 +404,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pins_name_tells_the_device_and_the_hook() {
+    fn the_name_of_a_pin_has_device_and_hook() {
         let hooks = [Hook::XdpNative, Hook::XdpGeneric, Hook::TcxIngress, Hook::TcxEgress];
         for device in ["eth0", "bond0.100", "a-ingress", "br-xdp-native"] {
             for hook in hooks {
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_programs_name_tells_its_place() {
+    fn the_name_of_a_program_has_its_hook() {
         for point in HookPoint::ALL {
             let kept: String = point.program().chars().take(15).collect();
             assert_eq!(HookPoint::of_program(&kept), Some(point));

@@ -91,7 +91,7 @@ fn a_lower_device_elsewhere_is_none_of_ours() {
 }
 
 #[test]
-fn devices_are_told_apart_by_kind_and_framing() {
+fn devices_are_distinguished_by_kind_and_framing() {
     use Framing::{Ethernet, Raw, Unknown};
     for (hardware, kind, expected) in [
         (libc::ARPHRD_ETHER, "", (Kind::Other, Ethernet)),
@@ -131,7 +131,7 @@ fn bonds_have_modes_and_one_not_known_is_trusted_least() {
 }
 
 #[test]
-fn addresses_tell_what_they_are_good_for() {
+fn addresses_have_their_uses() {
     let message = |flags: u32, scope: u8| {
         let header = [libc::AF_INET6 as u8, 64, 0x80, scope, 7, 0, 0, 0];
         let ip = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
@@ -163,7 +163,7 @@ fn of_a_link_to_a_peer_our_own_address_counts() {
 }
 
 #[test]
-fn default_routes_of_the_main_table_are_told_from_others() {
+fn default_routes_of_the_main_table_are_distinguished_from_others() {
     let (v4, v6, main) = (libc::AF_INET, libc::AF_INET6, libc::RT_TABLE_MAIN);
     let other = attribute(libc::RTA_TABLE, &100u32.to_ne_bytes());
     for (name, body, expected) in [
@@ -248,7 +248,7 @@ proptest! {
 
     /// What is cut off is not read as something else.
     #[test]
-    fn a_message_cut_off_tells_less_or_nothing(length in 0usize..128) {
+    fn a_truncated_message_yields_less_or_nothing(length in 0usize..128) {
         let whole = body(&link_header(libc::AF_UNSPEC), &[attribute(libc::IFLA_IFNAME, b"eth0\0")]);
         let part = &whole[..length.min(whole.len())];
         if let Some(link) = link(part) {

@@ -122,7 +122,7 @@ impl Memory {
             _ => detail.clone(),
         };
         let found = self.details.range(first..).next().cloned();
-        if let Some(found) = found.filter(|found| have_one_place(found, detail)) {
+        if let Some(found) = found.filter(|found| share_a_slot(found, detail)) {
             self.details.remove(&found);
         }
     }
@@ -280,7 +280,7 @@ impl Memory {
 }
 
 /// Whether they have the same key.
-fn have_one_place(one: &Detail, other: &Detail) -> bool {
+fn share_a_slot(one: &Detail, other: &Detail) -> bool {
     match (one, other) {
         (Detail::Target { target: one, .. }, Detail::Target { target: other, .. }) => one == other,
         (Detail::Name { service_port: one, .. }, Detail::Name { service_port: other, .. }) => {

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_list_tells_only_what_changed_and_what_is_gone() {
+    fn a_new_list_yields_only_changes_and_deletions() {
         let mut known = Known::new(Kind::Service);
         known.list();
         let first = ["a", "b", "c"].map(|name| known.apply(service(name, "1")));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_made_anew_under_its_name_is_told() {
+    fn an_object_created_again_under_its_name_is_reported() {
         let mut known = Known::new(Kind::Service);
         let with_uid = |uid: &str| {
             let mut service = service("a", "1");
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_told_is_not_told_as_deleted() {
+    fn the_deletion_of_an_unreported_object_is_not_reported() {
         let mut known = Known::new(Kind::Service);
         assert!(known.delete(&service("a", "1")).is_none());
         known.apply(service("a", "1"));

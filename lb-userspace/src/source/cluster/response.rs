@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_say_how_long_to_wait() {
+    fn refusals_include_the_time_to_wait() {
         let after = |value: &'static str| {
             HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(value))])
         };
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn errors_in_a_watch_are_what_they_say() {
+    async fn errors_in_a_watch_keep_their_status() {
         for line in [
             r#"{"type": "ERROR", "object": {"kind": "Status", "code": 410}}"#,
             r#"{"kind": "Status", "code": 410}"#,

@@ -60,7 +60,7 @@ fn short(event: &Event) -> String {
 }
 
 #[test]
-fn only_differences_are_told() {
+fn only_differences_are_reported() {
     let text = |name| format!("{}{}", service("web", "10.96.0.1"), service(name, "10.96.0.2"));
     let mut directory = Directory::new(&[("a.yaml", text("gone"))]);
     directory.write("a.yaml", &text("new"));
@@ -72,7 +72,7 @@ fn only_differences_are_told() {
 }
 
 #[test]
-fn a_changed_object_is_told_again() {
+fn a_changed_object_is_reported_again() {
     let mut directory = Directory::new(&[("a.yaml", service("web", "10.96.0.1"))]);
     directory.write("a.yaml", &service("web", "10.96.0.2"));
     assert_eq!(directory.changes(), ["applied Service default/web"]);
@@ -105,7 +105,7 @@ fn an_object_in_two_files_counts_once() {
 }
 
 #[test]
-fn a_file_that_breaks_keeps_what_it_said() {
+fn a_file_that_breaks_keeps_its_last_valid_content() {
     let mut directory = Directory::new(&[("a.yaml", service("web", "10.96.0.1"))]);
     directory.write("a.yaml", "kind: [\n");
     let [reported] = &directory.changes()[..] else { panic!() };
@@ -117,7 +117,7 @@ fn a_file_that_breaks_keeps_what_it_said() {
 }
 
 #[test]
-fn an_object_that_breaks_keeps_what_it_said_and_the_rest_goes_on() {
+fn an_object_that_breaks_keeps_its_last_valid_state_and_the_others_follow() {
     let text = format!("{}{}", service("a", "10.96.0.1"), service("b", "10.96.0.2"));
     let mut directory = Directory::new(&[("a.yaml", text.clone())]);
     for broken in ["[1]", "[2]"] {
@@ -177,7 +177,7 @@ impl Running {
 }
 
 #[tokio::test]
-async fn a_directory_is_told_once_and_then_watched() {
+async fn a_directory_is_read_once_and_then_watched() {
     let directory = Directory::new(&[("a.yaml", service("a", "10.96.0.1"))]);
     let mut running = Running::start(directory.path().to_owned()).await;
     assert_eq!(running.next().await, "applied Service default/a");
@@ -215,7 +215,7 @@ async fn a_single_file_is_watched_through_its_replacement() {
 }
 
 #[tokio::test]
-async fn a_directory_that_is_put_in_place_of_another_is_watched() {
+async fn a_directory_that_replaces_another_is_watched() {
     let top = Directory::new(&[]);
     let versions = ["v1", "v2"].map(|version| top.path().join(version));
     for (version, path) in ["one", "two"].into_iter().zip(&versions) {

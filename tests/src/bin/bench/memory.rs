@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_those_of_places() {
+    fn lines_are_those_of_entries() {
         assert_eq!([0, 1, 7, 8].map(line_of::<V4>), [1, 2, 8, 10]);
         assert_eq!([0, 1, 7, 8].map(line_of::<V6>), [1, 3, 15, 18]);
     }

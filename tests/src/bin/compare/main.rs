@@ -117,7 +117,7 @@ fn main() -> Result<()> {
     let until = started + Duration::from_secs(options.minutes * 60);
     let background = measure(&mut worlds, rounds, effort, until)?;
     let rounds = background.len();
-    lacking.extend(worlds.iter().flat_map(told_problems));
+    lacking.extend(worlds.iter().flat_map(reported_problems));
     lacking.extend(NEVER.map(str::to_owned));
     let run = Run { worlds: &worlds, rounds, background: &background, lacking: &lacking };
     show(&run, &options.output)?;
@@ -185,7 +185,7 @@ fn busy_without_us() -> Result<f64> {
     Ok(busy.as_secs_f64() / time.as_secs_f64() / processors as f64)
 }
 
-fn told_problems(world: &World) -> Vec<String> {
+fn reported_problems(world: &World) -> Vec<String> {
     let title = world.title();
     let mut notes: Vec<String> = world
         .problems

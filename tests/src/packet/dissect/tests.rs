@@ -119,7 +119,7 @@ fn nothing_is_wrong_with_the_samples() {
 }
 
 #[test]
-fn a_wrong_checksum_is_told_with_the_right_one() {
+fn a_wrong_checksum_is_shown_with_the_right_one() {
     let cases = [
         ("IPv4", tcp(CLIENT4, SERVICE4).syn(), 14 + 10),
         ("TCP", tcp(CLIENT4, SERVICE4).syn(), 34 + 16),

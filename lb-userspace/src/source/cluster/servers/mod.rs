@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_follow_the_cluster_are_bounded_and_never_all_forgotten() {
+    fn addresses_follow_the_cluster_are_bounded_and_never_become_empty() {
         let servers = servers(&["https://api.example"], None, true);
         let many: Vec<String> =
             (0..1_000).map(|number| format!("10.0.{}.{}", number / 250, number % 250)).collect();
