@@ -19,6 +19,7 @@ mod backends;
 mod bits;
 mod compact;
 mod details;
+mod execute;
 mod found;
 mod frontends;
 mod look;
@@ -39,6 +40,7 @@ use crate::model::{ServicePort, ServicePortKey};
 
 pub use backends::{BackendKey, Standing};
 pub use details::DetailCounts;
+pub use execute::{WriteFamily, WriteTables};
 pub use found::{FoundBackend, FoundPool, PoolReader, Snapshot};
 pub use room::{MORE_ENDPOINTS, MORE_SERVICE_PORTS, Room};
 pub use step::{Detail, FrontendKey, Plan, Scope, Step};

@@ -2,17 +2,19 @@ use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::rc::Rc;
 
+use anyhow::Result;
 use lb_common::conntrack::state::is_over;
 use lb_common::conntrack::track::STREAM_AFTER;
 use lb_common::datapath::{Role, Verdict};
 use lb_common::family::{Address4, Address6, Family};
 use lb_common::header::protocol;
-use lb_common::host::{self, Entry, Exit, Frame, HostFamily, HostTables, Routes};
+use lb_common::host::{self, Entry, Exit, Frame, HostFamily, HostTables, OfFamily, Routes};
 use lb_common::layout::{
-    Bitmap, Device, Flow, FlowBucket, FlowState, FrontendKey, Peer, Reason, Ticks, TunnelKey,
+    Backend, Bitmap, Device, Flow, FlowBucket, FlowState, Frontend, FrontendKey, Peer, Pool,
+    Reason, Ticks, TunnelKey,
 };
 use lb_userspace::network;
-use lb_userspace::plan::{Datagrams, Detail, Step, Sweep};
+use lb_userspace::plan::{Datagrams, Detail, Step, Sweep, WriteFamily, WriteTables};
 
 use super::surroundings::OUTSIDE;
 use super::{Fate, Flows, Hook, Outcome, World};
@@ -111,98 +113,110 @@ fn end_datagrams<F: Family>(flows: &[FlowBucket<F>], datagrams: &Datagrams) {
     }
 }
 
-impl World for HostWorld {
-    fn apply(&mut self, step: &Step) {
+impl WriteTables for HostWorld {
+    fn write_slots(&mut self, offset: u32, slots: &[u32]) -> Result<()> {
+        self.tables.slots.extend((offset..).zip(slots.iter().copied()));
+        Ok(())
+    }
+
+    fn swap_pool(&mut self, index: u32, pool: Pool) -> Result<()> {
+        self.tables.pools.insert(index, pool);
+        Ok(())
+    }
+
+    fn set_destination_bit(&mut self, bit: Bitmap) {
+        self.lingering.remove(&bit);
+        self.tables.set_destination(bit, true);
+    }
+
+    fn set_source_bit(&mut self, bit: Bitmap) {
+        self.tables.set_source(bit, true);
+    }
+
+    fn clear_source_bit(&mut self, bit: Bitmap) {
+        self.tables.set_source(bit, false);
+    }
+
+    fn set_detail(&mut self, detail: &Detail) -> Result<()> {
         let tables = &mut self.tables;
-        match step {
-            Step::SetBackend { index, backend, standing, generation } => {
-                let generation = *generation;
-                match backend.address {
-                    IpAddr::V4(address) => {
-                        let entry = backend.entry(address.into(), *standing, generation);
-                        tables.v4.backends.insert(*index, entry);
-                    }
-                    IpAddr::V6(address) => {
-                        let entry = backend.entry(address.into(), *standing, generation);
-                        tables.v6.backends.insert(*index, entry);
-                    }
-                }
-            }
-            Step::RetireBackend { index, .. } => {
-                tables.v4.backends.remove(index);
-                tables.v6.backends.remove(index);
-            }
-            Step::WriteTable { offset, table } => {
-                tables.slots.extend((*offset..).zip(table.slots()));
-            }
-            Step::SwapPool { index, pool } => {
-                tables.pools.insert(*index, *pool);
-            }
-            Step::SetFrontend { key, value } => match key.address {
-                IpAddr::V4(a) => {
-                    let key = FrontendKey::new(a.into(), key.port, key.protocol);
-                    tables.v4.frontends.insert(key, *value);
-                }
-                IpAddr::V6(a) => {
-                    let key = FrontendKey::new(a.into(), key.port, key.protocol);
-                    tables.v6.frontends.insert(key, *value);
-                }
-            },
-            Step::RemoveFrontend { key } => match key.address {
-                IpAddr::V4(a) => {
-                    let key = FrontendKey::new(a.into(), key.port, key.protocol);
-                    tables.v4.frontends.remove(&key);
-                }
-                IpAddr::V6(a) => {
-                    let key = FrontendKey::new(a.into(), key.port, key.protocol);
-                    tables.v6.frontends.remove(&key);
-                }
-            },
-            Step::SetDestinationBit(bit) => {
-                self.lingering.remove(bit);
-                tables.set_destination(*bit, true);
-            }
-            Step::SweepFlows(Sweep { datagrams, bits, .. }) => {
-                end_datagrams(&tables.v4.flows, datagrams);
-                end_datagrams(&tables.v6.flows, datagrams);
-                self.lingering.extend(bits);
-                let mut needed = destinations(&tables.v4.flows);
-                needed.extend(destinations(&tables.v6.flows));
-                for bit in self.lingering.extract_if(.., |bit| !needed.contains(bit)) {
-                    tables.set_destination(bit, false);
-                }
-            }
-            Step::SetSourceBit(bit) => tables.set_source(*bit, true),
-            Step::ClearSourceBit(bit) => tables.set_source(*bit, false),
-            Step::SetDetail(Detail::Member(member)) => {
-                tables.members.insert(*member);
-            }
-            Step::RemoveDetail(Detail::Member(member)) => {
-                tables.members.remove(member);
-            }
-            Step::SetDetail(Detail::Target { target, backend }) => {
-                tables.targets.insert(*target, *backend);
-            }
-            Step::RemoveDetail(Detail::Target { target, .. }) => {
-                tables.targets.remove(target);
-            }
-            Step::SetDetail(Detail::Peer(address)) => {
-                tables.peers.insert(peer(*address));
-            }
-            Step::RemoveDetail(Detail::Peer(address)) => {
-                tables.peers.remove(&peer(*address));
-            }
-            // The data plane does not read names.
-            Step::SetDetail(Detail::Name { .. }) | Step::RemoveDetail(Detail::Name { .. }) => {}
-            Step::SetDetail(Detail::SourceRange { service_port, range }) => {
+        match detail {
+            Detail::Member(member) => drop(tables.members.insert(*member)),
+            Detail::Target { target, backend } => drop(tables.targets.insert(*target, *backend)),
+            Detail::Peer(address) => drop(tables.peers.insert(peer(*address))),
+            Detail::SourceRange { service_port, range } => {
                 tables.source_ranges.entry(*service_port).or_default().push(*range);
             }
-            Step::RemoveDetail(Detail::SourceRange { service_port, range }) => {
+            // The data plane does not read names.
+            Detail::Name { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn remove_detail(&mut self, detail: &Detail) -> Result<()> {
+        let tables = &mut self.tables;
+        match detail {
+            Detail::Member(member) => drop(tables.members.remove(member)),
+            Detail::Target { target, .. } => drop(tables.targets.remove(target)),
+            Detail::Peer(address) => drop(tables.peers.remove(&peer(*address))),
+            Detail::SourceRange { service_port, range } => {
                 let ranges = tables.source_ranges.entry(*service_port).or_default();
                 ranges.retain(|found| found != range);
             }
-            Step::ResetServiceTraffic { .. } | Step::ResetBackendTraffic { .. } => {}
+            Detail::Name { .. } => {}
         }
+        Ok(())
+    }
+
+    fn sweep_flows(&mut self, sweep: &Sweep) {
+        let tables = &mut self.tables;
+        end_datagrams(&tables.v4.flows, &sweep.datagrams);
+        end_datagrams(&tables.v6.flows, &sweep.datagrams);
+        self.lingering.extend(&sweep.bits);
+        let mut needed = destinations(&tables.v4.flows);
+        needed.extend(destinations(&tables.v6.flows));
+        for bit in self.lingering.extract_if(.., |bit| !needed.contains(bit)) {
+            tables.set_destination(bit, false);
+        }
+    }
+
+    // Traffic is not counted on the host.
+    fn reset_service_traffic(&mut self, _: u32) -> Result<()> {
+        Ok(())
+    }
+
+    fn reset_backend_traffic(&mut self, _: u32) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl<F: Family> WriteFamily<F> for HostWorld
+where
+    HostTables: OfFamily<F>,
+{
+    fn set_backend(&mut self, index: u32, entry: Backend<F::Address>) -> Result<()> {
+        self.tables.family_mut().backends.insert(index, entry);
+        Ok(())
+    }
+
+    fn retire_backend(&mut self, index: u32, _: Backend<F::Address>) -> Result<()> {
+        self.tables.family_mut().backends.remove(&index);
+        Ok(())
+    }
+
+    fn set_frontend(&mut self, key: FrontendKey<F>, value: Frontend) -> Result<()> {
+        self.tables.family_mut().frontends.insert(key, value);
+        Ok(())
+    }
+
+    fn remove_frontend(&mut self, key: FrontendKey<F>) -> Result<()> {
+        self.tables.family_mut().frontends.remove(&key);
+        Ok(())
+    }
+}
+
+impl World for HostWorld {
+    fn apply(&mut self, step: &Step) {
+        step.execute(self).expect("tables on the host have room");
     }
 
     fn set_device(&mut self, index: u32, device: &network::Device) {

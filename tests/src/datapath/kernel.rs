@@ -262,7 +262,7 @@ fn tc_context(segment: u32) -> Vec<u8> {
 impl World for KernelWorld {
     fn apply(&mut self, step: &Step) {
         self.touch(step);
-        self.tables.apply(step).unwrap_or_else(|error| panic!("{step:?}: {error:#}"));
+        step.execute(&mut self.tables).unwrap_or_else(|error| panic!("{step:?}: {error:#}"));
     }
 
     fn set_device(&mut self, index: u32, device: &Device) {

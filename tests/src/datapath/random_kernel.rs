@@ -126,14 +126,13 @@ impl RandomKernel {
         self.marks.iter().for_each(Mapped::clear);
         self.tunnel_keys.write([0; TunnelKey::COUNT]);
         for step in std::mem::take(&mut self.undo) {
-            self.tables.apply(&step)?;
+            step.execute(&mut self.tables)?;
         }
-        self.tables.apply(&Step::WriteTable {
-            offset: 0,
-            table: Table::of_slots(vec![0; SLOTS as usize]),
-        })?;
+        let emptied =
+            Step::WriteTable { offset: 0, table: Table::of_slots(vec![0; SLOTS as usize]) };
+        emptied.execute(&mut self.tables)?;
         for index in 0..POOLS {
-            self.tables.apply(&Step::SwapPool { index, pool: Pool::default() })?;
+            Step::SwapPool { index, pool: Pool::default() }.execute(&mut self.tables)?;
         }
         clear(&mut self.affinities.v4)?;
         clear(&mut self.affinities.v6)?;
@@ -162,7 +161,7 @@ impl RandomKernel {
             }
             other => {
                 for (step, undo) in steps(other) {
-                    self.tables.apply(&step).with_context(|| format!("{step:?}"))?;
+                    step.execute(&mut self.tables).with_context(|| format!("{step:?}"))?;
                     self.undo.extend(undo.filter(|undo| !self.undo.contains(undo)));
                 }
             }

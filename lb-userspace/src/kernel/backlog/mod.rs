@@ -37,7 +37,7 @@ pub trait Write {
 
 impl Write for Tables {
     fn apply(&mut self, step: &Step) -> Result<()> {
-        Tables::apply(self, step)
+        step.execute(self)
     }
 
     fn change_devices(&mut self, devices: &BTreeMap<u32, Option<Device>>) -> Result<()> {

@@ -2,13 +2,15 @@
 //! write fails.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use anyhow::anyhow;
 use ipnet::IpNet;
-use lb_common::layout::{FrontendKind, map};
+use lb_common::family::Family;
+use lb_common::layout::{self, Bitmap, FrontendKind, Pool, map};
 use nix::errno::Errno;
 use proptest::prelude::*;
 
@@ -16,7 +18,7 @@ use super::*;
 use crate::model::{AddressFamily, Backend, Frontend, Protocol, ServiceName};
 use crate::model::{ServicePort, ServicePortKey};
 use crate::network;
-use crate::plan::{Change, Detail, Planner};
+use crate::plan::{Change, Detail, Planner, Sweep, WriteFamily, WriteTables};
 
 /// Everything that steps write, by key.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,36 +30,81 @@ struct Memory {
 
 impl Memory {
     fn apply(&mut self, step: &Step) {
-        let mut set = |cell: String, value: String| drop(self.cells.insert(cell, value));
-        match step {
-            Step::SetFrontend { key, value } => {
-                self.entries.insert(Entry::Frontend(*key), format!("{value:?}"));
-            }
-            Step::RemoveFrontend { key } => drop(self.entries.remove(&Entry::Frontend(*key))),
-            Step::SetDetail(detail) => {
-                self.entries.insert(Entry::Detail(detail.clone()), String::new());
-            }
-            Step::RemoveDetail(detail) => drop(self.entries.remove(&Entry::Detail(detail.clone()))),
-            Step::SetBackend { index, backend, standing, generation } => {
-                set(format!("backend {index}"), format!("{backend:?} {standing:?} {generation}"));
-            }
-            Step::RetireBackend { index, generation, .. } => {
-                set(format!("backend {index}"), format!("none {generation}"));
-            }
-            Step::WriteTable { offset, table } => {
-                for (slot, backend) in (*offset..).zip(table.slots()) {
-                    set(format!("slot {slot}"), backend.to_string());
-                }
-            }
-            Step::SwapPool { index, pool } => set(format!("pool {index}"), format!("{pool:?}")),
-            Step::SetDestinationBit(bit) => set(format!("destination {bit:?}"), "1".into()),
-            Step::SweepFlows(sweep) => {
-                sweep.bits.iter().for_each(|bit| set(format!("destination {bit:?}"), "0".into()));
-            }
-            Step::SetSourceBit(bit) => set(format!("source {bit:?}"), "1".into()),
-            Step::ClearSourceBit(bit) => set(format!("source {bit:?}"), "0".into()),
-            other => set(format!("{other:?}"), String::new()),
-        }
+        step.execute(self).expect("memory has room");
+    }
+
+    fn set(&mut self, cell: String, value: impl Debug) {
+        self.cells.insert(cell, format!("{value:?}"));
+    }
+}
+
+impl WriteTables for Memory {
+    fn write_slots(&mut self, offset: u32, slots: &[u32]) -> Result<()> {
+        (offset..).zip(slots).for_each(|(slot, backend)| self.set(format!("slot {slot}"), backend));
+        Ok(())
+    }
+
+    fn swap_pool(&mut self, index: u32, pool: Pool) -> Result<()> {
+        self.set(format!("pool {index}"), pool);
+        Ok(())
+    }
+
+    fn set_destination_bit(&mut self, bit: Bitmap) {
+        self.set(format!("destination {bit:?}"), true);
+    }
+
+    fn set_source_bit(&mut self, bit: Bitmap) {
+        self.set(format!("source {bit:?}"), true);
+    }
+
+    fn clear_source_bit(&mut self, bit: Bitmap) {
+        self.set(format!("source {bit:?}"), false);
+    }
+
+    fn set_detail(&mut self, detail: &Detail) -> Result<()> {
+        self.entries.insert(Entry::Detail(detail.clone()), String::new());
+        Ok(())
+    }
+
+    fn remove_detail(&mut self, detail: &Detail) -> Result<()> {
+        self.entries.remove(&Entry::Detail(detail.clone()));
+        Ok(())
+    }
+
+    fn sweep_flows(&mut self, sweep: &Sweep) {
+        sweep.bits.iter().for_each(|bit| self.set(format!("destination {bit:?}"), false));
+    }
+
+    fn reset_service_traffic(&mut self, index: u32) -> Result<()> {
+        self.set(format!("service traffic {index}"), 0);
+        Ok(())
+    }
+
+    fn reset_backend_traffic(&mut self, index: u32) -> Result<()> {
+        self.set(format!("backend traffic {index}"), 0);
+        Ok(())
+    }
+}
+
+impl<F: Family> WriteFamily<F> for Memory {
+    fn set_backend(&mut self, index: u32, entry: layout::Backend<F::Address>) -> Result<()> {
+        self.set(format!("backend {index}"), entry);
+        Ok(())
+    }
+
+    fn retire_backend(&mut self, index: u32, unused: layout::Backend<F::Address>) -> Result<()> {
+        self.set(format!("backend {index}"), unused);
+        Ok(())
+    }
+
+    fn set_frontend(&mut self, key: layout::FrontendKey<F>, value: layout::Frontend) -> Result<()> {
+        self.entries.insert(Entry::Frontend(key.into()), format!("{value:?}"));
+        Ok(())
+    }
+
+    fn remove_frontend(&mut self, key: layout::FrontendKey<F>) -> Result<()> {
+        self.entries.remove(&Entry::Frontend(key.into()));
+        Ok(())
     }
 }
 

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
-use lb_common::layout::{self, Bitmap, Pool, ServicePortName, Text};
+use anyhow::Result;
+use lb_common::family::Family;
+use lb_common::layout::{self, Backend, Bitmap, Pool, ServicePortName, Text};
 
 use super::*;
 
@@ -60,52 +62,11 @@ impl Memory {
     }
 
     pub fn apply(&mut self, step: &Step) {
-        match step.clone() {
-            Step::SetBackend { index, backend, standing, generation } => {
-                self.backends.insert(index, (Some((backend, standing)), generation));
-            }
-            Step::RetireBackend { index, generation, .. } => {
-                self.backends.insert(index, (None, generation));
-            }
-            Step::WriteTable { offset, table } => {
-                let (slots, first) = (table.slots(), offset as usize);
-                let end = first + slots.len();
-                self.slots.resize(self.slots.len().max(end), u32::MAX);
-                self.slots[first..end].copy_from_slice(&slots);
-            }
-            Step::SwapPool { index, pool } => {
-                self.pools.insert(index, pool);
-            }
-            Step::SetFrontend { key, value } => {
-                self.frontends.insert(key, value);
-            }
-            Step::RemoveFrontend { key } => {
-                self.frontends.remove(&key);
-            }
-            Step::SetDestinationBit(bit) => {
-                self.destinations.insert(bit);
-            }
-            Step::SetSourceBit(bit) => {
-                self.sources.insert(bit);
-            }
-            Step::ClearSourceBit(bit) => {
-                self.sources.remove(&bit);
-            }
-            Step::SetDetail(detail) => {
-                self.remove_detail(&detail);
-                self.details.insert(detail);
-            }
-            Step::RemoveDetail(detail) => self.remove_detail(&detail),
-            Step::SweepFlows(Sweep { datagrams, bits, .. }) => {
-                self.datagrams.retain(|&(port, backend)| datagrams.may_stay(port, backend));
-                self.destinations.retain(|bit| !bits.contains(bit));
-            }
-            Step::ResetServiceTraffic { .. } | Step::ResetBackendTraffic { .. } => {}
-        }
+        step.execute(self).expect("memory has room");
     }
 
     /// Removes an entry with the same key, whatever its value.
-    fn remove_detail(&mut self, detail: &Detail) {
+    fn remove(&mut self, detail: &Detail) {
         let first = match *detail {
             Detail::Target { target, .. } => Detail::Target { target, backend: 0 },
             Detail::Name { service_port, .. } => {
@@ -276,6 +237,82 @@ impl Memory {
     pub fn draining(&self) -> impl Iterator<Item = BackendKey> + '_ {
         let used = self.backends.values().filter_map(|(backend, _)| *backend);
         used.filter(|(_, standing)| standing.draining).map(|(backend, _)| backend)
+    }
+}
+
+impl WriteTables for Memory {
+    fn write_slots(&mut self, offset: u32, slots: &[u32]) -> Result<()> {
+        let first = offset as usize;
+        let end = first + slots.len();
+        self.slots.resize(self.slots.len().max(end), u32::MAX);
+        self.slots[first..end].copy_from_slice(slots);
+        Ok(())
+    }
+
+    fn swap_pool(&mut self, index: u32, pool: Pool) -> Result<()> {
+        self.pools.insert(index, pool);
+        Ok(())
+    }
+
+    fn set_destination_bit(&mut self, bit: Bitmap) {
+        self.destinations.insert(bit);
+    }
+
+    fn set_source_bit(&mut self, bit: Bitmap) {
+        self.sources.insert(bit);
+    }
+
+    fn clear_source_bit(&mut self, bit: Bitmap) {
+        self.sources.remove(&bit);
+    }
+
+    fn set_detail(&mut self, detail: &Detail) -> Result<()> {
+        self.remove(detail);
+        self.details.insert(detail.clone());
+        Ok(())
+    }
+
+    fn remove_detail(&mut self, detail: &Detail) -> Result<()> {
+        self.remove(detail);
+        Ok(())
+    }
+
+    fn sweep_flows(&mut self, sweep: &Sweep) {
+        let Sweep { datagrams, bits, .. } = sweep;
+        self.datagrams.retain(|&(port, backend)| datagrams.may_stay(port, backend));
+        self.destinations.retain(|bit| !bits.contains(bit));
+    }
+
+    fn reset_service_traffic(&mut self, _: u32) -> Result<()> {
+        Ok(())
+    }
+
+    fn reset_backend_traffic(&mut self, _: u32) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl<F: Family> WriteFamily<F> for Memory {
+    fn set_backend(&mut self, index: u32, entry: Backend<F::Address>) -> Result<()> {
+        let backend = BackendKey::new(entry.address.into(), entry.port, entry.protocol);
+        let held = Some((backend, Standing::of(&entry)));
+        self.backends.insert(index, (held, entry.generation));
+        Ok(())
+    }
+
+    fn retire_backend(&mut self, index: u32, unused: Backend<F::Address>) -> Result<()> {
+        self.backends.insert(index, (None, unused.generation));
+        Ok(())
+    }
+
+    fn set_frontend(&mut self, key: layout::FrontendKey<F>, value: layout::Frontend) -> Result<()> {
+        self.frontends.insert(key.into(), value);
+        Ok(())
+    }
+
+    fn remove_frontend(&mut self, key: layout::FrontendKey<F>) -> Result<()> {
+        self.frontends.remove(&key.into());
+        Ok(())
     }
 }
 

@@ -1,14 +1,15 @@
-//! The maps that the agent writes: executes the steps of plans, and reads back the contents.
+//! The maps that the agent writes and reads back.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+mod write;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValues};
-use aya::util::nr_cpus;
-use lb_common::family::{Address4, Address6, V4, V6};
+use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::layout::{
     self, Backend, Bitmap, Device, Flow, FlowBucket, FlowState, Host, NetworkEpoch, Pool, Reason,
     SlotPair, Ticks, Traffic, map,
@@ -17,21 +18,22 @@ use lb_common::layout::{
 use super::details::Details;
 use super::flow_tables::{self, Occupancy};
 use super::host::own_host;
-use super::mapped::{Mapped, Order};
+use super::mapped::Mapped;
 use super::plain::Plain;
 use crate::model::AddressFamily;
 use crate::network;
-use crate::plan::{
-    BackendKey, FoundBackend, FrontendKey, PoolReader, Snapshot, Standing, Step, Sweep,
-};
+use crate::plan::{BackendKey, FoundBackend, FrontendKey, PoolReader, Snapshot, Standing};
 
-type Frontends<F> = HashMap<MapData, Plain<layout::FrontendKey<F>>, Plain<layout::Frontend>>;
+/// The maps of one address family.
+struct FamilyMaps<F: Family> {
+    frontends: HashMap<MapData, Plain<layout::FrontendKey<F>>, Plain<layout::Frontend>>,
+    backends: Mapped,
+    flows: Mapped,
+}
 
 pub struct Tables {
-    frontends4: Frontends<V4>,
-    frontends6: Frontends<V6>,
-    backends4: Mapped,
-    backends6: Mapped,
+    v4: FamilyMaps<V4>,
+    v6: FamilyMaps<V6>,
     pools: Mapped,
     slots: Mapped,
     destinations: Mapped,
@@ -40,8 +42,6 @@ pub struct Tables {
     devices: HashMap<MapData, u32, Plain<Device>>,
     host: Array<MapData, Plain<Host>>,
     network: Mapped,
-    flows4: Mapped,
-    flows6: Mapped,
     /// Bits of destinations that only flows may still need, and the families of those flows.
     lingering: BTreeSet<Bitmap>,
     lingering_families: BTreeSet<AddressFamily>,
@@ -65,10 +65,16 @@ impl Tables {
 
     fn collect(mut map: impl FnMut(&str) -> Result<Map>) -> Result<Self> {
         Ok(Self {
-            frontends4: map(map::FRONTENDS4)?.try_into()?,
-            frontends6: map(map::FRONTENDS6)?.try_into()?,
-            backends4: mapped::<Backend<Address4>>(map(map::BACKENDS4)?)?,
-            backends6: mapped::<Backend<Address6>>(map(map::BACKENDS6)?)?,
+            v4: FamilyMaps {
+                frontends: map(map::FRONTENDS4)?.try_into()?,
+                backends: mapped::<Backend<Address4>>(map(map::BACKENDS4)?)?,
+                flows: mapped::<FlowBucket<V4>>(map(map::FLOWS4)?)?,
+            },
+            v6: FamilyMaps {
+                frontends: map(map::FRONTENDS6)?.try_into()?,
+                backends: mapped::<Backend<Address6>>(map(map::BACKENDS6)?)?,
+                flows: mapped::<FlowBucket<V6>>(map(map::FLOWS6)?)?,
+            },
             pools: mapped::<Pool>(map(map::POOLS)?)?,
             slots: mapped::<SlotPair>(map(map::POOL_SLOTS)?)?,
             destinations: mapped::<u64>(map(map::DESTINATIONS)?)?,
@@ -77,8 +83,6 @@ impl Tables {
             devices: map(map::DEVICES)?.try_into()?,
             host: map(map::HOST)?.try_into()?,
             network: mapped::<NetworkEpoch>(map(map::NETWORK)?)?,
-            flows4: mapped::<FlowBucket<V4>>(map(map::FLOWS4)?)?,
-            flows6: mapped::<FlowBucket<V6>>(map(map::FLOWS6)?)?,
             lingering: BTreeSet::new(),
             lingering_families: BTreeSet::new(),
             swept_apart: true,
@@ -122,151 +126,12 @@ impl Tables {
         self.network.half_word(0).store(epoch.wrapping_add(1), Ordering::Release);
     }
 
-    /// Executes one step.
-    pub fn apply(&mut self, step: &Step) -> Result<()> {
-        match step {
-            Step::SetBackend { index, backend, standing, generation } => {
-                self.check_backend(*index)?;
-                // An entry becomes valid with its last word, which contains the protocol.
-                let order = Order::LastWordLast;
-                match backend.address {
-                    IpAddr::V4(address) => {
-                        let entry: Backend<Address4> =
-                            backend.entry(address.into(), *standing, *generation);
-                        self.backends4.store(*index, &entry, order);
-                    }
-                    IpAddr::V6(address) => {
-                        let entry: Backend<Address6> =
-                            backend.entry(address.into(), *standing, *generation);
-                        self.backends6.store(*index, &entry, order);
-                    }
-                }
-                Ok(())
-            }
-            Step::RetireBackend { index, family, generation } => {
-                self.check_backend(*index)?;
-                let (generation, order) = (*generation, Order::LastWordFirst);
-                match family {
-                    IpAddr::V4(_) => {
-                        let unused = Backend::<Address4> { generation, ..Backend::default() };
-                        self.backends4.store(*index, &unused, order);
-                    }
-                    IpAddr::V6(_) => {
-                        let unused = Backend::<Address6> { generation, ..Backend::default() };
-                        self.backends6.store(*index, &unused, order);
-                    }
-                }
-                Ok(())
-            }
-            Step::WriteTable { offset, table } => self.write_slots(*offset, &table.slots()),
-            Step::SwapPool { index, pool } => {
-                ensure!(*index < self.pools.len(), "pool {index} is out of range");
-                // Release: a program that sees the pool also sees the slots written before.
-                self.pools.word(*index).store(pool.to_word(), Ordering::Release);
-                Ok(())
-            }
-            Step::SetFrontend { key, value } => self.set_frontend(key, value),
-            Step::RemoveFrontend { key } => self.remove_frontend(key),
-            Step::SetDestinationBit(bitmap) => {
-                // A flow of the other family may still need it.
-                self.swept_apart &= !self.lingering.remove(bitmap);
-                self.destinations.set_bit(bitmap.word, bitmap.bit);
-                Ok(())
-            }
-            Step::SetSourceBit(Bitmap { word, bit }) => {
-                self.sources.set_bit(*word, *bit);
-                Ok(())
-            }
-            Step::ClearSourceBit(Bitmap { word, bit }) => {
-                self.sources.clear_bit(*word, *bit);
-                Ok(())
-            }
-            Step::SetDetail(detail) => self.details.set(detail),
-            Step::RemoveDetail(detail) => self.details.remove(detail),
-            Step::SweepFlows(sweep) => {
-                self.sweep_flows(sweep);
-                Ok(())
-            }
-            Step::ResetServiceTraffic { index } => reset(&mut self.service_traffic, *index),
-            Step::ResetBackendTraffic { index } => reset(&mut self.backend_traffic, *index),
-        }
-    }
-
-    fn check_backend(&self, index: u32) -> Result<()> {
-        let limit = self.backends4.len().min(self.backends6.len());
-        ensure!(index < limit, "backend {index} is out of range");
-        Ok(())
-    }
-
-    fn write_slots(&mut self, offset: u32, slots: &[u32]) -> Result<()> {
-        let end = offset as usize + slots.len();
-        ensure!(end <= self.slot_count() as usize, "slots {offset}..{end} are out of range");
-        for (index, &backend) in (offset..).zip(slots) {
-            self.slot(index).store(backend, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    fn set_frontend(&mut self, key: &FrontendKey, value: &layout::Frontend) -> Result<()> {
-        let value = Plain(*value);
-        match key.address {
-            IpAddr::V4(address) => self.frontends4.insert(frontend_key(address, key), value, 0),
-            IpAddr::V6(address) => self.frontends6.insert(frontend_key6(address, key), value, 0),
-        }
-        .with_context(|| format!("frontend {}:{} can't be written", key.address, key.port))
-    }
-
-    fn remove_frontend(&mut self, key: &FrontendKey) -> Result<()> {
-        let removed = match key.address {
-            IpAddr::V4(address) => self.frontends4.remove(&frontend_key(address, key)),
-            IpAddr::V6(address) => self.frontends6.remove(&frontend_key6(address, key)),
-        };
-        gone(removed)
-            .with_context(|| format!("frontend {}:{} can't be removed", key.address, key.port))
-    }
-
-    /// Ends the datagram flows that may not stay. Clears the bits of destinations that neither a
-    /// frontend nor a flow has, so that packets to them pass at the prefilter. Reads each family's
-    /// table at most once.
-    fn sweep_flows(&mut self, sweep: &Sweep) {
-        if !sweep.bits.is_empty() {
-            self.lingering.extend(&sweep.bits);
-            self.lingering_families.extend(&sweep.families);
-        }
-        let mut families = sweep.families.clone();
-        if !self.lingering.is_empty() {
-            families.extend(&self.lingering_families);
-            families.extend(AddressFamily::ALL.iter().filter(|_| !self.swept_apart));
-        }
-        let mut needed = HashSet::new();
-        if families.contains(&AddressFamily::V4) {
-            flow_tables::sweep::<V4>(&self.flows4, &sweep.datagrams, &self.lingering, &mut needed);
-        }
-        if families.contains(&AddressFamily::V6) {
-            flow_tables::sweep::<V6>(&self.flows6, &sweep.datagrams, &self.lingering, &mut needed);
-        }
-        for bit in self.lingering.extract_if(.., |bit| !needed.contains(bit)) {
-            self.destinations.clear_bit(bit.word, bit.bit);
-        }
-        if self.lingering.is_empty() {
-            self.lingering_families.clear();
-        }
-    }
-
     /// Reads the contents that an earlier agent left.
     pub fn snapshot(&self) -> Result<Snapshot> {
         let mut snapshot = Snapshot::default();
-        for entry in self.frontends4.iter() {
-            let (Plain(key), Plain(value)) = entry?;
-            let key = FrontendKey::new(key.address.into(), key.port, key.protocol);
-            snapshot.frontends.push((key, value));
-        }
-        for entry in self.frontends6.iter() {
-            let (Plain(key), Plain(value)) = entry?;
-            let key = FrontendKey::new(key.address.into(), key.port, key.protocol);
-            snapshot.frontends.push((key, value));
-        }
-        let mut reader = PoolReader::new(self.backends4.len());
+        self.v4.read_frontends(&mut snapshot.frontends)?;
+        self.v6.read_frontends(&mut snapshot.frontends)?;
+        let mut reader = PoolReader::new(self.v4.backends.len());
         for index in 1..self.pools.len() {
             let pool = Pool::from_word(self.pools.word(index).load(Ordering::Relaxed));
             if pool.size > 0 {
@@ -284,15 +149,15 @@ impl Tables {
     /// The service ports and backends between which there are datagram flows. Leaves out flows that
     /// the data plane moves by itself, because their backend's entry is gone or draining.
     fn datagrams(&self) -> BTreeSet<(u32, u32)> {
-        let mut found = flow_tables::datagrams::<V4>(&self.flows4, &self.backends4);
-        found.extend(flow_tables::datagrams::<V6>(&self.flows6, &self.backends6));
+        let mut found = flow_tables::datagrams::<V4>(&self.v4.flows, &self.v4.backends);
+        found.extend(flow_tables::datagrams::<V6>(&self.v6.flows, &self.v6.backends));
         found
     }
 
     /// Every index that has, or had, a backend.
     pub fn backends(&self) -> impl Iterator<Item = FoundBackend> + '_ {
-        (1..self.backends4.len()).filter_map(|index| {
-            found_backend(index, &self.backends4.load(index), &self.backends6.load(index))
+        (1..self.v4.backends.len()).filter_map(|index| {
+            found_backend(index, &self.v4.backends.load(index), &self.v6.backends.load(index))
         })
     }
 
@@ -316,29 +181,29 @@ impl Tables {
 
     /// The flows of one family: state, when last seen, record.
     pub fn flows4(&self) -> impl Iterator<Item = (FlowState, Ticks, Flow<V4>)> + '_ {
-        flow_tables::flows(&self.flows4)
+        flow_tables::flows(&self.v4.flows)
     }
 
     pub fn flows6(&self) -> impl Iterator<Item = (FlowState, Ticks, Flow<V6>)> + '_ {
-        flow_tables::flows(&self.flows6)
+        flow_tables::flows(&self.v6.flows)
     }
 
     /// The states of all flows of one family; reads one cache line for eight entries.
     pub fn flow_states4(&self) -> impl Iterator<Item = FlowState> + '_ {
-        flow_tables::states::<V4>(&self.flows4)
+        flow_tables::states::<V4>(&self.v4.flows)
     }
 
     pub fn flow_states6(&self) -> impl Iterator<Item = FlowState> + '_ {
-        flow_tables::states::<V6>(&self.flows6)
+        flow_tables::states::<V6>(&self.v6.flows)
     }
 
     /// How full the flow tables are.
     pub fn occupancy4(&self) -> Occupancy {
-        flow_tables::occupancy::<V4>(&self.flows4)
+        flow_tables::occupancy::<V4>(&self.v4.flows)
     }
 
     pub fn occupancy6(&self) -> Occupancy {
-        flow_tables::occupancy::<V6>(&self.flows6)
+        flow_tables::occupancy::<V6>(&self.v6.flows)
     }
 
     /// The counter of each reason, summed over all CPUs.
@@ -355,6 +220,16 @@ impl Tables {
 
     pub fn backend_traffic(&self, index: u32) -> Result<Traffic> {
         Ok(total(&self.backend_traffic.get(&index, 0)?))
+    }
+}
+
+impl<F: Family> FamilyMaps<F> {
+    fn read_frontends(&self, read: &mut Vec<(FrontendKey, layout::Frontend)>) -> Result<()> {
+        for entry in self.frontends.iter() {
+            let (Plain(key), Plain(value)) = entry?;
+            read.push((key.into(), value));
+        }
+        Ok(())
     }
 }
 
@@ -391,14 +266,6 @@ fn mapped<T>(map: Map) -> Result<Mapped> {
     }
 }
 
-fn frontend_key(address: std::net::Ipv4Addr, key: &FrontendKey) -> Plain<layout::FrontendKey<V4>> {
-    Plain(layout::FrontendKey::new(address.into(), key.port, key.protocol))
-}
-
-fn frontend_key6(address: std::net::Ipv6Addr, key: &FrontendKey) -> Plain<layout::FrontendKey<V6>> {
-    Plain(layout::FrontendKey::new(address.into(), key.port, key.protocol))
-}
-
 /// An index is used by a backend of at most one family.
 fn found_backend(
     index: u32,
@@ -428,12 +295,6 @@ fn bits(bitmap: &Mapped) -> Vec<Bitmap> {
                 .map(move |bit| Bitmap { word, bit })
         })
         .collect()
-}
-
-fn reset(map: &mut PerCpuArray<MapData, Plain<Traffic>>, index: u32) -> Result<()> {
-    let processors = nr_cpus().map_err(|(_, error)| error)?;
-    let zeros = PerCpuValues::try_from(vec![Plain(Traffic::default()); processors])?;
-    Ok(map.set(index, zeros, 0)?)
 }
 
 fn total(values: &PerCpuValues<Plain<Traffic>>) -> Traffic {
