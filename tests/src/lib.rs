@@ -9,6 +9,7 @@ pub mod datapath;
 pub mod figures;
 pub mod generator;
 pub mod load;
+pub mod manifests;
 pub mod one_node;
 pub mod packet;
 pub mod scenario;

@@ -127,9 +127,18 @@ impl OneNode {
 
     /// Starts the agent with the text of manifests; also returns their file, which can be changed.
     pub fn agent_on(&self, text: &str) -> Result<(Agent, PathBuf)> {
-        let file = self.topology.directory().join("manifests.yaml");
-        std::fs::write(&file, text)?;
+        let file = self.write_manifests(text)?;
         Ok((self.agent(&file)?, file))
+    }
+
+    /// The same with more arguments.
+    pub fn agent_with(&self, text: &str, more: &[&str]) -> Result<Agent> {
+        let file = self.write_manifests(text)?;
+        Agent::start(&self.node, &self.pin_path(), &file, DEVICE, more)
+    }
+
+    pub fn write_manifests(&self, text: &str) -> Result<PathBuf> {
+        self.topology.write_manifests(text)
     }
 
     /// Starts an agent whose API server does not respond: it has adopted its maps, and waits.

@@ -1,7 +1,6 @@
 //! Transfers of 20 MB each way, compared byte by byte: with jumbo frames, which XDP sees as several
 //! buffers, and with segmentation and checksum offload.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};
 use std::sync::LazyLock;
@@ -10,6 +9,7 @@ use std::thread;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tests::agent::Agent;
+use tests::manifests::{here, manifests, there};
 use tests::one_node::{DEVICE, OneNode};
 use tests::topology::Host;
 
@@ -74,8 +74,8 @@ impl Case {
         ] {
             mirror(host, end)?;
         }
-        let file = network.topology.directory().join("manifests.yaml");
-        fs::write(&file, MANIFESTS)?;
+        let file =
+            network.write_manifests(&manifests(&[here(), there()].map(|s| s.tcp(80, 9000))))?;
         let more = ["--device", "ext1", "--device", "in0", "--workload-device", "pod-*"];
         let more = [&more[..], &["--xdp-mode", xdp_mode]].concat();
         let agent = Agent::start(&network.node, &network.pin_path(), &file, device, &more)?;
@@ -97,46 +97,6 @@ impl Case {
 
 const FRONTENDS: [&str; 4] =
     ["10.96.0.10:80", "[fd00:10:96::a]:80", "10.96.0.11:80", "[fd00:10:96::b]:80"];
-
-const MANIFESTS: &str = "
-apiVersion: v1
-kind: Service
-metadata: {name: here}
-spec: {clusterIPs: [10.96.0.10, 'fd00:10:96::a'], ports: [{port: 80}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: here-4, labels: {kubernetes.io/service-name: here}}
-addressType: IPv4
-ports: [{port: 9000}]
-endpoints: [{addresses: [10.244.1.10], nodeName: node}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: here-6, labels: {kubernetes.io/service-name: here}}
-addressType: IPv6
-ports: [{port: 9000}]
-endpoints: [{addresses: ['fd00:10:244:1::10'], nodeName: node}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: there}
-spec: {clusterIPs: [10.96.0.11, 'fd00:10:96::b'], ports: [{port: 80}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: there-4, labels: {kubernetes.io/service-name: there}}
-addressType: IPv4
-ports: [{port: 9000}]
-endpoints: [{addresses: [10.0.0.2], nodeName: other}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: there-6, labels: {kubernetes.io/service-name: there}}
-addressType: IPv6
-ports: [{port: 9000}]
-endpoints: [{addresses: ['fd00:a::2'], nodeName: other}]
-";
 
 /// Echoes the bytes of each connection, until the process ends.
 fn mirror(host: &Host, listen: &str) -> Result<()> {

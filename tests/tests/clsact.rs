@@ -1,43 +1,18 @@
 //! tc without tcx, as on kernels before 6.6: filters of a clsact qdisc, next to filters of other
 //! software.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use aya::programs::{SchedClassifier, TcAttachType};
 use tests::agent::{Agent, program};
+use tests::manifests::{here, manifests};
 use tests::one_node::{DEVICE, OneNode};
 use tests::topology::{SOON, wait_until};
 
 const VIP: &str = "http://203.0.113.10/";
 const VIP6: &str = "http://[2001:db8:113::10]/";
-
-const MANIFESTS: &str = "
-apiVersion: v1
-kind: Service
-metadata: {name: web}
-spec:
-  type: LoadBalancer
-  clusterIPs: [10.96.0.10, 'fd00:10:96::a']
-  ports: [{port: 80}]
-status: {loadBalancer: {ingress: [{ip: 203.0.113.10}, {ip: '2001:db8:113::10'}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-4, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{port: 8080}]
-endpoints: [{addresses: [10.244.1.10], nodeName: node}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-6, labels: {kubernetes.io/service-name: web}}
-addressType: IPv6
-ports: [{port: 8080}]
-endpoints: [{addresses: ['fd00:10:244:1::10'], nodeName: node}]
-";
 
 struct Case {
     network: OneNode,
@@ -47,8 +22,7 @@ struct Case {
 impl Case {
     fn with_pods(count: usize) -> Result<Self> {
         let network = OneNode::with_pods(count)?;
-        let manifests = network.topology.directory().join("manifests.yaml");
-        fs::write(&manifests, MANIFESTS)?;
+        let manifests = network.write_manifests(&manifests(&[here().tcp(80, 8080)]))?;
         Ok(Self { network, manifests })
     }
 

@@ -1,39 +1,13 @@
 //! Services on stacked interfaces: VLANs, VLANs in VLANs, bonds. A test is skipped, with a message,
 //! if the kernel does not support its interfaces.
 
-use std::fs;
-
 use anyhow::{Context, Result};
 use tests::agent::Agent;
+use tests::manifests::{here, manifests};
 use tests::one_node::{DEVICE, NODE, NODE6, OneNode};
 use tests::topology::{Host, SOON, wait_until};
 
 const URLS: [&str; 2] = ["http://203.0.113.10/", "http://[2001:db8:113::10]/"];
-
-const MANIFESTS: &str = "
-apiVersion: v1
-kind: Service
-metadata: {name: web}
-spec:
-  type: LoadBalancer
-  clusterIPs: [10.96.0.10, 'fd00:10:96::a']
-  ports: [{port: 80}]
-status: {loadBalancer: {ingress: [{ip: 203.0.113.10}, {ip: '2001:db8:113::10'}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-4, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{port: 8080}]
-endpoints: [{addresses: [10.244.1.10], nodeName: node}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-6, labels: {kubernetes.io/service-name: web}}
-addressType: IPv6
-ports: [{port: 8080}]
-endpoints: [{addresses: ['fd00:10:244:1::10'], nodeName: node}]
-";
 
 /// Whether the kernel supports interfaces of this kind. Prints a message if not.
 fn has(network: &OneNode, kind: &str) -> bool {
@@ -86,8 +60,7 @@ fn move_addresses(network: &OneNode, client_device: &str, device: &str) -> Resul
 }
 
 fn agent(network: &OneNode, device: &str) -> Result<Agent> {
-    let file = network.topology.directory().join("manifests.yaml");
-    fs::write(&file, MANIFESTS)?;
+    let file = network.write_manifests(&manifests(&[here().tcp(80, 8080)]))?;
     Agent::start(&network.node, &network.pin_path(), &file, device, &[])
 }
 

@@ -4,7 +4,6 @@
 //!
 //! `fuzz/tests/flood` simulates all kinds of floods, with ten million packets each.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,6 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tests::agent::Agent;
+use tests::manifests::{here, manifests, there};
 use tests::one_node::OneNode;
 use tests::packet::{tcp, udp};
 use tests::topology::{Echo, RawSocket};
@@ -35,54 +35,6 @@ const FRONTENDS: [&str; 4] =
 
 /// UDP frontends with backends on this node.
 const DATAGRAMS: [&str; 2] = ["203.0.113.10:53", "[2001:db8:113::10]:53"];
-
-const MANIFESTS: &str = "
-apiVersion: v1
-kind: Service
-metadata: {name: here}
-spec:
-  type: LoadBalancer
-  clusterIPs: [10.96.0.10, 'fd00:10:96::a']
-  ports: [{name: tcp, port: 80}, {name: udp, port: 53, protocol: UDP}]
-status: {loadBalancer: {ingress: [{ip: 203.0.113.10}, {ip: '2001:db8:113::10'}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: here-4, labels: {kubernetes.io/service-name: here}}
-addressType: IPv4
-ports: [{name: tcp, port: 9000}, {name: udp, port: 9000, protocol: UDP}]
-endpoints: [{addresses: [10.244.1.10], nodeName: node}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: here-6, labels: {kubernetes.io/service-name: here}}
-addressType: IPv6
-ports: [{name: tcp, port: 9000}, {name: udp, port: 9000, protocol: UDP}]
-endpoints: [{addresses: ['fd00:10:244:1::10'], nodeName: node}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: there}
-spec:
-  type: LoadBalancer
-  clusterIPs: [10.96.0.11, 'fd00:10:96::b']
-  ports: [{port: 80}]
-status: {loadBalancer: {ingress: [{ip: 203.0.113.11}, {ip: '2001:db8:113::11'}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: there-4, labels: {kubernetes.io/service-name: there}}
-addressType: IPv4
-ports: [{port: 9000}]
-endpoints: [{addresses: [10.0.0.2], nodeName: other}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: there-6, labels: {kubernetes.io/service-name: there}}
-addressType: IPv6
-ports: [{port: 9000}]
-endpoints: [{addresses: ['fd00:a::2'], nodeName: other}]
-";
 
 struct Case {
     network: OneNode,
@@ -108,11 +60,10 @@ impl Case {
             other.tcp_echo("[fd00:a::2]:9000", "there"),
         ];
         let servers = servers.into_iter().collect::<Result<_>>()?;
-        let file = network.topology.directory().join("manifests.yaml");
-        fs::write(&file, MANIFESTS)?;
+        let services = [here().tcp(80, 9000).udp(53, 9000), there().tcp(80, 9000)];
         let flows = FLOWS.to_string();
         let more = ["--device", "in0", "--max-flows", &flows];
-        let agent = Agent::start(&network.node, &network.pin_path(), &file, "ext0", &more)?;
+        let agent = network.agent_with(&manifests(&services), &more)?;
         Ok(Self { network, agent, _servers: servers })
     }
 

@@ -1,11 +1,11 @@
 //! Backends on other nodes: connections are forwarded with SNAT to an address of this node.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::io::{Read, Write};
 
 use anyhow::Result;
 use tests::agent::{Agent, program};
+use tests::manifests::{Service, manifests};
 use tests::topology::{Host, Process, Topology};
 
 const VIP: &str = "http://203.0.113.10/";
@@ -71,8 +71,11 @@ impl TwoNodes {
     }
 
     fn agent(&self, more: &[&str]) -> Result<Agent> {
-        let file = self.topology.directory().join("manifests.yaml");
-        fs::write(&file, MANIFESTS)?;
+        let web = Service::new("web", &["10.96.0.10", "fd00:10:96::a"])
+            .load_balancer(&["203.0.113.10", "2001:db8:113::10"])
+            .tcp(80, 8080)
+            .there(&["10.0.0.2", "fd00:a::2"]);
+        let file = self.topology.write_manifests(&manifests(&[web]))?;
         Agent::start(&self.node, &self.topology.pins().join("millrace"), &file, "ext0", more)
     }
 
@@ -81,31 +84,6 @@ impl TwoNodes {
         Ok(self.client.run(quiet.into_iter().chain([url]))?.trim().to_owned())
     }
 }
-
-const MANIFESTS: &str = "
-apiVersion: v1
-kind: Service
-metadata: {name: web}
-spec:
-  type: LoadBalancer
-  clusterIPs: [10.96.0.10, 'fd00:10:96::a']
-  ports: [{name: http, port: 80}]
-status: {loadBalancer: {ingress: [{ip: 203.0.113.10}, {ip: '2001:db8:113::10'}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-4, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: http, port: 8080}]
-endpoints: [{addresses: [10.0.0.2], nodeName: other}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-6, labels: {kubernetes.io/service-name: web}}
-addressType: IPv6
-ports: [{name: http, port: 8080}]
-endpoints: [{addresses: ['fd00:a::2'], nodeName: other}]
-";
 
 #[test]
 fn the_first_connection_to_another_node_succeeds() -> Result<()> {

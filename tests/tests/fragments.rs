@@ -1,9 +1,8 @@
 //! Datagrams larger than any frame, in both directions: they pass through the node in fragments.
 
-use std::fs;
-
 use anyhow::{Context, Result, ensure};
 use tests::agent::Agent;
+use tests::manifests::{here, manifests, there};
 use tests::one_node::{DEVICE, OneNode};
 use tests::topology::{Echo, Host};
 
@@ -36,11 +35,10 @@ impl Case {
         ];
         let servers = servers.map(|(host, address, name)| host.udp_echo(address, name));
         let servers = servers.into_iter().collect::<Result<_>>()?;
-        let file = network.topology.directory().join("manifests.yaml");
-        fs::write(&file, MANIFESTS)?;
+        let services = [here(), there()].map(|service| service.udp(53, 9000));
         let devices = ["--device", "in0", "--workload-device", "pod-*"];
         let more: Vec<_> = devices.iter().chain(more).copied().collect();
-        let agent = Agent::start(&network.node, &network.pin_path(), &file, DEVICE, &more)?;
+        let agent = network.agent_with(&manifests(&services), &more)?;
         Ok(Self { network, agent, _servers: servers })
     }
 
@@ -84,54 +82,6 @@ impl Case {
         Ok(())
     }
 }
-
-const MANIFESTS: &str = "
-apiVersion: v1
-kind: Service
-metadata: {name: here}
-spec:
-  type: LoadBalancer
-  clusterIPs: [10.96.0.10, 'fd00:10:96::a']
-  ports: [{port: 53, protocol: UDP}]
-status: {loadBalancer: {ingress: [{ip: 203.0.113.10}, {ip: '2001:db8:113::10'}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: here-4, labels: {kubernetes.io/service-name: here}}
-addressType: IPv4
-ports: [{port: 9000, protocol: UDP}]
-endpoints: [{addresses: [10.244.1.10], nodeName: node}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: here-6, labels: {kubernetes.io/service-name: here}}
-addressType: IPv6
-ports: [{port: 9000, protocol: UDP}]
-endpoints: [{addresses: ['fd00:10:244:1::10'], nodeName: node}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: there}
-spec:
-  type: LoadBalancer
-  clusterIPs: [10.96.0.11, 'fd00:10:96::b']
-  ports: [{port: 53, protocol: UDP}]
-status: {loadBalancer: {ingress: [{ip: 203.0.113.11}, {ip: '2001:db8:113::11'}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: there-4, labels: {kubernetes.io/service-name: there}}
-addressType: IPv4
-ports: [{port: 9000, protocol: UDP}]
-endpoints: [{addresses: [10.0.0.2], nodeName: other}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: there-6, labels: {kubernetes.io/service-name: there}}
-addressType: IPv6
-ports: [{port: 9000, protocol: UDP}]
-endpoints: [{addresses: ['fd00:a::2'], nodeName: other}]
-";
 
 #[test]
 fn large_datagrams_pass_in_fragments_in_both_directions() -> Result<()> {

@@ -1,7 +1,6 @@
 //! IP options and extension headers in packets from the kernel's own stack: both directions of
 //! connections and datagrams.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -9,53 +8,9 @@ use std::thread;
 
 use anyhow::{Context, Result};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
-use tests::agent::Agent;
+use tests::manifests::{here, manifests, there};
 use tests::one_node::OneNode;
 use tests::topology::{Host, SOON};
-
-const MANIFESTS: &str = "
-apiVersion: v1
-kind: Service
-metadata: {name: here}
-spec:
-  clusterIPs: [10.96.0.10, 'fd00:10:96::a']
-  ports: [{name: tcp, port: 80}, {name: udp, port: 53, protocol: UDP}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: here-4, labels: {kubernetes.io/service-name: here}}
-addressType: IPv4
-ports: [{name: tcp, port: 8000}, {name: udp, port: 5300, protocol: UDP}]
-endpoints: [{addresses: [10.244.1.10], nodeName: node}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: here-6, labels: {kubernetes.io/service-name: here}}
-addressType: IPv6
-ports: [{name: tcp, port: 8000}, {name: udp, port: 5300, protocol: UDP}]
-endpoints: [{addresses: ['fd00:10:244:1::10'], nodeName: node}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: there}
-spec:
-  clusterIPs: [10.96.0.11, 'fd00:10:96::b']
-  ports: [{name: tcp, port: 80}, {name: udp, port: 53, protocol: UDP}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: there-4, labels: {kubernetes.io/service-name: there}}
-addressType: IPv4
-ports: [{name: tcp, port: 8000}, {name: udp, port: 5300, protocol: UDP}]
-endpoints: [{addresses: [10.0.0.2], nodeName: other}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: there-6, labels: {kubernetes.io/service-name: there}}
-addressType: IPv6
-ports: [{name: tcp, port: 8000}, {name: udp, port: 5300, protocol: UDP}]
-endpoints: [{addresses: ['fd00:a::2'], nodeName: other}]
-";
 
 /// Makes a socket send options or extension headers.
 fn carry(socket: &impl AsFd, to: SocketAddr) -> Result<()> {
@@ -169,10 +124,9 @@ fn dial(to: SocketAddr) -> Result<TcpStream> {
 fn ip_options_and_extension_headers_are_kept_in_both_directions() -> Result<()> {
     let network = OneNode::with_pods(2)?;
     let other = network.other_node()?;
-    let file = network.topology.directory().join("manifests.yaml");
-    fs::write(&file, MANIFESTS)?;
+    let services = [here(), there()].map(|service| service.tcp(80, 8000).udp(53, 5300));
     let more = ["--device", "in0", "--workload-device", "pod-*"];
-    let agent = Agent::start(&network.node, &network.pin_path(), &file, "ext0", &more)?;
+    let agent = network.agent_with(&manifests(&services), &more)?;
     let (pod, outside) = (&network.pods[1].host, &network.client);
     let here = &network.pods[0].host;
     for (client, frontend, server, backend) in [

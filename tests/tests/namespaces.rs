@@ -6,6 +6,7 @@ use std::net::TcpStream;
 
 use anyhow::{Context, Result};
 use tests::agent::{Agent, SMALL_MAPS};
+use tests::manifests::{Service, manifests};
 use tests::one_node::{CLIENT, DEVICE, OneNode};
 use tests::topology::{LARGE, SOON, wait_until};
 
@@ -14,27 +15,8 @@ const VIP: &str = "http://203.0.113.10/";
 /// A Service `web` with a ClusterIP, a NodePort and a load balancer's address, and these
 /// endpoints.
 fn web(endpoints: &[&str]) -> String {
-    let endpoints: String = endpoints
-        .iter()
-        .map(|address| format!("  - {{addresses: [{address}], nodeName: node}}\n"))
-        .collect();
-    format!(
-        "apiVersion: v1\n\
-         kind: Service\n\
-         metadata: {{name: web}}\n\
-         spec:\n\
-         \x20 type: LoadBalancer\n\
-         \x20 clusterIP: 10.96.0.10\n\
-         \x20 ports: [{{name: http, port: 80, nodePort: 30080}}]\n\
-         status: {{loadBalancer: {{ingress: [{{ip: 203.0.113.10}}]}}}}\n\
-         ---\n\
-         apiVersion: discovery.k8s.io/v1\n\
-         kind: EndpointSlice\n\
-         metadata: {{name: web-1, labels: {{kubernetes.io/service-name: web}}}}\n\
-         addressType: IPv4\n\
-         ports: [{{name: http, port: 8080}}]\n\
-         endpoints:\n{endpoints}"
-    )
+    let web = Service::new("web", &["10.96.0.10"]).load_balancer(&["203.0.113.10"]);
+    manifests(&[web.tcp(80, 8080).node_port(30080).here(endpoints)])
 }
 
 fn answers(network: &OneNode, url: &str, count: usize) -> Result<Vec<String>> {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use lb_userspace::network::{Device, Event, NetworkWatch, NodePortAddresses, Settings};
 use tests::agent::Agent;
+use tests::manifests::{Service, manifests};
 use tests::one_node::{DEVICE, OneNode};
 use tests::topology::{Host, SOON, Topology, wait_until};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -379,27 +380,14 @@ fn lost_netlink_messages_cause_a_complete_read() -> Result<()> {
 }
 
 /// A Service with NodePort 30080, and a ClusterIP for pods.
-const WEB: &str = "\
-apiVersion: v1
-kind: Service
-metadata: {name: web}
-spec:
-  type: NodePort
-  clusterIP: 10.96.0.10
-  ports: [{name: http, port: 80, nodePort: 30080}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: http, port: 8080}]
-endpoints: [{addresses: [10.244.1.10], nodeName: node}]
-";
+fn web() -> Service {
+    let web = Service::new("web", &["10.96.0.10"]).tcp(80, 8080).node_port(30080);
+    web.here(&["10.244.1.10"])
+}
 
-/// Starts the agent on [`WEB`].
+/// Starts the agent on [`web`].
 fn agent(network: &OneNode, device: &str, more: &[&str]) -> Result<Agent> {
-    let file = network.topology.directory().join("web.yaml");
-    fs::write(&file, WEB)?;
+    let file = network.write_manifests(&manifests(&[web()]))?;
     Agent::start(&network.node, &network.pin_path(), &file, device, more)
 }
 

@@ -1,32 +1,21 @@
 //! Established connections to a remote backend while its next hop changes.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tests::agent::Agent;
-use tests::one_node::{DEVICE, OneNode};
+use tests::manifests::{Service, manifests};
+use tests::one_node::OneNode;
 use tests::topology::{Host, Process, SOON, wait_until};
 
-const WEB: &str = "\
-apiVersion: v1
-kind: Service
-metadata: {name: web}
-spec:
-  type: LoadBalancer
-  clusterIP: 10.96.0.10
-  ports: [{name: http, port: 80}]
-status: {loadBalancer: {ingress: [{ip: 203.0.113.10}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: http, port: 8080}]
-endpoints: [{addresses: [10.50.0.1], nodeName: elsewhere}]
-";
+fn web() -> Service {
+    Service::new("web", &["10.96.0.10"])
+        .load_balancer(&["203.0.113.10"])
+        .tcp(80, 8080)
+        .on("elsewhere", &["10.50.0.1"])
+}
 
 /// A backend at 10.50.0.1 behind two links. At first the route uses link 1.
 struct TwoWires {
@@ -54,10 +43,8 @@ impl TwoWires {
         backend.address("lo", "10.50.0.1/32")?;
         network.node.route("10.50.0.1", "10.9.1.2")?;
         let server = backend.http_server(&["10.50.0.1:8080"], "elsewhere")?;
-        let file = network.topology.directory().join("web.yaml");
-        fs::write(&file, WEB)?;
         let devices = ["--device", "lan*"];
-        let agent = Agent::start(&network.node, &network.pin_path(), &file, DEVICE, &devices)?;
+        let agent = network.agent_with(&manifests(&[web()]), &devices)?;
         let connection = network.client.enter(|| Ok(TcpStream::connect("203.0.113.10:80")?))?;
         // Shorter than the timeout of any program, longer than a retransmission takes.
         connection.set_read_timeout(Some(Duration::from_secs(10)))?;

@@ -1,13 +1,13 @@
 //! Path MTU discovery through the balancer: full-sized packets fit on neither side's path, and both
 //! sides learn that only from ICMP errors about packets that were translated.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use tests::agent::Agent;
+use tests::manifests::{Service, manifests};
 use tests::topology::{Host, LARGE, Port, Process, SOON, Topology};
 
 /// client - outer =(1400)= inner - node - pod
@@ -59,8 +59,7 @@ impl Narrow {
                 host.route(&format!("{to}/{bits}"), &via)?;
             }
         }
-        let file = topology.directory().join("manifests.yaml");
-        fs::write(&file, MANIFESTS)?;
+        let file = topology.write_manifests(&manifests(&services()))?;
         let server = pod.http_server(&["10.7.4.2:8080", "[fd07:4::2]:8080"], "pod")?;
         let pins = topology.pins().join("millrace");
         let agent = Agent::start(&node, &pins, &file, "ext0", &["--device", "in0"])?;
@@ -82,53 +81,17 @@ fn addresses(network: u8, number: u8) -> [(String, u8); 2] {
     [(format!("10.7.{network}.{number}"), 24), (format!("fd07:{network}::{number}"), 64)]
 }
 
-const MANIFESTS: &str = "
-apiVersion: v1
-kind: Service
-metadata: {name: here}
-spec:
-  type: LoadBalancer
-  clusterIPs: [10.96.0.10, 'fd00:10:96::a']
-  ports: [{name: http, port: 80}]
-status: {loadBalancer: {ingress: [{ip: 203.0.113.10}, {ip: '2001:db8:113::10'}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: here-4, labels: {kubernetes.io/service-name: here}}
-addressType: IPv4
-ports: [{name: http, port: 8080}]
-endpoints: [{addresses: [10.7.4.2], nodeName: node}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: here-6, labels: {kubernetes.io/service-name: here}}
-addressType: IPv6
-ports: [{name: http, port: 8080}]
-endpoints: [{addresses: ['fd07:4::2'], nodeName: node}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: there}
-spec:
-  type: LoadBalancer
-  clusterIPs: [10.96.0.11, 'fd00:10:96::b']
-  ports: [{name: sink, port: 9000}]
-status: {loadBalancer: {ingress: [{ip: 203.0.113.11}, {ip: '2001:db8:113::11'}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: there-4, labels: {kubernetes.io/service-name: there}}
-addressType: IPv4
-ports: [{name: sink, port: 9000}]
-endpoints: [{addresses: [10.7.6.2], nodeName: other}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: there-6, labels: {kubernetes.io/service-name: there}}
-addressType: IPv6
-ports: [{name: sink, port: 9000}]
-endpoints: [{addresses: ['fd07:6::2'], nodeName: other}]
-";
+fn services() -> [Service; 2] {
+    let here = Service::new("here", &["10.96.0.10", "fd00:10:96::a"])
+        .load_balancer(&["203.0.113.10", "2001:db8:113::10"])
+        .tcp(80, 8080)
+        .here(&["10.7.4.2", "fd07:4::2"]);
+    let there = Service::new("there", &["10.96.0.11", "fd00:10:96::b"])
+        .load_balancer(&["203.0.113.11", "2001:db8:113::11"])
+        .tcp(9000, 9000)
+        .there(&["10.7.6.2", "fd07:6::2"]);
+    [here, there]
+}
 
 #[test]
 fn a_large_response_crosses_a_smaller_mtu_to_the_client() -> Result<()> {

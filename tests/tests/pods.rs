@@ -4,41 +4,21 @@ use std::io::{self, ErrorKind};
 
 use anyhow::Result;
 use tests::agent::Agent;
+use tests::manifests::{Service, manifests};
 use tests::one_node::{NODE, OneNode};
 
 /// A Service with one endpoint, and one without endpoints.
-const MANIFESTS: &str = "
-apiVersion: v1
-kind: Service
-metadata: {name: first}
-spec: {clusterIPs: [10.96.0.1, 'fd00:10:96::1'], ports: [{port: 80}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: first-4, labels: {kubernetes.io/service-name: first}}
-addressType: IPv4
-ports: [{port: 8080}]
-endpoints: [{addresses: [10.244.1.10], nodeName: node}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: first-6, labels: {kubernetes.io/service-name: first}}
-addressType: IPv6
-ports: [{port: 8080}]
-endpoints: [{addresses: ['fd00:10:244:1::10'], nodeName: node}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: nobody}
-spec: {clusterIPs: [10.96.0.9, 'fd00:10:96::9'], ports: [{port: 80}]}
-";
+fn services() -> [Service; 2] {
+    let first = Service::new("first", &["10.96.0.1", "fd00:10:96::1"])
+        .tcp(80, 8080)
+        .here(&["10.244.1.10", "fd00:10:244:1::10"]);
+    [first, Service::new("nobody", &["10.96.0.9", "fd00:10:96::9"]).tcp(80, 8080)]
+}
 
 fn start() -> Result<(OneNode, Agent)> {
     let network = OneNode::with_pods(2)?;
-    let file = network.topology.directory().join("manifests.yaml");
-    std::fs::write(&file, MANIFESTS)?;
     let more = ["--workload-device", "pod-*"];
-    let agent = Agent::start(&network.node, &network.pin_path(), &file, "ext0", &more)?;
+    let agent = network.agent_with(&manifests(&services()), &more)?;
     Ok((network, agent))
 }
 

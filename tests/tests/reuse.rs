@@ -13,25 +13,8 @@ use aya::programs::ProgramInfo;
 use aya::programs::links::{FdLink, PinnedLink};
 use lb_common::layout::map;
 use tests::agent::{Agent, program};
+use tests::manifests::{here, manifests};
 use tests::one_node::{DEVICE, OneNode};
-
-const MANIFESTS: &str = "\
-apiVersion: v1
-kind: Service
-metadata: {name: web}
-spec:
-  clusterIP: 10.96.0.10
-  externalIPs: [203.0.113.10]
-  ports: [{port: 80}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{port: 8080}]
-endpoints:
-- {addresses: [10.244.1.10], nodeName: node}
-";
 
 /// Logged by an agent that loads no program.
 const REUSED: &str = "adopting maps and programs";
@@ -44,8 +27,7 @@ struct Case {
 impl Case {
     fn new() -> Result<Self> {
         let network = OneNode::with_pods(1)?;
-        let manifests = network.topology.directory().join("manifests.yaml");
-        fs::write(&manifests, MANIFESTS)?;
+        let manifests = network.write_manifests(&manifests(&[here().tcp(80, 8080)]))?;
         Ok(Self { network, manifests })
     }
 

@@ -7,27 +7,14 @@ use anyhow::{Context, Result};
 use aya::maps::{Array, Map, MapData};
 use lb_common::layout::map;
 use tests::agent::Agent;
+use tests::manifests::{Service, manifests};
 use tests::one_node::{DEVICE, OneNode};
 use tests::topology::{SOON, wait_until};
 
-/// A Service with this NodePort.
-fn manifests(node_port: u16) -> String {
-    format!(
-        "apiVersion: v1\n\
-         kind: Service\n\
-         metadata: {{name: web}}\n\
-         spec:\n\
-         \x20 type: NodePort\n\
-         \x20 clusterIP: 10.96.0.10\n\
-         \x20 ports: [{{port: 80, nodePort: {node_port}}}]\n\
-         ---\n\
-         apiVersion: discovery.k8s.io/v1\n\
-         kind: EndpointSlice\n\
-         metadata: {{name: web-1, labels: {{kubernetes.io/service-name: web}}}}\n\
-         addressType: IPv4\n\
-         ports: [{{port: 8080}}]\n\
-         endpoints: [{{addresses: [10.0.0.2], nodeName: other}}]\n"
-    )
+/// A Service with this NodePort, and its backend on another node.
+fn web(node_port: u16) -> String {
+    let web = Service::new("web", &["10.96.0.10"]).tcp(80, 8080).node_port(node_port);
+    manifests(&[web.there(&["10.0.0.2"])])
 }
 
 /// The range of SNAT ports: 257, a prime number.
@@ -41,8 +28,7 @@ struct Case {
 impl Case {
     fn new() -> Result<Self> {
         let network = OneNode::with_pods(0)?;
-        let manifests = network.topology.directory().join("manifests.yaml");
-        fs::write(&manifests, self::manifests(30080))?;
+        let manifests = network.write_manifests(&web(30080))?;
         Ok(Self { network, manifests })
     }
 
@@ -81,7 +67,7 @@ fn ports_are_reserved_while_the_node_uses_them() -> Result<()> {
         assert!(!case.is_reserved(port)?, "{port}");
     }
 
-    fs::write(&case.manifests, manifests(30081))?;
+    fs::write(&case.manifests, web(30081))?;
     case.becomes_reserved(30081, true)?;
     case.becomes_reserved(30080, false)?;
     drop(listener);

@@ -11,30 +11,12 @@ use lb_common::layout::{Identity, SCHEMA, map};
 use lb_userspace::kernel::Plain;
 use tests::agent::Agent;
 use tests::contents::Contents;
+use tests::manifests::{here, manifests};
 use tests::one_node::{DEVICE, OneNode};
 use tests::topology::{Echo, who_answers};
 use tests::watcher::{Answer, Watcher};
 
 const FRONTEND: &str = "203.0.113.10:90";
-
-const MANIFESTS: &str = "\
-apiVersion: v1
-kind: Service
-metadata: {name: web}
-spec:
-  clusterIP: 10.96.0.10
-  externalIPs: [203.0.113.10]
-  ports: [{name: echo, port: 90}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: echo, port: 9000}]
-endpoints:
-- {addresses: [10.244.1.10], nodeName: node}
-- {addresses: [10.244.1.11], nodeName: node}
-";
 
 /// A node with an agent, connections that stay open, and a client that keeps opening new ones.
 struct Case {
@@ -53,7 +35,8 @@ impl Case {
             network.pods[number].host.tcp_echo(&listen, &format!("pod-{number}"))
         };
         let echoes = (0..2).map(echo).collect::<Result<_>>()?;
-        let (agent, file) = network.agent_on(MANIFESTS)?;
+        let web = here().tcp(90, 9000).here(&["10.244.1.11"]);
+        let (agent, file) = network.agent_on(&manifests(&[web]))?;
         let connect = |_| {
             let connection = network.client.tcp_connect(FRONTEND)?;
             let server = who_answers(&connection)?;

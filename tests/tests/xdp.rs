@@ -1,31 +1,12 @@
 //! Packets are forwarded by XDP if the interfaces accept redirected frames, otherwise by tc. Driver
 //! counters show which.
 
-use std::fs;
-
 use anyhow::{Context, Result};
 use tests::agent::Agent;
+use tests::manifests::{Service, manifests};
 use tests::topology::{Host, Process, SOON, Topology, wait_until};
 
 const VIP: &str = "http://203.0.113.10/";
-
-const MANIFESTS: &str = "
-apiVersion: v1
-kind: Service
-metadata: {name: web}
-spec:
-  type: LoadBalancer
-  clusterIP: 10.96.0.10
-  ports: [{port: 80}]
-status: {loadBalancer: {ingress: [{ip: 203.0.113.10}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-4, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{port: 8080}]
-endpoints: [{addresses: [10.0.0.2], nodeName: other}]
-";
 
 /// A node, and a client and another node with the backend behind one interface each.
 struct TwoNodes {
@@ -55,8 +36,9 @@ impl TwoNodes {
     }
 
     fn agent(&self) -> Result<Agent> {
-        let file = self.topology.directory().join("manifests.yaml");
-        fs::write(&file, MANIFESTS)?;
+        let web = Service::new("web", &["10.96.0.10"]).load_balancer(&["203.0.113.10"]);
+        let web = web.tcp(80, 8080).there(&["10.0.0.2"]);
+        let file = self.topology.write_manifests(&manifests(&[web]))?;
         let pins = self.topology.pins().join("millrace");
         Agent::start(&self.node, &pins, &file, "ext0", &["--device", "in0"])
     }

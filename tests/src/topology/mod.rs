@@ -148,6 +148,13 @@ impl Topology {
     pub fn directory(&self) -> &Path {
         &self.shared.directory
     }
+
+    /// Writes the file of manifests; returns its path.
+    pub fn write_manifests(&self, text: &str) -> Result<PathBuf> {
+        let file = self.directory().join("manifests.yaml");
+        fs::write(&file, text).with_context(|| file.display().to_string())?;
+        Ok(file)
+    }
 }
 
 impl Drop for Topology {

@@ -1,0 +1,144 @@
+//! Manifests of Services with their EndpointSlices, for tests in which most fields do not matter.
+
+use serde_json::{Map, Value, json};
+
+/// A Service, and for each address family of its endpoints an EndpointSlice.
+#[derive(Clone)]
+pub struct Service {
+    name: String,
+    spec: Map<String, Value>,
+    status: Value,
+    ports: Vec<Value>,
+    targets: Vec<Value>,
+    endpoints: Vec<(String, String)>,
+}
+
+impl Service {
+    /// A Service in the namespace `default`.
+    pub fn new(name: &str, cluster_ips: &[&str]) -> Self {
+        let spec = json!({"clusterIP": cluster_ips[0], "clusterIPs": cluster_ips});
+        Self {
+            name: name.to_owned(),
+            spec: spec.as_object().cloned().unwrap_or_default(),
+            status: json!({}),
+            ports: Vec::new(),
+            targets: Vec::new(),
+            endpoints: Vec::new(),
+        }
+    }
+
+    /// Sets a field of the spec.
+    pub fn with(mut self, field: &str, value: Value) -> Self {
+        self.spec.insert(field.to_owned(), value);
+        self
+    }
+
+    /// Makes its type LoadBalancer, with these addresses.
+    pub fn load_balancer(mut self, addresses: &[&str]) -> Self {
+        let points: Vec<Value> = addresses.iter().map(|address| json!({"ip": address})).collect();
+        self.status = json!({"loadBalancer": {"ingress": points}});
+        self.with("type", json!("LoadBalancer"))
+    }
+
+    pub fn tcp(self, port: u16, target: u16) -> Self {
+        self.port("TCP", port, target)
+    }
+
+    pub fn udp(self, port: u16, target: u16) -> Self {
+        self.port("UDP", port, target)
+    }
+
+    fn port(mut self, protocol: &str, port: u16, target: u16) -> Self {
+        let name = format!("{}-{port}", protocol.to_lowercase());
+        self.ports.push(json!({"name": name, "port": port, "protocol": protocol}));
+        self.targets.push(json!({"name": name, "port": target, "protocol": protocol}));
+        self
+    }
+
+    /// Makes its type NodePort, with this NodePort for the port added last.
+    pub fn node_port(mut self, node_port: u16) -> Self {
+        if let Some(port) = self.ports.last_mut() {
+            port["nodePort"] = json!(node_port);
+        }
+        self.spec.entry("type").or_insert(json!("NodePort"));
+        self
+    }
+
+    /// Adds endpoints on the node of this name.
+    pub fn on(mut self, node: &str, addresses: &[&str]) -> Self {
+        let endpoints = addresses.iter().map(|address| (node.to_owned(), address.to_string()));
+        self.endpoints.extend(endpoints);
+        self
+    }
+
+    /// Adds endpoints on the node that is tested.
+    pub fn here(self, addresses: &[&str]) -> Self {
+        self.on("node", addresses)
+    }
+
+    /// Adds endpoints on another node.
+    pub fn there(self, addresses: &[&str]) -> Self {
+        self.on("other", addresses)
+    }
+
+    fn slice(&self, family: &str, of_family: impl Fn(&str) -> bool) -> Option<Value> {
+        let endpoints: Vec<Value> = self
+            .endpoints
+            .iter()
+            .filter(|(_, address)| of_family(address))
+            .map(|(node, address)| json!({"addresses": [address], "nodeName": node}))
+            .collect();
+        (!endpoints.is_empty()).then(|| {
+            json!({
+                "apiVersion": "discovery.k8s.io/v1",
+                "kind": "EndpointSlice",
+                "metadata": {
+                    "name": format!("{}-{}", self.name, family.to_lowercase()),
+                    "labels": {"kubernetes.io/service-name": self.name},
+                },
+                "addressType": family,
+                "ports": self.targets,
+                "endpoints": endpoints,
+            })
+        })
+    }
+
+    fn documents(&self) -> impl Iterator<Item = Value> {
+        let mut spec = self.spec.clone();
+        spec.insert("ports".to_owned(), json!(self.ports));
+        let service = json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": self.name},
+            "spec": spec,
+            "status": self.status,
+        });
+        let four = self.slice("IPv4", |address| !address.contains(':'));
+        let six = self.slice("IPv6", |address| address.contains(':'));
+        [Some(service), four, six].into_iter().flatten()
+    }
+}
+
+/// The text of a file with these Services.
+pub fn manifests(services: &[Service]) -> String {
+    services
+        .iter()
+        .flat_map(Service::documents)
+        .map(|document| format!("---\n{document}\n"))
+        .collect()
+}
+
+/// The dual-stack Service `here` without ports: the first pod of a [`OneNode`](crate::one_node::OneNode).
+pub fn here() -> Service {
+    Service::new("here", &["10.96.0.10", "fd00:10:96::a"])
+        .load_balancer(&["203.0.113.10", "2001:db8:113::10"])
+        .here(&["10.244.1.10", "fd00:10:244:1::10"])
+}
+
+/// The dual-stack Service `there` without ports: the
+/// [`other_node`](crate::one_node::OneNode::other_node).
+pub fn there() -> Service {
+    Service::new("there", &["10.96.0.11", "fd00:10:96::b"])
+        .load_balancer(&["203.0.113.11", "2001:db8:113::11"])
+        .there(&["10.0.0.2", "fd00:a::2"])
+}
