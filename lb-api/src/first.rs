@@ -19,6 +19,16 @@ pub const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", 
 /// Millrace's name as a field manager.
 pub const USER_AGENT: &str = "millrace";
 
+/// The addresses of all interfaces of this machine.
+pub fn interface_addresses() -> Result<impl Iterator<Item = IpAddr>> {
+    let interfaces = getifaddrs().context("this machine's addresses can't be read")?;
+    Ok(interfaces.filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+    }))
+}
+
 /// What the Node reports about this machine.
 pub struct Machine {
     pub node_name: String,
@@ -31,13 +41,7 @@ pub struct Machine {
 impl Machine {
     pub fn of_this(node_name: &str) -> Result<Self> {
         let host_name = nix::unistd::gethostname().context("the host's name can't be read")?;
-        let interfaces = getifaddrs().context("this machine's addresses can't be read")?;
-        let mut addresses: Vec<IpAddr> = interfaces
-            .filter_map(|interface| {
-                let address = interface.address?;
-                let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
-                v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
-            })
+        let mut addresses: Vec<IpAddr> = interface_addresses()?
             .filter(|address| match address {
                 IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
                 IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use bytes::Bytes;
 use futures::future::join_all;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -24,9 +23,8 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
-use super::kinds::{self, Kind, Subresource};
-use super::operations::options::Query;
-use super::operations::{self, Api, Request, Target};
+use super::kinds::{self, Kind};
+use super::operations::{self, Api, Request};
 use super::storage::{Key, Stored};
 
 const ANNOTATION: &str = "millrace.io/health-check";
@@ -237,18 +235,8 @@ async fn record_event(
     // If the slice has changed meanwhile, this fails, and the next round tries again.
     let patch = json!({"metadata": {"resourceVersion": text("resourceVersion")},
         "endpoints": endpoints});
-    let request = Request {
-        target: Target {
-            kind,
-            namespace: text("namespace"),
-            name: text("name"),
-            subresource: Subresource::None,
-        },
-        query: Query::default(),
-        user_agent: MANAGER.to_owned(),
-        content_type: "application/merge-patch+json".to_owned(),
-        body: Bytes::from(patch.to_string()),
-    };
+    let merge = "application/merge-patch+json";
+    let request = Request::about(&slice.object, kind, MANAGER, merge, &patch);
     if let Err(failure) = api.patch(request).await
         && !matches!(failure.code, 404 | 409)
     {
@@ -378,18 +366,9 @@ mod tests {
 
     async fn create(api: &Api, plural: (&str, &str, &str), object: Value) {
         let kind = kinds::find(plural.0, plural.1, plural.2).unwrap();
-        let request = Request {
-            target: Target {
-                kind,
-                namespace: kind.namespaced.then(|| "default".to_owned()),
-                name: None,
-                subresource: Subresource::None,
-            },
-            query: Query::default(),
-            user_agent: MANAGER.to_owned(),
-            content_type: "application/json".to_owned(),
-            body: Bytes::from(object.to_string()),
-        };
+        let mut request = Request::about(&object, kind, MANAGER, "application/json", &object);
+        request.target.namespace = kind.namespaced.then(|| "default".to_owned());
+        request.target.name = None;
         api.create(request).await.unwrap();
     }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use nix::ifaddrs::getifaddrs;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::time::{MissedTickBehavior, interval};
@@ -160,13 +159,7 @@ fn reachable(bound: SocketAddr) -> SocketAddr {
 /// All current addresses of this machine and the one that it listens on, for the server's
 /// certificate.
 fn own_addresses(listening: IpAddr) -> Result<Vec<IpAddr>> {
-    let interfaces = getifaddrs().context("this machine's addresses can't be read")?;
-    let mut addresses: Vec<IpAddr> = interfaces
-        .filter_map(|interface| {
-            let address = interface.address?;
-            let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
-            v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
-        })
+    let mut addresses: Vec<IpAddr> = first::interface_addresses()?
         .chain([listening, IpAddr::from([127, 0, 0, 1]), std::net::Ipv6Addr::LOCALHOST.into()])
         .collect();
     addresses.sort_unstable();

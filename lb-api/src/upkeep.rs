@@ -8,9 +8,8 @@ use serde_json::Value;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::kinds::{self, Kind, Subresource};
-use super::operations::options::Query;
-use super::operations::{self, Api, Request, Target};
+use super::kinds::{self, Kind};
+use super::operations::{self, Api, Request};
 use super::storage::snapshot;
 
 const RECOVERY: Duration = Duration::from_secs(1);
@@ -104,18 +103,7 @@ fn deletion(kind: &'static Kind, event: &Value) -> Request {
     let options = serde_json::json!({
         "preconditions": {"uid": text("uid"), "resourceVersion": text("resourceVersion")},
     });
-    Request {
-        target: Target {
-            kind,
-            namespace: text("namespace"),
-            name: text("name"),
-            subresource: Subresource::None,
-        },
-        query: Query::default(),
-        user_agent: MANAGER.to_owned(),
-        content_type: "application/json".to_owned(),
-        body: options.to_string().into(),
-    }
+    Request::about(event, kind, MANAGER, "application/json", &options)
 }
 
 #[cfg(test)]

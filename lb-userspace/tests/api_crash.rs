@@ -4,19 +4,17 @@
 // All of this is tests.
 #![allow(clippy::unwrap_used)]
 
+mod api_server;
+
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::process::Stdio;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config};
+use kube::{Api, Client};
 use serde_json::json;
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, Command};
+
+use api_server::{client, start};
 
 const ROUNDS: usize = 6;
 const WRITERS: usize = 8;
@@ -33,7 +31,7 @@ async fn a_kill_in_the_middle_of_writes_loses_nothing_that_was_acknowledged() {
     let mut revision = 0;
     for round in 0..ROUNDS {
         let mut process = start(directory.path()).await;
-        let client = client(directory.path()).await;
+        let client = client(&directory.path().join("kubeconfig")).await;
         revision = check(&client, &numbers, revision).await;
 
         let acknowledged = Arc::new(tokio::sync::Semaphore::new(0));
@@ -53,38 +51,7 @@ async fn a_kill_in_the_middle_of_writes_loses_nothing_that_was_acknowledged() {
         }
     }
     let _process = start(directory.path()).await;
-    check(&client(directory.path()).await, &numbers, revision).await;
-}
-
-async fn start(directory: &Path) -> Child {
-    let mut process = Command::new(env!("CARGO_BIN_EXE_millrace"))
-        .args(["standalone", "--api-only", "--api-bind-address", "127.0.0.1:0", "--data-dir"])
-        .arg(directory)
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
-    let mut said = String::new();
-    let serving = async {
-        while let Some(line) = lines.next_line().await.unwrap() {
-            if line.contains("serving") {
-                return;
-            }
-            said.push_str(&line);
-        }
-        panic!("it ended: {said}");
-    };
-    tokio::time::timeout(Duration::from_secs(120), serving).await.expect("it starts");
-    // Its later output must be read, too.
-    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    process
-}
-
-async fn client(directory: &Path) -> Client {
-    let kubeconfig = Kubeconfig::read_from(directory.join("kubeconfig")).unwrap();
-    let options = KubeConfigOptions::default();
-    Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap().try_into().unwrap()
+    check(&client(&directory.path().join("kubeconfig")).await, &numbers, revision).await;
 }
 
 /// Creates a Service, then writes increasing numbers to it until the server is killed.

@@ -4,17 +4,19 @@
 // All of this is tests.
 #![allow(clippy::unwrap_used)]
 
+mod api_server;
+
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{ListParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config};
+use kube::{Api, Client};
 use serde_json::json;
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::Command;
+
+use api_server::{client, serving, start};
 
 /// Mounts a small file system, fills most of it, and frees space on request.
 const FULL_DISK: &str = r#"
@@ -25,30 +27,6 @@ mkdir "$1/data/store"
 exec "$0" standalone --api-only --api-bind-address 127.0.0.1:0 \
     --data-dir "$1/data/store" --write-kubeconfig "$1/kubeconfig"
 "#;
-
-async fn serving(mut process: Child) -> Child {
-    let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
-    let mut said = String::new();
-    let serving = async {
-        while let Some(line) = lines.next_line().await.unwrap() {
-            if line.contains("serving") {
-                return;
-            }
-            said.push_str(&line);
-        }
-        panic!("it ended: {said}");
-    };
-    tokio::time::timeout(Duration::from_secs(120), serving).await.expect("it starts");
-    // Its later output must be read, too.
-    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    process
-}
-
-async fn client(kubeconfig: &Path) -> Client {
-    let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
-    let options = KubeConfigOptions::default();
-    Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap().try_into().unwrap()
-}
 
 fn secret(name: &str, size: usize) -> Secret {
     let key = "x".repeat(size);
@@ -110,17 +88,6 @@ async fn a_full_disk_stops_writes_only_and_only_while_it_is_full() {
     assert_eq!(listed.items.len(), stored + 1);
     let metrics = get(&client, "/metrics").await.unwrap();
     assert!(metrics.contains("millrace_api_storage_writable 1"), "{metrics}");
-}
-
-async fn start(directory: &Path) -> Child {
-    let process = Command::new(env!("CARGO_BIN_EXE_millrace"))
-        .args(["standalone", "--api-only", "--api-bind-address", "127.0.0.1:0", "--data-dir"])
-        .arg(directory)
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    serving(process).await
 }
 
 /// Runs a command on the data, and returns whether it succeeded and what it printed.

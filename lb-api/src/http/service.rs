@@ -24,7 +24,7 @@ use crate::failure::Failure;
 use crate::kinds::Kind;
 use crate::operations::options::Query;
 use crate::operations::render::Shape;
-use crate::operations::{self, Answer, Api, Target, Watch};
+use crate::operations::{self, Api, Outcome, Target, Watch};
 
 /// Clones share all state.
 #[derive(Clone)]
@@ -211,7 +211,7 @@ impl Service {
             _ => Err(Failure::method_not_allowed()),
         };
         drop(held);
-        let Answer { code, value, warnings } = response?;
+        let Outcome { code, value, warnings } = response?;
         if restriction.is_some() && value["type"] != TLS {
             // The client may not learn more than that it exists.
             return Err(forbidden(

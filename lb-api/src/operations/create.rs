@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::allocations::Ledger;
 use super::change::{Change, Manager, Written};
 use super::options::WriteOptions;
-use super::{Answer, Api, Request, Target, key, metadata, text};
+use super::{Api, Outcome, Request, Target, key, metadata, text};
 use crate::failure::Failure;
 use crate::storage::Transaction;
 
@@ -14,7 +14,7 @@ use crate::storage::Transaction;
 const NAME_ATTEMPTS: usize = 8;
 
 impl Api {
-    pub async fn create(&self, request: Request) -> Result<Answer, Failure> {
+    pub async fn create(&self, request: Request) -> Result<Outcome, Failure> {
         if request.target.name.is_some() {
             return Err(Failure::method_not_allowed());
         }
@@ -29,7 +29,7 @@ impl Api {
             })
             .await?;
         warnings.extend(written.warnings);
-        Ok(Answer { code: 201, value: written.object, warnings })
+        Ok(Outcome { code: 201, value: written.object, warnings })
     }
 }
 

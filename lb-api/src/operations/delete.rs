@@ -8,7 +8,7 @@ use super::allocations::Ledger;
 use super::change::{Change, check_read};
 use super::options::{DeleteOptions, Propagation};
 use super::selectors::Selector;
-use super::{Answer, Api, Request, Target, key, list, metadata, shown, text, unsupported};
+use super::{Api, Outcome, Request, Target, key, list, metadata, shown, text, unsupported};
 use crate::codec::{self, Format};
 use crate::failure::Failure;
 use crate::first::NAMESPACES;
@@ -21,7 +21,7 @@ pub(crate) const FOREGROUND: &str = "foregroundDeletion";
 pub(crate) const ORPHAN: &str = "orphan";
 
 impl Api {
-    pub async fn delete(&self, request: Request) -> Result<Answer, Failure> {
+    pub async fn delete(&self, request: Request) -> Result<Outcome, Failure> {
         if request.target.subresource != Subresource::None {
             return Err(Failure::method_not_allowed());
         }
@@ -40,13 +40,13 @@ impl Api {
             } else {
                 object
             };
-            Ok(Answer::ok(value))
+            Ok(Outcome::ok(value))
         })
         .await
     }
 
     /// Responds with the list of objects that were deleted or marked.
-    pub async fn delete_collection(&self, request: Request) -> Result<Answer, Failure> {
+    pub async fn delete_collection(&self, request: Request) -> Result<Outcome, Failure> {
         let options = options(&request)?;
         let selector = Selector::parse(
             request.target.kind,
@@ -63,7 +63,7 @@ impl Api {
                 items.push(delete(transaction, ledger, &target, &key, &stored, &options)?.0);
             }
             let revision = transaction.revision();
-            Ok(Answer::ok(list::list_of(target.kind, items, json!({}), revision)))
+            Ok(Outcome::ok(list::list_of(target.kind, items, json!({}), revision)))
         })
         .await
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::options::Query;
 use super::selectors::Selector;
-use super::{Answer, Api, Request, key, seen, shown};
+use super::{Api, Outcome, Request, key, seen, shown};
 use crate::failure::Failure;
 use crate::kinds::{Kind, Violation};
 use crate::storage::{Gone, Page, Stored, rough_size};
@@ -61,7 +61,7 @@ impl Listing {
 }
 
 impl Api {
-    pub fn get(&self, request: &Request) -> Result<Answer, Failure> {
+    pub fn get(&self, request: &Request) -> Result<Outcome, Failure> {
         let target = &request.target;
         let name = target.name()?;
         if let Some(revision) = revision(&request.query)? {
@@ -69,7 +69,7 @@ impl Api {
         }
         let stored = self.storage.get(&key(target.kind, target.namespace.as_deref(), name));
         let stored = stored.ok_or_else(|| Failure::not_found(target.kind, name))?;
-        Ok(Answer::ok(shown(target.kind, &stored)))
+        Ok(Outcome::ok(shown(target.kind, &stored)))
     }
 
     pub fn list(&self, request: &Request) -> Result<Listing, Failure> {

@@ -1,6 +1,6 @@
 //! The operations on objects, as a real API server performs them. The same for all kinds.
 //!
-//! Independent of HTTP: takes a `Request`, returns an `Answer`, a stream or a `Failure`.
+//! Independent of HTTP: takes a `Request`, returns an `Outcome`, a stream or a `Failure`.
 
 mod admission;
 mod allocations;
@@ -61,15 +61,40 @@ pub struct Request {
     pub body: bytes::Bytes,
 }
 
+impl Request {
+    /// A request of a component of this server about a stored object.
+    pub fn about(
+        object: &Value,
+        kind: &'static Kind,
+        component: &str,
+        content_type: &str,
+        body: &Value,
+    ) -> Self {
+        let text = |field: &str| object["metadata"][field].as_str().map(str::to_owned);
+        Self {
+            target: Target {
+                kind,
+                namespace: text("namespace"),
+                name: text("name"),
+                subresource: Subresource::None,
+            },
+            query: Query::default(),
+            user_agent: component.to_owned(),
+            content_type: content_type.to_owned(),
+            body: body.to_string().into(),
+        }
+    }
+}
+
 /// The response: an object, a list or a Status.
 #[derive(Debug)]
-pub struct Answer {
+pub struct Outcome {
     pub code: u16,
     pub value: Value,
     pub warnings: Vec<String>,
 }
 
-impl Answer {
+impl Outcome {
     fn ok(value: Value) -> Self {
         Self { code: 200, value, warnings: Vec::new() }
     }

@@ -7,7 +7,7 @@ use super::allocations::Ledger;
 use super::change::{Change, Manager, Written, check_read};
 use super::create::set_namespace;
 use super::options::{Query, WriteOptions};
-use super::{Answer, Api, Request, Target, judge, metadata, shown, text, unsupported};
+use super::{Api, Outcome, Request, Target, judge, metadata, shown, text, unsupported};
 use crate::codec::{self, Format};
 use crate::failure::Failure;
 use crate::kinds::{Subresource, Violation};
@@ -43,7 +43,7 @@ impl PatchType {
 }
 
 impl Api {
-    pub async fn patch(&self, request: Request) -> Result<Answer, Failure> {
+    pub async fn patch(&self, request: Request) -> Result<Outcome, Failure> {
         let type_ = PatchType::of(&request.content_type)?;
         let options = WriteOptions::parse(&request.query, &request.user_agent, "PatchOptions")?;
         check_options(type_, &options, &request.query)?;
@@ -61,7 +61,7 @@ impl Api {
             })
             .await?;
         warnings.extend(written.warnings);
-        Ok(Answer { code, value: written.object, warnings })
+        Ok(Outcome { code, value: written.object, warnings })
     }
 }
 

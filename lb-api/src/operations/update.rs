@@ -7,13 +7,13 @@ use super::allocations::Ledger;
 use super::change::{Change, Manager, Written, check_read};
 use super::create::{create, set_namespace};
 use super::options::WriteOptions;
-use super::{Answer, Api, Request, Target, metadata, text};
+use super::{Api, Outcome, Request, Target, metadata, text};
 use crate::failure::Failure;
 use crate::kinds::{Subresource, Violation};
 use crate::storage::Transaction;
 
 impl Api {
-    pub async fn update(&self, request: Request) -> Result<Answer, Failure> {
+    pub async fn update(&self, request: Request) -> Result<Outcome, Failure> {
         let options = WriteOptions::parse(&request.query, &request.user_agent, "UpdateOptions")?;
         let (mut object, mut warnings) = request.object(options.field_validation)?;
         set_namespace(&request.target, &mut object)?;
@@ -25,7 +25,7 @@ impl Api {
             })
             .await?;
         warnings.extend(written.warnings);
-        Ok(Answer { code, value: written.object, warnings })
+        Ok(Outcome { code, value: written.object, warnings })
     }
 }
 

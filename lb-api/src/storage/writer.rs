@@ -22,8 +22,8 @@ const BATCH: usize = 256;
 
 /// Runs an operation on top of the staged changes. The caller is notified when the batch is on
 /// disk.
-pub(super) type Job = Box<dyn FnOnce(&State, &mut Staged, u64) -> Answer + Send>;
-type Answer = Box<dyn FnOnce(Result<(), WriteError>) + Send>;
+pub(super) type Job = Box<dyn FnOnce(&State, &mut Staged, u64) -> Respond + Send>;
+type Respond = Box<dyn FnOnce(Result<(), WriteError>) + Send>;
 
 /// A write that failed for reasons outside the operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,20 +159,20 @@ impl Writer {
     fn write(&mut self, batch: Vec<Job>) {
         let mut staged = Staged::default();
         let failures = self.meter.failures();
-        let (answers, written) = {
+        let (responses, written) = {
             // Readers don't wait: only this thread writes the state, so this lock is shared.
             let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-            let answers: Vec<Answer> =
+            let responses: Vec<Respond> =
                 batch.into_iter().map(|job| job(&state, &mut staged, failures)).collect();
-            (answers, flush(&mut self.disk, &staged.changes, &state, &self.meter))
+            (responses, flush(&mut self.disk, &staged.changes, &state, &self.meter))
         };
         if written.is_ok() && !staged.changes.is_empty() {
             let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
             state.publish(staged.changes);
             self.announce.send_replace(state.revision());
         }
-        for answer in answers {
-            answer(written.clone());
+        for respond in responses {
+            respond(written.clone());
         }
     }
 }

@@ -38,12 +38,7 @@ impl Netlink {
 
         let mut buffer = vec![0; 1 << 16];
         loop {
-            let (length, sender) = recvfrom::<NetlinkAddr>(self.socket.as_raw_fd(), &mut buffer)?;
-            // Any process may send to this socket; only messages of the kernel are accepted.
-            if sender.is_none_or(|sender| sender.pid() != 0) {
-                continue;
-            }
-            for message in messages(&buffer[..length]) {
+            for message in messages(self.receive(&mut buffer)?) {
                 let message = message?;
                 if message.sequence != self.sequence {
                     continue;
@@ -71,16 +66,23 @@ impl Netlink {
 
         let mut buffer = vec![0; 1 << 16];
         loop {
-            let (length, sender) = recvfrom::<NetlinkAddr>(self.socket.as_raw_fd(), &mut buffer)?;
-            if sender.is_none_or(|sender| sender.pid() != 0) {
-                continue;
-            }
-            for message in messages(&buffer[..length]) {
+            for message in messages(self.receive(&mut buffer)?) {
                 let message = message?;
                 let number = message.sequence.wrapping_sub(first) as usize;
                 if number < requests.len() && i32::from(message.kind) == NLMSG_ERROR {
                     return error_of(message.body);
                 }
+            }
+        }
+    }
+
+    /// The next datagram of the kernel. Any process may send to this socket; what others sent is
+    /// skipped.
+    fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+        loop {
+            let (length, sender) = recvfrom::<NetlinkAddr>(self.socket.as_raw_fd(), buffer)?;
+            if sender.is_some_and(|sender| sender.pid() == 0) {
+                return Ok(&buffer[..length]);
             }
         }
     }
