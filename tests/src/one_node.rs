@@ -102,6 +102,14 @@ impl OneNode {
         Ok(Self { client, node, pods, topology })
     }
 
+    /// The same for tests to which it does not matter whether the agent loads its programs
+    /// ([`Topology::warm_agent_pins`]).
+    pub fn warm(pods: usize) -> Result<Self> {
+        let network = Self::with_pods(pods)?;
+        network.topology.warm_agent_pins();
+        Ok(network)
+    }
+
     /// Adds another node behind a second device, `in0`: 10.0.0.2 and fd00:a::2. Its routes to the
     /// client and the pods lead through this node.
     pub fn other_node(&self) -> Result<Host> {
@@ -117,7 +125,7 @@ impl OneNode {
 
     /// The agent's pin path, which does not exist before the agent starts.
     pub fn pin_path(&self) -> PathBuf {
-        self.topology.pins().join("millrace")
+        self.topology.agent_pins()
     }
 
     /// Starts the agent with a file or directory of manifests.

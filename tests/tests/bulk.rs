@@ -34,7 +34,7 @@ struct Case {
 
 impl Case {
     fn new(device: &str, xdp_mode: &str) -> Result<Self> {
-        let network = OneNode::with_pods(2)?;
+        let network = OneNode::warm(2)?;
         if device != DEVICE {
             let node = &network.node;
             node.bridge(device)?;

@@ -21,7 +21,7 @@ struct Case {
 
 impl Case {
     fn with_pods(count: usize) -> Result<Self> {
-        let network = OneNode::with_pods(count)?;
+        let network = OneNode::warm(count)?;
         let manifests = network.write_manifests(&manifests(&[here().tcp(80, 8080)]))?;
         Ok(Self { network, manifests })
     }

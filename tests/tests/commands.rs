@@ -49,7 +49,7 @@ struct World {
 
 impl World {
     fn new() -> Result<Self> {
-        let network = OneNode::with_pods(2)?;
+        let network = OneNode::warm(2)?;
         let (agent, _) = network.agent_on(MANIFESTS)?;
         Ok(Self { network, agent })
     }

@@ -84,7 +84,7 @@ fn check(network: &OneNode, device: &str, xdp: &[&str]) -> Result<Agent> {
 
 #[test]
 fn a_service_works_in_a_vlan_and_in_a_stacked_vlan() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     if !has(&network, "link eth0 type vlan id 9") {
         return Ok(());
     }
@@ -104,7 +104,7 @@ fn a_service_works_in_a_vlan_and_in_a_stacked_vlan() -> Result<()> {
 
 #[test]
 fn a_service_works_through_either_port_of_a_bond() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     if !has(&network, "type bond") {
         return Ok(());
     }
@@ -123,7 +123,7 @@ fn a_service_works_through_either_port_of_a_bond() -> Result<()> {
 
 #[test]
 fn a_service_works_in_a_vlan_on_a_bond() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     if !has(&network, "type bond") || !has(&network, "link eth0 type vlan id 9") {
         return Ok(());
     }

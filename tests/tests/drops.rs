@@ -35,7 +35,7 @@ fn reported(mut process: Process) -> Result<Vec<Value>> {
 
 #[test]
 fn dropped_and_refused_packets_are_reported_with_addresses() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     let _agent = start(&network)?;
     let process = listen(&network, &["--count", "3", "-o", "json"])?;
     let socket = network.client.udp_socket(&format!("{CLIENT}:40000"))?;
@@ -63,7 +63,7 @@ fn dropped_and_refused_packets_are_reported_with_addresses() -> Result<()> {
 
 #[test]
 fn passed_packets_and_other_reasons_are_reported_on_request() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     let _agent = start(&network)?;
     let socket = network.client.udp_socket(&format!("{CLIENT}:40000"))?;
 
@@ -91,7 +91,7 @@ const FLOOD: u64 = 5_000;
 
 #[test]
 fn in_a_flood_every_packet_is_reported_or_counted() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     let agent = start(&network)?;
     let wanted = ["source_not_allowed", "no_backend"];
     let arguments = ["--reason", wanted[0], "--reason", wanted[1], "-o", "json"];
@@ -126,7 +126,7 @@ fn in_a_flood_every_packet_is_reported_or_counted() -> Result<()> {
 
 #[test]
 fn only_one_listener_is_allowed_and_a_killed_one_times_out() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     start(&network)?.kill();
     // The next agent adopts the maps for these reports, too.
     let agent = start(&network)?;

@@ -80,7 +80,7 @@ fn take_turns(
     states: [String; 2],
     frontends: &[(&str, [Answer; 2])],
 ) -> Result<()> {
-    let network = OneNode::with_pods(2)?;
+    let network = OneNode::warm(2)?;
     let _echoes = echoes(&network)?;
     let (_agent, file) = network.agent_on(&states[0])?;
     let watchers: Vec<Watcher> = frontends
@@ -177,7 +177,7 @@ fn flap(there: &str, not_there: Option<&str>) -> Result<()> {
             + &service("web", "10.96.0.1", true, HTTP)
             + &slice("web-1", "web", TARGET, &endpoints)
     };
-    let network = OneNode::with_pods(2)?;
+    let network = OneNode::warm(2)?;
     let _echoes = echoes(&network)?;
     let (agent, file) = network.agent_on(&state(Some(there)))?;
     let watcher = Watcher::start(&network.client, "203.0.113.10:80")?;

@@ -76,7 +76,7 @@ impl TwoNodes {
             .tcp(80, 8080)
             .there(&["10.0.0.2", "fd00:a::2"]);
         let file = self.topology.write_manifests(&manifests(&[web]))?;
-        Agent::start(&self.node, &self.topology.pins().join("millrace"), &file, "ext0", more)
+        Agent::start(&self.node, &self.topology.warm_agent_pins(), &file, "ext0", more)
     }
 
     fn curl(&self, url: &str) -> Result<String> {
@@ -161,7 +161,7 @@ fn a_connection_follows_the_changed_mac_address_of_its_backend() -> Result<()> {
 #[test]
 fn trace_warns_if_the_reply_would_arrive_where_no_program_is() -> Result<()> {
     let network = TwoNodes::on_two_devices()?;
-    let pins = network.topology.pins().join("millrace");
+    let pins = network.topology.warm_agent_pins();
     let trace = || -> Result<String> {
         let (program, packet) = (program()?, "--device ext0 tcp 192.0.2.2:40000 203.0.113.10:80");
         let command = [program.as_os_str(), "--pin-path".as_ref(), pins.as_os_str()];

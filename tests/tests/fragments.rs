@@ -19,7 +19,7 @@ struct Case {
 
 impl Case {
     fn new(more: &[&str]) -> Result<Self> {
-        let network = OneNode::with_pods(2)?;
+        let network = OneNode::warm(2)?;
         let other = network.other_node()?;
         // With threaded NAPI several frames are processed in one poll, as with real network cards.
         network.node.run(["ethtool", "-K", DEVICE, "gro", "on"])?;

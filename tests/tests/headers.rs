@@ -122,7 +122,7 @@ fn dial(to: SocketAddr) -> Result<TcpStream> {
 
 #[test]
 fn ip_options_and_extension_headers_are_kept_in_both_directions() -> Result<()> {
-    let network = OneNode::with_pods(2)?;
+    let network = OneNode::warm(2)?;
     let other = network.other_node()?;
     let services = [here(), there()].map(|service| service.tcp(80, 8000).udp(53, 5300));
     let more = ["--device", "in0", "--workload-device", "pod-*"];

@@ -108,7 +108,7 @@ fn may_be_empty(expression: &str) -> bool {
 #[test]
 fn a_real_agent_has_metrics_for_every_query_and_alert() -> Result<()> {
     let Some(prometheus) = program("prometheus") else { return Ok(()) };
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     let (agent, _) = network.agent_on(WEB)?;
     let prometheus = Prometheus::start(&network, &prometheus)?;
     let dashboard = fs::read_to_string(deploy("grafana/millrace.json"))?;

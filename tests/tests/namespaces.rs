@@ -25,7 +25,7 @@ fn answers(network: &OneNode, url: &str, count: usize) -> Result<Vec<String>> {
 
 #[test]
 fn every_kind_of_frontend_reaches_all_backends() -> Result<()> {
-    let network = OneNode::with_pods(2)?;
+    let network = OneNode::warm(2)?;
     let manifests = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests");
     let text = fs::read_to_string(format!("{manifests}/web.yaml"))?;
     // Two pods here, three in the manifest.
@@ -52,7 +52,7 @@ fn every_kind_of_frontend_reaches_all_backends() -> Result<()> {
 
 #[test]
 fn a_backend_sees_the_clients_own_address() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     let (_agent, _) = network.agent_on(&web(&["10.244.1.10"]))?;
     assert_eq!(network.curl("http://203.0.113.10/client")?.trim(), CLIENT);
     Ok(())
@@ -60,7 +60,7 @@ fn a_backend_sees_the_clients_own_address() -> Result<()> {
 
 #[test]
 fn a_large_response_arrives_completely() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     let (agent, _) = network.agent_on(&web(&["10.244.1.10"]))?;
     let quiet = ["curl", "--silent", "--fail", "--max-time", "60", "--output", "/dev/null"];
     let size = ["--write-out", "%{size_download}", "http://203.0.113.10/large"];
@@ -72,7 +72,7 @@ fn a_large_response_arrives_completely() -> Result<()> {
 
 #[test]
 fn new_connections_follow_the_endpoints_in_a_changed_file() -> Result<()> {
-    let network = OneNode::with_pods(2)?;
+    let network = OneNode::warm(2)?;
     let (_agent, file) = network.agent_on(&web(&["10.244.1.10"]))?;
     assert!(answers(&network, VIP, 10)?.iter().all(|answer| answer == "pod-0"));
 
@@ -89,7 +89,7 @@ fn new_connections_follow_the_endpoints_in_a_changed_file() -> Result<()> {
 
 #[test]
 fn a_deleted_service_is_removed_from_the_maps() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     let (agent, file) = network.agent_on(&web(&["10.244.1.10"]))?;
     assert!(network.curl(VIP).is_ok());
     fs::write(&file, "# nothing\n")?;
@@ -102,7 +102,7 @@ fn a_deleted_service_is_removed_from_the_maps() -> Result<()> {
 
 #[test]
 fn an_established_connection_survives_a_new_endpoint_and_a_killed_agent() -> Result<()> {
-    let network = OneNode::with_pods(2)?;
+    let network = OneNode::warm(2)?;
     let (agent, file) = network.agent_on(&web(&["10.244.1.10"]))?;
     let mut connection = network.client.tcp_connect("203.0.113.10:80")?;
     assert_eq!(ask(&mut connection)?, "pod-0");
@@ -124,7 +124,7 @@ fn an_established_connection_survives_a_new_endpoint_and_a_killed_agent() -> Res
 
 #[test]
 fn a_terminating_pod_keeps_its_connections_until_it_is_gone() -> Result<()> {
-    let network = OneNode::with_pods(2)?;
+    let network = OneNode::warm(2)?;
     let (_agent, file) = network.agent_on(&web(&["10.244.1.10"]))?;
     let mut connection = network.client.tcp_connect("203.0.113.10:80")?;
     assert_eq!(ask(&mut connection)?, "pod-0");
@@ -145,7 +145,7 @@ fn a_terminating_pod_keeps_its_connections_until_it_is_gone() -> Result<()> {
 
 #[test]
 fn a_port_that_no_service_has_is_refused_at_a_cluster_address() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     let (_agent, _) = network.agent_on(&web(&["10.244.1.10"]))?;
     let refused = network.client.tcp_connect("10.96.0.10:81").expect_err("no such port");
     let kind = refused.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
@@ -172,7 +172,7 @@ fn ask(connection: &mut TcpStream) -> Result<String> {
 
 #[test]
 fn traffic_without_a_service_reaches_the_node_unmodified() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     let (_agent, _) = network.agent_on(&web(&["10.244.1.10"]))?;
     network.client.run(["ping", "-c", "1", "-W", "60", "192.0.2.1"])?;
     let _server = network.node.http_server(&["192.0.2.1:80"], "node")?;
@@ -210,7 +210,7 @@ fn bpftool_shows_the_fields_of_maps_by_name() -> Result<()> {
 
 #[test]
 fn generic_xdp_is_used_if_selected() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     let file = network.topology.directory().join("web.yaml");
     fs::write(&file, web(&["10.244.1.10"]))?;
     let pin_path = network.pin_path();

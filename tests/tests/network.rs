@@ -393,7 +393,7 @@ fn agent(network: &OneNode, device: &str, more: &[&str]) -> Result<Agent> {
 
 #[test]
 fn a_node_port_opens_on_an_added_address_and_closes_on_a_removed_one() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     let _agent = agent(&network, DEVICE, &[])?;
     let url = "http://192.0.2.77:30080/";
     assert_eq!(network.curl("http://192.0.2.1:30080/")?, "pod-0\n");
@@ -412,7 +412,7 @@ fn a_node_port_opens_on_an_added_address_and_closes_on_a_removed_one() -> Result
 
 #[test]
 fn node_ports_are_open_only_on_configured_addresses() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     network.node.address(DEVICE, "192.0.2.77/24")?;
     let addresses = ["--nodeport-addresses", "192.0.2.64/26,2001:db8::/64"];
     let _agent = agent(&network, DEVICE, &addresses)?;
@@ -423,7 +423,7 @@ fn node_ports_are_open_only_on_configured_addresses() -> Result<()> {
 
 #[test]
 fn an_added_device_is_served_also_when_it_is_added_again() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     let agent = agent(&network, "ext*", &[])?;
     let other = network.topology.host("other")?;
     // VLAN interfaces have names with dots, which the BPF file system does not allow.
@@ -458,7 +458,7 @@ fn an_added_device_is_served_also_when_it_is_added_again() -> Result<()> {
 
 #[test]
 fn a_device_that_was_replaced_while_no_agent_ran_is_served() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     let first = agent(&network, DEVICE, &[])?;
     assert_eq!(network.curl("http://192.0.2.1:30080/")?, "pod-0\n");
     first.kill();
@@ -475,7 +475,7 @@ fn a_device_that_was_replaced_while_no_agent_ran_is_served() -> Result<()> {
 
 #[test]
 fn a_pod_that_is_added_later_reaches_services() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     let agent = agent(&network, DEVICE, &["--workload-device", "pod-*"])?;
     let late = network.node.pod("pod-late", &["10.244.1.99"])?;
     wait_until("the pod is served", SOON, || {
@@ -492,7 +492,7 @@ fn a_pod_that_is_added_later_reaches_services() -> Result<()> {
 
 #[test]
 fn auto_serves_the_device_of_the_default_route() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     network.node.default_route("192.0.2.2")?;
     let agent = agent(&network, "auto", &[])?;
     assert!(
@@ -514,7 +514,7 @@ fn auto_serves_the_device_of_the_default_route() -> Result<()> {
 
 #[test]
 fn a_bridge_is_served_and_its_port_is_refused_with_the_reason() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     network.node.bridge("br0")?;
     network.node.ip(&format!("address flush dev {DEVICE}"))?;
     network.node.ip(&format!("link set {DEVICE} master br0"))?;

@@ -28,7 +28,7 @@ struct TwoWires {
 
 impl TwoWires {
     fn new() -> Result<Self> {
-        let network = OneNode::with_pods(0)?;
+        let network = OneNode::warm(0)?;
         let backend = network.topology.host("elsewhere")?;
         for wire in [1, 2] {
             network.topology.link(

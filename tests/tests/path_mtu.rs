@@ -61,7 +61,7 @@ impl Narrow {
         }
         let file = topology.write_manifests(&manifests(&services()))?;
         let server = pod.http_server(&["10.7.4.2:8080", "[fd07:4::2]:8080"], "pod")?;
-        let pins = topology.pins().join("millrace");
+        let pins = topology.warm_agent_pins();
         let agent = Agent::start(&node, &pins, &file, "ext0", &["--device", "in0"])?;
         Ok(Self { client, other, agent, _server: server, _topology: topology })
     }

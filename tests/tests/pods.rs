@@ -16,7 +16,7 @@ fn services() -> [Service; 2] {
 }
 
 fn start() -> Result<(OneNode, Agent)> {
-    let network = OneNode::with_pods(2)?;
+    let network = OneNode::warm(2)?;
     let more = ["--workload-device", "pod-*"];
     let agent = network.agent_with(&manifests(&services()), &more)?;
     Ok((network, agent))

@@ -39,7 +39,7 @@ struct Cluster {
 
 impl Cluster {
     fn new() -> Result<Self> {
-        let (network, runtime) = (OneNode::with_pods(0)?, Runtime::new()?);
+        let (network, runtime) = (OneNode::warm(0)?, Runtime::new()?);
         let data = network.kubeconfig().parent().context("it is in a directory")?.to_owned();
         fs::create_dir_all(&data)?;
         let options = Options {

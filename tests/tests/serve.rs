@@ -47,7 +47,7 @@ fn status(network: &OneNode, port: u16) -> Result<u16> {
 
 #[test]
 fn metrics_contain_the_counters_of_the_kernel() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     let (_agent, _) = network.agent_on(&web("Cluster", "node"))?;
     let before = ask(&network, "http://127.0.0.1:10249/metrics")?;
     assert!(!before.contains("millrace_service_new_flows_total{"), "{before}");
@@ -79,7 +79,7 @@ fn metrics_contain_the_counters_of_the_kernel() -> Result<()> {
 /// Memory used by the start is returned: most of ten thousand nodes may have an idle agent.
 #[test]
 fn an_agent_with_one_service_uses_little_memory() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     let (_agent, _) = network.agent_on(&web("Cluster", "node"))?;
     let metrics = ask(&network, "http://127.0.0.1:10249/metrics")?;
     let own = metrics.lines().find_map(|line| line.strip_prefix("millrace_agent_memory_bytes "));
@@ -91,7 +91,7 @@ fn an_agent_with_one_service_uses_little_memory() -> Result<()> {
 /// The labels must be those that docs/metrics.md lists.
 #[test]
 fn metrics_have_the_documented_labels() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     let (_agent, _) = network.agent_on(&web("Cluster", "node"))?;
     network.curl("http://203.0.113.10/")?;
     for path in ["healthz", "livez"] {
@@ -132,7 +132,7 @@ fn metrics_have_the_documented_labels() -> Result<()> {
 
 #[test]
 fn the_health_check_port_reports_whether_the_node_serves() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     let (_agent, file) = network.agent_on(&web("Local", "node"))?;
     wait_until("the node serves", SOON, || status(&network, 32_000).is_ok_and(|s| s == 200))?;
     assert_eq!(status(&network, 10_256)?, 200, "healthz");
@@ -148,7 +148,7 @@ fn the_health_check_port_reports_whether_the_node_serves() -> Result<()> {
 
 #[test]
 fn healthz_fails_on_a_node_that_is_being_deleted() -> Result<()> {
-    let network = OneNode::with_pods(1)?;
+    let network = OneNode::warm(1)?;
     let node = "---\napiVersion: v1\nkind: Node\nmetadata: {name: node}\n";
     let text = web("Local", "node");
     let (_agent, file) = network.agent_on(&format!("{text}{node}"))?;

@@ -25,7 +25,7 @@ fn hear(socket: &UnixDatagram, wanted: &str) -> Result<String> {
 
 #[test]
 fn systemd_is_notified_and_the_log_level_changes_at_run_time() -> Result<()> {
-    let network = OneNode::with_pods(0)?;
+    let network = OneNode::warm(0)?;
     let directory = network.topology.directory();
     let manifests = directory.join("empty.yaml");
     fs::write(&manifests, "# nothing\n")?;
@@ -81,7 +81,7 @@ fn systemd_is_notified_and_the_log_level_changes_at_run_time() -> Result<()> {
 /// The log of an agent while a connection is refused.
 fn error_of_a_refused_connection(more: &[&str]) -> Result<String> {
     const ANSWERED: &str = "is answered";
-    let network = OneNode::with_pods(0)?;
+    let network = OneNode::warm(0)?;
     let manifests = network.topology.directory().join("manifests.yaml");
     fs::write(&manifests, REFUSED)?;
     let pins = network.pin_path();

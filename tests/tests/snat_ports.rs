@@ -27,7 +27,7 @@ struct Case {
 
 impl Case {
     fn new() -> Result<Self> {
-        let network = OneNode::with_pods(0)?;
+        let network = OneNode::warm(0)?;
         let manifests = network.write_manifests(&web(30080))?;
         Ok(Self { network, manifests })
     }

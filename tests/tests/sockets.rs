@@ -87,7 +87,7 @@ struct Case {
 
 impl Case {
     fn new(pods: usize, services: Services) -> Result<Self> {
-        let network = OneNode::with_pods(pods)?;
+        let network = OneNode::warm(pods)?;
         let mut servers = Vec::new();
         for (number, pod) in network.pods.iter().enumerate() {
             let ends = ["10.244.1.", "fd00:10:244:1::"].map(|prefix| {

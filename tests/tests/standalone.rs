@@ -20,7 +20,7 @@ fn objects_are_programmed_and_removed_as_kubectl_applies_and_deletes_them() -> R
         eprintln!("skipped: no kubectl on the PATH");
         return Ok(());
     }
-    let network = OneNode::with_pods(3)?;
+    let network = OneNode::warm(3)?;
     let agent = network.standalone()?;
     let frontends = || agent.get(&["frontends"]);
     let nothing = frontends()?;
@@ -48,7 +48,7 @@ fn applied_objects_are_kept_and_programmed_after_a_crash() -> Result<()> {
         eprintln!("skipped: no kubectl on the PATH");
         return Ok(());
     }
-    let network = OneNode::with_pods(3)?;
+    let network = OneNode::warm(3)?;
     let agent = network.standalone()?;
     network.kubectl(&["apply", "-f", EXAMPLE])?;
     agent.kill();

@@ -81,7 +81,7 @@ impl Tunnels {
         let key_file = topology.directory().join("key");
         fs::write(&key_file, key.unwrap_or_default())?;
         let agent = |host: &Host, name: &str| {
-            let pins = topology.pins().join(name);
+            let pins = topology.warm_pins(name);
             let mut more = vec!["--node-name", name];
             if sending == Sending::TcAlone {
                 more.extend(["--xdp-mode", "off"]);

@@ -39,7 +39,7 @@ impl TwoNodes {
         let web = Service::new("web", &["10.96.0.10"]).load_balancer(&["203.0.113.10"]);
         let web = web.tcp(80, 8080).there(&["10.0.0.2"]);
         let file = self.topology.write_manifests(&manifests(&[web]))?;
-        let pins = self.topology.pins().join("millrace");
+        let pins = self.topology.warm_agent_pins();
         Agent::start(&self.node, &pins, &file, "ext0", &["--device", "in0"])
     }
 

@@ -58,5 +58,6 @@ pub use sizing::{Memory, WantedSizes, existing_sizes};
 pub use snat_ports::{ReservedPorts, SnatPorts, snat_ports};
 pub use sockets::WithSockets;
 pub use survey::{Attachment, Features, Survey, SurveyedMap, attachments, features, survey};
+pub use system_call::bpf;
 pub use tables::Tables;
 pub use tunnel_keys::TunnelKeys;

@@ -85,7 +85,7 @@ impl Cluster {
     pub fn agent(&self, side: Side, xdp_mode: &str) -> Result<Agent> {
         let file = self.topology.directory().join("manifests.yaml");
         fs::write(&file, manifests::all())?;
-        let pins = self.topology.pins().join(side.name());
+        let pins = self.topology.warm_pins(side.name());
         let own = ["--node-name", side.name(), "--xdp-mode", xdp_mode];
         let more = [&own[..], &SMALL_MAPS].concat();
         Agent::start(self.node(side), &pins, &file, "auto", &more)

@@ -43,12 +43,15 @@ mod raw;
 mod server;
 mod socket;
 mod sweep;
+mod warm;
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, Once};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::thread;
 
 use anyhow::{Context, Result, ensure};
 
@@ -63,6 +66,9 @@ pub use process::Process;
 pub use raw::RawSocket;
 pub use server::LARGE;
 pub use sweep::sweep;
+
+/// The name of the pin path of a topology's only agent.
+const AGENT: &str = "millrace";
 
 /// Hosts and wires, which are removed when it is dropped.
 #[must_use = "it is taken away when dropped"]
@@ -80,6 +86,8 @@ struct Shared {
     logs: AtomicU32,
     /// Something failed, so logs are printed.
     trouble: AtomicBool,
+    /// Pin paths of agents that are kept for later agents.
+    warm: Mutex<BTreeSet<PathBuf>>,
 }
 
 impl Topology {
@@ -101,6 +109,7 @@ impl Topology {
             cgroup: cgroup::path(id)?,
             logs: AtomicU32::new(0),
             trouble: AtomicBool::new(false),
+            warm: Mutex::default(),
         };
         // From here on, drop cleans up.
         let topology = Self { shared: Arc::new(shared) };
@@ -139,6 +148,26 @@ impl Topology {
         bpffs::pins(self.shared.id)
     }
 
+    /// The agent's pin path, which does not exist before an agent starts.
+    pub fn agent_pins(&self) -> PathBuf {
+        self.pins().join(AGENT)
+    }
+
+    /// A pin path for tests to which it does not matter whether the agent loads its programs or
+    /// adopts those of an earlier test. Only for agents with maps of the default sizes.
+    pub fn warm_pins(&self, name: &str) -> PathBuf {
+        let path = self.pins().join(name);
+        let mut warm = self.shared.warm.lock().unwrap_or_else(PoisonError::into_inner);
+        if warm.insert(path.clone()) {
+            warm::take(&path);
+        }
+        path
+    }
+
+    pub fn warm_agent_pins(&self) -> PathBuf {
+        self.warm_pins(AGENT)
+    }
+
     /// The control group that the hosts' programs are in, removed with the topology.
     pub fn cgroup(&self) -> &Path {
         &self.shared.cgroup
@@ -159,7 +188,17 @@ impl Topology {
 
 impl Drop for Topology {
     fn drop(&mut self) {
-        sweep::remove(self.shared.id);
+        let Shared { id, warm, trouble, .. } = &*self.shared;
+        let mut warm = warm.lock().unwrap_or_else(PoisonError::into_inner);
+        if !warm.is_empty() && !trouble.load(Ordering::Relaxed) && !thread::panicking() {
+            sweep::end_processes(*id);
+            for pins in std::mem::take(&mut *warm) {
+                if let Err(error) = warm::keep(&pins) {
+                    eprintln!("{} is not kept for later tests: {error:#}", pins.display());
+                }
+            }
+        }
+        sweep::remove(*id);
     }
 }
 

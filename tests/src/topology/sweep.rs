@@ -31,11 +31,9 @@ pub fn sweep() {
 
 /// Removes everything of a topology. Failures are printed, and the rest is removed.
 pub(super) fn remove(id: Id) {
-    let prefix = format!("{id}-");
-    let namespaces: Vec<String> =
-        names(Path::new(NAMESPACES)).filter(|name| name.starts_with(&prefix)).collect();
+    let namespaces = namespaces(id);
     // First processes, which could still pin something; last the namespaces of pinned links.
-    end_processes(&namespaces);
+    end_processes_in(&namespaces);
     report_failure(&pins(id), fs::remove_dir_all(pins(id)));
     for namespace in &namespaces {
         let path = Path::new(NAMESPACES).join(namespace);
@@ -55,8 +53,18 @@ pub(super) fn directory(id: Id) -> PathBuf {
     env::temp_dir().join(id.to_string())
 }
 
+/// Kills all processes of a topology.
+pub(super) fn end_processes(id: Id) {
+    end_processes_in(&namespaces(id));
+}
+
+fn namespaces(id: Id) -> Vec<String> {
+    let prefix = format!("{id}-");
+    names(Path::new(NAMESPACES)).filter(|name| name.starts_with(&prefix)).collect()
+}
+
 /// Kills processes in these namespaces until there are none.
-fn end_processes(namespaces: &[String]) {
+fn end_processes_in(namespaces: &[String]) {
     let inodes: BTreeSet<_> = namespaces
         .iter()
         .filter_map(|namespace| inode(&Path::new(NAMESPACES).join(namespace)))
