@@ -106,19 +106,19 @@ async fn a_backup_of_the_running_server_is_restored_while_it_is_stopped() {
     let mut process = start(&data).await;
     let secrets: Api<Secret> = Api::default_namespaced(client(&data.join("kubeconfig")).await);
     secrets.create(&PostParams::default(), &secret("kept", 10)).await.unwrap();
-    let (done, said) = run(&data, "backup", &backup).await;
-    assert!(done, "{said}");
+    let (done, printed) = run(&data, "backup", &backup).await;
+    assert!(done, "{printed}");
     secrets.delete("kept", &Default::default()).await.unwrap();
-    let (done, said) = run(&data, "restore", &backup).await;
-    assert!(!done && said.contains("in use"), "{said}");
+    let (done, printed) = run(&data, "restore", &backup).await;
+    assert!(!done && printed.contains("in use"), "{printed}");
     process.start_kill().unwrap();
     process.wait().await.unwrap();
 
     // A backup of a stopped server, of the state without the object.
-    let (done, said) = run(&data, "backup", &directory.path().join("later")).await;
-    assert!(done, "{said}");
-    let (done, said) = run(&data, "restore", &backup).await;
-    assert!(done, "{said}");
+    let (done, printed) = run(&data, "backup", &directory.path().join("later")).await;
+    assert!(done, "{printed}");
+    let (done, printed) = run(&data, "restore", &backup).await;
+    assert!(done, "{printed}");
     let _process = start(&data).await;
     let secrets: Api<Secret> = Api::default_namespaced(client(&data.join("kubeconfig")).await);
     let names: Vec<_> =

@@ -137,16 +137,16 @@ fn an_empty_variable_is_not_set_and_a_flag_goes_before_one() {
 fn a_wrong_configuration_fails_with_all_that_is_wrong() {
     let arguments = ["config", "--check", "--max-flows=3", "--xdp-mode=fast"].map(str::to_owned);
     let output = millrace(&arguments, &[("MILLRACE_TC_MODE".to_owned(), "slow".to_owned())]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("invalid configuration, 3 errors"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("invalid configuration, 3 errors"), "{stderr}");
     for part in ["--max-flows", "--xdp-mode", "$MILLRACE_TC_MODE"] {
-        assert!(said.contains(part), "{said}");
+        assert!(stderr.contains(part), "{stderr}");
     }
     // The agent reports the same errors.
     let agent = ["agent", "--max-flows=3", "--xdp-mode=fast"].map(str::to_owned);
     let refused = millrace(&agent, &[("MILLRACE_TC_MODE".to_owned(), "slow".to_owned())]);
-    assert_eq!(String::from_utf8_lossy(&refused.stderr), said);
+    assert_eq!(String::from_utf8_lossy(&refused.stderr), stderr);
 
     // `millrace check` reports each of them, also as JSON.
     let check = ["check", "--max-flows=3", "--xdp-mode=fast", "-o", "json"].map(str::to_owned);

@@ -116,7 +116,7 @@ impl Agent {
     }
 
     /// The log so far.
-    pub fn said(&self) -> String {
+    pub fn log(&self) -> String {
         self.process.output()
     }
 

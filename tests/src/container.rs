@@ -154,8 +154,8 @@ fn copy(program: &Path, root: &Path) -> Result<()> {
     fs::create_dir_all(&bin)?;
     fs::copy(program, bin.join("millrace")).with_context(|| program.display().to_string())?;
     let output = Command::new("ldd").arg(program).output().context("ldd can't be started")?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    for library in said.split_ascii_whitespace().filter(|word| word.starts_with('/')) {
+    let output = String::from_utf8_lossy(&output.stdout);
+    for library in output.split_ascii_whitespace().filter(|word| word.starts_with('/')) {
         let copy = root.join(library.trim_start_matches('/'));
         fs::create_dir_all(copy.parent().context("a library is in a directory")?)?;
         fs::copy(library, copy).with_context(|| library.to_owned())?;

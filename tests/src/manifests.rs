@@ -10,7 +10,8 @@ pub struct Service {
     status: Value,
     ports: Vec<Value>,
     targets: Vec<Value>,
-    endpoints: Vec<(String, String)>,
+    /// Address, and the endpoint.
+    endpoints: Vec<(String, Value)>,
 }
 
 impl Service {
@@ -66,8 +67,19 @@ impl Service {
 
     /// Adds endpoints on the node of this name.
     pub fn on(mut self, node: &str, addresses: &[&str]) -> Self {
-        let endpoints = addresses.iter().map(|address| (node.to_owned(), address.to_string()));
-        self.endpoints.extend(endpoints);
+        for &address in addresses {
+            let endpoint = json!({"addresses": [address], "nodeName": node});
+            self.endpoints.push((address.to_owned(), endpoint));
+        }
+        self
+    }
+
+    /// Adds an endpoint whose pod on the tested node is shutting down, and does not serve any more.
+    pub fn terminating(mut self, address: &str) -> Self {
+        let conditions = json!({"ready": false, "serving": false, "terminating": true});
+        let endpoint =
+            json!({"addresses": [address], "nodeName": "node", "conditions": conditions});
+        self.endpoints.push((address.to_owned(), endpoint));
         self
     }
 
@@ -85,8 +97,8 @@ impl Service {
         let endpoints: Vec<Value> = self
             .endpoints
             .iter()
-            .filter(|(_, address)| of_family(address))
-            .map(|(node, address)| json!({"addresses": [address], "nodeName": node}))
+            .filter(|(address, _)| of_family(address))
+            .map(|(_, endpoint)| endpoint.clone())
             .collect();
         (!endpoints.is_empty()).then(|| {
             json!({

@@ -12,11 +12,11 @@ use tests::one_node::{DEVICE, OneNode};
 /// Runs the agent, which must fail, and returns its stderr.
 fn refused(network: &OneNode, arguments: &[&str]) -> Result<String> {
     let output = network.node.command(program()?).args(arguments).output()?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{printed}");
     assert_eq!(attached(network)?, (false, 0), "still attached");
     assert!(!network.pin_path().exists(), "pins are left behind");
-    Ok(said)
+    Ok(printed)
 }
 
 /// Whether the node's device has an XDP program, and the number of its tcx egress programs.
@@ -51,30 +51,30 @@ impl Case {
 #[test]
 fn an_unknown_device_is_reported_with_the_existing_ones() -> Result<()> {
     let case = Case::new()?;
-    let said = case.run(&case.manifests, "eth7", &case.pins)?;
-    assert!(said.contains("no device eth7") && said.contains(DEVICE), "{said}");
+    let printed = case.run(&case.manifests, "eth7", &case.pins)?;
+    assert!(printed.contains("no device eth7") && printed.contains(DEVICE), "{printed}");
     Ok(())
 }
 
 #[test]
 fn a_second_device_that_fails_detaches_the_first() -> Result<()> {
     let case = Case::new()?;
-    let said = refused(
+    let printed = refused(
         &case.network,
         &["agent", "--manifests", &case.manifests, "--device", DEVICE, "--device", "eth7"]
             .into_iter()
             .chain(["--pin-path", &case.pins])
             .collect::<Vec<_>>(),
     )?;
-    assert!(said.contains("no device eth7"), "{said}");
+    assert!(printed.contains("no device eth7"), "{printed}");
     Ok(())
 }
 
 #[test]
 fn a_missing_manifest_is_reported_by_path() -> Result<()> {
     let case = Case::new()?;
-    let said = case.run("/nowhere/services", DEVICE, &case.pins)?;
-    assert!(said.contains("/nowhere/services") && said.contains("No such file"), "{said}");
+    let printed = case.run("/nowhere/services", DEVICE, &case.pins)?;
+    assert!(printed.contains("/nowhere/services") && printed.contains("No such file"), "{printed}");
     Ok(())
 }
 
@@ -82,8 +82,8 @@ fn a_missing_manifest_is_reported_by_path() -> Result<()> {
 fn invalid_yaml_is_reported_with_file_and_line() -> Result<()> {
     let case = Case::new()?;
     fs::write(&case.manifests, "kind: Service\nmetadata: {name: [}\n")?;
-    let said = case.run(&case.manifests, DEVICE, &case.pins)?;
-    assert!(said.contains("empty.yaml:2:"), "{said}");
+    let printed = case.run(&case.manifests, DEVICE, &case.pins)?;
+    assert!(printed.contains("empty.yaml:2:"), "{printed}");
     Ok(())
 }
 
@@ -91,8 +91,11 @@ fn invalid_yaml_is_reported_with_file_and_line() -> Result<()> {
 fn a_pin_path_outside_a_bpf_file_system_is_refused_with_a_fix() -> Result<()> {
     let case = Case::new()?;
     let elsewhere = case.network.topology.directory().join("pins");
-    let said = case.run(&case.manifests, DEVICE, &elsewhere.display().to_string())?;
-    assert!(said.contains("not on a BPF filesystem") && said.contains("mount -t bpf"), "{said}");
+    let printed = case.run(&case.manifests, DEVICE, &elsewhere.display().to_string())?;
+    assert!(
+        printed.contains("not on a BPF filesystem") && printed.contains("mount -t bpf"),
+        "{printed}"
+    );
     assert!(!elsewhere.exists());
     Ok(())
 }
@@ -105,8 +108,8 @@ fn an_invalid_cgroup_is_reported_and_nothing_stays_attached() -> Result<()> {
     {
         let arguments = ["agent", "--manifests", &case.manifests, "--device", DEVICE];
         let more = ["--pin-path", &case.pins, "--cgroup", cgroup];
-        let said = refused(&case.network, &[&arguments[..], &more[..]].concat())?;
-        assert!(said.contains(cgroup) && said.contains(complaint), "{said}");
+        let printed = refused(&case.network, &[&arguments[..], &more[..]].concat())?;
+        assert!(printed.contains(cgroup) && printed.contains(complaint), "{printed}");
     }
     Ok(())
 }
@@ -124,9 +127,12 @@ fn a_device_with_the_program_of_another_agent_is_refused() -> Result<()> {
         .args(["agent", "--manifests", &case.manifests, "--device", DEVICE, "--pin-path", &other])
         .args(["--xdp-mode", "native"])
         .output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("another program holds") && said.contains("bpftool net"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(
+        printed.contains("another program holds") && printed.contains("bpftool net"),
+        "{printed}"
+    );
     assert!(!Path::new(&other).exists(), "pins are left behind: {other}");
     drop(first);
     Ok(())
@@ -147,9 +153,9 @@ fn without_root_the_agent_exits_with_an_error() -> Result<()> {
         .arg(&copy)
         .args(["agent", "--manifests", "/", "--device", "lo"])
         .output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("must run as root") && said.contains("sudo"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(printed.contains("must run as root") && printed.contains("sudo"), "{printed}");
     Ok(())
 }
 

@@ -40,17 +40,17 @@ impl Case {
 
     fn cleanup(&self, more: &[&str]) -> Result<String> {
         let output = self.millrace(&[&["cleanup"], more].concat())?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        anyhow::ensure!(output.status.success(), "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        anyhow::ensure!(output.status.success(), "{printed}");
         Ok(String::from_utf8(output.stdout)?)
     }
 
     /// Whether the command succeeded, and its findings: check, result and message.
     fn check(&self, more: &[&str]) -> Result<(bool, Vec<[String; 3]>)> {
         let output = self.millrace(&[&["check", "-o", "json"], more].concat())?;
-        let said = String::from_utf8_lossy(&output.stderr);
+        let printed = String::from_utf8_lossy(&output.stderr);
         let findings: Vec<serde_json::Value> =
-            serde_json::from_slice(&output.stdout).with_context(|| said.into_owned())?;
+            serde_json::from_slice(&output.stdout).with_context(|| printed.into_owned())?;
         let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
         let row = |finding: &serde_json::Value| {
             // Each problem comes with how to fix it.
@@ -177,7 +177,7 @@ fn programs_are_detached_even_if_a_process_holds_their_links() -> Result<()> {
     let held = case.held_links()?;
     assert!(held.len() > 3, "{held:?}");
     let agent = case.agent(&["--xdp-mode", "generic", "--tc-mode", "clsact"])?;
-    assert!(agent.said().contains("generic XDP"), "{}", agent.said());
+    assert!(agent.log().contains("generic XDP"), "{}", agent.log());
     assert_eq!((case.attached()?, case.filters()?), ((true, 0, 0), 2), "only in the new mode");
     agent.kill();
 
@@ -262,8 +262,8 @@ fn check_fails_for_settings_that_the_agent_would_refuse() -> Result<()> {
     let (passed, findings) = case.check(&["--device", DEVICE, "--max-flows", "134217728"])?;
     // A large machine may have enough memory.
     assert_eq!(passed, find(&findings, "memory")[1] != "error");
-    let said = case.millrace(&["check", "--max-flows", "3"])?;
-    assert_eq!(said.status.code(), Some(1));
+    let printed = case.millrace(&["check", "--max-flows", "3"])?;
+    assert_eq!(printed.status.code(), Some(1));
     Ok(())
 }
 
@@ -285,8 +285,11 @@ fn too_few_snat_ports_are_an_error_with_a_fix() -> Result<()> {
     let found = find(&findings, "SNAT ports");
     assert!(!passed && found[1] == "error" && found[2].contains("too few: 0 of"), "{found:?}");
     let agent = case.agent(&[])?;
-    let said = agent.said();
-    assert!(said.contains("too few ports for SNAT") && said.contains("--snat-ports"), "{said}");
+    let printed = agent.log();
+    assert!(
+        printed.contains("too few ports for SNAT") && printed.contains("--snat-ports"),
+        "{printed}"
+    );
     agent.kill();
 
     set("net.ipv4.ip_local_port_range=1024 40000")?;

@@ -70,7 +70,7 @@ impl Case {
 fn clients_and_pods_reach_services_through_clsact_filters() -> Result<()> {
     let case = Case::with_pods(2)?;
     let agent = case.clsact()?;
-    assert!(agent.said().contains("clsact ingress"), "{}", agent.said());
+    assert!(agent.log().contains("clsact ingress"), "{}", agent.log());
     for url in [VIP, VIP6] {
         assert_eq!(case.network.curl(url)?, "pod-0\n");
     }
@@ -181,7 +181,7 @@ fn a_conflicting_qdisc_is_reported_and_left_alone() -> Result<()> {
     let node = &case.network.node;
     node.run(["tc", "qdisc", "add", "dev", DEVICE, "ingress"])?;
     case.others_filter("7")?;
-    let pins = case.network.pin_path();
+    let pins = case.network.topology.pins().join("new");
     let output = node
         .command(program()?)
         .args(["agent", "--tc-mode", "clsact", "--device", DEVICE, "--manifests"])
@@ -191,9 +191,9 @@ fn a_conflicting_qdisc_is_reported_and_left_alone() -> Result<()> {
         .arg("--cgroup")
         .arg(node.cgroup())
         .output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains(DEVICE) && said.contains("tc qdisc del dev"), "{said}");
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{log}");
+    assert!(log.contains(DEVICE) && log.contains("tc qdisc del dev"), "{log}");
     assert_eq!(case.filters("ingress")?.len(), 1);
     assert!(!pins.exists(), "not removed");
     Ok(())

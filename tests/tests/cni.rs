@@ -212,6 +212,6 @@ fn pods_come_and_go(cluster: &Cluster, agent: &Agent) -> Result<()> {
         node.ip(&format!("link delete {name}"))?;
     }
     let is_forgotten =
-        |number| agent.said().contains(&format!("detached from interface device=late{number}\n"));
+        |number| agent.log().contains(&format!("detached from interface device=late{number}\n"));
     wait_until("removed interfaces are forgotten", SOON, || (0..PODS).all(is_forgotten))
 }

@@ -208,7 +208,7 @@ fn maps_without_service_names_are_adopted_and_get_names() -> Result<()> {
 
     let file = network.topology.directory().join("manifests.yaml");
     let agent = network.agent(&file)?;
-    assert!(agent.said().contains("adopting"), "{}", agent.said());
+    assert!(agent.log().contains("adopting"), "{}", agent.log());
     assert_eq!(text(&network, &["services", "-o", "name"])?, "default/dns\nshop/web\n");
     open.write_all(b"GET / HTTP/1.1\r\nHost: web\r\n\r\n")?;
     assert!(open.read(&mut [0; 1024])? > 0, "the connection was closed");

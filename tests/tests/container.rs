@@ -74,10 +74,9 @@ fn a_container_with_the_privileges_of_the_daemon_set_forwards() -> Result<()> {
 fn check(network: &OneNode, container: &Container, specification: &Specification) -> Result<()> {
     let args = ["check", "--config=/etc/millrace/config.yaml", "-o", "json"];
     let output = container.command(&network.node, &specification.capabilities, &args).output()?;
-    let said =
-        [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
-    ensure!(output.status.success(), "{said:?}");
-    let findings: Vec<Value> = serde_json::from_str(&said[0])?;
+    let log = [output.stdout, output.stderr].map(|log| String::from_utf8_lossy(&log).into_owned());
+    ensure!(output.status.success(), "{log:?}");
+    let findings: Vec<Value> = serde_json::from_str(&log[0])?;
     for checked in ["kernel", "btf", "bpffs", "cgroup", "uplinks", "programs on ext0"] {
         let found = findings.iter().find(|finding| finding["check"] == checked);
         let result = found.map(|finding| &finding["result"]);
@@ -99,9 +98,9 @@ fn every_capability_of_the_daemon_set_is_needed() -> Result<()> {
         let ended = agent.wait(SOON)?;
         ensure!(!ended.success(), "without {missing} it exited with 0:\n{}", agent.output());
         // The failure has the right reason: the agent checks its capabilities first.
-        let (said, name) = (agent.output(), missing.to_string());
+        let (log, name) = (agent.output(), missing.to_string());
         let named = format!("missing: {}.", name.trim_start_matches("CAP_"));
-        ensure!(said.contains(&named), "without {missing}, stderr:\n{said}");
+        ensure!(log.contains(&named), "without {missing}, stderr:\n{log}");
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use anyhow::Result;
 use tests::agent::Agent;
 use tests::contents::Contents;
 use tests::one_node::{DEVICE, OneNode};
-use tests::topology::{Echo, LARGE, SOON, who_answers};
+use tests::topology::{Echo, LARGE, SOON, name_of_server};
 use tests::watcher::{Answer, Watcher};
 
 /// The number of kills.
@@ -90,7 +90,7 @@ fn repeated_kills_break_no_connection_and_leave_nothing_behind() -> Result<()> {
     let watcher = Watcher::start(&network.client, "203.0.113.10:90")?;
     let connections: Vec<TcpStream> =
         (0..8).map(|_| network.client.tcp_connect("203.0.113.10:90")).collect::<Result<_>>()?;
-    let servers = connections.iter().map(who_answers).collect::<Result<Vec<String>>>()?;
+    let servers = connections.iter().map(name_of_server).collect::<Result<Vec<String>>>()?;
     // This takes about as long as all the kills.
     let mut transfer = network.client.command("curl");
     transfer.args(["--silent", "--show-error", "--fail", "--limit-rate", "2M"]);
@@ -111,10 +111,10 @@ fn repeated_kills_break_no_connection_and_leave_nothing_behind() -> Result<()> {
         thread::sleep(life / 2);
         replace(&file, &state(random >> 20))?;
         thread::sleep(life / 2);
-        ready += u32::from(agent.said().contains("ready service_ports="));
+        ready += u32::from(agent.log().contains("ready service_ports="));
         agent.kill();
         for (connection, server) in connections.iter().zip(&servers) {
-            assert_eq!(&who_answers(connection)?, server, "after {kill} kills");
+            assert_eq!(&name_of_server(connection)?, server, "after {kill} kills");
         }
     }
     eprintln!("{ready} of {KILLS} agents were ready before they were killed");
@@ -125,7 +125,7 @@ fn repeated_kills_break_no_connection_and_leave_nothing_behind() -> Result<()> {
     let seen = watcher.stop();
     assert_eq!(seen.others(&["pod-0", "pod-1"]), Vec::<&(Answer, usize)>::new());
     for (connection, server) in connections.iter().zip(&servers) {
-        assert_eq!(&who_answers(connection)?, server);
+        assert_eq!(&name_of_server(connection)?, server);
     }
     let ended = transfer.wait(SOON)?;
     assert!(ended.success(), "{}", transfer.output());
@@ -148,7 +148,7 @@ fn a_source_that_is_not_ready_removes_nothing() -> Result<()> {
     agent.kill();
 
     let agent = network.agent_that_waits()?;
-    assert!(agent.said().contains("adopting"), "{}", agent.said());
+    assert!(agent.log().contains("adopting"), "{}", agent.log());
     assert_eq!(Contents::of(&network.pin_path())?, before);
     assert!(network.curl("http://203.0.113.10/").is_ok());
     // SIGTERM changes nothing, either.

@@ -67,12 +67,12 @@ fn agent(network: &OneNode, device: &str) -> Result<Agent> {
 /// Checks which interfaces have XDP, and that the Service responds.
 fn check(network: &OneNode, device: &str, xdp: &[&str]) -> Result<Agent> {
     let agent = agent(network, device)?;
-    let said = agent.said();
+    let log = agent.log();
     for below in [DEVICE, "ext1", "bond0", device] {
         let attached = format!("attached to interface device={below} ");
-        let mut lines = said.lines();
+        let mut lines = log.lines();
         let has_xdp = lines.any(|line| line.contains(&attached) && line.contains("native XDP"));
-        assert_eq!(has_xdp, xdp.contains(&below), "{below}: {said}");
+        assert_eq!(has_xdp, xdp.contains(&below), "{below}: {log}");
     }
     for url in URLS {
         let answer = network.curl(url);

@@ -131,7 +131,7 @@ fn only_one_listener_is_allowed_and_a_killed_one_times_out() -> Result<()> {
     // The next agent adopts the maps for these reports, too.
     let agent = start(&network)?;
     let adopted = format!("adopted_maps={0} maps={0}", map::ALL.len());
-    assert!(agent.said().contains(&adopted), "{}", agent.said());
+    assert!(agent.log().contains(&adopted), "{}", agent.log());
     let first = listen(&network, &[])?;
     let refused = listen(&network, &[]).map(drop).unwrap_err().to_string();
     assert!(refused.contains("somebody listens already"), "{refused}");

@@ -152,8 +152,8 @@ impl Node {
     /// Another test's process may be called kube-proxy, so this does not look at processes.
     fn cleanup(&self, more: &[&str]) -> Result<String> {
         let output = self.millrace(&[&["--force"], more].concat())?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        ensure!(output.status.success(), "{said}");
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(output.status.success(), "{log}");
         Ok(String::from_utf8(output.stdout)?)
     }
 }

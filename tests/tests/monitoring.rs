@@ -155,8 +155,8 @@ fn alert_rules_are_valid_and_pass_their_tests() -> Result<()> {
     for (action, file) in [("check", rules), ("test", tests)] {
         let output = Command::new(&promtool).args([action, "rules"]).arg(&file).output()?;
         if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stdout).into_owned();
-            bail!("{}: {said}{}", file.display(), String::from_utf8_lossy(&output.stderr));
+            let log = String::from_utf8_lossy(&output.stdout).into_owned();
+            bail!("{}: {log}{}", file.display(), String::from_utf8_lossy(&output.stderr));
         }
     }
     Ok(())

@@ -15,8 +15,12 @@ const VIP: &str = "http://203.0.113.10/";
 /// A Service `web` with a ClusterIP, a NodePort and a load balancer's address, and these
 /// endpoints.
 fn web(endpoints: &[&str]) -> String {
+    manifests(&[web_service(endpoints)])
+}
+
+fn web_service(endpoints: &[&str]) -> Service {
     let web = Service::new("web", &["10.96.0.10"]).load_balancer(&["203.0.113.10"]);
-    manifests(&[web.tcp(80, 8080).node_port(30080).here(endpoints)])
+    web.tcp(80, 8080).node_port(30080).here(endpoints)
 }
 
 fn answers(network: &OneNode, url: &str, count: usize) -> Result<Vec<String>> {
@@ -116,7 +120,7 @@ fn an_established_connection_survives_a_new_endpoint_and_a_killed_agent() -> Res
     assert!(network.curl(VIP).is_ok(), "new connections work without an agent");
 
     let agent = network.agent(&file)?;
-    assert!(agent.said().contains("adopting"), "{}", agent.said());
+    assert!(agent.log().contains("adopting"), "{}", agent.log());
     assert_eq!(ask(&mut connection)?, "pod-0", "the next agent keeps the flows");
     assert!(network.curl(VIP).is_ok());
     Ok(())
@@ -129,10 +133,8 @@ fn a_terminating_pod_keeps_its_connections_until_it_is_gone() -> Result<()> {
     let mut connection = network.client.tcp_connect("203.0.113.10:80")?;
     assert_eq!(ask(&mut connection)?, "pod-0");
 
-    let conditions = "conditions: {ready: false, serving: false, terminating: true}";
-    let ending = format!("10.244.1.10], {conditions}, nodeName: node}}\n  - {{addresses: [");
-    let ending = web(&["ENDING10.244.1.11"]).replace("ENDING", &ending);
-    fs::write(&file, ending)?;
+    let ending = web_service(&["10.244.1.11"]).terminating("10.244.1.10");
+    fs::write(&file, manifests(&[ending]))?;
     wait_until("the other pod responds", SOON, || network.curl(VIP).is_ok_and(|a| a == "pod-1\n"))?;
     assert_eq!(ask(&mut connection)?, "pod-0");
     assert!(answers(&network, VIP, 10)?.iter().all(|answer| answer == "pod-1"));
@@ -216,7 +218,7 @@ fn generic_xdp_is_used_if_selected() -> Result<()> {
     let pin_path = network.pin_path();
     let mode = ["--xdp-mode", "generic"];
     let agent = Agent::start(&network.node, &pin_path, &file, DEVICE, &mode)?;
-    assert!(agent.said().contains("generic XDP"), "{}", agent.said());
+    assert!(agent.log().contains("generic XDP"), "{}", agent.log());
     assert_eq!(network.curl(VIP)?, "pod-0\n");
     Ok(())
 }

@@ -440,13 +440,13 @@ fn an_added_device_is_served_also_when_it_is_added_again() -> Result<()> {
         })?;
         network.node.ip(&format!("link del {dotted}"))?;
         wait_until("the device is detached", SOON, || {
-            agent.said().matches("detached from interface device=ext1.7").count() == round
+            agent.log().matches("detached from interface device=ext1.7").count() == round
         })?;
         assert_eq!(
-            agent.said().matches("attached to interface device=ext1.7").count(),
+            agent.log().matches("attached to interface device=ext1.7").count(),
             round,
             "{}",
-            agent.said()
+            agent.log()
         );
     }
     let links = fs::read_dir(network.pin_path().join("links"))?;
@@ -468,7 +468,7 @@ fn a_device_that_was_replaced_while_no_agent_ran_is_served() -> Result<()> {
         network.node.port(DEVICE).address("192.0.2.1/24"),
     )?;
     let second = agent(&network, DEVICE, &[])?;
-    assert!(second.said().contains("attached to interface device=ext0"), "{}", second.said());
+    assert!(second.log().contains("attached to interface device=ext0"), "{}", second.log());
     assert_eq!(network.curl("http://192.0.2.1:30080/")?, "pod-0\n");
     Ok(())
 }
@@ -479,13 +479,13 @@ fn a_pod_that_is_added_later_reaches_services() -> Result<()> {
     let agent = agent(&network, DEVICE, &["--workload-device", "pod-*"])?;
     let late = network.node.pod("pod-late", &["10.244.1.99"])?;
     wait_until("the pod is served", SOON, || {
-        agent.said().contains("attached to interface device=pod-late")
+        agent.log().contains("attached to interface device=pod-late")
     })?;
     let curl = ["curl", "-sf", "--max-time", "60", "http://10.96.0.10/"];
     assert_eq!(late.run(curl)?, "pod-0\n");
     network.node.ip("link del pod-late")?;
     wait_until("the pod's device is detached", SOON, || {
-        agent.said().contains("detached from interface device=pod-late")
+        agent.log().contains("detached from interface device=pod-late")
     })?;
     Ok(())
 }
@@ -496,9 +496,9 @@ fn auto_serves_the_device_of_the_default_route() -> Result<()> {
     network.node.default_route("192.0.2.2")?;
     let agent = agent(&network, "auto", &[])?;
     assert!(
-        agent.said().contains(&format!("attached to interface device={DEVICE}")),
+        agent.log().contains(&format!("attached to interface device={DEVICE}")),
         "{}",
-        agent.said()
+        agent.log()
     );
     assert_eq!(network.curl("http://192.0.2.1:30080/")?, "pod-0\n");
     // The route flaps, as when a DHCP lease is renewed. The device stays attached. The address is
@@ -508,7 +508,7 @@ fn auto_serves_the_device_of_the_default_route() -> Result<()> {
     wait_until("the new address is programmed", SOON, || {
         network.curl("http://192.0.2.77:30080/").is_ok_and(|answer| answer == "pod-0\n")
     })?;
-    assert!(!agent.said().contains("detached from interface"), "{}", agent.said());
+    assert!(!agent.log().contains("detached from interface"), "{}", agent.log());
     Ok(())
 }
 
@@ -524,9 +524,9 @@ fn a_bridge_is_served_and_its_port_is_refused_with_the_reason() -> Result<()> {
 
     let agent = agent(&network, "br0", &["--xdp-mode", "auto"])?;
     assert!(
-        agent.said().contains("does not support XDP; using tc, which is slower device=br0"),
+        agent.log().contains("does not support XDP; using tc, which is slower device=br0"),
         "{}",
-        agent.said()
+        agent.log()
     );
     wait_until("the bridge forwards", SOON, || network.curl("http://192.0.2.1:30080/").is_ok())?;
     Ok(())

@@ -153,8 +153,8 @@ fn manifests(of_first: u32) -> String {
 
 /// The number of steps in the plan of an agent's start.
 fn steps(agent: &Agent) -> Result<u64> {
-    let said = agent.said();
-    let (_, steps) = said.split_once("maps programmed steps=").with_context(|| said.clone())?;
+    let log = agent.log();
+    let (_, steps) = log.split_once("maps programmed steps=").with_context(|| log.clone())?;
     let digits: String = steps.chars().take_while(char::is_ascii_digit).collect();
     Ok(digits.parse()?)
 }

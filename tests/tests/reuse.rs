@@ -106,7 +106,7 @@ fn the_same_build_loads_nothing_and_replaces_nothing() -> Result<()> {
         assert_eq!(filters.len(), if more.is_empty() { 0 } else { 2 });
         for _ in 0..2 {
             let agent = case.start(more)?;
-            assert!(agent.said().contains(REUSED), "{}", agent.said());
+            assert!(agent.log().contains(REUSED), "{}", agent.log());
             assert_eq!(case.programs()?, programs);
             assert_eq!((case.links()?, case.filters()?), (links.clone(), filters.clone()));
             agent.terminate()?;
@@ -122,7 +122,7 @@ fn reused_programs_are_attached_in_other_modes_and_to_other_devices() -> Result<
     let programs = case.programs()?;
     let _other = case.network.other_node()?;
     let agent = case.start(&["--tc-mode", "clsact", "--device", "in0"])?;
-    assert!(agent.said().contains(REUSED), "{}", agent.said());
+    assert!(agent.log().contains(REUSED), "{}", agent.log());
     assert_eq!((case.programs()?, case.filters()?.len()), (programs, 2));
     assert!(case.links()?.contains_key("in0-xdp-native"), "{:?}", case.links()?);
     Ok(())
@@ -137,7 +137,7 @@ fn missing_stages_are_restored() -> Result<()> {
         case.stages(name)?.clear_index(&0)?;
         assert_ne!(case.contents(name)?, before);
         let agent = case.start(&[])?;
-        assert!(agent.said().contains(REUSED), "{}", agent.said());
+        assert!(agent.log().contains(REUSED), "{}", agent.log());
         assert_eq!(case.contents(name)?, before);
         agent.kill();
     }
@@ -171,14 +171,14 @@ fn if_a_program_is_missing_or_changed_all_are_loaded_again() -> Result<()> {
         let before = case.programs()?;
         damage(&case.directory()?)?;
         let agent = case.start(&[])?;
-        let said = agent.said();
-        assert!(said.contains("adopting") && !said.contains(REUSED), "{said}");
+        let log = agent.log();
+        assert!(log.contains("adopting") && !log.contains(REUSED), "{log}");
         agent.kill();
         let after = case.programs()?;
         assert!(before.keys().eq(after.keys()), "{before:?} {after:?}");
         assert!(before.iter().all(|(name, id)| after[name] != *id), "{before:?} {after:?}");
         let agent = case.start(&[])?;
-        assert!(agent.said().contains(REUSED), "{}", agent.said());
+        assert!(agent.log().contains(REUSED), "{}", agent.log());
         agent.kill();
     }
     Ok(())
@@ -192,12 +192,12 @@ fn programs_bound_to_other_maps_are_loaded_again() -> Result<()> {
     let before = case.programs()?;
     fs::remove_file(case.network.pin_path().join(map::DEVICES))?;
     let agent = case.start(&[])?;
-    assert!(!agent.said().contains(REUSED), "{}", agent.said());
+    assert!(!agent.log().contains(REUSED), "{}", agent.log());
     agent.kill();
     let between = case.programs()?;
     assert_ne!(between["out"], before["out"]);
     let agent = case.start(&["--max-flows", "8192"])?;
-    assert!(!agent.said().contains(REUSED), "{}", agent.said());
+    assert!(!agent.log().contains(REUSED), "{}", agent.log());
     assert_ne!(case.programs()?["out"], between["out"]);
     Ok(())
 }
@@ -230,8 +230,8 @@ fn another_build_loads_its_own_programs() -> Result<()> {
         .arg(case.network.node.cgroup());
     let mut agent = case.network.node.spawn(&mut command)?;
     agent.wait_for_output("ready service_ports=", tests::topology::SOON)?;
-    let said = agent.output();
-    assert!(said.contains("adopting") && !said.contains(REUSED), "{said}");
+    let log = agent.output();
+    assert!(log.contains("adopting") && !log.contains(REUSED), "{log}");
     assert_eq!(case.network.curl("http://203.0.113.10/")?.trim(), "pod-0");
     assert_ne!(case.programs()?["out"], before["out"]);
     agent.kill();

@@ -84,25 +84,25 @@ impl Cluster {
         let mut agent = Agent::launch_on(node, &pins, source, DEVICE, &TALKATIVE)?;
         agent.wait_for_output("ready service_ports=")?;
         agent.wait_for_output("teleport")?;
-        let mut said = Vec::new();
+        let mut printed = Vec::new();
         // With any exit code: an invalid Service may make the node unhealthy.
         let own = [&source[..], &["--device", DEVICE], &TALKATIVE].concat();
         for (command, more) in [("config", &own[..]), ("check", &own), ("status", &[])] {
             let mut words = node.command(program()?);
             words.args([command, "-o", "json"]).args(more).arg("--pin-path").arg(&pins);
             let output = words.output()?;
-            said.push((command, String::from_utf8(output.stdout)?));
-            said.push(("stderr of a command", String::from_utf8(output.stderr)?));
+            printed.push((command, String::from_utf8(output.stdout)?));
+            printed.push(("stderr of a command", String::from_utf8(output.stderr)?));
         }
         for (name, url) in [("metrics", "10249/metrics"), ("health", "10256/healthz")] {
             let url = format!("http://127.0.0.1:{url}");
-            said.push((name, node.run(["curl", "--silent", "--max-time", "60", &url])?));
+            printed.push((name, node.run(["curl", "--silent", "--max-time", "60", &url])?));
         }
         if has_kubectl() {
-            said.push(("Events", network.kubectl(&["get", "events", "-A", "-o", "yaml"])?));
+            printed.push(("Events", network.kubectl(&["get", "events", "-A", "-o", "yaml"])?));
         }
-        said.push(("log", agent.end()?));
-        Ok(said)
+        printed.push(("log", agent.end()?));
+        Ok(printed)
     }
 }
 
@@ -118,9 +118,10 @@ fn no_secret_appears_in_any_output() -> Result<()> {
     cluster.network.kubectl(&["apply", "-f", &manifest.to_string_lossy()])?;
     for more in [&[("token", TOKEN)][..], &[("username", "admin"), ("password", PASSWORD)]] {
         let (kubeconfig, secrets) = cluster.kubeconfig(more)?;
-        let said = cluster.output_with(&kubeconfig)?;
+        let printed = cluster.output_with(&kubeconfig)?;
         // The output is verbose, and covers what it should.
-        let of = |place: &str| said.iter().find(|(at, _)| *at == place).map(|(_, said)| said);
+        let of =
+            |place: &str| printed.iter().find(|(at, _)| *at == place).map(|(_, printed)| printed);
         for (place, part) in [
             ("log", "TRACE"),
             // The log includes the API client.
@@ -131,12 +132,12 @@ fn no_secret_appears_in_any_output() -> Result<()> {
             ("status", "nodeName"),
             ("Events", "teleport"),
         ] {
-            let said = of(place).context(place)?;
-            ensure!(said.contains(part), "{part} is not in {place}:\n{said}");
+            let printed = of(place).context(place)?;
+            ensure!(printed.contains(part), "{part} is not in {place}:\n{printed}");
         }
         for secret in secrets {
-            for (place, said) in &said {
-                let found = said.lines().find(|line| line.contains(&secret));
+            for (place, printed) in &printed {
+                let found = printed.lines().find(|line| line.contains(&secret));
                 ensure!(found.is_none(), "{secret} of {more:?} is in {place}: {found:?}");
             }
         }

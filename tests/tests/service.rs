@@ -92,19 +92,19 @@ fn error_of_a_refused_connection(more: &[&str]) -> Result<String> {
         return agent.end();
     }
     agent.wait_for_output(ANSWERED)?;
-    Ok(agent.said())
+    Ok(agent.log())
 }
 
 #[test]
 fn programs_log_packets_only_if_bpf_log_level_is_set() -> Result<()> {
     // Independent of the agent's own log level, which is less verbose by default.
-    let said = error_of_a_refused_connection(&["--bpf-log-level", "debug"])?;
-    let line = said.lines().find(|line| line.contains("is answered")).context("no such line")?;
+    let log = error_of_a_refused_connection(&["--bpf-log-level", "debug"])?;
+    let line = log.lines().find(|line| line.contains("is answered")).context("no such line")?;
     assert!(line.contains("DEBUG") && line.contains("a packet from device"), "{line}");
 
-    let said = error_of_a_refused_connection(&[])?;
-    assert!(!said.contains("is answered"), "{said}");
-    let said = error_of_a_refused_connection(&["--log", "debug"])?;
-    assert!(!said.contains("is answered"), "{said}");
+    let log = error_of_a_refused_connection(&[])?;
+    assert!(!log.contains("is answered"), "{log}");
+    let log = error_of_a_refused_connection(&["--log", "debug"])?;
+    assert!(!log.contains("is answered"), "{log}");
     Ok(())
 }

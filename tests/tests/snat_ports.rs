@@ -87,7 +87,7 @@ fn connections_get_only_ports_that_are_not_reserved() -> Result<()> {
     case.network.node.sysctl(&["net.ipv4.ip_local_reserved_ports=20000-20199,20216-20256"])?;
     // Replies arrive on the device to the other node.
     let agent = case.start(&["--device", "in0"])?;
-    assert!(agent.said().contains("too few ports for SNAT; "), "{}", agent.said());
+    assert!(agent.log().contains("too few ports for SNAT; "), "{}", agent.log());
     for _ in 0..2 {
         assert_eq!(case.network.curl("http://192.0.2.1:30080/")?.trim(), "other");
     }

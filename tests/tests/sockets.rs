@@ -170,8 +170,8 @@ fn a_process_reaches_a_service_and_sees_the_frontend_as_its_peer() -> Result<()>
         let shown = "%{remote_ip} %{remote_port}";
         let quiet = ["curl", "--silent", "--show-error", "--globoff", "--max-time", "60"];
         let more = ["--write-out", shown, &url];
-        let said = case.network.node.run(quiet.into_iter().chain(more)).context(url.clone())?;
-        assert_eq!(said, format!("pod-0\n{remote}"), "{url}");
+        let log = case.network.node.run(quiet.into_iter().chain(more)).context(url.clone())?;
+        assert_eq!(log, format!("pod-0\n{remote}"), "{url}");
     }
     Ok(())
 }

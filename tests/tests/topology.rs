@@ -11,7 +11,10 @@ use std::time::Duration;
 use std::{env, fs};
 
 use anyhow::{Context, Result};
-use lb_userspace::kernel::cgroup_root;
+use lb_userspace::kernel::{Tables, cgroup_root};
+use lb_userspace::plan::Snapshot;
+use tests::manifests::{here, manifests};
+use tests::one_node::OneNode;
 use tests::topology::{Host, Id, LARGE, SOON, Topology, bpffs, sweep, wait_until};
 
 /// A client, a router and a server with addresses of both families, and routes between them.
@@ -359,5 +362,28 @@ fn the_machines_own_namespace_is_left_alone() -> Result<()> {
 fn run(program: &str, arguments: &[&str]) -> Result<()> {
     let status = Command::new(program).args(arguments).status()?;
     anyhow::ensure!(status.success(), "{program} {arguments:?}: {status}");
+    Ok(())
+}
+
+/// The directory of an agent that served a request is empty for the next agent, except for loaded
+/// programs.
+#[test]
+fn the_maps_of_a_warm_directory_are_like_new_ones() -> Result<()> {
+    let network = OneNode::warm(1)?;
+    let (agent, _) = network.agent_on(&manifests(&[here().tcp(80, 8080)]))?;
+    assert_eq!(network.curl("http://203.0.113.10/")?, "pod-0\n");
+    let reached = network.curl("http://203.0.113.10:81/");
+    assert!(reached.is_err() && agent.counted("no_port")? > 0, "{}", agent.get(&["counters"])?);
+    drop((agent, network));
+
+    let network = OneNode::warm(0)?;
+    let path = network.pin_path();
+    let tables = Tables::open(|name| path.join(name))?;
+    assert_eq!(format!("{:?}", tables.snapshot()?), format!("{:?}", Snapshot::default()));
+    assert_eq!((tables.flows4().count(), tables.flows6().count()), (0, 0));
+    assert!(tables.reasons()?.iter().all(|(_, count)| *count == 0));
+    assert_eq!(tables.devices().count(), 0);
+    let (agent, _) = network.agent_on("")?;
+    assert!(agent.log().contains("adopting maps and programs"), "{}", agent.log());
     Ok(())
 }

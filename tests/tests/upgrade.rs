@@ -13,7 +13,7 @@ use tests::agent::Agent;
 use tests::contents::Contents;
 use tests::manifests::{here, manifests};
 use tests::one_node::{DEVICE, OneNode};
-use tests::topology::{Echo, who_answers};
+use tests::topology::{Echo, name_of_server};
 use tests::watcher::{Answer, Watcher};
 
 const FRONTEND: &str = "203.0.113.10:90";
@@ -39,7 +39,7 @@ impl Case {
         let (agent, file) = network.agent_on(&manifests(&[web]))?;
         let connect = |_| {
             let connection = network.client.tcp_connect(FRONTEND)?;
-            let server = who_answers(&connection)?;
+            let server = name_of_server(&connection)?;
             Ok((connection, server))
         };
         let connections = (0..8).map(connect).collect::<Result<_>>()?;
@@ -58,7 +58,7 @@ impl Case {
 
     fn kept_connections_go_on(&self) -> Result<()> {
         for (connection, server) in &self.connections {
-            assert_eq!(&who_answers(connection)?, server);
+            assert_eq!(&name_of_server(connection)?, server);
         }
         Ok(())
     }
@@ -117,11 +117,11 @@ fn a_new_agent_waits_for_the_old_one_and_then_takes_over() -> Result<()> {
     for _ in 0..3 {
         let mut successor = case.launch()?;
         successor.wait_for_output("waiting for it to exit")?;
-        let said = successor.said();
-        assert!(said.contains("another agent is running") && said.contains("pid="), "{said}");
+        let log = successor.log();
+        assert!(log.contains("another agent is running") && log.contains("pid="), "{log}");
         case.watcher.wait_for_more(20)?;
         assert!(
-            !successor.said().contains("ready service_ports="),
+            !successor.log().contains("ready service_ports="),
             "ready, but it has not taken over"
         );
         assert!(agent.terminate()?.success());
@@ -153,11 +153,11 @@ fn missing_maps_are_created_and_others_are_kept() -> Result<()> {
     MapData::from_pin(case.pin(map::REASONS))?.pin(case.pin("FUTURE"))?;
 
     let agent = case.start(&[])?;
-    let said = agent.said();
-    assert!(said.contains("AFFINITIES6, DEVICES, FRAGMENTS4, MEMBERS"), "{said}");
+    let log = agent.log();
+    assert!(log.contains("AFFINITIES6, DEVICES, FRAGMENTS4, MEMBERS"), "{log}");
     assert!(
-        said.contains("removed unknown map map=FUTURE") && !case.pin("FUTURE").exists(),
-        "{said}"
+        log.contains("removed unknown map map=FUTURE") && !case.pin("FUTURE").exists(),
+        "{log}"
     );
     assert!(case.pin(map::DEVICES).exists());
     assert!(!case.pin("set-aside").exists(), "maps that were set aside are not removed");
@@ -170,10 +170,10 @@ fn maps_of_another_size_are_recreated_and_others_are_kept() -> Result<()> {
     let (case, agent) = Case::new()?;
     agent.terminate()?;
     let agent = case.start(&["--max-flows", "8192"])?;
-    let said = agent.said();
-    assert!(said.contains("CROWDED4, CROWDED6, FLOWS4, FLOWS6, REPLIES4, REPLIES6"), "{said}");
-    assert!(said.contains("lost=\"connections through Services\""), "{said}");
-    assert!(said.contains("adopting"), "{said}");
+    let log = agent.log();
+    assert!(log.contains("CROWDED4, CROWDED6, FLOWS4, FLOWS6, REPLIES4, REPLIES6"), "{log}");
+    assert!(log.contains("lost=\"connections through Services\""), "{log}");
+    assert!(log.contains("adopting"), "{log}");
     case.only_connections_in_between_broke()
 }
 
@@ -187,8 +187,8 @@ fn maps_of_a_newer_version_are_replaced_while_services_are_served() -> Result<()
 
     // An agent of the older version that crashes before it attaches does not interrupt forwarding.
     let dying = case.network.agent_that_waits()?;
-    let said = dying.said();
-    assert!(said.contains("maps of a newer version") && said.contains("connections"), "{said}");
+    let log = dying.log();
+    assert!(log.contains("maps of a newer version") && log.contains("connections"), "{log}");
     dying.kill();
     case.watcher.wait_for_more(20)?;
     case.kept_connections_go_on()?;

@@ -26,9 +26,12 @@ pub fn lint() -> Result<()> {
             "lb-ebpf",
             "--exclude",
             "models",
+            "--exclude",
+            "xtask",
             "--features",
             "tests/privileged",
         ]),
+        clippy(&["--package", "xtask"]),
         clippy(&["--package", "models"]),
         // Again without the feature `privileged`, like `cargo build`.
         clippy(&["--package", "tests"]),

@@ -34,8 +34,8 @@ async fn a_watch_reports_every_change_after_a_list() {
     services.create(&PostParams::default(), &service("b")).await.unwrap();
     services.delete("a", &DeleteParams::default()).await.unwrap();
     let watch = services.watch(&WatchParams::default(), &revision).await.unwrap();
-    let told: Vec<String> = watch.take(3).map_ok(said).try_collect().await.unwrap();
-    assert_eq!(told, ["modified a", "added b", "deleted a"]);
+    let events: Vec<String> = watch.take(3).map_ok(described).try_collect().await.unwrap();
+    assert_eq!(events, ["modified a", "added b", "deleted a"]);
 }
 
 #[tokio::test]
@@ -49,8 +49,8 @@ async fn a_watch_by_label_reports_objects_that_start_or_stop_matching() {
         let patch = Patch::Merge(json!({"metadata": {"labels": {"x": label}}}));
         services.patch("a", &PatchParams::default(), &patch).await.unwrap();
     }
-    assert_eq!(said(watch.next().await.unwrap().unwrap()), "added a");
-    assert_eq!(said(watch.next().await.unwrap().unwrap()), "deleted a");
+    assert_eq!(described(watch.next().await.unwrap().unwrap()), "added a");
+    assert_eq!(described(watch.next().await.unwrap().unwrap()), "deleted a");
 }
 
 #[tokio::test]
@@ -76,7 +76,7 @@ async fn a_streamed_list_ends_with_an_annotated_bookmark() {
     services.create(&PostParams::default(), &service("a")).await.unwrap();
     let params = WatchParams::default().initial_events();
     let mut watch = services.watch(&params, "0").await.unwrap().boxed();
-    assert_eq!(said(watch.next().await.unwrap().unwrap()), "added a");
+    assert_eq!(described(watch.next().await.unwrap().unwrap()), "added a");
     match watch.next().await.unwrap().unwrap() {
         WatchEvent::Bookmark(bookmark) => {
             assert_eq!(bookmark.metadata.annotations["k8s.io/initial-events-end"], "true");
@@ -84,7 +84,7 @@ async fn a_streamed_list_ends_with_an_annotated_bookmark() {
         other => panic!("{other:?}"),
     }
     services.create(&PostParams::default(), &service("b")).await.unwrap();
-    assert_eq!(said(watch.next().await.unwrap().unwrap()), "added b");
+    assert_eq!(described(watch.next().await.unwrap().unwrap()), "added b");
 }
 
 #[tokio::test]
@@ -93,9 +93,9 @@ async fn a_watch_ends_after_its_timeout() {
     let services: Api<Service> = Api::default_namespaced(server.client().await);
     let params = WatchParams::default().timeout(1);
     let watch = services.watch(&params, "0").await.unwrap();
-    let told: Vec<String> = watch.map_ok(said).try_collect().await.unwrap();
+    let events: Vec<String> = watch.map_ok(described).try_collect().await.unwrap();
     // Only the final bookmark.
-    assert_eq!(told, ["bookmark"]);
+    assert_eq!(events, ["bookmark"]);
 }
 
 #[tokio::test]
@@ -186,7 +186,7 @@ async fn endpoints_of_a_service_without_a_selector_are_mirrored() {
 
     endpoints.delete("web", &DeleteParams::default()).await.unwrap();
     let event = watch.next().await.unwrap().unwrap();
-    assert!(said(event).starts_with("deleted"));
+    assert!(described(event).starts_with("deleted"));
 }
 
 /// Slices cannot contain loopback addresses, so the server listens on another address of this
@@ -229,7 +229,7 @@ async fn a_slice_with_a_health_check_is_kept_up_to_date() {
     becomes(false).await;
 }
 
-fn said<T: kube::ResourceExt>(event: WatchEvent<T>) -> String {
+fn described<T: kube::ResourceExt>(event: WatchEvent<T>) -> String {
     match event {
         WatchEvent::Added(object) => format!("added {}", object.name_any()),
         WatchEvent::Modified(object) => format!("modified {}", object.name_any()),

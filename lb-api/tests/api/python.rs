@@ -20,9 +20,9 @@ async fn the_python_client_works_as_on_a_cluster() {
     let mut command = Command::new(python);
     command.arg(SCRIPT).arg(kubeconfig);
     let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let stdout = String::from_utf8_lossy(&output.stdout);
     let wrong = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("done"), "{said}{wrong}");
+    assert!(output.status.success() && stdout.contains("done"), "{stdout}{wrong}");
 }
 
 fn python() -> Option<PathBuf> {

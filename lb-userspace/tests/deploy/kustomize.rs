@@ -15,17 +15,17 @@ pub const FOLDERS: [&str; 4] =
 /// Builds a folder with the newest kubectl; `None` without kubectl.
 pub fn build(folder: &str) -> Option<Objects> {
     let (_, program) = kubectls().last_key_value()?;
-    Some(build_by(program, folder).unwrap_or_else(|said| panic!("{folder}: {said}")))
+    Some(build_by(program, folder).unwrap_or_else(|stderr| panic!("{folder}: {stderr}")))
 }
 
 /// Builds a folder with a kubectl; returns its output on failure.
 pub fn build_by(program: &Path, folder: &str) -> Result<Objects, String> {
     let mut command = Command::new(program);
     let output = command.arg("kustomize").arg(deploy("kustomize").join(folder)).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     // Deprecated fields cause only warnings.
-    if !output.status.success() || !said.is_empty() {
-        return Err(said.into_owned());
+    if !output.status.success() || !stderr.is_empty() {
+        return Err(stderr.into_owned());
     }
     Ok(document::read(&String::from_utf8(output.stdout).unwrap()))
 }

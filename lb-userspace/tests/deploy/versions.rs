@@ -54,7 +54,7 @@ fn unknown(program: &Path, objects: &Objects) -> (Vec<String>, usize) {
                 let lost = document::lost(object, &back);
                 unknown.extend(lost.into_iter().map(|field| format!("{name}: {field}")));
             }
-            Err(said) => unknown.push(format!("{name}: {said}")),
+            Err(stderr) => unknown.push(format!("{name}: {stderr}")),
         }
     }
     (unknown, asked)

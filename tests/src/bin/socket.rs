@@ -52,7 +52,7 @@ fn act(socket: &mut dyn Socket, action: &str) -> Result<()> {
             let mut last = String::new();
             let to = end(rest)?;
             loop {
-                let came = said(socket.ask("again", Some(to)));
+                let came = line_of(socket.ask("again", Some(to)));
                 if came != last {
                     println!("{action}: {came}");
                     last = came;
@@ -63,11 +63,11 @@ fn act(socket: &mut dyn Socket, action: &str) -> Result<()> {
         "hold" => socket.hold().map(|()| "closed".to_owned()),
         _ => bail!("{action}?\n{USAGE}"),
     };
-    println!("{action}: {}", said(came));
+    println!("{action}: {}", line_of(came));
     Ok(())
 }
 
-fn said(came: io::Result<String>) -> String {
+fn line_of(came: io::Result<String>) -> String {
     came.unwrap_or_else(|error| error.to_string())
 }
 

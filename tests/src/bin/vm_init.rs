@@ -36,7 +36,7 @@ fn main() {
         // Nowhere else to say it.
         eprintln!("vm: {error:#}");
     } else if let Err(error) = run() {
-        say(&format!("vm: {error:#}"));
+        print(&format!("vm: {error:#}"));
     }
     // Returns only if it fails, and then the kernel panics, which ends the machine, too.
     let _ = reboot(RebootMode::RB_POWER_OFF);
@@ -50,18 +50,18 @@ fn make_filesystem((source, directory, kind): (&str, &str, &str)) -> Result<()> 
 
 fn run() -> Result<()> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
-    say(&format!("vm: Linux {}", release.trim()));
+    print(&format!("vm: Linux {}", release.trim()));
     for module in lines("modules")? {
         load(&module).with_context(|| module.clone())?;
     }
     ensure!(child(&["ip", "link", "set", "lo", "up"])?, "the loopback device can't be set up");
     for test in lines("tests")? {
         let words: Vec<&str> = test.split_whitespace().collect();
-        say(&format!("vm: runs {test}"));
+        print(&format!("vm: runs {test}"));
         let word = if child(&words)? { "passed" } else { "failed" };
-        say(&format!("vm: {word} {test}"));
+        print(&format!("vm: {word} {test}"));
     }
-    say("vm: done");
+    print("vm: done");
     Ok(())
 }
 
@@ -97,7 +97,7 @@ fn child(words: &[&str]) -> Result<bool> {
         match wait()? {
             WaitStatus::Exited(pid, code) if pid == child => return Ok(code == 0),
             WaitStatus::Signaled(pid, signal, _) if pid == child => {
-                say(&format!("vm: {program} was ended by {signal}"));
+                print(&format!("vm: {program} was ended by {signal}"));
                 return Ok(false);
             }
             _ => {}
@@ -105,7 +105,7 @@ fn child(words: &[&str]) -> Result<bool> {
     }
 }
 
-fn say(line: &str) {
+fn print(line: &str) {
     use std::io::Write;
     // Without a console nobody would read that there is none.
     if let Ok(mut console) = console() {

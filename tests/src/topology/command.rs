@@ -24,8 +24,8 @@ pub fn run(command: &mut Command) -> Result<String> {
         format!("{} can't be started; is {program} installed?", line(command))
     })?;
     if !output.status.success() {
-        let said = [output.stderr, output.stdout].concat();
-        bail!("{}: {}\n{}", line(command), output.status, String::from_utf8_lossy(&said).trim());
+        let printed = [output.stderr, output.stdout].concat();
+        bail!("{}: {}\n{}", line(command), output.status, String::from_utf8_lossy(&printed).trim());
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

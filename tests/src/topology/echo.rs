@@ -112,7 +112,7 @@ fn reply_to(message: &[u8], peer: SocketAddr, name: &str) -> Vec<u8> {
 }
 
 /// Sends a request over an open connection; returns the server's name.
-pub fn who_answers(connection: &TcpStream) -> Result<String> {
+pub fn name_of_server(connection: &TcpStream) -> Result<String> {
     (&*connection).write_all(b"who\n")?;
     let mut line = String::new();
     BufReader::new(connection).read_line(&mut line)?;

@@ -58,7 +58,7 @@ use anyhow::{Context, Result, ensure};
 pub use bpffs::bpffs;
 pub use capture::Capture;
 pub use command::{SOON, wait_until};
-pub use echo::{Echo, who_answers};
+pub use echo::{Echo, name_of_server};
 pub use host::Host;
 pub use id::Id;
 pub use port::Port;

@@ -70,8 +70,8 @@ pub fn keep(pins: &Path) -> Result<()> {
 /// Starts a process that removes the pool when the parent of this process, cargo, has ended.
 fn remove_later() {
     let script = "while kill -0 \"$1\" 2>/dev/null; do sleep 1; done; rm -rf \"$2\"";
-    let mut command = Command::new("setsid");
-    command.args(["sh", "-c", script, "sh", &getppid().to_string()]).arg(pool());
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh", &getppid().to_string()]).arg(pool());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
     if let Err(error) = command.spawn() {
         eprintln!("{} will not be removed: {error}", pool().display());
