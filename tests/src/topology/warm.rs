@@ -2,8 +2,7 @@
 //!
 //! An agent that adopts loaded programs needs a fifth of the time of one that has the verifier check
 //! them. The directories are shared by all test programs of one `cargo test`, and removed after it.
-//! Emptied maps are like new ones, except for what the agent writes at its start anyway, and for the
-//! traffic counters of unused indexes, which it resets when it uses them.
+//! Emptied maps are like new ones, except for what the agent writes at its start anyway.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -17,8 +16,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Context, Result, ensure};
 use aya::maps::{Map, MapData, MapInfo, MapType, PerCpuArray, PerCpuValues};
 use aya::util::nr_cpus;
-use lb_common::layout::map;
-use lb_userspace::kernel::{Mapped, bpf};
+use lb_common::layout::{Traffic, map};
+use lb_userspace::kernel::{Mapped, Plain, bpf};
 use nix::libc::c_long;
 use nix::unistd::getppid;
 
@@ -27,6 +26,9 @@ use super::bpffs::test_pins;
 /// The default is more on any machine that runs tests; tests that want another size want a smaller
 /// one.
 const LEAST_BUCKETS: u32 = 4096;
+
+/// More service ports and backends than tests with warm directories have.
+const MOST_INDEXES: u32 = 1024;
 
 /// Directories that `links` and `filters` of an agent are in: what it attached.
 const ATTACHED: [&str; 2] = ["links", "filters"];
@@ -94,6 +96,15 @@ fn empty(path: &Path, name: &str) -> Result<()> {
         }
         MapType::Hash | MapType::LruHash | MapType::LpmTrie => {
             remove_all_keys(&open()?, info.key_size() as usize)?;
+        }
+        MapType::PerCpuArray if [map::SERVICE_TRAFFIC, map::BACKEND_TRAFFIC].contains(&name) => {
+            let processors = nr_cpus().map_err(|(_, error)| error)?;
+            let mut traffic: PerCpuArray<_, Plain<Traffic>> =
+                Map::PerCpuArray(open()?).try_into()?;
+            for index in 0..MOST_INDEXES.min(info.max_entries()) {
+                let zeros = vec![Plain(Traffic::default()); processors];
+                traffic.set(index, PerCpuValues::try_from(zeros)?, 0)?;
+            }
         }
         // Scratch space, stages, and buffers that the agent reads.
         _ => {}
