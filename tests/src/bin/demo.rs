@@ -1,4 +1,4 @@
-//! `cargo xtask run`: Millrace at work in network namespaces.
+//! `cargo xtask run`: runs Millrace in network namespaces.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -69,7 +69,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The agent with an API of its own, and the example applied to it as anybody would.
+/// Starts the agent with the embedded API, and applies the example with kubectl.
 fn standalone(network: &OneNode) -> Result<Agent> {
     println!("Starting `millrace standalone` on the node ...");
     let agent = network.standalone()?;
@@ -88,7 +88,7 @@ fn from_manifests(network: &OneNode) -> Result<Agent> {
     network.agent(&PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/manifests")))
 }
 
-/// What a newcomer would try first.
+/// Commands to try first.
 fn print_commands(network: &OneNode) {
     let node = network.node.namespace();
     let client = network.client.namespace();
@@ -104,7 +104,7 @@ fn print_commands(network: &OneNode) {
     println!("  nsenter --net=/run/netns/{client} curl -s 'http://203.0.113.10/?[1-9]'");
 }
 
-/// How many requests each pod answered. One curl makes them all, each on a connection of its own.
+/// The number of requests that each pod served. One curl sends them all, each over its own connection.
 fn spread(network: &OneNode, url: &str) -> Result<BTreeMap<String, usize>> {
     let urls = format!("{url}?[1-{REQUESTS}]");
     let quiet = ["curl", "--silent", "--show-error", "--fail", "--max-time", "30"];
@@ -119,7 +119,7 @@ fn spread(network: &OneNode, url: &str) -> Result<BTreeMap<String, usize>> {
     Ok(spread)
 }
 
-/// The URL as curl's own patterns want it: the brackets of an IPv6 address are none.
+/// Escapes the brackets of an IPv6 address, which are patterns to curl.
 fn glob(url: &str) -> String {
     match url.split_once("]/") {
         Some((address, rest)) => format!("{}\\]/{rest}", address.replace('[', "\\[")),

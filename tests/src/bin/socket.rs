@@ -1,7 +1,7 @@
-//! A program with one socket, for tests of what a process sees of Services.
+//! A program with one socket, for tests of Services from the view of a process.
 //!
-//! `socket tcp|udp BIND ACTION...`: the actions are done in turn, and each says what came of it.
-//! `BIND` is `0.0.0.0:0` or `[::]:0`; TCP connects from any address and takes no heed of it.
+//! `socket tcp|udp BIND ACTION...` executes the actions in order, and prints the result of each.
+//! `BIND` is `0.0.0.0:0` or `[::]:0`; TCP ignores it.
 
 use std::env;
 use std::io::{self, Read, Write};
@@ -19,9 +19,9 @@ const USAGE: &str = "socket tcp|udp BIND ACTION...
   keep-asking=END   the same again and again; says when another answers or it fails
   hold              waits until the connection ends, and says how";
 
-/// Answers come within it, or not at all.
+/// Time limit for a reply.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two questions: a test sees a change soon, and the log stays short.
+/// Pause between two requests: short enough to notice a change soon, long enough for a short log.
 const PAUSE: Duration = Duration::from_millis(20);
 
 fn main() -> Result<()> {
@@ -78,7 +78,7 @@ fn end(text: &str) -> Result<SocketAddr> {
 trait Socket {
     fn dial(&mut self, end: SocketAddr) -> io::Result<()>;
     fn peer(&self) -> io::Result<SocketAddr>;
-    /// Says what came back, and from whom.
+    /// Returns the reply and the address of its sender.
     fn ask(&mut self, text: &str, to: Option<SocketAddr>) -> io::Result<String>;
     fn hold(&mut self) -> io::Result<()>;
 }

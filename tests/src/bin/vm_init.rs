@@ -1,7 +1,7 @@
-//! The first process of the virtual machine that `cargo xtask vm-test` boots: makes it a place
-//! where the tests can run, runs them, and switches it off.
+//! The first process of the virtual machine that `cargo xtask vm-test` boots: prepares the system,
+//! runs the tests, and powers off.
 //!
-//! What it says goes to the second serial port; the kernel's own messages have the first.
+//! Its output goes to the second serial port; the kernel's messages go to the first.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -15,11 +15,11 @@ use nix::sys::reboot::{RebootMode, reboot};
 use nix::sys::wait::{WaitStatus, wait};
 use nix::unistd::Pid;
 
-/// Where xtask puts what concerns this machine.
+/// The directory with the files for this machine.
 const DIRECTORY: &str = "/vm";
 const CONSOLE: &str = "/dev/ttyS1";
 
-/// Source, directory, kind.
+/// Source, directory and type.
 const FILESYSTEMS: [(&str, &str, &str); 8] = [
     ("proc", "/proc", "proc"),
     ("sysfs", "/sys", "sysfs"),
@@ -33,12 +33,12 @@ const FILESYSTEMS: [(&str, &str, &str); 8] = [
 
 fn main() {
     if let Err(error) = FILESYSTEMS.into_iter().try_for_each(make_filesystem) {
-        // Nowhere else to say it.
+        // The second serial port does not exist yet.
         eprintln!("vm: {error:#}");
     } else if let Err(error) = run() {
         print(&format!("vm: {error:#}"));
     }
-    // Returns only if it fails, and then the kernel panics, which ends the machine, too.
+    // Returns only if it fails. Then the kernel panics, which also ends the machine.
     let _ = reboot(RebootMode::RB_POWER_OFF);
 }
 
@@ -78,8 +78,8 @@ fn load(module: &str) -> Result<()> {
         .context("the kernel does not take the module")
 }
 
-/// Runs a program to its end; true if it succeeded. On the way it takes in all orphans, as the
-/// first process must.
+/// Runs a program to its end; returns whether it succeeded. Reaps orphans, as the first process
+/// must.
 fn child(words: &[&str]) -> Result<bool> {
     let (program, arguments) = words.split_first().context("a line without a program")?;
     let mut command = Command::new(program);
@@ -107,7 +107,7 @@ fn child(words: &[&str]) -> Result<bool> {
 
 fn print(line: &str) {
     use std::io::Write;
-    // Without a console nobody would read that there is none.
+    // Without a console there is no place for the error.
     if let Ok(mut console) = console() {
         let _ = writeln!(console, "{line}");
     }

@@ -1,10 +1,10 @@
-//! What a test writes as text, `"203.0.113.10:80"` or `"02:00:00:00:00:01"`, as values.
+//! Conversions of text such as `"203.0.113.10:80"` or `"02:00:00:00:00:01"`.
 //!
-//! The conversions panic: a typing error in a table of cases should stop the test where it is.
+//! They panic: a typing error in a table of cases should stop the test at the error.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// One end of a packet. Without a port, a modifier leaves the port as it is.
+/// One end of a packet. Without a port, a modifier keeps the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     pub address: IpAddr,

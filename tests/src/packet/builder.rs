@@ -1,8 +1,7 @@
-//! [`Packet`]: bytes that remember how they were made.
+//! [`Packet`]: the bytes of a packet and their description.
 //!
-//! Every modifier returns a changed copy that is encoded afresh, so its checksums are right and one
-//! packet can be the start of many. Modifiers panic when they do not apply: a test that gives ARP a
-//! TTL is wrong.
+//! Every modifier returns a changed copy that is encoded again, so its checksums are correct.
+//! Modifiers panic if they do not apply: a test that sets the TTL of an ARP packet is wrong.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -46,7 +45,7 @@ impl Packet {
         })
     }
 
-    /// The same packet the other way: MACs, addresses and ports change places.
+    /// The packet in the other direction: MACs, addresses and ports are swapped.
     pub fn reversed(&self) -> Self {
         let ethernet = &self.description.ethernet;
         self.macs(ethernet.destination, ethernet.source).change_ip(|ip| {
@@ -105,12 +104,12 @@ impl Packet {
         self.change_ip(|ip| ip.id = id)
     }
 
-    /// Of IPv4; set unless said otherwise, but never in a fragment.
+    /// The DF bit of IPv4. Set by default, except in fragments.
     pub fn dont_fragment(&self, set: bool) -> Self {
         self.change_ip(|ip| ip.dont_fragment = set)
     }
 
-    /// IPv4 options as they are written: a multiple of 4 bytes, 40 at most.
+    /// Encoded IPv4 options: a multiple of 4 bytes, at most 40.
     pub fn ip_options(&self, options: &[u8]) -> Self {
         self.change_ip(|ip| {
             assert!(ip.source.is_ipv4(), "only IPv4 has options");
@@ -118,9 +117,8 @@ impl Packet {
         })
     }
 
-    /// Adds an IPv6 extension header after those that are there; hop-by-hop and routing headers
-    /// stand before all others. The content is what follows the next header and the length: 6
-    /// bytes, 14, 22...
+    /// Adds an IPv6 extension header after the existing ones. Hop-by-hop and routing headers come
+    /// first. The content follows next header and length: 6, 14, 22, … bytes.
     pub fn extension(&self, protocol: u8, content: &[u8]) -> Self {
         self.change_ip(|ip| {
             assert!(ip.source.is_ipv6(), "only IPv6 has extension headers");
@@ -128,13 +126,12 @@ impl Packet {
         })
     }
 
-    /// A hop-by-hop header of 8 bytes with padding in it.
+    /// Adds a hop-by-hop header of 8 bytes with padding.
     pub fn hop_by_hop(&self) -> Self {
         self.extension(IpNumber::IPV6_HEADER_HOP_BY_HOP.0, &[1, 4, 0, 0, 0, 0])
     }
 
-    /// A destination options header of 16 bytes with padding in it. It is fragmented with what
-    /// follows it.
+    /// Adds a destination options header of 16 bytes with padding, in the fragmentable part.
     pub fn destination_options(&self) -> Self {
         self.extension(
             IpNumber::IPV6_DESTINATION_OPTIONS.0,
@@ -142,9 +139,9 @@ impl Packet {
         )
     }
 
-    /// The fragment that carries this part of what follows the IP header, `fragment(..1480)` and
-    /// `fragment(1480..)`: there are more after it unless the part reaches the end. The transport
-    /// checksum is that of the whole.
+    /// The fragment with this part of the IP payload, such as `fragment(..1480)` and
+    /// `fragment(1480..)`. The flag for more fragments is set unless the part reaches the end. The
+    /// transport checksum is that of the whole packet.
     pub fn fragment(&self, part: impl RangeBounds<usize>) -> Self {
         let start = match part.start_bound() {
             Bound::Included(&start) => start,
@@ -158,20 +155,20 @@ impl Packet {
         self.change_ip(|ip| ip.fragment = Some(start..end))
     }
 
-    /// The packet that its fragments are parts of.
+    /// The packet before fragmentation.
     pub fn whole(&self) -> Self {
         self.change_ip(|ip| ip.fragment = None)
     }
 }
 
-/// The rest.
+/// Payload, encapsulated packets, damage, and offsets.
 impl Packet {
-    /// What follows the transport header. SCTP carries it in a DATA chunk instead of another.
+    /// Sets the payload. SCTP carries it in a DATA chunk, which replaces the other chunk.
     pub fn payload(&self, payload: &[u8]) -> Self {
         self.change_ip(|ip| ip.body = Body::Bytes(payload.to_vec()))
     }
 
-    /// Changes the packet inside: the one an ICMP error quotes or a tunnel carries.
+    /// Changes the inner packet: the one that an ICMP error quotes or a tunnel carries.
     pub fn inner(&self, change: impl FnOnce(&Packet) -> Packet) -> Self {
         self.change_ip(|ip| match &mut ip.body {
             Body::Packet { inner, .. } => **inner = change(inner),
@@ -179,8 +176,7 @@ impl Packet {
         })
     }
 
-    /// Keeps the inner packet's IP header and this many bytes after it: 8 is what old routers
-    /// quote.
+    /// Keeps the inner packet's IP header and this number of bytes after it; old routers quote 8.
     pub fn quoting_only(&self, bytes: usize) -> Self {
         self.change_ip(|ip| match &mut ip.body {
             Body::Packet { transport_bytes, .. } => *transport_bytes = Some(bytes),
@@ -188,38 +184,38 @@ impl Packet {
         })
     }
 
-    /// Changes the finished bytes, as in `.with(|bytes| bytes[14] = 0x4f)`. Packets derived from
-    /// this one are encoded without the change and then changed likewise.
+    /// Changes the encoded bytes, as in `.with(|bytes| bytes[14] = 0x4f)`. The change is applied again
+    /// to packets derived from this one.
     pub fn with(&self, edit: impl Fn(&mut Vec<u8>) + Send + Sync + 'static) -> Self {
         self.change(|packet| packet.edits.push(Edit(Arc::new(edit))))
     }
 
-    /// Only the first bytes; the lengths in the headers stay those of the whole.
+    /// Keeps only the first bytes. The lengths in the headers do not change.
     pub fn truncated(&self, length: usize) -> Self {
         self.with(move |bytes| bytes.truncate(length))
     }
 
-    /// Zeros after the packet, as Ethernet adds them to short ones.
+    /// Appends zeros, as Ethernet does for short packets.
     pub fn padded(&self, length: usize) -> Self {
         self.with(move |bytes| bytes.resize(length.max(bytes.len()), 0))
     }
 
-    /// Where the IP header starts.
+    /// The offset of the IP header.
     pub fn network_offset(&self) -> usize {
         14 + 4 * self.description.ethernet.tags.len()
     }
 
-    /// Where the transport header, or a later fragment's share of the payload, starts.
+    /// The offset of the transport header, or of the payload of a later fragment.
     pub fn transport_offset(&self) -> usize {
         self.network_offset() + self.ip().header_length()
     }
 
-    /// Where an IP packet goes.
+    /// The destination address.
     pub fn destination(&self) -> IpAddr {
         self.ip().destination
     }
 
-    /// The bytes without Ethernet.
+    /// The bytes without the Ethernet header.
     pub fn ip_bytes(&self) -> &[u8] {
         self.bytes.get(self.network_offset()..).unwrap_or_default()
     }

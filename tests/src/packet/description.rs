@@ -1,4 +1,4 @@
-//! What a packet is, before it is bytes: the values a builder collects and `encode` writes out.
+//! The description of a packet: the values that the builder collects and `encode` writes.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -34,7 +34,7 @@ pub struct Tag {
 pub enum Content {
     Ip(Datagram),
     Arp(ArpEthIpv4Packet),
-    /// The whole frame, its Ethernet header included.
+    /// The whole frame, including the Ethernet header.
     Raw(Vec<u8>),
 }
 
@@ -46,9 +46,9 @@ pub struct Datagram {
     pub tos: u8,
     pub id: u16,
     pub dont_fragment: bool,
-    /// Of IPv4.
+    /// IPv4 options.
     pub options: Vec<u8>,
-    /// Of IPv6, in the order they are written.
+    /// IPv6 extension headers, in their order.
     pub extensions: Vec<Extension>,
     /// The part of the fragmentable bytes that this packet carries.
     pub fragment: Option<Range<usize>>,
@@ -59,13 +59,13 @@ pub struct Datagram {
 #[derive(Clone, Debug)]
 pub struct Extension {
     pub protocol: u8,
-    /// Without the two bytes of next header and length.
+    /// The content without next header and length.
     pub content: Vec<u8>,
 }
 
 #[derive(Clone, Debug)]
 pub enum Transport {
-    /// Its checksum is computed on encoding, whatever is set here.
+    /// The checksum in it is ignored; `encode` computes it.
     Tcp(TcpHeader),
     Udp {
         source: u16,
@@ -84,7 +84,7 @@ pub enum Transport {
         code: u8,
         rest: [u8; 4],
     },
-    /// No header of its own: the body follows the IP header.
+    /// No transport header: the body follows the IP header.
     Other(u8),
 }
 
@@ -112,8 +112,8 @@ pub enum Body {
     },
 }
 
-/// A change of the finished bytes. Kept, so that a packet derived from a corrupted one is corrupted
-/// in the same way.
+/// A change of the encoded bytes. Stored, so that packets derived from a damaged one are damaged in
+/// the same way.
 #[derive(Clone)]
 pub struct Edit(pub Arc<Change>);
 

@@ -1,11 +1,11 @@
-//! How two packets differ, for the message of a failed assertion.
+//! Differences between two packets, for the message of a failed assertion.
 
 use std::ops::Range;
 
 use super::dissect;
 
 const BYTES_IN_A_ROW: usize = 16;
-/// Beyond these a difference is better understood from the layers.
+/// With more rows of bytes, the layers explain a difference better.
 const MOST_ROWS: usize = 12;
 
 /// Panics with [`explain_difference`] unless the packets are the same, byte for byte.
@@ -44,8 +44,7 @@ fn layers(expected: &str, actual: &str) -> String {
                 expected.next();
                 actual.next();
             }
-            // A layer that only one of them has. If the expected one comes later, this is one too
-            // many.
+            // Only one packet has this layer. If the expected layer follows later, this one is extra.
             (Some(line), Some(extra))
                 if actual.clone().any(|later| layer(line) == layer(later)) =>
             {
@@ -71,7 +70,7 @@ fn layer(line: &str) -> &str {
     &line[..indent + name.len()]
 }
 
-/// Under those fields of the actual line that the expected one has not.
+/// Carets under the fields of the actual line that are not in the expected line.
 fn carets(expected: &str, actual: &str) -> String {
     let expected: Vec<&str> = expected.split(", ").collect();
     let mark = |field: &str| {

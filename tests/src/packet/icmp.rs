@@ -1,10 +1,10 @@
-//! ICMP and ICMPv6: echoes, and errors that quote the packet they are about.
+//! ICMP and ICMPv6: echoes, and errors with the packet that they quote.
 
 use super::description::{Body, Transport};
 use super::make::datagram;
 use super::{Endpoint, Packet};
 
-/// A message of any type; its payload follows the 8 bytes of the header.
+/// A message of any type. The payload follows the header of 8 bytes.
 pub fn icmp(
     source: impl Into<Endpoint>,
     destination: impl Into<Endpoint>,
@@ -23,8 +23,8 @@ pub fn icmp_echo_reply(source: impl Into<Endpoint>, destination: impl Into<Endpo
     echo(source.into(), destination, (0, 129))
 }
 
-/// To the sender of the quoted packet. The type, the code and the second half of the header are
-/// those of its family.
+/// An error to the sender of the quoted packet. Type, code and the second half of the header depend
+/// on the family.
 pub fn icmp_error(
     router: impl Into<Endpoint>,
     quoted: &Packet,
@@ -42,7 +42,7 @@ pub fn icmp_unreachable(router: impl Into<Endpoint>, quoted: &Packet, code: u8) 
     icmp_error(router, quoted, by_family(quoted, 3, 1), code, 0)
 }
 
-/// What a host answers when nobody listens.
+/// The error of a host without a listener on the port.
 pub fn port_unreachable(router: impl Into<Endpoint>, quoted: &Packet) -> Packet {
     icmp_unreachable(router, quoted, by_family(quoted, 3, 4))
 }
@@ -53,7 +53,7 @@ pub fn packet_too_big(router: impl Into<Endpoint>, quoted: &Packet, mtu: u16) ->
     icmp_error(router, quoted, kind, code, mtu.into())
 }
 
-/// The TTL or hop limit ran out on the way.
+/// The TTL or hop limit was exceeded.
 pub fn time_exceeded(router: impl Into<Endpoint>, quoted: &Packet) -> Packet {
     icmp_error(router, quoted, by_family(quoted, 11, 3), 0, 0)
 }

@@ -1,18 +1,18 @@
-//! Where packets start: one function for a protocol. The family is that of the addresses; mixing
-//! families panics.
+//! Constructors of packets, one for each protocol. The family is that of the addresses; mixed families
+//! panic.
 
 use etherparse::{ArpEthIpv4Packet, ArpOperation, IpNumber, TcpHeader};
 
 use super::description::{Body, Content, Datagram, Description, Ethernet, Transport};
 use super::{Endpoint, Mac, Packet};
 
-/// The source of every packet that is not told otherwise.
+/// The default source of packets.
 pub const CLIENT_MAC: Mac = Mac([0x02, 0, 0, 0, 0, 0xc1]);
-/// The destination of every packet that is not told otherwise.
+/// The default destination of packets.
 pub const NODE_MAC: Mac = Mac([0x02, 0, 0, 0, 0, 0x0d]);
 
-/// A segment without flags, sequence number 1, acknowledgment number 2: what either side sends after
-/// a handshake of such segments.
+/// A segment without flags, with sequence number 1 and acknowledgment number 2, as either side sends
+/// after a handshake of such segments.
 pub fn tcp(source: impl Into<Endpoint>, destination: impl Into<Endpoint>) -> Packet {
     let (source, destination) = (source.into(), destination.into());
     let mut header = TcpHeader::new(port(source), port(destination), 1, 64240);
@@ -27,7 +27,7 @@ pub fn udp(source: impl Into<Endpoint>, destination: impl Into<Endpoint>) -> Pac
     datagram(source, destination, transport)
 }
 
-/// An INIT, or DATA once it has a payload.
+/// An INIT chunk, or a DATA chunk once it has a payload.
 pub fn sctp(source: impl Into<Endpoint>, destination: impl Into<Endpoint>) -> Packet {
     let (source, destination) = (source.into(), destination.into());
     let transport =
@@ -40,7 +40,8 @@ pub fn ip(source: impl Into<Endpoint>, destination: impl Into<Endpoint>, protoco
     datagram(source.into(), destination.into(), Transport::Other(protocol))
 }
 
-/// A tunnel: the inner packet without its Ethernet header, in one of either family.
+/// A tunnel packet: the inner packet without its Ethernet header, in an outer packet of either
+/// family.
 pub fn ip_in_ip(
     source: impl Into<Endpoint>,
     destination: impl Into<Endpoint>,
@@ -52,7 +53,7 @@ pub fn ip_in_ip(
     })
 }
 
-/// A request: who has the target's address? Tell the sender.
+/// A request for the link-layer address of the target.
 pub fn arp(sender: impl Into<Endpoint>, target: impl Into<Endpoint>) -> Packet {
     let ipv4 = |endpoint: Endpoint| match endpoint.address {
         std::net::IpAddr::V4(address) => address.octets(),
@@ -68,7 +69,7 @@ pub fn arp(sender: impl Into<Endpoint>, target: impl Into<Endpoint>) -> Packet {
     .macs(CLIENT_MAC, [0xff; 6])
 }
 
-/// These bytes and no others, whatever they are.
+/// Exactly these bytes.
 pub fn raw(bytes: &[u8]) -> Packet {
     frame(Content::Raw(bytes.to_vec()))
 }

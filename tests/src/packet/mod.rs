@@ -1,9 +1,8 @@
-//! Packets for tables of tests: built to be read, taken apart to be understood.
+//! A builder and a dissector of packets for tests.
 //!
-//! The builder is an oracle: it must never use `lb-common`. Every derived packet is encoded afresh
-//! by `etherparse`, with checksums computed over the whole packet, so a fault in our incremental
-//! arithmetic has nothing to agree with. The tests are beside the code, the samples they share in
-//! `samples.rs`.
+//! The builder is an oracle: it must never use `lb-common`. `etherparse` encodes every derived packet
+//! again, with checksums computed over the whole packet, so it does not share faults with the
+//! incremental checksums of the data plane. Samples for its own tests are in `samples.rs`.
 //!
 //! ```
 //! use tests::packet::{assert_same_packet, dissect, tcp};

@@ -1,4 +1,4 @@
-//! One packet of every kind, for tests of what must hold for all of them.
+//! One packet of every kind, for tests of properties of all packets.
 
 use super::*;
 

@@ -1,11 +1,11 @@
-//! The modifiers of one transport protocol each.
+//! Modifiers for single transport protocols.
 
 use etherparse::TcpHeader;
 
 use super::Packet;
 use super::description::Transport;
 
-/// TCP. A method of flags sets exactly these flags.
+/// TCP. Each method for flags sets exactly these flags.
 impl Packet {
     pub fn syn(&self) -> Self {
         self.tcp(|tcp| set_flags(tcp, "S"))
@@ -35,7 +35,7 @@ impl Packet {
         self.tcp(|tcp| set_flags(tcp, "RA"))
     }
 
-    /// Any flags, by their letters in tcpdump's spelling: S, A, F, R, P, U, E, W.
+    /// Any flags, by tcpdump's letters: S, A, F, R, P, U, E, W.
     pub fn flags(&self, letters: &str) -> Self {
         self.tcp(|tcp| set_flags(tcp, letters))
     }
@@ -45,7 +45,7 @@ impl Packet {
         self.tcp(|tcp| tcp.sequence_number = number)
     }
 
-    /// The acknowledgment number; the flag is [`Packet::ack`]'s.
+    /// The acknowledgment number. [`Packet::ack`] sets the flag.
     pub fn ack_number(&self, number: u32) -> Self {
         self.tcp(|tcp| tcp.acknowledgment_number = number)
     }
@@ -54,12 +54,12 @@ impl Packet {
         self.tcp(|tcp| tcp.window_size = size)
     }
 
-    /// TCP options as they are written; padded with zeros to a multiple of 4 bytes.
+    /// Encoded TCP options, padded with zeros to a multiple of 4 bytes.
     pub fn tcp_options(&self, options: &[u8]) -> Self {
         self.tcp(|tcp| tcp.set_options_raw(options).expect("TCP options are 40 bytes at most"))
     }
 
-    /// The option that announces the largest segment.
+    /// The option with the maximum segment size.
     pub fn mss(&self, size: u16) -> Self {
         let [high, low] = size.to_be_bytes();
         self.tcp_options(&[2, 4, high, low])
@@ -81,7 +81,7 @@ fn set_flags(tcp: &mut TcpHeader, letters: &str) {
 
 /// UDP.
 impl Packet {
-    /// A zero in place of the checksum: allowed over IPv4, a malformed packet over IPv6.
+    /// Zero instead of the checksum: allowed over IPv4, malformed over IPv6.
     pub fn no_checksum(&self) -> Self {
         self.change_ip(|ip| match &mut ip.transport {
             Transport::Udp { checksum, .. } => *checksum = false,

@@ -1,4 +1,4 @@
-//! What may stand around the ends of a packet.
+//! Parts of a packet around its addresses and ports.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use crate::datapath::cases::Ends;
 use crate::packet::Packet;
 
-/// Tags, options and extension headers; what is none of a translator's business.
+/// Tags, options and extension headers, which translation leaves unchanged.
 #[derive(Clone, Debug)]
 pub struct Around {
     tags: u16,
@@ -57,7 +57,7 @@ impl Around {
     pub fn ip(&self, at: &Ends, packet: &Packet) -> Packet {
         let mut packet = packet.payload(&self.payload).ttl(self.ttl).tos(self.tos);
         if at.is_v6() {
-            // One more than the data plane looks past, at most.
+            // At most one more than the data plane skips.
             for number in 0..self.between {
                 let first = number == 0;
                 packet = if first { packet.hop_by_hop() } else { packet.destination_options() };

@@ -1,8 +1,8 @@
-//! Random days in a data plane's life: Services come and go, packets of all sorts pass by.
+//! Random scenarios: Services are added and removed, and packets of all kinds arrive.
 //!
-//! Everything is drawn from a handful of addresses and ports, so that what is drawn meets: a
-//! packet its Service, an answer its flow. Strategies are proptest's, so the host's properties
-//! shrink what they find; [`draw`] gives the same to a run with a seed of its own.
+//! Everything uses a few addresses and ports, so that packets belong to Services, and replies to
+//! flows. Strategies are proptest's, so failures are minimized on the host; [`draw`] provides the
+//! same for a given seed.
 
 mod headers;
 mod packet;
@@ -19,17 +19,17 @@ use crate::datapath::{Answer, Conversation, Service};
 pub use packet::{Sent, damaged, intact};
 pub use service::{BACKENDS, frontends, service, serving};
 
-/// One thing that happens.
+/// One event.
 #[derive(Clone, Debug)]
 pub enum Event {
     Set(Service),
     Remove(Service),
-    /// NodePorts are open on these addresses from now on.
+    /// From now on NodePorts are open on these addresses.
     NodeAddresses(Vec<&'static str>),
     Packet(Sent),
 }
 
-/// A few Services to begin with, then whatever may happen; most of it is packets.
+/// A few Services, then random events, most of which are packets.
 pub fn day(events: impl Into<prop::collection::SizeRange>) -> impl Strategy<Value = Vec<Event>> {
     let morning = vec(serving().prop_map(Event::Set), 4..8);
     let nodes = node_addresses().prop_map(Event::NodeAddresses);
@@ -55,14 +55,14 @@ fn node_addresses() -> impl Strategy<Value = Vec<&'static str>> {
     prop::sample::subsequence(all, 2..=4)
 }
 
-/// Both families' addresses.
+/// The addresses of both families.
 pub fn ends() -> [&'static Ends; 2] {
     use crate::datapath::cases::{V4, V6};
     [&V4, &V6]
 }
 
 impl Event {
-    /// Lets it happen; a packet has an answer.
+    /// Executes the event; returns the result of a packet.
     pub fn happen(&self, conversation: &mut Conversation) -> Option<Answer> {
         match self {
             Self::Set(service) => conversation.set(service),
@@ -74,7 +74,7 @@ impl Event {
     }
 }
 
-/// What a strategy makes of a seed: always the same.
+/// The value of a strategy for a seed: always the same.
 pub fn draw<S: Strategy>(strategy: &S, seed: u64) -> S::Value {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());

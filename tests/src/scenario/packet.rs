@@ -8,22 +8,22 @@ use crate::datapath::Hook;
 use crate::datapath::cases::Ends;
 use crate::packet::{Packet, icmp_echo, raw, sctp, tcp, udp};
 
-/// Clients' ports: few, so that packets meet the flows of others.
+/// Client ports: few, so that packets belong to existing flows.
 const CLIENT_PORTS: std::ops::Range<u16> = 40000..40002;
 
-/// A packet at a hook, and what is known of how it was made.
+/// A packet at a hook, and how it was made.
 #[derive(Clone, Debug)]
 pub struct Sent {
     pub at: &'static Ends,
     pub hook: Hook,
     pub packet: Packet,
-    /// Its ports can be read: it is of a protocol that Services have, and no later fragment.
+    /// Its ports can be read: it has a protocol of Services, and is not a later fragment.
     pub has_ports: bool,
-    /// As a sender means it.
+    /// It is not damaged.
     pub intact: bool,
 }
 
-/// A packet as clients and backends send them; most are of a Service's, some of nobody's.
+/// A packet of a client or backend. Most belong to a Service.
 pub fn intact() -> impl Strategy<Value = Sent> {
     let hook = prop_oneof![
         3 => Just(Hook::Forward),
@@ -32,7 +32,7 @@ pub fn intact() -> impl Strategy<Value = Sent> {
     ];
     let protocol = prop_oneof![8 => Just(6u8), 6 => Just(17), 1 => Just(132), 1 => Just(1)];
     let ends = (0..ends().len(), CLIENT_PORTS, any::<prop::sample::Index>());
-    // Now and then a packet turns up at the other hook.
+    // A few packets appear at the other hook.
     (hook, protocol, ends, around(), prop::bool::weighted(0.1)).prop_map(
         |(hook, protocol, (family, client_port, other), around, astray)| {
             let at = self::ends()[family];
@@ -51,7 +51,7 @@ pub fn intact() -> impl Strategy<Value = Sent> {
     )
 }
 
-/// What a client dials: mostly a Service's port of that protocol.
+/// The destination of a client: mostly a port of a Service with this protocol.
 fn destination(at: &Ends, protocol: u8) -> Vec<String> {
     let port = if protocol == 17 { 53 } else { 80 };
     let own = [at.cluster(port), at.load_balancer(port), at.end(at.node, NODE_PORT)];
@@ -80,7 +80,7 @@ fn opposite(hook: Hook) -> Hook {
     }
 }
 
-/// The same after an accident: bytes changed, the end lost, a fragment, or plain noise.
+/// A damaged packet: changed bytes, truncated, a fragment, or random bytes.
 pub fn damaged() -> impl Strategy<Value = Sent> {
     let accident = prop_oneof![
         4 => vec((0usize..120, any::<u8>()), 1..4).prop_map(Accident::Overwritten),
@@ -91,10 +91,10 @@ pub fn damaged() -> impl Strategy<Value = Sent> {
     (intact(), accident).prop_map(|(sent, accident)| {
         let packet = accident.to(&sent.packet);
         let is_fragment = matches!(accident, Accident::Fragment(..));
-        // Later ones have no ports, and what becomes of them depends on whether the first came.
+        // Later fragments have no ports; their fate depends on whether the first one arrived.
         let is_later = matches!(accident, Accident::Fragment(from, _) if from > 0);
-        // A first one that ends within the transport header may have padding in its place. Options
-        // for the destination take up to 16 bytes before it.
+        // A first fragment that ends within the transport header may have padding instead. Destination
+        // options take up to 16 bytes before it.
         let is_short = matches!(accident, Accident::Fragment(_, eighths) if eighths < 5);
         let intact = is_fragment && !is_later && !is_short;
         Sent { packet, intact, has_ports: sent.has_ports && !is_later, ..sent }
@@ -105,7 +105,7 @@ pub fn damaged() -> impl Strategy<Value = Sent> {
 enum Accident {
     Overwritten(Vec<(usize, u8)>),
     CutTo(usize),
-    /// From which multiple of eight bytes, and how many of them.
+    /// Offset and length in units of eight bytes.
     Fragment(usize, usize),
     Noise(Vec<u8>),
 }

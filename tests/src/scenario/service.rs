@@ -6,16 +6,16 @@ use super::ends;
 use crate::datapath::Service;
 use crate::datapath::cases::Ends;
 
-/// Backends that Services draw theirs from.
+/// Number of backends from which those of Services are chosen.
 pub const BACKENDS: u16 = 3;
 pub const NODE_PORT: u16 = 30080;
 
-/// Any of a few service ports, some without backends, some with policy `Local`.
+/// One of a few service ports, some without backends, some with policy `Local`.
 pub fn service() -> impl Strategy<Value = Service> {
     with_backends(0, true)
 }
 
-/// One that has a backend for every client.
+/// A service port that has a backend for every client.
 pub fn serving() -> impl Strategy<Value = Service> {
     with_backends(1, false)
 }
@@ -51,7 +51,7 @@ fn with_backends(fewest: usize, local: bool) -> impl Strategy<Value = Service> {
     )
 }
 
-/// An external address that is the node's own: there it comes before the NodePort.
+/// Adds an external address that is the node's own: it takes precedence over the NodePort.
 fn with_external_ip(mut service: Service, at: &Ends, port: u16) -> Service {
     let address = at.node.parse().expect("an address of the node");
     service.port.frontends.insert(Frontend { address, port, kind: FrontendKind::ExternalIp });
@@ -62,7 +62,7 @@ fn texts(all: &[String]) -> Vec<&str> {
     all.iter().map(String::as_str).collect()
 }
 
-/// Everything that clients may dial, and some more.
+/// All frontends, and some addresses that are none.
 pub fn frontends(at: &Ends) -> Vec<String> {
     let mut all = vec![at.end(at.node, NODE_PORT), at.end(at.elsewhere, NODE_PORT)];
     for port in [80, 53, 81] {

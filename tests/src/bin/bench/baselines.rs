@@ -1,4 +1,4 @@
-//! What the harness itself costs, measured in the same rounds as the cases.
+//! The cost of the harness itself, measured in the same rounds as the cases.
 
 use anyhow::Result;
 use lb_common::bench::Template;
@@ -17,7 +17,7 @@ pub struct Baselines {
     reverse: Baseline,
 }
 
-/// Of one hook.
+/// The baselines of one hook.
 struct Baseline {
     wrapper: Wrapper,
     packet: Packet,
@@ -46,7 +46,7 @@ impl Baselines {
         }
     }
 
-    /// Called `<hook>.empty` and `<hook>.wrapper`; nothing has been taken off these.
+    /// Named `<hook>.empty` and `<hook>.wrapper`. Nothing is subtracted from them.
     pub fn records(&self) -> Vec<Record> {
         [("xdp", &self.forward), ("tc", &self.reverse)]
             .into_iter()
@@ -63,7 +63,7 @@ impl Baselines {
 impl Baseline {
     fn new(hook: Hook) -> Result<Self> {
         let packet = Case { hook, kind: Kind::None, ..Case::established(false, false) }.request();
-        // As costly with one client as with many: it reads nothing of them.
+        // The number of clients does not affect the cost: the wrapper stores nothing about them.
         let template = template(&packet, Side::Source, 1);
         let wrapper = Wrapper::around_nothing(hook)?;
         let (wrapped, empty) = (Sample::default(), Sample::default());

@@ -1,4 +1,4 @@
-//! The cases: which packets meet which program, and what Service they are for.
+//! The cases: packets, the program that handles them, and their Service.
 
 use lb_common::bench::FIRST_PORT;
 use lb_common::layout::Traffic;
@@ -9,19 +9,19 @@ use super::wrapper::Side;
 
 const BACKENDS: u32 = 100;
 
-/// More clients than a measurement has packets: each is new.
+/// More clients than a measurement has packets, so each packet opens a new flow.
 const ENDLESS: u32 = 1 << 28;
 
 const CLIENT_PORT: u16 = FIRST_PORT as u16;
 
-/// What a packet is to the flow table.
+/// How a packet relates to the flow table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Established,
-    /// Of a client never seen before. New flows take what room established ones have left, and
-    /// then each other's places, as in a flood.
+    /// From an unknown client. New flows fill the entries that established flows leave free, and then
+    /// replace each other, as in a flood.
     New,
-    /// Of no Service.
+    /// Not addressed to a Service.
     None,
 }
 
@@ -30,12 +30,12 @@ pub struct Case {
     pub hook: Hook,
     pub v6: bool,
     pub udp: bool,
-    /// Whether clients stay with their backend from one connection to the next.
+    /// Whether the Service has session affinity.
     pub affinity: bool,
     pub kind: Kind,
 }
 
-/// The cases of one family that make sense with so many live flows.
+/// The cases of one family for this number of live flows.
 pub fn cases(flows: u32, v6: bool) -> Vec<Case> {
     let mut cases = Vec::new();
     for udp in [false, true] {
@@ -57,7 +57,7 @@ pub fn cases(flows: u32, v6: bool) -> Vec<Case> {
 }
 
 impl Case {
-    /// Packets of clients in the middle of their connections, met by XDP.
+    /// Packets of established connections, handled by XDP.
     pub fn established(v6: bool, udp: bool) -> Self {
         Self { hook: Hook::Forward, v6, udp, affinity: false, kind: Kind::Established }
     }
@@ -89,8 +89,7 @@ impl Case {
         if self.affinity { service.affinity(10_800) } else { service }
     }
 
-    /// What is measured: the packet, where its client stands in it, and how many clients there
-    /// are.
+    /// The measured packet, the side of its client, and the number of clients.
     pub fn first_packet(&self, flows: u32) -> (Packet, Side, u32) {
         match (self.hook, self.kind) {
             (Hook::Forward, Kind::New) => {
@@ -104,7 +103,7 @@ impl Case {
         }
     }
 
-    /// A packet in the middle of a connection.
+    /// A packet of an established connection.
     pub fn request(&self) -> Packet {
         self.request_of(self.end("100.64.0.0", "2001:db8:64::", CLIENT_PORT))
     }
@@ -117,7 +116,7 @@ impl Case {
         }
     }
 
-    /// A packet as it comes in, and all forms in which it may go out.
+    /// A packet before the program, and all possible results.
     pub fn expected(&self) -> (Packet, Vec<Packet>) {
         let packet = match self.hook {
             Hook::Forward => self.request(),
@@ -135,8 +134,7 @@ impl Case {
         (packet, expected)
     }
 
-    /// By how much the service port's counters rise with so many packets; bytes are not looked
-    /// at.
+    /// The expected increase of the service port's counters. Bytes are not compared.
     pub fn expected_rise(&self, packets: u64) -> Traffic {
         let (forward_packets, reverse_packets, new_flows) = match (self.hook, self.kind) {
             (_, Kind::None) => (0, 0, 0),
@@ -164,8 +162,8 @@ impl Case {
         self.end("10.96.0.10", "fd00:10:96::a", 80)
     }
 
-    /// Answers all come from one backend, as the wrapper varies nothing but the client: which
-    /// backend it is decides nothing on their way.
+    /// All replies come from one backend, because the wrapper varies only the client. The backend does
+    /// not affect how replies are handled.
     fn backends(&self) -> Vec<String> {
         let count = if self.hook == Hook::Forward { BACKENDS } else { 1 };
         (1..=count)

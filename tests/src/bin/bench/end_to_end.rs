@@ -1,4 +1,4 @@
-//! From a real client to real servers: by a NodePort, as traffic of no Service, and without any
+//! From a real client to real servers: through a NodePort, past all Services, and without a load
 //! balancer.
 
 use std::env;
@@ -18,11 +18,10 @@ use super::check_interrupted;
 use super::pattern::Pattern;
 use super::record::Record;
 
-/// Connections in flight.
+/// Number of concurrent connections.
 const CLIENTS: usize = 4;
 
-/// Web servers on both pods; one that takes streams, as one iperf3 makes two connections that
-/// must meet.
+/// Web servers on both pods, and iperf3 on one: its client opens two related connections.
 const MANIFESTS: &str = "\
 {apiVersion: v1, kind: Service, metadata: {name: web}, spec: {type: NodePort,
   clusterIP: 10.96.0.10, ports: [{name: http, port: 80, nodePort: 30080}]}}
@@ -40,7 +39,7 @@ const MANIFESTS: &str = "\
   ports: [{name: iperf, port: 5201}], endpoints: [{addresses: [10.244.1.10], nodeName: node}]}
 ";
 
-/// Then the node's device carries our programs, and everything passes them.
+/// No Services: programs are attached, and all packets pass them.
 const NO_SERVICES: &str = "---\n";
 
 const WAYS: [&str; 3] = ["nodeport", "passing", "direct"];
@@ -49,27 +48,27 @@ const NODE_PORTS: Addresses = Addresses { web: &["192.0.2.1:30080"], stream: "19
 const PODS: Addresses =
     Addresses { web: &["10.244.1.10:8080", "10.244.1.11:8080"], stream: "10.244.1.10:5201" };
 
-/// What the client dials; web servers in turn.
+/// The addresses to which the client connects; those of web servers are used in turn.
 struct Addresses {
     web: &'static [&'static str],
     stream: &'static str,
 }
 
-/// A topology with one kind of access.
+/// A topology for one kind of access.
 struct Way {
     name: &'static str,
     addresses: Addresses,
-    /// Whether the connections are the balancer's work.
+    /// Whether the connections are load-balanced.
     balanced: bool,
     requests: Sample,
     gigabits: Sample,
-    /// Without a balancer there is no agent, and no program on the node's device.
+    /// `None`: there is no program on the node's interface.
     agent: Option<Agent>,
     network: OneNode,
     _stream_server: Option<Process>,
 }
 
-/// All ways, in turn, in networks of their own.
+/// Measures each kind of access in its own network, in turn.
 pub fn measure(quick: bool, only: &Pattern) -> Result<Vec<Record>> {
     let wants = |what: &str| {
         let wanted = WAYS.iter().any(|way| only.fits(&format!("e2e.{way}.{what}")));
@@ -109,7 +108,7 @@ pub fn measure(quick: bool, only: &Pattern) -> Result<Vec<Record>> {
     Ok(records.filter(|record| only.fits(&record.case)).collect())
 }
 
-/// Whether the programs for it are there; says so if not.
+/// Whether the required programs are installed. Prints a message if not.
 fn can_run(what: &str) -> bool {
     let programs: &[&str] = if what == "stream" { &["nginx", "iperf3"] } else { &["nginx"] };
     let path = env::var_os("PATH").unwrap_or_default();
@@ -131,7 +130,7 @@ impl Way {
         stream: bool,
     ) -> Result<Self> {
         let network = OneNode::with_pods(2)?;
-        // More than connections in the time that the kernel keeps their ports from being reused.
+        // More ports than connections are opened during TIME_WAIT.
         network.client.sysctl(&["net.ipv4.ip_local_port_range=1025 65535"])?;
         let server = || network.pods[0].host.iperf3_server(PODS.stream);
         let _stream_server = stream.then(server).transpose()?;
@@ -142,7 +141,7 @@ impl Way {
         Ok(Self { name, addresses, balanced, requests, gigabits, agent, network, _stream_server })
     }
 
-    /// Requests a second, each over a connection of its own.
+    /// Requests per second, each over its own connection.
     fn crr(&mut self, time: Duration) -> Result<()> {
         let servers: Vec<SocketAddr> =
             self.addresses.web.iter().map(|address| address.parse()).collect::<Result<_, _>>()?;
@@ -158,11 +157,11 @@ impl Way {
             self.name
         );
         self.requests.push(done.a_second());
-        // Whoever is reset may dial twice: once more from the port that was refused.
+        // A client that is reset may connect twice: again from the refused port.
         self.prove(before, self.new_flows(":30080")?, answered..=answered + 2 * failed)
     }
 
-    /// Gbit/s that arrive over one connection.
+    /// Throughput of one connection in Gbit/s.
     fn stream(&mut self, seconds: u64) -> Result<()> {
         let (address, port) =
             self.addresses.stream.split_once(':').context("an address has a port")?;
@@ -172,11 +171,11 @@ impl Way {
         let report: Value = serde_json::from_str(&self.network.client.run(words)?)?;
         let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
         self.gigabits.push(bits.context("iperf3 reported no throughput")? / 1e9);
-        // One more for control.
+        // The other one is the control connection.
         self.prove(before, self.new_flows(":30521")?, 2..=2)
     }
 
-    /// How many flows were opened by way of a NodePort.
+    /// The number of flows that were opened to a NodePort.
     fn new_flows(&self, node_port: &str) -> Result<u64> {
         let Some(agent) = &self.agent else { return Ok(0) };
         let frontends: Vec<Value> =
@@ -187,7 +186,8 @@ impl Way {
         Ok(asked.and_then(|frontend| frontend["traffic"]["newFlows"].as_u64()).unwrap_or(0))
     }
 
-    /// The balancer must have seen every connection, or none: else another way was measured.
+    /// Fails unless the load balancer has counted every connection, or none without it: otherwise
+    /// something else was measured.
     fn prove(&self, before: u64, after: u64, connections: RangeInclusive<u64>) -> Result<()> {
         let seen = after - before;
         let expected = if self.balanced { connections } else { 0..=0 };

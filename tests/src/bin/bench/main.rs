@@ -65,7 +65,7 @@ const OUTPUT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/bench");
 
 const FLOWS: [u32; 4] = [1, 4_096, 65_536, 524_288];
 
-/// A table is never smaller than for so many flows.
+/// The minimum capacity of a table.
 const LEAST_ROOM: u32 = 65_536;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -78,7 +78,7 @@ fn main() -> Result<()> {
 
     let mut records = Vec::new();
     let mut failed = Vec::new();
-    // What was measured is worth having, whatever becomes of the rest.
+    // Results are kept even if the rest fails.
     let packets = packets(&options, &mut records, &mut failed);
     let ended = packets.and_then(|()| {
         records.extend(end_to_end::measure(options.quick, &options.only)?);
@@ -104,13 +104,13 @@ fn show(options: &Options, mut records: Vec<Record>, earlier: Option<&[Record]>)
     Ok(())
 }
 
-/// To be asked between measurements.
+/// Called between measurements.
 fn check_interrupted() -> Result<()> {
     ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted; everything was cleaned up");
     Ok(())
 }
 
-/// The harness's own cost, and the packet cases. A case that fails takes no other with it.
+/// The cost of the harness, and the packet cases. If a case fails, the others continue.
 fn packets(
     options: &Options,
     records: &mut Vec<Record>,
@@ -123,7 +123,7 @@ fn packets(
         (flows, _) => flows,
     };
     let mut baselines = Baselines::new()?;
-    // Enough to tell of them alone, and the first ones warm the processor up.
+    // Enough for their own results; the first rounds warm up the CPU.
     (0..3).try_for_each(|_| baselines.measure())?;
     for &flows in sizes {
         // One family after the other: the largest tables of both would take twice the memory.
@@ -149,8 +149,8 @@ fn packets(
     Ok(())
 }
 
-/// Cases with so many live flows, in a table with room for so many, and what memory takes of them,
-/// interleaved.
+/// The cases with this number of live flows, in a table of this capacity, interleaved with the
+/// baseline of memory access.
 fn interleaved(
     (flows, room): (u32, u32),
     (cases, mut memory): (Vec<Case>, Option<Memory>),
@@ -185,7 +185,7 @@ fn interleaved(
     Ok(subjects.iter().map(Subject::record).chain(memory.iter().map(Memory::record)).collect())
 }
 
-/// Does something with each, and goes on with those that it did not fail with.
+/// Calls a function with each element, and keeps those for which it succeeds.
 fn keep(
     subjects: &mut Vec<Subject>,
     failed: &mut Vec<anyhow::Error>,

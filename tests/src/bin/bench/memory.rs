@@ -1,4 +1,5 @@
-//! What memory alone takes of many flows' cost: no packet can be cheaper than one wait for one line.
+//! The share of memory access in the cost of many flows: no packet can cost less than loading one
+//! cache line.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -13,14 +14,14 @@ use memmap2::{Advice, MmapMut};
 
 use super::record::Record;
 
-/// In bytes.
+/// Size of a cache line in bytes.
 const LINE: usize = 64;
 
-/// Waits per measurement, at least.
+/// Minimum number of loads per measurement.
 const REPEAT: u32 = 200_000;
 
-/// As much memory as a flow table, with a ring through the places of so many flows: each says where the
-/// next one is, so none can be asked for before the last one has come.
+/// As much memory as a flow table, with a ring through the entries of this number of flows: each
+/// entry contains the index of the next one, so that loads cannot overlap.
 pub struct Memory {
     name: &'static str,
     flows: u32,
@@ -35,7 +36,7 @@ pub const fn name(v6: bool) -> &'static str {
 }
 
 impl Memory {
-    /// Like a table of one family with room for so many flows.
+    /// Like a table of one family with this capacity.
     pub fn new(v6: bool, flows: u32, room: u32) -> Result<Self> {
         let like = if v6 { Self::like::<V6> } else { Self::like::<V4> };
         like(name(v6), flows, room)
@@ -45,13 +46,13 @@ impl Memory {
         let buckets = Sizes::for_flows(room).flow_buckets() as usize;
         let bytes = buckets * size_of::<FlowBucket<F>>();
         let mut area = MmapMut::map_anon(bytes).with_context(|| format!("{bytes} bytes"))?;
-        // In small pages, as maps are. A kernel that has no others refuses.
+        // Small pages, like those of maps. Fails if the kernel has no huge pages.
         let _ = area.advise(Advice::NoHugePage);
         let places: Vec<u32> = drawn(buckets * WAYS, flows as usize)
             .into_iter()
             .map(|place| line_of::<F>(place as usize) as u32)
             .collect();
-        // The rest is as a table's is: there, but not looked at.
+        // All other pages are present, as in a table.
         area.fill(0);
         for (line, next) in places.iter().zip(places.iter().cycle().skip(1)) {
             area[*line as usize * LINE..][..4].copy_from_slice(&next.to_ne_bytes());
@@ -82,14 +83,14 @@ impl Memory {
     }
 }
 
-/// The number of the line that a place's flow begins in.
+/// The number of the cache line in which the flow of an entry starts.
 fn line_of<F: Family>(place: usize) -> usize {
     let (bucket, way) = (place / WAYS, place % WAYS);
     let in_bucket = size_of::<FlowBucket<F>>() - (WAYS - way) * size_of::<FlowEntry<F>>();
     (bucket * size_of::<FlowBucket<F>>() + in_bucket) / LINE
 }
 
-/// So many different numbers below `all`, in no order.
+/// This number of different random numbers below `all`.
 fn drawn(all: usize, count: usize) -> Vec<u32> {
     let mut numbers: Vec<u32> = (0..all as u32).collect();
     for at in 0..count {

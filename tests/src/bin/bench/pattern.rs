@@ -1,10 +1,10 @@
-//! Which cases are asked for.
+//! The selection of cases.
 
 use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 
-/// A part of a name, or a whole name in which `*` stands for anything.
+/// A part of a name, or a whole name in which `*` matches any text.
 #[derive(Clone, Debug)]
 pub struct Pattern(String);
 

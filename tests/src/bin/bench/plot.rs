@@ -1,4 +1,4 @@
-//! Cost against number of flows, a line a case.
+//! Plots cost against number of flows, with a line for each case.
 
 use std::fmt::Write;
 use std::fs;

@@ -1,25 +1,25 @@
-//! One case as it stands in the JSON.
+//! The JSON of one case.
 
 use ::tests::figures::{Machine, Sample, machine};
 use serde::{Deserialize, Serialize};
 
-/// What was measured of one case. The names are stable; fields are only ever added.
+/// The results of one case. Names are stable; fields are only added.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Record {
     pub case: String,
     pub flows: u32,
-    /// How many flows the table had room for.
+    /// Capacity of the flow table.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub room: Option<u32>,
-    /// Nanoseconds a packet over the harness's own cost: the median of the rounds.
+    /// Nanoseconds per packet without the cost of the harness: the median of the rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub net_ns: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_ns: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_ns: Option<f64>,
-    /// End to end: the median of the rounds, and their extremes, in `unit`.
+    /// End to end: median, minimum and maximum of the rounds, in `unit`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,7 +39,7 @@ impl Record {
         Self { case: case.to_owned(), flows, kernel, processor, commit, ..Self::default() }
     }
 
-    /// Nanoseconds a packet.
+    /// A result in nanoseconds per packet.
     pub fn packet(sample: &Sample, case: &str, flows: u32, room: Option<u32>) -> Self {
         let [net_ns, min_ns, max_ns] = sample.summary();
         Self { room, net_ns, min_ns, max_ns, ..Self::named(case, flows) }
@@ -65,7 +65,7 @@ impl Record {
         self.unit.is_some()
     }
 
-    /// Median, least and most, whatever their unit.
+    /// Median, minimum and maximum, in any unit.
     pub fn figures(&self) -> [Option<f64>; 3] {
         if self.is_end_to_end() {
             [self.value, self.min, self.max]

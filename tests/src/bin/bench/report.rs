@@ -1,4 +1,4 @@
-//! What was measured: a table for people, files for programs.
+//! The results: a table for people, files for programs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use anyhow::{Context, Result};
 
 use super::record::Record;
 
-/// What packets are held against: one hot established flow.
+/// The case to which others are compared: one hot established flow.
 const REFERENCE: (&str, u32) = ("xdp.v4.tcp.established", 1);
 
-/// A line a case; against the reference, or the way without a balancer, and an earlier run.
+/// A line for each case, compared with the reference, or with direct access, and with an earlier run.
 pub fn table(records: &[Record], earlier: Option<&[Record]>) -> String {
     let mut text =
         line(["CASE", "FLOWS", "ROOM", "MEDIAN", "MIN..MAX", "RATIO"].map(str::to_owned));
@@ -45,7 +45,7 @@ fn line([case, flows, room, median, spread, ratio]: [String; 6]) -> String {
     format!("{case:<28} {flows:>7} {room:>8} {median:>17} {spread:>15} {ratio:>6}")
 }
 
-/// Three digits that count, at least.
+/// With at least three significant digits.
 fn number(figure: f64) -> String {
     if figure.abs() < 100.0 { format!("{figure:.1}") } else { format!("{figure:.0}") }
 }
@@ -74,8 +74,7 @@ pub fn read(path: &Path) -> Result<Vec<Record>> {
         .with_context(|| format!("{} is not what a benchmark has written", path.display()))
 }
 
-/// Writes a file of this run's own, to be compared with later, and the same as latest.json;
-/// returns the former.
+/// Writes a file for later comparisons, and the same as latest.json; returns the path of the former.
 pub fn write(directory: &Path, records: &[Record]) -> Result<PathBuf> {
     fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
     let seconds = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs());

@@ -1,4 +1,4 @@
-//! A case with its tables filled, and the proof that its packets took the way that is meant.
+//! A case with filled tables, and the proof that its packets were handled as intended.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -19,16 +19,16 @@ use super::case::{Case, Kind};
 use super::record::Record;
 use super::wrapper::{Side, Wrapper, template};
 
-/// Packets per measurement, at least.
+/// Minimum number of packets per measurement.
 const REPEAT: u32 = 200_000;
 
-/// How often flows are answered until all are established, at most.
+/// Maximum number of passes until all flows are established.
 const PASSES: usize = 10;
 
-/// Longer than datagrams must go both ways before they count as a stream.
+/// Longer than the time after which a datagram flow becomes a stream.
 const UNTIL_STREAM: u32 = Ticks::in_seconds(3);
 
-/// The only service port's index.
+/// The index of the only service port.
 const SERVICE_PORT: u32 = 1;
 
 pub struct Subject {
@@ -43,7 +43,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// In a table with room for so many flows.
+    /// `room`: the capacity of the table.
     pub fn new(case: Case, flows: u32, room: u32) -> Result<Self> {
         let mut world = KernelWorld::new(Sizes::for_flows(room))?;
         let Service { key, port } = case.service();
@@ -73,7 +73,7 @@ impl Subject {
         self.case.describe(self.flows)
     }
 
-    /// Lets every flow have a packet: those of datagrams would end while others are set up.
+    /// Sends a packet of every flow: datagram flows would expire while others are set up.
     pub fn keep_alive(&mut self) -> Result<()> {
         match self.case.kind {
             Kind::Established => self.run(self.flows).map(drop),
@@ -84,14 +84,14 @@ impl Subject {
     /// Measures once.
     pub fn measure(&mut self, baselines: &Baselines) -> Result<()> {
         let repeat = REPEAT.max(self.flows);
-        // The caches hold what the case before has left.
+        // Warm up: the caches contain data of the previous case.
         self.run(repeat / 4)?;
         let time = self.run(repeat)?;
         self.sample.push(time.as_nanos() as f64 - baselines.wrapper(self.case.hook));
         Ok(())
     }
 
-    /// Runs so many packets, and proves that all of them took the way that is meant.
+    /// Runs this number of packets, and checks that all of them were handled as intended.
     fn run(&mut self, packets: u32) -> Result<Duration> {
         let before = counts(&self.world)?;
         let time = self.wrapper.run(&self.template, &self.packet, packets)?;
@@ -122,8 +122,8 @@ fn counts(world: &KernelWorld) -> Result<(Traffic, Vec<(Reason, u64)>)> {
     Ok((world.tables.service_traffic(SERVICE_PORT)?, world.reasons()))
 }
 
-/// Makes the flows through the programs themselves: a request, its answer, another request. Datagrams
-/// go both ways once more when time has passed.
+/// Establishes the flows through the programs: a request, its reply, another request. Datagrams are
+/// exchanged again after some time.
 fn establish(case: &Case, world: &mut KernelWorld, flows: u32) -> Result<()> {
     let request = case.request();
     let (first, answer) = if case.udp {
@@ -135,8 +135,8 @@ fn establish(case: &Case, world: &mut KernelWorld, flows: u32) -> Result<()> {
     let mut wrapper = Wrapper::around(Hook::Forward, &under_test)?;
     wrapper.run(&template(&first, Side::Source, flows), &first, flows)?;
 
-    // All clients at once are a flood, in which a few evict each other. Those are opened again
-    // by another request, and are answered in the next pass.
+    // All clients at once are a flood, in which a few evict each other. Another request opens their
+    // flows again, and the next pass replies to them.
     for _ in 0..PASSES {
         for (backend, client) in unestablished(world) {
             world.run(Hook::Reverse, &answer.from(backend).to(client));
@@ -161,7 +161,7 @@ fn is_established(state: FlowState) -> bool {
     matches!(state, FlowState::Established | FlowState::DatagramStream)
 }
 
-/// The backend's and the client's end of every other flow.
+/// The addresses and ports of backend and client of every flow that is not established.
 fn unestablished(world: &KernelWorld) -> Vec<(SocketAddr, SocketAddr)> {
     let flows = world.flows();
     let v4 = flows.v4.iter().map(|(state, _, flow)| (*state, ends(flow)));
@@ -176,7 +176,7 @@ fn ends<F: Family<Address: Into<IpAddr>>>(flow: &Flow<F>) -> (SocketAddr, Socket
     )
 }
 
-/// One packet's bytes as they come out, against what an independent encoder expects.
+/// Compares one packet's bytes with those of an independent encoder.
 fn check_output(case: &Case, world: &mut KernelWorld) -> Result<()> {
     let (packet, expected) = case.expected();
     let outcome = world.run(case.hook, &packet);

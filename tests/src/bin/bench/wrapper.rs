@@ -1,4 +1,4 @@
-//! The BPF programs that give the program under test a fresh packet every time.
+//! The BPF programs that pass a fresh packet to the measured program in each run.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub struct Wrapper {
 }
 
 impl Wrapper {
-    /// Around the empty program.
+    /// A wrapper of the empty program.
     pub fn around_nothing(hook: Hook) -> Result<Self> {
         let mut wrapper = Self::load(hook)?;
         let empty = match hook {
@@ -65,7 +65,7 @@ impl Wrapper {
         Ok(ProgramArray::try_from(map)?.set(0, under_test, 0)?)
     }
 
-    /// Runs packets made from a template; the time that one took on average.
+    /// Runs packets made from a template; returns the average time per packet.
     pub fn run(&mut self, template: &Template, packet: &[u8], repeat: u32) -> Result<Duration> {
         let map = self.ebpf.map_mut("TEMPLATE").context("no map TEMPLATE")?;
         Array::<_, Plain>::try_from(map)?.set(0, Plain(*template), 0)?;
@@ -76,7 +76,7 @@ impl Wrapper {
         let result = test_run(&mut self.ebpf, self.hook, name, packet, repeat)?;
         let wanted = match self.hook {
             Hook::Forward => &[2][..],
-            // Unspecified, as ours says, or OK, as the empty one does.
+            // TC_ACT_UNSPEC of Millrace's programs, or TC_ACT_OK of the empty one.
             Hook::Stack | Hook::Workload | Hook::Reverse => &[u32::MAX, 0],
         };
         if !wanted.contains(&result.return_value) {

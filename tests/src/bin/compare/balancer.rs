@@ -1,5 +1,5 @@
-//! What stands between the client and the backends, one at a time on the node of a world of its
-//! own; and how it tells which connections it has balanced.
+//! The load balancers that are compared. Each runs alone on the node of its own world. Its counters
+//! show which connections it has balanced.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -18,12 +18,12 @@ use lb_userspace::kernel::Tables;
 use super::services::{ADDRESS, Measured, ServicePort, manifests};
 use super::{iptables, nftables};
 
-/// Rules for many Services take a while to be put into the kernel.
+/// Loading rules for many Services takes a while.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The client dials the backends; the node only routes.
+    /// The client connects to the backends directly; the node only routes.
     None,
     Xdp,
     Tc,
@@ -47,7 +47,7 @@ impl Kind {
         }
     }
 
-    /// For `--only`.
+    /// The name for `--only`.
     pub fn key(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -59,7 +59,7 @@ impl Kind {
         }
     }
 
-    /// What must be installed.
+    /// The program that must be installed.
     pub fn program(self) -> Option<&'static str> {
         match self {
             Self::None | Self::Xdp | Self::Tc => None,
@@ -69,7 +69,7 @@ impl Kind {
         }
     }
 
-    /// Whether it is measured with each number of Services, or once.
+    /// Whether it is measured with each number of Services; otherwise once.
     pub fn has_services(self) -> bool {
         !matches!(self, Self::None | Self::Haproxy)
     }
@@ -79,18 +79,18 @@ impl Kind {
     }
 }
 
-/// One that runs.
+/// A running load balancer.
 pub enum Balancer {
     None,
     Millrace {
         tables: Box<Tables>,
-        /// Indexes by `Measured`.
+        /// Service port indexes by `Measured`.
         indexes: [u32; 3],
         xdp: bool,
         _agent: Agent,
     },
     Nftables {
-        /// What was counted before the counters were last set back, by `Measured`.
+        /// Counts before the counters were last reset, by `Measured`.
         counted: [Cell<u64>; 3],
     },
     Iptables {
@@ -130,7 +130,7 @@ impl Balancer {
         }
     }
 
-    /// Where the client dials a port.
+    /// The addresses to which the client connects for a port.
     pub fn addresses(&self, measured: Measured) -> Vec<SocketAddr> {
         match self {
             Self::None => measured.backends().into_iter().map(Into::into).collect(),
@@ -138,7 +138,7 @@ impl Balancer {
         }
     }
 
-    /// How many connections or flows to a port it has balanced so far.
+    /// The number of connections or flows to a port that it has balanced so far.
     pub fn balanced(&self, network: &OneNode, measured: Measured) -> Result<u64> {
         match self {
             Self::None => Ok(0),
@@ -146,8 +146,8 @@ impl Balancer {
                 Ok(tables.service_traffic(indexes[measured as usize])?.new_flows)
             }
             Self::Nftables { counted } => {
-                // To list a counter, nft reads all rules, which takes seconds. To set it back it
-                // does not, and tells the same.
+                // To list a counter, nft reads all rules, which takes seconds. Resetting it is fast and prints
+                // the same.
                 let words = ["nft", "reset", "counter", "ip", "kube-proxy", measured.name()];
                 let listed = network.node.run(words)?;
                 let more =
@@ -165,8 +165,8 @@ impl Balancer {
         }
     }
 
-    /// How many packets its XDP program on the client's device has sent on by another; nothing of
-    /// one that has none.
+    /// The number of packets that its XDP program on the client's interface has redirected; `None`
+    /// without such a program.
     pub fn sent_on_by_xdp(&self, network: &OneNode) -> Result<Option<u64>> {
         match self {
             Self::Millrace { xdp: true, .. } => network.node.redirected_by_xdp(DEVICE).map(Some),
@@ -196,7 +196,7 @@ fn millrace(xdp: bool, network: &OneNode, ports: &[ServicePort]) -> Result<Balan
     Ok(Balancer::Millrace { tables, indexes, xdp, _agent: agent })
 }
 
-/// With as many threads as there are processors, which is its default.
+/// With one thread per CPU, which is the default.
 fn haproxy(network: &OneNode) -> Result<Balancer> {
     let directory = network.topology.directory();
     let socket = directory.join("haproxy.sock");
@@ -216,7 +216,7 @@ fn haproxy(network: &OneNode) -> Result<Balancer> {
     let file = directory.join("haproxy.cfg");
     std::fs::write(&file, text)?;
     network.node.address("lo", &format!("{ADDRESS}/32"))?;
-    // It has connections of its own to the backends.
+    // It opens its own connections to the backends.
     network.node.sysctl(&["net.ipv4.ip_local_port_range=1025 65535"])?;
     let mut command = network.node.command("haproxy");
     command.arg("-db").arg("-f").arg(&file);
@@ -227,7 +227,7 @@ fn haproxy(network: &OneNode) -> Result<Balancer> {
     Ok(Balancer::Haproxy { socket, _process: process })
 }
 
-/// All that a listener has accepted, as the statistics tell it.
+/// The number of connections that a listener has accepted, from HAProxy's statistics.
 fn total_sessions(socket: &PathBuf, listener: &str) -> Result<u64> {
     let mut stream = UnixStream::connect(socket)?;
     stream.write_all(b"show stat\n")?;
@@ -257,7 +257,7 @@ pub fn prove(kind: Kind, balancer: &Balancer, network: &OneNode) -> Result<()> {
         ensure!(seen.trim() == client, "a backend sees {} instead of {client}", seen.trim());
     }
     let mut names = BTreeSet::new();
-    // All of them answer sooner or later, however they are chosen.
+    // Every backend responds sooner or later, however it is selected.
     for _ in 0..100 {
         for address in balancer.addresses(Measured::Web) {
             names.insert(network.curl(&format!("http://{address}/"))?.trim().to_owned());

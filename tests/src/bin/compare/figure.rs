@@ -1,4 +1,4 @@
-//! What is measured of each contender.
+//! The figures that are measured for each contender.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Figure {
@@ -32,7 +32,7 @@ impl Figure {
         Self::Frames,
     ];
 
-    /// In the JSON; stable.
+    /// The key in the JSON; stable.
     pub fn key(self) -> &'static str {
         match self {
             Self::Connections => "connections",
@@ -59,7 +59,7 @@ impl Figure {
         }
     }
 
-    /// Above a panel of the picture.
+    /// The title of a panel of the plot.
     pub fn title(self) -> &'static str {
         match self {
             Self::Connections => "New connections a second (more is better)",
@@ -77,7 +77,7 @@ impl Figure {
         }
     }
 
-    /// Over a column of the table.
+    /// The heading of a column of the table.
     pub fn heading(self) -> &'static str {
         match self {
             Self::Connections => "new conn/s",

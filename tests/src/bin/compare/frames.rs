@@ -1,9 +1,9 @@
-//! How many packets the node forwards, when packets cost nothing to make.
+//! Packets per second that the node forwards if generating them costs nothing.
 //!
 //! BPF_PROG_TEST_RUN with live frames runs a program in the client's namespace that sends each
-//! frame by the client's device. Another, on the backend's device, counts and takes away what
-//! arrives there for the backend's port: frames that were sent and never arrived do not count. All
-//! of it happens on one processor, softirqs included, so the rate is that of one.
+//! frame through the client's interface. Another program, on the backend's interface, counts and
+//! drops the frames that arrive for the backend's port: lost frames do not count. Everything
+//! happens on one CPU, softirqs included, so the rate is that of one CPU.
 
 use std::net::UdpSocket;
 use std::time::Instant;
@@ -19,11 +19,11 @@ use tests::one_node::{CLIENT, DEVICE, OneNode};
 use tests::packet::{Mac, Packet, udp};
 use tests::topology::Host;
 
-/// Flows that are open before, and that the frames are of in turn; a power of two.
+/// Number of open flows over which the frames are spread; a power of two.
 pub const FLOWS: u32 = 1_024;
-/// Frames that are made before any is received: less than a device's ring holds.
+/// Frames that are generated before any is received: fewer than the ring of an interface holds.
 const BATCH: u32 = 64;
-/// The least that a frame on a wire has, and room for what the wrapper writes.
+/// Enough for the smallest Ethernet frame and for what the wrapper writes.
 const PAYLOAD: usize = 100;
 
 pub struct Frames {
@@ -38,7 +38,7 @@ pub struct Rate {
 }
 
 impl Frames {
-    /// For datagrams of the client to somebody, by way of the node.
+    /// Frames with datagrams of the client to an address behind the node.
     pub fn new(network: &OneNode, to: std::net::SocketAddr) -> Result<Self> {
         ensure!(!OBJECT.is_empty(), "this was built without the benchmark's BPF object");
         let mut ebpf = EbpfLoader::new().load(OBJECT)?;
@@ -54,7 +54,7 @@ impl Frames {
         let map = ebpf.map_mut("DEVICE").context("no map DEVICE")?;
         Array::try_from(map)?.set(0, device, 0)?;
         let client = std::net::SocketAddr::new(CLIENT.parse()?, FIRST_PORT as u16);
-        // Without a checksum, which the wrapper, that varies the port, would have to mend.
+        // Without a checksum, because the wrapper varies the port and does not update it.
         let packet = udp(client, to).macs(from, node).payload(&[0; PAYLOAD]);
         let checksum = packet.transport_offset() + 6;
         let packet = packet.with(move |bytes| bytes[checksum..checksum + 2].fill(0));
@@ -64,14 +64,14 @@ impl Frames {
         Ok(Self { ebpf, packet })
     }
 
-    /// Opens all flows by datagrams that are answered; nobody sends by the sockets afterwards.
+    /// Opens all flows by exchanging datagrams. The sockets are not used afterwards.
     pub fn open_flows(network: &OneNode, to: std::net::SocketAddr, from: &str) -> Result<()> {
         network.client.enter(|| {
             for port in FIRST_PORT..FIRST_PORT + FLOWS {
                 let socket = UdpSocket::bind((CLIENT, port as u16))?;
                 socket.set_read_timeout(Some(std::time::Duration::from_secs(5)))?;
                 socket.connect(to)?;
-                // Twice: only then connection tracking takes it for a stream, which it keeps.
+                // Twice: only then nf_conntrack keeps it as a stream.
                 exchange(&socket, from)?;
                 exchange(&socket, from)?;
             }
@@ -111,7 +111,7 @@ fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp> {
     Ok(program.try_into()?)
 }
 
-/// A device's index and address.
+/// The index and link-layer address of an interface.
 fn link(host: &Host, device: &str) -> Result<(u32, Mac)> {
     // As in `7: eth0@if6: <…> … link/ether 02:00:00:00:00:01 brd …`.
     let line = host.ip(&format!("-o link show dev {device}"))?;

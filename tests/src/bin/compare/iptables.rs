@@ -1,4 +1,4 @@
-//! The rules that kube-proxy writes in its iptables mode.
+//! The rules that kube-proxy writes in iptables mode.
 
 use std::fmt::Write;
 
@@ -38,7 +38,7 @@ const BASE: &str = "\
 -A KUBE-MARK-MASQ -j MARK --or-mark 0x4000
 ";
 
-/// For `iptables-restore`.
+/// The input of `iptables-restore`.
 pub fn rules(ports: &[ServicePort]) -> String {
     let mut text = format!("{FILTER}*nat\n");
     for chain in CHAINS {
@@ -63,7 +63,7 @@ pub fn rules(ports: &[ServicePort]) -> String {
     text
 }
 
-/// kube-proxy puts a hash there; it is as long.
+/// The name of a chain. kube-proxy's contain a hash of the same length.
 fn service_chain(port: &ServicePort) -> String {
     format!("KUBE-SVC-{:016}", port.number)
 }
@@ -76,7 +76,7 @@ fn endpoint_chain(port: &ServicePort, endpoint: usize) -> String {
     format!("KUBE-SEP-{:014}{endpoint:02}", port.number)
 }
 
-/// Where a measured port's new connections pass.
+/// The chain that new connections to a measured port traverse.
 pub fn chain_of(measured: Measured, ports: &[ServicePort]) -> Option<String> {
     let is = |port: &&ServicePort| port.outside.is_some_and(|outside| outside.measured == measured);
     ports.iter().find(is).map(external_chain)
@@ -134,7 +134,7 @@ fn write_port(port: &ServicePort, text: &mut String) {
     }
 }
 
-/// How many packets have met a chain's last rule, as `nft list chain` prints its counter.
+/// The packet counter of a chain's last rule, from `nft list chain`.
 pub fn count(listed: &str) -> Option<u64> {
     let (_, after) = listed.rsplit_once("counter packets ")?;
     after.split_whitespace().next()?.parse().ok()

@@ -85,7 +85,7 @@ const QUICK: Effort = Effort {
     frames: 100_000,
 };
 
-/// What is never measured here, and why.
+/// What is not measured on any machine, and why.
 const NEVER: [&str; 3] = [
     "kube-proxy in IPVS mode: needs a kernel with IPVS, and rules that this does not write",
     "Cilium, Katran: they come with agents and images of their own; docs/comparison.md says what \
@@ -127,7 +127,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The contenders that were asked for and whose programs are there.
+/// The selected contenders whose programs are installed.
 fn cases(options: &Options, lacking: &mut Vec<String>) -> Vec<(Kind, Option<u32>)> {
     let sizes = if options.quick { &options.services[..1] } else { &options.services[..] };
     let is_wanted = |kind: &Kind| {
@@ -146,8 +146,8 @@ fn cases(options: &Options, lacking: &mut Vec<String>) -> Vec<(Kind, Option<u32>
     cases
 }
 
-/// Rounds over all worlds, each of which begins with another one. A phase that fails in a world
-/// is not tried there again.
+/// Measures all worlds in rounds. Each round starts with another world. A phase that fails in a
+/// world is not repeated there.
 fn measure(worlds: &mut [World], rounds: u32, effort: Effort, until: Instant) -> Result<Sample> {
     let mut background = Sample::default();
     let began = Instant::now();
@@ -175,7 +175,7 @@ fn measure(worlds: &mut [World], rounds: u32, effort: Effort, until: Instant) ->
     Ok(background)
 }
 
-/// How much of this machine is used while we do nothing, of 1.
+/// The share of the machine that other processes use, from 0 to 1.
 fn busy_without_us() -> Result<f64> {
     let time = Duration::from_millis(300);
     let before = processor::machine_now()?.0;
@@ -217,7 +217,7 @@ fn show(run: &Run<'_>, output: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The picture for who can't show SVG.
+/// The plot as PNG.
 fn picture(output: &Path) -> Result<PathBuf> {
     let (svg, png) = (output.join("compare.svg"), output.join("compare.png"));
     ensure!(is_installed("rsvg-convert"), "rsvg-convert (librsvg2-bin) is not installed");
@@ -236,7 +236,7 @@ fn is_installed(program: &str) -> bool {
         .any(|directory| directory.join(program).exists())
 }
 
-/// To be asked between measurements.
+/// Called between measurements.
 fn check_interrupted() -> Result<()> {
     ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted; everything was cleaned up");
     Ok(())

@@ -1,8 +1,8 @@
-//! The rules that kube-proxy writes in its nftables mode (Kubernetes 1.31 and later).
+//! The rules that kube-proxy writes in nftables mode (Kubernetes 1.31 and later).
 //!
-//! The same table, chains, sets, verdict maps and rules, for one address family. One thing is
-//! added, so that the benchmark can prove which way connections took: a counter in front of the
-//! measured endpoints' translation, which only the first packet of a connection meets.
+//! Table, chains, sets, verdict maps and rules are the same, for one address family. A counter is
+//! added before the DNAT rule of each measured endpoint, which only the first packet of a connection
+//! reaches: it proves that connections used these rules.
 
 use std::fmt::Write;
 
@@ -60,7 +60,7 @@ add rule ip kube-proxy services ip daddr @nodeport-ips meta l4proto . th dport v
 add rule ip kube-proxy service-endpoints-check ip daddr . meta l4proto . th dport vmap @no-endpoint-services
 ";
 
-/// For `nft -f`.
+/// The input of `nft -f`.
 pub fn rules(ports: &[ServicePort], node: &str) -> String {
     let mut text = BASE.replace("MARK", MASQUERADE_MARK);
     let mut add = |line: std::fmt::Arguments<'_>| {
@@ -85,7 +85,7 @@ pub fn rules(ports: &[ServicePort], node: &str) -> String {
     text
 }
 
-/// kube-proxy puts a hash there; it is as long.
+/// The names of a port's chains. kube-proxy's contain a hash of the same length.
 struct Names<'a> {
     port: &'a ServicePort,
     base: String,
@@ -158,7 +158,7 @@ fn write_port(
     }
 }
 
-/// How many packets a counter has met, as nft prints it.
+/// The packets of a counter, from nft's output.
 pub fn count(listed: &str) -> Option<u64> {
     let mut words = listed.split_whitespace().skip_while(|word| *word != "packets");
     words.nth(1)?.parse().ok()

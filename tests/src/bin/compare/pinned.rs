@@ -1,7 +1,7 @@
-//! Everything of a world on one processor.
+//! Runs all processes of a world on one CPU.
 //!
-//! One client that waits for each answer leaves it to the scheduler whether client and server share
-//! a processor; and that decides more about how long an answer takes than anything between them.
+//! If a single client waits for each reply, the scheduler decides whether client and server share a
+//! CPU. That affects the response time more than anything between them.
 
 use std::fs;
 use std::path::Path;
@@ -10,18 +10,18 @@ use anyhow::{Context, Result};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Undone when it is dropped.
+/// Restores the CPU affinity when it is dropped.
 pub struct Pinned {
     threads: Vec<Pid>,
     before: CpuSet,
 }
 
 impl Pinned {
-    /// The programs of a control group and this one, whose new threads stay there, too.
+    /// Pins the processes of a control group and this process, including its later threads.
     pub fn new(cgroup: &Path) -> Result<Self> {
         let before = sched_getaffinity(Pid::from_raw(0))?;
         let is_ours = |processor: &usize| before.is_set(*processor).unwrap_or(false);
-        // The last one: interrupts come to the first as a rule.
+        // The last one: most interrupts go to the first.
         let last = (0..CpuSet::count()).rev().find(is_ours).context("there is no processor")?;
         let mut processor = CpuSet::new();
         processor.set(last)?;
@@ -35,7 +35,7 @@ impl Pinned {
 
     fn allow(&self, processors: &CpuSet) {
         for &thread in &self.threads {
-            // It may have ended since.
+            // It may have ended meanwhile.
             let _ = sched_setaffinity(thread, processors);
         }
     }

@@ -1,4 +1,4 @@
-//! The picture: a panel a figure, a bar a contender, a line from the least to the most round.
+//! The plot: a panel for each figure, a bar for each contender, a line from minimum to maximum.
 
 use std::fmt::Write;
 
@@ -18,7 +18,7 @@ const PANELS: [Figure; 6] = [
 
 const WIDTH: f64 = 1180.0;
 const TOP: f64 = 50.0;
-/// Of a panel: its names, its bars, and the room for a figure beside the longest one.
+/// Widths within a panel: the names, the bars, and the space for a figure beside the longest bar.
 const NAMES: f64 = 190.0;
 const BARS: f64 = 300.0;
 const BESIDE: f64 = 60.0;

@@ -1,4 +1,4 @@
-//! Time of processors that requests cost: of clients, of servers, and of what is between them.
+//! CPU time of requests: of clients, servers, and everything between them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,23 +7,23 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::sys::resource::{UsageWho, getrusage};
 
-/// What it can be asked of.
+/// Reads the CPU times of a world.
 pub struct Meter {
     cgroup: PathBuf,
-    /// Where softirqs run that would keep everything else waiting.
+    /// The ksoftirqd threads, which run softirqs under load.
     softirq_threads: Vec<PathBuf>,
 }
 
-/// Time until now.
+/// CPU times since boot.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Used {
-    /// By the programs of a world, by this one with its clients, and by the kernel's threads for
-    /// softirqs. Softirqs that run on top of a program count as its own: most do here, for a
-    /// packet is received where it is sent, on the other end of a veth.
+    /// Of the processes of a world, of this process with its clients, and of ksoftirqd. Softirqs that
+    /// interrupt a process count as its time. Most do here: a veth delivers a packet on the CPU that
+    /// sends it.
     pub ours: Duration,
-    /// Of that and of anything else on this machine, in softirqs, as far as the clock's ticks met it.
+    /// In softirqs, of the whole machine, as sampled by the kernel's tick.
     pub softirq: Duration,
-    /// All that is not idle on this machine.
+    /// Busy time of the machine.
     pub machine: Duration,
 }
 
@@ -72,14 +72,14 @@ fn own() -> Result<Duration> {
     Ok(Duration::from_micros(microseconds.iter().sum()))
 }
 
-/// Busy time of all processors, and that of softirqs.
+/// Busy time of all CPUs, and that of softirqs.
 pub fn machine_now() -> Result<(Duration, Duration)> {
     machine(&fs::read_to_string("/proc/stat")?)
 }
 
-/// Busy time and that of softirqs, over all processors, of /proc/stat.
+/// Busy time and that of softirqs over all CPUs, from /proc/stat.
 fn machine(stat: &str) -> Result<(Duration, Duration)> {
-    /// Of a tick as it is told there, on all architectures.
+    /// The unit of /proc/stat on all architectures.
     const MILLISECONDS: u64 = 10;
     let line = stat.lines().next().and_then(|line| line.strip_prefix("cpu "));
     let fields: Vec<u64> = line

@@ -1,4 +1,4 @@
-//! What came out: one table, which is Markdown as well, and JSON.
+//! The results: a table, which is also valid Markdown, and JSON.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,18 +11,17 @@ use super::balancer::Kind;
 use super::figure::Figure;
 use super::world::World;
 
-/// All that is ratios of a run.
+/// The results of a run.
 pub struct Run<'a> {
     pub worlds: &'a [World],
     pub rounds: usize,
-    /// How much of the machine others used, of 1, before each round.
+    /// The share of the machine that other processes used before each round, from 0 to 1.
     pub background: &'a Sample,
     /// What was not measured, and why.
     pub lacking: &'a [String],
 }
 
-/// A line a contender and number of Services: medians, and half of what lies between least and
-/// most of the rounds.
+/// A line for each contender and number of Services: medians, and half the range of the rounds.
 pub fn table(run: &Run<'_>) -> String {
     let mut lines = vec![vec!["".to_owned(), "Services".to_owned()]];
     lines[0].extend(Figure::ALL.map(|figure| figure.heading().to_owned()));
@@ -63,7 +62,7 @@ fn cell(sample: &Sample) -> String {
     format!("{} ±{:.0} %", number(median), (most - least) / 2.0 / median * 100.0)
 }
 
-/// Three digits that count.
+/// With three significant digits.
 pub fn number(figure: f64) -> String {
     match figure.abs() {
         100.0.. => format!("{figure:.0}"),
@@ -72,7 +71,7 @@ pub fn number(figure: f64) -> String {
     }
 }
 
-/// What ratios are ratios of, and in which words.
+/// The figures of which ratios are printed, with their descriptions.
 const RATIOS: [(Figure, &str); 6] = [
     (Figure::Connections, "new connections"),
     (Figure::ConnectionTime, "processor time for one"),
@@ -82,8 +81,8 @@ const RATIOS: [(Figure, &str); 6] = [
     (Figure::Frames, "packets"),
 ];
 
-/// "How much faster than what I have?": Millrace among the most Services against each of the
-/// others among as many. The median of the rounds' ratios: what disturbed a round disturbed both.
+/// Millrace compared with each other contender at the highest number of Services. The median of the
+/// ratios of each round, because a disturbance affects both.
 pub fn ratios(worlds: &[World]) -> String {
     let most = worlds.iter().filter_map(|world| world.services).max();
     let is_ours = |world: &&World| matches!(world.kind, Kind::Xdp | Kind::Tc);
@@ -112,7 +111,7 @@ fn ratio(ours: &Sample, theirs: &Sample) -> Option<f64> {
     ratios.summary()[0]
 }
 
-/// What one has to know in order to read the table.
+/// Notes below the table.
 pub fn remarks(run: &Run<'_>) -> Vec<String> {
     let [median, _, most] = run.background.summary().map(|share| share.unwrap_or(0.0) * 100.0);
     let failed: u64 = run.worlds.iter().map(|world| world.failed).sum();
@@ -168,7 +167,7 @@ fn case(world: &World) -> Value {
     })
 }
 
-/// Writes everything; returns where.
+/// Writes all files; returns their paths.
 pub fn write(
     directory: &Path,
     run: &Run<'_>,

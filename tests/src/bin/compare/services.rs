@@ -1,18 +1,18 @@
-//! The Services that every contender balances: one that is measured, among others that are not.
+//! The Services of every contender: one that is measured, and others.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use serde_json::{Value, json};
 
-/// The address that clients dial.
+/// The address to which clients connect.
 pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
-/// Pods' addresses, as the rules of kube-proxy ask for them. The client's is none of them.
+/// The range of Pod addresses in kube-proxy's rules. The client is outside of it.
 pub const POD_RANGE: &str = "10.128.0.0/9";
-/// Where the backends are, and what web servers among them answer.
+/// The addresses of the backends, and the response of their web servers.
 pub const BACKENDS: [(Ipv4Addr, &str); 2] =
     [(Ipv4Addr::new(10, 0, 0, 2), "web-a"), (Ipv4Addr::new(10, 0, 0, 3), "web-b")];
 
-/// Endpoints of each of the others.
+/// Number of endpoints of each other Service.
 const OTHERS_ENDPOINTS: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,7 +30,7 @@ impl Protocol {
     }
 }
 
-/// A port of the Service that is measured.
+/// A port of the measured Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Measured {
     Web,
@@ -80,7 +80,7 @@ impl Measured {
         }
     }
 
-    /// Both backends serve the web; what opens several connections that must meet has one.
+    /// The web port has both backends. Ports whose clients open related connections have one.
     pub fn backends(self) -> Vec<SocketAddrV4> {
         let number = if self == Self::Web { BACKENDS.len() } else { 1 };
         let port = self.target_port();
@@ -88,17 +88,17 @@ impl Measured {
     }
 }
 
-/// A port of a Service, as a proxy sees it.
+/// A port of a Service.
 #[derive(Clone, Debug)]
 pub struct ServicePort {
-    /// Unlike that of any other.
+    /// A unique number.
     pub number: u32,
     pub service: String,
     pub name: &'static str,
     pub protocol: Protocol,
     pub cluster_address: Ipv4Addr,
     pub port: u16,
-    /// The frontends for clients outside.
+    /// The frontends for external clients.
     pub outside: Option<Outside>,
     pub endpoints: Vec<SocketAddrV4>,
 }
@@ -125,7 +125,7 @@ impl ServicePort {
         }
     }
 
-    /// Another Service, with a cluster address and endpoints that nobody dials.
+    /// Another Service, to which no client connects.
     fn other(number: u32) -> Self {
         let after = |first: [u8; 4], by: u32| Ipv4Addr::from(u32::from_be_bytes(first) + by);
         let endpoint = |endpoint| {
@@ -144,8 +144,8 @@ impl ServicePort {
     }
 }
 
-/// The ports of so many Services: the measured one is in their middle, as where one comes in a
-/// list is luck, and matters to who walks it.
+/// The ports of this number of Services. The measured Service is in the middle, because its position
+/// matters to rules that are searched linearly.
 pub fn services(number: u32) -> Vec<ServicePort> {
     let others = number.saturating_sub(1);
     let before = (0..others / 2).map(ServicePort::other);
@@ -153,7 +153,7 @@ pub fn services(number: u32) -> Vec<ServicePort> {
     before.chain(measured).chain((others / 2..others).map(ServicePort::other)).collect()
 }
 
-/// As a cluster's API would tell them, a document a line.
+/// The objects of the API, one JSON document per line.
 pub fn manifests(ports: &[ServicePort]) -> String {
     let mut documents = Vec::new();
     for service in ports.chunk_by(|one, other| one.service == other.service) {

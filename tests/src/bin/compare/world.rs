@@ -1,12 +1,12 @@
-//! One contender in a network of its own, and what is measured there.
+//! The network of one contender, and the measurements in it.
 //!
 //! ```text
 //! client 192.0.2.2 ── ext0 node in0 ── other node 10.0.0.2, 10.0.0.3: backends
 //! ```
 //!
-//! The client dials 203.0.113.10, a load balancer's address, and the backends are on another node:
-//! all that the measured node does is to forward. Frames leave the client and the backends as on a
-//! wire: cut to size, with whole checksums. All ends merge what they receive (GRO), as cards do.
+//! The client connects to 203.0.113.10, a load balancer address. The backends are on another node,
+//! so the measured node only forwards. Client and backends send frames as on a wire: segmented, with
+//! complete checksums. All ends merge received segments (GRO), as network cards do.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -27,14 +27,14 @@ use super::pinned::Pinned;
 use super::processor::{Meter, Used};
 use super::services::{BACKENDS, Measured, services};
 
-/// Connections in flight where as many as possible are made.
+/// Number of concurrent connections in the phase that opens as many as possible.
 const THREADS: usize = 4;
-/// Where clients of datagrams dial from: below those that frames are of.
+/// Source ports of UDP clients: below those of generated frames.
 const DATAGRAM_PORTS: Range<u16> = 2_000..36_000;
-/// Of the echo server.
+/// The name of the echo server.
 const ECHO: &str = "echo";
 
-/// How much is done in a round.
+/// The amount of work in a round.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
     pub connections: Duration,
@@ -46,16 +46,16 @@ pub struct Effort {
 
 pub struct World {
     pub kind: Kind,
-    /// How many; of those without Services, none.
+    /// The number of Services; `None`: the contender has none.
     pub services: Option<u32>,
     pub samples: BTreeMap<Figure, Sample>,
     pub answered: u64,
     pub failed: u64,
-    /// What is not measured any more, and why.
+    /// The phases that failed, and why.
     pub problems: BTreeMap<Phase, String>,
     balancer: Balancer,
     meter: Meter,
-    /// Made when it is first needed.
+    /// Created when it is first needed.
     frames: Option<Frames>,
     other: Host,
     network: OneNode,
@@ -109,7 +109,7 @@ impl World {
         ] {
             host.run(["ethtool", "-K", device, "gro", "on"])?;
         }
-        // The client ends connections, so it may use their ports again when it likes.
+        // The client closes connections, so TIME_WAIT is on its side and it may reuse their ports.
         network
             .client
             .sysctl(&["net.ipv4.ip_local_port_range=1025 65535", "net.ipv4.tcp_tw_reuse=1"])?;
@@ -159,7 +159,7 @@ impl World {
         }
     }
 
-    /// As many connections as can be made, a request each, several at once.
+    /// Opens as many connections as possible, several at once, with one request each.
     fn connections(&mut self, time: Duration) -> Result<()> {
         let servers = self.balancer.addresses(Measured::Web);
         let before = self.counts(Measured::Web)?;
@@ -180,7 +180,7 @@ impl World {
         Ok(())
     }
 
-    /// One connection after the other, a request each.
+    /// Opens one connection after the other, with one request each.
     fn one_at_a_time(&mut self, time: Duration) -> Result<()> {
         let _pinned = self.pin()?;
         let servers = self.balancer.addresses(Measured::Web);
@@ -192,7 +192,7 @@ impl World {
         self.push_times([Figure::ConnectHalf, Figure::ConnectMost], &mut done)
     }
 
-    /// One request after the other on one connection.
+    /// Sends one request after the other over one connection.
     fn kept(&mut self, time: Duration) -> Result<()> {
         let _pinned = self.pin()?;
         let server = self.address(Measured::Web)?;
@@ -206,7 +206,7 @@ impl World {
         self.push_times([Figure::KeptHalf, Figure::KeptMost], &mut done)
     }
 
-    /// What arrives over one connection.
+    /// Measures the throughput of one connection.
     fn stream(&mut self, seconds: u32) -> Result<()> {
         let server = self.address(Measured::Stream)?;
         let before = self.counts(Measured::Stream)?;
@@ -216,16 +216,16 @@ impl World {
         let limit = Duration::from_secs(60);
         let report: Value = serde_json::from_str(&self.network.client.run_within(limit, words)?)?;
         let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
-        // One for control, one for the stream.
+        // One control connection, and one for the data.
         self.check(Measured::Stream, before, 2..=2)?;
         self.push(Figure::Stream, bits.context("iperf3 reported no throughput")? / 1e9);
         Ok(())
     }
 
-    /// A datagram and its answer from many sockets in turn.
+    /// Exchanges datagrams from many sockets in turn.
     fn datagrams(&mut self, number: u16) -> Result<()> {
         let _pinned = self.pin()?;
-        // Flows of datagrams are remembered for a while: each round has ports of its own.
+        // UDP flows stay in the tables for a while: each round uses other ports.
         let first = DATAGRAM_PORTS.start + self.datagrams_sent;
         let ports = first..first + number;
         self.datagrams_sent =
@@ -288,7 +288,8 @@ impl World {
         })
     }
 
-    /// The balancer must have seen every connection: else another way was measured.
+    /// Fails unless the load balancer has counted every connection: otherwise something else was
+    /// measured.
     fn check(
         &self,
         measured: Measured,
@@ -320,7 +321,7 @@ impl World {
         }
     }
 
-    /// What it is, and among how many Services.
+    /// The contender and its number of Services.
     pub fn title(&self) -> String {
         match self.services {
             None => self.kind.name().to_owned(),
@@ -353,16 +354,16 @@ impl World {
 #[derive(Clone, Copy)]
 struct Counts {
     balanced: u64,
-    /// By XDP, if that is what should.
+    /// Packets redirected by XDP, if XDP should forward them.
     sent_on: Option<u64>,
 }
 
-/// How many connections a balancer may have seen: who is reset may dial once more.
+/// The possible numbers of counted connections: a client that is reset may connect once more.
 fn expected(done: &Done) -> RangeInclusive<u64> {
     done.answered()..=done.answered() + 2 * done.failed
 }
 
-/// Whether it is the answer of a backend, which tells its name.
+/// Whether this is the response of a backend, which contains its name.
 fn is_backends(answer: &[u8]) -> bool {
     load::is_ok(answer)
         && BACKENDS.iter().any(|(_, name)| {

@@ -1,7 +1,7 @@
-//! `cargo xtask bench control`: the cost of keeping the maps up to date, by the number of Services.
+//! `cargo xtask bench control`: the cost of updating the maps, by number of Services.
 //!
-//! Each size is measured in a process of its own, on maps of its own, through the agent's own
-//! code from an object's text to the last written slot. No packet is sent and no device touched.
+//! Each size is measured in its own process with its own maps, with the agent's code from the text of
+//! an object to the last written slot. No packet is sent, and no interface is changed.
 
 mod measure;
 mod memory;
@@ -100,7 +100,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// In a process of its own, so that its memory is its own.
+/// Measures one size in another process, so that memory can be attributed to it.
 fn elsewhere(services: u32, endpoints: u32) -> Result<Measured> {
     let output = Command::new(std::env::current_exe()?)
         .args(["--here", "--services", &services.to_string()])

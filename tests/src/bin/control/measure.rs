@@ -1,4 +1,4 @@
-//! One size: from nothing to in force, then change by change.
+//! Measures one size: programming everything, then single changes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use super::memory::{self, Peak};
 use super::objects::{read, service, slice};
 
-/// How many changes of each kind are measured.
+/// Number of measured changes of each kind.
 const ROUNDS: u32 = 200;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -28,22 +28,22 @@ pub struct Measured {
     pub services: u32,
     pub endpoints: u32,
     pub limits: Limits,
-    /// From text to objects.
+    /// Parsing the objects.
     pub read_ms: f64,
-    /// From objects to the last written slot.
+    /// From the parsed objects to the last written slot.
     pub programmed_ms: f64,
-    /// One endpoint of one Service.
+    /// A change of one endpoint of a Service.
     pub endpoint_us: Spread,
-    /// A Service and its slice.
+    /// Creation of a Service with its slice.
     pub creation_us: Spread,
-    /// Everything, by an agent that starts on what another left.
+    /// Start of an agent that adopts the maps of another.
     pub restart_ms: f64,
-    /// The agent's own, without what it maps, when all is in force.
+    /// Anonymous memory of the agent when everything is programmed.
     pub memory_mib: f64,
-    /// The most until then.
+    /// The maximum until then.
     pub peak_mib: f64,
     pub maps_mib: f64,
-    /// Services of which something did not fit.
+    /// Number of Services that do not fit completely.
     pub lacking: usize,
 }
 
@@ -61,7 +61,7 @@ impl Spread {
     }
 }
 
-/// What does not fit is counted, not limits.
+/// Discards notices: what does not fit is counted separately.
 struct Silent;
 
 impl Notices for Silent {
@@ -76,7 +76,7 @@ pub fn measure(services: u32, endpoints: u32) -> Result<Measured> {
     measured
 }
 
-/// What an agent for so many would be limits: the defaults, if they are enough.
+/// The sizes of the maps: the defaults if they suffice.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Limits {
     pub max_service_ports: u32,
@@ -84,7 +84,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// A tenth more than there are, for what is created and what changes hands.
+    /// With a reserve of a tenth, for created Services and changed endpoints.
     fn for_services(services: u32, endpoints: u32) -> Self {
         let with_room = |number: u32| number / 10 * 11 + 2 * ROUNDS;
         Self {
@@ -116,7 +116,7 @@ fn on(pins: &Pins, services: u32, endpoints: u32) -> Result<Measured> {
     let memory_mib = memory::own()?;
     let lacking = agent.lacking();
 
-    // Spread over all of them, by a step that meets each once.
+    // A step that is coprime to the number of Services spreads the changes over all of them.
     let step = 7_919;
     let changes = (0..ROUNDS)
         .map(|round| {
@@ -150,8 +150,8 @@ fn on(pins: &Pins, services: u32, endpoints: u32) -> Result<Measured> {
     })
 }
 
-/// How long an agent takes that starts on what another left, once it knows all objects; its
-/// programs are loaded already.
+/// The time in which an agent adopts the maps of another, once it has all objects. Loading programs
+/// is not included.
 fn restart(pins: &Pins, limits: Limits, all: Vec<Object>) -> Result<f64> {
     let mut data_plane = DataPlane::load(pins, limits.sizes())?;
     ensure!(data_plane.adopted(), "the maps were not adopted");
@@ -168,7 +168,7 @@ fn agent(planner: Planner, tables: Tables) -> Agent<Tables> {
     Agent::new("node-1", planner, tables, outlets)
 }
 
-/// As an agent does that starts.
+/// Like a starting agent.
 fn program_objects(agent: &mut Agent<Tables>, objects: Vec<Object>) {
     for object in objects {
         agent.store_event(Event::Applied(object));
@@ -185,7 +185,7 @@ fn objects(services: u32, endpoints: u32) -> Result<Vec<Object>> {
     Ok(objects)
 }
 
-/// Objects that arrive one after the other.
+/// The time for objects that arrive one after the other.
 fn time<const N: usize>(agent: &mut Agent<Tables>, objects: [Object; N]) -> Duration {
     let (_sender, mut nothing) = mpsc::unbounded_channel();
     let began = Instant::now();

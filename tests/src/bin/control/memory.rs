@@ -1,4 +1,4 @@
-//! What is in use: by this process, by maps.
+//! Memory of this process and of maps.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
@@ -12,10 +12,10 @@ use aya::maps::MapData;
 use lb_common::layout::map;
 use lb_userspace::kernel::Pins;
 
-/// How often this process's memory is looked at.
+/// Interval between two readings of this process's memory.
 const PERIOD: Duration = Duration::from_millis(5);
 
-/// Notes the most memory that this process has, until it is asked.
+/// Records the maximum memory of this process.
 pub struct Peak {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<f64>>,
@@ -43,13 +43,13 @@ impl Peak {
     }
 }
 
-/// This process's own, without what it maps, in MiB.
+/// Anonymous memory of this process, in MiB.
 pub fn own() -> Result<f64> {
     let kib = field(&fs::read_to_string("/proc/self/status")?, "RssAnon:");
     Ok(kib.context("no RssAnon")? / 1024.0)
 }
 
-/// Of all maps, in MiB.
+/// Memory of all maps, in MiB.
 pub fn of_maps(pins: &Pins) -> Result<f64> {
     let mut total = 0.0;
     for name in map::ALL {

@@ -19,7 +19,7 @@ pub fn service(number: u32) -> String {
     .to_string()
 }
 
-/// `variant` is which of its endpoints has another address than usual.
+/// `variant`: the endpoint that has another address than usual.
 pub fn slice(number: u32, endpoints: u32, variant: Option<u32>) -> String {
     let endpoints: Vec<Value> = (0..endpoints)
         .map(|endpoint| {

@@ -1,5 +1,5 @@
-//! Cost against size, both by powers of ten: a straight line that rises as fast as the size is
-//! work proportional to it, a flat one is work that does not depend on it.
+//! Plots cost against size, both on logarithmic axes: a line with slope 1 is work proportional to the
+//! size, a flat line is work that does not depend on it.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ const RIGHT: f64 = 190.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 50.0;
 
-/// What is drawn, in microseconds.
+/// A line: name, color, and value in microseconds.
 type Line = (&'static str, &'static str, fn(&Measured) -> f64);
 
 const LINES: [Line; 4] = [
@@ -77,7 +77,7 @@ pub fn plot(all: &[Measured]) -> String {
     svg + "</svg>\n"
 }
 
-/// The powers of ten that hold all values between them, as their exponents.
+/// The exponents of the powers of ten that enclose all values.
 fn decades(values: &[f64]) -> (f64, f64) {
     let least = values.iter().copied().fold(f64::MAX, f64::min).max(1.0).log10().floor();
     let most = values.iter().copied().fold(1.0, f64::max).log10().ceil();

@@ -1,11 +1,11 @@
-//! What a checksum says and what it should say. The sums are `etherparse`'s.
+//! Actual and expected checksums. `etherparse` computes the sums.
 
 use etherparse::IpNumber;
 use etherparse::checksum::Sum16BitWords;
 
 use crate::packet::address::Addresses;
 
-/// Of a transport protocol, over this many bytes of it.
+/// The pseudo header's sum for a transport protocol with this number of bytes.
 pub fn pseudo_header(addresses: Addresses, protocol: IpNumber, length: usize) -> Sum16BitWords {
     let mut sum = Sum16BitWords::new();
     sum = match addresses {
@@ -25,7 +25,7 @@ pub fn verdict(found: u16, should_be: u16) -> String {
     if found == should_be {
         format!("checksum 0x{found:04x} [correct]")
     } else if found == 0xffff && should_be == 0 {
-        // The two zeros of ones' complement: every receiver takes both.
+        // One's complement has two zeros; receivers accept both.
         format!("checksum 0x{found:04x} [correct, usually 0x0000]")
     } else {
         format!("checksum 0x{found:04x} [WRONG, should be 0x{should_be:04x}]")

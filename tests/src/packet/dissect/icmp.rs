@@ -7,7 +7,7 @@ use super::Report;
 use super::checksum::{computed, verdict};
 use super::transport::Segment;
 
-/// What the second half of the header and the rest are.
+/// The meaning of the second half of the header, and of the rest.
 enum Kind {
     Echo,
     Error,

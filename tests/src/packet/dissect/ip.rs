@@ -9,7 +9,7 @@ use super::transport::{self, Segment};
 use super::{Report, hex, protocol};
 use crate::packet::address::Addresses;
 
-/// By the version in the first four bits.
+/// Selects the family by the version in the first four bits.
 pub fn any(report: &mut Report, bytes: &[u8]) {
     match bytes.first().map(|byte| byte >> 4) {
         Some(4) => v4(report, bytes),
@@ -87,7 +87,7 @@ pub fn v6(report: &mut Report, bytes: &[u8]) {
     report.data("Padding", &bytes[end..]);
 }
 
-/// Every round takes at least 8 bytes off the segment.
+/// Each iteration removes at least 8 bytes from the segment.
 fn extensions(report: &mut Report, mut next: IpNumber, mut segment: Segment<'_>) {
     loop {
         let name = match next {
