@@ -149,7 +149,7 @@ fn transport_sum(ip: &[u8]) -> u16 {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_entries_are_read() {
     let (one, other) = (End::new([192, 0, 2, 1], 1), End::new([203, 0, 113, 10], 80));
     let tcp = Packet::tcp(one, other, SYN, 7).acknowledging(9).with_payload(3);
     let mut bytes = Vec::new();

@@ -76,7 +76,7 @@ impl Case {
 }
 
 #[tokio::test]
-async fn what_is_noticed_again_raises_the_count_of_its_event() {
+async fn a_repeated_problem_increments_the_count_of_its_event() {
     let case = Case::new().await;
     let agent = case.agent("a");
     agent.post(notice(Reason::NotServed, "wrong"));
@@ -97,7 +97,7 @@ async fn what_is_noticed_again_raises_the_count_of_its_event() {
 }
 
 #[tokio::test]
-async fn what_all_nodes_notice_is_counted_by_who_made_the_event() {
+async fn the_creator_of_a_shared_event_counts_it() {
     let case = Case::new().await;
     let (a, b) = (case.agent("a"), case.agent("b"));
     a.post(notice(Reason::NotServed, "wrong"));

@@ -148,7 +148,7 @@ async fn a_stream_that_never_completes_its_list_is_abandoned() {
 }
 
 #[tokio::test]
-async fn what_is_no_event_ends_the_watch_and_removes_nothing() {
+async fn an_invalid_event_ends_the_watch_and_removes_nothing() {
     let server = with_services(&["web"]).await;
     let mut reported = Reported::synced(&server).await;
     server.asked(|r| watches(r, SERVICES) == 1).await;

@@ -483,7 +483,7 @@ async fn a_notice_becomes_an_event_on_its_object() {
 }
 
 #[tokio::test]
-async fn what_all_nodes_notice_is_one_event() {
+async fn a_problem_on_all_nodes_is_one_event() {
     let server = Server::start().await;
     for node in ["node-a", "node-b"] {
         let events = Events::new(client(&server), node);

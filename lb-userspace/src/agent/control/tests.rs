@@ -356,7 +356,7 @@ fn a_fixed_service_is_reported_once_when_it_is_programmed() {
 }
 
 #[test]
-fn what_does_not_fit_is_reported_once_and_programmed_when_there_is_room() {
+fn services_without_room_are_reported_once_and_programmed_when_there_is_room() {
     let mut case = Case::new();
     case.memory.limit(1);
     case.service("web", "10.96.0.1");

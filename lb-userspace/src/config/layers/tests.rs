@@ -56,7 +56,7 @@ fn a_flag_goes_before_the_file_and_the_file_before_the_default() {
 }
 
 #[test]
-fn what_is_switched_on_in_the_file_can_be_switched_off_by_a_flag() {
+fn a_flag_can_switch_off_a_setting_of_the_file() {
     let on = |flags: &[&str]| {
         let effective = of(flags, "cleanup-on-exit: true\n").expect("this is right");
         effective.configuration.agent.cleanup_on_exit

@@ -83,7 +83,7 @@ fn functions_and_members_are_found() {
 }
 
 #[test]
-fn what_is_not_there_is_not_found() {
+fn missing_entries_are_not_found() {
     let file = kernel().file();
     let types = Types::parse(&file).expect("valid BTF");
     assert_eq!(types.function("cas"), None);

@@ -168,7 +168,7 @@ fn the_datagram_flows_of_a_service_that_is_gone_end() {
 type Harm = (&'static str, fn(&mut Memory));
 
 #[test]
-fn what_an_earlier_agent_left_unfinished_is_repaired() {
+fn unfinished_changes_of_an_earlier_agent_are_repaired() {
     let whole = left_by_various();
     let harms: [Harm; 5] = [
         ("a slot", |memory| {

@@ -1,4 +1,4 @@
-//! Clients that stay with their backend.
+//! Session affinity.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +36,7 @@ pub fn it_stays_while_others_come_and_go(c: &mut Conversation, at: &Ends) {
             assert_eq!(dial(c, at, port, &at.cluster(80)), chosen);
         }
     }
-    // It does not wait for one that is gone, and stays with the next.
+    // It gets another backend at once, and stays with that.
     let others: Vec<&str> = others.iter().map(String::as_str).collect();
     c.set(&at.web(0).backends(&others).affinity(3600));
     let next = dial(c, at, 41000, &at.cluster(80));
@@ -62,11 +62,11 @@ pub fn affinity_is_switched_for_new_connections_at_once(c: &mut Conversation, at
 }
 
 const TIMEOUT: u32 = 10_800;
-/// More than a test takes, so that the kernel's clock, which goes on, does not matter.
+/// Longer than a test takes, because the kernel's clock continues.
 const MARGIN: u32 = 60;
 
-/// Two ports from which a client without affinity would go to different backends, the first of
-/// which it stays with.
+/// Two ports from which a client without affinity would get different backends. The client stays with
+/// that of the first port.
 fn stay(c: &mut Conversation, at: &Ends) -> (u16, u16) {
     c.set(&at.web(5));
     let chosen: Vec<String> = (40000..40008)
@@ -95,7 +95,7 @@ pub fn affinity_ends_when_no_connection_was_opened_for_its_time(c: &mut Conversa
     c.reverse(&answer.from(chosen.as_str())).becomes(&answer);
     c.forward(&at.to_web(first).ack()).assert_passed();
     c.wait(TIMEOUT - MARGIN);
-    // Packets of a connection that is there already don't count.
+    // Packets of an existing connection do not renew the affinity.
     c.forward(&at.to_web(first).ack()).assert_passed();
     c.wait(2 * MARGIN);
     assert_ne!(dial_anew(c, at, other), chosen);
@@ -110,9 +110,9 @@ pub fn each_new_connection_prolongs_affinity(c: &mut Conversation, at: &Ends) {
     }
 }
 
-/// A client that is held to this node's backends by one frontend, and not by the other, stays with
-/// one that it may have.
-pub fn affinity_leads_nowhere_that_the_policy_does_not(c: &mut Conversation, at: &Ends) {
+/// One frontend restricts a client to backends of this node, the other does not: affinity selects only
+/// an allowed backend.
+pub fn affinity_selects_only_backends_that_the_policy_allows(c: &mut Conversation, at: &Ends) {
     let backends = at.backends(5);
     c.set(&at.web(5));
     let port = (40000..)
@@ -128,7 +128,7 @@ pub fn affinity_leads_nowhere_that_the_policy_does_not(c: &mut Conversation, at:
     assert_ne!(anywhere, backends[1]);
     let here = dial(c, at, port, &at.load_balancer(443));
     assert_eq!(here, backends[1]);
-    // It is the last one that the client was led to.
+    // This was the client's last backend.
     assert_eq!(dial(c, at, port + 1, &at.cluster(80)), here);
 }
 
@@ -144,7 +144,7 @@ pub fn datagrams_stay_too(c: &mut Conversation, at: &Ends) {
     for port in 40001..40012 {
         assert_eq!(ask(c, port), first);
     }
-    // Others are led by themselves.
+    // Affinity is per client.
     let led: BTreeSet<String> = (1..=5)
         .map(|number| {
             let client = at.end(&format!("{}{number}", at.clients), 40000);

@@ -1,4 +1,4 @@
-//! What changes while clients go on asking from the same ports.
+//! Changes of Services while clients keep sending from the same ports.
 
 use lb_common::layout::Reason;
 
@@ -6,14 +6,14 @@ use super::{Ends, establish};
 use crate::datapath::Conversation;
 use crate::packet::{CLIENT_MAC, NODE_MAC, Packet, port_unreachable, tcp};
 
-/// What tells the client that nobody serves the port.
+/// The ICMP error for a port without a backend.
 fn refusal(at: &Ends, packet: &Packet) -> Packet {
     let refusal = port_unreachable(at.cluster_address(), packet);
     refusal.quoting_only(8).macs(NODE_MAC, CLIENT_MAC).ttl(64).id(0)
 }
 
-/// What went elsewhere, or nowhere, leaves nothing behind that it could stick to.
-pub fn who_asked_before_anybody_served_is_served_at_once(c: &mut Conversation, at: &Ends) {
+/// Packets that passed or were refused leave no flow.
+pub fn a_client_that_was_refused_is_served_at_once(c: &mut Conversation, at: &Ends) {
     let backend = at.backends(1)[0].clone();
     let question = at.to_dns(40000);
     for _ in 0..2 {
@@ -30,7 +30,7 @@ pub fn who_asked_before_anybody_served_is_served_at_once(c: &mut Conversation, a
     }
 }
 
-/// The same address, another port: what still goes to the old one is nobody's.
+/// The address is the same, but nothing serves the old port any more.
 pub fn a_changed_target_port_takes_datagrams_along(c: &mut Conversation, at: &Ends) {
     let old = at.backends(1)[0].clone();
     let new = old.replace("8080", "9090");
@@ -51,7 +51,7 @@ pub fn a_changed_target_port_takes_datagrams_along(c: &mut Conversation, at: &En
     c.forward(&request.syn()).becomes(&request.syn().to(new.as_str()));
 }
 
-/// Pods are replaced one by one; each ends before it is gone.
+/// Pods are replaced one by one; each is terminating before it is removed.
 pub fn a_rolling_update_under_policy_local_breaks_no_connection(c: &mut Conversation, at: &Ends) {
     let [old, new] = [0, 1].map(|number| at.backends(2)[number].clone());
     let web = || {
@@ -67,12 +67,12 @@ pub fn a_rolling_update_under_policy_local_breaks_no_connection(c: &mut Conversa
     };
     c.set(&web().local_backends(&[&old]));
     establish(c, &request(40000), &old);
-    // The new one is ready; then the old one ends.
+    // The new pod is ready; then the old one terminates.
     c.set(&web().local_backends(&[&old, &new]));
     c.set(&web().local_backends(&[&new]).draining(&[&old]));
     establish(c, &request(40001), &new);
     goes_on(c, 40000, &old);
-    // Nobody serves here for a moment; other nodes do, and the client may not hear otherwise.
+    // For a moment no backend serves on this node. Others do, so the client must not get an error.
     c.set(&web().draining(&[&old, &new]));
     c.forward(&request(40002).syn()).is_dropped_for(Reason::NoLocalBackend);
     goes_on(c, 40000, &old);

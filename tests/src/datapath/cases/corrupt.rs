@@ -1,5 +1,5 @@
-//! Tables as no planner writes them. A packet that meets one ends there, for a reason of its own;
-//! it is never sent to whom a damaged table happens to name.
+//! Damaged tables, which no planner writes. A packet that uses a damaged entry is dropped with its own
+//! reason, and never sent to an address from such an entry.
 
 use std::net::SocketAddr;
 
@@ -11,18 +11,18 @@ use lb_userspace::plan::{BackendKey, FrontendKey, Standing, Step, Table};
 use super::{Ends, establish};
 use crate::datapath::Conversation;
 
-/// What leads from the ClusterIP's port 80 to the first backend, to be damaged.
+/// The entries from port 80 of the ClusterIP to the first backend, which are damaged.
 struct Written {
     frontend: Frontend,
     pool: Pool,
-    /// The backend's index that stands in the pool's slots.
+    /// The backend index in the pool's slots.
     slot: u32,
     /// The backend's protocol.
     protocol: u8,
     places: Places,
 }
 
-/// Where it stands in the tables, whatever leads there.
+/// The indexes of the entries.
 struct Places {
     backend: u32,
     pool: u32,
@@ -82,13 +82,13 @@ impl Written {
     }
 }
 
-pub fn what_is_whole_serves(c: &mut Conversation, at: &Ends) {
+pub fn undamaged_tables_serve(c: &mut Conversation, at: &Ends) {
     Written::whole().write(c, at);
     let request = at.to_web(40000).syn();
     c.forward(&request).becomes(&request.to(at.backends(1)[0].as_str()));
 }
 
-/// The last ones of all tables, beyond sixteen bits where there are so many.
+/// The last index of each table; where tables are large enough, it has more than 16 bits.
 pub fn the_last_indexes_serve(c: &mut Conversation, at: &Ends) {
     let (backend, pool) = (capacity::BACKENDS - 1, capacity::POOLS - 1);
     let (service_port, slots) = (capacity::SERVICE_PORTS - 1, capacity::POOL_SLOTS - 5);
@@ -106,7 +106,7 @@ pub fn the_last_indexes_serve(c: &mut Conversation, at: &Ends) {
     }
 }
 
-pub fn a_frontend_of_no_kind_leads_nowhere(c: &mut Conversation, at: &Ends) {
+pub fn a_frontend_without_a_kind_serves_nothing(c: &mut Conversation, at: &Ends) {
     for kind in [0, FrontendKind::NodeAddress as u8, 6, u8::MAX] {
         let whole = Written::whole();
         let frontend = Frontend { kind, ..whole.frontend };
@@ -130,7 +130,7 @@ pub fn an_empty_pool_refuses(c: &mut Conversation, at: &Ends) {
     c.forward(&refused).is_answered_by(&reset, Reason::NoBackend);
 }
 
-/// The last one would begin again with the first slots, which are other pools'.
+/// Beyond the last slot, lookups would continue with the first slots, which belong to other pools.
 pub fn there_is_no_slot_beyond_the_last(c: &mut Conversation, at: &Ends) {
     for (offset, size) in [(capacity::POOL_SLOTS, 5), (u32::MAX, 1), (u32::MAX - 1, u32::MAX)] {
         let pool = Pool { offset, size };
@@ -138,7 +138,7 @@ pub fn there_is_no_slot_beyond_the_last(c: &mut Conversation, at: &Ends) {
     }
 }
 
-pub fn a_slot_may_name_nobody(c: &mut Conversation, at: &Ends) {
+pub fn a_slot_may_name_no_backend(c: &mut Conversation, at: &Ends) {
     for slot in [0, BACKEND + 1, capacity::BACKENDS - 1, capacity::BACKENDS, u32::MAX] {
         Written { slot, ..Written::whole() }.drops(c, at, Reason::NoSuchBackend);
     }

@@ -1,4 +1,4 @@
-//! Backends that end, or are not ready: they keep the connections that they have.
+//! Terminating or unready backends keep their connections.
 
 use lb_common::layout::Reason;
 
@@ -17,7 +17,7 @@ pub fn a_backend_that_ends_keeps_its_connections(c: &mut Conversation, at: &Ends
     let newer = at.to_web(40001).syn();
     c.forward(&newer).becomes(&newer.to(backends[1].as_str()));
 
-    // Its endpoint is gone now, and nobody will answer any more.
+    // Its endpoint is removed now, so there will be no reply.
     c.set(&at.web(0).backends(&[&backends[1]]));
     let more = request.ack().ack_number(5);
     let reset = more.reversed().rst().seq(5).ack_number(0).window(0).ttl(64).id(0);
@@ -38,7 +38,7 @@ pub fn the_last_backend_that_ends_keeps_its_connections(c: &mut Conversation, at
     c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
 }
 
-/// Who dials again from the same port has not begun to talk yet.
+/// A client that connects again from the same port has a new connection.
 pub fn a_new_connection_from_an_old_port_goes_elsewhere(c: &mut Conversation, at: &Ends) {
     let backends = at.backends(2);
     c.set(&at.web(1));

@@ -1,4 +1,4 @@
-//! The addresses that cases use, in both families.
+//! The addresses of the cases, in both families.
 
 use crate::datapath::{Service, service};
 use crate::packet::{Packet, sctp, tcp, udp};
@@ -11,7 +11,7 @@ pub struct Ends {
     pub node: &'static str,
     pub elsewhere: &'static str,
     pods: &'static str,
-    /// What other clients' addresses begin with.
+    /// The prefix of other clients' addresses.
     pub clients: &'static str,
     v6: bool,
 }
@@ -59,12 +59,12 @@ impl Ends {
         self.end(self.load_balancer, port)
     }
 
-    /// The ends of so many backends.
+    /// Addresses and ports of this number of backends.
     pub fn backends(&self, count: u16) -> Vec<String> {
         (1..=count).map(|n| self.end(&format!("{}{n}", self.pods), 8080)).collect()
     }
 
-    /// A service port on the ClusterIP's port 80 with so many backends.
+    /// A service port on port 80 of the ClusterIP with this number of backends.
     pub fn web(&self, backends: u16) -> Service {
         self.service(80, "TCP", backends)
     }
@@ -83,7 +83,7 @@ impl Ends {
         self.service(3868, "SCTP", backends)
     }
 
-    /// A TCP packet of a client's to the Service.
+    /// A TCP packet of a client to the Service.
     pub fn to_web(&self, client_port: u16) -> Packet {
         tcp(self.client(client_port).as_str(), self.cluster(80).as_str())
     }
@@ -92,7 +92,7 @@ impl Ends {
         udp(self.client(client_port).as_str(), self.cluster(53).as_str()).payload(b"question")
     }
 
-    /// An SCTP packet of a client's, with an INIT, to the Service.
+    /// An SCTP packet of a client to the Service, with an INIT chunk.
     pub fn to_diameter(&self, client_port: u16) -> Packet {
         sctp(self.client(client_port).as_str(), self.cluster(3868).as_str()).verification_tag(7)
     }

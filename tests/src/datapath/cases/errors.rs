@@ -1,4 +1,4 @@
-//! ICMP errors about translated packets: both sides find in them the packet that they sent.
+//! ICMP errors about translated packets: they quote the packet as its sender sent it.
 
 use lb_common::layout::{FlowState, Reason};
 
@@ -8,12 +8,12 @@ use crate::packet::{
     Packet, icmp_echo, packet_too_big, port_unreachable, sctp, tcp, time_exceeded, udp,
 };
 
-/// An error as it comes to the backend, given as the client's side sent it.
+/// The error that the backend gets, for an error from the client's side.
 fn to_backend(error: &Packet, backend: &str) -> Packet {
     error.inner(|quoted| quoted.from(backend)).to(address(backend).as_str())
 }
 
-/// An error as it comes to the client, given as the backend's side sent it.
+/// The error that the client gets, for an error from the backend's side.
 fn from_frontend(error: &Packet, frontend: &str) -> Packet {
     error.inner(|quoted| quoted.to(frontend)).from(address(frontend).as_str())
 }
@@ -90,8 +90,8 @@ pub fn quotes_of_datagrams_and_of_sctp_are_restored(c: &mut Conversation, at: &E
     c.reverse(&error).becomes(&from_frontend(&error, &at.cluster(3868)));
 }
 
-/// Whoever is in between, the backend knows the client by another port.
-pub fn errors_about_flows_with_snat_are_told_apart(c: &mut Conversation, at: &Ends) {
+/// The backend sees the client with its SNAT port.
+pub fn errors_about_flows_with_snat_are_distinguished(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1).load_balancer(&at.load_balancer(443)));
     let backend = at.backends(1)[0].clone();
     let one = at.to_web(40000);

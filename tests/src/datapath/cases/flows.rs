@@ -1,4 +1,4 @@
-//! The life of flows.
+//! States of flows, and which entries new flows replace.
 
 use lb_common::layout::{FlowState, Reason};
 
@@ -23,7 +23,7 @@ pub fn a_connection_lives_from_syn_to_fin(c: &mut Conversation, at: &Ends) {
     assert_eq!(c.flows().only_state(), FlowState::FinFromClient);
     c.reverse(&answer.fin_ack().from(backend.as_str())).becomes(&answer.fin_ack());
     assert_eq!(c.flows().only_state(), FlowState::TimeWait);
-    // The last acknowledgement still finds its way.
+    // The last ACK is still translated.
     c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
 }
 
@@ -37,7 +37,7 @@ pub fn a_reset_closes_a_connection(c: &mut Conversation, at: &Ends) {
     assert_eq!(c.flows().only_state(), FlowState::Reset);
 }
 
-/// Until both sides have closed the connection is alive, and a SYN is answered by its backend.
+/// Until both sides have closed, a SYN goes to the backend of the connection.
 pub fn a_syn_on_a_closed_connection_starts_a_new_one(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1));
     let backend = at.backends(1)[0].clone();
@@ -48,7 +48,7 @@ pub fn a_syn_on_a_closed_connection_starts_a_new_one(c: &mut Conversation, at: &
     assert_eq!(c.flows().only_state(), FlowState::FinFromClient);
     let end = request.reversed().fin_ack();
     c.reverse(&end.from(backend.as_str())).becomes(&end);
-    // An old one, sent twice.
+    // A duplicate of an old SYN.
     let old = request.syn().seq(0u32.wrapping_sub(1 << 20));
     c.forward(&old).becomes(&old.to(backend.as_str()));
     assert_eq!(c.flows().only_state(), FlowState::TimeWait);
@@ -67,7 +67,7 @@ pub fn a_connection_past_the_service_is_not_taken_for_a_closed_one(
     establish(c, &request, &backend);
     c.forward(&request.fin_ack()).becomes(&request.fin_ack().to(backend.as_str()));
     c.reverse(&answer.fin_ack().from(backend.as_str())).becomes(&answer.fin_ack());
-    // The client dials the backend itself, from the port that it has used before.
+    // The client connects to the backend directly, from the same port.
     let direct = answer.from(backend.as_str());
     c.reverse(&direct.syn_ack()).passes_for(Reason::NoFlow);
     c.reverse(&direct.psh_ack().payload(b"answer")).passes_for(Reason::NoFlow);
@@ -88,11 +88,11 @@ pub fn a_closed_connection_does_not_take_the_answers_of_a_later_one(
         let answer = request.reversed().rst();
         c.reverse(&answer.from(backend.as_str())).becomes(&answer);
     }
-    // A dial past the Service frees the first one's place, which is looked at last.
+    // A direct connection frees the entry of the first flow, which lookups read last.
     let direct = to_other.reversed().from(backends[1].as_str()).syn_ack();
     c.reverse(&direct).passes_for(Reason::NoFlow);
     assert_eq!(c.flows().len(), 1);
-    // The later one takes it: from the same port to another frontend of the same backend.
+    // The later flow gets it: from the same port to another frontend of the same backend.
     establish(c, &to_web.to(at.load_balancer(80).as_str()), &backends[0]);
 }
 
@@ -103,10 +103,10 @@ pub fn a_packet_in_the_middle_of_an_unknown_connection_follows_the_table(
     c.set(&at.web(10));
     let backends = at.backends(10);
     let backends: Vec<&str> = backends.iter().map(String::as_str).collect();
-    // Where another node, which builds the same table, has sent the SYN.
+    // Another node, which has the same table, has forwarded the SYN.
     let syn = at.to_web(40000).syn();
     let there = c.forward(&syn).chosen(&backends, |backend| syn.to(backend)).to_owned();
-    // It is forgotten here with its backends.
+    // Removing the backends removes the flow.
     c.remove(&at.web(10));
     c.set(&at.web(10));
     let _ = c.forward(&at.to_web(40000).ack());
@@ -115,9 +115,9 @@ pub fn a_packet_in_the_middle_of_an_unknown_connection_follows_the_table(
     c.forward(&data).becomes(&data.to(there.as_str()));
 }
 
-/// Where the flow of a connection was lost, only client and backend know that it is one. If the
-/// backend goes on with it, it is on probation.
-pub fn what_a_connection_met_midway_is_after_its_backends_first_packet(
+/// If the flow of a connection was lost, only client and backend know the connection. If the backend
+/// continues it, the new flow is on probation.
+pub fn the_first_packet_of_the_backend_decides_about_a_picked_up_connection(
     c: &mut Conversation,
     at: &Ends,
 ) {
@@ -129,7 +129,7 @@ pub fn what_a_connection_met_midway_is_after_its_backends_first_packet(
         (Packet::ack, Probation),
         (Packet::psh_ack, Probation),
         (Packet::fin_ack, Probation),
-        // There was no connection, or it is opened again.
+        // There was no connection, or it is being opened again.
         (Packet::rst, Reset),
         (Packet::syn_ack, PickedUp),
     ];
@@ -172,7 +172,7 @@ pub fn a_flow_moves_when_its_backend_leaves_its_service(c: &mut Conversation, at
     c.forward(&question).becomes(&question.to(backends[0].as_str()));
     let to_other = at.to_dns(40001).to(at.cluster(54).as_str());
     c.forward(&to_other).becomes(&to_other.to(backends[0].as_str()));
-    // It is there for the other one still, whose flows stay.
+    // The other Service still uses it, so its flows stay.
     c.set(&at.dns(0).backends(&[&backends[1]]));
     c.set(&at.service(54, "UDP", 2));
     c.forward(&question).becomes(&question.to(backends[1].as_str()));
@@ -184,7 +184,7 @@ pub fn an_index_given_to_another_backend_takes_no_flow_along(c: &mut Conversatio
     c.set(&at.dns(0).backends(&[&backends[0]]));
     let question = at.to_dns(40000);
     c.forward(&question).becomes(&question.to(backends[0].as_str()));
-    // The first one's index is free after the second change, and taken by the third.
+    // The index of the first backend is free after the second change, and used by the third.
     c.set(&at.dns(0).backends(&[&backends[1]]));
     c.set(&at.dns(0).backends(&[&backends[2]]));
     c.forward(&question).becomes(&question.to(backends[2].as_str()));
@@ -204,7 +204,7 @@ pub fn a_flow_survives_what_happens_to_other_backends(c: &mut Conversation, at: 
 pub fn established_flows_are_not_evicted_by_a_flood(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1));
     let backend = at.backends(1)[0].clone();
-    // Room for 32 flows; a few buckets may be full before all are.
+    // Room for 32 flows; some buckets are full earlier than others.
     let established: Vec<Packet> = (0..16).map(|n| at.to_web(40000 + n)).collect();
     for request in &established {
         establish(c, request, &backend);
@@ -231,7 +231,7 @@ pub fn nascent_flows_make_room(c: &mut Conversation, at: &Ends) {
     }
     assert_eq!(c.flows().len(), 32, "the table is full, and goes on taking new flows");
 
-    // Only when all entries are established flows' does a new one get none, and that is counted.
+    // A new flow gets no entry only if established flows have all of them, and this is counted.
     for port in 0..2000 {
         let request = at.to_web(10000 + port);
         let opened = c.forward(&request.syn());
@@ -243,7 +243,7 @@ pub fn nascent_flows_make_room(c: &mut Conversation, at: &Ends) {
         c.reverse(&answer.from(backend.as_str())).becomes(&answer);
         c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
     }
-    // It is forwarded nevertheless, both ways.
+    // It is forwarded nevertheless, in both directions.
     let late = at.to_web(9999);
     c.forward(&late.syn()).becomes_for(&late.syn().to(backend.as_str()), Reason::Untracked);
     let answer = late.reversed().syn_ack();
@@ -267,8 +267,8 @@ pub fn one_port_of_a_client_reaches_two_services(c: &mut Conversation, at: &Ends
     }
 }
 
-/// Both ends ignore such packets, or say what they are waiting for; so we may not end it either.
-pub fn what_is_out_of_a_connections_window_does_not_end_it(c: &mut Conversation, at: &Ends) {
+/// Both ends ignore such packets, or reply with a challenge ACK, so the flow must continue.
+pub fn packets_outside_the_window_do_not_end_a_connection(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(2));
     let request = at.to_web(40000);
     let backends = at.backends(2);
@@ -290,8 +290,8 @@ pub fn what_is_out_of_a_connections_window_does_not_end_it(c: &mut Conversation,
     }
 }
 
-/// A resolver that asks very many Services from one socket. In tables as small as those here it depends on
-/// the seed whether all find room.
+/// A resolver that uses very many Services from one socket. In tables of this size it depends on the
+/// seed whether all flows get entries.
 pub fn one_port_of_a_client_has_any_number_of_flows(c: &mut Conversation, at: &Ends) {
     const SERVICES: u16 = 24;
     let backends = at.backends(SERVICES);
@@ -311,7 +311,8 @@ pub fn one_port_of_a_client_has_any_number_of_flows(c: &mut Conversation, at: &E
     }
 }
 
-/// The client reaches the backend itself, from the port of its flow: the reply is not the flow's.
+/// The client sends to the backend directly, from the port of its flow: the reply does not belong to the
+/// flow.
 pub fn a_datagram_past_the_service_ends_its_flow(c: &mut Conversation, at: &Ends) {
     c.set(&at.dns(1));
     let backend = at.backends(1)[0].clone();
@@ -325,8 +326,8 @@ pub fn a_datagram_past_the_service_ends_its_flow(c: &mut Conversation, at: &Ends
     c.reverse(&answer.from(backend.as_str())).passes_for(Reason::NoFlow);
 }
 
-/// Neither its flags nor its numbers say that the client has seen the SYN-ACK.
-pub fn what_acknowledges_no_syn_ack_establishes_nothing(c: &mut Conversation, at: &Ends) {
+/// Neither flags nor sequence numbers prove that the client received the SYN-ACK.
+pub fn only_an_ack_of_the_syn_ack_establishes_a_connection(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1));
     let backend = at.backends(1)[0].clone();
     let request = at.to_web(40000);
@@ -340,7 +341,7 @@ pub fn what_acknowledges_no_syn_ack_establishes_nothing(c: &mut Conversation, at
     }
 }
 
-/// A client that has sent its FIN still reads: the backend's packets come from the frontend.
+/// A client that has sent its FIN still reads: packets of the backend are still translated.
 pub fn a_half_closed_connection_keeps_its_identity(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1).load_balancer(&at.load_balancer(80)));
     let backend = at.backends(1)[0].clone();
@@ -354,7 +355,7 @@ pub fn a_half_closed_connection_keeps_its_identity(c: &mut Conversation, at: &En
     c.reverse(&data.from(backend.as_str())).becomes(&data);
 }
 
-/// A blind reset changes nothing, and the connection stays where it is when its backend drains.
+/// A blind reset changes nothing, and the connection stays with its backend when that drains.
 pub fn a_reset_out_of_the_window_closes_nothing(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1));
     let backend = at.backends(1)[0].clone();

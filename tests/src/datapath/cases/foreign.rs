@@ -1,4 +1,4 @@
-//! What is none of ours passes, bit for bit as it came.
+//! Packets that do not belong to a Service pass unchanged.
 
 use lb_common::layout::Reason;
 
@@ -6,13 +6,13 @@ use super::Ends;
 use crate::datapath::{Conversation, Hook};
 use crate::packet::{Packet, arp, icmp_echo, ip, raw, tcp, udp};
 
-/// A packet that the prefilter knows nothing of, at both hooks.
+/// Sends a packet that the prefilter does not match, at both hooks.
 fn pass(c: &mut Conversation, packet: &Packet) {
     c.run(Hook::Forward, packet).passes();
     c.run(Hook::Reverse, packet).passes();
 }
 
-pub fn what_is_to_other_addresses_passes(c: &mut Conversation, at: &Ends) {
+pub fn packets_to_other_addresses_pass(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1));
     let elsewhere = at.end(at.elsewhere, 80);
     let client = at.client(40000);
@@ -40,8 +40,8 @@ pub fn other_protocols_pass(c: &mut Conversation, at: &Ends) {
 pub fn truncated_packets_pass_at_every_length(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1));
     let whole = at.to_web(40000).syn();
-    // The kernel's test harness takes nothing shorter than an Ethernet header, and before tc
-    // nothing shorter than an IP header.
+    // BPF_PROG_TEST_RUN accepts nothing shorter than an Ethernet header, and for tc nothing shorter than
+    // an IP header.
     let network_ends = 14 + if at.is_v6() { 40 } else { 20 };
     for length in 14..whole.len() {
         let cut = whole.truncated(length);
@@ -63,7 +63,7 @@ pub fn nonsense_in_headers_passes(c: &mut Conversation, at: &Ends) {
     for version in [0x00, 0x10, 0x40, 0x44, 0x54, 0xf5] {
         let nonsense = request.with(move |bytes| bytes[network] = version);
         let answer = c.run(Hook::Forward, &nonsense);
-        // 0x6_ is a version of IPv6's, whatever comes behind it.
+        // 0x6_ is the version of IPv6.
         assert!(answer.outcome.passed(), "{version:#x}");
         assert_eq!(answer.outcome.bytes, nonsense[..], "{version:#x}");
     }

@@ -1,4 +1,4 @@
-//! Fragments: of packets of ours all are translated, the first one first; of others none.
+//! Fragments: those of translated packets are all translated, those of others pass.
 
 use lb_common::layout::{FlowState, Reason};
 
@@ -6,7 +6,7 @@ use super::{Ends, establish};
 use crate::datapath::{Conversation, Hook};
 use crate::packet::{Packet, packet_too_big, port_unreachable, time_exceeded};
 
-/// A large question in three pieces.
+/// A large request in three fragments.
 fn pieces(packet: &Packet) -> [Packet; 3] {
     let whole = packet.payload(&[7; 3000]);
     [whole.fragment(..1480), whole.fragment(1480..2960), whole.fragment(2960..)]
@@ -24,7 +24,7 @@ pub fn all_of_a_question_and_of_its_answer_are_translated(c: &mut Conversation, 
         c.reverse(&piece.from(backend.as_str())).becomes(&piece);
     }
     assert_eq!(c.flows().only_state(), FlowState::DatagramReplied);
-    // The next one goes on with the same flow.
+    // The next request belongs to the same flow.
     for piece in pieces(&question.id(0x1235)) {
         c.forward(&piece).becomes(&piece.to(backend.as_str()));
     }
@@ -62,7 +62,7 @@ pub fn a_fragment_without_its_first_one_is_counted(c: &mut Conversation, at: &En
     c.forward(&first).becomes(&translated(&first));
     c.forward(&third).becomes(&translated(&third));
     c.forward(&second).becomes(&translated(&second));
-    // Of another packet, another client, another protocol.
+    // Fragments of another packet, another client, another protocol.
     let [_, other, _] = pieces(&at.to_dns(40000).id(8));
     c.forward(&other).passes_for(Reason::Fragment);
     let [_, other, _] = pieces(&at.to_dns(40000).from(at.elsewhere).id(7));
@@ -78,12 +78,12 @@ pub fn others_fragments_pass(c: &mut Conversation, at: &Ends) {
         c.forward(&piece).passes();
         c.reverse(&piece).passes();
     }
-    // A port of a backend's that is no Service's.
+    // A port of a backend that does not belong to a Service.
     let other = at.to_dns(40000).reversed().from(backend.as_str().replace("8080", "9090").as_str());
     for piece in pieces(&other) {
         c.reverse(&piece).passes();
     }
-    // No flow: a client has connected to the backend directly.
+    // Without a flow: the client has connected to the backend directly.
     let [first, second, third] = pieces(&at.to_dns(40000).reversed().from(backend.as_str()));
     c.reverse(&first).passes_for(Reason::NoFlow);
     c.reverse(&second).passes();
@@ -113,7 +113,7 @@ pub fn tags_options_and_headers_of_fragments_stay(c: &mut Conversation, at: &End
     }
 }
 
-/// SCTP's checksum can't be brought up to date without the whole.
+/// The checksum of SCTP cannot be updated without the whole packet.
 pub fn fragments_of_sctp_pass(c: &mut Conversation, at: &Ends) {
     c.set(&at.diameter(1));
     for piece in pieces(&at.to_diameter(40000)) {
@@ -122,20 +122,20 @@ pub fn fragments_of_sctp_pass(c: &mut Conversation, at: &Ends) {
     assert!(c.flows().is_empty());
 }
 
-pub fn whom_nobody_serves_hears_it_once(c: &mut Conversation, at: &Ends) {
+pub fn a_client_without_a_backend_gets_one_error(c: &mut Conversation, at: &Ends) {
     c.set(&at.dns(0));
     let [first, second, third] = pieces(&at.to_dns(40000));
     let answer = c.forward(&first);
     assert!(answer.is_counted_for(Reason::NoBackend));
     assert_eq!(answer.outcome.fate, crate::datapath::Fate::Transmitted);
-    // To XDP the first one might still be on its way to tc.
+    // For XDP, the first fragment could still be on its way to tc.
     for piece in [second, third] {
         c.forward(&piece).is_deferred_for(&[]);
         c.stack(&piece).passes_for(Reason::Fragment);
     }
 }
 
-/// Who puts packets together and gives up quotes the first fragment.
+/// A host that gives up reassembly quotes the first fragment.
 pub fn errors_about_fragments_are_translated(c: &mut Conversation, at: &Ends) {
     c.set(&at.dns(1));
     let backend = at.backends(1)[0].clone();
@@ -169,7 +169,7 @@ pub fn fragments_cut_off_at_every_length_pass(c: &mut Conversation, at: &Ends) {
     assert!(c.flows().is_empty());
 }
 
-/// An IPv6 packet may say that it is all of its fragments.
+/// An atomic fragment of IPv6.
 pub fn a_fragment_that_is_the_whole_is_one(c: &mut Conversation, at: &Ends) {
     c.set(&at.dns(1));
     let backend = at.backends(1)[0].clone();

@@ -1,4 +1,4 @@
-//! Frontends of every kind, and what happens when they or their backends go.
+//! Frontends of every kind, and their removal and that of their backends.
 
 use lb_common::layout::{FrontendKind, Reason};
 use lb_userspace::model::Frontend;
@@ -52,14 +52,14 @@ pub fn the_nodes_other_ports_pass(c: &mut Conversation, at: &Ends) {
     c.forward(&datagram).passes_for(Reason::NoFrontend);
 }
 
-pub fn a_service_that_is_gone_is_nobodys(c: &mut Conversation, at: &Ends) {
+pub fn packets_to_a_removed_service_pass(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1));
     c.remove(&at.web(1));
     c.forward(&at.to_web(40000).syn()).passes();
     c.reverse(&at.to_web(40000).reversed().from(at.backends(1)[0].as_str())).passes();
 }
 
-/// As long as its backend serves another, and the address is somebody's.
+/// As long as its backend serves another Service, and the address is in use.
 pub fn a_connection_outlives_its_service(c: &mut Conversation, at: &Ends) {
     let backend = at.backends(1)[0].clone();
     c.set(&at.web(1));
@@ -73,7 +73,7 @@ pub fn a_connection_outlives_its_service(c: &mut Conversation, at: &Ends) {
     c.forward(&refused).is_answered_by(&reset, Reason::NoSuchPort);
 }
 
-/// Nor does it hang when the frontend no longer exists.
+/// A connection does not hang when its frontend no longer exists.
 pub fn a_connection_outlives_its_address(c: &mut Conversation, at: &Ends) {
     let backend = at.backends(1)[0].clone();
     let balanced = at.load_balancer(80);
@@ -83,12 +83,12 @@ pub fn a_connection_outlives_its_address(c: &mut Conversation, at: &Ends) {
     establish(c, &request, &backend);
     c.remove(&at.web(1));
     c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
-    // Its backend goes, too: it hears of it.
+    // Its backend is removed, too: the client gets a reset.
     c.remove(&at.service(81, "TCP", 1));
     let more = request.ack().ack_number(5);
     let reset = more.reversed().rst().seq(5).ack_number(0).window(0).ttl(64).id(0);
     c.forward(&more).is_answered_by(&reset, Reason::BackendGone);
-    // Now there is nothing left, and the next change lets the address go.
+    // Now nothing uses the address, and the next change removes it from the prefilter.
     c.set(&at.dns(1));
     c.remove(&at.dns(1));
     c.forward(&request.ack()).passes();
@@ -134,7 +134,7 @@ pub fn a_backend_of_two_services_stays_for_the_other(c: &mut Conversation, at: &
     c.reverse(&answer.from(backend.as_str())).becomes(&answer);
 }
 
-/// It is not left to hang, nor moved to a backend that knows nothing of it.
+/// It neither hangs nor moves to a backend that does not know it.
 pub fn a_connection_without_its_backend_is_reset(c: &mut Conversation, at: &Ends) {
     let backends = at.backends(2);
     c.set(&at.web(1));
@@ -145,7 +145,7 @@ pub fn a_connection_without_its_backend_is_reset(c: &mut Conversation, at: &Ends
     let reset = more.reversed().rst().seq(5).ack_number(0).window(0).ttl(64).id(0);
     c.forward(&more).is_answered_by(&reset, Reason::BackendGone);
     assert!(c.flows().is_empty());
-    // Who dials again is served.
+    // A new connection is served.
     c.forward(&request.syn()).becomes(&request.syn().to(backends[1].as_str()));
 }
 

@@ -1,4 +1,4 @@
-//! Headers that pile up, lie, or are cut off.
+//! Many, wrong or truncated headers.
 
 use lb_common::layout::Reason;
 
@@ -7,7 +7,7 @@ use super::establish;
 use crate::datapath::Conversation;
 use crate::packet::Packet;
 
-/// Sends a packet to the only backend and its answer back.
+/// Sends a packet to the only backend, and its reply back.
 fn there_and_back(c: &mut Conversation, request: &Packet, backend: &str) {
     c.forward(request).becomes(&request.to(backend));
     let answer = request.reversed();
@@ -18,7 +18,7 @@ pub fn tags_options_and_headers_together_stay(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1));
     let request = at.to_web(40000).syn().mss(1460).qinq(200, 100).padded(180);
     let request = if at.is_v6() {
-        // As many as the data plane looks past.
+        // As many as the data plane skips.
         (0..3).fold(request.hop_by_hop(), |request, _| request.destination_options())
     } else {
         request.ip_options(&[1; 40])
@@ -28,8 +28,8 @@ pub fn tags_options_and_headers_together_stay(c: &mut Conversation, at: &Ends) {
 
 pub fn a_jumbo_frame_is_translated(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1));
-    // Arriving: XDP sees the rest of it in fragments. Leaving, the kernel's test harness takes no
-    // more than a page.
+    // On ingress XDP sees the rest in buffer fragments. On egress BPF_PROG_TEST_RUN accepts no more than
+    // a page.
     let backend = &at.backends(1)[0];
     let request = at.to_web(40000).psh_ack().payload(&[0xa5; 8900]);
     c.forward(&request).becomes(&request.to(backend.as_str()));
@@ -41,7 +41,7 @@ pub fn a_checksum_that_comes_to_zero_is_written_as_ones(c: &mut Conversation, at
     let backend = at.backends(1)[0].clone();
     let question = at.to_dns(40000).payload(&[0, 0]);
     let field = question.transport_offset() + 6;
-    // What the checksum is without it makes it zero.
+    // Subtracting the checksum without it gives zero.
     let there = question.to(backend.as_str());
     let question = question.payload(&there[field..field + 2]);
     assert_eq!(question.to(backend.as_str())[field..field + 2], [0xff, 0xff]);
@@ -53,7 +53,7 @@ pub fn a_checksum_that_comes_to_zero_is_written_as_ones(c: &mut Conversation, at
     c.reverse(&answer.from(backend.as_str())).becomes(&answer);
 }
 
-pub fn what_a_sender_chose_stays(c: &mut Conversation, at: &Ends) {
+pub fn fields_chosen_by_the_sender_stay(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1));
     let request = at.to_web(40000).flags("SEW").seq(u32::MAX).window(1).ttl(1).tos(0xb9).id(7);
     there_and_back(c, &request, &at.backends(1)[0]);
@@ -79,7 +79,7 @@ pub fn a_header_that_leads_past_the_end_passes(c: &mut Conversation, at: &Ends) 
     let request = at.to_web(40000).syn();
     let network = request.network_offset();
     let lying = if at.is_v6() {
-        // The first extension header's length, in units of eight bytes.
+        // The length of the first extension header, in units of eight bytes.
         request.hop_by_hop().with(move |bytes| bytes[network + 41] = 0xff)
     } else {
         request.with(move |bytes| bytes[network] = 0x4f)
@@ -99,8 +99,8 @@ pub fn answers_cut_off_at_every_length_pass(c: &mut Conversation, at: &Ends) {
     }
 }
 
-/// A fault today: a datagram that ends within its header's second half is written to, counted as
-/// unwritable and dropped, and leaves a flow behind.
+/// An earlier fault: a datagram that ended within the second half of its header was dropped as
+/// unwritable, and left a flow.
 pub fn datagrams_cut_off_at_every_length_pass(c: &mut Conversation, at: &Ends) {
     c.set(&at.dns(1));
     let question = at.to_dns(40000).payload(b"");

@@ -1,4 +1,4 @@
-//! How long flows keep what they have while nothing of them is seen.
+//! How long idle flows keep their entries and addresses.
 
 use lb_common::header::Sctp;
 use lb_common::layout::{FlowState, Reason};
@@ -7,10 +7,10 @@ use super::{Ends, establish};
 use crate::datapath::{Conversation, FLOWS};
 use crate::packet::Packet;
 
-/// More than a test takes, so that the kernel's clock, which goes on, does not matter.
+/// Longer than a test takes, because the kernel's clock continues.
 const MARGIN: u32 = 10;
 
-/// Established connections in every entry of the table, and a SYN for which there is none.
+/// Fills every entry with an established connection; returns these and a SYN without an entry.
 fn fill(c: &mut Conversation, at: &Ends) -> (Vec<Packet>, Packet) {
     c.set(&at.web(1));
     let backend = at.backends(1)[0].clone();
@@ -32,7 +32,7 @@ fn fill(c: &mut Conversation, at: &Ends) -> (Vec<Packet>, Packet) {
     unreachable!("one of so many ports finds the last place");
 }
 
-/// After so many seconds, and not before, there is room for the SYN.
+/// After this number of seconds, and not before, there is an entry for the SYN.
 fn makes_room_after(c: &mut Conversation, at: &Ends, seconds: u32, late: &Packet) {
     c.wait(seconds - MARGIN);
     c.forward(late).becomes_for(&late.to(at.backends(1)[0].as_str()), Reason::Untracked);
@@ -96,7 +96,7 @@ fn keeps_its_end_for(
     }
 }
 
-pub fn an_unanswered_connection_keeps_its_end_for_a_minute(c: &mut Conversation, at: &Ends) {
+pub fn a_connection_without_a_reply_keeps_its_port_for_a_minute(c: &mut Conversation, at: &Ends) {
     keeps_its_end_for(c, at, 60, &at.to_web(0).syn(), |_, _, _| {});
 }
 
@@ -107,8 +107,8 @@ pub fn an_unfinished_handshake_keeps_its_end_for_a_minute(c: &mut Conversation, 
     });
 }
 
-/// The backend may wait for the last packets of a closed connection for a minute, and take a new one's
-/// for them.
+/// The backend may wait for last packets of a closed connection for a minute, and could mistake those
+/// of a new one for them.
 pub fn a_closed_connection_keeps_its_end_for_a_minute(c: &mut Conversation, at: &Ends) {
     keeps_its_end_for(c, at, 60, &at.to_web(0).syn(), |c, request, backend| {
         establish(c, request, backend);
@@ -128,18 +128,18 @@ pub fn a_reset_connection_gives_its_end_back_at_once(c: &mut Conversation, at: &
     establish(c, &request.to(at.load_balancer(80).as_str()), &backend);
 }
 
-pub fn an_unanswered_question_keeps_its_end_for_half_a_minute(c: &mut Conversation, at: &Ends) {
+pub fn a_request_without_a_reply_keeps_its_port_for_half_a_minute(c: &mut Conversation, at: &Ends) {
     keeps_its_end_for(c, at, 30, &at.to_dns(0), |_, _, _| {});
 }
 
-pub fn an_answered_question_keeps_its_end_for_half_a_minute(c: &mut Conversation, at: &Ends) {
+pub fn a_request_with_a_reply_keeps_its_port_for_half_a_minute(c: &mut Conversation, at: &Ends) {
     keeps_its_end_for(c, at, 30, &at.to_dns(0), |c, question, backend| {
         let answer = question.reversed().payload(b"answer");
         c.reverse(&answer.from(backend)).becomes(&answer);
     });
 }
 
-/// Datagrams in both directions, twice, and some seconds apart: a stream.
+/// Datagrams in both directions, twice, some seconds apart: a stream.
 fn exchange(c: &mut Conversation, question: &Packet, backend: &str) {
     let answer = question.reversed().payload(b"answer");
     for _ in 0..2 {
@@ -183,7 +183,7 @@ pub fn packets_of_either_side_keep_a_flow(c: &mut Conversation, at: &Ends) {
     assert_eq!(c.flows().only_state(), FlowState::DatagramStream);
 }
 
-/// Who has been silent may be led anywhere; who has not stays, whatever the table says now.
+/// An idle client may get another backend. An active one stays with its backend when the table changes.
 pub fn datagrams_follow_the_table_when_they_have_been_idle(c: &mut Conversation, at: &Ends) {
     let backends = at.backends(2);
     let questions: Vec<Packet> = (40000..40008).map(|port| at.to_dns(port)).collect();
@@ -206,7 +206,7 @@ pub fn datagrams_follow_the_table_when_they_have_been_idle(c: &mut Conversation,
     assert_eq!(c.flows().len(), questions.len());
 }
 
-/// A connection stays with its backend for as long as its timeout says, whatever the table says now.
+/// A connection stays with its backend until its timeout, even if the table changes.
 pub fn a_connection_that_was_silent_for_hours_goes_on(c: &mut Conversation, at: &Ends) {
     let backends = at.backends(2);
     let requests: Vec<Packet> = (40000..40008).map(|port| at.to_web(port)).collect();
@@ -223,8 +223,8 @@ pub fn a_connection_that_was_silent_for_hours_goes_on(c: &mut Conversation, at: 
     }
 }
 
-/// After its timeout a flow is gone, to requests as to replies.
-pub fn a_reply_finds_no_flow_whose_time_is_over(c: &mut Conversation, at: &Ends) {
+/// After its timeout neither requests nor replies use a flow.
+pub fn a_reply_does_not_use_an_expired_flow(c: &mut Conversation, at: &Ends) {
     c.set(&at.dns(1));
     let backend = at.backends(1)[0].clone();
     let question = at.to_dns(40000);

@@ -1,5 +1,5 @@
-//! Packets that leave from the data plane: by which device, to whom, and what becomes of those that
-//! can't. All come in by the first device.
+//! Packets that the data plane transmits: egress interface, next hop, and packets that cannot be
+//! transmitted. All packets arrive through the first interface.
 
 use lb_common::header::Sctp;
 use lb_common::host::Exit;
@@ -14,7 +14,7 @@ use crate::packet::{
     CLIENT_MAC, Mac, NODE_MAC, Packet, packet_too_big, port_unreachable, tcp, time_exceeded,
 };
 
-/// Of the next hop to the backends.
+/// The address of the next hop to the backends.
 const ROUTER_MAC: Mac = Mac([0x02, 0, 0, 0, 0, 0xee]);
 
 fn address(end: &str) -> String {
@@ -22,7 +22,7 @@ fn address(end: &str) -> String {
     end.ip().to_string()
 }
 
-/// A Service whose only backend is on another node, to which there is no way yet.
+/// A Service whose only backend is on another node, to which there is no route yet.
 fn service_elsewhere(c: &mut Conversation, at: &Ends) -> String {
     let devices = [OUTSIDE, INSIDE, ASIDE];
     devices.iter().for_each(|&index| c.device(index, |_| {}));
@@ -34,14 +34,14 @@ fn service_elsewhere(c: &mut Conversation, at: &Ends) -> String {
     backend
 }
 
-/// The same, where the backend's node is reached by a device.
+/// The same with a route through an interface.
 fn service_behind(c: &mut Conversation, at: &Ends, device: u32) -> String {
     let backend = service_elsewhere(c, at);
     c.exit(&address(&backend), neighbour(device, ROUTER_MAC));
     backend
 }
 
-/// This node's address behind a device.
+/// This node's address on an interface.
 fn own_address(at: &Ends, index: u32) -> String {
     let device = device(index);
     let address = if at.is_v6() { device.v6.map(Into::into) } else { device.v4.map(Into::into) };
@@ -49,12 +49,12 @@ fn own_address(at: &Ends, index: u32) -> String {
     address.to_string()
 }
 
-/// What a packet is once it leaves by a device to a neighbour.
+/// The packet when it is transmitted through an interface to a neighbour.
 fn forwarded(packet: &Packet, device: u32, neighbour: Mac) -> Packet {
     packet.macs(mac(device), neighbour).ttl(63)
 }
 
-/// Opens a connection by way of a device; returns the SNAT address and port.
+/// Opens a connection through an interface; returns the SNAT address and port.
 fn open(c: &mut Conversation, request: &Packet, backend: &str, device: u32) -> String {
     let there = forwarded(&request.syn(), device, ROUTER_MAC).to(backend);
     let snat = c.forward(&request.syn()).leaves_with_snat_by(device, &there);
@@ -80,7 +80,10 @@ pub fn a_request_leaves_to_the_next_hop_and_its_answer_to_the_client(
     assert_eq!(c.flows().only_state(), FlowState::Established);
 }
 
-pub fn what_came_in_by_a_device_leaves_by_it(c: &mut Conversation, at: &Ends) {
+pub fn packets_may_leave_through_the_interface_on_which_they_arrived(
+    c: &mut Conversation,
+    at: &Ends,
+) {
     let backend = service_behind(c, at, OUTSIDE);
     let snat = open(c, &request(at), &backend, OUTSIDE);
     assert_eq!(address(&snat), own_address(at, OUTSIDE));
@@ -108,14 +111,14 @@ pub fn an_unknown_neighbour_is_left_to_the_stack(c: &mut Conversation, at: &Ends
     let ack = request(at).ack();
     let there = forwarded(&ack, INSIDE, ROUTER_MAC).to(backend.as_str());
     c.forward(&ack).leaves_by(INSIDE, &there.from(snat.as_str()));
-    // It is forgotten in the middle of the connection.
+    // The neighbour entry is removed during the connection.
     c.exit(&address(&backend), unknown_neighbour(INSIDE));
     c.forward(&ack).is_deferred_for(&[Reason::NoNeighbour]);
     let there = ack.to(backend.as_str()).from(snat.as_str()).ttl(63);
     c.stack(&ack).leaves_by(INSIDE, &there);
 }
 
-/// XDP meets the next packets before tc has seen the one that was left to it.
+/// XDP handles the next packets before tc has handled the deferred one.
 pub fn fragments_of_what_opens_a_flow_in_tc_are_left_to_it(c: &mut Conversation, at: &Ends) {
     let backend = dns_behind(c, at, INSIDE);
     c.exit(&address(&backend), unknown_neighbour(INSIDE));
@@ -128,7 +131,7 @@ pub fn fragments_of_what_opens_a_flow_in_tc_are_left_to_it(c: &mut Conversation,
     c.stack(&second).leaves_by(INSIDE, &there(&second).from(snat.as_str()));
 }
 
-pub fn what_xdp_cant_send_is_left_to_tc(c: &mut Conversation, at: &Ends) {
+pub fn packets_that_xdp_cannot_transmit_are_left_to_tc(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, INSIDE);
     c.device(INSIDE, |device| device.redirect = false);
     let syn = request(at).syn();
@@ -146,7 +149,7 @@ pub fn what_xdp_cant_send_is_left_to_tc(c: &mut Conversation, at: &Ends) {
     c.forward(&ack).leaves_by(INSIDE, &there.from(snat.as_str()));
 }
 
-/// Another device is in other networks, and has its own tags.
+/// Another interface is in other networks, and has its own tags.
 pub fn tags_leave_by_their_own_device_only(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, OUTSIDE);
     for (port, tagged) in [(40001, request(at).vlan(100)), (40002, request(at).qinq(200, 100))] {
@@ -178,25 +181,26 @@ pub fn without_a_route_packets_are_dropped(c: &mut Conversation, at: &Ends) {
     let more = request(at).psh_ack().payload(b"more");
     c.forward(&more).is_dropped_for(Reason::NoRoute);
     c.stack(&more).is_dropped_for(Reason::NoRoute);
-    // The connection is as it was, once there is a way again.
+    // The connection continues once there is a route again.
     c.exit(&address(&backend), neighbour(ASIDE, ROUTER_MAC));
     let there = forwarded(&more, ASIDE, ROUTER_MAC).to(backend.as_str());
     c.forward(&more).leaves_by(ASIDE, &there.from(snat.as_str()));
 }
 
-/// The error as the data plane sends it: from the frontend, quoting the ports.
+/// The error that the data plane sends: from the frontend, quoting the ports.
 fn sent_by_balancer(error: &Packet) -> Packet {
     error.quoting_only(8).macs(NODE_MAC, CLIENT_MAC).ttl(64).id(0)
 }
 
-/// A frame of so many bytes from its IP header on.
+/// A frame with an IP packet of this length.
 fn of_length(packet: &Packet, length: usize) -> Packet {
     let headers = packet.payload(&[]).ip_bytes().len();
     packet.payload(&vec![0x5a; length - headers])
 }
 
-/// Whoever may cut a packet into fragments is sent_by_balancer, too: we don't, and he will.
-pub fn what_does_not_fit_through_a_device_is_answered(c: &mut Conversation, at: &Ends) {
+/// Packets that may be fragmented are rejected, too: the data plane does not fragment, so the sender
+/// must.
+pub fn packets_too_large_for_an_interface_are_rejected(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, INSIDE);
     c.device(INSIDE, |device| device.mtu = 1400);
     let snat = open(c, &request(at), &backend, INSIDE);
@@ -216,7 +220,7 @@ pub fn what_does_not_fit_through_a_device_is_answered(c: &mut Conversation, at: 
     }
 }
 
-pub fn what_has_come_too_far_is_answered(c: &mut Conversation, at: &Ends) {
+pub fn packets_with_an_expired_hop_limit_are_rejected(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, INSIDE);
     let snat = open(c, &request(at), &backend, INSIDE);
     let last = request(at).ack().ttl(2);
@@ -240,7 +244,7 @@ pub fn a_flow_follows_a_changed_route(c: &mut Conversation, at: &Ends) {
         c.forward(&ack).leaves_by(device, &there);
         c.forward(&ack).leaves_by(device, &there);
     }
-    // Answers, too.
+    // Replies, too.
     c.exit(&address(&at.client(0)), neighbour(ASIDE, ROUTER_MAC));
     let answer = request(at).reversed().ack();
     let back = forwarded(&answer, ASIDE, ROUTER_MAC);
@@ -257,8 +261,8 @@ pub fn a_flow_follows_a_changed_neighbour(c: &mut Conversation, at: &Ends) {
     c.forward(&ack).leaves_by(INSIDE, &there);
 }
 
-/// Behind an address of ours they would look the same to the backend.
-pub fn clients_with_one_port_are_told_apart(c: &mut Conversation, at: &Ends) {
+/// With the SNAT address and the same port, the backend could not distinguish them.
+pub fn clients_with_the_same_port_are_distinguished(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, INSIDE);
     c.exit(at.elsewhere, neighbour(OUTSIDE, NODE_MAC));
     let one = request(at);
@@ -299,7 +303,7 @@ pub fn flows_of_two_frontends_share_a_backend_elsewhere(c: &mut Conversation, at
     assert_ne!(one, other);
 }
 
-/// A Service of datagrams whose only backend is reached by a device.
+/// A UDP Service whose only backend is reached through an interface.
 fn dns_behind(c: &mut Conversation, at: &Ends, device: u32) -> String {
     let backend = service_behind(c, at, device);
     c.set(&at.dns(0).remote_backends(&[&backend]));
@@ -346,12 +350,12 @@ pub fn fragments_leave_where_the_first_one_went(c: &mut Conversation, at: &Ends)
         let from_backend = piece.from(backend.as_str()).to(snat.as_str());
         c.forward(&from_backend).leaves_by(OUTSIDE, &back);
     }
-    // Nobody may answer a later one by an error.
+    // There must be no error about a later fragment.
     c.forward(&second.ttl(1)).is_dropped_for(Reason::HopLimit);
 }
 
-/// Whoever on the way gives a packet up: both sides find in the error what they have sent.
-pub fn errors_go_on_to_whom_they_are_about(c: &mut Conversation, at: &Ends) {
+/// An error from any router quotes the packet as its sender sent it.
+pub fn errors_are_forwarded_to_the_sender_of_the_quoted_packet(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, INSIDE);
     let request = request(at);
     let snat = open(c, &request, &backend, INSIDE);
@@ -374,7 +378,7 @@ pub fn errors_go_on_to_whom_they_are_about(c: &mut Conversation, at: &Ends) {
     assert_eq!(c.flows().only_state(), FlowState::Established);
 }
 
-/// The backend's node answers the pod itself.
+/// The backend's node replies to the pod directly.
 pub fn a_pods_packets_go_up_the_stack_as_its_own(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, INSIDE);
     let syn = request(at).syn();
@@ -409,8 +413,8 @@ pub fn a_device_without_an_address_has_no_snat_address(c: &mut Conversation, at:
     open(c, &request(at), &backend, INSIDE);
 }
 
-/// The kernel may know a device before we do: then it sends the packet.
-pub fn what_leaves_by_an_unknown_device_is_left_to_the_stack(c: &mut Conversation, at: &Ends) {
+/// The kernel may know an interface before the agent does: then the stack transmits the packet.
+pub fn packets_for_an_unknown_interface_are_left_to_the_stack(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, INSIDE);
     let snat = open(c, &request(at), &backend, INSIDE);
     c.exit(&address(&backend), neighbour(UNKNOWN, ROUTER_MAC));
@@ -432,8 +436,8 @@ pub fn a_route_may_be_narrower_than_its_device(c: &mut Conversation, at: &Ends) 
     let _ = c.forward(&fits).leaves_with_snat_by(INSIDE, &there);
 }
 
-/// Errors and later fragments that don't fit: nobody may be sent_by_balancer by an error.
-pub fn what_may_not_be_answered_is_dropped(c: &mut Conversation, at: &Ends) {
+/// There must be no ICMP error about ICMP errors and later fragments that exceed the MTU.
+pub fn packets_that_allow_no_error_are_dropped(c: &mut Conversation, at: &Ends) {
     let backend = dns_behind(c, at, INSIDE);
     let question = at.to_dns(40000).ttl(64).id(7).payload(&[7; 3000]);
     let [first, second] = [question.fragment(..1400), question.fragment(1400..2800)];
@@ -449,8 +453,7 @@ pub fn what_may_not_be_answered_is_dropped(c: &mut Conversation, at: &Ends) {
     c.forward(&error.ttl(1)).is_dropped_for(Reason::HopLimit);
 }
 
-/// The index by which answers find their flows is a table of its own: nothing is evicted from it
-/// that would break a connection.
+/// The reply index is a separate table: evictions from it must not break connections.
 pub fn connections_with_snat_are_not_evicted_by_a_flood(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, INSIDE);
     let from = |port: u16| request(at).from(at.client(port).as_str());
@@ -468,8 +471,8 @@ pub fn connections_with_snat_are_not_evicted_by_a_flood(c: &mut Conversation, at
     }
 }
 
-/// A device may have put together what came in, and may cut it again: each part has to fit.
-pub fn what_a_device_will_cut_need_not_fit_whole(c: &mut Conversation, at: &Ends) {
+/// Received segments may be merged (GRO) and segmented again (GSO): each segment must fit.
+pub fn large_frames_fit_if_their_segments_fit(c: &mut Conversation, at: &Ends) {
     let backend = service_behind(c, at, INSIDE);
     let snat = open(c, &request(at), &backend, INSIDE);
     let data = request(at).psh_ack().payload(&[0x5a; 2800]);
@@ -479,7 +482,7 @@ pub fn what_a_device_will_cut_need_not_fit_whole(c: &mut Conversation, at: &Ends
     c.stack_segments(&data, 1480).is_answered_by(&error, Reason::TooBig);
     c.stack(&data).is_answered_by(&error, Reason::TooBig);
 
-    // The first one of a flow has nobody to ask but the kernel.
+    // The first packet of a flow must ask the kernel for the route.
     let question = at.to_dns(40000).ttl(64).payload(&[7; 2800]);
     c.set(&at.dns(0).remote_backends(&[&backend]));
     let there = forwarded(&question, INSIDE, ROUTER_MAC).to(backend.as_str());

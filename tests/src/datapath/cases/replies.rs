@@ -1,4 +1,4 @@
-//! Which flow an answer is of, and what it makes of it.
+//! Replies: which flow they belong to, and how they change its state.
 
 use std::net::SocketAddr;
 
@@ -22,7 +22,7 @@ pub fn an_answer_from_another_port_passes(c: &mut Conversation, at: &Ends) {
     let backend: SocketAddr = at.backends(1)[0].parse().expect("a backend's end");
     let other = SocketAddr::new(backend.ip(), 9090).to_string();
     c.set(&at.web(1));
-    // It serves there, too, but not this client.
+    // This backend also serves the frontend, but not this client.
     c.set(&at.service(81, "TCP", 0).backends(&[&other]));
     establish(c, &at.to_web(40000), &backend.to_string());
     let answer = at.to_web(40000).reversed().ack();
@@ -71,7 +71,7 @@ pub fn a_server_may_close_first(c: &mut Conversation, at: &Ends) {
     let answer = request.reversed();
     c.reverse(&answer.fin_ack().from(backend.as_str())).becomes(&answer.fin_ack());
     assert_eq!(c.flows().only_state(), FlowState::FinFromBackend);
-    // The client still has something to say.
+    // The client still sends.
     let more = request.psh_ack().payload(b"more");
     c.forward(&more).becomes(&more.to(backend.as_str()));
     assert_eq!(c.flows().only_state(), FlowState::FinFromBackend);
@@ -92,7 +92,7 @@ pub fn a_client_may_reset_and_dial_again(c: &mut Conversation, at: &Ends) {
 }
 
 /// The second connection's packets reach the backend from another port.
-pub fn two_frontends_of_one_backend_are_told_apart(c: &mut Conversation, at: &Ends) {
+pub fn two_frontends_of_one_backend_are_distinguished(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1).load_balancer(&at.load_balancer(443)));
     let backend = at.backends(1)[0].clone();
     let one = at.to_web(40000);
@@ -111,7 +111,7 @@ pub fn two_frontends_of_one_backend_are_told_apart(c: &mut Conversation, at: &En
     assert_eq!(c.flows().states(), [FlowState::Established; 2]);
 }
 
-/// The port that one flow has as its SNAT port may be another's own.
+/// The SNAT port of one flow may be the client port of another.
 pub fn a_snat_port_is_no_other_clients(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1).load_balancer(&at.load_balancer(443)));
     let backend = at.backends(1)[0].clone();
@@ -119,7 +119,7 @@ pub fn a_snat_port_is_no_other_clients(c: &mut Conversation, at: &Ends) {
     c.forward(&to(at.cluster(80), 40000)).becomes(&to(at.cluster(80), 40000).to(backend.as_str()));
     let second = to(at.load_balancer(443), 40000);
     let snat = c.forward(&second).with_snat(&second.to(backend.as_str()));
-    // The client's own use of the port comes after it.
+    // The client uses the port later.
     let port: u16 = snat.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or_default();
     let third = to(at.cluster(80), port);
     let other = c.forward(&third).with_snat(&third.to(backend.as_str()));
@@ -127,7 +127,7 @@ pub fn a_snat_port_is_no_other_clients(c: &mut Conversation, at: &Ends) {
     assert_eq!(c.flows().len(), 3);
 }
 
-pub fn datagrams_of_two_frontends_are_told_apart(c: &mut Conversation, at: &Ends) {
+pub fn datagrams_of_two_frontends_are_distinguished(c: &mut Conversation, at: &Ends) {
     c.set(&at.dns(1).load_balancer(&at.load_balancer(53)));
     let backend = at.backends(1)[0].clone();
     let one = at.to_dns(40000);

@@ -1,4 +1,4 @@
-//! SCTP: flows by its chunks, and a checksum that is not the others'.
+//! SCTP: flows, and its own checksum.
 
 use lb_common::header::Sctp;
 use lb_common::layout::{FlowState, Reason};
@@ -10,13 +10,13 @@ use crate::packet::{CLIENT_MAC, NODE_MAC, Packet, port_unreachable, sctp};
 const COOKIE_ECHO: u8 = 10;
 const COOKIE_ACK: u8 = 11;
 
-/// Where the checksum is.
+/// The range of the checksum.
 fn checksum(packet: &Packet) -> std::ops::Range<usize> {
     let start = packet.transport_offset() + 8;
     start..start + 4
 }
 
-/// What tells the client that nobody serves the port.
+/// The ICMP error for a port without a backend.
 fn refusal(at: &Ends, packet: &Packet) -> Packet {
     let refusal = port_unreachable(at.cluster_address(), packet);
     refusal.quoting_only(8).macs(NODE_MAC, CLIENT_MAC).ttl(64).id(0)
@@ -41,7 +41,7 @@ fn associate(c: &mut Conversation, request: &Packet, backend: &str) {
     assert_eq!(c.flows().only_state(), FlowState::Established);
 }
 
-pub fn an_association_met_midway_is_on_probation(c: &mut Conversation, at: &Ends) {
+pub fn an_association_picked_up_midway_is_on_probation(c: &mut Conversation, at: &Ends) {
     c.set(&at.diameter(1));
     let backend = at.backends(1)[0].clone();
     let data = at.to_diameter(40000).payload(b"question");
@@ -67,7 +67,7 @@ pub fn an_association_lives_from_init_to_shutdown_complete(c: &mut Conversation,
     let shutdown = request.chunk(Sctp::SHUTDOWN);
     c.forward(&shutdown).becomes(&shutdown.to(backend.as_str()));
     assert_eq!(c.flows().only_state(), FlowState::FinFromClient);
-    // The server still has something to say.
+    // The server still sends.
     c.reverse(&data.from(backend.as_str())).becomes(&data);
     assert_eq!(c.flows().only_state(), FlowState::FinFromClient);
     let shutdown_ack = answer.chunk(Sctp::SHUTDOWN_ACK);
@@ -75,7 +75,7 @@ pub fn an_association_lives_from_init_to_shutdown_complete(c: &mut Conversation,
     let complete = request.chunk(Sctp::SHUTDOWN_COMPLETE);
     c.forward(&complete).becomes(&complete.to(backend.as_str()));
     assert_eq!(c.flows().only_state(), FlowState::TimeWait);
-    // Who dials again is served.
+    // A new association is served.
     c.forward(&request).becomes(&request.to(backend.as_str()));
     assert_eq!(c.flows().only_state(), FlowState::SynSent);
 }
@@ -99,7 +99,7 @@ pub fn a_wrong_checksum_stays_wrong(c: &mut Conversation, at: &Ends) {
     assert!(answer.outcome.passed());
     let right = request.to(at.backends(1)[0].as_str());
     let mut got = answer.outcome.bytes;
-    // As wrong as it came.
+    // The error in the checksum stays the same.
     got[first] ^= 0x40;
     assert_eq!(got, right[..]);
 }
@@ -140,7 +140,7 @@ pub fn messages_of_every_length_are_translated(c: &mut Conversation, at: &Ends) 
 }
 
 /// The second association's packets reach the backend from another port.
-pub fn associations_of_two_frontends_are_told_apart(c: &mut Conversation, at: &Ends) {
+pub fn associations_of_two_frontends_are_distinguished(c: &mut Conversation, at: &Ends) {
     c.set(&at.diameter(1).load_balancer(&at.load_balancer(3868)));
     let backend = at.backends(1)[0].clone();
     let one = at.to_diameter(40000);
@@ -156,7 +156,7 @@ pub fn associations_of_two_frontends_are_told_apart(c: &mut Conversation, at: &E
     c.forward(&echo).becomes(&echo.to(backend.as_str()).from(snat.as_str()));
 }
 
-pub fn an_init_that_nobody_serves_is_answered(c: &mut Conversation, at: &Ends) {
+pub fn an_init_without_a_backend_is_rejected(c: &mut Conversation, at: &Ends) {
     c.set(&at.diameter(0));
     let request = at.to_diameter(40000);
     let refusal = refusal(at, &request);
@@ -164,8 +164,8 @@ pub fn an_init_that_nobody_serves_is_answered(c: &mut Conversation, at: &Ends) {
     assert!(c.flows().is_empty());
 }
 
-/// It is not left to hang, nor moved to a backend that knows nothing of it.
-pub fn an_association_without_its_backend_is_answered(c: &mut Conversation, at: &Ends) {
+/// It neither hangs nor moves to a backend that does not know it.
+pub fn an_association_without_its_backend_is_rejected(c: &mut Conversation, at: &Ends) {
     let backends = at.backends(2);
     c.set(&at.diameter(1));
     let request = at.to_diameter(40000);

@@ -1,4 +1,4 @@
-//! Which backend a new flow goes to.
+//! Selection of a backend for a new flow.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use super::Ends;
 use crate::datapath::{Conversation, service};
 use crate::packet::{CLIENT_MAC, NODE_MAC, port_unreachable, tcp, udp};
 
-/// Which of so many backends a client's SYN goes to.
+/// The backend of a client's SYN.
 fn chosen(c: &mut Conversation, at: &Ends, client_port: u16, backends: u16) -> String {
     let backends = at.backends(backends);
     let backends: Vec<&str> = backends.iter().map(String::as_str).collect();
@@ -55,7 +55,7 @@ pub fn a_node_port_is_open_on_the_nodes_addresses_only(c: &mut Conversation, at:
     c.node_addresses(&[at.elsewhere]);
     let request = tcp(at.client(40001).as_str(), at.end(at.elsewhere, 30080).as_str()).syn();
     c.forward(&request).becomes(&request.to(at.backends(1)[0].as_str()));
-    // The connection to the address that went may go on.
+    // The connection to the removed address may continue.
     let request = tcp(at.client(40001).as_str(), at.end(at.node, 30080).as_str()).syn();
     c.forward(&request).passes_for(Reason::NoFrontend);
 }
@@ -84,8 +84,8 @@ pub fn policy_local_wants_a_local_backend(c: &mut Conversation, at: &Ends) {
     c.forward(&request).becomes(&request.to(at.backends(2)[1].as_str()));
 }
 
-/// It is not refused: other nodes have backends, and may have this node's next.
-pub fn who_may_only_stay_here_waits_while_others_serve(c: &mut Conversation, at: &Ends) {
+/// The client is not refused: other nodes have backends, and this node may get one.
+pub fn policy_local_drops_packets_while_only_other_nodes_serve(c: &mut Conversation, at: &Ends) {
     let mut web = at.web(0);
     web.port.internal_policy = Policy::Local;
     web.port.populated = true;
@@ -104,12 +104,12 @@ pub fn another_port_of_a_cluster_address_is_refused(c: &mut Conversation, at: &E
     let reset = request.reversed().rst_ack().seq(0).ack_number(8).window(0).ttl(64).id(0);
     c.forward(&request).is_answered_by(&reset, Reason::NoSuchPort);
     c.from_pod(&request).is_answered_by(&reset, Reason::NoSuchPort);
-    // It is again as if it had never been.
+    // As if the Service had never existed.
     c.remove(&at.web(1));
     c.forward(&request).passes();
 }
 
-/// Something else may listen there: it is an address of the network around us.
+/// Other software may listen there: the address belongs to the network.
 pub fn another_port_of_an_external_address_passes(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1).load_balancer(&at.load_balancer(80)));
     let request = tcp(at.client(40000).as_str(), at.load_balancer(81).as_str()).syn();
@@ -122,12 +122,12 @@ pub fn another_protocol_on_a_frontends_port_is_refused(c: &mut Conversation, at:
     let refusal = port_unreachable(at.cluster_address(), &request);
     let refusal = refusal.quoting_only(8).macs(NODE_MAC, CLIENT_MAC);
     c.forward(&request).is_answered_by(&refusal.ttl(64).id(0), Reason::NoSuchPort);
-    // Unless the Service has it, too: the same number, other backends.
+    // If the Service has the port number for UDP, too, it has other backends.
     c.set(&service(&format!("{}/UDP", at.cluster(80))).backends(&[&at.backends(2)[1]]));
     c.forward(&request).becomes(&request.to(at.backends(2)[1].as_str()));
 }
 
-/// As if its packets had gone out and come back, by whichever node.
+/// As if its packets had left the cluster and returned through any node.
 pub fn a_pod_is_not_held_to_the_external_policy(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1).load_balancer(&at.load_balancer(80)).external_local());
     let request = tcp(at.client(40000).as_str(), at.load_balancer(80).as_str()).syn();
@@ -135,7 +135,7 @@ pub fn a_pod_is_not_held_to_the_external_policy(c: &mut Conversation, at: &Ends)
     c.from_pod(&request).becomes(&request.to(at.backends(1)[0].as_str()));
 }
 
-/// By chance alone a backend gets a hundred, give or take ten.
+/// With random selection a backend would get 100, with a standard deviation of 10.
 pub fn backends_get_even_shares(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(10));
     let mut shares: BTreeMap<String, u32> = BTreeMap::new();
@@ -146,7 +146,7 @@ pub fn backends_get_even_shares(c: &mut Conversation, at: &Ends) {
     assert!(shares.values().all(|share| (70..=130).contains(share)), "{shares:?}");
 }
 
-/// A named target port may be another number in each pod.
+/// A named target port may have different numbers in different pods.
 pub fn backends_have_ports_of_their_own(c: &mut Conversation, at: &Ends) {
     let [one, other] = [0, 1].map(|number| at.backends(2)[number].clone());
     let other = other.replace("8080", "9090");
@@ -172,7 +172,7 @@ pub fn the_internal_policy_keeps_pods_on_their_node(c: &mut Conversation, at: &E
         let request = at.to_web(port).syn();
         c.from_pod(&request).becomes(&request.to(here.as_str()));
     }
-    // Other frontends have a policy of their own.
+    // Other frontends have their own policy.
     let mut elsewhere = BTreeSet::new();
     let backends = at.backends(5);
     let backends: Vec<&str> = backends.iter().map(String::as_str).collect();

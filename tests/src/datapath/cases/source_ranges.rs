@@ -1,4 +1,4 @@
-//! Load balancers' addresses that only some clients may dial.
+//! loadBalancerSourceRanges.
 
 use lb_common::layout::Reason;
 
@@ -21,7 +21,7 @@ pub fn clients_outside_of_the_ranges_are_dropped(c: &mut Conversation, at: &Ends
     c.forward(&request).becomes(&request.to(backend.as_str()));
 }
 
-/// The ClusterIP has no such ranges.
+/// The ClusterIP is not restricted.
 pub fn ranges_are_for_load_balancers_addresses_only(c: &mut Conversation, at: &Ends) {
     let web = at.web(1).load_balancer(&at.load_balancer(80));
     c.set(&web.source_ranges(&["192.0.2.0/24", "2001:db8:99::/48"]));
@@ -36,7 +36,7 @@ pub fn a_range_of_length_zero_is_everybody(c: &mut Conversation, at: &Ends) {
     c.forward(&request).becomes(&request.to(at.backends(1)[0].as_str()));
 }
 
-/// One Service's ranges open nothing of another's.
+/// The ranges of one Service do not apply to another.
 pub fn ranges_are_their_services_own(c: &mut Conversation, at: &Ends) {
     let other = at.service(81, "TCP", 1).load_balancer(&at.load_balancer(81));
     c.set(&other.source_ranges(&["198.51.100.0/24", "2001:db8:51::/48"]));
@@ -45,7 +45,7 @@ pub fn ranges_are_their_services_own(c: &mut Conversation, at: &Ends) {
     c.forward(&to_load_balancer(at)).is_dropped_for(Reason::SourceNotAllowed);
 }
 
-/// They reach the address from where they are, without the load balancer.
+/// Pods reach the address without the external load balancer.
 pub fn pods_are_held_to_the_ranges_too(c: &mut Conversation, at: &Ends) {
     let web = at.web(1).load_balancer(&at.load_balancer(80)).node_port(30080);
     c.node_addresses(&[at.node]);

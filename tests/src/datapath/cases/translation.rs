@@ -1,10 +1,10 @@
-//! The bytes: what is rewritten, and that nothing else is.
+//! The bytes: which are rewritten, and that no others are.
 
 use super::Ends;
 use crate::datapath::Conversation;
 use crate::packet::Packet;
 
-/// Sends a packet to the only backend and its answer back.
+/// Sends a packet to the only backend, and its reply back.
 fn there_and_back(conversation: &mut Conversation, request: &Packet, backend: &str) {
     conversation.forward(request).becomes(&request.to(backend));
     let answer = request.reversed();
@@ -39,16 +39,16 @@ pub fn headers_between_stay(c: &mut Conversation, at: &Ends) {
         there_and_back(c, &at.to_web(40001).syn().hop_by_hop(), backend);
         there_and_back(c, &at.to_web(40002).syn().hop_by_hop().destination_options(), backend);
     } else {
-        // Router alert.
+        // The option Router Alert.
         there_and_back(c, &at.to_web(40001).syn().ip_options(&[148, 4, 0, 0]), backend);
-        // As many options as there can be.
+        // The maximum length of options.
         there_and_back(c, &at.to_web(40002).syn().ip_options(&[1; 40]), backend);
     }
     there_and_back(c, &at.to_web(40003).syn().mss(1460), backend);
 }
 
 pub fn a_datagram_without_a_checksum_keeps_none(c: &mut Conversation, at: &Ends) {
-    // IPv6 has no such datagrams, but a middle box must not repair what it did not break.
+    // Such datagrams are invalid over IPv6, but a middlebox must not repair them.
     c.set(&at.dns(1));
     there_and_back(c, &at.to_dns(40000).no_checksum(), &at.backends(1)[0]);
 }

@@ -1,4 +1,4 @@
-//! The key that tunnels of a cluster carry.
+//! Tunnel keys.
 
 use lb_common::layout::{Forwarding, Reason};
 
@@ -11,14 +11,13 @@ use crate::packet::{CLIENT_MAC, NODE_MAC, Packet, packet_too_big};
 const KEY: u64 = 0x0123_4567_89ab_cdef;
 const OTHER: u64 = 0xfedc_ba98_7654_3210;
 
-/// Generic UDP Encapsulation, version 0, behind the UDP header of a tunnel in UDP: two words of private
-/// data.
+/// Inserts a GUE header of version 0 with two words of private data after the UDP header of a tunnel.
 fn keyed(at: &Ends, tunnel: &Packet, key: u64) -> Packet {
     let gue = [&[2, if at.is_v6() { 41 } else { 4 }, 0, 0], &key.to_be_bytes()[..]].concat();
     tunnel.payload(&[&gue[..], &tunnel[behind_udp(at, tunnel)..]].concat()).no_checksum()
 }
 
-/// Where the UDP header of a tunnel ends.
+/// The offset of the end of a tunnel's UDP header.
 fn behind_udp(at: &Ends, tunnel: &Packet) -> usize {
     network(tunnel) + if at.is_v6() { 48 } else { 28 }
 }
@@ -47,7 +46,7 @@ pub fn tunnels_with_a_key_of_the_cluster_are_accepted(c: &mut Conversation, at: 
     }
 }
 
-/// What a pod can send to another node, and the network plugin masquerades to its own node's address.
+/// A pod can send such packets, and the network plugin masquerades them to its node's address.
 pub fn tunnels_without_the_key_are_refused(c: &mut Conversation, at: &Ends) {
     let backend = receive(c, at, Forwarding::Gue, 1).remove(0);
     let request = at.to_web(40000).syn();
@@ -59,13 +58,13 @@ pub fn tunnels_without_the_key_are_refused(c: &mut Conversation, at: &Ends) {
         for wrong in [0, KEY ^ 1, KEY ^ 1 << 63, KEY.swap_bytes()] {
             c.forward(&keyed(at, &plain, wrong)).passes_for(Reason::WrongTunnelKey);
         }
-        // Another version, another content, a flag, a longer header.
+        // Another version, another payload, a flag, a longer header.
         let gue = behind_udp(at, &right);
         for (at, wrong) in [(0, 0x42), (0, 0x22), (1, 17), (2, 0x80), (0, 3)] {
             c.forward(&right.with(move |bytes| bytes[gue + at] = wrong))
                 .passes_for(Reason::WrongTunnelKey);
         }
-        // Cut off within the key.
+        // Truncated within the key.
         c.forward(&plain.with(move |bytes| bytes.truncate(gue + 8)))
             .passes_for(Reason::WrongTunnelKey);
         c.forward(&arriving(at, Forwarding::Ipip, &request, &backend))
@@ -75,7 +74,7 @@ pub fn tunnels_without_the_key_are_refused(c: &mut Conversation, at: &Ends) {
     c.forward(&right).becomes(&request.to(backend.as_str()));
 }
 
-/// A node that has no key takes a key for what is inside.
+/// A node without a key treats the key as the encapsulated packet.
 pub fn tunnels_with_a_key_pass_a_node_without(c: &mut Conversation, at: &Ends) {
     let backend = receive(c, at, Forwarding::Gue, 1).remove(0);
     let tunnel = arriving(at, Forwarding::Gue, &at.to_web(40000).syn(), &backend);

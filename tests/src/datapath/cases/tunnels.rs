@@ -1,4 +1,4 @@
-//! Tunnels between nodes: what goes in at one end comes out at the other as its client sent it.
+//! Tunnels between nodes: packets leave a tunnel as the client sent them.
 
 use std::net::SocketAddr;
 
@@ -13,17 +13,17 @@ use crate::packet::{
     CLIENT_MAC, Mac, NODE_MAC, Packet, ip_in_ip, packet_too_big, tcp, time_exceeded, udp,
 };
 
-/// Both kinds, and a client's port for each.
+/// Both kinds, with a client port for each.
 pub(super) const KINDS: [(Forwarding, u16); 2] =
     [(Forwarding::Ipip, 40000), (Forwarding::Gue, 41000)];
 
-/// Of the next hop to other nodes.
+/// The address of the next hop to other nodes.
 const ROUTER_MAC: Mac = Mac([0x02, 0, 0, 0, 0, 0xee]);
 
-/// UDP's port of tunnels.
+/// The UDP port of GUE tunnels.
 const PORT: u16 = 6080;
 
-/// A tunnel without what depends on the packet in it.
+/// A tunnel packet without the fields that depend on the inner packet.
 fn tunnel(at: &Ends, kind: Forwarding, from: &str, to: &str, packet: &Packet) -> Packet {
     match kind {
         Forwarding::Ipip => ip_in_ip(from, to, packet),
@@ -36,12 +36,13 @@ fn tunnel(at: &Ends, kind: Forwarding, from: &str, to: &str, packet: &Packet) ->
     }
 }
 
-/// In a tunnel from another node to this one.
+/// The packet in a tunnel from another node to this one.
 pub(super) fn arriving(at: &Ends, kind: Forwarding, packet: &Packet, backend: &str) -> Packet {
     named(&tunnel(at, kind, at.elsewhere, at.node, packet), backend)
 }
 
-/// In a tunnel from this node to another, as it leaves; `flow` is a whole packet of the client's.
+/// The packet in a tunnel from this node to another, when it is transmitted. `flow` is a whole packet of
+/// the client.
 pub(super) fn leaving(
     at: &Ends,
     kind: Forwarding,
@@ -58,7 +59,7 @@ pub(super) fn leaving(
     named(&tunnel.macs(mac(INSIDE), ROUTER_MAC), backend)
 }
 
-/// The same for all packets of a flow.
+/// The UDP source port, the same for all packets of a flow.
 fn source_port(at: &Ends, flow: &Packet) -> u16 {
     let (client, frontend) = ends(flow);
     let [client, frontend] =
@@ -84,7 +85,7 @@ fn source_port(at: &Ends, flow: &Packet) -> u16 {
     0xc000 | hash as u16
 }
 
-/// The outer header names the backend.
+/// Writes the tag of the backend to the outer header.
 fn named(tunnel: &Packet, backend: &str) -> Packet {
     let end: SocketAddr = backend.parse().expect("an end of a case");
     match end {
@@ -99,7 +100,7 @@ fn named(tunnel: &Packet, backend: &str) -> Packet {
     }
 }
 
-/// Where the network header is, behind any tags.
+/// The offset of the network header after any VLAN tags.
 pub(super) fn network(bytes: &[u8]) -> usize {
     let is_tag = |kind: &&[u8]| kind[..2] == [0x81, 0] || kind[..2] == [0x88, 0xa8];
     14 + 4 * bytes[12..].chunks(4).take_while(is_tag).count()
@@ -110,7 +111,7 @@ fn address(end: &str) -> String {
     end.ip().to_string()
 }
 
-/// This node's address behind the device by which it reaches others.
+/// This node's address on the interface to other nodes.
 fn own_address(at: &Ends) -> String {
     let device = device(INSIDE);
     let v4 = device.v4.map(|address| address.to_string());
@@ -118,7 +119,7 @@ fn own_address(at: &Ends) -> String {
     (if at.is_v6() { v6 } else { v4 }).expect("devices have both")
 }
 
-/// This node has backends that tunnels lead to.
+/// This node has backends that receive packets from tunnels.
 pub(super) fn receive(
     c: &mut Conversation,
     at: &Ends,
@@ -132,7 +133,7 @@ pub(super) fn receive(
     at.backends(backends)
 }
 
-/// The only backend is on another node, to which there is a way.
+/// The only backend is on another node, to which there is a route.
 pub(super) fn send(c: &mut Conversation, at: &Ends, kind: Forwarding) -> String {
     let backend = at.backends(1).remove(0);
     for index in [OUTSIDE, INSIDE] {
@@ -149,13 +150,13 @@ fn elsewhere(at: &Ends, service: Service, backend: &str) -> Service {
     service.remote_backends(&[backend]).on_node(at.elsewhere)
 }
 
-/// A large question in two pieces.
+/// A large request in two fragments.
 fn pieces(question: &Packet, id: u16) -> [Packet; 2] {
     let whole = question.payload(&[7; 2000]).id(id);
     [whole.fragment(..1400), whole.fragment(1400..)]
 }
 
-/// What a router says of a packet that the backend has sent to the client.
+/// A router's error about a packet from the backend to the client.
 fn error(at: &Ends, request: &Packet) -> Packet {
     packet_too_big(at.elsewhere, &request.reversed().psh_ack().payload(&[7; 1000]), 1280)
 }
@@ -187,7 +188,7 @@ pub fn tc_opens_tunnels_too(c: &mut Conversation, at: &Ends) {
     }
 }
 
-pub fn a_connection_stays_whomever_later_packets_name(c: &mut Conversation, at: &Ends) {
+pub fn a_connection_stays_whatever_backend_later_packets_name(c: &mut Conversation, at: &Ends) {
     for (kind, port) in KINDS {
         let backends = receive(c, at, kind, 2);
         let request = at.to_web(port);
@@ -234,26 +235,26 @@ pub fn other_tunnels_pass(c: &mut Conversation, at: &Ends) {
         let backend = receive(c, at, kind, 1).remove(0);
         let request = at.to_web(port).syn();
         let tunnel = arriving(at, kind, &request, &backend);
-        // From no node.
+        // From an address that is not a node.
         let client = |port| match kind {
             Forwarding::Gue => at.client(port),
             _ => address(&at.client(port)),
         };
         c.forward(&tunnel.from(client(0xc000).as_str())).passes_for(Reason::NotAPeer);
-        // To nobody of ours.
+        // Not to a Service.
         for other in [backend.as_str(), at.elsewhere] {
             c.forward(&arriving(at, kind, &request.to(other), &backend))
                 .passes_for(Reason::UnknownProtocol);
         }
-        // To nobody's port.
+        // To a port without a Service.
         c.forward(&arriving(at, kind, &request.to(at.cluster(81).as_str()), &backend))
             .passes_for(Reason::UnknownProtocol);
-        // Neither of ours.
+        // The same to an address that is not the node's.
         c.forward(&tunnel.to(client(PORT).as_str())).passes();
-        // What is in it is nothing that could be read.
+        // The inner packet is malformed.
         c.forward(&arriving(at, kind, &request.with(|bytes| bytes[14] = 0x1f), &backend))
             .assert_passed();
-        // Not for the node, but for an address of ours, where others have their ports.
+        // To an address of a Service, where the port number may belong to a service port.
         if kind == Forwarding::Ipip {
             c.forward(&tunnel.to(at.cluster_address())).passes_for(Reason::UnknownProtocol);
         }
@@ -261,7 +262,7 @@ pub fn other_tunnels_pass(c: &mut Conversation, at: &Ends) {
     assert!(c.flows().is_empty());
 }
 
-/// Its clients are not taken for nodes.
+/// Its clients are not mistaken for nodes.
 pub fn a_service_may_have_the_port_of_tunnels(c: &mut Conversation, at: &Ends) {
     let backend = receive(c, at, Forwarding::Gue, 1).remove(0);
     c.set(&at.service(PORT, "UDP", 1));
@@ -271,7 +272,7 @@ pub fn a_service_may_have_the_port_of_tunnels(c: &mut Conversation, at: &Ends) {
         .becomes(&question.from(at.end(at.elsewhere, 40000).as_str()).to(backend.as_str()));
 }
 
-pub fn what_is_for_a_backend_that_is_not_here_is_dropped(c: &mut Conversation, at: &Ends) {
+pub fn packets_in_a_tunnel_for_a_backend_elsewhere_are_dropped(c: &mut Conversation, at: &Ends) {
     for (kind, port) in KINDS {
         receive(c, at, kind, 1);
         let elsewhere = &at.backends(2)[1];
@@ -281,8 +282,8 @@ pub fn what_is_for_a_backend_that_is_not_here_is_dropped(c: &mut Conversation, a
     assert!(c.flows().is_empty());
 }
 
-/// Two nodes that each think the other has the backend would send a packet back and forth.
-pub fn what_was_sent_here_is_not_sent_on(c: &mut Conversation, at: &Ends) {
+/// Two nodes that each consider the backend to be on the other would forward a packet in a loop.
+pub fn packets_from_a_tunnel_are_not_forwarded_again(c: &mut Conversation, at: &Ends) {
     for (kind, port) in KINDS {
         let backend = send(c, at, kind);
         let request = at.to_web(port);
@@ -301,7 +302,7 @@ pub fn tunnels_end_with_their_setting(c: &mut Conversation, at: &Ends) {
         c.forward(&arriving(at, kind, &request.syn(), &backend))
             .becomes(&request.syn().to(backend.as_str()));
         c.set(&at.web(1));
-        // Connections go on; new ones are not taken for what another node has chosen.
+        // Connections continue; a new one is refused, although another node has selected the backend.
         c.forward(&arriving(at, kind, &request.ack(), &backend))
             .becomes(&request.ack().to(backend.as_str()));
         let other = at.to_web(port + 1).syn();
@@ -315,7 +316,7 @@ pub fn tunnels_cut_off_at_every_length_are_never_half_opened(c: &mut Conversatio
     for (kind, port) in KINDS {
         let backend = receive(c, at, kind, 1).remove(0);
         let tunnel = arriving(at, kind, &at.to_web(port).syn(), &backend);
-        // Without the last octet there is no whole TCP header.
+        // Without the last byte the TCP header is incomplete.
         for length in 14 + 40..tunnel.len() {
             let cut = tunnel.truncated(length);
             let answer = c.forward(&cut);
@@ -341,7 +342,7 @@ pub fn errors_come_out_of_tunnels(c: &mut Conversation, at: &Ends) {
         let backend = receive(c, at, kind, 1).remove(0);
         let request = at.to_web(port);
         let error = error(at, &request);
-        // About nothing of ours, or nothing that is known.
+        // About a packet that was not translated, or of an unknown flow.
         c.forward(&arriving(at, kind, &error, &backend)).is_dropped_for(Reason::UnknownQuote);
         c.forward(&arriving(at, kind, &request.syn(), &backend))
             .becomes(&request.syn().to(backend.as_str()));
@@ -380,7 +381,7 @@ pub fn tc_makes_tunnels_too(c: &mut Conversation, at: &Ends) {
     }
 }
 
-pub fn what_xdp_cant_send_through_a_tunnel_is_left_to_tc(c: &mut Conversation, at: &Ends) {
+pub fn packets_that_xdp_cannot_encapsulate_are_left_to_tc(c: &mut Conversation, at: &Ends) {
     for (kind, port) in KINDS {
         let backend = send(c, at, kind);
         let syn = at.to_web(port).syn();
@@ -396,7 +397,7 @@ pub fn what_xdp_cant_send_through_a_tunnel_is_left_to_tc(c: &mut Conversation, a
     }
 }
 
-/// Only the client's packets are seen of it.
+/// This node sees only the client's packets.
 pub fn a_flow_through_a_tunnel_lives_by_its_clients_packets(c: &mut Conversation, at: &Ends) {
     let backend = send(c, at, Forwarding::Ipip);
     let request = at.to_web(40000);
@@ -439,7 +440,7 @@ pub fn fragments_go_through_a_tunnel(c: &mut Conversation, at: &Ends) {
     }
 }
 
-/// The backend's node does not see what happens on the way to the client.
+/// The backend's node gets no errors from the path to the client.
 pub fn errors_go_through_a_tunnel(c: &mut Conversation, at: &Ends) {
     for (kind, port) in KINDS {
         let backend = send(c, at, kind);
@@ -453,12 +454,12 @@ pub fn errors_go_through_a_tunnel(c: &mut Conversation, at: &Ends) {
     }
 }
 
-/// How much longer a tunnel makes a packet.
+/// The overhead of a tunnel in bytes.
 fn overhead(at: &Ends, kind: Forwarding) -> usize {
     (if at.is_v6() { 40 } else { 20 }) + if kind == Forwarding::Gue { 8 } else { 0 }
 }
 
-pub fn what_does_not_fit_into_a_tunnel_is_answered(c: &mut Conversation, at: &Ends) {
+pub fn packets_too_large_for_a_tunnel_are_rejected(c: &mut Conversation, at: &Ends) {
     for (kind, port) in KINDS {
         let backend = send(c, at, kind);
         let request = at.to_web(port);
@@ -475,7 +476,7 @@ pub fn what_does_not_fit_into_a_tunnel_is_answered(c: &mut Conversation, at: &En
     }
 }
 
-pub fn what_may_not_be_answered_and_does_not_fit_is_dropped(c: &mut Conversation, at: &Ends) {
+pub fn packets_that_are_too_large_and_allow_no_error_are_dropped(c: &mut Conversation, at: &Ends) {
     for (kind, port) in KINDS {
         let backend = send(c, at, kind);
         let question = at.to_dns(port);
@@ -491,7 +492,10 @@ pub fn what_may_not_be_answered_and_does_not_fit_is_dropped(c: &mut Conversation
     }
 }
 
-pub fn what_has_come_too_far_for_a_tunnel_is_answered(c: &mut Conversation, at: &Ends) {
+pub fn packets_with_an_expired_hop_limit_are_rejected_before_a_tunnel(
+    c: &mut Conversation,
+    at: &Ends,
+) {
     for (kind, port) in KINDS {
         send(c, at, kind);
         let last = at.to_web(port).syn().ttl(1);
@@ -503,7 +507,7 @@ pub fn what_has_come_too_far_for_a_tunnel_is_answered(c: &mut Conversation, at: 
     }
 }
 
-/// A pod that moves is another backend; but a node may get another address.
+/// A pod that moves is another backend, but the address of a node may change.
 pub fn a_tunnel_leads_to_where_its_backend_is_now(c: &mut Conversation, at: &Ends) {
     for (kind, port) in KINDS {
         let backend = send(c, at, kind);
@@ -550,7 +554,7 @@ pub fn node_ports_need_no_tunnel(c: &mut Conversation, at: &Ends) {
     assert_eq!(snat.ip().to_string(), own_address(at));
 }
 
-/// They are reached without a balancer in between.
+/// A packet of a pod is translated here, and routed to the backend.
 pub fn pods_need_no_tunnel(c: &mut Conversation, at: &Ends) {
     let backend = send(c, at, Forwarding::Ipip);
     let syn = at.to_web(40000).syn();
@@ -564,7 +568,7 @@ pub fn a_backend_on_this_node_needs_no_tunnel(c: &mut Conversation, at: &Ends) {
     c.forward(&outside).becomes(&outside.to(at.backends(1)[0].as_str()));
 }
 
-/// Whoever may not dial a Service may not do so by way of another node.
+/// A client outside the ranges is refused through another node, too.
 pub fn source_ranges_hold_for_what_comes_through_a_tunnel(c: &mut Conversation, at: &Ends) {
     for (kind, port) in KINDS {
         let backend = receive(c, at, kind, 1).remove(0);
@@ -579,7 +583,7 @@ pub fn source_ranges_hold_for_what_comes_through_a_tunnel(c: &mut Conversation, 
     }
 }
 
-/// A packet with the addresses of another's connection ends nothing: the outer header proves little.
+/// A packet in a tunnel does not end a flow with the same addresses: the outer header proves little.
 pub fn a_tunnel_ends_no_established_flow(c: &mut Conversation, at: &Ends) {
     for index in [OUTSIDE, INSIDE] {
         c.device(index, |_| {});

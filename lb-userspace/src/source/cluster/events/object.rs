@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_nodes_notice_is_one_event() {
+    fn a_problem_on_all_nodes_is_one_event() {
         let common = notice(Reason::NotServed, "spec.ports[0].port: 0 is not a port");
         assert_eq!(name(&common, "a"), name(&common, "b"));
         assert_ne!(name(&common, "a"), name(&notice(Reason::NotServed, "else"), "a"));
