@@ -1,4 +1,4 @@
-//! Identities: what roles may do, who is told what, and revocation.
+//! Identities: what roles may do, reviews, and revocation.
 
 use std::fmt::Debug;
 

@@ -1,4 +1,4 @@
-//! Servers, or what sits in front of them, that answer with something else than the API says.
+//! Servers, or proxies in front of them, with responses that violate the API.
 
 use std::time::Duration;
 

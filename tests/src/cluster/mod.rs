@@ -61,7 +61,7 @@ impl Cluster {
         Some(&self.pods[index][number])
     }
 
-    /// The first pod of each plugin answers on each node.
+    /// The first pod of each plugin has servers on each node.
     fn serve(&self) -> Result<Vec<Echo>> {
         let mut servers = Vec::new();
         for plugin in Plugin::ALL {
@@ -99,7 +99,7 @@ pub struct Answer {
     pub peer: SocketAddr,
 }
 
-/// Sends a message to a server, and waits for its answer.
+/// Sends a message to a server, and waits for its reply.
 pub fn ask(from: &Host, transport: Transport, to: &str) -> Result<Answer> {
     let to: SocketAddr = to.parse().with_context(|| to.to_owned())?;
     let line = from.enter(|| match transport {

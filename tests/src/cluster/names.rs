@@ -124,7 +124,7 @@ pub fn end(address: &str, port: u16) -> String {
     if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
 }
 
-/// What the server of a plugin on a node answers with.
+/// The reply of the server of a plugin on a node.
 pub fn server(plugin: Plugin, side: Side) -> String {
     format!("{plugin:?}-{}", side.name())
 }

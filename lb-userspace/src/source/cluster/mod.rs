@@ -1,8 +1,8 @@
 //! Objects from a cluster's API server.
 //!
-//! Invariant: traffic does not suffer from an API server that is away, slow or wrong. What was
-//! told stays in force until the server itself says otherwise; after an absence everything is
-//! listed anew if need be, and what is gone by then is told as deleted.
+//! Invariant: an API server that is unavailable, slow or faulty does not affect traffic. Reported objects
+//! stay until the server reports their change or deletion. After an interruption everything is listed
+//! again if necessary, and missing objects are reported as deleted.
 //!
 //! Tests: `tests/cluster/`, against an API server over real HTTP.
 

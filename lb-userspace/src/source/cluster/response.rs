@@ -50,7 +50,7 @@ async fn in_time<T>(response: impl Future<Output = T>) -> Result<T, Trouble> {
     timeout(PATIENCE, response).await.map_err(|_| Trouble::NoAnswer(PATIENCE))
 }
 
-/// What the server says, or whatever answers in its place.
+/// The response of the server, or of whatever replies in its place.
 fn refusal(code: u16, headers: &HeaderMap, body: &[u8]) -> Box<Status> {
     let mut status: Status = serde_json::from_slice(body).unwrap_or_else(|_| {
         let text = String::from_utf8_lossy(body);

@@ -39,7 +39,7 @@ impl Directory {
         fs::write(self.path().join(name), text).unwrap();
     }
 
-    /// What a reading now would tell, in short.
+    /// A summary of what reading now would report.
     fn changes(&mut self) -> Vec<String> {
         let now = self.files.read(&[self.path().to_owned()]);
         let reported = difference(&self.reported, &now);
@@ -156,7 +156,7 @@ fn a_start_without_the_file_is_refused() {
     assert!(error.contains("/nowhere/a.yaml: can't be read: No such file"), "{error}");
 }
 
-/// A source that runs on some paths; what it tells is waited for.
+/// A running source, whose reports are awaited.
 struct Running {
     events: mpsc::UnboundedReceiver<Event>,
 }

@@ -91,7 +91,7 @@ fn udp(report: &mut Report, segment: Segment<'_>) {
     let checksum = match (header.checksum(), segment.addresses) {
         (0, Addresses::V4(..)) => "no checksum".to_owned(),
         (0, Addresses::V6(..)) => "no checksum [WRONG, not allowed over IPv6]".to_owned(),
-        // UDP writes the other zero of ones' complement, because this one says that there is no
+        // UDP uses the other zero of one's complement, because this one means that there is no
         // checksum.
         (0xffff, _) => {
             segment.verdict(IpNumber::UDP, end, 6, 0xffff).replace(", usually 0x0000", "")
