@@ -67,7 +67,7 @@ impl Fields<'_> {
         if within != seconds {
             let field = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
             let message = format!(
-                "{seconds} is not between 1 and {MAX_AFFINITY_SECONDS}; taken for {within}"
+                "{seconds} is not between 1 and {MAX_AFFINITY_SECONDS}; using {within}"
             );
             self.problem(field, message);
         }
