@@ -50,7 +50,7 @@ const TRACED: [Case; 33] = [
     cases::next_hop::a_pod_reaches_itself_under_an_address_of_the_node,
     cases::next_hop::a_route_may_be_narrower_than_its_device,
     cases::next_hop::associations_leave_too,
-    cases::tunnels::a_packet_from_a_tunnel_reaches_the_backend_that_it_names,
+    cases::tunnels_in::a_packet_from_a_tunnel_reaches_the_backend_that_it_names,
 ];
 
 #[test]

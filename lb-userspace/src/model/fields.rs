@@ -66,9 +66,8 @@ impl Fields<'_> {
         let within = seconds.clamp(1, MAX_AFFINITY_SECONDS);
         if within != seconds {
             let field = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
-            let message = format!(
-                "{seconds} is not between 1 and {MAX_AFFINITY_SECONDS}; using {within}"
-            );
+            let message =
+                format!("{seconds} is not between 1 and {MAX_AFFINITY_SECONDS}; using {within}");
             self.problem(field, message);
         }
         Some(Duration::from_secs(within.unsigned_abs().into()))

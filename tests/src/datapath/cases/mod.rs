@@ -20,7 +20,9 @@ pub mod selection;
 pub mod source_ranges;
 pub mod translation;
 pub mod tunnel_keys;
-pub mod tunnels;
+mod tunnels;
+pub mod tunnels_in;
+pub mod tunnels_out;
 
 pub use ends::{Ends, V4, V6};
 
@@ -241,7 +243,7 @@ macro_rules! every_case {
                 connections_with_snat_are_not_evicted_by_a_flood,
                 large_frames_fit_if_their_segments_fit,
             ]
-            tunnels: [
+            tunnels_in: [
                 a_packet_from_a_tunnel_reaches_the_backend_that_it_names,
                 tc_opens_tunnels_too,
                 a_connection_stays_whatever_backend_later_packets_name,
@@ -255,6 +257,10 @@ macro_rules! every_case {
                 tunnels_cut_off_at_every_length_are_never_half_opened,
                 fragments_come_out_of_tunnels,
                 errors_come_out_of_tunnels,
+                source_ranges_hold_for_what_comes_through_a_tunnel,
+                a_tunnel_ends_no_established_flow,
+            ]
+            tunnels_out: [
                 a_clients_packets_go_through_a_tunnel,
                 tc_makes_tunnels_too,
                 packets_that_xdp_cannot_encapsulate_are_left_to_tc,
@@ -269,8 +275,6 @@ macro_rules! every_case {
                 a_connection_whose_backend_elsewhere_is_gone_is_reset,
                 node_ports_need_no_tunnel,
                 pods_need_no_tunnel,
-                source_ranges_hold_for_what_comes_through_a_tunnel,
-                a_tunnel_ends_no_established_flow,
                 a_backend_on_this_node_needs_no_tunnel,
             ]
             tunnel_keys: [
