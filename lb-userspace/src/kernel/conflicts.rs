@@ -55,8 +55,8 @@ pub fn on_device(device: &str, index: u32, pin_path: &Path, with_xdp: bool) -> R
         let names: Vec<String> = others.iter().map(name_of).collect();
         return Ok(Finding::warning(
             &check,
-            format!("others' programs are by tc at it, too: {}", names.join(", ")),
-            "See that they leave packets of Services alone",
+            format!("tc programs of other software are attached: {}", names.join(", ")),
+            "Make sure that they do not change packets of Services",
         ));
     }
     Ok(Finding::ok(&check, "no programs of other software"))

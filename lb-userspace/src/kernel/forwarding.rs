@@ -41,7 +41,8 @@ pub fn forwarding(pod_bridges: &[String]) -> Vec<Finding> {
         }
     }
     if findings.is_empty() {
-        findings.push(Finding::ok(CHECK, "the kernel forwards, and no firewall drops by default"));
+        findings
+            .push(Finding::ok(CHECK, "forwarding is enabled, and no firewall drops by default"));
     }
     findings
 }

@@ -205,7 +205,7 @@ fn sufficient(effective: u64) -> Finding {
     .filter_map(|(name, has)| (!has).then_some(name))
     .collect();
     if missing.is_empty() {
-        return Finding::ok("capabilities", "BPF, NET_ADMIN and PERFMON are there");
+        return Finding::ok("capabilities", "BPF, NET_ADMIN and PERFMON are available");
     }
     Finding::error(
         "capabilities",
@@ -221,7 +221,7 @@ fn jit() -> Finding {
     Finding::warning(
         "jit",
         "BPF programs are interpreted, which is many times slower",
-        "Switch the compiler on: sysctl -w net.core.bpf_jit_enable=1",
+        "Enable the JIT compiler: sysctl -w net.core.bpf_jit_enable=1",
     )
 }
 
@@ -241,7 +241,7 @@ fn lockdown() -> Finding {
             "Start it with lockdown=integrity, or without",
         );
     }
-    Finding::ok("lockdown", "does not keep BPF programs out")
+    Finding::ok("lockdown", "BPF programs are allowed")
 }
 
 fn bpf_filesystem() -> Finding {
@@ -263,7 +263,7 @@ fn control_groups() -> Finding {
         Ok(Some(root)) => Finding::ok("cgroup", format!("version 2 at {}", root.display())),
         _ => Finding::warning(
             "cgroup",
-            "no control groups of version 2 are mounted: processes of this node itself don't \
+            "no control groups of version 2 are mounted: processes of this node cannot \
              reach Services",
             "Mount them (mount -t cgroup2 none DIRECTORY), or name one with --cgroup",
         ),
@@ -273,7 +273,7 @@ fn control_groups() -> Finding {
 fn tcx() -> Finding {
     match has_tcx() {
         Ok(true) => Finding::ok("tcx", "programs are attached to tc by links"),
-        Ok(false) => Finding::ok("tcx", "is not there (Linux 6.6): clsact is used instead"),
+        Ok(false) => Finding::ok("tcx", "not available before Linux 6.6: clsact is used"),
         Err(error) => Finding::warning("tcx", format!("{error:#}"), "Try --tc-mode clsact"),
     }
 }

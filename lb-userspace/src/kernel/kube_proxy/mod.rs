@@ -113,7 +113,7 @@ pub fn kube_proxy() -> Vec<Finding> {
         messages.push(format!("its interface {IPVS_DEVICE} exists: it used IPVS"));
     }
     if messages.is_empty() {
-        return vec![Finding::ok(CHECK, "neither it nor its rules are here")];
+        return vec![Finding::ok(CHECK, "no kube-proxy, and no rules of it")];
     }
     messages.into_iter().map(|message| Finding::warning(CHECK, message, FIX)).collect()
 }
