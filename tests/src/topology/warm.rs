@@ -30,7 +30,7 @@ const LEAST_BUCKETS: u32 = 4096;
 /// More service ports and backends than tests with warm directories have.
 const MOST_INDEXES: u32 = 1024;
 
-/// Directories that `links` and `filters` of an agent are in: what it attached.
+/// The directories with what an agent has attached.
 const ATTACHED: [&str; 2] = ["links", "filters"];
 
 /// The directory of this run's warm directories.
