@@ -372,8 +372,8 @@ fn the_maps_of_a_warm_directory_are_like_new_ones() -> Result<()> {
     let network = OneNode::warm(1)?;
     let (agent, _) = network.agent_on(&manifests(&[here().tcp(80, 8080)]))?;
     assert_eq!(network.curl("http://203.0.113.10/")?, "pod-0\n");
-    let reached = network.curl("http://203.0.113.10:81/");
-    assert!(reached.is_err() && agent.counted("no_port")? > 0, "{}", agent.get(&["counters"])?);
+    let refused = network.client.tcp_connect("203.0.113.10:81").is_err();
+    assert!(refused && agent.counted("no_frontend")? > 0, "{}", agent.get(&["counters"])?);
     drop((agent, network));
 
     let network = OneNode::warm(0)?;
