@@ -116,17 +116,10 @@ impl Mapped {
         unsafe { self.memory.as_mut_ptr().add(index as usize * self.element) }
     }
 
-    /// Overwrites the whole map with zeros.
+    /// Overwrites the whole map with zeros. No program may use it meanwhile.
     pub fn clear(&self) {
-        let words = self.element / size_of::<u64>();
-        for index in 0..self.entries {
-            let start = self.address(index).cast::<u64>();
-            for word in 0..words {
-                // SAFETY: within the element, whose size is a multiple of 8, and aligned as in
-                // `word`.
-                unsafe { AtomicU64::from_ptr(start.add(word)) }.store(0, Ordering::Relaxed);
-            }
-        }
+        // SAFETY: within the mapping, whose bytes may have any value; nothing else accesses it.
+        unsafe { self.memory.as_mut_ptr().write_bytes(0, self.memory.len()) };
     }
 
     pub fn set_bit(&self, word: u32, bit: u64) {
