@@ -98,7 +98,15 @@ impl Role {
                 Rule {
                     verbs: READ,
                     groups: &[""],
-                    resources: &["endpoints", "events", "namespaces", "nodes", "services"],
+                    resources: &[
+                        "configmaps",
+                        "endpoints",
+                        "events",
+                        "namespaces",
+                        "nodes",
+                        "serviceaccounts",
+                        "services",
+                    ],
                 },
                 Rule {
                     verbs: READ,

@@ -4,6 +4,8 @@
 //! before. Rules are pure, except for allocations.
 
 mod choice;
+mod config_map;
+mod data;
 mod endpoint_slice;
 mod endpoints;
 mod event;
@@ -19,6 +21,7 @@ mod namespace;
 mod node;
 mod secret;
 mod service;
+mod service_account;
 pub mod table;
 #[cfg(test)]
 mod tests;
@@ -214,7 +217,15 @@ const CORE: Kind = Kind {
     rules: &event::Core,
 };
 
-static ALL: [Kind; 11] = [
+static ALL: [Kind; 13] = [
+    Kind {
+        kind: "ConfigMap",
+        plural: "configmaps",
+        singular: "configmap",
+        short_names: &["cm"],
+        rules: &config_map::ConfigMap,
+        ..CORE
+    },
     Kind {
         kind: "Endpoints",
         plural: "endpoints",
@@ -252,6 +263,14 @@ static ALL: [Kind; 11] = [
         ..CORE
     },
     Kind { kind: "Secret", plural: "secrets", singular: "secret", rules: &secret::Secret, ..CORE },
+    Kind {
+        kind: "ServiceAccount",
+        plural: "serviceaccounts",
+        singular: "serviceaccount",
+        short_names: &["sa"],
+        rules: &service_account::ServiceAccount,
+        ..CORE
+    },
     Kind {
         kind: "Service",
         plural: "services",

@@ -128,7 +128,7 @@ pub fn label_value(value: &str) -> Vec<String> {
     wrong
 }
 
-/// The key of an entry of a Secret.
+/// The key of an entry of a Secret or ConfigMap.
 pub fn data_key(value: &str) -> Vec<String> {
     let mut wrong = too_long(value, 253);
     if value.is_empty()

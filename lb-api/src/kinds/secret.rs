@@ -5,13 +5,12 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::json::{at, entries, flag, object_mut, remove, set_default, text};
+use super::json::{entries, object_mut, remove, set_default, text};
 use super::violation::Violation;
-use super::{Column, Rules, Subresource, metadata, names, table};
+use super::{Column, Rules, Subresource, data, metadata, names, table};
 
 pub struct Secret;
 
-const MOST_BYTES: usize = 1024 * 1024;
 const SERVICE_ACCOUNT_TOKEN: &str = "kubernetes.io/service-account-token";
 const SERVICE_ACCOUNT: &str = "kubernetes.io/service-account.name";
 
@@ -36,9 +35,9 @@ impl Rules for Secret {
         let mut violations = metadata::name(object, old, names::subdomain);
         if let Some(old) = old {
             violations.extend(metadata::immutable(object, old, "type"));
-            violations.extend(frozen(object, old));
+            violations.extend(data::frozen(object, old, &["data"]));
         }
-        violations.extend(data(object));
+        violations.extend(values(object));
         violations.extend(required(object));
         violations
     }
@@ -68,39 +67,10 @@ impl Rules for Secret {
     }
 }
 
-fn frozen(object: &Value, old: &Value) -> Vec<Violation> {
-    let mut violations = Vec::new();
-    if !flag(old, "immutable") {
-        return violations;
-    }
-    let detail = "field is immutable when `immutable` is set";
-    if !flag(object, "immutable") {
-        violations.push(Violation::forbidden("immutable", detail));
-    }
-    if at(object, "data") != at(old, "data") {
-        violations.push(Violation::forbidden("data", detail));
-    }
-    violations
-}
-
-fn data(object: &Value) -> Vec<Violation> {
-    let mut violations = Vec::new();
-    let mut size = 0;
-    for (key, value) in entries(object, "data") {
-        let field = format!("data[{key}]");
-        violations.extend(names::violations(&field, key, names::data_key));
-        match STANDARD.decode(value.as_str().unwrap_or_default()) {
-            Ok(bytes) => size += bytes.len(),
-            Err(error) => {
-                let detail = format!("must be encoded as base64: {error}");
-                violations.push(Violation::invalid(field, "<redacted>", &detail));
-            }
-        }
-    }
-    if size > MOST_BYTES {
-        violations.push(Violation::too_long("data", MOST_BYTES));
-    }
-    violations
+fn values(object: &Value) -> Vec<Violation> {
+    let (size, wrong) = data::decoded(object, "data");
+    let keys = data::keys(object, "data").into_iter();
+    keys.chain(wrong).chain(data::too_large(size)).collect()
 }
 
 /// The keys that well-known types require.

@@ -8,7 +8,9 @@ use std::sync::LazyLock;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::authorization::v1::{SelfSubjectAccessReview, SelfSubjectRulesReview};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Endpoints, Event, Namespace, Node, Secret, Service};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Endpoints, Event, Namespace, Node, Secret, Service, ServiceAccount,
+};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::events::v1::Event as EventsEvent;
 use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
@@ -45,12 +47,14 @@ pub fn reference(schema: &Value) -> Option<&'static str> {
 
 fn generate() -> Map<String, Value> {
     let mut generator = SchemaSettings::draft2020_12().into_generator();
+    generator.subschema_for::<ConfigMap>();
     generator.subschema_for::<Endpoints>();
     generator.subschema_for::<Event>();
     generator.subschema_for::<Namespace>();
     generator.subschema_for::<Node>();
     generator.subschema_for::<Secret>();
     generator.subschema_for::<Service>();
+    generator.subschema_for::<ServiceAccount>();
     generator.subschema_for::<Lease>();
     generator.subschema_for::<EndpointSlice>();
     generator.subschema_for::<EventsEvent>();

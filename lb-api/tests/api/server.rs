@@ -1,10 +1,32 @@
 //! A server for one test.
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
 use lb_api::http::{Authority, Identity, Limits, Role, kubeconfig};
 use lb_api::kinds::Ranges;
 use lb_api::server::{Options, Server};
 use lb_api::storage::Window;
 use tempfile::TempDir;
+
+/// Where a server is, possibly in another process.
+#[derive(Clone)]
+pub struct Place {
+    pub address: SocketAddr,
+    pub directory: PathBuf,
+}
+
+impl Place {
+    pub async fn client_as(&self, user: &str, role: Role) -> kube::Client {
+        let authority = Authority::open(&self.directory.join("pki")).unwrap();
+        let address = format!("https://{}", self.address);
+        let text = kubeconfig::text(&authority, &address, &Identity::new(user, role), 1).unwrap();
+        let kubeconfig = kube::config::Kubeconfig::from_yaml(&text).unwrap();
+        let options = kube::config::KubeConfigOptions::default();
+        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
+        config.try_into().unwrap()
+    }
+}
 
 pub struct TestServer {
     pub server: Server,
@@ -44,13 +66,11 @@ impl TestServer {
 
     /// A client of another user.
     pub async fn client_as(&self, user: &str, role: Role) -> kube::Client {
-        let authority = Authority::open(&self.directory.path().join("pki")).unwrap();
-        let address = format!("https://{}", self.server.address);
-        let text = kubeconfig::text(&authority, &address, &Identity::new(user, role), 1).unwrap();
-        let kubeconfig = kube::config::Kubeconfig::from_yaml(&text).unwrap();
-        let options = kube::config::KubeConfigOptions::default();
-        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
-        config.try_into().unwrap()
+        self.place().client_as(user, role).await
+    }
+
+    pub fn place(&self) -> Place {
+        Place { address: self.server.address, directory: self.directory.path().to_owned() }
     }
 
     pub async fn config(&self) -> kube::Config {

@@ -44,7 +44,7 @@ fn every_kind_is_found_by_both_of_its_names_and_fills_its_columns() {
         );
         assert_eq!(kind.rules.field(&json!({}), "spec.nonsense"), None, "{}", kind.kind);
     }
-    assert_eq!(seen.len(), 11);
+    assert_eq!(seen.len(), 13);
 }
 
 #[test]
@@ -60,6 +60,13 @@ fn rows_are_those_of_kubectl() {
             json!(["web", "10.0.0.1:80,10.0.0.2:80,10.0.0.1:81 + 2 more...", "65s"]),
         ),
         ("v1", "Endpoints", json!({}), json!(["web", "<none>", "65s"])),
+        (
+            "v1",
+            "ConfigMap",
+            json!({ "data": { "a": "1", "b": "" }, "binaryData": { "c": "" } }),
+            json!(["web", 3, "65s"]),
+        ),
+        ("v1", "ServiceAccount", json!({ "secrets": [{ "name": "a" }] }), json!(["web", 1, "65s"])),
         (
             "discovery.k8s.io/v1",
             "EndpointSlice",
@@ -341,6 +348,50 @@ fn plain_text_in_a_secret_is_stored_encoded() {
     let mut secret = json!({ "data": { "a": "eA==" }, "stringData": { "a": "y", "b": "z" } });
     rules("v1", "Secret").set_defaults(&mut secret);
     assert_eq!(secret, json!({ "type": "Opaque", "data": { "a": "eQ==", "b": "eg==" } }));
+}
+
+#[test]
+fn the_data_of_a_config_map_is_checked() {
+    let of = |object: Value| violations("v1", "ConfigMap", object);
+    assert_eq!(of(json!({ "data": { "a.b_c-D": "x" }, "binaryData": { "b": "eA==" } })), [""; 0]);
+    assert_eq!(
+        of(json!({ "data": { "a": "x" }, "binaryData": { "a": "eA==" } })),
+        ["data[a]: Invalid value: \"a\": duplicate of key present in binaryData"]
+    );
+    let half = "x".repeat(600_000);
+    assert_eq!(of(json!({ "data": { "a": half } })), [""; 0]);
+    let both = of(json!({ "data": { "a": half, "b": half } }));
+    assert!(both.len() == 1 && both[0].starts_with("data: Too long"), "{both:?}");
+    let binary = of(json!({ "binaryData": { "a": "?" } }));
+    assert!(binary[0].starts_with("binaryData[a]: Invalid value: \"<redacted>\""), "{binary:?}");
+    assert!(of(json!({ "data": { "a/b": "x" } }))[0].contains("a valid config key"));
+}
+
+#[test]
+fn what_is_immutable_stays() {
+    for (kind, field) in [("Secret", "data"), ("ConfigMap", "data"), ("ConfigMap", "binaryData")] {
+        let old = json!({
+            "metadata": { "name": "web" }, "immutable": true, field: { "a": "eA==" },
+        });
+        let mut new = old.clone();
+        new[field]["b"] = json!("eQ==");
+        new["immutable"] = json!(false);
+        let violations = rules("v1", kind).validate(&new, Some(&old));
+        let fields: Vec<String> = violations.iter().map(ToString::to_string).collect();
+        let detail = "Forbidden: field is immutable when `immutable` is set";
+        let expected = [format!("immutable: {detail}"), format!("{field}: {detail}")];
+        assert_eq!(fields, expected, "{kind}");
+    }
+}
+
+#[test]
+fn of_the_secrets_of_a_service_account_only_the_names_are_kept() {
+    let mut account = json!({
+        "metadata": { "name": "web" },
+        "secrets": [{ "name": "a", "namespace": "other", "kind": "Secret" }],
+    });
+    rules("v1", "ServiceAccount").prepare(&mut account, None, Subresource::None);
+    assert_eq!(account["secrets"], json!([{ "name": "a" }]));
 }
 
 #[test]
