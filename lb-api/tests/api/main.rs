@@ -4,6 +4,7 @@
 // All modules contain only tests.
 #![allow(clippy::unwrap_used)]
 
+mod attacks;
 mod clients;
 mod controllers;
 mod costly;

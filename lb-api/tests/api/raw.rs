@@ -1,5 +1,6 @@
 //! Connections without an HTTP client, for clients that misbehave.
 
+use std::io;
 use std::sync::Arc;
 
 use lb_api::http::{Authority, Identity, Role};
@@ -11,11 +12,16 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::server::TestServer;
+use super::server::{Place, TestServer};
 
 /// A connection of this user, who may do everything and speaks HTTP/1.1.
 pub async fn connect(server: &TestServer, user: &str) -> TlsStream<TcpStream> {
-    let authority = Authority::open(&server.directory.path().join("pki")).unwrap();
+    try_connect(&server.place(), user).await.unwrap()
+}
+
+/// The same; the server may refuse it.
+pub async fn try_connect(server: &Place, user: &str) -> io::Result<TlsStream<TcpStream>> {
+    let authority = Authority::open(&server.directory.join("pki")).unwrap();
     let client = authority.client(&Identity::new(user, Role::Administrator), 1).unwrap();
     let mut roots = RootCertStore::empty();
     let certificate = CertificateDer::from_pem_slice(authority.certificate().as_bytes());
@@ -30,9 +36,9 @@ pub async fn connect(server: &TestServer, user: &str) -> TlsStream<TcpStream> {
             PrivateKeyDer::from_pem_slice(client.key.as_bytes()).unwrap(),
         )
         .unwrap();
-    let stream = TcpStream::connect(server.server.address).await.unwrap();
+    let stream = TcpStream::connect(server.address).await?;
     let name = ServerName::try_from("localhost").unwrap();
-    TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
 /// Sends one request on a connection of its own. Returns the status and the body.
@@ -42,18 +48,30 @@ pub async fn send(
     content_type: &str,
     body: &[u8],
 ) -> (u16, String) {
-    let mut stream = connect(server, "raw").await;
+    try_send(&server.place(), "raw", request, content_type, body).await.unwrap()
+}
+
+/// The same for this user; the server may refuse the connection.
+pub async fn try_send(
+    server: &Place,
+    user: &str,
+    request: &str,
+    content_type: &str,
+    body: &[u8],
+) -> io::Result<(u16, String)> {
+    let mut stream = try_connect(server, user).await?;
     let head = format!(
         "{request} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Type: {content_type}\r\n\
          Content-Length: {}\r\n\r\n",
         body.len()
     );
-    stream.write_all(head.as_bytes()).await.unwrap();
-    stream.write_all(body).await.unwrap();
+    stream.write_all(head.as_bytes()).await?;
+    // The server may refuse before it has read everything.
+    let _ = stream.write_all(body).await;
     let mut response = Vec::new();
     let _ = stream.read_to_end(&mut response).await;
     let response = String::from_utf8_lossy(&response).into_owned();
     let status = response.get(9..12).and_then(|status| status.parse().ok()).unwrap_or_default();
     let body = response.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
-    (status, body.unwrap_or_default())
+    Ok((status, body.unwrap_or_default()))
 }
