@@ -16,20 +16,29 @@ use serde_json::json;
 
 use api_server::{client, start};
 
-const ROUNDS: usize = 6;
 const WRITERS: usize = 8;
 /// Highest number of acknowledged writes before a kill; each round has another number.
-const BEFORE_KILL: usize = 150;
+const BEFORE_KILL: usize = 311;
 
 /// By name: the last acknowledged number, and the last one sent.
 type Numbers = Arc<Mutex<BTreeMap<String, (u64, u64)>>>;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kill_in_the_middle_of_writes_loses_nothing_that_was_acknowledged() {
+    kill(6).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes a quarter of an hour"]
+async fn a_thousand_kills_lose_nothing_that_was_acknowledged() {
+    kill(1000).await;
+}
+
+async fn kill(rounds: usize) {
     let directory = tempfile::tempdir().unwrap();
     let numbers = Numbers::default();
     let mut revision = 0;
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         let mut process = start(directory.path()).await;
         let client = client(&directory.path().join("kubeconfig")).await;
         revision = check(&client, &numbers, revision).await;
@@ -42,7 +51,7 @@ async fn a_kill_in_the_middle_of_writes_loses_nothing_that_was_acknowledged() {
                 tokio::spawn(write(client, format!("s{writer}"), numbers, acknowledged))
             })
             .collect();
-        let enough = u32::try_from(BEFORE_KILL + round * 37).unwrap();
+        let enough = u32::try_from(1 + (150 + round * 37) % BEFORE_KILL).unwrap();
         drop(acknowledged.acquire_many(enough).await.unwrap());
         process.start_kill().unwrap();
         process.wait().await.unwrap();
