@@ -115,6 +115,10 @@ impl Agent {
         found.and_then(|row| row["packets"].as_u64()).context(counters)
     }
 
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     /// The log so far.
     pub fn log(&self) -> String {
         self.process.output()
