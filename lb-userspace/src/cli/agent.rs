@@ -1,3 +1,5 @@
+//! `millrace agent`, and the runtimes of commands.
+
 use anyhow::Result;
 use lb_common::layout::Timeouts;
 use tokio::runtime::{Builder, Runtime};

@@ -1,3 +1,5 @@
+//! The man pages.
+
 use std::fs;
 use std::path::Path;
 

@@ -1,3 +1,5 @@
+//! Errors in the configuration.
+
 use std::error::Error;
 use std::fmt::{self, Display, Formatter};
 

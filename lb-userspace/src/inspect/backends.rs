@@ -1,3 +1,5 @@
+//! The backends in the maps.
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 

@@ -1,3 +1,5 @@
+//! The flows in the maps.
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;

@@ -1,3 +1,5 @@
+//! The frontends in the maps.
+
 use std::collections::BTreeMap;
 
 use serde::Serialize;

@@ -1,3 +1,5 @@
+//! Reads the maps of Services and backends.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;

@@ -1,3 +1,5 @@
+//! Selects Services by name.
+
 use std::fmt::{self, Display};
 use std::str::FromStr;
 

@@ -1,3 +1,5 @@
+//! Counters of packets, bytes and flows.
+
 use lb_common::layout;
 use serde::Serialize;
 

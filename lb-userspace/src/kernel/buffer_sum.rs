@@ -10,9 +10,8 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use lb_common::layout::{BUFFER_OF_CONTEXT, BufferSum};
 use nix::libc::c_long;
 
-use super::preflight::TYPES;
 use super::system_call::bpf;
-use super::types::Types;
+use super::types::{TYPES, Types};
 
 /// An instruction: opcode, registers, offset and immediate.
 /// <https://docs.kernel.org/bpf/standardization/instruction-set.html>

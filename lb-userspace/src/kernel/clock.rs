@@ -1,3 +1,5 @@
+//! The programs' clock.
+
 use anyhow::Result;
 use lb_common::layout::Ticks;
 use nix::time::{ClockId, clock_gettime};

@@ -8,7 +8,8 @@ use aya::programs::{ProgramInfo, SchedClassifier, TcAttachType, loaded_programs}
 use nix::libc::{NLM_F_DUMP, RTM_GETLINK};
 use nix::sys::socket::SockProtocol;
 
-use super::attach::{HookPoint, filters_of_others};
+use super::attach::filters_of_others;
+use super::hook::HookPoint;
 use super::preflight::Finding;
 use super::survey::links;
 use crate::netlink::{Netlink, attributes, u32_at};

@@ -12,6 +12,7 @@ mod conflicts;
 mod details;
 mod flow_tables;
 mod forwarding;
+mod hook;
 mod host;
 mod kube_proxy;
 mod link;
@@ -37,14 +38,14 @@ mod types;
 mod verify;
 
 pub use attach::{
-    Hook, HookPoint, Links, Modes, attached, cgroup_root, remove, remove_stray_filters,
-    stray_filters,
+    Links, Modes, attached, cgroup_root, remove, remove_stray_filters, stray_filters,
 };
 pub use backlog::{Backlog, Write};
 pub use clock::clock;
 pub use conflicts::on_device;
 pub use flow_tables::Occupancy;
 pub use forwarding::forwarding;
+pub use hook::{Hook, HookPoint};
 pub use kube_proxy::{KubeProxy, kube_proxy};
 pub use mapped::Mapped;
 pub use messages::TARGET as MESSAGES;

@@ -10,8 +10,8 @@ use lb_common::datapath::{REPORT, Stage};
 use lb_common::layout::{BufferSum, Identity, SCHEMA, Settings, Timeouts, map};
 
 use super::adoption;
-use super::attach::HookPoint;
 use super::buffer_sum::{self, Access};
+use super::hook::HookPoint;
 use super::messages;
 use super::pins::Pins;
 use super::plain::Plain;

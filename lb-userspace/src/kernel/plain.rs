@@ -1,3 +1,5 @@
+//! Keys and values of maps.
+
 use aya::Pod;
 
 /// A layout of `lb_common::layout` as a key or value of a map.

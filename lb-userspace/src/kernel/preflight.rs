@@ -14,9 +14,7 @@ use serde::Serialize;
 
 use super::attach::{cgroup_root, has_tcx};
 use super::pins::BPF_FILESYSTEM;
-
-/// Where the kernel exports its types.
-pub const TYPES: &str = "/sys/kernel/btf/vmlinux";
+use super::types::TYPES;
 
 /// The oldest tested kernel (`cargo xtask vm-test`).
 const OLDEST_KERNEL: (u8, u8) = (6, 1);

@@ -21,7 +21,7 @@ use aya_obj::programs::XdpAttachType;
 use lb_common::layout::map;
 use sha2::{Digest, Sha256};
 
-use super::attach::cgroup;
+use super::hook::{SOCKET_HOOK, address_hook};
 use super::pins::Pins;
 use super::sizes::Sizes;
 
@@ -131,11 +131,11 @@ fn open(pins: &Pins, directory: &str) -> Result<Programs> {
                 Program::SchedClassifier(SchedClassifier::from_pin(path)?)
             }
             bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR => {
-                let kind = cgroup::address_hook(&name).with_context(|| name.clone())?;
+                let kind = address_hook(&name).with_context(|| name.clone())?;
                 Program::CgroupSockAddr(CgroupSockAddr::from_pin(path, kind)?)
             }
             bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK => {
-                Program::CgroupSock(CgroupSock::from_pin(path, cgroup::SOCKET_HOOK)?)
+                Program::CgroupSock(CgroupSock::from_pin(path, SOCKET_HOOK)?)
             }
             other => bail!("program {name} is of a type that is attached nowhere: {other:?}"),
         };

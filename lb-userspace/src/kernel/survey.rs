@@ -12,10 +12,12 @@ use aya::programs::loaded_programs;
 use lb_common::layout::map;
 use nix::net::if_::if_nametoindex;
 
-use super::attach::{self, Hook, HookPoint, cgroup};
+use super::attach::{self, cgroup};
+use super::hook::{Hook, HookPoint, SOCKET_PROGRAMS};
 use super::link::PinnedLink;
 use super::pins;
-use super::preflight::{TYPES, is_compiled};
+use super::preflight::is_compiled;
+use super::types::TYPES;
 
 /// One data plane.
 #[derive(Clone, Debug, Default)]
@@ -48,7 +50,7 @@ pub struct Attachment {
 
 /// Reads what is pinned in a directory. Looks for tc filters in this network namespace.
 pub fn survey(pin_path: &Path) -> Result<Survey> {
-    let mut survey = Survey { processes: (0, cgroup::PROGRAMS.len()), ..Survey::default() };
+    let mut survey = Survey { processes: (0, SOCKET_PROGRAMS.len()), ..Survey::default() };
     for name in map::ALL {
         let path = pin_path.join(name);
         let capacity = match MapData::from_pin(&path) {

@@ -1,3 +1,5 @@
+//! The tunnel keys in the kernel.
+
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result};

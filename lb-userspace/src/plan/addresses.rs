@@ -7,7 +7,8 @@ use std::net::IpAddr;
 use lb_common::layout::{self, FrontendKind};
 
 use super::bits::Bits;
-use super::step::{FrontendKey, Plan, Step};
+use super::key::FrontendKey;
+use super::step::{Plan, Step};
 
 #[derive(Default)]
 pub struct Addresses {

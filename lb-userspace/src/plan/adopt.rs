@@ -8,14 +8,16 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use lb_common::layout::{self, Bitmap, Pool, ServicePortName};
+use lb_common::layout::{Bitmap, Pool, ServicePortName};
 use lb_common::maglev;
 
 use super::allocate::Region;
-use super::backends::{BackendKey, Backends, Standing};
-use super::found::{FoundPool, Snapshot};
+use super::backends::Backends;
+use super::details::Detail;
+use super::found::{Found, FoundPool, Snapshot};
+use super::key::{BackendKey, FrontendKey, Scope, Standing};
 use super::pools::{Fit, PoolTable};
-use super::step::{Detail, FrontendKey, Plan, Scope, Step};
+use super::step::{Plan, Step};
 use super::table::{self, Table};
 use super::{Planner, ProgrammedPort, Room, names};
 use crate::model::{AddressFamily, Backend, ServicePort, ServicePortKey};
@@ -35,13 +37,6 @@ pub(super) struct Adopted {
     /// By the service port's index.
     names: HashMap<u32, Arc<ServicePortName>>,
     datagrams: BTreeSet<(u32, u32)>,
-}
-
-/// What the kernel already has, so that the first plan need not set it.
-#[derive(Debug, Default)]
-pub(super) struct Found {
-    pub(super) frontends: HashMap<FrontendKey, layout::Frontend>,
-    pub(super) destination_bits: HashSet<Bitmap>,
 }
 
 struct AdoptedPool {

@@ -1,93 +1,12 @@
 //! Indexes of backends, and the number of pools that each is in.
 
 use std::collections::HashMap;
-use std::fmt::{self, Display};
-use std::net::{IpAddr, SocketAddr};
-
-use lb_common::family::{Address, Address4, Address6};
-use lb_common::hash::{backend_identity, backend_tag};
-use lb_common::layout::Backend;
 
 use super::allocate::Indexes;
 use super::bits::Bits;
+use super::key::{BackendKey, Standing};
 use super::step::{Plan, Step};
 use crate::model;
-
-/// Identifies a backend, which all its pools share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct BackendKey {
-    pub address: IpAddr,
-    pub port: u16,
-    pub protocol: u8,
-}
-
-impl BackendKey {
-    pub fn new(address: IpAddr, port: u16, protocol: u8) -> Self {
-        Self { address, port, protocol }
-    }
-
-    pub fn of(backend: &model::Backend, protocol: u8) -> Self {
-        Self::new(backend.address, backend.port, protocol)
-    }
-
-    /// The entry in the kernel's table.
-    pub fn entry<A: Address>(&self, address: A, standing: Standing, generation: u32) -> Backend<A> {
-        let flag = |on: bool, flag: u8| if on { flag } else { 0 };
-        let flags = flag(standing.local, Backend::<A>::LOCAL)
-            | flag(standing.draining, Backend::<A>::DRAINING);
-        let (port, protocol) = (self.port, self.protocol);
-        let node = standing.node.and_then(A::of).unwrap_or_default();
-        Backend { address, node, generation, port, protocol, flags }
-    }
-
-    /// The tag by which packets in tunnels name it.
-    pub fn tag(&self) -> u16 {
-        match self.address {
-            IpAddr::V4(address) => backend_tag(Address4::from(address), self.port),
-            IpAddr::V6(address) => backend_tag(Address6::from(address), self.port),
-        }
-    }
-
-    /// The input of its Maglev permutation: the same on every node.
-    pub fn identity(&self) -> u64 {
-        match self.address {
-            IpAddr::V4(address) => backend_identity(Address4::from(address), self.port),
-            IpAddr::V6(address) => backend_identity(Address6::from(address), self.port),
-        }
-    }
-}
-
-impl Display for BackendKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        SocketAddr::new(self.address, self.port).fmt(f)
-    }
-}
-
-/// A backend's state and location, as far as the kernel's entry contains them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
-    /// On this node.
-    pub local: bool,
-    /// In no pool: it only keeps its existing connections.
-    pub draining: bool,
-    /// The address of its node, if that is another one and known.
-    pub node: Option<IpAddr>,
-}
-
-impl Standing {
-    /// That of a member of a pool. As in the kernel's entry, the node's address has the backend's
-    /// address family.
-    pub fn in_pool(backend: &model::Backend) -> Self {
-        let is_of_family = |node: &IpAddr| node.is_ipv4() == backend.address.is_ipv4();
-        let node = backend.node.filter(is_of_family).filter(|node| !node.is_unspecified());
-        Self { local: backend.local, draining: false, node }
-    }
-
-    pub fn of<A: Address>(entry: &Backend<A>) -> Self {
-        let node = Some(entry.node).filter(|node| *node != A::default()).map(Into::into);
-        Self { local: entry.is_local(), draining: entry.is_draining(), node }
-    }
-}
 
 pub struct Backends {
     indexes: Indexes,

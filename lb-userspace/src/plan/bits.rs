@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use lb_common::family::{V4, V6};
 use lb_common::layout::Bitmap;
 
-use super::backends::BackendKey;
+use super::key::BackendKey;
 use super::step::{Plan, Step};
 use crate::model::AddressFamily;
 

@@ -6,7 +6,9 @@ use anyhow::Result;
 use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::layout::{Backend, Bitmap, Frontend, FrontendKey, Pool};
 
-use super::step::{self, Detail, Step};
+use super::details::Detail;
+use super::key;
+use super::step::Step;
 use super::sweep::Sweep;
 
 /// The tables that steps change. An error leaves the step to be executed again.
@@ -96,15 +98,15 @@ enum ByFamily {
     V6(FrontendKey<V6>),
 }
 
-fn by_family(key: step::FrontendKey) -> ByFamily {
-    let step::FrontendKey { address, port, protocol } = key;
+fn by_family(key: key::FrontendKey) -> ByFamily {
+    let key::FrontendKey { address, port, protocol } = key;
     match address {
         IpAddr::V4(address) => ByFamily::V4(FrontendKey::new(address.into(), port, protocol)),
         IpAddr::V6(address) => ByFamily::V6(FrontendKey::new(address.into(), port, protocol)),
     }
 }
 
-impl<F: Family> From<FrontendKey<F>> for step::FrontendKey {
+impl<F: Family> From<FrontendKey<F>> for key::FrontendKey {
     fn from(key: FrontendKey<F>) -> Self {
         Self::new(key.address.into(), key.port, key.protocol)
     }

@@ -1,11 +1,11 @@
 //! The contents of the kernel's tables when an agent starts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use lb_common::layout::{self, Bitmap, Pool};
 
-use super::backends::{BackendKey, Standing};
-use super::step::{Detail, FrontendKey};
+use super::details::Detail;
+use super::key::{BackendKey, FrontendKey, Standing};
 use super::table;
 
 /// What an earlier agent left in the kernel.
@@ -20,6 +20,13 @@ pub struct Snapshot {
     pub details: Vec<Detail>,
     /// The service ports and backends, by index, between which there are datagram flows.
     pub datagrams: BTreeSet<(u32, u32)>,
+}
+
+/// What the kernel already has, so that the first plan need not set it.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) frontends: HashMap<FrontendKey, layout::Frontend>,
+    pub(super) destination_bits: HashSet<Bitmap>,
 }
 
 #[derive(Debug)]

@@ -18,10 +18,12 @@ mod allocate;
 mod backends;
 mod bits;
 mod compact;
+mod datagrams;
 mod details;
 mod execute;
 mod found;
 mod frontends;
+mod key;
 mod look;
 mod names;
 mod pools;
@@ -38,12 +40,12 @@ use std::sync::Arc;
 
 use crate::model::{ServicePort, ServicePortKey};
 
-pub use backends::{BackendKey, Standing};
-pub use details::DetailCounts;
+pub use details::{Detail, DetailCounts};
 pub use execute::{WriteFamily, WriteTables};
 pub use found::{FoundBackend, FoundPool, PoolReader, Snapshot};
+pub use key::{BackendKey, FrontendKey, Scope, Standing};
 pub use room::{MORE_ENDPOINTS, MORE_SERVICE_PORTS, Room};
-pub use step::{Detail, FrontendKey, Plan, Scope, Step};
+pub use step::{Plan, Step};
 pub use sweep::{Datagrams, Sweep};
 pub use table::Table;
 

@@ -1,3 +1,5 @@
+//! The room in the kernel's tables.
+
 use lb_common::layout::capacity;
 
 /// How users can make more room; continues a sentence that says what is full.

@@ -1,17 +1,18 @@
+//! One change of the kernel's tables, and a plan of them.
+
 use std::collections::BTreeSet;
-use std::fmt::{self, Display};
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::fmt::Display;
+use std::net::IpAddr;
 
-use ipnet::IpNet;
-use lb_common::layout::{self, Bitmap, Member, Pool, ServicePortName, TunnelTarget};
+use lb_common::layout::{self, Bitmap, Pool};
 
-use super::adopt::Found;
-use super::backends::{BackendKey, Standing};
 use super::compact::Lack;
+use super::details::Detail;
+use super::found::Found;
+use super::key::{BackendKey, FrontendKey, Standing};
 use super::sweep::Sweep;
 use super::table::Table;
-use crate::model::{Backend, Problem, ServicePort, ServicePortKey};
+use crate::model::{Problem, ServicePortKey};
 
 /// One change of the kernel's tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,43 +58,6 @@ pub enum Step {
     ResetBackendTraffic {
         index: u32,
     },
-}
-
-/// What is looked up of a service port beside its frontends and pools.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Detail {
-    /// A member of a pool with session affinity.
-    Member(Member),
-    /// Clients that may connect to a restricted service port, given by its index.
-    SourceRange { service_port: u32, range: IpNet },
-    /// A backend on this node to which tunnels lead.
-    Target { target: TunnelTarget, backend: u32 },
-    /// A node of the cluster; belongs to no service port.
-    Peer(IpAddr),
-    /// The name of a service port, by its index. For people; no program reads it.
-    Name { service_port: u32, name: Arc<ServicePortName> },
-}
-
-impl Detail {
-    /// Whether `details` has an entry with the same key: each target has only one entry.
-    pub(super) fn is_replaced_in(&self, details: &BTreeSet<Self>) -> bool {
-        let &Self::Target { target, .. } = self else { return details.contains(self) };
-        let first = Self::Target { target, backend: 0 };
-        let last = Self::Target { target, backend: u32::MAX };
-        details.range(first..=last).next().is_some()
-    }
-
-    /// The index of its service port; 0 if it has none.
-    pub fn service_port(&self) -> u32 {
-        match self {
-            Self::Member(member) => Scope::service_port_of(member.pool),
-            Self::SourceRange { service_port, .. } | Self::Name { service_port, .. } => {
-                *service_port
-            }
-            Self::Target { target, .. } => target.service_port,
-            Self::Peer(_) => 0,
-        }
-    }
 }
 
 /// The steps from one state of the tables to the next. They are executed in the order of these
@@ -171,82 +135,5 @@ impl Plan {
     pub(super) fn lack(&mut self, about: &impl Display, message: String) {
         self.problem(about, message);
         self.lacking.extend(self.current.clone());
-    }
-}
-
-/// What a client connects to. NodePorts have the unspecified address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FrontendKey {
-    pub address: IpAddr,
-    pub port: u16,
-    pub protocol: u8,
-}
-
-impl FrontendKey {
-    pub fn new(address: IpAddr, port: u16, protocol: u8) -> Self {
-        Self { address, port, protocol }
-    }
-
-    /// The key of the entry of an address itself.
-    pub fn of_address(address: IpAddr) -> Self {
-        Self::new(address, 0, 0)
-    }
-
-    pub fn is_node_port(&self) -> bool {
-        self.address.is_unspecified()
-    }
-}
-
-impl Display for FrontendKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_node_port() {
-            write!(f, "node port {}", self.port)
-        } else {
-            SocketAddr::new(self.address, self.port).fmt(f)
-        }
-    }
-}
-
-/// The backends that a pool may contain: of the cluster, or of this node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    Cluster = 0,
-    Local = 1,
-}
-
-impl Scope {
-    pub const BOTH: [Self; 2] = [Self::Cluster, Self::Local];
-
-    /// Every service port has one pool for each scope, at fixed indexes.
-    pub fn pool_index(self, service_port: u32) -> u32 {
-        service_port * 2 + self as u32
-    }
-
-    /// The service port of a pool.
-    pub fn service_port_of(pool_index: u32) -> u32 {
-        pool_index / 2
-    }
-
-    pub(super) fn members(self, service_port: &ServicePort) -> &BTreeSet<Backend> {
-        match self {
-            Self::Cluster => &service_port.cluster,
-            Self::Local => &service_port.local,
-        }
-    }
-
-    pub(super) fn members_mut(self, service_port: &mut ServicePort) -> &mut BTreeSet<Backend> {
-        match self {
-            Self::Cluster => &mut service_port.cluster,
-            Self::Local => &mut service_port.local,
-        }
-    }
-}
-
-impl Display for Scope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Cluster => "cluster pool",
-            Self::Local => "local pool",
-        })
     }
 }

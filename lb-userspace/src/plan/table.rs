@@ -1,3 +1,5 @@
+//! The Maglev table of a pool.
+
 use lb_common::maglev;
 
 /// The contents of a pool's region. A Maglev table is built only when it is written: the tables of

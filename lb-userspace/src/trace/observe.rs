@@ -7,8 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 use lb_common::atomic::AtomicLong;
 use lb_common::conntrack::{Environment, FlowTables};
 use lb_common::datapath::{
-    Counters, Direction, Draft, Encapsulation, FamilyTables, NetworkTables, PoolTables, Rejection,
-    Route, Scratch, Stage,
+    Counters, Direction, Draft, Encapsulation, FamilyTables, Function, NetworkTables, PoolTables,
+    Rejection, Route, Scratch, Stage, execute,
 };
 use lb_common::family::{Address, Family, V4, V6};
 use lb_common::layout::{
@@ -409,6 +409,10 @@ macro_rules! family_tables {
 
             fn draft(&self) -> Option<&mut Draft<$family>> {
                 self.tables.draft()
+            }
+
+            fn call(&self, function: Function) -> u32 {
+                execute::<$family, _>(function, self)
             }
 
             fn affinity(&self, key: &AffinityKey<$family>) -> Option<Affinity> {

@@ -15,7 +15,8 @@ use aya::maps::{LpmTrie, Map, MapData, MapError};
 use lb_common::atomic::{AtomicLong, AtomicWord};
 use lb_common::conntrack::{Environment, FlowTables};
 use lb_common::datapath::{
-    Counters, Direction, Draft, FamilyTables, NetworkTables, PoolTables, frontend_at,
+    Counters, Direction, Draft, FamilyTables, Function, NetworkTables, PoolTables, execute,
+    frontend_at,
 };
 use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::host::{HoldsScratch, PacketScratch};
@@ -353,6 +354,10 @@ macro_rules! family_tables {
             fn draft(&self) -> Option<&mut Draft<$family>> {
                 // SAFETY: stages run one after the other, and none keeps the draft.
                 Some(unsafe { &mut *self.$view.draft.get() })
+            }
+
+            fn call(&self, function: Function) -> u32 {
+                execute::<$family, _>(function, self)
             }
 
             fn affinity(&self, key: &AffinityKey<$family>) -> Option<Affinity> {

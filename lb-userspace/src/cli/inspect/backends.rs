@@ -1,3 +1,5 @@
+//! `millrace backends`.
+
 use std::path::Path;
 
 use anyhow::Result;

@@ -1,3 +1,5 @@
+//! `millrace counters`.
+
 use std::path::Path;
 
 use anyhow::Result;

@@ -1,3 +1,5 @@
+//! `millrace flows`.
+
 use std::net::IpAddr;
 use std::path::Path;
 

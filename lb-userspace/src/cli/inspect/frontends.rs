@@ -1,3 +1,5 @@
+//! `millrace frontends`.
+
 use std::path::Path;
 
 use anyhow::Result;

@@ -1,3 +1,5 @@
+//! `millrace maglev`.
+
 use std::fmt::Write;
 use std::path::Path;
 

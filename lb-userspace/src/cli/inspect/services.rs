@@ -1,3 +1,5 @@
+//! `millrace services`.
+
 use std::collections::BTreeSet;
 use std::path::Path;
 

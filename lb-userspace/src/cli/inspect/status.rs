@@ -1,3 +1,5 @@
+//! `millrace status`.
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::IpAddr;

@@ -9,48 +9,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use aya::programs::links::FdLink;
-use aya::programs::{
-    CgroupAttachMode, CgroupSock, CgroupSockAddr, CgroupSockAddrAttachType, CgroupSockAttachType,
-    Program, ProgramError,
-};
+use aya::programs::{CgroupAttachMode, CgroupSock, CgroupSockAddr, Program, ProgramError};
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
 use super::{Links, not_a_link};
+use crate::kernel::hook::SOCKET_PROGRAMS;
 use crate::kernel::link::{PinnedLink, remove_link};
 use crate::kernel::object::DataPlane;
-
-/// In the order of attachment: the programs that translate addresses back for processes come
-/// before those that redirect sockets.
-pub const PROGRAMS: [&str; 9] = [
-    "sock_release",
-    "getpeername4",
-    "getpeername6",
-    "recvmsg4",
-    "recvmsg6",
-    "sendmsg4",
-    "sendmsg6",
-    "connect4",
-    "connect6",
-];
-
-/// The attach type of the program that sees closed sockets.
-pub const SOCKET_HOOK: CgroupSockAttachType = CgroupSockAttachType::SockRelease;
-
-/// The attach type of a program that sees addresses.
-pub fn address_hook(program: &str) -> Option<CgroupSockAddrAttachType> {
-    use CgroupSockAddrAttachType as Hook;
-    Some(match program {
-        "connect4" => Hook::Connect4,
-        "connect6" => Hook::Connect6,
-        "getpeername4" => Hook::GetPeerName4,
-        "getpeername6" => Hook::GetPeerName6,
-        "recvmsg4" => Hook::UDPRecvMsg4,
-        "recvmsg6" => Hook::UDPRecvMsg6,
-        "sendmsg4" => Hook::UDPSendMsg4,
-        "sendmsg6" => Hook::UDPSendMsg6,
-        _ => return None,
-    })
-}
 
 /// The root of the control group hierarchy: its mount point.
 pub fn root() -> Result<Option<PathBuf>> {
@@ -74,7 +39,7 @@ fn unescaped(path: &str) -> String {
 
 /// Whether a pinned link is that of a control group.
 pub fn is_pin(link: &str) -> bool {
-    PROGRAMS.iter().any(|program| link == pin(program))
+    SOCKET_PROGRAMS.iter().any(|program| link == pin(program))
 }
 
 fn pin(program: &str) -> String {
@@ -91,7 +56,7 @@ impl Links<'_> {
                 "not the root cgroup; processes outside of it cannot reach services"
             );
         }
-        for name in PROGRAMS {
+        for name in SOCKET_PROGRAMS {
             self.attach_program(data_plane.program(name)?, &directory, name).with_context(
                 || format!("{name} can't be attached to the control group {}", cgroup.display()),
             )?;
@@ -101,7 +66,7 @@ impl Links<'_> {
 
     /// Detaches the programs that an earlier agent attached to processes.
     pub fn detach_processes(&self) -> Result<()> {
-        PROGRAMS.iter().try_for_each(|program| remove_link(&self.pins.link(&pin(program))))
+        SOCKET_PROGRAMS.iter().try_for_each(|program| remove_link(&self.pins.link(&pin(program))))
     }
 
     fn attach_program(&mut self, program: &mut Program, cgroup: &File, name: &str) -> Result<()> {
@@ -179,13 +144,6 @@ mod tests {
                       cgroup2 /other cgroup2 rw 0 0\n";
         assert_eq!(find_root(mounts), Some("/sys/fs/cgroup/uni fied".into()));
         assert_eq!(find_root("proc /proc proc rw 0 0\n"), None);
-    }
-
-    #[test]
-    fn how_each_program_is_attached_follows_from_its_name() {
-        for program in PROGRAMS {
-            assert_eq!(address_hook(program).is_none(), program == "sock_release", "{program}");
-        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use nix::libc::{
 };
 use nix::sys::socket::SockProtocol;
 
+use crate::kernel::hook::Direction;
 use crate::netlink::{Netlink, attribute, attributes, text, text_attribute, u32_at};
 
 /// `struct tcmsg`: family, padding, device, handle, parent, information.
@@ -39,28 +40,11 @@ const TCA_BPF_FLAG_ACT_DIRECT: u32 = 1;
 const PRIORITY: u16 = 2;
 const FILTER_HANDLE: u32 = 1;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    Ingress,
-    Egress,
-}
-
-impl Direction {
-    pub const ALL: [Self; 2] = [Self::Ingress, Self::Egress];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ingress => "ingress",
-            Self::Egress => "egress",
-        }
-    }
-
-    /// The parent of filters of this direction.
-    fn parent(self) -> u32 {
-        match self {
-            Self::Ingress => CLSACT_HANDLE | 0xfff2,
-            Self::Egress => CLSACT_HANDLE | 0xfff3,
-        }
+/// The parent of a direction's filters.
+fn parent(direction: Direction) -> u32 {
+    match direction {
+        Direction::Ingress => CLSACT_HANDLE | 0xfff2,
+        Direction::Egress => CLSACT_HANDLE | 0xfff3,
     }
 }
 
@@ -122,8 +106,13 @@ impl Filters {
 
     /// Sets the filter of this direction. The program of an existing filter is replaced atomically.
     /// Returns whether the filter is new.
-    pub fn set(&mut self, device: u32, way: Direction, program: BorrowedFd<'_>) -> Result<bool> {
-        let there = self.list(device, way)?;
+    pub fn set(
+        &mut self,
+        device: u32,
+        direction: Direction,
+        program: BorrowedFd<'_>,
+    ) -> Result<bool> {
+        let there = self.list(device, direction)?;
         let ours = there.iter().find(|filter| filter.name.as_ref() == Some(&self.name));
         let (position, flags) = match ours {
             Some(filter) => (filter.position, 0),
@@ -136,7 +125,7 @@ impl Filters {
         ]
         .concat();
         let body = [
-            header(device, position.handle, way.parent(), position.information()),
+            header(device, position.handle, parent(direction), position.information()),
             text_attribute(TCA_KIND, "bpf"),
             attribute(TCA_OPTIONS, &options),
         ]
@@ -153,33 +142,33 @@ impl Filters {
     }
 
     /// Whether the filter of this direction exists.
-    pub fn has(&mut self, device: u32, way: Direction) -> Result<bool> {
-        Ok(self.program(device, way)?.is_some())
+    pub fn has(&mut self, device: u32, direction: Direction) -> Result<bool> {
+        Ok(self.program(device, direction)?.is_some())
     }
 
     /// The program id of the filter of this direction, if it exists.
-    pub fn program(&mut self, device: u32, way: Direction) -> Result<Option<u32>> {
-        let there = self.list(device, way)?;
+    pub fn program(&mut self, device: u32, direction: Direction) -> Result<Option<u32>> {
+        let there = self.list(device, direction)?;
         let ours = there.into_iter().find(|filter| filter.name.as_ref() == Some(&self.name));
         Ok(ours.map(|filter| filter.program.unwrap_or_default()))
     }
 
     /// The names of other owners' filters.
-    pub fn others(&mut self, device: u32, way: Direction) -> Result<Vec<String>> {
-        let names = self.list(device, way)?.into_iter().filter_map(|filter| filter.name);
+    pub fn others(&mut self, device: u32, direction: Direction) -> Result<Vec<String>> {
+        let names = self.list(device, direction)?.into_iter().filter_map(|filter| filter.name);
         Ok(names.filter(|name| *name != self.name).collect())
     }
 
     /// Removes the filter of this direction; returns false if there is none, or no such device.
-    pub fn remove(&mut self, device: u32, way: Direction) -> Result<bool> {
-        let there = self.list(device, way)?;
+    pub fn remove(&mut self, device: u32, direction: Direction) -> Result<bool> {
+        let there = self.list(device, direction)?;
         let Some(ours) = there.iter().find(|filter| filter.name.as_ref() == Some(&self.name))
         else {
             return Ok(false);
         };
         let Position { handle, .. } = ours.position;
         let body = [
-            header(device, handle, way.parent(), ours.position.information()),
+            header(device, handle, parent(direction), ours.position.information()),
             text_attribute(TCA_KIND, "bpf"),
         ]
         .concat();
@@ -191,8 +180,8 @@ impl Filters {
 
     /// Removes the clsact qdisc if it has no filters of any owner.
     pub fn remove_qdisc_if_empty(&mut self, device: u32) -> Result<()> {
-        for way in Direction::ALL {
-            if !self.list(device, way)?.is_empty() {
+        for direction in Direction::ALL {
+            if !self.list(device, direction)?.is_empty() {
                 return Ok(());
             }
         }
@@ -219,9 +208,9 @@ impl Filters {
     }
 
     /// All filters of this direction; none if the device has no qdisc or was removed.
-    fn list(&mut self, device: u32, way: Direction) -> Result<Vec<Found>> {
+    fn list(&mut self, device: u32, direction: Direction) -> Result<Vec<Found>> {
         let mut found = Vec::new();
-        let body = header(device, 0, way.parent(), 0);
+        let body = header(device, 0, parent(direction), 0);
         let result = self.netlink.ask(RTM_GETTFILTER, NLM_F_DUMP, &body, |body| {
             found.extend(read_filter(body));
         });
@@ -288,7 +277,7 @@ mod tests {
             [text_attribute(TCA_BPF_NAME, name), attribute(TCA_BPF_ID, &42u32.to_ne_bytes())]
                 .concat();
         [
-            header(3, position.handle, Direction::Egress.parent(), position.information()),
+            header(3, position.handle, parent(Direction::Egress), position.information()),
             text_attribute(TCA_KIND, kind),
             attribute(TCA_OPTIONS, &options),
         ]

@@ -10,7 +10,6 @@ mod tc;
 mod xdp;
 
 use std::collections::BTreeSet;
-use std::fmt::{self, Display};
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
@@ -18,12 +17,11 @@ use aya::programs::ProgramError;
 use aya::programs::links::{FdLink, LinkError, PinnedLink};
 use nix::net::if_::if_nametoindex;
 
+use super::hook::{Direction, Hook, HookPoint, Slot};
 use super::link::{self, remove_link};
 use super::object::DataPlane;
 use super::pins::{Pins, escaped, unescaped};
 use crate::settings::{TcMode, XdpMode};
-
-use filters::Direction;
 
 pub use cgroup::root as cgroup_root;
 pub(super) use tc::{filter_program, filters_of_others, has_tcx};
@@ -33,129 +31,6 @@ pub(super) use tc::{filter_program, filters_of_others, has_tcx};
 pub struct Modes {
     pub xdp: XdpMode,
     pub tc: TcMode,
-}
-
-/// Hooks of a device, in the order of attachment: replies must be translated before requests are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum HookPoint {
-    /// tc egress.
-    Out,
-    /// tc egress of a device without link-layer headers.
-    RawOut,
-    /// tc ingress of a pod's device.
-    WorkloadIn,
-    /// tc ingress: the packets that XDP has left to tc.
-    ExternalDeferred,
-    /// tc ingress of an external device without XDP.
-    ExternalInTc,
-    /// tc ingress of a device without link-layer headers.
-    RawIn,
-    /// XDP of an external device.
-    ExternalIn,
-}
-
-impl HookPoint {
-    pub const ALL: [Self; 7] = [
-        Self::Out,
-        Self::RawOut,
-        Self::WorkloadIn,
-        Self::ExternalDeferred,
-        Self::ExternalInTc,
-        Self::RawIn,
-        Self::ExternalIn,
-    ];
-
-    /// The name of the program for this hook point.
-    pub fn program(self) -> &'static str {
-        match self {
-            Self::Out => "out",
-            Self::RawOut => "raw_out",
-            Self::WorkloadIn => "workload_in",
-            Self::ExternalDeferred => "external_deferred",
-            Self::ExternalInTc => "external_in_tc",
-            Self::RawIn => "raw_in",
-            Self::ExternalIn => "external_in",
-        }
-    }
-
-    pub fn is_egress(self) -> bool {
-        self.slot() == Slot::Tc(Direction::Egress)
-    }
-
-    /// The hook point of a program, by its name as truncated by the kernel.
-    pub fn of_program(name: &str) -> Option<Self> {
-        const KEPT: usize = 15;
-        let kept = |point: &Self| point.program().get(..KEPT).unwrap_or(point.program()) == name;
-        Self::ALL.into_iter().find(kept)
-    }
-}
-
-/// How a program is attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Hook {
-    XdpNative,
-    XdpGeneric,
-    TcxIngress,
-    TcxEgress,
-    ClsactIngress,
-    ClsactEgress,
-}
-
-impl Hook {
-    /// The name in metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::XdpNative => "xdp_native",
-            Self::XdpGeneric => "xdp_generic",
-            Self::TcxIngress => "tcx_ingress",
-            Self::TcxEgress => "tcx_egress",
-            Self::ClsactIngress => "clsact_ingress",
-            Self::ClsactEgress => "clsact_egress",
-        }
-    }
-}
-
-impl Display for Hook {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::XdpNative => "native XDP",
-            Self::XdpGeneric => "generic XDP",
-            Self::TcxIngress => "tcx ingress",
-            Self::TcxEgress => "tcx egress",
-            Self::ClsactIngress => "clsact ingress",
-            Self::ClsactEgress => "clsact egress",
-        })
-    }
-}
-
-/// A direction of a device; one hook point at a time occupies it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Slot {
-    Xdp,
-    Tc(Direction),
-}
-
-impl HookPoint {
-    pub fn slot(self) -> Slot {
-        match self {
-            Self::Out | Self::RawOut => Slot::Tc(Direction::Egress),
-            Self::WorkloadIn | Self::ExternalDeferred | Self::ExternalInTc | Self::RawIn => {
-                Slot::Tc(Direction::Ingress)
-            }
-            Self::ExternalIn => Slot::Xdp,
-        }
-    }
-}
-
-impl Slot {
-    /// The links that may occupy it.
-    fn links(self) -> &'static [Hook] {
-        match self {
-            Self::Xdp => &[Hook::XdpNative, Hook::XdpGeneric],
-            Self::Tc(Direction::Ingress) => &[Hook::TcxIngress],
-            Self::Tc(Direction::Egress) => &[Hook::TcxEgress],
-        }
-    }
 }
 
 /// An attachment that did not exist before.
@@ -340,8 +215,9 @@ fn name_of((device, direction): &(String, Direction)) -> String {
 fn noted_filters(pins: &Pins) -> Result<Vec<(String, Direction)>> {
     let mut noted = Vec::new();
     for device in pins.devices_with_filters()? {
-        let there = |way: &Direction| pins.has_filter(&device, way.name());
-        noted.extend(Direction::ALL.into_iter().filter(there).map(|way| (device.clone(), way)));
+        let there = |direction: &Direction| pins.has_filter(&device, direction.name());
+        let directions = Direction::ALL.into_iter().filter(there);
+        noted.extend(directions.map(|direction| (device.clone(), direction)));
     }
     Ok(noted)
 }
@@ -415,14 +291,5 @@ mod tests {
         assert_eq!(pinned_as("-ingress"), None);
         assert_eq!(noted_as("egress"), Some(Hook::ClsactEgress));
         assert_eq!(noted_as("qdisc"), None);
-    }
-
-    #[test]
-    fn the_name_of_a_program_has_its_hook() {
-        for point in HookPoint::ALL {
-            let kept: String = point.program().chars().take(15).collect();
-            assert_eq!(HookPoint::of_program(&kept), Some(point));
-        }
-        assert_eq!(HookPoint::of_program("external"), None);
     }
 }

@@ -12,8 +12,9 @@ use nix::errno::Errno;
 use nix::libc::EINVAL;
 use nix::net::if_::{if_nameindex, if_nametoindex};
 
-use super::filters::{Direction, Filters};
-use super::{Fresh, Hook, Links, explain, not_a_link, pin};
+use super::filters::Filters;
+use super::{Fresh, Links, explain, not_a_link, pin};
+use crate::kernel::hook::{Direction, Hook};
 use crate::kernel::link::remove_link;
 use crate::kernel::pins::Pins;
 use crate::settings::TcMode;
@@ -157,7 +158,7 @@ pub fn remove_filter(pins: &Pins, device: &str, direction: Direction) -> Result<
         filters.remove(index, direction).with_context(|| device.to_owned())?;
     }
     pins.forget_filter(device, direction.name())?;
-    if Direction::ALL.iter().any(|way| pins.has_filter(device, way.name())) {
+    if Direction::ALL.iter().any(|direction| pins.has_filter(device, direction.name())) {
         return Ok(());
     }
     if let Some(index) = index
@@ -183,9 +184,9 @@ pub fn stray_filters(pin_path: &Path) -> Result<Vec<(String, Direction)>> {
     let mut filters = Filters::open(owner(pin_path))?;
     let mut found = Vec::new();
     for device in if_nameindex().context("this machine's devices can't be listed")?.iter() {
-        for way in Direction::ALL {
-            if filters.has(device.index(), way)? {
-                found.push((device.name().to_string_lossy().into_owned(), way));
+        for direction in Direction::ALL {
+            if filters.has(device.index(), direction)? {
+                found.push((device.name().to_string_lossy().into_owned(), direction));
             }
         }
     }
@@ -208,8 +209,10 @@ pub fn remove_stray_filter(pin_path: &Path, device: &str, direction: Direction) 
 pub fn filters_of_others(device: u32, pin_path: &Path) -> Result<Vec<String>> {
     let mut filters = Filters::open(owner(pin_path))?;
     let mut others = Vec::new();
-    for way in Direction::ALL {
-        others.extend(filters.others(device, way)?.into_iter().filter(|n| n.starts_with(OWNER)));
+    for direction in Direction::ALL {
+        others.extend(
+            filters.others(device, direction)?.into_iter().filter(|n| n.starts_with(OWNER)),
+        );
     }
     Ok(others)
 }

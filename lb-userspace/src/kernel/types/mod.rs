@@ -4,6 +4,9 @@
 
 use crate::bytes::{u16_at, u32_at};
 
+/// Where the kernel exports its types.
+pub const TYPES: &str = "/sys/kernel/btf/vmlinux";
+
 /// All types. The first one has id 1.
 pub struct Types<'a> {
     types: Vec<Type<'a>>,
