@@ -1,3 +1,5 @@
+//! Choices from random bytes.
+
 /// Bytes that determine choices. After the last byte, every choice is the first one.
 pub struct Input<'a> {
     bytes: &'a [u8],

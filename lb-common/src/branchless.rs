@@ -21,6 +21,13 @@ pub fn opaque(number: u64) -> u64 {
     number
 }
 
+/// Returns the number, hidden from the compiler and from the verifier by any number that neither of
+/// them knows.
+#[inline(always)]
+pub fn hide(number: u64, unknown: u64) -> u64 {
+    opaque(number ^ unknown) ^ unknown
+}
+
 /// Makes the compiler forget what it knows about memory.
 #[inline(always)]
 pub fn forget() {

@@ -3,7 +3,7 @@
 //! Sums are over 16-bit words in memory order: the byte order of a one's complement sum does not
 //! matter as long as all terms have the same.
 
-use crate::family::Address;
+use crate::address::Address;
 
 /// What the replacement of some words adds to a sum that includes them; folded to 16 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,7 +104,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::family::{Address4, Address6};
+    use crate::address::{Address4, Address6};
 
     /// The checksum of whole words, computed without tricks.
     fn checksum(bytes: &[u8]) -> [u8; 2] {

@@ -90,6 +90,9 @@ const fn powers(base: u32) -> [u32; 256] {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+    use std::vec;
+
     use proptest::prelude::*;
 
     use super::*;

@@ -2,8 +2,8 @@
 //!
 //! Every view consists of bytes, so it may be at any offset, and any bytes are valid.
 
+use crate::address::{Address, Address4, Address6};
 use crate::checksum::Delta;
-use crate::family::{Address, Address4, Address6};
 
 /// A type that any bytes can be viewed as.
 ///

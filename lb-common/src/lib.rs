@@ -11,6 +11,7 @@
 #![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch, core_intrinsics))]
 #![cfg_attr(target_arch = "bpf", allow(internal_features))]
 
+pub mod address;
 pub mod atomic;
 pub mod bench;
 pub mod branchless;

@@ -7,6 +7,7 @@
 
 mod clock;
 mod events;
+mod functions;
 mod maps;
 mod messages;
 mod packet;

@@ -6,7 +6,8 @@ use lb_common::atomic::AtomicLong;
 use lb_common::branchless::opaque;
 use lb_common::conntrack::{Environment, FlowTables};
 use lb_common::datapath::{
-    Counters, Direction, Draft, Encapsulation, FamilyTables, NetworkTables, PoolTables, Rejection,
+    Counters, Direction, Draft, Encapsulation, FamilyTables, Function, NetworkTables, PoolTables,
+    Rejection,
 };
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::{
@@ -17,6 +18,7 @@ use lb_common::layout::{
 
 use crate::clock;
 use crate::events;
+use crate::functions;
 use crate::maps::{
     AFFINITIES4, AFFINITIES6, BACKEND_TRAFFIC, BACKENDS4, BACKENDS6, CROWDED4, CROWDED6,
     DESTINATIONS, DEVICES, DRAFTS4, DRAFTS6, FLOWS4, FLOWS6, FRAGMENTS4, FRAGMENTS6, FRONTENDS4,
@@ -217,7 +219,7 @@ fn with<const N: usize>(
 macro_rules! family_tables {
     (
         $family:ty, $address:ty, $frontends:ident, $backends:ident, $flows:ident, $mask:ident,
-        $replies:ident, $crowded:ident, $untracked:ident, $hints:literal, $drafts:ident,
+        $replies:ident, $crowded:ident, $untracked:ident, $hints:literal, $drafts:ident, $functions:ident,
         $affinities:ident, $ranges:ident, $fragments:ident
     ) => {
         impl FlowTables<$family> for KernelTables {
@@ -273,6 +275,11 @@ macro_rules! family_tables {
                 // SAFETY: this CPU's own copy. Programs of tc and XDP are not preempted; those at
                 // sockets may be, and write only counters.
                 $drafts.get_ptr_mut(0).map(|draft| unsafe { &mut *draft })
+            }
+
+            #[inline(always)]
+            fn call(&self, function: Function) -> u32 {
+                functions::$functions(function)
             }
 
             #[inline(always)]
@@ -345,6 +352,7 @@ family_tables!(
     UNTRACKED4,
     0,
     DRAFTS4,
+    call4,
     AFFINITIES4,
     SOURCE_RANGES4,
     FRAGMENTS4
@@ -361,6 +369,7 @@ family_tables!(
     UNTRACKED6,
     1,
     DRAFTS6,
+    call6,
     AFFINITIES6,
     SOURCE_RANGES6,
     FRAGMENTS6

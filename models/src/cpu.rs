@@ -1,3 +1,5 @@
+//! CPUs that run the data plane on shared tables.
+
 use std::cell::{Cell, UnsafeCell};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,7 +9,9 @@ use std::sync::Arc;
 use fuzz::wire::{End, Packet};
 use lb_common::atomic::AtomicLong;
 use lb_common::conntrack::{Environment, FlowTables};
-use lb_common::datapath::{Counters, Draft, FamilyTables, NetworkTables, PoolTables, Verdict};
+use lb_common::datapath::{
+    Counters, Draft, FamilyTables, Function, NetworkTables, PoolTables, Verdict, execute,
+};
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::hash::FlowHash;
 use lb_common::header::protocol::TCP;
@@ -316,6 +320,10 @@ impl FamilyTables<V4> for Cpu {
         Some(unsafe { &mut *self.draft.get() })
     }
 
+    fn call(&self, function: Function) -> u32 {
+        execute::<V4, _>(function, self)
+    }
+
     fn affinity(&self, _: &AffinityKey<V4>) -> Option<Affinity> {
         None
     }
@@ -381,6 +389,10 @@ impl FamilyTables<V6> for Cpu {
 
     fn draft(&self) -> Option<&mut Draft<V6>> {
         None
+    }
+
+    fn call(&self, function: Function) -> u32 {
+        execute::<V6, _>(function, self)
     }
 
     fn affinity(&self, _: &AffinityKey<V6>) -> Option<Affinity> {

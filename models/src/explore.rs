@@ -1,3 +1,5 @@
+//! Runs a model in every order in which its CPUs may run.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;

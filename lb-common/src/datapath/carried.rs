@@ -52,6 +52,8 @@ pub struct Draft<F: Family> {
     pub epoch: u32,
     /// The next hop, as flow entries store it; 0 if it is not known.
     pub hop: u64,
+    /// The highest eviction rank of the flows whose ports were examined.
+    pub rank: i64,
 }
 
 /// A packet that is sent through a tunnel: its backend, and the kind of tunnel.

@@ -26,6 +26,7 @@
 mod allowance;
 mod carried;
 mod forward;
+mod function;
 mod route;
 mod select;
 mod stages;
@@ -38,14 +39,17 @@ use crate::family::{Family, V4, V6};
 pub use crate::layout::Direction;
 pub use allowance::Allowance;
 pub use carried::{Decision, Draft, Encapsulation, End};
+pub use forward::execute::execute;
+pub use function::Function;
 pub use route::{NextHop, Query, Route};
 pub use select::frontend_at;
 pub use stages::socket;
 pub use tables::{Counters, FamilyTables, NetworkTables, PoolTables, Scratch, Tables};
 pub use verdict::{DEFERRED, REPORT, Rejection, RejectionKind, Stage, Verdict};
 pub use wire::describe::describe;
+pub use wire::link::{Frame, frame as parse_frame};
 pub use wire::packet::{Packet, Role};
-pub use wire::parse::{Frame, PacketFamily, frame as parse_frame};
+pub use wire::parse::PacketFamily;
 
 use stages::{
     decapsulate, delivered, egress as leaving, encapsulate, fragment, icmp_error,

@@ -8,6 +8,7 @@ use crate::layout::{
 };
 
 use super::carried::{Draft, Encapsulation};
+use super::function::Function;
 use super::verdict::Rejection;
 
 /// Tables that choose a backend, whatever the address family.
@@ -80,6 +81,8 @@ pub trait FamilyTables<F: Family>: Tables + FlowTables<F> {
     /// The draft of the flow that this packet begins. Only the packet's CPU reads it.
     #[expect(clippy::mut_from_ref, reason = "the memory is the table's, one packet's at a time")]
     fn draft(&self) -> Option<&mut Draft<F>>;
+    /// Runs a function: [`execute`](super::execute), directly or as a function of its own.
+    fn call(&self, function: Function) -> u32;
     fn affinity(&self, key: &AffinityKey<F>) -> Option<Affinity>;
     fn set_affinity(&self, key: &AffinityKey<F>, affinity: Affinity);
     fn is_source_allowed(&self, service_port: u32, client: F::Address) -> bool;

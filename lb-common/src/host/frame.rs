@@ -1,3 +1,5 @@
+//! Packets in memory, and simulated routing tables.
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::Rc;

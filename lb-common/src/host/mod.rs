@@ -15,8 +15,8 @@ use ipnet::IpNet;
 use crate::atomic::AtomicLong;
 use crate::conntrack::{Environment, FlowTables};
 use crate::datapath::{
-    self, Allowance, Counters, Direction, Draft, FamilyTables, NetworkTables, Packet, PoolTables,
-    Stage, Verdict,
+    self, Allowance, Counters, Direction, Draft, FamilyTables, Function, NetworkTables, Packet,
+    PacketFamily, PoolTables, Stage, Verdict,
 };
 use crate::family::{Family, V4, V6};
 use crate::layout::{
@@ -309,7 +309,7 @@ where
     }
 }
 
-impl<F: Family> FamilyTables<F> for HostTables
+impl<F: PacketFamily> FamilyTables<F> for HostTables
 where
     Self: OfFamily<F>,
 {
@@ -336,6 +336,10 @@ where
     fn draft(&self) -> Option<&mut Draft<F>> {
         // SAFETY: a packet is at one stage at a time, and none keeps a draft beyond itself.
         Some(unsafe { &mut *self.family().draft.get() })
+    }
+
+    fn call(&self, function: Function) -> u32 {
+        datapath::execute::<F, _>(function, self)
     }
 
     fn affinity(&self, key: &AffinityKey<F>) -> Option<Affinity> {

@@ -1,3 +1,5 @@
+//! Session affinity, by client and by pool.
+
 use super::Ticks;
 use crate::family::{Family, V4, V6};
 

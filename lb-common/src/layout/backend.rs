@@ -1,3 +1,5 @@
+//! Backends.
+
 use crate::family::{Family, V4, V6};
 
 /// Where a connection may be sent.

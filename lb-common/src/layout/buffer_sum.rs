@@ -1,3 +1,5 @@
+//! Where the kernel keeps the state of a packet's checksum.
+
 /// The position of the field `ip_summed` in `struct sk_buff`, which describes the state of a
 /// packet's checksum. It differs between kernels; the agent reads it from BTF before it loads the
 /// programs.

@@ -1,3 +1,5 @@
+//! Counters: reasons, and the traffic of service ports and backends.
+
 use super::Direction;
 
 /// Packets and bytes of one service port or one backend, per CPU.

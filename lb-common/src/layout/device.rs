@@ -1,3 +1,5 @@
+//! Network interfaces, and the epoch of the network.
+
 use crate::family::{Address4, Address6};
 
 /// An interface through which packets are sent.

@@ -1,3 +1,5 @@
+//! Reported packets, and who listens to them.
+
 use super::{Reason, Ticks};
 
 /// The listener for reported packets (`millrace drops`). It has a deadline, so that one that is

@@ -1,3 +1,5 @@
+//! Flows, and the buckets of the flow table.
+
 use crate::atomic::{AtomicLong, AtomicWord, Record};
 use crate::family::Family;
 

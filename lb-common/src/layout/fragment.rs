@@ -1,3 +1,5 @@
+//! The ports of a fragmented packet.
+
 use crate::family::{Family, V4, V6};
 use crate::layout::Ticks;
 

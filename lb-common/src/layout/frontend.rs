@@ -1,3 +1,5 @@
+//! Frontends.
+
 use crate::family::{Family, V4, V6};
 
 /// The address and port that a client connects to. NodePorts are stored under the unspecified

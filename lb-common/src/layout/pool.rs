@@ -1,3 +1,5 @@
+//! Pools, and their slots.
+
 /// A pool's region of `POOL_SLOTS`: its Maglev table of backend indexes.
 ///
 /// Eight bytes, aligned: the agent writes a new region first and then switches the pool to it by

@@ -1,3 +1,5 @@
+//! The index that finds flows by their replies.
+
 use crate::atomic::{AtomicLong, AtomicWord};
 
 /// How many entries share a bucket: they fill one cache line.

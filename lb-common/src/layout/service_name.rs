@@ -1,3 +1,5 @@
+//! Names of service ports, which only people read.
+
 use core::fmt;
 
 /// The name of a service port's index, for commands; no program reads it.

@@ -1,3 +1,5 @@
+//! The programs' settings, and what identifies the maps.
+
 use super::timeouts::{STATES, Timeouts};
 use crate::hash::Secret;
 

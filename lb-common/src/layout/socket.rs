@@ -1,3 +1,5 @@
+//! Connections that were translated at a socket.
+
 use crate::family::{Address4, Address6, Family, V4, V6};
 
 /// The network namespace whose sockets are handled, and the client addresses of its processes.

@@ -1,3 +1,5 @@
+//! Clients that may connect to a restricted service port.
+
 use crate::family::{Family, V4, V6};
 
 /// A prefix of clients that may use a restricted service port, as in the trie behind the prefix

@@ -1,3 +1,5 @@
+//! Time.
+
 use crate::branchless::at_least_zero;
 
 /// Time in units of 2^24 ns (16.8 ms), modulo 2^32 (834 days).

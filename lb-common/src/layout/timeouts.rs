@@ -1,3 +1,5 @@
+//! Timeouts of flows by state.
+
 use super::{FlowState, Ticks};
 
 /// The number of possible state numbers.

@@ -1,3 +1,5 @@
+//! Tunnels: nodes, keys and targets.
+
 use crate::family::{Address4, Address6};
 
 /// An address of a node of the cluster: tunnelled packets from there are treated as packets of

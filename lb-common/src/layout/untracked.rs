@@ -1,3 +1,5 @@
+//! Connections that are forwarded without an entry in the flow table.
+
 use crate::family::{Family, V4, V6};
 
 /// Addresses and ports of a reply to a packet that was forwarded without an entry in the flow

@@ -1,3 +1,5 @@
+//! The data plane on the host, with the tables that a plan writes.
+
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::rc::Rc;

@@ -1,3 +1,5 @@
+//! Random packets.
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 

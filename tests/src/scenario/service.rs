@@ -1,3 +1,5 @@
+//! Random Services.
+
 use lb_common::layout::FrontendKind;
 use lb_userspace::model::Frontend;
 use proptest::prelude::*;

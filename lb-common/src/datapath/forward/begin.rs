@@ -3,56 +3,94 @@
 use super::lookup::{client_hash, spread_hash};
 use crate::conntrack::{self, Claim, Hops, fills_its_share, is_crowded, reply_index};
 use crate::datapath::carried::Draft;
+use crate::datapath::function::Function;
 use crate::datapath::select::affinity;
-use crate::datapath::tables::FamilyTables;
+use crate::datapath::tables::{Counters, FamilyTables};
+use crate::datapath::verdict::{Stage, Verdict, drop_for};
 use crate::datapath::wire::parse::PacketFamily;
 use crate::family::Family;
 use crate::hash::{FlowHash, ReplyHash};
 use crate::layout::{Flow, FlowBucket, FlowKind, FlowState, Reason, Ticks};
 
-/// The result of [`begin`].
-pub enum Begun<'a> {
-    Entry(Hops<'a>),
-    /// Its replies could be mistaken for those of another flow, so it needs the reply index; or its
-    /// client has very many flows.
-    Indexed,
-    /// There is no entry for it.
-    Full,
-}
-
 /// The two buckets of a flow, with their numbers.
 pub type Candidates<'a, F> = [(u32, &'a FlowBucket<F>); 2];
 
-/// Begins the drafted flow in the buckets of its client's address and port.
+/// The outcome of beginning a drafted flow.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// It has an entry, whose location is in the draft.
+    Entry,
+    /// [`Stage::Snat`] comes next: its replies could be mistaken for those of another flow, so it
+    /// needs the reply index; or its client has very many flows; or it tries another port.
+    Indexed,
+    /// There is no entry for it. It is forwarded without one.
+    Untracked,
+    /// There is no entry for it, and it needs one.
+    Full,
+    /// All ports that were tried are in use.
+    NoPort,
+    /// A table is not as the agent creates it.
+    Corrupt,
+}
+
+impl Begun {
+    #[inline(always)]
+    pub fn call<F: PacketFamily, T: FamilyTables<F>>(tables: &T, function: Function) -> Self {
+        match tables.call(function) {
+            0 => Self::Entry,
+            1 => Self::Indexed,
+            2 => Self::Untracked,
+            3 => Self::Full,
+            4 => Self::NoPort,
+            _ => Self::Corrupt,
+        }
+    }
+
+    /// Where the packet goes if its flow has no entry.
+    #[inline(always)]
+    pub fn verdict<T: Counters>(self, tables: &T) -> Verdict {
+        match self {
+            Self::Indexed => Verdict::Next(Stage::Snat),
+            Self::Untracked => Verdict::Next(Stage::Untracked),
+            Self::Full => drop_for(tables, Reason::FlowTableFull),
+            Self::NoPort => drop_for(tables, Reason::NoSnatPort),
+            Self::Entry | Self::Corrupt => drop_for(tables, Reason::CorruptTable),
+        }
+    }
+}
+
+/// Begins the drafted flow in the buckets of its client's address and port, and stores its location
+/// in the draft.
 #[inline(always)]
-pub fn begin<'a, F: PacketFamily, T: FamilyTables<F>>(
-    tables: &'a T,
-    draft: &mut Draft<F>,
-) -> Result<Begun<'a>, Reason> {
+pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Begun {
+    let Some(draft) = tables.draft() else { return Begun::Corrupt };
     let flow = &draft.flow;
     let hash = client_hash(tables, flow.client, flow.client_port, flow.protocol);
-    let buckets = candidates(tables, hash)?;
+    let Ok(buckets) = candidates(tables, hash) else { return Begun::Corrupt };
     let now = tables.now();
     // Replies to tunnelled packets do not pass this node.
     let replies = !flow.kind.has(FlowKind::TUNNELLED);
     if replies && tables.settings().has_snat_port(flow.snat_port) {
-        return Ok(Begun::Indexed);
+        return Begun::Indexed;
     }
     // The lookup for the packet has read the same buckets: most clients have no other flow.
     if !tables.is_alone() {
         if replies && (is_crowded(tables, hash) || is_taken_in(tables, buckets, hash, flow, now)) {
-            return Ok(Begun::Indexed);
+            return Begun::Indexed;
         }
         if fills_its_share(&buckets, hash) {
             draft.crowded = 1;
-            return Ok(Begun::Indexed);
+            return Begun::Indexed;
         }
     }
     let Some(claim) = conntrack::claim(buckets, hash, tables.settings(), now) else {
-        return Ok(Begun::Full);
+        return Begun::Untracked;
     };
     claim.write(&draft.flow, draft.track);
-    Ok(Begun::Entry(publish(tables, draft, claim, now)))
+    draft.at = claim.at;
+    publish(tables, draft, claim, now);
+    Begun::Entry
 }
 
 /// Counts the flow, and makes it visible.
@@ -101,9 +139,11 @@ pub fn hash_of<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>
     }
 }
 
-/// Whether replies to the flow would be mistaken for those of another.
+/// Whether replies to the drafted flow would be mistaken for those of another.
 #[inline(always)]
-pub fn is_taken<F: PacketFamily, T: FamilyTables<F>>(tables: &T, flow: &Flow<F>) -> bool {
+pub fn is_taken<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
+    let Some(draft) = tables.draft() else { return true };
+    let flow = &draft.flow;
     let hash = client_hash(tables, flow.snat, flow.snat_port, flow.protocol);
     let Ok(buckets) = candidates(tables, hash) else { return true };
     if is_taken_in(tables, buckets, hash, flow, tables.now()) {

@@ -3,6 +3,7 @@
 pub mod begin;
 pub mod carry;
 pub mod decision;
+pub mod execute;
 pub mod lookup;
 pub mod next_hop;
 pub mod refuse;

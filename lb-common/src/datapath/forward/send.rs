@@ -117,7 +117,7 @@ pub fn carried<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
 
 /// The next hops of the flow that a draft's decision came from.
 #[inline(always)]
-fn hops_of<'a, F: PacketFamily, T: FamilyTables<F>>(
+pub fn hops_of<'a, F: PacketFamily, T: FamilyTables<F>>(
     tables: &'a T,
     draft: &Draft<F>,
 ) -> Option<Hops<'a>> {

@@ -6,13 +6,13 @@
 //! ports of flows to the same backend that are live or have closed within the last minute. Only if
 //! all examined ports are in use does a flow lose its port, by eviction rank.
 
-use super::begin::{candidates, hash_of, is_taken, publish, replies_of};
+use super::begin::{Begun, candidates, hash_of, publish, replies_of};
 use super::lookup::client_hash;
-use crate::branchless::choose;
+use crate::branchless::{choose as choose_number, forget};
 use crate::conntrack::{self, Claim, fills_its_share, reply_index, set_crowded};
 use crate::datapath::carried::{Decision, Draft};
+use crate::datapath::function::Function;
 use crate::datapath::tables::FamilyTables;
-use crate::datapath::verdict::{Stage, Verdict, drop_for};
 use crate::datapath::wire::parse::PacketFamily;
 use crate::hash::{self, ReplyHash};
 use crate::layout::{Direction, Flow, FlowKind, Reason};
@@ -27,35 +27,32 @@ const LAST_RESORT: u32 = 2;
 /// Rounds: the kernel follows no more than 33 tail calls.
 const ROUNDS: u32 = 30;
 
-/// Begins the drafted flow, and stores its location in the draft. [`Stage::Snat`] comes next if
-/// more ports may be tried.
-#[inline(never)]
-pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Result<(), Verdict> {
-    let Some(draft) = tables.draft() else {
-        return Err(drop_for(tables, Reason::CorruptTable));
-    };
+/// Begins the drafted flow, and stores its location in the draft. [`Begun::Indexed`] if more ports
+/// may be tried.
+#[inline(always)]
+pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Begun {
+    let Some(draft) = tables.draft() else { return Begun::Corrupt };
     let mut claimed = None;
     let outcome = claim(tables, draft, &mut claimed);
+    // The client's own port is used if no other flow has the same replies.
+    let has_snat = draft.flow.kind.has(FlowKind::SNAT);
+    let keeps_port = draft.round == 0 && !has_snat;
     let claim = match (outcome, claimed) {
         (Ok(()), Some(claim)) => claim,
-        (Err(Reason::FlowTableFull), _) if can_go_untracked(tables, draft) => {
-            return Err(Verdict::Next(Stage::Untracked));
+        (Err(Reason::FlowTableFull), _) if has_snat || is_taken::<F, T>(tables) => {
+            return Begun::Full;
         }
-        (Err(reason), _) => return Err(drop_for(tables, reason)),
-        (Ok(()), None) => return Err(drop_for(tables, Reason::CorruptTable)),
+        // It uses its client's own port.
+        (Err(Reason::FlowTableFull), _) => return Begun::Untracked,
+        _ => return Begun::Corrupt,
     };
-    let round = draft.round;
-    // The client's own port is used if no other flow has the same replies.
-    let keeps_port = round == 0 && !draft.flow.kind.has(FlowKind::SNAT);
     if !keeps_port {
-        draft.flow.kind = draft.flow.kind.and(FlowKind::SNAT);
-        let found = port(tables, draft, round);
-        draft.flow.snat_port = found as u16;
-        if found & SEEMS_FREE == 0 && round >= LAST_RESORT {
-            take_over(tables, draft, round);
-        }
+        choose::<F, T>(tables);
     }
-    if try_port(tables, &claim, draft) {
+    if is_available::<F, T>(tables)
+        && let Some(draft) = tables.draft()
+        && store(tables, &claim, draft)
+    {
         draft.at = claim.at;
         draft.decision = Decision::of_request(&draft.flow);
         let hops = publish(tables, draft, claim, tables.now());
@@ -63,31 +60,40 @@ pub fn begin<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> Result<(), Verd
         if draft.hop != 0 {
             hops.set(Direction::Forward, draft.epoch, draft.hop);
         }
-        return Ok(());
+        return Begun::Entry;
     }
     claim.abandon();
-    draft.round = round + 1;
-    if round + 1 < ROUNDS {
-        return Err(Verdict::Next(Stage::Snat));
-    }
-    Err(drop_for(tables, Reason::NoSnatPort))
+    let Some(draft) = tables.draft() else { return Begun::Corrupt };
+    draft.round += 1;
+    if draft.round < ROUNDS { Begun::Indexed } else { Begun::NoPort }
 }
 
-/// Whether a flow can be forwarded without an entry: under its client's own port, if no other flow
-/// has the same replies.
-#[inline(never)]
-fn can_go_untracked<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>) -> bool {
-    !draft.flow.kind.has(FlowKind::SNAT) && !is_taken(tables, &draft.flow)
+#[inline(always)]
+fn is_taken<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
+    tables.call(Function::IsTaken) != 0
 }
 
 /// Flag beside a port: no flow to the backend seems to use it.
 const SEEMS_FREE: u32 = 1 << 16;
 
+/// Chooses the SNAT port to try in this round.
+#[inline(always)]
+fn choose<F: PacketFamily, T: FamilyTables<F>>(tables: &T) {
+    let chosen = tables.call(Function::ChoosePort);
+    let Some(draft) = tables.draft() else { return };
+    draft.flow.kind = draft.flow.kind.and(FlowKind::SNAT);
+    draft.flow.snat_port = chosen as u16;
+    if chosen & SEEMS_FREE == 0 && draft.round >= LAST_RESORT {
+        tables.call(Function::TakeOverPort);
+    }
+}
+
 /// The port to try in a round: one that no flow to the backend seems to use. If all seem to be in
 /// use, one after the other, because a flow may be gone.
-#[inline(never)]
-fn port<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>, round: u32) -> u32 {
-    let flow = &draft.flow;
+#[inline(always)]
+pub fn choose_port<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> u32 {
+    let Some(draft) = tables.draft() else { return 0 };
+    let (flow, round) = (&draft.flow, draft.round);
     let ports = Ports::of(tables, draft);
     let first = round * LOOKED_AT;
     let mut chosen = u64::from(ports.port(first + round % LOOKED_AT));
@@ -102,7 +108,7 @@ fn port<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>, round
         let reserved = tables.is_port_reserved(port);
         let seems_free = reply_index::seems_free(tables, hash);
         let good = if reserved { 0 } else { seems_free };
-        chosen = choose(good, u64::from(port) | u64::from(SEEMS_FREE), chosen);
+        chosen = choose_number(good, u64::from(port) | u64::from(SEEMS_FREE), chosen);
         // Most flows use the first port, and do not read the cache lines of the others.
         if good != 0 {
             break;
@@ -113,12 +119,16 @@ fn port<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &Draft<F>, round
 
 /// Takes over the port whose flow has the highest eviction rank of a round's ports, if there is
 /// one, and releases that flow.
-#[inline(never)]
-fn take_over<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &mut Draft<F>, round: u32) {
+#[inline(always)]
+pub fn take_over_port<F: PacketFamily, T: FamilyTables<F>>(tables: &T) {
+    let Some(draft) = tables.draft() else { return };
     let ports = Ports::of(tables, draft);
-    let (settings, now, mut highest) = (tables.settings(), tables.now(), 0);
+    let (settings, now) = (tables.settings(), tables.now());
+    draft.rank = 0;
     for number in 0..LOOKED_AT {
-        let port = ports.port(round * LOOKED_AT + number);
+        // The verifier knows registers, but not the draft: so it follows each round once.
+        forget();
+        let port = ports.port(draft.round * LOOKED_AT + number);
         let flow = &draft.flow;
         let hash = ReplyHash::of::<F>(
             &settings.secret,
@@ -129,13 +139,13 @@ fn take_over<F: PacketFamily, T: FamilyTables<F>>(tables: &T, draft: &mut Draft<
         let Some(at) = reply_index::find(tables, hash) else { continue };
         let Some(bucket) = tables.flow_bucket(at.bucket() & tables.flow_mask()) else { continue };
         let rank = conntrack::rank_at(bucket, at, settings, now);
-        if rank > highest {
-            highest = rank;
+        if rank > draft.rank {
+            draft.rank = rank;
             draft.flow.snat_port = port;
             draft.at = at;
         }
     }
-    if highest > 0
+    if draft.rank > 0
         && let Some(bucket) = tables.flow_bucket(draft.at.bucket() & tables.flow_mask())
     {
         conntrack::evict_at(bucket, draft.at, settings, now);
@@ -161,21 +171,26 @@ fn claim<'a, F: PacketFamily, T: FamilyTables<F>>(
     if claimed.is_some() { Ok(()) } else { Err(Reason::FlowTableFull) }
 }
 
-/// Writes the flow into its entry if no other flow has the same replies.
+/// Whether the drafted flow may use its port: no other flow has the same replies.
+#[inline(always)]
+fn is_available<F: PacketFamily, T: FamilyTables<F>>(tables: &T) -> bool {
+    let Some(draft) = tables.draft() else { return false };
+    let flow = &draft.flow;
+    if flow.kind.has(FlowKind::SNAT) && tables.is_port_reserved(flow.snat_port) {
+        return false;
+    }
+    // The client may use the port directly.
+    flow.snat != flow.client || !is_taken::<F, T>(tables)
+}
+
+/// Writes the flow into its entry, and that into the reply index if it needs to be there.
 #[inline(never)]
-fn try_port<F: PacketFamily, T: FamilyTables<F>>(
+fn store<F: PacketFamily, T: FamilyTables<F>>(
     tables: &T,
     claim: &Claim<'_, F>,
     draft: &mut Draft<F>,
 ) -> bool {
     let flow = &mut draft.flow;
-    if flow.kind.has(FlowKind::SNAT) && tables.is_port_reserved(flow.snat_port) {
-        return false;
-    }
-    // The client may use the port directly.
-    if flow.snat == flow.client && is_taken(tables, flow) {
-        return false;
-    }
     if draft.crowded != 0 {
         flow.kind = flow.kind.and(FlowKind::SPREAD);
         let client = client_hash(tables, flow.client, flow.client_port, flow.protocol);

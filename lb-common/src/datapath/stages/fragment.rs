@@ -191,14 +191,15 @@ pub fn recall<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     }
     let mut headers = found.headers;
     headers.protocol = fragment.protocol;
-    Some(Segment {
+    let segment = Segment {
         headers,
         source,
         destination,
         source_port: fragment.source_port,
         destination_port: fragment.destination_port,
         signal: Signal::default(),
-    })
+    };
+    Some(segment.blur())
 }
 
 #[inline(always)]

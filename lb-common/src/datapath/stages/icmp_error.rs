@@ -169,7 +169,7 @@ fn read<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> Result<Error<
         destination_port: u16::from_be_bytes(ports.source),
         signal: Signal::default(),
     };
-    Ok(Error { headers, quoted_reply })
+    Ok(Error { headers, quoted_reply: quoted_reply.blur() })
 }
 
 #[inline(always)]

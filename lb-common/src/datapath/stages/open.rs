@@ -1,10 +1,10 @@
 //! A packet that belongs to no flow, and may open one.
 
 use crate::conntrack::Beginning;
-use crate::datapath::carried::Decision;
-use crate::datapath::carried::Draft;
-use crate::datapath::forward::begin::{self, Begun};
-use crate::datapath::forward::{next_hop, refuse, send, snat, untracked};
+use crate::datapath::carried::{Decision, Draft};
+use crate::datapath::forward::begin::Begun;
+use crate::datapath::forward::{next_hop, refuse, send, untracked};
+use crate::datapath::function::Function;
 use crate::datapath::route::{NextHop, Query, Route};
 use crate::datapath::select::{self, Choice, Connection, Origin};
 use crate::datapath::tables::FamilyTables;
@@ -103,20 +103,18 @@ pub fn begin<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
-    let Some(draft) = tables.draft() else {
+    let begun = Begun::call(tables, Function::Begin);
+    let (Some(draft), Parsed::Segment::<F>(segment)) =
+        (tables.draft(), parse::begun(packet, network))
+    else {
         return drop_for(tables, Reason::CorruptTable);
     };
-    let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
-        return drop_for(tables, Reason::CorruptTable);
-    };
-    match begin::begin(tables, draft) {
-        Ok(Begun::Entry(hops)) => {
+    match begun {
+        Begun::Entry => {
             let decision = Decision::of_request(&draft.flow);
-            send::whole(packet, tables, &segment, &decision, Some(hops))
+            send::whole(packet, tables, &segment, &decision, send::hops_of(tables, draft))
         }
-        Ok(Begun::Indexed) => Verdict::Next(Stage::Snat),
-        Ok(Begun::Full) => Verdict::Next(Stage::Untracked),
-        Err(reason) => drop_for(tables, reason),
+        other => other.verdict(tables),
     }
 }
 
@@ -153,9 +151,9 @@ pub fn open_indexed<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
-    match snat::begin::<F, T>(tables) {
-        Ok(()) => send::carried::<F, P, T>(packet, tables, network),
-        Err(verdict) => verdict,
+    match Begun::call(tables, Function::BeginIndexed) {
+        Begun::Entry => send::carried::<F, P, T>(packet, tables, network),
+        other => other.verdict(tables),
     }
 }
 

@@ -1,8 +1,47 @@
-//! Moves the link-layer header, of 14, 18 or 22 octets, when what follows it grows or shrinks.
+//! The link-layer header, of 14, 18 or 22 octets: where it ends, and how it moves when what follows
+//! it grows or shrinks.
 
 use super::packet::Packet;
 use crate::branchless;
-use crate::header::{Ethernet, Header};
+use crate::family::{Family, V4, V6};
+use crate::header::{Ethernet, Header, QINQ, VLAN, VlanTag};
+
+/// The network header's offset, and the EtherType.
+pub struct Frame {
+    pub ether_type: u16,
+    pub network: usize,
+}
+
+/// Skips the Ethernet header and up to two VLAN tags.
+#[inline(always)]
+pub fn frame<P: Packet>(packet: &P) -> Option<Frame> {
+    if packet.is_raw() {
+        return raw_frame(packet);
+    }
+    let ethernet: &Ethernet = packet.header(0)?;
+    let mut ether_type = u16::from_be_bytes(ethernet.ether_type);
+    let mut network = size_of::<Ethernet>();
+    for _ in 0..2 {
+        if ether_type != VLAN && ether_type != QINQ {
+            break;
+        }
+        let tag: &VlanTag = packet.header(network)?;
+        ether_type = u16::from_be_bytes(tag.ether_type);
+        network += size_of::<VlanTag>();
+    }
+    Some(Frame { ether_type, network: packet.blur(network) })
+}
+
+/// A packet without a link-layer header: the IP version is in its first byte.
+#[inline(always)]
+fn raw_frame<P: Packet>(packet: &P) -> Option<Frame> {
+    let ether_type = match packet.header::<[u8; 2]>(0)?[0] >> 4 {
+        4 => V4::ETHER_TYPE,
+        6 => V6::ETHER_TYPE,
+        _ => return None,
+    };
+    Some(Frame { ether_type, network: packet.blur(0) })
+}
 
 /// Adds an Ethernet header with all addresses 0 to a packet without one.
 #[inline(always)]

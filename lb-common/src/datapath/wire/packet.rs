@@ -4,8 +4,7 @@ use crate::checksum::{self, Delta};
 use crate::family::Family;
 use crate::header::{Ethernet, Header, QINQ, VLAN};
 
-use super::link;
-use super::parse::{self, Frame};
+use super::link::{self, Frame};
 use crate::datapath::route::{Query, Route};
 
 /// A packet's bytes, from the start of its Ethernet header, and the operations of its hook.
@@ -23,7 +22,7 @@ pub trait Packet: Sized {
     /// The offset and type of the network header.
     #[inline(always)]
     fn frame(&self) -> Option<Frame> {
-        parse::frame(self)
+        link::frame(self)
     }
 
     /// Whether the packet starts with its network header, as on wireguard, ipip and tun interfaces.

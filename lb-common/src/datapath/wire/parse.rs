@@ -1,24 +1,17 @@
 //! Finds and reads headers. It checks only the form of packets.
 
 use super::packet::Packet;
-use crate::branchless::{choose, is_zero};
+use crate::branchless::{choose, hide, is_zero};
 use crate::conntrack::Signal;
 use crate::family::{Family, V4, V6};
 use crate::header::{
-    Ethernet, Extension, FragmentHeader, Ipv4, Ipv6, NetworkHeader, QINQ, Sctp, Tcp, Udp, VLAN,
-    VlanTag, protocol,
+    Extension, FragmentHeader, Ipv4, Ipv6, NetworkHeader, Sctp, Tcp, Udp, protocol,
 };
 use crate::layout::Reason;
 
 /// Maximum number of IPv6 extension headers: hop-by-hop, destination options, routing and again
 /// destination options.
 const MAX_EXTENSIONS: usize = 4;
-
-/// The network header's offset, and the EtherType.
-pub struct Frame {
-    pub ether_type: u16,
-    pub network: usize,
-}
 
 /// Where the transport header is.
 #[derive(Clone, Copy)]
@@ -60,6 +53,28 @@ pub struct Segment<F: Family> {
     pub source_port: u16,
     pub destination_port: u16,
     pub signal: Signal,
+}
+
+impl<F: Family> Segment<F> {
+    /// Hides what follows from the protocol. Otherwise the verifier follows the rest of the program
+    /// once for each protocol.
+    #[inline(always)]
+    pub fn blur(self) -> Self {
+        let hide = |number: u32| hide(u64::from(number), u64::from(self.source_port)) as u32;
+        let Signal { flags, sequence, acknowledgement } = self.signal;
+        Self {
+            headers: Headers {
+                protocol: hide(u32::from(self.headers.protocol)) as u8,
+                ..self.headers
+            },
+            signal: Signal {
+                flags: hide(u32::from(flags)) as u8,
+                sequence: hide(sequence),
+                acknowledgement: hide(acknowledgement),
+            },
+            ..self
+        }
+    }
 }
 
 /// What a packet is.
@@ -123,37 +138,6 @@ impl<F: Family> Segment<F> {
         // Datagrams have no flags.
         !self.headers.is_datagram() && self.signal.opens()
     }
-}
-
-/// Skips the Ethernet header and up to two VLAN tags.
-#[inline(always)]
-pub fn frame<P: Packet>(packet: &P) -> Option<Frame> {
-    if packet.is_raw() {
-        return raw_frame(packet);
-    }
-    let ethernet: &Ethernet = packet.header(0)?;
-    let mut ether_type = u16::from_be_bytes(ethernet.ether_type);
-    let mut network = size_of::<Ethernet>();
-    for _ in 0..2 {
-        if ether_type != VLAN && ether_type != QINQ {
-            break;
-        }
-        let tag: &VlanTag = packet.header(network)?;
-        ether_type = u16::from_be_bytes(tag.ether_type);
-        network += size_of::<VlanTag>();
-    }
-    Some(Frame { ether_type, network: packet.blur(network) })
-}
-
-/// A packet without a link-layer header: the IP version is in its first byte.
-#[inline(always)]
-fn raw_frame<P: Packet>(packet: &P) -> Option<Frame> {
-    let ether_type = match packet.header::<[u8; 2]>(0)?[0] >> 4 {
-        4 => V4::ETHER_TYPE,
-        6 => V6::ETHER_TYPE,
-        _ => return None,
-    };
-    Some(Frame { ether_type, network: packet.blur(0) })
 }
 
 /// How a family's packets are parsed.
@@ -362,14 +346,15 @@ pub fn segment<F: PacketFamily, P: Packet>(packet: &P, headers: Headers) -> Pars
         protocol if protocol == F::IN_IP => return Parsed::Tunnel,
         _ => return Parsed::Other,
     };
-    Parsed::Segment(Segment {
+    let segment = Segment {
         headers,
         source,
         destination,
         source_port: u16::from_be_bytes(ports.source),
         destination_port: u16::from_be_bytes(ports.destination),
         signal,
-    })
+    };
+    Parsed::Segment(segment.blur())
 }
 
 /// An SCTP packet in TCP's terms: its verification tag takes the place of the acknowledgement

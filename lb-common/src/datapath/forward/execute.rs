@@ -1,0 +1,21 @@
+//! The functions that are checked by themselves, by name.
+
+use super::{begin, snat};
+use crate::datapath::function::Function;
+use crate::datapath::tables::FamilyTables;
+use crate::datapath::wire::parse::PacketFamily;
+
+/// Runs a function on the draft. Its callers convert the number.
+#[inline(always)]
+pub fn execute<F: PacketFamily, T: FamilyTables<F>>(function: Function, tables: &T) -> u32 {
+    match function {
+        Function::Begin => begin::begin::<F, T>(tables) as u32,
+        Function::BeginIndexed => snat::begin::<F, T>(tables) as u32,
+        Function::ChoosePort => snat::choose_port::<F, T>(tables),
+        Function::TakeOverPort => {
+            snat::take_over_port::<F, T>(tables);
+            0
+        }
+        Function::IsTaken => u32::from(begin::is_taken::<F, T>(tables)),
+    }
+}

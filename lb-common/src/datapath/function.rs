@@ -1,0 +1,37 @@
+//! Parts of stages that the kernel's verifier checks by themselves.
+//!
+//! The verifier follows inlined code, and functions of the usual kind, once for each state in which
+//! they are reached. A global function is checked once, for any state. So what several paths of the
+//! less frequent stages lead to is one: loading the programs takes less time. These functions have
+//! no parameters: they read the draft, and store in it what is more than a number.
+
+/// Passes the list of functions to a macro, with the names of the kernel's functions for IPv4 and
+/// IPv6.
+#[macro_export]
+macro_rules! for_each_function {
+    ($callback:ident) => {
+        $callback! {
+            /// Stores the drafted flow in the buckets of its client's address and port.
+            Begin(begin4, begin6)
+            /// Stores the drafted flow, which is found by the reply index.
+            BeginIndexed(begin_indexed4, begin_indexed6)
+            /// Chooses an SNAT port that the drafted flow may try.
+            ChoosePort(choose_port4, choose_port6)
+            /// Takes over the SNAT port of a flow that may be evicted.
+            TakeOverPort(take_over_port4, take_over_port6)
+            /// Whether replies to the drafted flow would be mistaken for those of another.
+            IsTaken(is_taken4, is_taken6)
+        }
+    };
+}
+
+macro_rules! define_functions {
+    ($($(#[$about:meta])* $function:ident($v4:ident, $v6:ident))*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Function {
+            $($(#[$about])* $function,)*
+        }
+    };
+}
+
+for_each_function!(define_functions);
