@@ -4,8 +4,9 @@
 use std::env;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::agent::{Agent, program};
 use crate::topology::{Host, Process, SOON, Topology, wait_until};
@@ -145,8 +146,20 @@ impl OneNode {
         Agent::start(&self.node, &self.pin_path(), &file, DEVICE, more)
     }
 
+    /// Starts an agent with the manifests that have been written last.
+    pub fn start_agent(&self, more: &[&str]) -> Result<Agent> {
+        Agent::start(&self.node, &self.pin_path(), &self.topology.manifests(), DEVICE, more)
+    }
+
     pub fn write_manifests(&self, text: &str) -> Result<PathBuf> {
         self.topology.write_manifests(text)
+    }
+
+    /// A command of `millrace` on the node, with the agent's pin path.
+    pub fn millrace(&self, arguments: &[&str]) -> Result<Command> {
+        let mut command = self.node.command(program()?);
+        command.args(arguments).arg("--pin-path").arg(self.pin_path());
+        Ok(command)
     }
 
     /// Starts an agent whose API server does not respond: it has adopted its maps, and waits.
@@ -171,9 +184,9 @@ impl OneNode {
 
     /// Runs `millrace cleanup`.
     pub fn cleanup(&self) -> Result<()> {
-        let (program, pins) = (program()?, self.pin_path());
-        let cleanup = [program.as_os_str(), "--pin-path".as_ref(), pins.as_os_str()];
-        self.node.run(cleanup.into_iter().chain([OsStr::new("cleanup")])).map(drop)
+        let output = self.millrace(&["cleanup"])?.output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
     }
 
     /// Starts the agent with the embedded API, for `kubectl`.

@@ -1,8 +1,6 @@
 //! `millrace check` and `millrace cleanup` on nodes in various states.
 
 use std::fs;
-use std::path::PathBuf;
-use std::process::Output;
 
 use anyhow::{Context, Result};
 use aya::maps::MapData;
@@ -13,33 +11,17 @@ use tests::agent::{Agent, program};
 use tests::one_node::{DEVICE, OneNode};
 use tests::topology::{SOON, wait_until};
 
-struct Case {
-    network: OneNode,
-    manifests: PathBuf,
-}
+struct Case(OneNode);
 
 impl Case {
     fn new() -> Result<Self> {
         let network = OneNode::with_pods(0)?;
-        let manifests = network.topology.directory().join("empty.yaml");
-        fs::write(&manifests, "# nothing\n")?;
-        Ok(Self { network, manifests })
-    }
-
-    fn agent(&self, more: &[&str]) -> Result<Agent> {
-        let (node, pins) = (&self.network.node, self.network.pin_path());
-        Agent::start(node, &pins, &self.manifests, DEVICE, more)
-    }
-
-    /// Runs a command on the node, with its pin path.
-    fn millrace(&self, arguments: &[&str]) -> Result<Output> {
-        let mut command = self.network.node.command(program()?);
-        command.args(arguments).arg("--pin-path").arg(self.network.pin_path());
-        Ok(command.output()?)
+        network.write_manifests("# nothing\n")?;
+        Ok(Self(network))
     }
 
     fn cleanup(&self, more: &[&str]) -> Result<String> {
-        let output = self.millrace(&[&["cleanup"], more].concat())?;
+        let output = self.0.millrace(&[&["cleanup"], more].concat())?.output()?;
         let printed = String::from_utf8_lossy(&output.stderr).into_owned();
         anyhow::ensure!(output.status.success(), "{printed}");
         Ok(String::from_utf8(output.stdout)?)
@@ -47,7 +29,7 @@ impl Case {
 
     /// Whether the command succeeded, and its findings: check, result and message.
     fn check(&self, more: &[&str]) -> Result<(bool, Vec<[String; 3]>)> {
-        let output = self.millrace(&[&["check", "-o", "json"], more].concat())?;
+        let output = self.0.millrace(&[&["check", "-o", "json"], more].concat())?.output()?;
         let printed = String::from_utf8_lossy(&output.stderr);
         let findings: Vec<serde_json::Value> =
             serde_json::from_slice(&output.stdout).with_context(|| printed.into_owned())?;
@@ -62,10 +44,10 @@ impl Case {
 
     /// Programs on the device: whether there is XDP, and the numbers of tcx ingress and egress.
     fn attached(&self) -> Result<(bool, usize, usize)> {
-        let device = self.network.node.run(["ip", "-details", "link", "show", "dev", DEVICE])?;
+        let device = self.0.node.run(["ip", "-details", "link", "show", "dev", DEVICE])?;
         let tcx = |way| {
             let query = || Ok(SchedClassifier::query_tcx(DEVICE, way)?.1.len());
-            self.network.node.enter(query)
+            self.0.node.enter(query)
         };
         let tcx = [tcx(TcAttachType::Ingress)?, tcx(TcAttachType::Egress)?];
         Ok((device.contains("prog/xdp"), tcx[0], tcx[1]))
@@ -73,14 +55,13 @@ impl Case {
 
     /// Holds references to the links, as `bpftool link` does, or the kernel for a moment.
     fn held_links(&self) -> Result<Vec<PinnedLink>> {
-        let pins = fs::read_dir(self.network.pin_path().join("links"))?;
+        let pins = fs::read_dir(self.0.pin_path().join("links"))?;
         pins.map(|pin| Ok(PinnedLink::from_pin(pin?.path())?)).collect()
     }
 
     fn filters(&self) -> Result<usize> {
-        let shown = ["ingress", "egress"].map(|direction| {
-            self.network.node.run(["tc", "filter", "show", "dev", DEVICE, direction])
-        });
+        let shown = ["ingress", "egress"]
+            .map(|direction| self.0.node.run(["tc", "filter", "show", "dev", DEVICE, direction]));
         let count = |shown: Result<String>| Ok(shown?.matches("millrace:").count());
         shown.into_iter().map(count).sum()
     }
@@ -96,7 +77,7 @@ const NOTHING: (bool, usize, usize) = (false, 0, 0);
 #[test]
 fn cleanup_shows_and_removes_what_a_crashed_agent_left() -> Result<()> {
     let case = Case::new()?;
-    case.agent(&[])?.kill();
+    case.0.start_agent(&[])?.kill();
     assert_eq!(case.attached()?, (true, 1, 1));
 
     let shown = case.cleanup(&["--dry-run"])?;
@@ -110,7 +91,7 @@ fn cleanup_shows_and_removes_what_a_crashed_agent_left() -> Result<()> {
         assert!(done.contains(&format!("detached {line}\n")), "{line}: {done}");
     }
     assert_eq!(case.attached()?, NOTHING);
-    assert!(!case.network.pin_path().exists());
+    assert!(!case.0.pin_path().exists());
     assert!(case.cleanup(&[])?.starts_with("nothing to clean up"), "a second run");
     assert!(case.cleanup(&["--dry-run"])?.starts_with("nothing to clean up"));
     Ok(())
@@ -119,9 +100,9 @@ fn cleanup_shows_and_removes_what_a_crashed_agent_left() -> Result<()> {
 #[test]
 fn cleanup_finds_filters_by_name_if_their_records_are_lost() -> Result<()> {
     let case = Case::new()?;
-    case.agent(&["--tc-mode", "clsact"])?.kill();
+    case.0.start_agent(&["--tc-mode", "clsact"])?.kill();
     assert_eq!(case.filters()?, 2);
-    let notes = case.network.pin_path().join("filters").join(DEVICE);
+    let notes = case.0.pin_path().join("filters").join(DEVICE);
     for note in fs::read_dir(&notes)? {
         fs::remove_dir(note?.path())?;
     }
@@ -131,8 +112,8 @@ fn cleanup_finds_filters_by_name_if_their_records_are_lost() -> Result<()> {
     assert_eq!((case.filters()?, case.attached()?), (0, NOTHING));
 
     // Also if all pins are gone.
-    case.agent(&["--tc-mode", "clsact", "--xdp-mode", "off"])?.kill();
-    fs::rename(case.network.pin_path(), case.network.topology.pins().join("lost"))?;
+    case.0.start_agent(&["--tc-mode", "clsact", "--xdp-mode", "off"])?.kill();
+    fs::rename(case.0.pin_path(), case.0.topology.pins().join("lost"))?;
     assert!(case.cleanup(&["--dry-run"])?.contains("would detach ext0-ingress"));
     assert_eq!(case.filters()?, 2);
     assert!(case.cleanup(&[])?.contains("detached ext0-ingress"));
@@ -143,8 +124,8 @@ fn cleanup_finds_filters_by_name_if_their_records_are_lost() -> Result<()> {
 #[test]
 fn cleanup_removes_pins_of_other_versions() -> Result<()> {
     let case = Case::new()?;
-    case.agent(&[])?.kill();
-    let pins = case.network.pin_path();
+    case.0.start_agent(&[])?.kill();
+    let pins = case.0.pin_path();
     fs::create_dir_all(pins.join("programs/old"))?;
     MapData::from_pin(pins.join(map::REASONS))?.pin(pins.join("programs/old/thing"))?;
     MapData::from_pin(pins.join(map::REASONS))?.pin(pins.join("COUNTERS"))?;
@@ -158,7 +139,7 @@ fn cleanup_removes_pins_of_other_versions() -> Result<()> {
 #[test]
 fn cleanup_refuses_while_an_agent_runs_unless_forced() -> Result<()> {
     let case = Case::new()?;
-    let agent = case.agent(&[])?;
+    let agent = case.0.start_agent(&[])?;
     let refused = case.cleanup(&[]).expect_err("an agent is running").to_string();
     assert!(refused.contains("an agent (process") && refused.contains("--force"), "{refused}");
     assert_eq!(case.attached()?, (true, 1, 1));
@@ -173,10 +154,10 @@ fn cleanup_refuses_while_an_agent_runs_unless_forced() -> Result<()> {
 #[test]
 fn programs_are_detached_even_if_a_process_holds_their_links() -> Result<()> {
     let case = Case::new()?;
-    case.agent(&[])?.kill();
+    case.0.start_agent(&[])?.kill();
     let held = case.held_links()?;
     assert!(held.len() > 3, "{held:?}");
-    let agent = case.agent(&["--xdp-mode", "generic", "--tc-mode", "clsact"])?;
+    let agent = case.0.start_agent(&["--xdp-mode", "generic", "--tc-mode", "clsact"])?;
     assert!(agent.log().contains("generic XDP"), "{}", agent.log());
     assert_eq!((case.attached()?, case.filters()?), ((true, 0, 0), 2), "only in the new mode");
     agent.kill();
@@ -202,7 +183,7 @@ fn a_suitable_machine_passes_before_and_while_an_agent_runs() -> Result<()> {
     assert_eq!(find(&findings, "forwarding")[1], "ok");
     assert_eq!(find(&findings, "XDP on ext0")[1], "ok");
 
-    let _agent = case.agent(&[])?;
+    let _agent = case.0.start_agent(&[])?;
     let (passed, findings) = case.check(&["--device", DEVICE, "--xdp-mode", "native"])?;
     assert!(passed, "{findings:?}");
     let agent = find(&findings, "agent");
@@ -214,7 +195,7 @@ fn a_suitable_machine_passes_before_and_while_an_agent_runs() -> Result<()> {
 #[test]
 fn settings_that_stop_forwarded_packets_are_reported_with_a_fix() -> Result<()> {
     let case = Case::new()?;
-    let node = &case.network.node;
+    let node = &case.0.node;
     node.sysctl(&["net.ipv4.ip_forward=0"])?;
     let (passed, findings) = case.check(&["--device", DEVICE])?;
     let found = find(&findings, "forwarding");
@@ -262,7 +243,7 @@ fn check_fails_for_settings_that_the_agent_would_refuse() -> Result<()> {
     let (passed, findings) = case.check(&["--device", DEVICE, "--max-flows", "134217728"])?;
     // A large machine may have enough memory.
     assert_eq!(passed, find(&findings, "memory")[1] != "error");
-    let printed = case.millrace(&["check", "--max-flows", "3"])?;
+    let printed = case.0.millrace(&["check", "--max-flows", "3"])?.output()?;
     assert_eq!(printed.status.code(), Some(1));
     Ok(())
 }
@@ -275,7 +256,7 @@ fn too_few_snat_ports_are_an_error_with_a_fix() -> Result<()> {
     let found = find(&findings, "SNAT ports");
     assert!(found[1] == "ok" && found[2].starts_with("31741 of"), "{found:?}");
 
-    let set = |setting: &str| case.network.node.run(["sysctl", "--quiet", "--write", setting]);
+    let set = |setting: &str| case.0.node.run(["sysctl", "--quiet", "--write", setting]);
     set("net.ipv4.ip_local_reserved_ports=2000-2009,3000")?;
     let (_, findings) = case.check(&device)?;
     assert!(find(&findings, "SNAT ports")[2].starts_with("31730 of"), "{findings:?}");
@@ -284,7 +265,7 @@ fn too_few_snat_ports_are_an_error_with_a_fix() -> Result<()> {
     let (passed, findings) = case.check(&device)?;
     let found = find(&findings, "SNAT ports");
     assert!(!passed && found[1] == "error" && found[2].contains("too few: 0 of"), "{found:?}");
-    let agent = case.agent(&[])?;
+    let agent = case.0.start_agent(&[])?;
     let printed = agent.log();
     assert!(
         printed.contains("too few ports for SNAT") && printed.contains("--snat-ports"),
@@ -302,18 +283,18 @@ fn too_few_snat_ports_are_an_error_with_a_fix() -> Result<()> {
 #[test]
 fn programs_of_another_agent_are_reported() -> Result<()> {
     let case = Case::new()?;
-    let other = case.network.topology.pins().join("other");
+    let other = case.0.topology.pins().join("other");
     for more in [
         &["--xdp-mode", "native"][..],
         &["--xdp-mode", "off"],
         &["--xdp-mode", "off", "--tc-mode", "clsact"],
     ] {
-        let agent = Agent::start(&case.network.node, &other, &case.manifests, DEVICE, more)?;
+        let agent = Agent::start(&case.0.node, &other, &case.0.topology.manifests(), DEVICE, more)?;
         let (passed, findings) = case.check(&[&["--device", DEVICE], more].concat())?;
         let programs = find(&findings, "programs on ext0");
         assert!(!passed && programs[1] == "error", "{more:?}: {findings:?}");
         agent.kill();
-        let mut command = case.network.node.command(program()?);
+        let mut command = case.0.node.command(program()?);
         command.args(["cleanup", "--pin-path"]).arg(&other);
         assert!(command.output()?.status.success());
     }
@@ -329,12 +310,12 @@ fn kube_proxy_is_found_by_its_process_and_by_its_rules() -> Result<()> {
         !before.iter().any(|[_, _, message]| message.contains("its rules are in")),
         "{before:?}"
     );
-    case.network.node.run(["nft", "add", "table", "ip", "kube-proxy"])?;
-    case.network.node.run(["nft", "add", "chain", "ip", "kube-proxy", "services"])?;
+    case.0.node.run(["nft", "add", "table", "ip", "kube-proxy"])?;
+    case.0.node.run(["nft", "add", "chain", "ip", "kube-proxy", "services"])?;
     // A process named kube-proxy.
-    let copy = case.network.topology.directory().join("kube-proxy");
+    let copy = case.0.topology.directory().join("kube-proxy");
     fs::copy("/bin/sleep", &copy)?;
-    let process = case.network.node.spawn(case.network.node.command(&copy).arg("1000"))?;
+    let process = case.0.node.spawn(case.0.node.command(&copy).arg("1000"))?;
     let comm = format!("/proc/{}/comm", process.pid());
     wait_until("the process is named kube-proxy", SOON, || {
         fs::read_to_string(&comm).is_ok_and(|name| name.trim_end() == "kube-proxy")

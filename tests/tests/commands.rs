@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::{Command, Output};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
@@ -53,17 +53,10 @@ impl World {
         let (agent, _) = network.agent_on(MANIFESTS)?;
         Ok(Self { network, agent })
     }
-
-    /// Runs a command of `millrace` on the node.
-    fn run(network: &OneNode, arguments: &[&str]) -> Result<Output> {
-        let mut command: Command = network.node.command(program()?);
-        command.arg("--pin-path").arg(network.pin_path()).args(arguments);
-        Ok(command.output()?)
-    }
 }
 
 fn text(network: &OneNode, arguments: &[&str]) -> Result<String> {
-    let output = World::run(network, arguments)?;
+    let output = network.millrace(arguments)?.output()?;
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(output.status.success(), "{arguments:?}: {complaint}");
     Ok(String::from_utf8(output.stdout)?)
@@ -121,7 +114,7 @@ fn look(network: &OneNode) -> Result<()> {
 
 /// Checks the part of the status that does not depend on an agent, and the exit code.
 fn status(network: &OneNode, code: i32) -> Result<Value> {
-    let output = World::run(network, &["status", "-o", "json"])?;
+    let output = network.millrace(&["status", "-o", "json"])?.output()?;
     let text = String::from_utf8(output.stdout)?;
     assert_eq!(output.status.code(), Some(code), "{text}");
     let status: Value = serde_json::from_str(&text)?;
@@ -186,12 +179,12 @@ fn commands_print_the_same_after_the_agent_was_killed() -> Result<()> {
     assert!(message.contains("no agent is running"), "{sick}");
 
     // An error names what does not exist.
-    let nobody = World::run(&network, &["services", "shop/nobody"])?;
+    let nobody = network.millrace(&["services", "shop/nobody"])?.output()?;
     assert_eq!(nobody.status.code(), Some(1));
     let complaint = String::from_utf8_lossy(&nobody.stderr).into_owned();
     assert!(complaint.contains("Service shop/nobody"), "{complaint}");
     network.cleanup()?;
-    let nothing = World::run(&network, &["services"])?;
+    let nothing = network.millrace(&["services"])?.output()?;
     assert_eq!(nothing.status.code(), Some(1));
     let complaint = String::from_utf8_lossy(&nothing.stderr).into_owned();
     assert!(complaint.contains("no data plane is pinned"), "{complaint}");
@@ -219,9 +212,8 @@ fn maps_without_service_names_are_adopted_and_get_names() -> Result<()> {
 #[test]
 fn a_watched_service_is_printed_again_when_it_changes() -> Result<()> {
     let World { network, agent: _agent } = World::new()?;
-    let mut command = network.node.command(program()?);
-    command.arg("--pin-path").arg(network.pin_path()).args(["services", "web", "--watch"]);
-    let mut watching = network.node.spawn(&mut command)?;
+    let mut watching =
+        network.node.spawn(&mut network.millrace(&["services", "web", "--watch"])?)?;
     watching.wait_for_output("shop", SOON)?;
     let file = network.topology.directory().join("manifests.yaml");
     let fewer = MANIFESTS.replace("- {addresses: [10.244.1.11], nodeName: node}\n", "");

@@ -86,10 +86,10 @@ fn a_reassigned_snat_port_is_not_used_by_two_flows() {
         (80..83).for_each(|port| c.set(&at.service(port, "TCP", 1)));
         let [plain, first, second] = [80, 81, 82]
             .map(|port| tcp(at.client(40000).as_str(), at.cluster(port).as_str()).syn());
-        c.forward(&plain).becomes(&plain.to(backend.as_str()));
+        c.request_to(&backend, &plain);
         let snat = c.forward(&first).with_snat(&first.to(backend.as_str()));
         c.host_tables().now.set(Ticks(1 << 13));
-        c.forward(&plain).becomes(&plain.to(backend.as_str()));
+        c.request_to(&backend, &plain);
         assert_eq!(c.forward(&second).with_snat(&second.to(backend.as_str())), snat);
         let request = second.reversed();
         let answer = request.syn_ack().from(backend.as_str()).to(snat.as_str());
@@ -127,7 +127,7 @@ fn nothing_expires_if_the_clock_of_another_cpu_is_ahead() {
         for port in 40001..40040 {
             c.forward(&question).becomes(&question.to(backends[0].as_str()));
             let request = at.to_web(port).syn();
-            c.forward(&request).becomes(&request.to(chosen.as_str()));
+            c.request_to(&chosen, &request);
         }
         c.forward(&question).becomes(&question.to(backends[0].as_str()));
     }

@@ -5,7 +5,7 @@ use lb_common::datapath::Allowance;
 use lb_common::layout::map;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use tests::agent::{Agent, program};
+use tests::agent::Agent;
 use tests::one_node::{CLIENT, OneNode, REFUSED};
 use tests::packet::udp;
 use tests::topology::{Process, SOON, wait_until};
@@ -18,8 +18,7 @@ fn start(network: &OneNode) -> Result<Agent> {
 
 /// Starts `millrace drops`, and waits until it listens.
 fn listen(network: &OneNode, arguments: &[&str]) -> Result<Process> {
-    let mut command = network.node.command(program()?);
-    command.arg("--pin-path").arg(network.pin_path()).arg("drops").args(arguments);
+    let mut command = network.millrace(&[&["drops"], arguments].concat())?;
     let mut process = network.node.spawn(&mut command)?;
     process.wait_for_output("listening", SOON)?;
     Ok(process)

@@ -1,10 +1,9 @@
 //! `millrace cleanup --kube-proxy` on rules as kube-proxy, a kubelet and a user write them.
 
 use std::io::Write;
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
-use tests::agent::program;
 use tests::one_node::OneNode;
 
 /// Of a user, of a current kubelet, and of a container runtime.
@@ -143,15 +142,10 @@ impl Node {
         Ok(rules)
     }
 
-    fn millrace(&self, more: &[&str]) -> Result<Output> {
-        let mut command = self.0.node.command(program()?);
-        command.args(["cleanup", "--kube-proxy"]).args(more).arg("--pin-path");
-        Ok(command.arg(self.0.pin_path()).output()?)
-    }
-
     /// Another test's process may be called kube-proxy, so this does not look at processes.
     fn cleanup(&self, more: &[&str]) -> Result<String> {
-        let output = self.millrace(&[&["--force"], more].concat())?;
+        let arguments = [&["cleanup", "--kube-proxy", "--force"], more].concat();
+        let output = self.0.millrace(&arguments)?.output()?;
         let log = String::from_utf8_lossy(&output.stderr).into_owned();
         ensure!(output.status.success(), "{log}");
         Ok(String::from_utf8(output.stdout)?)

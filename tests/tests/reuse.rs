@@ -19,29 +19,25 @@ use tests::one_node::{DEVICE, OneNode};
 /// Logged by an agent that loads no program.
 const REUSED: &str = "adopting maps and programs";
 
-struct Case {
-    network: OneNode,
-    manifests: PathBuf,
-}
+struct Case(OneNode);
 
 impl Case {
     fn new() -> Result<Self> {
         let network = OneNode::with_pods(1)?;
-        let manifests = network.write_manifests(&manifests(&[here().tcp(80, 8080)]))?;
-        Ok(Self { network, manifests })
+        network.write_manifests(&manifests(&[here().tcp(80, 8080)]))?;
+        Ok(Self(network))
     }
 
     /// Starts an agent and requests a page through it.
     fn start(&self, more: &[&str]) -> Result<Agent> {
-        let pins = self.network.pin_path();
-        let agent = Agent::start(&self.network.node, &pins, &self.manifests, DEVICE, more)?;
-        assert_eq!(self.network.curl("http://203.0.113.10/")?.trim(), "pod-0");
+        let agent = self.0.start_agent(more)?;
+        assert_eq!(self.0.curl("http://203.0.113.10/")?.trim(), "pod-0");
         Ok(agent)
     }
 
     /// The only directory below `programs`.
     fn directory(&self) -> Result<PathBuf> {
-        let mut found = paths(&self.network.pin_path().join("programs"))?;
+        let mut found = paths(&self.0.pin_path().join("programs"))?;
         ensure!(found.len() == 1, "{found:?}");
         found.pop().context("no directory")
     }
@@ -58,15 +54,14 @@ impl Case {
             let link = FdLink::from(PinnedLink::from_pin(&path)?).info()?;
             Ok((name(&path), (link.id(), link.program_id())))
         };
-        paths(&self.network.pin_path().join("links"))?.into_iter().map(ids).collect()
+        paths(&self.0.pin_path().join("links"))?.into_iter().map(ids).collect()
     }
 
     /// The ids of the programs of all filters on the device.
     fn filters(&self) -> Result<Vec<String>> {
         let mut ids = Vec::new();
         for direction in ["ingress", "egress"] {
-            let shown =
-                self.network.node.run(["tc", "filter", "show", "dev", DEVICE, direction])?;
+            let shown = self.0.node.run(["tc", "filter", "show", "dev", DEVICE, direction])?;
             let words: Vec<&str> = shown.split_whitespace().collect();
             let found = words.windows(2).filter(|pair| pair[0] == "id");
             ids.extend(found.map(|pair| pair[1].to_owned()));
@@ -76,13 +71,13 @@ impl Case {
 
     /// An array of programs with their ids, as bpftool prints it.
     fn contents(&self, name: &str) -> Result<String> {
-        let path = self.network.pin_path().join(name);
+        let path = self.0.pin_path().join(name);
         let bpftool = ["bpftool", "map", "dump", "pinned"].map(OsStr::new);
-        self.network.node.run(bpftool.into_iter().chain([path.as_os_str()]))
+        self.0.node.run(bpftool.into_iter().chain([path.as_os_str()]))
     }
 
     fn stages(&self, name: &str) -> Result<ProgramArray<MapData>> {
-        let data = MapData::from_pin(self.network.pin_path().join(name))?;
+        let data = MapData::from_pin(self.0.pin_path().join(name))?;
         Ok(ProgramArray::try_from(Map::ProgramArray(data))?)
     }
 }
@@ -120,7 +115,7 @@ fn reused_programs_are_attached_in_other_modes_and_to_other_devices() -> Result<
     let case = Case::new()?;
     case.start(&[])?.kill();
     let programs = case.programs()?;
-    let _other = case.network.other_node()?;
+    let _other = case.0.other_node()?;
     let agent = case.start(&["--tc-mode", "clsact", "--device", "in0"])?;
     assert!(agent.log().contains(REUSED), "{}", agent.log());
     assert_eq!((case.programs()?, case.filters()?.len()), (programs, 2));
@@ -190,7 +185,7 @@ fn programs_bound_to_other_maps_are_loaded_again() -> Result<()> {
     let case = Case::new()?;
     case.start(&[])?.kill();
     let before = case.programs()?;
-    fs::remove_file(case.network.pin_path().join(map::DEVICES))?;
+    fs::remove_file(case.0.pin_path().join(map::DEVICES))?;
     let agent = case.start(&[])?;
     assert!(!agent.log().contains(REUSED), "{}", agent.log());
     agent.kill();
@@ -216,23 +211,23 @@ fn another_build_loads_its_own_programs() -> Result<()> {
     for start in objects {
         binary[start + 15] = 1;
     }
-    let changed = case.network.topology.directory().join("changed");
+    let changed = case.0.topology.directory().join("changed");
     fs::write(&changed, binary)?;
     fs::set_permissions(&changed, fs::Permissions::from_mode(0o755))?;
-    let mut command = case.network.node.command(&changed);
+    let mut command = case.0.node.command(&changed);
     command
         .args(["agent", "--device", DEVICE, "--xdp-mode", "native", "--node-name", "node"])
         .arg("--manifests")
-        .arg(&case.manifests)
+        .arg(case.0.topology.manifests())
         .arg("--pin-path")
-        .arg(case.network.pin_path())
+        .arg(case.0.pin_path())
         .arg("--cgroup")
-        .arg(case.network.node.cgroup());
-    let mut agent = case.network.node.spawn(&mut command)?;
+        .arg(case.0.node.cgroup());
+    let mut agent = case.0.node.spawn(&mut command)?;
     agent.wait_for_output("ready service_ports=", tests::topology::SOON)?;
     let log = agent.output();
     assert!(log.contains("adopting") && !log.contains(REUSED), "{log}");
-    assert_eq!(case.network.curl("http://203.0.113.10/")?.trim(), "pod-0");
+    assert_eq!(case.0.curl("http://203.0.113.10/")?.trim(), "pod-0");
     assert_ne!(case.programs()?["out"], before["out"]);
     agent.kill();
     Ok(())

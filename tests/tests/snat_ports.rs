@@ -1,14 +1,11 @@
 //! SNAT does not use ports that the node uses itself: reserved by sysctl, by sockets, by NodePorts.
 
-use std::fs;
-use std::path::PathBuf;
-
 use anyhow::{Context, Result};
 use aya::maps::{Array, Map, MapData};
 use lb_common::layout::map;
 use tests::agent::Agent;
 use tests::manifests::{Service, manifests};
-use tests::one_node::{DEVICE, OneNode};
+use tests::one_node::OneNode;
 use tests::topology::{SOON, wait_until};
 
 /// A Service with this NodePort, and its backend on another node.
@@ -20,27 +17,22 @@ fn web(node_port: u16) -> String {
 /// The range of SNAT ports: 257, a prime number.
 const RANGE: &str = "20000-20256";
 
-struct Case {
-    network: OneNode,
-    manifests: PathBuf,
-}
+struct Case(OneNode);
 
 impl Case {
     fn new() -> Result<Self> {
         let network = OneNode::warm(0)?;
-        let manifests = network.write_manifests(&web(30080))?;
-        Ok(Self { network, manifests })
+        network.write_manifests(&web(30080))?;
+        Ok(Self(network))
     }
 
-    /// Starts the agent on the clients' device, with more arguments.
+    /// Starts the agent with the range of SNAT ports.
     fn start(&self, more: &[&str]) -> Result<Agent> {
-        let (node, pins) = (&self.network.node, self.network.pin_path());
-        let arguments = [&["--snat-ports", RANGE], more].concat();
-        Agent::start(node, &pins, &self.manifests, DEVICE, &arguments)
+        self.0.start_agent(&[&["--snat-ports", RANGE], more].concat())
     }
 
     fn is_reserved(&self, port: u16) -> Result<bool> {
-        let data = MapData::from_pin(self.network.pin_path().join(map::RESERVED_PORTS))?;
+        let data = MapData::from_pin(self.0.pin_path().join(map::RESERVED_PORTS))?;
         let words: Array<_, u64> = Array::try_from(Map::Array(data))?;
         Ok(words.get(&u32::from(port / 64), 0)? & 1 << (port % 64) != 0)
     }
@@ -55,7 +47,7 @@ impl Case {
 #[test]
 fn ports_are_reserved_while_the_node_uses_them() -> Result<()> {
     let case = Case::new()?;
-    let node = &case.network.node;
+    let node = &case.0.node;
     node.sysctl(&["net.ipv4.ip_local_reserved_ports=20100-20101"])?;
     let listener = node.tcp_echo("0.0.0.0:20001", "tcp")?;
     let _udp = node.udp_echo("0.0.0.0:20002", "udp")?;
@@ -67,7 +59,7 @@ fn ports_are_reserved_while_the_node_uses_them() -> Result<()> {
         assert!(!case.is_reserved(port)?, "{port}");
     }
 
-    fs::write(&case.manifests, web(30081))?;
+    case.0.write_manifests(&web(30081))?;
     case.becomes_reserved(30081, true)?;
     case.becomes_reserved(30080, false)?;
     drop(listener);
@@ -82,14 +74,14 @@ fn ports_are_reserved_while_the_node_uses_them() -> Result<()> {
 #[test]
 fn connections_get_only_ports_that_are_not_reserved() -> Result<()> {
     let case = Case::new()?;
-    let other = case.network.other_node()?;
+    let other = case.0.other_node()?;
     let server = other.http_server(&["10.0.0.2:8080"], "other")?;
-    case.network.node.sysctl(&["net.ipv4.ip_local_reserved_ports=20000-20199,20216-20256"])?;
+    case.0.node.sysctl(&["net.ipv4.ip_local_reserved_ports=20000-20199,20216-20256"])?;
     // Replies arrive on the device to the other node.
     let agent = case.start(&["--device", "in0"])?;
     assert!(agent.log().contains("too few ports for SNAT; "), "{}", agent.log());
     for _ in 0..2 {
-        assert_eq!(case.network.curl("http://192.0.2.1:30080/")?.trim(), "other");
+        assert_eq!(case.0.curl("http://192.0.2.1:30080/")?.trim(), "other");
     }
     let flows = agent.get(&["flows", "-o", "json"])?;
     let flows: Vec<serde_json::Value> = serde_json::from_str(&flows)?;

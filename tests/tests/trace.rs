@@ -6,10 +6,11 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
 use lb_common::layout::map;
-use serde_json::Value;
-use tests::agent::{Agent, SMALL_MAPS, program};
+use serde_json::{Value, json};
+use tests::agent::{Agent, SMALL_MAPS};
 use tests::datapath::cases::{self, Ends, V4, V6};
 use tests::datapath::{AnyMap, Conversation, Entry};
+use tests::manifests::{Service, manifests};
 use tests::one_node::{CLIENT, DEVICE, OneNode, REFUSED};
 use tests::topology::{SOON, wait_until};
 
@@ -67,54 +68,21 @@ const VIP: &str = "203.0.113.10";
 const VIP6: &str = "2001:db8:113::10";
 
 /// `web` has no session affinity; `sticky` has.
-const MANIFESTS: &str = "
-apiVersion: v1
-kind: Service
-metadata: {name: web}
-spec:
-  ipFamilies: [IPv4, IPv6]
-  clusterIPs: [10.96.0.10, 'fd00:10:96::a']
-  externalIPs: [203.0.113.10, '2001:db8:113::10']
-  ports: [{name: http, port: 80}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-4, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: http, port: 8080}]
-endpoints:
-- {addresses: [10.244.1.10], nodeName: node}
-- {addresses: [10.244.1.11], nodeName: node}
-- {addresses: [10.244.1.12], nodeName: node}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-6, labels: {kubernetes.io/service-name: web}}
-addressType: IPv6
-ports: [{name: http, port: 8080}]
-endpoints:
-- {addresses: ['fd00:10:244:1::10'], nodeName: node}
-- {addresses: ['fd00:10:244:1::11'], nodeName: node}
----
-apiVersion: v1
-kind: Service
-metadata: {name: sticky}
-spec:
-  clusterIP: 10.96.0.11
-  externalIPs: [203.0.113.10]
-  sessionAffinity: ClientIP
-  ports: [{name: http, port: 81}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: sticky-4, labels: {kubernetes.io/service-name: sticky}}
-addressType: IPv4
-ports: [{name: http, port: 8080}]
-endpoints:
-- {addresses: [10.244.1.10], nodeName: node}
-- {addresses: [10.244.1.11], nodeName: node}
-- {addresses: [10.244.1.12], nodeName: node}
-";
+fn web_and_sticky() -> String {
+    let pods = ["10.244.1.10", "10.244.1.11", "10.244.1.12"];
+    let web = Service::new("web", &["10.96.0.10", "fd00:10:96::a"])
+        .with("externalIPs", json!(["203.0.113.10", "2001:db8:113::10"]))
+        .with("ipFamilies", json!(["IPv4", "IPv6"]))
+        .tcp(80, 8080)
+        .here(&pods)
+        .here(&["fd00:10:244:1::10", "fd00:10:244:1::11"]);
+    let sticky = Service::new("sticky", &["10.96.0.11"])
+        .with("externalIPs", json!(["203.0.113.10"]))
+        .with("sessionAffinity", json!("ClientIP"))
+        .tcp(81, 8080)
+        .here(&pods);
+    manifests(&[web, sticky])
+}
 
 /// A client, a node with a real agent, and pods.
 struct Scene {
@@ -125,19 +93,17 @@ struct Scene {
 impl Scene {
     fn new() -> Result<Self> {
         let network = OneNode::with_pods(3)?;
-        let file = network.topology.directory().join("manifests.yaml");
-        std::fs::write(&file, format!("{MANIFESTS}---{REFUSED}"))?;
-        let agent = Agent::start(&network.node, &network.pin_path(), &file, DEVICE, &SMALL_MAPS)?;
+        let manifests = format!("{}---{REFUSED}", web_and_sticky());
+        let agent = network.agent_with(&manifests, &SMALL_MAPS)?;
         Ok(Self { network, agent: Some(agent) })
     }
 
     fn trace(&self, arguments: &str) -> Result<Value> {
-        let (program, pins) = (program()?, self.network.pin_path());
-        let mut words =
-            vec![program.into_os_string(), "--pin-path".into(), pins.into(), "trace".into()];
-        words.extend(arguments.split(' ').map(Into::into));
-        words.extend(["-o".into(), "json".into()]);
-        Ok(serde_json::from_str(&self.network.node.run(words)?)?)
+        let mut command = self.network.millrace(&["trace", "-o", "json"])?;
+        let output = command.args(arguments.split(' ')).output()?;
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{complaint}");
+        Ok(serde_json::from_slice(&output.stdout)?)
     }
 
     /// Sends a request from this port of the client.

@@ -185,6 +185,18 @@ impl Conversation {
         self.run(Hook::Reverse, packet)
     }
 
+    /// A client's packet is forwarded to this backend.
+    #[track_caller]
+    pub fn request_to(&mut self, backend: &str, packet: &Packet) {
+        self.forward(packet).becomes(&packet.to(backend));
+    }
+
+    /// The backend's reply leaves as this packet, with the frontend as its source.
+    #[track_caller]
+    pub fn reply_from(&mut self, backend: &str, packet: &Packet) {
+        self.reverse(&packet.from(backend)).becomes(packet);
+    }
+
     pub fn run(&mut self, hook: Hook, packet: &Packet) -> Answer {
         self.run_segments(hook, packet, 0)
     }

@@ -179,8 +179,13 @@ impl Topology {
     }
 
     /// Writes the file of manifests; returns its path.
+    /// The file that [`Self::write_manifests`] writes.
+    pub fn manifests(&self) -> PathBuf {
+        self.directory().join("manifests.yaml")
+    }
+
     pub fn write_manifests(&self, text: &str) -> Result<PathBuf> {
-        let file = self.directory().join("manifests.yaml");
+        let file = self.manifests();
         fs::write(&file, text).with_context(|| file.display().to_string())?;
         Ok(file)
     }

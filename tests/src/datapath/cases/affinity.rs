@@ -92,7 +92,7 @@ pub fn affinity_ends_when_no_connection_was_opened_for_its_time(c: &mut Conversa
     let (first, other) = stay(c, at);
     let chosen = dial_anew(c, at, first);
     let answer = at.to_web(first).reversed().syn_ack();
-    c.reverse(&answer.from(chosen.as_str())).becomes(&answer);
+    c.reply_from(&chosen, &answer);
     c.forward(&at.to_web(first).ack()).assert_passed();
     c.wait(TIMEOUT - MARGIN);
     // Packets of an existing connection do not renew the affinity.

@@ -23,9 +23,9 @@ pub fn a_client_that_was_refused_is_served_at_once(c: &mut Conversation, at: &En
             c.forward(&question).is_answered_by(&refusal(at, &question), Reason::NoBackend);
         }
         c.set(&at.dns(1));
-        c.forward(&question).becomes(&question.to(backend.as_str()));
+        c.request_to(&backend, &question);
         let answer = question.reversed().payload(b"answer");
-        c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+        c.reply_from(&backend, &answer);
         c.remove(&at.dns(1));
     }
 }
@@ -37,18 +37,18 @@ pub fn a_changed_target_port_takes_datagrams_along(c: &mut Conversation, at: &En
     c.set(&at.dns(0).backends(&[&old]));
     c.set(&at.web(0).backends(&[&old]));
     let (question, request) = (at.to_dns(40000), at.to_web(40000));
-    c.forward(&question).becomes(&question.to(old.as_str()));
+    c.request_to(&old, &question);
     establish(c, &request, &old);
 
     c.set(&at.dns(0).backends(&[&new]));
     c.set(&at.web(0).backends(&[&new]));
-    c.forward(&question).becomes(&question.to(new.as_str()));
+    c.request_to(&new, &question);
     let answer = question.reversed().payload(b"answer");
-    c.reverse(&answer.from(new.as_str())).becomes(&answer);
+    c.reply_from(&new, &answer);
     let more = request.ack().ack_number(5);
     let reset = more.reversed().rst().seq(5).ack_number(0).window(0).ttl(64).id(0);
     c.forward(&more).is_answered_by(&reset, Reason::BackendGone);
-    c.forward(&request.syn()).becomes(&request.syn().to(new.as_str()));
+    c.request_to(&new, &request.syn());
 }
 
 /// Pods are replaced one by one; each is terminating before it is removed.

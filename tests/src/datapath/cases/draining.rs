@@ -30,12 +30,12 @@ pub fn the_last_backend_that_ends_keeps_its_connections(c: &mut Conversation, at
     let request = at.to_web(40000);
     establish(c, &request, backend);
     c.set(&at.web(0).draining(&[backend]));
-    c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
+    c.request_to(backend, &request.ack());
     let refused = at.to_web(40001).seq(7).syn();
     let reset = refused.reversed().rst_ack().seq(0).ack_number(8).window(0).ttl(64).id(0);
     c.forward(&refused).is_answered_by(&reset, Reason::NoBackend);
     c.set(&at.web(1));
-    c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
+    c.request_to(backend, &request.ack());
 }
 
 /// A client that connects again from the same port has a new connection.

@@ -2,7 +2,7 @@
 
 use lb_common::layout::{FlowState, Reason};
 
-use super::{Ends, establish};
+use super::{Ends, connect, establish};
 use crate::datapath::{Conversation, Hook};
 use crate::packet::{
     Packet, icmp_echo, packet_too_big, port_unreachable, sctp, tcp, time_exceeded, udp,
@@ -24,10 +24,7 @@ fn address(end: &str) -> String {
 }
 
 pub fn a_backend_hears_what_becomes_of_its_answers(c: &mut Conversation, at: &Ends) {
-    c.set(&at.web(1));
-    let backend = at.backends(1)[0].clone();
-    let request = at.to_web(40000);
-    establish(c, &request, &backend);
+    let (request, backend) = connect(c, at);
     let answer = request.reversed().psh_ack().payload(&[7; 1400]);
     for error in [
         packet_too_big(at.elsewhere, &answer, 1400),
@@ -42,10 +39,7 @@ pub fn a_backend_hears_what_becomes_of_its_answers(c: &mut Conversation, at: &En
 }
 
 pub fn a_client_hears_what_becomes_of_its_requests(c: &mut Conversation, at: &Ends) {
-    c.set(&at.web(1));
-    let backend = at.backends(1)[0].clone();
-    let request = at.to_web(40000);
-    establish(c, &request, &backend);
+    let (request, backend) = connect(c, at);
     let there = request.to(backend.as_str()).psh_ack().payload(&[7; 1400]);
     for error in [
         packet_too_big(at.elsewhere, &there, 1400),
@@ -78,14 +72,14 @@ pub fn quotes_of_datagrams_and_of_sctp_are_restored(c: &mut Conversation, at: &E
     let question = at.to_dns(40000);
     let without_checksum = at.to_dns(40001).no_checksum();
     for question in if at.is_v6() { vec![question] } else { vec![question, without_checksum] } {
-        c.forward(&question).becomes(&question.to(backend.as_str()));
+        c.request_to(&backend, &question);
         let error = port_unreachable(address(&backend).as_str(), &question.to(backend.as_str()));
         c.reverse(&error).becomes(&from_frontend(&error, &at.cluster(53)));
         let error = time_exceeded(at.elsewhere, &question.reversed().payload(b"answer"));
         c.forward(&error).becomes(&to_backend(&error, &backend));
     }
     let init = at.to_diameter(40000);
-    c.forward(&init).becomes(&init.to(backend.as_str()));
+    c.request_to(&backend, &init);
     let error = time_exceeded(at.elsewhere, &init.to(backend.as_str())).quoting_only(8);
     c.reverse(&error).becomes(&from_frontend(&error, &at.cluster(3868)));
 }
@@ -96,7 +90,7 @@ pub fn errors_about_flows_with_snat_are_distinguished(c: &mut Conversation, at: 
     let backend = at.backends(1)[0].clone();
     let one = at.to_web(40000);
     let other = tcp(at.client(40000).as_str(), at.load_balancer(443).as_str());
-    c.forward(&one.syn()).becomes(&one.syn().to(backend.as_str()));
+    c.request_to(&backend, &one.syn());
     let snat = c.forward(&other.syn()).with_snat(&other.syn().to(backend.as_str()));
 
     let there = other.ack().from(snat.as_str()).to(backend.as_str());
@@ -113,7 +107,7 @@ pub fn an_error_changes_nothing_of_its_flow(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1));
     let backend = at.backends(1)[0].clone();
     let request = at.to_web(40000);
-    c.forward(&request.syn()).becomes(&request.syn().to(backend.as_str()));
+    c.request_to(&backend, &request.syn());
     let error = time_exceeded(at.elsewhere, &request.reversed().syn_ack());
     c.forward(&error).becomes(&to_backend(&error, &backend));
     let there = request.to(backend.as_str()).rst();
@@ -123,10 +117,7 @@ pub fn an_error_changes_nothing_of_its_flow(c: &mut Conversation, at: &Ends) {
 }
 
 pub fn tags_options_and_headers_of_errors_stay(c: &mut Conversation, at: &Ends) {
-    c.set(&at.web(1));
-    let backend = at.backends(1)[0].clone();
-    let request = at.to_web(40000);
-    establish(c, &request, &backend);
+    let (request, backend) = connect(c, at);
     let dressed = |packet: &Packet| {
         if at.is_v6() {
             packet.hop_by_hop().destination_options()
@@ -167,7 +158,7 @@ pub fn errors_cut_off_at_every_length_are_never_half_translated(c: &mut Conversa
     c.set(&at.dns(1));
     let backend = at.backends(1)[0].clone();
     let question = at.to_dns(40000);
-    c.forward(&question).becomes(&question.to(backend.as_str()));
+    c.request_to(&backend, &question);
     let forward = time_exceeded(at.elsewhere, &question.reversed());
     let reverse = time_exceeded(at.elsewhere, &question.to(backend.as_str()));
     let network_ends = 14 + if at.is_v6() { 40 } else { 20 };

@@ -2,7 +2,7 @@
 
 use lb_common::layout::{FlowState, Reason};
 
-use super::{Ends, establish};
+use super::{Ends, connect, establish};
 use crate::datapath::Conversation;
 use crate::packet::Packet;
 
@@ -11,48 +11,42 @@ pub fn a_connection_lives_from_syn_to_fin(c: &mut Conversation, at: &Ends) {
     let backend = at.backends(1)[0].clone();
     let request = at.to_web(40000);
     let answer = request.reversed();
-    c.forward(&request.syn()).becomes(&request.syn().to(backend.as_str()));
+    c.request_to(&backend, &request.syn());
     assert_eq!(c.flows().only_state(), FlowState::SynSent);
-    c.reverse(&answer.syn_ack().from(backend.as_str())).becomes(&answer.syn_ack());
+    c.reply_from(&backend, &answer.syn_ack());
     assert_eq!(c.flows().only_state(), FlowState::SynReceived);
-    c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
+    c.request_to(&backend, &request.ack());
     assert_eq!(c.flows().only_state(), FlowState::Established);
-    c.forward(&request.fin_ack()).becomes(&request.fin_ack().to(backend.as_str()));
+    c.request_to(&backend, &request.fin_ack());
     assert_eq!(c.flows().only_state(), FlowState::FinFromClient);
-    c.reverse(&answer.ack().from(backend.as_str())).becomes(&answer.ack());
+    c.reply_from(&backend, &answer.ack());
     assert_eq!(c.flows().only_state(), FlowState::FinFromClient);
-    c.reverse(&answer.fin_ack().from(backend.as_str())).becomes(&answer.fin_ack());
+    c.reply_from(&backend, &answer.fin_ack());
     assert_eq!(c.flows().only_state(), FlowState::TimeWait);
     // The last ACK is still translated.
-    c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
+    c.request_to(&backend, &request.ack());
 }
 
 pub fn a_reset_closes_a_connection(c: &mut Conversation, at: &Ends) {
-    c.set(&at.web(1));
-    let backend = at.backends(1)[0].clone();
-    let request = at.to_web(40000);
-    establish(c, &request, &backend);
+    let (request, backend) = connect(c, at);
     let reset = request.reversed().rst();
-    c.reverse(&reset.from(backend.as_str())).becomes(&reset);
+    c.reply_from(&backend, &reset);
     assert_eq!(c.flows().only_state(), FlowState::Reset);
 }
 
 /// Until both sides have closed, a SYN goes to the backend of the connection.
 pub fn a_syn_on_a_closed_connection_starts_a_new_one(c: &mut Conversation, at: &Ends) {
-    c.set(&at.web(1));
-    let backend = at.backends(1)[0].clone();
-    let request = at.to_web(40000);
-    establish(c, &request, &backend);
-    c.forward(&request.fin_ack()).becomes(&request.fin_ack().to(backend.as_str()));
-    c.forward(&request.syn()).becomes(&request.syn().to(backend.as_str()));
+    let (request, backend) = connect(c, at);
+    c.request_to(&backend, &request.fin_ack());
+    c.request_to(&backend, &request.syn());
     assert_eq!(c.flows().only_state(), FlowState::FinFromClient);
     let end = request.reversed().fin_ack();
-    c.reverse(&end.from(backend.as_str())).becomes(&end);
+    c.reply_from(&backend, &end);
     // A duplicate of an old SYN.
     let old = request.syn().seq(0u32.wrapping_sub(1 << 20));
-    c.forward(&old).becomes(&old.to(backend.as_str()));
+    c.request_to(&backend, &old);
     assert_eq!(c.flows().only_state(), FlowState::TimeWait);
-    c.forward(&request.syn()).becomes(&request.syn().to(backend.as_str()));
+    c.request_to(&backend, &request.syn());
     assert_eq!(c.flows().only_state(), FlowState::SynSent);
 }
 
@@ -65,8 +59,8 @@ pub fn a_connection_past_the_service_is_not_taken_for_a_closed_one(
     let request = at.to_web(40000);
     let answer = request.reversed();
     establish(c, &request, &backend);
-    c.forward(&request.fin_ack()).becomes(&request.fin_ack().to(backend.as_str()));
-    c.reverse(&answer.fin_ack().from(backend.as_str())).becomes(&answer.fin_ack());
+    c.request_to(&backend, &request.fin_ack());
+    c.reply_from(&backend, &answer.fin_ack());
     // The client connects to the backend directly, from the same port.
     let direct = answer.from(backend.as_str());
     c.reverse(&direct.syn_ack()).passes_for(Reason::NoFlow);
@@ -86,7 +80,7 @@ pub fn a_closed_connection_does_not_take_the_answers_of_a_later_one(
     for (request, backend) in [(&to_other, &backends[1]), (&to_web, &backends[0])] {
         establish(c, request, backend);
         let answer = request.reversed().rst();
-        c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+        c.reply_from(backend, &answer);
     }
     // A direct connection frees the entry of the first flow, which lookups read last.
     let direct = to_other.reversed().from(backends[1].as_str()).syn_ack();
@@ -112,7 +106,7 @@ pub fn a_packet_in_the_middle_of_an_unknown_connection_follows_the_table(
     let _ = c.forward(&at.to_web(40000).ack());
     assert!(c.flows().is_empty());
     let data = at.to_web(40000).psh_ack().payload(b"more");
-    c.forward(&data).becomes(&data.to(there.as_str()));
+    c.request_to(&there, &data);
 }
 
 /// If the flow of a connection was lost, only client and backend know the connection. If the backend
@@ -135,15 +129,15 @@ pub fn the_first_packet_of_the_backend_decides_about_a_picked_up_connection(
     ];
     for (port, (answer, state)) in (40000..).zip(first_answers) {
         let data = at.to_web(port).psh_ack().payload(b"more");
-        c.forward(&data).becomes(&data.to(backend.as_str()));
+        c.request_to(&backend, &data);
         assert_eq!(c.flows().state_of(port), PickedUp, "as long as the backend has not replied");
         let answer = answer(&at.to_web(port).reversed());
-        c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+        c.reply_from(&backend, &answer);
         assert_eq!(c.flows().state_of(port), state);
     }
     c.wait(100);
     let data = at.to_web(40000).psh_ack().payload(b"more");
-    c.forward(&data).becomes(&data.to(backend.as_str()));
+    c.request_to(&backend, &data);
     assert_eq!(c.flows().state_of(40000), FlowState::Established);
 }
 
@@ -191,13 +185,10 @@ pub fn an_index_given_to_another_backend_takes_no_flow_along(c: &mut Conversatio
 }
 
 pub fn a_flow_survives_what_happens_to_other_backends(c: &mut Conversation, at: &Ends) {
-    c.set(&at.web(1));
-    let backend = at.backends(1)[0].clone();
-    let request = at.to_web(40000);
-    establish(c, &request, &backend);
+    let (request, backend) = connect(c, at);
     for count in [2, 30, 5, 1] {
         c.set(&at.web(count));
-        c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
+        c.request_to(&backend, &request.ack());
     }
 }
 
@@ -215,8 +206,8 @@ pub fn established_flows_are_not_evicted_by_a_flood(c: &mut Conversation, at: &E
     }
     for request in &established {
         let answer = request.reversed().ack();
-        c.reverse(&answer.from(backend.as_str())).becomes(&answer);
-        c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
+        c.reply_from(&backend, &answer);
+        c.request_to(&backend, &request.ack());
     }
     let states = c.flows().states();
     assert_eq!(states.iter().filter(|&&state| state == FlowState::Established).count(), 16);
@@ -227,7 +218,7 @@ pub fn nascent_flows_make_room(c: &mut Conversation, at: &Ends) {
     let backend = at.backends(1)[0].clone();
     for port in 0..500 {
         let request = at.to_web(40000 + port);
-        c.forward(&request.syn()).becomes(&request.syn().to(backend.as_str()));
+        c.request_to(&backend, &request.syn());
     }
     assert_eq!(c.flows().len(), 32, "the table is full, and goes on taking new flows");
 
@@ -240,14 +231,14 @@ pub fn nascent_flows_make_room(c: &mut Conversation, at: &Ends) {
             continue;
         }
         let answer = request.reversed().syn_ack();
-        c.reverse(&answer.from(backend.as_str())).becomes(&answer);
-        c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
+        c.reply_from(&backend, &answer);
+        c.request_to(&backend, &request.ack());
     }
     // It is forwarded nevertheless, in both directions.
     let late = at.to_web(9999);
     c.forward(&late.syn()).becomes_for(&late.syn().to(backend.as_str()), Reason::Untracked);
     let answer = late.reversed().syn_ack();
-    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    c.reply_from(&backend, &answer);
     c.forward(&late.ack()).becomes_for(&late.ack().to(backend.as_str()), Reason::Untracked);
 }
 
@@ -263,7 +254,7 @@ pub fn one_port_of_a_client_reaches_two_services(c: &mut Conversation, at: &Ends
     assert_eq!(c.flows().len(), 2);
     for (request, backend) in [(&to_web, &backends[0]), (&to_other, &backends[1])] {
         let answer = request.reversed().ack();
-        c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+        c.reply_from(backend, &answer);
     }
 }
 
@@ -278,15 +269,15 @@ pub fn packets_outside_the_window_do_not_end_a_connection(c: &mut Conversation, 
     establish(c, &request, &backend);
     let far = request.seq(0x8000_0000).ack_number(0x4000_0000);
     for stray in [far.psh_ack().payload(b"late"), far.rst(), far.rst_ack(), far.syn()] {
-        c.forward(&stray).becomes(&stray.to(backend.as_str()));
+        c.request_to(&backend, &stray);
         let answer = request.reversed().psh_ack().payload(b"answer");
-        c.reverse(&answer.from(backend.as_str())).becomes(&answer);
-        c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
+        c.reply_from(&backend, &answer);
+        c.request_to(&backend, &request.ack());
     }
     for stray in [far.reversed().ack(), far.reversed().rst(), far.reversed().rst_ack()] {
-        c.reverse(&stray.from(backend.as_str())).becomes(&stray);
+        c.reply_from(&backend, &stray);
         let more = request.psh_ack().payload(b"more");
-        c.forward(&more).becomes(&more.to(backend.as_str()));
+        c.request_to(&backend, &more);
     }
 }
 
@@ -301,12 +292,12 @@ pub fn one_port_of_a_client_has_any_number_of_flows(c: &mut Conversation, at: &E
     }
     for _ in 0..2 {
         for (port, backend) in (0..SERVICES).zip(&backends) {
-            c.forward(&question(port)).becomes(&question(port).to(backend.as_str()));
+            c.request_to(backend, &question(port));
         }
         assert_eq!(c.flows().len(), usize::from(SERVICES), "each has its own");
         for (port, backend) in (0..SERVICES).zip(&backends) {
             let answer = question(port).reversed().payload(b"answer");
-            c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+            c.reply_from(backend, &answer);
         }
     }
 }
@@ -318,8 +309,8 @@ pub fn a_datagram_past_the_service_ends_its_flow(c: &mut Conversation, at: &Ends
     let backend = at.backends(1)[0].clone();
     let question = at.to_dns(40000);
     let answer = question.reversed().payload(b"answer");
-    c.forward(&question).becomes(&question.to(backend.as_str()));
-    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    c.request_to(&backend, &question);
+    c.reply_from(&backend, &answer);
     let direct = question.to(backend.as_str());
     c.forward(&direct).passes();
     assert!(c.flows().is_empty());
@@ -331,12 +322,12 @@ pub fn only_an_ack_of_the_syn_ack_establishes_a_connection(c: &mut Conversation,
     c.set(&at.web(1));
     let backend = at.backends(1)[0].clone();
     let request = at.to_web(40000);
-    c.forward(&request.syn()).becomes(&request.syn().to(backend.as_str()));
+    c.request_to(&backend, &request.syn());
     let answer = request.reversed().syn_ack();
-    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    c.reply_from(&backend, &answer);
     let far = request.ack_number(0x4000_0000);
     for packet in [request.flags(""), request.flags("P"), far.ack(), far.fin_ack(), far.psh_ack()] {
-        c.forward(&packet).becomes(&packet.to(backend.as_str()));
+        c.request_to(&backend, &packet);
         assert_eq!(c.flows().only_state(), FlowState::SynReceived);
     }
 }
@@ -347,25 +338,22 @@ pub fn a_half_closed_connection_keeps_its_identity(c: &mut Conversation, at: &En
     let backend = at.backends(1)[0].clone();
     let request = at.to_web(40000);
     establish(c, &request, &backend);
-    c.forward(&request.fin_ack()).becomes(&request.fin_ack().to(backend.as_str()));
+    c.request_to(&backend, &request.fin_ack());
     let other = request.to(at.load_balancer(80).as_str());
     let snat = c.forward(&other.syn()).with_snat(&other.syn().to(backend.as_str()));
     assert_ne!(snat, at.client(40000));
     let data = request.reversed().psh_ack().payload(b"more");
-    c.reverse(&data.from(backend.as_str())).becomes(&data);
+    c.reply_from(&backend, &data);
 }
 
 /// A blind reset changes nothing, and the connection stays with its backend when that drains.
 pub fn a_reset_out_of_the_window_closes_nothing(c: &mut Conversation, at: &Ends) {
-    c.set(&at.web(1));
-    let backend = at.backends(1)[0].clone();
-    let request = at.to_web(40000);
-    establish(c, &request, &backend);
+    let (request, backend) = connect(c, at);
     let reply = request.reversed().ack();
-    c.reverse(&reply.from(backend.as_str())).becomes(&reply);
+    c.reply_from(&backend, &reply);
     let blind = request.seq(0x2000_0000).rst();
-    c.forward(&blind).becomes(&blind.to(backend.as_str()));
+    c.request_to(&backend, &blind);
     assert_eq!(c.flows().only_state(), FlowState::Established);
-    c.forward(&request.rst()).becomes(&request.rst().to(backend.as_str()));
+    c.request_to(&backend, &request.rst());
     assert_eq!(c.flows().only_state(), FlowState::Reset);
 }

@@ -2,7 +2,7 @@
 
 use lb_common::layout::{FlowState, Reason};
 
-use super::{Ends, establish};
+use super::{Ends, connect};
 use crate::datapath::{Conversation, Hook};
 use crate::packet::{Packet, packet_too_big, port_unreachable, time_exceeded};
 
@@ -17,31 +17,28 @@ pub fn all_of_a_question_and_of_its_answer_are_translated(c: &mut Conversation, 
     let backend = at.backends(1)[0].clone();
     let question = at.to_dns(40000).id(0x1234);
     for piece in pieces(&question) {
-        c.forward(&piece).becomes(&piece.to(backend.as_str()));
+        c.request_to(&backend, &piece);
     }
     let answer = question.reversed().id(0x4321);
     for piece in pieces(&answer) {
-        c.reverse(&piece.from(backend.as_str())).becomes(&piece);
+        c.reply_from(&backend, &piece);
     }
     assert_eq!(c.flows().only_state(), FlowState::DatagramReplied);
     // The next request belongs to the same flow.
     for piece in pieces(&question.id(0x1235)) {
-        c.forward(&piece).becomes(&piece.to(backend.as_str()));
+        c.request_to(&backend, &piece);
     }
     assert_eq!(c.flows().only_state(), FlowState::DatagramReplied);
 }
 
 pub fn segments_in_pieces_are_translated(c: &mut Conversation, at: &Ends) {
-    c.set(&at.web(1));
-    let backend = at.backends(1)[0].clone();
-    let request = at.to_web(40000);
-    establish(c, &request, &backend);
+    let (request, backend) = connect(c, at);
     for piece in pieces(&request.psh_ack()) {
-        c.forward(&piece).becomes(&piece.to(backend.as_str()));
+        c.request_to(&backend, &piece);
     }
     let answer = request.reversed().psh_ack();
     for piece in pieces(&answer) {
-        c.reverse(&piece.from(backend.as_str())).becomes(&piece);
+        c.reply_from(&backend, &piece);
     }
 }
 
@@ -109,7 +106,7 @@ pub fn tags_options_and_headers_of_fragments_stay(c: &mut Conversation, at: &End
         question.ip_options(&[0x94, 4, 0, 0])
     };
     for piece in pieces(&question) {
-        c.forward(&piece).becomes(&piece.to(backend.as_str()));
+        c.request_to(&backend, &piece);
     }
 }
 
@@ -174,7 +171,7 @@ pub fn a_fragment_that_is_the_whole_is_one(c: &mut Conversation, at: &Ends) {
     c.set(&at.dns(1));
     let backend = at.backends(1)[0].clone();
     let question = at.to_dns(40000).fragment(..);
-    c.forward(&question).becomes(&question.to(backend.as_str()));
+    c.request_to(&backend, &question);
     let answer = at.to_dns(40000).reversed().payload(b"answer").fragment(..);
-    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    c.reply_from(&backend, &answer);
 }

@@ -3,8 +3,7 @@
 use lb_common::layout::{FrontendKind, Reason};
 use lb_userspace::model::Frontend;
 
-use super::Ends;
-use super::establish;
+use super::{Ends, establish};
 use crate::datapath::{Conversation, Service};
 use crate::packet::{CLIENT_MAC, NODE_MAC, port_unreachable, tcp, udp};
 
@@ -24,9 +23,9 @@ pub fn datagrams_reach_every_kind_of_frontend(c: &mut Conversation, at: &Ends) {
         [at.cluster(53), at.load_balancer(5353), at.end(at.node, 30053), at.end(at.elsewhere, 53)];
     for (port, frontend) in (40000..).zip(frontends) {
         let question = udp(at.client(port).as_str(), frontend.as_str()).payload(b"question");
-        c.forward(&question).becomes(&question.to(backend.as_str()));
+        c.request_to(backend, &question);
         let answer = question.reversed().payload(b"answer");
-        c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+        c.reply_from(backend, &answer);
     }
 }
 
@@ -67,7 +66,7 @@ pub fn a_connection_outlives_its_service(c: &mut Conversation, at: &Ends) {
     let request = at.to_web(40000);
     establish(c, &request, &backend);
     c.remove(&at.web(1));
-    c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
+    c.request_to(&backend, &request.ack());
     let refused = at.to_web(40001).seq(7).syn();
     let reset = refused.reversed().rst_ack().seq(0).ack_number(8).window(0).ttl(64).id(0);
     c.forward(&refused).is_answered_by(&reset, Reason::NoSuchPort);
@@ -82,7 +81,7 @@ pub fn a_connection_outlives_its_address(c: &mut Conversation, at: &Ends) {
     let request = at.to_web(40000).to(balanced.as_str());
     establish(c, &request, &backend);
     c.remove(&at.web(1));
-    c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
+    c.request_to(&backend, &request.ack());
     // Its backend is removed, too: the client gets a reset.
     c.remove(&at.service(81, "TCP", 1));
     let more = request.ack().ack_number(5);
@@ -99,26 +98,26 @@ pub fn datagrams_end_with_their_service(c: &mut Conversation, at: &Ends) {
     c.set(&at.dns(1).load_balancer(&at.load_balancer(53)));
     c.set(&at.service(54, "UDP", 1));
     let question = at.to_dns(40000).to(at.load_balancer(53).as_str());
-    c.forward(&question).becomes(&question.to(backend.as_str()));
+    c.request_to(&backend, &question);
     let to_other = at.to_dns(40001).to(at.cluster(54).as_str());
-    c.forward(&to_other).becomes(&to_other.to(backend.as_str()));
+    c.request_to(&backend, &to_other);
     c.remove(&at.dns(1));
     c.forward(&question).passes();
-    c.forward(&to_other).becomes(&to_other.to(backend.as_str()));
+    c.request_to(&backend, &to_other);
 }
 
 pub fn the_last_backend_takes_datagrams_along(c: &mut Conversation, at: &Ends) {
     let backend = at.backends(1)[0].clone();
     c.set(&at.dns(1));
     let question = at.to_dns(40000);
-    c.forward(&question).becomes(&question.to(backend.as_str()));
+    c.request_to(&backend, &question);
     c.set(&at.dns(0));
     let refusal = port_unreachable(at.cluster_address(), &question);
     let refusal = refusal.quoting_only(8).macs(NODE_MAC, CLIENT_MAC);
     c.forward(&question).is_answered_by(&refusal.ttl(64).id(0), Reason::NoBackend);
     assert!(c.flows().is_empty());
     c.set(&at.dns(1));
-    c.forward(&question).becomes(&question.to(backend.as_str()));
+    c.request_to(&backend, &question);
 }
 
 pub fn a_backend_of_two_services_stays_for_the_other(c: &mut Conversation, at: &Ends) {
@@ -129,9 +128,9 @@ pub fn a_backend_of_two_services_stays_for_the_other(c: &mut Conversation, at: &
     let to_other = at.to_web(40000).to(at.cluster(81).as_str());
     establish(c, &to_other, &backend);
     c.set(&at.web(0));
-    c.forward(&to_other.ack()).becomes(&to_other.ack().to(backend.as_str()));
+    c.request_to(&backend, &to_other.ack());
     let answer = to_other.reversed().ack();
-    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    c.reply_from(&backend, &answer);
 }
 
 /// It neither hangs nor moves to a backend that does not know it.
@@ -153,5 +152,5 @@ pub fn a_cluster_ip_keeps_to_the_internal_policy(c: &mut Conversation, at: &Ends
     let backend = &at.backends(1)[0];
     c.set(&at.web(1).load_balancer(&at.load_balancer(80)).external_local());
     let request = at.to_web(40000).syn();
-    c.forward(&request).becomes(&request.to(backend.as_str()));
+    c.request_to(backend, &request);
 }

@@ -2,8 +2,7 @@
 
 use lb_common::layout::Reason;
 
-use super::Ends;
-use super::establish;
+use super::{Ends, connect};
 use crate::datapath::Conversation;
 use crate::packet::Packet;
 
@@ -32,7 +31,7 @@ pub fn a_jumbo_frame_is_translated(c: &mut Conversation, at: &Ends) {
     // a page.
     let backend = &at.backends(1)[0];
     let request = at.to_web(40000).psh_ack().payload(&[0xa5; 8900]);
-    c.forward(&request).becomes(&request.to(backend.as_str()));
+    c.request_to(backend, &request);
     there_and_back(c, &request.payload(&[0xa5; 3000]), backend);
 }
 
@@ -50,7 +49,7 @@ pub fn a_checksum_that_comes_to_zero_is_written_as_ones(c: &mut Conversation, at
     let answer = question.reversed().payload(&[0, 0]);
     let answer = answer.payload(&answer[field..field + 2]);
     assert_eq!(answer[field..field + 2], [0xff, 0xff]);
-    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    c.reply_from(&backend, &answer);
 }
 
 pub fn fields_chosen_by_the_sender_stay(c: &mut Conversation, at: &Ends) {
@@ -89,10 +88,7 @@ pub fn a_header_that_leads_past_the_end_passes(c: &mut Conversation, at: &Ends) 
 }
 
 pub fn answers_cut_off_at_every_length_pass(c: &mut Conversation, at: &Ends) {
-    c.set(&at.web(1));
-    let backend = at.backends(1)[0].clone();
-    let request = at.to_web(40000);
-    establish(c, &request, &backend);
+    let (request, backend) = connect(c, at);
     let answer = request.reversed().ack().from(backend.as_str());
     for length in answer.transport_offset()..answer.len() {
         c.reverse(&answer.truncated(length)).passes();

@@ -24,8 +24,8 @@ fn fill(c: &mut Conversation, at: &Ends) -> (Vec<Packet>, Packet) {
         }
         if !opened.was_counted_for(Reason::Untracked) {
             let answer = request.reversed().syn_ack();
-            c.reverse(&answer.from(backend.as_str())).becomes(&answer);
-            c.forward(&request.ack()).becomes(&request.ack().to(backend.as_str()));
+            c.reply_from(&backend, &answer);
+            c.request_to(&backend, &request.ack());
             established.push(request);
         }
     }
@@ -52,7 +52,7 @@ pub fn a_connection_closed_by_its_client_keeps_its_place_for_an_hour(
     let backend = at.backends(1)[0].clone();
     let (established, late) = fill(c, at);
     for request in &established {
-        c.forward(&request.fin_ack()).becomes(&request.fin_ack().to(backend.as_str()));
+        c.request_to(&backend, &request.fin_ack());
     }
     makes_room_after(c, at, 3_600, &late);
 }
@@ -65,7 +65,7 @@ pub fn a_connection_closed_by_its_server_keeps_its_place_for_an_hour(
     let (established, late) = fill(c, at);
     for request in &established {
         let answer = request.reversed().fin_ack();
-        c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+        c.reply_from(&backend, &answer);
     }
     makes_room_after(c, at, 3_600, &late);
 }
@@ -87,7 +87,7 @@ fn keeps_its_end_for(
     for (port, waited, kept) in [(40001, seconds - MARGIN, true), (40002, seconds + MARGIN, false)]
     {
         let first = opening.from(at.client(port).as_str());
-        c.forward(&first).becomes(&first.to(backend.as_str()));
+        c.request_to(&backend, &first);
         go_on(c, &first, &backend);
         c.wait(waited);
         let second = first.to(at.load_balancer(80).as_str());
@@ -103,7 +103,7 @@ pub fn a_connection_without_a_reply_keeps_its_port_for_a_minute(c: &mut Conversa
 pub fn an_unfinished_handshake_keeps_its_end_for_a_minute(c: &mut Conversation, at: &Ends) {
     keeps_its_end_for(c, at, 60, &at.to_web(0).syn(), |c, request, backend| {
         let answer = request.reversed().syn_ack();
-        c.reverse(&answer.from(backend)).becomes(&answer);
+        c.reply_from(backend, &answer);
     });
 }
 
@@ -124,7 +124,7 @@ pub fn a_reset_connection_gives_its_end_back_at_once(c: &mut Conversation, at: &
     let request = at.to_web(40000);
     establish(c, &request, &backend);
     let end = request.reversed().rst();
-    c.reverse(&end.from(backend.as_str())).becomes(&end);
+    c.reply_from(&backend, &end);
     establish(c, &request.to(at.load_balancer(80).as_str()), &backend);
 }
 
@@ -135,7 +135,7 @@ pub fn a_request_without_a_reply_keeps_its_port_for_half_a_minute(c: &mut Conver
 pub fn a_request_with_a_reply_keeps_its_port_for_half_a_minute(c: &mut Conversation, at: &Ends) {
     keeps_its_end_for(c, at, 30, &at.to_dns(0), |c, question, backend| {
         let answer = question.reversed().payload(b"answer");
-        c.reverse(&answer.from(backend)).becomes(&answer);
+        c.reply_from(backend, &answer);
     });
 }
 
@@ -143,8 +143,8 @@ pub fn a_request_with_a_reply_keeps_its_port_for_half_a_minute(c: &mut Conversat
 fn exchange(c: &mut Conversation, question: &Packet, backend: &str) {
     let answer = question.reversed().payload(b"answer");
     for _ in 0..2 {
-        c.forward(question).becomes(&question.to(backend));
-        c.reverse(&answer.from(backend)).becomes(&answer);
+        c.request_to(backend, question);
+        c.reply_from(backend, &answer);
         c.wait(5);
     }
 }
@@ -158,7 +158,7 @@ pub fn an_exchange_of_datagrams_is_over_after_three_minutes(c: &mut Conversation
         let question = at.to_dns(40000);
         exchange(c, &question, &backend);
         c.wait(waited);
-        c.forward(&question).becomes(&question.to(backend.as_str()));
+        c.request_to(&backend, &question);
         assert_eq!(c.flows().only_state(), state, "after {waited} seconds");
     }
 }
@@ -171,15 +171,15 @@ pub fn packets_of_either_side_keep_a_flow(c: &mut Conversation, at: &Ends) {
     for number in 0..6 {
         c.wait(175 - MARGIN);
         if number < 3 {
-            c.forward(&question).becomes(&question.to(backend.as_str()));
+            c.request_to(&backend, &question);
         } else {
             let answer = question.reversed().payload(b"more");
-            c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+            c.reply_from(&backend, &answer);
         }
         assert_eq!(c.flows().only_state(), FlowState::DatagramStream, "after {number}");
     }
     c.wait(175 - MARGIN);
-    c.forward(&question).becomes(&question.to(backend.as_str()));
+    c.request_to(&backend, &question);
     assert_eq!(c.flows().only_state(), FlowState::DatagramStream);
 }
 
@@ -228,7 +228,7 @@ pub fn a_reply_does_not_use_an_expired_flow(c: &mut Conversation, at: &Ends) {
     c.set(&at.dns(1));
     let backend = at.backends(1)[0].clone();
     let question = at.to_dns(40000);
-    c.forward(&question).becomes(&question.to(backend.as_str()));
+    c.request_to(&backend, &question);
     c.wait(30 + MARGIN);
     let answer = question.reversed().payload(b"late").from(backend.as_str());
     c.reverse(&answer).passes_for(Reason::NoFlow);
@@ -239,7 +239,7 @@ pub fn an_association_keeps_its_end_for_a_day(c: &mut Conversation, at: &Ends) {
     const COOKIE_ECHO: u8 = 10;
     keeps_its_end_for(c, at, 86_400, &at.to_diameter(0), |c, request, backend| {
         let answer = request.reversed().chunk(Sctp::INIT_ACK);
-        c.reverse(&answer.from(backend)).becomes(&answer);
+        c.reply_from(backend, &answer);
         let echo = request.chunk(COOKIE_ECHO);
         c.forward(&echo).becomes(&echo.to(backend));
     });
@@ -251,9 +251,9 @@ pub fn later_fragments_are_waited_for_half_a_minute(c: &mut Conversation, at: &E
     let whole = at.to_dns(40000).id(7).payload(&[7; 3000]);
     let first = whole.fragment(..1480);
     let [second, third] = [whole.fragment(1480..2960), whole.fragment(2960..)];
-    c.forward(&first).becomes(&first.to(backend.as_str()));
+    c.request_to(&backend, &first);
     c.wait(30 - MARGIN);
-    c.forward(&second).becomes(&second.to(backend.as_str()));
+    c.request_to(&backend, &second);
     c.wait(2 * MARGIN);
     c.forward(&third).passes_for(Reason::Fragment);
 }

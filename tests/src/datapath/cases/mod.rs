@@ -29,12 +29,20 @@ pub use ends::{Ends, V4, V6};
 use crate::datapath::Conversation;
 use crate::packet::Packet;
 
+/// Opens a connection to a Service with one backend. Returns a packet of the client, and the backend.
+fn connect(c: &mut Conversation, at: &Ends) -> (Packet, String) {
+    c.set(&at.web(1));
+    let backend = at.backends(1)[0].clone();
+    let request = at.to_web(40000);
+    establish(c, &request, &backend);
+    (request, backend)
+}
+
 /// Opens a connection to the only backend: SYN, SYN-ACK, ACK.
 fn establish(c: &mut Conversation, request: &Packet, backend: &str) {
-    c.forward(&request.syn()).becomes(&request.syn().to(backend));
-    let answer = request.reversed().syn_ack();
-    c.reverse(&answer.from(backend)).becomes(&answer);
-    c.forward(&request.ack()).becomes(&request.ack().to(backend));
+    c.request_to(backend, &request.syn());
+    c.reply_from(backend, &request.reversed().syn_ack());
+    c.request_to(backend, &request.ack());
 }
 
 /// Makes a test of every case in both families: `$run(case, ends)`.

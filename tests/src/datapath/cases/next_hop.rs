@@ -384,7 +384,7 @@ pub fn a_pods_packets_go_up_the_stack_as_its_own(c: &mut Conversation, at: &Ends
     let syn = request(at).syn();
     c.from_pod(&syn).becomes(&syn.to(backend.as_str()));
     let answer = request(at).reversed().syn_ack();
-    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    c.reply_from(&backend, &answer);
 }
 
 pub fn a_pod_reaches_itself_under_an_address_of_the_node(c: &mut Conversation, at: &Ends) {

@@ -4,8 +4,7 @@ use std::net::SocketAddr;
 
 use lb_common::layout::{FlowState, Reason};
 
-use super::Ends;
-use super::establish;
+use super::{Ends, connect, establish};
 use crate::datapath::Conversation;
 use crate::packet::tcp;
 
@@ -35,18 +34,18 @@ pub fn datagrams_become_a_stream_by_packets_both_ways_over_time(c: &mut Conversa
     let backend = at.backends(1)[0].clone();
     let question = at.to_dns(40000);
     let answer = question.reversed().payload(b"answer");
-    c.forward(&question).becomes(&question.to(backend.as_str()));
-    c.forward(&question).becomes(&question.to(backend.as_str()));
+    c.request_to(&backend, &question);
+    c.request_to(&backend, &question);
     assert_eq!(c.flows().only_state(), FlowState::Datagram);
     for _ in 0..2 {
-        c.reverse(&answer.from(backend.as_str())).becomes(&answer);
-        c.forward(&question).becomes(&question.to(backend.as_str()));
+        c.reply_from(&backend, &answer);
+        c.request_to(&backend, &question);
         assert_eq!(c.flows().only_state(), FlowState::DatagramReplied);
     }
     c.wait(5);
-    c.forward(&question).becomes(&question.to(backend.as_str()));
+    c.request_to(&backend, &question);
     assert_eq!(c.flows().only_state(), FlowState::DatagramContinued);
-    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    c.reply_from(&backend, &answer);
     assert_eq!(c.flows().only_state(), FlowState::DatagramStream);
 }
 
@@ -55,37 +54,31 @@ pub fn a_syn_sent_again_after_the_answer_proves_nothing(c: &mut Conversation, at
     let backend = at.backends(1)[0].clone();
     let request = at.to_web(40000);
     let answer = request.reversed().syn_ack();
-    c.forward(&request.syn()).becomes(&request.syn().to(backend.as_str()));
-    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
-    c.forward(&request.syn()).becomes(&request.syn().to(backend.as_str()));
+    c.request_to(&backend, &request.syn());
+    c.reply_from(&backend, &answer);
+    c.request_to(&backend, &request.syn());
     assert_eq!(c.flows().only_state(), FlowState::SynReceived);
-    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    c.reply_from(&backend, &answer);
     assert_eq!(c.flows().only_state(), FlowState::SynReceived);
 }
 
 pub fn a_server_may_close_first(c: &mut Conversation, at: &Ends) {
-    c.set(&at.web(1));
-    let backend = at.backends(1)[0].clone();
-    let request = at.to_web(40000);
-    establish(c, &request, &backend);
+    let (request, backend) = connect(c, at);
     let answer = request.reversed();
-    c.reverse(&answer.fin_ack().from(backend.as_str())).becomes(&answer.fin_ack());
+    c.reply_from(&backend, &answer.fin_ack());
     assert_eq!(c.flows().only_state(), FlowState::FinFromBackend);
     // The client still sends.
     let more = request.psh_ack().payload(b"more");
-    c.forward(&more).becomes(&more.to(backend.as_str()));
+    c.request_to(&backend, &more);
     assert_eq!(c.flows().only_state(), FlowState::FinFromBackend);
-    c.forward(&request.fin_ack()).becomes(&request.fin_ack().to(backend.as_str()));
+    c.request_to(&backend, &request.fin_ack());
     assert_eq!(c.flows().only_state(), FlowState::TimeWait);
-    c.reverse(&answer.ack().from(backend.as_str())).becomes(&answer.ack());
+    c.reply_from(&backend, &answer.ack());
 }
 
 pub fn a_client_may_reset_and_dial_again(c: &mut Conversation, at: &Ends) {
-    c.set(&at.web(1));
-    let backend = at.backends(1)[0].clone();
-    let request = at.to_web(40000);
-    establish(c, &request, &backend);
-    c.forward(&request.rst()).becomes(&request.rst().to(backend.as_str()));
+    let (request, backend) = connect(c, at);
+    c.request_to(&backend, &request.rst());
     assert_eq!(c.flows().only_state(), FlowState::Reset);
     establish(c, &request, &backend);
     assert_eq!(c.flows().only_state(), FlowState::Established);
@@ -97,17 +90,17 @@ pub fn two_frontends_of_one_backend_are_distinguished(c: &mut Conversation, at: 
     let backend = at.backends(1)[0].clone();
     let one = at.to_web(40000);
     let other = tcp(at.client(40000).as_str(), at.load_balancer(443).as_str());
-    c.forward(&one.syn()).becomes(&one.syn().to(backend.as_str()));
+    c.request_to(&backend, &one.syn());
     let snat = c.forward(&other.syn()).with_snat(&other.syn().to(backend.as_str()));
     assert_ne!(snat, at.client(40000));
     assert_eq!(c.flows().len(), 2);
 
     let answer = one.reversed().syn_ack();
-    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    c.reply_from(&backend, &answer);
     let answer = other.reversed().syn_ack();
     c.reverse(&answer.from(backend.as_str()).to(snat.as_str())).becomes(&answer);
     c.forward(&other.ack()).becomes(&other.ack().to(backend.as_str()).from(snat.as_str()));
-    c.forward(&one.ack()).becomes(&one.ack().to(backend.as_str()));
+    c.request_to(&backend, &one.ack());
     assert_eq!(c.flows().states(), [FlowState::Established; 2]);
 }
 
@@ -116,7 +109,7 @@ pub fn a_snat_port_is_no_other_clients(c: &mut Conversation, at: &Ends) {
     c.set(&at.web(1).load_balancer(&at.load_balancer(443)));
     let backend = at.backends(1)[0].clone();
     let to = |frontend: String, port| tcp(at.client(port).as_str(), frontend.as_str()).syn();
-    c.forward(&to(at.cluster(80), 40000)).becomes(&to(at.cluster(80), 40000).to(backend.as_str()));
+    c.request_to(&backend, &to(at.cluster(80), 40000));
     let second = to(at.load_balancer(443), 40000);
     let snat = c.forward(&second).with_snat(&second.to(backend.as_str()));
     // The client uses the port later.
@@ -132,11 +125,11 @@ pub fn datagrams_of_two_frontends_are_distinguished(c: &mut Conversation, at: &E
     let backend = at.backends(1)[0].clone();
     let one = at.to_dns(40000);
     let other = one.to(at.load_balancer(53).as_str());
-    c.forward(&one).becomes(&one.to(backend.as_str()));
+    c.request_to(&backend, &one);
     let snat = c.forward(&other).with_snat(&other.to(backend.as_str()));
     assert_ne!(snat, at.client(40000));
     let answer = one.reversed().payload(b"one");
-    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    c.reply_from(&backend, &answer);
     let answer = other.reversed().payload(b"other");
     c.reverse(&answer.from(backend.as_str()).to(snat.as_str())).becomes(&answer);
 }

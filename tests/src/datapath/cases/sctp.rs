@@ -24,12 +24,8 @@ fn refusal(at: &Ends, packet: &Packet) -> Packet {
 
 fn associate(c: &mut Conversation, request: &Packet, backend: &str) {
     let answer = request.reversed();
-    let forward = |c: &mut Conversation, kind| {
-        c.forward(&request.chunk(kind)).becomes(&request.chunk(kind).to(backend));
-    };
-    let reverse = |c: &mut Conversation, kind| {
-        c.reverse(&answer.chunk(kind).from(backend)).becomes(&answer.chunk(kind));
-    };
+    let forward = |c: &mut Conversation, kind| c.request_to(backend, &request.chunk(kind));
+    let reverse = |c: &mut Conversation, kind| c.reply_from(backend, &answer.chunk(kind));
     forward(c, Sctp::INIT);
     assert_eq!(c.flows().only_state(), FlowState::SynSent);
     reverse(c, Sctp::INIT_ACK);
@@ -45,10 +41,10 @@ pub fn an_association_picked_up_midway_is_on_probation(c: &mut Conversation, at:
     c.set(&at.diameter(1));
     let backend = at.backends(1)[0].clone();
     let data = at.to_diameter(40000).payload(b"question");
-    c.forward(&data).becomes(&data.to(backend.as_str()));
+    c.request_to(&backend, &data);
     assert_eq!(c.flows().only_state(), FlowState::PickedUp);
     let answer = data.reversed().payload(b"an answer");
-    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    c.reply_from(&backend, &answer);
     assert_eq!(c.flows().only_state(), FlowState::Probation);
 }
 
@@ -59,24 +55,24 @@ pub fn an_association_lives_from_init_to_shutdown_complete(c: &mut Conversation,
     let answer = request.reversed();
     associate(c, &request, &backend);
     let data = request.payload(b"question");
-    c.forward(&data).becomes(&data.to(backend.as_str()));
+    c.request_to(&backend, &data);
     let data = answer.payload(b"an answer");
-    c.reverse(&data.from(backend.as_str())).becomes(&data);
+    c.reply_from(&backend, &data);
     assert_eq!(c.flows().only_state(), FlowState::Established);
 
     let shutdown = request.chunk(Sctp::SHUTDOWN);
-    c.forward(&shutdown).becomes(&shutdown.to(backend.as_str()));
+    c.request_to(&backend, &shutdown);
     assert_eq!(c.flows().only_state(), FlowState::FinFromClient);
     // The server still sends.
-    c.reverse(&data.from(backend.as_str())).becomes(&data);
+    c.reply_from(&backend, &data);
     assert_eq!(c.flows().only_state(), FlowState::FinFromClient);
     let shutdown_ack = answer.chunk(Sctp::SHUTDOWN_ACK);
-    c.reverse(&shutdown_ack.from(backend.as_str())).becomes(&shutdown_ack);
+    c.reply_from(&backend, &shutdown_ack);
     let complete = request.chunk(Sctp::SHUTDOWN_COMPLETE);
-    c.forward(&complete).becomes(&complete.to(backend.as_str()));
+    c.request_to(&backend, &complete);
     assert_eq!(c.flows().only_state(), FlowState::TimeWait);
     // A new association is served.
-    c.forward(&request).becomes(&request.to(backend.as_str()));
+    c.request_to(&backend, &request);
     assert_eq!(c.flows().only_state(), FlowState::SynSent);
 }
 
@@ -86,7 +82,7 @@ pub fn an_abort_closes_an_association(c: &mut Conversation, at: &Ends) {
     let request = at.to_diameter(40000);
     associate(c, &request, &backend);
     let abort = request.reversed().chunk(Sctp::ABORT);
-    c.reverse(&abort.from(backend.as_str())).becomes(&abort);
+    c.reply_from(&backend, &abort);
     assert_eq!(c.flows().only_state(), FlowState::Reset);
 }
 
@@ -110,9 +106,9 @@ pub fn a_checksum_that_a_device_completes_stays_empty(c: &mut Conversation, at: 
     let request = at.to_diameter(40000);
     let field = checksum(&request);
     let request = request.with(move |bytes| bytes[field.clone()].fill(0));
-    c.forward(&request).becomes(&request.to(backend.as_str()));
+    c.request_to(&backend, &request);
     let answer = request.reversed();
-    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    c.reply_from(&backend, &answer);
 }
 
 pub fn padding_is_not_summed_up(c: &mut Conversation, at: &Ends) {
@@ -127,16 +123,16 @@ pub fn messages_of_every_length_are_translated(c: &mut Conversation, at: &Ends) 
     let request = at.to_diameter(40000);
     for length in (1..=300).chain([1400, 3000]) {
         let data = request.payload(&vec![length as u8; length]);
-        c.forward(&data).becomes(&data.to(backend.as_str()));
+        c.request_to(&backend, &data);
     }
     let tagged = request.qinq(200, 100).payload(b"tagged");
-    c.forward(&tagged).becomes(&tagged.to(backend.as_str()));
+    c.request_to(&backend, &tagged);
     let more = if at.is_v6() {
         request.hop_by_hop().destination_options()
     } else {
         request.ip_options(&[1; 40])
     };
-    c.forward(&more).becomes(&more.to(backend.as_str()));
+    c.request_to(&backend, &more);
 }
 
 /// The second association's packets reach the backend from another port.
@@ -145,11 +141,11 @@ pub fn associations_of_two_frontends_are_distinguished(c: &mut Conversation, at:
     let backend = at.backends(1)[0].clone();
     let one = at.to_diameter(40000);
     let other = sctp(at.client(40000).as_str(), at.load_balancer(3868).as_str());
-    c.forward(&one).becomes(&one.to(backend.as_str()));
+    c.request_to(&backend, &one);
     let snat = c.forward(&other).with_snat(&other.to(backend.as_str()));
     assert_ne!(snat, at.client(40000));
     let answer = one.reversed().chunk(Sctp::INIT_ACK);
-    c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+    c.reply_from(&backend, &answer);
     let answer = other.reversed().chunk(Sctp::INIT_ACK);
     c.reverse(&answer.from(backend.as_str()).to(snat.as_str())).becomes(&answer);
     let echo = other.chunk(COOKIE_ECHO);

@@ -22,7 +22,7 @@ pub fn a_connection_stays_with_its_backend(c: &mut Conversation, at: &Ends) {
     let first = chosen(c, at, 40000, 10);
     assert_eq!(chosen(c, at, 40000, 10), first, "a SYN sent again");
     let request = at.to_web(40000).ack();
-    c.forward(&request).becomes(&request.to(first.as_str()));
+    c.request_to(&first, &request);
 }
 
 pub fn connections_spread_over_all_backends(c: &mut Conversation, at: &Ends) {
@@ -38,9 +38,9 @@ pub fn all_frontends_of_a_service_port_lead_to_its_backends(c: &mut Conversation
     let frontends = [at.cluster(80), at.load_balancer(443), at.end(at.node, 30080)];
     for (frontend, port) in frontends.iter().zip(40000..) {
         let request = tcp(at.client(port).as_str(), frontend.as_str()).syn();
-        c.forward(&request).becomes(&request.to(backend.as_str()));
+        c.request_to(backend, &request);
         let answer = request.reversed().syn_ack();
-        c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+        c.reply_from(backend, &answer);
     }
 }
 

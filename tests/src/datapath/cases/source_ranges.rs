@@ -18,7 +18,7 @@ pub fn clients_outside_of_the_ranges_are_dropped(c: &mut Conversation, at: &Ends
     c.forward(&request).is_dropped_for(Reason::SourceNotAllowed);
     assert!(c.flows().is_empty());
     c.set(&web.clone().source_ranges(&["198.51.100.0/24", "2001:db8:51::/48"]));
-    c.forward(&request).becomes(&request.to(backend.as_str()));
+    c.request_to(&backend, &request);
 }
 
 /// The ClusterIP is not restricted.

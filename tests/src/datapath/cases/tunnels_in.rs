@@ -18,7 +18,7 @@ pub fn a_packet_from_a_tunnel_reaches_the_backend_that_it_names(c: &mut Conversa
             c.forward(&arriving(at, kind, &request.syn(), backend))
                 .becomes(&request.syn().to(backend.as_str()));
             let answer = request.reversed().syn_ack();
-            c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+            c.reply_from(backend, &answer);
             c.forward(&arriving(at, kind, &request.ack(), backend))
                 .becomes(&request.ack().to(backend.as_str()));
         }
@@ -33,7 +33,7 @@ pub fn tc_opens_tunnels_too(c: &mut Conversation, at: &Ends) {
             c.stack(&arriving(at, kind, &packet, &backend)).becomes(&packet.to(backend.as_str()));
         }
         let answer = at.to_web(port).reversed().syn_ack();
-        c.reverse(&answer.from(backend.as_str())).becomes(&answer);
+        c.reply_from(&backend, &answer);
     }
 }
 
@@ -116,9 +116,8 @@ pub fn a_service_may_have_the_port_of_tunnels(c: &mut Conversation, at: &Ends) {
     let backend = receive(c, at, Forwarding::Gue, 1).remove(0);
     c.set(&at.service(PORT, "UDP", 1));
     let question = at.to_dns(40000).to(at.cluster(PORT).as_str());
-    c.forward(&question).becomes(&question.to(backend.as_str()));
-    c.forward(&question.from(at.end(at.elsewhere, 40000).as_str()))
-        .becomes(&question.from(at.end(at.elsewhere, 40000).as_str()).to(backend.as_str()));
+    c.request_to(&backend, &question);
+    c.request_to(&backend, &question.from(at.end(at.elsewhere, 40000).as_str()));
 }
 
 pub fn packets_in_a_tunnel_for_a_backend_elsewhere_are_dropped(c: &mut Conversation, at: &Ends) {
