@@ -1,8 +1,8 @@
 //! Host and kernel agree on random packets and table states.
 //!
 //! With a million packets, and a given seed:
-//! `AGREEMENT_PACKETS=1000000 AGREEMENT_SEED=7 cargo test -p tests --release --features privileged
-//! --test agreement -- --nocapture`
+//! `AGREEMENT_PACKETS=1000000 AGREEMENT_SEED=7 cargo test -p tests --release --test agreement
+//! -- --nocapture`
 
 use std::env;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};

@@ -7,13 +7,14 @@ use anyhow::{Context, Result, bail};
 use crate::process::{find, is_root, output};
 
 /// A program and its Debian package.
-pub const PROGRAMS: [(&str, &str); 13] = [
+pub const PROGRAMS: [(&str, &str); 14] = [
     ("bpftool", "bpftool"),
     ("capsh", "libcap2-bin"),
     ("curl", "curl"),
     ("ethtool", "ethtool"),
     ("ip", "iproute2"),
     ("iperf3", "iperf3"),
+    ("iptables-nft-restore", "iptables"),
     ("nft", "nftables"),
     ("nginx", "nginx-light"),
     ("nsenter", "util-linux"),
@@ -24,11 +25,7 @@ pub const PROGRAMS: [(&str, &str); 13] = [
 ];
 
 /// Additional programs for `bench compare`: the other load balancers, and one that draws the chart.
-const COMPARED: [(&str, &str); 3] = [
-    ("haproxy", "haproxy"),
-    ("iptables-nft-restore", "iptables"),
-    ("rsvg-convert", "librsvg2-bin"),
-];
+const COMPARED: [(&str, &str); 2] = [("haproxy", "haproxy"), ("rsvg-convert", "librsvg2-bin")];
 
 /// Installs the programs for `bench compare`. A program that can't be installed is left out of the
 /// comparison, so failures are only printed.

@@ -99,7 +99,7 @@ pub fn build(options: &Options) -> Result<()> {
 fn start_containers(layout: &Path) -> Result<()> {
     packages::ensure()?;
     let mut command = cargo();
-    command.args(["test", "--package", "tests", "--features", "privileged", "--test", "container"]);
+    command.args(["test", "--package", "tests", "--test", "container"]);
     if !is_root() {
         command.env(test::runner_variable(), test::AS_ROOT);
     }

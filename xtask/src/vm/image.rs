@@ -103,7 +103,7 @@ fn build_programs(tests: &[&Test]) -> Result<Vec<PathBuf>> {
     command.args(["build", "--package", "lb-userspace", "--package", "tests"]);
     run(command.args(["--bin", "millrace", "--bin", "vm_init", "--bin", "socket"]))?;
     let mut command = cargo();
-    command.args(["test", "--package", "tests", "--features", "privileged", "--no-run"]);
+    command.args(["test", "--package", "tests", "--no-run"]);
     command.args(tests.iter().flat_map(|test| ["--test", test.name]));
     let messages = output(command.args(["--message-format", "json"]))?;
     tests.iter().map(|test| executable(&messages, test.name)).collect()
