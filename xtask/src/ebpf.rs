@@ -19,7 +19,7 @@ use crate::paths;
 use crate::process::{cargo, is_missing, output, root, run};
 use crate::toolchain::{self, Toolchain};
 
-const TARGET: &str = "bpfel-unknown-none";
+pub const TARGET: &str = "bpfel-unknown-none";
 const OBJECTS: [&str; 2] = ["millrace", "bench"];
 
 /// Needed for atomics that return the previous value.

@@ -5,6 +5,7 @@
 
 mod archive;
 mod layout;
+mod materials;
 mod program;
 mod root;
 
@@ -29,7 +30,8 @@ const LARGEST: u64 = 30 << 20;
 
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Directory for the image: millrace.tar, and the OCI layout oci/ [default: target/image]
+    /// Directory for the image: millrace.tar, the OCI layout oci/, and the bill of materials
+    /// millrace.cdx.json [default: target/image]
     #[arg(long, value_name = "DIRECTORY")]
     output: Option<PathBuf>,
 
@@ -37,7 +39,8 @@ pub struct Options {
     #[arg(long, value_name = "NAME:TAG", default_value = concat!("millrace:", env!("CARGO_PKG_VERSION")))]
     name: String,
 
-    /// Statically linked agent to put into the image, instead of building one
+    /// Statically linked agent to put into the image, instead of building one; then there is no bill
+    /// of materials
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
 
@@ -78,6 +81,11 @@ pub fn build(options: &Options) -> Result<()> {
     }
     tar.finish()?;
 
+    let bill = directory.join("millrace.cdx.json");
+    if options.program.is_none() {
+        fs::write(&bill, materials::list(&source)?).with_context(|| bill.display().to_string())?;
+    }
+
     eprintln!("{} is {}", options.name, image.digest());
     eprintln!(
         "  {}: {} MiB, unpacked {} MiB",
@@ -86,6 +94,9 @@ pub fn build(options: &Options) -> Result<()> {
         image.unpacked() >> 20
     );
     eprintln!("  {}: the same as an OCI layout", layout.display());
+    if options.program.is_none() {
+        eprintln!("  {}: its software bill of materials (CycloneDX)", bill.display());
+    }
     eprintln!("Load it with one of");
     for loader in
         ["docker load --input", "podman load --input", "ctr --namespace k8s.io images import"]

@@ -14,7 +14,7 @@ use crate::process::{cargo, run, target};
 pub fn build() -> Result<PathBuf> {
     ebpf::build(&ebpf::Options::default())?;
     let folder = target().join("image");
-    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let triple = triple();
     let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
     flags.extend(paths::remapping()?);
     let mut command = cargo();
@@ -27,6 +27,11 @@ pub fn build() -> Result<PathBuf> {
         .env("CARGO_INCREMENTAL", "0");
     run(&mut command)?;
     Ok(folder.join(triple).join("image/millrace"))
+}
+
+/// The target that the agent is built for.
+pub fn triple() -> String {
+    format!("{}-unknown-linux-gnu", std::env::consts::ARCH)
 }
 
 /// The image has no dynamic loader and no libraries, so the program must be static.
