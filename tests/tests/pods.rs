@@ -1,11 +1,19 @@
 //! Pods as clients of Services, through programs on the host side of their veths.
 
 use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::thread;
 
 use anyhow::Result;
+use nix::sys::socket::sockopt::{Mark, OriginalDst};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrIn, connect, getsockopt, setsockopt, socket,
+};
 use tests::agent::Agent;
 use tests::manifests::{Service, manifests};
 use tests::one_node::{NODE, OneNode};
+use tests::topology::SOON;
 
 /// A Service with one endpoint, and one without endpoints.
 fn services() -> [Service; 2] {
@@ -65,4 +73,51 @@ fn without_endpoints_clients_are_refused_at_once() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// As istio does it: the pod's firewall redirects connections to a proxy in the pod, which routes by
+/// their original destination. So that must still be the Service, and not one of its endpoints.
+#[test]
+fn a_proxy_in_a_pod_sees_the_service_as_the_destination() -> Result<()> {
+    let (network, _agent) = start()?;
+    let pod = &network.pods[1].host;
+    pod.run([
+        "nft",
+        "add table ip sidecar; \
+         add chain ip sidecar output { type nat hook output priority -100; }; \
+         add rule ip sidecar output meta mark != 1 tcp dport 80 redirect to :15001",
+    ])?;
+    let listener = pod.enter(|| Ok(TcpListener::bind("127.0.0.1:15001")?))?;
+    // The timeout is a socket option, which accept uses, too; std has it only for streams.
+    TcpStream::from(OwnedFd::from(listener.try_clone()?)).set_read_timeout(Some(SOON))?;
+    thread::scope(|scope| {
+        let proxy = scope.spawn(|| pod.enter(|| forward_one_connection(&listener)));
+        let page = curl(&network, 1, "http://10.96.0.1/client");
+        let destination = proxy.join().expect("it returns its errors")?;
+        assert_eq!(destination.to_string(), "10.96.0.1:80");
+        assert_eq!(page?, "10.244.1.11");
+        Ok(())
+    })
+}
+
+/// Connects a client to where it wanted to go. Returns that destination.
+fn forward_one_connection(listener: &TcpListener) -> Result<SocketAddrV4> {
+    let (client, _) = listener.accept()?;
+    let original = getsockopt(&client, OriginalDst)?;
+    let address = Ipv4Addr::from(u32::from_be(original.sin_addr.s_addr));
+    let destination = SocketAddrV4::new(address, u16::from_be(original.sin_port));
+    let server = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None)?;
+    // By its mark this connection is not redirected again.
+    setsockopt(&server, Mark, &1)?;
+    connect(server.as_raw_fd(), &SockaddrIn::from(destination))?;
+    let server = TcpStream::from(server);
+    thread::scope(|scope| {
+        // Ends when curl closes its connection.
+        scope.spawn(|| {
+            let _ = io::copy(&mut &client, &mut &server);
+            server.shutdown(std::net::Shutdown::Both)
+        });
+        let _ = io::copy(&mut &server, &mut &client);
+    });
+    Ok(destination)
 }
