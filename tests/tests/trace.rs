@@ -152,7 +152,7 @@ fn clients_reach_the_traced_backends_and_no_map_changes() -> Result<()> {
         let v6 = scene.trace(&format!("--device {DEVICE} tcp [2001:db8::2]:{port} [{VIP6}]:80"))?;
         for trace in [&v4, &v6] {
             assert_eq!(trace["verdict"], "translated", "{trace:#}");
-            assert_eq!(trace["servicePort"], "default/web:http", "{trace:#}");
+            assert_eq!(trace["servicePort"], "default/web:tcp-80", "{trace:#}");
             assert_eq!(steps(trace, "maglev").len(), 1, "{trace:#}");
         }
         chosen.push((pod(&v4)?, pod(&v6)?));

@@ -8,6 +8,7 @@
 mod manifests;
 mod names;
 mod tun;
+mod tunnel;
 mod wiring;
 
 use std::fs;
@@ -44,7 +45,7 @@ impl Cluster {
             .iter()
             .map(|&plugin| wiring::pods(&topology, plugin, &nodes))
             .collect::<Result<Vec<_>>>()?;
-        let relay = wiring::connect(&nodes)?;
+        let relay = wiring::connect(&topology, &nodes)?;
         let mut cluster =
             Self { client, nodes, pods, _servers: Vec::new(), _relay: relay, topology };
         cluster._servers = cluster.serve()?;

@@ -9,7 +9,7 @@ pub enum Plugin {
     Routed,
     /// Pods' interfaces have the gateway's address; routes lead through a second network card: kindnet.
     GatewayAndSecondCard,
-    /// As [`Self::Routed`], but through a device without link-layer headers: ipip, wireguard.
+    /// As [`Self::Routed`], but through a device without link-layer headers: ipip for IPv4, wireguard for IPv6.
     RawTunnel,
     /// Pods in the node's own network namespace.
     HostNetwork,

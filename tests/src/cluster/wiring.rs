@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::names::{Ip, Plugin, Side, in_pod_network, pod_address, pod_network};
 use super::tun::Relay;
+use super::tunnel;
 use crate::topology::{Host, Topology};
 
 /// What kubelet and network plugins set up on a node, and what careful administrators add.
@@ -162,7 +163,7 @@ fn gateway_pod(
 }
 
 /// Connects the nodes for each plugin. Returns what carries packets of a tunnel that the kernel lacks.
-pub fn connect(nodes: &[Host; 2]) -> Result<Option<Relay>> {
+pub fn connect(topology: &Topology, nodes: &[Host; 2]) -> Result<Option<Relay>> {
     for side in Side::BOTH {
         let node = &nodes[side as usize];
         let there = side.other();
@@ -173,7 +174,7 @@ pub fn connect(nodes: &[Host; 2]) -> Result<Option<Relay>> {
         }
     }
     add_vxlan(nodes)?;
-    add_raw_tunnel(nodes)
+    tunnel::connect(topology, nodes)
 }
 
 /// As flannel does it: neighbours and forwarding entries are static.
@@ -208,36 +209,4 @@ fn add_vxlan(nodes: &[Host; 2]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// By the kernel's tunnels where it has them, else by tun devices and a program that connects the two.
-fn add_raw_tunnel(nodes: &[Host; 2]) -> Result<Option<Relay>> {
-    let has_ipip =
-        nodes[0].ip("link add probe type ipip local 192.0.2.11 remote 192.0.2.12").is_ok();
-    let relay = if has_ipip {
-        nodes[0].ip("link delete probe")?;
-        None
-    } else {
-        Some(Relay::start([&nodes[0], &nodes[1]], "tun0")?)
-    };
-    for side in Side::BOTH {
-        let (node, there) = (&nodes[side as usize], side.other());
-        for (ip, length, kind, device) in [
-            (Ip::V4, 32, "ipip", "ipip0"),
-            (Ip::V6, 128, "ip6tnl mode ip6ip6 encaplimit none", "ipip6"),
-        ] {
-            let device = if has_ipip { device } else { "tun0" };
-            if has_ipip {
-                let (local, remote) = (side.node_address(ip), there.node_address(ip));
-                let add = format!("link add {device} type {kind} local {local} remote {remote}");
-                node.ip(&add)?;
-            }
-            node.ip(&format!("link set {device} up"))?;
-            let own = in_pod_network(Plugin::RawTunnel, side, ip, 0);
-            node.address(device, &format!("{own}/{length}"))?;
-            let network = pod_network(Plugin::RawTunnel, there, ip);
-            node.ip(&format!("route add {network} dev {device}"))?;
-        }
-    }
-    Ok(relay)
 }

@@ -19,7 +19,7 @@ pub struct Test {
 }
 
 /// Modules for the tests' networks, and for the agent's attachments and socket queries.
-const MODULES: [&str; 21] = [
+const MODULES: [&str; 22] = [
     "bridge",
     "br_netfilter",
     "veth",
@@ -41,12 +41,14 @@ const MODULES: [&str; 21] = [
     "nft_nat",
     "nft_reject_inet",
     "tun",
+    "wireguard",
 ];
 
-/// Programs that the tests use in addition to [`packages::PROGRAMS`]. Every distribution has them.
-const PROGRAMS: [&str; 17] = [
+/// Programs that the tests use in addition to [`packages::PROGRAMS`]. Every distribution has them,
+/// except wg, which is installed with QEMU.
+const PROGRAMS: [&str; 18] = [
     "bash", "bridge", "cat", "dd", "head", "ls", "mount", "prlimit", "setpriv", "sh", "sleep",
-    "sysctl", "tc", "timeout", "true", "uname", "unshare",
+    "sysctl", "tc", "timeout", "true", "uname", "unshare", "wg",
 ];
 
 /// Directory of the tests and lists that the init program reads.

@@ -78,6 +78,9 @@ pub fn test(options: &Options) -> Result<()> {
     if find(QEMU).is_none() {
         packages::install(&["qemu-system-x86"]).context("the virtual machine needs QEMU")?;
     }
+    if find("wg").is_none() {
+        packages::install(&["wireguard-tools"]).context("the tests need wg")?;
+    }
     ebpf::build(&ebpf::Options::default())?;
     let directory = root().join("target/vm");
     fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
