@@ -1,0 +1,19 @@
+//! What the HTTP proxy decides, without I/O: which route a request takes, what happens to its headers, and which
+//! endpoint gets it.
+//!
+//! Invariants:
+//! - Pure: no I/O and no clock. Time, random numbers and load are parameters.
+//! - It knows nothing about Kubernetes: `lb-userspace` turns objects into rules and upstreams.
+//! - Work for a request is bounded by the size of the request, not by the number of routes.
+
+pub mod host;
+pub mod path;
+pub mod policy;
+pub mod route;
+pub mod upstream;
+
+pub use host::HostPattern;
+pub use path::PathPattern;
+pub use policy::Policy;
+pub use route::{Action, Canary, Owner, Route, Rule};
+pub use upstream::{Endpoint, Upstream, UpstreamName};

@@ -1,0 +1,235 @@
+//! What a route does with its requests besides choosing an endpoint. The defaults are those of the annotations in
+//! `docs/ingress.md`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, Method, StatusCode, Uri};
+use ipnet::IpNet;
+use regex::Regex;
+
+use crate::upstream::UpstreamName;
+
+/// The settings of one object, shared by all its routes.
+#[derive(Clone, Debug, Default)]
+pub struct Policy {
+    /// Most octets of a request's body; `None`: no limit.
+    pub max_body: Option<u64>,
+    pub timeouts: Timeouts,
+    pub retry: Retry,
+    pub tls_redirect: TlsRedirect,
+    /// `Strict-Transport-Security` for responses over TLS.
+    pub hsts: Option<HeaderValue>,
+    /// Instead of forwarding.
+    pub redirect: Option<Redirect>,
+    /// Requests for `/` are redirected to this path.
+    pub app_root: Option<Arc<str>>,
+    pub rewrite: Option<Rewrite>,
+    /// Clients that may use the route; empty: all.
+    pub allowed_sources: Vec<IpNet>,
+    pub denied_sources: Vec<IpNet>,
+    pub basic_auth: Option<BasicAuth>,
+    pub external_auth: Option<ExternalAuth>,
+    pub cors: Option<Cors>,
+    pub limits: RateLimits,
+    pub balance: Balance,
+    pub affinity: Option<AffinityCookie>,
+    /// `Host` for the endpoint, instead of the client's.
+    pub upstream_host: Option<HeaderValue>,
+    /// Value of `X-Forwarded-Prefix`.
+    pub forwarded_prefix: Option<HeaderValue>,
+    pub request_headers: Vec<(HeaderName, HeaderValue)>,
+    pub response_headers: Vec<(HeaderName, HeaderValue)>,
+    pub errors: Option<CustomErrors>,
+    pub compress: bool,
+    /// Whether requests appear in the access log.
+    pub access_log: AccessLog,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AccessLog {
+    #[default]
+    On,
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    pub connect: Duration,
+    /// Between two writes to the endpoint.
+    pub send: Duration,
+    /// Between two reads from the endpoint, and until the head of its response.
+    pub read: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(5),
+            send: Duration::from_secs(60),
+            read: Duration::from_secs(60),
+        }
+    }
+}
+
+/// When a request is sent to another endpoint. Only requests that no endpoint can have processed, and idempotent
+/// ones whose body can be sent again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// Endpoints that are tried altogether; 1: no retry.
+    pub tries: u32,
+    /// All tries together; `None`: no limit.
+    pub timeout: Option<Duration>,
+    /// Responses of endpoints that are retried if the request is idempotent.
+    pub statuses: BTreeSet<u16>,
+    /// Whether requests of all methods count as idempotent.
+    pub non_idempotent: bool,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { tries: 3, timeout: None, statuses: BTreeSet::new(), non_idempotent: false }
+    }
+}
+
+/// Whether requests without TLS are redirected to `https`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsRedirect {
+    Never,
+    /// If the host has a certificate.
+    #[default]
+    WithCertificate,
+    Always,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Redirect {
+    pub status: StatusCode,
+    pub location: Arc<str>,
+}
+
+/// Replaces the path of requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rewrite {
+    /// `$1` stands for the first group of the rule's expression, and so on.
+    pub target: Arc<str>,
+}
+
+#[derive(Clone, Debug)]
+pub struct BasicAuth {
+    pub realm: Arc<str>,
+    /// Lines `user:hash`, as htpasswd writes them. `None`: the Secret is missing, so no one is let in.
+    pub users: Option<Arc<str>>,
+}
+
+/// Asks another server whether a request may pass.
+#[derive(Clone, Debug)]
+pub struct ExternalAuth {
+    pub url: Uri,
+    pub method: Method,
+    /// Where clients without access are redirected to.
+    pub signin: Option<Arc<str>>,
+    /// Headers of the server's response that are added to the request.
+    pub response_headers: Vec<HeaderName>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Cors {
+    pub origins: Vec<CorsOrigin>,
+    pub methods: HeaderValue,
+    pub headers: HeaderValue,
+    pub expose: Option<HeaderValue>,
+    pub credentials: bool,
+    pub max_age: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CorsOrigin {
+    Any,
+    Exact(Arc<str>),
+    /// `https://*.example.org`: scheme, and suffix with its leading dot; with port, if there is one.
+    Wildcard {
+        scheme: Arc<str>,
+        suffix: Arc<str>,
+    },
+}
+
+/// Limits for each client address. What exceeds them gets 429.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RateLimits {
+    pub requests_per_second: Option<u32>,
+    pub requests_per_minute: Option<u32>,
+    /// Requests beyond the rate that are accepted at once, as a multiple of it.
+    pub burst_multiplier: u32,
+    /// Requests at the same time.
+    pub concurrent: Option<u32>,
+    /// Clients without limits.
+    pub exempt: Vec<IpNet>,
+}
+
+/// How an endpoint is chosen.
+#[derive(Clone, Debug, Default)]
+pub enum Balance {
+    /// Of two random endpoints, the one with fewer requests.
+    #[default]
+    LeastOfTwo,
+    /// Requests with the same key go to the same endpoint.
+    Hash(HashKey),
+}
+
+/// Texts and variables, joined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HashKey(pub Vec<KeyPart>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyPart {
+    Text(Arc<str>),
+    ClientAddress,
+    Host,
+    /// Path and query, as the client sent them.
+    Uri,
+    Path,
+    Header(HeaderName),
+    Cookie(Arc<str>),
+    QueryArgument(Arc<str>),
+}
+
+/// A cookie that returns a client to the endpoint of its first request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AffinityCookie {
+    pub name: Arc<str>,
+    pub path: Option<Arc<str>>,
+    pub domain: Option<Arc<str>>,
+    pub max_age: Option<Duration>,
+    pub same_site: Option<SameSite>,
+    /// `None`: for requests over TLS.
+    pub secure: Option<bool>,
+    /// Whether a client moves to another endpoint only if its own is gone, and not if a request to it fails.
+    pub keep_on_failure: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SameSite {
+    None,
+    Lax,
+    Strict,
+}
+
+/// Responses of endpoints that are replaced by those of another Service.
+#[derive(Clone, Debug)]
+pub struct CustomErrors {
+    pub statuses: BTreeSet<u16>,
+    pub upstream: UpstreamName,
+}
+
+/// Expressions of rules are matched from the beginning of the path, and regardless of case.
+pub fn path_expression(expression: &str) -> Result<Regex, regex::Error> {
+    regex::RegexBuilder::new(&format!("^(?:{expression})"))
+        .case_insensitive(true)
+        .size_limit(MOST_REGEX_BYTES)
+        .build()
+}
+
+/// Limit on the compiled size of one expression: tenants write them.
+const MOST_REGEX_BYTES: usize = 256 << 10;
