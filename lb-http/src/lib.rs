@@ -10,10 +10,12 @@ pub mod host;
 pub mod path;
 pub mod policy;
 pub mod route;
+pub mod table;
 pub mod upstream;
 
 pub use host::HostPattern;
-pub use path::PathPattern;
+pub use path::{PathPattern, PathRegex};
 pub use policy::Policy;
 pub use route::{Action, Canary, Owner, Route, Rule};
+pub use table::Table;
 pub use upstream::{Endpoint, Upstream, UpstreamName};

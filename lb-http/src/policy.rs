@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode, Uri};
 use ipnet::IpNet;
-use regex::Regex;
 
 use crate::upstream::UpstreamName;
 
@@ -222,14 +221,3 @@ pub struct CustomErrors {
     pub statuses: BTreeSet<u16>,
     pub upstream: UpstreamName,
 }
-
-/// Expressions of rules are matched from the beginning of the path, and regardless of case.
-pub fn path_expression(expression: &str) -> Result<Regex, regex::Error> {
-    regex::RegexBuilder::new(&format!("^(?:{expression})"))
-        .case_insensitive(true)
-        .size_limit(MOST_REGEX_BYTES)
-        .build()
-}
-
-/// Limit on the compiled size of one expression: tenants write them.
-const MOST_REGEX_BYTES: usize = 256 << 10;

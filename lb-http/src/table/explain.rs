@@ -1,0 +1,62 @@
+//! Why a request takes its route, and not another one.
+
+use super::{Found, Table, WhyShadowed};
+use crate::host::HostPattern;
+use crate::path;
+
+#[derive(Clone, Debug)]
+pub struct Explanation<'t> {
+    /// The host pattern that owns the request.
+    pub owner: Option<&'t HostPattern>,
+    /// Exactly what [`Table::find`] returns.
+    pub found: Option<Found<'t>>,
+    /// All other rules that match host and path, in the order in which they would be served.
+    pub lost: Vec<Lost<'t>>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Lost<'t> {
+    pub rule: Found<'t>,
+    pub reason: Reason<'t>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Reason<'t> {
+    /// A more specific host pattern owns the request.
+    Host,
+    /// Another path pattern of the host comes first: it is exact, or longer.
+    Path,
+    /// The rule is never served.
+    Shadowed(&'t WhyShadowed),
+}
+
+impl Table {
+    /// Like [`Table::find`], with the rules that lost.
+    pub fn explain(&self, host: Option<&str>, path: &str) -> Explanation<'_> {
+        let found = self.find(host, path);
+        let comparable = path::comparable(path);
+        let mut lost = Vec::new();
+        for (rank, rules) in self.candidates(host).enumerate() {
+            let matching = rules.matching(path, &comparable).map(|rule| (rule, None));
+            let served = if rank == 0 { usize::from(found.is_some()) } else { 0 };
+            let shadowed = rules
+                .shadowed()
+                .iter()
+                .filter(|shadowed| shadowed.path.matches(path))
+                .map(|shadowed| {
+                    let rule =
+                        Found { host: rules.host(), path: &shadowed.path, route: &shadowed.route };
+                    (rule, Some(&shadowed.why))
+                });
+            lost.extend(matching.skip(served).chain(shadowed).map(|(rule, why)| {
+                let reason = match why {
+                    Some(why) => Reason::Shadowed(why),
+                    None if rank == 0 => Reason::Path,
+                    None => Reason::Host,
+                };
+                Lost { rule, reason }
+            }));
+        }
+        Explanation { owner: self.candidates(host).next().map(|rules| rules.host()), found, lost }
+    }
+}

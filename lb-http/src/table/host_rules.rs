@@ -1,0 +1,172 @@
+//! The rules of one host.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::iter;
+use std::sync::Arc;
+
+use super::Found;
+use super::prefixes::{Prefixes, prefix_of};
+use crate::host::HostPattern;
+use crate::path::{self, PathPattern};
+use crate::route::Route;
+
+/// Expressions of a host that are served. Each request tries them in order.
+pub const MOST_EXPRESSIONS: usize = 256;
+
+#[derive(Debug)]
+pub struct HostRules {
+    host: HostPattern,
+    /// The rules that are served. The other fields have indexes into them.
+    rules: Box<[Rule]>,
+    /// Sorted by path.
+    exact: Box<[(Box<str>, u32)]>,
+    prefixes: Prefixes,
+    /// The longest texts first.
+    expressions: Box<[u32]>,
+    default: Option<u32>,
+    shadowed: Box<[Shadowed]>,
+}
+
+#[derive(Debug)]
+struct Rule {
+    path: PathPattern,
+    route: Arc<Route>,
+    /// Octets of the path or expression.
+    length: usize,
+}
+
+/// A rule that is never served.
+#[derive(Clone, Debug)]
+pub struct Shadowed {
+    pub path: PathPattern,
+    pub route: Arc<Route>,
+    pub why: WhyShadowed,
+}
+
+#[derive(Clone, Debug)]
+pub enum WhyShadowed {
+    /// This route has an equal pattern, and precedence.
+    By(Arc<Route>),
+    /// No request can have this path.
+    InvalidPath(path::InvalidPath),
+    /// The host has [`MOST_EXPRESSIONS`] with precedence.
+    TooManyExpressions,
+}
+
+/// What makes two patterns equal.
+#[derive(PartialEq, Eq, Hash)]
+enum Key {
+    Exact(Box<str>),
+    Prefix(Box<str>),
+    Regex(Box<str>),
+    Default,
+}
+
+impl Key {
+    /// With the length of the path or expression.
+    fn of(pattern: &PathPattern) -> Result<(Self, usize), path::InvalidPath> {
+        let comparable =
+            |text: &str| path::normalize(text).map(|path| path::comparable(&path).into_owned());
+        Ok(match pattern {
+            PathPattern::Exact(text) => (Self::Exact(comparable(text)?.into()), text.len()),
+            PathPattern::Prefix(text) => {
+                let path = comparable(text)?;
+                (Self::Prefix(prefix_of(&path).into()), path.len())
+            }
+            PathPattern::Regex(regex) => (Self::Regex(regex.text().into()), regex.text().len()),
+            PathPattern::Default => (Self::Default, 0),
+        })
+    }
+}
+
+impl HostRules {
+    pub fn new(host: HostPattern, candidates: Vec<(PathPattern, Arc<Route>)>) -> Self {
+        let mut rules: Vec<Rule> = Vec::with_capacity(candidates.len());
+        let mut indexes: HashMap<Key, u32> = HashMap::new();
+        let mut shadowed = Vec::new();
+        let mut expressions = 0;
+        for (path, route) in candidates {
+            let why = match Key::of(&path) {
+                Err(error) => WhyShadowed::InvalidPath(error),
+                Ok((key, length)) => match indexes.get(&key) {
+                    Some(&first) => WhyShadowed::By(rules[first as usize].route.clone()),
+                    None if matches!(key, Key::Regex(_)) && expressions == MOST_EXPRESSIONS => {
+                        WhyShadowed::TooManyExpressions
+                    }
+                    None => {
+                        expressions += usize::from(matches!(key, Key::Regex(_)));
+                        indexes.insert(key, rules.len() as u32);
+                        rules.push(Rule { path, route, length });
+                        continue;
+                    }
+                },
+            };
+            shadowed.push(Shadowed { path, route, why });
+        }
+        let (mut exact, mut prefixes, mut expressions, mut default) =
+            (Vec::new(), Vec::new(), Vec::new(), None);
+        for (key, index) in indexes {
+            match key {
+                Key::Exact(path) => exact.push((path, index)),
+                Key::Prefix(prefix) => prefixes.push((prefix, index)),
+                Key::Regex(_) => expressions.push(index),
+                Key::Default => default = Some(index),
+            }
+        }
+        exact.sort();
+        // Of equal lengths, the rule with precedence first.
+        expressions.sort_by_key(|&index| (Reverse(rules[index as usize].length), index));
+        Self {
+            host,
+            rules: rules.into(),
+            exact: exact.into(),
+            prefixes: Prefixes::new(prefixes),
+            expressions: expressions.into(),
+            default,
+            shadowed: shadowed.into(),
+        }
+    }
+
+    pub fn host(&self) -> &HostPattern {
+        &self.host
+    }
+
+    pub fn shadowed(&self) -> &[Shadowed] {
+        &self.shadowed
+    }
+
+    /// The rules that match a path, beginning with the one that is served. `comparable` is [`path::comparable`] of it.
+    pub fn matching<'t>(&'t self, path: &str, comparable: &str) -> impl Iterator<Item = Found<'t>> {
+        let exact = self.exact.binary_search_by(|(text, _)| (**text).cmp(comparable)).ok();
+        let mut prefixes = self.prefixes.of(comparable).peekable();
+        let mut expressions = self.expressions.iter().copied().peekable();
+        let length = |index: &u32| self.rules[*index as usize].length;
+        let longest_first = iter::from_fn(move || match (prefixes.peek(), expressions.peek()) {
+            (Some(prefix), Some(expression)) if length(prefix) >= length(expression) => {
+                prefixes.next()
+            }
+            (Some(_), None) => prefixes.next(),
+            _ => expressions.next(),
+        });
+        let exact = exact.map(|at| self.exact[at].1);
+        exact
+            .into_iter()
+            .chain(longest_first)
+            .chain(self.default)
+            .map(|index| self.rule(index))
+            .filter(|rule| match rule.path {
+                PathPattern::Regex(regex) => regex.matches(path),
+                _ => true,
+            })
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = Found<'_>> {
+        (0..self.rules.len() as u32).map(|index| self.rule(index))
+    }
+
+    fn rule(&self, index: u32) -> Found<'_> {
+        let Rule { path, route, .. } = &self.rules[index as usize];
+        Found { host: &self.host, path, route }
+    }
+}

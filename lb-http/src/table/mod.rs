@@ -1,0 +1,143 @@
+//! The routing table: which route a request takes.
+//!
+//! Invariants:
+//! - The most specific host that matches owns a request. A path that none of its rules matches is not looked for under
+//!   less specific hosts.
+//! - Of the rules of a host, the first of these wins: an equal path; the longest text of a prefix or expression,
+//!   prefixes first; [`PathPattern::Default`].
+//! - The time of a lookup depends neither on the number of hosts nor, but for its logarithm, on the number of exact
+//!   paths and prefixes of the host. Expressions are tried in order, and limited in number.
+//! - A copy of the table shares all hosts with it. Replacing a host copies one shard, not the table.
+
+mod explain;
+mod host_rules;
+mod prefixes;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::fmt::{self, Debug};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use crate::host::{self, HostPattern};
+use crate::path::{self, PathPattern};
+use crate::route::Route;
+
+pub use explain::{Explanation, Lost, Reason};
+use host_rules::HostRules;
+pub use host_rules::{MOST_EXPRESSIONS, Shadowed, WhyShadowed};
+
+#[derive(Clone)]
+pub struct Table {
+    hasher: RandomState,
+    shards: Box<[Arc<Shard>]>,
+    any: Option<Arc<HostRules>>,
+}
+
+/// The hosts whose names have the same hash, in its lowest bits.
+#[derive(Clone)]
+struct Shard {
+    exact: HashMap<Arc<str>, Arc<HostRules>, RandomState>,
+    /// By suffix.
+    wildcard: HashMap<Arc<str>, Arc<HostRules>, RandomState>,
+}
+
+/// With 30,000 hosts, replacing one copies about as many shards as hosts of a shard.
+const SHARDS: usize = 256;
+
+/// The rule that a request takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'t> {
+    pub host: &'t HostPattern,
+    pub path: &'t PathPattern,
+    pub route: &'t Arc<Route>,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        let hasher = RandomState::new();
+        let shard = Shard {
+            exact: HashMap::with_hasher(hasher.clone()),
+            wildcard: HashMap::with_hasher(hasher.clone()),
+        };
+        Self { hasher, shards: vec![Arc::new(shard); SHARDS].into(), any: None }
+    }
+}
+
+impl Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map()
+            .entries(
+                self.iter()
+                    .map(|rule| ((rule.host.to_string(), rule.path.to_string()), rule.route)),
+            )
+            .finish()
+    }
+}
+
+impl Table {
+    /// Replaces all rules of a host. Of rules with equal patterns, the first is served. Without rules, the host is
+    /// removed. Returns the rules that are never served.
+    pub fn set_host(
+        &mut self,
+        host: HostPattern,
+        rules: Vec<(PathPattern, Arc<Route>)>,
+    ) -> Vec<Shadowed> {
+        let key = match &host {
+            HostPattern::Exact(name) | HostPattern::Wildcard(name) => Some(name.clone()),
+            HostPattern::Any => None,
+        };
+        let is_wildcard = matches!(host, HostPattern::Wildcard(_));
+        let rules = (!rules.is_empty()).then(|| Arc::new(HostRules::new(host, rules)));
+        let shadowed = rules.as_ref().map(|rules| rules.shadowed().to_vec()).unwrap_or_default();
+        let Some(key) = key else {
+            self.any = rules;
+            return shadowed;
+        };
+        let number = self.shard_number(&key);
+        let shard = Arc::make_mut(&mut self.shards[number]);
+        let hosts = if is_wildcard { &mut shard.wildcard } else { &mut shard.exact };
+        match rules {
+            Some(rules) => hosts.insert(key, rules),
+            None => hosts.remove(&key),
+        };
+        shadowed
+    }
+
+    /// The rule for a request. `host` and `path` are normalized; a request without host takes only rules for any.
+    pub fn find(&self, host: Option<&str>, path: &str) -> Option<Found<'_>> {
+        let rules = self.candidates(host).next()?;
+        let comparable = path::comparable(path);
+        rules.matching(path, &comparable).next()
+    }
+
+    /// The patterns that match a host, the most specific first: it owns the host's requests.
+    fn candidates<'t>(
+        &'t self,
+        host: Option<&str>,
+    ) -> impl Iterator<Item = &'t Arc<HostRules>> + use<'t> {
+        let exact = host.and_then(|host| self.shard(host).exact.get(host));
+        let wildcard =
+            host.and_then(host::parent).and_then(|suffix| self.shard(suffix).wildcard.get(suffix));
+        [exact, wildcard, self.any.as_ref()].into_iter().flatten()
+    }
+
+    /// All rules that can be served, hosts in no particular order, and the rules of each in the order of the patterns.
+    pub fn iter(&self) -> impl Iterator<Item = Found<'_>> {
+        let named = self
+            .shards
+            .iter()
+            .flat_map(|shard| shard.exact.values().chain(shard.wildcard.values()));
+        named.chain(&self.any).flat_map(|rules| rules.iter())
+    }
+
+    fn shard(&self, name: &str) -> &Shard {
+        &self.shards[self.shard_number(name)]
+    }
+
+    fn shard_number(&self, name: &str) -> usize {
+        // Another seed than in the maps: there, the lowest bits of all names of a shard would be equal.
+        self.hasher.hash_one((SHARDS, name)) as usize % SHARDS
+    }
+}
