@@ -6,11 +6,20 @@
 //! - It knows nothing about Kubernetes: `lb-userspace` turns objects into rules and upstreams.
 //! - Work for a request is bounded by the size of the request, not by the number of routes.
 
+pub mod affinity;
+pub mod auth;
+pub mod balance;
+pub mod canary;
+mod cookie;
+pub mod hash_key;
 pub mod host;
 pub mod path;
 pub mod policy;
+pub mod rate;
+pub mod retry;
 pub mod route;
 pub mod table;
+mod stable_hash;
 pub mod upstream;
 
 pub use host::HostPattern;

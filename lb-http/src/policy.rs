@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Method, StatusCode, Uri};
 use ipnet::IpNet;
 
+use crate::auth::Users;
 use crate::upstream::UpstreamName;
 
 /// The settings of one object, shared by all its routes.
@@ -118,8 +119,8 @@ pub struct Rewrite {
 #[derive(Clone, Debug)]
 pub struct BasicAuth {
     pub realm: Arc<str>,
-    /// Lines `user:hash`, as htpasswd writes them. `None`: the Secret is missing, so no one is let in.
-    pub users: Option<Arc<str>>,
+    /// `None`: the Secret is missing, so no one is let in.
+    pub users: Option<Arc<Users>>,
 }
 
 /// Asks another server whether a request may pass.

@@ -1,0 +1,112 @@
+//! Basic authentication (RFC 7617) against lines that htpasswd writes.
+//!
+//! Invariants:
+//! - Passwords and hashes are in no log and no `Debug` output.
+//! - The work for a request is bounded: hashes that cost too much are refused when they are read, and
+//!   [`Users::check`] itself is cheap. What costs more is a [`Verification`], for a thread of its own.
+//! - Comparisons take the same time for all passwords of the same length. Whether a user exists can be measured, as
+//!   with nginx.
+
+mod htpasswd;
+mod scheme;
+mod verified;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+
+pub use htpasswd::Problem;
+pub use scheme::Error;
+use scheme::Scheme;
+pub use verified::Verified;
+
+/// Of user, colon and password. The time of a hash grows with it.
+const MOST_CREDENTIALS: usize = 512;
+
+/// Users and the hashes of their passwords.
+#[derive(Clone, Default)]
+pub struct Users(HashMap<Arc<str>, Arc<Scheme>>);
+
+impl fmt::Debug for Users {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Users({})", self.0.len())
+    }
+}
+
+/// Whether a request may pass.
+pub enum Check {
+    /// As this user.
+    Allowed(Arc<str>),
+    Refused,
+    /// That takes up to a few hundred milliseconds to find out.
+    Costly(Verification),
+}
+
+impl Users {
+    pub fn check(&self, headers: &HeaderMap, verified: &Verified) -> Check {
+        let Some(credentials) = read_credentials(headers) else {
+            return Check::Refused;
+        };
+        let (name, password) = &credentials;
+        let Some((user, scheme)) = self.0.get_key_value(name.as_str()) else {
+            return Check::Refused;
+        };
+        if !scheme.is_costly() {
+            return if scheme.verify(password) {
+                Check::Allowed(Arc::clone(user))
+            } else {
+                Check::Refused
+            };
+        }
+        let tag = verified.tag(user, scheme, password);
+        if verified.contains(tag) {
+            return Check::Allowed(Arc::clone(user));
+        }
+        let (user, scheme) = (Arc::clone(user), Arc::clone(scheme));
+        Check::Costly(Verification { user, scheme, password: password.clone(), tag })
+    }
+}
+
+/// A password that has yet to be verified.
+pub struct Verification {
+    user: Arc<str>,
+    scheme: Arc<Scheme>,
+    password: Vec<u8>,
+    tag: verified::Tag,
+}
+
+impl Verification {
+    /// The user, if it is the password. Then it is remembered, so that later requests cost little.
+    pub fn run(self, verified: &Verified) -> Option<Arc<str>> {
+        self.scheme.verify(&self.password).then(|| {
+            verified.remember(self.tag);
+            self.user
+        })
+    }
+}
+
+/// User and password of a request. A request with two headers has none: servers disagree about which one counts.
+fn read_credentials(headers: &HeaderMap) -> Option<(String, Vec<u8>)> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let value = values.next()?.as_bytes();
+    if values.next().is_some() {
+        return None;
+    }
+    let (scheme, rest) = value.split_at_checked(6)?;
+    if !scheme.eq_ignore_ascii_case(b"basic ") {
+        return None;
+    }
+    let encoded = rest.trim_ascii();
+    if encoded.len() > MOST_CREDENTIALS.div_ceil(3) * 4 {
+        return None;
+    }
+    let decoded = STANDARD.decode(encoded).ok()?;
+    let colon = decoded.iter().position(|octet| *octet == b':')?;
+    let user = String::from_utf8(decoded[..colon].to_vec()).ok()?;
+    Some((user, decoded[colon + 1..].to_vec()))
+}

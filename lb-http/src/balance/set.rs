@@ -1,0 +1,93 @@
+//! The endpoints at one moment.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::endpoint::{Endpoint, Ticks};
+use super::{Settings, Status};
+use crate::affinity::Token;
+use crate::upstream::Upstream;
+
+#[derive(Default)]
+pub(super) struct Set {
+    /// For new requests, in the order of their addresses.
+    pub endpoints: Box<[Arc<Endpoint>]>,
+    /// Their identities in consistent hashing, side by side: each request by hash reads all of them.
+    pub seeds: Box<[u64]>,
+    draining: Box<[Arc<Endpoint>]>,
+    /// Both kinds of endpoints, in the order of their tokens.
+    by_token: Box<[Arc<Endpoint>]>,
+}
+
+impl Set {
+    /// The next set. An endpoint that is new starts slowly if it joins one that stays: if there is none, it would
+    /// only leave requests to others that start slowly too.
+    pub fn replace(&self, upstream: &Upstream, settings: &Settings, now: Ticks) -> Self {
+        let addresses = |endpoints: &[crate::upstream::Endpoint]| -> BTreeSet<SocketAddr> {
+            endpoints.iter().map(|endpoint| endpoint.address).collect()
+        };
+        let ready = addresses(&upstream.endpoints);
+        let draining = &addresses(&upstream.draining) - &ready;
+
+        let known: HashMap<_, _> =
+            self.by_token.iter().map(|endpoint| (endpoint.address, endpoint)).collect();
+        let joins = self.endpoints.iter().any(|endpoint| ready.contains(&endpoint.address));
+        let ready_from = joins.then_some(now);
+        let keep = |address: SocketAddr| match known.get(&address) {
+            Some(endpoint) => Arc::clone(endpoint),
+            None => Arc::new(Endpoint::new(address, settings, ready_from)),
+        };
+        Self::new(ready.into_iter().map(keep).collect(), draining.into_iter().map(keep).collect())
+    }
+
+    fn new(endpoints: Box<[Arc<Endpoint>]>, draining: Box<[Arc<Endpoint>]>) -> Self {
+        let seeds = endpoints.iter().map(|endpoint| endpoint.seed).collect();
+        let mut by_token: Box<[_]> = endpoints.iter().chain(&draining).map(Arc::clone).collect();
+        by_token.sort_by_key(|endpoint| endpoint.token);
+        Self { endpoints, seeds, draining, by_token }
+    }
+
+    pub fn find(&self, token: Token) -> Option<&Arc<Endpoint>> {
+        let position =
+            self.by_token.binary_search_by_key(&token, |endpoint| endpoint.token).ok()?;
+        Some(&self.by_token[position])
+    }
+
+    /// Whether one more endpoint can be ejected, and this one is in use and not ejected.
+    pub fn may_eject(&self, endpoint: &Arc<Endpoint>, now: Ticks) -> bool {
+        let is_used = || self.endpoints.iter().any(|used| Arc::ptr_eq(used, endpoint));
+        !endpoint.is_ejected(now)
+            && (self.count_ejected(now) + 1) * 2 <= self.endpoints.len()
+            && is_used()
+    }
+
+    fn count_ejected(&self, now: Ticks) -> usize {
+        self.endpoints.iter().filter(|endpoint| endpoint.is_ejected(now)).count()
+    }
+
+    /// Ends ejections, those first that would end first, until at most half of the endpoints are ejected.
+    pub fn bound_ejections(&self, now: Ticks) {
+        let mut ejected: Vec<_> =
+            self.endpoints.iter().filter(|endpoint| endpoint.is_ejected(now)).collect();
+        ejected.sort_by_key(|endpoint| endpoint.ready_from());
+        let excess = ejected.len().saturating_sub(self.endpoints.len() / 2);
+        for endpoint in &ejected[..excess] {
+            endpoint.end_ejection(now);
+        }
+    }
+
+    pub fn statuses(&self, now: Ticks) -> Vec<Status> {
+        let draining: HashSet<_> = self.draining.iter().map(|endpoint| endpoint.address).collect();
+        let status = |endpoint: &Arc<Endpoint>| Status {
+            address: endpoint.address,
+            in_flight: endpoint.in_flight(),
+            is_draining: draining.contains(&endpoint.address),
+            ejected_for: endpoint
+                .is_ejected(now)
+                .then(|| Duration::from_micros((endpoint.ready_from() - now) as u64)),
+        };
+        self.endpoints.iter().chain(&self.draining).map(status).collect()
+    }
+}

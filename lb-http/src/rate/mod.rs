@@ -1,0 +1,92 @@
+//! Limits per client and object: requests per second and minute, with bursts, and requests at the same time.
+//!
+//! Invariants:
+//! - Memory is fixed.
+//! - No client is refused because of what others do: where there is no room for all, those are forgotten that lose
+//!   least by it, so a limit fails open, and offenders stay known.
+//! - Who has many IPv6 addresses counts once per /64.
+
+mod bucket;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bucket::Rate;
+use table::{Demand, Held, Table};
+
+use crate::policy::RateLimits;
+use crate::route::Owner;
+
+/// For 32 octets each.
+pub const DEFAULT_CAPACITY: usize = 1 << 16;
+
+/// The clients of all objects. Clones share them.
+#[derive(Clone)]
+pub struct Limiter<S = RandomState> {
+    epoch: Instant,
+    /// Keyed with random numbers, so that no one can choose addresses that take another client's place.
+    hasher: S,
+    table: Arc<Table>,
+}
+
+impl<S: BuildHasher> Limiter<S> {
+    /// `capacity`: clients that are known at the same time, times the objects whose limits they are near.
+    pub fn new(capacity: usize, hasher: S, now: Instant) -> Self {
+        Self { epoch: now, hasher, table: Arc::new(Table::new(capacity)) }
+    }
+
+    /// Counts a request. It counts as one at the same time as others until the permit is dropped. Refused requests do
+    /// not count.
+    pub fn admit(
+        &self,
+        client: IpAddr,
+        owner: &Owner,
+        limits: &RateLimits,
+        now: Instant,
+    ) -> Result<Permit, RetryAfter> {
+        let client = client.to_canonical();
+        let demand = Demand {
+            per_second: limits
+                .requests_per_second
+                .map(|count| Rate::new(count, Duration::from_secs(1), limits.burst_multiplier)),
+            per_minute: limits
+                .requests_per_minute
+                .map(|count| Rate::new(count, Duration::from_secs(60), limits.burst_multiplier)),
+            concurrent: limits.concurrent,
+        };
+        if demand.is_empty() || limits.exempt.iter().any(|net| net.contains(&client)) {
+            return Ok(Permit(None));
+        }
+        let tag = self.hasher.hash_one((network(client), owner));
+        let now = now.saturating_duration_since(self.epoch).as_nanos() as u64;
+        Table::admit(&self.table, tag, &demand, now).map(Permit)
+    }
+}
+
+/// A client for whom others' limits do not count. Who gets an IPv6 address gets at least a /64.
+fn network(client: IpAddr) -> u128 {
+    match client {
+        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(address) => address.to_bits() >> 64 << 64,
+    }
+}
+
+/// A request that was admitted, until it ends.
+#[must_use = "the request counts until the permit is dropped"]
+pub struct Permit(#[expect(dead_code, reason = "it is dropped")] Option<Held>);
+
+/// When the client may try again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryAfter(pub Duration);
+
+impl RetryAfter {
+    /// For the header `Retry-After`.
+    pub fn seconds(self) -> u64 {
+        self.0.as_secs() + u64::from(self.0.subsec_nanos() > 0)
+    }
+}

@@ -1,0 +1,115 @@
+//! Clients in a set-associative table: a hash selects eight entries, one of which is the client's or becomes it.
+//!
+//! The entry with the emptiest buckets gives way to a new client. If these are empty, nothing is lost. Under a flood of
+//! addresses the clients that sent least are forgotten, those near their limits stay. An entry with requests at the
+//! same time never gives way; a client that finds only such entries is not limited.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::RetryAfter;
+use super::bucket::{Nanos, Rate};
+
+const WAYS: usize = 8;
+
+/// What to tell a client that has too many requests at the same time: no one knows when they end.
+const SOME_END_SOON: RetryAfter = RetryAfter(Duration::from_secs(1));
+
+/// The limits of one request.
+pub(super) struct Demand {
+    pub per_second: Option<Rate>,
+    pub per_minute: Option<Rate>,
+    pub concurrent: Option<u32>,
+}
+
+impl Demand {
+    pub fn is_empty(&self) -> bool {
+        self.per_second.is_none() && self.per_minute.is_none() && self.concurrent.is_none()
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Entry {
+    /// Client and object. An unused entry has empty buckets, so it does not matter whose it is.
+    tag: u64,
+    second: Nanos,
+    minute: Nanos,
+    concurrent: u32,
+}
+
+impl Entry {
+    /// When the entry tells nothing more about its client.
+    fn empty_at(&self) -> Nanos {
+        self.second.max(self.minute)
+    }
+}
+
+pub(super) struct Table {
+    sets: Box<[Mutex<[Entry; WAYS]>]>,
+}
+
+impl Table {
+    pub fn new(capacity: usize) -> Self {
+        let sets = capacity.div_ceil(WAYS).max(1).next_power_of_two();
+        Self { sets: (0..sets).map(|_| Mutex::default()).collect() }
+    }
+
+    /// `None`: the request holds no entry.
+    pub fn admit(
+        table: &Arc<Self>,
+        tag: u64,
+        demand: &Demand,
+        now: Nanos,
+    ) -> Result<Option<Held>, RetryAfter> {
+        let mut set = table.set(tag);
+        let Some(entry) = find(&mut set, tag) else {
+            return Ok(None);
+        };
+        if demand.concurrent.is_some_and(|most| entry.concurrent >= most) {
+            return Err(SOME_END_SOON);
+        }
+        let admit = |rate: Option<Rate>, empty_at| {
+            rate.map_or(Ok(empty_at), |rate| rate.admit(empty_at, now))
+        };
+        let second = admit(demand.per_second, entry.second).map_err(RetryAfter)?;
+        let minute = admit(demand.per_minute, entry.minute).map_err(RetryAfter)?;
+        let concurrent = entry.concurrent.saturating_add(u32::from(demand.concurrent.is_some()));
+        *entry = Entry { tag, second, minute, concurrent };
+        Ok(demand.concurrent.map(|_| Held { table: Arc::clone(table), tag }))
+    }
+
+    /// The lowest bits select it.
+    fn set(&self, tag: u64) -> MutexGuard<'_, [Entry; WAYS]> {
+        let position = tag as usize & (self.sets.len() - 1);
+        self.sets[position].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The client's entry, or one that gives way and is empty then. `None`: all have requests at the same time.
+fn find(set: &mut [Entry; WAYS], tag: u64) -> Option<&mut Entry> {
+    if let Some(position) = set.iter().position(|entry| entry.tag == tag) {
+        return Some(&mut set[position]);
+    }
+    let entry = set
+        .iter_mut()
+        .filter(|entry| entry.concurrent == 0)
+        .min_by_key(|entry| entry.empty_at())?;
+    *entry = Entry { tag, ..Entry::default() };
+    Some(entry)
+}
+
+/// A request that counts as one at the same time as others.
+pub(super) struct Held {
+    table: Arc<Table>,
+    tag: u64,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut set = self.table.set(self.tag);
+        // It is there: an entry with requests never gives way.
+        if let Some(entry) = set.iter_mut().find(|entry| entry.tag == self.tag) {
+            entry.concurrent = entry.concurrent.saturating_sub(1);
+        }
+    }
+}
