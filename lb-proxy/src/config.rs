@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use lb_http::{HostPattern, Upstream, UpstreamName};
 use rustls::RootCertStore;
-use rustls::sign::CertifiedKey;
+
+pub use crate::certificate::Certificate;
 
 /// A snapshot. Parts that did not change are shared with the snapshot before.
 #[derive(Clone, Debug, Default)]
@@ -25,14 +26,6 @@ pub enum HostTls {
     },
     /// The endpoint terminates TLS: connections are forwarded by their SNI.
     Passthrough(UpstreamName),
-}
-
-/// A certificate chain and its private key, which belong together.
-#[derive(Debug)]
-pub struct Certificate {
-    pub key: Arc<CertifiedKey>,
-    /// Seconds since 1970.
-    pub not_after: i64,
 }
 
 /// Certificates that a host's clients present.

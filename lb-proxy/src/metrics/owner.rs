@@ -1,0 +1,69 @@
+//! Counters of one owner's requests.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::{Kinds, UpstreamError, add};
+
+/// Upper bounds of the histogram, in microseconds. The last bucket has none.
+pub(super) const BUCKETS: [u64; 12] = [
+    1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 5_000_000,
+    30_000_000,
+];
+
+#[derive(Debug, Default)]
+pub(crate) struct OwnerCounters {
+    /// By the status code's first digit: 1xx to 5xx.
+    pub(super) codes: [AtomicU64; 5],
+    pub(super) buckets: [AtomicU64; BUCKETS.len() + 1],
+    pub(super) microseconds: AtomicU64,
+    pub(super) received: AtomicU64,
+    pub(super) sent: AtomicU64,
+    pub(super) retries: AtomicU64,
+    pub(super) ejections: AtomicU64,
+    pub(super) errors: Kinds<UpstreamError>,
+}
+
+impl OwnerCounters {
+    pub fn finished(&self, status: StatusCode, duration: Duration, received: u64, sent: u64) {
+        let class = usize::from(status.as_u16() / 100).clamp(1, self.codes.len());
+        add(&self.codes[class - 1], 1);
+        let microseconds = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        let bucket = BUCKETS.iter().position(|bound| microseconds <= *bound);
+        add(&self.buckets[bucket.unwrap_or(BUCKETS.len())], 1);
+        add(&self.microseconds, microseconds);
+        add(&self.received, received);
+        add(&self.sent, sent);
+    }
+
+    pub fn retried(&self) {
+        add(&self.retries, 1);
+    }
+
+    pub fn ejected(&self) {
+        add(&self.ejections, 1);
+    }
+
+    pub fn failed(&self, error: UpstreamError) {
+        self.errors.count(error);
+    }
+
+    /// Adds what another worker counted for the same owner.
+    pub(super) fn add(&self, other: &Self) {
+        let pairs = self.codes.iter().zip(&other.codes);
+        let pairs = pairs.chain(self.buckets.iter().zip(&other.buckets));
+        let pairs = pairs.chain(self.errors.counts.iter().zip(&other.errors.counts));
+        let pairs = pairs.chain([
+            (&self.microseconds, &other.microseconds),
+            (&self.received, &other.received),
+            (&self.sent, &other.sent),
+            (&self.retries, &other.retries),
+            (&self.ejections, &other.ejections),
+        ]);
+        for (sum, counter) in pairs {
+            add(sum, counter.load(Ordering::Relaxed));
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! What the proxy is started with.
+
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use tokio::sync::mpsc;
+
+use crate::access_log;
+
+#[derive(Debug, Default)]
+pub struct Settings {
+    /// Listen addresses without TLS: HTTP/1.1, and HTTP/2 with prior knowledge.
+    pub http: Vec<SocketAddr>,
+    /// Listen addresses with TLS.
+    pub https: Vec<SocketAddr>,
+    /// Sockets that listen already, of a predecessor or of systemd. Those with an address of `http` or `https` are
+    /// used; others are closed.
+    pub inherited: Vec<TcpListener>,
+    /// Peers whose connections begin with the PROXY protocol, version 1 or 2. Connections of these without it are
+    /// closed; of others it is not accepted.
+    pub proxy_protocol: Vec<IpNet>,
+    /// Peers whose `X-Forwarded-*` and `Forwarded` are believed.
+    pub trusted_proxies: Vec<IpNet>,
+    /// Addresses that external authentication must not use, because an Ingress could reach with it what its author
+    /// cannot: of this machine, and link-local ones, where clouds serve credentials.
+    pub denied_auth_targets: Vec<IpNet>,
+    pub limits: Limits,
+    /// Threads that serve requests; 0: one for each CPU that the process may use.
+    pub workers: usize,
+    /// How long requests have to finish when the proxy stops. WebSockets, too.
+    pub shutdown_grace: Duration,
+    /// Entries for the access log. A full channel drops entries and counts them.
+    pub access_log: Option<mpsc::Sender<access_log::Batch>>,
+    /// Owners with metrics of their own. Those of further ones are summed up.
+    pub most_owners: usize,
+}
+
+impl Settings {
+    /// Listens on `http` and `https`, and has defaults otherwise.
+    pub fn new(http: Vec<SocketAddr>, https: Vec<SocketAddr>) -> Self {
+        Self {
+            http,
+            https,
+            denied_auth_targets: local_networks(),
+            shutdown_grace: Duration::from_secs(30),
+            most_owners: 10_000,
+            ..Self::default()
+        }
+    }
+}
+
+/// This machine's own addresses, and link-local ones.
+pub fn local_networks() -> Vec<IpNet> {
+    let networks = [
+        "0.0.0.0/8",
+        "127.0.0.0/8",
+        "169.254.0.0/16",
+        "224.0.0.0/4",
+        "::/128",
+        "::1/128",
+        "fe80::/10",
+        "ff00::/8",
+        "::ffff:0.0.0.0/104",
+        "::ffff:127.0.0.0/104",
+        "::ffff:169.254.0.0/112",
+    ];
+    // They are constants, and a test parses them.
+    networks.iter().filter_map(|network| network.parse().ok()).collect()
+}
+
+/// What one client may take. All are enforced by the proxy, whatever the configuration says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections of all clients. An idle one takes about as much memory as the design document states, so this
+    /// bounds the proxy's memory.
+    pub connections: usize,
+    /// Connections of one source: an IPv4 address, or a /64 of IPv6, which is what one subscriber gets. Enough for
+    /// the users behind one NAT gateway, and a hundredth of all.
+    pub connections_per_source: usize,
+    /// From accepting a connection until its first request: PROXY protocol, TLS handshake, and the first octet. A
+    /// handshake takes three round trips, so even a client behind a satellite needs less than 3 s.
+    pub handshake: Duration,
+    /// From the first octet of a request's head until its last. A head is a few packets; a client that needs longer
+    /// wants to hold a connection.
+    pub head: Duration,
+    /// A connection without requests. Longer than browsers and common load balancers wait (60 s), so that the client
+    /// closes first and no request meets a closing connection.
+    pub idle: Duration,
+    /// Between two reads of a request's body, until the endpoint has replied.
+    pub body_stall: Duration,
+    /// A client that has not taken any octet of its responses. As long as nginx waits.
+    pub reader_stall: Duration,
+    /// A request's head, also one of HTTP/2 after decompression. Cookies and tokens make up 16 KiB in practice.
+    pub head_bytes: usize,
+    /// Headers of a request. Up to 100 are parsed without an allocation.
+    pub headers: usize,
+    /// Path and query. Above what browsers send (8 KiB is what servers accept in practice).
+    pub uri_bytes: usize,
+    /// Responses of endpoints have larger heads: many cookies, or a policy.
+    pub response_head_bytes: usize,
+    /// Requests at the same time on one connection of HTTP/2. RFC 9113 advises at least 100.
+    pub streams: u32,
+    /// Streams that a client has reset and that still run (CVE-2023-44487).
+    pub pending_resets: usize,
+    /// Streams that the proxy had to reset because of the client's mistakes (CVE-2025-8671).
+    pub provoked_resets: usize,
+    /// Streams of a connection that the client has reset in its life, beyond as many as were finished. Also slow
+    /// resets make an endpoint work for nothing. Browsers cancel a few of a hundred.
+    pub resets: u32,
+    /// Octets of response bodies that one stream of HTTP/2 buffers.
+    pub stream_buffer: usize,
+    /// Octets that a client may send before the endpoint has taken them: the window of a stream. Multiplied by the
+    /// time of a round trip, it bounds the speed of an upload: 1 MiB/s at 250 ms.
+    pub stream_window: u32,
+    /// The same of a connection.
+    pub connection_window: u32,
+    /// Unused connections to one endpoint that a worker keeps.
+    pub idle_upstreams: usize,
+    /// How long an unused connection to an endpoint is kept. Shorter than servers keep theirs: Node.js closes after
+    /// 5 s, most others after 60 s or more. A connection that the endpoint closes meanwhile is noticed.
+    pub upstream_idle: Duration,
+    /// Requests at the same time on one HTTP/2 connection to an endpoint; then another one is opened.
+    pub upstream_streams: usize,
+    /// Interim responses (1xx) to one request.
+    pub interim_responses: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 100_000,
+            connections_per_source: 1_000,
+            handshake: Duration::from_secs(10),
+            head: Duration::from_secs(10),
+            idle: Duration::from_secs(75),
+            body_stall: Duration::from_secs(60),
+            reader_stall: Duration::from_secs(60),
+            head_bytes: 32 << 10,
+            headers: 100,
+            uri_bytes: 16 << 10,
+            response_head_bytes: 64 << 10,
+            streams: 128,
+            pending_resets: 20,
+            provoked_resets: 64,
+            resets: 200,
+            stream_buffer: 64 << 10,
+            stream_window: 256 << 10,
+            connection_window: 1 << 20,
+            idle_upstreams: 128,
+            upstream_idle: Duration::from_secs(50),
+            upstream_streams: 100,
+            interim_responses: 16,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn local_networks_include_those_of_metadata_services() {
+        assert_eq!(local_networks().len(), 11);
+        let address = "169.254.169.254".parse::<std::net::IpAddr>().unwrap();
+        assert!(local_networks().iter().any(|network| network.contains(&address)));
+    }
+}
