@@ -29,6 +29,9 @@ pub struct Policy {
     /// Clients that may use the route; empty: all.
     pub allowed_sources: Vec<IpNet>,
     pub denied_sources: Vec<IpNet>,
+    /// Refuses requests on connections without a client certificate that the host's authorities verify, so that
+    /// no other host's connection and no plain text is a way around it.
+    pub requires_client_certificate: bool,
     pub basic_auth: Option<BasicAuth>,
     pub external_auth: Option<ExternalAuth>,
     pub cors: Option<Cors>,
@@ -42,6 +45,8 @@ pub struct Policy {
     pub request_headers: Vec<(HeaderName, HeaderValue)>,
     pub response_headers: Vec<(HeaderName, HeaderValue)>,
     pub errors: Option<CustomErrors>,
+    /// Gets the requests while the route's own upstream has no endpoints.
+    pub fallback: Option<UpstreamName>,
     pub compress: bool,
     /// Whether requests appear in the access log.
     pub access_log: AccessLog,
@@ -107,6 +112,8 @@ pub enum TlsRedirect {
 pub struct Redirect {
     pub status: StatusCode,
     pub location: Arc<str>,
+    /// Whether path and query of the request are appended.
+    pub append_path: bool,
 }
 
 /// Replaces the path of requests.
@@ -126,6 +133,8 @@ pub struct BasicAuth {
 /// Asks another server whether a request may pass.
 #[derive(Clone, Debug)]
 pub struct ExternalAuth {
+    /// Where the question is sent; `url` only has its `Host`, path and query.
+    pub upstream: UpstreamName,
     pub url: Uri,
     pub method: Method,
     /// Where clients without access are redirected to.

@@ -10,6 +10,7 @@ mod bytes;
 pub mod cli;
 pub mod config;
 pub mod drops;
+pub mod ingress;
 pub mod inspect;
 pub mod kernel;
 mod memory;

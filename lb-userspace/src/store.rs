@@ -48,6 +48,7 @@ impl Store {
                 }
                 Affected::nothing()
             }
+            Object::Ingress(_) | Object::IngressClass(_) | Object::Secret(_) => Affected::nothing(),
         }
     }
 
@@ -68,6 +69,7 @@ impl Store {
                 self.moved_nodes.insert(reference.name.clone());
                 Affected::nothing()
             }
+            Kind::Ingress | Kind::IngressClass | Kind::Secret => Affected::nothing(),
         }
     }
 
@@ -144,8 +146,8 @@ impl Store {
                 let node = self.nodes.get(&reference.name);
                 node.map(|node| &*node.uid)
             }
-            // Kept only as slices.
-            Kind::Endpoints => None,
+            // Kept only as slices, or not at all.
+            Kind::Endpoints | Kind::Ingress | Kind::IngressClass | Kind::Secret => None,
         };
         uid.unwrap_or_default()
     }

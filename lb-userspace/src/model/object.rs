@@ -1,27 +1,52 @@
-//! The kinds of objects that the agent reads, and references to them.
+//! The kinds of objects that the agent and the Ingress controller read, and references to them.
 
 use std::fmt::{self, Display};
 
 use anyhow::{Result, anyhow};
-use k8s_openapi::api::core::v1::{Endpoints, Node as ApiNode, Service};
+use k8s_openapi::api::core::v1::{Endpoints, Node as ApiNode, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::strip::strip;
 use super::{Node, Slice, trim};
 
-/// The kinds of objects that the agent reads.
+/// The kinds of objects that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     Service,
     EndpointSlice,
     Endpoints,
     Node,
+    Ingress,
+    IngressClass,
+    Secret,
 }
 
 impl Kind {
-    pub const ALL: [Self; 4] = [Self::Service, Self::EndpointSlice, Self::Endpoints, Self::Node];
+    pub const ALL: [Self; 7] = [
+        Self::Service,
+        Self::EndpointSlice,
+        Self::Endpoints,
+        Self::Node,
+        Self::Ingress,
+        Self::IngressClass,
+        Self::Secret,
+    ];
+    /// Those that the agent reads.
+    pub const OF_AGENT: [Self; 4] =
+        [Self::Service, Self::EndpointSlice, Self::Endpoints, Self::Node];
+    /// Those that the Ingress controller reads.
+    pub const OF_INGRESS: [Self; 6] = [
+        Self::Service,
+        Self::EndpointSlice,
+        Self::Node,
+        Self::Ingress,
+        Self::IngressClass,
+        Self::Secret,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -29,13 +54,17 @@ impl Kind {
             Self::EndpointSlice => "EndpointSlice",
             Self::Endpoints => "Endpoints",
             Self::Node => "Node",
+            Self::Ingress => "Ingress",
+            Self::IngressClass => "IngressClass",
+            Self::Secret => "Secret",
         }
     }
 
     pub fn api_version(self) -> &'static str {
         match self {
             Self::EndpointSlice => "discovery.k8s.io/v1",
-            Self::Service | Self::Endpoints | Self::Node => "v1",
+            Self::Ingress | Self::IngressClass => "networking.k8s.io/v1",
+            Self::Service | Self::Endpoints | Self::Node | Self::Secret => "v1",
         }
     }
 
@@ -46,7 +75,14 @@ impl Kind {
             Self::EndpointSlice => "/apis/discovery.k8s.io/v1/endpointslices",
             Self::Endpoints => "/api/v1/endpoints",
             Self::Node => "/api/v1/nodes",
+            Self::Ingress => "/apis/networking.k8s.io/v1/ingresses",
+            Self::IngressClass => "/apis/networking.k8s.io/v1/ingressclasses",
+            Self::Secret => "/api/v1/secrets",
         }
+    }
+
+    pub fn is_namespaced(self) -> bool {
+        !matches!(self, Self::Node | Self::IngressClass)
     }
 
     pub fn of(api_version: &str, kind: &str) -> Option<Self> {
@@ -66,9 +102,10 @@ pub struct ObjectRef {
 
 impl ObjectRef {
     pub fn new(kind: Kind, namespace: Option<&str>, name: Option<&str>) -> Self {
-        let namespace = match kind {
-            Kind::Node => "",
-            _ => namespace.filter(|namespace| !namespace.is_empty()).unwrap_or("default"),
+        let namespace = if kind.is_namespaced() {
+            namespace.filter(|namespace| !namespace.is_empty()).unwrap_or("default")
+        } else {
+            ""
         };
         Self { kind, namespace: namespace.to_owned(), name: name.unwrap_or_default().to_owned() }
     }
@@ -77,10 +114,8 @@ impl ObjectRef {
     pub fn parse(text: &str) -> Option<Self> {
         let (kind, name) = text.split_once(' ')?;
         let kind = Kind::ALL.into_iter().find(|known| known.name() == kind)?;
-        let (namespace, name) = match kind {
-            Kind::Node => ("", name),
-            _ => name.split_once('/')?,
-        };
+        let (namespace, name) =
+            if kind.is_namespaced() { name.split_once('/')? } else { ("", name) };
         Some(Self { kind, namespace: namespace.to_owned(), name: name.to_owned() })
     }
 
@@ -94,9 +129,10 @@ impl ObjectRef {
 impl Display for ObjectRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, namespace, name } = self;
-        match kind {
-            Kind::Node => write!(f, "Node {name}"),
-            kind => write!(f, "{} {namespace}/{name}", kind.name()),
+        if kind.is_namespaced() {
+            write!(f, "{} {namespace}/{name}", kind.name())
+        } else {
+            write!(f, "{} {name}", kind.name())
         }
     }
 }
@@ -108,6 +144,9 @@ pub enum Object {
     EndpointSlice(Box<Slice>),
     Endpoints(Box<Endpoints>),
     Node(Box<Node>),
+    Ingress(Box<Ingress>),
+    IngressClass(Box<IngressClass>),
+    Secret(Box<Secret>),
 }
 
 impl Object {
@@ -125,11 +164,14 @@ impl Object {
             }
             Kind::Endpoints => Self::Endpoints(Box::new(read(value)?)),
             Kind::Node => Self::Node(Box::new(read::<ApiNode>(value)?.into())),
+            Kind::Ingress => Self::Ingress(Box::new(read(value)?)),
+            Kind::IngressClass => Self::IngressClass(Box::new(read(value)?)),
+            Kind::Secret => Self::Secret(Box::new(read(value)?)),
         })
     }
 
     pub fn reference(&self) -> ObjectRef {
-        let (kind, metadata) = match self {
+        let (kind, metadata): (Kind, &ObjectMeta) = match self {
             Self::Service(object) => (Kind::Service, &object.metadata),
             Self::EndpointSlice(slice) => {
                 let name = &slice.name;
@@ -141,6 +183,9 @@ impl Object {
             }
             Self::Endpoints(object) => (Kind::Endpoints, &object.metadata),
             Self::Node(node) => return ObjectRef::new(Kind::Node, None, Some(&node.name)),
+            Self::Ingress(object) => (Kind::Ingress, &object.metadata),
+            Self::IngressClass(object) => (Kind::IngressClass, &object.metadata),
+            Self::Secret(object) => (Kind::Secret, &object.metadata),
         };
         ObjectRef::new(kind, metadata.namespace.as_deref(), metadata.name.as_deref())
     }
@@ -238,7 +283,13 @@ mod tests {
 
     #[test]
     fn a_reference_can_be_read_back() {
-        for (kind, namespace) in [(Kind::Service, Some("shop")), (Kind::Node, None)] {
+        let kinds = [
+            (Kind::Service, Some("shop")),
+            (Kind::Ingress, Some("shop")),
+            (Kind::Node, None),
+            (Kind::IngressClass, None),
+        ];
+        for (kind, namespace) in kinds {
             let reference = ObjectRef::new(kind, namespace, Some("a.b"));
             assert_eq!(ObjectRef::parse(&reference.to_string()), Some(reference));
         }

@@ -38,7 +38,15 @@ pub fn strip(kind: Kind, object: &mut Value) {
             // Most of a Node's size is its list of images.
             keep(object, "status", &["addresses"]);
         }
-        Kind::Endpoints => {}
+        // Written by this controller itself.
+        Kind::Ingress => keep(object, "status", &[]),
+        Kind::Secret => {
+            let fields = ["apiVersion", "kind", "metadata", "data", "type"];
+            if let Some(secret) = object.as_object_mut() {
+                secret.retain(|field, _| fields.contains(&field.as_str()));
+            }
+        }
+        Kind::Endpoints | Kind::IngressClass => {}
     }
     remove_nulls(object);
 }

@@ -21,8 +21,13 @@ pub struct Contents {
     pub problems: BTreeSet<Problem>,
 }
 
-/// Parses the text of a file.
+/// Parses the text of a file, with objects for the agent.
 pub fn read(file: &str, text: &str) -> Result<Contents, Problem> {
+    read_kinds(file, text, &Kind::OF_AGENT)
+}
+
+/// Parses the text of a file. Objects of other kinds are ignored.
+pub fn read_kinds(file: &str, text: &str, kinds: &[Kind]) -> Result<Contents, Problem> {
     let documents: Result<Vec<Value>, _> =
         serde_norway::Deserializer::from_str(text).map(Value::deserialize).collect();
     let documents = documents.map_err(|error| {
@@ -36,7 +41,7 @@ pub fn read(file: &str, text: &str) -> Result<Contents, Problem> {
             Some(line) => format!("{file}:{line}"),
             None => file.to_owned(),
         };
-        contents.add(&location, "", document);
+        contents.add(&location, "", document, kinds);
     }
     Ok(contents)
 }
@@ -44,7 +49,7 @@ pub fn read(file: &str, text: &str) -> Result<Contents, Problem> {
 impl Contents {
     /// Adds an object, or all objects of a list. `location` is file and line; `path` is the field path
     /// within.
-    fn add(&mut self, location: &str, path: &str, mut value: Value) {
+    fn add(&mut self, location: &str, path: &str, mut value: Value, kinds: &[Kind]) {
         let text = |field| value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (api_version, kind) = (text("apiVersion"), text("kind"));
         if let Some(list_of) = kind.strip_suffix("List")
@@ -58,15 +63,16 @@ impl Contents {
                     fields.entry("apiVersion").or_insert_with(|| api_version.clone().into());
                     fields.entry("kind").or_insert_with(|| list_of.into());
                 }
-                self.add(location, &format!("{path}items[{index}] "), item);
+                self.add(location, &format!("{path}items[{index}] "), item, kinds);
             }
             return;
         }
         if kind.is_empty() && !value.is_null() {
             self.note(location, path, "has no kind, so it is not a Kubernetes object");
-        } else if let Some(kind) = Kind::of(&api_version, &kind) {
+        } else if let Some(kind) = Kind::of(&api_version, &kind).filter(|kind| kinds.contains(kind))
+        {
             self.add_object(location, path, kind, value);
-        } else if Kind::ALL.iter().any(|known| known.name() == kind) {
+        } else if kinds.iter().any(|known| known.name() == kind) {
             // The likely case are EndpointSlices of old API versions.
             let message = format!("{kind} of apiVersion {api_version:?} is not known here");
             self.note(location, path, &message);

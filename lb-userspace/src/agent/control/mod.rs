@@ -200,7 +200,7 @@ impl<T: Write> Agent<T> {
             Object::Node(node) if self.is_our_node(&reference) => {
                 self.outlets.health.set_node_eligible(node.is_eligible);
             }
-            Object::Service(_) | Object::Endpoints(_) | Object::Node(_) => {}
+            _ => {}
         }
     }
 
@@ -208,7 +208,7 @@ impl<T: Write> Agent<T> {
         let what = match kind {
             Kind::Service => Changed::Service,
             Kind::EndpointSlice | Kind::Endpoints => Changed::Endpoints,
-            Kind::Node => return,
+            Kind::Node | Kind::Ingress | Kind::IngressClass | Kind::Secret => return,
         };
         self.outlets.metrics.changed(what, SystemTime::now());
     }

@@ -1,0 +1,56 @@
+//! What the operator of the controller decides, and no tenant can.
+
+use crate::model::ServiceName;
+
+/// Name of our controller in `spec.controller` of IngressClasses.
+pub const CONTROLLER: &str = "millrace.io/ingress-controller";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// `spec.controller` of the IngressClasses that are ours.
+    pub controller: String,
+    /// Whether IngressClasses of ingress-nginx are ours, too.
+    pub accept_nginx_classes: bool,
+    /// Name in the annotation `kubernetes.io/ingress.class` that is ours without an IngressClass.
+    pub class: String,
+    /// Whether Ingresses without a class are ours, even if no IngressClass of ours is the default one.
+    pub serve_without_class: bool,
+    /// Whether several namespaces may have rules for one host.
+    pub share_hosts: bool,
+    /// Whether Services of type ExternalName are served.
+    pub external_names: bool,
+    /// Whether annotations may name Secrets of other namespaces.
+    pub secrets_across_namespaces: bool,
+    /// Whether connections can be forwarded without terminating TLS.
+    pub passthrough: bool,
+    /// Secret of type `kubernetes.io/tls` for hosts without a certificate of their own.
+    pub default_certificate: Option<ServiceName>,
+    /// Hosts outside the own namespace that `auth-url` may name: `auth.example.org`, `*.example.org`.
+    pub auth_hosts: Vec<String>,
+    /// Most octets of a request's body, unless an annotation overrides it; `None`: no limit.
+    pub max_body: Option<u64>,
+    /// Domain of the cluster's Services.
+    pub cluster_domain: String,
+    /// This node, for topology hints. Empty: none, all endpoints are used.
+    pub node: String,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            controller: CONTROLLER.to_owned(),
+            accept_nginx_classes: false,
+            class: "millrace".to_owned(),
+            serve_without_class: false,
+            share_hosts: false,
+            external_names: false,
+            secrets_across_namespaces: false,
+            passthrough: false,
+            default_certificate: None,
+            auth_hosts: Vec::new(),
+            max_body: Some(1 << 20),
+            cluster_domain: "cluster.local".to_owned(),
+            node: String::new(),
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! The objects, and what they mean.
+
+use super::{Delta, Settings};
+use crate::model::{Object, ObjectRef};
+
+/// All objects and their meaning.
+#[derive(Debug)]
+pub struct Model {
+    settings: Settings,
+}
+
+impl Model {
+    pub fn new(settings: Settings) -> Self {
+        Self { settings }
+    }
+
+    /// Adds or replaces an object. [`Self::settle`] computes what that changes.
+    pub fn apply(&mut self, object: Object) {
+        let _ = (&self.settings, object);
+    }
+
+    pub fn delete(&mut self, reference: &ObjectRef) {
+        let _ = reference;
+    }
+
+    /// What has changed since the last call.
+    pub fn settle(&mut self) -> Delta {
+        Delta::default()
+    }
+}
