@@ -38,8 +38,8 @@ pub fn strip(kind: Kind, object: &mut Value) {
             // Most of a Node's size is its list of images.
             keep(object, "status", &["addresses"]);
         }
-        // Written by this controller itself.
-        Kind::Ingress => keep(object, "status", &[]),
+        // It is written only if it differs.
+        Kind::Ingress => keep(object, "status", &["loadBalancer"]),
         Kind::Secret => {
             let fields = ["apiVersion", "kind", "metadata", "data", "type"];
             if let Some(secret) = object.as_object_mut() {

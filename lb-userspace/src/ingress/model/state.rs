@@ -1,5 +1,7 @@
 //! The objects, and what they mean.
 
+use std::collections::BTreeSet;
+
 use super::{Delta, Settings};
 use crate::model::{Object, ObjectRef};
 
@@ -26,5 +28,11 @@ impl Model {
     /// What has changed since the last call.
     pub fn settle(&mut self) -> Delta {
         Delta::default()
+    }
+
+    /// The Secrets that Ingresses of our class refer to, whether they exist or not, and that of the settings. The
+    /// source watches those by name that are not of type `kubernetes.io/tls`.
+    pub fn secrets(&self) -> BTreeSet<ObjectRef> {
+        BTreeSet::new()
     }
 }
