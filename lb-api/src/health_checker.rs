@@ -294,7 +294,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::kinds::Ranges;
+    use crate::kinds::{Kinds, Ranges};
     use crate::storage::{Storage, Window};
 
     #[test]
@@ -365,7 +365,7 @@ mod tests {
     }
 
     async fn create(api: &Api, plural: (&str, &str, &str), object: Value) {
-        let kind = kinds::find(plural.0, plural.1, plural.2).unwrap();
+        let kind = api.kinds().find(plural.0, plural.1, plural.2).unwrap();
         let mut request = Request::about(&object, kind, MANAGER, "application/json", &object);
         request.target.namespace = kind.namespaced.then(|| "default".to_owned());
         request.target.name = None;
@@ -401,7 +401,7 @@ mod tests {
             cluster_ips: vec!["10.96.0.0/16".parse().unwrap()],
             node_ports: 30000..=32767,
         };
-        let api = Api::new(storage, ranges).unwrap();
+        let api = Api::new(storage, Kinds::default(), ranges).unwrap();
         create(&api, ("", "v1", "namespaces"), json!({"metadata": {"name": "default"}})).await;
         let silent = TcpListener::bind((address, 0)).await.unwrap();
         let closed = TcpListener::bind((address, 0)).await.unwrap();

@@ -6,6 +6,7 @@
 
 pub mod codec;
 mod collector;
+pub mod declared;
 pub mod failure;
 mod first;
 mod health_checker;

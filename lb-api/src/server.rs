@@ -11,10 +11,11 @@ use tokio::net::TcpListener;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::collector;
+use super::declared::{Declaration, declare};
 use super::first::{self, Machine};
 use super::health_checker;
 use super::http::{Authority, Identity, Limits, Service, kubeconfig, serve, write_private};
-use super::kinds::Ranges;
+use super::kinds::{Kinds, Ranges};
 use super::operations::Api;
 use super::storage::{Storage, Window};
 use super::upkeep;
@@ -37,6 +38,8 @@ pub struct Options {
     pub ranges: Ranges,
     pub window: Window,
     pub limits: Limits,
+    /// Kinds that the server has besides those of Kubernetes.
+    pub declarations: Vec<Declaration>,
 }
 
 /// Serves until it is dropped.
@@ -53,8 +56,10 @@ pub struct Server {
 impl Server {
     /// Returns when it accepts connections and the kubeconfig exists.
     pub async fn start(options: Options) -> Result<Self> {
+        let declared = options.declarations.iter().map(declare).collect::<Result<Vec<_>>>()?;
+        let kinds = Kinds::with(&declared)?;
         let storage = Storage::open(&options.data_directory, options.window)?;
-        let api = Api::new(storage, options.ranges)?;
+        let api = Api::new(storage, kinds, options.ranges)?;
         let machine = Machine::of_this(&options.node_name)?;
         first::create(&api, &machine).await?;
 

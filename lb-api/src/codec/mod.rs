@@ -1,5 +1,6 @@
 //! Decodes request bodies, in JSON, YAML or protobuf, into objects of their kinds.
 
+mod declared;
 mod protobuf;
 mod reader;
 mod typed;
@@ -51,11 +52,11 @@ pub struct Decoded {
 
 /// Decodes a body as an object of the kind. Fails with the message of a real API server.
 pub fn decode(kind: &Kind, format: Format, body: &[u8]) -> Result<Decoded, Failure> {
-    let definition = definition(kind)?;
     let cannot = |message: &str| cannot_be_handled(kind, message);
     let (value, duplicates) = match format {
         Format::Json | Format::Yaml => parse(format, body).map_err(|message| cannot(&message))?,
         Format::Protobuf => {
+            let definition = definition(kind)?;
             let envelope = protobuf::envelope(body).map_err(|message| cannot(&message))?;
             let mut value = protobuf::decode(definition, envelope.message)
                 .map_err(|message| cannot(&message))?;
@@ -75,8 +76,10 @@ pub fn decode(kind: &Kind, format: Format, body: &[u8]) -> Result<Decoded, Failu
 /// Converts a value to the form of its kind. Returns one sentence for each field that was removed.
 /// Fails with the reason if the value cannot be of the kind.
 pub fn shape(kind: &Kind, value: &mut Value) -> Result<Vec<String>, String> {
-    let definition = definition(kind).map_err(|failure| failure.message)?;
-    let outcome = typed::shape(definition, value)?;
+    let outcome = match kind.declared {
+        Some(schema) => declared::shape(schema, value)?,
+        None => typed::shape(definition(kind).map_err(|failure| failure.message)?, value)?,
+    };
     Ok(outcome.unknown.iter().map(|path| format!("unknown field \"{path}\"")).collect())
 }
 

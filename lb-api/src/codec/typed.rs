@@ -8,7 +8,7 @@ use super::child;
 use crate::schema::{self, Message};
 
 /// Unknown fields that are reported.
-const UNKNOWN: usize = 100;
+pub const UNKNOWN: usize = 100;
 
 #[derive(Debug, Default)]
 pub struct Outcome {

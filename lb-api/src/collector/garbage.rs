@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::operations::{FOREGROUND, ORPHAN};
 use super::{Api, Item, report};
-use crate::kinds;
+use crate::kinds::Kinds;
 use crate::storage::Transaction;
 
 const MANAGER: &str = "generic-garbage-collector";
@@ -35,7 +35,7 @@ pub async fn sweep(api: &Api, items: &[Item]) {
                 if reference["blockOwnerDeletion"] == true {
                     waiting.insert(reference["uid"].as_str().unwrap_or_default());
                 }
-            } else if owner(reference).is_some() || !is_served(reference) {
+            } else if owner(reference).is_some() || !is_served(api.kinds(), reference) {
                 kept.push(reference.clone());
             } else {
                 dropped += 1;
@@ -82,9 +82,9 @@ fn references(item: &Item) -> Vec<&Value> {
 }
 
 /// Whether this server has the owner's kind. It cannot know whether owners of other kinds exist.
-fn is_served(reference: &Value) -> bool {
+fn is_served(kinds: &Kinds, reference: &Value) -> bool {
     let text = |field: &str| reference[field].as_str().unwrap_or_default();
-    kinds::find_kind(text("apiVersion"), text("kind")).is_some()
+    kinds.find_kind(text("apiVersion"), text("kind")).is_some()
 }
 
 #[cfg(test)]

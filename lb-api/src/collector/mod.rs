@@ -17,7 +17,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::failure::Failure;
-use super::kinds::{self, Kind, Subresource};
+use super::kinds::{Kind, Subresource};
 use super::operations::options::Query;
 use super::operations::{self, Api, Request, Target};
 use super::storage::{Change, Stored};
@@ -76,8 +76,9 @@ fn needs_sweep(change: &Change) -> bool {
 
 /// All objects at one revision.
 fn items(api: &Api) -> Vec<Item> {
-    let kinds: HashMap<String, &'static Kind> = kinds::all()
-        .iter()
+    let kinds: HashMap<String, &'static Kind> = api
+        .kinds()
+        .all()
         .filter(|kind| kind.rules.stored_as().is_none())
         .map(|kind| (operations::prefix(kind, None), kind))
         .collect();

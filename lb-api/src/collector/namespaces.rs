@@ -1,7 +1,6 @@
 //! Deletes terminating namespaces after all objects in them.
 
 use super::{Api, Item, report};
-use crate::kinds;
 use crate::operations::prefix;
 use crate::storage::Transaction;
 
@@ -24,8 +23,9 @@ pub async fn sweep(api: &Api, items: &[Item]) {
         }
         // Deleting an object is a change, so another sweep follows.
         if empty {
-            let prefixes: Vec<String> = kinds::all()
-                .iter()
+            let prefixes: Vec<String> = api
+                .kinds()
+                .all()
                 .filter(|kind| kind.namespaced)
                 .map(|kind| prefix(kind, Some(name)))
                 .collect();

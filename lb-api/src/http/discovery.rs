@@ -5,7 +5,7 @@ use hyper::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
 use super::respond::{self, Body};
-use crate::kinds::{self, Kind};
+use crate::kinds::{Kind, Kinds};
 
 const VERBS: [&str; 8] =
     ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
@@ -39,9 +39,9 @@ fn platform() -> &'static str {
     }
 }
 
-pub fn index() -> Value {
+pub fn index(kinds: &Kinds) -> Value {
     let mut paths = vec!["/api".to_owned(), "/api/v1".to_owned(), "/apis".to_owned()];
-    for (group, version) in group_versions().into_iter().filter(|(group, _)| !group.is_empty()) {
+    for (group, version) in kinds.group_versions().into_iter().filter(|(group, _)| !group.is_empty()) {
         paths.extend([format!("/apis/{group}"), format!("/apis/{group}/{version}")]);
     }
     for path in ["healthz", "livez", "openapi/v2", "openapi/v3", "readyz", "version"] {
@@ -50,29 +50,19 @@ pub fn index() -> Value {
     json!({"paths": paths})
 }
 
-/// In the order of the kinds, without duplicates.
-pub fn group_versions() -> Vec<(&'static str, &'static str)> {
-    let mut all = Vec::new();
-    for kind in kinds::all() {
-        if !all.contains(&(kind.group, kind.version)) {
-            all.push((kind.group, kind.version));
-        }
-    }
-    all
-}
-
-fn kinds_of(group: &str, version: &str) -> Vec<&'static Kind> {
-    kinds::all().iter().filter(|kind| kind.group == group && kind.version == version).collect()
+fn kinds_of(kinds: &Kinds, group: &str, version: &str) -> Vec<&'static Kind> {
+    kinds.all().filter(|kind| (kind.group, kind.version) == (group, version)).collect()
 }
 
 /// `/api` or `/apis`: aggregated discovery if the client asks for it, otherwise the group names.
-pub fn groups(core: bool, accept: &str, pretty: bool) -> Response<Body> {
+pub fn groups(kinds: &Kinds, core: bool, accept: &str, pretty: bool) -> Response<Body> {
     let own = |group: &str| group.is_empty() == core;
     if let Some(version) = aggregated(accept) {
-        let items: Vec<Value> = group_versions()
+        let items: Vec<Value> = kinds
+            .group_versions()
             .into_iter()
             .filter(|(group, _)| own(group))
-            .map(|(group, version)| discovered_group(group, version))
+            .map(|(group, version)| discovered_group(kinds, group, version))
             .collect();
         let list = json!({
             "kind": "APIGroupDiscoveryList",
@@ -93,8 +83,8 @@ pub fn groups(core: bool, accept: &str, pretty: bool) -> Response<Body> {
             "serverAddressByClientCIDRs": [],
         })
     } else {
-        let groups: Vec<Value> =
-            group_versions().into_iter().filter_map(|(name, _)| group(name)).collect();
+        let names = kinds.group_versions().into_iter();
+        let groups: Vec<Value> = names.filter_map(|(name, _)| group(kinds, name)).collect();
         json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
     };
     respond::json(200, &value, pretty)
@@ -123,9 +113,9 @@ fn aggregated(accept: &str) -> Option<&'static str> {
     None
 }
 
-fn discovered_group(group: &str, version: &str) -> Value {
+fn discovered_group(kinds: &Kinds, group: &str, version: &str) -> Value {
     let resources: Vec<Value> =
-        kinds_of(group, version).into_iter().map(discovered_resource).collect();
+        kinds_of(kinds, group, version).into_iter().map(discovered_resource).collect();
     json!({
         "metadata": {"name": group},
         "versions": [{"version": version, "freshness": "Current", "resources": resources}],
@@ -158,8 +148,9 @@ fn discovered_resource(kind: &Kind) -> Value {
 }
 
 /// `/apis/{group}`
-pub fn group(name: &str) -> Option<Value> {
-    let versions: Vec<Value> = group_versions()
+pub fn group(kinds: &Kinds, name: &str) -> Option<Value> {
+    let versions: Vec<Value> = kinds
+        .group_versions()
         .into_iter()
         .filter(|(group, _)| *group == name && !group.is_empty())
         .map(|(group, version)| {
@@ -177,8 +168,8 @@ pub fn group(name: &str) -> Option<Value> {
 }
 
 /// `/api/v1`, `/apis/{group}/{version}`
-pub fn resources(group: &str, version: &str) -> Option<Value> {
-    let kinds = kinds_of(group, version);
+pub fn resources(kinds: &Kinds, group: &str, version: &str) -> Option<Value> {
+    let kinds = kinds_of(kinds, group, version);
     let api_version = kinds.first()?.api_version();
     let mut resources = Vec::new();
     for kind in kinds {

@@ -1,7 +1,7 @@
 //! Parses the path of a request.
 
 use super::reviews::Review;
-use crate::kinds::{self, Kind, Subresource};
+use crate::kinds::{Kind, Kinds, Subresource};
 use crate::operations::Target;
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub enum Path {
 
 impl Path {
     /// `None` if the path does not exist.
-    pub fn parse(path: &str) -> Option<Self> {
+    pub fn parse(kinds: &Kinds, path: &str) -> Option<Self> {
         let decoded: Vec<String> = path
             .split('/')
             .filter(|segment| !segment.is_empty())
@@ -89,19 +89,19 @@ impl Path {
             {
                 Review::of(group, version, resource).map(Self::Review)
             }
-            ["api", version, rest @ ..] => objects("", version, rest),
-            ["apis", group, version, rest @ ..] => objects(group, version, rest),
+            ["api", version, rest @ ..] => objects(kinds, "", version, rest),
+            ["apis", group, version, rest @ ..] => objects(kinds, group, version, rest),
             _ => None,
         }
     }
 }
 
-fn objects(group: &str, version: &str, segments: &[&str]) -> Option<Path> {
+fn objects(kinds: &Kinds, group: &str, version: &str, segments: &[&str]) -> Option<Path> {
     let (watch, segments) = match segments {
         ["watch", rest @ ..] => (true, rest),
         rest => (false, rest),
     };
-    let kind = |plural: &str| kinds::find(group, version, plural);
+    let kind = |plural: &str| kinds.find(group, version, plural);
     let target = match segments {
         ["namespaces", namespace, plural, rest @ ..]
             if !is_subresource(plural) || kind("namespaces").is_none() =>
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     fn named(path: &str) -> Option<String> {
-        match Path::parse(path)? {
+        match Path::parse(&Kinds::default(), path)? {
             Path::Objects { target, watch } => Some(format!(
                 "{}{} {} {}{}",
                 if watch { "watch " } else { "" },

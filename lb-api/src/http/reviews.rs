@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::identity::Identity;
 use super::roles::Role;
 use crate::codec::value_of_seconds;
+use crate::kinds::Kinds;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Review {
@@ -36,7 +37,13 @@ impl Review {
     }
 
     /// The review with its status.
-    pub fn evaluate(self, client: &Identity, request: &Value, now: Timestamp) -> Value {
+    pub fn evaluate(
+        self,
+        kinds: &Kinds,
+        client: &Identity,
+        request: &Value,
+        now: Timestamp,
+    ) -> Value {
         let spec = &request["spec"];
         match self {
             Self::Subject => json!({
@@ -47,12 +54,12 @@ impl Review {
             Self::Access => json!({
                 "kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1",
                 "metadata": {"creationTimestamp": null},
-                "spec": spec, "status": access(client, spec),
+                "spec": spec, "status": access(kinds, client, spec),
             }),
             Self::Rules => json!({
                 "kind": "SelfSubjectRulesReview", "apiVersion": "authorization.k8s.io/v1",
                 "metadata": {"creationTimestamp": null},
-                "spec": spec, "status": rules(client.role()),
+                "spec": spec, "status": rules(kinds, client.role(), spec),
             }),
         }
     }
@@ -63,7 +70,7 @@ fn groups(client: &Identity) -> Vec<&str> {
     client.groups.iter().map(String::as_str).chain(authenticated).collect()
 }
 
-fn access(client: &Identity, spec: &Value) -> Value {
+fn access(kinds: &Kinds, client: &Identity, spec: &Value) -> Value {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let Some(role) = client.role() else {
         return json!({"allowed": false, "reason": "the client has no role"});
@@ -74,7 +81,8 @@ fn access(client: &Identity, spec: &Value) -> Value {
             None | Some("") => text(&resource["resource"]),
             Some(subresource) => format!("{}/{subresource}", text(&resource["resource"])),
         };
-        role.allows(&text(&resource["verb"]), &text(&resource["group"]), &name)
+        let namespace = resource["namespace"].as_str().filter(|namespace| !namespace.is_empty());
+        role.allows(kinds, &text(&resource["verb"]), &text(&resource["group"]), &name, namespace)
     } else {
         let path = &spec["nonResourceAttributes"];
         role.allows_path(&text(&path["verb"]), &text(&path["path"]))
@@ -82,11 +90,13 @@ fn access(client: &Identity, spec: &Value) -> Value {
     json!({"allowed": allowed, "reason": format!("role {}", role.name())})
 }
 
-fn rules(role: Option<Role>) -> Value {
+/// Those that apply in the namespace that the client asks about.
+fn rules(kinds: &Kinds, role: Option<Role>, spec: &Value) -> Value {
     let resources: Vec<Value> = role
-        .map(Role::rules)
+        .map(|role| role.rules(kinds))
         .unwrap_or_default()
-        .iter()
+        .into_iter()
+        .filter(|rule| rule.applies_in(spec["namespace"].as_str()))
         .map(|rule| {
             json!({"verbs": rule.verbs, "apiGroups": rule.groups, "resources": rule.resources})
         })
@@ -107,7 +117,7 @@ mod tests {
     #[test]
     fn a_client_learns_its_name_and_groups() {
         let client = Identity::new("eve", Role::Viewer);
-        let reviewed = Review::Subject.evaluate(&client, &json!({}), Timestamp::UNIX_EPOCH);
+        let reviewed = Review::Subject.evaluate(&Kinds::default(), &client, &json!({}), Timestamp::UNIX_EPOCH);
         let user = json!({
             "username": "eve", "groups": ["millrace:viewers", "system:authenticated"],
         });
@@ -129,7 +139,12 @@ mod tests {
             (&nobody, list("services"), false),
             (&nobody, path("/version"), false),
         ] {
-            let reviewed = Review::Access.evaluate(client, &request, Timestamp::UNIX_EPOCH);
+            let reviewed = Review::Access.evaluate(
+                &Kinds::default(),
+                client,
+                &request,
+                Timestamp::UNIX_EPOCH,
+            );
             assert_eq!(reviewed["status"]["allowed"], expected, "{} {request}", client.user);
         }
     }

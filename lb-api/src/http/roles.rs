@@ -5,36 +5,69 @@
 //! - A role is a list of rules, which `kubectl auth can-i` prints: it cannot differ from what is
 //!   enforced.
 
-use crate::kinds::Subresource;
+use std::borrow::Cow;
+
+use crate::kinds::{Kinds, Subresource};
 use crate::operations::Target;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// May do everything.
     Administrator,
-    /// Reads Services, slices and Nodes; writes Events and the status of Services.
+    /// Reads Services, slices, Nodes and declared kinds; writes Events, and the status of Services
+    /// and declared kinds.
     Agent,
-    /// Reads Ingresses, Services, slices and TLS Secrets; writes Events and the status of Ingresses.
+    /// Reads Ingresses, Services, slices and TLS Secrets; writes Events, the status of Ingresses, and
+    /// Leases in `PROXY_NAMESPACE`.
     Proxy,
     /// Reads everything except Secrets.
     Viewer,
 }
 
 /// Verbs on resources of API groups. `*` stands for all.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Rule {
     pub verbs: &'static [&'static str],
-    pub groups: &'static [&'static str],
+    pub groups: Cow<'static, [&'static str]>,
     /// With `/status` for the subresource.
     pub resources: &'static [&'static str],
+    /// `None`: in all of them, and outside.
+    pub namespace: Option<&'static str>,
+}
+
+/// Where proxies hold the Lease that elects their leader.
+pub const PROXY_NAMESPACE: &str = "kube-system";
+
+const fn rule(
+    verbs: &'static [&'static str],
+    groups: &'static [&'static str],
+    resources: &'static [&'static str],
+) -> Rule {
+    Rule { verbs, groups: Cow::Borrowed(groups), resources, namespace: None }
+}
+
+impl Rule {
+    pub fn applies_in(&self, namespace: Option<&str>) -> bool {
+        self.namespace.is_none() || self.namespace == namespace
+    }
+
+    fn allows(&self, verb: &str, group: &str, resource: &str) -> bool {
+        let has = |list: &[&str], one: &str| list.contains(&"*") || list.contains(&one);
+        let is_status = resource.ends_with("/status") && self.resources.contains(&ANY_STATUS);
+        has(self.verbs, verb)
+            && has(&self.groups, group)
+            && (has(self.resources, resource) || is_status)
+    }
 }
 
 const READ: &[&str] = &["get", "list", "watch"];
 const REPORT: &[&str] = &["create", "patch", "update"];
 const STATUS: &[&str] = &["get", "patch", "update"];
-const EVENTS: Rule = Rule { verbs: REPORT, groups: &["", "events.k8s.io"], resources: &["events"] };
-const SLICES: Rule =
-    Rule { verbs: READ, groups: &["discovery.k8s.io"], resources: &["endpointslices"] };
+const LOCK: &[&str] = &["create", "get", "list", "patch", "update", "watch"];
+/// The status of all resources of a group.
+const ANY_STATUS: &str = "*/status";
+const EVENTS: Rule = rule(REPORT, &["", "events.k8s.io"], &["events"]);
+const SLICES: Rule = rule(READ, &["discovery.k8s.io"], &["endpointslices"]);
 
 /// Paths that every client may read: discovery, schemas and health.
 pub const OPEN_PATHS: [&str; 8] =
@@ -70,63 +103,103 @@ impl Role {
         Self::ALL.into_iter().find(|role| groups.iter().any(|group| group == role.group()))
     }
 
-    pub fn rules(self) -> &'static [Rule] {
+    /// Includes the declared kinds of the server.
+    pub fn rules(self, kinds: &Kinds) -> Vec<Rule> {
+        let mut rules = self.fixed_rules().to_vec();
+        let groups = kinds.declared_groups();
+        if groups.is_empty() {
+            return rules;
+        }
+        let mut add = |verbs, resources| {
+            let groups = Cow::Owned(groups.clone());
+            rules.push(Rule { verbs, groups, resources, namespace: None });
+        };
         match self {
-            Self::Administrator => &[Rule { verbs: &["*"], groups: &["*"], resources: &["*"] }],
-            Self::Agent => &[
-                Rule { verbs: READ, groups: &[""], resources: &["nodes", "services"] },
-                SLICES,
-                EVENTS,
-                Rule { verbs: STATUS, groups: &[""], resources: &["services/status"] },
-            ],
-            Self::Proxy => &[
-                Rule { verbs: READ, groups: &[""], resources: &["secrets", "services"] },
-                SLICES,
-                Rule {
-                    verbs: READ,
-                    groups: &["networking.k8s.io"],
-                    resources: &["ingressclasses", "ingresses"],
-                },
-                EVENTS,
-                Rule {
-                    verbs: STATUS,
-                    groups: &["networking.k8s.io"],
-                    resources: &["ingresses/status"],
-                },
-            ],
-            Self::Viewer => &[
-                Rule {
-                    verbs: READ,
-                    groups: &[""],
-                    resources: &[
-                        "configmaps",
-                        "endpoints",
-                        "events",
-                        "namespaces",
-                        "nodes",
-                        "serviceaccounts",
-                        "services",
-                    ],
-                },
-                Rule {
-                    verbs: READ,
-                    groups: &[
-                        "coordination.k8s.io",
-                        "discovery.k8s.io",
-                        "events.k8s.io",
-                        "networking.k8s.io",
-                    ],
-                    resources: &["*"],
-                },
-            ],
+            Self::Administrator | Self::Proxy => {}
+            Self::Viewer => add(READ, &["*"]),
+            Self::Agent => {
+                add(READ, &["*"]);
+                add(STATUS, &[ANY_STATUS]);
+            }
+        }
+        rules
+    }
+
+    fn fixed_rules(self) -> &'static [Rule] {
+        const NETWORKING: &[&str] = &["networking.k8s.io"];
+        match self {
+            Self::Administrator => const { &[rule(&["*"], &["*"], &["*"])] },
+            Self::Agent => {
+                const {
+                    &[
+                        rule(READ, &[""], &["nodes", "services"]),
+                        SLICES,
+                        EVENTS,
+                        rule(STATUS, &[""], &["services/status"]),
+                    ]
+                }
+            }
+            Self::Proxy => {
+                const {
+                    &[
+                        rule(READ, &[""], &["secrets", "services"]),
+                        SLICES,
+                        rule(READ, NETWORKING, &["ingressclasses", "ingresses"]),
+                        EVENTS,
+                        rule(STATUS, NETWORKING, &["ingresses/status"]),
+                        Rule {
+                            verbs: LOCK,
+                            groups: Cow::Borrowed(&["coordination.k8s.io"]),
+                            resources: &["leases"],
+                            namespace: Some(PROXY_NAMESPACE),
+                        },
+                    ]
+                }
+            }
+            Self::Viewer => {
+                const {
+                    &[
+                        rule(
+                            READ,
+                            &[""],
+                            &[
+                                "configmaps",
+                                "endpoints",
+                                "events",
+                                "namespaces",
+                                "nodes",
+                                "serviceaccounts",
+                                "services",
+                            ],
+                        ),
+                        rule(
+                            READ,
+                            &[
+                                "coordination.k8s.io",
+                                "discovery.k8s.io",
+                                "events.k8s.io",
+                                "networking.k8s.io",
+                            ],
+                            &["*"],
+                        ),
+                    ]
+                }
+            }
         }
     }
 
-    pub fn allows(self, verb: &str, group: &str, resource: &str) -> bool {
-        let has = |list: &[&str], one: &str| list.contains(&"*") || list.contains(&one);
-        self.rules().iter().any(|rule| {
-            has(rule.verbs, verb) && has(rule.groups, group) && has(rule.resources, resource)
-        })
+    pub fn allows(
+        self,
+        kinds: &Kinds,
+        verb: &str,
+        group: &str,
+        resource: &str,
+        namespace: Option<&str>,
+    ) -> bool {
+        let rules = self.rules(kinds);
+        rules
+            .iter()
+            .any(|rule| rule.applies_in(namespace) && rule.allows(verb, group, resource))
     }
 
     /// Whether only Secrets of type `kubernetes.io/tls` are visible.
@@ -194,10 +267,21 @@ mod tests {
             ("list", "coordination.k8s.io", "leases", vec![Administrator, Viewer]),
             ("list", "apps", "deployments", vec![Administrator]),
         ] {
-            let actual: Vec<Role> =
-                Role::ALL.into_iter().filter(|role| role.allows(verb, group, resource)).collect();
+            let kinds = Kinds::default();
+            let allows = |role: &Role| role.allows(&kinds, verb, group, resource, Some("default"));
+            let actual: Vec<Role> = Role::ALL.into_iter().filter(allows).collect();
             assert_eq!(actual, allowed, "{verb} {group} {resource}");
         }
+    }
+
+    #[test]
+    fn a_proxy_writes_leases_in_one_namespace_only() {
+        let kinds = Kinds::default();
+        let updates = |namespace: Option<&str>| {
+            Role::Proxy.allows(&kinds, "update", "coordination.k8s.io", "leases", namespace)
+        };
+        assert!(updates(Some(PROXY_NAMESPACE)));
+        assert!(!updates(Some("default")) && !updates(None));
     }
 
     #[test]

@@ -13,15 +13,16 @@ use tokio::time::timeout;
 
 use super::connection::Limits;
 use super::identity::Identity;
+use super::openapi::OpenApi;
 use super::path::Path;
 use super::respond::{self, Body};
 use super::reviews::Review;
 use super::shares::{Share, Shares};
 use super::turns::{Turn, Turns};
-use super::{discovery, health, listing, openapi, roles};
+use super::{discovery, health, listing, roles};
 use crate::codec;
 use crate::failure::Failure;
-use crate::kinds::Kind;
+use crate::kinds::{Kind, Kinds};
 use crate::operations::options::Query;
 use crate::operations::render::Shape;
 use crate::operations::{self, Api, Outcome, Target, Watch};
@@ -35,6 +36,7 @@ pub struct Service {
     watches: Shares,
     bodies: Shares,
     turns: Turns,
+    openapi: OpenApi,
 }
 
 /// A body from this size on is expensive.
@@ -50,6 +52,7 @@ struct Wishes {
 impl Service {
     pub fn new(api: Api, limits: Limits) -> Self {
         Self {
+            openapi: OpenApi::new(api.kinds().clone()),
             api,
             limits,
             requests: Shares::new(limits.requests),
@@ -84,7 +87,8 @@ impl Service {
         client: &Identity,
         wishes: &Wishes,
     ) -> Result<Response<Body>, Failure> {
-        let path = Path::parse(request.uri().path()).ok_or_else(Failure::no_such_path)?;
+        let kinds = self.api.kinds();
+        let path = Path::parse(kinds, request.uri().path()).ok_or_else(Failure::no_such_path)?;
         let path = match path {
             Path::Objects { target, watch } => {
                 return self.objects(request, client, target, watch, wishes).await;
@@ -116,20 +120,22 @@ impl Service {
                 "apiVersion": version, "kind": kind, "items": [],
                 "metadata": {"resourceVersion": self.api.storage().revision().to_string()},
             })),
-            Path::Index => json(discovery::index()),
+            Path::Index => json(discovery::index(kinds)),
             Path::CoreVersions | Path::Groups => {
                 let core = matches!(path, Path::CoreVersions);
-                Ok(discovery::groups(core, &wishes.accept, wishes.pretty))
+                Ok(discovery::groups(kinds, core, &wishes.accept, wishes.pretty))
             }
-            Path::Group(group) => json(discovery::group(&group).ok_or_else(Failure::no_such_path)?),
+            Path::Group(group) => {
+                json(discovery::group(kinds, &group).ok_or_else(Failure::no_such_path)?)
+            }
             Path::Resources { group, version } => {
-                let resources = discovery::resources(&group, &version);
+                let resources = discovery::resources(kinds, &group, &version);
                 json(resources.ok_or_else(Failure::no_such_path)?)
             }
-            Path::OpenApi2 => Ok(openapi::v2(request.headers())),
-            Path::OpenApi3 => json(openapi::v3_index()),
+            Path::OpenApi2 => Ok(self.openapi.v2(request.headers())),
+            Path::OpenApi3 => json(self.openapi.v3_index()),
             Path::OpenApi3Of { group, version } => {
-                let document = openapi::v3(&group, &version, request.headers());
+                let document = self.openapi.v3(&group, &version, request.headers());
                 document.ok_or_else(Failure::no_such_path)
             }
             Path::Objects { .. } | Path::Review(_) => Err(Failure::no_such_path()),
@@ -152,7 +158,7 @@ impl Service {
         let watch = watch || (watches && target.name.is_none());
         let verb =
             verb(&method, watch, target.name.is_some()).ok_or_else(Failure::method_not_allowed)?;
-        let restriction = authorize(client, verb, &target)?;
+        let restriction = authorize(self.api.kinds(), client, verb, &target)?;
         let mut query = wishes.query.clone();
         if let Some(fields) = restriction
             && target.name.is_none()
@@ -243,7 +249,7 @@ impl Service {
         let (body, _held) = self.body(request.into_body(), client).await?;
         let format = operations::format(&content_type)?;
         let asked = codec::decode_definition(review.definition(), format, &body)?;
-        let review = review.evaluate(client, &asked, Timestamp::now());
+        let review = review.evaluate(self.api.kinds(), client, &asked, Timestamp::now());
         Ok(respond::json(201, &review, wishes.pretty))
     }
 
@@ -308,12 +314,15 @@ fn verb(method: &Method, watch: bool, named: bool) -> Option<&'static str> {
 
 /// Fails if the client may not do this. Returns what restricts the objects that it sees.
 fn authorize(
+    kinds: &Kinds,
     client: &Identity,
     verb: &str,
     target: &Target,
 ) -> Result<Option<&'static str>, Failure> {
     let resource = roles::resource(target);
-    let role = client.role().filter(|role| role.allows(verb, target.kind.group, &resource));
+    let role = client.role().filter(|role| {
+        role.allows(kinds, verb, target.kind.group, &resource, target.namespace.as_deref())
+    });
     let Some(role) = role else {
         let why = match client.role() {
             Some(role) => format!("role {}", role.name()),

@@ -116,7 +116,7 @@ impl Rules for Grouped {
     }
 
     fn stored_as(&self) -> Option<&'static Kind> {
-        super::find("", "v1", "events")
+        super::find_kind("v1", "Event")
     }
 
     fn to_stored(&self, object: &Value) -> Value {

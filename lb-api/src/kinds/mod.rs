@@ -19,6 +19,7 @@ pub mod metadata;
 pub mod names;
 mod namespace;
 mod node;
+mod registry;
 mod secret;
 mod service;
 mod service_account;
@@ -34,6 +35,7 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use serde_json::Value;
 
+pub use registry::Kinds;
 pub use violation::{Violation, ViolationKind};
 
 pub struct Kind {
@@ -47,6 +49,9 @@ pub struct Kind {
     pub categories: &'static [&'static str],
     pub namespaced: bool,
     pub has_status: bool,
+    /// The schema of a kind that the embedder declares (`declared`). The types of the other kinds
+    /// are in `schema`.
+    pub declared: Option<&'static Value>,
     pub rules: &'static dyn Rules,
 }
 
@@ -189,14 +194,9 @@ impl Kind {
     }
 }
 
-/// In the order of discovery.
+/// The kinds of this crate, in the order of discovery. Those of a server are in `Kinds`.
 pub fn all() -> &'static [Kind] {
     &ALL
-}
-
-/// By group, version and plural, as in a request's path.
-pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Kind> {
-    ALL.iter().find(|kind| (kind.group, kind.version, kind.plural) == (group, version, plural))
 }
 
 /// By API version and kind, as in a manifest.
@@ -214,6 +214,7 @@ const CORE: Kind = Kind {
     categories: &[],
     namespaced: true,
     has_status: false,
+    declared: None,
     rules: &event::Core,
 };
 

@@ -28,7 +28,7 @@ use options::Query;
 
 use super::codec::{self, Format};
 use super::failure::Failure;
-use super::kinds::{self, Kind, Ranges, Subresource};
+use super::kinds::{self, Kind, Kinds, Ranges, Subresource};
 use super::storage::{Storage, Stored, Transaction, WriteError};
 
 pub(super) use delete::{FOREGROUND, ORPHAN};
@@ -38,6 +38,7 @@ pub use watch::Watch;
 #[derive(Clone)]
 pub struct Api {
     storage: Storage,
+    kinds: Kinds,
     ledger: Arc<Mutex<Ledger>>,
 }
 
@@ -101,13 +102,17 @@ impl Outcome {
 }
 
 impl Api {
-    pub fn new(storage: Storage, ranges: Ranges) -> Result<Self> {
+    pub fn new(storage: Storage, kinds: Kinds, ranges: Ranges) -> Result<Self> {
         let ledger = Ledger::of_stored(&storage, ranges)?;
-        Ok(Self { storage, ledger: Arc::new(Mutex::new(ledger)) })
+        Ok(Self { storage, kinds, ledger: Arc::new(Mutex::new(ledger)) })
     }
 
     pub fn storage(&self) -> &Storage {
         &self.storage
+    }
+
+    pub fn kinds(&self) -> &Kinds {
+        &self.kinds
     }
 
     /// Runs a write on the storage. Its own failures become internal errors.
@@ -168,7 +173,12 @@ impl Request {
 
     /// The body as an object of the target's kind, and warnings about it.
     fn object(&self, validation: codec::FieldValidation) -> Result<(Value, Vec<String>), Failure> {
-        let decoded = codec::decode(self.target.kind, self.format()?, &self.body)?;
+        let format = self.format()?;
+        if format == Format::Protobuf && self.target.kind.declared.is_some() {
+            // Declared kinds have no field numbers.
+            return Err(unsupported(&self.content_type, &SUPPORTED[..2]));
+        }
+        let decoded = codec::decode(self.target.kind, format, &self.body)?;
         let warnings = judge(decoded.oddities, validation, |message| {
             codec::cannot_be_handled(self.target.kind, message)
         })?;

@@ -10,7 +10,7 @@ use super::options::{Query, WriteOptions};
 use super::{Api, Outcome, Request, Target, judge, metadata, shown, text, unsupported};
 use crate::codec::{self, Format};
 use crate::failure::Failure;
-use crate::kinds::{Subresource, Violation};
+use crate::kinds::{Kind, Subresource, Violation};
 use crate::patch::{PatchError, apply, json, merge, strategic};
 use crate::storage::{Stored, Transaction};
 
@@ -22,29 +22,35 @@ enum PatchType {
     Apply,
 }
 
+/// The last one not for declared kinds.
+const PATCH_TYPES: [&str; 4] = [
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/apply-patch+yaml",
+    "application/strategic-merge-patch+json",
+];
+
 impl PatchType {
-    fn of(content_type: &str) -> Result<Self, Failure> {
+    fn of(kind: &Kind, content_type: &str) -> Result<Self, Failure> {
         match content_type.split(';').next().unwrap_or_default().trim() {
             "application/json-patch+json" => Ok(Self::Json),
             "application/merge-patch+json" => Ok(Self::Merge),
-            "application/strategic-merge-patch+json" => Ok(Self::Strategic),
             "application/apply-patch+yaml" => Ok(Self::Apply),
-            other => Err(unsupported(
-                other,
-                &[
-                    "application/json-patch+json",
-                    "application/merge-patch+json",
-                    "application/strategic-merge-patch+json",
-                    "application/apply-patch+yaml",
-                ],
-            )),
+            // Needs the merge keys that only types of Kubernetes have.
+            "application/strategic-merge-patch+json" if kind.declared.is_none() => {
+                Ok(Self::Strategic)
+            }
+            other => {
+                let most = PATCH_TYPES.len() - usize::from(kind.declared.is_some());
+                Err(unsupported(other, &PATCH_TYPES[..most]))
+            }
         }
     }
 }
 
 impl Api {
     pub async fn patch(&self, request: Request) -> Result<Outcome, Failure> {
-        let type_ = PatchType::of(&request.content_type)?;
+        let type_ = PatchType::of(request.target.kind, &request.content_type)?;
         let options = WriteOptions::parse(&request.query, &request.user_agent, "PatchOptions")?;
         check_options(type_, &options, &request.query)?;
         let format = if type_ == PatchType::Apply { Format::Yaml } else { Format::Json };

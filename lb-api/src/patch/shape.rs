@@ -33,7 +33,13 @@ impl TypeNode {
     pub fn root(kind: &Kind) -> Self {
         // A kind without a definition would be merged as a single value. A test ensures that there
         // is none.
-        Self::defined(schema::definition_of(kind.group, kind.version, kind.kind), &NOTHING, None)
+        match kind.declared {
+            Some(schema) => Self::defined(None, schema, None),
+            None => {
+                let name = schema::definition_of(kind.group, kind.version, kind.kind);
+                Self::defined(name, &NOTHING, None)
+            }
+        }
     }
 
     /// The node of a field or map entry.
@@ -68,6 +74,7 @@ impl TypeNode {
     pub fn shape(&self) -> Shape {
         if self.facts.is_some_and(|facts| facts.atomic)
             || self.message().is_some_and(|message| message.atomic)
+            || self.schema["x-kubernetes-map-type"] == "atomic"
         {
             return Shape::Whole;
         }
@@ -75,9 +82,22 @@ impl TypeNode {
             Some("array") => match self.facts.and_then(|facts| facts.list.as_ref()) {
                 Some(ListType::Set) => Shape::Set,
                 Some(ListType::Map(keys)) => Shape::Keyed(keys.clone()),
-                Some(ListType::Atomic) | None => Shape::Whole,
+                Some(ListType::Atomic) => Shape::Whole,
+                None => self.declared_list(),
             },
             Some("object") if self.has_entries() => Shape::Entries,
+            _ => Shape::Whole,
+        }
+    }
+
+    /// Schemas of declared kinds contain how lists are merged.
+    fn declared_list(&self) -> Shape {
+        match self.schema["x-kubernetes-list-type"].as_str() {
+            Some("set") => Shape::Set,
+            Some("map") => {
+                let keys = self.schema["x-kubernetes-list-map-keys"].as_array();
+                Shape::Keyed(keys.into_iter().flatten().filter_map(Value::as_str).collect())
+            }
             _ => Shape::Whole,
         }
     }

@@ -12,8 +12,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use lb_api::declared::Declaration;
+
 use super::kubectls::kubectls;
 use super::server::TestServer;
+use super::widgets;
 
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/api/scripts");
 
@@ -29,7 +32,8 @@ async fn every_kubectl_prints_the_same_as_on_a_cluster() {
             .iter()
             .map(|(version, program)| {
                 let (version, program, text) = (version.clone(), program.clone(), text.clone());
-                tokio::spawn(async move { (version, run(&text, &program).await) })
+                let declarations = if name == "declared" { widgets::all() } else { Vec::new() };
+                tokio::spawn(async move { (version, run(&text, &program, declarations).await) })
             })
             .collect();
         // The newest comes first: variants are files that differ from it.
@@ -68,8 +72,8 @@ fn scripts() -> Vec<PathBuf> {
 }
 
 /// Runs a script on a new server. Returns the script with the actual output.
-async fn run(script: &str, program: &Path) -> String {
-    let server = TestServer::start().await;
+async fn run(script: &str, program: &Path, declarations: Vec<Declaration>) -> String {
+    let server = TestServer::start_declared(declarations).await;
     let directory = server.directory.path();
     let wrapper = directory.join("kubectl");
     let text = format!(

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use lb_api::declared::Declaration;
 use lb_api::http::{Authority, Identity, Limits, Role, kubeconfig};
 use lb_api::kinds::Ranges;
 use lb_api::server::{Options, Server};
@@ -35,10 +36,19 @@ pub struct TestServer {
 
 impl TestServer {
     pub async fn start() -> Self {
-        Self::start_with(Window::default(), Limits::default()).await
+        Self::start_declared(Vec::new()).await
+    }
+
+    /// With kinds of the test's own.
+    pub async fn start_declared(declarations: Vec<Declaration>) -> Self {
+        Self::start_all(Window::default(), Limits::default(), declarations).await
     }
 
     pub async fn start_with(window: Window, limits: Limits) -> Self {
+        Self::start_all(window, limits, Vec::new()).await
+    }
+
+    async fn start_all(window: Window, limits: Limits, declarations: Vec<Declaration>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let server = Server::start(Options {
             data_directory: directory.path().to_owned(),
@@ -54,6 +64,7 @@ impl TestServer {
             },
             window,
             limits,
+            declarations,
         })
         .await
         .unwrap();

@@ -196,6 +196,7 @@ fn run(configuration: Configuration, level: Level) -> Result<()> {
         },
         window: Window::default(),
         limits: Limits::default(),
+        declarations: Vec::new(),
     };
     let privileges = Privileges::STANDALONE;
     let runtime = confined_runtime(privileges)?;

@@ -33,22 +33,57 @@ pub fn of(kinds: &[&'static Kind], dialect: Dialect) -> Map<String, Value> {
     }
     let mut definitions = Map::new();
     for kind in kinds {
-        let Some(name) = schema::definition_of(kind.group, kind.version, kind.kind) else {
-            continue;
-        };
-        need(name, &mut needed);
-        definitions.insert(format!("{name}List"), list_of(kind, name, dialect));
+        let name = name_of(kind);
+        match kind.declared {
+            None => need(&name, &mut needed),
+            Some(schema) => {
+                need_referred(schema, &mut needed);
+                definitions.insert(name.clone(), declared(schema, dialect));
+            }
+        }
+        definitions.insert(format!("{name}List"), list_of(kind, &name, dialect));
     }
     for name in needed {
         definitions.insert(name.to_owned(), definition(name, dialect));
     }
     for kind in kinds {
-        let name = schema::definition_of(kind.group, kind.version, kind.kind).unwrap_or_default();
-        if let Some(definition) = definitions.get_mut(name) {
+        if let Some(definition) = definitions.get_mut(&name_of(kind)) {
             definition["x-kubernetes-group-version-kind"] = json!([type_of(kind, kind.kind)]);
         }
     }
     definitions
+}
+
+/// The name of a kind's definition: `io.k8s.api.core.v1.Service`. Declared kinds are named after
+/// their group: `io.example.v1.Widget`.
+pub fn name_of(kind: &Kind) -> String {
+    if kind.declared.is_none() {
+        let name = schema::definition_of(kind.group, kind.version, kind.kind);
+        return name.unwrap_or_default().to_owned();
+    }
+    let group: Vec<&str> = kind.group.rsplit('.').collect();
+    format!("{}.{}.{}", group.join("."), kind.version, kind.kind)
+}
+
+/// The schema of a declared kind. V2 has no words for some of its constraints.
+fn declared(schema: &Value, dialect: Dialect) -> Value {
+    const ONLY_V3: [&str; 7] =
+        ["allOf", "anyOf", "default", "not", "nullable", "oneOf", "x-kubernetes-validations"];
+    fn without(value: &mut Value) {
+        match value {
+            Value::Object(fields) => {
+                fields.retain(|name, _| !ONLY_V3.contains(&name.as_str()));
+                fields.values_mut().for_each(without);
+            }
+            Value::Array(items) => items.iter_mut().for_each(without),
+            _ => {}
+        }
+    }
+    let mut converted = convert(schema, dialect);
+    if dialect == Dialect::V2 {
+        without(&mut converted);
+    }
+    converted
 }
 
 pub fn type_of(kind: &Kind, name: &str) -> Value {

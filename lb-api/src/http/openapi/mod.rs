@@ -1,6 +1,7 @@
 //! The OpenAPI documents, for `kubectl explain` and for clients that check the server's abilities.
 //!
-//! The documents depend only on the kinds and the schemas, and are built once.
+//! The documents depend only on the kinds and the schemas, and are built once, when they are first
+//! requested.
 
 mod definitions;
 mod operations;
@@ -8,16 +9,15 @@ mod protobuf;
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::LazyLock;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use hyper::Response;
 use hyper::header::{ACCEPT, ETAG, HeaderMap, IF_NONE_MATCH, VARY};
 use serde_json::{Map, Value, json};
 
-use super::discovery::group_versions;
 use super::respond::{self, Body, JSON};
-use crate::kinds;
+use crate::kinds::{Kind, Kinds};
 
 use definitions::Dialect;
 
@@ -48,76 +48,102 @@ impl Document {
     }
 }
 
-/// `/openapi/v3`: the path of each group's document.
-pub fn v3_index() -> Value {
-    let mut paths = Map::new();
-    for ((group, version), document) in documents_v3() {
-        let name = name_of(group, version);
-        let url = format!("/openapi/v3/{name}?hash={}", document.hash);
-        paths.insert(name, json!({"serverRelativeURL": url}));
+/// The documents of a server. Clones share them.
+#[derive(Clone)]
+pub struct OpenApi(Arc<Documents>);
+
+struct Documents {
+    kinds: Kinds,
+    /// One for all groups.
+    v2: OnceLock<V2>,
+    v3: OnceLock<BTreeMap<(&'static str, &'static str), Document>>,
+}
+
+struct V2 {
+    json: Document,
+    protobuf: Document,
+}
+
+impl OpenApi {
+    pub fn new(kinds: Kinds) -> Self {
+        Self(Arc::new(Documents { kinds, v2: OnceLock::new(), v3: OnceLock::new() }))
     }
-    json!({"paths": paths})
-}
 
-/// `/openapi/v3/{api/v1, apis/group/version}`
-pub fn v3(group: &str, version: &str, headers: &HeaderMap) -> Option<Response<Body>> {
-    let document = documents_v3().get(&(group, version))?;
-    Some(document.respond(JSON, headers))
-}
-
-/// `/openapi/v2`: one document for all groups. kubectl requests it as protobuf.
-pub fn v2(headers: &HeaderMap) -> Response<Body> {
-    static V2_JSON: LazyLock<Document> =
-        LazyLock::new(|| Document::new(document_v2().to_string().into_bytes()));
-    static V2_PROTOBUF: LazyLock<Document> =
-        LazyLock::new(|| Document::new(protobuf::document(&document_v2())));
-    let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-    for offer in accept.split(',') {
-        let media = offer.split(';').next().unwrap_or_default().trim();
-        match media {
-            "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
-            | "application/com.github.proto-openapi.spec.v2.v1.0+protobuf" => {
-                let type_ = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
-                return V2_PROTOBUF.respond(type_, headers);
-            }
-            JSON => break,
-            _ => {}
+    /// `/openapi/v3`: the path of each group's document.
+    pub fn v3_index(&self) -> Value {
+        let mut paths = Map::new();
+        for ((group, version), document) in self.0.v3() {
+            let name = name_of(group, version);
+            let url = format!("/openapi/v3/{name}?hash={}", document.hash);
+            paths.insert(name, json!({"serverRelativeURL": url}));
         }
+        json!({"paths": paths})
     }
-    V2_JSON.respond(JSON, headers)
+
+    /// `/openapi/v3/{api/v1, apis/group/version}`
+    pub fn v3(&self, group: &str, version: &str, headers: &HeaderMap) -> Option<Response<Body>> {
+        let document = self.0.v3().get(&(group, version))?;
+        Some(document.respond(JSON, headers))
+    }
+
+    /// `/openapi/v2`: one document for all groups. kubectl requests it as protobuf.
+    pub fn v2(&self, headers: &HeaderMap) -> Response<Body> {
+        let documents = self.0.v2();
+        let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+        for offer in accept.unwrap_or_default().split(',') {
+            let media = offer.split(';').next().unwrap_or_default().trim();
+            match media {
+                "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+                | "application/com.github.proto-openapi.spec.v2.v1.0+protobuf" => {
+                    let type_ = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+                    return documents.protobuf.respond(type_, headers);
+                }
+                JSON => break,
+                _ => {}
+            }
+        }
+        documents.json.respond(JSON, headers)
+    }
 }
 
-type Documents = BTreeMap<(&'static str, &'static str), Document>;
+impl Documents {
+    fn v2(&self) -> &V2 {
+        self.v2.get_or_init(|| {
+            let document = document_v2(&self.kinds.all().collect::<Vec<_>>());
+            V2 {
+                json: Document::new(document.to_string().into_bytes()),
+                protobuf: Document::new(protobuf::document(&document)),
+            }
+        })
+    }
 
-fn documents_v3() -> &'static Documents {
-    static DOCUMENTS: LazyLock<Documents> = LazyLock::new(|| {
-        let document = |(group, version)| {
-            let text = document_v3(group, version).to_string();
-            ((group, version), Document::new(text.into_bytes()))
-        };
-        group_versions().into_iter().map(document).collect()
-    });
-    &DOCUMENTS
+    fn v3(&self) -> &BTreeMap<(&'static str, &'static str), Document> {
+        self.v3.get_or_init(|| {
+            let document = |(group, version)| {
+                let of_group = |kind: &&Kind| (kind.group, kind.version) == (group, version);
+                let kinds: Vec<_> = self.kinds.all().filter(of_group).collect();
+                ((group, version), Document::new(document_v3(&kinds).to_string().into_bytes()))
+            };
+            self.kinds.group_versions().into_iter().map(document).collect()
+        })
+    }
 }
 
-fn document_v3(group: &str, version: &str) -> Value {
-    let kinds: Vec<_> =
-        kinds::all().iter().filter(|kind| (kind.group, kind.version) == (group, version)).collect();
+fn document_v3(kinds: &[&'static Kind]) -> Value {
     json!({
         "openapi": "3.0.0",
         "info": info(),
-        "paths": operations::paths(&kinds, Dialect::V3),
-        "components": {"schemas": definitions::of(&kinds, Dialect::V3)},
+        "paths": operations::paths(kinds, Dialect::V3),
+        "components": {"schemas": definitions::of(kinds, Dialect::V3)},
     })
 }
 
-fn document_v2() -> Value {
-    let kinds: Vec<_> = kinds::all().iter().collect();
+fn document_v2(kinds: &[&'static Kind]) -> Value {
     json!({
         "swagger": "2.0",
         "info": info(),
-        "paths": operations::paths(&kinds, Dialect::V2),
-        "definitions": definitions::of(&kinds, Dialect::V2),
+        "paths": operations::paths(kinds, Dialect::V2),
+        "definitions": definitions::of(kinds, Dialect::V2),
     })
 }
 

@@ -2,16 +2,17 @@
 
 use serde_json::{Map, Value, json};
 
-use super::definitions::{Dialect, META, type_of};
+use super::definitions::{Dialect, META, name_of, type_of};
 use crate::kinds::Kind;
-use crate::schema;
 
+/// The last one only for kinds that are not declared.
 const PATCH_TYPES: [&str; 4] = [
     "application/apply-patch+yaml",
     "application/json-patch+json",
     "application/merge-patch+json",
     "application/strategic-merge-patch+json",
 ];
+/// The same.
 const BODY_TYPES: [&str; 3] =
     ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
 
@@ -113,26 +114,31 @@ pub fn paths(kinds: &[&'static Kind], dialect: Dialect) -> Map<String, Value> {
 }
 
 fn operation(kind: &Kind, dialect: Dialect, action: &str, suffix: &str) -> Value {
-    let own = schema::definition_of(kind.group, kind.version, kind.kind).unwrap_or_default();
+    let own = name_of(kind);
     let meta = |name: &str| format!("{META}.{name}");
     let (parameters, body, response): (Vec<&Parameter>, Option<String>, String) = match action {
         "list" => (LIST.iter().collect(), None, format!("{own}List")),
-        "post" | "put" => (WRITE.iter().collect(), Some(own.to_owned()), own.to_owned()),
-        "patch" => (WRITE.iter().chain([&FORCE]).collect(), Some(meta("Patch")), own.to_owned()),
+        "post" | "put" => (WRITE.iter().collect(), Some(own.clone()), own.clone()),
+        "patch" => (WRITE.iter().chain([&FORCE]).collect(), Some(meta("Patch")), own.clone()),
         "delete" => {
             let returned = kind.rules.returns_deleted();
-            let response = if returned { own.to_owned() } else { meta("Status") };
+            let response = if returned { own.clone() } else { meta("Status") };
             (DELETE.iter().collect(), Some(meta("DeleteOptions")), response)
         }
         "deletecollection" => {
             let parameters = DELETE.iter().chain(&LIST[..8]).collect();
             (parameters, Some(meta("DeleteOptions")), meta("Status"))
         }
-        _ => (Vec::new(), None, own.to_owned()),
+        _ => (Vec::new(), None, own.clone()),
     };
     let mut parameters: Vec<Value> =
         parameters.into_iter().map(|parameter| describe(dialect, parameter)).collect();
-    let types: &[&str] = if action == "patch" { &PATCH_TYPES } else { &BODY_TYPES };
+    let types: &[&str] = match (action, kind.declared) {
+        ("patch", None) => &PATCH_TYPES,
+        ("patch", Some(_)) => &PATCH_TYPES[..3],
+        (_, None) => &BODY_TYPES,
+        (_, Some(_)) => &BODY_TYPES[..2],
+    };
     let group = kind.group.split('.').next().filter(|group| !group.is_empty()).unwrap_or("core");
     let id = [action, &capital(group), &capital(kind.version), kind.kind, suffix].concat();
     let mut operation = json!({

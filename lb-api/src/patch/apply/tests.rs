@@ -7,7 +7,7 @@ use super::*;
 use crate::kinds;
 
 fn service() -> &'static Kind {
-    kinds::find("", "v1", "services").expect("a served kind")
+    kinds::find_kind("v1", "Service").expect("a served kind")
 }
 
 fn at(seconds: i64) -> Timestamp {
@@ -310,7 +310,7 @@ fn list_items_go_where_the_applier_has_them() {
 
 #[test]
 fn the_other_view_of_a_kind_keeps_its_managers() {
-    let events = kinds::find("events.k8s.io", "v1", "events").expect("a served kind");
+    let events = kinds::find_kind("events.k8s.io/v1", "Event").expect("a served kind");
     let mut live = json!({ "metadata": { "name": "e" }, "note": "a" });
     let foreign = json!({
         "manager": "core", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",

@@ -7,7 +7,7 @@ use super::*;
 use crate::kinds;
 
 fn patched(object: &Value, patch: &Value) -> Result<Value, PatchError> {
-    apply(kinds::find("", "v1", "services").expect("a served kind"), object, patch)
+    apply(kinds::find_kind("v1", "Service").expect("a served kind"), object, patch)
 }
 
 #[test]
@@ -219,7 +219,7 @@ proptest! {
         from in any_object(),
         to in any_object(),
     ) {
-        let kind = kinds::find("", "v1", "services").expect("a served kind");
+        let kind = kinds::find_kind("v1", "Service").expect("a served kind");
         let patch = difference(&from, &to, TypeNode::root(kind));
         prop_assert_eq!(patched(&from, &patch), Ok(to), "by {}", patch);
     }

@@ -1,0 +1,61 @@
+//! Converts a client's JSON to the form of a declared kind: fields that its schema does not have are
+//! removed. Wrong types stay, and are reported by the kind's validation with the field's path.
+
+use serde_json::Value;
+
+use super::child;
+use super::typed::{self, Mismatch, Outcome, UNKNOWN};
+use crate::schema;
+
+pub fn shape(schema: &'static Value, value: &mut Value) -> Result<Outcome, Mismatch> {
+    let mut outcome = Outcome::default();
+    prune(schema, value, "", &mut outcome)?;
+    Ok(outcome)
+}
+
+fn prune(
+    schema: &'static Value,
+    value: &mut Value,
+    path: &str,
+    outcome: &mut Outcome,
+) -> Result<(), Mismatch> {
+    if let Some(definition) = schema::reference(schema) {
+        // The metadata has a type of Kubernetes.
+        let unknown = typed::shape(definition, value)?.unknown;
+        outcome.unknown.extend(unknown.iter().map(|field| child(path, field)));
+        return Ok(());
+    }
+    match value {
+        Value::Object(fields) => {
+            let known = |name: &str| {
+                let property = schema.get("properties").and_then(|known| known.get(name));
+                property.or_else(|| schema.get("additionalProperties"))
+            };
+            let names: Vec<String> = fields.keys().cloned().collect();
+            for name in names {
+                let path = child(path, &name);
+                match known(&name) {
+                    // A null counts as missing, so that the default applies.
+                    Some(schema) if fields[&name].is_null() && schema["nullable"] != true => {
+                        fields.remove(&name);
+                    }
+                    Some(schema) => prune(schema, &mut fields[&name], &path, outcome)?,
+                    None => {
+                        fields.remove(&name);
+                        if outcome.unknown.len() < UNKNOWN {
+                            outcome.unknown.push(path);
+                        }
+                    }
+                }
+            }
+        }
+        Value::Array(items) => {
+            let Some(schema) = schema.get("items") else { return Ok(()) };
+            for (index, item) in items.iter_mut().enumerate() {
+                prune(schema, item, &format!("{path}[{index}]"), outcome)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
