@@ -234,6 +234,33 @@ fn settings_that_stop_forwarded_packets_are_reported_with_a_fix() -> Result<()> 
 }
 
 #[test]
+fn routing_that_separates_replies_from_requests_is_reported_with_a_fix() -> Result<()> {
+    let case = Case::new()?;
+    let node = &case.0.node;
+    let both = ["--device", DEVICE, "--device", "ext1"];
+    let warnings = |more: &[&str]| -> Result<Vec<String>> {
+        let (passed, findings) = case.check(more)?;
+        assert!(passed, "only warnings: {findings:?}");
+        let of_routing = findings.into_iter().filter(|[check, ..]| check == "routing");
+        Ok(of_routing.filter(|[_, result, _]| result == "warning").map(|[.., text]| text).collect())
+    };
+    case.0.topology.link(node.port("ext1"), case.0.client.port("eth1"))?;
+    node.sysctl(&["net.ipv4.conf.ext1.rp_filter=1"])?;
+    assert_eq!(warnings(&both[..2])?, [""; 0], "one uplink, which is not strict");
+    let strict = warnings(&both)?;
+    assert!(strict.len() == 1 && strict[0].starts_with("rp_filter of ext1 is 1"), "{strict:?}");
+    node.sysctl(&["net.ipv4.conf.ext1.rp_filter=2"])?;
+    assert_eq!(warnings(&both)?, [""; 0]);
+
+    node.ip("rule add from 10.244.1.0/24 lookup 7")?;
+    node.ip("-6 rule add from fd00:10:244:1::10 lookup 7")?;
+    let rules = "from 10.244.1.0/24 lookup 7, from fd00:10:244:1::10 lookup 7";
+    let found = warnings(&both[..2])?;
+    assert!(found.len() == 1 && found[0].contains(rules), "{found:?}");
+    Ok(())
+}
+
+#[test]
 fn check_fails_for_settings_that_the_agent_would_refuse() -> Result<()> {
     let case = Case::new()?;
     let (passed, findings) = case.check(&["--device", "eth7"])?;

@@ -11,7 +11,7 @@ use super::output;
 use crate::config::{Configuration, Effective, Problem, Problems};
 use crate::kernel::{
     Finding, Memory, Outcome, agent_on, forwarding, kube_proxy, machine, memory, on_device,
-    snat_ports,
+    routing, snat_ports,
 };
 use crate::network::{
     self, Attachments, DeviceName, DeviceSelector, NetworkWatch, Role, XdpFeatures,
@@ -43,6 +43,7 @@ pub fn check(options: &Options, effective: &Effective) -> Result<()> {
     match open_network(configuration)? {
         Ok((attachments, features)) => {
             findings.extend(devices(configuration, &attachments, features.as_ref())?);
+            findings.extend(routing(&names(&attachments, Role::External)));
             bridges.extend(attachments.pod_bridges.into_iter().map(|bridge| bridge.name));
         }
         // As the agent reports it.
@@ -165,6 +166,12 @@ fn open_network(
     Ok(opened.map(|network| (network.attachments().clone(), features.ok().flatten())))
 }
 
+/// The interfaces of a role.
+fn names(attachments: &Attachments, role: Role) -> Vec<&str> {
+    let of = attachments.served.iter().filter(|(_, served)| served.role == role);
+    of.map(|(device, _)| device.name.as_str()).collect()
+}
+
 /// Whether the configured interfaces exist, and whether programs can be attached to them.
 fn devices(
     configuration: &Configuration,
@@ -172,10 +179,7 @@ fn devices(
     features: Option<&XdpSupport>,
 ) -> Result<Vec<Finding>> {
     let agent = &configuration.agent;
-    let names = |role| {
-        let of = attachments.served.iter().filter(|(_, served)| served.role == role);
-        of.map(|(device, _)| device.name.as_str()).collect::<Vec<_>>().join(", ")
-    };
+    let names = |role| names(attachments, role).join(", ");
     let mut findings: Vec<Finding> = [
         ("uplinks", Role::External),
         ("other interfaces", Role::Transit),
