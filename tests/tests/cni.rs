@@ -1,13 +1,12 @@
 //! What kube-proxy serves, on nodes with the network of every kind of plugin, with an agent that was given no
 //! interfaces. The table in docs/cni.md is this test's.
 
-use std::io::ErrorKind;
-
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tests::agent::Agent;
 use tests::cluster::{
-    Answer, CLIENT, Cluster, Ip, Plugin, Scope, Side, Transport, ask, cluster_ip, node_port,
-    pod_address, vip,
+    CLIENT, Cluster, Ip, OTHER_TUNNELS, Plugin, Scope, Side, Transport, ask, ask_from_node,
+    check_host_ports, check_network_policies, check_several_uplinks, cluster_ip, end, node_port,
+    pod_address, server, vip,
 };
 use tests::topology::{Host, SOON, wait_until};
 
@@ -90,29 +89,12 @@ fn paths<'a>(cluster: &'a Cluster, plugin: Plugin, ip: Ip, transport: Transport)
 
 /// What is wrong with a path, if anything.
 fn check(path: &Path<'_>, plugin: Plugin, transport: Transport) -> Result<()> {
-    let Answer { server, peer } = ask(path.client, transport, &end(&path.to, path.port))?;
-    let expected = format!("{plugin:?}-{}", path.scope.side().name());
-    anyhow::ensure!(server == expected, "answered by {server}");
+    let answer = ask(path.client, transport, &end(&path.to, path.port))?;
+    answer.ensure_from(&server(plugin, path.scope.side()))?;
     if let Some(address) = &path.seen_as {
-        anyhow::ensure!(peer.ip().to_string() == *address, "seen as {peer}");
+        ensure!(answer.peer.ip().to_string() == *address, "seen as {}", answer.peer);
     }
     Ok(())
-}
-
-fn end(address: &str, port: u16) -> String {
-    if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
-}
-
-/// A process of the node itself: one that the agent's control group has.
-fn ask_from_node(node: &Host, transport: Transport, to: &str, port: u16) -> Result<Answer> {
-    let kind = match transport {
-        Transport::Tcp => "tcp",
-        Transport::Udp => "udp",
-    };
-    let script = format!(
-        "exec 3<>/dev/{kind}/{to}/{port} && echo hello >&3 && timeout 20 dd bs=512 count=1 status=none <&3"
-    );
-    Answer::parse(&node.run(["bash", "-c", &script])?)
 }
 
 #[test]
@@ -140,17 +122,10 @@ fn an_agent_without_configuration_serves_every_path_of_every_plugin() -> Result<
                     let to = cluster_ip(plugin, scope, ip);
                     let answer =
                         ask_from_node(cluster.node(Side::A), transport, &to, transport.port());
-                    let expected = format!("{plugin:?}-{}", scope.side().name());
+                    let expected = server(plugin, scope.side());
                     note(
                         &format!("node, {}", scope.name()),
-                        answer.and_then(|answer| {
-                            anyhow::ensure!(
-                                answer.server == expected,
-                                "answered by {}",
-                                answer.server
-                            );
-                            Ok(())
-                        }),
+                        answer.and_then(|answer| answer.ensure_from(&expected)),
                     );
                 }
             }
@@ -159,43 +134,35 @@ fn an_agent_without_configuration_serves_every_path_of_every_plugin() -> Result<
     let counters = agents.iter().map(|agent| agent.get(&["counters"]));
     let counters = counters.collect::<Result<Vec<_>>>()?.join("\n");
     assert!(wrong.is_empty(), "{} of {checked}:\n{}\n{counters}", wrong.len(), wrong.join("\n"));
-    network_policies_stay_effective(&cluster)?;
-    host_ports_of_the_plugin_keep_working(&cluster)?;
-    pods_come_and_go(&cluster, &agents[Side::A as usize])
+    every_tunnel_is_served(&cluster)?;
+    check_network_policies(&cluster)?;
+    check_host_ports(&cluster)?;
+    pods_come_and_go(&cluster, &agents[Side::A as usize])?;
+    check_several_uplinks(&cluster)
 }
 
-/// A network plugin's rules in the forward chain see the pod and the backend, not the Service.
-fn network_policies_stay_effective(cluster: &Cluster) -> Result<()> {
-    let plugin = Plugin::Routed;
-    let from = pod_address(plugin, Side::A, 1, Ip::V4);
-    let to = pod_address(plugin, Side::B, 0, Ip::V4);
-    let rule = format!(
-        "add rule inet firewall forward ip saddr {from} ip daddr {to} reject with tcp reset"
-    );
-    cluster.node(Side::A).run(["nft", &rule])?;
-    let client = cluster.pod(plugin, 1).context("the plugin has pods")?;
-    let service = end(&cluster_ip(plugin, Scope::Far, Ip::V4), Transport::Tcp.port());
-    let error = ask(client, Transport::Tcp, &service).expect_err("the policy forbids it");
-    let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
-    assert_eq!(kind, Some(ErrorKind::ConnectionRefused), "{error:#}");
-    Ok(())
-}
-
-/// The plugin `portmap` translates a port of the node to a pod by rules of the firewall.
-fn host_ports_of_the_plugin_keep_working(cluster: &Cluster) -> Result<()> {
-    const HOST_PORT: u16 = 8081;
-    let pod = pod_address(Plugin::Routed, Side::A, 0, Ip::V4);
-    let node = cluster.node(Side::A);
-    node.run([
-        "nft",
-        "add chain inet firewall hostports { type nat hook prerouting priority dstnat; }",
-    ])?;
-    let rule =
-        format!("add rule inet firewall hostports tcp dport {HOST_PORT} dnat ip to {pod}:8080");
-    node.run(["nft", &rule])?;
-    let to = end(&Side::A.node_address(Ip::V4), HOST_PORT);
-    let answer = ask(&cluster.client, Transport::Tcp, &to)?;
-    assert_eq!(answer.server, "Routed-node-a");
+/// Paths through the tunnel between the nodes, by tunnels of all kinds that this kernel has.
+fn every_tunnel_is_served(cluster: &Cluster) -> Result<()> {
+    const PLUGIN: Plugin = Plugin::RawTunnel;
+    for tunnel in &OTHER_TUNNELS {
+        if !cluster.use_tunnel(tunnel)? {
+            println!("skipped, this kernel has no tunnels of type {}", tunnel.kind);
+            continue;
+        }
+        for &ip in tunnel.carries {
+            for transport in Transport::BOTH {
+                let paths = paths(cluster, PLUGIN, ip, transport).into_iter();
+                let through_tunnel = |path: &Path<'_>| {
+                    ["pod, other node", "outside, NodePort Cluster"].contains(&path.name)
+                };
+                for path in paths.filter(through_tunnel) {
+                    check(&path, PLUGIN, transport).with_context(|| {
+                        format!("{} {ip:?} {transport:?} {}", tunnel.kind, path.name)
+                    })?;
+                }
+            }
+        }
+    }
     Ok(())
 }
 

@@ -5,24 +5,32 @@
 //! a firewall that drops packets without a valid connection, and masquerading of what pods send out of the
 //! cluster.
 
+mod ask;
+mod host_ports;
 mod manifests;
 mod names;
+mod policies;
 mod tun;
 mod tunnel;
+mod uplinks;
 mod wiring;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::Result;
 
 use crate::agent::{Agent, SMALL_MAPS};
-use crate::topology::{Echo, Host, SOON, Topology};
+use crate::topology::{Echo, Host, Topology};
 use tun::Relay;
 
-pub use names::{Ip, Plugin, Scope, Side, Transport, cluster_ip, node_port, pod_address, vip};
+pub use ask::{Answer, ask, ask_from_node};
+pub use host_ports::check_host_ports;
+pub use names::{
+    Ip, Plugin, Scope, Side, Transport, cluster_ip, end, node_port, pod_address, server, vip,
+};
+pub use policies::check_network_policies;
+pub use tunnel::{OTHERS as OTHER_TUNNELS, Tunnel};
+pub use uplinks::check_several_uplinks;
 
 /// The client's addresses.
 pub const CLIENT: [&str; 2] = ["192.0.2.2", "2001:db8::2"];
@@ -62,6 +70,12 @@ impl Cluster {
         Some(&self.pods[index][number])
     }
 
+    /// Moves the pods of [`Plugin::RawTunnel`] to another tunnel between the nodes. Returns false if
+    /// the kernel has no such tunnels.
+    pub fn use_tunnel(&self, tunnel: &Tunnel) -> Result<bool> {
+        tunnel::connect_by(tunnel, &self.nodes)
+    }
+
     /// The first pod of each plugin has servers on each node.
     fn serve(&self) -> Result<Vec<Echo>> {
         let mut servers = Vec::new();
@@ -93,56 +107,7 @@ impl Cluster {
     }
 }
 
-/// Which server has answered, and which address it saw.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Answer {
-    pub server: String,
-    pub peer: SocketAddr,
-}
-
-/// Sends a message to a server, and waits for its reply.
-pub fn ask(from: &Host, transport: Transport, to: &str) -> Result<Answer> {
-    let to: SocketAddr = to.parse().with_context(|| to.to_owned())?;
-    let line = from.enter(|| match transport {
-        Transport::Tcp => ask_by_tcp(to),
-        Transport::Udp => ask_by_udp(to),
-    })?;
-    Answer::parse(&line)
-}
-
-impl Answer {
-    /// `SERVER PEER MESSAGE`.
-    pub fn parse(line: &str) -> Result<Self> {
-        let mut words = line.split_whitespace();
-        let server = words.next().context("an empty answer")?.to_owned();
-        let peer = words.next().context("an answer without a peer")?.parse()?;
-        Ok(Self { server, peer })
-    }
-}
-
-fn ask_by_tcp(to: SocketAddr) -> Result<String> {
-    let mut stream = TcpStream::connect_timeout(&to, SOON)?;
-    stream.set_read_timeout(Some(SOON))?;
-    stream.write_all(b"hello\n")?;
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line)?;
-    ensure!(!line.is_empty(), "the connection was closed");
-    Ok(line)
-}
-
-/// A datagram may be lost while a neighbour is resolved: it is sent again.
-fn ask_by_udp(to: SocketAddr) -> Result<String> {
-    const RESEND: Duration = Duration::from_secs(1);
-    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let socket = UdpSocket::bind(any)?;
-    socket.connect(to)?;
-    socket.set_read_timeout(Some(RESEND))?;
-    let mut buffer = [0; 512];
-    for _ in 0..SOON.as_secs() {
-        socket.send(b"hello")?;
-        if let Ok(length) = socket.recv(&mut buffer) {
-            return Ok(String::from_utf8_lossy(&buffer[..length]).into_owned());
-        }
-    }
-    bail!("no answer")
+/// Adds rules to a host's firewall.
+fn load_rules(host: &Host, rules: &str) -> Result<()> {
+    host.run(["nft", rules]).map(drop)
 }

@@ -25,6 +25,60 @@ pub fn connect(topology: &Topology, nodes: &[Host; 2]) -> Result<Option<Relay>> 
     Ok(None)
 }
 
+/// A kind of tunnels, for [`connect_by`].
+pub struct Tunnel {
+    pub kind: &'static str,
+    /// The family of the nodes' addresses.
+    between: Ip,
+    /// The families of the pods' addresses.
+    pub carries: &'static [Ip],
+    /// Its packets have link-layer headers.
+    ethernet: bool,
+}
+
+/// Kinds that other plugins, or administrators, connect nodes with.
+pub const OTHERS: [Tunnel; 4] = [
+    Tunnel { kind: "gre", between: Ip::V4, carries: &Ip::BOTH, ethernet: false },
+    Tunnel { kind: "sit", between: Ip::V4, carries: &[Ip::V6], ethernet: false },
+    Tunnel { kind: "ip6gre", between: Ip::V6, carries: &Ip::BOTH, ethernet: false },
+    Tunnel { kind: "geneve", between: Ip::V4, carries: &Ip::BOTH, ethernet: true },
+];
+
+/// Connects the nodes' pods by a tunnel of another kind. Returns false if the kernel has none.
+pub fn connect_by(tunnel: &Tunnel, nodes: &[Host; 2]) -> Result<bool> {
+    let Tunnel { kind, between, carries, ethernet } = *tunnel;
+    let device = format!("other-{kind}");
+    let add = |side: Side| {
+        let (local, remote) = (side.node_address(between), side.other().node_address(between));
+        match ethernet {
+            true => format!("{kind} id 7 remote {remote}"),
+            false => format!("{kind} local {local} remote {remote}"),
+        }
+    };
+    if !can_add(&nodes[0], &add(Side::A)) {
+        return Ok(false);
+    }
+    for side in Side::BOTH {
+        let node = &nodes[side as usize];
+        node.ip(&format!("link add {device} type {}", add(side)))?;
+        node.ip(&format!("link set {device} up"))?;
+        for &ip in carries {
+            let length = if ip == Ip::V4 { 32 } else { 128 };
+            let own = in_pod_network(Plugin::RawTunnel, side, ip, 0);
+            node.address(&device, &format!("{own}/{length}"))?;
+        }
+    }
+    for side in Side::BOTH {
+        for &ip in carries {
+            let network = pod_network(Plugin::RawTunnel, side.other(), ip);
+            let via = in_pod_network(Plugin::RawTunnel, side.other(), ip, 0);
+            let via = if ethernet { format!("via {via} onlink") } else { String::new() };
+            nodes[side as usize].ip(&format!("route replace {network} {via} dev {device}"))?;
+        }
+    }
+    Ok(true)
+}
+
 fn can_add(node: &Host, kind: &str) -> bool {
     node.ip(&format!("link add probe type {kind}"))
         .and_then(|_| node.ip("link delete probe"))

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::names::{Ip, Plugin, Side, in_pod_network, pod_address, pod_network};
 use super::tun::Relay;
-use super::tunnel;
+use super::{load_rules, tunnel};
 use crate::topology::{Host, Topology};
 
 /// What kubelet and network plugins set up on a node, and what careful administrators add.
@@ -27,8 +27,10 @@ table inet firewall {
 }
 ";
 
-/// A client and two nodes on one network, and a second network between the nodes. The nodes' default route
-/// leads to the client.
+/// The client's addresses on the second network.
+pub const CLIENT_ON_SECOND: [&str; 2] = ["10.9.0.9", "fd00:9::9"];
+
+/// A client and two nodes on two networks. The nodes' default route leads to the client on the first one.
 pub fn hosts(topology: &Topology) -> Result<(Host, [Host; 2])> {
     let fabric = topology.host("fabric")?;
     fabric.bridge("lan")?;
@@ -36,6 +38,10 @@ pub fn hosts(topology: &Topology) -> Result<(Host, [Host; 2])> {
     let client = topology.host("client")?;
     let port = fabric.port("client").bridge("lan").wire().gro(true);
     let end = client.port("eth0").address("192.0.2.2/24").address("2001:db8::2/64");
+    topology.link(end.wire(), port)?;
+    let [v4, v6] = CLIENT_ON_SECOND;
+    let port = fabric.port("client-1").bridge("second").wire().gro(true);
+    let end = client.port("eth1").address(&format!("{v4}/24")).address(&format!("{v6}/64"));
     topology.link(end.wire(), port)?;
     let node = |side: Side| -> Result<Host> {
         let node = topology.router(side.name())?;
@@ -56,9 +62,7 @@ pub fn hosts(topology: &Topology) -> Result<(Host, [Host; 2])> {
             "net.bridge.bridge-nf-call-iptables=1",
             "net.bridge.bridge-nf-call-ip6tables=1",
         ])?;
-        let file = topology.directory().join("firewall.nft");
-        std::fs::write(&file, FIREWALL)?;
-        node.run(["nft".as_ref(), "-f".as_ref(), file.as_os_str()])?;
+        load_rules(&node, FIREWALL)?;
         Ok(node)
     };
     let nodes = [node(Side::A)?, node(Side::B)?];

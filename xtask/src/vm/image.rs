@@ -19,7 +19,7 @@ pub struct Test {
 }
 
 /// Modules for the tests' networks, and for the agent's attachments and socket queries.
-const MODULES: [&str; 22] = [
+const MODULES: [&str; 27] = [
     "bridge",
     "br_netfilter",
     "veth",
@@ -34,9 +34,14 @@ const MODULES: [&str; 22] = [
     "vxlan",
     "ipip",
     "ip6_tunnel",
+    "ip_gre",
+    "ip6_gre",
+    "sit",
+    "geneve",
     "nf_tables",
     "nft_chain_nat",
     "nft_ct",
+    "nft_fib_inet",
     "nft_masq",
     "nft_nat",
     "nft_reject_inet",
