@@ -172,10 +172,10 @@ impl Order {
     }
 }
 
-/// File names may contain a minus where module names have an underscore.
+/// In file names and in lists of dependencies a minus may stand for an underscore.
 fn is_module(path: &Path, name: &str) -> bool {
     let stem = path.file_name().unwrap_or_default().to_string_lossy().replace('-', "_");
-    stem.strip_suffix(".ko") == Some(name)
+    stem.strip_suffix(".ko") == Some(&name.replace('-', "_"))
 }
 
 fn find_modules(directory: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
@@ -237,11 +237,13 @@ mod tests {
         fs::write(modules.join("net/bridge.ko"), b"\0depends=stp,llc\0")?;
         fs::write(modules.join("net/stp.ko"), b"\0depends=llc\0")?;
         fs::write(modules.join("net/llc.ko"), b"\0depends=\0")?;
+        fs::write(modules.join("net/wireguard.ko"), b"\0depends=lib-curve\0")?;
+        fs::write(modules.join("net/lib-curve.ko"), b"\0depends=\0")?;
         fs::write(modules.join("modules.builtin"), "kernel/net/sch-fifo.ko\n")?;
         let kernel = Kernel { image: modules.join("vmlinuz"), modules };
-        let found = kernel.modules(&["bridge", "llc", "sch_fifo"])?;
+        let found = kernel.modules(&["bridge", "llc", "sch_fifo", "wireguard"])?;
         let names: Vec<_> = found.iter().filter_map(|path| path.file_stem()).collect();
-        assert_eq!(names, ["llc", "stp", "bridge"]);
+        assert_eq!(names, ["llc", "stp", "bridge", "lib-curve", "wireguard"]);
         let error = kernel.modules(&["veth"]).unwrap_err().to_string();
         assert!(error.contains("veth"), "{error}");
         Ok(())
