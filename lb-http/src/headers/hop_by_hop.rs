@@ -1,0 +1,169 @@
+//! Headers for one connection only, which are not forwarded (RFC 9110, 7.6.1).
+
+use http::header::{
+    AUTHORIZATION, CONNECTION, COOKIE, DATE, FORWARDED, HOST, LOCATION, ORIGIN, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, SET_COOKIE, STRICT_TRANSPORT_SECURITY, TE, TRAILER, TRANSFER_ENCODING,
+    UPGRADE, VARY, VIA, WWW_AUTHENTICATE,
+};
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::{has_token, tokens};
+
+/// Removes what is not for the endpoint. Of `TE`, `trailers` remains, which gRPC requires. `Upgrade` is removed, too:
+/// [`Target`](crate::request::Target) says whether it is sent.
+///
+/// Also removed are names with `_`, which endpoints that follow CGI cannot distinguish from those with `-`, and
+/// `Proxy`, which they take for the variable `HTTP_PROXY`.
+pub fn strip_request(headers: &mut HeaderMap) {
+    let takes_trailers = has_token(headers, &TE, "trailers");
+    strip(headers);
+    headers.remove("proxy");
+    headers.remove("http2-settings");
+    remove_all(headers, |name| name.as_str().contains('_'));
+    if takes_trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+}
+
+/// Removes what is not for the client.
+pub fn strip_response(headers: &mut HeaderMap) {
+    strip(headers);
+}
+
+/// Removes what must not come after a body (RFC 9110, 6.5.1): it would be taken for a header by whoever merges the two.
+pub fn strip_trailers(trailers: &mut HeaderMap) {
+    strip(trailers);
+    remove_all(trailers, is_protected);
+}
+
+fn strip(headers: &mut HeaderMap) {
+    let values: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
+    for token in values.iter().flat_map(tokens) {
+        if headers.contains_key(token)
+            && let Ok(name) = HeaderName::try_from(token)
+            && !is_protected(&name)
+        {
+            headers.remove(name);
+        }
+    }
+    for name in &HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+const HOP_BY_HOP: [HeaderName; 8] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    HeaderName::from_static("proxy-connection"),
+    TE,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// Headers that the next hop relies on. `Connection` cannot have them removed: whoever could would change what other
+/// proxies have said about the client, or the length of the body.
+fn is_protected(name: &HeaderName) -> bool {
+    const PREFIXES: [&str; 5] =
+        ["content-", "x-forwarded-", "access-control-", "x-real-ip", "x-request-id"];
+    const NAMES: [HeaderName; 13] = [
+        AUTHORIZATION,
+        COOKIE,
+        DATE,
+        FORWARDED,
+        HOST,
+        LOCATION,
+        ORIGIN,
+        SET_COOKIE,
+        STRICT_TRANSPORT_SECURITY,
+        TRAILER,
+        VARY,
+        VIA,
+        WWW_AUTHENTICATE,
+    ];
+    NAMES.contains(name) || PREFIXES.iter().any(|prefix| name.as_str().starts_with(prefix))
+}
+
+fn remove_all(headers: &mut HeaderMap, is_removed: impl Fn(&HeaderName) -> bool) {
+    let names: Vec<HeaderName> = headers.keys().filter(|name| is_removed(name)).cloned().collect();
+    for name in names {
+        headers.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for line in lines.lines() {
+            let (name, value) = line.trim().split_once(": ").unwrap();
+            headers
+                .append(HeaderName::try_from(name).unwrap(), HeaderValue::try_from(value).unwrap());
+        }
+        headers
+    }
+
+    fn names(headers: &HeaderMap) -> Vec<&str> {
+        let mut names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn headers_of_the_connection_are_removed() {
+        let mut headers = headers(
+            "Host: a\nConnection: keep-alive, X-One\nConnection: x-two\nKeep-Alive: 5\nProxy-Connection: a\nTE: gzip\n\
+             Transfer-Encoding: chunked\nUpgrade: websocket\nProxy-Authorization: a\nX-One: 1\nX-Two: 2\nX-Two: 3\n\
+             X-Three: 3\nProxy: evil\nX_Three: 4\nHTTP2-Settings: AAA\nTrailer: a",
+        );
+        strip_request(&mut headers);
+        assert_eq!(names(&headers), ["host", "trailer", "x-three"]);
+    }
+
+    #[test]
+    fn a_client_of_grpc_keeps_its_wish_for_trailers() {
+        let mut headers = headers("TE: gzip, Trailers\nConnection: te");
+        strip_request(&mut headers);
+        assert_eq!(headers.get(TE).unwrap(), "trailers");
+        assert_eq!(headers.len(), 1);
+    }
+
+    #[test]
+    fn connection_cannot_name_headers_that_the_next_hop_relies_on() {
+        let protected = [
+            "host",
+            "content-length",
+            "content-type",
+            "authorization",
+            "cookie",
+            "x-forwarded-for",
+            "x-forwarded-proto",
+            "x-real-ip",
+            "x-request-id",
+            "forwarded",
+            "set-cookie",
+            "location",
+            "content-security-policy",
+            "strict-transport-security",
+        ];
+        for strip in [strip_request, strip_response] {
+            for name in protected {
+                let mut headers = headers(&format!("{name}: a\nConnection: {name}, close"));
+                strip(&mut headers);
+                assert_eq!(names(&headers), [name]);
+            }
+        }
+    }
+
+    #[test]
+    fn trailers_are_no_headers() {
+        let mut trailers = headers(
+            "grpc-status: 0\nContent-Length: 5\nHost: a\nTransfer-Encoding: chunked\nSet-Cookie: a=b",
+        );
+        strip_trailers(&mut trailers);
+        assert_eq!(names(&trailers), ["grpc-status"]);
+    }
+}
