@@ -23,6 +23,8 @@ pub mod path;
 pub mod policy;
 pub mod proxy_protocol;
 pub mod request;
+pub mod respond;
+pub mod rewrite;
 pub mod route;
 pub mod table;
 mod stable_hash;

@@ -1,0 +1,87 @@
+//! Redirects. All that they take from the request has been normalized or checked, so that no client can end the header.
+
+use http::header::LOCATION;
+use http::{HeaderValue, Response, StatusCode};
+
+use super::{Facts, empty};
+use crate::policy::{Policy, TlsRedirect};
+
+/// Certificate authorities fetch challenges (ACME, RFC 8555, 8.3) over plain HTTP, before there is a certificate.
+const CHALLENGES: &str = "/.well-known/acme-challenge/";
+
+pub fn to_tls(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
+    let wanted = match policy.tls_redirect {
+        TlsRedirect::Never => false,
+        TlsRedirect::WithCertificate => facts.has_certificate,
+        TlsRedirect::Always => true,
+    };
+    if facts.is_tls || !wanted || facts.path.starts_with(CHALLENGES) {
+        return None;
+    }
+    // Only HTTP/1.0 has no host. Without one, there is no URL.
+    let Some(authority) = facts.authority else { return Some(empty(StatusCode::BAD_REQUEST)) };
+    let port = if facts.tls_port == 443 { String::new() } else { format!(":{}", facts.tls_port) };
+    let location = format!("https://{}{port}{}", authority.host, path_and_query(facts));
+    Some(redirect(StatusCode::PERMANENT_REDIRECT, &location))
+}
+
+pub fn configured(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
+    let configured = policy.redirect.as_ref()?;
+    Some(redirect(configured.status, &fill(&configured.location, facts)))
+}
+
+pub fn to_app_root(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
+    let root = policy.app_root.as_deref().filter(|_| facts.path == "/")?;
+    // `//example.org` is another host; `/` would be redirected to itself.
+    let is_path = root.starts_with('/') && !root.starts_with("//") && root != "/";
+    is_path.then(|| redirect(StatusCode::FOUND, root))
+}
+
+/// Replaces the variables of a redirect's location: those of nginx that say what was asked for.
+fn fill(template: &str, facts: &Facts) -> String {
+    let mut text = String::with_capacity(template.len() + facts.path.len());
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once('$') {
+        text.push_str(before);
+        rest = ["request_uri", "scheme", "host", "uri"]
+            .iter()
+            .find_map(|&name| {
+                let rest = after.strip_prefix(name).filter(|rest| !rest.starts_with(is_word))?;
+                match (name, facts.authority) {
+                    ("request_uri", _) => text.push_str(&path_and_query(facts)),
+                    ("scheme", _) => text.push_str(if facts.is_tls { "https" } else { "http" }),
+                    ("uri", _) => text.push_str(facts.path),
+                    (_, Some(authority)) => text.push_str(&authority.host),
+                    (_, None) => {}
+                }
+                Some(rest)
+            })
+            .unwrap_or_else(|| {
+                text.push('$');
+                after
+            });
+    }
+    text.push_str(rest);
+    text
+}
+
+fn is_word(character: char) -> bool {
+    character.is_ascii_alphanumeric() || character == '_'
+}
+
+fn path_and_query(facts: &Facts) -> String {
+    match facts.query {
+        Some(query) => format!("{}?{query}", facts.path),
+        None => facts.path.to_string(),
+    }
+}
+
+fn redirect(status: StatusCode, location: &str) -> Response<()> {
+    // Queries may have octets beyond ASCII. What no header can have comes from the configuration only.
+    let Ok(location) = HeaderValue::from_bytes(location.as_bytes()) else {
+        return empty(StatusCode::SERVICE_UNAVAILABLE);
+    };
+    let mut response = empty(status);
+    response.headers_mut().insert(LOCATION, location);
+    response
+}

@@ -1,0 +1,264 @@
+use std::time::Duration;
+
+use http::header::LOCATION;
+use http::{HeaderName, HeaderValue};
+
+use super::*;
+use crate::policy::{Cors, CorsOrigin, Redirect, TlsRedirect};
+
+/// A request, as tests describe it.
+struct Case<'a> {
+    method: Method,
+    uri: &'a str,
+    host: Option<&'a str>,
+    client: &'a str,
+    is_tls: bool,
+    has_certificate: bool,
+    headers: &'a [(&'static str, &'static str)],
+}
+
+const PLAIN: Case = Case {
+    method: Method::GET,
+    uri: "/a?b=c",
+    host: Some("a.org:8080"),
+    client: "192.0.2.1",
+    is_tls: false,
+    has_certificate: false,
+    headers: &[],
+};
+
+impl Case<'_> {
+    fn with_facts<T>(&self, then: impl FnOnce(&Facts) -> T) -> T {
+        let headers: HeaderMap = self
+            .headers
+            .iter()
+            .map(|&(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+            .collect();
+        let authority = self.host.map(|host| Authority::parse(host).unwrap());
+        let (path, query) =
+            self.uri.split_once('?').map_or((self.uri, None), |(path, query)| (path, Some(query)));
+        then(&Facts {
+            client: self.client.parse().unwrap(),
+            is_tls: self.is_tls,
+            has_certificate: self.has_certificate,
+            tls_port: 443,
+            method: &self.method,
+            authority: authority.as_ref(),
+            path,
+            query,
+            headers: &headers,
+        })
+    }
+
+    /// Status and location, or `forwarded`.
+    fn run(&self, policy: &Policy) -> String {
+        self.with_facts(|facts| match before_forwarding(policy, facts) {
+            None => "forwarded".into(),
+            Some(response) => match response.headers().get(LOCATION) {
+                Some(location) => {
+                    format!("{} {}", response.status().as_u16(), location.to_str().unwrap())
+                }
+                None => response.status().as_u16().to_string(),
+            },
+        })
+    }
+
+    /// What [`add_headers`] makes of an endpoint's headers, one a line, sorted.
+    fn added(&self, policy: &Policy, endpoint: &[(&'static str, &'static str)]) -> Vec<String> {
+        let mut headers = HeaderMap::new();
+        for &(name, value) in endpoint {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        self.with_facts(|facts| add_headers(policy, facts, &mut headers));
+        let mut lines: Vec<String> = headers
+            .iter()
+            .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
+            .collect();
+        lines.sort();
+        lines
+    }
+}
+
+#[test]
+fn hosts_with_a_certificate_are_redirected_to_tls() {
+    use TlsRedirect::{Always, Never, WithCertificate};
+    const SECRET: Case = Case { has_certificate: true, ..PLAIN };
+    let cases = [
+        (WithCertificate, PLAIN, "forwarded"),
+        (Always, PLAIN, "308 https://a.org/a?b=c"),
+        (Never, SECRET, "forwarded"),
+        (WithCertificate, SECRET, "308 https://a.org/a?b=c"),
+        (WithCertificate, Case { host: Some("[::1]:80"), ..SECRET }, "308 https://[::1]/a?b=c"),
+        (WithCertificate, Case { is_tls: true, ..SECRET }, "forwarded"),
+        (WithCertificate, Case { uri: "/.well-known/acme-challenge/x", ..SECRET }, "forwarded"),
+        (
+            WithCertificate,
+            Case { uri: "/.well-known/acme-challenge", ..SECRET },
+            "308 https://a.org/.well-known/acme-challenge",
+        ),
+        (WithCertificate, Case { uri: "//evil.org", ..SECRET }, "308 https://a.org//evil.org"),
+        (WithCertificate, Case { host: None, ..SECRET }, "400"),
+    ];
+    for (tls_redirect, case, expected) in cases {
+        let policy = Policy { tls_redirect, ..Policy::default() };
+        assert_eq!(case.run(&policy), expected, "{tls_redirect:?} {}", case.uri);
+    }
+}
+
+#[test]
+fn a_redirect_names_the_port_of_tls() {
+    let policy = Policy { tls_redirect: TlsRedirect::Always, ..Policy::default() };
+    let response = PLAIN
+        .with_facts(|facts| before_forwarding(&policy, &Facts { tls_port: 8443, ..*facts }))
+        .unwrap();
+    assert_eq!(response.headers()[LOCATION], "https://a.org:8443/a?b=c");
+}
+
+#[test]
+fn configured_redirects_fill_in_what_was_asked_for() {
+    let cases = [
+        ("https://b.org/x", "https://b.org/x"),
+        ("https://b.org$request_uri", "https://b.org/a?b=c"),
+        ("$scheme://www.$host$uri", "http://www.a.org/a"),
+        ("/$urix/$/$$host", "/$urix/$/$a.org"),
+    ];
+    for (location, expected) in cases {
+        let redirect =
+            Redirect { status: StatusCode::MOVED_PERMANENTLY, location: location.into() };
+        let policy = Policy { redirect: Some(redirect), ..Policy::default() };
+        assert_eq!(PLAIN.run(&policy), format!("301 {expected}"));
+    }
+    let redirect = Redirect { status: StatusCode::FOUND, location: "/a\r\nb: c".into() };
+    assert_eq!(PLAIN.run(&Policy { redirect: Some(redirect), ..Policy::default() }), "503");
+}
+
+#[test]
+fn the_root_leads_to_the_application() {
+    let policy = |root: &str| Policy { app_root: Some(root.into()), ..Policy::default() };
+    let root = Case { uri: "/?a=b", ..PLAIN };
+    assert_eq!(root.run(&policy("/app?x=1")), "302 /app?x=1");
+    for other in ["/", "//evil.org", "app"] {
+        assert_eq!(root.run(&policy(other)), "forwarded", "{other}");
+    }
+    assert_eq!(PLAIN.run(&policy("/app")), "forwarded");
+}
+
+#[test]
+fn only_allowed_sources_are_served() {
+    let networks = |list: &[&str]| list.iter().map(|network| network.parse().unwrap()).collect();
+    let cases: [(&[&str], &[&str], &str, &str); 8] = [
+        (&[], &[], "192.0.2.1", "forwarded"),
+        (&["192.0.2.0/24"], &[], "192.0.2.1", "forwarded"),
+        (&["192.0.2.0/24"], &[], "::ffff:192.0.2.1", "forwarded"),
+        (&["192.0.2.0/24"], &[], "198.51.100.1", "403"),
+        (&["192.0.2.0/24"], &[], "2001:db8::1", "403"),
+        (&[], &["192.0.2.0/24"], "192.0.2.1", "403"),
+        (&[], &["192.0.2.0/24"], "::ffff:192.0.2.1", "403"),
+        (&["192.0.2.0/24"], &["192.0.2.1/32"], "192.0.2.1", "403"),
+    ];
+    for (allowed, denied, client, expected) in cases {
+        let policy = Policy {
+            allowed_sources: networks(allowed),
+            denied_sources: networks(denied),
+            ..Policy::default()
+        };
+        assert_eq!(
+            Case { client, ..PLAIN }.run(&policy),
+            expected,
+            "{allowed:?} {denied:?} {client}"
+        );
+    }
+}
+
+#[test]
+fn a_denied_source_is_not_redirected() {
+    let policy = Policy {
+        denied_sources: vec!["192.0.2.0/24".parse().unwrap()],
+        tls_redirect: TlsRedirect::Always,
+        ..Policy::default()
+    };
+    assert_eq!(PLAIN.run(&policy), "403");
+}
+
+fn cors(origins: Vec<CorsOrigin>, credentials: bool) -> Policy {
+    let cors = Cors {
+        origins,
+        methods: HeaderValue::from_static("GET, PUT"),
+        headers: HeaderValue::from_static("X-A"),
+        expose: Some(HeaderValue::from_static("X-B")),
+        credentials,
+        max_age: Duration::from_secs(60),
+    };
+    Policy { cors: Some(cors), ..Policy::default() }
+}
+
+const PREFLIGHT: Case = Case {
+    method: Method::OPTIONS,
+    headers: &[("origin", "https://b.org"), ("access-control-request-method", "PUT")],
+    ..PLAIN
+};
+
+#[test]
+fn preflights_are_answered() {
+    let policy = cors(vec![CorsOrigin::Exact("https://b.org".into())], true);
+    assert_eq!(PREFLIGHT.run(&policy), "204");
+    assert_eq!(
+        PREFLIGHT.added(&policy, &[]),
+        [
+            "access-control-allow-credentials: true",
+            "access-control-allow-headers: X-A",
+            "access-control-allow-methods: GET, PUT",
+            "access-control-allow-origin: https://b.org",
+            "access-control-max-age: 60",
+            "vary: Origin",
+        ]
+    );
+    assert_eq!(PREFLIGHT.run(&Policy::default()), "forwarded");
+    let options = Case { headers: &[("origin", "https://b.org")], ..PREFLIGHT };
+    assert_eq!(options.run(&policy), "forwarded");
+}
+
+#[test]
+fn responses_name_only_configured_origins() {
+    let endpoint = [
+        ("access-control-allow-origin", "https://evil.org"),
+        ("access-control-allow-credentials", "true"),
+    ];
+    let request = Case { headers: &[("origin", "https://b.org")], ..PLAIN };
+    let one = cors(vec![CorsOrigin::Exact("https://b.org".into())], false);
+    assert_eq!(
+        request.added(&one, &endpoint),
+        [
+            "access-control-allow-origin: https://b.org",
+            "access-control-expose-headers: X-B",
+            "vary: Origin"
+        ]
+    );
+    let other = cors(vec![CorsOrigin::Exact("https://c.org".into())], true);
+    assert_eq!(request.added(&other, &endpoint), ["vary: Origin"]);
+    assert_eq!(PLAIN.added(&one, &endpoint), ["vary: Origin"]);
+    assert_eq!(PREFLIGHT.added(&other, &endpoint), ["vary: Origin"]);
+    assert_eq!(request.added(&Policy::default(), &endpoint).len(), 2);
+}
+
+#[test]
+fn credentials_are_never_allowed_for_all_origins() {
+    let all = cors(vec![CorsOrigin::Any], true);
+    let request = Case { headers: &[("origin", "https://b.org")], ..PLAIN };
+    assert_eq!(
+        request.added(&all, &[]),
+        ["access-control-allow-origin: *", "access-control-expose-headers: X-B"]
+    );
+}
+
+#[test]
+fn headers_are_added_to_responses() {
+    let policy = Policy {
+        hsts: Some(HeaderValue::from_static("max-age=60")),
+        response_headers: vec![(HeaderName::from_static("x-a"), HeaderValue::from_static("b"))],
+        ..Policy::default()
+    };
+    assert_eq!(PLAIN.added(&policy, &[("x-a", "endpoint")]), ["x-a: b"]);
+    let tls = Case { is_tls: true, ..PLAIN };
+    assert_eq!(tls.added(&policy, &[]), ["strict-transport-security: max-age=60", "x-a: b"]);
+}
