@@ -27,6 +27,7 @@ pub mod respond;
 pub mod rewrite;
 pub mod route;
 pub mod table;
+pub mod route;
 mod stable_hash;
 pub mod upstream;
 
