@@ -104,7 +104,8 @@ fn threads_share_a_balancer() {
                     let outcome = if random % 3 == 0 { Outcome::Success } else { Outcome::Failure };
                     balancer.report(&guard, outcome, now);
                     if i % 100 == 0 {
-                        balancer.update(&upstream((0..8).filter(|n| u64::from(*n) != random % 8)), now);
+                        balancer
+                            .update(&upstream((0..8).filter(|n| u64::from(*n) != random % 8)), now);
                     }
                 }
             });

@@ -21,13 +21,18 @@ fn shares_are_equal() {
     for key in 0..20_000 {
         *counts.entry(world.by_hash(mix(key)).unwrap()).or_insert(0) += 1;
     }
-    assert!(counts.len() == 20 && counts.values().all(|count| (850..1150).contains(count)), "{counts:?}");
+    assert!(
+        counts.len() == 20 && counts.values().all(|count| (850..1150).contains(count)),
+        "{counts:?}"
+    );
 }
 
 #[test]
 fn keys_of_an_ejected_endpoint_spread_over_the_others_and_return() {
     let mut world = World::new(0..5);
-    let choices = |world: &World| -> Vec<_> { (0..1_000).map(|key| world.by_hash(mix(key)).unwrap()).collect() };
+    let choices = |world: &World| -> Vec<_> {
+        (0..1_000).map(|key| world.by_hash(mix(key)).unwrap()).collect()
+    };
     let before = choices(&world);
     world.fail(0, 5);
     let during = choices(&world);
@@ -40,7 +45,10 @@ fn keys_of_an_ejected_endpoint_spread_over_the_others_and_return() {
             assert_eq!(before, during);
         }
     }
-    assert!(counts.len() == 4 && counts.values().all(|count| (25..80).contains(count)), "{counts:?}");
+    assert!(
+        counts.len() == 4 && counts.values().all(|count| (25..80).contains(count)),
+        "{counts:?}"
+    );
     world.pass(Duration::from_secs(10));
     assert_eq!(choices(&world), before);
 }

@@ -21,7 +21,10 @@ fn address(number: u16) -> SocketAddr {
 }
 
 fn endpoints(numbers: impl IntoIterator<Item = u16>) -> Vec<Endpoint> {
-    numbers.into_iter().map(|number| Endpoint { address: address(number), is_local: false }).collect()
+    numbers
+        .into_iter()
+        .map(|number| Endpoint { address: address(number), is_local: false })
+        .collect()
 }
 
 fn upstream(numbers: impl IntoIterator<Item = u16>) -> Upstream {
@@ -42,7 +45,11 @@ impl World {
 
     fn with(settings: Settings, numbers: impl IntoIterator<Item = u16>) -> Self {
         let now = Instant::now();
-        Self { balancer: Balancer::new(Arc::new(settings), &upstream(numbers), now), now, random: 0 }
+        Self {
+            balancer: Balancer::new(Arc::new(settings), &upstream(numbers), now),
+            now,
+            random: 0,
+        }
     }
 
     fn update(&self, numbers: impl IntoIterator<Item = u16>) {
@@ -76,7 +83,8 @@ impl World {
     /// A request to this endpoint.
     fn request_to(&self, number: u16) -> Guard {
         let affinity = Affinity { token: self.token(number), keep_on_failure: true };
-        let pick = Pick { now: self.now, random: 0, hash: None, affinity: Some(affinity), tried: &[] };
+        let pick =
+            Pick { now: self.now, random: 0, hash: None, affinity: Some(affinity), tried: &[] };
         let guard = self.balancer.choose(&pick).unwrap();
         assert_eq!(guard.address(), address(number));
         guard
@@ -104,7 +112,11 @@ impl World {
     }
 
     fn count_ejected(&self) -> usize {
-        self.balancer.statuses(self.now).iter().filter(|status| status.ejected_for.is_some()).count()
+        self.balancer
+            .statuses(self.now)
+            .iter()
+            .filter(|status| status.ejected_for.is_some())
+            .count()
     }
 
     /// How many of `count` requests, one after the other, each endpoint gets.

@@ -83,5 +83,8 @@ fn endpoints_serve_although_all_others_start_slowly_or_are_ejected() {
     }
     assert_eq!(world.count_ejected(), 49);
     let spread = world.spread(1_000);
-    assert!(spread.keys().all(|chosen| (50..100).any(|number| address(number) == *chosen)), "{spread:?}");
+    assert!(
+        spread.keys().all(|chosen| (50..100).any(|number| address(number) == *chosen)),
+        "{spread:?}"
+    );
 }

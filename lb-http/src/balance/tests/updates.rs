@@ -40,6 +40,7 @@ fn repeated_endpoints_count_once() {
     let both = Upstream { endpoints: endpoints([1]), draining: endpoints([1, 2, 2]) };
     world.balancer.update(&both, world.now);
     let statuses = world.balancer.statuses(world.now);
-    let draining: Vec<_> = statuses.iter().map(|status| (status.address, status.is_draining)).collect();
+    let draining: Vec<_> =
+        statuses.iter().map(|status| (status.address, status.is_draining)).collect();
     assert_eq!(draining, [(address(1), false), (address(2), true)]);
 }
