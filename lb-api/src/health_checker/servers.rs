@@ -1,0 +1,163 @@
+//! Servers that tests probe.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper::{HeaderMap, Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::ServerConfig;
+use rustls::pki_types::PrivateKeyDer;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+/// Serves each connection until the test ends. Returns the address.
+async fn serve<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> SocketAddr
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    serve_at("127.0.0.1:0", serve).await
+}
+
+async fn serve_at<F>(place: &str, serve: impl Fn(TcpStream) -> F + Send + 'static) -> SocketAddr
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let listener = TcpListener::bind(place).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(serve(stream));
+        }
+    });
+    address
+}
+
+/// Sends this response, and waits until the client has read it.
+async fn respond(mut stream: impl AsyncRead + AsyncWrite + Unpin, response: &'static str) {
+    let _ = stream.write_all(response.as_bytes()).await;
+    let _ = stream.flush().await;
+    let _ = stream.read_to_end(&mut Vec::new()).await;
+}
+
+pub async fn plain(response: &'static str) -> SocketAddr {
+    serve(move |stream| respond(stream, response)).await
+}
+
+/// An address where nobody listens.
+pub async fn closed() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
+}
+
+pub fn certified() -> Arc<ServerConfig> {
+    let rcgen::CertifiedKey { cert, signing_key } =
+        rcgen::generate_simple_self_signed(["somebody.else".to_owned()]).unwrap();
+    let key = PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![cert.der().clone()], key)
+        .unwrap();
+    Arc::new(config)
+}
+
+pub async fn tls(response: &'static str) -> SocketAddr {
+    let acceptor = TlsAcceptor::from(certified());
+    let one = move |stream| {
+        let acceptor = acceptor.clone();
+        async move {
+            if let Ok(stream) = acceptor.accept(stream).await {
+                respond(stream, response).await;
+            }
+        }
+    };
+    serve(one).await
+}
+
+/// What a server of `grpc.health.v1.Health` responds.
+#[derive(Debug, Clone, Copy)]
+pub struct Grpc {
+    pub status: u8,
+    pub error: Option<&'static str>,
+}
+
+pub async fn grpc(grpc: Grpc) -> SocketAddr {
+    serve(move |stream| async move {
+        let service = service_fn(move |request| check(grpc, request));
+        let server = http2::Builder::new(TokioExecutor::new());
+        let _ = server.serve_connection(TokioIo::new(stream), service).await;
+    })
+    .await
+}
+
+type Frames = StreamBody<futures::stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, Infallible>>>>;
+
+async fn check(grpc: Grpc, request: Request<Incoming>) -> Result<Response<Frames>, Infallible> {
+    let is_check = request.uri().path() == "/grpc.health.v1.Health/Check";
+    let body = request.into_body().collect().await.unwrap().to_bytes();
+    // A frame whose length is that of its message.
+    let is_framed = body.len() >= 5 && body[1..5] == u32::to_be_bytes(body.len() as u32 - 5);
+    let error = if is_check && is_framed { grpc.error } else { Some("3") };
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", error.unwrap_or("0").parse().unwrap());
+    let message = match grpc.status {
+        0 => vec![0, 0, 0, 0, 0],
+        status => vec![0, 0, 0, 0, 2, 0x08, status],
+    };
+    let frames = vec![Ok(Frame::data(message.into())), Ok(Frame::trailers(trailers))];
+    let mut response = Response::new(StreamBody::new(futures::stream::iter(frames)));
+    response.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+    Ok(response)
+}
+
+/// Counts connections.
+#[derive(Clone, Default)]
+pub struct Counter(Arc<AtomicU64>);
+
+impl Counter {
+    fn count(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A healthy server of the protocol, at all addresses.
+pub async fn everywhere(protocol: &str, counter: Counter) -> SocketAddr {
+    const OK: &str = "HTTP/1.1 200 OK\r\n\r\n";
+    let acceptor = TlsAcceptor::from(certified());
+    let protocol = protocol.to_owned();
+    let one = move |stream: TcpStream| {
+        counter.count();
+        let (acceptor, protocol) = (acceptor.clone(), protocol.clone());
+        async move {
+            match protocol.as_str() {
+                "https" => {
+                    if let Ok(stream) = acceptor.accept(stream).await {
+                        respond(stream, OK).await;
+                    }
+                }
+                "grpc" => {
+                    let grpc = Grpc { status: 1, error: None };
+                    let service = service_fn(move |request| check(grpc, request));
+                    let server = http2::Builder::new(TokioExecutor::new());
+                    let _ = server.serve_connection(TokioIo::new(stream), service).await;
+                }
+                "http" => respond(stream, OK).await,
+                _ => respond(stream, "").await,
+            }
+        }
+    };
+    serve_at("0.0.0.0:0", one).await
+}
