@@ -33,17 +33,33 @@ pub enum Part {
 pub struct Api {
     client: Client,
     kind: Kind,
+    /// The API path of the watched objects.
+    path: String,
     labels: Option<String>,
     fields: Option<String>,
 }
 
 impl Api {
     pub fn new(client: Client, kind: Kind) -> Self {
-        Self { client, kind, labels: None, fields: None }
+        Self { client, kind, path: kind.path().to_owned(), labels: None, fields: None }
+    }
+
+    /// Only objects in a namespace.
+    pub fn in_namespace(mut self, namespace: &str) -> Self {
+        if self.kind.is_namespaced()
+            && let Some((group, resource)) = self.kind.path().rsplit_once('/')
+        {
+            self.path = format!("{group}/namespaces/{namespace}/{resource}");
+        }
+        self
     }
 
     pub fn labelled(self, selector: &str) -> Self {
         Self { labels: Some(selector.to_owned()), ..self }
+    }
+
+    pub fn with_fields(self, selector: &str) -> Self {
+        Self { fields: Some(selector.to_owned()), ..self }
     }
 
     pub fn select_fields(&mut self, selector: Option<String>) {
@@ -73,7 +89,7 @@ impl Api {
             Part::Latest => selected.limit(PAGE),
             Part::Continue(token) => selected.limit(PAGE).continue_token(token),
         };
-        let request = Request::new(self.kind.path()).list(&parameters);
+        let request = Request::new(&self.path).list(&parameters);
         let request = request.map_err(|error| Trouble::Failed(error.to_string()))?;
         let mut body = response::send(&self.client, request).await?;
         let mut items = Items::default();
@@ -96,7 +112,7 @@ impl Api {
             bookmarks: true,
             send_initial_events: initial_events,
         };
-        let request = Request::new(self.kind.path()).watch(&parameters, version);
+        let request = Request::new(&self.path).watch(&parameters, version);
         let request = request.map_err(|error| Trouble::Failed(error.to_string()))?;
         Ok(Changes::of(response::send(&self.client, request).await?))
     }

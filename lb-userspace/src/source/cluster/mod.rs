@@ -11,6 +11,7 @@ mod api;
 mod credentials;
 mod events;
 mod files;
+mod ingress;
 mod items;
 mod known;
 mod lines;
@@ -40,6 +41,7 @@ use crate::model::Kind;
 
 pub use access::{Access, Connection};
 pub use events::Events;
+pub use ingress::IngressCluster;
 
 use api::Api;
 use nodes::{Nodes, Scope};

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use super::documents::{self, Contents};
 use super::watch::Watch;
 use super::{Event, Source};
-use crate::model::Problem;
+use crate::model::{Kind, Problem};
 
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
@@ -24,6 +24,7 @@ const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 #[derive(Debug)]
 pub struct Manifests {
     paths: Vec<PathBuf>,
+    kinds: &'static [Kind],
     files: Files,
 }
 
@@ -31,6 +32,11 @@ impl Manifests {
     /// Reads all paths. Fails if one can't be read or is not YAML or JSON: the person who starts
     /// the agent can fix it.
     pub fn open(paths: Vec<PathBuf>) -> Result<Self> {
+        Self::of_kinds(paths, &Kind::OF_AGENT)
+    }
+
+    /// The same, of other kinds of objects than the agent's.
+    pub fn of_kinds(paths: Vec<PathBuf>, kinds: &'static [Kind]) -> Result<Self> {
         for path in &paths {
             let found = files(path)
                 .with_context(|| format!("--manifests {}: can't be read", path.display()))?;
@@ -39,10 +45,10 @@ impl Manifests {
             }
         }
         let mut files = Files::default();
-        files.read(&paths);
+        files.read(&paths, kinds);
         match files.0.values().find_map(|file| file.trouble.as_ref()) {
             Some(trouble) => bail!("--manifests {trouble}\nMend it or take it out"),
-            None => Ok(Self { paths, files }),
+            None => Ok(Self { paths, kinds, files }),
         }
     }
 }
@@ -53,7 +59,7 @@ impl Source for Manifests {
         let mut reported = Contents::default();
         let mut synced = false;
         loop {
-            let now = self.files.read(&self.paths);
+            let now = self.files.read(&self.paths, self.kinds);
             let changes = difference(&reported, &now);
             if !changes.is_empty() && events.send(Event::Together(changes)).is_err() {
                 return Ok(());
@@ -101,7 +107,7 @@ struct File {
 }
 
 impl Files {
-    fn read(&mut self, paths: &[PathBuf]) -> Contents {
+    fn read(&mut self, paths: &[PathBuf], kinds: &[Kind]) -> Contents {
         let mut known = std::mem::take(&mut self.0);
         let mut problems = BTreeSet::new();
         for path in paths {
@@ -109,7 +115,7 @@ impl Files {
                 Ok(files) => {
                     for file in files {
                         let before = known.remove(&file);
-                        let now = File::read(&file, before);
+                        let now = File::read(&file, before, kinds);
                         self.0.extend(now.map(|now| (file, now)));
                     }
                 }
@@ -137,7 +143,7 @@ impl Files {
 
 impl File {
     /// Reads a file again; `None` if it was removed.
-    fn read(path: &Path, before: Option<Self>) -> Option<Self> {
+    fn read(path: &Path, before: Option<Self>, kinds: &[Kind]) -> Option<Self> {
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
@@ -154,7 +160,7 @@ impl File {
             let trouble = Problem { object: location, field: String::new(), message };
             return Some(Self::keep(before, hash, trouble));
         }
-        match documents::read(&location, &text) {
+        match documents::read_kinds(&location, &text, kinds) {
             Ok(contents) => {
                 let contents = keep_objects(contents, before);
                 Some(Self { hash, contents, trouble: None })
