@@ -2,4 +2,6 @@
 //!
 //! `model` is pure and contains all rules of Kubernetes. The other modules do the I/O.
 
+pub mod handover;
 pub mod model;
+pub mod status;

@@ -88,7 +88,10 @@ impl Source for IngressCluster {
         let mut watches: Vec<_> = KINDS.map(|kind| watched(self.api(kind))).into();
         watches.push(watched(self.api(Kind::Secret).with_fields(TLS_SECRETS)));
         if let Some(name) = &self.node_name {
-            watches.push(watched(self.api(Kind::Node)).of_nodes(name, scope.follow()));
+            // Only for topology hints: a role that does not allow it delays nothing.
+            let (listed, _) = oneshot::channel();
+            let node = Watched::new(self.api(Kind::Node), shared.clone(), listed);
+            watches.push(node.of_nodes(name, scope.follow()));
         }
         let watches = join_all(watches.into_iter().map(Watched::run));
         let named = async {
