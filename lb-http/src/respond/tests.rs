@@ -123,12 +123,16 @@ fn configured_redirects_fill_in_what_was_asked_for() {
         ("/$urix/$/$$host", "/$urix/$/$a.org"),
     ];
     for (location, expected) in cases {
-        let redirect =
-            Redirect { status: StatusCode::MOVED_PERMANENTLY, location: location.into() };
+        let redirect = Redirect {
+            status: StatusCode::MOVED_PERMANENTLY,
+            location: location.into(),
+            append_path: false,
+        };
         let policy = Policy { redirect: Some(redirect), ..Policy::default() };
         assert_eq!(PLAIN.run(&policy), format!("301 {expected}"));
     }
-    let redirect = Redirect { status: StatusCode::FOUND, location: "/a\r\nb: c".into() };
+    let redirect =
+        Redirect { status: StatusCode::FOUND, location: "/a\r\nb: c".into(), append_path: false };
     assert_eq!(PLAIN.run(&Policy { redirect: Some(redirect), ..Policy::default() }), "503");
 }
 
