@@ -31,8 +31,8 @@ pub use invariants::Met;
 pub use parser::parser;
 pub use random::{random_bytes, shrink};
 pub use reply::Translated;
-pub use run::{Fate, Host, Outcome};
-pub use scenario::{DEVICE, Event, Hook, Reply, Scenario};
+pub use run::{Fate, Hook, Host, Outcome};
+pub use scenario::{DEVICE, Event, Reply, Scenario};
 
 /// Runs the scenario that the bytes describe on the host, and checks all properties.
 pub fn pipeline(bytes: &[u8]) {

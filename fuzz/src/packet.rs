@@ -7,7 +7,6 @@ use lb_common::header::protocol::{
 };
 
 use crate::checksum::{self, octets};
-use crate::scenario::SKEWS;
 use crate::universe::{
     self, BACKEND_PORTS, BACKENDS, CLIENT_PORTS, NODE_PORTS, PORTS, PROTOCOLS, client, node,
 };
@@ -47,6 +46,11 @@ struct Fragment {
     more: bool,
     id: u8,
 }
+
+/// Differences of sequence numbers. Mostly none; otherwise within the window, at its edges, or far
+/// outside.
+pub const SKEWS: [u32; 16] =
+    [0, 0, 0, 0, 0, 0, 0, 0, 1, 1_400, 0xffff, 0x1_0000, 0x10_0000, 0x100_0000, 1 << 31, !0];
 
 /// A packet as it would arrive at a hook, or a damaged one.
 pub fn any(input: &mut Input, hook: Hook) -> Vec<u8> {

@@ -7,7 +7,16 @@ use lb_common::datapath::{Role, Stage, Verdict};
 use lb_common::host::{self, Entry, Exit, Frame, HostTables, Routes};
 use lb_common::layout::{Device, Reason};
 
-use crate::Hook;
+/// Where a packet reaches the data plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// Arriving on an external device.
+    Forward,
+    /// Arriving from a pod of this node.
+    Workload,
+    /// Leaving through a device.
+    Reverse,
+}
 
 /// What happened to a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]

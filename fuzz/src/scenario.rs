@@ -4,19 +4,9 @@ use std::net::IpAddr;
 
 use lb_common::host::Exit;
 
+use crate::packet::{self, SKEWS};
 use crate::universe::{self, BACKENDS};
-use crate::{Change, Input, packet, run, state, tunnel};
-
-/// Where a packet reaches the data plane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hook {
-    /// Arriving on an external device.
-    Forward,
-    /// Arriving from a pod of this node.
-    Workload,
-    /// Leaving through a device.
-    Reverse,
-}
+use crate::{Change, Hook, Input, run, state, tunnel};
 
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -73,10 +63,6 @@ fn flood(input: &mut Input, events: &mut Vec<Event>) {
         events.extend([0x12, 0x10].map(reply));
     }
 }
-
-/// Mostly none; otherwise within the window, at its edges, or far outside.
-pub const SKEWS: [u32; 16] =
-    [0, 0, 0, 0, 0, 0, 0, 0, 1, 1_400, 0xffff, 0x1_0000, 0x10_0000, 0x100_0000, 1 << 31, !0];
 
 /// The device that all packets arrive on.
 pub const DEVICE: u32 = 1;

@@ -1,9 +1,10 @@
-//! Runs rustfmt and clippy on everything, and checks dependencies.
+//! Runs rustfmt and clippy on everything, and checks imports and dependencies.
 
 use anyhow::{Result, ensure};
 
 use crate::dependencies;
 use crate::ebpf;
+use crate::imports;
 use crate::process::{cargo, run};
 
 pub fn format(check: bool) -> Result<()> {
@@ -19,6 +20,7 @@ pub fn format(check: bool) -> Result<()> {
 pub fn lint() -> Result<()> {
     let parts = [
         format(true),
+        imports::check(),
         dependencies::check(),
         clippy(&[
             "--all-targets",

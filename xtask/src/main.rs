@@ -5,6 +5,7 @@ mod ebpf;
 mod fingerprint;
 mod fuzz;
 mod image;
+mod imports;
 mod linker;
 mod lint;
 mod packages;
@@ -83,7 +84,7 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// Check formatting and dependencies, and run clippy on all crates with warnings as errors
+    /// Check formatting, imports and dependencies, and run clippy on all crates with warnings as errors
     Lint,
     /// Same as `test`: what CI runs
     Ci,

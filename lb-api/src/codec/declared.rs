@@ -3,8 +3,7 @@
 
 use serde_json::Value;
 
-use super::child;
-use super::typed::{self, Mismatch, Outcome, UNKNOWN};
+use super::typed::{self, Mismatch, Outcome, UNKNOWN, child};
 use crate::schema;
 
 pub fn shape(schema: &'static Value, value: &mut Value) -> Result<Outcome, Mismatch> {

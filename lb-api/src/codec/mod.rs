@@ -165,8 +165,3 @@ fn check_type(kind: &Kind, value: &mut Value) -> Result<(), Failure> {
     }
     Ok(())
 }
-
-/// The path of a field inside the value at `path`.
-fn child(path: &str, name: &str) -> String {
-    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
-}

@@ -4,7 +4,6 @@
 use jiff::Timestamp;
 use serde_json::{Map, Number, Value};
 
-use super::child;
 use crate::schema::{self, Message};
 
 /// Unknown fields that are reported.
@@ -241,6 +240,11 @@ fn mismatch(value: &Value, wanted: &str, at: &FieldPath) -> Mismatch {
     let at =
         if at.go.is_empty() { "Go value".to_owned() } else { format!("Go struct field {}", at.go) };
     format!("json: cannot unmarshal {is} into {at} of type {wanted}")
+}
+
+/// The path of a field inside the value at `path`.
+pub fn child(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
 #[cfg(test)]

@@ -5,8 +5,9 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Value, json};
 
 use super::super::operations::{FOREGROUND, ORPHAN};
-use super::{Api, Item, report};
+use super::item::{Item, report};
 use crate::kinds::Kinds;
+use crate::operations::Api;
 use crate::storage::Transaction;
 
 const MANAGER: &str = "generic-garbage-collector";

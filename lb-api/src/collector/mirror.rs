@@ -4,9 +4,10 @@
 use k8s_openapi::api::core::v1::Endpoints;
 use serde_json::{Value, json};
 
-use super::{Api, Item, report, request};
+use super::item::{Item, report, request};
 use crate::kinds::{self, Kind, Subresource};
 use crate::mirroring;
+use crate::operations::Api;
 use crate::operations::{self, Target};
 use crate::storage::{Change, Stored};
 

@@ -1,6 +1,7 @@
 //! Deletes terminating namespaces after all objects in them.
 
-use super::{Api, Item, report};
+use super::item::{Item, report};
+use crate::operations::Api;
 use crate::operations::prefix;
 use crate::storage::Transaction;
 

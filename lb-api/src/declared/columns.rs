@@ -4,7 +4,6 @@ use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::text;
 use crate::kinds::{Column, table};
 
 /// A path to one value: `.spec.size`, `.status.conditions[?(@.type=="Ready")].status`.
@@ -103,9 +102,8 @@ impl Cell {
 
 /// The name, and the columns of a version. Without any, the age.
 pub fn of(version: &'static Value) -> Result<(Vec<Column>, Vec<Cell>)> {
-    let field = |path: &str, type_| -> Result<Cell> {
-        Ok(Cell { path: Path::parse(path)?, type_ })
-    };
+    let field =
+        |path: &str, type_| -> Result<Cell> { Ok(Cell { path: Path::parse(path)?, type_ }) };
     let mut columns = vec![table::NAME];
     let mut cells = vec![field(".metadata.name", "string")?];
     let own = version["additionalPrinterColumns"].as_array().map(Vec::as_slice);
@@ -124,6 +122,10 @@ pub fn of(version: &'static Value) -> Result<(Vec<Column>, Vec<Cell>)> {
         cells.push(field(".metadata.creationTimestamp", "date")?);
     }
     Ok((columns, cells))
+}
+
+pub fn text(value: &'static Value) -> &'static str {
+    value.as_str().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -166,7 +168,9 @@ mod tests {
 
     #[test]
     fn paths_that_are_not_supported_are_refused() {
-        for path in ["", "spec.size", ".spec..size", ".a[*].b", ".a[0:2]", ".a[?(@.b>1)]", ".a[", "."] {
+        for path in
+            ["", "spec.size", ".spec..size", ".a[*].b", ".a[0:2]", ".a[?(@.b>1)]", ".a[", "."]
+        {
             assert!(Path::parse(path).is_err(), "{path}");
         }
     }

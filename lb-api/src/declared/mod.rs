@@ -26,7 +26,7 @@ use serde_json::{Map, Value, json};
 
 use crate::kinds::{Column, Kind, Rules, Subresource, Violation, metadata, names};
 
-use columns::Cell;
+use columns::{Cell, text};
 
 /// Violations of an object beyond its schema. Gets the object, and its state before an update.
 pub type Check = fn(&Value, Option<&Value>) -> Vec<Violation>;
@@ -109,7 +109,8 @@ fn with_metadata(schema: &Value) -> Value {
     if let Some(own) = schema["properties"].as_object() {
         properties.extend(own.iter().map(|(name, schema)| (name.clone(), schema.clone())));
     }
-    let reference = format!("{}io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta", crate::schema::REFERENCE);
+    let reference =
+        format!("{}io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta", crate::schema::REFERENCE);
     properties.insert("metadata".to_owned(), json!({"$ref": reference}));
     whole["properties"] = Value::Object(properties);
     whole
@@ -118,10 +119,6 @@ fn with_metadata(schema: &Value) -> Value {
 fn selectable(version: &'static Value) -> Vec<&'static str> {
     let fields = version["selectableFields"].as_array().into_iter().flatten();
     fields.map(|field| text(&field["jsonPath"]).trim_start_matches('.')).collect()
-}
-
-fn text(value: &'static Value) -> &'static str {
-    value.as_str().unwrap_or_default()
 }
 
 fn texts(value: &'static Value) -> Vec<&'static str> {
@@ -141,7 +138,7 @@ struct Declared {
 
 impl Rules for Declared {
     fn set_defaults(&self, object: &mut Value) {
-        set_defaults(self.schema, object);
+        values::set_defaults(self.schema, object);
     }
 
     fn prepare(&self, object: &mut Value, old: Option<&Value>, subresource: Subresource) {
@@ -199,28 +196,5 @@ fn take(object: &mut Value, field: &str, value: &Value) {
         fields.remove(field);
     } else {
         fields.insert(field.to_owned(), value.clone());
-    }
-}
-
-/// Sets missing fields that have a default, in everything that exists.
-fn set_defaults(schema: &Value, value: &mut Value) {
-    match value {
-        Value::Object(fields) => {
-            for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
-                if let Some(default) = schema.get("default").filter(|_| !fields.contains_key(name)) {
-                    fields.insert(name.clone(), default.clone());
-                }
-                if let Some(field) = fields.get_mut(name) {
-                    set_defaults(schema, field);
-                }
-            }
-            if let Some(schema) = schema.get("additionalProperties") {
-                fields.values_mut().for_each(|field| set_defaults(schema, field));
-            }
-        }
-        Value::Array(items) => {
-            items.iter_mut().for_each(|item| set_defaults(&schema["items"], item));
-        }
-        _ => {}
     }
 }

@@ -11,10 +11,9 @@ use anyhow::{Context, Result};
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::values;
+use super::values::{self, LIST_KEYS};
 use crate::kinds::{Violation, names};
 
-pub const LIST_KEYS: &str = "x-kubernetes-list-map-keys";
 const LIST_TYPE: &str = "x-kubernetes-list-type";
 const MAP_TYPE: &str = "x-kubernetes-map-type";
 const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
@@ -153,7 +152,11 @@ fn version(version: &Value, found: &mut Vec<Violation>) {
     };
     if fields.get("type") != Some(&Value::from("object")) {
         let type_ = fields.get("type").cloned().unwrap_or_default();
-        found.push(Violation::invalid(format!("{field}.type"), type_, "must be object at the root"));
+        found.push(Violation::invalid(
+            format!("{field}.type"),
+            type_,
+            "must be object at the root",
+        ));
     }
     let has_status = schema["properties"]["status"].is_object();
     if has_status && !version["subresources"]["status"].is_object() {
@@ -247,7 +250,9 @@ impl Walk<'_> {
         if let Some(format) = schema["format"].as_str() {
             let known = values::FORMATS;
             // Widths of unsigned integers are enforced by minimum and maximum.
-            if !known.contains(&format) && !["uint8", "uint16", "uint32", "uint64"].contains(&format) {
+            if !known.contains(&format)
+                && !["uint8", "uint16", "uint32", "uint64"].contains(&format)
+            {
                 let field = format!("{path}.format");
                 self.found.push(Violation::not_supported(field, format, &known));
             }
@@ -356,7 +361,7 @@ impl Walk<'_> {
         let Some(default) = schema.get("default") else { return };
         let Ok(patterns) = patterns(schema) else { return };
         let mut whole = default.clone();
-        super::set_defaults(schema, &mut whole);
+        values::set_defaults(schema, &mut whole);
         for violation in values::violations(schema, &whole, &patterns) {
             let field = format!("{path}.default{}", violation.field);
             self.found.push(Violation::invalid(field, default.clone(), &violation.message()));
@@ -385,9 +390,7 @@ fn junctors(schema: &Value) -> Vec<(String, &Value)> {
 /// Whether a schema has rules in CEL, anywhere.
 pub fn has_rules(schema: &Value) -> bool {
     match schema {
-        Value::Object(fields) => {
-            fields.contains_key(RULES) || fields.values().any(has_rules)
-        }
+        Value::Object(fields) => fields.contains_key(RULES) || fields.values().any(has_rules),
         Value::Array(items) => items.iter().any(has_rules),
         _ => false,
     }

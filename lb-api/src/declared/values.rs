@@ -10,8 +10,9 @@ use jiff::Timestamp;
 use regex::Regex;
 use serde_json::Value;
 
-use super::structural::LIST_KEYS;
 use crate::kinds::Violation;
+
+pub const LIST_KEYS: &str = "x-kubernetes-list-map-keys";
 
 /// Formats that are enforced.
 pub const FORMATS: [&str; 9] =
@@ -100,15 +101,20 @@ impl Walk<'_> {
         match value {
             Value::String(text) => self.text(schema, text, path),
             Value::Number(_) => self.number(schema, value, path),
-            Value::Array(items) => self.size(schema, ["minItems", "maxItems"], items.len(), value, path),
+            Value::Array(items) => {
+                self.size(schema, ["minItems", "maxItems"], items.len(), value, path)
+            }
             Value::Object(fields) => {
                 let names = ["minProperties", "maxProperties"];
                 self.size(schema, names, fields.len(), value, path);
                 for name in schema["required"].as_array().into_iter().flatten() {
                     let name = name.as_str().unwrap_or_default();
                     if !fields.contains_key(name) {
-                        let path =
-                            if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+                        let path = if path.is_empty() {
+                            name.to_owned()
+                        } else {
+                            format!("{path}.{name}")
+                        };
                         self.add(Violation::required(path, ""));
                     }
                 }
@@ -170,7 +176,11 @@ impl Walk<'_> {
             let (is_exclusive, shown) = (schema["exclusiveMaximum"] == true, &schema["maximum"]);
             if number > most || (is_exclusive && number >= most) {
                 let or_equal = if is_exclusive { "" } else { " or equal to" };
-                self.invalid(path, value, &format!("should be less than{or_equal} {}", plain(shown)));
+                self.invalid(
+                    path,
+                    value,
+                    &format!("should be less than{or_equal} {}", plain(shown)),
+                );
             }
         }
         if let Some(least) = schema["minimum"].as_f64() {
@@ -193,7 +203,8 @@ impl Walk<'_> {
     }
 
     fn size(&mut self, schema: &Value, names: [&str; 2], size: usize, value: &Value, path: &str) {
-        let limit = |name: &str| schema[name].as_u64().and_then(|limit| usize::try_from(limit).ok());
+        let limit =
+            |name: &str| schema[name].as_u64().and_then(|limit| usize::try_from(limit).ok());
         let [least, most] = names;
         if let Some(most) = limit(most).filter(|most| size > *most) {
             self.add(Violation::too_many(path, size, most));
@@ -278,5 +289,29 @@ fn plain(limit: &Value) -> String {
     match limit.as_f64() {
         Some(number) if number.fract() == 0.0 => format!("{number:.0}"),
         _ => limit.to_string(),
+    }
+}
+
+/// Sets missing fields that have a default, in everything that exists.
+pub fn set_defaults(schema: &Value, value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+                if let Some(default) = schema.get("default").filter(|_| !fields.contains_key(name))
+                {
+                    fields.insert(name.clone(), default.clone());
+                }
+                if let Some(field) = fields.get_mut(name) {
+                    set_defaults(schema, field);
+                }
+            }
+            if let Some(schema) = schema.get("additionalProperties") {
+                fields.values_mut().for_each(|field| set_defaults(schema, field));
+            }
+        }
+        Value::Array(items) => {
+            items.iter_mut().for_each(|item| set_defaults(&schema["items"], item));
+        }
+        _ => {}
     }
 }

@@ -8,8 +8,12 @@ use anyhow::{Context, Result, bail};
 
 /// Permissions of others than the owner.
 const OTHERS: u32 = 0o077;
+/// The store.
+pub(super) const FILE: &str = "objects.redb";
+/// The last snapshot.
+pub const SNAPSHOT: &str = "snapshot.jsonl";
 /// What earlier versions left in a data directory.
-const OWN: [&str; 2] = ["objects.redb", "pki"];
+const OWN: [&str; 2] = [FILE, "pki"];
 
 /// Creates the directory, or takes the permissions of all but its owner away. Never changes a
 /// directory that may serve another purpose: one with foreign files, or of another user.

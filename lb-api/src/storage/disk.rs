@@ -18,13 +18,11 @@ use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, Ta
 use serde_json::Value;
 
 use super::backend::Watched;
-use super::directory::{make_private, open_private};
-use super::snapshot::SNAPSHOT;
+use super::directory::{FILE, SNAPSHOT, make_private, open_private};
 use super::state::State;
+use super::stored::{Change, Key, Stored, Window};
 use super::transaction::rough_size;
-use super::{Change, Key, Stored, Window};
 
-pub(super) const FILE: &str = "objects.redb";
 /// Increased when the meaning of the tables below changes.
 const FORMAT: u64 = 1;
 

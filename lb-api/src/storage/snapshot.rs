@@ -17,15 +17,17 @@ use anyhow::{Context, Result, bail, ensure};
 use ring::digest;
 use serde_json::{Value, json};
 
-use super::directory::{make_private, open_private};
+use super::directory::{FILE, make_private, open_private};
+use super::state::Page;
 use super::state::State;
-use super::{Page, Storage, Stored, Window, disk};
+use super::stored::{Stored, Window};
+use super::{Storage, disk};
 
-/// The last snapshot in the data directory.
-pub const SNAPSHOT: &str = "snapshot.jsonl";
 /// Added to the revision of a snapshot. More than the writes since any snapshot.
 const JUMP: u64 = 1_000_000_000;
 const FORMAT: u64 = 1;
+
+pub use super::directory::SNAPSHOT;
 
 /// The lines of a snapshot, each with its end.
 pub fn lines(page: Page) -> impl Iterator<Item = String> + Send {
@@ -88,7 +90,7 @@ fn load(snapshot: &Path) -> Result<State> {
 pub fn restore(snapshot: &Path, directory: &Path) -> Result<usize> {
     let state = load(snapshot)?;
     make_private(directory)?;
-    let store = directory.join(disk::FILE);
+    let store = directory.join(FILE);
     if store.exists() {
         if disk::is_in_use(&store) {
             bail!("store {}: {}; stop it first", store.display(), disk::IN_USE);

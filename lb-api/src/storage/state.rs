@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::{Change, Gone, Key, Stored, Window};
+use super::stored::{Change, Gone, Key, Stored, Window};
 
 /// Objects with their keys, and the revision that they are from.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::state::State;
-use super::{Change, Key, Stored};
+use super::stored::{Change, Key, Stored};
 
 pub struct Transaction<'a> {
     state: &'a State,

@@ -8,44 +8,22 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use lb_common::layout::{Bitmap, Pool, ServicePortName};
+use lb_common::layout::Pool;
 use lb_common::maglev;
 
+use super::adopted::{Adopted, AdoptedPool};
 use super::allocate::Region;
 use super::backends::Backends;
-use super::details::Detail;
+use super::detail::Detail;
 use super::found::{Found, FoundPool, Snapshot};
 use super::key::{BackendKey, FrontendKey, Scope, Standing};
-use super::pools::{Fit, PoolTable};
+use super::names;
+use super::pool_table::{Fit, PoolTable};
+use super::room::Room;
+use super::state::{Planner, ProgrammedPort};
 use super::step::{Plan, Step};
 use super::table::{self, Table};
-use super::{Planner, ProgrammedPort, Room, names};
 use crate::model::{AddressFamily, Backend, ServicePort, ServicePortKey};
-
-/// What was found, and is not claimed by a service port yet.
-pub(super) struct Adopted {
-    /// Compared with what the first plan sets.
-    found: Found,
-    pools: HashMap<u32, AdoptedPool>,
-    /// By index.
-    backends: HashMap<u32, (BackendKey, Standing)>,
-    /// Indexes of service ports.
-    unclaimed: BTreeSet<u32>,
-    source_bits: Vec<Bitmap>,
-    /// By the service port's index.
-    details: HashMap<u32, BTreeSet<Detail>>,
-    /// By the service port's index.
-    names: HashMap<u32, Arc<ServicePortName>>,
-    datagrams: BTreeSet<(u32, u32)>,
-}
-
-struct AdoptedPool {
-    /// Empty if it overlaps with another pool's region, which would be a bug of the earlier agent.
-    /// The pool is then rebuilt in another region.
-    region: Region,
-    members: Box<[u32]>,
-    digest: u64,
-}
 
 impl Planner {
     /// Starts from the contents that an earlier agent left in the kernel.

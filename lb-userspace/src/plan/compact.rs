@@ -9,27 +9,14 @@ use lb_common::layout::Pool;
 use crate::model::ServicePortKey;
 
 use super::allocate::Region;
-use super::pools::{Fit, PoolTable};
-use super::{BackendKey, Plan, Planner, Scope, Step, Table};
+use super::key::{BackendKey, Scope};
+use super::pool_table::{Fit, PoolTable};
+use super::state::Planner;
+use super::step::{Plan, Step};
+use super::table::Table;
 
 /// Limit of slots that one plan moves: a few milliseconds.
 const MOST_MOVED: u64 = 1 << 19;
-
-/// Tables for which a plan found no room.
-#[derive(Debug, Default)]
-pub(super) struct Lack {
-    /// The size of the smallest one.
-    least: Option<u32>,
-    /// Total number of slots.
-    slots: u64,
-}
-
-impl Lack {
-    pub fn add(&mut self, table: u32) {
-        self.least = Some(self.least.map_or(table, |least| least.min(table)));
-        self.slots += u64::from(table);
-    }
-}
 
 impl Planner {
     /// Moves tables if this plan lacked room for some, and moving could make room.

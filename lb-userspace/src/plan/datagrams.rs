@@ -7,8 +7,9 @@
 use std::collections::BTreeSet;
 
 use super::key::{BackendKey, FrontendKey, Scope};
+use super::state::{Leftover, Planner, ProgrammedPort};
 use super::step::{Plan, Step};
-use super::{Leftover, Planner, ProgrammedPort};
+
 use crate::model::{AddressFamily, Protocol, ServicePortKey};
 
 impl Planner {

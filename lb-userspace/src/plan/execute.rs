@@ -6,7 +6,7 @@ use anyhow::Result;
 use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::layout::{Backend, Bitmap, Frontend, FrontendKey, Pool};
 
-use super::details::Detail;
+use super::detail::Detail;
 use super::key;
 use super::step::Step;
 use super::sweep::Sweep;

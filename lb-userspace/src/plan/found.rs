@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use lb_common::layout::{self, Bitmap, Pool};
 
-use super::details::Detail;
+use super::detail::Detail;
 use super::key::{BackendKey, FrontendKey, Standing};
 use super::table;
 

@@ -4,13 +4,9 @@ use lb_common::layout::{self, FrontendKind};
 
 use crate::model::{Policy, ServicePort, ServicePortKey};
 
-use super::{FrontendKey, Plan, Planner, Scope, Step};
-
-/// The service port that set a frontend in the kernel, and the kind it gave it.
-pub(super) struct Owner {
-    pub(super) service_port: ServicePortKey,
-    pub(super) kind: FrontendKind,
-}
+use super::key::{FrontendKey, Scope};
+use super::state::{Owner, Planner};
+use super::step::{Plan, Step};
 
 impl Planner {
     pub(super) fn publish_frontend(

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::{BackendKey, DetailCounts, FrontendKey, Planner};
+use super::detail::DetailCounts;
+use super::key::{BackendKey, FrontendKey};
+use super::state::Planner;
 use crate::model::ServicePortKey;
 
 impl Planner {

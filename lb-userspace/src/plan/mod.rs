@@ -14,11 +14,13 @@
 
 mod addresses;
 mod adopt;
+mod adopted;
 mod allocate;
 mod backends;
 mod bits;
 mod compact;
 mod datagrams;
+mod detail;
 mod details;
 mod execute;
 mod found;
@@ -26,35 +28,36 @@ mod frontends;
 mod key;
 mod look;
 mod names;
+mod pool_table;
 mod pools;
 mod room;
+mod state;
 mod step;
 mod sweep;
 mod table;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::model::{ServicePort, ServicePortKey};
 
-pub use details::{Detail, DetailCounts};
+pub use detail::{Detail, DetailCounts};
 pub use execute::{WriteFamily, WriteTables};
 pub use found::{FoundBackend, FoundPool, PoolReader, Snapshot};
 pub use key::{BackendKey, FrontendKey, Scope, Standing};
 pub use room::{MORE_ENDPOINTS, MORE_SERVICE_PORTS, Room};
+pub use state::Planner;
 pub use step::{Plan, Step};
 pub use sweep::{Datagrams, Sweep};
 pub use table::Table;
 
-use addresses::Addresses;
-use allocate::{Indexes, Regions};
-use backends::Backends;
-use bits::Bits;
-use frontends::{Owner, frontend_value};
-use pools::{Fit, PoolTable, Refilled};
+use frontends::frontend_value;
+use pool_table::Fit;
+use pools::Refilled;
+use state::{Leftover, ProgrammedPort};
 
 /// Changes since the last plan.
 #[derive(Debug, Default)]
@@ -69,95 +72,7 @@ pub struct Change {
     pub peers: Option<BTreeSet<IpAddr>>,
 }
 
-/// What the kernel holds, as planned so far.
-pub struct Planner {
-    room: Room,
-    held: BTreeMap<ServicePortKey, ProgrammedPort>,
-    /// The owner of each frontend, which may move from one service port to another in one change.
-    owners: HashMap<FrontendKey, Owner>,
-    addresses: Addresses,
-    indexes: Indexes,
-    regions: Regions,
-    backends: Backends,
-    bits: Bits,
-    detail_counts: DetailCounts,
-    /// Addresses of the cluster's nodes, once they are known.
-    nodes: Option<BTreeSet<IpAddr>>,
-    /// Addresses from which the kernel accepts tunnels.
-    peers: BTreeSet<IpAddr>,
-    /// How many service ports use tunnels.
-    tunnelled: usize,
-    adopted: Option<adopt::Adopted>,
-    /// Whether an earlier agent may have used any index.
-    has_adopted: bool,
-}
-
-/// A service port in the kernel.
-struct ProgrammedPort {
-    index: u32,
-    /// Shared with the model.
-    service_port: Arc<ServicePort>,
-    /// By scope: cluster, local.
-    tables: [PoolTable; 2],
-    /// Its endpoints outside of its pools that the kernel has: flows may refer to them.
-    draining: Vec<BackendKey>,
-    details: BTreeSet<Detail>,
-    /// Whether its name is in the kernel. The name follows from the key, so it is not stored here.
-    is_named: bool,
-}
-
-impl ProgrammedPort {
-    /// Its state before anything is written.
-    fn empty(index: u32) -> Self {
-        Self {
-            index,
-            service_port: Arc::default(),
-            tables: [PoolTable::EMPTY; 2],
-            draining: Vec::new(),
-            details: BTreeSet::new(),
-            is_named: false,
-        }
-    }
-}
-
-/// What a service port had and no longer has.
-struct Leftover {
-    owner: ServicePortKey,
-    frontends: Vec<FrontendKey>,
-    members: Vec<BackendKey>,
-    draining: Vec<BackendKey>,
-    details: Vec<Detail>,
-    /// The index and tables, if the service port was removed.
-    retired: Option<(u32, [PoolTable; 2])>,
-}
-
 impl Planner {
-    /// Starts from an empty kernel, with maps of the default sizes.
-    pub fn new() -> Self {
-        Self::with_room(Room::default())
-    }
-
-    /// Starts from an empty kernel.
-    pub fn with_room(room: Room) -> Self {
-        Self {
-            room,
-            held: BTreeMap::new(),
-            owners: HashMap::new(),
-            addresses: Addresses::default(),
-            // Index 0 has the pool that is always empty.
-            indexes: Indexes::new(1, room.service_ports),
-            regions: Regions::new(room.pool_slots),
-            backends: Backends::new(room.backends),
-            bits: Bits::default(),
-            detail_counts: DetailCounts::default(),
-            nodes: None,
-            peers: BTreeSet::new(),
-            tunnelled: 0,
-            adopted: None,
-            has_adopted: false,
-        }
-    }
-
     /// Plans a change. What does not fit is reported in the plan's problems; the rest is planned.
     pub fn plan(&mut self, change: Change) -> Plan {
         let mut plan = Plan::default();
@@ -350,11 +265,5 @@ impl Planner {
             plan.prepare.push(Step::ResetServiceTraffic { index });
         }
         Some(ProgrammedPort::empty(index))
-    }
-}
-
-impl Default for Planner {
-    fn default() -> Self {
-        Self::new()
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lb_common::layout::{ServicePortName, Text};
 
-use super::details::Detail;
+use super::detail::Detail;
 use crate::model::{AddressFamily, ServicePortKey};
 
 pub fn detail(service_port: u32, key: &ServicePortKey) -> Detail {

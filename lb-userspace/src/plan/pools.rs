@@ -14,35 +14,12 @@ use lb_common::maglev;
 use crate::model::ServicePort;
 
 use super::allocate::Region;
-use super::{BackendKey, MORE_ENDPOINTS, Plan, Planner, ProgrammedPort, Scope, Step, Table};
-
-/// A pool's table in the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PoolTable {
-    pub region: Region,
-    pub fit: Fit,
-}
-
-/// How a table matches its pool's members.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fit {
-    /// The members' table, in the fitting size.
-    Exact,
-    /// The members' table, in a smaller size for lack of room.
-    Coarse,
-    /// Another table: an earlier agent's, or a partly written one.
-    Unknown,
-}
-
-impl Fit {
-    pub fn of(size: u32, members: usize) -> Self {
-        if size == maglev::fitted_size(members) { Self::Exact } else { Self::Coarse }
-    }
-}
-
-impl PoolTable {
-    pub const EMPTY: Self = Self { region: Region::EMPTY, fit: Fit::Exact };
-}
+use super::key::{BackendKey, Scope};
+use super::pool_table::{Fit, PoolTable};
+use super::room::MORE_ENDPOINTS;
+use super::state::{Planner, ProgrammedPort};
+use super::step::{Plan, Step};
+use super::table::Table;
 
 /// The result for a pool.
 pub(super) enum Refilled {

@@ -6,8 +6,7 @@ use std::net::IpAddr;
 
 use lb_common::layout::{self, Bitmap, Pool};
 
-use super::compact::Lack;
-use super::details::Detail;
+use super::detail::Detail;
 use super::found::Found;
 use super::key::{BackendKey, FrontendKey, Standing};
 use super::sweep::Sweep;
@@ -85,6 +84,22 @@ pub struct Plan {
     pub(super) found: Found,
     /// The service port that is being planned.
     pub(super) current: Option<ServicePortKey>,
+}
+
+/// Tables for which a plan found no room.
+#[derive(Debug, Default)]
+pub(super) struct Lack {
+    /// The size of the smallest one.
+    pub(super) least: Option<u32>,
+    /// Total number of slots.
+    pub(super) slots: u64,
+}
+
+impl Lack {
+    pub(super) fn add(&mut self, table: u32) {
+        self.least = Some(self.least.map_or(table, |least| least.min(table)));
+        self.slots += u64::from(table);
+    }
 }
 
 impl Plan {

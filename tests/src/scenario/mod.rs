@@ -13,11 +13,10 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use crate::datapath::cases::Ends;
 use crate::datapath::{Answer, Conversation, Service};
 
 pub use packet::{Sent, damaged, intact};
-pub use service::{BACKENDS, frontends, service, serving};
+pub use service::{BACKENDS, ENDS, frontends, service, serving};
 
 /// One event.
 #[derive(Clone, Debug)]
@@ -51,14 +50,8 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 fn node_addresses() -> impl Strategy<Value = Vec<&'static str>> {
-    let all: Vec<&str> = ends().iter().flat_map(|at| [at.node, at.elsewhere]).collect();
+    let all: Vec<&str> = ENDS.iter().flat_map(|at| [at.node, at.elsewhere]).collect();
     prop::sample::subsequence(all, 2..=4)
-}
-
-/// The addresses of both families.
-pub fn ends() -> [&'static Ends; 2] {
-    use crate::datapath::cases::{V4, V6};
-    [&V4, &V6]
 }
 
 impl Event {

@@ -4,8 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::headers::{Around, around};
-use super::service::{BACKENDS, NODE_PORT};
-use super::{ends, frontends};
+use super::service::{BACKENDS, ENDS, NODE_PORT, frontends};
 use crate::datapath::Hook;
 use crate::datapath::cases::Ends;
 use crate::packet::{Packet, icmp_echo, raw, sctp, tcp, udp};
@@ -33,11 +32,11 @@ pub fn intact() -> impl Strategy<Value = Sent> {
         2 => Just(Hook::Reverse),
     ];
     let protocol = prop_oneof![8 => Just(6u8), 6 => Just(17), 1 => Just(132), 1 => Just(1)];
-    let ends = (0..ends().len(), CLIENT_PORTS, any::<prop::sample::Index>());
+    let ends = (0..ENDS.len(), CLIENT_PORTS, any::<prop::sample::Index>());
     // A few packets appear at the other hook.
     (hook, protocol, ends, around(), prop::bool::weighted(0.1)).prop_map(
         |(hook, protocol, (family, client_port, other), around, astray)| {
-            let at = self::ends()[family];
+            let at = ENDS[family];
             let client = at.client(client_port);
             let (source, destination) = match hook {
                 Hook::Forward | Hook::Stack | Hook::Workload => {

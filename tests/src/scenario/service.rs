@@ -4,13 +4,14 @@ use lb_common::layout::FrontendKind;
 use lb_userspace::model::Frontend;
 use proptest::prelude::*;
 
-use super::ends;
 use crate::datapath::Service;
-use crate::datapath::cases::Ends;
+use crate::datapath::cases::{Ends, V4, V6};
 
 /// Number of backends from which those of Services are chosen.
 pub const BACKENDS: u16 = 3;
 pub const NODE_PORT: u16 = 30080;
+/// The addresses of both families.
+pub const ENDS: [&Ends; 2] = [&V4, &V6];
 
 /// One of a few service ports, some without backends, some with policy `Local`.
 pub fn service() -> impl Strategy<Value = Service> {
@@ -23,13 +24,13 @@ pub fn serving() -> impl Strategy<Value = Service> {
 }
 
 fn with_backends(fewest: usize, local: bool) -> impl Strategy<Value = Service> {
-    let shape = (0..ends().len(), prop::sample::select(vec![(80, "TCP"), (53, "UDP")]));
+    let shape = (0..ENDS.len(), prop::sample::select(vec![(80, "TCP"), (53, "UDP")]));
     let members = move || prop::sample::subsequence(vec![0, 1, 2], fewest..=3);
     let often = || prop::bool::weighted(0.8);
     let options = (often(), often(), any::<bool>(), any::<bool>());
     (shape, members(), members(), options).prop_map(
         move |((family, (port, protocol)), cluster, on_node, options)| {
-            let at = ends()[family];
+            let at = ENDS[family];
             let (load_balancer, node_port, external_ip, policy_local) = options;
             let all = at.backends(BACKENDS);
             let pick = |members: &[usize]| -> Vec<String> {

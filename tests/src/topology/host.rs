@@ -16,7 +16,8 @@ use serde_json::Value;
 
 use super::cgroup;
 use super::command::{ip, run};
-use super::{Port, Process, SOON, Shared, check_name};
+use super::shared::{Shared, check_name};
+use super::{Process, SOON};
 
 /// A host. A clone is the same host, which exists until its topology is dropped.
 #[derive(Clone)]
@@ -65,11 +66,6 @@ impl Host {
     /// The namespace's path, for `nsenter --net=` and setns.
     pub fn namespace_path(&self) -> PathBuf {
         PathBuf::from(format!("/run/netns/{}", self.namespace))
-    }
-
-    /// An end of a link, for [`super::Topology::link`].
-    pub fn port(&self, device: &str) -> Port<'_> {
-        Port::new(self, device)
     }
 
     /// Runs `ip` on this host with arguments as typed in a shell.
@@ -157,7 +153,7 @@ impl Host {
         let mut words = command.get_args().skip_while(|word| *word != "--").skip(1);
         let program = Path::new(words.next().unwrap_or(command.get_program()));
         let program = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Process::start(self, &program, command)
+        Process::start(&self.shared, &self.name, &program, command)
     }
 
     /// Runs a function in this host's namespace. Its sockets stay in the namespace, and may be

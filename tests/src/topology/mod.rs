@@ -41,11 +41,11 @@ mod port;
 mod process;
 mod raw;
 mod server;
+mod shared;
 mod socket;
 mod sweep;
 mod warm;
 
-use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -67,6 +67,8 @@ pub use raw::RawSocket;
 pub use server::LARGE;
 pub use sweep::sweep;
 
+use shared::{Shared, check_name};
+
 /// The name of the pin path of a topology's only agent.
 const AGENT: &str = "millrace";
 
@@ -74,20 +76,6 @@ const AGENT: &str = "millrace";
 #[must_use = "it is taken away when dropped"]
 pub struct Topology {
     shared: Arc<Shared>,
-}
-
-/// The parts of a topology that hosts and processes use.
-struct Shared {
-    id: Id,
-    name: String,
-    directory: PathBuf,
-    cgroup: PathBuf,
-    /// Numbers the log files.
-    logs: AtomicU32,
-    /// Something failed, so logs are printed.
-    trouble: AtomicBool,
-    /// Pin paths of agents that are kept for later agents.
-    warm: Mutex<BTreeSet<PathBuf>>,
 }
 
 impl Topology {
@@ -178,12 +166,12 @@ impl Topology {
         &self.shared.directory
     }
 
-    /// Writes the file of manifests; returns its path.
     /// The file that [`Self::write_manifests`] writes.
     pub fn manifests(&self) -> PathBuf {
         self.directory().join("manifests.yaml")
     }
 
+    /// Writes the file of manifests; returns its path.
     pub fn write_manifests(&self, text: &str) -> Result<PathBuf> {
         let file = self.manifests();
         fs::write(&file, text).with_context(|| file.display().to_string())?;
@@ -205,16 +193,6 @@ impl Drop for Topology {
         }
         sweep::remove(*id);
     }
-}
-
-/// Names become part of the names of namespaces, files and devices.
-fn check_name(name: &str) -> Result<()> {
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-    ensure!(
-        !name.is_empty() && name.bytes().all(fits) && name.len() <= 60,
-        "{name:?} is not a name for a topology or host: use up to 60 letters, digits, - and _"
-    );
-    Ok(())
 }
 
 /// Fails if the directory exists: then another process owns it.

@@ -17,8 +17,15 @@ pub struct Port<'a> {
     offloads: Vec<String>,
 }
 
+impl Host {
+    /// An end of a link, for [`super::Topology::link`].
+    pub fn port(&self, device: &str) -> Port<'_> {
+        Port::new(self, device)
+    }
+}
+
 impl<'a> Port<'a> {
-    pub(super) fn new(host: &'a Host, device: &str) -> Self {
+    fn new(host: &'a Host, device: &str) -> Self {
         Self {
             host,
             device: device.to_owned(),

@@ -13,8 +13,8 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
-use super::command::line;
-use super::{Host, Shared, wait_until};
+use super::command::{line, wait_until};
+use super::shared::Shared;
 
 /// A process, which is killed with its children when dropped. Its output is printed then if the
 /// test has panicked or something in its topology has failed.
@@ -29,10 +29,15 @@ pub struct Process {
 }
 
 impl Process {
-    /// `program` is the name in messages.
-    pub(super) fn start(host: &Host, program: &str, command: &mut Command) -> Result<Self> {
-        let number = host.shared.logs.fetch_add(1, Ordering::Relaxed);
-        let log = host.shared.directory.join(format!("{}-{number}-{program}.log", host.name()));
+    /// `host` and `program` are the names in messages.
+    pub(super) fn start(
+        shared: &Arc<Shared>,
+        host: &str,
+        program: &str,
+        command: &mut Command,
+    ) -> Result<Self> {
+        let number = shared.logs.fetch_add(1, Ordering::Relaxed);
+        let log = shared.directory.join(format!("{host}-{number}-{program}.log"));
         let output =
             File::create(&log).with_context(|| format!("{} can't be made", log.display()))?;
         let child = command
@@ -43,8 +48,8 @@ impl Process {
             .process_group(0)
             .spawn()
             .with_context(|| format!("{} can't be started", line(command)))?;
-        let what = format!("{program} on {}", host.name());
-        Ok(Self { child, what, log, ended: None, shared: host.shared.clone() })
+        let what = format!("{program} on {host}");
+        Ok(Self { child, what, log, ended: None, shared: shared.clone() })
     }
 
     /// The program's process id: nsenter replaces itself by it.

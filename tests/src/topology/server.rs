@@ -33,7 +33,7 @@ impl Host {
         let mut command = self.command("prlimit");
         command.args(["--nofile=16384", "nginx", "-e", "stderr"]);
         command.arg("-p").arg(&directory).arg("-c").arg(&configuration);
-        let mut server = Process::start(self, "nginx", &mut command)?;
+        let mut server = Process::start(&self.shared, self.name(), "nginx", &mut command)?;
         for address in addresses {
             let accepts = |_: &Process| self.enter(|| Ok(TcpStream::connect(address)?)).is_ok();
             server.wait_until_so(&format!("accepts at {address}"), SOON, accepts)?;

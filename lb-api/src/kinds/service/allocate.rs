@@ -11,7 +11,7 @@ use super::super::names::parse_ip;
 use super::super::violation::Violation;
 use super::super::{Allocations, Resource};
 use super::prepare::node_ports;
-use super::{is_headless, may_have_node_ports, needs_health_check, needs_node_ports};
+use super::spec::{is_headless, may_have_node_ports, needs_health_check, needs_node_ports};
 
 /// Takes an address for each family of the Service. The families have been resolved.
 pub fn addresses(

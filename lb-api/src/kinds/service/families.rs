@@ -7,7 +7,7 @@ use super::super::Ranges;
 use super::super::json::{at, list, set, text, texts};
 use super::super::names::parse_ip;
 use super::super::violation::Violation;
-use super::{has_selector, is_headless, kind, needs_cluster_ip};
+use super::spec::{has_selector, is_headless, kind, needs_cluster_ip};
 
 const FAMILIES: &str = "spec.ipFamilies";
 const POLICY: &str = "spec.ipFamilyPolicy";

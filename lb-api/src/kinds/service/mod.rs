@@ -7,6 +7,7 @@
 mod allocate;
 mod families;
 mod prepare;
+mod spec;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -15,9 +16,10 @@ mod validate;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::json::{at, flag, list, list_mut, remove, set, set_default, text, texts};
+use super::json::{at, list_mut, remove, set, set_default, text};
 use super::violation::Violation;
 use super::{Allocations, Column, Rules, Subresource, metadata};
+use spec::{is_reachable_from_outside, kind};
 
 pub use validate::validate_load_balancer_point;
 
@@ -114,45 +116,4 @@ impl Rules for Service {
     fn field(&self, object: &Value, path: &str) -> Option<String> {
         metadata::field(object, path, &["spec.clusterIP", "spec.type"])
     }
-}
-
-fn kind(service: &Value) -> &str {
-    text(service, "spec.type")
-}
-
-fn needs_cluster_ip(service: &Value) -> bool {
-    kind(service) != "ExternalName"
-}
-
-fn may_have_node_ports(service: &Value) -> bool {
-    matches!(kind(service), "NodePort" | "LoadBalancer")
-}
-
-/// Whether every port must have a node port, even if none is requested.
-fn needs_node_ports(service: &Value) -> bool {
-    match kind(service) {
-        "NodePort" => true,
-        "LoadBalancer" => {
-            at(service, "spec.allocateLoadBalancerNodePorts").is_none()
-                || flag(service, "spec.allocateLoadBalancerNodePorts")
-        }
-        _ => false,
-    }
-}
-
-fn needs_health_check(service: &Value) -> bool {
-    kind(service) == "LoadBalancer" && text(service, "spec.externalTrafficPolicy") == "Local"
-}
-
-fn is_reachable_from_outside(service: &Value) -> bool {
-    may_have_node_ports(service)
-        || (kind(service) == "ClusterIP" && !list(service, "spec.externalIPs").is_empty())
-}
-
-fn is_headless(service: &Value) -> bool {
-    texts(service, "spec.clusterIPs") == ["None"]
-}
-
-fn has_selector(service: &Value) -> bool {
-    at(service, "spec.selector").and_then(Value::as_object).is_some_and(|map| !map.is_empty())
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::super::Subresource;
 use super::super::json::{at, copy, list, list_mut, number, remove, set, text, texts};
-use super::{
+use super::spec::{
     is_reachable_from_outside, kind, may_have_node_ports, needs_cluster_ip, needs_health_check,
     needs_node_ports,
 };

@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::path::Path;
 
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 

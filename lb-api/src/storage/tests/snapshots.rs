@@ -3,7 +3,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use super::super::disk::{FILE, open_file};
+use super::super::directory::FILE;
+use super::super::disk::open_file;
 use super::super::snapshot::{SNAPSHOT, restore, save};
 use super::*;
 

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::{Named, open, read};
-use crate::cli::output::{self, Row, some};
+use super::options::Named;
+use crate::cli::output::{Row, some};
 use crate::inspect::{self, Backend};
 
 pub const EXAMPLES: &str = "\
@@ -18,9 +18,7 @@ Examples:
     millrace backends shop/web --watch";
 
 pub fn show(options: &Named, pin_path: &Path) -> Result<()> {
-    let tables = open(pin_path)?;
-    let meant = options.meant();
-    output::show(&options.output, || options.found(inspect::backends(&read(&tables)?, &meant)))
+    options.show(pin_path, inspect::backends)
 }
 
 impl Row for Backend {

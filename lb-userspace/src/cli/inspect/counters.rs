@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 
-use super::open;
+use super::options::open;
 use crate::cli::output::{self, Output, Row};
 
 pub const EXAMPLES: &str = "\

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use ipnet::IpNet;
 
-use super::{Namespaces, open, read};
+use super::options::{Namespaces, open, read};
 use crate::cli::output::{self, Format, Output, Row};
 use crate::inspect::{self, Counts, End, Filter, Flow, Origins, Record, Selector, State};
 use crate::kernel::{Tables, clock};

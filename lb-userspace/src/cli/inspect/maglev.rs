@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use super::{Namespaces, open, read};
+use super::options::{Namespaces, open, read};
 use crate::cli::output::{Format, align_all, print_document, write};
 use crate::inspect::{Selector, Spread, spreads};
 

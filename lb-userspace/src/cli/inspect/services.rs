@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::{Named, open, read};
-use crate::cli::output::{self, Row, some};
+use super::options::Named;
+use crate::cli::output::{Row, some};
 use crate::inspect::{self, Port, Service, Traffic};
 
 pub const EXAMPLES: &str = "\
@@ -19,9 +19,7 @@ Examples:
     millrace services -o name | xargs -n 1 millrace maglev";
 
 pub fn show(options: &Named, pin_path: &Path) -> Result<()> {
-    let tables = open(pin_path)?;
-    let meant = options.meant();
-    output::show(&options.output, || options.found(inspect::services(&read(&tables)?, &meant)))
+    options.show(pin_path, inspect::services)
 }
 
 impl Row for Service {

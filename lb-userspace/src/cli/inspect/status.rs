@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use lb_common::layout::map;
 
-use super::open;
+use super::options::{check, open};
 use crate::cli::output::{Format, print_document, write};
 use crate::inspect::{Fill, Found, Severity, State, Status};
 use crate::kernel::{self, Tables};
@@ -59,7 +59,7 @@ pub fn show(options: &Options, pin_path: &Path) -> Result<ExitCode> {
 
 fn find(pin_path: &Path) -> Result<Found> {
     // Reports a missing data plane or missing permission.
-    super::check(pin_path)?;
+    check(pin_path)?;
     let survey = kernel::survey(pin_path)?;
     // Maps may be missing.
     let used = open(pin_path).and_then(|tables| used(&tables)).unwrap_or_default();

@@ -12,7 +12,7 @@ use aya::programs::links::FdLink;
 use aya::programs::{CgroupAttachMode, CgroupSock, CgroupSockAddr, Program, ProgramError};
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
-use super::{Links, not_a_link};
+use super::links::{Links, not_a_link};
 use crate::kernel::hook::SOCKET_PROGRAMS;
 use crate::kernel::link::{PinnedLink, remove_link};
 use crate::kernel::object::DataPlane;

@@ -5,7 +5,7 @@ use aya::programs::Xdp;
 use aya::programs::links::FdLink;
 use aya::programs::xdp::{XdpLink, XdpMode as Attach};
 
-use super::{Links, explain, is_busy, not_a_link, pin};
+use super::links::{Links, explain, is_busy, not_a_link, pin};
 use crate::kernel::hook::Hook;
 use crate::kernel::link::remove_link;
 use crate::settings::XdpMode;

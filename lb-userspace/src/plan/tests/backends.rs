@@ -1,5 +1,6 @@
 //! Indexes of backends, and backends that stay only for their connections.
 
+use super::super::backends::Backends;
 use super::*;
 
 #[test]

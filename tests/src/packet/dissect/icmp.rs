@@ -3,9 +3,9 @@
 use etherparse::IpNumber;
 use etherparse::checksum::Sum16BitWords;
 
-use super::Report;
 use super::checksum::{computed, verdict};
-use super::transport::Segment;
+use super::report::Report;
+use super::segment::Segment;
 
 /// The meaning of the second half of the header, and of the rest.
 enum Kind {
@@ -14,9 +14,11 @@ enum Kind {
     Other,
 }
 
-pub fn v4(report: &mut Report, segment: Segment<'_>) {
+/// Returns the quoted packet of an error.
+pub fn v4<'a>(report: &mut Report, segment: Segment<'a>) -> Option<&'a [u8]> {
     let Some(header) = Header::read(segment.bytes) else {
-        return report.malformed("ICMP", "the header has 8 bytes", segment.bytes);
+        report.malformed("ICMP", "the header has 8 bytes", segment.bytes);
+        return None;
     };
     let (kind, name) = match (header.kind, header.code) {
         (0, _) => (Kind::Echo, "echo reply"),
@@ -36,12 +38,13 @@ pub fn v4(report: &mut Report, segment: Segment<'_>) {
         None => verdict(header.checksum, computed(Sum16BitWords::new(), segment.bytes, 2)),
     };
     let mtu = ((header.kind, header.code) == (3, 4)).then_some(header.rest & 0xffff);
-    message(report, "ICMP", &header, (kind, name), mtu, &verdict);
+    message(report, "ICMP", &header, (kind, name), mtu, &verdict)
 }
 
-pub fn v6(report: &mut Report, segment: Segment<'_>) {
+pub fn v6<'a>(report: &mut Report, segment: Segment<'a>) -> Option<&'a [u8]> {
     let Some(header) = Header::read(segment.bytes) else {
-        return report.malformed("ICMPv6", "the header has 8 bytes", segment.bytes);
+        report.malformed("ICMPv6", "the header has 8 bytes", segment.bytes);
+        return None;
     };
     let (kind, name) = match (header.kind, header.code) {
         (1, 0) => (Kind::Error, "no route"),
@@ -61,17 +64,17 @@ pub fn v6(report: &mut Report, segment: Segment<'_>) {
     };
     let verdict = segment.verdict(IpNumber::IPV6_ICMP, segment.bytes.len(), 2, header.checksum);
     let mtu = (header.kind == 2).then_some(header.rest);
-    message(report, "ICMPv6", &header, (kind, name), mtu, &verdict);
+    message(report, "ICMPv6", &header, (kind, name), mtu, &verdict)
 }
 
-fn message(
+fn message<'a>(
     report: &mut Report,
     layer: &str,
-    header: &Header<'_>,
+    header: &Header<'a>,
     (kind, name): (Kind, &str),
     mtu: Option<u32>,
     verdict: &str,
-) {
+) -> Option<&'a [u8]> {
     let rest = match (&kind, mtu) {
         (Kind::Echo, _) => {
             format!("id 0x{:04x}, sequence {}", header.rest >> 16, header.rest & 0xffff)
@@ -83,10 +86,11 @@ fn message(
         layer,
         format_args!("{name}, type {}, code {}, {rest}, {verdict}", header.kind, header.code),
     );
-    match kind {
-        Kind::Error => report.nested(header.body),
-        Kind::Echo | Kind::Other => report.data("Data", header.body),
+    if let Kind::Error = kind {
+        return Some(header.body);
     }
+    report.data("Data", header.body);
+    None
 }
 
 struct Header<'a> {

@@ -5,9 +5,14 @@ use etherparse::{
 };
 
 use super::checksum::{computed, verdict};
-use super::transport::{self, Segment};
-use super::{Report, hex, protocol};
+use super::report::{Report, hex, protocol};
+use super::segment::Segment;
+use super::transport;
 use crate::packet::address::Addresses;
+
+/// Packets in packets deeper than this are shown as data, so that hostile bytes cannot exhaust the
+/// stack.
+const DEEPEST: usize = 8;
 
 /// Selects the family by the version in the first four bits.
 pub fn any(report: &mut Report, bytes: &[u8]) {
@@ -53,7 +58,7 @@ pub fn v4(report: &mut Report, bytes: &[u8]) {
     if offset > 0 {
         report.data("Data", segment.bytes);
     } else {
-        transport::any(report, header.protocol(), segment);
+        content(report, header.protocol(), segment);
     }
     report.data("Padding", &bytes[end..]);
 }
@@ -87,6 +92,16 @@ pub fn v6(report: &mut Report, bytes: &[u8]) {
     report.data("Padding", &bytes[end..]);
 }
 
+fn content(report: &mut Report, protocol: IpNumber, segment: Segment<'_>) {
+    let Some(packet) = transport::any(report, protocol, segment) else { return };
+    if report.depth == DEEPEST {
+        return report.data("Data", packet);
+    }
+    report.depth += 1;
+    any(report, packet);
+    report.depth -= 1;
+}
+
 /// Each iteration removes at least 8 bytes from the segment.
 fn extensions(report: &mut Report, mut next: IpNumber, mut segment: Segment<'_>) {
     loop {
@@ -96,7 +111,7 @@ fn extensions(report: &mut Report, mut next: IpNumber, mut segment: Segment<'_>)
             IpNumber::IPV6_DESTINATION_OPTIONS => "DestOpts",
             IpNumber::IPV6_FRAGMENTATION_HEADER => "Fragment",
             IpNumber::AUTHENTICATION_HEADER => "AH",
-            _ => return transport::any(report, next, segment),
+            _ => return content(report, next, segment),
         };
         let units = segment.bytes.get(1).map_or(0, |&units| usize::from(units));
         let length = match next {

@@ -4,7 +4,8 @@ use std::net::Ipv4Addr;
 
 use etherparse::{ArpPacketSlice, EtherType, Ethernet2HeaderSlice, SingleVlanHeaderSlice};
 
-use super::{Report, ip};
+use super::ip;
+use super::report::Report;
 use crate::packet::Mac;
 
 pub fn ethernet(report: &mut Report, bytes: &[u8]) {

@@ -3,42 +3,23 @@
 use etherparse::err::tcp::HeaderSliceError;
 use etherparse::{IpNumber, TcpHeaderSlice, UdpHeaderSlice};
 
-use super::checksum::{computed, pseudo_header, verdict};
-use super::{Report, hex, icmp};
+use super::icmp;
+use super::report::{Report, hex};
+use super::segment::Segment;
 use crate::packet::address::Addresses;
 
-/// What an IP packet carries.
-#[derive(Clone, Copy)]
-pub struct Segment<'a> {
-    pub addresses: Addresses,
-    pub bytes: &'a [u8],
-    /// Why there is no verdict about a checksum.
-    pub incomplete: Option<&'static str>,
-}
-
-impl Segment<'_> {
-    /// Of the first bytes, with the pseudo header.
-    pub fn verdict(&self, protocol: IpNumber, length: usize, field: usize, found: u16) -> String {
-        match self.incomplete {
-            Some(reason) => format!("checksum 0x{found:04x} [not verified: {reason}]"),
-            None => {
-                let sum = pseudo_header(self.addresses, protocol, length);
-                verdict(found, computed(sum, &self.bytes[..length], field))
-            }
-        }
-    }
-}
-
-pub fn any(report: &mut Report, protocol: IpNumber, segment: Segment<'_>) {
+/// Returns the packet that the segment contains, if it contains one.
+pub fn any<'a>(report: &mut Report, protocol: IpNumber, segment: Segment<'a>) -> Option<&'a [u8]> {
     match (protocol, segment.addresses) {
         (IpNumber::TCP, _) => tcp(report, segment),
         (IpNumber::UDP, _) => udp(report, segment),
         (IpNumber::SCTP, _) => sctp(report, segment),
-        (IpNumber::ICMP, Addresses::V4(..)) => icmp::v4(report, segment),
-        (IpNumber::IPV6_ICMP, Addresses::V6(..)) => icmp::v6(report, segment),
-        (IpNumber::IPV4 | IpNumber::IPV6, _) => report.nested(segment.bytes),
+        (IpNumber::ICMP, Addresses::V4(..)) => return icmp::v4(report, segment),
+        (IpNumber::IPV6_ICMP, Addresses::V6(..)) => return icmp::v6(report, segment),
+        (IpNumber::IPV4 | IpNumber::IPV6, _) => return Some(segment.bytes),
         _ => report.data("Data", segment.bytes),
     }
+    None
 }
 
 fn tcp(report: &mut Report, segment: Segment<'_>) {

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::super::super::json::{at, text, texts};
 use super::super::super::names;
 use super::super::super::violation::Violation;
-use super::super::needs_cluster_ip;
+use super::super::spec::needs_cluster_ip;
 
 const ADDRESSES: &str = "spec.clusterIPs";
 const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::super::json::{at, list, text, texts};
 use super::super::violation::Violation;
 use super::super::{metadata, names};
-use super::{is_headless, kind};
+use super::spec::{is_headless, kind};
 
 pub use status::validate_load_balancer_point;
 

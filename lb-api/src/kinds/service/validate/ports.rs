@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::super::json::{at, list, number, text};
 use super::super::super::names;
 use super::super::super::violation::Violation;
-use super::super::{is_headless, kind};
+use super::super::spec::{is_headless, kind};
 
 const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 const KUBELET_PORT: i64 = 10250;

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::super::super::json::{list, text};
 use super::super::super::names;
 use super::super::super::violation::Violation;
-use super::super::kind;
+use super::super::spec::kind;
 
 const MODES: [&str; 2] = ["Proxy", "VIP"];
 

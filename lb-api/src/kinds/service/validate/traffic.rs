@@ -6,7 +6,7 @@ use super::super::super::json::{at, number, text};
 use super::super::super::metadata;
 use super::super::super::names;
 use super::super::super::violation::Violation;
-use super::super::{is_reachable_from_outside, kind, needs_health_check};
+use super::super::spec::{is_reachable_from_outside, kind, needs_health_check};
 
 const AFFINITIES: [&str; 2] = ["ClientIP", "None"];
 const POLICIES: [&str; 2] = ["Cluster", "Local"];

@@ -1,20 +1,21 @@
 //! `millrace top`: live rates.
 
+mod rates;
 mod screen;
 mod terminal;
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
 
-use super::{Namespaces, open, read};
+use super::options::{Namespaces, open};
 use crate::cli::output::{Format, align_all, print_document};
-use crate::inspect::{Rate, Rates, Sample, Selector, Sort, short};
-use crate::kernel::Tables;
+use crate::inspect::{Rate, Rates, Sort, short};
+use rates::{HEADERS, Watcher, cells};
 
 pub const EXAMPLES: &str = "\
 Keys:
@@ -83,49 +84,6 @@ pub fn show(options: &Options, pin_path: &Path) -> Result<()> {
             return Ok(());
         }
     }
-}
-
-/// Reads the counters repeatedly.
-pub struct Watcher {
-    tables: Tables,
-    meant: Selector,
-    last: Sample,
-    at: Instant,
-}
-
-impl Watcher {
-    fn new(tables: Tables, meant: Selector) -> Result<Self> {
-        let last = sample(&tables, &meant)?;
-        Ok(Self { tables, meant, last, at: Instant::now() })
-    }
-
-    /// The rates since the last call.
-    fn look(&mut self) -> Result<Rates> {
-        let sample = sample(&self.tables, &self.meant)?;
-        let now = Instant::now();
-        let rates = Rates::between(&self.last, &sample, now - self.at);
-        (self.last, self.at) = (sample, now);
-        Ok(rates)
-    }
-}
-
-fn sample(tables: &Tables, meant: &Selector) -> Result<Sample> {
-    let reasons = tables.reasons()?.into_iter();
-    let reasons = reasons.map(|(reason, packets)| (reason.name(), packets)).collect();
-    Ok(Sample::of(&read(tables)?, reasons, meant))
-}
-
-const HEADERS: [&str; 5] = ["NEW/s", "PACKETS-IN/s", "PACKETS-OUT/s", "BYTES-IN/s", "BYTES-OUT/s"];
-
-fn cells(rate: &Rate) -> [String; 5] {
-    [
-        rate.new_flows,
-        rate.forward_packets,
-        rate.reverse_packets,
-        rate.forward_bytes,
-        rate.reverse_bytes,
-    ]
-    .map(short)
 }
 
 fn described(rates: &Rates) -> String {

@@ -7,7 +7,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Row, Table};
 
-use super::{HEADERS, cells};
+use super::rates::{HEADERS, cells};
 use crate::inspect::{Rates, Sort, short};
 
 /// Height of the reasons, with their frame and headers.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use ratatui::crossterm::event::{self, Event};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::Watcher;
+use super::rates::Watcher;
 use super::screen::{Next, Screen};
 use crate::inspect::Sort;
 

@@ -1,0 +1,54 @@
+//! Rates since the last look, and their columns.
+
+use std::time::Instant;
+
+use anyhow::Result;
+
+use super::super::options::read;
+use crate::inspect::{Rate, Rates, Sample, Selector, short};
+use crate::kernel::Tables;
+
+/// Reads the counters repeatedly.
+pub struct Watcher {
+    tables: Tables,
+    meant: Selector,
+    last: Sample,
+    at: Instant,
+}
+
+impl Watcher {
+    pub fn new(tables: Tables, meant: Selector) -> Result<Self> {
+        let last = sample(&tables, &meant)?;
+        Ok(Self { tables, meant, last, at: Instant::now() })
+    }
+
+    /// The rates since the last call.
+    pub fn look(&mut self) -> Result<Rates> {
+        let sample = sample(&self.tables, &self.meant)?;
+        let now = Instant::now();
+        let rates = Rates::between(&self.last, &sample, now - self.at);
+        (self.last, self.at) = (sample, now);
+        Ok(rates)
+    }
+}
+
+fn sample(tables: &Tables, meant: &Selector) -> Result<Sample> {
+    let reasons = tables.reasons()?.into_iter();
+    let reasons = reasons.map(|(reason, packets)| (reason.name(), packets)).collect();
+    Ok(Sample::of(&read(tables)?, reasons, meant))
+}
+
+/// The columns of rates.
+pub const HEADERS: [&str; 5] =
+    ["NEW/s", "PACKETS-IN/s", "PACKETS-OUT/s", "BYTES-IN/s", "BYTES-OUT/s"];
+
+pub fn cells(rate: &Rate) -> [String; 5] {
+    [
+        rate.new_flows,
+        rate.forward_packets,
+        rate.reverse_packets,
+        rate.forward_bytes,
+        rate.reverse_bytes,
+    ]
+    .map(short)
+}

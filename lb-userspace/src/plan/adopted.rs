@@ -1,0 +1,36 @@
+//! What an earlier agent left, until the first plan claims or retires it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use lb_common::layout::{Bitmap, ServicePortName};
+
+use super::allocate::Region;
+use super::detail::Detail;
+use super::found::Found;
+use super::key::{BackendKey, Standing};
+
+/// What was found, and is not claimed by a service port yet.
+pub(super) struct Adopted {
+    /// Compared with what the first plan sets.
+    pub(super) found: Found,
+    pub(super) pools: HashMap<u32, AdoptedPool>,
+    /// By index.
+    pub(super) backends: HashMap<u32, (BackendKey, Standing)>,
+    /// Indexes of service ports.
+    pub(super) unclaimed: BTreeSet<u32>,
+    pub(super) source_bits: Vec<Bitmap>,
+    /// By the service port's index.
+    pub(super) details: HashMap<u32, BTreeSet<Detail>>,
+    /// By the service port's index.
+    pub(super) names: HashMap<u32, Arc<ServicePortName>>,
+    pub(super) datagrams: BTreeSet<(u32, u32)>,
+}
+
+pub(super) struct AdoptedPool {
+    /// Empty if it overlaps with another pool's region, which would be a bug of the earlier agent.
+    /// The pool is then rebuilt in another region.
+    pub(super) region: Region,
+    pub(super) members: Box<[u32]>,
+    pub(super) digest: u64,
+}

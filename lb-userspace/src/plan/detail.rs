@@ -1,0 +1,74 @@
+//! A detail of a service port: what is looked up beside its frontends, pools and backends.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use lb_common::layout::{Member, ServicePortName, TunnelTarget};
+
+use super::key::Scope;
+
+/// What is looked up of a service port beside its frontends and pools.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Detail {
+    /// A member of a pool with session affinity.
+    Member(Member),
+    /// Clients that may connect to a restricted service port, given by its index.
+    SourceRange { service_port: u32, range: IpNet },
+    /// A backend on this node to which tunnels lead.
+    Target { target: TunnelTarget, backend: u32 },
+    /// A node of the cluster; belongs to no service port.
+    Peer(IpAddr),
+    /// The name of a service port, by its index. For people; no program reads it.
+    Name { service_port: u32, name: Arc<ServicePortName> },
+}
+
+impl Detail {
+    /// Whether `details` has an entry with the same key: each target has only one entry.
+    pub(super) fn is_replaced_in(&self, details: &BTreeSet<Self>) -> bool {
+        let &Self::Target { target, .. } = self else { return details.contains(self) };
+        let first = Self::Target { target, backend: 0 };
+        let last = Self::Target { target, backend: u32::MAX };
+        details.range(first..=last).next().is_some()
+    }
+
+    /// The index of its service port; 0 if it has none.
+    pub fn service_port(&self) -> u32 {
+        match self {
+            Self::Member(member) => Scope::service_port_of(member.pool),
+            Self::SourceRange { service_port, .. } | Self::Name { service_port, .. } => {
+                *service_port
+            }
+            Self::Target { target, .. } => target.service_port,
+            Self::Peer(_) => 0,
+        }
+    }
+}
+
+/// The number of details of each kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DetailCounts {
+    pub members: usize,
+    pub source_ranges: usize,
+    pub targets: usize,
+    pub peers: usize,
+}
+
+impl DetailCounts {
+    pub(super) fn replace(&mut self, old: &BTreeSet<Detail>, new: &BTreeSet<Detail>) {
+        new.iter().for_each(|detail| self.of(detail).into_iter().for_each(|count| *count += 1));
+        old.iter().for_each(|detail| self.of(detail).into_iter().for_each(|count| *count -= 1));
+    }
+
+    fn of(&mut self, detail: &Detail) -> Option<&mut usize> {
+        Some(match detail {
+            Detail::Member(_) => &mut self.members,
+            Detail::SourceRange { .. } => &mut self.source_ranges,
+            Detail::Target { .. } => &mut self.targets,
+            Detail::Peer(_) => &mut self.peers,
+            // There are as many as service ports.
+            Detail::Name { .. } => return None,
+        })
+    }
+}
