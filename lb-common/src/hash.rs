@@ -99,7 +99,7 @@ impl FlowHash {
 
     /// The preferred entry of a bucket: read first, and used if it is free.
     #[inline(always)]
-    pub fn way(self) -> usize {
+    pub fn entry_number(self) -> usize {
         (self.0 >> 61) as usize
     }
 }
@@ -128,7 +128,7 @@ impl ReplyHash {
 
     /// An arbitrary one of the sixteen entries of both buckets.
     #[inline(always)]
-    pub fn any_way(self) -> u32 {
+    pub fn any_entry(self) -> u32 {
         (self.0 >> 60) as u32
     }
 

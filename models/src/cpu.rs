@@ -83,12 +83,12 @@ impl Node {
     }
 
     /// The `number`th client whose flows prefer this entry.
-    pub fn client(&self, (bucket, way): (u32, usize), number: usize) -> End {
+    pub fn client(&self, (bucket, entry): (u32, usize), number: usize) -> End {
         let ends = (40_000..u16::MAX).map(|port| End::new([192, 0, 2, 1], port));
         let mut own = ends.filter(|end| {
             let secret = &self.settings.secret;
             let hash = FlowHash::of_client::<V4>(secret, end.address.into(), end.port, TCP);
-            hash.buckets(self.settings.flow_mask4)[0] == bucket && hash.way() == way
+            hash.buckets(self.settings.flow_mask4)[0] == bucket && hash.entry_number() == entry
         });
         own.nth(number).expect("there are many")
     }

@@ -7,7 +7,7 @@ use fuzz::wire::{ACK, End, FIN, Packet, SYN};
 use lb_common::layout::FlowState;
 use models::{Cpu, Fate, Node, Service, Work, explore, in_parallel};
 
-/// The first way of the first bucket: where flows contend.
+/// The first entry of the first bucket: where flows contend.
 const OWN: (u32, usize) = (0, 0);
 const ONE: Service = Service::Local(0);
 const OTHER: Service = Service::Local(1);
@@ -226,7 +226,8 @@ fn two_flows_never_get_the_same_snat_port() {
 fn three_flows_never_get_the_same_snat_port() {
     explore("three SNAT ports", 3, 1, |first| {
         let node = Node::new(1, 3);
-        let clients = [(0, 0), (1, 1), (2, 2)].map(|(way, number)| node.client((0, way), number));
+        let clients =
+            [(0, 0), (1, 1), (2, 2)].map(|(entry, number)| node.client((0, entry), number));
         let work = clients.map(|client| request(syn(client, REMOTE)));
         let fates = in_parallel(first, &node, work.into());
         let sources: Vec<_> = clients.into_iter().zip(fates.into_iter().map(source)).collect();

@@ -180,7 +180,7 @@ impl World {
     }
 
     pub fn capacity(&self) -> usize {
-        self.tables.v4.flows.len() * lb_common::layout::WAYS
+        self.tables.v4.flows.len() * lb_common::layout::BUCKET_ENTRIES
     }
 }
 

@@ -7,7 +7,7 @@ use super::timeout::{is_expired, rank};
 use crate::branchless::{larger, opaque};
 use crate::family::Family;
 use crate::hash::FlowHash;
-use crate::layout::{Flow, FlowBucket, FlowEntry, FlowTag, Settings, Ticks, WAYS};
+use crate::layout::{BUCKET_ENTRIES, Flow, FlowBucket, FlowEntry, FlowTag, Settings, Ticks};
 
 /// An entry that only this CPU may write, until it is published or abandoned.
 pub struct Claim<'a, F: Family> {
@@ -58,33 +58,33 @@ pub fn claim<'a, F: Family>(
     settings: &Settings,
     now: Ticks,
 ) -> Option<Claim<'a, F>> {
-    let own = &buckets[0].1.tags[hash.way()];
+    let own = &buckets[0].1.tags[hash.entry_number()];
     let owner = Word(own.word.load());
-    let (chosen, second, way) = if owner.is_free() || is_expired(own, owner, settings, now) {
-        (rank(own, owner, settings, now), 0, hash.way())
+    let (chosen, second, number) = if owner.is_free() || is_expired(own, owner, settings, now) {
+        (rank(own, owner, settings, now), 0, hash.entry_number())
     } else {
         best(&buckets, settings, now)?
     };
     // Before Linux 6.10 the verifier loses all bounds across `|` of two unknown scalars.
-    let way = opaque(way as u64) as usize & (WAYS - 1);
+    let number = opaque(number as u64) as usize & (BUCKET_ENTRIES - 1);
     let (index, bucket) = if second == 0 { buckets[0] } else { buckets[1] };
-    let (tag, entry) = (&bucket.tags[way], &bucket.entries[way]);
+    let (tag, entry) = (&bucket.tags[number], &bucket.entries[number]);
     // Meanwhile its flow may have become active, or another CPU may have begun one there: both rank
     // lower than what was chosen.
     let old = Word(tag.word.load());
     if rank(tag, old, settings, now) < chosen {
         return None;
     }
-    let word = old.claim(hash, way);
+    let word = old.claim(hash, number);
     // If another CPU is faster the new flow gets no entry: retries would be unbounded.
     if !tag.word.replace(old.0, word.0) {
         return None;
     }
-    let at = Location::new(index, way as u32, word.generation());
+    let at = Location::new(index, number as u32, word.generation());
     Some(Claim { tag, entry, word, at })
 }
 
-/// The entry of two buckets with the highest rank: its rank, bucket and way.
+/// The entry of two buckets with the highest rank: its rank, its bucket, and its number.
 #[inline(always)]
 fn best<F: Family>(
     buckets: &[(u32, &FlowBucket<F>); 2],
@@ -93,25 +93,25 @@ fn best<F: Family>(
 ) -> Option<(i64, usize, usize)> {
     // Rank and entry in one number: the verifier need not follow how each was chosen.
     let mut best = 0;
-    for number in 0..2 * WAYS {
-        let (bucket, way) = nth_entry(number);
-        let tag = &buckets[bucket].1.tags[way];
+    for number in 0..2 * BUCKET_ENTRIES {
+        let (bucket, entry) = nth_entry(number);
+        let tag = &buckets[bucket].1.tags[entry];
         let word = Word(tag.word.load());
         let rank = rank(tag, word, settings, now);
         best = larger(best, rank << 4 | (LAST - number) as i64);
     }
-    let (bucket, way) = nth_entry(LAST - (best as usize & LAST));
+    let (bucket, entry) = nth_entry(LAST - (best as usize & LAST));
     let rank = best >> 4;
-    (rank > 0).then_some((rank, bucket, way))
+    (rank > 0).then_some((rank, bucket, entry))
 }
 
-const LAST: usize = 2 * WAYS - 1;
+const LAST: usize = 2 * BUCKET_ENTRIES - 1;
 
-/// The entries of two buckets in the order in which they fill, each as bucket and way: half of the
+/// The entries of two buckets in the order in which they fill, each as bucket and number: half of the
 /// first bucket, which lookups read first, half of the other, and so on. So most flows are found in
 /// their first bucket, and neither bucket is full much before the other.
 #[inline(always)]
 fn nth_entry(number: usize) -> (usize, usize) {
-    const HALF: usize = WAYS / 2;
-    ((number / HALF) & 1, number % HALF + number / WAYS * HALF)
+    const HALF: usize = BUCKET_ENTRIES / 2;
+    ((number / HALF) & 1, number % HALF + number / BUCKET_ENTRIES * HALF)
 }

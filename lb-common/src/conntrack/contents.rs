@@ -4,7 +4,9 @@ use super::entry::Word;
 use super::state::is_datagram;
 use super::timeout::rank;
 use crate::family::Family;
-use crate::layout::{Flow, FlowBucket, FlowEntry, FlowState, FlowTag, Settings, Ticks, WAYS};
+use crate::layout::{
+    BUCKET_ENTRIES, Flow, FlowBucket, FlowEntry, FlowState, FlowTag, Settings, Ticks,
+};
 
 impl FlowTag {
     pub fn is_free(&self) -> bool {
@@ -62,13 +64,13 @@ impl<F: Family> FlowBucket<F> {
 
     /// The flows in the bucket: state, when last seen, record.
     pub fn entries(&self) -> impl Iterator<Item = (FlowState, Ticks, Flow<F>)> + '_ {
-        (0..WAYS).filter_map(|way| self.entry(way))
+        (0..BUCKET_ENTRIES).filter_map(|number| self.entry(number))
     }
 
-    /// The flow of one of its ways.
-    pub fn entry(&self, way: usize) -> Option<(FlowState, Ticks, Flow<F>)> {
-        let tag = self.tags.get(way)?;
-        let (word, flow) = copy(tag, &self.entries[way])?;
+    /// The flow of the entry with this number.
+    pub fn entry(&self, number: usize) -> Option<(FlowState, Ticks, Flow<F>)> {
+        let tag = self.tags.get(number)?;
+        let (word, flow) = copy(tag, &self.entries[number])?;
         Some((word.state(), Ticks(tag.seen.load()), flow))
     }
 

@@ -2,7 +2,7 @@
 
 use super::state::ALL;
 use crate::hash::FlowHash;
-use crate::layout::{FlowState, WAYS};
+use crate::layout::{BUCKET_ENTRIES, FlowState};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Word(pub u32);
@@ -12,18 +12,18 @@ impl Word {
 
     /// The tag of an entry's next owner.
     #[inline(always)]
-    pub fn claim(self, hash: FlowHash, way: usize) -> Self {
+    pub fn claim(self, hash: FlowHash, number: usize) -> Self {
         let generation = (self.0 + (1 << 8)) & 0xff00;
-        let way = (way as u32) << 5;
-        Self(hash.fingerprint() << 16 | generation | way | FlowState::Claimed as u32)
+        let number = (number as u32) << 5;
+        Self(hash.fingerprint() << 16 | generation | number | FlowState::Claimed as u32)
     }
 
     /// The number of the entry in its bucket. It is stored in the tag, so that the verifier sees
     /// one unknown number below 8, and follows the code after a lookup once instead of once for
     /// each entry.
     #[inline(always)]
-    pub fn way(self) -> usize {
-        (self.0 >> 5) as usize & (WAYS - 1)
+    pub fn entry_number(self) -> usize {
+        (self.0 >> 5) as usize & (BUCKET_ENTRIES - 1)
     }
 
     #[inline(always)]

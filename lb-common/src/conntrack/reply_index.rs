@@ -16,7 +16,7 @@ use crate::branchless::{choose, is_zero, larger};
 use crate::family::Family;
 use crate::hash::ReplyHash;
 
-use crate::layout::{REPLY_WAYS, ReplyBucket, Ticks};
+use crate::layout::{REPLY_BUCKET_ENTRIES, ReplyBucket, Ticks};
 
 use super::table::{self, Location};
 use super::tables::FlowTables;
@@ -31,7 +31,7 @@ impl Entry {
         Self(
             u64::from(hash.fingerprint()) << 36
                 | u64::from(location.generation()) << 28
-                | (location.way() as u64) << 24
+                | (location.entry_number() as u64) << 24
                 | u64::from(location.bucket()),
         )
     }
@@ -93,8 +93,8 @@ pub fn insert<F: Family, T: FlowTables<F>>(
         return false;
     };
     let number = room(one, other, hash);
-    let bucket = if number & REPLY_WAYS == 0 { one } else { other };
-    let slot = &bucket.entries[number & (REPLY_WAYS - 1)];
+    let bucket = if number & REPLY_BUCKET_ENTRIES == 0 { one } else { other };
+    let slot = &bucket.entries[number & (REPLY_BUCKET_ENTRIES - 1)];
     let old = Entry(slot.load());
     if old.0 != 0 && is_alive(tables, old, now) {
         return false;
@@ -120,17 +120,17 @@ pub fn insert<F: Family, T: FlowTables<F>>(
 fn room(one: &ReplyBucket, other: &ReplyBucket, hash: ReplyHash) -> usize {
     const FITS: u32 = 9;
     const FREE: u32 = 8;
-    let mut best = u64::from(hash.any_way());
-    for (bucket, first) in [(one, 0), (other, REPLY_WAYS as u64)] {
-        for (way, slot) in bucket.entries.iter().enumerate() {
+    let mut best = u64::from(hash.any_entry());
+    for (bucket, first) in [(one, 0), (other, REPLY_BUCKET_ENTRIES as u64)] {
+        for (number, slot) in bucket.entries.iter().enumerate() {
             let entry = Entry(slot.load());
             let rank = entry.fits(hash) << FITS | is_zero(entry.0 >> 1) << FREE;
             // An entry that neither matches nor is free does not replace the arbitrary one.
-            let candidate = (rank | first | way as u64) as i64;
+            let candidate = (rank | first | number as u64) as i64;
             best = choose(is_zero(rank), best, larger(best as i64, candidate) as u64);
         }
     }
-    best as usize & (2 * REPLY_WAYS - 1)
+    best as usize & (2 * REPLY_BUCKET_ENTRIES - 1)
 }
 
 #[inline(always)]

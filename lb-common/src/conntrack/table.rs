@@ -8,7 +8,7 @@ use super::track::{self, Signal, Tracked};
 use crate::family::Family;
 use crate::hash::FlowHash;
 use crate::layout::{
-    Direction, Flow, FlowBucket, FlowEntry, FlowState, FlowTag, Settings, Ticks, WAYS,
+    BUCKET_ENTRIES, Direction, Flow, FlowBucket, FlowEntry, FlowState, FlowTag, Settings, Ticks,
 };
 
 /// A flow that was found, and the requested fields of its record.
@@ -39,7 +39,7 @@ impl<'a, F: Family, R> Found<'a, F, R> {
 
     #[inline(always)]
     pub fn location(&self) -> Location {
-        Location::new(self.bucket, self.word.way() as u32, self.word.generation())
+        Location::new(self.bucket, self.word.entry_number() as u32, self.word.generation())
     }
 
     /// The next hops of its packets.
@@ -105,11 +105,11 @@ pub fn find_first<'a, F: Family, R>(
 ) -> Option<Found<'a, F, R>> {
     // Most flows are in their preferred entry. There record and tag are loaded from memory in
     // parallel.
-    let way = hash.way();
-    let tag = &bucket.tags[way];
+    let number = hash.entry_number();
+    let tag = &bucket.tags[number];
     let word = Word(tag.word.load());
     if word.may_be(hash)
-        && let Some(found) = read(index, tag, word, &bucket.entries[way], &mut wanted)
+        && let Some(found) = read(index, tag, word, &bucket.entries[number], &mut wanted)
     {
         return Some(found);
     }
@@ -128,8 +128,10 @@ pub fn find<'a, F: Family, R>(
         if !word.may_be(hash) {
             continue;
         }
-        let tag = &bucket.tags[word.way()];
-        if let Some(found) = read(index, tag, word, &bucket.entries[word.way()], &mut wanted) {
+        let tag = &bucket.tags[word.entry_number()];
+        if let Some(found) =
+            read(index, tag, word, &bucket.entries[word.entry_number()], &mut wanted)
+        {
             return Some(found);
         }
     }
@@ -161,8 +163,8 @@ pub struct Location(u64);
 
 impl Location {
     #[inline(always)]
-    pub fn new(bucket: u32, way: u32, generation: u32) -> Self {
-        Self(u64::from(generation) << 32 | u64::from(way) << 24 | u64::from(bucket))
+    pub fn new(bucket: u32, number: u32, generation: u32) -> Self {
+        Self(u64::from(generation) << 32 | u64::from(number) << 24 | u64::from(bucket))
     }
 
     #[inline(always)]
@@ -171,8 +173,8 @@ impl Location {
     }
 
     #[inline(always)]
-    pub fn way(self) -> usize {
-        (self.0 >> 24) as usize & (WAYS - 1)
+    pub fn entry_number(self) -> usize {
+        (self.0 >> 24) as usize & (BUCKET_ENTRIES - 1)
     }
 
     #[inline(always)]
@@ -188,19 +190,19 @@ pub fn find_at<'a, F: Family, R>(
     location: Location,
     mut wanted: impl FnMut(&Flow<F>, FlowState) -> Option<R>,
 ) -> Option<Found<'a, F, R>> {
-    let way = location.way();
-    let tag = &bucket.tags[way];
+    let number = location.entry_number();
+    let tag = &bucket.tags[number];
     let word = Word(tag.word.load());
     if word.generation() != location.generation() || !word.holds_a_flow() {
         return None;
     }
-    read(location.bucket(), tag, word, &bucket.entries[way], &mut wanted)
+    read(location.bucket(), tag, word, &bucket.entries[number], &mut wanted)
 }
 
 /// The next hops at a stored location. Their seals show whether they belong to the flow.
 #[inline(always)]
 pub fn hops_at<F: Family>(bucket: &FlowBucket<F>, location: Location) -> Hops<'_> {
-    let entry = &bucket.entries[location.way()];
+    let entry = &bucket.entries[location.entry_number()];
     Hops::new(&entry.next_hops, location)
 }
 
@@ -212,7 +214,7 @@ pub fn is_alive<F: Family>(
     settings: &Settings,
     now: Ticks,
 ) -> bool {
-    let tag = &bucket.tags[location.way()];
+    let tag = &bucket.tags[location.entry_number()];
     let word = Word(tag.word.load());
     word.generation() == location.generation()
         && !word.is_free()
@@ -227,7 +229,7 @@ pub fn rank_at<F: Family>(
     settings: &Settings,
     now: Ticks,
 ) -> i64 {
-    let tag = &bucket.tags[location.way()];
+    let tag = &bucket.tags[location.entry_number()];
     let word = Word(tag.word.load());
     let is_there = word.generation() == location.generation() && word.holds_a_flow();
     if is_there { rank(tag, word, settings, now) } else { 0 }
@@ -241,7 +243,7 @@ pub fn evict_at<F: Family>(
     settings: &Settings,
     now: Ticks,
 ) -> bool {
-    let tag = &bucket.tags[location.way()];
+    let tag = &bucket.tags[location.entry_number()];
     let word = Word(tag.word.load());
     let is_there = word.generation() == location.generation() && word.holds_a_flow();
     // If its state changes meanwhile it stays.
@@ -251,7 +253,7 @@ pub fn evict_at<F: Family>(
 /// Releases the flow at a stored location, if it is still there.
 #[inline(always)]
 pub fn release_at<F: Family>(bucket: &FlowBucket<F>, location: Location) {
-    let tag = &bucket.tags[location.way()];
+    let tag = &bucket.tags[location.entry_number()];
     let word = Word(tag.word.load());
     if word.generation() == location.generation() && word.holds_a_flow() {
         tag.word.replace(word.0, word.freed().0);

@@ -5,7 +5,7 @@ use super::entry::Word;
 use super::*;
 use crate::family::{Address4, V4};
 use crate::hash::{FlowHash, Secret};
-use crate::layout::{FlowBucket, FlowState, FlowTag, Settings, Ticks, WAYS};
+use crate::layout::{BUCKET_ENTRIES, FlowBucket, FlowState, FlowTag, Settings, Ticks};
 
 const NOW: Ticks = Ticks(1 << 28);
 const SETTINGS: Settings = Settings::new(2, 2);
@@ -24,10 +24,10 @@ impl Table {
     /// Every entry holds a flow of another client in this state, last seen at `seen`.
     fn filled(state: FlowState, seen: Ticks) -> Self {
         let table = Self::new();
-        for port in 0..2 * WAYS {
+        for port in 0..2 * BUCKET_ENTRIES {
             assert!(table.open_by(hash_of(100 + port as u16), seen).is_some());
         }
-        (0..2 * WAYS).for_each(|number| table.set(number, state, seen));
+        (0..2 * BUCKET_ENTRIES).for_each(|number| table.set(number, state, seen));
         table
     }
 
@@ -39,13 +39,13 @@ impl Table {
     fn open_by(&self, hash: FlowHash, now: Ticks) -> Option<usize> {
         let [one, other] = &self.buckets;
         let claim = claim([(0, one), (1, other)], hash, &SETTINGS, now)?;
-        let number = claim.at.bucket() as usize * WAYS + claim.at.way();
+        let number = claim.at.bucket() as usize * BUCKET_ENTRIES + claim.at.entry_number();
         claim.publish(FlowState::SynSent as u32, now);
         Some(number)
     }
 
     fn tag(&self, number: usize) -> &FlowTag {
-        &self.buckets[number / WAYS].tags[number % WAYS]
+        &self.buckets[number / BUCKET_ENTRIES].tags[number % BUCKET_ENTRIES]
     }
 
     fn set(&self, number: usize, state: FlowState, seen: Ticks) {
@@ -67,8 +67,8 @@ fn seconds_ago(seconds: u32) -> Ticks {
 #[test]
 fn buckets_fill_by_halves_after_a_flows_own_entry() {
     let table = Table::new();
-    let own = hash_of(100).way();
-    let order: Vec<_> = (0..2 * WAYS)
+    let own = hash_of(100).entry_number();
+    let order: Vec<_> = (0..2 * BUCKET_ENTRIES)
         .map(|number| {
             let hash = if number == 0 { hash_of(100) } else { taken_way(&table, number) };
             table.open_by(hash, NOW).unwrap()
@@ -84,7 +84,7 @@ fn buckets_fill_by_halves_after_a_flows_own_entry() {
 fn taken_way(table: &Table, number: usize) -> FlowHash {
     (0..)
         .map(|port| hash_of(1000 * number as u16 + port))
-        .find(|hash| !table.tag(hash.way()).is_free())
+        .find(|hash| !table.tag(hash.entry_number()).is_free())
         .expect("one of eight is taken")
 }
 
@@ -93,7 +93,7 @@ fn eight_flows_of_a_client_are_its_share() {
     let table = Table::new();
     let [one, other] = &table.buckets;
     let buckets = [(0, one), (1, other)];
-    for opened in 0..WAYS {
+    for opened in 0..BUCKET_ENTRIES {
         assert!(!fills_its_share(&buckets, table.hash), "with {opened} flows");
         table.open(NOW);
     }

@@ -75,7 +75,7 @@ pub fn is_expired(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) ->
 }
 
 /// The eviction rank of an entry; 0 or less: never replaced. Without branches, because the verifier
-/// would follow every combination of them over the ways.
+/// would follow every combination of them over the entries.
 #[inline(always)]
 pub fn rank(tag: &FlowTag, word: Word, settings: &Settings, now: Ticks) -> i64 {
     use crate::branchless::opaque;

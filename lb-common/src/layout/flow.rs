@@ -79,7 +79,7 @@ pub struct NextHops {
 }
 
 /// How many flows share a bucket. Their tags fill one cache line.
-pub const WAYS: usize = 8;
+pub const BUCKET_ENTRIES: usize = 8;
 
 /// A set of the flow table: a cache line of tags, then the flows.
 ///
@@ -87,15 +87,15 @@ pub const WAYS: usize = 8;
 /// equal reads of its tag.
 #[repr(C)]
 pub struct FlowBucket<F: Family> {
-    pub tags: [FlowTag; WAYS],
-    pub entries: [FlowEntry<F>; WAYS],
+    pub tags: [FlowTag; BUCKET_ENTRIES],
+    pub entries: [FlowEntry<F>; BUCKET_ENTRIES],
 }
 
 /// What is known about a flow without touching its record.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct FlowTag {
-    /// Fingerprint (16 bits), generation (8), which of the ways this is (3), [`FlowState`] (5).
+    /// Fingerprint (16 bits), generation (8), number of the entry in its bucket (3), [`FlowState`] (5).
     pub word: AtomicWord,
     /// When the flow's last packet came, in [`Ticks`].
     pub seen: AtomicWord,

@@ -36,12 +36,12 @@ pub use counters::{Reason, Traffic};
 pub use device::{Device, NetworkEpoch};
 pub use event::{Ending, Event, Listener};
 pub use flow::{
-    Direction, Flow, FlowBucket, FlowEntry, FlowKind, FlowState, FlowTag, NextHops, WAYS,
+    BUCKET_ENTRIES, Direction, Flow, FlowBucket, FlowEntry, FlowKind, FlowState, FlowTag, NextHops,
 };
 pub use fragment::{Fragment, FragmentKey};
 pub use frontend::{Forwarding, Frontend, FrontendKey, FrontendKind};
 pub use pool::{NO_POOL, Pool, SlotPair};
-pub use reply_index::{Hints, REPLY_WAYS, ReplyBucket};
+pub use reply_index::{Hints, REPLY_BUCKET_ENTRIES, ReplyBucket};
 pub use service_name::{ServicePortName, Text};
 pub use settings::{Identity, Settings};
 pub use socket::{Host, Side, SocketEnd, SocketFlow};
@@ -65,7 +65,7 @@ pub mod capacity {
     pub const POOL_SLOTS: u32 = BACKENDS * SLOTS_PER_BACKEND;
     pub const SLOTS_PER_BACKEND: u32 = 160;
     pub const BACKENDS: u32 = 1 << 17;
-    /// Buckets of [`super::WAYS`] flows each, per family; a power of two.
+    /// Buckets of [`super::BUCKET_ENTRIES`] flows each, per family; a power of two.
     pub const FLOW_BUCKETS: u32 = 1 << 16;
     /// Connected sockets of processes on this node, per family.
     pub const CONNECTED: u32 = 1 << 16;

@@ -3,7 +3,7 @@
 use crate::atomic::{AtomicLong, AtomicWord};
 
 /// How many entries share a bucket: they fill one cache line.
-pub const REPLY_WAYS: usize = 8;
+pub const REPLY_BUCKET_ENTRIES: usize = 8;
 
 /// A set of the index that finds flows by their replies; `conntrack::reply_index` has the rules.
 ///
@@ -12,7 +12,7 @@ pub const REPLY_WAYS: usize = 8;
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct ReplyBucket {
-    pub entries: [AtomicLong; REPLY_WAYS],
+    pub entries: [AtomicLong; REPLY_BUCKET_ENTRIES],
 }
 
 /// Hints that all CPUs share, on a page of their own for each family.

@@ -251,7 +251,7 @@ fn fills(survey: &Survey, used: &BTreeMap<&'static str, u64>) -> Vec<Fill> {
         let capacity = match found.name {
             // Elements have two slots; buckets have eight entries.
             map::POOL_SLOTS => entries * 2,
-            map::FLOWS4 | map::FLOWS6 => entries * lb_common::layout::WAYS as u64,
+            map::FLOWS4 | map::FLOWS6 => entries * lb_common::layout::BUCKET_ENTRIES as u64,
             _ => entries,
         };
         let percent = used as f64 * 100.0 / capacity.max(1) as f64;

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use lb_common::conntrack::state::{self, Phase, is_over, phase};
 use lb_common::family::Family;
 use lb_common::header::protocol;
-use lb_common::layout::{Backend, Bitmap, Flow, FlowBucket, FlowState, Ticks, WAYS};
+use lb_common::layout::{BUCKET_ENTRIES, Backend, Bitmap, Flow, FlowBucket, FlowState, Ticks};
 
 use super::mapped::Mapped;
 use super::plain::Layout;
@@ -99,7 +99,7 @@ pub fn occupancy<F: Family>(mapped: &Mapped) -> Occupancy {
     for (state, ..) in (0..sample).flat_map(|index| bucket::<F>(mapped, index).entries()) {
         states[state as usize] += scale;
     }
-    Occupancy { states, capacity: u64::from(mapped.len()) * WAYS as u64 }
+    Occupancy { states, capacity: u64::from(mapped.len()) * BUCKET_ENTRIES as u64 }
 }
 
 fn bucket<F: Family>(mapped: &Mapped, index: u32) -> &FlowBucket<F> {

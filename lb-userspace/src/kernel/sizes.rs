@@ -1,6 +1,6 @@
 //! Sizes of the maps. Three numbers are configured; everything else follows from them.
 
-use lb_common::layout::{Settings, WAYS, capacity, map};
+use lb_common::layout::{BUCKET_ENTRIES, Settings, capacity, map};
 use lb_common::maglev;
 
 use crate::plan::Room;
@@ -36,7 +36,7 @@ impl Default for Sizes {
 impl Sizes {
     /// Room for at least this many flows of each family.
     pub fn for_flows(flows: u32) -> Self {
-        let buckets = flows.min(MOST_FLOWS).div_ceil(WAYS as u32).next_power_of_two();
+        let buckets = flows.min(MOST_FLOWS).div_ceil(BUCKET_ENTRIES as u32).next_power_of_two();
         Self { flow_buckets: buckets, ..Self::default() }
     }
 
@@ -55,7 +55,7 @@ impl Sizes {
 
     /// Flows of each family that the tables can hold.
     pub fn flows(&self) -> u32 {
-        self.flow_buckets * WAYS as u32
+        self.flow_buckets * BUCKET_ENTRIES as u32
     }
 
     /// Limits for the planner.

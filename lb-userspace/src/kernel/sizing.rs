@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use aya::maps::MapData;
-use lb_common::layout::{WAYS, capacity, map};
+use lb_common::layout::{BUCKET_ENTRIES, capacity, map};
 
 use super::pins::Pins;
 use super::sizes::Sizes;
@@ -20,7 +20,7 @@ const AGENT_BYTES: u64 = 140 << 20;
 const SMALLEST: i32 = -3;
 const LARGEST: i32 = 2;
 /// The flows of each family for which the ordinary table is made.
-const ORDINARY_FLOWS: u32 = capacity::FLOW_BUCKETS * WAYS as u32;
+const ORDINARY_FLOWS: u32 = capacity::FLOW_BUCKETS * BUCKET_ENTRIES as u32;
 
 /// The memory that maps are made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ fn suits(existing: u32, ordinary: u32, factor: f64) -> bool {
 pub fn existing_sizes(pins: &Pins) -> Option<Sizes> {
     let entries =
         |name| MapData::from_pin(pins.map(name)).ok()?.info().ok().map(|i| i.max_entries());
-    let flows = entries(map::FLOWS4)?.checked_mul(WAYS as u32)?;
+    let flows = entries(map::FLOWS4)?.checked_mul(BUCKET_ENTRIES as u32)?;
     let (service_ports, endpoints) = (entries(map::SERVICE_TRAFFIC)?, entries(map::BACKENDS4)?);
     Some(Sizes::for_flows(flows).with_services(service_ports, endpoints))
 }

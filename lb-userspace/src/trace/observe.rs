@@ -12,9 +12,9 @@ use lb_common::datapath::{
 };
 use lb_common::family::{Address, Family, V4, V6};
 use lb_common::layout::{
-    Affinity, AffinityKey, Backend, Device, Flow, FlowBucket, FlowKind, FlowState, Fragment,
-    FragmentKey, Frontend, FrontendKey, Hints, Member, Peer, Pool, Reason, ReplyBucket, ReplyKey,
-    Settings, Ticks, TunnelKey, TunnelTarget, Untracked, WAYS,
+    Affinity, AffinityKey, BUCKET_ENTRIES, Backend, Device, Flow, FlowBucket, FlowKind, FlowState,
+    Fragment, FragmentKey, Frontend, FrontendKey, Hints, Member, Peer, Pool, Reason, ReplyBucket,
+    ReplyKey, Settings, Ticks, TunnelKey, TunnelTarget, Untracked,
 };
 
 /// A lookup or an action of the data plane.
@@ -117,12 +117,12 @@ impl Notes {
 }
 
 /// An entry of a bucket at the last comparison.
-type Way<F> = Option<(FlowState, Ticks, Flow<F>)>;
+type EntryContent<F> = Option<(FlowState, Ticks, Flow<F>)>;
 
 /// A bucket that the data plane has accessed.
 struct Watched<F: Family> {
     index: u32,
-    ways: [Way<F>; WAYS],
+    entries: [EntryContent<F>; BUCKET_ENTRIES],
 }
 
 /// Tables that record lookups. Changes of flows are detected by comparing their buckets, which the
@@ -155,10 +155,10 @@ where
 }
 
 fn changes<F: Family, T: FamilyTables<F>>(tables: &T, notes: &Notes, watched: &mut [Watched<F>]) {
-    for Watched { index, ways } in watched {
+    for Watched { index, entries } in watched {
         let Some(bucket) = tables.flow_bucket(*index) else { continue };
-        for (way, before) in ways.iter_mut().enumerate() {
-            let after = bucket.entry(way);
+        for (number, before) in entries.iter_mut().enumerate() {
+            let after = bucket.entry(number);
             let noted = match (*before, after) {
                 (None, Some((state, _, flow))) => {
                     vec![Observation::Opened(any(&flow, (state, state), 0.0))]
@@ -355,8 +355,8 @@ macro_rules! family_tables {
                 if let Some(bucket) = bucket
                     && !watched.iter().any(|watched| watched.index == index)
                 {
-                    let ways = std::array::from_fn(|way| bucket.entry(way));
-                    watched.push(Watched { index, ways });
+                    let entries = std::array::from_fn(|number| bucket.entry(number));
+                    watched.push(Watched { index, entries });
                 }
                 bucket
             }

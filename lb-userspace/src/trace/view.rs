@@ -21,10 +21,10 @@ use lb_common::datapath::{
 use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::host::{HoldsScratch, PacketScratch};
 use lb_common::layout::{
-    Affinity, AffinityKey, Backend, Bitmap, Device, Event, FlowBucket, Fragment, FragmentKey,
-    Frontend, FrontendKey, Hints, Identity, Member, NetworkEpoch, Peer, Pool, REPLY_WAYS, Reason,
-    ReplyBucket, ReplyKey, SCHEMA, SERVICE_PORT_BITS, Settings, SlotPair, SourceRange, Ticks,
-    TunnelKey, TunnelTarget, Untracked, WAYS, map,
+    Affinity, AffinityKey, BUCKET_ENTRIES, Backend, Bitmap, Device, Event, FlowBucket, Fragment,
+    FragmentKey, Frontend, FrontendKey, Hints, Identity, Member, NetworkEpoch, Peer, Pool,
+    REPLY_BUCKET_ENTRIES, Reason, ReplyBucket, ReplyKey, SCHEMA, SERVICE_PORT_BITS, Settings,
+    SlotPair, SourceRange, Ticks, TunnelKey, TunnelTarget, Untracked, map,
 };
 
 use super::overlay::{Copies, Elements, Entries, Overlaid, found};
@@ -54,7 +54,7 @@ struct FamilyView<F: InMaps> {
     frontends: Entries<FrontendKey<F>, Plain<Frontend>>,
     backends: Elements<Plain<Backend<F::Address>>>,
     flows: Copies<FlowBucket<F>, F::FlowWords>,
-    replies: Copies<ReplyBucket, [u64; REPLY_WAYS]>,
+    replies: Copies<ReplyBucket, [u64; REPLY_BUCKET_ENTRIES]>,
     crowded: Copies<AtomicLong, [u64; 1]>,
     hints: Hints,
     untracked: Overlaid<ReplyKey<F>, Untracked<F>>,
@@ -224,8 +224,8 @@ impl<F: InMaps> FamilyView<F> {
         Ok(Self {
             frontends: maps.entries(frontends)?,
             backends: maps.elements(backends)?,
-            flows: Copies::new(maps.elements(flows)?, WAYS),
-            replies: Copies::new(maps.elements(replies)?, REPLY_WAYS),
+            flows: Copies::new(maps.elements(flows)?, BUCKET_ENTRIES),
+            replies: Copies::new(maps.elements(replies)?, REPLY_BUCKET_ENTRIES),
             crowded: Copies::new(maps.elements(crowded)?, 1),
             hints: Hints { untracked: AtomicWord::new(last_untracked), reserved: 0 },
             untracked: maps.overlaid(untracked)?,

@@ -276,7 +276,7 @@ impl World for KernelWorld {
             Some(exit) => self.surroundings.set_exit(to, exit),
             None => self.surroundings.remove_exit(to),
         }
-        .unwrap_or_else(|error| panic!("the way to {to}: {error:#}"));
+        .unwrap_or_else(|error| panic!("no route to {to}: {error:#}"));
     }
 
     fn set_tunnel_keys(&mut self, keys: [u64; TunnelKey::COUNT]) {

@@ -42,7 +42,7 @@ const MANIFESTS: &str = "\
 /// No Services: programs are attached, and all packets pass them.
 const NO_SERVICES: &str = "---\n";
 
-const WAYS: [&str; 3] = ["nodeport", "passing", "direct"];
+const PATHS: [&str; 3] = ["nodeport", "passing", "direct"];
 
 const NODE_PORTS: Addresses = Addresses { web: &["192.0.2.1:30080"], stream: "192.0.2.1:30521" };
 const PODS: Addresses =
@@ -55,7 +55,7 @@ struct Addresses {
 }
 
 /// A topology for one kind of access.
-struct Way {
+struct MeasuredPath {
     name: &'static str,
     addresses: Addresses,
     /// Whether the connections are load-balanced.
@@ -71,39 +71,39 @@ struct Way {
 /// Measures each kind of access in its own network, in turn.
 pub fn measure(quick: bool, only: &Pattern) -> Result<Vec<Record>> {
     let wants = |what: &str| {
-        let wanted = WAYS.iter().any(|way| only.fits(&format!("e2e.{way}.{what}")));
+        let wanted = PATHS.iter().any(|path| only.fits(&format!("e2e.{path}.{what}")));
         wanted && can_run(what)
     };
     let (crr, stream) = (wants("crr"), wants("stream"));
     if !crr && !stream {
         return Ok(Vec::new());
     }
-    let [nodeport, passing, direct] = WAYS;
-    let mut ways = [
-        Way::new(nodeport, NODE_PORTS, Some(MANIFESTS), stream)?,
-        Way::new(passing, PODS, Some(NO_SERVICES), stream)?,
-        Way::new(direct, PODS, None, stream)?,
+    let [nodeport, passing, direct] = PATHS;
+    let mut paths = [
+        MeasuredPath::new(nodeport, NODE_PORTS, Some(MANIFESTS), stream)?,
+        MeasuredPath::new(passing, PODS, Some(NO_SERVICES), stream)?,
+        MeasuredPath::new(direct, PODS, None, stream)?,
     ];
     let (rounds, seconds) = if quick { (3, 1) } else { (5, 2) };
     for _ in 0..rounds {
-        for way in &mut ways {
+        for path in &mut paths {
             if crr {
                 check_interrupted()?;
-                way.crr(Duration::from_secs(seconds))?;
+                path.crr(Duration::from_secs(seconds))?;
             }
             if stream {
                 check_interrupted()?;
-                way.stream(seconds)?;
+                path.stream(seconds)?;
             }
         }
     }
-    let records = ways.iter().flat_map(|way| {
+    let records = paths.iter().flat_map(|path| {
         let of = |what, sample: &Sample, unit| {
-            let case = format!("e2e.{}.{what}", way.name);
+            let case = format!("e2e.{}.{what}", path.name);
             Record::end_to_end(sample, &case, unit)
         };
-        let crr = crr.then(|| of("crr", &way.requests, "requests/s"));
-        crr.into_iter().chain(stream.then(|| of("stream", &way.gigabits, "Gbit/s")))
+        let crr = crr.then(|| of("crr", &path.requests, "requests/s"));
+        crr.into_iter().chain(stream.then(|| of("stream", &path.gigabits, "Gbit/s")))
     });
     Ok(records.filter(|record| only.fits(&record.case)).collect())
 }
@@ -122,7 +122,7 @@ fn can_run(what: &str) -> bool {
     missing.is_none()
 }
 
-impl Way {
+impl MeasuredPath {
     fn new(
         name: &'static str,
         addresses: Addresses,

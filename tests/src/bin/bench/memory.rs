@@ -8,7 +8,7 @@ use ::tests::figures::Sample;
 use anyhow::{Context, Result};
 use lb_common::family::{Family, V4, V6};
 use lb_common::hash::mix;
-use lb_common::layout::{FlowBucket, FlowEntry, WAYS};
+use lb_common::layout::{BUCKET_ENTRIES, FlowBucket, FlowEntry};
 use lb_userspace::kernel::Sizes;
 use memmap2::{Advice, MmapMut};
 
@@ -48,16 +48,16 @@ impl Memory {
         let mut area = MmapMut::map_anon(bytes).with_context(|| format!("{bytes} bytes"))?;
         // Small pages, like those of maps. Fails if the kernel has no huge pages.
         let _ = area.advise(Advice::NoHugePage);
-        let places: Vec<u32> = drawn(buckets * WAYS, flows as usize)
+        let entries: Vec<u32> = drawn(buckets * BUCKET_ENTRIES, flows as usize)
             .into_iter()
-            .map(|place| line_of::<F>(place as usize) as u32)
+            .map(|entry| line_of::<F>(entry as usize) as u32)
             .collect();
         // All other pages are present, as in a table.
         area.fill(0);
-        for (line, next) in places.iter().zip(places.iter().cycle().skip(1)) {
+        for (line, next) in entries.iter().zip(entries.iter().cycle().skip(1)) {
             area[*line as usize * LINE..][..4].copy_from_slice(&next.to_ne_bytes());
         }
-        Ok(Self { name, flows, room, area, start: places[0], sample: Sample::default() })
+        Ok(Self { name, flows, room, area, start: entries[0], sample: Sample::default() })
     }
 
     /// Measures once.
@@ -84,9 +84,10 @@ impl Memory {
 }
 
 /// The number of the cache line in which the flow of an entry starts.
-fn line_of<F: Family>(place: usize) -> usize {
-    let (bucket, way) = (place / WAYS, place % WAYS);
-    let in_bucket = size_of::<FlowBucket<F>>() - (WAYS - way) * size_of::<FlowEntry<F>>();
+fn line_of<F: Family>(entry: usize) -> usize {
+    let (bucket, number) = (entry / BUCKET_ENTRIES, entry % BUCKET_ENTRIES);
+    let in_bucket =
+        size_of::<FlowBucket<F>>() - (BUCKET_ENTRIES - number) * size_of::<FlowEntry<F>>();
     (bucket * size_of::<FlowBucket<F>>() + in_bucket) / LINE
 }
 

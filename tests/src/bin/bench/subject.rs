@@ -105,7 +105,7 @@ impl Subject {
         let expected = self.case.expected_rise(packets.into());
         ensure!(
             rise == expected && before.1 == after.1,
-            "the packets took another way. The counters rose by\n{rise:?}\nwhere this was \
+            "the packets took another path. The counters rose by\n{rise:?}\nwhere this was \
              expected:\n{expected:?}\nReasons before and after:\n{:?}\n{:?}",
             before.1,
             after.1
