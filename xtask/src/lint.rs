@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use crate::dependencies;
 use crate::ebpf;
 use crate::imports;
-use crate::process::{cargo, run};
+use crate::process::{SHARED_BUILD, cargo, run};
 
 pub fn format(check: bool) -> Result<()> {
     let mut command = cargo();
@@ -22,16 +22,7 @@ pub fn lint() -> Result<()> {
         format(true),
         imports::check(),
         dependencies::check(),
-        clippy(&[
-            "--all-targets",
-            "--workspace",
-            "--exclude",
-            "lb-ebpf",
-            "--exclude",
-            "models",
-            "--exclude",
-            "xtask",
-        ]),
+        clippy(&[&["--all-targets"], &SHARED_BUILD[..]].concat()),
         // `--all-targets` leaves out the tests that run only by name.
         clippy(&["--package", "tests", "--test", "*"]),
         clippy(&["--all-targets", "--package", "xtask"]),

@@ -29,6 +29,10 @@ pub fn cargo() -> Command {
     command
 }
 
+/// Selects the crates that share one build: all except those that are built by themselves.
+pub const SHARED_BUILD: [&str; 7] =
+    ["--workspace", "--exclude", "lb-ebpf", "--exclude", "models", "--exclude", "xtask"];
+
 /// A command with a time limit.
 pub fn within(seconds: u32, program: &str) -> Command {
     let mut command = Command::new("timeout");

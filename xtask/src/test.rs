@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 
-use crate::process::{cargo, is_root, output, root, target};
+use crate::process::{SHARED_BUILD, cargo, is_root, output, root, target};
 use crate::stages::{self, Outcome, Tally, Timing};
 
 #[derive(Debug, Default, Args)]
@@ -29,6 +29,8 @@ struct Stage {
     name: &'static str,
     /// Arguments for cargo.
     arguments: &'static [&'static str],
+    /// Whether it is for all crates that share one build.
+    shares_build: bool,
     /// Earlier stages that it depends on. They always run with it, and if one fails, it is skipped.
     needs: &'static [&'static str],
     /// Whether the tests need root.
@@ -43,35 +45,9 @@ struct Stage {
 const STAGES: [Stage; 12] = [
     stage("prerequisites", &["xtask", "prerequisites"], &[]),
     stage("build-ebpf", &["xtask", "build-ebpf", "--verbose"], &[]),
-    stage(
-        "build",
-        &[
-            "build",
-            "--workspace",
-            "--exclude",
-            "lb-ebpf",
-            "--exclude",
-            "models",
-            "--exclude",
-            "xtask",
-        ],
-        &["build-ebpf"],
-    ),
+    Stage { shares_build: true, ..stage("build", &["build"], &["build-ebpf"]) },
     stage("lint", &["xtask", "lint"], &[]),
-    stage(
-        "unit",
-        &[
-            "test",
-            "--workspace",
-            "--exclude",
-            "lb-ebpf",
-            "--exclude",
-            "models",
-            "--exclude",
-            "xtask",
-        ],
-        &["build-ebpf"],
-    ),
+    Stage { shares_build: true, ..stage("unit", &["test"], &["build-ebpf"]) },
     stage("xtask", &["test", "--package", "xtask"], &[]),
     // Built separately: its feature of `lb-common` must not affect other crates.
     stage("models", &["test", "--package", "models"], &[]),
@@ -106,7 +82,7 @@ const fn stage(
     arguments: &'static [&'static str],
     needs: &'static [&'static str],
 ) -> Stage {
-    Stage { name, arguments, needs, root: false, writes: None }
+    Stage { name, arguments, shares_build: false, needs, root: false, writes: None }
 }
 
 /// The stages for a first result: unit tests, all packet tables on the host, and a few tests in the
@@ -247,8 +223,12 @@ fn run(stage: &Stage) -> Result<Outcome> {
         println!("      {:<14} runs its tests as root, with sudo", stage.name);
         command.env(runner_variable(), AS_ROOT);
     }
+    command.args(stage.arguments);
+    if stage.shares_build {
+        command.args(SHARED_BUILD);
+    }
     let started = SystemTime::now();
-    stages::run(stage.name, command.args(stage.arguments), || match stage.writes {
+    stages::run(stage.name, &mut command, || match stage.writes {
         Some(directory) => has_json_since(&root().join(directory), started),
         None => Ok(()),
     })
