@@ -39,7 +39,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- toYaml $config -}}
 {{- end }}
 
-{{/* Where the kubelet sends a probe. Its connection is local, for which the agent keeps room. */}}
+{{/* Where the kubelet sends a probe. The agent reserves connections for local clients. */}}
 {{- define "millrace.probe" -}}
 {{- $address := include "millrace.healthAddress" .root -}}
 {{- $port := $address | splitList ":" | last -}}
