@@ -14,6 +14,7 @@ pub mod one_node;
 pub mod packet;
 pub mod scenario;
 pub mod topology;
+pub mod upload;
 pub mod watcher;
 
 #[cfg(test)]

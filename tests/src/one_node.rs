@@ -94,11 +94,10 @@ impl OneNode {
         let client = topology.host("client")?;
         let node = topology.router("node")?;
         topology.link(
-            client.port("eth0").address("192.0.2.2/24").address("2001:db8::2/64").wire(),
-            node.port(DEVICE).address("192.0.2.1/24").address("2001:db8::1/64"),
+            client.port("eth0").addresses(&["192.0.2.2/24", "2001:db8::2/64"]).wire(),
+            node.port(DEVICE).addresses(&["192.0.2.1/24", "2001:db8::1/64"]),
         )?;
-        client.default_route(NODE)?;
-        client.default_route(NODE6)?;
+        client.default_routes(&[NODE, NODE6])?;
         let pods = (0..count).map(|number| Pod::new(&node, number)).collect::<Result<_>>()?;
         Ok(Self { client, node, pods, topology })
     }
@@ -116,11 +115,10 @@ impl OneNode {
     pub fn other_node(&self) -> Result<Host> {
         let other = self.topology.host("other")?;
         self.topology.link(
-            other.port("eth0").address("10.0.0.2/24").address("fd00:a::2/64").wire(),
-            self.node.port("in0").address("10.0.0.1/24").address("fd00:a::1/64"),
+            other.port("eth0").addresses(&["10.0.0.2/24", "fd00:a::2/64"]).wire(),
+            self.node.port("in0").addresses(&["10.0.0.1/24", "fd00:a::1/64"]),
         )?;
-        other.default_route("10.0.0.1")?;
-        other.default_route("fd00:a::1")?;
+        other.default_routes(&["10.0.0.1", "fd00:a::1"])?;
         Ok(other)
     }
 
@@ -215,10 +213,15 @@ impl OneNode {
         self.node.run(own.into_iter().chain(arguments.iter().map(OsStr::new)))
     }
 
-    /// Fetches a page at the client; fails after a time limit.
+    /// Gets a page as the client.
     pub fn curl(&self, url: &str) -> Result<String> {
-        let quiet = ["curl", "--silent", "--show-error", "--fail", "--max-time", "60", "--globoff"];
-        self.client.run(quiet.into_iter().chain([url]))
+        self.client.curl(url)
+    }
+
+    /// Waits until the client gets a page from this pod.
+    pub fn wait_for_pod(&self, url: &str, pod: &str) -> Result<()> {
+        let is_there = || self.curl(url).is_ok_and(|page| page.trim() == pod);
+        wait_until(&format!("{url} is served by {pod}"), SOON, is_there)
     }
 }
 

@@ -75,8 +75,7 @@ fn clients_and_pods_reach_services_through_clsact_filters() -> Result<()> {
         assert_eq!(case.network.curl(url)?, "pod-0\n");
     }
     for url in ["http://10.96.0.10/", "http://[fd00:10:96::a]/"] {
-        let words = ["curl", "--silent", "--fail", "--max-time", "60", "--globoff", url];
-        assert_eq!(case.network.pods[1].host.run(words)?, "pod-0\n");
+        assert_eq!(case.network.pods[1].host.curl(url)?, "pod-0\n");
     }
     assert_eq!((case.ours("ingress")?.len(), case.ours("egress")?.len()), (1, 1));
     Ok(())

@@ -47,7 +47,7 @@ fn a_container_with_the_privileges_of_the_daemon_set_forwards() -> Result<()> {
     ensure!(network.curl("http://203.0.113.10/")?.contains("pod-0"), "no response from pod-0");
     check(&network, &container, &specification)?;
     // A process of the node itself, through programs attached to the mounted cgroup hierarchy.
-    network.node.run(["curl", "--silent", "--fail", "--max-time", "60", "http://10.96.0.10/"])?;
+    network.node.curl("http://10.96.0.10/")?;
 
     let pid = agent.pid();
     let left = bits(&[Capability::CAP_BPF, Capability::CAP_NET_ADMIN]);

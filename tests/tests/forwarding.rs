@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use anyhow::Result;
 use tests::agent::{Agent, program};
 use tests::manifests::{Service, manifests};
-use tests::topology::{Host, Process, Topology};
+use tests::topology::{Host, LARGE, Process, Topology};
 
 const VIP: &str = "http://203.0.113.10/";
 const VIP6: &str = "http://[2001:db8:113::10]/";
@@ -28,15 +28,14 @@ impl TwoNodes {
         let node = topology.router("node")?;
         let other = topology.host("other")?;
         topology.link(
-            client.port("eth0").address("192.0.2.2/24").address("2001:db8::2/64").wire(),
-            node.port("ext0").address("192.0.2.1/24").address("2001:db8::1/64"),
+            client.port("eth0").addresses(&["192.0.2.2/24", "2001:db8::2/64"]).wire(),
+            node.port("ext0").addresses(&["192.0.2.1/24", "2001:db8::1/64"]),
         )?;
         topology.link(
-            other.port("eth0").address("10.0.0.2/24").address("fd00:a::2/64").wire(),
-            node.port("in0").address("10.0.0.1/24").address("fd00:a::1/64"),
+            other.port("eth0").addresses(&["10.0.0.2/24", "fd00:a::2/64"]).wire(),
+            node.port("in0").addresses(&["10.0.0.1/24", "fd00:a::1/64"]),
         )?;
-        client.default_route("192.0.2.1")?;
-        client.default_route("2001:db8::1")?;
+        client.default_routes(&["192.0.2.1", "2001:db8::1"])?;
         Self::serving(topology, client, node, other)
     }
 
@@ -52,16 +51,13 @@ impl TwoNodes {
             (&node, "ext0", ["192.0.2.1/24", "2001:db8::1/64"], "p2"),
             (&other, "eth0", ["10.0.0.2/24", "fd00:a::2/64"], "p3"),
         ] {
-            let [v4, v6] = addresses;
             let port = fabric.port(port).bridge("br0").wire().gro(true);
-            topology.link(host.port(device).address(v4).address(v6).wire(), port)?;
+            topology.link(host.port(device).addresses(&addresses).wire(), port)?;
         }
         node.address("ext0", "10.0.0.1/24")?;
         node.address("ext0", "fd00:a::1/64")?;
-        client.default_route("192.0.2.1")?;
-        client.default_route("2001:db8::1")?;
-        other.default_route("10.0.0.1")?;
-        other.default_route("fd00:a::1")?;
+        client.default_routes(&["192.0.2.1", "2001:db8::1"])?;
+        other.default_routes(&["10.0.0.1", "fd00:a::1"])?;
         Self::serving(topology, client, node, other)
     }
 
@@ -80,8 +76,7 @@ impl TwoNodes {
     }
 
     fn curl(&self, url: &str) -> Result<String> {
-        let quiet = ["curl", "--silent", "--show-error", "--fail", "--max-time", "60", "--globoff"];
-        Ok(self.client.run(quiet.into_iter().chain([url]))?.trim().to_owned())
+        Ok(self.client.curl(url)?.trim().to_owned())
     }
 }
 
@@ -119,11 +114,7 @@ fn a_large_response_from_another_node_arrives_completely() -> Result<()> {
     let network = TwoNodes::on_two_devices()?;
     let _agent = network.agent(&["--device", "in0"])?;
     for url in [VIP, VIP6] {
-        let quiet = ["curl", "--silent", "--fail", "--max-time", "60", "--output", "/dev/null"];
-        let url = format!("{url}large");
-        let size = ["--globoff", "--write-out", "%{size_download}", &url];
-        let size = network.client.run(quiet.into_iter().chain(size))?;
-        assert_eq!(size, tests::topology::LARGE.to_string());
+        assert_eq!(network.client.download(&format!("{url}large"))?, LARGE);
     }
     Ok(())
 }

@@ -66,10 +66,7 @@ fn a_backend_sees_the_clients_own_address() -> Result<()> {
 fn a_large_response_arrives_completely() -> Result<()> {
     let network = OneNode::warm(1)?;
     let (agent, _) = network.agent_on(&web(&["10.244.1.10"]))?;
-    let quiet = ["curl", "--silent", "--fail", "--max-time", "60", "--output", "/dev/null"];
-    let size = ["--write-out", "%{size_download}", "http://203.0.113.10/large"];
-    let size = network.client.run(quiet.into_iter().chain(size))?;
-    assert_eq!(size, LARGE.to_string());
+    assert_eq!(network.client.download("http://203.0.113.10/large")?, LARGE);
     assert!(agent.get(&["flows"])?.contains("203.0.113.10:80"));
     Ok(())
 }
@@ -81,14 +78,14 @@ fn new_connections_follow_the_endpoints_in_a_changed_file() -> Result<()> {
     assert!(answers(&network, VIP, 10)?.iter().all(|answer| answer == "pod-0"));
 
     fs::write(&file, web(&["10.244.1.11"]))?;
-    wait_until("the other pod responds", SOON, || network.curl(VIP).is_ok_and(|a| a == "pod-1\n"))?;
+    network.wait_for_pod(VIP, "pod-1")?;
     assert!(answers(&network, VIP, 10)?.iter().all(|answer| answer == "pod-1"));
 
     // Replaced by a rename, as configuration management does.
     let new = file.with_extension("new");
     fs::write(&new, web(&["10.244.1.10"]))?;
     fs::rename(&new, &file)?;
-    wait_until("the first pod responds", SOON, || network.curl(VIP).is_ok_and(|a| a == "pod-0\n"))
+    network.wait_for_pod(VIP, "pod-0")
 }
 
 #[test]
@@ -112,7 +109,7 @@ fn an_established_connection_survives_a_new_endpoint_and_a_killed_agent() -> Res
     assert_eq!(ask(&mut connection)?, "pod-0");
 
     fs::write(&file, web(&["10.244.1.10", "10.244.1.11"]))?;
-    wait_until("the new pod responds", SOON, || network.curl(VIP).is_ok_and(|a| a == "pod-1\n"))?;
+    network.wait_for_pod(VIP, "pod-1")?;
     assert_eq!(ask(&mut connection)?, "pod-0");
 
     agent.kill();
@@ -135,7 +132,7 @@ fn a_terminating_pod_keeps_its_connections_until_it_is_gone() -> Result<()> {
 
     let ending = web_service(&["10.244.1.11"]).terminating("10.244.1.10");
     fs::write(&file, manifests(&[ending]))?;
-    wait_until("the other pod responds", SOON, || network.curl(VIP).is_ok_and(|a| a == "pod-1\n"))?;
+    network.wait_for_pod(VIP, "pod-1")?;
     assert_eq!(ask(&mut connection)?, "pod-0");
     assert!(answers(&network, VIP, 10)?.iter().all(|answer| answer == "pod-1"));
 

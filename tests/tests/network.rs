@@ -28,8 +28,8 @@ impl Wire {
         let node = topology.host("node")?;
         let router = topology.host("router")?;
         topology.link(
-            node.port("ext0").address("192.0.2.1/24").address("2001:db8::1/64").mtu(1400),
-            router.port("eth0").address("192.0.2.2/24").address("2001:db8::2/64"),
+            node.port("ext0").addresses(&["192.0.2.1/24", "2001:db8::1/64"]).mtu(1400),
+            router.port("eth0").addresses(&["192.0.2.2/24", "2001:db8::2/64"]),
         )?;
         Ok(Self { node, topology })
     }

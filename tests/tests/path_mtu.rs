@@ -1,14 +1,11 @@
 //! Path MTU discovery through the balancer: full-sized packets fit on neither side's path, and both
 //! sides learn that only from ICMP errors about packets that were translated.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::thread;
-
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result};
 use tests::agent::Agent;
 use tests::manifests::{Service, manifests};
-use tests::topology::{Host, LARGE, Port, Process, SOON, Topology};
+use tests::topology::{Host, LARGE, Port, Process, Topology};
+use tests::upload::upload;
 
 /// client - outer =(1400)= inner - node - pod
 ///                                  \ gate =(1300)= other
@@ -97,38 +94,20 @@ fn services() -> [Service; 2] {
 fn a_large_response_crosses_a_smaller_mtu_to_the_client() -> Result<()> {
     let network = Narrow::new()?;
     for url in ["http://203.0.113.10/large", "http://[2001:db8:113::10]/large"] {
-        let quiet = ["curl", "--silent", "--fail", "--max-time", "60", "--output", "/dev/null"];
-        let size = ["--globoff", "--write-out", "%{size_download}", url];
-        let size = network.client.run(quiet.into_iter().chain(size));
-        let size = size.with_context(|| format!("{url}\n{}", network.counters()))?;
-        assert_eq!(size, LARGE.to_string());
+        let size = network.client.download(url).with_context(|| network.counters())?;
+        assert_eq!(size, LARGE);
     }
     Ok(())
 }
 
 #[test]
 fn a_large_request_crosses_a_smaller_mtu_to_another_node() -> Result<()> {
-    const SIZE: usize = 2_000_000;
     let network = Narrow::new()?;
     for (sink, frontend) in
         [("10.7.6.2:9000", "203.0.113.11:9000"), ("[fd07:6::2]:9000", "[2001:db8:113::11]:9000")]
     {
-        let listener = network.other.enter(|| Ok(TcpListener::bind(sink)?))?;
-        let received = thread::spawn(move || count_all(&listener));
-        let mut stream = network.client.tcp_connect(frontend)?;
-        stream.write_all(&vec![7; SIZE])?;
-        stream.shutdown(Shutdown::Write)?;
-        // The sink closes once it has read everything.
-        let ended = stream.read(&mut [0; 1]);
-        ensure!(matches!(ended, Ok(0)), "{frontend}: {ended:?}\n{}", network.counters());
-        let received = received.join().map_err(|_| anyhow!("the sink failed"))??;
-        assert_eq!(received, SIZE as u64, "{frontend}");
+        let arrived = upload(&network.client, frontend, &network.other, sink);
+        arrived.with_context(|| network.counters())?;
     }
     Ok(())
-}
-
-fn count_all(listener: &TcpListener) -> Result<u64> {
-    let (mut stream, _): (TcpStream, _) = listener.accept()?;
-    stream.set_read_timeout(Some(SOON))?;
-    Ok(std::io::copy(&mut stream, &mut std::io::sink())?)
 }

@@ -31,9 +31,7 @@ fn start() -> Result<(OneNode, Agent)> {
 }
 
 fn curl(network: &OneNode, pod: usize, url: &str) -> Result<String> {
-    let words =
-        ["curl", "--silent", "--show-error", "--fail", "--max-time", "60", "--globoff", url];
-    Ok(network.pods[pod].host.run(words)?.trim().to_owned())
+    Ok(network.pods[pod].host.curl(url)?.trim().to_owned())
 }
 
 #[test]

@@ -35,6 +35,21 @@ impl Case {
         Ok(agent)
     }
 
+    /// Starts an agent, which must reuse the programs of the one before.
+    fn start_reusing(&self, more: &[&str]) -> Result<Agent> {
+        let agent = self.start(more)?;
+        ensure!(agent.log().contains(REUSED), "{}", agent.log());
+        Ok(agent)
+    }
+
+    /// Starts an agent, which must adopt the maps and load its programs.
+    fn start_loading(&self, more: &[&str]) -> Result<Agent> {
+        let agent = self.start(more)?;
+        let log = agent.log();
+        ensure!(log.contains("adopting") && !log.contains(REUSED), "{log}");
+        Ok(agent)
+    }
+
     /// The only directory below `programs`.
     fn directory(&self) -> Result<PathBuf> {
         let mut found = paths(&self.0.pin_path().join("programs"))?;
@@ -100,8 +115,7 @@ fn the_same_build_loads_nothing_and_replaces_nothing() -> Result<()> {
         assert!(programs.len() > 20 && !links.is_empty(), "{programs:?} {links:?}");
         assert_eq!(filters.len(), if more.is_empty() { 0 } else { 2 });
         for _ in 0..2 {
-            let agent = case.start(more)?;
-            assert!(agent.log().contains(REUSED), "{}", agent.log());
+            let agent = case.start_reusing(more)?;
             assert_eq!(case.programs()?, programs);
             assert_eq!((case.links()?, case.filters()?), (links.clone(), filters.clone()));
             agent.terminate()?;
@@ -116,8 +130,7 @@ fn reused_programs_are_attached_in_other_modes_and_to_other_devices() -> Result<
     case.start(&[])?.kill();
     let programs = case.programs()?;
     let _other = case.0.other_node()?;
-    let agent = case.start(&["--tc-mode", "clsact", "--device", "in0"])?;
-    assert!(agent.log().contains(REUSED), "{}", agent.log());
+    let _agent = case.start_reusing(&["--tc-mode", "clsact", "--device", "in0"])?;
     assert_eq!((case.programs()?, case.filters()?.len()), (programs, 2));
     assert!(case.links()?.contains_key("in0-xdp-native"), "{:?}", case.links()?);
     Ok(())
@@ -131,8 +144,7 @@ fn missing_stages_are_restored() -> Result<()> {
         let before = case.contents(name)?;
         case.stages(name)?.clear_index(&0)?;
         assert_ne!(case.contents(name)?, before);
-        let agent = case.start(&[])?;
-        assert!(agent.log().contains(REUSED), "{}", agent.log());
+        let agent = case.start_reusing(&[])?;
         assert_eq!(case.contents(name)?, before);
         agent.kill();
     }
@@ -165,16 +177,11 @@ fn if_a_program_is_missing_or_changed_all_are_loaded_again() -> Result<()> {
     for damage in damages {
         let before = case.programs()?;
         damage(&case.directory()?)?;
-        let agent = case.start(&[])?;
-        let log = agent.log();
-        assert!(log.contains("adopting") && !log.contains(REUSED), "{log}");
-        agent.kill();
+        case.start_loading(&[])?.kill();
         let after = case.programs()?;
         assert!(before.keys().eq(after.keys()), "{before:?} {after:?}");
         assert!(before.iter().all(|(name, id)| after[name] != *id), "{before:?} {after:?}");
-        let agent = case.start(&[])?;
-        assert!(agent.log().contains(REUSED), "{}", agent.log());
-        agent.kill();
+        case.start_reusing(&[])?.kill();
     }
     Ok(())
 }
@@ -186,13 +193,10 @@ fn programs_bound_to_other_maps_are_loaded_again() -> Result<()> {
     case.start(&[])?.kill();
     let before = case.programs()?;
     fs::remove_file(case.0.pin_path().join(map::DEVICES))?;
-    let agent = case.start(&[])?;
-    assert!(!agent.log().contains(REUSED), "{}", agent.log());
-    agent.kill();
+    case.start_loading(&[])?.kill();
     let between = case.programs()?;
     assert_ne!(between["out"], before["out"]);
-    let agent = case.start(&["--max-flows", "8192"])?;
-    assert!(!agent.log().contains(REUSED), "{}", agent.log());
+    let _agent = case.start_loading(&["--max-flows", "8192"])?;
     assert_ne!(case.programs()?["out"], between["out"]);
     Ok(())
 }

@@ -168,9 +168,7 @@ fn a_process_reaches_a_service_and_sees_the_frontend_as_its_peer() -> Result<()>
     ] {
         let url = format!("http://{host}/");
         let shown = "%{remote_ip} %{remote_port}";
-        let quiet = ["curl", "--silent", "--show-error", "--globoff", "--max-time", "60"];
-        let more = ["--write-out", shown, &url];
-        let log = case.network.node.run(quiet.into_iter().chain(more)).context(url.clone())?;
+        let log = case.network.node.curl_with(&["--write-out", shown], &url)?;
         assert_eq!(log, format!("pod-0\n{remote}"), "{url}");
     }
     Ok(())

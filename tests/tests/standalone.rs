@@ -3,11 +3,23 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
+use tests::agent::Agent;
 use tests::one_node::{OneNode, has_kubectl};
 use tests::topology::{SOON, wait_until};
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/web.yaml");
 const VIP: &str = "http://203.0.113.10/";
+
+/// A node with three pods and the embedded API; `None` without kubectl.
+fn start() -> Result<Option<(OneNode, Agent)>> {
+    if !has_kubectl() {
+        eprintln!("skipped: no kubectl on the PATH");
+        return Ok(None);
+    }
+    let network = OneNode::warm(3)?;
+    let agent = network.standalone()?;
+    Ok(Some((network, agent)))
+}
 
 /// The pods that respond to a number of requests.
 fn answers(network: &OneNode) -> Result<BTreeSet<String>> {
@@ -16,12 +28,7 @@ fn answers(network: &OneNode) -> Result<BTreeSet<String>> {
 
 #[test]
 fn objects_are_programmed_and_removed_as_kubectl_applies_and_deletes_them() -> Result<()> {
-    if !has_kubectl() {
-        eprintln!("skipped: no kubectl on the PATH");
-        return Ok(());
-    }
-    let network = OneNode::warm(3)?;
-    let agent = network.standalone()?;
+    let Some((network, agent)) = start()? else { return Ok(()) };
     let frontends = || agent.get(&["frontends"]);
     let nothing = frontends()?;
 
@@ -44,12 +51,7 @@ fn objects_are_programmed_and_removed_as_kubectl_applies_and_deletes_them() -> R
 
 #[test]
 fn applied_objects_are_kept_and_programmed_after_a_crash() -> Result<()> {
-    if !has_kubectl() {
-        eprintln!("skipped: no kubectl on the PATH");
-        return Ok(());
-    }
-    let network = OneNode::warm(3)?;
-    let agent = network.standalone()?;
+    let Some((network, agent)) = start()? else { return Ok(()) };
     network.kubectl(&["apply", "-f", EXAMPLE])?;
     agent.kill();
     let agent = network.standalone()?;

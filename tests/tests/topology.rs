@@ -24,24 +24,16 @@ fn routed(name: &str) -> Result<(Topology, Host, Host, Host)> {
     let router = topology.router("router")?;
     let server = topology.host("server")?;
     topology.link(
-        client.port("eth0").address("192.0.2.2/24").address("2001:db8::2/64").wire(),
-        router.port("ext0").address("192.0.2.1/24").address("2001:db8::1/64"),
+        client.port("eth0").addresses(&["192.0.2.2/24", "2001:db8::2/64"]).wire(),
+        router.port("ext0").addresses(&["192.0.2.1/24", "2001:db8::1/64"]),
     )?;
     topology.link(
-        server.port("eth0").address("198.51.100.2/24").address("2001:db8:1::2/64"),
-        router.port("int0").address("198.51.100.1/24").address("2001:db8:1::1/64"),
+        server.port("eth0").addresses(&["198.51.100.2/24", "2001:db8:1::2/64"]),
+        router.port("int0").addresses(&["198.51.100.1/24", "2001:db8:1::1/64"]),
     )?;
-    for (host, gateways) in
-        [(&client, ["192.0.2.1", "2001:db8::1"]), (&server, ["198.51.100.1", "2001:db8:1::1"])]
-    {
-        host.default_route(gateways[0])?;
-        host.default_route(gateways[1])?;
-    }
+    client.default_routes(&["192.0.2.1", "2001:db8::1"])?;
+    server.default_routes(&["198.51.100.1", "2001:db8:1::1"])?;
     Ok((topology, client, router, server))
-}
-
-fn curl(host: &Host, url: &str) -> Result<String> {
-    host.run(["curl", "--silent", "--show-error", "--fail", "--globoff", url])
 }
 
 /// Namespaces, pins, cgroups and files that belong to this id.
@@ -67,8 +59,8 @@ fn curl_reaches_nginx_through_a_router_in_both_families() -> Result<()> {
     for (url, own) in
         [("http://198.51.100.2:8080", "192.0.2.2"), ("http://[2001:db8:1::2]:8080", "2001:db8::2")]
     {
-        assert_eq!(curl(&client, url)?, "pod-a\n");
-        assert_eq!(curl(&client, &format!("{url}/client"))?, format!("{own}\n"));
+        assert_eq!(client.curl(url)?, "pod-a\n");
+        assert_eq!(client.curl(&format!("{url}/client"))?, format!("{own}\n"));
         let large = client.command("curl").args(["-s", "-g", &format!("{url}/large")]).output()?;
         assert_eq!(large.stdout.len(), LARGE);
         let numbers = large.stdout.chunks_exact(4).zip((0..).map(|place: u32| place / 256));
@@ -94,7 +86,7 @@ fn topologies_with_the_same_addresses_are_isolated() -> Result<()> {
                 all_are_up.wait();
                 let (_topology, client, _router, _server, _nginx) = made?;
                 for _ in 0..5 {
-                    assert_eq!(curl(&client, "http://198.51.100.2")?, format!("{name}\n"));
+                    assert_eq!(client.curl("http://198.51.100.2")?, format!("{name}\n"));
                 }
                 Ok(())
             })
@@ -124,8 +116,8 @@ fn pods_nodes_and_clients_reach_a_pod_with_their_own_addresses() -> Result<()> {
         // Not the address of the pods' gateway.
         (&node, "192.0.2.1", "2001:db8::1"),
     ] {
-        assert_eq!(curl(who, "http://10.244.1.11/client")?, format!("{own4}\n"));
-        assert_eq!(curl(who, "http://[fd00:10:244:1::11]/client")?, format!("{own6}\n"));
+        assert_eq!(who.curl("http://10.244.1.11/client")?, format!("{own4}\n"));
+        assert_eq!(who.curl("http://[fd00:10:244:1::11]/client")?, format!("{own6}\n"));
     }
     // The node's end of the veth has the name of the pod.
     assert!(node.ip("route show 10.244.1.11")?.contains("dev pod-b"));
@@ -149,8 +141,8 @@ fn ports_of_a_bridge_share_a_network() -> Result<()> {
         )?;
     }
     let _server = two.http_server(&["192.0.2.2:80", "[2001:db8::2]:80"], "two")?;
-    assert_eq!(curl(&one, "http://192.0.2.2")?, "two\n");
-    assert_eq!(curl(&one, "http://[2001:db8::2]")?, "two\n");
+    assert_eq!(one.curl("http://192.0.2.2")?, "two\n");
+    assert_eq!(one.curl("http://[2001:db8::2]")?, "two\n");
     let neighbour = one.ip("neighbour show 192.0.2.2")?;
     assert!(neighbour.contains("02:00:00:00:00:02"), "{neighbour}");
     assert!(one.ip("link show eth0")?.contains("mtu 1400"));
@@ -194,7 +186,7 @@ fn frames_on_a_wire_have_complete_checksums() -> Result<()> {
     let _nginx = server.http_server(&["198.51.100.2:80"], "x")?;
     let mut ext = router.capture("ext0", "tcp and src host 192.0.2.2")?;
     let mut int = router.capture("int0", "tcp and src host 198.51.100.2")?;
-    curl(&client, "http://198.51.100.2")?;
+    client.curl("http://198.51.100.2")?;
     ext.wait_for("GET / HTTP/1.1")?;
     int.wait_for("HTTP/1.1 200 OK")?;
 

@@ -108,10 +108,8 @@ impl Scene {
 
     /// Sends a request from this port of the client.
     fn curl(&self, port: u16, url: &str) -> Result<String> {
-        let port = port.to_string();
-        let words = ["curl", "--silent", "--show-error", "--max-time", "60", "--globoff"];
-        let words = words.into_iter().chain(["--local-port", &port, url]);
-        Ok(self.network.client.run(words)?.trim().to_owned())
+        let page = self.network.client.curl_with(&["--local-port", &port.to_string()], url)?;
+        Ok(page.trim().to_owned())
     }
 
     fn contents(&self) -> Result<BTreeMap<&'static str, Vec<Entry>>> {

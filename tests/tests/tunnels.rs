@@ -2,14 +2,12 @@
 //! directly to the client.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result};
 use tests::agent::Agent;
 use tests::topology::{Echo, Host, LARGE, Process, SOON, Topology, wait_until};
+use tests::upload::upload;
 
 /// Each kind of tunnel, and the load balancer addresses of the Service that uses it.
 const KINDS: [(&str, [&str; 2]); 2] = [
@@ -63,8 +61,7 @@ impl Tunnels {
             let host_port = host.port(device).address(&format!("10.7.{network}.2/24"));
             let host_port = host_port.address(&format!("fd07:{network}::2/64")).wire();
             topology.link(host_port, port.gro(sending == Sending::Xdp))?;
-            host.default_route(&format!("10.7.{network}.1"))?;
-            host.default_route(&format!("fd07:{network}::1"))?;
+            host.default_routes(&[&format!("10.7.{network}.1"), &format!("fd07:{network}::1")])?;
         }
         for address in ["203.0.113.0/24", "2001:db8:113::/64"] {
             let via = if address.contains(':') { "fd07:2::2" } else { "10.7.2.2" };
@@ -104,17 +101,15 @@ impl Tunnels {
         })
     }
 
-    fn curl(&self, url: &str, more: &[&str]) -> Result<String> {
-        let quiet = ["curl", "--silent", "--show-error", "--fail", "--max-time", "60", "--globoff"];
-        let words = quiet.into_iter().chain(more.iter().copied()).chain([url]);
-        let answer = self.client.run(words).with_context(|| format!("{url}\n{}", self.counters()));
-        Ok(answer?.trim().to_owned())
+    fn curl(&self, url: &str) -> Result<String> {
+        let page = self.client.curl(url).with_context(|| self.counters())?;
+        Ok(page.trim().to_owned())
     }
 
     fn get_large(&self) -> Result<()> {
         for address in KINDS.iter().flat_map(|(_, addresses)| addresses) {
-            let size = ["--output", "/dev/null", "--write-out", "%{size_download}"];
-            assert_eq!(self.curl(&format!("http://{address}/large"), &size)?, LARGE.to_string());
+            let size = self.client.download(&format!("http://{address}/large"));
+            assert_eq!(size.with_context(|| self.counters())?, LARGE);
         }
         Ok(())
     }
@@ -175,10 +170,10 @@ fn clients_are_served(sending: Sending) -> Result<()> {
     let answers = network.router.capture("node0", from_services)?;
     for [v4, v6] in KINDS.map(|(_, addresses)| addresses) {
         for address in [v4, v6].repeat(5) {
-            assert_eq!(network.curl(&format!("http://{address}"), &[])?, "pod");
+            assert_eq!(network.curl(&format!("http://{address}"))?, "pod");
         }
-        assert_eq!(network.curl(&format!("http://{v4}/client"), &[])?, "10.7.1.2");
-        assert_eq!(network.curl(&format!("http://{v6}/client"), &[])?, "fd07:1::2");
+        assert_eq!(network.curl(&format!("http://{v4}/client"))?, "10.7.1.2");
+        assert_eq!(network.curl(&format!("http://{v6}/client"))?, "fd07:1::2");
     }
     network.get_large()?;
     assert_eq!(answers.lines(), [""; 0], "replies passed through the node");
@@ -206,20 +201,11 @@ fn large_requests_arrive(sending: Sending) -> Result<()> {
 }
 
 fn large_requests_arrive_in(network: &Tunnels) -> Result<()> {
-    const SIZE: usize = 2_000_000;
     for address in KINDS.iter().flat_map(|(_, addresses)| addresses) {
         let sink =
             if address.contains(':') { "[fd00:10:244:2::10]:9000" } else { "10.244.2.10:9000" };
-        let listener = network.pod.enter(|| Ok(TcpListener::bind(sink)?))?;
-        let received = thread::spawn(move || count_all(&listener));
-        let mut stream = network.client.tcp_connect(&format!("{address}:9000"))?;
-        stream.write_all(&vec![7; SIZE])?;
-        stream.shutdown(Shutdown::Write)?;
-        // The sink closes once it has read everything.
-        let ended = stream.read(&mut [0; 1]);
-        ensure!(matches!(ended, Ok(0)), "{address}: {ended:?}\n{}", network.counters());
-        let received = received.join().map_err(|_| anyhow!("the sink failed"))??;
-        assert_eq!(received, SIZE as u64, "{address}");
+        upload(&network.client, &format!("{address}:9000"), &network.pod, sink)
+            .with_context(|| network.counters())?;
     }
     Ok(())
 }
@@ -281,7 +267,7 @@ fn keyed_tunnels_serve_clients(sending: Sending) -> Result<()> {
     let without_key = format!("({nodes}) and not udp dst port 6080");
     let others = network.router.capture("node0", &without_key)?;
     for address in KINDS.iter().flat_map(|(_, addresses)| addresses) {
-        assert_eq!(network.curl(&format!("http://{address}"), &[])?, "pod");
+        assert_eq!(network.curl(&format!("http://{address}"))?, "pod");
     }
     network.get_large()?;
     large_requests_arrive_in(&network)?;
@@ -341,10 +327,4 @@ fn large_responses_cross_a_smaller_mtu_to_the_client_by_xdp() -> Result<()> {
 #[test]
 fn large_responses_cross_a_smaller_mtu_to_the_client_without_xdp() -> Result<()> {
     large_replies_fit_through_a_narrow_path_to_the_client(Sending::TcAlone)
-}
-
-fn count_all(listener: &TcpListener) -> Result<u64> {
-    let (mut stream, _): (TcpStream, _) = listener.accept()?;
-    stream.set_read_timeout(Some(SOON))?;
-    Ok(std::io::copy(&mut stream, &mut std::io::sink())?)
 }

@@ -44,7 +44,7 @@ impl TwoNodes {
     }
 
     fn curl(&self) -> Result<String> {
-        self.client.run(["curl", "--silent", "--show-error", "--fail", "--max-time", "60", VIP])
+        self.client.curl(VIP)
     }
 }
 

@@ -88,6 +88,11 @@ impl Host {
         self.route("default", via)
     }
 
+    /// Adds a default route for each family.
+    pub fn default_routes(&self, via: &[&str]) -> Result<()> {
+        via.iter().try_for_each(|via| self.default_route(via))
+    }
+
     /// Sets sysctls, each as `name=value`.
     pub fn sysctl(&self, settings: &[&str]) -> Result<()> {
         run(self.command("sysctl").arg("-qw").args(settings)).map(drop)

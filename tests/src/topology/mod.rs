@@ -24,7 +24,7 @@
 //! client.default_route("192.0.2.1")?;
 //! let pod = node.pod("pod-a", &["10.244.1.10"])?;
 //! let _server = pod.http_server(&["10.244.1.10:8080"], "pod-a")?;
-//! assert_eq!(client.run(["curl", "--silent", "http://10.244.1.10:8080"])?, "pod-a\n");
+//! assert_eq!(client.curl("http://10.244.1.10:8080")?, "pod-a\n");
 //! # Ok(())
 //! # }
 //! ```
@@ -33,6 +33,7 @@ mod bpffs;
 mod capture;
 mod cgroup;
 mod command;
+mod curl;
 mod echo;
 mod host;
 mod id;

@@ -41,6 +41,11 @@ impl<'a> Port<'a> {
         self
     }
 
+    /// Adds several addresses with their prefix lengths.
+    pub fn addresses(self, addresses: &[&str]) -> Self {
+        addresses.iter().fold(self, |port, address| port.address(address))
+    }
+
     /// Makes frames leave as on a real wire: segmented, with complete checksums. A veth leaves both
     /// to hardware, and XDP at the other end would see incomplete frames.
     pub fn wire(self) -> Self {

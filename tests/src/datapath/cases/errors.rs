@@ -2,10 +2,10 @@
 
 use lb_common::layout::{FlowState, Reason};
 
-use super::{Ends, connect, establish};
+use super::{Ends, TwoFrontends, connect, establish};
 use crate::datapath::{Conversation, Hook};
 use crate::packet::{
-    Packet, icmp_echo, packet_too_big, port_unreachable, sctp, tcp, time_exceeded, udp,
+    Packet, icmp_echo, packet_too_big, port_unreachable, sctp, time_exceeded, udp,
 };
 
 /// The error that the backend gets, for an error from the client's side.
@@ -86,12 +86,7 @@ pub fn quotes_of_datagrams_and_of_sctp_are_restored(c: &mut Conversation, at: &E
 
 /// The backend sees the client with its SNAT port.
 pub fn errors_about_flows_with_snat_are_distinguished(c: &mut Conversation, at: &Ends) {
-    c.set(&at.web(1).load_balancer(&at.load_balancer(443)));
-    let backend = at.backends(1)[0].clone();
-    let one = at.to_web(40000);
-    let other = tcp(at.client(40000).as_str(), at.load_balancer(443).as_str());
-    c.request_to(&backend, &one.syn());
-    let snat = c.forward(&other.syn()).with_snat(&other.syn().to(backend.as_str()));
+    let TwoFrontends { backend, other, snat, .. } = TwoFrontends::open(c, at);
 
     let there = other.ack().from(snat.as_str()).to(backend.as_str());
     let error = packet_too_big(at.elsewhere, &there, 1400);

@@ -27,7 +27,7 @@ pub mod tunnels_out;
 pub use ends::{Ends, V4, V6};
 
 use crate::datapath::Conversation;
-use crate::packet::Packet;
+use crate::packet::{Packet, tcp};
 
 /// Opens a connection to a Service with one backend. Returns a packet of the client, and the backend.
 fn connect(c: &mut Conversation, at: &Ends) -> (Packet, String) {
@@ -36,6 +36,28 @@ fn connect(c: &mut Conversation, at: &Ends) -> (Packet, String) {
     let request = at.to_web(40000);
     establish(c, &request, &backend);
     (request, backend)
+}
+
+/// A client's connections from one port to two frontends of one backend, which sees the second one with an SNAT port.
+struct TwoFrontends {
+    backend: String,
+    one: Packet,
+    other: Packet,
+    /// The source of the second connection's packets at the backend.
+    snat: String,
+}
+
+impl TwoFrontends {
+    /// Sends the SYN of each.
+    fn open(c: &mut Conversation, at: &Ends) -> Self {
+        c.set(&at.web(1).load_balancer(&at.load_balancer(443)));
+        let backend = at.backends(1)[0].clone();
+        let one = at.to_web(40000);
+        let other = tcp(at.client(40000).as_str(), at.load_balancer(443).as_str());
+        c.request_to(&backend, &one.syn());
+        let snat = c.forward(&other.syn()).with_snat(&other.syn().to(backend.as_str()));
+        Self { backend, one, other, snat }
+    }
 }
 
 /// Opens a connection to the only backend: SYN, SYN-ACK, ACK.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use lb_common::layout::{FlowState, Reason};
 
-use super::{Ends, connect, establish};
+use super::{Ends, TwoFrontends, connect, establish};
 use crate::datapath::Conversation;
 use crate::packet::tcp;
 
@@ -86,12 +86,7 @@ pub fn a_client_may_reset_and_dial_again(c: &mut Conversation, at: &Ends) {
 
 /// The second connection's packets reach the backend from another port.
 pub fn two_frontends_of_one_backend_are_distinguished(c: &mut Conversation, at: &Ends) {
-    c.set(&at.web(1).load_balancer(&at.load_balancer(443)));
-    let backend = at.backends(1)[0].clone();
-    let one = at.to_web(40000);
-    let other = tcp(at.client(40000).as_str(), at.load_balancer(443).as_str());
-    c.request_to(&backend, &one.syn());
-    let snat = c.forward(&other.syn()).with_snat(&other.syn().to(backend.as_str()));
+    let TwoFrontends { backend, one, other, snat } = TwoFrontends::open(c, at);
     assert_ne!(snat, at.client(40000));
     assert_eq!(c.flows().len(), 2);
 
