@@ -30,18 +30,18 @@ impl Notices for Posted {
     }
 }
 
-struct Answer {
+struct Response {
     status: u16,
     headers: String,
     body: String,
 }
 
 /// Sends a request as soon as the port is open.
-async fn get(port: u16, path: &str) -> Answer {
+async fn get(port: u16, path: &str) -> Response {
     get_from((Ipv4Addr::LOCALHOST, port).into(), path).await
 }
 
-async fn get_from(address: SocketAddr, path: &str) -> Answer {
+async fn get_from(address: SocketAddr, path: &str) -> Response {
     let connect = async {
         loop {
             match TcpStream::connect(address).await {
@@ -50,13 +50,13 @@ async fn get_from(address: SocketAddr, path: &str) -> Answer {
             }
         }
     };
-    let mut stream = timeout(SOON, connect).await.expect("somebody listens");
+    let mut stream = timeout(SOON, connect).await.expect("the port is open");
     let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
-    timeout(SOON, stream.read_to_string(&mut answer)).await.expect("an answer").unwrap();
+    timeout(SOON, stream.read_to_string(&mut answer)).await.expect("a response").unwrap();
     let (headers, body) = answer.split_once("\r\n\r\n").unwrap();
-    Answer {
+    Response {
         status: headers.split(' ').nth(1).unwrap().parse().unwrap(),
         headers: headers.to_lowercase(),
         body: body.to_owned(),
@@ -89,7 +89,7 @@ async fn served(adopted: bool) -> Served {
 #[tokio::test]
 async fn healthz_is_about_traffic_and_livez_about_the_agent() {
     let served = served(false).await;
-    assert_eq!(get(served.healthz, "/healthz").await.status, 503, "nothing is in force yet");
+    assert_eq!(get(served.healthz, "/healthz").await.status, 503, "nothing is programmed yet");
     assert_eq!(get(served.healthz, "/livez").await.status, 200);
 
     served.health.record_programmed(SystemTime::now());

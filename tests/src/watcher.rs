@@ -20,13 +20,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The result of one request over its own connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Outcome {
     /// A response from the [`Host::tcp_echo`] of this name.
     From(String),
     /// The connection was refused.
     Refused,
     /// No connection, and no refusal.
-    Nobody,
+    NoConnection,
     /// The connection was opened, but there was no response.
     Broken,
 }
@@ -47,7 +47,7 @@ struct Shared {
 
 /// The results in order, each with its number of repetitions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen(pub Vec<(Answer, usize)>);
+pub struct Seen(pub Vec<(Outcome, usize)>);
 
 impl Watcher {
     /// Starts with a frontend such as `203.0.113.10:80`.
@@ -59,8 +59,8 @@ impl Watcher {
             move || {
                 let asked = client.enter(|| {
                     while !shared.stop.load(Ordering::Relaxed) {
-                        let answer = ask(address);
-                        shared.seen().note(answer);
+                        let outcome = ask(address);
+                        shared.seen().note(outcome);
                     }
                     Ok(())
                 });
@@ -79,16 +79,16 @@ impl Watcher {
     }
 
     /// Waits for this number of further results.
-    pub fn wait_for_more(&self, answers: usize) -> Result<()> {
-        let wanted = self.seen().count() + answers;
-        let what = format!("{} has been asked {answers} times more", self.frontend);
+    pub fn wait_for_more(&self, requests: usize) -> Result<()> {
+        let wanted = self.seen().count() + requests;
+        let what = format!("{} has been sent {requests} more requests", self.frontend);
         wait_until(&what, SOON, || self.seen().count() >= wanted)
     }
 
     /// Waits until the last result is this one.
-    pub fn wait_for(&self, answer: &Answer) -> Result<()> {
-        let what = format!("{} answers {answer:?}", self.frontend);
-        wait_until(&what, SOON, || self.seen().last() == Some(answer))
+    pub fn wait_for(&self, outcome: &Outcome) -> Result<()> {
+        let what = format!("the result of {} is {outcome:?}", self.frontend);
+        wait_until(&what, SOON, || self.seen().last() == Some(outcome))
             .with_context(|| self.seen().to_string())
     }
 
@@ -118,10 +118,10 @@ impl Shared {
 }
 
 impl Seen {
-    fn note(&mut self, answer: Answer) {
+    fn note(&mut self, outcome: Outcome) {
         match self.0.last_mut() {
-            Some((last, times)) if *last == answer => *times += 1,
-            _ => self.0.push((answer, 1)),
+            Some((last, times)) if *last == outcome => *times += 1,
+            _ => self.0.push((outcome, 1)),
         }
     }
 
@@ -131,48 +131,47 @@ impl Seen {
 
     /// Number of responses from this server.
     pub fn count_of(&self, name: &str) -> usize {
-        let from = |answer: &Answer| matches!(answer, Answer::From(from) if from == name);
-        self.0.iter().filter(|(answer, _)| from(answer)).map(|(_, times)| times).sum()
+        let from = |outcome: &Outcome| matches!(outcome, Outcome::From(from) if from == name);
+        self.0.iter().filter(|(outcome, _)| from(outcome)).map(|(_, times)| times).sum()
     }
 
-    pub fn last(&self) -> Option<&Answer> {
-        self.0.last().map(|(answer, _)| answer)
+    pub fn last(&self) -> Option<&Outcome> {
+        self.0.last().map(|(outcome, _)| outcome)
     }
 
     /// The results without repetitions.
-    pub fn turns(&self) -> Vec<&Answer> {
-        self.0.iter().map(|(answer, _)| answer).collect()
+    pub fn turns(&self) -> Vec<&Outcome> {
+        self.0.iter().map(|(outcome, _)| outcome).collect()
     }
 
     /// Results other than responses from these servers.
-    pub fn others(&self, allowed: &[&str]) -> Vec<&(Answer, usize)> {
-        let is_allowed =
-            |answer: &Answer| matches!(answer, Answer::From(name) if allowed.contains(&&**name));
-        self.0.iter().filter(|(answer, _)| !is_allowed(answer)).collect()
+    pub fn others(&self, allowed: &[&str]) -> Vec<&(Outcome, usize)> {
+        let is_allowed = |outcome: &Outcome| matches!(outcome, Outcome::From(name) if allowed.contains(&&**name));
+        self.0.iter().filter(|(outcome, _)| !is_allowed(outcome)).collect()
     }
 }
 
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|(answer, times)| writeln!(f, "{times} × {answer:?}"))
+        self.0.iter().try_for_each(|(outcome, times)| writeln!(f, "{times} × {outcome:?}"))
     }
 }
 
-impl Answer {
+impl Outcome {
     pub fn from(name: &str) -> Self {
         Self::From(name.to_owned())
     }
 }
 
-fn ask(frontend: SocketAddr) -> Answer {
+fn ask(frontend: SocketAddr) -> Outcome {
     let stream = match TcpStream::connect_timeout(&frontend, PATIENCE) {
         Ok(stream) => stream,
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Answer::Refused,
-        Err(_) => return Answer::Nobody,
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Outcome::Refused,
+        Err(_) => return Outcome::NoConnection,
     };
     match ask_over(&stream) {
-        Ok(name) if !name.is_empty() => Answer::From(name),
-        Ok(_) | Err(_) => Answer::Broken,
+        Ok(name) if !name.is_empty() => Outcome::From(name),
+        Ok(_) | Err(_) => Outcome::Broken,
     }
 }
 

@@ -89,10 +89,10 @@ fn paths<'a>(cluster: &'a Cluster, plugin: Plugin, ip: Ip, transport: Transport)
 
 /// What is wrong with a path, if anything.
 fn check(path: &Path<'_>, plugin: Plugin, transport: Transport) -> Result<()> {
-    let answer = ask(path.client, transport, &end(&path.to, path.port))?;
-    answer.ensure_from(&server(plugin, path.scope.side()))?;
+    let reply = ask(path.client, transport, &end(&path.to, path.port))?;
+    reply.ensure_from(&server(plugin, path.scope.side()))?;
     if let Some(address) = &path.seen_as {
-        ensure!(answer.peer.ip().to_string() == *address, "seen as {}", answer.peer);
+        ensure!(reply.peer.ip().to_string() == *address, "seen as {}", reply.peer);
     }
     Ok(())
 }
@@ -120,12 +120,12 @@ fn an_agent_without_configuration_serves_every_path_of_every_plugin() -> Result<
                 }
                 for scope in Scope::BOTH {
                     let to = cluster_ip(plugin, scope, ip);
-                    let answer =
+                    let reply =
                         ask_from_node(cluster.node(Side::A), transport, &to, transport.port());
                     let expected = server(plugin, scope.side());
                     note(
                         &format!("node, {}", scope.name()),
-                        answer.and_then(|answer| answer.ensure_from(&expected)),
+                        reply.and_then(|reply| reply.ensure_from(&expected)),
                     );
                 }
             }
@@ -174,8 +174,8 @@ fn pods_come_and_go(cluster: &Cluster, agent: &Agent) -> Result<()> {
     for number in 0..PODS {
         let name = format!("late{number}");
         let pod = node.pod(&name, &[&format!("10.247.1.{}", 10 + number)])?;
-        let answer = ask(&pod, Transport::Tcp, &service)?;
-        assert_eq!(answer.server, "Routed-node-a", "pod {number}");
+        let reply = ask(&pod, Transport::Tcp, &service)?;
+        assert_eq!(reply.server, "Routed-node-a", "pod {number}");
         node.ip(&format!("link delete {name}"))?;
     }
     let is_forgotten =

@@ -11,7 +11,7 @@ use tests::agent::Agent;
 use tests::contents::Contents;
 use tests::one_node::{DEVICE, OneNode};
 use tests::topology::{Echo, LARGE, SOON, name_of_server};
-use tests::watcher::{Answer, Watcher};
+use tests::watcher::{Outcome, Watcher};
 
 /// The number of kills.
 const KILLS: u64 = 25;
@@ -123,7 +123,7 @@ fn repeated_kills_break_no_connection_and_leave_nothing_behind() -> Result<()> {
     let agent = network.agent(&file)?;
     watcher.wait_for_more(20)?;
     let seen = watcher.stop();
-    assert_eq!(seen.others(&["pod-0", "pod-1"]), Vec::<&(Answer, usize)>::new());
+    assert_eq!(seen.others(&["pod-0", "pod-1"]), Vec::<&(Outcome, usize)>::new());
     for (connection, server) in connections.iter().zip(&servers) {
         assert_eq!(&name_of_server(connection)?, server);
     }

@@ -133,7 +133,7 @@ fn only_one_listener_is_allowed_and_a_killed_one_times_out() -> Result<()> {
     assert!(agent.log().contains(&adopted), "{}", agent.log());
     let first = listen(&network, &[])?;
     let refused = listen(&network, &[]).map(drop).unwrap_err().to_string();
-    assert!(refused.contains("somebody listens already"), "{refused}");
+    assert!(refused.contains("another `millrace drops` is running"), "{refused}");
     first.kill();
     // The killed listener is replaced once its deadline has passed.
     let mut next = None;

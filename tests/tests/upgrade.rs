@@ -14,7 +14,7 @@ use tests::contents::Contents;
 use tests::manifests::{here, manifests};
 use tests::one_node::{DEVICE, OneNode};
 use tests::topology::{Echo, name_of_server};
-use tests::watcher::{Answer, Watcher};
+use tests::watcher::{Outcome, Watcher};
 
 const FRONTEND: &str = "203.0.113.10:90";
 
@@ -68,7 +68,7 @@ impl Case {
         self.watcher.wait_for_more(5)?;
         self.kept_connections_go_on()?;
         let seen = self.watcher.stop();
-        assert_eq!(seen.others(&["pod-0", "pod-1"]), Vec::<&(Answer, usize)>::new());
+        assert_eq!(seen.others(&["pod-0", "pod-1"]), Vec::<&(Outcome, usize)>::new());
         eprintln!("{} requests by new connections, none failed", seen.count());
         Ok(())
     }
@@ -79,7 +79,7 @@ impl Case {
         self.watcher.wait_for_more(20)?;
         let seen = self.watcher.stop();
         let others = seen.others(&["pod-0", "pod-1"]);
-        assert!(others.iter().all(|(answer, _)| *answer == Answer::Broken), "{seen}");
+        assert!(others.iter().all(|(outcome, _)| *outcome == Outcome::Broken), "{seen}");
         assert!(others.iter().map(|(_, times)| times).sum::<usize>() <= 2, "{seen}");
         Ok(())
     }

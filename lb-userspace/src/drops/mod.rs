@@ -62,8 +62,8 @@ impl Listening {
         let now = clock()?;
         ensure!(
             found.token == 0 || !found.is_there(now),
-            "somebody listens already, and what is events is events once.\n\
-             If that one was ended by force, try again in {LEASE} seconds"
+            "another `millrace drops` is running, and each event is reported only once.\n\
+             If it was killed, try again in {LEASE} seconds"
         );
         let mut listening = Self {
             word: word(&found),
@@ -97,7 +97,7 @@ impl Listening {
     fn replace(&mut self, next: u64) -> Result<()> {
         let word = self.listener.word(0);
         if word.compare_exchange(self.word, next, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            bail!("somebody else listens now");
+            bail!("another `millrace drops` has taken over");
         }
         self.word = next;
         Ok(())

@@ -104,7 +104,7 @@ pub fn read(
             };
             let source_ranges = match source_ranges.of(family) {
                 Admitted::From(ranges) => ranges,
-                Admitted::Anybody | Admitted::Nobody => Vec::new(),
+                Admitted::All | Admitted::None => Vec::new(),
             };
             service_ports.insert(key, ServicePort { frontends, source_ranges, ..shared.clone() });
         }
@@ -247,7 +247,7 @@ fn frontends(
     addresses: &[(IpAddr, FrontendKind)],
     source_ranges: &SourceRanges,
 ) -> BTreeSet<Frontend> {
-    let closed = source_ranges.of(family) == Admitted::Nobody;
+    let closed = source_ranges.of(family) == Admitted::None;
     let served = addresses.iter().filter(|(address, kind)| {
         AddressFamily::of(address) == family && !(closed && *kind == FrontendKind::LoadBalancer)
     });

@@ -10,10 +10,10 @@ use super::types::AddressFamily;
 /// The clients that are admitted in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admitted {
-    Anybody,
+    All,
     From(Vec<IpNet>),
     /// There are ranges, but none is valid: a typing error must not admit all clients.
-    Nobody,
+    None,
 }
 
 /// The source ranges of a Service.
@@ -39,9 +39,9 @@ impl SourceRanges {
         read.ranges.sort();
         read.ranges.dedup();
         for family in AddressFamily::ALL {
-            if read.of(family) == Admitted::Nobody {
+            if read.of(family) == Admitted::None {
                 let message = format!(
-                    "no {} range can be read; until one can, nobody may use the load \
+                    "no {} range is valid; until one is, no client may use the load \
                      balancer's {0} addresses",
                     family.name()
                 );
@@ -56,13 +56,13 @@ impl SourceRanges {
         let ranges: Vec<IpNet> = self.ranges.iter().filter(of_family).copied().collect();
         // A range of all addresses removes the limits of its family.
         if ranges.iter().any(|range| range.prefix_len() == 0) {
-            Admitted::Anybody
+            Admitted::All
         } else if !ranges.is_empty() {
             Admitted::From(ranges)
         } else if self.unreadable.contains(&family) {
-            Admitted::Nobody
+            Admitted::None
         } else {
-            Admitted::Anybody
+            Admitted::All
         }
     }
 }

@@ -67,7 +67,7 @@ pub struct Change {
     /// The addresses of this node on which NodePorts are open, if they changed.
     pub node_addresses: Option<BTreeSet<IpAddr>>,
     /// The SNAT addresses of this node, if they changed.
-    pub alias_addresses: Option<BTreeSet<IpAddr>>,
+    pub snat_addresses: Option<BTreeSet<IpAddr>>,
     /// The addresses of the cluster's nodes, from which tunnels are accepted, if they changed.
     pub peers: Option<BTreeSet<IpAddr>>,
 }
@@ -84,7 +84,7 @@ impl Planner {
         if let Some(addresses) = change.node_addresses {
             self.addresses.move_node(addresses, &mut self.bits, &mut plan);
         }
-        if let Some(addresses) = change.alias_addresses {
+        if let Some(addresses) = change.snat_addresses {
             self.addresses.move_snat(addresses, &mut self.bits, &mut plan);
         }
         self.nodes = change.peers.or(self.nodes.take());

@@ -217,7 +217,7 @@ fn verdict_text(fate: Fate, leaves_by: Option<&str>) -> String {
         }
         Fate::Translated => "passes as another packet: the stack routes it from here".into(),
         Fate::Dropped => "dropped".into(),
-        Fate::Deferred => "left to tc, untouched, where no program of ours is attached".into(),
+        Fate::Deferred => "left unmodified to tc, where no program of Millrace is attached".into(),
         Fate::Answered => format!("answered: a reply to it leaves through {device}"),
         Fate::Sent => format!("leaves by {device} at once, not by way of the stack"),
         Fate::Resolved => {

@@ -9,25 +9,25 @@ use anyhow::{Context, Result, bail, ensure};
 use super::names::Transport;
 use crate::topology::{Host, SOON};
 
-/// Which server has answered, and which address it saw.
+/// Which server replied, and which address it saw.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct Reply {
     pub server: String,
     pub peer: SocketAddr,
 }
 
 /// Sends a message to a server, and waits for its reply.
-pub fn ask(from: &Host, transport: Transport, to: &str) -> Result<Answer> {
+pub fn ask(from: &Host, transport: Transport, to: &str) -> Result<Reply> {
     let to: SocketAddr = to.parse().with_context(|| to.to_owned())?;
     let line = from.enter(|| match transport {
         Transport::Tcp => ask_by_tcp(to),
         Transport::Udp => ask_by_udp(to),
     })?;
-    Answer::parse(&line)
+    Reply::parse(&line)
 }
 
 /// The same by a process of the node itself: one that the agent's control group has.
-pub fn ask_from_node(node: &Host, transport: Transport, to: &str, port: u16) -> Result<Answer> {
+pub fn ask_from_node(node: &Host, transport: Transport, to: &str, port: u16) -> Result<Reply> {
     let kind = match transport {
         Transport::Tcp => "tcp",
         Transport::Udp => "udp",
@@ -35,13 +35,13 @@ pub fn ask_from_node(node: &Host, transport: Transport, to: &str, port: u16) -> 
     let script = format!(
         "exec 3<>/dev/{kind}/{to}/{port} && echo hello >&3 && timeout 20 dd bs=512 count=1 status=none <&3"
     );
-    Answer::parse(&node.run(["bash", "-c", &script])?)
+    Reply::parse(&node.run(["bash", "-c", &script])?)
 }
 
 /// Fails unless a connection is refused.
 pub fn ensure_refused(from: &Host, to: &str) -> Result<()> {
     match ask(from, Transport::Tcp, to) {
-        Ok(answer) => bail!("{to} is answered by {}", answer.server),
+        Ok(reply) => bail!("{to} gets a reply from {}", reply.server),
         Err(error) => {
             let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
             ensure!(kind == Some(ErrorKind::ConnectionRefused), "{to}: {error:#}");
@@ -50,17 +50,17 @@ pub fn ensure_refused(from: &Host, to: &str) -> Result<()> {
     }
 }
 
-impl Answer {
+impl Reply {
     /// `SERVER PEER MESSAGE`.
     fn parse(line: &str) -> Result<Self> {
         let mut words = line.split_whitespace();
-        let server = words.next().context("an empty answer")?.to_owned();
-        let peer = words.next().context("an answer without a peer")?.parse()?;
+        let server = words.next().context("an empty reply")?.to_owned();
+        let peer = words.next().context("a reply without a peer")?.parse()?;
         Ok(Self { server, peer })
     }
 
     pub fn ensure_from(&self, server: &str) -> Result<()> {
-        ensure!(self.server == server, "answered by {} instead of {server}", self.server);
+        ensure!(self.server == server, "reply from {} instead of {server}", self.server);
         Ok(())
     }
 }
@@ -89,5 +89,5 @@ fn ask_by_udp(to: SocketAddr) -> Result<String> {
             return Ok(String::from_utf8_lossy(&buffer[..length]).into_owned());
         }
     }
-    bail!("no answer")
+    bail!("no reply")
 }

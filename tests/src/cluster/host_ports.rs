@@ -24,13 +24,13 @@ pub fn check_host_ports(cluster: &Cluster) -> Result<()> {
                 ("another pod", pod(1)?),
                 ("the pod itself", pod(0)?),
             ] {
-                let answer = ask(client, transport, &to);
-                answer
-                    .and_then(|answer| answer.ensure_from(&server))
+                let reply = ask(client, transport, &to);
+                reply
+                    .and_then(|reply| reply.ensure_from(&server))
                     .with_context(|| format!("{who}: {transport:?} {to}"))?;
             }
             ask_from_node(node, transport, &address, PORT)
-                .and_then(|answer| answer.ensure_from(&server))
+                .and_then(|reply| reply.ensure_from(&server))
                 .with_context(|| format!("the node: {transport:?} {to}"))?;
         }
     }

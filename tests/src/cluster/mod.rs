@@ -23,7 +23,7 @@ use crate::agent::{Agent, SMALL_MAPS};
 use crate::topology::{Echo, Host, Topology};
 use tun::Relay;
 
-pub use ask::{Answer, ask, ask_from_node};
+pub use ask::{Reply, ask, ask_from_node};
 pub use host_ports::check_host_ports;
 pub use names::{
     Ip, Plugin, Scope, Side, Transport, cluster_ip, end, node_port, pod_address, server, vip,

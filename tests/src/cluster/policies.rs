@@ -19,8 +19,8 @@ pub fn check_network_policies(cluster: &Cluster) -> Result<()> {
     for ip in Ip::BOTH {
         for scope in Scope::BOTH {
             let service = end(&cluster_ip(PLUGIN, scope, ip), Transport::Tcp.port());
-            let answer = ask(pod(PLUGIN, 1)?, Transport::Tcp, &service)?;
-            answer.ensure_from(&names::server(PLUGIN, scope.side()))?;
+            let reply = ask(pod(PLUGIN, 1)?, Transport::Tcp, &service)?;
+            reply.ensure_from(&names::server(PLUGIN, scope.side()))?;
             let forbidden = match scope {
                 Scope::Near => pod(Plugin::GatewayAndSecondCard, 0)?,
                 Scope::Far => pod(PLUGIN, 0)?,

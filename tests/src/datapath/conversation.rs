@@ -161,27 +161,27 @@ impl Conversation {
     }
 
     /// A packet arrives on an external device.
-    pub fn forward(&mut self, packet: &Packet) -> Answer {
+    pub fn forward(&mut self, packet: &Packet) -> Processed {
         self.run(Hook::Forward, packet)
     }
 
     /// A packet arrives on an external device without XDP.
-    pub fn stack(&mut self, packet: &Packet) -> Answer {
+    pub fn stack(&mut self, packet: &Packet) -> Processed {
         self.run(Hook::Stack, packet)
     }
 
     /// The same with a packet that will be segmented.
-    pub fn stack_segments(&mut self, packet: &Packet, segment: u32) -> Answer {
+    pub fn stack_segments(&mut self, packet: &Packet, segment: u32) -> Processed {
         self.run_segments(Hook::Stack, packet, segment)
     }
 
     /// A packet arrives from a pod of this node.
-    pub fn from_pod(&mut self, packet: &Packet) -> Answer {
+    pub fn from_pod(&mut self, packet: &Packet) -> Processed {
         self.run(Hook::Workload, packet)
     }
 
     /// A packet leaves through an external device.
-    pub fn reverse(&mut self, packet: &Packet) -> Answer {
+    pub fn reverse(&mut self, packet: &Packet) -> Processed {
         self.run(Hook::Reverse, packet)
     }
 
@@ -197,11 +197,11 @@ impl Conversation {
         self.reverse(&packet.from(backend)).becomes(packet);
     }
 
-    pub fn run(&mut self, hook: Hook, packet: &Packet) -> Answer {
+    pub fn run(&mut self, hook: Hook, packet: &Packet) -> Processed {
         self.run_segments(hook, packet, 0)
     }
 
-    fn run_segments(&mut self, hook: Hook, packet: &Packet, segment: u32) -> Answer {
+    fn run_segments(&mut self, hook: Hook, packet: &Packet, segment: u32) -> Processed {
         self.packets += 1;
         let place = format!("packet {} ({hook:?})", self.packets);
         let before = self.host.reasons();
@@ -233,7 +233,7 @@ impl Conversation {
         }
         let counted = difference(&before, &self.host.reasons());
         let left_by = self.host.left_by();
-        Answer { place, hook, packet: packet.to_vec(), outcome, left_by, counted }
+        Processed { place, hook, packet: packet.to_vec(), outcome, left_by, counted }
     }
 
     pub fn flows(&self) -> Flows {
@@ -298,7 +298,7 @@ fn check_agreement(place: &str, packet: &[u8], host: &Outcome, kernel: &Outcome)
 
 /// The result of a packet, for assertions.
 #[must_use]
-pub struct Answer {
+pub struct Processed {
     place: String,
     hook: Hook,
     packet: Vec<u8>,
@@ -308,7 +308,7 @@ pub struct Answer {
     counted: Vec<Reason>,
 }
 
-impl Answer {
+impl Processed {
     /// It was translated and passed.
     #[track_caller]
     pub fn becomes(&self, expected: &Packet) {

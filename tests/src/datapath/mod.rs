@@ -25,7 +25,7 @@ use lb_common::layout::{Flow, FlowState, Reason, Ticks, TunnelKey};
 use lb_userspace::network::Device;
 use lb_userspace::plan::Step;
 
-pub use conversation::{Answer, Conversation, FLOWS, ends};
+pub use conversation::{Conversation, FLOWS, Processed, ends};
 pub use given::{Service, service};
 pub use host::HostWorld;
 pub use kernel::KernelWorld;

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use crate::datapath::{Answer, Conversation, Service};
+use crate::datapath::{Conversation, Processed, Service};
 
 pub use packet::{Sent, damaged, intact};
 pub use service::{BACKENDS, ENDS, frontends, service, serving};
@@ -56,7 +56,7 @@ fn node_addresses() -> impl Strategy<Value = Vec<&'static str>> {
 
 impl Event {
     /// Executes the event; returns the result of a packet.
-    pub fn happen(&self, conversation: &mut Conversation) -> Option<Answer> {
+    pub fn happen(&self, conversation: &mut Conversation) -> Option<Processed> {
         match self {
             Self::Set(service) => conversation.set(service),
             Self::Remove(service) => conversation.remove(service),

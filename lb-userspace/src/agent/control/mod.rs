@@ -68,7 +68,7 @@ pub struct Agent<T> {
 struct Unplanned {
     services: Affected,
     node_addresses: Option<BTreeSet<IpAddr>>,
-    alias_addresses: Option<BTreeSet<IpAddr>>,
+    snat_addresses: Option<BTreeSet<IpAddr>>,
 }
 
 impl<T: Write> Agent<T> {
@@ -158,7 +158,7 @@ impl<T: Write> Agent<T> {
         let addresses = |device: &network::Device| {
             [device.v4.map(IpAddr::V4), device.v6.map(IpAddr::V6)].into_iter().flatten()
         };
-        self.unplanned.alias_addresses = Some(self.devices.values().flat_map(addresses).collect());
+        self.unplanned.snat_addresses = Some(self.devices.values().flat_map(addresses).collect());
     }
 
     pub fn store_event(&mut self, event: Event) -> Affected {
@@ -295,7 +295,7 @@ impl<T: Write> Agent<T> {
         self.succeed(began);
     }
 
-    fn plan(&mut self, Unplanned { services, node_addresses, alias_addresses }: Unplanned) -> Plan {
+    fn plan(&mut self, Unplanned { services, node_addresses, snat_addresses }: Unplanned) -> Plan {
         let moved = self.store.take_moved_nodes();
         let all = services == Affected::All || moved.contains(&self.node.name);
         let peers = (all || !moved.is_empty()).then(|| self.look_at_nodes());
@@ -310,7 +310,7 @@ impl<T: Write> Agent<T> {
         for service in &services {
             concerned.extend(self.resolve(service));
         }
-        let mut change = Change { node_addresses, alias_addresses, peers, ..Change::default() };
+        let mut change = Change { node_addresses, snat_addresses, peers, ..Change::default() };
         for service in &concerned {
             self.collect(service, &mut change);
         }

@@ -111,7 +111,7 @@ fn various() -> Change {
     let addresses = |all: &[&str]| Some(all.iter().map(|a| a.parse().unwrap()).collect());
     Change {
         node_addresses: addresses(&["192.0.2.1", "2001:db8::1"]),
-        alias_addresses: addresses(&["192.0.2.1", "198.51.100.1"]),
+        snat_addresses: addresses(&["192.0.2.1", "198.51.100.1"]),
         peers: addresses(&["10.7.0.2", "fd07::2"]),
         ..change(ports)
     }
