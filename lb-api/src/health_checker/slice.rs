@@ -192,6 +192,7 @@ fn probes_of(slice: &Value, endpoint: &Value) -> Vec<SocketAddr> {
 #[cfg(test)]
 pub mod tests {
     use std::collections::BTreeMap;
+    use std::time::Duration;
 
     use tokio::net::TcpListener;
 
