@@ -134,7 +134,7 @@ fn cases(options: &Options, lacking: &mut Vec<String>) -> Vec<(Kind, Option<u32>
         options.only.is_empty() || options.only.iter().any(|part| kind.key().contains(&**part))
     };
     let mut cases = Vec::new();
-    for kind in Kind::OF_AGENT.into_iter().filter(is_wanted) {
+    for kind in Kind::ALL.into_iter().filter(is_wanted) {
         match kind.program() {
             Some(program) if !is_installed(program) => {
                 lacking.push(format!("{}: {program} is not installed", kind.name()));
