@@ -32,7 +32,7 @@ impl Users {
         let mut users = Self::default();
         let mut problems = Vec::new();
         for (number, line) in text.lines().enumerate() {
-            let line = line.trim();
+            let line = line.trim_end();
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }

@@ -3,12 +3,17 @@
 //! Invariants:
 //! - Passwords and hashes are in no log and no `Debug` output.
 //! - The work for a request is bounded: hashes that cost too much are refused when they are read, and
-//!   [`Users::check`] itself is cheap. What costs more is a [`Verification`], for a thread of its own.
+//!   [`Users::check`] itself is cheap. What costs more is a [`Verification`], for a thread that is not needed by others.
+//!   The caller bounds how many run at the same time, because anyone can ask for one.
 //! - Comparisons take the same time for all passwords of the same length. Whether a user exists can be measured, as
 //!   with nginx.
 
+mod crypt64;
 mod htpasswd;
+mod md5_crypt;
 mod scheme;
+#[cfg(test)]
+mod tests;
 mod verified;
 
 use std::collections::HashMap;
@@ -25,8 +30,8 @@ pub use scheme::Error;
 use scheme::Scheme;
 pub use verified::Verified;
 
-/// Of user, colon and password. The time of a hash grows with it.
-const MOST_CREDENTIALS: usize = 512;
+/// Of user and of password, as with htpasswd. The time of a hash grows with the password.
+const MOST_OCTETS: usize = 255;
 
 /// Users and the hashes of their passwords.
 #[derive(Clone, Default)]
@@ -43,7 +48,7 @@ pub enum Check {
     /// As this user.
     Allowed(Arc<str>),
     Refused,
-    /// That takes up to a few hundred milliseconds to find out.
+    /// That takes up to a second to find out.
     Costly(Verification),
 }
 
@@ -102,11 +107,14 @@ fn read_credentials(headers: &HeaderMap) -> Option<(String, Vec<u8>)> {
         return None;
     }
     let encoded = rest.trim_ascii();
-    if encoded.len() > MOST_CREDENTIALS.div_ceil(3) * 4 {
+    if encoded.len() > (2 * MOST_OCTETS + 1).div_ceil(3) * 4 {
         return None;
     }
     let decoded = STANDARD.decode(encoded).ok()?;
     let colon = decoded.iter().position(|octet| *octet == b':')?;
-    let user = String::from_utf8(decoded[..colon].to_vec()).ok()?;
-    Some((user, decoded[colon + 1..].to_vec()))
+    let (user, password) = (&decoded[..colon], &decoded[colon + 1..]);
+    if user.len().max(password.len()) > MOST_OCTETS {
+        return None;
+    }
+    Some((String::from_utf8(user.to_vec()).ok()?, password.to_vec()))
 }
