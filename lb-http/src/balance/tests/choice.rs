@@ -101,7 +101,8 @@ fn threads_share_a_balancer() {
                     let random = mix(thread << 32 | i);
                     let pick = Pick { now, random, hash: None, affinity: None, tried: &[] };
                     let guard = balancer.choose(&pick).unwrap();
-                    let outcome = if random % 3 == 0 { Outcome::Success } else { Outcome::Failure };
+                    let outcome =
+                        if random.is_multiple_of(3) { Outcome::Success } else { Outcome::Failure };
                     balancer.report(&guard, outcome, now);
                     if i % 100 == 0 {
                         balancer
