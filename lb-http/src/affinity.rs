@@ -78,8 +78,7 @@ pub fn set_cookie(
     tried_it: bool,
     over_tls: bool,
 ) -> Option<HeaderValue> {
-    let stays = sent == Some(served) || (tried_it && cookie.keep_on_failure);
-    if stays {
+    if sent == Some(served) || (tried_it && cookie.keep_on_failure) {
         return None;
     }
     format_cookie(cookie, served, over_tls)
@@ -106,4 +105,150 @@ fn format_cookie(cookie: &AffinityCookie, token: Token, over_tls: bool) -> Optio
     }
     text.push_str("; HttpOnly");
     HeaderValue::try_from(text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::time::Duration;
+
+    use http::header::COOKIE;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn cookie() -> AffinityCookie {
+        AffinityCookie {
+            name: "route".into(),
+            path: None,
+            domain: None,
+            max_age: None,
+            same_site: None,
+            secure: None,
+            keep_on_failure: false,
+        }
+    }
+
+    fn token(address: &str) -> Token {
+        Key::default().token(address.parse().unwrap())
+    }
+
+    fn sent(value: &str) -> HeaderMap {
+        [(COOKIE, HeaderValue::from_str(value).unwrap())].into_iter().collect()
+    }
+
+    /// Replicas of all versions must agree. These were computed by another program.
+    #[test]
+    fn tokens_never_change() {
+        assert_eq!(token("10.0.0.1:8080").to_string(), "ac59400bc35b2f5d");
+        assert_eq!(token("[2001:db8::1]:8080").to_string(), "9a4b4cf75e4e0f05");
+        let key = Key::from_secret(b"secret");
+        assert_eq!(key.token("10.0.0.1:8080".parse().unwrap()).to_string(), "f5ba82a5801bcb36");
+    }
+
+    #[test]
+    fn tokens_differ_by_address_port_and_key() {
+        let addresses =
+            ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.1:81", "[::1]:80", "[::ffff:10.0.0.1]:80"];
+        let keys = [Key::default(), Key::from_secret(b"a"), Key::from_secret(b"b")];
+        let tokens: HashSet<_> = keys
+            .iter()
+            .flat_map(|key| addresses.map(|address| key.token(address.parse().unwrap())))
+            .collect();
+        assert_eq!(tokens.len(), 15);
+    }
+
+    #[test]
+    fn a_cookie_returns_as_the_endpoint_that_it_was_set_for() {
+        let token = token("10.0.0.1:8080");
+        let set = set_cookie(&cookie(), None, token, false, false).unwrap();
+        let pair = set.to_str().unwrap().split(';').next().unwrap();
+        assert_eq!(endpoint_of(&cookie(), &sent(&format!("a=1; {pair}; b=2"))), Some(token));
+    }
+
+    #[test]
+    fn attributes_are_those_of_the_settings() {
+        let full = AffinityCookie {
+            path: Some("/shop".into()),
+            domain: Some("example.org".into()),
+            max_age: Some(Duration::from_secs(172_800)),
+            same_site: Some(SameSite::None),
+            secure: Some(true),
+            ..cookie()
+        };
+        let strict =
+            AffinityCookie { same_site: Some(SameSite::Strict), secure: Some(false), ..cookie() };
+        let lax = AffinityCookie { same_site: Some(SameSite::Lax), ..cookie() };
+        let cases = [
+            (
+                &full,
+                false,
+                "; Path=/shop; Domain=example.org; Max-Age=172800; SameSite=None; Secure; HttpOnly",
+            ),
+            (&strict, true, "; Path=/; SameSite=Strict; HttpOnly"),
+            (&lax, true, "; Path=/; SameSite=Lax; Secure; HttpOnly"),
+            (&cookie(), false, "; Path=/; HttpOnly"),
+        ];
+        let token = token("10.0.0.1:8080");
+        for (cookie, over_tls, attributes) in cases {
+            let set = set_cookie(cookie, None, token, false, over_tls).unwrap();
+            assert_eq!(set, format!("route={token}{attributes}"));
+        }
+    }
+
+    #[test]
+    fn settings_cannot_inject_headers() {
+        let bad = AffinityCookie { path: Some("/\r\nSet-Cookie: admin=1".into()), ..cookie() };
+        assert_eq!(set_cookie(&bad, None, token("10.0.0.1:8080"), false, false), None);
+    }
+
+    #[test]
+    fn a_cookie_is_set_if_the_client_is_to_move() {
+        let (one, two) = (token("10.0.0.1:80"), token("10.0.0.2:80"));
+        let keep = AffinityCookie { keep_on_failure: true, ..cookie() };
+        let cases = [
+            // Cookie, its endpoint, the endpoint that served, whether the first one failed: whether a cookie is set.
+            (&cookie(), None, one, false, true),
+            (&cookie(), Some(one), one, false, false),
+            (&cookie(), Some(one), two, false, true),
+            (&cookie(), Some(one), two, true, true),
+            (&keep, Some(one), one, false, false),
+            (&keep, Some(one), two, true, false),
+            // Its endpoint is gone.
+            (&keep, Some(one), two, false, true),
+        ];
+        for (cookie, sent, served, failed, is_set) in cases {
+            let set = set_cookie(cookie, sent, served, failed, false);
+            assert_eq!(set.is_some(), is_set, "{sent:?} {served:?} {failed}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_token_names_no_endpoint() {
+        let token = token("10.0.0.1:80").to_string();
+        let upper = token.to_uppercase();
+        assert!(token != upper);
+        let values = [
+            "",
+            "x",
+            "+123456789abcdef",
+            "0x00000000000000",
+            &upper,
+            &token[1..],
+            &format!("{token}0"),
+            "\u{e9}",
+        ];
+        for value in values {
+            assert_eq!(endpoint_of(&cookie(), &sent(&format!("route={value}"))), None, "{value}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_header_breaks_the_reader(octets in prop::collection::vec(any::<u8>(), 0..100)) {
+            if let Ok(value) = HeaderValue::from_bytes(&octets) {
+                let _ = endpoint_of(&cookie(), &[(COOKIE, value)].into_iter().collect());
+            }
+        }
+    }
 }
