@@ -25,6 +25,7 @@ pub use pick::{Affinity, Pick};
 use set::Set;
 
 use crate::affinity::Key;
+use crate::retry::{Budget, Failure, Retrying};
 use crate::upstream::Upstream;
 
 /// The same for all upstreams of a proxy.
@@ -92,12 +93,14 @@ pub struct Balancer {
     epoch: Instant,
     set: ArcSwap<Set>,
     changes: Mutex<()>,
+    retries: Budget,
 }
 
 impl Balancer {
     pub fn new(settings: Arc<Settings>, upstream: &Upstream, now: Instant) -> Self {
         let set = Set::default().replace(upstream, &settings, 0);
-        Self { settings, epoch: now, set: ArcSwap::from_pointee(set), changes: Mutex::default() }
+        let (changes, retries) = (Mutex::default(), Budget::default());
+        Self { settings, epoch: now, set: ArcSwap::from_pointee(set), changes, retries }
     }
 
     /// Replaces the endpoints. What is known about those that stay is kept.
@@ -138,6 +141,11 @@ impl Balancer {
         if self.set.load().may_eject(endpoint, now) {
             endpoint.eject(&self.settings, now);
         }
+    }
+
+    /// Has to permit each retry, in addition to [`crate::retry::may_retry`].
+    pub fn begin_retry(&self, failure: Failure) -> Option<Retrying> {
+        self.retries.begin(failure, self.pending())
     }
 
     /// Requests in flight to all endpoints for new requests.
