@@ -25,6 +25,7 @@ pub mod rewrite;
 pub mod route;
 mod stable_hash;
 pub mod table;
+pub mod target;
 pub mod upstream;
 
 pub use host::HostPattern;
