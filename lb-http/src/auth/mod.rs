@@ -69,11 +69,12 @@ impl Users {
             };
         }
         let tag = verified.tag(user, scheme, password);
-        if verified.contains(tag) {
-            return Check::Allowed(Arc::clone(user));
-        }
         let (user, scheme) = (Arc::clone(user), Arc::clone(scheme));
-        Check::Costly(Verification { user, scheme, password: password.clone(), tag })
+        match verified.recall(tag) {
+            Some(true) => Check::Allowed(user),
+            Some(false) => Check::Refused,
+            None => Check::Costly(Verification { user, scheme, password: password.clone(), tag }),
+        }
     }
 }
 
@@ -86,12 +87,11 @@ pub struct Verification {
 }
 
 impl Verification {
-    /// The user, if it is the password. Then it is remembered, so that later requests cost little.
+    /// The user, if it is the password. The result is remembered, so that later requests cost little.
     pub fn run(self, verified: &Verified) -> Option<Arc<str>> {
-        self.scheme.verify(&self.password).then(|| {
-            verified.remember(self.tag);
-            self.user
-        })
+        let is_valid = self.scheme.verify(&self.password);
+        verified.remember(self.tag, is_valid);
+        is_valid.then_some(self.user)
     }
 }
 

@@ -1,7 +1,8 @@
-//! Credentials that were verified before, so that not each request costs what its hash costs.
+//! Credentials that were verified before, so that not each request costs what its hash costs. Wrong ones are remembered
+//! too, apart from the others: a client with an old password repeats it with each request.
 //!
 //! Invariants:
-//! - Memory is fixed, and only valid credentials take a place in it.
+//! - Memory is fixed, and only valid credentials take the place of valid ones.
 //! - A change of the user's hash ends what was remembered, because the hash is a part of what is.
 //! - No password can be found from what is remembered without the process's secret.
 
@@ -12,27 +13,22 @@ use sha2::{Digest, Sha256};
 use super::scheme::Scheme;
 
 const WAYS: usize = 8;
-/// For 8,192 credentials in 130 KiB.
+/// For 8,192 valid credentials and as many wrong ones.
 const SETS: usize = 1024;
 
 /// A keyed hash of user, hash and password.
 pub(super) type Tag = [u8; 16];
 
-#[derive(Clone, Copy, Default)]
-struct Set {
-    tags: [Option<Tag>; WAYS],
-    next: usize,
-}
-
 pub struct Verified {
     secret: [u8; 32],
-    sets: Box<[Mutex<Set>]>,
+    valid: Tags,
+    wrong: Tags,
 }
 
 impl Verified {
     /// `secret`: random, and of this process only.
     pub fn new(secret: [u8; 32]) -> Self {
-        Self { secret, sets: (0..SETS).map(|_| Mutex::default()).collect() }
+        Self { secret, valid: Tags::new(), wrong: Tags::new() }
     }
 
     pub(super) fn tag(&self, user: &str, scheme: &Scheme, password: &[u8]) -> Tag {
@@ -49,11 +45,40 @@ impl Verified {
         tag
     }
 
-    pub(super) fn contains(&self, tag: Tag) -> bool {
+    /// What was found out about the credentials.
+    pub(super) fn recall(&self, tag: Tag) -> Option<bool> {
+        if self.valid.contains(tag) {
+            Some(true)
+        } else {
+            self.wrong.contains(tag).then_some(false)
+        }
+    }
+
+    pub(super) fn remember(&self, tag: Tag, is_valid: bool) {
+        let tags = if is_valid { &self.valid } else { &self.wrong };
+        tags.insert(tag);
+    }
+}
+
+/// Tags in a set-associative table. In a full set a new one takes the place of the oldest.
+struct Tags(Box<[Mutex<Set>]>);
+
+#[derive(Clone, Copy, Default)]
+struct Set {
+    tags: [Option<Tag>; WAYS],
+    next: usize,
+}
+
+impl Tags {
+    fn new() -> Self {
+        Self((0..SETS).map(|_| Mutex::default()).collect())
+    }
+
+    fn contains(&self, tag: Tag) -> bool {
         self.set(tag).tags.contains(&Some(tag))
     }
 
-    pub(super) fn remember(&self, tag: Tag) {
+    fn insert(&self, tag: Tag) {
         let mut set = self.set(tag);
         if !set.tags.contains(&Some(tag)) {
             let next = set.next;
@@ -64,6 +89,6 @@ impl Verified {
 
     fn set(&self, tag: Tag) -> MutexGuard<'_, Set> {
         let position = usize::from(u16::from_be_bytes([tag[0], tag[1]])) % SETS;
-        self.sets[position].lock().unwrap_or_else(PoisonError::into_inner)
+        self.0[position].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

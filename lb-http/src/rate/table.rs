@@ -37,6 +37,9 @@ struct Entry {
     concurrent: u32,
 }
 
+/// What `capacity` costs.
+const _: () = assert!(size_of::<Entry>() == 32);
+
 impl Entry {
     /// When the entry tells nothing more about its client.
     fn empty_at(&self) -> Nanos {
