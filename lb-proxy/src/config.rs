@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use lb_http::{HostPattern, Upstream, UpstreamName};
+use lb_http::{HostPattern, Table, Upstream, UpstreamName};
 use rustls::RootCertStore;
 
 pub use crate::certificate::Certificate;
@@ -11,6 +11,7 @@ pub use crate::certificate::Certificate;
 /// A snapshot. Parts that did not change are shared with the snapshot before.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
+    pub table: Table,
     pub upstreams: HashMap<UpstreamName, Arc<Upstream>>,
     /// Hosts that are served over TLS. A client whose SNI matches none is refused, unless there is an entry for
     /// [`HostPattern::Any`].

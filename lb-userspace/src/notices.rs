@@ -44,6 +44,12 @@ pub enum Reason {
     Served,
     /// It fits into this node's maps now.
     RoomFound,
+    /// An annotation of an Ingress is not honored, or not as it is written.
+    AnnotationNotHonored,
+    /// A Secret has no usable certificate, or an Ingress names none.
+    CertificateNotUsed,
+    /// The certificate of an Ingress expires soon, or has expired.
+    CertificateExpires,
 }
 
 impl Reason {
@@ -54,6 +60,9 @@ impl Reason {
             Self::FailedToStartServiceHealthcheck => "FailedToStartServiceHealthcheck",
             Self::Served => "Served",
             Self::RoomFound => "RoomFound",
+            Self::AnnotationNotHonored => "AnnotationNotHonored",
+            Self::CertificateNotUsed => "CertificateNotUsed",
+            Self::CertificateExpires => "CertificateExpires",
         }
     }
 
@@ -65,20 +74,32 @@ impl Reason {
             Self::FailedToStartServiceHealthcheck => "health check server not started",
             Self::Served => "object served again",
             Self::RoomFound => "object fits in the maps again",
+            Self::AnnotationNotHonored => "annotation not honored",
+            Self::CertificateNotUsed => "certificate not used",
+            Self::CertificateExpires => "certificate expires soon",
         }
     }
 
     /// Whether it concerns only this node; otherwise all nodes post the same.
     pub fn is_of_this_node(self) -> bool {
         match self {
-            Self::NotServed | Self::Served => false,
+            Self::NotServed
+            | Self::Served
+            | Self::AnnotationNotHonored
+            | Self::CertificateNotUsed
+            | Self::CertificateExpires => false,
             Self::NoRoom | Self::FailedToStartServiceHealthcheck | Self::RoomFound => true,
         }
     }
 
     pub fn is_trouble(self) -> bool {
         match self {
-            Self::NotServed | Self::NoRoom | Self::FailedToStartServiceHealthcheck => true,
+            Self::NotServed
+            | Self::NoRoom
+            | Self::FailedToStartServiceHealthcheck
+            | Self::AnnotationNotHonored
+            | Self::CertificateNotUsed
+            | Self::CertificateExpires => true,
             Self::Served | Self::RoomFound => false,
         }
     }

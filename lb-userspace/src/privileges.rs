@@ -1,4 +1,5 @@
-//! The agent's capabilities: as few as it needs, and fewer once it has attached its programs.
+//! The capabilities of the agent and of the Ingress proxy: as few as they need, and fewer once the agent has attached
+//! its programs.
 //!
 //! Capabilities belong to threads. Those dropped before the runtime starts are missing in all its
 //! threads. Those needed only for the start are dropped by the main thread later; the other threads
@@ -23,17 +24,28 @@ const AT_THE_START: [Capability; 2] = [Capability::CAP_PERFMON, Capability::CAP_
 /// The embedded API stores its objects in any configured directory.
 const FOR_STORAGE: [Capability; 1] = [Capability::CAP_DAC_OVERRIDE];
 
+/// Of the Ingress proxy: the configured ports, and a kubeconfig of the user who started it by sudo. It needs none of
+/// them if the ports are free for all, or passed to it.
+const FOR_PROXY: [Capability; 2] =
+    [Capability::CAP_NET_BIND_SERVICE, Capability::CAP_DAC_READ_SEARCH];
+
+/// What a process keeps, and what it keeps until its programs are attached.
 #[derive(Clone, Copy, Debug)]
 pub struct Privileges {
-    storage: bool,
+    always: &'static [&'static [Capability]],
+    at_the_start: &'static [Capability],
 }
 
 impl Privileges {
     /// The agent alone.
-    pub const AGENT: Self = Self { storage: false };
+    pub const AGENT: Self = Self { always: &[&ALWAYS], at_the_start: &AT_THE_START };
 
     /// The agent with the embedded API.
-    pub const STANDALONE: Self = Self { storage: true };
+    pub const STANDALONE: Self =
+        Self { always: &[&ALWAYS, &FOR_STORAGE], at_the_start: &AT_THE_START };
+
+    /// The Ingress proxy.
+    pub const PROXY: Self = Self { always: &[&FOR_PROXY], at_the_start: &[] };
 
     /// Drops capabilities at the start, before other threads exist. Child processes get none.
     pub fn at_the_start(self) -> Result<()> {
@@ -43,7 +55,7 @@ impl Privileges {
                 caps::drop(None, CapSet::Bounding, capability)?;
             }
         }
-        keep(self.needed().chain(AT_THE_START))
+        keep(self.needed().chain(self.at_the_start.iter().copied()))
     }
 
     /// Drops this thread's capabilities once the programs are attached.
@@ -52,7 +64,7 @@ impl Privileges {
     }
 
     fn needed(self) -> impl Iterator<Item = Capability> {
-        ALWAYS.into_iter().chain(self.storage.then_some(FOR_STORAGE).into_iter().flatten())
+        self.always.iter().copied().flatten().copied()
     }
 }
 

@@ -44,11 +44,11 @@ use crate::source::{Cluster, Event, Manifests, Source};
 use crate::store::Affected;
 
 pub use control::Agent;
+pub use file_limit::raise_file_limit;
 pub use outlets::Outlets;
 pub use service_manager::notify_service_manager;
 
 use devices::Devices;
-use file_limit::raise_file_limit;
 use service_manager::Watchdog;
 
 /// Interval at which a waiting agent checks whether the other one has ended.
@@ -379,19 +379,19 @@ async fn until(moment: Option<Instant>) {
     }
 }
 
-/// The signals that end an agent.
-struct Ending {
+/// The signals that end a process.
+pub struct Ending {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Ending {
-    fn new() -> Result<Self> {
+    pub fn new() -> Result<Self> {
         let terminate = signal(SignalKind::terminate())?;
         Ok(Self { terminate, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    async fn requested(&mut self) {
+    pub async fn requested(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

@@ -6,7 +6,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::log::Level;
 use crate::agent::{self, Origin};
-use crate::config::{AgentSettings, Configuration};
+use crate::config::{AgentSettings, Configuration, OriginSettings};
 use crate::kernel::{Modes, WantedSizes};
 use crate::network;
 use crate::privileges::Privileges;
@@ -15,12 +15,7 @@ use crate::source::cluster::Access;
 
 pub fn run(configuration: Configuration, level: Level) -> Result<()> {
     let origin = if configuration.origin.manifests.is_empty() {
-        Origin::Cluster(Access {
-            kubeconfig: configuration.origin.kubeconfig.clone(),
-            context: configuration.origin.context.clone(),
-            api_servers: configuration.origin.api_server.clone(),
-            state_directory: Some(configuration.origin.state_directory.clone()),
-        })
+        Origin::Cluster(access(&configuration.origin))
     } else {
         Origin::Manifests(configuration.origin.manifests.clone())
     };
@@ -28,6 +23,17 @@ pub fn run(configuration: Configuration, level: Level) -> Result<()> {
     let runtime = confined_runtime(privileges)?;
     runtime.spawn(level.follow());
     runtime.block_on(agent::run(options(configuration, origin, privileges)?))
+}
+
+/// How to reach the cluster.
+pub fn access(origin: &OriginSettings) -> Access {
+    Access {
+        given_kubeconfig: None,
+        kubeconfig: origin.kubeconfig.clone(),
+        context: origin.context.clone(),
+        api_servers: origin.api_server.clone(),
+        state_directory: Some(origin.state_directory.clone()),
+    }
 }
 
 /// The agent runs on the thread that blocks on it. Sources and servers run on other threads, so

@@ -5,6 +5,8 @@ mod check;
 mod cleanup;
 mod config;
 mod drops;
+mod explain;
+mod ingress;
 mod inspect;
 mod log;
 mod man;
@@ -21,7 +23,8 @@ use anyhow::Result;
 use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::{
-    self as configuration, AgentSettings, Common, Effective, OriginSettings, StandaloneSettings,
+    self as configuration, AgentSettings, Common, Effective, IngressSettings, OriginSettings,
+    StandaloneSettings,
 };
 
 /// Load balancer for Kubernetes Services in eBPF
@@ -54,6 +57,9 @@ Examples:
   Load balance the Services of the embedded Kubernetes API, without a cluster:
     millrace standalone --device eth0
 
+  Serve the Ingresses of the cluster in the current kubeconfig, as any user:
+    millrace ingress --http-bind-address [::]:8080 --https-bind-address [::]:8443
+
   Show what is programmed, and its counters:
     millrace status
     millrace top
@@ -73,6 +79,18 @@ enum Command {
     /// Run the agent without a cluster, with an embedded Kubernetes API
     #[command(after_help = standalone::EXAMPLES)]
     Standalone(standalone::Options),
+    /// Serve Ingresses: an HTTP proxy that needs no privileges
+    ///
+    /// Reads Ingresses, Services, EndpointSlices and TLS Secrets from a cluster or from manifests, and forwards
+    /// requests to the endpoints. Changes end no connection.
+    #[command(after_help = ingress::EXAMPLES)]
+    Ingress(ingress::Options),
+    /// Explain why a request for an Ingress goes where it goes, without sending it
+    ///
+    /// Uses the function that serves requests: the rule that matches, the rules that lose, the certificate, the
+    /// endpoints, and the annotations involved.
+    #[command(after_help = explain::EXAMPLES)]
+    Explain(explain::Options),
     /// Show the node's health: agent, interfaces, maps, problems; exits 1 if unhealthy
     #[command(after_help = inspect::STATUS)]
     Status(inspect::Status),
@@ -128,17 +146,23 @@ enum Command {
 }
 
 /// The commands with settings beyond the common ones.
-fn settings() -> [(&'static str, Vec<Arg>); 4] {
-    let [origin, agent, standalone] = [
+fn settings() -> [(&'static str, Vec<Arg>); 6] {
+    let [origin, agent, standalone, ingress] = [
         configuration::settings::<OriginSettings>(),
         configuration::settings::<AgentSettings>(),
         configuration::settings::<StandaloneSettings>(),
+        configuration::settings::<IngressSettings>(),
     ];
-    let all = [&origin[..], &agent, &standalone].concat();
+    let all = [&origin[..], &agent, &standalone, &ingress].concat();
+    let node_name: Vec<Arg> =
+        agent.iter().filter(|setting| setting.get_id() == "node_name").cloned().collect();
+    let of_ingress = [ingress.clone(), node_name].concat();
     [
         ("check", all.clone()),
         ("config", all),
-        ("standalone", [standalone, agent.clone()].concat()),
+        ("standalone", [standalone, agent.clone(), ingress].concat()),
+        ("explain", of_ingress.clone()),
+        ("ingress", [origin.clone(), of_ingress].concat()),
         ("agent", [origin, agent].concat()),
     ]
 }
@@ -186,6 +210,8 @@ fn dispatch(command: Command, effective: Effective, level: log::Level) -> Result
         Command::Standalone(options) => {
             standalone::dispatch(options, effective.configuration, level)
         }
+        Command::Ingress(options) => ingress::run(&options, effective.configuration, level),
+        Command::Explain(options) => explain::explain(&options, &effective.configuration),
         Command::Top(options) => inspect::top(&options, &common.pin_path),
         Command::Services(options) => inspect::services(&options, &common.pin_path),
         Command::Frontends(options) => inspect::frontends(&options, &common.pin_path),

@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use lb_common::layout::{Forwarding, Timeouts};
 use tracing_subscriber::EnvFilter;
 
+use super::ingress::IngressSettings;
 use crate::model::forwarding_named;
 use crate::network::{DeviceSelector, NodePortAddresses};
 use crate::settings::{
@@ -30,6 +31,8 @@ pub struct Configuration {
     pub agent: AgentSettings,
     #[command(flatten)]
     pub standalone: StandaloneSettings,
+    #[command(flatten)]
+    pub ingress: IngressSettings,
 }
 
 /// Settings of every command.
@@ -269,6 +272,21 @@ pub struct StandaloneSettings {
     #[arg(long, value_name = "FIRST-LAST", default_value = "30000-32767", value_parser = ports)]
     pub service_node_port_range: RangeInclusive<u16>,
 
+    /// Serve Ingresses, too, in a child process with the rights of another user
+    ///
+    /// Off by default: it listens on ports 80 and 443 of this machine, which other servers may use. All settings of
+    /// `millrace ingress` apply, except those that say how to reach a cluster.
+    #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub ingress: bool,
+
+    /// User and group ID of the process that serves Ingresses
+    ///
+    /// It must not be root. The default is the user `nobody` of most distributions.
+    #[arg(long, value_name = "NUMBER", default_value = "65534")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub ingress_user: u32,
+
     /// Serve only the API, without load balancing
     ///
     /// Does not need root.
@@ -294,7 +312,7 @@ impl AgentSettings {
 #[derive(Clone, Copy, Debug)]
 pub struct Address(pub Option<SocketAddr>);
 
-fn address(text: &str) -> Result<Address, String> {
+pub fn address(text: &str) -> Result<Address, String> {
     match text {
         "off" | "" => Ok(Address(None)),
         _ => text.parse().map(|address| Address(Some(address))).map_err(|_| {

@@ -7,6 +7,7 @@
 
 mod declared;
 mod file;
+mod ingress;
 mod layers;
 mod problem;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use clap::{Arg, Args, Command};
 pub use declared::{
     AgentSettings, Common, Configuration, LogFormat, OriginSettings, StandaloneSettings,
 };
+pub use ingress::{AccessLog, IngressSettings};
 pub use layers::{Effective, Setting, Source, resolve};
 pub use problem::{Problem, Problems};
 

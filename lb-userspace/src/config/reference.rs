@@ -6,6 +6,7 @@ use std::path::Path;
 use clap::{Arg, Args, Command};
 
 use super::declared::{AgentSettings, Common, OriginSettings, StandaloneSettings};
+use super::ingress::IngressSettings;
 use super::{file, name, variable};
 
 const HEAD: &str = "\
@@ -32,9 +33,19 @@ validates them, and exits with 1 if there are errors.
 fn page() -> String {
     let mut text = HEAD.to_owned();
     section::<Common>(&mut text, "All commands", "");
-    section::<AgentSettings>(&mut text, "The agent", "`millrace agent`, `millrace standalone`.");
-    section::<OriginSettings>(&mut text, "Source of Services", "`millrace agent`.");
+    section::<AgentSettings>(
+        &mut text,
+        "The agent",
+        "`millrace agent`, `millrace standalone`. `node-name` also for `millrace ingress`.",
+    );
+    section::<OriginSettings>(
+        &mut text,
+        "Source of objects",
+        "`millrace agent`, `millrace ingress`.",
+    );
     section::<StandaloneSettings>(&mut text, "The embedded API", "`millrace standalone`.");
+    let of_ingress = "`millrace ingress`, and `millrace standalone` with `ingress`.";
+    section::<IngressSettings>(&mut text, "The Ingress proxy", of_ingress);
     text.trim_end().to_owned() + "\n"
 }
 

@@ -7,7 +7,7 @@ use crate::network::DeviceSelector;
 pub type Conflict = (&'static str, String);
 
 pub fn conflicts(configuration: &Configuration) -> Vec<Conflict> {
-    let checks = [origins, addresses, devices, timeouts, families];
+    let checks = [origins, addresses, devices, timeouts, families, ingress];
     checks.into_iter().flat_map(|check| check(configuration)).collect()
 }
 
@@ -81,4 +81,19 @@ fn families(configuration: &Configuration) -> Vec<Conflict> {
     }
     let reason = "takes one range, or one of IPv4 and one of IPv6";
     vec![("service-cluster-ip-range", reason.to_owned())]
+}
+
+fn ingress(configuration: &Configuration) -> Vec<Conflict> {
+    let ingress = &configuration.ingress;
+    let mut conflicts = Vec::new();
+    if ingress.publish_service.is_some() && !ingress.status_address.is_empty() {
+        let reason = "the status has the addresses of publish-service: remove one of the two";
+        conflicts.push(("status-address", reason.to_owned()));
+    }
+    let both = ingress.http_bind_address.iter().find(|at| ingress.https_bind_address.contains(at));
+    if let Some(address) = both.filter(|address| address.port() != 0) {
+        let reason = format!("{address} is a listen address for HTTP, too: choose another");
+        conflicts.push(("https-bind-address", reason));
+    }
+    conflicts
 }

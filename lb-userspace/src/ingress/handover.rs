@@ -174,7 +174,8 @@ mod tests {
     #[test]
     fn what_is_no_message_is_refused() {
         let long = "a".repeat(10_000);
-        for text in ["", "\n", "{}\n", "hello\n", &long, r#"{"sockets":1,"text":0,"is_last":true}"#] {
+        for text in ["", "\n", "{}\n", "hello\n", &long, r#"{"sockets":1,"text":0,"is_last":true}"#]
+        {
             let (mut ours, theirs) = UnixStream::pair().unwrap();
             ours.write_all(text.as_bytes()).unwrap();
             // Without the newline that the last one needs, too.

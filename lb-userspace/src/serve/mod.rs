@@ -28,19 +28,19 @@ use axum::routing::get;
 
 use crate::notices::{Notice, Notices, Reason};
 
-use accept::Room;
-use admission::Limits;
-
+pub(crate) use accept::{Room, accept_all};
+pub(crate) use admission::Limits;
 pub use health::Health;
 pub use health_checks::{Check, HealthChecks};
 pub use metrics::{Changed, Metrics, Usage};
+pub(crate) use process::Process;
 pub use report::{Condition, Report, Reporter, address as report_address, ask};
 pub use requests::Requests;
 pub use traffic::{Catalog, Counters, FlowTable};
 
-const HEALTHZ_LIMITS: Limits = Limits::new(64, 256, 16);
+pub(crate) const HEALTHZ_LIMITS: Limits = Limits::new(64, 256, 16);
 /// Responses are large, and held until the client has read them.
-const METRICS_LIMITS: Limits = Limits::new(16, 32, 8);
+pub(crate) const METRICS_LIMITS: Limits = Limits::new(16, 32, 8);
 
 /// Listen addresses; `None`: no server.
 #[derive(Clone, Debug)]
@@ -71,15 +71,26 @@ pub fn start(
         (addresses.metrics, "--metrics-bind-address", metrics, METRICS_LIMITS),
     ];
     for (address, option, router, limits) in servers {
-        let Some(address) = address else { continue };
-        let notices = Arc::clone(notices);
-        let complain = move |error: &std::io::Error| {
-            let message = format!("{option} {address}: can't be bound: {error}; trying again");
-            notices.post(Notice { about: None, reason: Reason::NotServed, message });
-        };
         let router = router.with_state(shared.clone());
-        tokio::spawn(http::serve(address, router, Room::new(limits), complain));
+        serve(address, option, router, limits, notices);
     }
+}
+
+/// Starts one server, unless there is no address. A port that cannot be bound is reported, and tried again.
+pub(crate) fn serve(
+    address: Option<SocketAddr>,
+    option: &'static str,
+    router: Router,
+    limits: Limits,
+    notices: &Arc<dyn Notices>,
+) {
+    let Some(address) = address else { return };
+    let notices = Arc::clone(notices);
+    let complain = move |error: &std::io::Error| {
+        let message = format!("{option} {address}: can't be bound: {error}; trying again");
+        notices.post(Notice { about: None, reason: Reason::NotServed, message });
+    };
+    tokio::spawn(http::serve(address, router, Room::new(limits), complain));
 }
 
 async fn healthz(State(shared): State<Shared>) -> Response {

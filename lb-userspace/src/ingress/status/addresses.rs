@@ -31,7 +31,10 @@ pub fn of_service(service: &Service) -> Vec<IngressLoadBalancerIngress> {
         "LoadBalancer" => {
             let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
             let points = balancer.iter().flat_map(|balancer| balancer.ingress.iter().flatten());
-            points.filter_map(|at| at.ip.as_ref().or(at.hostname.as_ref())).chain(external()).collect()
+            points
+                .filter_map(|at| at.ip.as_ref().or(at.hostname.as_ref()))
+                .chain(external())
+                .collect()
         }
         "NodePort" if external().next().is_some() => external().collect(),
         _ => spec.cluster_ip.iter().filter(|address| *address != "None").collect(),
@@ -85,7 +88,10 @@ mod tests {
                 vec!["192.0.2.1 [80, 443]", "lb.example.org [80, 443]", "2001:db8::1 [80, 443]"],
             ),
             (json!({"spec": spec("LoadBalancer", json!({}))}), vec![]),
-            (json!({"spec": {"type": "ExternalName", "externalName": "a.example"}}), vec!["a.example []"]),
+            (
+                json!({"spec": {"type": "ExternalName", "externalName": "a.example"}}),
+                vec!["a.example []"],
+            ),
             (json!({"spec": {"clusterIP": "None"}}), vec![]),
             (json!({}), vec![]),
         ] {

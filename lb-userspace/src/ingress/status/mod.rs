@@ -37,7 +37,10 @@ type Addresses = Vec<IngressLoadBalancerIngress>;
 pub enum Publish {
     /// A Service in front of the proxies.
     Service(ServiceName),
-    Addresses { addresses: Vec<String>, ports: Vec<u16> },
+    Addresses {
+        addresses: Vec<String>,
+        ports: Vec<u16>,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -52,7 +55,10 @@ pub struct Options {
 #[derive(Debug)]
 pub enum News {
     /// An Ingress that is served, with its current status.
-    Served { ingress: ServiceName, current: Addresses },
+    Served {
+        ingress: ServiceName,
+        current: Addresses,
+    },
     /// It is of another class now.
     Left(ServiceName),
     Deleted(ServiceName),
@@ -188,9 +194,10 @@ impl Writer {
                 self.served.insert(ingress, current);
             }
             News::Left(ingress) => {
-                let was_written = self.served.remove(&ingress).is_some_and(|current| {
-                    !current.is_empty() && current == self.addresses
-                });
+                let was_written = self
+                    .served
+                    .remove(&ingress)
+                    .is_some_and(|current| !current.is_empty() && current == self.addresses);
                 if was_written {
                     self.due.insert(ingress);
                 } else {

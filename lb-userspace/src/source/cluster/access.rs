@@ -19,6 +19,8 @@ use crate::serve::Requests;
 pub struct Access {
     /// A kubeconfig; without one as `kubectl` finds it, or as a pod does.
     pub kubeconfig: Option<PathBuf>,
+    /// The text of a kubeconfig, of a parent process; it takes precedence.
+    pub given_kubeconfig: Option<String>,
     /// A context of the kubeconfig other than its current one.
     pub context: Option<String>,
     /// Addresses of API servers that are tried before the configured one.
@@ -99,6 +101,12 @@ impl Access {
 
     /// What was asked for; else `KUBECONFIG`; else a pod's own account; else the user's file.
     async fn config(&self) -> Result<(Config, String, Files)> {
+        if let Some(text) = &self.given_kubeconfig {
+            let origin = "the parent process's kubeconfig".to_owned();
+            let kubeconfig =
+                Kubeconfig::from_yaml(text).with_context(|| format!("{origin}: can't be read"))?;
+            return self.of_kubeconfig(kubeconfig, Vec::new(), origin).await;
+        }
         if let Some(path) = &self.kubeconfig {
             let origin = format!("--kubeconfig {}", path.display());
             let kubeconfig =

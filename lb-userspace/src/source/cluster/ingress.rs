@@ -71,11 +71,7 @@ impl Source for IngressCluster {
         sleep(random_up_to(START_SPREAD)).await;
         let scope = Arc::new(Scope::new(Forwarding::Masquerade));
         let shared = Shared {
-            report: Report::new(
-                events.clone(),
-                Arc::clone(&scope),
-                Some(self.transport.servers()),
-            ),
+            report: Report::new(events.clone(), Arc::clone(&scope), Some(self.transport.servers())),
             transport: Some(self.transport.clone()),
             relist: Arc::new(Semaphore::new(1)),
         };

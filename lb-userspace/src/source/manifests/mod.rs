@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use super::documents::{self, Contents};
 use super::watch::Watch;
 use super::{Event, Source};
-use crate::model::{Kind, Problem};
+use crate::model::{Kind, Object, Problem};
 
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
@@ -50,6 +50,12 @@ impl Manifests {
             Some(trouble) => bail!("--manifests {trouble}\nMend it or take it out"),
             None => Ok(Self { paths, kinds, files }),
         }
+    }
+
+    /// The objects that were read.
+    pub fn objects(mut self) -> Vec<Object> {
+        let contents = self.files.read(&self.paths, self.kinds);
+        contents.objects.into_values().map(Arc::unwrap_or_clone).collect()
     }
 }
 

@@ -1,0 +1,129 @@
+//! `millrace ingress`: the Ingress proxy.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use lb_proxy::settings::Limits;
+
+use super::agent::{access, confined_runtime};
+use super::log::Level;
+use crate::config::{Configuration, IngressSettings};
+use crate::ingress::listeners::Listeners;
+use crate::ingress::status::{self, Publish};
+use crate::ingress::{self, Origin, access_log, identity, model, parent};
+use crate::privileges::Privileges;
+use crate::source::cluster::Access;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  Serve the Ingresses of class millrace of the cluster in the current kubeconfig:
+    millrace ingress --http-bind-address [::]:8080 --https-bind-address [::]:8443
+
+  Serve those of ingress-nginx, too, and leave their status to it:
+    millrace ingress --accept-nginx-classes --no-status
+
+  Serve the Ingresses, Services, EndpointSlices and Secrets in a directory of manifests, without a cluster:
+    millrace ingress --manifests site/ --status-address 192.0.2.1
+
+  Replace a running proxy without losing a connection: start the new one beside it, with the same settings.
+
+  Ask why a request goes where it goes:
+    millrace explain https://shop.example.org/cart";
+
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Get sockets and kubeconfig from the parent process, over standard input
+    #[arg(long, hide = true)]
+    pub from_parent: bool,
+}
+
+pub fn run(options: &Options, configuration: Configuration, level: Level) -> Result<()> {
+    let settings = &configuration.ingress;
+    let addresses = (settings.http_bind_address.clone(), settings.https_bind_address.clone());
+    let (origin, listeners, parent) = if options.from_parent {
+        let inheritance = parent::receive()?;
+        let access = Access { given_kubeconfig: Some(inheritance.kubeconfig), ..Access::default() };
+        (Origin::Cluster(access), inheritance.listeners, Some(inheritance.parent))
+    } else {
+        let listeners = Listeners::of_environment(addresses.0, addresses.1)?;
+        let origin = match configuration.origin.manifests.as_slice() {
+            [] => Origin::Cluster(access(&configuration.origin)),
+            paths => Origin::Manifests(paths.to_vec()),
+        };
+        (origin, listeners, None)
+    };
+    // A parent's API does not let the proxy read Nodes, and has only one.
+    let node_name = match parent {
+        Some(_) => None,
+        None => Some(configuration.agent.node_name()?),
+    };
+    let options = ingress::Options {
+        origin,
+        model: model_settings(settings, node_name.as_deref()),
+        node_name,
+        namespace: settings.watch_namespace.clone(),
+        proxy: proxy_settings(settings)?,
+        listeners,
+        status: status_options(settings),
+        control_socket: settings.control_socket.clone(),
+        healthz: settings.ingress_healthz_bind_address.0,
+        metrics: settings.ingress_metrics_bind_address.0,
+        shutdown_delay: Duration::from_secs(settings.shutdown_delay.into()),
+        parent,
+    };
+    let runtime = confined_runtime(Privileges::PROXY)?;
+    runtime.spawn(level.follow());
+    runtime.block_on(ingress::run(options))
+}
+
+/// The part of the settings that decides what objects mean.
+pub fn model_settings(settings: &IngressSettings, node_name: Option<&str>) -> model::Settings {
+    model::Settings {
+        controller: settings.ingress_controller.clone(),
+        accept_nginx_classes: settings.accept_nginx_classes,
+        class: settings.ingress_class.clone(),
+        serve_without_class: settings.serve_without_class,
+        share_hosts: settings.share_hosts,
+        external_names: settings.external_names,
+        secrets_across_namespaces: settings.secrets_across_namespaces,
+        passthrough: settings.tls_passthrough,
+        default_certificate: settings.default_certificate.clone(),
+        auth_hosts: settings.auth_host.clone(),
+        max_body: settings.max_body_size.0,
+        cluster_domain: settings.cluster_domain.clone(),
+        node: node_name.unwrap_or_default().to_owned(),
+    }
+}
+
+fn proxy_settings(settings: &IngressSettings) -> Result<lb_proxy::Settings> {
+    let limits = Limits {
+        connections: settings.max_connections,
+        connections_per_source: settings.max_connections_per_source,
+        ..Limits::default()
+    };
+    Ok(lb_proxy::Settings {
+        proxy_protocol: settings.proxy_protocol_from.clone(),
+        trusted_proxies: settings.trusted_proxy.clone(),
+        limits,
+        workers: settings.workers.map_or(0, usize::from),
+        shutdown_grace: Duration::from_secs(settings.shutdown_grace.into()),
+        access_log: access_log::start(settings.access_log)?,
+        most_owners: settings.ingress_metrics_max_objects,
+        ..lb_proxy::Settings::new(Vec::new(), Vec::new())
+    })
+}
+
+/// `None`: there is nothing to write, or the settings forbid it.
+fn status_options(settings: &IngressSettings) -> Option<status::Options> {
+    let publish = match (&settings.publish_service, settings.status_address.as_slice()) {
+        _ if settings.no_status => return None,
+        (Some(service), _) => Publish::Service(service.clone()),
+        (None, []) => return None,
+        (None, addresses) => Publish::Addresses {
+            addresses: addresses.to_vec(),
+            ports: settings.status_port.clone(),
+        },
+    };
+    Some(status::Options { publish, lease: settings.status_lease.clone(), identity: identity() })
+}

@@ -1,0 +1,276 @@
+//! The settings of `millrace ingress`: a part of the one list in `declared`.
+
+use std::net::SocketAddr;
+
+use clap::{ArgAction, Args, ValueEnum};
+use ipnet::IpNet;
+
+use super::declared::{Address, address};
+use crate::model::ServiceName;
+
+/// Settings of the Ingress proxy.
+#[derive(Clone, Debug, Args)]
+pub struct IngressSettings {
+    /// Listen address for HTTP; may be repeated
+    ///
+    /// Ports below 1,024 need no privileges if the sysctl net.ipv4.ip_unprivileged_port_start allows them, or if
+    /// systemd or a running proxy passes the sockets. Sockets of systemd that are named http replace these addresses.
+    #[arg(long, value_name = "ADDRESS:PORT", value_delimiter = ',', default_value = "[::]:80")]
+    pub http_bind_address: Vec<SocketAddr>,
+
+    /// Listen address for HTTPS; may be repeated
+    ///
+    /// Sockets of systemd that are named https replace these addresses.
+    #[arg(long, value_name = "ADDRESS:PORT", value_delimiter = ',', default_value = "[::]:443")]
+    pub https_bind_address: Vec<SocketAddr>,
+
+    /// Listen address for the Ingress proxy's health checks /healthz, /livez and /readyz, or `off`
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:10254")]
+    #[arg(value_parser = address)]
+    pub ingress_healthz_bind_address: Address,
+
+    /// Listen address for the Ingress proxy's /metrics, or `off`
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10253")]
+    #[arg(value_parser = address)]
+    pub ingress_metrics_bind_address: Address,
+
+    /// Maximum number of Ingresses that have metrics of their own; those of further ones are summed up
+    #[arg(long, value_name = "NUMBER", default_value_t = 10_000)]
+    pub ingress_metrics_max_objects: usize,
+
+    /// Name in `spec.controller` of the IngressClasses to serve
+    #[arg(long, value_name = "NAME", default_value = "millrace.io/ingress-controller")]
+    pub ingress_controller: String,
+
+    /// Value of the annotation kubernetes.io/ingress.class to serve, if there is no such IngressClass
+    ///
+    /// The annotation counts only for Ingresses without spec.ingressClassName.
+    #[arg(long, value_name = "NAME", default_value = "millrace")]
+    pub ingress_class: String,
+
+    /// Serve IngressClasses of ingress-nginx, too
+    ///
+    /// For moving from ingress-nginx without changing an Ingress. Set no-status as long as both run.
+    #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub accept_nginx_classes: bool,
+
+    /// Serve Ingresses without a class, even if no served IngressClass is the default one
+    #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub serve_without_class: bool,
+
+    /// Serve only the Ingresses of one namespace [default: of all namespaces]
+    ///
+    /// Services, EndpointSlices and Secrets of others are not watched either, so that a Role is enough for these.
+    #[arg(long, value_name = "NAMESPACE")]
+    pub watch_namespace: Option<String>,
+
+    /// Let several namespaces have rules for one host
+    ///
+    /// By default a host belongs to the namespace of its oldest Ingress, and rules of others for it are refused: else
+    /// whoever may create Ingresses could take a part of the requests of any host.
+    #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub share_hosts: bool,
+
+    /// Serve Services of type ExternalName
+    ///
+    /// By default they are refused: they let whoever may create them reach what the proxy can.
+    #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub external_names: bool,
+
+    /// Let annotations name Secrets of other namespaces
+    #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub secrets_across_namespaces: bool,
+
+    /// Forward TLS connections without terminating them, where an annotation requests it
+    #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub tls_passthrough: bool,
+
+    /// Secret with the certificate for hosts without one of their own [default: such connections are refused]
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = namespaced_name)]
+    pub default_certificate: Option<ServiceName>,
+
+    /// Host outside the cluster that auth-url may name, for example auth.example.org or *.example.org; may be repeated
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    pub auth_host: Vec<String>,
+
+    /// Maximum size of a request's body, unless an annotation overrides it: bytes, with k, m or g, or `off`
+    #[arg(long, value_name = "SIZE", default_value = "1m", value_parser = size)]
+    pub max_body_size: Size,
+
+    /// Domain of the cluster's Services
+    #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
+    pub cluster_domain: String,
+
+    /// Proxies whose X-Forwarded-For, X-Forwarded-Proto and Forwarded are believed: a CIDR; may be repeated
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    pub trusted_proxy: Vec<IpNet>,
+
+    /// Load balancers whose connections begin with the PROXY protocol, version 1 or 2: a CIDR; may be repeated
+    ///
+    /// Connections of these without it are closed. Of others it is not accepted.
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    pub proxy_protocol_from: Vec<IpNet>,
+
+    /// Service in front of the proxies, whose addresses are written to the status of Ingresses
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = namespaced_name)]
+    pub publish_service: Option<ServiceName>,
+
+    /// Address or host name that is written to the status of Ingresses, instead of those of a Service; may be repeated
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', value_parser = status_address)]
+    pub status_address: Vec<String>,
+
+    /// Ports that are written to the status of Ingresses with status-address
+    #[arg(long, value_name = "PORT", value_delimiter = ',', default_value = "80,443")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    pub status_port: Vec<u16>,
+
+    /// Do not write the status of Ingresses, for example while another controller serves the same ones
+    #[arg(long, value_name = "true|false", action = ArgAction::Set, default_value = "false")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub no_status: bool,
+
+    /// Lease whose holder writes the status of Ingresses
+    #[arg(long, value_name = "NAMESPACE/NAME", default_value = "kube-system/millrace-ingress")]
+    #[arg(value_parser = namespaced_name)]
+    pub status_lease: ServiceName,
+
+    /// Format of the access log on stdout
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub access_log: AccessLog,
+
+    /// Threads that serve requests [default: one for each CPU that the process may use]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub workers: Option<u16>,
+
+    /// Maximum number of connections of clients
+    #[arg(long, value_name = "NUMBER", default_value_t = 100_000)]
+    pub max_connections: usize,
+
+    /// Maximum number of connections of one client: an IPv4 address, or an IPv6 /64
+    #[arg(long, value_name = "NUMBER", default_value_t = 1_000)]
+    pub max_connections_per_source: usize,
+
+    /// On SIGTERM, how long connections are still accepted, in seconds
+    ///
+    /// /readyz fails meanwhile, so that load balancers stop sending connections before the ports close.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub shutdown_delay: u32,
+
+    /// How long requests and WebSockets have to finish on shutdown, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub shutdown_grace: u32,
+
+    /// Unix socket for `millrace explain` and for upgrades: a path, or @name for an abstract one
+    ///
+    /// Only root and the proxy's own user are served. A new process takes over the listening sockets of the one that
+    /// runs here.
+    #[arg(long, value_name = "SOCKET", default_value = "@millrace-ingress")]
+    #[arg(value_parser = control_socket)]
+    pub control_socket: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum AccessLog {
+    /// The combined format of nginx and Apache, followed by host, duration, Ingress and endpoint
+    #[default]
+    Text,
+    /// One JSON object per line
+    Json,
+    Off,
+}
+
+/// Bytes; none: no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size(pub Option<u64>);
+
+fn size(text: &str) -> Result<Size, String> {
+    if text == "off" {
+        return Ok(Size(None));
+    }
+    let lower = text.to_ascii_lowercase();
+    let (digits, shift) = match lower.strip_suffix(['k', 'm', 'g']) {
+        Some(digits) if lower.ends_with('k') => (digits, 10),
+        Some(digits) if lower.ends_with('m') => (digits, 20),
+        Some(digits) => (digits, 30),
+        None => (&*lower, 0),
+    };
+    let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    bytes
+        .map(|bytes| Size(Some(bytes)))
+        .ok_or_else(|| "not a size such as 8m, nor `off`".to_owned())
+}
+
+fn namespaced_name(text: &str) -> Result<ServiceName, String> {
+    match text.split_once('/') {
+        Some((namespace, name))
+            if !namespace.is_empty() && !name.is_empty() && !name.contains('/') =>
+        {
+            Ok(ServiceName::new(namespace, name))
+        }
+        _ => Err("not a namespace and name, such as kube-system/ingress".to_owned()),
+    }
+}
+
+fn status_address(text: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-.:".contains(c);
+    if text.is_empty() || !text.chars().all(fits) {
+        return Err("neither an IP address nor a host name".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// The kernel's limit on the length of paths and names.
+const LONGEST_SOCKET: usize = 107;
+
+fn control_socket(text: &str) -> Result<String, String> {
+    let is_named = text.strip_prefix('@').is_some_and(|name| !name.is_empty());
+    if !(is_named || text.starts_with('/')) || text.len() > LONGEST_SOCKET {
+        return Err("neither an absolute path nor @name, of up to 107 characters".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, expected) in [
+            ("0", Some(Some(0))),
+            ("1m", Some(Some(1 << 20))),
+            ("8K", Some(Some(8192))),
+            ("2g", Some(Some(2 << 30))),
+            ("off", Some(None)),
+            ("", None),
+            ("m", None),
+            ("-1", None),
+            ("99999999999g", None),
+        ] {
+            assert_eq!(size(text).ok(), expected.map(Size), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_have_a_namespace() {
+        assert_eq!(namespaced_name("a/b"), Ok(ServiceName::new("a", "b")));
+        for text in ["a", "/a", "a/", "a/b/c", ""] {
+            assert!(namespaced_name(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_control_socket_is_a_path_or_a_name() {
+        for (text, fits) in
+            [("@a", true), ("/run/a", true), ("@", false), ("a", false), ("", false)]
+        {
+            assert_eq!(control_socket(text).is_ok(), fits, "{text}");
+        }
+    }
+}

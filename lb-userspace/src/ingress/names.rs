@@ -1,0 +1,143 @@
+//! Upstreams that are names in DNS: their addresses are looked up again and again.
+//!
+//! A name that can't be resolved keeps its last addresses. Addresses of this machine and link-local ones are left out:
+//! with them, whoever may create a Service could reach what only this machine can.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt};
+use ipnet::IpNet;
+use lb_http::{Endpoint, Upstream, UpstreamName};
+use lb_proxy::settings::local_networks;
+use tokio::net::lookup_host;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
+
+const INTERVAL: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Look-ups at the same time.
+const CONCURRENT: usize = 16;
+
+/// Host name and port.
+type Target = (Arc<str>, u16);
+
+/// The upstreams to resolve.
+pub struct Names(watch::Sender<BTreeMap<UpstreamName, Target>>);
+
+/// The addresses of an upstream.
+pub type Resolved = (UpstreamName, Arc<Upstream>);
+
+impl Names {
+    /// Sends addresses that have changed to `results`.
+    pub fn start(results: mpsc::UnboundedSender<Resolved>) -> Self {
+        let (wanted, names) = watch::channel(BTreeMap::new());
+        tokio::spawn(follow(names, results));
+        Self(wanted)
+    }
+
+    pub fn set(&self, upstream: &UpstreamName, target: Option<Target>) {
+        self.0.send_if_modified(|wanted| match target {
+            Some(target) => wanted.insert(upstream.clone(), target.clone()) != Some(target),
+            None => wanted.remove(upstream).is_some(),
+        });
+    }
+}
+
+async fn follow(
+    mut wanted: watch::Receiver<BTreeMap<UpstreamName, Target>>,
+    results: mpsc::UnboundedSender<Resolved>,
+) {
+    let local = local_networks();
+    let mut known: BTreeMap<UpstreamName, (Target, Arc<Upstream>)> = BTreeMap::new();
+    let mut all = false;
+    loop {
+        let names = wanted.borrow_and_update().clone();
+        known.retain(|upstream, (target, _)| names.get(upstream) == Some(target));
+        let due: Vec<(UpstreamName, Target)> = names
+            .into_iter()
+            .filter(|(upstream, _)| all || !known.contains_key(upstream))
+            .collect();
+        let resolved = stream::iter(due)
+            .map(|(upstream, target)| async {
+                let addresses = resolve(&target, &local).await;
+                (upstream, target, addresses)
+            })
+            .buffer_unordered(CONCURRENT);
+        let resolved: Vec<_> = resolved.collect().await;
+        for (upstream, target, addresses) in resolved {
+            let Some(addresses) = addresses else { continue };
+            let addresses = Arc::new(addresses);
+            let entry = (target, Arc::clone(&addresses));
+            if known.insert(upstream.clone(), entry.clone()).is_none_or(|before| before != entry)
+                && results.send((upstream, addresses)).is_err()
+            {
+                return;
+            }
+        }
+        all = tokio::select! {
+            changed = wanted.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                false
+            }
+            () = sleep(INTERVAL) => true,
+        };
+    }
+}
+
+/// `None`: the name can't be resolved now.
+async fn resolve((host, port): &Target, excluded: &[IpNet]) -> Option<Upstream> {
+    let found = match timeout(PATIENCE, lookup_host((&**host, *port))).await {
+        Ok(Ok(found)) => found,
+        Ok(Err(error)) => {
+            tracing::warn!(%host, %error, "name of an upstream not resolved; retrying");
+            return None;
+        }
+        Err(_) => {
+            tracing::warn!(%host, "name of an upstream not resolved in time; retrying");
+            return None;
+        }
+    };
+    let is_allowed = |address: &std::net::SocketAddr| {
+        !excluded.iter().any(|network| network.contains(&address.ip()))
+    };
+    let mut endpoints: Vec<Endpoint> =
+        found.filter(is_allowed).map(|address| Endpoint { address, is_local: false }).collect();
+    endpoints.sort();
+    endpoints.dedup();
+    Some(Upstream { endpoints, draining: Vec::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn addresses_of_this_machine_are_left_out() {
+        let target = (Arc::from("localhost"), 80);
+        let none = resolve(&target, &local_networks()).await.unwrap();
+        assert!(none.endpoints.is_empty());
+        let found = resolve(&target, &[]).await.unwrap();
+        assert!(found.endpoints.iter().any(|endpoint| endpoint.address.port() == 80));
+    }
+
+    #[tokio::test]
+    async fn a_name_is_resolved_once_it_is_wanted() {
+        let (results, mut resolved) = mpsc::unbounded_channel();
+        let names = Names::start(results);
+        let upstream = UpstreamName {
+            namespace: "a".into(),
+            service: "b".into(),
+            port: "80".into(),
+            protocol: lb_http::upstream::Protocol::Http1,
+            tls: None,
+        };
+        names.set(&upstream, Some((Arc::from("192.0.2.1"), 80)));
+        let (of, addresses) = resolved.recv().await.unwrap();
+        assert_eq!(of, upstream);
+        assert_eq!(addresses.endpoints[0].address, ([192, 0, 2, 1], 80).into());
+    }
+}
