@@ -29,6 +29,10 @@ const FOR_STORAGE: [Capability; 1] = [Capability::CAP_DAC_OVERRIDE];
 const FOR_PROXY: [Capability; 2] =
     [Capability::CAP_NET_BIND_SERVICE, Capability::CAP_DAC_READ_SEARCH];
 
+/// Of the thread that starts and ends the Ingress proxy, which is another user's.
+const FOR_SUPERVISOR: [Capability; 3] =
+    [Capability::CAP_KILL, Capability::CAP_SETGID, Capability::CAP_SETUID];
+
 /// What a process keeps, and what it keeps until its programs are attached.
 #[derive(Clone, Copy, Debug)]
 pub struct Privileges {
@@ -46,6 +50,9 @@ impl Privileges {
 
     /// The Ingress proxy.
     pub const PROXY: Self = Self { always: &[&FOR_PROXY], at_the_start: &[] };
+
+    /// The thread that starts the Ingress proxy.
+    pub const SUPERVISOR: Self = Self { always: &[&FOR_SUPERVISOR], at_the_start: &[] };
 
     /// Drops capabilities at the start, before other threads exist. Child processes get none.
     pub fn at_the_start(self) -> Result<()> {

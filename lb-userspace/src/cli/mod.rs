@@ -7,6 +7,7 @@ mod config;
 mod drops;
 mod explain;
 mod ingress;
+mod ingress_child;
 mod inspect;
 mod log;
 mod man;
@@ -208,7 +209,8 @@ fn dispatch(command: Command, effective: Effective, level: log::Level) -> Result
         Command::Status(options) => return inspect::status(&options, &common.pin_path),
         Command::Agent => agent::run(effective.configuration, level),
         Command::Standalone(options) => {
-            standalone::dispatch(options, effective.configuration, level)
+            let child = standalone::child_arguments(&effective);
+            standalone::dispatch(options, effective.configuration, child, level)
         }
         Command::Ingress(options) => ingress::run(&options, effective.configuration, level),
         Command::Explain(options) => explain::explain(&options, &effective.configuration),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, Subcommand};
+use clap::{Arg, Args, Subcommand};
 use futures::AsyncWriteExt;
 use futures::io::AllowStdIo;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -16,12 +16,20 @@ use lb_api::storage::{self, Storage, Window, snapshot};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::agent::{confined_runtime, options, runtime};
+use super::ingress_child::IngressChild;
 use super::log::Level;
 use crate::agent::{self, Origin};
-use crate::config::Configuration;
-use crate::config::StandaloneSettings;
+use crate::config::{
+    self as configuration, Common, Configuration, Effective, IngressSettings, Setting, Source,
+    StandaloneSettings,
+};
 use crate::privileges::Privileges;
 use crate::source::cluster::Access;
+
+/// In certificates and Events.
+const PROXY_USER: &str = "millrace-ingress";
+/// Replaced at every start instead of being renewed.
+const PROXY_DAYS: u32 = 3650;
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -31,6 +39,9 @@ Examples:
 
   Run only the API, without root, to validate manifests:
     millrace standalone --api-only --data-dir ./millrace-data
+
+  Serve Ingresses, too, as the user nobody:
+    millrace standalone --device eth0 --ingress
 
   Back up all objects while it runs, and restore them while it is stopped:
     millrace standalone backup /root/millrace.backup
@@ -104,10 +115,27 @@ fn user(name: &str) -> Result<String, String> {
     Ok(name.to_owned())
 }
 
-pub fn dispatch(options: Options, configuration: Configuration, level: Level) -> Result<()> {
+/// The settings of the Ingress proxy that is a child process, as flags.
+pub fn child_arguments(effective: &Effective) -> Vec<String> {
+    let mut of_child = configuration::settings::<Common>();
+    of_child.extend(configuration::settings::<IngressSettings>());
+    let names: Vec<&str> = of_child.iter().filter_map(Arg::get_long).collect();
+    let given = effective.settings.iter().filter(|setting| {
+        setting.source != Source::Default && names.contains(&setting.name.as_str())
+    });
+    given.flat_map(Setting::arguments).collect()
+}
+
+/// `child`: arguments of the Ingress proxy.
+pub fn dispatch(
+    options: Options,
+    configuration: Configuration,
+    child: Vec<String>,
+    level: Level,
+) -> Result<()> {
     let settings = &configuration.standalone;
     match options.action {
-        None => run(configuration, level),
+        None => run(configuration, child, level),
         Some(Action::Backup { file }) => backup(&file, settings),
         Some(Action::Kubeconfig(options)) => kubeconfigs(&options, settings),
         Some(Action::Restore { file }) => restore(&file, settings),
@@ -183,8 +211,23 @@ fn kubeconfig(settings: &StandaloneSettings) -> PathBuf {
     settings.write_kubeconfig.clone().unwrap_or_else(default)
 }
 
-fn run(configuration: Configuration, level: Level) -> Result<()> {
+/// A kubeconfig for the Ingress proxy, which replaces that of an earlier start.
+fn proxy_kubeconfig(data_directory: &Path, server: &Server) -> Result<String> {
+    let authority = Authority::open(&data_directory.join("pki"))?;
+    let identity = Identity::new(PROXY_USER, Role::Proxy);
+    authority.issued().revoke(&identity.user)?;
+    let url = format!("https://{}", server.address);
+    lb_api::http::kubeconfig::text(&authority, &url, &identity, PROXY_DAYS)
+}
+
+fn run(configuration: Configuration, child: Vec<String>, level: Level) -> Result<()> {
     let settings = configuration.standalone.clone();
+    // It needs capabilities that are given up below.
+    let ingress = settings
+        .ingress
+        .then(|| IngressChild::prepare(&configuration.ingress, settings.ingress_user, child))
+        .transpose()?;
+    let data_directory = settings.data_dir.clone();
     let server = server::Options {
         data_directory: settings.data_dir,
         bind: settings.api_bind_address,
@@ -207,6 +250,9 @@ fn run(configuration: Configuration, level: Level) -> Result<()> {
         let server = api.spawn(Server::start(server)).await.context("API server panicked")??;
         let kubeconfig = server.kubeconfig.display();
         tracing::info!(address = %server.address, %kubeconfig, "serving the Kubernetes API");
+        if let Some(ingress) = &ingress {
+            ingress.start(proxy_kubeconfig(&data_directory, &server)?);
+        }
         if settings.api_only {
             let mut terminate = signal(SignalKind::terminate())?;
             let mut interrupt = signal(SignalKind::interrupt())?;

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{ConfigMap, Service, ServiceAccount};
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use k8s_openapi::api::networking::v1::IngressClass;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use serde::Serialize;
 use serde::de::{Deserialize, DeserializeOwned};
 use serde_json::Value;
@@ -33,6 +35,11 @@ pub fn check(objects: &Objects) {
             "ClusterRoleBinding" => keeps_all::<ClusterRoleBinding>(name, object),
             "ConfigMap" => keeps_all::<ConfigMap>(name, object),
             "DaemonSet" => keeps_all::<DaemonSet>(name, object),
+            "Deployment" => keeps_all::<Deployment>(name, object),
+            "IngressClass" => keeps_all::<IngressClass>(name, object),
+            "PodDisruptionBudget" => keeps_all::<PodDisruptionBudget>(name, object),
+            "Role" => keeps_all::<Role>(name, object),
+            "RoleBinding" => keeps_all::<RoleBinding>(name, object),
             "Service" => keeps_all::<Service>(name, object),
             "ServiceAccount" => keeps_all::<ServiceAccount>(name, object),
             // A kind of the Prometheus operator, which is optional.

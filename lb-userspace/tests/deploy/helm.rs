@@ -56,17 +56,22 @@ fn python() -> Option<PathBuf> {
 /// Removes hashes of the content from names and annotations, because Helm and Kustomize have
 /// different ones.
 fn plain(mut objects: Objects) -> Objects {
-    let name = objects.keys().find(|name| name.starts_with("ConfigMap ")).unwrap().clone();
-    let mut config = objects.remove(&name).unwrap();
-    config["metadata"]["name"] = json!("config");
-    // Without comments.
-    let settings = config["data"]["config.yaml"].as_str().unwrap();
-    config["data"]["config.yaml"] = serde_norway::from_str(settings).unwrap();
-    objects.insert("ConfigMap config".to_owned(), config);
+    let of_ingress = ("ConfigMap millrace-ingress-config", "Deployment millrace-ingress");
+    for (prefix, workload) in [("ConfigMap millrace-config", "DaemonSet millrace"), of_ingress] {
+        let Some(name) = objects.keys().find(|name| name.starts_with(prefix)).cloned() else {
+            continue;
+        };
+        let mut config = objects.remove(&name).unwrap();
+        config["metadata"]["name"] = json!("config");
+        // Without comments.
+        let settings = config["data"]["config.yaml"].as_str().unwrap();
+        config["data"]["config.yaml"] = serde_norway::from_str(settings).unwrap();
+        objects.insert(prefix.to_owned(), config);
 
-    let template = &mut objects.get_mut("DaemonSet millrace").unwrap()["spec"]["template"];
-    template["spec"]["volumes"][0]["configMap"]["name"] = json!("config");
-    template["metadata"].as_object_mut().unwrap().remove("annotations");
+        let template = &mut objects.get_mut(workload).unwrap()["spec"]["template"];
+        template["spec"]["volumes"][0]["configMap"]["name"] = json!("config");
+        template["metadata"].as_object_mut().unwrap().remove("annotations");
+    }
     for object in objects.values_mut() {
         remove_labels_of_the_release(object);
     }
@@ -107,6 +112,7 @@ fn the_chart_as_it_is_makes_the_plain_manifests() {
 fn values_make_the_overlays() {
     for (values, overlay) in [
         (json!({"privileged": true}), "overlays/privileged"),
+        (json!({"ingress": {"enabled": true}}), "overlays/ingress"),
         (
             json!({"metrics": {"public": true, "serviceMonitor": {"enabled": true}}}),
             "overlays/monitored",

@@ -9,8 +9,13 @@ use super::deploy;
 use super::document::{self, Objects};
 use super::kubectls::kubectls;
 
-pub const FOLDERS: [&str; 4] =
-    ["base", "overlays/privileged", "overlays/one-by-one", "overlays/monitored"];
+pub const FOLDERS: [&str; 5] = [
+    "base",
+    "overlays/ingress",
+    "overlays/privileged",
+    "overlays/one-by-one",
+    "overlays/monitored",
+];
 
 /// Builds a folder with the newest kubectl; `None` without kubectl.
 pub fn build(folder: &str) -> Option<Objects> {
@@ -86,6 +91,37 @@ fn the_agent_takes_its_arguments_and_settings() {
     let ("agent", [config, rest @ ..]) = (args[0], &args[1..]) else { panic!("{args:?}") };
     assert_eq!(*config, "--config=/etc/millrace/config.yaml");
     check_settings(&deploy("kustomize/base/config.yaml"), rest);
+}
+
+/// No process of the Ingress proxy has privileges, whatever it can be made to do.
+#[test]
+fn the_ingress_proxy_runs_without_privileges() {
+    let Some(objects) = build("ingress") else { return };
+    document::check(&objects);
+    let spec = &objects["Deployment millrace-ingress"]["spec"]["template"]["spec"];
+    let container = &spec["containers"][0];
+    let expected = json!({
+        "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532,
+        "readOnlyRootFilesystem": true, "allowPrivilegeEscalation": false,
+        "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}
+    });
+    assert_eq!(container["securityContext"], expected);
+    for field in ["hostNetwork", "hostPID", "hostIPC"] {
+        assert_eq!(spec[field], Value::Null, "{field}");
+    }
+    check_settings(&deploy("kustomize/ingress/config.yaml"), &[]);
+    let settings = std::fs::read_to_string(deploy("kustomize/ingress/config.yaml")).unwrap();
+    let settings: Value = serde_norway::from_str(&settings).unwrap();
+    for (setting, port) in [
+        (&settings["http-bind-address"][0], "8080"),
+        (&settings["https-bind-address"][0], "8443"),
+        (&settings["ingress-metrics-bind-address"], "10253"),
+    ] {
+        let ports = container["ports"].as_array().unwrap().iter();
+        let mut numbers = ports.map(|port| port["containerPort"].to_string());
+        assert!(setting.as_str().unwrap().ends_with(port), "{setting}");
+        assert!(numbers.any(|number| number == port), "{port}");
+    }
 }
 
 /// Panics if the agent would not start with this file of settings and these arguments.

@@ -47,3 +47,24 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if has $host (list "" "::" "0.0.0.0") }}{{ $host = "localhost" }}{{ end -}}
 httpGet: {path: {{ .path }}, port: {{ $port }}, host: {{ $host | quote }}}
 {{- end }}
+
+{{- define "millrace.ingressSelectorLabels" -}}
+app.kubernetes.io/name: millrace-ingress
+{{- end }}
+
+{{- define "millrace.ingressLabels" -}}
+{{ include "millrace.labels" . | replace "app.kubernetes.io/name: millrace\n" "app.kubernetes.io/name: millrace-ingress\n" }}
+{{- end }}
+
+{{/* The settings as the Ingress proxy reads them; Service and Lease are in the release's namespace. */}}
+{{- define "millrace.ingressConfig" -}}
+{{- $config := deepCopy .Values.ingress.config -}}
+{{- $own := printf "%s/millrace-ingress" .Release.Namespace -}}
+{{- if not (or (hasKey $config "publish-service") (hasKey $config "status-address")) -}}
+{{- $_ := set $config "publish-service" $own -}}
+{{- end -}}
+{{- if and (ne .Release.Namespace "kube-system") (not (hasKey $config "status-lease")) -}}
+{{- $_ := set $config "status-lease" $own -}}
+{{- end -}}
+{{- toYaml $config -}}
+{{- end }}

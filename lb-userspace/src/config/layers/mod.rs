@@ -122,7 +122,8 @@ impl Setting {
         }
     }
 
-    fn arguments(&self) -> impl Iterator<Item = String> {
+    /// As flags.
+    pub fn arguments(&self) -> impl Iterator<Item = String> {
         self.values.iter().map(|value| format!("--{}={value}", self.name))
     }
 }
