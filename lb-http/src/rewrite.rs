@@ -2,9 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use regex::Captures;
-
-use crate::path::{self, InvalidPath, PathPattern};
+use crate::path::{self, Captures, InvalidPath, PathPattern};
 use crate::policy::Rewrite;
 
 /// Path and query for the endpoint.
@@ -72,7 +70,7 @@ fn fill(template: &str, groups: Option<&Captures>) -> String {
             Some(digit @ b'1'..=b'9') => {
                 rest = &after[1..];
                 let group = groups.and_then(|groups| groups.get(usize::from(digit - b'0')));
-                text.push_str(group.map_or("", |group| group.as_str()));
+                text.push_str(group.unwrap_or_default());
             }
             _ => text.push('$'),
         }

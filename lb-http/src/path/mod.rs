@@ -4,4 +4,4 @@ mod normalize;
 mod pattern;
 
 pub use normalize::{InvalidPath, comparable, normalize};
-pub use pattern::{PathPattern, PathRegex};
+pub use pattern::{Captures, PathPattern, PathRegex};

@@ -11,6 +11,8 @@ use http::{HeaderMap, Method, Response, StatusCode};
 use crate::host::Authority;
 use crate::policy::Policy;
 
+pub use redirect::to_sign_in;
+
 /// What is known about a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {

@@ -4,7 +4,7 @@ use http::header::LOCATION;
 use http::{HeaderValue, Response, StatusCode};
 
 use super::{Facts, empty};
-use crate::policy::{Policy, TlsRedirect};
+use crate::policy::{Policy, Redirect, TlsRedirect};
 
 /// Certificate authorities fetch challenges (ACME, RFC 8555, 8.3) over plain HTTP, before there is a certificate.
 const CHALLENGES: &str = "/.well-known/acme-challenge/";
@@ -26,8 +26,9 @@ pub fn to_tls(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
 }
 
 pub fn configured(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
-    let configured = policy.redirect.as_ref()?;
-    Some(redirect(configured.status, &fill(&configured.location, facts)))
+    let Redirect { status, location, append_path } = policy.redirect.as_ref()?;
+    let path = if *append_path { path_and_query(facts) } else { String::new() };
+    Some(redirect(*status, &format!("{location}{path}")))
 }
 
 pub fn to_app_root(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
@@ -37,36 +38,44 @@ pub fn to_app_root(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
     is_path.then(|| redirect(StatusCode::FOUND, root))
 }
 
-/// Replaces the variables of a redirect's location: those of nginx that say what was asked for.
-fn fill(template: &str, facts: &Facts) -> String {
-    let mut text = String::with_capacity(template.len() + facts.path.len());
-    let mut rest = template;
+/// The page where a client without access signs in. The URL's variables, which are nginx's, stand for parts of the
+/// request: `$scheme`, `$host`, `$request_uri` and `$escaped_request_uri`.
+pub fn to_sign_in(url: &str, facts: &Facts) -> Response<()> {
+    let mut location = String::with_capacity(url.len() + facts.path.len());
+    let mut rest = url;
     while let Some((before, after)) = rest.split_once('$') {
-        text.push_str(before);
-        rest = ["request_uri", "scheme", "host", "uri"]
-            .iter()
-            .find_map(|&name| {
-                let rest = after.strip_prefix(name).filter(|rest| !rest.starts_with(is_word))?;
-                match (name, facts.authority) {
-                    ("request_uri", _) => text.push_str(&path_and_query(facts)),
-                    ("scheme", _) => text.push_str(if facts.is_tls { "https" } else { "http" }),
-                    ("uri", _) => text.push_str(facts.path),
-                    (_, Some(authority)) => text.push_str(&authority.host),
-                    (_, None) => {}
-                }
-                Some(rest)
-            })
-            .unwrap_or_else(|| {
-                text.push('$');
-                after
-            });
+        location.push_str(before);
+        rest = after;
+        let name = &after[..after.find(|next| !is_word(next)).unwrap_or(after.len())];
+        match name {
+            "scheme" => location.push_str(if facts.is_tls { "https" } else { "http" }),
+            "host" => location.push_str(facts.authority.map_or("", |authority| &authority.host)),
+            "request_uri" => location.push_str(&path_and_query(facts)),
+            "escaped_request_uri" => push_escaped(&mut location, &path_and_query(facts)),
+            _ => {
+                location.push('$');
+                continue;
+            }
+        }
+        rest = &after[name.len()..];
     }
-    text.push_str(rest);
-    text
+    location.push_str(rest);
+    redirect(StatusCode::FOUND, &location)
 }
 
 fn is_word(character: char) -> bool {
     character.is_ascii_alphanumeric() || character == '_'
+}
+
+/// As the value of an argument of a query.
+fn push_escaped(text: &mut String, value: &str) {
+    for octet in value.bytes() {
+        if octet.is_ascii_alphanumeric() || b"-._~/".contains(&octet) {
+            text.push(octet.into());
+        } else {
+            text.push_str(&format!("%{octet:02X}"));
+        }
+    }
 }
 
 fn path_and_query(facts: &Facts) -> String {

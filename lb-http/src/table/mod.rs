@@ -61,7 +61,8 @@ impl Default for Table {
             exact: HashMap::with_hasher(hasher.clone()),
             wildcard: HashMap::with_hasher(hasher.clone()),
         };
-        Self { hasher, shards: vec![Arc::new(shard); SHARDS].into(), any: None }
+        let shard = Arc::new(shard);
+        Self { hasher, shards: vec![shard; SHARDS].into(), any: None }
     }
 }
 

@@ -218,9 +218,11 @@ fn an_explanation_names_the_owner_of_a_request_without_route() {
     assert_eq!(explanation.lost.len(), 1);
 }
 
+type HostRule = (HostPattern, Vec<(PathPattern, Arc<Route>)>);
+
 /// Finds by trying all rules, straight from the definition.
 fn naive<'a>(
-    hosts: &'a [(HostPattern, Vec<(PathPattern, Arc<Route>)>)],
+    hosts: &'a [HostRule],
     host: Option<&str>,
     path: &str,
 ) -> Option<(&'a HostPattern, &'a str)> {
@@ -319,7 +321,7 @@ proptest! {
     ) {
         let mut number = 0;
         let mut name = || { number += 1; route(number) };
-        let hosts: Vec<(HostPattern, Vec<_>)> = hosts.into_iter().map(|(host, patterns)| {
+        let hosts: Vec<HostRule> = hosts.into_iter().map(|(host, patterns)| {
             (host, patterns.into_iter().map(|pattern| (pattern, name())).collect())
         }).collect();
         let mut table = Table::default();
