@@ -3,9 +3,12 @@
 use std::fmt::{self, Display};
 use std::sync::Arc;
 
+use rustls::RootCertStore;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::CertifiedKey;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
@@ -74,6 +77,29 @@ impl Certificate {
             None => name == host,
         })
     }
+}
+
+/// Verifies the certificates of a host's clients.
+pub(crate) fn client_verifier(
+    authorities: &[u8],
+    optional: bool,
+) -> Result<Arc<dyn ClientCertVerifier>, InvalidCertificate> {
+    let invalid = |text: String| InvalidCertificate(text);
+    let mut roots = RootCertStore::empty();
+    for authority in CertificateDer::pem_slice_iter(authorities) {
+        let authority = authority
+            .map_err(|e| invalid(format!("the certificate authorities are not valid PEM: {e}")))?;
+        roots
+            .add(authority)
+            .map_err(|e| invalid(format!("a certificate authority is not valid X.509: {e}")))?;
+    }
+    let provider = Arc::new(ring::default_provider());
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+    let builder = if optional { builder.allow_unauthenticated() } else { builder };
+    let verifier = builder
+        .build()
+        .map_err(|e| invalid(format!("the certificate authorities cannot be used: {e}")))?;
+    Ok(verifier)
 }
 
 fn names(certificate: &X509Certificate<'_>) -> Vec<String> {

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use lb_http::{HostPattern, Table, Upstream, UpstreamName};
-use rustls::RootCertStore;
+use rustls::server::danger::ClientCertVerifier;
 
-pub use crate::certificate::Certificate;
+use crate::certificate;
+pub use crate::certificate::{Certificate, InvalidCertificate};
 
 /// A snapshot. Parts that did not change are shared with the snapshot before.
 #[derive(Clone, Debug, Default)]
@@ -26,15 +27,37 @@ pub enum HostTls {
         clients: Option<ClientCertificates>,
     },
     /// The endpoint terminates TLS: connections are forwarded by their SNI.
-    Passthrough(UpstreamName),
+    Passthrough {
+        upstream: UpstreamName,
+        /// Whether connections to the endpoint begin with the PROXY protocol.
+        proxy_protocol: Option<ProxyProtocol>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyProtocol {
+    V1,
+    V2,
 }
 
 /// Certificates that a host's clients present.
 #[derive(Clone, Debug)]
 pub struct ClientCertificates {
-    pub authorities: Arc<RootCertStore>,
+    pub(crate) verifier: Arc<dyn ClientCertVerifier>,
     /// Whether clients without a certificate are served.
     pub optional: bool,
     /// Whether the endpoint gets the certificate in the header `ssl-client-cert`.
     pub pass_to_endpoint: bool,
+}
+
+impl ClientCertificates {
+    /// `authorities`: certificates in PEM that clients' certificates must be signed by.
+    pub fn parse(
+        authorities: &[u8],
+        optional: bool,
+        pass_to_endpoint: bool,
+    ) -> Result<Self, InvalidCertificate> {
+        let verifier = certificate::client_verifier(authorities, optional)?;
+        Ok(Self { verifier, optional, pass_to_endpoint })
+    }
 }

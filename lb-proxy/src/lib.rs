@@ -7,13 +7,25 @@
 //! - No client can take what others need: connections, memory and time of each are bounded.
 //! - Threads share no lock that a request takes. `docs/design/http-proxy.md` says what they do share.
 
+mod accept;
 pub mod access_log;
+mod body;
 pub mod certificate;
+mod client;
 pub mod config;
+mod http;
+mod io;
+mod limits;
 mod listen;
 pub mod metrics;
+mod passthrough;
 mod proxy;
 pub mod settings;
+mod thread;
+mod tls;
+mod tunnel;
+mod upstream;
+mod worker;
 
 pub use config::{Certificate, ClientCertificates, Config, HostTls};
 pub use metrics::Metrics;

@@ -11,8 +11,10 @@ use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::listen;
-use crate::metrics::Metrics;
+use crate::metrics::{Listener, Metrics};
 use crate::settings::Settings;
+use crate::thread::{self, Sockets};
+use crate::worker::Shared;
 
 /// A running proxy. It stops when it is dropped, without waiting for requests.
 #[derive(Debug)]
@@ -39,6 +41,8 @@ pub enum StartError {
     /// No listener for this address.
     Listen(SocketAddr, io::Error),
     Thread(io::Error),
+    /// There are no random numbers.
+    Random(String),
 }
 
 impl Display for StartError {
@@ -46,6 +50,7 @@ impl Display for StartError {
         match self {
             Self::Listen(address, error) => write!(f, "cannot listen on {address}: {error}"),
             Self::Thread(error) => write!(f, "cannot start a worker thread: {error}"),
+            Self::Random(error) => write!(f, "cannot get random numbers for keys: {error}"),
         }
     }
 }
@@ -75,16 +80,38 @@ impl Proxy {
         };
         let http = open(&settings.http)?;
         let https = open(&settings.https)?;
-        let (stop, _) = watch::channel(Stop::Serve);
-        let _ = config;
-        Ok(Self {
-            http: addresses(&http)?,
-            https: addresses(&https)?,
-            listeners: http.into_iter().chain(https).flatten().collect(),
+        drop(inherited);
+        let mut sockets: Vec<Sockets> = (0..workers).map(|_| Sockets::new()).collect();
+        let mut listeners = Vec::new();
+        for (listener, all) in [(Listener::Http, &http), (Listener::Https, &https)] {
+            for (number, socket) in all.iter().flat_map(|of_one| of_one.iter().enumerate()) {
+                let copy = || socket.try_clone().map_err(StartError::Thread);
+                sockets[number % workers].push((listener, copy()?));
+                listeners.push(copy()?);
+            }
+        }
+        let addresses = (addresses(&http)?, addresses(&https)?);
+        let (stop, stopped) = watch::channel(Stop::Serve);
+        let shared = Arc::new(Shared::new(settings)?);
+        let mut proxy = Self {
+            http: addresses.0,
+            https: addresses.1,
+            listeners,
             metrics,
             stop,
             workers: Vec::new(),
-        })
+        };
+        for (number, sockets) in sockets.into_iter().enumerate() {
+            let start = thread::Start {
+                shared: shared.clone(),
+                counters: proxy.metrics.add_worker(),
+                config: config.clone(),
+                stop: stopped.clone(),
+                sockets,
+            };
+            proxy.workers.push(thread::spawn(number, start).map_err(StartError::Thread)?);
+        }
+        Ok(proxy)
     }
 
     /// The addresses that it listens on without TLS, in the order of the settings.
@@ -110,6 +137,7 @@ impl Proxy {
     /// grace is over.
     pub async fn shutdown(mut self) {
         self.stop.send_replace(Stop::Drain);
+        self.listeners.clear();
         let workers = std::mem::take(&mut self.workers);
         let wait = tokio::task::spawn_blocking(move || {
             for worker in workers {

@@ -4,6 +4,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use lb_http::balance;
+use lb_http::headers::Forwarding;
 use tokio::sync::mpsc;
 
 use crate::access_log;
@@ -20,8 +22,12 @@ pub struct Settings {
     /// Peers whose connections begin with the PROXY protocol, version 1 or 2. Connections of these without it are
     /// closed; of others it is not accepted.
     pub proxy_protocol: Vec<IpNet>,
-    /// Peers whose `X-Forwarded-*` and `Forwarded` are believed.
-    pub trusted_proxies: Vec<IpNet>,
+    /// Whose headers about the client are believed, and which endpoints get.
+    pub forwarding: Forwarding,
+    /// The port of TLS as clients see it: where redirects lead to.
+    pub tls_port: u16,
+    /// Slow start, ejection of endpoints that fail, and the key of affinity cookies.
+    pub balancing: balance::Settings,
     /// Addresses that external authentication must not use, because an Ingress could reach with it what its author
     /// cannot: of this machine, and link-local ones, where clouds serve credentials.
     pub denied_auth_targets: Vec<IpNet>,
@@ -45,6 +51,7 @@ impl Settings {
             denied_auth_targets: local_networks(),
             shutdown_grace: Duration::from_secs(30),
             most_owners: 10_000,
+            tls_port: 443,
             ..Self::default()
         }
     }

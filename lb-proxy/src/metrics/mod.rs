@@ -27,7 +27,7 @@ struct Shared {
 #[derive(Debug)]
 pub(crate) struct WorkerCounters {
     pub connections: Kinds<Listener>,
-    pub open: [AtomicI64; Listener::COUNT],
+    pub open: [AtomicI64; Listener::ALL.len()],
     pub refused: Kinds<Refusal>,
     pub cut_off: Kinds<CutOff>,
     pub handshakes: Kinds<Handshake>,
@@ -52,10 +52,6 @@ macro_rules! kinds {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum $name {
             $($kind,)*
-        }
-
-        impl $name {
-            pub const COUNT: usize = [$(Self::$kind),*].len();
         }
 
         impl Kind for $name {

@@ -1,0 +1,180 @@
+//! From an accepted connection to the first octet of its first request: limits, PROXY protocol, TLS, and which HTTP
+//! it speaks.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use lb_http::proxy_protocol;
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+use crate::client::{Arrival, Client, ClientTls, Protocol};
+use crate::http::connection;
+use crate::io::{Prefixed, Stream, Watched};
+use crate::metrics::{Handshake, Listener, Refusal};
+use crate::passthrough::{self, Passthrough};
+use crate::tls::server::{self, Accepted};
+use crate::worker::Worker;
+
+/// The beginning of HTTP/2 without TLS (RFC 9113, 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Accepts connections until the task is dropped.
+pub(crate) async fn accept(worker: Rc<Worker>, listener: TcpListener, kind: Listener) {
+    loop {
+        match listener.accept().await {
+            Ok((tcp, peer)) => {
+                tokio::task::spawn_local(begin(worker.clone(), tcp, peer, kind));
+            }
+            Err(error) => {
+                // Mostly the limit on open files. Trying at once would fail again.
+                if !is_of_connection(&error) {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+}
+
+/// The client has gone before its connection was accepted.
+fn is_of_connection(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind;
+    matches!(
+        error.kind(),
+        ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset | ErrorKind::Interrupted
+    )
+}
+
+enum Prepared {
+    Serve { stream: Stream, tls: Option<ClientTls>, protocol: Protocol, arrival: Arrival },
+    Forward(Passthrough),
+}
+
+async fn begin(worker: Rc<Worker>, tcp: TcpStream, peer: SocketAddr, kind: Listener) {
+    let limit = worker.limits().handshake;
+    match timeout(limit, prepare(&worker, tcp, peer, kind)).await {
+        Ok(Ok(Prepared::Serve { stream, tls, protocol, arrival })) => {
+            let watched = Watched::new(stream);
+            let client = Client::new(&worker, arrival, tls, protocol, watched.progress.clone());
+            connection::serve(client, watched).await;
+        }
+        Ok(Ok(Prepared::Forward(connection))) => passthrough::forward(&worker, connection).await,
+        Ok(Err(refusal)) => worker.counters.refused.count(refusal),
+        Err(_) => worker.counters.refused.count(Refusal::NoRequest),
+    }
+}
+
+async fn prepare(
+    worker: &Rc<Worker>,
+    mut tcp: TcpStream,
+    peer: SocketAddr,
+    listener: Listener,
+) -> Result<Prepared, Refusal> {
+    let mut permit = worker.shared.connections.admit()?;
+    let _ = tcp.set_nodelay(true);
+    let local = tcp.local_addr().map_err(|_| Refusal::NoRequest)?;
+    let mut prefix = Bytes::new();
+    let (mut source, mut local) = (peer, local);
+    let address = peer.ip().to_canonical();
+    if worker.shared.settings.proxy_protocol.iter().any(|network| network.contains(&address)) {
+        let (header, rest) = read_proxy_header(&mut tcp).await?;
+        prefix = rest;
+        if let Some(addresses) = header.addresses {
+            (source, local) = (addresses.source, addresses.destination);
+        }
+    }
+    permit.count_source(source.ip())?;
+    let arrival = Arrival { listener, peer, source, local, permit };
+    if listener == Listener::Http {
+        let (protocol, prefix) = read_preface(&mut tcp, prefix).await?;
+        let stream = Stream::Tcp(Prefixed { prefix, tcp });
+        return Ok(Prepared::Serve { stream, tls: None, protocol, arrival });
+    }
+    let config = worker.config();
+    let handshakes = &worker.counters.handshakes;
+    let waiting = Waiting(worker);
+    let accepted = worker.shared.handshakes.accept(tcp, prefix, &config).await;
+    waiting.end();
+    match accepted {
+        Ok(Accepted::Terminated { stream, tls, protocol }) => {
+            handshakes.count(server::kind(&stream));
+            Ok(Prepared::Serve {
+                stream: Stream::Server(stream),
+                tls: Some(tls),
+                protocol,
+                arrival,
+            })
+        }
+        Ok(Accepted::Passthrough { host, server_name, hello, tcp }) => {
+            handshakes.count(Handshake::Passthrough);
+            Ok(Prepared::Forward(Passthrough { host, server_name, hello, tcp, arrival }))
+        }
+        Err(result) => {
+            handshakes.count(result);
+            Err(Refusal::NoRequest)
+        }
+    }
+}
+
+/// Counts a handshake that is dropped because its time is over.
+struct Waiting<'w>(&'w Worker);
+
+impl Waiting<'_> {
+    fn end(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.counters.handshakes.count(Handshake::Timeout);
+    }
+}
+
+/// The header, and what the client has sent after it.
+async fn read_proxy_header(
+    tcp: &mut TcpStream,
+) -> Result<(proxy_protocol::Header, Bytes), Refusal> {
+    let mut buffer = BytesMut::with_capacity(512);
+    loop {
+        let read = tcp.read_buf(&mut buffer).await.map_err(|_| Refusal::ProxyProtocol)?;
+        if read == 0 {
+            return Err(Refusal::ProxyProtocol);
+        }
+        match proxy_protocol::parse(&buffer) {
+            Ok(Some(header)) => {
+                let mut rest = buffer.freeze();
+                rest.advance(header.length);
+                return Ok((header, rest));
+            }
+            Ok(None) if buffer.len() < proxy_protocol::MOST_OCTETS => {}
+            Ok(None) | Err(_) => return Err(Refusal::ProxyProtocol),
+        }
+    }
+}
+
+/// Waits for the first octets, which tell HTTP/2 from HTTP/1.
+async fn read_preface(tcp: &mut TcpStream, prefix: Bytes) -> Result<(Protocol, Bytes), Refusal> {
+    // Before the first octet, a connection has no buffer.
+    if prefix.is_empty() {
+        tcp.readable().await.map_err(|_| Refusal::NoRequest)?;
+    }
+    let mut buffer = BytesMut::from(prefix);
+    loop {
+        let shared = buffer.len().min(PREFACE.len());
+        if shared == PREFACE.len() && buffer[..shared] == *PREFACE {
+            return Ok((Protocol::Http2, buffer.freeze()));
+        }
+        if shared > 0 && buffer[..shared] != PREFACE[..shared] {
+            return Ok((Protocol::Http1, buffer.freeze()));
+        }
+        buffer.reserve(PREFACE.len());
+        if tcp.read_buf(&mut buffer).await.map_err(|_| Refusal::NoRequest)? == 0 {
+            return Err(Refusal::NoRequest);
+        }
+    }
+}

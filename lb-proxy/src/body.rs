@@ -1,0 +1,253 @@
+//! The body of a request on its way to an endpoint: passed on as it comes, never held as a whole.
+
+use std::cell::{Cell, RefCell};
+use std::fmt::{self, Display};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Instant;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+
+/// What the exchange knows about its request's body. Shared with the [`RequestBody`]s of all tries.
+pub(crate) struct Source {
+    incoming: RefCell<Option<Incoming>>,
+    most: u64,
+    received: Cell<u64>,
+    state: Cell<State>,
+    /// When the state changed.
+    since: Cell<Instant>,
+    failure: Cell<Option<BodyFailure>>,
+    gate: Option<Arc<Gate>>,
+    is_open: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nothing was read, so the body can be sent to another endpoint.
+    Whole,
+    /// The client has to send more.
+    WaitsForClient,
+    /// The endpoint has to take what was read.
+    WaitsForEndpoint,
+    Done,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyFailure {
+    TooLarge,
+    /// The client has gone, or what it sends is malformed.
+    Client,
+}
+
+impl Display for BodyFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TooLarge => "the request's body is too large",
+            Self::Client => "the client did not complete the request's body",
+        })
+    }
+}
+
+impl std::error::Error for BodyFailure {}
+
+/// Keeps back the body of a request with `Expect: 100-continue` until the endpoint wants it.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    is_open: AtomicBool,
+    notify: tokio::sync::Notify,
+}
+
+impl Gate {
+    pub fn open(&self) {
+        self.is_open.store(true, Ordering::Relaxed);
+        self.notify.notify_one();
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Relaxed)
+    }
+
+    pub async fn opened(&self) {
+        if !self.is_open() {
+            self.notify.notified().await;
+        }
+    }
+}
+
+impl Source {
+    pub fn new(
+        incoming: Incoming,
+        most: Option<u64>,
+        gate: Option<Arc<Gate>>,
+        now: Instant,
+    ) -> Rc<Self> {
+        let state = if incoming.is_end_stream() { State::Done } else { State::Whole };
+        Rc::new(Self {
+            incoming: RefCell::new(Some(incoming)),
+            most: most.unwrap_or(u64::MAX),
+            received: Cell::new(0),
+            state: Cell::new(state),
+            since: Cell::new(now),
+            failure: Cell::new(None),
+            gate,
+            is_open: Cell::new(false),
+            waker: RefCell::default(),
+        })
+    }
+
+    /// Of a request without a body.
+    pub fn empty(now: Instant) -> Rc<Self> {
+        Rc::new(Self {
+            incoming: RefCell::default(),
+            most: 0,
+            received: Cell::new(0),
+            state: Cell::new(State::Done),
+            since: Cell::new(now),
+            failure: Cell::new(None),
+            gate: None,
+            is_open: Cell::new(true),
+            waker: RefCell::default(),
+        })
+    }
+
+    pub fn received(&self) -> u64 {
+        self.received.get()
+    }
+
+    pub fn state(&self) -> State {
+        self.state.get()
+    }
+
+    pub fn since(&self) -> Instant {
+        self.since.get()
+    }
+
+    pub fn failure(&self) -> Option<BodyFailure> {
+        self.failure.get()
+    }
+
+    /// Whether the body can be sent again: there is none, or none of it was read.
+    pub fn is_replayable(&self) -> bool {
+        match self.state.get() {
+            State::Whole => true,
+            State::Done => self.received.get() == 0,
+            _ => false,
+        }
+    }
+
+    pub fn has_unknown_length(&self) -> bool {
+        let incoming = self.incoming.borrow();
+        incoming
+            .as_ref()
+            .is_some_and(|body| !body.is_end_stream() && body.size_hint().exact().is_none())
+    }
+
+    /// Lets the body through; see [`Gate`].
+    pub fn open(&self) {
+        self.is_open.set(true);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn enter(&self, state: State) {
+        self.state.set(state);
+        self.since.set(Instant::now());
+    }
+
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyFailure>>> {
+        if self.gate.is_some() && !self.is_open.get() {
+            *self.waker.borrow_mut() = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        let mut incoming = self.incoming.borrow_mut();
+        let Some(body) = incoming.as_mut() else { return Poll::Ready(None) };
+        let frame = match Pin::new(&mut *body).poll_frame(cx) {
+            Poll::Ready(frame) => frame,
+            Poll::Pending => {
+                if self.state.get() != State::WaitsForClient {
+                    self.enter(State::WaitsForClient);
+                }
+                return Poll::Pending;
+            }
+        };
+        let fail = |failure| {
+            self.failure.set(Some(failure));
+            self.enter(State::Done);
+            Poll::Ready(Some(Err(failure)))
+        };
+        match frame {
+            None => {
+                self.enter(State::Done);
+                Poll::Ready(None)
+            }
+            Some(Err(_)) => fail(BodyFailure::Client),
+            Some(Ok(frame)) => {
+                let count = frame.data_ref().map_or(0, Bytes::len) as u64;
+                let received = self.received.get() + count;
+                self.received.set(received);
+                if received > self.most {
+                    return fail(BodyFailure::TooLarge);
+                }
+                let is_last = frame.is_trailers() || body.is_end_stream();
+                self.enter(if is_last { State::Done } else { State::WaitsForEndpoint });
+                Poll::Ready(Some(Ok(frame)))
+            }
+        }
+    }
+}
+
+/// The body of one try.
+pub(crate) enum RequestBody {
+    Empty,
+    Source(Rc<Source>),
+}
+
+impl RequestBody {
+    pub fn of(source: &Rc<Source>) -> Self {
+        match source.state() {
+            State::Done => Self::Empty,
+            _ => Self::Source(source.clone()),
+        }
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = BodyFailure;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyFailure>>> {
+        match self.get_mut() {
+            Self::Empty => Poll::Ready(None),
+            Self::Source(source) => Poll::Ready(ready!(source.poll(cx))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Source(source) => {
+                source.incoming.borrow().as_ref().is_none_or(Body::is_end_stream)
+            }
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Source(source) => {
+                let incoming = source.incoming.borrow();
+                incoming.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Who may use a route, how often, and with how large a body.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use http::header::{
+    ACCESS_CONTROL_REQUEST_METHOD, CONTENT_LENGTH, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE,
+};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use lb_http::auth::Check;
+use lb_http::policy::ExternalAuth;
+use lb_http::rate::Permit;
+use lb_http::{Policy, Route};
+
+use super::external_auth::Granted;
+use super::reply::Reply;
+use crate::worker::Worker;
+
+/// Passwords that are verified at the same time by one worker's requests, or wait for it. Each takes a processor for
+/// up to a few hundred milliseconds.
+const MOST_VERIFICATIONS: usize = 16;
+
+pub(crate) fn limit_rate(
+    worker: &Worker,
+    client: &IpAddr,
+    route: &Route,
+    now: Instant,
+) -> Result<Option<Permit>, Reply> {
+    let limits = &route.policy.limits;
+    let is_limited = limits.requests_per_second.is_some()
+        || limits.requests_per_minute.is_some()
+        || limits.concurrent.is_some();
+    if !is_limited {
+        return Ok(None);
+    }
+    match worker.shared.rates.admit(*client, &route.owner, limits, now) {
+        Ok(permit) => Ok(Some(permit)),
+        Err(retry) => {
+            let reply = Reply::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit");
+            Err(reply.with(RETRY_AFTER, HeaderValue::from(retry.seconds())))
+        }
+    }
+}
+
+/// A body whose length is known to exceed the limit is not read at all. Others are counted.
+pub(crate) fn check_length(headers: &HeaderMap, policy: &Policy) -> Result<(), Reply> {
+    let Some(most) = policy.max_body else { return Ok(()) };
+    let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    match length {
+        Some(length) if u64::gt(&length, &most) => {
+            Err(Reply::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large").closing())
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(crate) async fn authenticate(
+    worker: &Worker,
+    policy: &Policy,
+    headers: &HeaderMap,
+) -> Result<(), Reply> {
+    let Some(basic) = &policy.basic_auth else { return Ok(()) };
+    let refused = || {
+        let realm = basic.realm.replace(['"', '\\'], "");
+        let challenge = HeaderValue::try_from(format!("Basic realm=\"{realm}\""));
+        let reply = Reply::new(StatusCode::UNAUTHORIZED, "basic_auth");
+        let default = HeaderValue::from_static("Basic");
+        reply.with(WWW_AUTHENTICATE, challenge.unwrap_or(default))
+    };
+    let Some(users) = &basic.users else { return Err(refused()) };
+    let verified = &worker.shared.verified;
+    let verification = match users.check(headers, verified) {
+        Check::Allowed(_) => return Ok(()),
+        Check::Refused => return Err(refused()),
+        Check::Costly(verification) => verification,
+    };
+    let Some(_running) = worker.begin_verification(MOST_VERIFICATIONS) else {
+        return Err(Reply::new(StatusCode::SERVICE_UNAVAILABLE, "basic_auth_busy"));
+    };
+    let verified = verified.clone();
+    let user = tokio::task::spawn_blocking(move || verification.run(&verified)).await;
+    match user {
+        Ok(Some(_)) => Ok(()),
+        _ => Err(refused()),
+    }
+}
+
+/// What decides about CORS when the response comes.
+pub(crate) fn cors_headers(headers: &HeaderMap) -> HeaderMap {
+    let mut kept = HeaderMap::new();
+    for name in [ORIGIN, ACCESS_CONTROL_REQUEST_METHOD] {
+        if let Some(value) = headers.get(&name) {
+            kept.insert(name, value.clone());
+        }
+    }
+    kept
+}
+
+/// Headers of the authentication server replace the client's: a client must not be able to send them itself.
+pub(crate) fn add_granted(auth: &ExternalAuth, granted: &mut Granted, headers: &mut HeaderMap) {
+    for name in &auth.response_headers {
+        headers.remove(name);
+    }
+    for (name, value) in &granted.request {
+        headers.append(name, value.clone());
+    }
+}

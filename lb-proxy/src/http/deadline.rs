@@ -1,0 +1,123 @@
+//! Waits for the head of an endpoint's response, with limits on everyone who may keep it waiting.
+
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
+use lb_http::policy::Timeouts;
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use crate::body::{Gate, RequestBody, Source, State};
+use crate::settings::Limits;
+use crate::upstream::Lease;
+
+/// Why there is no response.
+pub(crate) enum NoHead {
+    /// The connection failed. Has the request, if nothing of it was sent.
+    Failed(Box<TrySendError<Request<RequestBody>>>),
+    /// The endpoint took too long to take the request, or to respond.
+    EndpointTimeout,
+    /// The client took too long to send the body.
+    ClientTimeout,
+    /// Too many interim responses.
+    Interim,
+}
+
+/// How long the body of a request with `Expect: 100-continue` is kept back. RFC 9110 (10.1.1) has clients not wait
+/// forever, and endpoints of HTTP/1.0 know no interim responses.
+const EXPECTATION: Duration = Duration::from_secs(1);
+
+/// Interim responses to one request.
+#[derive(Debug, Default)]
+struct Interim {
+    count: AtomicU32,
+    too_many: Notify,
+}
+
+pub(crate) async fn send(
+    lease: &mut Lease,
+    mut request: Request<RequestBody>,
+    source: &Rc<Source>,
+    gate: Option<&Arc<Gate>>,
+    timeouts: &Timeouts,
+    limits: &Limits,
+) -> Result<Response<Incoming>, NoHead> {
+    let interim = Arc::new(Interim::default());
+    count_interim(&mut request, &interim, gate, limits.interim_responses);
+    let begun = Instant::now();
+    let first = match gate {
+        Some(gate) if !gate.is_open() => EXPECTATION,
+        _ => timeouts.read.min(timeouts.send).min(limits.body_stall),
+    };
+    let mut timer = pin!(sleep(first));
+    let mut send = pin!(lease.send(request));
+    let mut is_gate_open = gate.is_none();
+    loop {
+        let opened = async {
+            match gate {
+                Some(gate) if !is_gate_open => gate.opened().await,
+                _ => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            result = &mut send => return result.map_err(|error| NoHead::Failed(Box::new(error))),
+            () = interim.too_many.notified() => return Err(NoHead::Interim),
+            () = opened => {
+                is_gate_open = true;
+                source.open();
+            }
+            () = &mut timer => {
+                if !is_gate_open {
+                    is_gate_open = true;
+                    source.open();
+                }
+                let wait = judge(source, begun, timeouts, limits, Instant::now())?;
+                timer.as_mut().reset(tokio::time::Instant::now() + wait);
+            }
+        }
+    }
+}
+
+/// How long to wait further for whoever the exchange waits for.
+fn judge(
+    source: &Source,
+    begun: Instant,
+    timeouts: &Timeouts,
+    limits: &Limits,
+    now: Instant,
+) -> Result<Duration, NoHead> {
+    let (limit, over) = match source.state() {
+        State::WaitsForClient => (limits.body_stall, NoHead::ClientTimeout),
+        State::Whole | State::WaitsForEndpoint => (timeouts.send, NoHead::EndpointTimeout),
+        State::Done => (timeouts.read, NoHead::EndpointTimeout),
+    };
+    let passed = now.saturating_duration_since(source.since().max(begun));
+    match limit.checked_sub(passed) {
+        Some(rest) if !rest.is_zero() => Ok(rest),
+        _ => Err(over),
+    }
+}
+
+fn count_interim(
+    request: &mut Request<RequestBody>,
+    interim: &Arc<Interim>,
+    gate: Option<&Arc<Gate>>,
+    most: u32,
+) {
+    let (interim, gate) = (interim.clone(), gate.cloned());
+    hyper::ext::on_informational(request, move |response| {
+        if interim.count.fetch_add(1, Ordering::Relaxed) >= most {
+            interim.too_many.notify_one();
+        }
+        if let Some(gate) = gate.as_ref().filter(|_| response.status() == StatusCode::CONTINUE) {
+            gate.open();
+        }
+    });
+}

@@ -1,0 +1,82 @@
+//! Responses of endpoints that are replaced by those of another Service, which learns by headers what happened.
+
+use std::time::Instant;
+
+use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use lb_http::policy::CustomErrors;
+use lb_http::{Action, Policy, Route};
+
+use super::forward::{Choice, Got, forward};
+use super::outbound::Outbound;
+use super::record::Record;
+use crate::body::Source;
+
+/// What the other Service is told about a request.
+pub(crate) struct Subject {
+    pub outbound: Outbound,
+    pub original_uri: Option<PathAndQuery>,
+}
+
+/// Gets the response that replaces one with this status. `None`: there is none, so the original is sent.
+pub(crate) async fn replace(
+    errors: &CustomErrors,
+    status: StatusCode,
+    subject: Subject,
+    route: &Route,
+    record: &mut Record,
+) -> Option<Got> {
+    let now = Instant::now();
+    let worker = record.client.worker.clone();
+    let config = worker.config();
+    let endpoints =
+        worker.upstreams.get(&errors.upstream, &config, &worker.shared.balancing, now)?;
+    let Subject { mut outbound, original_uri } = subject;
+    outbound.method = Method::GET;
+    outbound.uri = PathAndQuery::from_static("/");
+    outbound.upgrade = None;
+    describe(&mut outbound.headers, status, original_uri.as_ref(), route);
+    let source = Source::empty(now);
+    let policy = Policy { timeouts: route.policy.timeouts, ..Policy::default() };
+    let tries = (record.endpoint, record.tries);
+    let got = forward(&endpoints, &policy, outbound, &source, None, Choice::default(), record);
+    let got = Box::pin(got).await.ok();
+    // The log names the endpoint whose response was replaced.
+    (record.endpoint, record.tries) = tries;
+    got
+}
+
+fn describe(
+    headers: &mut HeaderMap,
+    status: StatusCode,
+    uri: Option<&PathAndQuery>,
+    route: &Route,
+) {
+    headers.remove(CONTENT_LENGTH);
+    headers.remove(CONTENT_TYPE);
+    let format = headers.get(ACCEPT).cloned();
+    let mut set = |name: &'static str, value: Option<HeaderValue>| {
+        if let Some(value) = value {
+            headers.insert(HeaderName::from_static(name), value);
+        }
+    };
+    let text = |text: &str| HeaderValue::from_str(text).ok();
+    set("x-code", text(status.as_str()));
+    set("x-format", format);
+    set("x-original-uri", uri.and_then(|uri| text(uri.as_str())));
+    set("x-namespace", text(&route.owner.namespace));
+    set("x-ingress-name", text(&route.owner.name));
+    if let Action::Forward(upstream) = &route.action {
+        set("x-service-name", text(&upstream.service));
+        set("x-service-port", text(&upstream.port));
+    }
+}
+
+impl Subject {
+    /// Only if the policy may need it.
+    pub fn of(policy: &Policy, outbound: &Outbound, uri: Option<&PathAndQuery>) -> Option<Self> {
+        policy.errors.as_ref()?;
+        Some(Self { outbound: outbound.clone(), original_uri: uri.cloned() })
+    }
+}

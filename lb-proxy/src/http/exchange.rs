@@ -1,0 +1,355 @@
+//! Serves one request: decides with `lb_http` what happens to it, and does that.
+
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, SET_COOKIE, UPGRADE};
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use lb_http::affinity::{self, Token};
+use lb_http::balance::Affinity;
+use lb_http::hash_key::Subject as HashSubject;
+use lb_http::headers::{self, Peer, strip_response};
+use lb_http::policy::Balance;
+use lb_http::request::{self, Target};
+use lb_http::respond::{self, Facts};
+use lb_http::{Action, Policy, Route, canary, rewrite};
+
+use super::errors;
+use super::external_auth::{self, Granted};
+use super::forward::{Choice, Got, forward};
+use super::outbound::Outbound;
+use super::record::Record;
+use super::reply::Reply;
+use super::response::{EndpointBody, ResponseBody};
+use super::{access, gate, upgrade};
+use crate::body::{Gate, Source};
+use crate::client::{Client, Protocol};
+
+/// Header that names a client's certificate to the endpoint, as with ingress-nginx.
+const CLIENT_CERTIFICATE: &str = "ssl-client-cert";
+
+pub(crate) async fn serve(
+    client: Rc<Client>,
+    mut request: Request<Incoming>,
+) -> Result<Response<ResponseBody>, Infallible> {
+    let now = Instant::now();
+    let on_upgrade =
+        request.headers().contains_key(UPGRADE).then(|| hyper::upgrade::on(&mut request));
+    let (parts, incoming) = request.into_parts();
+    let mut record = Record::begin(&client, &parts, now);
+    let mut shared = Shared::default();
+    match respond(&client, parts, incoming, on_upgrade, &mut record, &mut shared).await {
+        Ok(got) => Ok(deliver(got, record, shared)),
+        Err(reply) => Ok(answer(reply, record, &shared)),
+    }
+}
+
+/// What the response needs to know about the request.
+#[derive(Default)]
+struct Shared {
+    policy: Option<Arc<Policy>>,
+    is_tls: bool,
+    method: http::Method,
+    /// What decides about CORS.
+    cors: HeaderMap,
+    affinity: Option<Token>,
+    granted: Granted,
+    on_upgrade: Option<OnUpgrade>,
+}
+
+impl Shared {
+    /// What the route adds to all responses.
+    fn complete(&self, record: &Record, headers: &mut HeaderMap) {
+        let Some(policy) = &self.policy else { return };
+        let facts = Facts {
+            client: record.address,
+            is_tls: self.is_tls,
+            has_certificate: false,
+            tls_port: 0,
+            method: &self.method,
+            authority: None,
+            path: "",
+            query: None,
+            headers: &self.cors,
+        };
+        respond::add_headers(policy, &facts, headers);
+    }
+}
+
+/// Everything until there is a response of an endpoint.
+async fn respond(
+    client: &Rc<Client>,
+    parts: Parts,
+    incoming: Incoming,
+    on_upgrade: Option<OnUpgrade>,
+    record: &mut Record,
+    shared: &mut Shared,
+) -> Result<Got, Reply> {
+    let worker = &client.worker;
+    let settings = &worker.shared.settings;
+    let config = worker.config();
+    let limits = request::Limits { uri: settings.limits.uri_bytes };
+    let target = request::check(&parts, &limits)
+        .map_err(|refusal| Reply::new(refusal.status(), refusal.reason()).closing())?;
+    let peer =
+        Peer { address: client.source, is_tls: client.tls.is_some(), port: client.local.port() };
+    let identity = headers::Client::identify(&settings.forwarding, &peer, &parts.headers);
+    record.address = identity.address;
+    shared.is_tls = identity.is_tls;
+    let host_facts = gate::check(&config, target.host(), client.tls.as_ref())?;
+    let found = config
+        .table
+        .find(target.host(), &target.path)
+        .ok_or_else(|| Reply::new(StatusCode::NOT_FOUND, "no_route"))?;
+    let route = canary::choose(found.route, &parts.headers, worker.random()).clone();
+    record.set_route(&route);
+    let policy = &route.policy;
+    shared.policy = Some(policy.clone());
+    shared.method = parts.method.clone();
+    if policy.cors.is_some() {
+        shared.cors = access::cors_headers(&parts.headers);
+    }
+    let facts = Facts {
+        client: identity.address,
+        is_tls: identity.is_tls,
+        has_certificate: host_facts.has_certificate,
+        tls_port: settings.tls_port,
+        method: &parts.method,
+        authority: target.authority.as_ref(),
+        path: &target.path,
+        query: target.query,
+        headers: &parts.headers,
+    };
+    if let Some(response) = respond::before_forwarding(policy, &facts) {
+        let mut reply = Reply::new(response.status(), "policy");
+        reply.headers = response.into_parts().0.headers;
+        return Err(reply);
+    }
+    let sign_in = policy.external_auth.as_ref().and_then(|auth| {
+        let url = auth.signin.as_deref()?;
+        Some(respond::to_sign_in(url, &facts))
+    });
+    if host_facts.demands_certificate {
+        return Err(Reply::new(StatusCode::FORBIDDEN, "client_certificate"));
+    }
+    let upstream = match &route.action {
+        Action::Forward(upstream) => upstream,
+        Action::Respond { status, .. } => return Err(Reply::new(*status, "rule")),
+    };
+    record.permit = access::limit_rate(worker, &identity.address, &route, record.started)?;
+    access::check_length(&parts.headers, policy)?;
+    access::authenticate(worker, policy, &parts.headers).await?;
+
+    let choice = choose(&target, &parts, policy, &identity);
+    shared.affinity = choice.affinity.map(|affinity| affinity.token);
+    let uri = forwarded_uri(&target, &parts, policy, found.path)?;
+    let expects = parts.headers.contains_key(EXPECT) && parts.version == Version::HTTP_11;
+    let upgrade = target.upgrade.cloned().filter(|_| on_upgrade.is_some());
+    let host = parts.headers.get(HOST).cloned().or_else(|| {
+        let authority = parts.uri.authority()?;
+        HeaderValue::from_str(authority.as_str()).ok()
+    });
+    let original_uri = parts.uri.path_and_query().cloned();
+    let gate = expects.then(|| Arc::new(Gate::default()));
+    let source = Source::new(incoming, policy.max_body, gate.clone(), record.started);
+    record.source = Some(source.clone());
+    drop(target);
+
+    let mut headers = parts.headers;
+    headers::strip_request(&mut headers);
+    let host_text = host.as_ref().and_then(|host| host.to_str().ok());
+    let request_id = u128::from(worker.random()) << 64 | u128::from(worker.random());
+    identity.describe(&settings.forwarding, host_text, request_id, &mut headers);
+    add_configured(client, policy, &mut headers);
+    headers.remove(HOST);
+    let mut outbound = Outbound {
+        method: parts.method,
+        uri,
+        headers,
+        host: policy.upstream_host.clone().or_else(|| host.clone()),
+        upgrade,
+        is_tls: upstream.protocol.uses_tls(),
+    };
+    if let Some(auth) = &policy.external_auth {
+        let shown = Outbound { host, ..outbound.clone() };
+        let subject = external_auth::Subject {
+            outbound: &shown,
+            scheme: identity.scheme(),
+            original_uri: original_uri.as_ref(),
+            sign_in,
+        };
+        shared.granted = external_auth::ask(auth, subject, record).await?;
+        access::add_granted(auth, &mut shared.granted, &mut outbound.headers);
+    }
+    shared.on_upgrade = on_upgrade.filter(|_| outbound.upgrade.is_some());
+    let subject = errors::Subject::of(policy, &outbound, original_uri.as_ref());
+    let endpoints =
+        worker.upstreams.get(upstream, &config, &worker.shared.balancing, record.started);
+    let got = match endpoints {
+        Some(endpoints) => {
+            forward(&endpoints, policy, outbound, &source, gate.as_ref(), choice, record).await
+        }
+        None => Err(Reply::new(StatusCode::SERVICE_UNAVAILABLE, "no_upstream")),
+    };
+    replace_error(got, subject, &route, record).await
+}
+
+/// Custom errors, if the policy has any.
+async fn replace_error(
+    got: Result<Got, Reply>,
+    subject: Option<errors::Subject>,
+    route: &Arc<Route>,
+    record: &mut Record,
+) -> Result<Got, Reply> {
+    let (Some(subject), Some(errors)) = (subject, &route.policy.errors) else { return got };
+    let (status, closes) = match &got {
+        Ok(got) => (got.response.status(), false),
+        Err(reply) => (reply.status, reply.closes),
+    };
+    if closes || !errors.statuses.contains(&status.as_u16()) {
+        return got;
+    }
+    match errors::replace(errors, status, subject, route, record).await {
+        Some(replacement) => Ok(replacement),
+        None => got,
+    }
+}
+
+fn choose(
+    target: &Target<'_>,
+    parts: &Parts,
+    policy: &Policy,
+    identity: &headers::Client,
+) -> Choice {
+    let hash = match &policy.balance {
+        Balance::LeastOfTwo => None,
+        Balance::Hash(key) => key.hash(&HashSubject {
+            client: identity.address,
+            host: target.host().unwrap_or_default(),
+            uri: parts.uri.path_and_query().map_or("", PathAndQuery::as_str),
+            path: &target.path,
+            headers: &parts.headers,
+        }),
+    };
+    let affinity = policy.affinity.as_ref().and_then(|cookie| {
+        let token = affinity::endpoint_of(cookie, &parts.headers)?;
+        Some(Affinity { token, keep_on_failure: cookie.keep_on_failure })
+    });
+    Choice { hash, affinity }
+}
+
+/// Path and query for the endpoint: what was matched, or what it is rewritten to.
+fn forwarded_uri(
+    target: &Target<'_>,
+    parts: &Parts,
+    policy: &Policy,
+    pattern: &lb_http::PathPattern,
+) -> Result<PathAndQuery, Reply> {
+    let invalid = || Reply::new(StatusCode::BAD_REQUEST, "rewrite");
+    if let Some(rewrite) = &policy.rewrite {
+        let rewritten = rewrite::apply(rewrite, pattern, &target.path, target.query);
+        let text = rewritten.map_err(|_| invalid())?.path_and_query();
+        return PathAndQuery::try_from(text).map_err(|_| invalid());
+    }
+    if let (std::borrow::Cow::Borrowed(_), Some(uri)) = (&target.path, parts.uri.path_and_query())
+        && uri.path() == &*target.path
+    {
+        return Ok(uri.clone());
+    }
+    let text = match target.query {
+        Some(query) => format!("{}?{query}", target.path),
+        None => target.path.to_string(),
+    };
+    PathAndQuery::try_from(text).map_err(|_| invalid())
+}
+
+fn add_configured(client: &Client, policy: &Policy, headers: &mut HeaderMap) {
+    // Only this proxy says what a client's certificate is.
+    headers.remove(CLIENT_CERTIFICATE);
+    headers.remove("ssl-client-verify");
+    if let Some(tls) = &client.tls
+        && let Some(certificate) = &tls.certificate
+    {
+        headers.insert(CLIENT_CERTIFICATE, certificate.clone());
+    }
+    if let Some(prefix) = &policy.forwarded_prefix {
+        headers.insert("x-forwarded-prefix", prefix.clone());
+    }
+    for (name, value) in &policy.request_headers {
+        headers.insert(name, value.clone());
+    }
+}
+
+/// Turns an endpoint's response into the client's.
+fn deliver(got: Got, mut record: Record, shared: Shared) -> Response<ResponseBody> {
+    let Got { mut response, lease, guard, tried, token } = got;
+    let status = response.status();
+    let endpoint_upgrade =
+        (status == StatusCode::SWITCHING_PROTOCOLS).then(|| hyper::upgrade::on(&mut response));
+    let upgrade = response.headers().get(UPGRADE).cloned();
+    let (mut parts, incoming) = response.into_parts();
+    strip_response(&mut parts.headers);
+    add_cookies(&mut parts.headers, &shared, token, !tried.is_empty());
+    shared.complete(&record, &mut parts.headers);
+    let idle = record.route.as_ref().map_or_else(Default::default, |r| r.policy.timeouts).read;
+    let body = match (endpoint_upgrade, shared.on_upgrade) {
+        (Some(endpoint), Some(client)) => {
+            record.status = Some(status);
+            parts.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+            if let Some(upgrade) = upgrade {
+                parts.headers.insert(UPGRADE, upgrade);
+            }
+            upgrade::join(client, endpoint, idle, lease, guard, record);
+            return finish(parts.status, parts.headers, ResponseBody::none());
+        }
+        (Some(_), None) => {
+            // A change of protocol that the client has not asked for.
+            drop(lease);
+            let reply = Reply::new(StatusCode::BAD_GATEWAY, "endpoint_protocol");
+            return answer(reply, record, &Shared::default());
+        }
+        (None, _) => EndpointBody::new(incoming, lease, Some(guard), idle),
+    };
+    record.status = Some(status);
+    finish(parts.status, parts.headers, ResponseBody::of_endpoint(body, record))
+}
+
+fn add_cookies(headers: &mut HeaderMap, shared: &Shared, served: Token, tried_it: bool) {
+    let cookie = shared.policy.as_ref().and_then(|policy| policy.affinity.as_ref());
+    if let Some(cookie) = cookie {
+        let tried_it = tried_it && shared.affinity.is_some();
+        let value = affinity::set_cookie(cookie, shared.affinity, served, tried_it, shared.is_tls);
+        if let Some(value) = value {
+            headers.append(SET_COOKIE, value);
+        }
+    }
+    for cookie in &shared.granted.cookies {
+        headers.append(SET_COOKIE, cookie.clone());
+    }
+}
+
+/// A response of the proxy itself.
+fn answer(reply: Reply, mut record: Record, shared: &Shared) -> Response<ResponseBody> {
+    record.status = Some(reply.status);
+    record.reason = Some(reply.reason);
+    let is_http1 = record.client.protocol == Protocol::Http1;
+    let (status, mut headers, body) = reply.into_parts(is_http1);
+    shared.complete(&record, &mut headers);
+    if !body.is_empty() {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+    }
+    finish(status, headers, ResponseBody::own(body, record))
+}
+
+fn finish(status: StatusCode, headers: HeaderMap, body: ResponseBody) -> Response<ResponseBody> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
+}

@@ -1,0 +1,265 @@
+//! Gets a response from an endpoint of an upstream, trying others if that is safe.
+
+use std::error::Error as _;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::{Response, StatusCode};
+use hyper::body::Incoming;
+use lb_http::Policy;
+use lb_http::affinity::Token;
+use lb_http::balance::{Affinity, Guard, Outcome, Pick};
+use lb_http::retry::{Failure, Progress, may_retry};
+
+use super::deadline::{self, NoHead};
+use super::outbound::Outbound;
+use super::record::Record;
+use super::reply::Reply;
+use crate::body::{BodyFailure, Gate, Source};
+use crate::metrics::{CutOff, UpstreamError};
+use crate::upstream::{Endpoints, Lease};
+
+/// How an endpoint is chosen for the request.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Choice {
+    pub hash: Option<u64>,
+    pub affinity: Option<Affinity>,
+}
+
+/// An endpoint's response, and what its body needs.
+pub(crate) struct Got {
+    pub response: Response<Incoming>,
+    pub lease: Lease,
+    pub guard: Guard,
+    /// Whether the endpoint that the client's cookie names was tried and failed.
+    pub tried: Vec<SocketAddr>,
+    pub token: Token,
+}
+
+/// A failed try.
+struct Failed {
+    error: UpstreamError,
+    failure: Failure,
+    /// The endpoint closed an unused connection at the moment that it was used. That says nothing about it.
+    is_stale: bool,
+}
+
+enum Attempt {
+    Got(Response<Incoming>, Lease),
+    Failed(Failed),
+    /// The client's fault; nothing is retried.
+    Refused(Reply),
+}
+
+pub(crate) async fn forward(
+    endpoints: &Rc<Endpoints>,
+    policy: &Policy,
+    outbound: Outbound,
+    source: &Rc<Source>,
+    gate: Option<&Arc<Gate>>,
+    choice: Choice,
+    record: &mut Record,
+) -> Result<Got, Reply> {
+    if !endpoints.is_usable() {
+        return Err(Reply::new(StatusCode::BAD_GATEWAY, "endpoint_tls_settings"));
+    }
+    let worker = record.client.worker.clone();
+    let begun = Instant::now();
+    let mut tried: Vec<SocketAddr> = Vec::new();
+    let mut was_stale = false;
+    let mut last: Option<(UpstreamError, &'static str)> = None;
+    let mut outbound = Some(outbound);
+    loop {
+        let pick = Pick {
+            now: Instant::now(),
+            random: worker.random(),
+            hash: choice.hash,
+            affinity: choice.affinity,
+            tried: &tried,
+        };
+        let Some(guard) = endpoints.balancer.choose(&pick) else {
+            let Some((error, reason)) = last else {
+                record.failed(UpstreamError::NoEndpoint);
+                return Err(Reply::new(StatusCode::SERVICE_UNAVAILABLE, "no_endpoint"));
+            };
+            return Err(Reply::new(status_of(error), reason));
+        };
+        let address = guard.address();
+        record.endpoint = Some(address);
+        record.tries += 1;
+        let could_retry =
+            source.is_replayable() && (record.tries < policy.retry.tries || !was_stale);
+        let this = if could_retry { outbound.clone() } else { outbound.take() };
+        // It is taken only if no try follows.
+        let Some(this) = this else {
+            return Err(Reply::new(StatusCode::BAD_GATEWAY, "endpoint_failed"));
+        };
+        let method = this.method.clone();
+        let attempt =
+            attempt(endpoints, policy, this, source, gate, address, was_stale, record).await;
+        let failed = match attempt {
+            Attempt::Refused(reply) => return Err(reply),
+            Attempt::Got(response, lease) => {
+                let status = response.status();
+                let outcome = Outcome::of_status(status);
+                if endpoints.balancer.report(&guard, outcome, Instant::now()) {
+                    record.ejected();
+                }
+                let failure = Failure::Status(status);
+                if !may_retry(&policy.retry, &method, failure, &progress(record, source, begun)) {
+                    let token = guard.token();
+                    return Ok(Got { response, lease, guard, tried, token });
+                }
+                Failed { error: UpstreamError::Protocol, failure, is_stale: false }
+            }
+            Attempt::Failed(failed) => {
+                record.failed(failed.error);
+                if !failed.is_stale
+                    && endpoints.balancer.report(&guard, Outcome::Failure, Instant::now())
+                {
+                    record.ejected();
+                }
+                failed
+            }
+        };
+        let reason = reason_of(failed.error);
+        let may =
+            may_retry(&policy.retry, &method, failed.failure, &progress(record, source, begun));
+        let is_safe_stale = failed.is_stale
+            && !was_stale
+            && source.is_replayable()
+            && (failed.failure == Failure::NotProcessed
+                || method.is_idempotent()
+                || policy.retry.non_idempotent);
+        if !(may || is_safe_stale) {
+            return Err(Reply::new(status_of(failed.error), reason));
+        }
+        record.retried();
+        last = Some((failed.error, reason));
+        if failed.is_stale {
+            // The same endpoint may serve it, on a new connection.
+            was_stale = true;
+        } else {
+            tried.push(address);
+        }
+    }
+}
+
+fn progress(record: &Record, source: &Source, begun: Instant) -> Progress {
+    Progress {
+        tries: record.tries,
+        elapsed: begun.elapsed(),
+        response_started: false,
+        replayable: source.is_replayable(),
+    }
+}
+
+#[expect(
+    clippy::too_many_arguments,
+    reason = "one call; a struct of them would only be taken apart"
+)]
+async fn attempt(
+    endpoints: &Rc<Endpoints>,
+    policy: &Policy,
+    outbound: Outbound,
+    source: &Rc<Source>,
+    gate: Option<&Arc<Gate>>,
+    address: SocketAddr,
+    needs_new: bool,
+    record: &Record,
+) -> Attempt {
+    let worker = &record.client.worker;
+    let limits = worker.limits();
+    let pool = endpoints.pool(address);
+    // An upgraded connection never comes back, and HTTP/2 knows no `Upgrade`.
+    let for_http1 = outbound.upgrade.is_some();
+    let mut lease = match pool.lease(limits, policy.timeouts.connect, needs_new, for_http1).await {
+        Ok(lease) => lease,
+        Err(error) => return not_processed(error),
+    };
+    let Some(request) = outbound.request(lease.is_http2(), address, source) else {
+        return Attempt::Refused(Reply::new(StatusCode::BAD_REQUEST, "host"));
+    };
+    let sent = deadline::send(&mut lease, request, source, gate, &policy.timeouts, limits).await;
+    match sent {
+        Ok(response) => Attempt::Got(response, lease),
+        Err(NoHead::ClientTimeout) => {
+            worker.counters.cut_off.count(CutOff::SlowBody);
+            let reply = Reply::new(StatusCode::REQUEST_TIMEOUT, "slow_body");
+            Attempt::Refused(reply.closing())
+        }
+        Err(NoHead::EndpointTimeout) => failed(UpstreamError::Timeout, Failure::NoResponse),
+        Err(NoHead::Interim) => failed(UpstreamError::Protocol, Failure::NoResponse),
+        Err(NoHead::Failed(error)) => judge(*error, &lease, source),
+    }
+}
+
+fn not_processed(error: UpstreamError) -> Attempt {
+    failed(error, Failure::NotProcessed)
+}
+
+fn failed(error: UpstreamError, failure: Failure) -> Attempt {
+    Attempt::Failed(Failed { error, failure, is_stale: false })
+}
+
+/// What a failed connection says about the request.
+fn judge<R>(
+    mut error: hyper::client::conn::TrySendError<R>,
+    lease: &Lease,
+    source: &Source,
+) -> Attempt {
+    match source.failure() {
+        Some(BodyFailure::TooLarge) => {
+            let reply = Reply::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large");
+            return Attempt::Refused(reply.closing());
+        }
+        Some(BodyFailure::Client) => {
+            let reply = Reply::new(StatusCode::BAD_REQUEST, "client_body");
+            return Attempt::Refused(reply.closing());
+        }
+        None => {}
+    }
+    let was_sent = error.take_message().is_none();
+    let error = error.into_error();
+    if !was_sent || is_refused_stream(&error) {
+        let is_stale = lease.is_reused;
+        return Attempt::Failed(Failed {
+            error: UpstreamError::Closed,
+            failure: Failure::NotProcessed,
+            is_stale,
+        });
+    }
+    let kind = if error.is_parse() { UpstreamError::Protocol } else { UpstreamError::Closed };
+    let is_stale = lease.is_reused && kind == UpstreamError::Closed && !lease.has_received();
+    tracing::debug!(%error, source = error.source(), is_stale, "no response from endpoint");
+    Attempt::Failed(Failed { error: kind, failure: Failure::NoResponse, is_stale })
+}
+
+/// The endpoint says that it has not processed the request (RFC 9113, 8.7).
+fn is_refused_stream(error: &hyper::Error) -> bool {
+    let source = error.source().and_then(|source| source.downcast_ref::<h2::Error>());
+    source.is_some_and(|error| {
+        error.is_remote() && error.reason() == Some(h2::Reason::REFUSED_STREAM)
+    })
+}
+
+fn status_of(error: UpstreamError) -> StatusCode {
+    match error {
+        UpstreamError::Timeout => StatusCode::GATEWAY_TIMEOUT,
+        UpstreamError::NoEndpoint => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::BAD_GATEWAY,
+    }
+}
+
+fn reason_of(error: UpstreamError) -> &'static str {
+    match error {
+        UpstreamError::NoEndpoint => "no_endpoint",
+        UpstreamError::Connect => "endpoint_connect",
+        UpstreamError::Tls => "endpoint_tls",
+        UpstreamError::Timeout => "endpoint_timeout",
+        UpstreamError::Closed => "endpoint_closed",
+        UpstreamError::Protocol => "endpoint_protocol",
+    }
+}

@@ -1,0 +1,18 @@
+//! Requests and responses: `connection` drives a client's connection, `exchange` serves a request, `forward` gets a
+//! response from an endpoint.
+
+mod access;
+pub(crate) mod connection;
+mod deadline;
+mod errors;
+mod exchange;
+mod external_auth;
+mod forward;
+mod gate;
+mod outbound;
+mod record;
+mod reply;
+mod response;
+mod upgrade;
+
+pub(crate) use external_auth::AuthServers;

@@ -1,0 +1,61 @@
+//! A request as endpoints get it.
+
+use std::rc::Rc;
+
+use http::header::{HOST, TRANSFER_ENCODING, UPGRADE};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header};
+
+use crate::body::{RequestBody, Source};
+
+#[derive(Clone)]
+pub(crate) struct Outbound {
+    pub method: Method,
+    pub uri: PathAndQuery,
+    /// Without `Host` and what concerns the connection.
+    pub headers: HeaderMap,
+    /// `None` only in HTTP/1.0.
+    pub host: Option<HeaderValue>,
+    pub upgrade: Option<HeaderValue>,
+    pub is_tls: bool,
+}
+
+impl Outbound {
+    /// One try. `address` stands for the host if the client names none.
+    pub fn request(
+        self,
+        is_http2: bool,
+        address: std::net::SocketAddr,
+        source: &Rc<Source>,
+    ) -> Option<Request<RequestBody>> {
+        let Self { method, uri, mut headers, host, upgrade, is_tls } = self;
+        let mut request = Request::new(RequestBody::of(source));
+        *request.method_mut() = method;
+        let host = match host {
+            Some(host) => host,
+            None => HeaderValue::try_from(address.to_string()).ok()?,
+        };
+        if is_http2 {
+            let scheme = if is_tls { Scheme::HTTPS } else { Scheme::HTTP };
+            let mut parts = http::uri::Parts::default();
+            parts.scheme = Some(scheme);
+            parts.authority = Some(Authority::try_from(host.as_bytes()).ok()?);
+            parts.path_and_query = Some(uri);
+            *request.uri_mut() = Uri::from_parts(parts).ok()?;
+            *request.version_mut() = Version::HTTP_2;
+        } else {
+            *request.uri_mut() = Uri::from(uri);
+            headers.insert(HOST, host);
+            if let Some(protocol) = upgrade {
+                headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+                headers.insert(UPGRADE, protocol);
+            }
+            // Hyper frames bodies of unknown length only for methods that usually have one.
+            if source.has_unknown_length() {
+                headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+            }
+        }
+        *request.headers_mut() = headers;
+        Some(request)
+    }
+}

@@ -1,0 +1,157 @@
+//! What is known about a request, for the access log and metrics. Written when it is dropped, which is when the
+//! request has ended, however that happened.
+
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::header::{HOST, REFERER, USER_AGENT};
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Method, StatusCode, Version};
+use jiff::Timestamp;
+use lb_http::Route;
+use lb_http::policy::AccessLog;
+use lb_http::rate::Permit;
+
+use crate::access_log::Entry;
+use crate::body::Source;
+use crate::client::Client;
+use crate::metrics::{OwnerCounters, UpstreamError};
+
+pub(crate) struct Record {
+    pub client: Rc<Client>,
+    pub address: IpAddr,
+    pub started: Instant,
+    pub route: Option<Arc<Route>>,
+    /// `None`: the client has gone before there was a response.
+    pub status: Option<StatusCode>,
+    pub endpoint: Option<SocketAddr>,
+    pub tries: u32,
+    pub reason: Option<&'static str>,
+    pub source: Option<Rc<Source>>,
+    pub sent: u64,
+    /// Octets that the client sent after an upgrade.
+    pub tunnelled: u64,
+    /// The response was complete.
+    pub is_complete: bool,
+    /// The client's request counts as one at the same time as others.
+    pub permit: Option<Permit>,
+    method: Method,
+    version: Version,
+    counters: Arc<OwnerCounters>,
+    logged: Option<Logged>,
+}
+
+/// Only for the access log.
+struct Logged {
+    host: Option<HeaderValue>,
+    uri: Option<PathAndQuery>,
+    user_agent: Option<HeaderValue>,
+    referer: Option<HeaderValue>,
+}
+
+/// nginx's status for requests whose client has gone.
+const CLIENT_CLOSED: u16 = 499;
+
+impl Record {
+    pub fn begin(client: &Rc<Client>, parts: &Parts, now: Instant) -> Self {
+        client.begin_request();
+        let worker = &client.worker;
+        let header = |name| parts.headers.get(name).cloned();
+        let logged = worker.logs().then(|| Logged {
+            host: header(HOST).or_else(|| {
+                let authority = parts.uri.authority()?;
+                HeaderValue::from_str(authority.as_str()).ok()
+            }),
+            uri: parts.uri.path_and_query().cloned(),
+            user_agent: header(USER_AGENT),
+            referer: header(REFERER),
+        });
+        Self {
+            client: client.clone(),
+            address: client.source_ip(),
+            started: now,
+            route: None,
+            status: None,
+            endpoint: None,
+            tries: 0,
+            reason: None,
+            source: None,
+            sent: 0,
+            tunnelled: 0,
+            is_complete: false,
+            permit: None,
+            method: parts.method.clone(),
+            version: parts.version,
+            counters: worker.owner(None, now),
+            logged,
+        }
+    }
+
+    pub fn set_route(&mut self, route: &Arc<Route>) {
+        self.counters = self.client.worker.owner(Some(route), self.started);
+        self.route = Some(route.clone());
+    }
+
+    pub fn failed(&self, error: UpstreamError) {
+        self.counters.failed(error);
+    }
+
+    pub fn retried(&self) {
+        self.counters.retried();
+    }
+
+    pub fn ejected(&self) {
+        self.counters.ejected();
+    }
+
+    fn write(&mut self, now: Instant) {
+        let duration = now.saturating_duration_since(self.started);
+        let body = self.source.as_ref().map_or(0, |source| source.received());
+        let received = body + self.tunnelled;
+        let status = self.status.map_or(CLIENT_CLOSED, |status| status.as_u16());
+        let class = self.status.unwrap_or(StatusCode::BAD_REQUEST);
+        self.counters.finished(class, duration, received, self.sent);
+        let is_logged = self.route.as_ref().is_none_or(|r| r.policy.access_log == AccessLog::On);
+        let Some(logged) = self.logged.take().filter(|_| is_logged) else { return };
+        let reason = match self.reason {
+            None if !self.is_complete => Some("client_closed"),
+            reason => reason,
+        };
+        self.client.worker.log(Entry {
+            time: Timestamp::now() - duration,
+            client: self.address,
+            peer: self.client.peer,
+            method: self.method.clone(),
+            host: logged.host,
+            uri: logged.uri,
+            protocol: match self.version {
+                Version::HTTP_10 => "HTTP/1.0",
+                Version::HTTP_2 => "HTTP/2.0",
+                _ => "HTTP/1.1",
+            },
+            tls: self.client.tls.is_some(),
+            status,
+            received,
+            sent: self.sent,
+            duration,
+            route: self.route.take(),
+            endpoint: self.endpoint,
+            tries: self.tries,
+            reason,
+            user_agent: logged.user_agent,
+            referer: logged.referer,
+        });
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let now = Instant::now();
+        self.write(now);
+        let cancelled = !self.is_complete && self.reason.is_none();
+        self.client.end_request(cancelled, now);
+    }
+}

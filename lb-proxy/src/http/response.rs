@@ -1,0 +1,216 @@
+//! The body of a response on its way to the client.
+
+use std::fmt::{self, Display};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use lb_http::balance::Guard;
+use lb_http::headers::strip_trailers;
+use tokio::time::{Sleep, sleep};
+
+use super::record::Record;
+use crate::client::Reader;
+use crate::metrics::UpstreamError;
+use crate::upstream::Lease;
+
+/// Ends the request's record when it is dropped.
+pub(crate) struct ResponseBody {
+    kind: Kind,
+    /// `None`: the record ends with the tunnel that the connection becomes.
+    record: Option<Record>,
+}
+
+enum Kind {
+    Own(Bytes),
+    Endpoint(Box<EndpointBody>),
+}
+
+/// What an endpoint sends.
+pub(crate) struct EndpointBody {
+    incoming: Incoming,
+    lease: Option<Lease>,
+    /// The request is in flight until its response ends.
+    _guard: Option<Guard>,
+    reader: Option<Reader>,
+    read_limit: Duration,
+    /// Set when the endpoint has to send more.
+    timer: Option<Pin<Box<Sleep>>>,
+    is_waiting: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyError {
+    /// The endpoint closed the connection, or what it sent was malformed.
+    Endpoint,
+    Timeout,
+}
+
+impl Display for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Endpoint => "the endpoint did not complete its response",
+            Self::Timeout => "the endpoint sent nothing for too long",
+        })
+    }
+}
+
+impl std::error::Error for BodyError {}
+
+impl EndpointBody {
+    pub fn new(
+        incoming: Incoming,
+        lease: Lease,
+        guard: Option<Guard>,
+        read_limit: Duration,
+    ) -> Self {
+        let mut body = Self {
+            incoming,
+            lease: Some(lease),
+            _guard: guard,
+            reader: None,
+            read_limit,
+            timer: None,
+            is_waiting: false,
+        };
+        if body.incoming.is_end_stream() {
+            body.finish();
+        }
+        body
+    }
+
+    /// The connection may serve the next request, even if the client takes its time.
+    fn finish(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            lease.finish();
+        }
+        self.timer = None;
+        self.reader = None;
+        self._guard = None;
+    }
+
+    fn is_finished(&self) -> bool {
+        self.lease.is_none()
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match Pin::new(&mut self.incoming).poll_frame(cx) {
+            Poll::Ready(None) => {
+                self.finish();
+                Poll::Ready(None)
+            }
+            Poll::Ready(Some(Err(_))) => Poll::Ready(Some(Err(BodyError::Endpoint))),
+            Poll::Ready(Some(Ok(mut frame))) => {
+                self.is_waiting = false;
+                if let Some(trailers) = frame.trailers_mut() {
+                    strip_trailers(trailers);
+                }
+                if self.incoming.is_end_stream() {
+                    self.finish();
+                } else if let Some(reader) = &self.reader {
+                    // Until hyper asks for more, the client has to take this.
+                    reader.set_waiting(Some(Instant::now()));
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Pending => {
+                if let Some(reader) = &self.reader {
+                    reader.set_waiting(None);
+                }
+                self.poll_timer(cx)
+            }
+        }
+    }
+
+    fn poll_timer(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let limit = self.read_limit;
+        let timer = self.timer.get_or_insert_with(|| {
+            self.is_waiting = true;
+            Box::pin(sleep(limit))
+        });
+        if !self.is_waiting {
+            self.is_waiting = true;
+            timer.as_mut().reset(tokio::time::Instant::now() + limit);
+        }
+        match timer.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Some(Err(BodyError::Timeout))),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl ResponseBody {
+    pub fn own(body: Bytes, mut record: Record) -> Self {
+        record.is_complete = true;
+        record.sent = body.len() as u64;
+        Self { kind: Kind::Own(body), record: Some(record) }
+    }
+
+    pub fn of_endpoint(mut body: EndpointBody, mut record: Record) -> Self {
+        if body.is_finished() {
+            record.is_complete = true;
+        } else {
+            body.reader = record.client.watch_reader();
+        }
+        Self { kind: Kind::Endpoint(Box::new(body)), record: Some(record) }
+    }
+
+    pub fn none() -> Self {
+        Self { kind: Kind::Own(Bytes::new()), record: None }
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self.get_mut();
+        let body = match &mut this.kind {
+            Kind::Own(body) if body.is_empty() => return Poll::Ready(None),
+            Kind::Own(body) => return Poll::Ready(Some(Ok(Frame::data(std::mem::take(body))))),
+            Kind::Endpoint(body) => body,
+        };
+        let result = body.poll(cx);
+        let Some(record) = &mut this.record else { return result };
+        record.is_complete |= body.is_finished();
+        match &result {
+            Poll::Ready(Some(Ok(frame))) => {
+                record.sent += frame.data_ref().map_or(0, Bytes::len) as u64;
+            }
+            Poll::Ready(Some(Err(error))) => {
+                let (reason, kind) = match error {
+                    BodyError::Endpoint => ("endpoint_closed", UpstreamError::Closed),
+                    BodyError::Timeout => ("endpoint_timeout", UpstreamError::Timeout),
+                };
+                record.reason = Some(reason);
+                record.failed(kind);
+            }
+            _ => {}
+        }
+        result
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            Kind::Own(body) => body.is_empty(),
+            Kind::Endpoint(body) => body.incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kind::Own(body) => SizeHint::with_exact(body.len() as u64),
+            Kind::Endpoint(body) => body.incoming.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The byte stream of a connection, with or without TLS, and what is known about its progress.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// One type for all streams: code that is generic over streams is compiled once.
+pub(crate) enum Stream {
+    Tcp(Prefixed),
+    Server(Box<tokio_rustls::server::TlsStream<Prefixed>>),
+    Client(Box<tokio_rustls::client::TlsStream<TcpStream>>),
+}
+
+/// A connection of which some octets have been read already.
+pub(crate) struct Prefixed {
+    pub prefix: Bytes,
+    pub tcp: TcpStream,
+}
+
+impl From<TcpStream> for Prefixed {
+    fn from(tcp: TcpStream) -> Self {
+        Self { prefix: Bytes::new(), tcp }
+    }
+}
+
+impl AsyncRead for Prefixed {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.prefix.is_empty() {
+            return Pin::new(&mut self.tcp).poll_read(cx, to);
+        }
+        let count = to.remaining().min(self.prefix.len());
+        to.put_slice(&self.prefix[..count]);
+        self.prefix.advance(count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Prefixed {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        from: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.tcp).poll_write(cx, from)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        from: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.tcp).poll_write_vectored(cx, from)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_shutdown(cx)
+    }
+}
+
+macro_rules! on_stream {
+    ($self:ident, $stream:ident => $call:expr) => {
+        match $self.get_mut() {
+            Stream::Tcp($stream) => $call,
+            Stream::Server($stream) => $call,
+            Stream::Client($stream) => $call,
+        }
+    };
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        on_stream!(self, stream => Pin::new(stream).poll_read(cx, to))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        from: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        on_stream!(self, stream => Pin::new(stream).poll_write(cx, from))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        from: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        on_stream!(self, stream => Pin::new(stream).poll_write_vectored(cx, from))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        on_stream!(self, stream => Pin::new(stream).poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        on_stream!(self, stream => Pin::new(stream).poll_shutdown(cx))
+    }
+}
+
+/// What a connection's stream has done. Atomic only because hyper wants streams that can be sent to other threads;
+/// one thread uses it.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    epoch: Instant,
+    read: AtomicU64,
+    /// When the first octets came since [`Progress::expect_nothing`]. Milliseconds since `epoch`, plus 1; 0: none.
+    received_at: AtomicU64,
+    /// Since when the peer takes no octets, in the same form; 0: it does.
+    blocked_at: AtomicU64,
+}
+
+impl Progress {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            epoch: Instant::now(),
+            read: AtomicU64::new(0),
+            received_at: AtomicU64::new(0),
+            blocked_at: AtomicU64::new(0),
+        })
+    }
+
+    /// Octets that were read.
+    pub fn read(&self) -> u64 {
+        self.read.load(Ordering::Relaxed)
+    }
+
+    /// What was received until now has been used.
+    pub fn expect_nothing(&self) {
+        self.received_at.store(0, Ordering::Relaxed);
+    }
+
+    /// When the first octets came that were not expected.
+    pub fn received_since(&self) -> Option<Instant> {
+        self.time(&self.received_at)
+    }
+
+    /// Since when the peer takes no octets.
+    pub fn blocked_since(&self) -> Option<Instant> {
+        self.time(&self.blocked_at)
+    }
+
+    fn time(&self, at: &AtomicU64) -> Option<Instant> {
+        let at = at.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(self.epoch + Duration::from_millis(at))
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
+    }
+
+    fn count_read(&self, count: usize) {
+        self.read.store(self.read() + count as u64, Ordering::Relaxed);
+        if self.received_at.load(Ordering::Relaxed) == 0 && count > 0 {
+            self.received_at.store(self.now() + 1, Ordering::Relaxed);
+        }
+    }
+
+    fn note_write(&self, blocked: bool) {
+        let was_blocked = self.blocked_at.load(Ordering::Relaxed) != 0;
+        match (was_blocked, blocked) {
+            (false, true) => self.blocked_at.store(self.now() + 1, Ordering::Relaxed),
+            (true, false) => self.blocked_at.store(0, Ordering::Relaxed),
+            _ => {}
+        }
+    }
+}
+
+/// A stream for hyper that notes its progress.
+pub(crate) struct Watched {
+    pub stream: Stream,
+    pub progress: Arc<Progress>,
+}
+
+impl Watched {
+    pub fn new(stream: Stream) -> Self {
+        Self { stream, progress: Progress::new() }
+    }
+}
+
+impl hyper::rt::Read for Watched {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        mut to: hyper::rt::ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        // SAFETY: tokio initializes what it marks as filled, and uninitializes nothing.
+        let mut buffer = ReadBuf::uninit(unsafe { to.as_mut() });
+        ready!(Pin::new(&mut this.stream).poll_read(cx, &mut buffer))?;
+        let count = buffer.filled().len();
+        // SAFETY: the first `count` octets are initialized, as `filled` returned them.
+        unsafe { to.advance(count) };
+        this.progress.count_read(count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl hyper::rt::Write for Watched {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        from: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let result = Pin::new(&mut this.stream).poll_write(cx, from);
+        this.progress.note_write(result.is_pending());
+        result
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        from: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let result = Pin::new(&mut this.stream).poll_write_vectored(cx, from);
+        this.progress.note_write(result.is_pending());
+        result
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let result = Pin::new(&mut this.stream).poll_flush(cx);
+        // A flush with nothing left to write must not hide that a write waits, so it only reports waiting.
+        if result.is_pending() {
+            this.progress.note_write(true);
+        }
+        result
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}

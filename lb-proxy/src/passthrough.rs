@@ -1,0 +1,87 @@
+//! TLS connections that are forwarded by their server name, without being decrypted.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use lb_http::balance::{Outcome, Pick};
+use lb_http::proxy_protocol::{Addresses, encode_v1, encode_v2};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::client::Arrival;
+use crate::config::{HostTls, ProxyProtocol};
+use crate::tunnel;
+use crate::upstream;
+use crate::worker::Worker;
+
+pub(crate) struct Passthrough {
+    pub host: Arc<HostTls>,
+    pub server_name: Option<Box<str>>,
+    /// What the client has sent already.
+    pub hello: Bytes,
+    pub tcp: TcpStream,
+    pub arrival: Arrival,
+}
+
+/// Limit on connecting to an endpoint.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Endpoints that are tried.
+const TRIES: usize = 3;
+/// How long a connection may be silent. The proxy cannot see requests, so this is longer than any of their limits.
+const IDLE: Duration = Duration::from_secs(600);
+
+pub(crate) async fn forward(worker: &Rc<Worker>, connection: Passthrough) {
+    let Passthrough { host, server_name, hello, tcp, arrival } = connection;
+    let HostTls::Passthrough { upstream: name, proxy_protocol } = &*host else { return };
+    let now = Instant::now();
+    let config = worker.config();
+    let Some(endpoints) = worker.upstreams.get(name, &config, &worker.shared.balancing, now) else {
+        return;
+    };
+    drop(config);
+    let mut tried = Vec::new();
+    while tried.len() < TRIES {
+        let pick = Pick {
+            now: Instant::now(),
+            random: worker.random(),
+            hash: None,
+            affinity: None,
+            tried: &tried,
+        };
+        let Some(guard) = endpoints.balancer.choose(&pick) else { break };
+        let address = guard.address();
+        let mut endpoint = match upstream::tcp(address, CONNECT).await {
+            Ok(endpoint) => endpoint,
+            Err(_) => {
+                endpoints.balancer.report(&guard, Outcome::Failure, Instant::now());
+                tried.push(address);
+                continue;
+            }
+        };
+        endpoints.balancer.report(&guard, Outcome::Success, Instant::now());
+        let addresses = Addresses { source: arrival.source, destination: arrival.local };
+        let mut first = match proxy_protocol {
+            Some(ProxyProtocol::V1) => encode_v1(Some(&addresses)),
+            Some(ProxyProtocol::V2) => encode_v2(Some(&addresses)),
+            None => Vec::new(),
+        };
+        first.extend_from_slice(&hello);
+        worker.counters.opened(arrival.listener);
+        if endpoint.write_all(&first).await.is_ok() {
+            let (end, sent, received) = tunnel::join(tcp, endpoint, IDLE).await;
+            tracing::debug!(
+                server_name = server_name.as_deref(),
+                endpoint = %address,
+                ?end,
+                sent,
+                received,
+                "passthrough connection ended"
+            );
+        }
+        worker.counters.closed(arrival.listener);
+        return;
+    }
+    tracing::debug!(server_name = server_name.as_deref(), "no endpoint for passthrough");
+}

@@ -1,0 +1,115 @@
+//! TLS with endpoints.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use lb_http::upstream::{Protocol, UpstreamTls};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+
+/// How connections to the endpoints of an upstream are encrypted.
+#[derive(Debug)]
+pub(crate) struct EndpointTls {
+    pub config: Arc<ClientConfig>,
+    name: Option<ServerName<'static>>,
+}
+
+impl EndpointTls {
+    /// An error says what of the settings cannot be used. Then no connection is made: without TLS or verification,
+    /// requests would go where nobody wanted them.
+    pub fn new(protocol: Protocol, tls: Option<&UpstreamTls>) -> Result<Self, String> {
+        let default = UpstreamTls::default();
+        let tls = tls.unwrap_or(&default);
+        let provider = Arc::new(ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(|e| e.to_string())?;
+        let builder = match &tls.authorities {
+            Some(pem) => builder.with_root_certificates(roots(pem)?),
+            None => {
+                builder.dangerous().with_custom_certificate_verifier(Arc::new(Unverified(provider)))
+            }
+        };
+        let mut config = match &tls.client {
+            Some((chain, key)) => {
+                let chain = CertificateDer::pem_slice_iter(chain.as_bytes())
+                    .collect::<Result<Vec<_>, _>>()
+                    .map_err(|e| format!("client certificate: {e}"))?;
+                let key = PrivateKeyDer::from_pem_slice(key.as_bytes())
+                    .map_err(|e| format!("key of the client certificate: {e}"))?;
+                builder.with_client_auth_cert(chain, key).map_err(|e| e.to_string())?
+            }
+            None => builder.with_no_client_auth(),
+        };
+        config.enable_sni = tls.server_name.is_some();
+        config.alpn_protocols = match protocol {
+            Protocol::Grpcs => vec![b"h2".to_vec()],
+            _ => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+        };
+        let name = tls.server_name.as_deref().map(|name| {
+            ServerName::try_from(name.to_owned()).map_err(|e| format!("server name {name}: {e}"))
+        });
+        Ok(Self { config: Arc::new(config), name: name.transpose()? })
+    }
+
+    /// The name that is verified: the address, if there is no name.
+    pub fn name(&self, address: IpAddr) -> ServerName<'static> {
+        self.name.clone().unwrap_or_else(|| ServerName::IpAddress(address.into()))
+    }
+}
+
+fn roots(pem: &str) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+        let certificate = certificate.map_err(|e| format!("certificate authority: {e}"))?;
+        roots.add(certificate).map_err(|e| format!("certificate authority: {e}"))?;
+    }
+    if roots.is_empty() {
+        return Err("there is no certificate authority in PEM (BEGIN CERTIFICATE)".to_owned());
+    }
+    Ok(roots)
+}
+
+/// Accepts any certificate: without authorities, TLS to an endpoint protects from listeners only.
+#[derive(Debug)]
+struct Unverified(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Unverified {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

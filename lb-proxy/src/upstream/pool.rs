@@ -1,0 +1,316 @@
+//! The connections of one worker to one endpoint.
+//!
+//! Invariants:
+//! - A connection of HTTP/1 carries one request at a time, and is used again only after its response was complete.
+//! - Unused connections are bounded in number and age.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::{TrySendError, http1, http2};
+use hyper::rt::Executor;
+use hyper_util::rt::TokioTimer;
+use lb_http::upstream::Protocol;
+use tokio::sync::Notify;
+
+use super::connect::{Connected, connect};
+use crate::body::RequestBody;
+use crate::io::{Progress, Watched};
+use crate::metrics::UpstreamError;
+use crate::settings::Limits;
+use crate::tls::client::EndpointTls;
+
+pub(crate) struct Pool {
+    address: SocketAddr,
+    protocol: Protocol,
+    tls: Option<Rc<EndpointTls>>,
+    /// The one that was used last is used first, so that others become old.
+    idle: RefCell<Vec<Idle>>,
+    multiplexed: RefCell<Vec<Rc<Multiplexed>>>,
+    /// What the endpoint spoke last.
+    is_http2: Cell<bool>,
+    /// A connection is being made that all can use.
+    is_connecting: Cell<bool>,
+    connected: Notify,
+    is_closed: Cell<bool>,
+}
+
+struct Idle {
+    connection: Http1,
+    since: Instant,
+}
+
+struct Http1 {
+    sender: http1::SendRequest<RequestBody>,
+    progress: Arc<Progress>,
+}
+
+/// A connection of HTTP/2.
+struct Multiplexed {
+    sender: http2::SendRequest<RequestBody>,
+    streams: Cell<usize>,
+    idle_since: Cell<Instant>,
+}
+
+/// A connection for one request.
+pub(crate) struct Lease {
+    pool: Rc<Pool>,
+    kind: Kind,
+    /// The connection served a request before, so the endpoint may be about to close it.
+    pub is_reused: bool,
+    most_idle: usize,
+}
+
+enum Kind {
+    Http1 { connection: Option<Http1>, read_before: u64 },
+    Http2(Stream),
+}
+
+/// One stream of a connection, for the life of the lease.
+struct Stream(Rc<Multiplexed>);
+
+impl Stream {
+    fn begin(connection: &Rc<Multiplexed>) -> Self {
+        connection.streams.set(connection.streams.get() + 1);
+        Self(connection.clone())
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.0.streams.set(self.0.streams.get() - 1);
+        self.0.idle_since.set(Instant::now());
+    }
+}
+
+/// Runs hyper's tasks on this thread.
+#[derive(Clone, Copy)]
+pub(crate) struct Local;
+
+impl<F: Future + 'static> Executor<F> for Local {
+    fn execute(&self, task: F) {
+        tokio::task::spawn_local(async move {
+            task.await;
+        });
+    }
+}
+
+impl Pool {
+    pub fn new(address: SocketAddr, protocol: Protocol, tls: Option<Rc<EndpointTls>>) -> Rc<Self> {
+        let is_http2 = matches!(protocol, Protocol::H2c | Protocol::Grpcs);
+        Rc::new(Self {
+            address,
+            protocol,
+            tls,
+            idle: RefCell::default(),
+            multiplexed: RefCell::default(),
+            is_http2: Cell::new(is_http2),
+            is_connecting: Cell::new(false),
+            connected: Notify::new(),
+            is_closed: Cell::new(false),
+        })
+    }
+
+    /// A connection that is ready for a request. `needs_new`: not one that the endpoint may be about to close.
+    /// `for_http1`: one for an upgrade.
+    pub async fn lease(
+        self: &Rc<Self>,
+        limits: &Limits,
+        connect_limit: Duration,
+        needs_new: bool,
+        for_http1: bool,
+    ) -> Result<Lease, UpstreamError> {
+        let mut has_waited = false;
+        loop {
+            if needs_new || (for_http1 && self.is_http2.get()) {
+                return self.open(limits, connect_limit, for_http1).await;
+            }
+            if let Some(kind) = self.take_open(limits) {
+                return Ok(Lease {
+                    pool: self.clone(),
+                    kind,
+                    is_reused: true,
+                    most_idle: limits.idle_upstreams,
+                });
+            }
+            // One connection serves many requests: do not open one for each that comes meanwhile. If it fails, do not
+            // wait for others' attempts one after the other.
+            if self.is_http2.get() && self.is_connecting.get() && !has_waited {
+                has_waited = true;
+                self.connected.notified().await;
+                continue;
+            }
+            return self.open(limits, connect_limit, false).await;
+        }
+    }
+
+    fn take_open(&self, limits: &Limits) -> Option<Kind> {
+        {
+            let mut multiplexed = self.multiplexed.borrow_mut();
+            multiplexed.retain(|connection| !connection.sender.is_closed());
+            let free =
+                |connection: &&Rc<Multiplexed>| connection.streams.get() < limits.upstream_streams;
+            if let Some(connection) = multiplexed.iter().find(free) {
+                return Some(Kind::Http2(Stream::begin(connection)));
+            }
+        }
+        let mut idle = self.idle.borrow_mut();
+        while let Some(Idle { connection, .. }) = idle.pop() {
+            if connection.sender.is_ready() {
+                let read_before = connection.progress.read();
+                return Some(Kind::Http1 { connection: Some(connection), read_before });
+            }
+        }
+        None
+    }
+
+    async fn open(
+        self: &Rc<Self>,
+        limits: &Limits,
+        connect_limit: Duration,
+        for_http1: bool,
+    ) -> Result<Lease, UpstreamError> {
+        let _connecting = Connecting::begin(self);
+        let Connected { stream, is_http2 } =
+            connect(self.address, self.protocol, self.tls.as_deref(), connect_limit, for_http1)
+                .await?;
+        if !for_http1 {
+            self.is_http2.set(is_http2);
+        }
+        let watched = Watched::new(stream);
+        let progress = watched.progress.clone();
+        let kind = if is_http2 {
+            let mut builder = http2::Builder::new(Local);
+            builder
+                .timer(TokioTimer::new())
+                .max_header_list_size(u32::try_from(limits.response_head_bytes).unwrap_or(u32::MAX))
+                .initial_stream_window_size(limits.stream_window)
+                .initial_connection_window_size(limits.connection_window)
+                .max_send_buf_size(limits.stream_buffer)
+                // An endpoint that vanished without a word is noticed while requests wait for it.
+                .keep_alive_interval(Duration::from_secs(20))
+                .keep_alive_timeout(Duration::from_secs(10));
+            let (sender, connection) =
+                builder.handshake(watched).await.map_err(|_| UpstreamError::Protocol)?;
+            tokio::task::spawn_local(connection);
+            let multiplexed = Rc::new(Multiplexed {
+                sender,
+                streams: Cell::new(0),
+                idle_since: Cell::new(Instant::now()),
+            });
+            if !self.is_closed.get() {
+                self.multiplexed.borrow_mut().push(multiplexed.clone());
+            }
+            Kind::Http2(Stream::begin(&multiplexed))
+        } else {
+            let mut builder = http1::Builder::new();
+            builder.max_buf_size(limits.response_head_bytes.max(8 << 10));
+            let (sender, connection) =
+                builder.handshake(watched).await.map_err(|_| UpstreamError::Protocol)?;
+            tokio::task::spawn_local(connection.with_upgrades());
+            let connection = Http1 { sender, progress };
+            Kind::Http1 { connection: Some(connection), read_before: 0 }
+        };
+        let most_idle = limits.idle_upstreams;
+        Ok(Lease { pool: self.clone(), kind, is_reused: false, most_idle })
+    }
+
+    /// Closes connections that were not used for long, and those that the endpoint closed.
+    pub fn tend(&self, limits: &Limits, now: Instant) {
+        let is_old = |since: Instant| now.saturating_duration_since(since) >= limits.upstream_idle;
+        self.idle
+            .borrow_mut()
+            .retain(|idle| !is_old(idle.since) && !idle.connection.sender.is_closed());
+        self.multiplexed.borrow_mut().retain(|connection| {
+            let is_unused = connection.streams.get() == 0 && is_old(connection.idle_since.get());
+            !is_unused && !connection.sender.is_closed()
+        });
+    }
+
+    /// The endpoint gets no more requests. Those that it has go on.
+    pub fn close(&self) {
+        self.is_closed.set(true);
+        self.idle.borrow_mut().clear();
+        self.multiplexed.borrow_mut().clear();
+    }
+
+    fn keep(&self, connection: Http1, most: usize) {
+        let mut idle = self.idle.borrow_mut();
+        if !self.is_closed.get() && idle.len() < most {
+            idle.push(Idle { connection, since: Instant::now() });
+        }
+    }
+}
+
+/// Others wait meanwhile, and look again afterwards, however it ended.
+struct Connecting<'p>(&'p Pool);
+
+impl<'p> Connecting<'p> {
+    fn begin(pool: &'p Pool) -> Self {
+        pool.is_connecting.set(true);
+        Self(pool)
+    }
+}
+
+impl Drop for Connecting<'_> {
+    fn drop(&mut self) {
+        self.0.is_connecting.set(false);
+        self.0.connected.notify_waiters();
+    }
+}
+
+impl Lease {
+    pub fn is_http2(&self) -> bool {
+        matches!(self.kind, Kind::Http2(_))
+    }
+
+    /// Sends a request. An error returns the request if nothing of it was sent.
+    pub async fn send(
+        &mut self,
+        request: Request<RequestBody>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<RequestBody>>> {
+        match &mut self.kind {
+            Kind::Http1 { connection, .. } => {
+                // It is there until the lease ends.
+                let sender = &mut connection.as_mut().expect("lease has ended").sender;
+                sender.try_send_request(request).await
+            }
+            Kind::Http2(stream) => {
+                let mut sender = stream.0.sender.clone();
+                sender.try_send_request(request).await
+            }
+        }
+    }
+
+    /// Whether the endpoint sent anything since the lease began.
+    pub fn has_received(&self) -> bool {
+        match &self.kind {
+            Kind::Http1 { connection, read_before } => {
+                connection.as_ref().is_some_and(|c| c.progress.read() != *read_before)
+            }
+            Kind::Http2(_) => false,
+        }
+    }
+
+    /// The response was received to its end: the connection may serve another request.
+    pub fn finish(mut self) {
+        let Kind::Http1 { connection, .. } = &mut self.kind else { return };
+        let Some(mut connection) = connection.take() else { return };
+        if connection.sender.is_ready() {
+            self.pool.keep(connection, self.most_idle);
+        } else if !connection.sender.is_closed() {
+            // The connection's task has yet to notice the end, or still writes the request.
+            let (pool, most_idle) = (self.pool.clone(), self.most_idle);
+            tokio::task::spawn_local(async move {
+                if connection.sender.ready().await.is_ok() {
+                    pool.keep(connection, most_idle);
+                }
+            });
+        }
+    }
+}

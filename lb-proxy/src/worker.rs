@@ -1,0 +1,237 @@
+//! A worker: one thread with its own sockets, runtime, connections to endpoints and counters. What workers share is
+//! read-only or off the path of requests.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::hash::RandomState;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lb_http::auth::Verified;
+use lb_http::rate::{DEFAULT_CAPACITY, Limiter};
+use lb_http::{Owner, Route};
+use slab::Slab;
+use tokio::sync::watch;
+
+use crate::access_log::{Batch, Entry};
+use crate::client::{Client, Order};
+use crate::config::Config;
+use crate::http::AuthServers;
+use crate::limits::Connections;
+use crate::metrics::{OwnerCounters, WorkerCounters, add};
+use crate::proxy::{StartError, Stop};
+use crate::settings::{Limits, Settings};
+use crate::tls::server::Handshakes;
+use crate::upstream::Upstreams;
+
+/// What all workers share.
+pub(crate) struct Shared {
+    pub settings: Settings,
+    pub connections: Arc<Connections>,
+    pub rates: Limiter,
+    pub verified: Arc<Verified>,
+    pub handshakes: Handshakes,
+    pub balancing: Arc<lb_http::balance::Settings>,
+}
+
+impl Shared {
+    pub fn new(settings: Settings) -> Result<Self, StartError> {
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret).map_err(|e| StartError::Random(e.to_string()))?;
+        let limits = &settings.limits;
+        let now = Instant::now();
+        Ok(Self {
+            connections: Connections::new(limits.connections, limits.connections_per_source),
+            rates: Limiter::new(DEFAULT_CAPACITY, RandomState::new(), now),
+            verified: Arc::new(Verified::new(secret)),
+            handshakes: Handshakes::new().map_err(|e| StartError::Random(e.to_string()))?,
+            balancing: Arc::new(settings.balancing.clone()),
+            settings,
+        })
+    }
+}
+
+pub(crate) struct Worker {
+    pub shared: Arc<Shared>,
+    pub counters: Arc<WorkerCounters>,
+    pub upstreams: Upstreams,
+    pub auth_servers: AuthServers,
+    pub clients: RefCell<Slab<Weak<Client>>>,
+    config: RefCell<Snapshot>,
+    owners: RefCell<HashMap<Owner, KnownOwner>>,
+    nobody: Arc<OwnerCounters>,
+    log: RefCell<Batch>,
+    random: Cell<u64>,
+    is_draining: Cell<bool>,
+    verifications: Cell<usize>,
+}
+
+/// A password that is being verified.
+pub(crate) struct Verifying<'w>(&'w Worker);
+
+impl Drop for Verifying<'_> {
+    fn drop(&mut self) {
+        self.0.verifications.set(self.0.verifications.get() - 1);
+    }
+}
+
+/// A reference to a snapshot whose count only this worker changes.
+pub(crate) type Snapshot = Rc<Arc<Config>>;
+
+struct KnownOwner {
+    counters: Arc<OwnerCounters>,
+    used: Instant,
+}
+
+/// Entries of the access log that are sent at once.
+const BATCH: usize = 64;
+/// Longest time until an entry is sent, and until unused connections are closed.
+const TICK: Duration = Duration::from_millis(500);
+/// How long the counters of an owner without requests are kept.
+const OWNER_KEPT: Duration = Duration::from_secs(3600);
+
+impl Worker {
+    pub fn new(
+        shared: Arc<Shared>,
+        counters: Arc<WorkerCounters>,
+        config: Arc<Config>,
+        seed: u64,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            upstreams: Upstreams::default(),
+            auth_servers: AuthServers::default(),
+            clients: RefCell::default(),
+            config: RefCell::new(Rc::new(config)),
+            owners: RefCell::default(),
+            nobody: counters.owner(None),
+            log: RefCell::default(),
+            random: Cell::new(seed | 1),
+            is_draining: Cell::new(false),
+            verifications: Cell::new(0),
+            shared,
+            counters,
+        })
+    }
+
+    pub fn limits(&self) -> &Limits {
+        &self.shared.settings.limits
+    }
+
+    pub fn config(&self) -> Snapshot {
+        self.config.borrow().clone()
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.is_draining.get()
+    }
+
+    /// Counts a password that is being verified, unless there are too many.
+    pub fn begin_verification(&self, most: usize) -> Option<Verifying<'_>> {
+        let running = self.verifications.get();
+        (running < most).then(|| {
+            self.verifications.set(running + 1);
+            Verifying(self)
+        })
+    }
+
+    /// A number that nobody has to be unable to guess (xorshift64*).
+    pub fn random(&self) -> u64 {
+        let mut x = self.random.get();
+        x ^= x >> 12;
+        x ^= x << 25;
+        x ^= x >> 27;
+        self.random.set(x);
+        x.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    pub fn owner(&self, route: Option<&Route>, now: Instant) -> Arc<OwnerCounters> {
+        let Some(route) = route else { return self.nobody.clone() };
+        let mut owners = self.owners.borrow_mut();
+        if let Some(known) = owners.get_mut(&route.owner) {
+            known.used = now;
+            return known.counters.clone();
+        }
+        let counters = self.counters.owner(Some(&route.owner));
+        owners.insert(route.owner.clone(), KnownOwner { counters: counters.clone(), used: now });
+        counters
+    }
+
+    pub fn log(&self, entry: Entry) {
+        let mut log = self.log.borrow_mut();
+        log.push(entry);
+        if log.len() >= BATCH {
+            self.send_log(&mut log);
+        }
+    }
+
+    fn send_log(&self, log: &mut Batch) {
+        let Some(to) = &self.shared.settings.access_log else { return log.clear() };
+        if log.is_empty() {
+            return;
+        }
+        let count = log.len() as u64;
+        if to.try_send(std::mem::replace(log, Vec::with_capacity(BATCH))).is_err() {
+            add(&self.counters.log_entries_dropped, count);
+        }
+    }
+
+    pub fn logs(&self) -> bool {
+        self.shared.settings.access_log.is_some()
+    }
+
+    fn forget_owners(&self, now: Instant) {
+        let mut owners = self.owners.borrow_mut();
+        let before = owners.len();
+        owners.retain(|_, known| now.saturating_duration_since(known.used) < OWNER_KEPT);
+        if owners.len() < before {
+            drop(owners);
+            self.counters.forget_unused_owners();
+        }
+    }
+
+    /// Takes over each snapshot, until the sender is gone; then the last one stays.
+    pub async fn follow(self: Rc<Self>, mut config: watch::Receiver<Arc<Config>>) {
+        while config.changed().await.is_ok() {
+            let snapshot = config.borrow_and_update().clone();
+            self.config.replace(Rc::new(snapshot));
+        }
+    }
+
+    /// What has to be done from time to time.
+    pub async fn tend(self: Rc<Self>) {
+        let mut ticks: u64 = 0;
+        loop {
+            tokio::time::sleep(TICK).await;
+            self.send_log(&mut self.log.borrow_mut());
+            ticks += 1;
+            let now = Instant::now();
+            self.upstreams.tend(&self.config(), self.limits(), now);
+            if ticks.is_multiple_of(120) {
+                self.forget_owners(now);
+            }
+        }
+    }
+
+    /// Closes all connections after their current requests, and waits until there are none.
+    pub async fn drain(&self, mut stop: watch::Receiver<Stop>) {
+        self.is_draining.set(true);
+        let clients: Vec<_> =
+            self.clients.borrow().iter().filter_map(|(_, client)| client.upgrade()).collect();
+        for client in clients {
+            client.order(Order::Drain);
+        }
+        let all_gone = async {
+            // A drop of a client wakes nobody, and the end of the process can wait for a moment.
+            while !self.clients.borrow().is_empty() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::select! {
+            () = all_gone => {}
+            () = tokio::time::sleep(self.shared.settings.shutdown_grace) => {}
+            _ = stop.wait_for(|stop| *stop == Stop::Now) => {}
+        }
+        self.send_log(&mut self.log.borrow_mut());
+    }
+}
