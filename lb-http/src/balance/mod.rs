@@ -123,24 +123,28 @@ impl Balancer {
 
     /// Reports how a request went, as soon as that is known; the guard may live longer. Requests that the client
     /// cancels say nothing, and neither does a connection that was closed before the request was written to it.
-    pub fn report(&self, guard: &Guard, outcome: Outcome, now: Instant) {
+    /// Returns whether the endpoint was ejected for it.
+    pub fn report(&self, guard: &Guard, outcome: Outcome, now: Instant) -> bool {
         let endpoint = guard.endpoint();
         match outcome {
-            Outcome::Success => endpoint.succeed(),
+            Outcome::Success => {
+                endpoint.succeed();
+                false
+            }
             Outcome::Failure => {
-                if endpoint.fail(self.settings.failures) {
-                    self.eject(endpoint, self.ticks(now));
-                }
+                endpoint.fail(self.settings.failures) && self.eject(endpoint, self.ticks(now))
             }
         }
     }
 
     /// Unless half of the endpoints are ejected already.
-    fn eject(&self, endpoint: &Arc<Endpoint>, now: Ticks) {
+    fn eject(&self, endpoint: &Arc<Endpoint>, now: Ticks) -> bool {
         let _changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.set.load().may_eject(endpoint, now) {
+        let may_eject = self.set.load().may_eject(endpoint, now);
+        if may_eject {
             endpoint.eject(&self.settings, now);
         }
+        may_eject
     }
 
     /// Has to permit each retry, in addition to [`crate::retry::may_retry`].
