@@ -215,6 +215,47 @@ fn a_chain_that_a_user_refers_to_is_kept_with_what_it_needs() -> Result<()> {
     Ok(())
 }
 
+/// Skipped, with a message, on a kernel without IPVS.
+#[test]
+fn virtual_servers_of_kube_proxy_are_removed_and_others_are_kept() -> Result<()> {
+    let node = Node::new()?;
+    if let Err(error) = node.0.node.run(["ipvsadm", "--list"]) {
+        println!("skipped, no IPVS: {error:#}");
+        return Ok(());
+    }
+    let add = |server: &str, to: &str| -> Result<()> {
+        let add = ["ipvsadm", "--add-service"].into_iter().chain(server.split(' '));
+        node.0.node.run(add.chain(["--scheduler", "rr"]))?;
+        let add = ["ipvsadm", "--add-server"].into_iter().chain(server.split(' '));
+        node.0.node.run(add.chain(["--real-server", to, "--masquerading"])).map(drop)
+    };
+    let listed = || node.0.node.run(["ipvsadm", "--list", "--numeric"]);
+    add("--tcp-service 192.0.2.1:8080", "10.244.1.10:8080")?;
+    add("--fwmark-service 7", "10.244.1.10:8080")?;
+    let of_user = listed()?;
+
+    node.0.node.ip("link add kube-ipvs0 type dummy")?;
+    node.0.node.address("kube-ipvs0", "10.96.0.10/32")?;
+    node.0.node.address("kube-ipvs0", "fd01::10/128")?;
+    add("--tcp-service 10.96.0.10:80", "10.244.1.10:8080")?;
+    add("--udp-service [fd01::10]:53", "[fd00::10]:5353")?;
+    add("--tcp-service 192.0.2.1:30080", "10.244.1.10:8080")?;
+
+    let shown = node.cleanup(&[])?;
+    for line in [
+        "would remove virtual server TCP 10.96.0.10:80",
+        "would remove virtual server UDP [fd01::10]:53",
+        "would remove virtual server TCP 192.0.2.1:30080",
+        "would remove interface kube-ipvs0",
+        "kept virtual server TCP 192.0.2.1:8080: neither a Service's address nor a NodePort",
+    ] {
+        ensure!(shown.lines().any(|shown| shown == line), "{line}: {shown}");
+    }
+    node.cleanup(&["--yes"])?;
+    ensure!(listed()? == of_user, "{}\nand of the user:\n{of_user}", listed()?);
+    Ok(())
+}
+
 /// More than fits into one transaction.
 #[test]
 fn the_chains_of_ten_thousand_endpoints_are_removed() -> Result<()> {

@@ -19,7 +19,7 @@ pub struct Test {
 }
 
 /// Modules for the tests' networks, and for the agent's attachments and socket queries.
-const MODULES: [&str; 27] = [
+const MODULES: [&str; 29] = [
     "bridge",
     "br_netfilter",
     "veth",
@@ -31,6 +31,8 @@ const MODULES: [&str; 27] = [
     "udp_diag",
     "sctp",
     "dummy",
+    "ip_vs",
+    "ip_vs_rr",
     "vxlan",
     "ipip",
     "ip6_tunnel",
@@ -50,10 +52,10 @@ const MODULES: [&str; 27] = [
 ];
 
 /// Programs that the tests use in addition to [`packages::PROGRAMS`]. Every distribution has them,
-/// except wg, which is installed with QEMU.
-const PROGRAMS: [&str; 18] = [
-    "bash", "bridge", "cat", "dd", "head", "ls", "mount", "prlimit", "setpriv", "sh", "sleep",
-    "sysctl", "tc", "timeout", "true", "uname", "unshare", "wg",
+/// except wg and ipvsadm, which are installed with QEMU.
+const PROGRAMS: [&str; 19] = [
+    "bash", "bridge", "cat", "dd", "head", "ipvsadm", "ls", "mount", "prlimit", "setpriv", "sh",
+    "sleep", "sysctl", "tc", "timeout", "true", "uname", "unshare", "wg",
 ];
 
 /// Directory of the tests and lists that the init program reads.

@@ -24,7 +24,7 @@ use image::Test;
 
 /// Files of `tests/tests` that test the kernel. The machine is an order of magnitude slower than
 /// this one.
-const TESTS: [Test; 5] = [
+const TESTS: [Test; 6] = [
     // The default sizes: each load takes minutes here.
     Test { name: "verifier", arguments: &["--skip", "small_tables"] },
     Test {
@@ -47,6 +47,8 @@ const TESTS: [Test; 5] = [
     // Use device types that this machine's kernel may lack.
     Test { name: "devices", arguments: &[] },
     Test { name: "cni", arguments: &[] },
+    // Needs IPVS.
+    Test { name: "kube_proxy", arguments: &["virtual_servers"] },
 ];
 
 /// Time limit in seconds.
@@ -75,11 +77,13 @@ pub fn test(options: &Options) -> Result<()> {
         "vm-test boots x86-64 kernels, so it needs an x86-64 machine"
     );
     packages::ensure()?;
-    if find(QEMU).is_none() {
-        packages::install(&["qemu-system-x86"]).context("the virtual machine needs QEMU")?;
-    }
-    if find("wg").is_none() {
-        packages::install(&["wireguard-tools"]).context("the tests need wg")?;
+    for (program, package) in
+        [(QEMU, "qemu-system-x86"), ("wg", "wireguard-tools"), ("ipvsadm", "ipvsadm")]
+    {
+        if find(program).is_none() {
+            packages::install(&[package])
+                .with_context(|| format!("the virtual machine needs {program}"))?;
+        }
     }
     ebpf::build(&ebpf::Options::default())?;
     let directory = root().join("target/vm");

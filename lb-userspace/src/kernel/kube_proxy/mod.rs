@@ -2,6 +2,7 @@
 //!
 //! Invariant: only what kube-proxy made is removed (`plan`).
 
+mod ipvs;
 mod nftables;
 mod plan;
 
@@ -14,16 +15,15 @@ use nix::sys::socket::SockProtocol;
 
 use super::preflight::Finding;
 use crate::netlink::Netlink;
+use ipvs::{DEVICE as IPVS_DEVICE, VirtualServers};
 use plan::Leftovers;
-
-/// In IPVS mode it has the addresses of Services.
-const IPVS_DEVICE: &str = "kube-ipvs0";
 
 pub struct KubeProxy {
     /// Its process, if it runs.
     pub process: Option<u32>,
     leftovers: Leftovers,
     has_ipvs_device: bool,
+    virtual_servers: VirtualServers,
 }
 
 impl KubeProxy {
@@ -34,6 +34,8 @@ impl KubeProxy {
             process: process_called("kube-proxy"),
             leftovers: Leftovers::of(&chains, &jumps),
             has_ipvs_device: if_nametoindex(IPVS_DEVICE).is_ok(),
+            virtual_servers: VirtualServers::find()
+                .context("virtual servers of IPVS cannot be listed")?,
         })
     }
 
@@ -41,6 +43,8 @@ impl KubeProxy {
     pub fn remove(&self) -> Result<()> {
         nftables::remove(&self.leftovers)
             .context("kube-proxy's rules cannot be removed from netfilter")?;
+        self.virtual_servers.remove().context("virtual servers of IPVS cannot be removed")?;
+        // Last: by its addresses the virtual servers are recognised.
         if self.has_ipvs_device {
             remove_device(IPVS_DEVICE)
                 .with_context(|| format!("{IPVS_DEVICE} cannot be removed"))?;
@@ -56,8 +60,10 @@ impl KubeProxy {
             .iter()
             .map(|jump| format!("jump from {} {} to {}", jump.table, jump.chain, jump.target));
         let chains = chains.iter().map(|chain| format!("chain {chain}"));
+        let servers = self.virtual_servers.kube_proxys.iter();
+        let servers = servers.map(|server| format!("virtual server {server}"));
         let device = self.has_ipvs_device.then(|| format!("interface {IPVS_DEVICE}"));
-        tables.chain(jumps).chain(chains).chain(device).collect()
+        tables.chain(jumps).chain(chains).chain(servers).chain(device).collect()
     }
 
     /// What is kept although kube-proxy may have made it, and why.
@@ -66,10 +72,9 @@ impl KubeProxy {
         let mut kept: Vec<String> =
             kept.map(|(chain, why)| format!("chain {chain}: {why}")).collect();
         if self.has_ipvs_device {
-            kept.push(
-                "virtual servers of IPVS: they may belong to others; if not, run `ipvsadm --clear`"
-                    .to_owned(),
-            );
+            kept.extend(self.virtual_servers.others.iter().map(|server| {
+                format!("virtual server {server}: neither a Service's address nor a NodePort")
+            }));
         }
         if uses_legacy_iptables() {
             kept.push(
@@ -97,6 +102,7 @@ pub fn kube_proxy() -> Vec<Finding> {
                 process: process_called("kube-proxy"),
                 leftovers: Leftovers::default(),
                 has_ipvs_device: if_nametoindex(IPVS_DEVICE).is_ok(),
+                virtual_servers: VirtualServers::find().unwrap_or_default(),
             }
         }
     };
@@ -110,7 +116,10 @@ pub fn kube_proxy() -> Vec<Finding> {
         ));
     }
     if found.has_ipvs_device {
-        messages.push(format!("its interface {IPVS_DEVICE} exists: it used IPVS"));
+        let servers = found.virtual_servers.kube_proxys.len();
+        messages.push(format!(
+            "its interface {IPVS_DEVICE} exists, with {servers} virtual servers of IPVS"
+        ));
     }
     if messages.is_empty() {
         return vec![Finding::ok(CHECK, "no kube-proxy, and no rules of it")];
