@@ -35,16 +35,6 @@ ports: [{name: http, port: 8080}]
 endpoints: [{addresses: [10.244.1.10], nodeName: node}]
 ";
 
-/// An address without a server.
-const NOWHERE: &str = "\
-apiVersion: v1
-kind: Config
-current-context: nowhere
-contexts: [{name: nowhere, context: {cluster: nowhere, user: nobody}}]
-clusters: [{name: nowhere, cluster: {server: 'http://127.0.0.1:9'}}]
-users: [{name: nobody, user: {}}]
-";
-
 /// Services that reject a client: `nobody` has no endpoints, `private` excludes the client.
 pub const REFUSED: &str = "
 apiVersion: v1
@@ -162,16 +152,30 @@ impl OneNode {
 
     /// Starts an agent whose API server does not respond: it has adopted its maps, and waits.
     pub fn agent_that_waits(&self) -> Result<Agent> {
-        let kubeconfig = self.topology.directory().join("kubeconfig");
-        std::fs::write(&kubeconfig, NOWHERE)?;
-        let source = ["--kubeconfig", &kubeconfig.to_string_lossy()];
-        let mut agent = Agent::launch_on(&self.node, &self.pin_path(), source, DEVICE, &[])?;
+        let mut agent = self.agent_of_api_server("http://127.0.0.1:9")?;
         agent.wait_for_output("retrying kind=EndpointSlice ")?;
         agent.wait_for_output("retrying kind=Service ")?;
         // The health port is open as soon as the agent has its maps.
         let health = ["curl", "--silent", "--fail", "http://127.0.0.1:10256/livez"];
         wait_until("the agent has its maps", SOON, || self.node.run(health).is_ok())?;
         Ok(agent)
+    }
+
+    /// Starts an agent whose API server has this address, without waiting.
+    pub fn agent_of_api_server(&self, address: &str) -> Result<Agent> {
+        let kubeconfig = self.topology.directory().join("kubeconfig");
+        let text = format!(
+            "apiVersion: v1
+kind: Config
+current-context: default
+contexts: [{{name: default, context: {{cluster: default, user: nobody}}}}]
+clusters: [{{name: default, cluster: {{server: '{address}'}}}}]
+users: [{{name: nobody, user: {{}}}}]
+"
+        );
+        std::fs::write(&kubeconfig, text)?;
+        let source = ["--kubeconfig", &kubeconfig.to_string_lossy()];
+        Agent::launch_on(&self.node, &self.pin_path(), source, DEVICE, &[])
     }
 
     /// Makes the next agent load its programs, like one of another build.

@@ -1,5 +1,5 @@
-//! Errors of an agent that cannot start. Nothing is left behind by a failed start, on a device that
-//! is no longer served, or by `cleanup`.
+//! Errors of an agent that cannot start, or cannot serve an interface. Nothing is left behind by a
+//! failed start, on a device that is no longer served, or by `cleanup`.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,8 @@ use std::path::Path;
 use anyhow::Result;
 use aya::programs::{SchedClassifier, TcAttachType};
 use tests::agent::{Agent, program};
-use tests::one_node::{DEVICE, OneNode};
+use tests::one_node::{DEVICE, OneNode, WEB};
+use tests::topology::{SOON, wait_until};
 
 /// Runs the agent, which must fail, and returns its stderr.
 fn refused(network: &OneNode, arguments: &[&str]) -> Result<String> {
@@ -192,5 +193,62 @@ fn cleanup_detaches_and_removes_everything() -> Result<()> {
     ])?;
     assert_eq!(attached(&case.network)?, (false, 0), "still attached");
     assert!(!Path::new(&case.pins).exists());
+    Ok(())
+}
+
+#[test]
+fn an_interface_that_refuses_programs_is_reported_until_it_takes_them() -> Result<()> {
+    let network = OneNode::warm(1)?;
+    let arguments = ["--tc-mode", "clsact", "--workload-device", "late*"];
+    let agent = network.agent_with(WEB, &arguments)?;
+    // Under its first name the interface is no pod's, so its qdisc is there before the agent comes.
+    let node = &network.node;
+    let pod = node.pod("early", &["10.244.1.99"])?;
+    node.run(["tc", "qdisc", "add", "dev", "early", "ingress"])?;
+    for command in ["set early down", "set early name late0", "set late0 up"] {
+        node.ip(&format!("link {command}"))?;
+    }
+    node.ip("route add 10.244.1.99 dev late0")?;
+    let report = "interface not served device=late0 reason=";
+    wait_until("the interface is reported", SOON, || agent.log().contains(report))?;
+    let log = agent.log();
+    let line = log.lines().find(|line| line.contains(report)).unwrap_or_default();
+    assert!(line.contains("tc qdisc del dev late0"), "no fix: {line}");
+    assert_eq!(network.curl("http://203.0.113.10/")?, "pod-0\n", "the rest is served");
+
+    node.run(["tc", "qdisc", "del", "dev", "late0", "ingress"])?;
+    wait_until("the interface is served", SOON, || {
+        agent.log().contains("attached to interface device=late0")
+    })?;
+    let curl = ["curl", "--silent", "--fail", "--max-time", "60", "http://10.96.0.10/"];
+    assert_eq!(pod.run(curl)?, "pod-0\n");
+    Ok(())
+}
+
+#[test]
+fn an_unreadable_kubeconfig_is_reported_by_path() -> Result<()> {
+    let case = Case::new()?;
+    let kubeconfig = case.network.topology.directory().join("kubeconfig");
+    fs::write(&kubeconfig, "clusters: [")?;
+    let kubeconfig = kubeconfig.display().to_string();
+    let arguments = ["agent", "--kubeconfig", &kubeconfig, "--device", DEVICE];
+    let printed = refused(&case.network, &[&arguments[..], &["--pin-path", &case.pins]].concat())?;
+    assert!(printed.contains(&format!("--kubeconfig {kubeconfig}")), "{printed}");
+    Ok(())
+}
+
+#[test]
+fn an_api_server_that_sends_garbage_is_reported_and_services_are_served() -> Result<()> {
+    let network = OneNode::warm(1)?;
+    assert!(network.agent_on(WEB)?.0.terminate()?.success());
+    let page = "<html><title>Sign in</title></html>";
+    let _server = network.node.http_server(&["127.0.0.1:6443"], page)?;
+    let mut agent = network.agent_of_api_server("http://127.0.0.1:6443")?;
+    for kind in ["Service", "EndpointSlice"] {
+        agent
+            .wait_for_output(&format!("keeping the programmed state and retrying kind={kind} "))?;
+    }
+    assert!(agent.log().contains(page), "{}", agent.log());
+    assert_eq!(network.curl("http://203.0.113.10/")?, "pod-0\n");
     Ok(())
 }

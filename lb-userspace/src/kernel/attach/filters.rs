@@ -77,7 +77,7 @@ impl Filters {
     }
 
     /// Adds a clsact qdisc unless the device has one; returns whether it was added.
-    pub fn ensure_qdisc(&mut self, device: u32) -> Result<bool> {
+    pub fn ensure_qdisc(&mut self, device: u32, name: &str) -> Result<bool> {
         let body =
             [header(device, CLSACT_HANDLE, TC_H_CLSACT, 0), text_attribute(TCA_KIND, "clsact")]
                 .concat();
@@ -89,7 +89,7 @@ impl Filters {
                 if kind != "clsact" {
                     bail!(
                         "a qdisc {kind:?} is where clsact has to be, and only one of them fits.\n\
-                         If it is not needed, `tc qdisc del dev DEVICE ingress` removes it, with \
+                         If it is not needed, `tc qdisc del dev {name} ingress` removes it, with \
                          its filters"
                     );
                 }

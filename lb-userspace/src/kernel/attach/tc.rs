@@ -108,7 +108,7 @@ impl Links<'_> {
     ) -> Result<()> {
         let index = if_nametoindex(device)?;
         let mut filters = open_filters(self.pins)?;
-        if filters.ensure_qdisc(index)? {
+        if filters.ensure_qdisc(index, device)? {
             self.pins.note_qdisc(device)?;
         }
         // Recorded first: a record without a filter is harmless, a filter without a record would

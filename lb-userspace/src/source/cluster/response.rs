@@ -16,12 +16,14 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::lines::Lines;
-use super::trouble::{Trouble, is_cut_off, root_cause};
+use super::trouble::{Trouble, is_cut_off, one_line, root_cause};
 
 /// The longest silence while a response is expected.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Of a refusal. A `Status` has less than one kilobyte.
 const MAX_REFUSAL: usize = 64 << 10;
+/// Octets of a response that is not of the API, for its report.
+const LONGEST_QUOTE: usize = 500;
 
 /// Sends a request; its response's body, if the server accepts the request.
 pub async fn send(client: &Client, request: Request<Vec<u8>>) -> Result<BodyDataStream, Trouble> {
@@ -140,7 +142,12 @@ fn parse(line: &[u8]) -> Result<Option<Change>, Trouble> {
         // Some servers and proxies end a watch with a bare status.
         Err(error) => match serde_json::from_slice::<Status>(line) {
             Ok(status) if status.code != 0 => return Err(Trouble::of_status(Box::new(status))),
-            _ => return Err(Trouble::Failed(format!("the server's event can't be read: {error}"))),
+            _ => {
+                let start = &line[..line.len().min(LONGEST_QUOTE)];
+                let text = one_line(&String::from_utf8_lossy(start));
+                let cause = format!("not an event of the Kubernetes API ({error}): {text}");
+                return Err(Trouble::Failed(cause));
+            }
         },
     };
     Ok(match kind.as_str() {

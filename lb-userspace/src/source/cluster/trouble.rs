@@ -108,7 +108,7 @@ impl From<String> for Trouble {
 }
 
 /// A message of unknown origin, fit for a log.
-fn one_line(message: &str) -> String {
+pub fn one_line(message: &str) -> String {
     let start: String = message.chars().take(LONGEST_MESSAGE).collect();
     let printable = start.replace(|c: char| c.is_control() && !c.is_whitespace(), "");
     printable.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -138,4 +138,33 @@ pub fn root_cause(error: &dyn StdError) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(code: u16, message: &str) -> String {
+        let status = Status { code, message: message.to_owned(), ..Status::default() };
+        Trouble::of_status(Box::new(status)).describe()
+    }
+
+    #[test]
+    fn refusals_say_how_to_fix_them() {
+        for (code, message, expected) in [
+            (401, "Unauthorized", "is the token or certificate valid, and of this cluster?"),
+            (403, "services is forbidden", "give this account the ClusterRole"),
+            (502, "<html>\n  <title>Bad\tGateway", "returned 502: <html> <title>Bad Gateway"),
+        ] {
+            let described = refused(code, message);
+            assert!(described.contains(expected), "{described}");
+        }
+    }
+
+    #[test]
+    fn a_message_of_any_size_is_one_line() {
+        let described = refused(500, &"\u{1b}[2J\r\n".repeat(1000));
+        assert!(!described.chars().any(char::is_control), "{described:?}");
+        assert!(described.chars().count() < LONGEST_MESSAGE + 50, "{described:?}");
+    }
 }
