@@ -30,10 +30,18 @@ fn add_vlan(host: &Host, below: &str, device: &str, tag: &str) -> Result<()> {
 }
 
 /// Connects client and node by a second link, and bonds both links at both ends.
+///
+/// No switch is between the two: with one active port, both must choose the same one. Without a
+/// primary port each keeps the port that it has used last, and which one that is depends on which
+/// changes of the other end it has noticed while the ports were added.
 fn add_bond(network: &OneNode, mode: &str) -> Result<()> {
     network.topology.link(network.client.port("eth1").wire(), network.node.port("ext1"))?;
     for (host, ports) in [(&network.client, ["eth0", "eth1"]), (&network.node, [DEVICE, "ext1"])] {
-        host.ip(&format!("link add bond0 type bond miimon 50 mode {mode}"))?;
+        let primary = match mode {
+            "active-backup" => format!("primary {}", ports[0]),
+            _ => String::new(),
+        };
+        host.ip(&format!("link add bond0 type bond miimon 50 mode {mode} {primary}"))?;
         for port in ports {
             host.ip(&format!("link set {port} down"))?;
             host.ip(&format!("link set {port} master bond0"))?;
@@ -59,6 +67,12 @@ fn move_addresses(network: &OneNode, client_device: &str, device: &str) -> Resul
     client.default_route(NODE6)
 }
 
+/// The states of both bonds, if there are any.
+fn states(network: &OneNode) -> String {
+    let of = |host: &Host| host.run(["cat", "/proc/net/bonding/bond0"]).unwrap_or_default();
+    format!("client: {}\nnode: {}", of(&network.client), of(&network.node))
+}
+
 fn agent(network: &OneNode, device: &str) -> Result<Agent> {
     let file = network.write_manifests(&manifests(&[here().tcp(80, 8080)]))?;
     Agent::start(&network.node, &network.pin_path(), &file, device, &[])
@@ -76,8 +90,8 @@ fn check(network: &OneNode, device: &str, xdp: &[&str]) -> Result<Agent> {
     }
     for url in URLS {
         let answer = network.curl(url);
-        let counters = || agent.get(&["counters"]).unwrap_or_default();
-        assert_eq!(answer.with_context(counters)?, "pod-0\n", "{url}");
+        let state = || states(network) + &agent.get(&["counters"]).unwrap_or_default();
+        assert_eq!(answer.with_context(state)?, "pod-0\n", "{url}");
     }
     Ok(agent)
 }
@@ -116,7 +130,8 @@ fn a_service_works_through_either_port_of_a_bond() -> Result<()> {
         network.node.ip(&format!("link set {down} down"))?;
         wait_until(&format!("{up} is used"), SOON, || {
             URLS.iter().all(|url| network.curl(url).is_ok_and(|answer| answer == "pod-0\n"))
-        })?;
+        })
+        .with_context(|| states(&network))?;
     }
     Ok(())
 }
