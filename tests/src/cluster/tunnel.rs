@@ -73,7 +73,10 @@ pub fn connect_by(tunnel: &Tunnel, nodes: &[Host; 2]) -> Result<bool> {
             let network = pod_network(Plugin::RawTunnel, side.other(), ip);
             let via = in_pod_network(Plugin::RawTunnel, side.other(), ip, 0);
             let via = if ethernet { format!("via {via} onlink") } else { String::new() };
-            nodes[side as usize].ip(&format!("route replace {network} {via} dev {device}"))?;
+            let node = &nodes[side as usize];
+            // First, as the gateway must not be behind another interface.
+            node.ip(&format!("route delete {network}"))?;
+            node.ip(&format!("route add {network} {via} dev {device}"))?;
         }
     }
     Ok(true)
