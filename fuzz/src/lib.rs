@@ -6,11 +6,15 @@
 //! that looks for new code paths, an ordinary test with random bytes, and the test that compares
 //! the kernel with the host.
 //!
+//! [`http`] does the same for what the HTTP proxy parses.
+//!
 //! Expected values are computed here, not by the data plane's own code: where headers are
 //! ([`inspect`]), and their checksums ([`checksum`]).
 
 mod change;
 pub mod checksum;
+#[cfg(feature = "http")]
+pub mod http;
 mod input;
 pub mod inspect;
 mod invariants;

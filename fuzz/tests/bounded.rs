@@ -41,7 +41,7 @@ thread_local! {
 }
 
 /// On a failure, shrinks the input and fails with the smallest one found.
-fn check(name: &str, target: fn(&[u8]), bytes: &[u8]) {
+fn check(name: &str, target: impl Fn(&[u8]), bytes: &[u8]) {
     let fails = |bytes: &[u8]| catch_unwind(AssertUnwindSafe(|| target(bytes))).is_err();
     if !fails(bytes) {
         return;
@@ -101,4 +101,67 @@ fn the_pipeline_handles_random_bytes() {
     let missing: Vec<Reason> = wanted.filter(|reason| !met.reasons.contains(reason)).collect();
     assert!(missing.is_empty() || cfg!(miri), "never met: {missing:?}");
     assert!(met.wrapped.min(met.opened) > 0 || cfg!(miri), "no tunnelled packets: {met:?}");
+}
+
+/// What the HTTP proxy parses. Each target returns what it has met: outcomes that the inputs never reach are not tested.
+#[cfg(feature = "http")]
+mod http {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn meets(name: &str, target: fn(&[u8]) -> &'static str, outcomes: &[&str]) {
+        let mut met = BTreeSet::new();
+        let mut run = |input: &str, bytes: &[u8]| {
+            check(input, |bytes| _ = target(bytes), bytes);
+            met.insert(target(bytes));
+        };
+        for file in corpus(name) {
+            run(&file.display().to_string(), &fs::read(&file).expect("a file of the corpus"));
+        }
+        for seed in seeds() {
+            run(&format!("seed {seed}"), &random_bytes(seed, 120));
+        }
+        println!("{name}: {met:?}");
+        let missing: Vec<_> = outcomes.iter().filter(|outcome| !met.contains(*outcome)).collect();
+        assert!(missing.is_empty() || cfg!(miri), "never met: {missing:?}");
+    }
+
+    #[test]
+    fn paths() {
+        meets("http-path", fuzz::http::path, &["refused", "kept", "changed"]);
+    }
+
+    #[test]
+    fn hosts() {
+        meets("http-host", fuzz::http::host, &["refused", "name", "address"]);
+    }
+
+    #[test]
+    fn the_proxy_protocol() {
+        let outcomes = ["refused", "incomplete", "no addresses", "addresses"];
+        meets("proxy-protocol", fuzz::http::proxy_protocol, &outcomes);
+    }
+
+    #[test]
+    fn requests() {
+        let refusals = [
+            "method",
+            "uri_too_long",
+            "scheme",
+            "asterisk_form",
+            "path",
+            "missing_host",
+            "duplicate_host",
+            "host",
+            "contradictory_host",
+            "transfer_encoding",
+            "content_length",
+            "connection_header",
+            "upgrade_with_body",
+            "expectation",
+        ];
+        meets("http-request", fuzz::http::request, &refusals);
+        meets("http-request", fuzz::http::request, &["accepted"]);
+    }
 }

@@ -15,7 +15,7 @@ use crate::linker::tools;
 use crate::packages;
 use crate::process::{cargo, find, output, root, run};
 
-const TARGETS: [&str; 2] = ["parser", "pipeline"];
+const TARGETS: [&str; 6] = ["parser", "pipeline", "http-host", "http-path", "http-request", "proxy-protocol"];
 const VERSION: &str = "0.13.2";
 
 #[derive(Debug, Args)]
@@ -38,7 +38,7 @@ pub fn fuzz(options: &Options) -> Result<()> {
         .iter()
         .filter(|&&target| options.target.as_deref().is_none_or(|wanted| wanted == target));
     for target in targets {
-        eprintln!("fuzzing the {target} for {} seconds, {compiler}", options.seconds);
+        eprintln!("fuzzing {target} for {} seconds, {compiler}", options.seconds);
         run(&mut compiler.command(&program, target, options.seconds)?)?;
     }
     Ok(())

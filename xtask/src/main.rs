@@ -76,7 +76,7 @@ enum Command {
     BuildEbpf(ebpf::Options),
     /// Build a container image of the agent, without a container engine
     Image(image::Options),
-    /// Fuzz the packet parser and the data plane's pipeline with cargo-fuzz
+    /// Fuzz the data plane, and what the HTTP proxy parses, with cargo-fuzz
     Fuzz(fuzz::Options),
     /// Format all code
     Fmt {

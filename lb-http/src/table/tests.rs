@@ -8,7 +8,7 @@ use crate::path::{comparable, normalize};
 use crate::policy::Policy;
 use crate::route::{Action, Owner};
 
-fn route(name: impl ToString) -> Arc<Route> {
+pub fn route(name: impl ToString) -> Arc<Route> {
     Arc::new(Route {
         owner: Owner { namespace: "test".into(), name: name.to_string().into() },
         action: Action::Respond { status: http::StatusCode::OK, reason: "test".into() },
@@ -18,7 +18,7 @@ fn route(name: impl ToString) -> Arc<Route> {
 }
 
 /// `= /a` is exact, `~ /a` an expression, `default`, and all else a prefix: as patterns are displayed.
-fn pattern(text: &str) -> PathPattern {
+pub fn pattern(text: &str) -> PathPattern {
     match text.split_once(' ') {
         Some(("=", path)) => PathPattern::Exact(path.into()),
         Some(("~", expression)) => PathPattern::regex(expression).expect("a valid expression"),

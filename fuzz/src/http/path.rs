@@ -1,0 +1,117 @@
+//! Paths: the normal form means what the client's form means, and nothing else.
+
+use std::borrow::Cow;
+
+use lb_http::path::{comparable, normalize};
+
+use super::text;
+use crate::Input;
+
+pub const PIECES: [&str; 34] = [
+    "/",
+    "/",
+    "/",
+    "//",
+    ".",
+    "..",
+    "/../",
+    "/./",
+    "%2e",
+    "%2E",
+    "%2f",
+    "%2F",
+    "%5c",
+    "\\",
+    ";",
+    "..;",
+    "a",
+    "b",
+    "A",
+    "%61",
+    "%41",
+    "%",
+    "%0",
+    "%00",
+    "%0a",
+    "%7f",
+    "%25",
+    "%25%32%65",
+    "é",
+    "%c3%a9",
+    "@",
+    "%40",
+    " ",
+    "%zz",
+];
+
+pub fn path(bytes: &[u8]) -> &'static str {
+    let mut input = Input::new(bytes);
+    let raw = match input.chance(64) {
+        true => String::from_utf8_lossy(input.rest()).into_owned(),
+        false => format!("/{}", text(&mut input, &PIECES, 20)),
+    };
+    let expected = meaning(&raw);
+    let Ok(normal) = normalize(&raw) else {
+        assert_eq!(expected, None, "{raw:?} is refused");
+        return "refused";
+    };
+    let segments: Option<Vec<Vec<u8>>> =
+        normal.strip_prefix('/').and_then(|path| path.split('/').map(decode).collect());
+    assert_eq!(segments, expected, "{raw:?} became {normal:?}");
+    assert_eq!(normalize(&normal), Ok(Cow::Borrowed(&*normal)), "not normal after all");
+    assert!(
+        normal.bytes().all(|octet| octet.is_ascii_graphic() && !b"\\\"<>^`{|}?#".contains(&octet)),
+        "{normal:?}"
+    );
+    assert_eq!(comparable(&normal).matches('/').count(), normal.matches('/').count());
+    if matches!(normal, Cow::Borrowed(_)) { "kept" } else { "changed" }
+}
+
+/// The decoded segments that an endpoint sees when it decodes each segment and then resolves dot segments. `None` if
+/// the path must be refused.
+fn meaning(raw: &str) -> Option<Vec<Vec<u8>>> {
+    let segments: Vec<Vec<u8>> =
+        raw.strip_prefix('/')?.split('/').map(decode).collect::<Option<_>>()?;
+    let mut resolved: Vec<Vec<u8>> = Vec::new();
+    for (at, segment) in segments.iter().enumerate() {
+        let name = segment.split(|&octet| octet == b';').next()?;
+        let is_dots = name == b"." || name == b"..";
+        // An encoded semicolon separates no parameters.
+        let raw_segment = raw[1..].split('/').nth(at)?;
+        if is_dots && name.len() < segment.len() && raw_segment.contains(';') {
+            let raw_name = decode(raw_segment.split(';').next()?)?;
+            if raw_name == name {
+                return None;
+            }
+        }
+        match segment.as_slice() {
+            b"." => {}
+            b".." => {
+                resolved.pop()?;
+            }
+            _ => resolved.push(segment.clone()),
+        }
+        let is_last = at + 1 == segments.len();
+        if is_last && (segment == b"." || segment == b"..") {
+            resolved.push(Vec::new());
+        }
+    }
+    Some(resolved)
+}
+
+fn decode(segment: &str) -> Option<Vec<u8>> {
+    let mut octets = segment.bytes();
+    let mut decoded = Vec::new();
+    while let Some(octet) = octets.next() {
+        let octet = match octet {
+            b'%' => {
+                let digits = [octets.next()?, octets.next()?];
+                let digits = digits.iter().all(u8::is_ascii_hexdigit).then_some(digits)?;
+                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+            }
+            octet => octet,
+        };
+        decoded.push((octet >= 0x20 && octet != 0x7f).then_some(octet)?);
+    }
+    Some(decoded)
+}

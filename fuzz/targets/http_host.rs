@@ -1,0 +1,7 @@
+//! Fuzzes hosts of the HTTP proxy's requests with libFuzzer.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    fuzz::http::host(bytes);
+});

@@ -1,0 +1,118 @@
+//! Measures lookups and changes. By hand, on an idle machine:
+//! `cargo test -p lb-http --release table::figures -- --ignored --nocapture`
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use super::tests::{pattern, route};
+use super::*;
+
+/// With three rules for each host, and wildcards for every tenth.
+fn table_of(hosts: usize) -> Table {
+    let mut table = Table::default();
+    for number in 0..hosts {
+        table.set_host(host(number), rules(3));
+    }
+    table
+}
+
+fn host(number: usize) -> HostPattern {
+    let name = format!("team-{}.example.org", number);
+    HostPattern::parse(&if number.is_multiple_of(10) { format!("*.{name}") } else { name }).unwrap()
+}
+
+fn rules(count: usize) -> Vec<(PathPattern, Arc<Route>)> {
+    let route = route("figures");
+    (0..count).map(|number| (pattern(&format!("/api/v{number}/items")), route.clone())).collect()
+}
+
+/// The best of several rounds, for each of `times` calls.
+fn measure(times: usize, mut call: impl FnMut(usize)) -> Duration {
+    let round = || {
+        let start = Instant::now();
+        (0..times).for_each(&mut call);
+        start.elapsed() / times as u32
+    };
+    std::iter::repeat_with(round).take(7).min().unwrap()
+}
+
+fn report(what: &str, time: Duration) {
+    println!("{what:<64} {time:>12.3?}");
+}
+
+#[test]
+#[ignore = "measures"]
+fn figures_of_the_table() {
+    for hosts in [10, 1_000, 30_000] {
+        let mut table = table_of(hosts);
+        // In an order that the processor does not foresee.
+        let names: Vec<String> = (0..4096)
+            .map(|number| (number * 7919) % hosts)
+            .map(|number| match host(number) {
+                HostPattern::Wildcard(suffix) => format!("www.{suffix}"),
+                host => host.to_string(),
+            })
+            .collect();
+        let find = |table: &Table, path: &str| {
+            measure(100_000, |at| {
+                black_box(table.find(Some(&names[at % names.len()]), black_box(path)));
+            })
+        };
+        report(&format!("find, {hosts} hosts"), find(&table, "/api/v1/items/4711"));
+        report(&format!("find nothing, {hosts} hosts"), find(&table, "/other"));
+        report(
+            &format!("clone, {hosts} hosts"),
+            measure(1_000, |_| drop(black_box(table.clone()))),
+        );
+        let change = measure(1_000, |at| {
+            let old = table.clone();
+            table.set_host(host(at * 31 % hosts), rules(3));
+            drop(old);
+        });
+        report(&format!("clone, set_host, drop the old table, {hosts} hosts"), change);
+    }
+    for paths in [10, 1_000, 10_000] {
+        let mut table = Table::default();
+        table.set_host(HostPattern::Any, rules(paths));
+        let requests: Vec<String> =
+            (0..4096).map(|at| format!("/api/v{}/items/4711", (at * 7919) % paths)).collect();
+        let time = measure(100_000, |at| {
+            black_box(table.find(None, black_box(&requests[at % requests.len()])));
+        });
+        report(&format!("find, {paths} prefixes of one host"), time);
+        report(
+            &format!("set_host, {paths} prefixes"),
+            measure(10, |_| drop(table.set_host(HostPattern::Any, rules(paths)))),
+        );
+    }
+}
+
+/// What tenants and clients can make a lookup cost.
+#[test]
+#[ignore = "measures"]
+fn figures_of_attacks() {
+    let find = |patterns: Vec<String>, path: &str| {
+        let mut table = Table::default();
+        let rules = patterns.iter().map(|text| (pattern(text), route("attack"))).collect();
+        table.set_host(HostPattern::Any, rules);
+        measure(20, |_| {
+            black_box(table.find(None, black_box(path)));
+        })
+    };
+    let long = "/a".repeat(4 << 10);
+    let nested = (1..1_000).map(|depth| "/a".repeat(depth)).collect();
+    report("1,000 nested prefixes, a path beside them", find(nested, "/a/a/b"));
+    let nested = (1..1_000).map(|depth| "/a".repeat(depth)).collect();
+    report("1,000 nested prefixes, a path of 8 KiB", find(nested, &long));
+    let ordinary = (0..MOST_EXPRESSIONS).map(|at| format!("~ /service-{at}(/|$)(.*)")).collect();
+    report("256 ordinary expressions, none matches", find(ordinary, "/other/path"));
+    let scanning = (0..MOST_EXPRESSIONS).map(|at| format!("~ /.*x{at}$")).collect();
+    report("256 expressions that read the path, 8 KiB", find(scanning, &long));
+    let exploding = vec!["~ /(.*a){12}[ab]{200}(a|b)*[^a]{2}$".to_string()];
+    report("an expression with many states, 8 KiB", find(exploding, &long));
+    report("one of them", find(vec!["~ /.*x{255}$".to_string()], &long));
+    report("one like them, without end", find(vec!["~ /.*x{255}".to_string()], &long));
+    report("a short one", find(vec!["~ /.*x$".to_string()], &long));
+    let exploding = vec!["~ (/a)*(/?[a-z]?){400}c$".to_string()];
+    report("another one", find(exploding, &long));
+}
