@@ -28,9 +28,6 @@ pub struct Settings {
     pub tls_port: u16,
     /// Slow start, ejection of endpoints that fail, and the key of affinity cookies.
     pub balancing: balance::Settings,
-    /// Addresses that external authentication must not use, because an Ingress could reach with it what its author
-    /// cannot: of this machine, and link-local ones, where clouds serve credentials.
-    pub denied_auth_targets: Vec<IpNet>,
     pub limits: Limits,
     /// Threads that serve requests; 0: one for each CPU that the process may use.
     pub workers: usize,
@@ -48,7 +45,6 @@ impl Settings {
         Self {
             http,
             https,
-            denied_auth_targets: local_networks(),
             shutdown_grace: Duration::from_secs(30),
             most_owners: 10_000,
             tls_port: 443,
@@ -57,7 +53,8 @@ impl Settings {
     }
 }
 
-/// This machine's own addresses, and link-local ones.
+/// Addresses that a name which tenants write must not lead to: this machine's own, and link-local ones, where clouds
+/// serve credentials.
 pub fn local_networks() -> Vec<IpNet> {
     let networks = [
         "0.0.0.0/8",

@@ -17,7 +17,6 @@ use tokio::sync::watch;
 use crate::access_log::{Batch, Entry};
 use crate::client::{Client, Order};
 use crate::config::Config;
-use crate::http::AuthServers;
 use crate::limits::Connections;
 use crate::metrics::{OwnerCounters, WorkerCounters, add};
 use crate::proxy::{StartError, Stop};
@@ -56,7 +55,6 @@ pub(crate) struct Worker {
     pub shared: Arc<Shared>,
     pub counters: Arc<WorkerCounters>,
     pub upstreams: Upstreams,
-    pub auth_servers: AuthServers,
     pub clients: RefCell<Slab<Weak<Client>>>,
     config: RefCell<Snapshot>,
     owners: RefCell<HashMap<Owner, KnownOwner>>,
@@ -100,7 +98,6 @@ impl Worker {
     ) -> Rc<Self> {
         Rc::new(Self {
             upstreams: Upstreams::default(),
-            auth_servers: AuthServers::default(),
             clients: RefCell::default(),
             config: RefCell::new(Rc::new(config)),
             owners: RefCell::default(),

@@ -1,46 +1,20 @@
-//! Asks another server whether a request may pass.
-//!
-//! Invariant: the other server is never one that the policy's author could not reach by other means: addresses in
-//! `Settings::denied_auth_targets` are not connected to, whatever a name resolves to.
+//! Asks another server whether a request may pass. Which one is an upstream of the snapshot, as with requests, so the
+//! URL of a policy reaches nothing that its author could not reach by a route.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
-use std::net::SocketAddr;
-use std::rc::Rc;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, SET_COOKIE, WWW_AUTHENTICATE};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use http_body::Body;
+use lb_http::Policy;
 use lb_http::policy::ExternalAuth;
-use lb_http::upstream::{Protocol, UpstreamTls};
-use lb_http::{Endpoint, Policy, Upstream, UpstreamName};
-use tokio::time::timeout;
 
 use super::forward::{Choice, forward};
 use super::outbound::Outbound;
 use super::record::Record;
 use super::reply::Reply;
 use crate::body::Source;
-use crate::upstream::Endpoints;
-use crate::worker::Worker;
-
-/// Servers by scheme and authority. Names are resolved again when this is older than `RESOLVED`.
-#[derive(Default)]
-pub(crate) struct AuthServers(RefCell<HashMap<String, Known>>);
-
-struct Known {
-    endpoints: Rc<Endpoints>,
-    upstream: Arc<Upstream>,
-    resolved: Instant,
-}
-
-const RESOLVED: Duration = Duration::from_secs(5);
-const RESOLVE_LIMIT: Duration = Duration::from_secs(5);
-/// Servers that are remembered; policies that name more make others be resolved again.
-const MOST_SERVERS: usize = 1_000;
 
 /// What the server adds: to the request, and to the response.
 #[derive(Debug, Default)]
@@ -63,10 +37,13 @@ pub(crate) async fn ask(
     subject: Subject<'_>,
     record: &mut Record,
 ) -> Result<Granted, Reply> {
+    let now = Instant::now();
     let worker = record.client.worker.clone();
     let unavailable = || Reply::new(StatusCode::INTERNAL_SERVER_ERROR, "external_auth_failed");
-    let endpoints = resolve(&worker, auth).await.ok_or_else(unavailable)?;
-    let source = Source::empty(Instant::now());
+    let config = worker.config();
+    let endpoints = worker.upstreams.get(&auth.upstream, &config, &worker.shared.balancing, now);
+    let endpoints = endpoints.ok_or_else(unavailable)?;
+    let source = Source::empty(now);
     let before = (record.endpoint, record.tries);
     let policy = Policy::default();
     let outbound = request(auth, &subject);
@@ -139,55 +116,6 @@ fn request(auth: &ExternalAuth, subject: &Subject<'_>) -> Outbound {
         headers,
         host: authority.and_then(|authority| HeaderValue::from_str(authority).ok()),
         upgrade: None,
-        is_tls: auth.url.scheme_str() == Some("https"),
+        is_tls: auth.upstream.protocol.uses_tls(),
     }
-}
-
-async fn resolve(worker: &Worker, auth: &ExternalAuth) -> Option<Rc<Endpoints>> {
-    let authority = auth.url.authority()?;
-    let is_tls = auth.url.scheme_str() == Some("https");
-    let key = format!("{}://{authority}", if is_tls { "https" } else { "http" });
-    let now = Instant::now();
-    if let Some(known) = worker.auth_servers.0.borrow().get(&key)
-        && now.saturating_duration_since(known.resolved) < RESOLVED
-    {
-        return Some(known.endpoints.clone());
-    }
-    let host = authority.host().trim_matches(['[', ']']);
-    let port = authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
-    let found = timeout(RESOLVE_LIMIT, tokio::net::lookup_host((host, port))).await.ok()?.ok()?;
-    let denied = &worker.shared.settings.denied_auth_targets;
-    let is_allowed = |address: &SocketAddr| {
-        let ip = address.ip();
-        !denied.iter().any(|net| net.contains(&ip) || net.contains(&ip.to_canonical()))
-    };
-    let mut addresses: Vec<_> = found.filter(is_allowed).collect();
-    addresses.sort();
-    addresses.dedup();
-    let endpoints = addresses.iter().map(|&address| Endpoint { address, is_local: false });
-    let upstream = Upstream { endpoints: endpoints.collect(), draining: Vec::new() };
-    let mut servers = worker.auth_servers.0.borrow_mut();
-    if let Some(known) = servers.get_mut(&key) {
-        known.resolved = now;
-        if *known.upstream != upstream {
-            known.upstream = Arc::new(upstream);
-            known.endpoints.update(&known.upstream, now);
-        }
-        return Some(known.endpoints.clone());
-    }
-    if servers.len() >= MOST_SERVERS {
-        servers.clear();
-    }
-    let upstream = Arc::new(upstream);
-    let tls = UpstreamTls { server_name: Some(host.into()), ..UpstreamTls::default() };
-    let name = UpstreamName {
-        namespace: "".into(),
-        service: host.into(),
-        port: port.to_string().into(),
-        protocol: if is_tls { Protocol::Https } else { Protocol::Http1 },
-        tls: is_tls.then_some(tls),
-    };
-    let endpoints = Endpoints::new(name, upstream.clone(), &worker.shared.balancing, now);
-    servers.insert(key, Known { endpoints: endpoints.clone(), upstream, resolved: now });
-    Some(endpoints)
 }

@@ -14,5 +14,3 @@ mod record;
 mod reply;
 mod response;
 mod upgrade;
-
-pub(crate) use external_auth::AuthServers;

@@ -1,0 +1,442 @@
+//! What happens to a request on its way to an endpoint and back.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderValue, Method, StatusCode};
+use lb_http::auth::Users;
+use lb_http::policy::{
+    AffinityCookie, BasicAuth, Cors, CorsOrigin, CustomErrors, ExternalAuth, RateLimits, Rewrite,
+    Timeouts, TlsRedirect,
+};
+use lb_http::upstream::Protocol;
+use lb_http::{Policy, UpstreamName};
+
+use crate::client::Client;
+use crate::endpoint::{Endpoint, Then, respond};
+use crate::world::{HOST, World, add_host, config, name, policy_config, upstream, wait_until};
+
+/// An address where nothing listens.
+pub fn closed_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+fn echo() -> Endpoint {
+    Endpoint::start(|request, stream| {
+        let body = String::from_utf8_lossy(&request.body);
+        respond(stream, &format!("{} {}", request.line, body));
+        Then::Keep
+    })
+}
+
+#[test]
+fn requests_are_forwarded_on_kept_connections() {
+    let endpoint = echo();
+    let mut world = World::start(config(&[endpoint.address]));
+    let mut client = Client::connect(world.http());
+    for number in 0..5 {
+        let path = format!("/p{number}?q=1");
+        assert_eq!(client.get("A.Test:80", &path).text(), format!("GET {path} HTTP/1.1 "));
+    }
+    assert_eq!(endpoint.requests().last().unwrap().connection, 0);
+    let entry = world.logged(|entry| entry.uri.as_ref().is_some_and(|uri| uri == "/p4?q=1"));
+    assert_eq!((entry.status, entry.tries, entry.endpoint), (200, 1, Some(endpoint.address)));
+    assert_eq!(entry.reason, None);
+    let requests = "requests_total{namespace=\"default\",ingress=\"web\",code=\"2xx\"}";
+    assert_eq!(world.metric(requests), 5);
+    assert_eq!(world.metric("open_connections{listener=\"http\"}"), 1);
+    drop(client);
+    wait_until("closed connection", || world.metric("open_connections{listener=\"http\"}") == 0);
+}
+
+#[test]
+fn bodies_pass_in_both_directions() {
+    let endpoint = echo();
+    let world = World::start(config(&[endpoint.address]));
+    let mut client = Client::connect(world.http());
+    client.send("PUT / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\n\r\nhello");
+    assert!(client.response().text().ends_with("hello"));
+    client.send("GET / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n");
+    assert!(client.response().text().ends_with("abcde"));
+    let large = "x".repeat(3 << 20);
+    client.send(format!(
+        "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: {}\r\n\r\n",
+        large.len()
+    ));
+    client.send(&large);
+    assert!(client.response().text().ends_with(&large));
+}
+
+#[test]
+fn a_body_is_passed_on_before_it_is_complete() {
+    // The endpoint sends each octet back that it gets, and the client waits for it before it sends the next one.
+    let endpoint = Endpoint::on_heads(true, |_, stream| {
+        let mut reader = Client::over(stream.try_clone().unwrap());
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        for _ in 0..3 {
+            let octet = reader.take(6).unwrap();
+            let _ = stream.write_all(&octet);
+        }
+        let _ = stream.write_all(b"0\r\n\r\n");
+        Then::Close
+    });
+    let world = World::start(config(&[endpoint.address]));
+    let mut client = Client::connect(world.http());
+    client.send("POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n");
+    client.send("1\r\na\r\n");
+    assert!(client.head().unwrap().starts_with("HTTP/1.1 200 OK"));
+    assert_eq!(client.take(6).unwrap(), b"1\r\na\r\n");
+    for octet in ["b", "c"] {
+        client.send(format!("1\r\n{octet}\r\n"));
+        assert_eq!(client.take(6).unwrap(), format!("1\r\n{octet}\r\n").as_bytes());
+    }
+}
+
+#[test]
+fn bodies_above_the_limit_are_refused() {
+    let endpoint = echo();
+    let policy = Policy { max_body: Some(10), ..Policy::default() };
+    let world = World::start(policy_config(&[endpoint.address], policy));
+    let mut client = Client::connect(world.http());
+    client.send("POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 10\r\n\r\n0123456789");
+    assert_eq!(client.response().status, 200);
+    client.send("POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 11\r\n\r\n");
+    assert_eq!(client.response().status, 413);
+    assert!(client.is_closed());
+    let mut client = Client::connect(world.http());
+    client.send("POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n8\r\n01234567\r\n8\r\n01234567\r\n0\r\n\r\n");
+    assert_eq!(client.response().status, 413);
+    assert_eq!(endpoint.count(), 1);
+}
+
+#[test]
+fn a_client_that_expects_100_sends_its_body_when_the_endpoint_wants_it() {
+    let endpoint = Endpoint::on_heads(true, |request, stream| {
+        assert_eq!(request.header("expect"), Some("100-continue"));
+        if request.line.starts_with("POST /no ") {
+            let _ = stream.write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n");
+            return Then::Close;
+        }
+        let _ = stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n");
+        let body = Client::over(stream.try_clone().unwrap()).take(2).unwrap();
+        respond(stream, std::str::from_utf8(&body).unwrap());
+        Then::Keep
+    });
+    let world = World::start(config(&[endpoint.address]));
+    let head = |path| {
+        format!(
+            "POST {path} HTTP/1.1\r\nHost: a.test\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+        )
+    };
+    let mut client = Client::connect(world.http());
+    client.send(head("/yes"));
+    assert!(client.head().unwrap().starts_with("HTTP/1.1 100 "));
+    client.send("ok");
+    assert_eq!(client.response().text(), "ok");
+
+    let mut client = Client::connect(world.http());
+    client.send(head("/no"));
+    assert!(client.head().unwrap().starts_with("HTTP/1.1 403 "));
+    assert!(client.rest().is_empty());
+}
+
+#[test]
+fn an_endpoint_without_interim_responses_gets_an_expected_body_after_a_moment() {
+    let endpoint = echo();
+    let world = World::start(config(&[endpoint.address]));
+    let mut client = Client::connect(world.http());
+    client.send(
+        "POST / HTTP/1.1\r\nHost: a.test\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n",
+    );
+    assert!(client.head().unwrap().starts_with("HTTP/1.1 100 "));
+    client.send("ok");
+    assert!(client.response().text().ends_with("ok"));
+}
+
+#[test]
+fn failures_have_their_statuses() {
+    let silent = Endpoint::start(|_, _| {
+        std::thread::sleep(Duration::from_secs(5));
+        Then::Close
+    });
+    let closing = Endpoint::start(|_, _| Then::Close);
+    let short = Timeouts { read: Duration::from_millis(100), ..Timeouts::default() };
+    let policy = || Policy { timeouts: short, ..Policy::default() };
+    let cases: [(&str, Vec<SocketAddr>, u16, &str); 4] = [
+        ("nothing listens", vec![closed_port()], 502, "endpoint_connect"),
+        ("closes", vec![closing.address], 502, "endpoint_closed"),
+        ("is silent", vec![silent.address], 504, "endpoint_timeout"),
+        ("no endpoint", vec![], 503, "no_endpoint"),
+    ];
+    for (case, addresses, status, reason) in cases {
+        let mut world = World::start(policy_config(&addresses, policy()));
+        let mut client = Client::connect(world.http());
+        assert_eq!(client.get(HOST, "/").status, status, "{case}");
+        assert_eq!(world.logged(|_| true).reason, Some(reason), "{case}");
+    }
+    let mut unknown = config(&[silent.address]);
+    unknown.upstreams.clear();
+    let world = World::start(unknown);
+    let mut client = Client::connect(world.http());
+    assert_eq!(client.get(HOST, "/").status, 503);
+    assert_eq!(client.get("b.test", "/").status, 404);
+}
+
+#[test]
+fn a_response_that_stops_is_not_passed_on_as_complete() {
+    let endpoint = Endpoint::start(|_, stream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nbeginning");
+        Then::Close
+    });
+    let mut world = World::start(config(&[endpoint.address]));
+    let mut client = Client::connect(world.http());
+    client.send("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n");
+    assert!(client.head().unwrap().starts_with("HTTP/1.1 200 OK"));
+    assert_eq!(client.rest(), b"beginning");
+    let entry = world.logged(|_| true);
+    assert_eq!((entry.reason, entry.sent), (Some("endpoint_closed"), 9));
+}
+
+#[test]
+fn a_response_without_a_length_ends_with_the_endpoints_connection() {
+    let endpoint = Endpoint::start(|_, stream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nall of it");
+        Then::Close
+    });
+    let world = World::start(config(&[endpoint.address]));
+    assert_eq!(Client::connect(world.http()).get(HOST, "/").text(), "all of it");
+}
+
+#[test]
+fn heads_and_empty_responses_have_no_body() {
+    let endpoint = Endpoint::start(|request, stream| {
+        let text: &[u8] = match request.line.as_str() {
+            "HEAD /a HTTP/1.1" => b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n",
+            "GET /none HTTP/1.1" => b"HTTP/1.1 204 No Content\r\n\r\n",
+            _ => b"HTTP/1.1 304 Not Modified\r\nETag: \"a\"\r\n\r\n",
+        };
+        let _ = stream.write_all(text);
+        Then::Keep
+    });
+    let world = World::start(config(&[endpoint.address]));
+    let mut client = Client::connect(world.http());
+    client.send("HEAD /a HTTP/1.1\r\nHost: a.test\r\n\r\n");
+    assert!(client.head().unwrap().contains("content-length: 5"));
+    assert_eq!(client.get(HOST, "/none").status, 204);
+    assert_eq!(client.get(HOST, "/same").status, 304);
+    assert_eq!(endpoint.requests().last().unwrap().connection, 0);
+}
+
+#[test]
+fn a_client_of_http_1_0_is_served() {
+    let endpoint = Endpoint::start(|_, stream| {
+        let _ = stream.write_all(
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        );
+        Then::Keep
+    });
+    let world = World::start(config(&[endpoint.address]));
+    let mut client = Client::connect(world.http());
+    client.send("GET / HTTP/1.0\r\nHost: a.test\r\n\r\n");
+    let head = client.head().unwrap();
+    assert!(!head.contains("transfer-encoding"), "{head}");
+    assert_eq!(client.rest(), b"ok");
+}
+
+#[test]
+fn the_path_is_rewritten_and_the_host_replaced() {
+    let endpoint = echo();
+    let policy = Policy {
+        rewrite: Some(Rewrite { target: "/new".into() }),
+        upstream_host: Some(HeaderValue::from_static("inside.test")),
+        forwarded_prefix: Some(HeaderValue::from_static("/old")),
+        request_headers: vec![("x-team".parse().unwrap(), HeaderValue::from_static("blue"))],
+        response_headers: vec![("x-served".parse().unwrap(), HeaderValue::from_static("yes"))],
+        ..Policy::default()
+    };
+    let world = World::start(policy_config(&[endpoint.address], policy));
+    let response = Client::connect(world.http()).get(HOST, "/old/a?q=1");
+    assert_eq!(response.text(), "GET /new?q=1 HTTP/1.1 ");
+    assert_eq!(response.header("x-served"), Some("yes"));
+    let request = &endpoint.requests()[0];
+    assert_eq!(request.header("host"), Some("inside.test"));
+    assert_eq!(request.header("x-forwarded-host"), Some(HOST));
+    assert_eq!(request.header("x-forwarded-prefix"), Some("/old"));
+    assert_eq!(request.header("x-team"), Some("blue"));
+}
+
+#[test]
+fn redirects_and_cors_need_no_endpoint() {
+    let policy = Policy {
+        tls_redirect: TlsRedirect::Always,
+        cors: Some(Cors {
+            origins: vec![CorsOrigin::Exact("https://o.test".into())],
+            methods: HeaderValue::from_static("GET"),
+            headers: HeaderValue::from_static("X-A"),
+            expose: None,
+            credentials: false,
+            max_age: Duration::from_secs(1),
+        }),
+        ..Policy::default()
+    };
+    let world = World::start(policy_config(&[], policy));
+    let mut client = Client::connect(world.http());
+    client.send("GET /x HTTP/1.1\r\nHost: a.test\r\nOrigin: https://o.test\r\n\r\n");
+    let response = client.response();
+    assert_eq!(response.status, 308);
+    assert_eq!(response.header("location"), Some("https://a.test/x"));
+    assert_eq!(response.header("access-control-allow-origin"), Some("https://o.test"));
+}
+
+#[test]
+fn an_affinity_cookie_returns_to_its_endpoint() {
+    let endpoints = [Endpoint::named("one"), Endpoint::named("two"), Endpoint::named("three")];
+    let policy = Policy {
+        affinity: Some(AffinityCookie {
+            name: "route".into(),
+            path: None,
+            domain: None,
+            max_age: None,
+            same_site: None,
+            secure: None,
+            keep_on_failure: false,
+        }),
+        ..Policy::default()
+    };
+    let addresses: Vec<_> = endpoints.iter().map(|endpoint| endpoint.address).collect();
+    let world = World::start(policy_config(&addresses, policy));
+    let mut client = Client::connect(world.http());
+    let first = client.get(HOST, "/");
+    let cookie = first.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    for _ in 0..20 {
+        client.send(format!("GET / HTTP/1.1\r\nHost: a.test\r\nCookie: {cookie}\r\n\r\n"));
+        let response = client.response();
+        assert_eq!(response.text(), first.text());
+        assert_eq!(response.header("set-cookie"), None);
+    }
+}
+
+#[test]
+fn passwords_are_asked_for() {
+    let endpoint = echo();
+    // `password`, as `htpasswd -s` writes it.
+    let (users, problems) = Users::parse("ann:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=");
+    assert!(problems.is_empty(), "{problems:?}");
+    let basic = BasicAuth { realm: "inner \"circle\"".into(), users: Some(Arc::new(users)) };
+    let policy = Policy { basic_auth: Some(basic), ..Policy::default() };
+    let world = World::start(policy_config(&[endpoint.address], policy));
+    let mut client = Client::connect(world.http());
+    let response = client.get(HOST, "/");
+    assert_eq!(response.status, 401);
+    assert_eq!(response.header("www-authenticate"), Some("Basic realm=\"inner circle\""));
+    let request = |password: &str| {
+        format!("GET / HTTP/1.1\r\nHost: a.test\r\nAuthorization: Basic {password}\r\n\r\n")
+    };
+    client.send(request("YW5uOndyb25n"));
+    assert_eq!(client.response().status, 401);
+    client.send(request("YW5uOnBhc3N3b3Jk"));
+    assert_eq!(client.response().status, 200);
+    assert_eq!(endpoint.count(), 1);
+}
+
+fn external(server: UpstreamName) -> Policy {
+    let auth = ExternalAuth {
+        upstream: server,
+        url: "http://auth.test/check".parse().unwrap(),
+        method: Method::GET,
+        signin: None,
+        response_headers: vec!["x-user".parse().unwrap()],
+    };
+    Policy { external_auth: Some(auth), ..Policy::default() }
+}
+
+#[test]
+fn another_server_decides_who_may_pass() {
+    let server = Endpoint::start(|request, stream| {
+        let text: &[u8] = match request.header("x-token") {
+            Some("good") => b"HTTP/1.1 200 OK\r\nX-User: ann\r\nContent-Length: 0\r\n\r\n",
+            Some("bad") => b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n",
+            _ => b"HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Bearer\r\nContent-Length: 0\r\n\r\n",
+        };
+        let _ = stream.write_all(text);
+        Then::Keep
+    });
+    let endpoint = echo();
+    let auth = name("auth", Protocol::Http1);
+    let mut config = policy_config(&[endpoint.address], external(auth.clone()));
+    config.upstreams.insert(auth, upstream(&[server.address]));
+    let world = World::start(config);
+    let mut client = Client::connect(world.http());
+    let mut ask = |token: &str| {
+        client.send(format!("POST /a?b HTTP/1.1\r\nHost: a.test\r\nX-User: root\r\nX-Token: {token}\r\nContent-Length: 2\r\n\r\nhi"));
+        client.response()
+    };
+    assert_eq!(ask("none").header("www-authenticate"), Some("Bearer"));
+    assert_eq!(ask("bad").status, 403);
+    assert_eq!(endpoint.count(), 0);
+    assert!(ask("good").text().ends_with("hi"));
+    assert_eq!(endpoint.requests()[0].header("x-user"), Some("ann"));
+    let asked = &server.requests()[2];
+    assert_eq!(asked.line, "GET /check HTTP/1.1");
+    assert_eq!(asked.header("host"), Some("auth.test"));
+    assert_eq!(asked.header("x-original-url"), Some("http://a.test/a?b"));
+    assert_eq!(asked.header("x-original-method"), Some("POST"));
+    assert_eq!(asked.header("content-length"), None);
+}
+
+#[test]
+fn errors_are_replaced_by_another_service() {
+    let failing = Endpoint::start(|_, stream| {
+        let _ =
+            stream.write_all(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 3\r\n\r\nraw");
+        Then::Keep
+    });
+    let page = Endpoint::start(|request, stream| {
+        let code = request.header("x-code").unwrap();
+        let text = format!("HTTP/1.1 503 Nice\r\nContent-Length: 8\r\n\r\nnice {code}");
+        let _ = stream.write_all(text.as_bytes());
+        Then::Keep
+    });
+    let errors: UpstreamName = name("errors", Protocol::Http1);
+    let custom = CustomErrors { statuses: [503].into(), upstream: errors.clone() };
+    let policy = Policy { errors: Some(custom), ..Policy::default() };
+    for addresses in [vec![failing.address], vec![]] {
+        let mut config = policy_config(&addresses, policy.clone());
+        config.upstreams.insert(errors.clone(), upstream(&[page.address]));
+        let world = World::start(config);
+        let response = Client::connect(world.http()).get(HOST, "/x");
+        assert_eq!((response.status, response.text().as_str()), (503, "nice 503"));
+        assert_eq!(page.requests().last().unwrap().header("x-original-uri"), Some("/x"));
+    }
+}
+
+#[test]
+fn clients_beyond_their_rate_get_429() {
+    let endpoint = echo();
+    let limits =
+        RateLimits { requests_per_minute: Some(2), burst_multiplier: 1, ..RateLimits::default() };
+    let policy = Policy { limits, ..Policy::default() };
+    let world = World::start(policy_config(&[endpoint.address], policy));
+    let mut client = Client::connect(world.http());
+    let statuses: Vec<_> = (0..10).map(|_| client.get(HOST, "/")).collect();
+    let refused = statuses.iter().find(|r| r.status == 429).expect("no request was refused");
+    assert!(refused.header("retry-after").is_some());
+    assert_eq!(statuses[0].status, 200);
+    assert_eq!(endpoint.count(), statuses.iter().filter(|r| r.status == 200).count());
+}
+
+#[test]
+fn hosts_have_routes_of_their_own() {
+    let (a, b) = (Endpoint::named("a"), Endpoint::named("b"));
+    let mut config = config(&[a.address]);
+    let other = name("other", Protocol::Http1);
+    add_host(&mut config, "b.test", &other, Policy::default());
+    config.upstreams.insert(other, upstream(&[b.address]));
+    let world = World::start(config);
+    let mut client = Client::connect(world.http());
+    assert_eq!(client.get("a.test", "/").text(), "a");
+    assert_eq!(client.get("B.test:80", "/").text(), "b");
+    assert_eq!(client.get("c.test", "/").status, StatusCode::NOT_FOUND.as_u16());
+}

@@ -1,0 +1,1 @@
+//! HTTP/2 with clients and with endpoints.

@@ -1,0 +1,19 @@
+//! The proxy between raw clients and raw endpoints, all in this process and on loopback.
+
+// All of this is tests.
+#![allow(clippy::unwrap_used)]
+
+mod client;
+mod endpoint;
+mod world;
+
+mod forwarding;
+mod http2;
+mod limits;
+mod proxy_protocol;
+mod retries;
+mod shutdown;
+mod smuggling;
+mod snapshots;
+mod tls;
+mod upgrades;

@@ -1,0 +1,115 @@
+//! Which requests are sent again, and that no other is.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use lb_http::Policy;
+use lb_http::policy::Retry;
+
+use crate::client::Client;
+use crate::endpoint::{Endpoint, Then, respond};
+use crate::forwarding::closed_port;
+use crate::world::{HOST, World, config, policy_config};
+
+#[test]
+fn a_request_goes_to_another_endpoint_if_one_cannot_be_reached() {
+    let endpoint = Endpoint::named("alive");
+    let mut world = World::start(config(&[closed_port(), endpoint.address]));
+    let mut client = Client::connect(world.http());
+    for number in 0..20 {
+        client.send(format!(
+            "POST /{number} HTTP/1.1\r\nHost: a.test\r\nContent-Length: 2\r\n\r\nhi"
+        ));
+        assert_eq!(client.response().text(), "alive");
+    }
+    assert_eq!(endpoint.count(), 20);
+    let entry = world.logged(|entry| entry.tries > 1);
+    assert_eq!((entry.status, entry.endpoint), (200, Some(endpoint.address)));
+    assert!(world.metric("retries_total{namespace=\"default\",ingress=\"web\"}") > 0);
+}
+
+/// Serves the first request of a connection, and closes it at the second one without a response.
+fn closes_at_the_second() -> Endpoint {
+    let seen = Arc::new(AtomicUsize::new(usize::MAX));
+    Endpoint::start(move |request, stream| {
+        if seen.swap(request.connection, Ordering::SeqCst) == request.connection {
+            return Then::Close;
+        }
+        respond(stream, "ok");
+        Then::Keep
+    })
+}
+
+#[test]
+fn an_idempotent_request_on_a_stale_connection_is_sent_again() {
+    let endpoint = closes_at_the_second();
+    let retry = Retry { tries: 1, ..Retry::default() };
+    let policy = Policy { retry, ..Policy::default() };
+    let world = World::start(policy_config(&[endpoint.address], policy));
+    let mut client = Client::connect(world.http());
+    for _ in 0..4 {
+        assert_eq!(client.get(HOST, "/").text(), "ok");
+    }
+    // The second one of each connection was sent again on a new one.
+    assert_eq!(endpoint.count(), 7);
+    let errors = "upstream_errors_total{namespace=\"default\",ingress=\"web\",reason=\"closed\"}";
+    assert_eq!(world.metric(errors), 3);
+}
+
+#[test]
+fn a_request_that_is_not_idempotent_is_never_processed_twice() {
+    let endpoint = closes_at_the_second();
+    let world = World::start(config(&[endpoint.address]));
+    let mut client = Client::connect(world.http());
+    let post = "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 2\r\n\r\nhi";
+    client.send(post);
+    assert_eq!(client.response().status, 200);
+    client.send(post);
+    assert_eq!(client.response().status, 502);
+    assert_eq!(endpoint.count(), 2);
+}
+
+#[test]
+fn a_body_that_was_partly_sent_is_not_sent_again() {
+    let closing = Endpoint::on_heads(true, |_, _| Then::Close);
+    let world = World::start(config(&[closing.address, closing.address]));
+    let mut client = Client::connect(world.http());
+    client.send("PUT / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 2\r\n\r\nhi");
+    assert_eq!(client.response().status, 502);
+    assert_eq!(closing.count(), 1);
+}
+
+#[test]
+fn statuses_are_retried_where_the_policy_says_so() {
+    let failing = Endpoint::start(|_, stream| {
+        let _ = stream.write_all(b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\nno");
+        Then::Keep
+    });
+    let good = Endpoint::named("good");
+    let addresses = [failing.address, good.address];
+    let retry = Retry { statuses: [503].into(), ..Retry::default() };
+    let policy = Policy { retry, ..Policy::default() };
+    let world = World::start(policy_config(&addresses, policy));
+    let mut client = Client::connect(world.http());
+    for _ in 0..20 {
+        assert_eq!(client.get(HOST, "/").text(), "good");
+    }
+    let before = good.count() + failing.count();
+    client.send("POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 0\r\n\r\n");
+    client.response();
+    assert_eq!(good.count() + failing.count(), before + 1);
+}
+
+#[test]
+fn an_endpoint_that_keeps_failing_is_ejected() {
+    let bad = Endpoint::start(|_, _| Then::Close);
+    let good = Endpoint::named("good");
+    let world = World::start(config(&[bad.address, good.address]));
+    let mut client = Client::connect(world.http());
+    for _ in 0..200 {
+        assert_eq!(client.get(HOST, "/").text(), "good");
+    }
+    assert!(bad.count() < 20, "{} requests to the bad endpoint", bad.count());
+    assert!(world.metric("ejections_total{namespace=\"default\",ingress=\"web\"}") > 0);
+}

@@ -1,0 +1,1 @@
+//! TLS with clients and with endpoints.
