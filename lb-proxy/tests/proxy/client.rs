@@ -42,6 +42,11 @@ impl<S: Read + Write> Client<S> {
         Self { stream, buffer: Vec::new() }
     }
 
+    /// Some octets were read already.
+    pub fn after(octets: &[u8], stream: S) -> Self {
+        Self { stream, buffer: octets.to_vec() }
+    }
+
     pub fn send(&mut self, octets: impl AsRef<[u8]>) {
         self.stream.write_all(octets.as_ref()).unwrap();
         self.stream.flush().unwrap();

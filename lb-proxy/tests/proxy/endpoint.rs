@@ -59,7 +59,8 @@ impl Endpoint {
         Self::on_heads(false, handler)
     }
 
-    /// The handler is called as soon as the head is there, and reads the body itself if it wants it.
+    /// The handler is called as soon as the head is there. What came of the body with it is in the request; the
+    /// handler reads the rest itself.
     pub fn on_heads(
         heads_only: bool,
         handler: impl Fn(&Request, &mut TcpStream) -> Then + Send + Sync + 'static,
@@ -162,6 +163,7 @@ fn read_request(
     let length = request.header("content-length").map(str::to_owned);
     let encoding = request.header("transfer-encoding").map(str::to_owned);
     if heads_only {
+        request.body = std::mem::take(buffer);
         return Ok(Some(request));
     }
     match (length, encoding.as_deref()) {

@@ -72,8 +72,8 @@ fn bodies_pass_in_both_directions() {
 #[test]
 fn a_body_is_passed_on_before_it_is_complete() {
     // The endpoint sends each octet back that it gets, and the client waits for it before it sends the next one.
-    let endpoint = Endpoint::on_heads(true, |_, stream| {
-        let mut reader = Client::over(stream.try_clone().unwrap());
+    let endpoint = Endpoint::on_heads(true, |request, stream| {
+        let mut reader = Client::after(&request.body, stream.try_clone().unwrap());
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
         for _ in 0..3 {
             let octet = reader.take(6).unwrap();
@@ -120,7 +120,7 @@ fn a_client_that_expects_100_sends_its_body_when_the_endpoint_wants_it() {
             return Then::Close;
         }
         let _ = stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n");
-        let body = Client::over(stream.try_clone().unwrap()).take(2).unwrap();
+        let body = Client::after(&request.body, stream.try_clone().unwrap()).take(2).unwrap();
         respond(stream, std::str::from_utf8(&body).unwrap());
         Then::Keep
     });

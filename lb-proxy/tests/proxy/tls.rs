@@ -1,1 +1,330 @@
 //! TLS with clients and with endpoints.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+
+use lb_http::policy::TlsRedirect;
+use lb_http::upstream::{Protocol, UpstreamTls};
+use lb_http::{HostPattern, Policy, UpstreamName};
+use lb_proxy::config::ProxyProtocol;
+use lb_proxy::{ClientCertificates, HostTls};
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
+use rustls::{HandshakeKind, StreamOwned, SupportedProtocolVersion};
+
+use crate::client::Client;
+use crate::endpoint::{Endpoint, Then, respond};
+use crate::world::{
+    HOST, PATIENCE, World, add_host, config, hosts, name, named_config, policy_config, self_signed,
+    terminate, upstream, wait_until,
+};
+
+type Pair = (String, String);
+type TlsClient = Client<StreamOwned<ClientConnection, TcpStream>>;
+
+/// A client that trusts these certificates.
+fn trusting(roots: &[&Pair], own: Option<&Pair>) -> Arc<ClientConfig> {
+    trusting_with(roots, own, rustls::ALL_VERSIONS)
+}
+
+fn trusting_with(
+    roots: &[&Pair],
+    own: Option<&Pair>,
+    versions: &[&'static SupportedProtocolVersion],
+) -> Arc<ClientConfig> {
+    let mut store = RootCertStore::empty();
+    for (chain, _) in roots {
+        store.add(CertificateDer::from_pem_slice(chain.as_bytes()).unwrap()).unwrap();
+    }
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_root_certificates(store);
+    let config = match own {
+        None => builder.with_no_client_auth(),
+        Some((chain, key)) => {
+            let chain = vec![CertificateDer::from_pem_slice(chain.as_bytes()).unwrap()];
+            let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+            builder.with_client_auth_cert(chain, key).unwrap()
+        }
+    };
+    Arc::new(config)
+}
+
+/// Completes a handshake for a name.
+fn connect(
+    to: SocketAddr,
+    config: &Arc<ClientConfig>,
+    name: &str,
+) -> Result<TlsClient, rustls::Error> {
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    let mut connection = ClientConnection::new(config.clone(), name).unwrap();
+    let mut stream = TcpStream::connect(to).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    while connection.is_handshaking() {
+        if let Err(error) = connection.complete_io(&mut stream) {
+            let tls = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>()).cloned();
+            return Err(tls.unwrap_or_else(|| rustls::Error::General(error.to_string())));
+        }
+    }
+    Ok(Client::over(StreamOwned::new(connection, stream)))
+}
+
+/// A proxy that terminates TLS for `a.test`, `*.b.test` and, if `default`, all other names.
+fn world(endpoint: &Endpoint, a: &Pair, b: &Pair, default: Option<&Pair>) -> World {
+    let mut config = config(&[endpoint.address]);
+    add_host(&mut config, "*.b.test", &name("web", Protocol::Http1), Policy::default());
+    let (a, b) = (terminate(a), terminate(b));
+    config.tls = hosts(&[("a.test", &a), ("*.b.test", &b)]);
+    if let Some(default) = default {
+        config.tls.insert(HostPattern::Any, terminate(default));
+    }
+    World::start(config)
+}
+
+#[test]
+fn the_name_decides_the_certificate() {
+    let endpoint = Endpoint::named("ok");
+    let (a, b) = (self_signed(&["a.test"]), self_signed(&["*.b.test"]));
+    let world = world(&endpoint, &a, &b, None);
+    for (host, certificate) in [("a.test", &a), ("x.b.test", &b)] {
+        let mut client = connect(world.https(), &trusting(&[certificate], None), host).unwrap();
+        assert_eq!(client.get(host, "/").text(), "ok");
+        assert_eq!(endpoint.requests().last().unwrap().header("x-forwarded-proto"), Some("https"));
+    }
+    let both = trusting(&[&a, &b], None);
+    for unknown in ["c.test", "x.y.b.test", "b.test"] {
+        let error = connect(world.https(), &both, unknown).map(|_| ()).unwrap_err();
+        let alert = rustls::AlertDescription::UnrecognisedName;
+        assert_eq!(error, rustls::Error::AlertReceived(alert), "{unknown}");
+    }
+    wait_until("count", || world.metric("tls_handshakes_total{result=\"unknown_name\"}") == 3);
+}
+
+#[test]
+fn a_default_certificate_is_for_all_other_names() {
+    let endpoint = Endpoint::named("ok");
+    let (a, b) = (self_signed(&["a.test"]), self_signed(&["*.b.test"]));
+    let default = self_signed(&["c.test"]);
+    let world = world(&endpoint, &a, &b, Some(&default));
+    let mut client = connect(world.https(), &trusting(&[&default], None), "c.test").unwrap();
+    assert_eq!(client.get("c.test", "/").status, 404);
+}
+
+#[test]
+fn both_versions_resume_sessions() {
+    let endpoint = Endpoint::named("ok");
+    let (a, b) = (self_signed(&["a.test"]), self_signed(&["*.b.test"]));
+    let world = world(&endpoint, &a, &b, None);
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let config = trusting_with(&[&a], None, &[version]);
+        for kind in [HandshakeKind::Full, HandshakeKind::Resumed] {
+            let mut client = connect(world.https(), &config, "a.test").unwrap();
+            assert_eq!(client.get(HOST, "/").status, 200);
+            assert_eq!(client.stream.conn.handshake_kind(), Some(kind));
+        }
+    }
+    assert_eq!(world.metric("tls_handshakes_total{result=\"resumed\"}"), 2);
+}
+
+#[test]
+fn a_new_certificate_is_used_at_once_and_old_connections_stay() {
+    let endpoint = Endpoint::named("ok");
+    let (a, b) = (self_signed(&["a.test"]), self_signed(&["*.b.test"]));
+    let world = world(&endpoint, &a, &b, None);
+    let mut old = connect(world.https(), &trusting(&[&a], None), "a.test").unwrap();
+    assert_eq!(old.get(HOST, "/").status, 200);
+    let new = self_signed(&["a.test"]);
+    let mut config = config(&[endpoint.address]);
+    config.tls = hosts(&[("a.test", &terminate(&new))]);
+    world.config.send_replace(Arc::new(config));
+    let trusts_new = trusting(&[&new], None);
+    wait_until("the new certificate", || connect(world.https(), &trusts_new, "a.test").is_ok());
+    assert_eq!(old.get(HOST, "/").status, 200);
+}
+
+#[test]
+fn a_host_with_client_certificates_demands_them() {
+    let endpoint = Endpoint::start(|request, stream| {
+        respond(stream, request.header("ssl-client-cert").unwrap_or("none"));
+        Then::Keep
+    });
+    let (a, b) = (self_signed(&["a.test"]), self_signed(&["*.b.test"]));
+    let (known, unknown) = (self_signed(&["known"]), self_signed(&["unknown"]));
+    let mut config = policy_config(
+        &[endpoint.address],
+        Policy { tls_redirect: TlsRedirect::Never, ..Policy::default() },
+    );
+    add_host(&mut config, "x.b.test", &name("web", Protocol::Http1), Policy::default());
+    let HostTls::Terminate { certificate, .. } = &*terminate(&a) else { unreachable!() };
+    let clients = ClientCertificates::parse(known.0.as_bytes(), false, true).unwrap();
+    let mutual =
+        Arc::new(HostTls::Terminate { certificate: certificate.clone(), clients: Some(clients) });
+    config.tls = hosts(&[("a.test", &mutual), ("*.b.test", &terminate(&b))]);
+    let world = World::start(config);
+    let roots = [&a, &b];
+    let get = |own: Option<&Pair>| {
+        let mut client = connect(world.https(), &trusting(&roots, own), "a.test").ok()?;
+        // In TLS 1.3, the client learns only now that its certificate was refused.
+        client.try_send("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n");
+        client.try_response()
+    };
+    let text = get(Some(&known)).unwrap().text();
+    assert!(text.starts_with("-----BEGIN%20CERTIFICATE-----%0A"), "{text}");
+    assert!(get(None).is_none());
+    assert!(get(Some(&unknown)).is_none());
+    // No other way to the host: another host's connection, and no TLS.
+    let mut other = connect(world.https(), &trusting(&roots, None), "x.b.test").unwrap();
+    assert_eq!(other.get("a.test", "/").status, 421);
+    assert_eq!(other.get("x.b.test", "/").status, 200);
+    assert_eq!(Client::connect(world.http()).get("a.test", "/").status, 403);
+    // A session is not resumed: authorities may have changed.
+    let config = trusting(&roots, Some(&known));
+    for _ in 0..2 {
+        let mut client = connect(world.https(), &config, "a.test").unwrap();
+        assert_eq!(client.get(HOST, "/").status, 200);
+        assert_eq!(client.stream.conn.handshake_kind(), Some(HandshakeKind::Full));
+    }
+}
+
+#[test]
+fn requests_without_tls_are_redirected_where_there_is_a_certificate() {
+    let endpoint = Endpoint::named("ok");
+    let (a, b) = (self_signed(&["a.test"]), self_signed(&["*.b.test"]));
+    let world = world(&endpoint, &a, &b, None);
+    let mut client = Client::connect(world.http());
+    assert_eq!(client.get(HOST, "/a?b").header("location"), Some("https://a.test/a?b"));
+    assert_eq!(client.get(HOST, "/.well-known/acme-challenge/a").status, 200);
+}
+
+#[test]
+fn what_is_no_handshake_is_closed() {
+    let endpoint = Endpoint::named("ok");
+    let (a, b) = (self_signed(&["a.test"]), self_signed(&["*.b.test"]));
+    let world = world(&endpoint, &a, &b, None);
+    for octets in [
+        b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n".to_vec(),
+        [vec![22, 3, 1, 0x40, 0], vec![1; 0x4000]].concat(),
+        // A first message that claims to be larger than any.
+        [
+            vec![22, 3, 1, 0x40, 0, 1, 0xff, 0xff, 0xff],
+            vec![0; 0x3ffc],
+            vec![22, 3, 1, 0x40, 0],
+            vec![0; 0x4000],
+        ]
+        .concat(),
+    ] {
+        let mut client = Client::connect(world.https());
+        client.try_send(&octets);
+        client.rest();
+    }
+    wait_until("count", || world.metric("tls_handshakes_total{result=\"failed\"}") == 3);
+}
+
+/// A server with TLS that sends back what it gets, and what came before TLS began.
+fn tls_echo(pair: &Pair, alpn: &[&str]) -> SocketAddr {
+    let chain = vec![CertificateDer::from_pem_slice(pair.0.as_bytes()).unwrap()];
+    let key = PrivateKeyDer::from_pem_slice(pair.1.as_bytes()).unwrap();
+    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .unwrap();
+    config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, config) = (stream.unwrap(), config.clone());
+            thread::spawn(move || {
+                let mut first = [0];
+                let mut header = Vec::new();
+                // The PROXY protocol ends with a line; a handshake begins with 22.
+                while stream.peek(&mut first).is_ok_and(|n| n == 1) && first[0] != 22 {
+                    header.push(stream.read(&mut first).map(|_| first[0]).unwrap());
+                }
+                let mut tls = StreamOwned::new(ServerConnection::new(config).unwrap(), stream);
+                let _ = tls.write_all(&header);
+                let mut octets = [0; 1024];
+                while let Ok(count @ 1..) = tls.read(&mut octets) {
+                    let text = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\necho";
+                    let is_request = octets[..count].starts_with(b"GET ");
+                    let reply = if is_request { text.as_bytes() } else { &octets[..count] };
+                    let _ = tls.write_all(reply);
+                }
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn passthrough_forwards_what_it_cannot_read() {
+    let pair = self_signed(&["pass.test", "x.pass.test"]);
+    let address = tls_echo(&pair, &[]);
+    let mut config = config(&[]);
+    let target = name("pass", Protocol::Https);
+    config.upstreams.insert(target.clone(), upstream(&[address]));
+    let entry = |proxy_protocol| {
+        Arc::new(HostTls::Passthrough { upstream: target.clone(), proxy_protocol })
+    };
+    config.tls =
+        hosts(&[("pass.test", &entry(None)), ("*.pass.test", &entry(Some(ProxyProtocol::V1)))]);
+    let world = World::start(config);
+    let mut client = connect(world.https(), &trusting(&[&pair], None), "pass.test").unwrap();
+    client.send("anything");
+    assert_eq!(client.take(8).unwrap(), b"anything");
+    assert_eq!(world.metric("open_connections{listener=\"https\"}"), 1);
+    drop(client);
+    wait_until("end", || world.metric("open_connections{listener=\"https\"}") == 0);
+
+    // The endpoint learns the client's address.
+    let mut client = connect(world.https(), &trusting(&[&pair], None), "x.pass.test").unwrap();
+    client.send("x");
+    assert_eq!(client.take(20).unwrap(), b"PROXY TCP4 127.0.0.1");
+}
+
+fn encrypted(authorities: Option<&Pair>, server_name: Option<&str>) -> UpstreamName {
+    let tls = UpstreamTls {
+        server_name: server_name.map(Into::into),
+        authorities: authorities.map(|pair| pair.0.as_str().into()),
+        client: None,
+    };
+    UpstreamName { tls: Some(tls), ..name("web", Protocol::Https) }
+}
+
+#[test]
+fn endpoints_with_tls_are_verified_where_authorities_are_known() {
+    let (good, other) = (self_signed(&["inside.test"]), self_signed(&["inside.test"]));
+    let address = tls_echo(&good, &["http/1.1"]);
+    let cases = [
+        (encrypted(None, None), 200),
+        (encrypted(Some(&good), Some("inside.test")), 200),
+        (encrypted(Some(&good), Some("outside.test")), 502),
+        (encrypted(Some(&good), None), 502),
+        (encrypted(Some(&other), Some("inside.test")), 502),
+    ];
+    for (number, (upstream, status)) in cases.into_iter().enumerate() {
+        let world = World::start(named_config(upstream, &[address], Policy::default()));
+        let mut client = Client::connect(world.http());
+        for _ in 0..2 {
+            assert_eq!(client.get(HOST, "/").status, status, "case {number}");
+        }
+    }
+}
+
+#[test]
+fn settings_of_tls_that_cannot_be_used_send_nothing_in_clear() {
+    let endpoint = Endpoint::named("clear");
+    let broken = UpstreamTls { authorities: Some("nonsense".into()), ..UpstreamTls::default() };
+    let upstream = UpstreamName { tls: Some(broken), ..name("web", Protocol::Https) };
+    let world = World::start(named_config(upstream, &[endpoint.address], Policy::default()));
+    assert_eq!(Client::connect(world.http()).get(HOST, "/").status, 502);
+    assert_eq!(endpoint.connections.load(std::sync::atomic::Ordering::SeqCst), 0);
+}
