@@ -67,6 +67,22 @@ impl HashKey {
     }
 }
 
+/// In the notation that [`parse`] reads.
+impl Display for HashKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|part| match part {
+            KeyPart::Text(text) => f.write_str(text),
+            KeyPart::ClientAddress => f.write_str("${remote_addr}"),
+            KeyPart::Host => f.write_str("${host}"),
+            KeyPart::Uri => f.write_str("${request_uri}"),
+            KeyPart::Path => f.write_str("${uri}"),
+            KeyPart::Header(name) => write!(f, "${{http_{}}}", name.as_str().replace('-', "_")),
+            KeyPart::Cookie(name) => write!(f, "${{cookie_{name}}}"),
+            KeyPart::QueryArgument(name) => write!(f, "${{arg_{name}}}"),
+        })
+    }
+}
+
 /// The first value, as the client sent it; empty if there is none.
 fn query_argument<'a>(uri: &'a str, name: &str) -> &'a str {
     let query = uri.split_once('?').map_or("", |(_, query)| query);
@@ -154,7 +170,7 @@ fn variable(name: &str) -> Result<KeyPart, Error> {
         "remote_addr" | "binary_remote_addr" => KeyPart::ClientAddress,
         "host" => KeyPart::Host,
         "request_uri" => KeyPart::Uri,
-        "uri" => KeyPart::Path,
+        "uri" | "document_uri" => KeyPart::Path,
         _ => {
             if let Some(header) = named("http_") {
                 let header = header.replace('_', "-").to_ascii_lowercase();
@@ -173,6 +189,7 @@ fn variable(name: &str) -> Result<KeyPart, Error> {
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -268,10 +285,19 @@ mod tests {
         }
     }
 
-    proptest::proptest! {
+    proptest! {
         #[test]
         fn no_text_breaks_the_parser(text in "[$a-z_{}é0-9]{0,20}") {
             let _ = parse(&text);
+        }
+
+        #[test]
+        fn keys_are_read_as_they_are_written(
+            text in r"(\$uri|\$\{host\}|\$http_[a-z_]{1,5}|\$cookie_[A-Za-z]{1,5}|\$arg_x|\$remote_addr|[a-z/-]{1,3}){1,6}",
+        ) {
+            if let Ok(key) = parse(&text) {
+                prop_assert_eq!(parse(&key.to_string()), Ok(key));
+            }
         }
     }
 }
