@@ -20,7 +20,7 @@ const FIRST_SHARE: u64 = FULL_SHARE / 20;
 pub(super) const FULL_SHARE: u64 = 1 << 32;
 
 /// Counters are read and written without order between them: each only makes a choice better.
-pub(super) struct Endpoint {
+pub(super) struct EndpointState {
     pub address: SocketAddr,
     pub token: Token,
     /// Identity in consistent hashing.
@@ -34,7 +34,7 @@ pub(super) struct Endpoint {
     ejections: AtomicU32,
 }
 
-impl Endpoint {
+impl EndpointState {
     pub fn new(address: SocketAddr, settings: &Settings, ready_from: Option<Ticks>) -> Self {
         Self {
             address,
@@ -115,15 +115,15 @@ fn seed(address: SocketAddr) -> u64 {
 
 /// A request in flight to an endpoint.
 #[must_use = "the request counts as in flight until the guard is dropped"]
-pub struct Guard(Arc<Endpoint>);
+pub struct Guard(Arc<EndpointState>);
 
 impl Guard {
-    pub(super) fn new(endpoint: Arc<Endpoint>) -> Self {
+    pub(super) fn new(endpoint: Arc<EndpointState>) -> Self {
         endpoint.in_flight.fetch_add(1, Relaxed);
         Self(endpoint)
     }
 
-    pub(super) fn endpoint(&self) -> &Arc<Endpoint> {
+    pub(super) fn endpoint(&self) -> &Arc<EndpointState> {
         &self.0
     }
 

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 
 pub use endpoint::Guard;
-use endpoint::{Endpoint, Ticks};
+use endpoint::{EndpointState, Ticks};
 pub use pick::{Affinity, Pick};
 use set::Set;
 
@@ -138,7 +138,7 @@ impl Balancer {
     }
 
     /// Unless half of the endpoints are ejected already.
-    fn eject(&self, endpoint: &Arc<Endpoint>, now: Ticks) -> bool {
+    fn eject(&self, endpoint: &Arc<EndpointState>, now: Ticks) -> bool {
         let _changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let may_eject = self.set.load().may_eject(endpoint, now);
         if may_eject {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::endpoint::{Endpoint, Ticks};
+use super::endpoint::{EndpointState, Ticks};
 use super::set::Set;
 use crate::affinity::Token;
 use crate::stable_hash::mix;
@@ -40,7 +40,7 @@ impl Pick<'_> {
         set: &'s Set,
         now: Ticks,
         slow_start: Duration,
-    ) -> Option<&'s Arc<Endpoint>> {
+    ) -> Option<&'s Arc<EndpointState>> {
         if let Some(endpoint) = self.by_affinity(set, now) {
             return Some(endpoint);
         }
@@ -55,7 +55,7 @@ impl Pick<'_> {
         })
     }
 
-    fn by_affinity<'s>(&self, set: &'s Set, now: Ticks) -> Option<&'s Arc<Endpoint>> {
+    fn by_affinity<'s>(&self, set: &'s Set, now: Ticks) -> Option<&'s Arc<EndpointState>> {
         let affinity = self.affinity?;
         let endpoint = set.find(affinity.token)?;
         let is_usable = affinity.keep_on_failure || !endpoint.is_ejected(now);
@@ -64,7 +64,7 @@ impl Pick<'_> {
 
     /// Rendezvous hashing: the endpoint with the highest score for the key. An endpoint that is added takes keys from
     /// all others alike, and one that is removed or unusable leaves its keys to all others alike; no other key moves.
-    fn by_hash<'s>(&self, set: &'s Set, hash: u64, now: Ticks) -> Option<&'s Arc<Endpoint>> {
+    fn by_hash<'s>(&self, set: &'s Set, hash: u64, now: Ticks) -> Option<&'s Arc<EndpointState>> {
         let score = |position: &usize| mix(set.seeds[*position] ^ hash);
         let best = &set.endpoints[(0..set.seeds.len()).max_by_key(score)?];
         if self.is_usable(best, now) {
@@ -80,7 +80,7 @@ impl Pick<'_> {
         set: &'s Set,
         now: Ticks,
         slow_start: Duration,
-    ) -> Option<&'s Arc<Endpoint>> {
+    ) -> Option<&'s Arc<EndpointState>> {
         let mut random = Random(self.random);
         let (position, first) = self.draw_first(set, &mut random, now, slow_start)?;
         Some(match self.draw_second(set, &mut random, position, now, slow_start) {
@@ -96,7 +96,7 @@ impl Pick<'_> {
         random: &mut Random,
         now: Ticks,
         slow_start: Duration,
-    ) -> Option<(usize, &'s Arc<Endpoint>)> {
+    ) -> Option<(usize, &'s Arc<EndpointState>)> {
         if set.endpoints.is_empty() {
             return None;
         }
@@ -120,7 +120,7 @@ impl Pick<'_> {
         first: usize,
         now: Ticks,
         slow_start: Duration,
-    ) -> Option<&'s Arc<Endpoint>> {
+    ) -> Option<&'s Arc<EndpointState>> {
         let others = set.endpoints.len() - 1;
         if others == 0 {
             return None;
@@ -141,18 +141,18 @@ impl Pick<'_> {
         &self,
         set: &'s Set,
         start: usize,
-        allowed: impl Fn(&Endpoint) -> bool,
-    ) -> Option<(usize, &'s Arc<Endpoint>)> {
+        allowed: impl Fn(&EndpointState) -> bool,
+    ) -> Option<(usize, &'s Arc<EndpointState>)> {
         let positions = (start..set.endpoints.len()).chain(0..start);
         let mut endpoints = positions.map(|position| (position, &set.endpoints[position]));
         endpoints.find(|(_, endpoint)| !self.was_tried(endpoint) && allowed(endpoint))
     }
 
-    fn is_usable(&self, endpoint: &Arc<Endpoint>, now: Ticks) -> bool {
+    fn is_usable(&self, endpoint: &Arc<EndpointState>, now: Ticks) -> bool {
         !endpoint.is_ejected(now) && !self.was_tried(endpoint)
     }
 
-    fn was_tried(&self, endpoint: &Arc<Endpoint>) -> bool {
+    fn was_tried(&self, endpoint: &Arc<EndpointState>) -> bool {
         self.tried.contains(&endpoint.address)
     }
 }

@@ -5,27 +5,27 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::endpoint::{Endpoint, Ticks};
+use super::endpoint::{EndpointState, Ticks};
 use super::{Settings, Status};
 use crate::affinity::Token;
-use crate::upstream::Upstream;
+use crate::upstream::{Endpoint, Upstream};
 
 #[derive(Default)]
 pub(super) struct Set {
     /// For new requests, in the order of their addresses.
-    pub endpoints: Box<[Arc<Endpoint>]>,
+    pub endpoints: Box<[Arc<EndpointState>]>,
     /// Their identities in consistent hashing, side by side: each request by hash reads all of them.
     pub seeds: Box<[u64]>,
-    draining: Box<[Arc<Endpoint>]>,
+    draining: Box<[Arc<EndpointState>]>,
     /// Both kinds of endpoints, in the order of their tokens.
-    by_token: Box<[Arc<Endpoint>]>,
+    by_token: Box<[Arc<EndpointState>]>,
 }
 
 impl Set {
     /// The next set. An endpoint that is new starts slowly if it joins one that stays: if there is none, it would
     /// only leave requests to others that start slowly too.
     pub fn replace(&self, upstream: &Upstream, settings: &Settings, now: Ticks) -> Self {
-        let addresses = |endpoints: &[crate::upstream::Endpoint]| -> BTreeSet<SocketAddr> {
+        let addresses = |endpoints: &[Endpoint]| -> BTreeSet<SocketAddr> {
             endpoints.iter().map(|endpoint| endpoint.address).collect()
         };
         let ready = addresses(&upstream.endpoints);
@@ -37,26 +37,26 @@ impl Set {
         let ready_from = joins.then_some(now);
         let keep = |address: SocketAddr| match known.get(&address) {
             Some(endpoint) => Arc::clone(endpoint),
-            None => Arc::new(Endpoint::new(address, settings, ready_from)),
+            None => Arc::new(EndpointState::new(address, settings, ready_from)),
         };
         Self::new(ready.into_iter().map(keep).collect(), draining.into_iter().map(keep).collect())
     }
 
-    fn new(endpoints: Box<[Arc<Endpoint>]>, draining: Box<[Arc<Endpoint>]>) -> Self {
+    fn new(endpoints: Box<[Arc<EndpointState>]>, draining: Box<[Arc<EndpointState>]>) -> Self {
         let seeds = endpoints.iter().map(|endpoint| endpoint.seed).collect();
         let mut by_token: Box<[_]> = endpoints.iter().chain(&draining).map(Arc::clone).collect();
         by_token.sort_by_key(|endpoint| endpoint.token);
         Self { endpoints, seeds, draining, by_token }
     }
 
-    pub fn find(&self, token: Token) -> Option<&Arc<Endpoint>> {
+    pub fn find(&self, token: Token) -> Option<&Arc<EndpointState>> {
         let position =
             self.by_token.binary_search_by_key(&token, |endpoint| endpoint.token).ok()?;
         Some(&self.by_token[position])
     }
 
     /// Whether one more endpoint can be ejected, and this one is in use and not ejected.
-    pub fn may_eject(&self, endpoint: &Arc<Endpoint>, now: Ticks) -> bool {
+    pub fn may_eject(&self, endpoint: &Arc<EndpointState>, now: Ticks) -> bool {
         let is_used = || self.endpoints.iter().any(|used| Arc::ptr_eq(used, endpoint));
         !endpoint.is_ejected(now)
             && (self.count_ejected(now) + 1) * 2 <= self.endpoints.len()
@@ -80,7 +80,7 @@ impl Set {
 
     pub fn statuses(&self, now: Ticks) -> Vec<Status> {
         let draining: HashSet<_> = self.draining.iter().map(|endpoint| endpoint.address).collect();
-        let status = |endpoint: &Arc<Endpoint>| Status {
+        let status = |endpoint: &Arc<EndpointState>| Status {
             address: endpoint.address,
             in_flight: endpoint.in_flight(),
             is_draining: draining.contains(&endpoint.address),
