@@ -28,7 +28,7 @@ pub fn to_tls(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
 pub fn configured(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
     let Redirect { status, location, append_path } = policy.redirect.as_ref()?;
     let path = if *append_path { path_and_query(facts) } else { String::new() };
-    Some(redirect(*status, &format!("{location}{path}")))
+    Some(redirect(*status, &format!("{}{path}", fill(location, facts))))
 }
 
 pub fn to_app_root(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
@@ -38,29 +38,34 @@ pub fn to_app_root(policy: &Policy, facts: &Facts) -> Option<Response<()>> {
     is_path.then(|| redirect(StatusCode::FOUND, root))
 }
 
-/// The page where a client without access signs in. The URL's variables, which are nginx's, stand for parts of the
-/// request: `$scheme`, `$host`, `$request_uri` and `$escaped_request_uri`.
+/// The page where a client without access signs in.
 pub fn to_sign_in(url: &str, facts: &Facts) -> Response<()> {
-    let mut location = String::with_capacity(url.len() + facts.path.len());
-    let mut rest = url;
+    redirect(StatusCode::FOUND, &fill(url, facts))
+}
+
+/// Replaces the variables of a configured URL, which are nginx's: parts of what was asked for.
+fn fill(template: &str, facts: &Facts) -> String {
+    let mut text = String::with_capacity(template.len() + facts.path.len());
+    let mut rest = template;
     while let Some((before, after)) = rest.split_once('$') {
-        location.push_str(before);
+        text.push_str(before);
         rest = after;
         let name = &after[..after.find(|next| !is_word(next)).unwrap_or(after.len())];
         match name {
-            "scheme" => location.push_str(if facts.is_tls { "https" } else { "http" }),
-            "host" => location.push_str(facts.authority.map_or("", |authority| &authority.host)),
-            "request_uri" => location.push_str(&path_and_query(facts)),
-            "escaped_request_uri" => push_escaped(&mut location, &path_and_query(facts)),
+            "scheme" => text.push_str(if facts.is_tls { "https" } else { "http" }),
+            "host" => text.push_str(facts.authority.map_or("", |authority| &authority.host)),
+            "uri" => text.push_str(facts.path),
+            "request_uri" => text.push_str(&path_and_query(facts)),
+            "escaped_request_uri" => push_escaped(&mut text, &path_and_query(facts)),
             _ => {
-                location.push('$');
+                text.push('$');
                 continue;
             }
         }
         rest = &after[name.len()..];
     }
-    location.push_str(rest);
-    redirect(StatusCode::FOUND, &location)
+    text.push_str(rest);
+    text
 }
 
 fn is_word(character: char) -> bool {
