@@ -11,12 +11,13 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use crate::client::{Arrival, Client, ClientTls, Protocol};
+use crate::client::{Arrival, Client};
 use crate::http::connection;
 use crate::io::{Prefixed, Stream, Watched};
 use crate::metrics::{Handshake, Listener, Refusal};
 use crate::passthrough::{self, Passthrough};
 use crate::tls::server::{self, Accepted};
+use crate::tls::{ClientTls, Protocol};
 use crate::worker::Worker;
 
 /// The beginning of HTTP/2 without TLS (RFC 9113, 3.4).

@@ -7,14 +7,13 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use http::HeaderValue;
 use slab::Slab;
 
-use crate::config::HostTls;
 use crate::io::Progress;
 use crate::limits::Permit;
 use crate::limits::patience::Waiting;
 use crate::metrics::{CutOff, Listener};
+use crate::tls::{ClientTls, Protocol};
 use crate::worker::Worker;
 
 pub(crate) struct Client {
@@ -40,22 +39,6 @@ pub(crate) struct Client {
     slot: Cell<Option<usize>>,
     /// Ends when the connection does, or the tunnel that it became.
     _permit: Permit,
-}
-
-/// What TLS says about a client.
-pub(crate) struct ClientTls {
-    /// The settings that the handshake was made with.
-    pub host: Arc<HostTls>,
-    /// The client's certificate was verified.
-    pub is_verified: bool,
-    /// The certificate in PEM, percent-encoded, for the endpoint.
-    pub certificate: Option<HeaderValue>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
-    Http1,
-    Http2,
 }
 
 /// What the driver of the connection has to do.

@@ -21,6 +21,7 @@ pub mod metrics;
 mod passthrough;
 mod proxy;
 pub mod settings;
+mod stop;
 mod thread;
 mod tls;
 mod tunnel;

@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::listen;
 use crate::metrics::{Listener, Metrics};
 use crate::settings::Settings;
+use crate::stop::Stop;
 use crate::thread::{self, Sockets};
 use crate::worker::Shared;
 
@@ -25,15 +26,6 @@ pub struct Proxy {
     metrics: Metrics,
     stop: watch::Sender<Stop>,
     workers: Vec<JoinHandle<()>>,
-}
-
-/// What the workers are told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Stop {
-    Serve,
-    /// Accept no connection, and close each after its current requests.
-    Drain,
-    Now,
 }
 
 #[derive(Debug)]
@@ -92,7 +84,7 @@ impl Proxy {
         }
         let addresses = (addresses(&http)?, addresses(&https)?);
         let (stop, stopped) = watch::channel(Stop::Serve);
-        let shared = Arc::new(Shared::new(settings)?);
+        let shared = Arc::new(Shared::new(settings).map_err(StartError::Random)?);
         let mut proxy = Self {
             http: addresses.0,
             https: addresses.1,

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use crate::accept::accept;
 use crate::config::Config;
 use crate::metrics::{Listener, WorkerCounters};
-use crate::proxy::Stop;
+use crate::stop::Stop;
 use crate::worker::{Shared, Worker};
 
 /// The sockets of one worker.

@@ -19,8 +19,8 @@ use crate::client::{Client, Order};
 use crate::config::Config;
 use crate::limits::Connections;
 use crate::metrics::{OwnerCounters, WorkerCounters, add};
-use crate::proxy::{StartError, Stop};
 use crate::settings::{Limits, Settings};
+use crate::stop::Stop;
 use crate::tls::server::Handshakes;
 use crate::upstream::Upstreams;
 
@@ -35,16 +35,17 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub fn new(settings: Settings) -> Result<Self, StartError> {
+    /// An error says why there are no random numbers.
+    pub fn new(settings: Settings) -> Result<Self, String> {
         let mut secret = [0; 32];
-        getrandom::fill(&mut secret).map_err(|e| StartError::Random(e.to_string()))?;
+        getrandom::fill(&mut secret).map_err(|e| e.to_string())?;
         let limits = &settings.limits;
         let now = Instant::now();
         Ok(Self {
             connections: Connections::new(limits.connections, limits.connections_per_source),
             rates: Limiter::new(DEFAULT_CAPACITY, RandomState::new(), now),
             verified: Arc::new(Verified::new(secret)),
-            handshakes: Handshakes::new().map_err(|e| StartError::Random(e.to_string()))?,
+            handshakes: Handshakes::new().map_err(|e| e.to_string())?,
             balancing: Arc::new(settings.balancing.clone()),
             settings,
         })

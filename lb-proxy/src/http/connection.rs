@@ -12,11 +12,12 @@ use hyper_util::rt::TokioTimer;
 use tokio::time::sleep;
 
 use super::exchange;
-use crate::client::{Client, Order, Protocol};
+use crate::client::{Client, Order};
 use crate::io::Watched;
 use crate::limits::patience::Verdict;
 use crate::metrics::CutOff;
 use crate::settings::Limits;
+use crate::tls::Protocol;
 use crate::upstream::Local;
 
 /// How long the rest of a connection may take to be written once nothing more is expected of it.

@@ -29,7 +29,8 @@ use super::reply::Reply;
 use super::response::{EndpointBody, ResponseBody};
 use super::{access, gate, upgrade};
 use crate::body::{Gate, Source};
-use crate::client::{Client, Protocol};
+use crate::client::Client;
+use crate::tls::Protocol;
 
 /// Header that names a client's certificate to the endpoint, as with ingress-nginx.
 const CLIENT_CERTIFICATE: &str = "ssl-client-cert";

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use http::StatusCode;
 
 use super::reply::Reply;
-use crate::client::ClientTls;
 use crate::config::{ClientCertificates, Config, HostTls};
-use crate::tls::host_tls;
+use crate::tls::{ClientTls, host_tls};
 
 /// What a host says about TLS.
 pub(crate) struct HostFacts {

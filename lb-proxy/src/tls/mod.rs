@@ -3,9 +3,11 @@
 pub(crate) mod client;
 pub(crate) mod server;
 
+use std::sync::Arc;
+
+use http::HeaderValue;
 use lb_http::HostPattern;
 use lb_http::host::parent;
-use std::sync::Arc;
 
 use crate::config::{Config, HostTls};
 
@@ -18,4 +20,20 @@ pub(crate) fn host_tls<'c>(config: &'c Config, host: Option<&str>) -> Option<&'c
         .get(&HostPattern::Exact(host.into()))
         .or_else(|| config.tls.get(&HostPattern::Wildcard(parent(host)?.into())))
         .or_else(|| config.tls.get(&HostPattern::Any))
+}
+
+/// What TLS says about a client.
+pub(crate) struct ClientTls {
+    /// The settings that the handshake was made with.
+    pub host: Arc<HostTls>,
+    /// The client's certificate was verified.
+    pub is_verified: bool,
+    /// The certificate in PEM, percent-encoded, for the endpoint.
+    pub certificate: Option<HeaderValue>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Http1,
+    Http2,
 }

@@ -23,8 +23,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::StartHandshake;
 use tokio_rustls::server::TlsStream;
 
-use super::host_tls;
-use crate::client::{ClientTls, Protocol};
+use super::{ClientTls, Protocol, host_tls};
 use crate::config::{Config, HostTls};
 use crate::io::Prefixed;
 use crate::metrics::Handshake;

@@ -261,9 +261,7 @@ fn an_early_response_ends_the_request() {
     assert!(response.status == 403 || response.status == 502, "{response:?}");
     // The rest of the body must not be read as a request.
     client.try_send("GET /evil HTTP/1.1\r\nHost: a.test\r\n\r\n".repeat(1000));
-    while let Some(response) = client.try_response() {
-        panic!("{response:?}");
-    }
+    assert!(client.try_response().is_none());
     assert_eq!(endpoint.count(), 1);
 }
 

@@ -79,10 +79,9 @@ impl World {
     pub fn logged(&mut self, condition: impl Fn(&Entry) -> bool) -> Entry {
         let start = Instant::now();
         loop {
-            if let Ok(batch) = self.log.try_recv() {
-                if let Some(entry) = batch.into_iter().find(|entry| condition(entry)) {
-                    return entry;
-                }
+            let batch = self.log.try_recv().unwrap_or_default();
+            if let Some(entry) = batch.into_iter().find(|entry| condition(entry)) {
+                return entry;
             }
             assert!(start.elapsed() < PATIENCE, "no such entry");
             std::thread::sleep(Duration::from_millis(5));
