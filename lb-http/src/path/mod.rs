@@ -1,7 +1,9 @@
 //! Paths: of requests, in the one form that is matched and forwarded, and of rules.
 
+mod expression;
 mod normalize;
 mod pattern;
 
+pub use expression::{Captures, PathRegex};
 pub use normalize::{InvalidPath, comparable, normalize};
-pub use pattern::{Captures, PathPattern, PathRegex};
+pub use pattern::PathPattern;

@@ -115,25 +115,36 @@ fn a_redirect_names_the_port_of_tls() {
 }
 
 #[test]
-fn configured_redirects_fill_in_what_was_asked_for() {
-    let cases = [
-        ("https://b.org/x", "https://b.org/x"),
-        ("https://b.org$request_uri", "https://b.org/a?b=c"),
-        ("$scheme://www.$host$uri", "http://www.a.org/a"),
-        ("/$urix/$/$$host", "/$urix/$/$a.org"),
-    ];
-    for (location, expected) in cases {
+fn configured_redirects_can_keep_the_path() {
+    let policy = |location: &str, append_path| {
         let redirect = Redirect {
             status: StatusCode::MOVED_PERMANENTLY,
             location: location.into(),
-            append_path: false,
+            append_path,
         };
-        let policy = Policy { redirect: Some(redirect), ..Policy::default() };
-        assert_eq!(PLAIN.run(&policy), format!("301 {expected}"));
+        Policy { redirect: Some(redirect), ..Policy::default() }
+    };
+    assert_eq!(PLAIN.run(&policy("https://b.org/x", false)), "301 https://b.org/x");
+    assert_eq!(PLAIN.run(&policy("https://b.org", true)), "301 https://b.org/a?b=c");
+    assert_eq!(PLAIN.run(&policy("/a\r\nb: c", false)), "503");
+}
+
+#[test]
+fn the_sign_in_page_gets_the_url_of_the_request() {
+    let cases = [
+        (
+            "https://in.org/?rd=$scheme://$host$escaped_request_uri",
+            "https://in.org/?rd=http://a.org/a%3Fb%3Dc%26d",
+        ),
+        ("https://in.org$request_uri", "https://in.org/a?b=c&d"),
+        ("/$hosts/$/$$host", "/$hosts/$/$a.org"),
+    ];
+    let request = Case { uri: "/a?b=c&d", ..PLAIN };
+    for (url, expected) in cases {
+        let response = request.with_facts(|facts| to_sign_in(url, facts));
+        assert_eq!(response.status(), StatusCode::FOUND);
+        assert_eq!(response.headers()[LOCATION], expected);
     }
-    let redirect =
-        Redirect { status: StatusCode::FOUND, location: "/a\r\nb: c".into(), append_path: false };
-    assert_eq!(PLAIN.run(&Policy { redirect: Some(redirect), ..Policy::default() }), "503");
 }
 
 #[test]

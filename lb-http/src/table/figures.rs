@@ -117,6 +117,21 @@ fn figures_of_attacks() {
             if state >> 31 == 0 { 'a' } else { 'b' }
         })
         .collect();
-    let many_states = vec!["~ /.*a[ab]{1000}/".to_string()];
-    report("an expression with many states, 8 KiB", find(many_states, &format!("/{random}")));
+    let random = format!("/{random}");
+    report(
+        "an expression with many states, 8 KiB",
+        find(vec!["~ /.*a[ab]{7}/".to_string()], &random),
+    );
+    for text in [
+        "/(?:(?:[^x]?){200})*(y?)".to_string(),
+        "(.*)".repeat(32),
+        "(?:(.*))*(y?)".to_string(),
+        "/(.?){300}".to_string(),
+        "/((a|b|/)*|[ab/]*|.*)*(y?)".to_string(),
+    ] {
+        let regex = crate::path::PathRegex::new(&text).unwrap();
+        let time = |path: &str| measure(3, |_| drop(black_box(regex.captures(path))));
+        let what = format!("groups of {:.24} ({} octets), 8 KiB", text, regex.octets());
+        report(&what, time(&random).max(time(&long)));
+    }
 }

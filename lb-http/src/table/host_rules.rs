@@ -11,8 +11,9 @@ use crate::host::HostPattern;
 use crate::path::{self, PathPattern};
 use crate::route::Route;
 
-/// Expressions of a host that are served. Each request tries them in order.
+/// Expressions of a host that are served, and octets of their automata. Each request tries them in order.
 pub const MOST_EXPRESSIONS: usize = 256;
+pub const MOST_EXPRESSION_OCTETS: usize = 2 << 20;
 
 #[derive(Debug)]
 pub struct HostRules {
@@ -50,7 +51,7 @@ pub enum WhyShadowed {
     By(Arc<Route>),
     /// No request can have this path.
     InvalidPath(path::InvalidPath),
-    /// The host has [`MOST_EXPRESSIONS`] with precedence.
+    /// With those that have precedence, it exceeds [`MOST_EXPRESSIONS`] or [`MOST_EXPRESSION_OCTETS`].
     TooManyExpressions,
 }
 
@@ -80,22 +81,38 @@ impl Key {
     }
 }
 
+/// What the expressions of a host may still take.
+struct Budget {
+    expressions: usize,
+    octets: usize,
+}
+
+impl Budget {
+    fn admits(&mut self, pattern: &PathPattern) -> bool {
+        let PathPattern::Regex(regex) = pattern else { return true };
+        let octets = regex.octets();
+        let fits = self.expressions > 0 && octets <= self.octets;
+        if fits {
+            self.expressions -= 1;
+            self.octets -= octets;
+        }
+        fits
+    }
+}
+
 impl HostRules {
     pub fn new(host: HostPattern, candidates: Vec<(PathPattern, Arc<Route>)>) -> Self {
         let mut rules: Vec<Rule> = Vec::with_capacity(candidates.len());
         let mut indexes: HashMap<Key, u32> = HashMap::new();
         let mut shadowed = Vec::new();
-        let mut expressions = 0;
+        let mut budget = Budget { expressions: MOST_EXPRESSIONS, octets: MOST_EXPRESSION_OCTETS };
         for (path, route) in candidates {
             let why = match Key::of(&path) {
                 Err(error) => WhyShadowed::InvalidPath(error),
                 Ok((key, length)) => match indexes.get(&key) {
                     Some(&first) => WhyShadowed::By(rules[first as usize].route.clone()),
-                    None if matches!(key, Key::Regex(_)) && expressions == MOST_EXPRESSIONS => {
-                        WhyShadowed::TooManyExpressions
-                    }
+                    None if !budget.admits(&path) => WhyShadowed::TooManyExpressions,
                     None => {
-                        expressions += usize::from(matches!(key, Key::Regex(_)));
                         indexes.insert(key, rules.len() as u32);
                         rules.push(Rule { path, route, length });
                         continue;
@@ -168,5 +185,24 @@ impl HostRules {
     fn rule(&self, index: u32) -> Found<'_> {
         let Rule { path, route, .. } = &self.rules[index as usize];
         Found { host: &self.host, path, route }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_has_a_budget_for_expressions() {
+        let expression = PathPattern::regex("/a[0-9]+").unwrap();
+        let PathPattern::Regex(regex) = &expression else { panic!("not an expression") };
+        for (mut budget, expected) in [
+            (Budget { expressions: 2, octets: MOST_EXPRESSION_OCTETS }, [true, true, false]),
+            (Budget { expressions: 9, octets: 2 * regex.octets() }, [true, true, false]),
+            (Budget { expressions: 9, octets: 2 * regex.octets() - 1 }, [true, false, false]),
+        ] {
+            assert!(budget.admits(&PathPattern::Default));
+            assert_eq!([(); 3].map(|()| budget.admits(&expression)), expected);
+        }
     }
 }

@@ -28,7 +28,7 @@ use crate::route::Route;
 
 pub use explain::{Explanation, Lost, Reason};
 use host_rules::HostRules;
-pub use host_rules::{MOST_EXPRESSIONS, Shadowed, WhyShadowed};
+pub use host_rules::{MOST_EXPRESSION_OCTETS, MOST_EXPRESSIONS, Shadowed, WhyShadowed};
 
 #[derive(Clone)]
 pub struct Table {
