@@ -5,7 +5,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, SET_COOKIE, UPGRADE};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, SET_COOKIE, TRANSFER_ENCODING, UPGRADE,
+};
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
@@ -42,7 +44,8 @@ pub(crate) async fn serve(
     let now = Instant::now();
     let on_upgrade =
         request.headers().contains_key(UPGRADE).then(|| hyper::upgrade::on(&mut request));
-    let (parts, incoming) = request.into_parts();
+    let (mut parts, incoming) = request.into_parts();
+    join_cookies(&mut parts.headers);
     let mut record = Record::begin(&client, &parts, now);
     let mut shared = Shared::default();
     match respond(&client, parts, incoming, on_upgrade, &mut record, &mut shared).await {
@@ -201,6 +204,19 @@ async fn respond(
     replace_error(got, subject, &route, record).await
 }
 
+/// Clients of HTTP/2 may send each cookie in a header of its own, which no other protocol allows (RFC 9113, 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let mut lines = headers.get_all(COOKIE).iter();
+    if lines.next().is_none() || lines.next().is_none() {
+        return;
+    }
+    let lines: Vec<_> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    // Each was a valid value, and so are they with what joins them.
+    if let Ok(joined) = HeaderValue::from_bytes(&lines.join(&b"; "[..])) {
+        headers.insert(COOKIE, joined);
+    }
+}
+
 /// Custom errors, if the policy has any.
 async fn replace_error(
     got: Result<Got, Reply>,
@@ -295,6 +311,10 @@ fn deliver(got: Got, mut record: Record, shared: Shared) -> Response<ResponseBod
         (status == StatusCode::SWITCHING_PROTOCOLS).then(|| hyper::upgrade::on(&mut response));
     let upgrade = response.headers().get(UPGRADE).cloned();
     let (mut parts, incoming) = response.into_parts();
+    if parts.headers.contains_key(TRANSFER_ENCODING) {
+        // What decided about the body's end (RFC 9112, 6.3). The length would decide for the client.
+        parts.headers.remove(CONTENT_LENGTH);
+    }
     strip_response(&mut parts.headers);
     add_cookies(&mut parts.headers, &shared, token, !tried.is_empty());
     shared.complete(&record, &mut parts.headers);

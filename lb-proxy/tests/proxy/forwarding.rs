@@ -2,17 +2,12 @@
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderValue, Method, StatusCode};
-use lb_http::auth::Users;
-use lb_http::policy::{
-    AffinityCookie, BasicAuth, Cors, CorsOrigin, CustomErrors, ExternalAuth, RateLimits, Rewrite,
-    Timeouts, TlsRedirect,
-};
+use http::StatusCode;
+use lb_http::Policy;
+use lb_http::policy::Timeouts;
 use lb_http::upstream::Protocol;
-use lb_http::{Policy, UpstreamName};
 
 use crate::client::Client;
 use crate::endpoint::{Endpoint, Then, respond};
@@ -23,7 +18,7 @@ pub fn closed_port() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-fn echo() -> Endpoint {
+pub fn echo() -> Endpoint {
     Endpoint::start(|request, stream| {
         let body = String::from_utf8_lossy(&request.body);
         respond(stream, &format!("{} {}", request.line, body));
@@ -243,188 +238,6 @@ fn a_client_of_http_1_0_is_served() {
     let head = client.head().unwrap();
     assert!(!head.contains("transfer-encoding"), "{head}");
     assert_eq!(client.rest(), b"ok");
-}
-
-#[test]
-fn the_path_is_rewritten_and_the_host_replaced() {
-    let endpoint = echo();
-    let policy = Policy {
-        rewrite: Some(Rewrite { target: "/new".into() }),
-        upstream_host: Some(HeaderValue::from_static("inside.test")),
-        forwarded_prefix: Some(HeaderValue::from_static("/old")),
-        request_headers: vec![("x-team".parse().unwrap(), HeaderValue::from_static("blue"))],
-        response_headers: vec![("x-served".parse().unwrap(), HeaderValue::from_static("yes"))],
-        ..Policy::default()
-    };
-    let world = World::start(policy_config(&[endpoint.address], policy));
-    let response = Client::connect(world.http()).get(HOST, "/old/a?q=1");
-    assert_eq!(response.text(), "GET /new?q=1 HTTP/1.1 ");
-    assert_eq!(response.header("x-served"), Some("yes"));
-    let request = &endpoint.requests()[0];
-    assert_eq!(request.header("host"), Some("inside.test"));
-    assert_eq!(request.header("x-forwarded-host"), Some(HOST));
-    assert_eq!(request.header("x-forwarded-prefix"), Some("/old"));
-    assert_eq!(request.header("x-team"), Some("blue"));
-}
-
-#[test]
-fn redirects_and_cors_need_no_endpoint() {
-    let policy = Policy {
-        tls_redirect: TlsRedirect::Always,
-        cors: Some(Cors {
-            origins: vec![CorsOrigin::Exact("https://o.test".into())],
-            methods: HeaderValue::from_static("GET"),
-            headers: HeaderValue::from_static("X-A"),
-            expose: None,
-            credentials: false,
-            max_age: Duration::from_secs(1),
-        }),
-        ..Policy::default()
-    };
-    let world = World::start(policy_config(&[], policy));
-    let mut client = Client::connect(world.http());
-    client.send("GET /x HTTP/1.1\r\nHost: a.test\r\nOrigin: https://o.test\r\n\r\n");
-    let response = client.response();
-    assert_eq!(response.status, 308);
-    assert_eq!(response.header("location"), Some("https://a.test/x"));
-    assert_eq!(response.header("access-control-allow-origin"), Some("https://o.test"));
-}
-
-#[test]
-fn an_affinity_cookie_returns_to_its_endpoint() {
-    let endpoints = [Endpoint::named("one"), Endpoint::named("two"), Endpoint::named("three")];
-    let policy = Policy {
-        affinity: Some(AffinityCookie {
-            name: "route".into(),
-            path: None,
-            domain: None,
-            max_age: None,
-            same_site: None,
-            secure: None,
-            keep_on_failure: false,
-        }),
-        ..Policy::default()
-    };
-    let addresses: Vec<_> = endpoints.iter().map(|endpoint| endpoint.address).collect();
-    let world = World::start(policy_config(&addresses, policy));
-    let mut client = Client::connect(world.http());
-    let first = client.get(HOST, "/");
-    let cookie = first.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
-    for _ in 0..20 {
-        client.send(format!("GET / HTTP/1.1\r\nHost: a.test\r\nCookie: {cookie}\r\n\r\n"));
-        let response = client.response();
-        assert_eq!(response.text(), first.text());
-        assert_eq!(response.header("set-cookie"), None);
-    }
-}
-
-#[test]
-fn passwords_are_asked_for() {
-    let endpoint = echo();
-    // `password`, as `htpasswd -s` writes it.
-    let (users, problems) = Users::parse("ann:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=");
-    assert!(problems.is_empty(), "{problems:?}");
-    let basic = BasicAuth { realm: "inner \"circle\"".into(), users: Some(Arc::new(users)) };
-    let policy = Policy { basic_auth: Some(basic), ..Policy::default() };
-    let world = World::start(policy_config(&[endpoint.address], policy));
-    let mut client = Client::connect(world.http());
-    let response = client.get(HOST, "/");
-    assert_eq!(response.status, 401);
-    assert_eq!(response.header("www-authenticate"), Some("Basic realm=\"inner circle\""));
-    let request = |password: &str| {
-        format!("GET / HTTP/1.1\r\nHost: a.test\r\nAuthorization: Basic {password}\r\n\r\n")
-    };
-    client.send(request("YW5uOndyb25n"));
-    assert_eq!(client.response().status, 401);
-    client.send(request("YW5uOnBhc3N3b3Jk"));
-    assert_eq!(client.response().status, 200);
-    assert_eq!(endpoint.count(), 1);
-}
-
-fn external(server: UpstreamName) -> Policy {
-    let auth = ExternalAuth {
-        upstream: server,
-        url: "http://auth.test/check".parse().unwrap(),
-        method: Method::GET,
-        signin: None,
-        response_headers: vec!["x-user".parse().unwrap()],
-    };
-    Policy { external_auth: Some(auth), ..Policy::default() }
-}
-
-#[test]
-fn another_server_decides_who_may_pass() {
-    let server = Endpoint::start(|request, stream| {
-        let text: &[u8] = match request.header("x-token") {
-            Some("good") => b"HTTP/1.1 200 OK\r\nX-User: ann\r\nContent-Length: 0\r\n\r\n",
-            Some("bad") => b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n",
-            _ => b"HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Bearer\r\nContent-Length: 0\r\n\r\n",
-        };
-        let _ = stream.write_all(text);
-        Then::Keep
-    });
-    let endpoint = echo();
-    let auth = name("auth", Protocol::Http1);
-    let mut config = policy_config(&[endpoint.address], external(auth.clone()));
-    config.upstreams.insert(auth, upstream(&[server.address]));
-    let world = World::start(config);
-    let mut client = Client::connect(world.http());
-    let mut ask = |token: &str| {
-        client.send(format!("POST /a?b HTTP/1.1\r\nHost: a.test\r\nX-User: root\r\nX-Token: {token}\r\nContent-Length: 2\r\n\r\nhi"));
-        client.response()
-    };
-    assert_eq!(ask("none").header("www-authenticate"), Some("Bearer"));
-    assert_eq!(ask("bad").status, 403);
-    assert_eq!(endpoint.count(), 0);
-    assert!(ask("good").text().ends_with("hi"));
-    assert_eq!(endpoint.requests()[0].header("x-user"), Some("ann"));
-    let asked = &server.requests()[2];
-    assert_eq!(asked.line, "GET /check HTTP/1.1");
-    assert_eq!(asked.header("host"), Some("auth.test"));
-    assert_eq!(asked.header("x-original-url"), Some("http://a.test/a?b"));
-    assert_eq!(asked.header("x-original-method"), Some("POST"));
-    assert_eq!(asked.header("content-length"), None);
-}
-
-#[test]
-fn errors_are_replaced_by_another_service() {
-    let failing = Endpoint::start(|_, stream| {
-        let _ =
-            stream.write_all(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 3\r\n\r\nraw");
-        Then::Keep
-    });
-    let page = Endpoint::start(|request, stream| {
-        let code = request.header("x-code").unwrap();
-        let text = format!("HTTP/1.1 503 Nice\r\nContent-Length: 8\r\n\r\nnice {code}");
-        let _ = stream.write_all(text.as_bytes());
-        Then::Keep
-    });
-    let errors: UpstreamName = name("errors", Protocol::Http1);
-    let custom = CustomErrors { statuses: [503].into(), upstream: errors.clone() };
-    let policy = Policy { errors: Some(custom), ..Policy::default() };
-    for addresses in [vec![failing.address], vec![]] {
-        let mut config = policy_config(&addresses, policy.clone());
-        config.upstreams.insert(errors.clone(), upstream(&[page.address]));
-        let world = World::start(config);
-        let response = Client::connect(world.http()).get(HOST, "/x");
-        assert_eq!((response.status, response.text().as_str()), (503, "nice 503"));
-        assert_eq!(page.requests().last().unwrap().header("x-original-uri"), Some("/x"));
-    }
-}
-
-#[test]
-fn clients_beyond_their_rate_get_429() {
-    let endpoint = echo();
-    let limits =
-        RateLimits { requests_per_minute: Some(2), burst_multiplier: 1, ..RateLimits::default() };
-    let policy = Policy { limits, ..Policy::default() };
-    let world = World::start(policy_config(&[endpoint.address], policy));
-    let mut client = Client::connect(world.http());
-    let statuses: Vec<_> = (0..10).map(|_| client.get(HOST, "/")).collect();
-    let refused = statuses.iter().find(|r| r.status == 429).expect("no request was refused");
-    assert!(refused.header("retry-after").is_some());
-    assert_eq!(statuses[0].status, 200);
-    assert_eq!(endpoint.count(), statuses.iter().filter(|r| r.status == 200).count());
 }
 
 #[test]

@@ -9,7 +9,9 @@ mod world;
 
 mod forwarding;
 mod http2;
+mod http2_attacks;
 mod limits;
+mod policies;
 mod proxy_protocol;
 mod retries;
 mod shutdown;

@@ -229,6 +229,25 @@ fn an_endpoint_cannot_split_its_response() {
 }
 
 #[test]
+fn a_response_with_two_lengths_has_one_for_the_client() {
+    for lengths in [
+        "Content-Length: 3\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: chunked\r\nContent-Length: 3",
+    ] {
+        let endpoint = Endpoint::start(move |_, stream| {
+            let text = format!("HTTP/1.1 200 OK\r\n{lengths}\r\n\r\n6\r\nchunks\r\n0\r\n\r\n");
+            let _ = stream.write_all(text.as_bytes());
+            Then::Keep
+        });
+        let world = World::start(config(&[endpoint.address]));
+        let mut client = Client::connect(world.http());
+        for _ in 0..2 {
+            assert_eq!(client.get("a.test", "/").text(), "chunks");
+        }
+    }
+}
+
+#[test]
 fn what_an_endpoint_sends_after_its_response_is_no_response() {
     let endpoint = Endpoint::start(|_, stream| {
         let _ = stream.write_all(
