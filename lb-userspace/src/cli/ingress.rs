@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
+use lb_http::headers::Forwarding;
 use lb_proxy::settings::Limits;
 
 use super::agent::{access, confined_runtime};
@@ -104,7 +105,7 @@ fn proxy_settings(settings: &IngressSettings) -> Result<lb_proxy::Settings> {
     };
     Ok(lb_proxy::Settings {
         proxy_protocol: settings.proxy_protocol_from.clone(),
-        trusted_proxies: settings.trusted_proxy.clone(),
+        forwarding: Forwarding { trusted: settings.trusted_proxy.clone(), ..Forwarding::default() },
         limits,
         workers: settings.workers.map_or(0, usize::from),
         shutdown_grace: Duration::from_secs(settings.shutdown_grace.into()),

@@ -12,9 +12,13 @@ use lb_http::balance::{Balancer, Pick};
 use lb_http::hash_key::Subject;
 use lb_http::policy::{Balance, HashKey, KeyPart};
 use lb_http::table::{Found, Reason, WhyShadowed};
+use lb_http::respond::{Facts, before_forwarding};
 use lb_http::{Action, HostPattern, Route, UpstreamName, canary, host, path};
 use lb_proxy::{Config, HostTls};
 use serde::{Deserialize, Serialize};
+
+/// The default of the proxy.
+const TLS_PORT: u16 = 443;
 
 /// A request that need not be sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,6 +97,7 @@ pub struct Upstream {
 /// A request that was taken apart.
 struct Parsed {
     is_tls: bool,
+    method: Method,
     authority: String,
     uri: String,
     raw_path: String,
@@ -109,7 +114,7 @@ impl Request {
         };
         let authority = uri.authority().context("the URL has no host")?.to_string();
         ensure!(!authority.contains('@'), "the URL has a user in it; use --header");
-        Method::from_bytes(self.method.as_bytes()).context("not a method")?;
+        let method = Method::from_bytes(self.method.as_bytes()).context("not a method")?;
         let mut headers = HeaderMap::new();
         for (name, value) in &self.headers {
             let wrong = || format!("header {name}: not valid");
@@ -119,7 +124,8 @@ impl Request {
             );
         }
         let target = uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
-        Ok(Parsed { is_tls, authority, raw_path: uri.path().to_owned(), uri: target, headers })
+        let raw_path = uri.path().to_owned();
+        Ok(Parsed { is_tls, method, authority, raw_path, uri: target, headers })
     }
 }
 
@@ -182,6 +188,23 @@ pub fn explain(
         path: &path,
         headers: &parsed.headers,
     };
+    let authority = host::Authority::parse(named.unwrap_or(&parsed.authority)).ok();
+    let facts = Facts {
+        client: request.client,
+        is_tls: parsed.is_tls,
+        has_certificate: find_tls(config, &host)
+            .is_some_and(|(_, tls)| matches!(**tls, HostTls::Terminate { .. })),
+        tls_port: TLS_PORT,
+        method: &parsed.method,
+        authority: authority.as_ref(),
+        path: &path,
+        query: parsed.uri.split_once('?').map(|(_, query)| query),
+        headers: &parsed.headers,
+    };
+    if let Some(response) = before_forwarding(&route.policy, &facts) {
+        explanation.outcome = describe(&response);
+        return Ok(explanation);
+    }
     explanation.outcome = match &route.action {
         Action::Respond { status, reason } => format!("{}: {reason}", status.as_u16()),
         Action::Forward(upstream) => {
@@ -192,6 +215,16 @@ pub fn explain(
         }
     };
     Ok(explanation)
+}
+
+/// A response of the proxy itself.
+fn describe(response: &http::Response<()>) -> String {
+    let status = response.status();
+    let location = response.headers().get(http::header::LOCATION);
+    match location.and_then(|location| location.to_str().ok()) {
+        Some(location) => format!("{}: redirected to {location}", status.as_u16()),
+        None => format!("{}: decided by annotations", status.as_u16()),
+    }
 }
 
 fn outcome(upstream: &Upstream, main: &Arc<Route>, route: &Arc<Route>) -> String {
@@ -238,12 +271,16 @@ fn reason(reason: &Reason<'_>) -> String {
     }
 }
 
-fn explain_tls(config: &Config, sni: &str) -> Tls {
-    let exact = HostPattern::Exact(sni.into());
-    let wildcard = host::parent(sni).map(|suffix| HostPattern::Wildcard(suffix.into()));
+/// How a host is served over TLS, and the pattern that says so.
+fn find_tls<'a>(config: &'a Config, name: &str) -> Option<(HostPattern, &'a Arc<HostTls>)> {
+    let exact = HostPattern::Exact(name.into());
+    let wildcard = host::parent(name).map(|suffix| HostPattern::Wildcard(suffix.into()));
     let mut patterns = [Some(exact), wildcard, Some(HostPattern::Any)].into_iter().flatten();
-    let Some((pattern, tls)) = patterns.find_map(|at| Some((at.clone(), config.tls.get(&at)?)))
-    else {
+    patterns.find_map(|pattern| config.tls.get(&pattern).map(|tls| (pattern, tls)))
+}
+
+fn explain_tls(config: &Config, sni: &str) -> Tls {
+    let Some((pattern, tls)) = find_tls(config, sni) else {
         let summary = "no certificate for this name: the connection is refused".to_owned();
         return Tls { summary, ..Tls::default() };
     };
@@ -262,7 +299,7 @@ fn explain_tls(config: &Config, sni: &str) -> Tls {
                 summary: format!("terminated here{clients}"),
             }
         }
-        HostTls::Passthrough(upstream) => {
+        HostTls::Passthrough { upstream, .. } => {
             let summary = format!("passed through to {upstream}: no rule for paths applies");
             Tls { host, summary, ..Tls::default() }
         }

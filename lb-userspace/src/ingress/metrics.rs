@@ -131,7 +131,7 @@ impl Collector for Certificates {
                 HostTls::Terminate { certificate, .. } => {
                     Some((certificate.not_after, host.to_string()))
                 }
-                HostTls::Passthrough(_) => None,
+                HostTls::Passthrough { .. } => None,
             })
             .collect();
         found.sort();
