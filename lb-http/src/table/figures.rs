@@ -26,14 +26,20 @@ fn rules(count: usize) -> Vec<(PathPattern, Arc<Route>)> {
     (0..count).map(|number| (pattern(&format!("/api/v{number}/items")), route.clone())).collect()
 }
 
-/// The best of several rounds, for each of `times` calls.
-fn measure(times: usize, mut call: impl FnMut(usize)) -> Duration {
-    let round = || {
+/// Time of one call: of rounds that are shorter than a slice of the scheduler, since other processes may run, one of
+/// the fastest.
+fn measure(mut call: impl FnMut(usize)) -> Duration {
+    let mut round = |calls: usize| {
         let start = Instant::now();
-        (0..times).for_each(&mut call);
-        start.elapsed() / times as u32
+        (0..calls).for_each(&mut call);
+        start.elapsed() / calls as u32
     };
-    std::iter::repeat_with(round).take(7).min().unwrap()
+    let once = (0..5).map(|_| round(1)).min().unwrap().as_nanos().max(1) as usize;
+    let calls = (300_000 / once).clamp(1, 4096);
+    let rounds = (500_000_000 / (calls * once)).clamp(5, 1_000);
+    let mut times: Vec<Duration> = (0..rounds).map(|_| round(calls)).collect();
+    times.sort();
+    times[rounds / 10]
 }
 
 fn report(what: &str, time: Duration) {
@@ -54,17 +60,14 @@ fn figures_of_the_table() {
             })
             .collect();
         let find = |table: &Table, path: &str| {
-            measure(100_000, |at| {
+            measure(|at| {
                 black_box(table.find(Some(&names[at % names.len()]), black_box(path)));
             })
         };
         report(&format!("find, {hosts} hosts"), find(&table, "/api/v1/items/4711"));
         report(&format!("find nothing, {hosts} hosts"), find(&table, "/other"));
-        report(
-            &format!("clone, {hosts} hosts"),
-            measure(1_000, |_| drop(black_box(table.clone()))),
-        );
-        let change = measure(1_000, |at| {
+        report(&format!("clone, {hosts} hosts"), measure(|_| drop(black_box(table.clone()))));
+        let change = measure(|at| {
             let old = table.clone();
             table.set_host(host(at * 31 % hosts), rules(3));
             drop(old);
@@ -76,13 +79,13 @@ fn figures_of_the_table() {
         table.set_host(HostPattern::Any, rules(paths));
         let requests: Vec<String> =
             (0..4096).map(|at| format!("/api/v{}/items/4711", (at * 7919) % paths)).collect();
-        let time = measure(100_000, |at| {
+        let time = measure(|at| {
             black_box(table.find(None, black_box(&requests[at % requests.len()])));
         });
         report(&format!("find, {paths} prefixes of one host"), time);
         report(
             &format!("set_host, {paths} prefixes"),
-            measure(10, |_| drop(table.set_host(HostPattern::Any, rules(paths)))),
+            measure(|_| drop(table.set_host(HostPattern::Any, rules(paths)))),
         );
     }
 }
@@ -95,7 +98,7 @@ fn figures_of_attacks() {
         let mut table = Table::default();
         let rules = patterns.iter().map(|text| (pattern(text), route("attack"))).collect();
         table.set_host(HostPattern::Any, rules);
-        measure(20, |_| {
+        measure(|_| {
             black_box(table.find(None, black_box(path)));
         })
     };
@@ -130,7 +133,7 @@ fn figures_of_attacks() {
         "/((a|b|/)*|[ab/]*|.*)*(y?)".to_string(),
     ] {
         let regex = crate::path::PathRegex::new(&text).unwrap();
-        let time = |path: &str| measure(3, |_| drop(black_box(regex.captures(path))));
+        let time = |path: &str| measure(|_| drop(black_box(regex.captures(path))));
         let what = format!("groups of {:.24} ({} octets), 8 KiB", text, regex.octets());
         report(&what, time(&random).max(time(&long)));
     }
