@@ -20,6 +20,7 @@ mod listen;
 pub mod metrics;
 mod passthrough;
 mod proxy;
+mod routes;
 pub mod settings;
 mod stop;
 mod thread;

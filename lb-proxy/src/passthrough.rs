@@ -36,11 +36,7 @@ pub(crate) async fn forward(worker: &Rc<Worker>, connection: Passthrough) {
     let Passthrough { host, server_name, hello, tcp, arrival } = connection;
     let HostTls::Passthrough { upstream: name, proxy_protocol } = &*host else { return };
     let now = Instant::now();
-    let config = worker.config();
-    let Some(endpoints) = worker.upstreams.get(name, &config, &worker.shared.balancing, now) else {
-        return;
-    };
-    drop(config);
+    let Some(endpoints) = worker.endpoints(name, now) else { return };
     let mut tried = Vec::new();
     while tried.len() < TRIES {
         let pick = Pick {

@@ -2,7 +2,6 @@
 //! read-only or off the path of requests.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::hash::RandomState;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use lb_http::auth::Verified;
 use lb_http::rate::{DEFAULT_CAPACITY, Limiter};
-use lb_http::{Owner, Route};
+use lb_http::{Route, UpstreamName};
 use slab::Slab;
 use tokio::sync::watch;
 
@@ -19,10 +18,11 @@ use crate::client::{Client, Order};
 use crate::config::Config;
 use crate::limits::Connections;
 use crate::metrics::{OwnerCounters, WorkerCounters, add};
+use crate::routes::{Known, Routes};
 use crate::settings::{Limits, Settings};
 use crate::stop::Stop;
 use crate::tls::server::Handshakes;
-use crate::upstream::Upstreams;
+use crate::upstream::{Endpoints, Upstreams};
 
 /// What all workers share.
 pub(crate) struct Shared {
@@ -58,7 +58,9 @@ pub(crate) struct Worker {
     pub upstreams: Upstreams,
     pub clients: RefCell<Slab<Weak<Client>>>,
     config: RefCell<Snapshot>,
-    owners: RefCell<HashMap<Owner, KnownOwner>>,
+    /// Number of the snapshot.
+    snapshot: Cell<u64>,
+    routes: Routes,
     nobody: Arc<OwnerCounters>,
     log: RefCell<Batch>,
     random: Cell<u64>,
@@ -78,18 +80,10 @@ impl Drop for Verifying<'_> {
 /// A reference to a snapshot whose count only this worker changes.
 pub(crate) type Snapshot = Rc<Arc<Config>>;
 
-struct KnownOwner {
-    counters: Arc<OwnerCounters>,
-    used: Instant,
-}
-
 /// Entries of the access log that are sent at once.
 const BATCH: usize = 64;
 /// Longest time until an entry is sent, and until unused connections are closed.
 const TICK: Duration = Duration::from_millis(500);
-/// How long the counters of an owner without requests are kept.
-const OWNER_KEPT: Duration = Duration::from_secs(3600);
-
 impl Worker {
     pub fn new(
         shared: Arc<Shared>,
@@ -101,7 +95,8 @@ impl Worker {
             upstreams: Upstreams::default(),
             clients: RefCell::default(),
             config: RefCell::new(Rc::new(config)),
-            owners: RefCell::default(),
+            snapshot: Cell::new(0),
+            routes: Routes::default(),
             nobody: counters.owner(None),
             log: RefCell::default(),
             random: Cell::new(seed | 1),
@@ -143,16 +138,23 @@ impl Worker {
         x.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    pub fn owner(&self, route: Option<&Route>, now: Instant) -> Arc<OwnerCounters> {
-        let Some(route) = route else { return self.nobody.clone() };
-        let mut owners = self.owners.borrow_mut();
-        if let Some(known) = owners.get_mut(&route.owner) {
-            known.used = now;
-            return known.counters.clone();
-        }
-        let counters = self.counters.owner(Some(&route.owner));
-        owners.insert(route.owner.clone(), KnownOwner { counters: counters.clone(), used: now });
-        counters
+    pub fn route(&self, route: &Arc<Route>, now: Instant) -> Rc<Known> {
+        self.routes.get(route, &self.counters, now)
+    }
+
+    /// Counters of requests without a route.
+    pub fn no_owner(&self) -> &Arc<OwnerCounters> {
+        &self.nobody
+    }
+
+    /// The endpoints of an upstream as of the current snapshot.
+    pub fn endpoints(&self, upstream: &UpstreamName, now: Instant) -> Option<Rc<Endpoints>> {
+        self.upstreams.get(upstream, &self.config(), &self.shared.balancing, now)
+    }
+
+    /// The endpoints of a route as of the current snapshot.
+    pub fn endpoints_of(&self, route: &Known, now: Instant) -> Option<Rc<Endpoints>> {
+        route.endpoints(self.snapshot.get(), |upstream| self.endpoints(upstream, now))
     }
 
     pub fn log(&self, entry: Entry) {
@@ -178,21 +180,12 @@ impl Worker {
         self.shared.settings.access_log.is_some()
     }
 
-    fn forget_owners(&self, now: Instant) {
-        let mut owners = self.owners.borrow_mut();
-        let before = owners.len();
-        owners.retain(|_, known| now.saturating_duration_since(known.used) < OWNER_KEPT);
-        if owners.len() < before {
-            drop(owners);
-            self.counters.forget_unused_owners();
-        }
-    }
-
     /// Takes over each snapshot, until the sender is gone; then the last one stays.
     pub async fn follow(self: Rc<Self>, mut config: watch::Receiver<Arc<Config>>) {
         while config.changed().await.is_ok() {
             let snapshot = config.borrow_and_update().clone();
             self.config.replace(Rc::new(snapshot));
+            self.snapshot.set(self.snapshot.get() + 1);
         }
     }
 
@@ -205,8 +198,8 @@ impl Worker {
             ticks += 1;
             let now = Instant::now();
             self.upstreams.tend(&self.config(), self.limits(), now);
-            if ticks.is_multiple_of(120) {
-                self.forget_owners(now);
+            if ticks.is_multiple_of(20) {
+                self.routes.tend(&self.counters, now);
             }
         }
     }

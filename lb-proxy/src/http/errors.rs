@@ -29,9 +29,7 @@ pub(crate) async fn replace(
 ) -> Option<Got> {
     let now = Instant::now();
     let worker = record.client.worker.clone();
-    let config = worker.config();
-    let endpoints =
-        worker.upstreams.get(&errors.upstream, &config, &worker.shared.balancing, now)?;
+    let endpoints = worker.endpoints(&errors.upstream, now)?;
     let Subject { mut outbound, original_uri } = subject;
     outbound.method = Method::GET;
     outbound.uri = PathAndQuery::from_static("/");

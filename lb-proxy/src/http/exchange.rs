@@ -17,7 +17,7 @@ use lb_http::affinity::{self, Token};
 use lb_http::balance::Affinity;
 use lb_http::hash_key::Subject as HashSubject;
 use lb_http::headers::{self, Peer, strip_response};
-use lb_http::policy::Balance;
+use lb_http::policy::{AffinityCookie, Balance, Timeouts};
 use lb_http::request::{self, Target};
 use lb_http::respond::{self, Facts};
 use lb_http::{Action, Policy, Route, canary, rewrite};
@@ -57,7 +57,6 @@ pub(crate) async fn serve(
 /// What the response needs to know about the request.
 #[derive(Default)]
 struct Shared {
-    policy: Option<Arc<Policy>>,
     is_tls: bool,
     method: http::Method,
     /// What decides about CORS.
@@ -70,7 +69,7 @@ struct Shared {
 impl Shared {
     /// What the route adds to all responses.
     fn complete(&self, record: &Record, headers: &mut HeaderMap) {
-        let Some(policy) = &self.policy else { return };
+        let Some(known) = &record.route else { return };
         let facts = Facts {
             client: record.address,
             is_tls: self.is_tls,
@@ -82,7 +81,7 @@ impl Shared {
             query: None,
             headers: &self.cors,
         };
-        respond::add_headers(policy, &facts, headers);
+        respond::add_headers(&known.route.policy, &facts, headers);
     }
 }
 
@@ -111,10 +110,10 @@ async fn respond(
         .table
         .find(target.host(), &target.path)
         .ok_or_else(|| Reply::new(StatusCode::NOT_FOUND, "no_route"))?;
-    let route = canary::choose(found.route, &parts.headers, worker.random()).clone();
-    record.set_route(&route);
-    let policy = &route.policy;
-    shared.policy = Some(policy.clone());
+    let route = canary::choose(found.route, &parts.headers, worker.random());
+    let known = worker.route(route, record.started);
+    record.route = Some(known.clone());
+    let (route, policy) = (&*known.route, &known.route.policy);
     shared.method = parts.method.clone();
     if policy.cors.is_some() {
         shared.cors = access::cors_headers(&parts.headers);
@@ -146,7 +145,7 @@ async fn respond(
         Action::Forward(upstream) => upstream,
         Action::Respond { status, .. } => return Err(Reply::new(*status, "rule")),
     };
-    record.permit = access::limit_rate(worker, &identity.address, &route, record.started)?;
+    record.permit = access::limit_rate(worker, &identity.address, route, record.started)?;
     access::check_length(&parts.headers, policy)?;
     access::authenticate(worker, policy, &parts.headers).await?;
 
@@ -193,15 +192,13 @@ async fn respond(
     }
     shared.on_upgrade = on_upgrade.filter(|_| outbound.upgrade.is_some());
     let subject = errors::Subject::of(policy, &outbound, original_uri.as_ref());
-    let endpoints =
-        worker.upstreams.get(upstream, &config, &worker.shared.balancing, record.started);
-    let got = match endpoints {
+    let got = match worker.endpoints_of(&known, record.started) {
         Some(endpoints) => {
             forward(&endpoints, policy, outbound, &source, gate.as_ref(), choice, record).await
         }
         None => Err(Reply::new(StatusCode::SERVICE_UNAVAILABLE, "no_upstream")),
     };
-    replace_error(got, subject, &route, record).await
+    replace_error(got, subject, route, record).await
 }
 
 /// Clients of HTTP/2 may send each cookie in a header of its own, which no other protocol allows (RFC 9113, 8.2.3).
@@ -221,7 +218,7 @@ fn join_cookies(headers: &mut HeaderMap) {
 async fn replace_error(
     got: Result<Got, Reply>,
     subject: Option<errors::Subject>,
-    route: &Arc<Route>,
+    route: &Route,
     record: &mut Record,
 ) -> Result<Got, Reply> {
     let (Some(subject), Some(errors)) = (subject, &route.policy.errors) else { return got };
@@ -316,9 +313,13 @@ fn deliver(got: Got, mut record: Record, shared: Shared) -> Response<ResponseBod
         parts.headers.remove(CONTENT_LENGTH);
     }
     strip_response(&mut parts.headers);
-    add_cookies(&mut parts.headers, &shared, token, !tried.is_empty());
+    let known = record.route.clone();
+    let policy = known.as_ref().map(|known| &*known.route.policy);
+    let cookie = policy.and_then(|policy| policy.affinity.as_ref());
+    add_cookies(&mut parts.headers, cookie, &shared, token, !tried.is_empty());
     shared.complete(&record, &mut parts.headers);
-    let idle = record.route.as_ref().map_or_else(Default::default, |r| r.policy.timeouts).read;
+    let idle =
+        record.route.as_ref().map_or_else(Timeouts::default, |k| k.route.policy.timeouts).read;
     let body = match (endpoint_upgrade, shared.on_upgrade) {
         (Some(endpoint), Some(client)) => {
             record.status = Some(status);
@@ -341,8 +342,13 @@ fn deliver(got: Got, mut record: Record, shared: Shared) -> Response<ResponseBod
     finish(parts.status, parts.headers, ResponseBody::of_endpoint(body, record))
 }
 
-fn add_cookies(headers: &mut HeaderMap, shared: &Shared, served: Token, tried_it: bool) {
-    let cookie = shared.policy.as_ref().and_then(|policy| policy.affinity.as_ref());
+fn add_cookies(
+    headers: &mut HeaderMap,
+    cookie: Option<&AffinityCookie>,
+    shared: &Shared,
+    served: Token,
+    tried_it: bool,
+) {
     if let Some(cookie) = cookie {
         let tried_it = tried_it && shared.affinity.is_some();
         let value = affinity::set_cookie(cookie, shared.affinity, served, tried_it, shared.is_tls);

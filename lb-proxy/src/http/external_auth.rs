@@ -40,9 +40,7 @@ pub(crate) async fn ask(
     let now = Instant::now();
     let worker = record.client.worker.clone();
     let unavailable = || Reply::new(StatusCode::INTERNAL_SERVER_ERROR, "external_auth_failed");
-    let config = worker.config();
-    let endpoints = worker.upstreams.get(&auth.upstream, &config, &worker.shared.balancing, now);
-    let endpoints = endpoints.ok_or_else(unavailable)?;
+    let endpoints = worker.endpoints(&auth.upstream, now).ok_or_else(unavailable)?;
     let source = Source::empty(now);
     let before = (record.endpoint, record.tries);
     let policy = Policy::default();

@@ -3,7 +3,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Instant;
 
 use http::header::{HOST, REFERER, USER_AGENT};
@@ -11,7 +10,6 @@ use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, StatusCode, Version};
 use jiff::Timestamp;
-use lb_http::Route;
 use lb_http::policy::AccessLog;
 use lb_http::rate::Permit;
 
@@ -19,12 +17,13 @@ use crate::access_log::Entry;
 use crate::body::Source;
 use crate::client::Client;
 use crate::metrics::{OwnerCounters, UpstreamError};
+use crate::routes::Known;
 
 pub(crate) struct Record {
     pub client: Rc<Client>,
     pub address: IpAddr,
     pub started: Instant,
-    pub route: Option<Arc<Route>>,
+    pub route: Option<Rc<Known>>,
     /// `None`: the client has gone before there was a response.
     pub status: Option<StatusCode>,
     pub endpoint: Option<SocketAddr>,
@@ -40,7 +39,6 @@ pub(crate) struct Record {
     pub permit: Option<Permit>,
     method: Method,
     version: Version,
-    counters: Arc<OwnerCounters>,
     logged: Option<Logged>,
 }
 
@@ -85,26 +83,27 @@ impl Record {
             permit: None,
             method: parts.method.clone(),
             version: parts.version,
-            counters: worker.owner(None, now),
             logged,
         }
     }
 
-    pub fn set_route(&mut self, route: &Arc<Route>) {
-        self.counters = self.client.worker.owner(Some(route), self.started);
-        self.route = Some(route.clone());
+    fn counters(&self) -> &OwnerCounters {
+        match &self.route {
+            Some(known) => &known.counters,
+            None => self.client.worker.no_owner(),
+        }
     }
 
     pub fn failed(&self, error: UpstreamError) {
-        self.counters.failed(error);
+        self.counters().failed(error);
     }
 
     pub fn retried(&self) {
-        self.counters.retried();
+        self.counters().retried();
     }
 
     pub fn ejected(&self) {
-        self.counters.ejected();
+        self.counters().ejected();
     }
 
     fn write(&mut self, now: Instant) {
@@ -113,8 +112,9 @@ impl Record {
         let received = body + self.tunnelled;
         let status = self.status.map_or(CLIENT_CLOSED, |status| status.as_u16());
         let class = self.status.unwrap_or(StatusCode::BAD_REQUEST);
-        self.counters.finished(class, duration, received, self.sent);
-        let is_logged = self.route.as_ref().is_none_or(|r| r.policy.access_log == AccessLog::On);
+        self.counters().finished(class, duration, received, self.sent);
+        let is_logged =
+            self.route.as_ref().is_none_or(|known| known.route.policy.access_log == AccessLog::On);
         let Some(logged) = self.logged.take().filter(|_| is_logged) else { return };
         let reason = match self.reason {
             None if !self.is_complete => Some("client_closed"),
@@ -137,7 +137,7 @@ impl Record {
             received,
             sent: self.sent,
             duration,
-            route: self.route.take(),
+            route: self.route.as_ref().map(|known| known.route.clone()),
             endpoint: self.endpoint,
             tries: self.tries,
             reason,

@@ -1,0 +1,82 @@
+//! What a worker keeps for each route that it serves. So a request hashes no names, and changes no reference count that
+//! other workers change as well: only those of this worker's own.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lb_http::{Action, Route};
+
+use crate::metrics::{OwnerCounters, WorkerCounters};
+use crate::upstream::Endpoints;
+
+#[derive(Default)]
+pub(crate) struct Routes(RefCell<HashMap<*const Route, Rc<Known>>>);
+
+pub(crate) struct Known {
+    /// While it is here, no other route can have its address.
+    pub route: Arc<Route>,
+    pub counters: Arc<OwnerCounters>,
+    endpoints: RefCell<Option<Current>>,
+    used: Cell<Instant>,
+}
+
+/// The endpoints as of one snapshot.
+struct Current {
+    snapshot: u64,
+    endpoints: Rc<Endpoints>,
+}
+
+/// How long a route without requests is kept, and with it its owner's counters.
+const KEPT: Duration = Duration::from_secs(3600);
+/// The same of a route that no snapshot has.
+const KEPT_AFTER_END: Duration = Duration::from_secs(60);
+
+impl Routes {
+    pub fn get(&self, route: &Arc<Route>, counters: &WorkerCounters, now: Instant) -> Rc<Known> {
+        let mut routes = self.0.borrow_mut();
+        let known = routes.entry(Arc::as_ptr(route)).or_insert_with(|| {
+            Rc::new(Known {
+                route: route.clone(),
+                counters: counters.owner(Some(&route.owner)),
+                endpoints: RefCell::default(),
+                used: Cell::new(now),
+            })
+        });
+        known.used.set(now);
+        known.clone()
+    }
+
+    pub fn tend(&self, counters: &WorkerCounters, now: Instant) {
+        let mut routes = self.0.borrow_mut();
+        let before = routes.len();
+        routes.retain(|_, known| {
+            let has_ended = Arc::strong_count(&known.route) == 1;
+            let kept = if has_ended { KEPT_AFTER_END } else { KEPT };
+            now.saturating_duration_since(known.used.get()) < kept
+        });
+        if routes.len() < before {
+            drop(routes);
+            counters.forget_unused_owners();
+        }
+    }
+}
+
+impl Known {
+    /// The endpoints of the route's upstream as of the snapshot with this number. `find` looks them up.
+    pub fn endpoints(
+        &self,
+        snapshot: u64,
+        find: impl FnOnce(&lb_http::UpstreamName) -> Option<Rc<Endpoints>>,
+    ) -> Option<Rc<Endpoints>> {
+        let mut current = self.endpoints.borrow_mut();
+        if let Some(current) = current.as_ref().filter(|current| current.snapshot == snapshot) {
+            return Some(current.endpoints.clone());
+        }
+        let Action::Forward(upstream) = &self.route.action else { return None };
+        *current = find(upstream).map(|endpoints| Current { snapshot, endpoints });
+        current.as_ref().map(|current| current.endpoints.clone())
+    }
+}
