@@ -10,6 +10,7 @@ pub mod affinity;
 pub mod auth;
 pub mod balance;
 pub mod canary;
+pub mod compress;
 mod cookie;
 pub mod hash_key;
 pub mod headers;

@@ -11,6 +11,7 @@ use http::header::{
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
+use http_body::Body;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use lb_http::affinity::{self, Token};
@@ -20,7 +21,7 @@ use lb_http::headers::{self, Peer, strip_response};
 use lb_http::policy::{AffinityCookie, Balance, Timeouts};
 use lb_http::request::{self, Target};
 use lb_http::respond::{self, Facts};
-use lb_http::{Action, Policy, Route, canary, rewrite};
+use lb_http::{Action, Policy, Route, canary, compress, rewrite};
 
 use super::errors;
 use super::external_auth::{self, Granted};
@@ -62,6 +63,8 @@ struct Shared {
     /// What decides about CORS.
     cors: HeaderMap,
     affinity: Option<Token>,
+    /// Whether the client accepts it, if the route compresses.
+    gzip: Option<bool>,
     granted: Granted,
     on_upgrade: Option<OnUpgrade>,
 }
@@ -115,6 +118,7 @@ async fn respond(
     record.route = Some(known.clone());
     let (route, policy) = (&*known.route, &known.route.policy);
     shared.method = parts.method.clone();
+    shared.gzip = policy.compress.then(|| compress::accepts_gzip(&parts.headers));
     if policy.cors.is_some() {
         shared.cors = access::cors_headers(&parts.headers);
     }
@@ -336,7 +340,20 @@ fn deliver(got: Got, mut record: Record, shared: Shared) -> Response<ResponseBod
             let reply = Reply::new(StatusCode::BAD_GATEWAY, "endpoint_protocol");
             return answer(reply, record, &Shared::default());
         }
-        (None, _) => EndpointBody::new(incoming, lease, Some(guard), idle),
+        (None, _) => {
+            let length = incoming.size_hint().exact();
+            let mut body = EndpointBody::new(incoming, lease, Some(guard), idle);
+            if shared.gzip.is_some()
+                && compress::is_compressible(&shared.method, status, &parts.headers, length)
+            {
+                compress::vary(&mut parts.headers);
+                if shared.gzip == Some(true) {
+                    compress::describe(&mut parts.headers);
+                    body.compress();
+                }
+            }
+            body
+        }
     };
     record.status = Some(status);
     finish(parts.status, parts.headers, ResponseBody::of_endpoint(body, record))

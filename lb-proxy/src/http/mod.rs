@@ -2,6 +2,7 @@
 //! response from an endpoint.
 
 mod access;
+mod compress;
 pub(crate) mod connection;
 mod deadline;
 mod errors;

@@ -12,6 +12,7 @@ use lb_http::balance::Guard;
 use lb_http::headers::strip_trailers;
 use tokio::time::{Sleep, sleep};
 
+use super::compress::Compressor;
 use super::record::Record;
 use crate::client::Reader;
 use crate::metrics::UpstreamError;
@@ -40,6 +41,15 @@ pub(crate) struct EndpointBody {
     /// Set when the endpoint has to send more.
     timer: Option<Pin<Box<Sleep>>>,
     is_waiting: bool,
+    compressed: Option<Compressed>,
+}
+
+/// How far a compressed body is.
+struct Compressed {
+    compressor: Compressor,
+    /// They come after what is left of the body.
+    trailers: Option<Frame<Bytes>>,
+    is_finished: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,11 +85,68 @@ impl EndpointBody {
             read_limit,
             timer: None,
             is_waiting: false,
+            compressed: None,
         };
         if body.incoming.is_end_stream() {
             body.finish();
         }
         body
+    }
+
+    pub fn compress(&mut self) {
+        let compressor = Compressor::new();
+        self.compressed = Some(Compressed { compressor, trailers: None, is_finished: false });
+    }
+
+    fn poll_compressed(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let Some(mut compressed) = self.compressed.take() else { return self.poll(cx) };
+        let result = self.poll_into(&mut compressed, cx);
+        self.compressed = Some(compressed);
+        result
+    }
+
+    fn poll_into(
+        &mut self,
+        to: &mut Compressed,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let data = |octets| Poll::Ready(Some(Ok(Frame::data(octets))));
+        if to.is_finished {
+            return Poll::Ready(to.trailers.take().map(Ok));
+        }
+        loop {
+            let frame = match self.poll(cx) {
+                Poll::Pending => return to.compressor.flush().map_or(Poll::Pending, data),
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
+                Poll::Ready(None) => {
+                    to.is_finished = true;
+                    return data(to.compressor.finish());
+                }
+                Poll::Ready(Some(Ok(frame))) => frame,
+            };
+            match frame.into_data() {
+                Ok(octets) => {
+                    if let Some(octets) = to.compressor.write(&octets) {
+                        return data(octets);
+                    }
+                }
+                Err(trailers) => {
+                    to.trailers = Some(trailers);
+                    to.is_finished = true;
+                    return data(to.compressor.finish());
+                }
+            }
+        }
+    }
+
+    fn is_end(&self) -> bool {
+        match &self.compressed {
+            None => self.incoming.is_end_stream(),
+            Some(compressed) => compressed.is_finished && compressed.trailers.is_none(),
+        }
     }
 
     /// The connection may serve the next request, even if the client takes its time.
@@ -180,7 +247,7 @@ impl Body for ResponseBody {
             Kind::Own(body) => return Poll::Ready(Some(Ok(Frame::data(std::mem::take(body))))),
             Kind::Endpoint(body) => body,
         };
-        let result = body.poll(cx);
+        let result = body.poll_compressed(cx);
         let Some(record) = &mut this.record else { return result };
         record.is_complete |= body.is_finished();
         match &result {
@@ -203,13 +270,14 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Own(body) => body.is_empty(),
-            Kind::Endpoint(body) => body.incoming.is_end_stream(),
+            Kind::Endpoint(body) => body.is_end(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Own(body) => SizeHint::with_exact(body.len() as u64),
+            Kind::Endpoint(body) if body.compressed.is_some() => SizeHint::default(),
             Kind::Endpoint(body) => body.incoming.size_hint(),
         }
     }

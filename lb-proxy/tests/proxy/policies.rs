@@ -1,9 +1,11 @@
 //! What the policy of a route changes.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use flate2::read::GzDecoder;
 use http::{HeaderValue, Method};
 use lb_http::auth::Users;
 use lb_http::policy::{
@@ -16,7 +18,7 @@ use lb_http::{Policy, UpstreamName};
 use crate::client::Client;
 use crate::endpoint::{Endpoint, Then};
 use crate::forwarding::echo;
-use crate::world::{HOST, World, name, policy_config, upstream};
+use crate::world::{HOST, World, name, policy_config, upstream, wait_until};
 
 #[test]
 fn the_path_is_rewritten_and_the_host_replaced() {
@@ -198,4 +200,66 @@ fn clients_beyond_their_rate_get_429() {
     assert!(refused.header("retry-after").is_some());
     assert_eq!(statuses[0].status, 200);
     assert_eq!(endpoint.count(), statuses.iter().filter(|r| r.status == 200).count());
+}
+
+#[test]
+fn texts_are_compressed_for_clients_that_accept_it() {
+    let text = "all work and no play ".repeat(5_000);
+    let copy = text.clone();
+    let endpoint = Endpoint::start(move |_, stream| {
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nETag: \"a\"\r\n";
+        let length = format!("Content-Length: {}\r\n\r\n", copy.len());
+        let _ = stream.write_all([head, &length, &copy].concat().as_bytes());
+        Then::Keep
+    });
+    let policy = Policy { compress: true, ..Policy::default() };
+    let world = World::start(policy_config(&[endpoint.address], policy));
+    let mut client = Client::connect(world.http());
+    for _ in 0..2 {
+        client.send("GET / HTTP/1.1\r\nHost: a.test\r\nAccept-Encoding: br, gzip\r\n\r\n");
+        let response = client.response();
+        assert_eq!(response.header("content-encoding"), Some("gzip"));
+        assert_eq!(response.header("content-length"), None);
+        assert_eq!(response.header("etag"), Some("W/\"a\""));
+        assert!(response.body.len() < text.len() / 10, "{} octets", response.body.len());
+        let mut plain = String::new();
+        GzDecoder::new(&response.body[..]).read_to_string(&mut plain).unwrap();
+        assert!(plain == text);
+    }
+    let response = client.get(HOST, "/");
+    assert_eq!(response.header("content-encoding"), None);
+    assert_eq!(response.header("vary"), Some("Accept-Encoding"));
+    assert!(response.text() == text);
+}
+
+#[test]
+fn a_compressed_response_does_not_wait_for_more() {
+    let go = Arc::new(AtomicBool::new(false));
+    let allowed = go.clone();
+    let endpoint = Endpoint::start(move |_, stream| {
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nfirst, ";
+        let _ = stream.write_all(head.as_bytes());
+        wait_until("permission", || allowed.load(Ordering::SeqCst));
+        let _ = stream.write_all(b"second");
+        Then::Close
+    });
+    let policy = Policy { compress: true, ..Policy::default() };
+    let world = World::start(policy_config(&[endpoint.address], policy));
+    let mut client = Client::connect(world.http());
+    client.send(
+        "GET / HTTP/1.1\r\nHost: a.test\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n",
+    );
+    assert!(client.head().unwrap().contains("content-encoding: gzip"));
+    // The size and the octets of the first chunk.
+    let mut size = Vec::new();
+    while !size.ends_with(b"\r\n") {
+        size.extend(client.take(1).unwrap());
+    }
+    let size = usize::from_str_radix(String::from_utf8(size).unwrap().trim(), 16).unwrap();
+    let chunk = client.take(size).unwrap();
+    let mut text = [0; 7];
+    GzDecoder::new(&chunk[..]).read_exact(&mut text).unwrap();
+    assert_eq!(&text, b"first, ");
+    go.store(true, Ordering::SeqCst);
+    assert!(client.rest().ends_with(b"0\r\n\r\n"));
 }
