@@ -22,10 +22,15 @@ impl Translated {
         let kept = matches!(fate, Fate::Passed | Fate::Sent) && after.len() == before.len();
         let (there, back) = (parse(before)?, parse(after)?);
         // A packet that goes back to the sender was made by the data plane.
-        let ours = there.source == back.destination;
+        let is_generated = there.source == back.destination;
         let changed = (there.source, there.destination) != (back.source, back.destination);
         let (before, after) = (before.to_vec(), after.clone());
-        (kept && changed && !ours).then_some(Self { hook, before, after, sent: fate == Fate::Sent })
+        (kept && changed && !is_generated).then_some(Self {
+            hook,
+            before,
+            after,
+            sent: fate == Fate::Sent,
+        })
     }
 
     /// The next packet, and the hook that it reaches.

@@ -1,10 +1,10 @@
-//! What the benchmark's wrapper and its runner share.
+//! Shared by the benchmark's BPF programs and the program that runs them.
 
 /// Bytes at the start of the packet that are restored before every run: all headers, a power of
 /// two. Benchmarked packets are at least this long.
 pub const HEADERS: usize = 128;
 
-/// The port to which the sink's datagrams are sent.
+/// The UDP port of the benchmark's sink, which only receives.
 pub const SINK_PORT: u16 = 5300;
 
 /// The original packet, and how its client varies.
@@ -17,7 +17,7 @@ pub struct Template {
     pub port_offset: u32,
     /// Client addresses start here (host order of the last four octets).
     pub first_address: u32,
-    /// Number of clients less one: one less than a power of two.
+    /// Number of clients minus 1. The number of clients is a power of two.
     pub client_mask: u32,
 }
 
@@ -25,7 +25,7 @@ const _: () = assert!(size_of::<Template>() == HEADERS + 16);
 
 /// Ports per client address.
 const PORTS: u32 = 1 << 14;
-/// The first of them.
+/// The first port of each client address.
 pub const FIRST_PORT: u32 = 40_000;
 
 impl Template {

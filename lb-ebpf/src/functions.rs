@@ -1,7 +1,7 @@
-//! The data plane's functions that the verifier checks by themselves.
+//! The data plane's functions that the verifier checks separately (`lb_common::datapath::Function`).
 //!
-//! Exported functions with a linkage of C are global ones to the kernel. They return a number, of
-//! which the verifier assumes nothing.
+//! An exported function with C linkage is a global BPF function: the verifier checks it once, for all callers, and
+//! assumes nothing about the number that it returns.
 
 use lb_common::datapath::{Function, execute};
 use lb_common::family::{V4, V6};

@@ -228,6 +228,6 @@ pub static UNREPORTED: PerCpuArray<u64, 1> = PerCpuArray::new();
 #[unsafe(no_mangle)]
 pub static SETTINGS: Settings = Settings::new(0, FLOW_BUCKETS);
 
-/// Likewise.
+/// Also set before loading, and constant to the verifier.
 #[unsafe(no_mangle)]
 pub static BUFFER_SUM: BufferSum = BufferSum::UNKNOWN;

@@ -30,18 +30,18 @@ impl Notices for Posted {
     }
 }
 
-struct Response {
+struct Received {
     status: u16,
     headers: String,
     body: String,
 }
 
 /// Sends a request as soon as the port is open.
-async fn get(port: u16, path: &str) -> Response {
+async fn get(port: u16, path: &str) -> Received {
     get_from((Ipv4Addr::LOCALHOST, port).into(), path).await
 }
 
-async fn get_from(address: SocketAddr, path: &str) -> Response {
+async fn get_from(address: SocketAddr, path: &str) -> Received {
     let connect = async {
         loop {
             match TcpStream::connect(address).await {
@@ -56,7 +56,7 @@ async fn get_from(address: SocketAddr, path: &str) -> Response {
     let mut answer = String::new();
     timeout(SOON, stream.read_to_string(&mut answer)).await.expect("a response").unwrap();
     let (headers, body) = answer.split_once("\r\n\r\n").unwrap();
-    Response {
+    Received {
         status: headers.split(' ').nth(1).unwrap().parse().unwrap(),
         headers: headers.to_lowercase(),
         body: body.to_owned(),

@@ -14,9 +14,9 @@ const OTHER: Service = Service::Local(1);
 const REMOTE: Service = Service::Remote(0);
 const OTHER_REMOTE: Service = Service::Remote(1);
 
-/// Ports for SNAT: more than are wanted.
+/// SNAT ports: more than the models use.
 const PORTS: u16 = 31;
-/// Of a connection that both sides have closed.
+/// The state of a connection that both sides have closed.
 const CLOSED: FlowState = FlowState::TimeWait;
 
 /// Initial sequence numbers.
@@ -213,7 +213,7 @@ fn source(fate: Fate) -> Option<End> {
 #[test]
 fn two_flows_never_get_the_same_snat_port() {
     explore("two SNAT ports", 2, 2, |first| {
-        // Of so few ports both want the same one.
+        // So few ports that both flows try the same one.
         let node = Node::new(1, 2);
         let (one, other) = (node.client(OWN, 0), node.client((0, 1), 1));
         let fates =

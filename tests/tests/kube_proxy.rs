@@ -6,7 +6,7 @@ use std::process::Stdio;
 use anyhow::{Context, Result, ensure};
 use tests::one_node::OneNode;
 
-/// Of a user, of a current kubelet, and of a container runtime.
+/// Rules of a user, of a current kubelet, and of a container runtime.
 const OTHERS: &str = "\
 *nat
 :KUBE-KUBELET-CANARY - [0:0]
@@ -25,7 +25,7 @@ COMMIT
 COMMIT
 ";
 
-/// Of kube-proxy in its iptables mode, with one Service.
+/// The rules of kube-proxy in iptables mode, with one Service.
 const KUBE_PROXYS: &str = "\
 *nat
 :KUBE-EXT-ERIFXISQEP7F7OF4 - [0:0]
@@ -66,7 +66,7 @@ COMMIT
 COMMIT
 ";
 
-/// Of kube-proxy in its nftables mode, and a table of a user.
+/// The table of kube-proxy in nftables mode, and a table of a user.
 const NFTABLES: &str = "\
 table ip kube-proxy {
     map services {

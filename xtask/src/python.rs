@@ -15,7 +15,7 @@ const PACKAGES: [(&str, &str); 2] =
 pub fn ensure() {
     for (package, import) in PACKAGES {
         if let Err(error) = install(package, import) {
-            eprintln!("{package} can't be installed, its tests will be left out: {error:#}");
+            eprintln!("{package} can't be installed; its tests are skipped: {error:#}");
         }
     }
 }

@@ -64,12 +64,12 @@ impl Default for Limits {
 }
 
 /// Concurrent streams of one connection.
-const STREAMS: u32 = 250;
-/// How often a connection looks whether its certificate was revoked.
-const REVOCATIONS: Duration = Duration::from_secs(2);
-const PING: Duration = Duration::from_secs(30);
+const MAX_STREAMS: u32 = 250;
+/// How often a connection checks whether its certificate was revoked.
+const REVOCATION_INTERVAL: Duration = Duration::from_secs(2);
+const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// Size of all headers of a request in bytes.
-const HEADERS: u32 = 64 << 10;
+const MAX_HEADERS: u32 = 64 << 10;
 
 /// Serves until the task is aborted. Never waits for a client.
 pub async fn serve(
@@ -146,7 +146,7 @@ fn certified(stream: &TlsStream<Impatient>) -> Result<Certified> {
 
 /// Returns when the certificate is not accepted any more.
 async fn revoked(issued: &Issued, serial: &str) {
-    let mut times = interval(REVOCATIONS);
+    let mut times = interval(REVOCATION_INTERVAL);
     times.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         times.tick().await;
@@ -166,7 +166,7 @@ async fn serve_requests(
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     if is_http2 {
         // A client that is alive replies to pings.
-        stream.get_mut().0.limit_reads(PING + limits.stall);
+        stream.get_mut().0.limit_reads(PING_INTERVAL + limits.stall);
     }
     let identity = Arc::new(identity);
     let service = hyper::service::service_fn(move |request| {
@@ -177,10 +177,10 @@ async fn serve_requests(
     if is_http2 {
         http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
-            .keep_alive_interval(PING)
+            .keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(limits.stall)
-            .max_concurrent_streams(STREAMS)
-            .max_header_list_size(HEADERS)
+            .max_concurrent_streams(MAX_STREAMS)
+            .max_header_list_size(MAX_HEADERS)
             .serve_connection(stream, service)
             .await?;
     } else {
@@ -188,7 +188,7 @@ async fn serve_requests(
             .timer(TokioTimer::new())
             .header_read_timeout(limits.patience)
             .keep_alive(true)
-            .max_buf_size(HEADERS as usize)
+            .max_buf_size(MAX_HEADERS as usize)
             .serve_connection(stream, service)
             .await?;
     }
@@ -216,7 +216,8 @@ impl Impatient {
         self.silence = Some((silence, Box::pin(sleep(silence))));
     }
 
-    fn judge<T>(
+    /// Fails a write that has been blocked for too long.
+    fn limit_write<T>(
         &mut self,
         context: &mut Context<'_>,
         poll: Poll<io::Result<T>>,
@@ -260,7 +261,7 @@ impl AsyncWrite for Impatient {
         buffer: &[u8],
     ) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.stream).poll_write(context, buffer);
-        self.judge(context, poll)
+        self.limit_write(context, poll)
     }
 
     fn poll_write_vectored(
@@ -269,7 +270,7 @@ impl AsyncWrite for Impatient {
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.stream).poll_write_vectored(context, buffers);
-        self.judge(context, poll)
+        self.limit_write(context, poll)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -278,11 +279,11 @@ impl AsyncWrite for Impatient {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let poll = Pin::new(&mut self.stream).poll_flush(context);
-        self.judge(context, poll)
+        self.limit_write(context, poll)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let poll = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.judge(context, poll)
+        self.limit_write(context, poll)
     }
 }

@@ -14,7 +14,7 @@ pub struct Identity {
     pub groups: Vec<String>,
 }
 
-/// What else a certificate says.
+/// The contents of a client certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certified {
     pub identity: Identity,
@@ -42,7 +42,7 @@ impl Identity {
         Role::of(&self.groups)
     }
 
-    /// Room is kept for the agent when other clients use all they may.
+    /// Some capacity is reserved for the agent (`shares`).
     pub fn is_agent(&self) -> bool {
         self.role() == Some(Role::Agent)
     }

@@ -25,9 +25,9 @@ use super::issued::{Entry, Issued};
 
 const CERTIFICATE: &str = "ca.crt";
 const KEY: &str = "ca.key";
-/// Of the authority and the server, which are not renewed while it runs.
+/// Validity of the certificates of the authority and the server, which are not renewed while it runs.
 const OWN_DAYS: u32 = 3650;
-/// Of clients, unless they ask for another time.
+/// Validity of client certificates, unless another one is requested.
 pub const CLIENT_DAYS: u32 = 90;
 
 pub struct Authority {

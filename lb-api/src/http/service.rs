@@ -334,7 +334,7 @@ fn authorize(
     Ok(restricted.then_some(TLS_ONLY))
 }
 
-/// Of Secrets.
+/// The type of TLS Secrets.
 const TLS: &str = "kubernetes.io/tls";
 const TLS_ONLY: &str = "type=kubernetes.io/tls";
 

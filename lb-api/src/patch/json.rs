@@ -19,7 +19,7 @@ use crate::storage::rough_size;
 const MOST_OPERATIONS: usize = 10_000;
 /// The limit of an API server for copies: that of a request's body.
 const GROWTH: usize = 3 << 20;
-/// That of the parser of JSON.
+/// The depth limit of the JSON parser.
 const DEPTH: usize = 128;
 const MOVES: usize = 10_000_000;
 

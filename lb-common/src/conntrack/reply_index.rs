@@ -92,7 +92,7 @@ pub fn insert<F: Family, T: FlowTables<F>>(
     let (Some(one), Some(other)) = (tables.reply_bucket(first), tables.reply_bucket(second)) else {
         return false;
     };
-    let number = room(one, other, hash);
+    let number = entry_to_take(one, other, hash);
     let bucket = if number & REPLY_BUCKET_ENTRIES == 0 { one } else { other };
     let slot = &bucket.entries[number & (REPLY_BUCKET_ENTRIES - 1)];
     let old = Entry(slot.load());
@@ -107,17 +107,17 @@ pub fn insert<F: Family, T: FlowTables<F>>(
         forget(tables, old);
     }
     // Both may be the same bucket.
-    let likes = count(one, hash) + if first == second { 0 } else { count(other, hash) };
-    if likes != 1 {
+    let matching = count(one, hash) + if first == second { 0 } else { count(other, hash) };
+    if matching != 1 {
         slot.replace(new.0, 0);
     }
-    likes == 1
+    matching == 1
 }
 
 /// The number, over both buckets, of the entry to take: one with this fingerprint, because there
 /// must not be two; else a free one; else any, whose flow may be gone.
 #[inline(always)]
-fn room(one: &ReplyBucket, other: &ReplyBucket, hash: ReplyHash) -> usize {
+fn entry_to_take(one: &ReplyBucket, other: &ReplyBucket, hash: ReplyHash) -> usize {
     const FITS: u32 = 9;
     const FREE: u32 = 8;
     let mut best = u64::from(hash.any_entry());
@@ -135,11 +135,11 @@ fn room(one: &ReplyBucket, other: &ReplyBucket, hash: ReplyHash) -> usize {
 
 #[inline(always)]
 fn count(bucket: &ReplyBucket, hash: ReplyHash) -> u64 {
-    let mut likes = 0;
+    let mut matching = 0;
     for slot in &bucket.entries {
-        likes += Entry(slot.load()).fits(hash);
+        matching += Entry(slot.load()).fits(hash);
     }
-    likes
+    matching
 }
 
 /// Releases the expired flow of a replaced entry, if it still exists: its client could continue

@@ -116,7 +116,7 @@ pub fn find_first<'a, F: Family, R>(
     find((index, bucket), hash, wanted)
 }
 
-/// The same for any bucket, without a preferred entry.
+/// Like [`find_first`], for any bucket, without a preferred entry.
 #[inline(always)]
 pub fn find<'a, F: Family, R>(
     (index, bucket): (u32, &'a FlowBucket<F>),

@@ -1,9 +1,9 @@
-//! Parts of stages that the kernel's verifier checks by themselves.
+//! Parts of stages that the verifier checks separately, as global BPF functions.
 //!
-//! The verifier follows inlined code, and functions of the usual kind, once for each state in which
-//! they are reached. A global function is checked once, for any state. So what several paths of the
-//! less frequent stages lead to is one: loading the programs takes less time. These functions have
-//! no parameters: they read the draft, and store in it what is more than a number.
+//! The verifier follows inlined code and static functions once for each state in which they are
+//! reached, but checks a global function only once, for any state. So code that many paths of the
+//! less frequent stages reach is a global function, and the programs load faster. These functions
+//! have no parameters and return a number: they read the draft, and store all other results in it.
 
 /// Passes the list of functions to a macro, with the names of the kernel's functions for IPv4 and
 /// IPv6.

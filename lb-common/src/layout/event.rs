@@ -33,17 +33,17 @@ impl Listener {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Event {
-    /// Since the machine started, in nanoseconds.
+    /// Nanoseconds since the machine started.
     pub time: u64,
-    /// IPv4's in their IPv6 form; all zeros if the packet could not be read.
+    /// IPv4 addresses are mapped to IPv6; all zeros if the packet could not be parsed.
     pub source: [u8; 16],
     pub destination: [u8; 16],
     pub device: u32,
-    /// Of the frame, in bytes.
+    /// Length of the frame in bytes.
     pub length: u32,
     /// A [`Reason`].
     pub reason: u32,
-    /// 0 where the packet has none, or they can't be read.
+    /// 0 if the packet has no ports, or they could not be parsed.
     pub source_port: u16,
     pub destination_port: u16,
     /// 0 if it is not known.

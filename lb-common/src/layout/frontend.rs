@@ -99,7 +99,7 @@ pub enum FrontendKind {
     NodePort = 2,
     ExternalIp = 3,
     LoadBalancer = 4,
-    /// Of an entry with port 0: an address of this node, where NodePorts are open.
+    /// An entry with port 0: an address of this node on which NodePorts are open.
     NodeAddress = 5,
 }
 

@@ -45,7 +45,7 @@ impl TunnelKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TunnelTarget {
     pub service_port: u32,
-    /// Of the backend, by [`crate::hash::backend_tag`].
+    /// The backend's tag ([`crate::hash::backend_tag`]).
     pub tag: u32,
 }
 

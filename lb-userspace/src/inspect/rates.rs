@@ -21,7 +21,7 @@ pub struct Sample {
 #[serde(rename_all = "camelCase")]
 pub struct Rates {
     pub seconds: f64,
-    /// Of all Services.
+    /// The sum over all Services.
     pub total: Rate,
     pub services: Vec<Rate>,
     pub backends: Vec<Rate>,

@@ -29,7 +29,7 @@ const CORE: [&str; 8] = [
     map::NETWORK,
 ];
 
-/// Of each group all are kept, or none.
+/// Groups of maps of which all are kept, or none.
 const TOGETHER: [&[&str]; 2] =
     [&[map::FLOWS4, map::REPLIES4, map::CROWDED4], &[map::FLOWS6, map::REPLIES6, map::CROWDED6]];
 
@@ -38,7 +38,7 @@ const STAGES: [&str; 2] = [map::XDP_STAGES, map::TC_STAGES];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Missing,
-    /// Of another kind or size.
+    /// A map of another kind or size.
     Other,
     Fits,
 }

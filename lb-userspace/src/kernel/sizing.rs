@@ -22,12 +22,12 @@ const LARGEST: i32 = 2;
 /// The flows of each family for which the ordinary table is made.
 const ORDINARY_FLOWS: u32 = capacity::FLOW_BUCKETS * BUCKET_ENTRIES as u32;
 
-/// The memory that maps are made from.
+/// The memory that is available for maps, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Of the node.
+    /// The node's memory.
     pub total: u64,
-    /// Of the agent's cgroup, to which the maps are charged.
+    /// The limit of the agent's cgroup, to which the maps are charged.
     pub limit: Option<u64>,
 }
 

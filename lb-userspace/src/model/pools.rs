@@ -58,19 +58,19 @@ fn near<'e, 's>(ready: &[&'e Endpoint<'s>], node: &NodeContext) -> Vec<&'e Endpo
         names.is_some_and(|names| names.iter().any(|n| **n == *name))
     };
     if ready.iter().all(|endpoint| endpoint.for_nodes().is_some()) {
-        let ours: Vec<&Endpoint<'_>> =
+        let hinted: Vec<&Endpoint<'_>> =
             ready.iter().filter(|e| named(e.for_nodes(), &node.name)).copied().collect();
-        if !ours.is_empty() {
-            return ours;
+        if !hinted.is_empty() {
+            return hinted;
         }
     }
     if let Some(zone) = &node.zone
         && ready.iter().all(|endpoint| endpoint.for_zones().is_some())
     {
-        let ours: Vec<&Endpoint<'_>> =
+        let hinted: Vec<&Endpoint<'_>> =
             ready.iter().filter(|e| named(e.for_zones(), zone)).copied().collect();
-        if !ours.is_empty() {
-            return ours;
+        if !hinted.is_empty() {
+            return hinted;
         }
     }
     ready.to_vec()

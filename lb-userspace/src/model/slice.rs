@@ -50,7 +50,7 @@ pub struct Port {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// The first address; the API says that consumers must not use others.
-    pub address: Result<IpAddr, Box<Wrong>>,
+    pub address: Result<IpAddr, Box<UnusableAddress>>,
     pub node_name: Option<Box<str>>,
     pub ready: bool,
     pub serving: bool,
@@ -58,9 +58,9 @@ pub struct Endpoint {
     pub hints: Option<Box<Hints>>,
 }
 
-/// Why an endpoint can't be used.
+/// Why an endpoint's address can't be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong {
+pub struct UnusableAddress {
     /// Field of the endpoint.
     pub field: &'static str,
     pub message: String,
@@ -136,16 +136,19 @@ impl Endpoint {
     }
 }
 
-fn read_address(text: Option<&String>, family: AddressFamily) -> Result<IpAddr, Wrong> {
+fn read_address(text: Option<&String>, family: AddressFamily) -> Result<IpAddr, UnusableAddress> {
     let Some(text) = text else {
         let message = "is empty; the endpoint is skipped".to_owned();
-        return Err(Wrong { field: "addresses", message });
+        return Err(UnusableAddress { field: "addresses", message });
     };
     let address = address::parse_global(text).and_then(|address| {
         let fits = AddressFamily::of(&address) == family;
         if fits { Ok(address) } else { Err("is not of the slice's addressType") }
     });
-    address.map_err(|why| Wrong { field: "addresses[0]", message: format!("{text:?} {why}") })
+    address.map_err(|why| UnusableAddress {
+        field: "addresses[0]",
+        message: format!("{text:?} {why}"),
+    })
 }
 
 impl Hints {

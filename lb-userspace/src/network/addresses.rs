@@ -119,7 +119,7 @@ fn own_address(snapshot: &Snapshot, device: u32, v6: bool) -> Option<IpAddr> {
             && !address.ip.is_loopback()
     };
     let candidates = snapshot.addresses_of(device).iter().filter(fits);
-    // Of equal ones `min_by_key` returns the first.
+    // `min_by_key` returns the first of several equal ones.
     candidates.min_by_key(|address| rank(address)).map(|address| address.ip)
 }
 
@@ -251,7 +251,7 @@ mod tests {
                 "192.0.2.1 2001:db8::1 fd00::1 fd00::2",
             ),
             ("an address no device has", NODE, "198.51.100.7", "198.51.100.7"),
-            ("not ours yet; still ours", unusual, "", "192.0.2.1 2001:db8::8"),
+            ("tentative, and deprecated", unusual, "", "192.0.2.1 2001:db8::8"),
             ("of lo, if it means something elsewhere", unusual, "203.0.113.0/24", "203.0.113.1"),
         ] {
             let snapshot = network(text);

@@ -110,7 +110,7 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// That of a member of a pool. As in the kernel's entry, the node's address has the backend's
+    /// The standing of a pool's member. As in the kernel's entry, the node's address has the backend's
     /// address family.
     pub fn in_pool(backend: &Backend) -> Self {
         let is_of_family = |node: &IpAddr| node.is_ipv4() == backend.address.is_ipv4();

@@ -129,7 +129,7 @@ pub fn server(plugin: Plugin, side: Side) -> String {
     format!("{plugin:?}-{}", side.name())
 }
 
-/// Of a plugin's pods on a node; `.0` and `::` are the node's own.
+/// The network of a plugin's pods on a node. The node itself has the addresses `.0` and `::`.
 pub fn pod_network(plugin: Plugin, side: Side, ip: Ip) -> String {
     let (plugin, node) = (plugin as usize, side.number());
     match ip {

@@ -1,11 +1,11 @@
-//! The functions that are checked by themselves, by name.
+//! Calls a function by its name ([`Function`]).
 
 use super::{begin, snat};
 use crate::datapath::function::Function;
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::wire::parse::PacketFamily;
 
-/// Runs a function on the draft. Its callers convert the number.
+/// Runs a function on the draft. The caller converts the number to the function's result.
 #[inline(always)]
 pub fn execute<F: PacketFamily, T: FamilyTables<F>>(function: Function, tables: &T) -> u32 {
     match function {

@@ -112,8 +112,8 @@ pub trait Packet: Sized {
     /// The length of the whole packet in bytes, including what cannot be viewed.
     fn length(&self) -> u32;
 
-    /// The same for a packet that has this length by its headers: if all of that can be viewed,
-    /// there is no more, and a hook need not call a helper.
+    /// Like `length`, for a packet whose headers claim this length. If that many bytes can be viewed, they are the
+    /// whole packet, and a hook need not call a helper.
     #[inline(always)]
     fn length_if(&self, _said: u32) -> u32 {
         self.length()

@@ -84,9 +84,9 @@ pub enum Parsed<F: Family> {
     Fragment,
     /// ICMP of its family, possibly an error about another packet.
     Icmp,
-    /// A packet of its family in another, possibly a tunnel.
+    /// A packet of the same family inside another one, possibly a tunnel.
     Tunnel,
-    /// Of a protocol that Services do not support.
+    /// A protocol that Services do not support.
     Other,
     Malformed,
 }

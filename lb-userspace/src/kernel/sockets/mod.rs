@@ -111,7 +111,7 @@ fn watch(tables: &Tables, diagnosis: &mut Diagnosis, changes: &Receiver<()>) {
     };
     while changes.recv().is_ok() {
         loop {
-            // Of several changes only the last matters.
+            // Merges changes: only the latest state matters.
             while changes.try_recv().is_ok() {}
             look();
             match changes.recv_timeout(AGAIN) {

@@ -73,7 +73,7 @@ fn a_restart_with_all_endpoints_in_use_costs_no_step() {
     restart(Room::default(), replicas);
 }
 
-/// Of all small numbers, three endpoints take the most slots for each endpoint.
+/// With three endpoints, a pool takes the most slots for each endpoint.
 #[test]
 fn a_restart_with_all_service_ports_in_use_costs_no_step() {
     let Room { service_ports, backends, .. } = Room::default();

@@ -112,7 +112,7 @@ fn served(memory: &Memory) -> BTreeMap<FrontendKey, (u32, [Members; 2])> {
     frontends.map(|(key, f)| (*key, (f.service_port, members(f)))).collect()
 }
 
-/// As the agent does: a second plan may use the room that the first one gave up.
+/// Plans and executes as the agent does: a second plan may use the room that the first one gave up.
 fn carry_out(
     planner: &mut Planner,
     memory: &mut Memory,

@@ -51,7 +51,7 @@ fn tables_of_any_size_fit_after_any_others() {
     }
 }
 
-/// As the agent does.
+/// Plans again while a plan makes room, as the agent does.
 fn settle(
     planner: &mut Planner,
     service_ports: BTreeMap<ServicePortKey, Option<Arc<ServicePort>>>,

@@ -82,7 +82,7 @@ impl Access {
         Ok(Opened { config, origin, urls, files })
     }
 
-    /// Those of `--api-server`, then the configured one: but not one without TLS after one with it.
+    /// The URLs of `--api-server`, then the configured one. None without TLS follows one with TLS.
     fn urls(&self, configured: &Uri) -> Result<Vec<Uri>> {
         let mut urls = Vec::new();
         for server in &self.api_servers {

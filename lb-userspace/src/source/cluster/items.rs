@@ -90,8 +90,8 @@ impl Items {
         Ok(is_complete)
     }
 
-    /// Of what is between the items, which grows with their number: commas, and all space after
-    /// the first.
+    /// Whether a byte between the items need not be kept: commas, and repeated white space. Their
+    /// number grows with that of the items.
     fn is_skipped(&self, byte: u8) -> bool {
         let is_repeated = || self.envelope.last().is_some_and(u8::is_ascii_whitespace);
         byte == b',' || byte.is_ascii_whitespace() && is_repeated()

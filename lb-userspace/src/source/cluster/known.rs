@@ -74,8 +74,7 @@ impl Known {
     }
 }
 
-/// The same for the same state of the same object. A name that was given to another object has
-/// another uid.
+/// Identifies a state of an object. The uid tells apart objects that had the same name one after the other.
 fn version(value: &Value) -> u64 {
     let mut hasher = DefaultHasher::new();
     for field in ["uid", "resourceVersion"] {

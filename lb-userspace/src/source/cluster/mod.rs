@@ -49,11 +49,11 @@ use report::Report;
 use transport::Transport;
 use watched::{Shared, Watched};
 
-/// Services that another proxy serves, or none, need not be sent to us at all.
-const OUR_SERVICES: &str =
+/// Selects the Services that Millrace serves: not those of another proxy, and no headless ones.
+const SERVICE_SELECTOR: &str =
     "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name";
 /// The slices of a headless Service carry the label, too.
-const OUR_SLICES: &str = "!service.kubernetes.io/headless";
+const SLICE_SELECTOR: &str = "!service.kubernetes.io/headless";
 
 /// The nodes of a cluster may start at the same moment: their first requests spread over this.
 /// Loading the programs takes as long.
@@ -63,7 +63,7 @@ const START_SPREAD: Duration = Duration::from_secs(1);
 /// slices.
 pub struct Cluster {
     client: Client,
-    /// Which of the Nodes is this one.
+    /// The name of this agent's Node.
     node_name: String,
     forwarding: Forwarding,
     transport: Option<Transport>,
@@ -112,8 +112,10 @@ impl Source for Cluster {
             let (listed, is_listed) = oneshot::channel();
             (Watched::new(api, shared.clone(), listed), is_listed.map(drop).shared())
         };
-        let (services, services_listed) = watched(self.api(Kind::Service).labelled(OUR_SERVICES));
-        let (slices, slices_listed) = watched(self.api(Kind::EndpointSlice).labelled(OUR_SLICES));
+        let (services, services_listed) =
+            watched(self.api(Kind::Service).labelled(SERVICE_SELECTOR));
+        let (slices, slices_listed) =
+            watched(self.api(Kind::EndpointSlice).labelled(SLICE_SELECTOR));
         let (nodes, nodes_listed) = watched(self.api(Kind::Node));
         let nodes = watch_nodes(nodes, &self.node_name, &scope, services_listed.clone());
         let report_synced = async {

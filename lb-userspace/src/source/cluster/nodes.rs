@@ -11,7 +11,7 @@ use crate::source::Event;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nodes {
-    /// That of this agent.
+    /// Only the agent's own Node.
     Own,
     /// Tunnels need the addresses of their ends.
     All,

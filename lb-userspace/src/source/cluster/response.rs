@@ -20,7 +20,7 @@ use super::trouble::{Trouble, is_cut_off, one_line, root_cause};
 
 /// The longest silence while a response is expected.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Of a refusal. A `Status` has less than one kilobyte.
+/// The largest body of a refusal in bytes. A `Status` has less than one kilobyte.
 const MAX_REFUSAL: usize = 64 << 10;
 /// Octets of a response that is not of the API, for its report.
 const LONGEST_QUOTE: usize = 500;

@@ -17,11 +17,11 @@ pub struct Meter {
 /// CPU times since boot.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Used {
-    /// Of the processes of a world, of this process with its clients, and of ksoftirqd. Softirqs that
-    /// interrupt a process count as its time. Most do here: a veth delivers a packet on the CPU that
-    /// sends it.
-    pub ours: Duration,
-    /// In softirqs, of the whole machine, as sampled by the kernel's tick.
+    /// The time of a world's processes, of this process with its clients, and of ksoftirqd. A softirq that
+    /// interrupts a process counts as that process's time. Most do here: a veth delivers a packet on the CPU
+    /// that sends it.
+    pub measured: Duration,
+    /// The time that the whole machine spent in softirqs, as sampled by the kernel's tick.
     pub softirq: Duration,
     /// Busy time of the machine.
     pub machine: Duration,
@@ -44,21 +44,21 @@ impl Meter {
             fs::read_to_string(&self.cgroup).with_context(|| self.cgroup.display().to_string())?;
         let programs = text.lines().find_map(|line| line.strip_prefix("usage_usec "));
         let programs = programs.context("a control group reports no CPU time")?.parse()?;
-        let mut ours = Duration::from_micros(programs) + own()?;
+        let mut measured = Duration::from_micros(programs) + own()?;
         for thread in &self.softirq_threads {
             let text = fs::read_to_string(thread)?;
             let nanoseconds = text.split_whitespace().next().context("no time of a thread")?;
-            ours += Duration::from_nanos(nanoseconds.parse()?);
+            measured += Duration::from_nanos(nanoseconds.parse()?);
         }
         let (machine, softirq) = machine_now()?;
-        Ok(Used { ours, softirq, machine })
+        Ok(Used { measured, softirq, machine })
     }
 }
 
 impl Used {
     pub fn since(self, earlier: Self) -> Self {
         Self {
-            ours: self.ours.saturating_sub(earlier.ours),
+            measured: self.measured.saturating_sub(earlier.measured),
             softirq: self.softirq.saturating_sub(earlier.softirq),
             machine: self.machine.saturating_sub(earlier.machine),
         }

@@ -344,7 +344,7 @@ impl World {
 
     fn push_used(&mut self, all: Figure, softirq: Option<Figure>, used: Used, done: &Done) {
         let each = |time: Duration| time.as_secs_f64() * 1e6 / done.answered().max(1) as f64;
-        self.push(all, each(used.ours));
+        self.push(all, each(used.measured));
         if let Some(softirq) = softirq {
             self.push(softirq, each(used.softirq));
         }

@@ -15,7 +15,7 @@ pub struct Segment<'a> {
 }
 
 impl Segment<'_> {
-    /// Of the first bytes, with the pseudo header.
+    /// The verdict about a checksum over the first `length` bytes and the pseudo header.
     pub fn verdict(&self, protocol: IpNumber, length: usize, field: usize, found: u16) -> String {
         match self.incomplete {
             Some(reason) => format!("checksum 0x{found:04x} [not verified: {reason}]"),
