@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{Addresses, Header, Invalid, same_family};
+use super::header::{Addresses, Header, Invalid, same_family};
 
 pub const BEGINNING: &[u8] = b"PROXY ";
 

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::{Addresses, Header, Invalid, MOST_OCTETS, same_family};
+use super::header::{Addresses, Header, Invalid, MOST_OCTETS, same_family};
 
 pub const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 

@@ -10,7 +10,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 
-use super::{Facts, empty};
+use super::facts::{Facts, empty};
 use crate::headers::has_token;
 use crate::policy::{Cors, CorsOrigin, Policy};
 

@@ -1,35 +1,20 @@
 //! What the proxy answers itself, and what it adds to all responses of a route.
 
 mod cors;
+mod facts;
 mod redirect;
 
 use std::net::IpAddr;
 
 use http::header::STRICT_TRANSPORT_SECURITY;
-use http::{HeaderMap, Method, Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 
-use crate::host::Authority;
 use crate::policy::Policy;
 
-pub use redirect::to_sign_in;
+use facts::empty;
 
-/// What is known about a request.
-#[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
-    pub client: IpAddr,
-    /// Whether the client uses TLS, to this proxy or to a trusted one.
-    pub is_tls: bool,
-    /// Whether this proxy has a certificate for the host.
-    pub has_certificate: bool,
-    /// The port of TLS, as clients see it.
-    pub tls_port: u16,
-    pub method: &'a Method,
-    /// As [`Target`](crate::request::Target) has them.
-    pub authority: Option<&'a Authority<'a>>,
-    pub path: &'a str,
-    pub query: Option<&'a str>,
-    pub headers: &'a HeaderMap,
-}
+pub use facts::Facts;
+pub use redirect::to_sign_in;
 
 /// The response to a request that is not forwarded. [`add_headers`] completes it. The order of the checks is part of
 /// the behaviour: a client that may not use the route learns nothing about it, and a preflight, which has no credentials,
@@ -63,12 +48,6 @@ fn may_use(policy: &Policy, client: IpAddr) -> bool {
     let is_denied = policy.denied_sources.iter().any(|network| network.contains(&client));
     let allowed = &policy.allowed_sources;
     !is_denied && (allowed.is_empty() || allowed.iter().any(|network| network.contains(&client)))
-}
-
-fn empty(status: StatusCode) -> Response<()> {
-    let mut response = Response::new(());
-    *response.status_mut() = status;
-    response
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use http::header::LOCATION;
 use http::{HeaderValue, Response, StatusCode};
 
-use super::{Facts, empty};
+use super::facts::{Facts, empty};
 use crate::policy::{Policy, Redirect, TlsRedirect};
 
 /// Certificate authorities fetch challenges (ACME, RFC 8555, 8.3) over plain HTTP, before there is a certificate.

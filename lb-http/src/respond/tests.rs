@@ -1,9 +1,10 @@
 use std::time::Duration;
 
 use http::header::LOCATION;
-use http::{HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue, Method};
 
 use super::*;
+use crate::host::Authority;
 use crate::policy::{Cors, CorsOrigin, Redirect, TlsRedirect};
 
 /// A request, as tests describe it.
@@ -115,7 +116,7 @@ fn a_redirect_names_the_port_of_tls() {
 }
 
 #[test]
-fn configured_redirects_can_keep_the_path() {
+fn configured_redirects_can_keep_what_was_asked_for() {
     let policy = |location: &str, append_path| {
         let redirect = Redirect {
             status: StatusCode::MOVED_PERMANENTLY,
@@ -126,6 +127,7 @@ fn configured_redirects_can_keep_the_path() {
     };
     assert_eq!(PLAIN.run(&policy("https://b.org/x", false)), "301 https://b.org/x");
     assert_eq!(PLAIN.run(&policy("https://b.org", true)), "301 https://b.org/a?b=c");
+    assert_eq!(PLAIN.run(&policy("$scheme://www.$host$uri", false)), "301 http://www.a.org/a");
     assert_eq!(PLAIN.run(&policy("/a\r\nb: c", false)), "503");
 }
 
