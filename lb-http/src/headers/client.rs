@@ -146,28 +146,34 @@ impl Client {
             headers.remove(name);
         }
         let host = self.host.as_deref().or(host);
-        let hops = std::iter::once(&self.address).chain(&self.proxies);
-        let list: Vec<String> = hops.clone().map(IpAddr::to_string).collect();
-        let mut set = |name: &HeaderName, value: &str| {
-            // Addresses, numbers and hosts are valid values; a host that is not has been refused.
-            if let Ok(value) = HeaderValue::try_from(value) {
-                headers.insert(name, value);
-            }
+        let scheme = HeaderValue::from_static(self.scheme());
+        headers.insert(FORWARDED_PROTO, scheme.clone());
+        headers.insert(FORWARDED_SCHEME, scheme);
+        headers.insert(FORWARDED_PORT, HeaderValue::from(self.port));
+        let mut set = |name: HeaderName, value: String| {
+            // Addresses and hosts are valid values; a host that is not has been refused.
+            let value = HeaderValue::try_from(value).ok()?;
+            headers.insert(name, value.clone());
+            Some(value)
         };
-        set(&FORWARDED_FOR, &list.join(", "));
-        set(&REAL_IP, &list[0]);
-        set(&FORWARDED_PROTO, self.scheme());
-        set(&FORWARDED_SCHEME, self.scheme());
-        set(&FORWARDED_PORT, &self.port.to_string());
+        let address = set(REAL_IP, self.address.to_string());
         if let Some(host) = host {
-            set(&FORWARDED_HOST, host);
+            set(FORWARDED_HOST, host.to_string());
         }
+        let hops = std::iter::once(&self.address).chain(&self.proxies);
         if forwarding.send_forwarded {
-            set(&FORWARDED, &forwarded::format(hops, self.scheme(), host));
+            set(FORWARDED, forwarded::format(hops.clone(), self.scheme(), host));
         }
-        let has_id = headers.get(&REQUEST_ID).is_some_and(is_request_id);
-        if !has_id && let Ok(id) = HeaderValue::try_from(format!("{request_id:032x}")) {
-            headers.insert(&REQUEST_ID, id);
+        match address.filter(|_| self.proxies.is_empty()) {
+            Some(address) => _ = headers.insert(FORWARDED_FOR, address),
+            None => {
+                _ = set(FORWARDED_FOR, hops.map(IpAddr::to_string).collect::<Vec<_>>().join(", "))
+            }
+        }
+        let mut ids = headers.get_all(REQUEST_ID).iter();
+        let is_kept = ids.next().is_some_and(is_request_id) && ids.next().is_none();
+        if !is_kept && let Ok(id) = HeaderValue::try_from(format!("{request_id:032x}")) {
+            headers.insert(REQUEST_ID, id);
         }
     }
 }
@@ -382,6 +388,24 @@ mod tests {
             &headers(&sent),
         );
         assert_eq!((client.is_tls, client.port, client.host), (false, 8080, None));
+    }
+
+    #[test]
+    fn a_request_has_one_id() {
+        let ids: [(&[&str], &str); 5] = [
+            (&["a-1"], "a-1"),
+            (&[], "0000000000000000000000000000000a"),
+            (&["a-1", "a-2"], "0000000000000000000000000000000a"),
+            (&["a\"b"], "0000000000000000000000000000000a"),
+            (&[&"a".repeat(129)], "0000000000000000000000000000000a"),
+        ];
+        for (sent, expected) in ids {
+            let sent: Vec<_> = sent.iter().map(|id| ("x-request-id", *id)).collect();
+            let lines = described(&Forwarding::default(), &peer("192.0.2.1"), headers(&sent));
+            let ids: Vec<_> =
+                lines.iter().filter_map(|line| line.strip_prefix("x-request-id: ")).collect();
+            assert_eq!(ids, [expected]);
+        }
     }
 
     #[test]
