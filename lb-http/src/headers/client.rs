@@ -8,6 +8,10 @@ use std::net::{IpAddr, SocketAddr};
 use http::header::{FORWARDED, HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
 
+use super::names::{
+    FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PORT, FORWARDED_PROTO, FORWARDED_SCHEME, REAL_IP,
+    REQUEST_ID, is_about_client,
+};
 use super::{forwarded, tokens};
 use crate::host::Authority;
 
@@ -180,32 +184,6 @@ impl Client {
 
 /// Proxies that are followed. Each costs a comparison with all trusted networks.
 const MOST_PROXIES: usize = 32;
-
-const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-const FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
-const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-const FORWARDED_SCHEME: HeaderName = HeaderName::from_static("x-forwarded-scheme");
-const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-
-/// Headers that endpoints take for the word of their proxy. `X-Original-URL` and `X-Rewrite-URL` replace the path in some
-/// frameworks, and so would pass by the rules.
-fn is_about_client(name: &HeaderName) -> bool {
-    const NAMES: [&str; 8] = [
-        "forwarded",
-        "x-real-ip",
-        "x-scheme",
-        "x-original-url",
-        "x-rewrite-url",
-        "x-client-ip",
-        "x-cluster-client-ip",
-        "true-client-ip",
-    ];
-    name.as_str().starts_with("x-forwarded-")
-        || name == "x-forwarded"
-        || NAMES.contains(&name.as_str())
-}
 
 /// The element that the nearest proxy has added.
 fn last<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {

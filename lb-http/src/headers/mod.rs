@@ -3,6 +3,7 @@
 mod client;
 mod forwarded;
 mod hop_by_hop;
+mod names;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 

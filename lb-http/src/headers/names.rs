@@ -1,0 +1,29 @@
+//! Headers about the client.
+
+use http::HeaderName;
+
+pub const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+pub const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+pub const FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
+pub const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+pub const FORWARDED_SCHEME: HeaderName = HeaderName::from_static("x-forwarded-scheme");
+pub const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Headers that endpoints take for the word of their proxy. `X-Original-URL` and `X-Rewrite-URL` replace the path in some
+/// frameworks, and so would pass by the rules.
+pub fn is_about_client(name: &HeaderName) -> bool {
+    const NAMES: [&str; 8] = [
+        "forwarded",
+        "x-real-ip",
+        "x-scheme",
+        "x-original-url",
+        "x-rewrite-url",
+        "x-client-ip",
+        "x-cluster-client-ip",
+        "true-client-ip",
+    ];
+    name.as_str().starts_with("x-forwarded-")
+        || name == "x-forwarded"
+        || NAMES.contains(&name.as_str())
+}
