@@ -5,15 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::{Endpoints, Service};
 use lb_api::mirroring;
 
-use crate::model::{Kind, Node, NodeAddresses, Object, ObjectRef, ServiceName, Slice};
+use crate::model::{Kind, Node, NodeAddresses, Object, ObjectRef, ServiceName, Slice, Slices};
 
 #[derive(Debug, Default)]
 pub struct Store {
     services: BTreeMap<ServiceName, Box<Service>>,
-    /// By Service, in the order of their names.
-    slices: BTreeMap<ServiceName, Vec<Slice>>,
-    /// The Service of each slice; its label may change.
-    slice_owners: BTreeMap<ServiceName, ServiceName>,
+    slices: Slices,
     /// Legacy Endpoints, converted to slices.
     mirrored: BTreeMap<ServiceName, Vec<Slice>>,
     nodes: BTreeMap<String, Node>,
@@ -37,7 +34,7 @@ impl Store {
                 self.services.insert(name.clone(), service);
                 Affected::one(name)
             }
-            Object::EndpointSlice(slice) => self.apply_slice(*slice),
+            Object::EndpointSlice(slice) => Affected::Services(self.slices.apply(*slice)),
             Object::Endpoints(endpoints) => self.apply_endpoints(&reference, &endpoints),
             Object::Node(node) => {
                 let before = self.nodes.insert(reference.name.clone(), *node);
@@ -59,7 +56,7 @@ impl Store {
                 self.services.remove(&name);
                 Affected::one(name)
             }
-            Kind::EndpointSlice => Affected::Services(self.remove_slice(&name)),
+            Kind::EndpointSlice => Affected::Services(self.slices.remove(&name)),
             Kind::Endpoints => {
                 self.mirrored.remove(&name);
                 Affected::one(name)
@@ -71,33 +68,6 @@ impl Store {
             }
             Kind::Ingress | Kind::IngressClass | Kind::Secret => Affected::nothing(),
         }
-    }
-
-    fn apply_slice(&mut self, slice: Slice) -> Affected {
-        let mut affected = self.remove_slice(&slice.name);
-        if let Some(owner) = slice.service.clone() {
-            self.slice_owners.insert(slice.name.clone(), owner.clone());
-            let slices = self.slices.entry(owner.clone()).or_default();
-            let index = slices.partition_point(|other| other.name < slice.name);
-            // Most Services have only one.
-            slices.reserve_exact(1);
-            slices.insert(index, slice);
-            affected.insert(owner);
-        }
-        Affected::Services(affected)
-    }
-
-    fn remove_slice(&mut self, slice: &ServiceName) -> BTreeSet<ServiceName> {
-        let Some(owner) = self.slice_owners.remove(slice) else {
-            return BTreeSet::new();
-        };
-        if let Some(slices) = self.slices.get_mut(&owner) {
-            slices.retain(|other| other.name != *slice);
-            if slices.is_empty() {
-                self.slices.remove(&owner);
-            }
-        }
-        BTreeSet::from([owner])
     }
 
     fn apply_endpoints(&mut self, reference: &ObjectRef, endpoints: &Endpoints) -> Affected {
@@ -119,16 +89,14 @@ impl Store {
 
     /// The slices of a Service; those of legacy Endpoints only if there are no others.
     pub fn slices(&self, service: &ServiceName) -> Vec<&Slice> {
-        match self.slices.get(service) {
+        match self.slices.of(service) {
             Some(slices) => slices.iter().collect(),
             None => self.mirrored.get(service).into_iter().flatten().collect(),
         }
     }
 
     pub fn slice(&self, namespace: &str, name: &str) -> Option<&Slice> {
-        let name = ServiceName::new(namespace, name);
-        let owner = self.slice_owners.get(&name)?;
-        self.slices.get(owner)?.iter().find(|slice| slice.name == name)
+        self.slices.get(&ServiceName::new(namespace, name))
     }
 
     /// The object's uid; empty if it is not known.

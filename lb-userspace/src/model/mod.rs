@@ -16,6 +16,7 @@ mod object;
 mod pools;
 mod service;
 mod slice;
+mod slices;
 mod source_ranges;
 mod strip;
 mod tunnels;
@@ -31,8 +32,10 @@ use health_check::ReadyHere;
 pub use conflicts::Claims;
 pub use node::Node;
 pub use object::{Kind, Object, ObjectRef};
+pub use pools::Pool;
 pub use service::trim;
 pub use slice::{AddressType, Slice};
+pub use slices::Slices;
 pub use tunnels::{is_tunnelled, name as forwarding_name, named as forwarding_named};
 pub use types::{
     AddressFamily, Backend, Frontend, HealthCheck, NodeAddresses, NodeContext, Policy, Problem,
@@ -68,6 +71,17 @@ pub fn resolve(service: &Service, slices: &[&Slice], node: &NodeContext) -> Reso
         service_ports: read.service_ports.into_iter().map(shared).collect(),
         problems,
     }
+}
+
+/// The endpoints of a service port for clients on this node, whatever the Service's policies are: those of clients that
+/// connect to endpoints themselves.
+pub fn pool(
+    key: &ServicePortKey,
+    slices: &[&Slice],
+    node: &NodeContext,
+    problems: &mut Vec<Problem>,
+) -> Pool {
+    pools::of_cluster(&endpoints::of_port(key, slices, node, problems), node)
 }
 
 fn shared((key, port): (ServicePortKey, ServicePort)) -> (ServicePortKey, Arc<ServicePort>) {

@@ -5,6 +5,20 @@ use std::collections::BTreeSet;
 use super::endpoints::Endpoint;
 use super::types::{Backend, NodeContext, Policy, ServicePort};
 
+/// Endpoints for new connections, and all others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pool {
+    pub serving: BTreeSet<Backend>,
+    pub draining: BTreeSet<Backend>,
+}
+
+/// The pool of the scope `cluster`.
+pub fn of_cluster(endpoints: &[Endpoint<'_>], node: &NodeContext) -> Pool {
+    let serving = cluster(endpoints, node);
+    let draining = endpoints.iter().map(|endpoint| endpoint.backend);
+    Pool { draining: draining.filter(|backend| !serving.contains(backend)).collect(), serving }
+}
+
 /// Fills the pools that its frontends use. Endpoints in neither pool are draining: those that
 /// terminate, that are not ready at the moment, or that serve other zones.
 pub fn fill(service_port: &mut ServicePort, endpoints: &[Endpoint<'_>], node: &NodeContext) {

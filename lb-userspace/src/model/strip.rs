@@ -41,7 +41,7 @@ pub fn strip(kind: Kind, object: &mut Value) {
         // It is written only if it differs.
         Kind::Ingress => keep(object, "status", &["loadBalancer"]),
         Kind::Secret => {
-            let fields = ["apiVersion", "kind", "metadata", "data", "type"];
+            let fields = ["apiVersion", "kind", "metadata", "data", "stringData", "type"];
             if let Some(secret) = object.as_object_mut() {
                 secret.retain(|field, _| fields.contains(&field.as_str()));
             }
