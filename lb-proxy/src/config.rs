@@ -60,4 +60,9 @@ impl ClientCertificates {
         let verifier = certificate::client_verifier(authorities, optional)?;
         Ok(Self { verifier, optional, pass_to_endpoint })
     }
+
+    /// Whether both come from the same authorities, parsed once, and admit the same clients.
+    pub fn admits_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.verifier, &other.verifier) && self.optional == other.optional
+    }
 }

@@ -27,8 +27,7 @@ use crate::path::{self, PathPattern};
 use crate::route::Route;
 
 pub use explain::{Explanation, Lost, Reason};
-use host_rules::HostRules;
-pub use host_rules::{MOST_EXPRESSION_OCTETS, MOST_EXPRESSIONS, Shadowed, WhyShadowed};
+pub use host_rules::{HostRules, MOST_EXPRESSION_OCTETS, MOST_EXPRESSIONS, Shadowed, WhyShadowed};
 
 #[derive(Clone)]
 pub struct Table {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::StatusCode;
+use lb_http::HostPattern;
 
 use super::reply::Reply;
 use crate::config::{ClientCertificates, Config, HostTls};
@@ -10,6 +11,7 @@ use crate::tls::{ClientTls, host_tls};
 
 /// What a host says about TLS.
 pub(crate) struct HostFacts {
+    /// One of its own, and not that for all other hosts.
     pub has_certificate: bool,
     /// A client without a verified certificate is refused.
     pub demands_certificate: bool,
@@ -41,8 +43,10 @@ pub(crate) fn check(
         }
     }
     let is_verified = tls.is_some_and(|tls| tls.is_verified);
+    let default = config.tls.get(&HostPattern::Any);
+    let is_default = |tls: &Arc<HostTls>| default.is_some_and(|other| Arc::ptr_eq(other, tls));
     Ok(HostFacts {
-        has_certificate: wanted.is_some(),
+        has_certificate: wanted.is_some_and(|tls| !is_default(tls)),
         demands_certificate: clients.is_some_and(|clients| !clients.optional) && !is_verified,
     })
 }
@@ -50,9 +54,7 @@ pub(crate) fn check(
 fn are_same(one: Option<&ClientCertificates>, other: Option<&ClientCertificates>) -> bool {
     match (one, other) {
         (None, None) => true,
-        (Some(one), Some(other)) => {
-            Arc::ptr_eq(&one.verifier, &other.verifier) && one.optional == other.optional
-        }
+        (Some(one), Some(other)) => one.admits_same(other),
         _ => false,
     }
 }
