@@ -85,7 +85,7 @@ fn no_module_imports_what_is_above_it() {
     let imports = imports();
     let forbidden = [
         ("model", &["source", "store", "plan", "kernel", "serve", "config", "agent"][..]),
-        ("plan", &["source", "store", "kernel", "serve", "config", "agent"]),
+        ("plan", &["source", "store", "kernel", "serve", "config", "agent", "ingress"]),
         ("kernel", &["source", "store", "serve", "config", "agent"]),
         ("network", &["source", "store", "plan", "kernel", "serve", "config", "agent"]),
         ("notices", &["source", "store", "plan", "kernel", "serve", "config", "agent"]),
@@ -98,6 +98,14 @@ fn no_module_imports_what_is_above_it() {
             assert!(!imports[module].contains(*name), "{module} imports {name}");
         }
     }
+}
+
+/// It is pure: of the agent's modules it uses the model alone.
+#[test]
+fn the_rules_of_ingress_import_only_the_model() {
+    let mut imports = BTreeSet::new();
+    collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ingress/model"), &mut imports);
+    assert_eq!(imports, BTreeSet::from(["model".to_owned()]));
 }
 
 #[test]

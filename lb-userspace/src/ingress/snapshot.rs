@@ -9,9 +9,8 @@ use super::model::{Backends, Delta};
 /// Changes a snapshot. Upstreams that are names in DNS have no endpoints until these are resolved.
 pub fn apply(config: &mut Config, delta: &Delta) {
     for (host, rules) in &delta.hosts {
-        let rules = rules.iter().map(|rule| (rule.path.clone(), Arc::clone(&rule.route)));
         // The model reports rules that are not served.
-        config.table.set_host(host.clone(), rules.collect());
+        config.table.set_host(host.clone(), rules.clone());
     }
     for (upstream, backends) in &delta.upstreams {
         match backends {

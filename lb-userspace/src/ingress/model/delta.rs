@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lb_http::{HostPattern, Rule, Upstream, UpstreamName};
+use lb_http::{HostPattern, PathPattern, Route, Upstream, UpstreamName};
 use lb_proxy::HostTls;
 
 use crate::model::{ObjectRef, Problem, ServiceName};
@@ -11,8 +11,8 @@ use crate::model::{ObjectRef, Problem, ServiceName};
 /// New contents of what has changed.
 #[derive(Debug, Default)]
 pub struct Delta {
-    /// All rules of a host; empty: the host is gone.
-    pub hosts: BTreeMap<HostPattern, Vec<Rule>>,
+    /// All rules of a host, in the order of precedence: of equal patterns, the first is served. Empty: the host is gone.
+    pub hosts: BTreeMap<HostPattern, Vec<(PathPattern, Arc<Route>)>>,
     /// `None`: no rule uses the upstream any more.
     pub upstreams: BTreeMap<UpstreamName, Option<Backends>>,
     /// `None`: the host is not served over TLS any more.

@@ -9,9 +9,20 @@
 //!
 //! Tests: `tests/ingress/`, one file for each rule: manifests above, the expected table below.
 
+pub mod annotations;
+mod class;
 mod delta;
+mod hosts;
+mod objects;
+mod paths;
+pub mod report;
+mod resolve;
+mod resolved;
+mod secrets;
+mod services;
 mod settings;
 mod state;
+mod upstreams;
 
 pub use delta::{Backends, Delta};
 pub use settings::Settings;

@@ -1,38 +1,485 @@
-//! The objects, and what they mean.
+//! The objects, what they mean, and what a change affects.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use k8s_openapi::api::networking::v1::Ingress;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use lb_http::{HostPattern, Route, UpstreamName};
+use lb_proxy::{Certificate, HostTls};
+
+use super::class::{Class, Classes};
+use super::hosts::{self, Claim, Claims, Combiner};
+use super::objects::Objects;
+use super::resolve::resolve;
+use super::resolved::Resolved;
+use super::upstreams::Upstreams;
 use super::{Delta, Settings};
-use crate::model::{Object, ObjectRef};
+use crate::model::{Kind, Object, ObjectRef, Problem, ServiceName};
+
+/// Problems that are reported of one object: its author decides how many it has.
+const MOST_PROBLEMS: usize = 32;
 
 /// All objects and their meaning.
 #[derive(Debug)]
 pub struct Model {
-    settings: Settings,
+    objects: Objects,
+    classes: Classes,
+    ingresses: BTreeMap<ServiceName, Box<Ingress>>,
+    /// Of the Ingresses that are ours.
+    resolved: BTreeMap<ServiceName, Resolved>,
+    hosts: BTreeMap<HostPattern, Host>,
+    /// By namespace, the hosts that belong to it.
+    owned: BTreeMap<String, BTreeSet<HostPattern>>,
+    /// By namespace, its Ingresses with a defaultBackend and without rules.
+    defaults: BTreeMap<String, Vec<Claim>>,
+    upstreams: Upstreams,
+    /// The Ingresses that refer to an object.
+    users: BTreeMap<Reference, BTreeSet<ServiceName>>,
+    /// The last reported ones.
+    problems: BTreeMap<ObjectRef, Vec<Problem>>,
+    default_tls: Option<Arc<HostTls>>,
+    dirty: Dirty,
+}
+
+#[derive(Debug, Default)]
+struct Host {
+    claims: Claims,
+    /// Namespace.
+    owner: Option<String>,
+    tls: Option<Arc<HostTls>>,
+    problems: Vec<(ServiceName, Problem)>,
+    has_rules: bool,
+}
+
+/// An object that Ingresses refer to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Reference {
+    Service(ServiceName),
+    Secret(ServiceName),
+}
+
+/// What has to be computed again.
+#[derive(Debug, Default)]
+struct Dirty {
+    ingresses: BTreeSet<ServiceName>,
+    hosts: BTreeSet<HostPattern>,
+    /// Services whose endpoints have changed.
+    services: BTreeSet<ServiceName>,
+    upstreams: BTreeSet<UpstreamName>,
+    problems: BTreeSet<ObjectRef>,
+    default_certificate: bool,
 }
 
 impl Model {
     pub fn new(settings: Settings) -> Self {
-        Self { settings }
+        let mut objects = Objects::default();
+        objects.node.name = settings.node.clone();
+        objects.settings = settings;
+        Self {
+            objects,
+            classes: Classes::default(),
+            ingresses: BTreeMap::new(),
+            resolved: BTreeMap::new(),
+            hosts: BTreeMap::new(),
+            owned: BTreeMap::new(),
+            defaults: BTreeMap::new(),
+            upstreams: Upstreams::default(),
+            users: BTreeMap::new(),
+            problems: BTreeMap::new(),
+            default_tls: None,
+            dirty: Dirty { default_certificate: true, ..Dirty::default() },
+        }
     }
 
     /// Adds or replaces an object. [`Self::settle`] computes what that changes.
     pub fn apply(&mut self, object: Object) {
-        let _ = (&self.settings, object);
+        let reference = object.reference();
+        let name = ServiceName::new(&reference.namespace, &reference.name);
+        match object {
+            Object::Ingress(ingress) => self.apply_ingress(name, ingress),
+            Object::IngressClass(class) => {
+                let read = Class::read(&class, &self.objects.settings);
+                self.set_class(&reference.name, read);
+            }
+            Object::Service(service) => {
+                if self.objects.service(&name) != Some(&service) {
+                    self.objects.services.insert(name.clone(), service);
+                    self.service_changed(name);
+                }
+            }
+            Object::EndpointSlice(slice) => {
+                self.dirty.services.extend(self.objects.slices.apply(*slice));
+            }
+            Object::Secret(secret) => {
+                if self.objects.secrets.apply(&name, *secret) {
+                    self.secret_changed(name);
+                }
+            }
+            Object::Node(node) if node.name == self.objects.settings.node => {
+                self.set_zone(node.zone);
+            }
+            Object::Node(_) | Object::Endpoints(_) => {}
+        }
     }
 
     pub fn delete(&mut self, reference: &ObjectRef) {
-        let _ = reference;
+        let name = ServiceName::new(&reference.namespace, &reference.name);
+        match reference.kind {
+            Kind::Ingress => {
+                if self.ingresses.remove(&name).is_some() {
+                    self.dirty.ingresses.insert(name);
+                }
+            }
+            Kind::IngressClass => self.set_class(&reference.name, None),
+            Kind::Service => {
+                if self.objects.services.remove(&name).is_some() {
+                    self.service_changed(name);
+                }
+            }
+            Kind::EndpointSlice => self.dirty.services.extend(self.objects.slices.remove(&name)),
+            Kind::Secret => {
+                if self.objects.secrets.remove(&name) {
+                    self.secret_changed(name);
+                }
+            }
+            Kind::Node if reference.name == self.objects.settings.node => self.set_zone(None),
+            Kind::Node | Kind::Endpoints => {}
+        }
+    }
+
+    fn apply_ingress(&mut self, name: ServiceName, mut ingress: Box<Ingress>) {
+        trim(&mut ingress);
+        if self.ingresses.get(&name) != Some(&ingress) {
+            self.ingresses.insert(name.clone(), ingress);
+            self.dirty.ingresses.insert(name);
+        }
+    }
+
+    fn set_class(&mut self, name: &str, class: Option<Class>) {
+        if self.classes.set(name, class) {
+            self.dirty.ingresses.extend(self.ingresses.keys().cloned());
+        }
+    }
+
+    fn service_changed(&mut self, name: ServiceName) {
+        self.dirty.services.insert(name.clone());
+        self.referring(&Reference::Service(name));
+    }
+
+    fn secret_changed(&mut self, name: ServiceName) {
+        if self.objects.settings.default_certificate.as_ref() == Some(&name) {
+            self.dirty.default_certificate = true;
+        }
+        self.referring(&Reference::Secret(name));
+    }
+
+    fn referring(&mut self, reference: &Reference) {
+        self.dirty.ingresses.extend(self.users.get(reference).into_iter().flatten().cloned());
+    }
+
+    fn set_zone(&mut self, zone: Option<String>) {
+        if self.objects.node.zone != zone {
+            self.objects.node.zone = zone;
+            self.dirty.services.extend(self.upstreams.services().cloned());
+        }
     }
 
     /// What has changed since the last call.
     pub fn settle(&mut self) -> Delta {
-        Delta::default()
+        let mut delta = Delta::default();
+        for name in std::mem::take(&mut self.dirty.ingresses) {
+            self.settle_ingress(name, &mut delta);
+        }
+        for host in std::mem::take(&mut self.dirty.hosts) {
+            self.settle_host(host, &mut delta);
+        }
+        if std::mem::take(&mut self.dirty.default_certificate) {
+            self.settle_default_certificate(&mut delta);
+        }
+        self.settle_upstreams(&mut delta);
+        for object in std::mem::take(&mut self.dirty.problems) {
+            self.settle_problems(object, &mut delta);
+        }
+        delta
+    }
+
+    fn settle_ingress(&mut self, name: ServiceName, delta: &mut Delta) {
+        let ours = |ingress: &&Box<Ingress>| self.classes.has(ingress, &self.objects.settings);
+        let new = self.ingresses.get(&name).filter(ours).map(|i| resolve(i, &self.objects));
+        let is_ours = new.is_some();
+        let old = match new {
+            Some(new) => {
+                self.link(&name, &new);
+                self.resolved.insert(name.clone(), new)
+            }
+            None => self.resolved.remove(&name),
+        };
+        if old.is_none() && !is_ours {
+            return;
+        }
+        if old.is_some() != is_ours {
+            delta.ingresses.insert(name.clone(), is_ours);
+        }
+        if let Some(old) = old {
+            self.unlink(&name, &old);
+        }
+        self.dirty.problems.insert(ingress_ref(&name));
+    }
+
+    /// Notes what a resolved Ingress refers to.
+    fn link(&mut self, name: &ServiceName, new: &Resolved) {
+        let claim = Claim { age: new.age, ingress: name.clone() };
+        for (host, part) in &new.hosts {
+            let entry = self.hosts.entry(host.clone()).or_default();
+            hosts::insert(entry.claims.list(part, new.canary.is_some()), claim.clone());
+            self.dirty.hosts.insert(host.clone());
+        }
+        if new.default.is_some() && new.canary.is_none() {
+            hosts::insert(self.defaults.entry(name.namespace.clone()).or_default(), claim);
+            self.default_changed(&name.namespace);
+        }
+        for (upstream, _) in &new.upstreams {
+            if self.upstreams.add_user(upstream, name) {
+                self.dirty.upstreams.insert(upstream.clone());
+            }
+        }
+        for reference in references(new) {
+            self.users.entry(reference).or_default().insert(name.clone());
+        }
+    }
+
+    /// Removes what the former meaning of an Ingress referred to, unless its present one does.
+    fn unlink(&mut self, name: &ServiceName, old: &Resolved) {
+        let new = self.resolved.get(name);
+        let claim = Claim { age: old.age, ingress: name.clone() };
+        let list = |r: &Resolved, part: &super::resolved::Part| {
+            (r.age, r.canary.is_some(), part.gives_way && r.canary.is_none())
+        };
+        let mut gone = Vec::new();
+        for (host, part) in &old.hosts {
+            let kept = new.and_then(|new| new.part(host).map(|part| list(new, part)));
+            if kept != Some(list(old, part)) {
+                gone.push((host, part));
+            }
+        }
+        let had_default = old.default.is_some() && old.canary.is_none();
+        let has_default =
+            new.is_some_and(|n| n.default.is_some() && n.canary.is_none() && n.age == old.age);
+        let kept_upstream = |upstream: &UpstreamName| {
+            new.is_some_and(|new| new.upstreams.iter().any(|(known, _)| known == upstream))
+        };
+        let lost: Vec<&UpstreamName> =
+            old.upstreams.iter().map(|(u, _)| u).filter(|u| !kept_upstream(u)).collect();
+        let kept: BTreeSet<Reference> = new.into_iter().flat_map(references).collect();
+
+        for (host, part) in gone {
+            if let Some(entry) = self.hosts.get_mut(host) {
+                hosts::remove(entry.claims.list(part, old.canary.is_some()), &claim);
+            }
+            self.dirty.hosts.insert(host.clone());
+        }
+        if had_default && !has_default {
+            if let Some(claims) = self.defaults.get_mut(&name.namespace) {
+                hosts::remove(claims, &claim);
+                if claims.is_empty() {
+                    self.defaults.remove(&name.namespace);
+                }
+            }
+            self.default_changed(&name.namespace);
+        }
+        for upstream in lost {
+            self.upstreams.remove_user(upstream, name);
+            self.dirty.upstreams.insert(upstream.clone());
+        }
+        for reference in references(old).filter(|reference| !kept.contains(reference)) {
+            if let Some(users) = self.users.get_mut(&reference) {
+                users.remove(name);
+                if users.is_empty() {
+                    self.users.remove(&reference);
+                }
+            }
+        }
+    }
+
+    fn default_changed(&mut self, namespace: &str) {
+        self.dirty.hosts.extend(self.owned.get(namespace).into_iter().flatten().cloned());
+    }
+
+    fn settle_host(&mut self, pattern: HostPattern, delta: &mut Delta) {
+        let Some(host) = self.hosts.get_mut(&pattern) else { return };
+        let owner = host.claims.oldest().map(|claim| claim.ingress.namespace.clone());
+        let combiner = Combiner {
+            host: &pattern,
+            resolved: &self.resolved,
+            share_hosts: self.objects.settings.share_hosts,
+            default: owner
+                .as_ref()
+                .and_then(|owner| default_of(owner, &self.defaults, &self.resolved)),
+        };
+        let combined = combiner.combine(&host.claims);
+
+        let troubled = host.problems.iter().map(|(ingress, _)| ingress.clone());
+        let troubled: BTreeSet<ServiceName> = troubled.chain(combined.troubled()).collect();
+        self.dirty.problems.extend(troubled.iter().map(ingress_ref));
+        host.problems = combined.problems;
+        if !hosts::same_tls(&host.tls, &combined.tls) {
+            host.tls = combined.tls.map(Arc::new);
+            delta.tls.insert(pattern.clone(), host.tls.clone());
+        }
+        if host.has_rules || !combined.rules.is_empty() {
+            host.has_rules = !combined.rules.is_empty();
+            delta.hosts.insert(pattern.clone(), combined.rules);
+        }
+        if host.owner != owner {
+            if let Some(former) = host.owner.take()
+                && let Some(owned) = self.owned.get_mut(&former)
+            {
+                owned.remove(&pattern);
+                if owned.is_empty() {
+                    self.owned.remove(&former);
+                }
+            }
+            if let Some(owner) = &owner {
+                self.owned.entry(owner.clone()).or_default().insert(pattern.clone());
+            }
+            host.owner = owner;
+        }
+        if host.claims.is_empty() {
+            self.hosts.remove(&pattern);
+        }
+    }
+
+    /// The default certificate is for clients whose SNI matches no host.
+    fn settle_default_certificate(&mut self, delta: &mut Delta) {
+        let Some(secret) = self.objects.settings.default_certificate.clone() else { return };
+        let found = self.objects.secrets.certificate(&secret);
+        let tls =
+            found.certificate.map(|certificate| HostTls::Terminate { certificate, clients: None });
+        if !hosts::same_tls(&self.default_tls, &tls) {
+            self.default_tls = tls.map(Arc::new);
+            delta.tls.insert(HostPattern::Any, self.default_tls.clone());
+        }
+        self.dirty.problems.insert(secret_ref(&secret));
+    }
+
+    fn settle_upstreams(&mut self, delta: &mut Delta) {
+        let mut upstreams = std::mem::take(&mut self.dirty.upstreams);
+        for service in std::mem::take(&mut self.dirty.services) {
+            upstreams.extend(self.upstreams.of_service(&service).cloned());
+        }
+        for name in upstreams {
+            let change = self.upstreams.settle(&name, &self.objects);
+            if let Some(backends) = change.backends {
+                delta.upstreams.insert(name, backends);
+            }
+            self.dirty.problems.extend(change.troubled.iter().map(ingress_ref));
+            self.dirty.problems.extend(change.slices);
+        }
+    }
+
+    fn settle_problems(&mut self, object: ObjectRef, delta: &mut Delta) {
+        let name = ServiceName::new(&object.namespace, &object.name);
+        let mut problems = match object.kind {
+            Kind::Ingress => self.problems_of(&name),
+            Kind::Secret => {
+                let problem = self.objects.secrets.certificate(&name).problem;
+                let message = problem.map(|why| format!("is the default certificate: {why}"));
+                let field = String::new();
+                let problem = |message| Problem { object: object.to_string(), field, message };
+                message.map(problem).into_iter().collect()
+            }
+            _ => self.upstreams.problems_of_slice(&object),
+        };
+        problems.sort();
+        problems.dedup();
+        if problems.len() > MOST_PROBLEMS {
+            let message = format!("and {} more problems", problems.len() - MOST_PROBLEMS);
+            problems.truncate(MOST_PROBLEMS);
+            problems.push(Problem { object: object.to_string(), field: String::new(), message });
+        }
+        let before = self.problems.get(&object);
+        if before.is_some_and(|before| *before == problems)
+            || (before.is_none() && problems.is_empty())
+        {
+            return;
+        }
+        if problems.is_empty() {
+            self.problems.remove(&object);
+        } else {
+            self.problems.insert(object.clone(), problems.clone());
+        }
+        delta.problems.insert(object, problems);
+    }
+
+    fn problems_of(&self, name: &ServiceName) -> Vec<Problem> {
+        let Some(resolved) = self.resolved.get(name) else { return Vec::new() };
+        let mut problems = resolved.problems.to_vec();
+        for (host, _) in &resolved.hosts {
+            let of_host = self.hosts.get(host).map(|host| &host.problems).into_iter().flatten();
+            problems.extend(of_host.filter(|(i, _)| i == name).map(|(_, problem)| problem.clone()));
+        }
+        for (upstream, field) in &resolved.upstreams {
+            if let Some(message) = self.upstreams.trouble(upstream) {
+                let object = format!("Ingress {name}");
+                problems.push(Problem { object, field: field.to_string(), message });
+            }
+        }
+        problems
     }
 
     /// The Secrets that Ingresses of our class refer to, whether they exist or not, and that of the settings. The
     /// source watches those by name that are not of type `kubernetes.io/tls`.
     pub fn secrets(&self) -> BTreeSet<ObjectRef> {
-        BTreeSet::new()
+        let of_ingresses = self.users.keys().filter_map(|reference| match reference {
+            Reference::Secret(name) => Some(name),
+            Reference::Service(_) => None,
+        });
+        of_ingresses.chain(&self.objects.settings.default_certificate).map(secret_ref).collect()
     }
+
+    /// The certificates in use, for their expiry.
+    pub fn certificates(&self) -> impl Iterator<Item = (&ServiceName, Arc<Certificate>)> {
+        let of_ingresses = self.users.keys().filter_map(|reference| match reference {
+            Reference::Secret(name) => Some(name),
+            Reference::Service(_) => None,
+        });
+        let all = of_ingresses.chain(&self.objects.settings.default_certificate);
+        all.filter_map(|name| Some((name, self.objects.secrets.certificate(name).certificate?)))
+    }
+}
+
+/// The route of a namespace's oldest Ingress with a defaultBackend and without rules.
+fn default_of(
+    namespace: &str,
+    defaults: &BTreeMap<String, Vec<Claim>>,
+    resolved: &BTreeMap<ServiceName, Resolved>,
+) -> Option<Arc<Route>> {
+    resolved.get(&defaults.get(namespace)?.first()?.ingress)?.default.clone()
+}
+
+fn references(resolved: &Resolved) -> impl Iterator<Item = Reference> {
+    let services = resolved.services.iter().cloned().map(Reference::Service);
+    services.chain(resolved.secrets.iter().cloned().map(Reference::Secret))
+}
+
+fn ingress_ref(name: &ServiceName) -> ObjectRef {
+    ObjectRef::new(Kind::Ingress, Some(&name.namespace), Some(&name.name))
+}
+
+fn secret_ref(name: &ServiceName) -> ObjectRef {
+    ObjectRef::new(Kind::Secret, Some(&name.namespace), Some(&name.name))
+}
+
+/// Removes unused fields of an Ingress: the controller holds all of a cluster.
+fn trim(ingress: &mut Ingress) {
+    let metadata = std::mem::take(&mut ingress.metadata);
+    ingress.metadata = ObjectMeta {
+        namespace: metadata.namespace,
+        name: metadata.name,
+        creation_timestamp: metadata.creation_timestamp,
+        annotations: metadata.annotations,
+        ..ObjectMeta::default()
+    };
+    ingress.status = None;
 }

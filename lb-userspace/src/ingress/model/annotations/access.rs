@@ -1,0 +1,139 @@
+//! Who has access: source ranges, basic and external authentication. All close if they can't be honoured.
+
+use std::sync::Arc;
+
+use http::Method;
+
+use super::values::{header_names, header_value, sources, template, token, word};
+use super::{Annotation, Draft};
+
+pub const TABLE: &[Annotation] = &[
+    Annotation::set(
+        "allowed-sources",
+        &["whitelist-source-range", "allowlist-source-range"],
+        "addresses and ranges",
+        |draft, text| Ok(draft.allowed_sources = sources(text)?),
+        "Clients that have access; all others get 403",
+    )
+    .restricting(),
+    Annotation::set(
+        "denied-sources",
+        &["denylist-source-range"],
+        "addresses and ranges",
+        |draft, text| Ok(draft.denied_sources = sources(text)?),
+        "Clients that get 403",
+    )
+    .restricting(),
+    Annotation::set(
+        "auth-type",
+        &["auth-type"],
+        "`basic`",
+        auth_type,
+        "Asks clients for a name and password, which `auth-secret` contains",
+    )
+    .restricting()
+    .differs("`digest` is not supported"),
+    Annotation::set(
+        "auth-secret",
+        &["auth-secret"],
+        "name of a Secret",
+        |draft, text| Ok(draft.users.secret = Some(secret_name(text)?)),
+        "Secret with users and password hashes. While it is missing, no one has access",
+    )
+    .restricting()
+    .differs("Secrets of other namespaces only if the controller's settings allow it"),
+    Annotation::set(
+        "auth-secret-type",
+        &["auth-secret-type"],
+        "`auth-file`, `auth-map`",
+        |draft, text| Ok(draft.users.is_map = word(text, &[("auth-file", false), ("auth-map", true)])?),
+        "Whether the Secret has a file of `htpasswd` in its key `auth`, or a key for each user",
+    )
+    .restricting(),
+    Annotation::set(
+        "auth-realm",
+        &["auth-realm"],
+        "text",
+        auth_realm,
+        "Text that browsers show when they ask for the password",
+    ),
+    Annotation::set(
+        "auth-url",
+        &["auth-url"],
+        "URL",
+        |draft, text| Ok(draft.external.url = Some(text.trim().into())),
+        "Server that decides about each request: 2xx gives access",
+    )
+    .restricting()
+    .differs(
+        "only Services of the own namespace, and hosts that the controller's settings allow; no variables: name the \
+         Service instead of `$host`",
+    ),
+    Annotation::set(
+        "auth-method",
+        &["auth-method"],
+        "method",
+        |draft, text| {
+            let method = Method::from_bytes(text.trim().as_bytes());
+            Ok(draft.external.method = Some(method.map_err(|_| "is not a method".to_owned())?))
+        },
+        "Method of the requests to `auth-url`; GET without it",
+    )
+    .restricting(),
+    Annotation::set(
+        "auth-signin",
+        &["auth-signin"],
+        "URL",
+        |draft, text| Ok(draft.external.signin = Some(template(text)?)),
+        "Where clients without access are redirected to (302), instead of getting 401. `$host`, `$scheme`, \
+         `$request_uri` and `$escaped_request_uri` stand for parts of the request",
+    )
+    .differs("no other variables"),
+    Annotation::set(
+        "auth-signin-redirect-argument",
+        &["auth-signin-redirect-param"],
+        "name",
+        |draft, text| Ok(draft.external.redirect_argument = Some(token(text)?)),
+        "Argument of `auth-signin` with the URL of the request; `rd` without it",
+    ),
+    Annotation::set(
+        "auth-response-headers",
+        &["auth-response-headers"],
+        "header names",
+        |draft, text| Ok(draft.external.response_headers = header_names(text)?),
+        "Headers of the response of `auth-url` that endpoints get. Those of clients are removed",
+    ),
+];
+
+fn auth_type(draft: &mut Draft, text: &str) -> Result<(), String> {
+    match text.trim() {
+        "basic" => Ok(draft.users.required = true),
+        "digest" => Err("is not supported; use basic, over TLS".to_owned()),
+        _ => Err("is not basic".to_owned()),
+    }
+}
+
+fn auth_realm(draft: &mut Draft, text: &str) -> Result<(), String> {
+    header_value(text)?;
+    if text.contains(['"', '\\']) {
+        return Err("has a quotation mark or backslash".to_owned());
+    }
+    draft.users.realm = Some(text.trim().into());
+    Ok(())
+}
+
+/// `name`, or `namespace/name`.
+pub fn secret_name(text: &str) -> Result<Arc<str>, String> {
+    let text = text.trim();
+    let valid = |name: &str| {
+        let allowed =
+            |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+        !name.is_empty() && name.len() <= 253 && name.chars().all(allowed)
+    };
+    let (namespace, name) = text.split_once('/').unwrap_or(("-", text));
+    if valid(namespace) && valid(name) {
+        Ok(text.into())
+    } else {
+        Err("is not the name of a Secret".to_owned())
+    }
+}

@@ -1,0 +1,90 @@
+//! Which endpoint gets a request: hashing and affinity.
+
+use lb_http::policy::{Balance, SameSite};
+
+use super::values::{attribute, boolean, duration, path, token, word};
+use super::{Annotation, Draft};
+
+const SAME_SITES: [(&str, SameSite); 3] =
+    [("None", SameSite::None), ("Lax", SameSite::Lax), ("Strict", SameSite::Strict)];
+
+pub const TABLE: &[Annotation] = &[
+    Annotation::set(
+        "affinity",
+        &["affinity"],
+        "`cookie`",
+        |draft, text| Ok(draft.affinity = word(text, &[("cookie", true)])?),
+        "Sends a client to the endpoint of its first request, by a cookie",
+    ),
+    Annotation::set(
+        "session-cookie-name",
+        &["session-cookie-name"],
+        "name",
+        |draft, text| Ok(draft.cookie.name = Some(token(text)?)),
+        "Name of the cookie; `INGRESSCOOKIE` without it",
+    ),
+    Annotation::set(
+        "session-cookie-path",
+        &["session-cookie-path"],
+        "path",
+        |draft, text| Ok(draft.cookie.path = Some(attribute(&path(text)?)?)),
+        "Path of the cookie; `/` without it",
+    ),
+    Annotation::set(
+        "session-cookie-domain",
+        &["session-cookie-domain"],
+        "host",
+        |draft, text| Ok(draft.cookie.domain = Some(attribute(text)?)),
+        "Domain of the cookie",
+    ),
+    Annotation::set(
+        "session-cookie-max-age",
+        &["session-cookie-max-age"],
+        "time",
+        |draft, text| Ok(draft.cookie.max_age = Some(duration(text)?)),
+        "How long the cookie is valid; until the browser is closed without it",
+    ),
+    Annotation::set(
+        "session-cookie-expires",
+        &["session-cookie-expires"],
+        "time",
+        |draft, text| Ok(draft.cookie.expires = Some(duration(text)?)),
+        "The same, if `session-cookie-max-age` is not set",
+    ),
+    Annotation::set(
+        "session-cookie-samesite",
+        &["session-cookie-samesite"],
+        "`None`, `Lax`, `Strict`",
+        |draft, text| Ok(draft.cookie.same_site = Some(word(text, &SAME_SITES)?)),
+        "`SameSite` of the cookie",
+    ),
+    Annotation::set(
+        "session-cookie-secure",
+        &["session-cookie-secure"],
+        "`true`, `false`",
+        |draft, text| Ok(draft.cookie.secure = Some(boolean(text)?)),
+        "`Secure` of the cookie; set for requests over TLS without it",
+    ),
+    Annotation::set(
+        "session-cookie-change-on-failure",
+        &["session-cookie-change-on-failure"],
+        "`true`, `false`",
+        |draft, text| Ok(draft.cookie.change_on_failure = boolean(text)?),
+        "Whether a client moves to another endpoint if a request to its own fails",
+    ),
+    Annotation::set(
+        "hash-by",
+        &["upstream-hash-by"],
+        "text and variables (`$remote_addr`)",
+        hash_by,
+        "Sends requests with the same key to the same endpoint. Variables: `$remote_addr`, `$host`, `$request_uri`, \
+         `$uri`, `$http_NAME`, `$cookie_NAME`, `$arg_NAME`",
+    )
+    .differs("only these variables; another hash function, so keys move once to other endpoints"),
+];
+
+fn hash_by(draft: &mut Draft, text: &str) -> Result<(), String> {
+    let key = lb_http::hash_key::parse(text).map_err(|why| format!("can't be used: {why}"))?;
+    draft.balance = Balance::Hash(key);
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! Canary Ingresses.
+
+use regex::RegexBuilder;
+
+use super::values::{attribute, boolean, header_name, header_value, number, token};
+use super::{Annotation, Draft};
+
+/// Limit on the compiled size of an expression: tenants write them.
+const MOST_REGEX_BYTES: usize = 64 << 10;
+
+pub const TABLE: &[Annotation] = &[
+    Annotation::set(
+        "canary",
+        &["canary"],
+        "`true`, `false`",
+        |draft, text| Ok(draft.canary.enabled = boolean(text)?),
+        "The Ingress gets a part of the requests of the other Ingress of its namespace with the same hosts and paths, \
+         under that Ingress's annotations",
+    )
+    .restricting()
+    .differs("several canaries of one path are possible; `backend-protocol` is the canary's own"),
+    Annotation::set(
+        "canary-by-header",
+        &["canary-by-header"],
+        "header name",
+        |draft, text| Ok(draft.canary.header = Some(header_name(text)?)),
+        "Header of requests that selects the canary (`always`) or excludes it (`never`)",
+    ),
+    Annotation::set(
+        "canary-by-header-value",
+        &["canary-by-header-value"],
+        "text",
+        |draft, text| {
+            header_value(text)?;
+            Ok(draft.canary.header_value = Some(text.trim().into()))
+        },
+        "Value of that header that selects the canary, instead of `always`",
+    ),
+    Annotation::set(
+        "canary-by-header-pattern",
+        &["canary-by-header-pattern"],
+        "regular expression",
+        header_pattern,
+        "Expression for values that select the canary, if `canary-by-header-value` is not set",
+    )
+    .differs("expressions run in linear time, so look-around and back-references are not supported"),
+    Annotation::set(
+        "canary-by-cookie",
+        &["canary-by-cookie"],
+        "name",
+        |draft, text| Ok(draft.canary.cookie = Some(attribute(&token(text)?)?)),
+        "Cookie that selects the canary (`always`) or excludes it (`never`), if no header decided",
+    ),
+    Annotation::set(
+        "canary-weight",
+        &["canary-weight"],
+        "number",
+        |draft, text| Ok(draft.canary.weight = number(text, 0, 1_000_000)?),
+        "Share of all other requests, of `canary-weight-total`",
+    ),
+    Annotation::set(
+        "canary-weight-total",
+        &["canary-weight-total"],
+        "number",
+        |draft, text| Ok(draft.canary.weight_total = Some(number(text, 1, 1_000_000)?)),
+        "What `canary-weight` is a part of; 100 without it",
+    ),
+];
+
+fn header_pattern(draft: &mut Draft, text: &str) -> Result<(), String> {
+    let built = RegexBuilder::new(text).size_limit(MOST_REGEX_BYTES).build();
+    draft.canary.header_pattern = Some(built.map_err(|error| expression_error(&error))?);
+    Ok(())
+}
+
+/// In one line.
+pub fn expression_error(error: &regex::Error) -> String {
+    match error {
+        regex::Error::CompiledTooBig(_) => "is too large as a regular expression".to_owned(),
+        error => {
+            let text = error.to_string();
+            let last = text.lines().last().unwrap_or_default();
+            let why = last.strip_prefix("error: ").unwrap_or(last);
+            format!("is not a regular expression that is supported: {why}")
+        }
+    }
+}

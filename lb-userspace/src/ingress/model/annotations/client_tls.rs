@@ -1,0 +1,46 @@
+//! Certificates that clients present.
+
+use super::Annotation;
+use super::access::secret_name;
+use super::draft::VerifyClient;
+use super::values::{boolean, number, word};
+
+const VERIFY: [(&str, VerifyClient); 3] =
+    [("on", VerifyClient::On), ("off", VerifyClient::Off), ("optional", VerifyClient::Optional)];
+
+pub const TABLE: &[Annotation] = &[
+    Annotation::set(
+        "auth-tls-secret",
+        &["auth-tls-secret"],
+        "name of a Secret",
+        |draft, text| Ok(draft.clients.secret = Some(secret_name(text)?)),
+        "Secret with authorities in its key `ca.crt`. Clients of the Ingress's hosts need a certificate of theirs",
+    )
+    .restricting()
+    .differs("Secrets of other namespaces only if the controller's settings allow it"),
+    Annotation::set(
+        "auth-tls-verify-client",
+        &["auth-tls-verify-client"],
+        "`on`, `off`, `optional`",
+        |draft, text| Ok(draft.clients.verify = Some(word(text, &VERIFY)?)),
+        "Whether clients need a certificate; `optional` admits clients without one, too",
+    )
+    .restricting()
+    .differs("a certificate that can't be verified ends the handshake, instead of getting 400; no `optional_no_ca`"),
+    Annotation::set(
+        "auth-tls-verify-depth",
+        &["auth-tls-verify-depth"],
+        "number",
+        |_, text| number(text, 0, 100).map(|_: u32| ()),
+        "Accepted; chains are limited by the authorities' own path lengths",
+    )
+    .restricting()
+    .differs("chains are limited by the authorities' own path lengths"),
+    Annotation::set(
+        "auth-tls-pass-certificate",
+        &["auth-tls-pass-certificate-to-upstream"],
+        "`true`, `false`",
+        |draft, text| Ok(draft.clients.pass_to_endpoint = boolean(text)?),
+        "Whether endpoints get the client's certificate in the header `ssl-client-cert`",
+    ),
+];

@@ -1,0 +1,54 @@
+//! TLS to endpoints.
+
+use super::access::secret_name;
+use super::values::{boolean, word};
+use super::{Annotation, Draft};
+
+pub const TABLE: &[Annotation] = &[
+    Annotation::set(
+        "upstream-tls-secret",
+        &["proxy-ssl-secret"],
+        "name of a Secret",
+        |draft, text| Ok(draft.endpoints.secret = Some(secret_name(text)?)),
+        "Secret with authorities for the endpoints' certificates (`ca.crt`), and with the certificate that they get \
+         (`tls.crt`, `tls.key`)",
+    )
+    .restricting()
+    .differs("Secrets of other namespaces only if the controller's settings allow it"),
+    Annotation::set(
+        "upstream-tls-verify",
+        &["proxy-ssl-verify"],
+        "`on`, `off`",
+        |draft, text| {
+            let known = [("on", true), ("off", false), ("true", true), ("false", false)];
+            Ok(draft.endpoints.verify = word(text, &known)?)
+        },
+        "Whether the endpoints' certificates are verified",
+    )
+    .restricting(),
+    Annotation::set(
+        "upstream-tls-name",
+        &["proxy-ssl-name"],
+        "host",
+        server_name,
+        "Name in the endpoints' certificates",
+    )
+    .restricting(),
+    Annotation::set(
+        "upstream-tls-send-name",
+        &["proxy-ssl-server-name"],
+        "`on`, `off`",
+        |draft, text| match word(text, &[("on", true), ("off", false)]) {
+            Ok(on) => Ok(draft.endpoints.send_name = on),
+            Err(_) => Ok(draft.endpoints.send_name = boolean(text)?),
+        },
+        "Whether the name is sent as SNI",
+    )
+    .differs("the name is sent whenever it is known"),
+];
+
+fn server_name(draft: &mut Draft, text: &str) -> Result<(), String> {
+    let name = lb_http::host::normalize(text.trim()).map_err(|why| why.to_string())?;
+    draft.endpoints.name = Some((&*name).into());
+    Ok(())
+}

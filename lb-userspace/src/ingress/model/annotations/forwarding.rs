@@ -1,0 +1,252 @@
+//! How requests are forwarded: body size, protocol, rewriting, timeouts, retries, headers.
+
+use lb_http::upstream::Protocol;
+
+use super::values::{
+    boolean, duration, header_value, headers, list, number, path, size, statuses, timeout, word,
+};
+use super::{Annotation, Draft};
+
+/// Tries without limit, in ingress-nginx.
+const MOST_TRIES: u32 = 10;
+
+const PROTOCOLS: [(&str, Protocol); 5] = [
+    ("HTTP", Protocol::Http1),
+    ("HTTPS", Protocol::Https),
+    ("GRPC", Protocol::H2c),
+    ("GRPCS", Protocol::Grpcs),
+    ("AUTO_HTTP", Protocol::Http1),
+];
+
+pub const TABLE: &[Annotation] = &[
+    Annotation::set(
+        "max-body-size",
+        &["proxy-body-size"],
+        "size (`8m`), `0`: no limit",
+        |draft, text| Ok(draft.max_body = Some(size(text)?)),
+        "Most octets of a request's body; larger ones get 413",
+    ),
+    Annotation::set(
+        "backend-protocol",
+        &["backend-protocol"],
+        "`HTTP`, `HTTPS`, `GRPC`, `GRPCS`",
+        |draft, text| Ok(draft.protocol = Some(word(text, &PROTOCOLS)?)),
+        "What the endpoints speak; takes precedence over the port's `appProtocol`",
+    )
+    .restricting()
+    .differs("AUTO_HTTP means HTTP; FCGI is not supported"),
+    Annotation::set(
+        "rewrite-target",
+        &["rewrite-target"],
+        "path, `$1` for groups",
+        |draft, text| Ok(draft.rewrite = Some(rewrite(text)?)),
+        "Replaces the path of requests; `$1` stands for the first group of the rule's regular expression",
+    ),
+    Annotation::set(
+        "use-regex",
+        &["use-regex"],
+        "`true`, `false`",
+        |draft, text| Ok(draft.use_regex = boolean(text)?),
+        "Paths of type `ImplementationSpecific`, and those with operators, are regular expressions that match the \
+         beginning of a path, regardless of case",
+    )
+    .differs(
+        "only for paths of this Ingress, not for all of the host; expressions run in linear time, so look-around and \
+         back-references are not supported",
+    ),
+    Annotation::set(
+        "connect-timeout",
+        &["proxy-connect-timeout"],
+        "time (`5s`)",
+        |draft, text| Ok(draft.timeouts.connect = timeout(text)?),
+        "Longest time until a connection to an endpoint is established",
+    ),
+    Annotation::set(
+        "send-timeout",
+        &["proxy-send-timeout"],
+        "time (`60s`)",
+        |draft, text| Ok(draft.timeouts.send = timeout(text)?),
+        "Longest time between two writes to an endpoint",
+    ),
+    Annotation::set(
+        "read-timeout",
+        &["proxy-read-timeout"],
+        "time (`60s`)",
+        |draft, text| Ok(draft.timeouts.read = timeout(text)?),
+        "Longest time between two reads from an endpoint, and until its response begins",
+    ),
+    Annotation::set(
+        "retry-on",
+        &["proxy-next-upstream"],
+        "words, such as `error timeout http_502 non_idempotent`, or `off`",
+        retry_on,
+        "When a request is sent to another endpoint",
+    )
+    .differs(
+        "requests that no endpoint received are always retried, unless it is `off`; of others, only idempotent ones; \
+         `http_403` and `http_404` are statuses like all others",
+    ),
+    Annotation::set(
+        "retry-tries",
+        &["proxy-next-upstream-tries"],
+        "number, `1`: no retry",
+        retry_tries,
+        "Endpoints that are tried altogether",
+    )
+    .differs("0 means 10, not without limit"),
+    Annotation::set(
+        "retry-timeout",
+        &["proxy-next-upstream-timeout"],
+        "time, `0`: no limit",
+        |draft, text| {
+            let time = duration(text)?;
+            Ok(draft.retry.timeout = Some(time).filter(|time| !time.is_zero()))
+        },
+        "Longest time of all tries together",
+    ),
+    Annotation::set(
+        "upstream-host",
+        &["upstream-vhost"],
+        "host",
+        |draft, text| Ok(draft.upstream_host = Some(host_header(text)?)),
+        "`Host` that endpoints get, instead of the client's",
+    ),
+    Annotation::set(
+        "forwarded-prefix",
+        &["x-forwarded-prefix"],
+        "path",
+        |draft, text| Ok(draft.forwarded_prefix = Some(header_value(&path(text)?)?)),
+        "`X-Forwarded-Prefix` that endpoints get",
+    ),
+    Annotation::set(
+        "request-headers",
+        &[],
+        "lines `Name: value`",
+        |draft, text| Ok(draft.request_headers = headers(text)?),
+        "Headers that are set in requests to endpoints",
+    ),
+    Annotation::set(
+        "response-headers",
+        &[],
+        "lines `Name: value`",
+        |draft, text| Ok(draft.response_headers = headers(text)?),
+        "Headers that are set in responses to clients",
+    ),
+    Annotation::set(
+        "compress",
+        &[],
+        "`true`, `false`",
+        |draft, text| Ok(draft.compress = boolean(text)?),
+        "Compresses responses with gzip or brotli if the client accepts it",
+    ),
+    Annotation::set(
+        "custom-http-errors",
+        &["custom-http-errors"],
+        "status codes (`404,503`)",
+        |draft, text| Ok(draft.error_statuses = statuses(text)?),
+        "Responses of endpoints with these statuses are replaced by those of `default-backend`, or of \
+         `spec.defaultBackend`",
+    ),
+    Annotation::set(
+        "default-backend",
+        &["default-backend"],
+        "name of a Service",
+        |draft, text| Ok(draft.default_backend = Some(service_name(text)?)),
+        "Gets requests while the rule's Service has no endpoints, and those of `custom-http-errors`; its first port is \
+         used",
+    ),
+    Annotation::set(
+        "access-log",
+        &["enable-access-log"],
+        "`true`, `false`",
+        |draft, text| Ok(draft.no_access_log = !boolean(text)?),
+        "Whether requests appear in the access log",
+    ),
+];
+
+fn rewrite(text: &str) -> Result<std::sync::Arc<str>, String> {
+    let text = text.trim();
+    // `$1` may be the whole path; the result begins with a slash in any case.
+    if !text.starts_with('/') && !text.starts_with('$') {
+        return Err("is not a path".to_owned());
+    }
+    header_value(text)?;
+    let mut rest = text;
+    while let Some((_, after)) = rest.split_once('$') {
+        if !after.starts_with(|c: char| c.is_ascii_digit()) {
+            return Err("has a variable; only groups such as $1 are possible".to_owned());
+        }
+        rest = after;
+    }
+    Ok(text.into())
+}
+
+fn retry_on(draft: &mut Draft, text: &str) -> Result<(), String> {
+    let mut retry = draft.retry.clone();
+    for word in text.split_ascii_whitespace() {
+        match word {
+            "error" | "timeout" | "invalid_header" => {}
+            "non_idempotent" => retry.non_idempotent = true,
+            "off" => retry.tries = 1,
+            other => match other.strip_prefix("http_").and_then(|code| code.parse().ok()) {
+                Some(code @ 400..=599) => drop(retry.statuses.insert(code)),
+                _ => return Err(format!("has {other:?}, which is no reason to retry")),
+            },
+        }
+    }
+    draft.retry = retry;
+    Ok(())
+}
+
+fn retry_tries(draft: &mut Draft, text: &str) -> Result<(), String> {
+    let tries = number(text, 0, 1000)?;
+    // `retry-on: off` stays off.
+    if draft.retry.tries != 1 {
+        draft.retry.tries = if tries == 0 { MOST_TRIES } else { tries.min(MOST_TRIES) };
+    }
+    Ok(())
+}
+
+fn host_header(text: &str) -> Result<http::HeaderValue, String> {
+    lb_http::host::normalize(text.trim()).map_err(|why| why.to_string())?;
+    header_value(text)
+}
+
+/// A name of a Service in the Ingress's namespace.
+fn service_name(text: &str) -> Result<std::sync::Arc<str>, String> {
+    let [name] = list(text)?[..] else { return Err("is more than one Service".to_owned()) };
+    if name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-') {
+        Ok(name.into())
+    } else {
+        Err("is not the name of a Service in this namespace".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rewrite_targets_have_groups_only() {
+        for (text, valid) in [
+            ("/$2", true),
+            ("$1", true),
+            ("/a", true),
+            ("a", false),
+            ("/$uri", false),
+            ("/\n", true),
+            ("/a\nb", false),
+        ] {
+            assert_eq!(rewrite(text).is_ok(), valid, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn off_means_one_try_in_any_order() {
+        let mut draft = Draft::default();
+        retry_on(&mut draft, "off").unwrap();
+        retry_tries(&mut draft, "5").unwrap();
+        assert_eq!(draft.retry.tries, 1);
+        retry_on(&mut Draft::default(), "error http_502 http_x").unwrap_err();
+    }
+}

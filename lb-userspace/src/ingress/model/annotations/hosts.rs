@@ -1,0 +1,53 @@
+//! Hosts beyond those of the rules, and TLS passthrough.
+
+use lb_http::HostPattern;
+use lb_proxy::config::ProxyProtocol;
+
+use super::values::{boolean, list, word};
+use super::{Annotation, Draft};
+
+/// Each has a copy of all paths.
+const MOST_ALIASES: usize = 64;
+
+pub const TABLE: &[Annotation] = &[
+    Annotation::set(
+        "server-alias",
+        &["server-alias"],
+        "hosts",
+        server_alias,
+        "Hosts that get the same rules as the Ingress's first host",
+    )
+    .differs("an alias is a host like others: the oldest Ingress decides about it; no regular expressions"),
+    Annotation::set(
+        "tls-passthrough",
+        &["ssl-passthrough"],
+        "`true`, `false`",
+        |draft, text| Ok(draft.passthrough = boolean(text)?),
+        "Forwards TLS connections for the Ingress's hosts to the Service of path `/` without terminating them, if the \
+         controller's settings allow it",
+    )
+    .restricting(),
+    Annotation::set(
+        "tls-passthrough-proxy-protocol",
+        &[],
+        "`v1`, `v2`",
+        |draft, text| {
+            let known = [("v1", ProxyProtocol::V1), ("v2", ProxyProtocol::V2)];
+            Ok(draft.passthrough_protocol = Some(word(text, &known)?))
+        },
+        "Connections of `tls-passthrough` to endpoints begin with the PROXY protocol, which has the client's address",
+    ),
+];
+
+fn server_alias(draft: &mut Draft, text: &str) -> Result<(), String> {
+    let one = |item: &str| match HostPattern::parse(item) {
+        Ok(HostPattern::Any) | Err(_) => Err(format!("has {item:?}, which is no host")),
+        Ok(host) => Ok(host),
+    };
+    let items = list(text)?;
+    if items.len() > MOST_ALIASES {
+        return Err(format!("has {} hosts; at most {MOST_ALIASES} are possible", items.len()));
+    }
+    draft.aliases = items.into_iter().map(one).collect::<Result<_, _>>()?;
+    Ok(())
+}

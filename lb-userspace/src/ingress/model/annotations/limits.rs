@@ -1,0 +1,54 @@
+//! Limits for each client address.
+
+use super::Annotation;
+use super::values::{number, sources};
+
+pub const TABLE: &[Annotation] = &[
+    Annotation::set(
+        "limit-rps",
+        &["limit-rps"],
+        "number, `0`: no limit",
+        |draft, text| Ok(draft.limits.requests_per_second = limit(text)?),
+        "Requests of a client address in a second; others get 429",
+    )
+    .differs(
+        "429 instead of 503; each replica of the proxy counts by itself, as with ingress-nginx",
+    ),
+    Annotation::set(
+        "limit-rpm",
+        &["limit-rpm"],
+        "number, `0`: no limit",
+        |draft, text| Ok(draft.limits.requests_per_minute = limit(text)?),
+        "Requests of a client address in a minute; others get 429",
+    )
+    .differs(
+        "429 instead of 503; each replica of the proxy counts by itself, as with ingress-nginx",
+    ),
+    Annotation::set(
+        "limit-burst-multiplier",
+        &["limit-burst-multiplier"],
+        "number",
+        |draft, text| Ok(draft.limits.burst_multiplier = number(text, 1, 1000)?),
+        "Requests beyond the rate that are accepted at once, as a multiple of it; 5 without it",
+    ),
+    Annotation::set(
+        "limit-connections",
+        &["limit-connections"],
+        "number, `0`: no limit",
+        |draft, text| Ok(draft.limits.concurrent = limit(text)?),
+        "Requests of a client address at the same time; others get 429",
+    )
+    .differs("counts requests, of which an HTTP/2 connection has several; 429 instead of 503"),
+    Annotation::set(
+        "limit-allowlist",
+        &["limit-allowlist", "limit-whitelist"],
+        "addresses and ranges",
+        |draft, text| Ok(draft.limits.exempt = sources(text)?),
+        "Clients without these limits",
+    ),
+];
+
+fn limit(text: &str) -> Result<Option<u32>, String> {
+    let number = number(text, 0, 1_000_000)?;
+    Ok(Some(number).filter(|&number| number != 0))
+}

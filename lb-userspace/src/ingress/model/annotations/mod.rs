@@ -1,0 +1,336 @@
+//! The annotations of Ingresses. Each is declared once: from its declaration follow how it is read, its line in
+//! `docs/ingress.md`, and what `millrace ingress report` says about it.
+//!
+//! Invariant: an annotation that restricts access and cannot be honoured closes the rules of its Ingress.
+
+mod access;
+mod balance;
+mod canary;
+mod client_tls;
+mod cors;
+mod draft;
+mod endpoints;
+mod forwarding;
+mod hosts;
+mod limits;
+mod redirects;
+#[cfg(test)]
+mod reference;
+mod snippets;
+mod unused;
+mod values;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::LazyLock;
+
+pub use canary::expression_error;
+pub use draft::{CanaryDraft, Draft, VerifyClient};
+
+pub const OURS: &str = "ingress.millrace.io/";
+pub const NGINX: &str = "nginx.ingress.kubernetes.io/";
+
+/// An annotation, under its names.
+#[derive(Clone, Copy, Debug)]
+pub struct Annotation {
+    /// Name after [`OURS`]; empty: only ingress-nginx has it.
+    pub name: &'static str,
+    /// Names after [`NGINX`].
+    pub nginx: &'static [&'static str],
+    /// What values look like.
+    pub value: &'static str,
+    /// One sentence for the documentation.
+    pub doc: &'static str,
+    pub effect: Effect,
+    /// How the effect differs from ingress-nginx's; empty: it does not.
+    pub differs: &'static str,
+    /// Whether access would be open if it were ignored.
+    pub restricts: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Effect {
+    Set(fn(&mut Draft, &str) -> Result<(), String>),
+    /// Accepted, and nothing has to be done. Why.
+    Nothing(&'static str),
+    /// Not supported, which matters unless the value is one of these.
+    Unsupported {
+        why: &'static str,
+        harmless: &'static [&'static str],
+    },
+    /// Configuration of another program: never executed.
+    Snippet,
+}
+
+impl Annotation {
+    const fn set(
+        name: &'static str,
+        nginx: &'static [&'static str],
+        value: &'static str,
+        set: fn(&mut Draft, &str) -> Result<(), String>,
+        doc: &'static str,
+    ) -> Self {
+        let effect = Effect::Set(set);
+        Self { name, nginx, value, doc, effect, differs: "", restricts: false }
+    }
+
+    const fn restricting(self) -> Self {
+        Self { restricts: true, ..self }
+    }
+
+    const fn differs(self, differs: &'static str) -> Self {
+        Self { differs, ..self }
+    }
+
+    const fn nothing(nginx: &'static [&'static str], why: &'static str) -> Self {
+        let effect = Effect::Nothing(why);
+        Self { name: "", nginx, value: "", doc: "", effect, differs: "", restricts: false }
+    }
+
+    const fn unsupported(
+        nginx: &'static [&'static str],
+        harmless: &'static [&'static str],
+        why: &'static str,
+    ) -> Self {
+        let effect = Effect::Unsupported { why, harmless };
+        Self { name: "", nginx, value: "", doc: "", effect, differs: "", restricts: false }
+    }
+}
+
+/// All annotations, in the order of the documentation.
+pub fn all() -> impl Iterator<Item = &'static Annotation> {
+    let tables: [&'static [Annotation]; 13] = [
+        forwarding::TABLE,
+        redirects::TABLE,
+        access::TABLE,
+        balance::TABLE,
+        cors::TABLE,
+        canary::TABLE,
+        limits::TABLE,
+        client_tls::TABLE,
+        endpoints::TABLE,
+        hosts::TABLE,
+        unused::NOTHING,
+        unused::UNSUPPORTED,
+        snippets::TABLE,
+    ];
+    tables.into_iter().flatten()
+}
+
+/// The key under which an Ingress has the annotation with this name of ours.
+pub fn key(name: &str, annotations: &BTreeMap<String, String>) -> String {
+    let declared = DECLARED.iter().find(|annotation| annotation.name == name);
+    let mut keys = declared.into_iter().flat_map(|annotation| annotation.keys());
+    keys.find(|key| annotations.contains_key(key)).unwrap_or_else(|| format!("{OURS}{name}"))
+}
+
+/// What becomes of one annotation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Honoured,
+    /// How its effect differs from ingress-nginx's.
+    Differs(&'static str),
+    /// It has no effect, and needs none.
+    NotNeeded(&'static str),
+    /// It would have an effect elsewhere, and has none here.
+    Unsupported(String),
+    /// Its value is invalid, or it is never executed.
+    Refused(String),
+    /// Another annotation takes its place.
+    Overridden(String),
+}
+
+impl Outcome {
+    /// What its author should know.
+    pub fn problem(&self) -> Option<&str> {
+        match self {
+            Self::Unsupported(why) | Self::Refused(why) => Some(why),
+            Self::Honoured | Self::Differs(_) | Self::NotNeeded(_) | Self::Overridden(_) => None,
+        }
+    }
+}
+
+/// An annotation of an Ingress.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    pub key: String,
+    pub outcome: Outcome,
+    /// It closes the rules.
+    pub closes: bool,
+}
+
+/// By key: the position of its declaration, and of the key in it.
+static KEYS: LazyLock<HashMap<String, (usize, usize)>> = LazyLock::new(|| {
+    let keys = |(index, annotation): (usize, &Annotation)| {
+        let keys: Vec<String> = annotation.keys().collect();
+        keys.into_iter().enumerate().map(move |(rank, key)| (key, (index, rank)))
+    };
+    all().enumerate().flat_map(keys).collect()
+});
+
+static DECLARED: LazyLock<Vec<&Annotation>> = LazyLock::new(|| all().collect());
+
+/// Reads all annotations of an Ingress.
+pub fn read(annotations: &BTreeMap<String, String>) -> (Draft, Vec<Finding>) {
+    let mut draft = Draft::default();
+    let mut findings = Vec::new();
+    let mut known = Vec::new();
+    let mut guesses = MOST_GUESSES;
+    for (key, value) in annotations {
+        match KEYS.get(key) {
+            Some(&(index, rank)) => known.push((index, rank, key, value)),
+            None if key.starts_with(OURS) || key.starts_with(NGINX) => {
+                let outcome = Outcome::Unsupported(unknown(key, &mut guesses));
+                findings.push(Finding { key: key.clone(), outcome, closes: false });
+            }
+            None => {}
+        }
+    }
+    // In the order of the declarations: some depend on others.
+    known.sort();
+    let mut last: Option<(usize, &String)> = None;
+    for (index, _, key, value) in known {
+        let (outcome, closes) = match last {
+            Some((other, by)) if other == index => {
+                let why = format!("{by} is set, too, and takes precedence");
+                (Outcome::Overridden(why), false)
+            }
+            _ => DECLARED[index].apply(&mut draft, key, value),
+        };
+        if last.is_none_or(|(other, _)| other != index) {
+            last = Some((index, key));
+        }
+        findings.push(Finding { key: key.clone(), outcome, closes });
+    }
+    findings.sort_by(|a, b| a.key.cmp(&b.key));
+    (draft, findings)
+}
+
+/// Names for which similar ones are looked for: an Ingress may have thousands of annotations.
+const MOST_GUESSES: usize = 8;
+const MOST_DIFFERENCES: usize = 3;
+
+fn unknown(key: &str, guesses: &mut usize) -> String {
+    if *guesses == 0 {
+        return "is not known, and has no effect".to_owned();
+    }
+    *guesses -= 1;
+    let similar = KEYS.keys().filter(|known| known.len().abs_diff(key.len()) <= MOST_DIFFERENCES);
+    let near = similar.map(|known| (strsim::damerau_levenshtein(known, key), known)).min();
+    match near {
+        Some((distance, name)) if distance <= MOST_DIFFERENCES => {
+            format!("is not known; is {name} meant?")
+        }
+        _ => "is not known, and has no effect".to_owned(),
+    }
+}
+
+impl Annotation {
+    /// Its complete names; the first that is set counts.
+    pub fn keys(&self) -> impl Iterator<Item = String> + use<> {
+        let ours = Some(self.name).filter(|name| !name.is_empty());
+        let nginx = self.nginx.iter().map(|name| format!("{NGINX}{name}"));
+        ours.map(|name| format!("{OURS}{name}")).into_iter().chain(nginx)
+    }
+
+    /// The outcome, and whether it closes the rules.
+    fn apply(&self, draft: &mut Draft, key: &str, value: &str) -> (Outcome, bool) {
+        let (outcome, why) = match self.effect {
+            Effect::Set(set) => match set(draft, value) {
+                Ok(()) if self.differs.is_empty() || key.starts_with(OURS) => {
+                    return (Outcome::Honoured, false);
+                }
+                Ok(()) => return (Outcome::Differs(self.differs), false),
+                Err(why) => {
+                    let why = format!("{value:?} {why}");
+                    (Outcome::Refused(why.clone()), why)
+                }
+            },
+            Effect::Nothing(why) => return (Outcome::NotNeeded(why), false),
+            Effect::Unsupported { harmless, .. } if harmless.contains(&value.trim()) => {
+                return (Outcome::NotNeeded("this is what happens anyway"), false);
+            }
+            Effect::Unsupported { why, .. } => {
+                (Outcome::Unsupported(why.to_owned()), why.to_owned())
+            }
+            Effect::Snippet => {
+                let restricting = snippets::restricting_directive(value);
+                let outcome = Outcome::Refused(snippets::refusal(restricting));
+                let Some(directive) = restricting else { return (outcome, false) };
+                (outcome, format!("it restricts access ({directive})"))
+            }
+        };
+        if self.restricts {
+            draft.close(key, &why);
+        }
+        (outcome, self.restricts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn read_one(key: &str, value: &str) -> (Draft, Vec<Finding>) {
+        read(&BTreeMap::from([(key.to_owned(), value.to_owned())]))
+    }
+
+    #[test]
+    fn no_name_is_declared_twice() {
+        let mut seen = BTreeSet::new();
+        for key in all().flat_map(Annotation::keys) {
+            assert!(seen.insert(key.clone()), "{key}");
+        }
+    }
+
+    #[test]
+    fn every_annotation_says_what_it_does() {
+        for annotation in all() {
+            let names = (annotation.name, annotation.nginx);
+            match annotation.effect {
+                Effect::Set(_) => {
+                    assert!(
+                        !annotation.doc.is_empty() && !annotation.value.is_empty(),
+                        "{names:?}"
+                    );
+                }
+                Effect::Nothing(why) | Effect::Unsupported { why, .. } => {
+                    assert!(!why.is_empty(), "{names:?}");
+                }
+                Effect::Snippet => {}
+            }
+        }
+    }
+
+    /// Whatever is written into an annotation that restricts access: it is honoured, or the rules are closed.
+    #[test]
+    fn a_restriction_with_a_bad_value_closes() {
+        let restricting = |annotation: &&Annotation| {
+            annotation.restricts && !matches!(annotation.effect, Effect::Snippet)
+        };
+        for annotation in all().filter(restricting) {
+            for key in annotation.keys() {
+                for value in ["", "\u{0}", "nonsense value", "$x", "-1"] {
+                    let (draft, findings) = read_one(&key, value);
+                    let refused = findings[0].outcome.problem().is_some();
+                    assert!(!refused || draft.closed.is_some(), "{key}: {value:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ours_takes_precedence_and_unknown_ones_are_named() {
+        let both = BTreeMap::from([
+            (format!("{OURS}max-body-size"), "2m".to_owned()),
+            (format!("{NGINX}proxy-body-size"), "1m".to_owned()),
+        ]);
+        let (draft, findings) = read(&both);
+        assert_eq!(draft.max_body, Some(2 << 20));
+        assert!(matches!(findings[1].outcome, Outcome::Overridden(_)), "{findings:?}");
+        let (_, findings) = read_one(&format!("{NGINX}proxy-body-sise"), "1m");
+        let problem = findings[0].outcome.problem().unwrap();
+        assert_eq!(problem, format!("is not known; is {NGINX}proxy-body-size meant?"));
+    }
+}

@@ -1,0 +1,89 @@
+//! Redirects of clients.
+
+use super::values::{boolean, header_value, number, path, status, template};
+use super::{Annotation, Draft};
+
+pub const TABLE: &[Annotation] = &[
+    Annotation::set(
+        "permanent-redirect",
+        &["permanent-redirect"],
+        "URL",
+        |draft, text| Ok(draft.permanent = Some(template(text)?)),
+        "Redirects all requests. `$scheme`, `$host`, `$uri` (the path), `$request_uri` (path and query) and \
+         `$escaped_request_uri` stand for parts of the request",
+    )
+    .differs("no other variables"),
+    Annotation::set(
+        "permanent-redirect-code",
+        &["permanent-redirect-code"],
+        "status (`308`)",
+        |draft, text| Ok(draft.permanent_code = Some(status(text, 300, 308)?)),
+        "Status of `permanent-redirect`; 301 without it",
+    ),
+    Annotation::set(
+        "temporary-redirect",
+        &["temporal-redirect"],
+        "URL",
+        |draft, text| Ok(draft.temporary = Some(template(text)?)),
+        "Like `permanent-redirect`, with 302, and takes precedence over it",
+    )
+    .differs("no other variables"),
+    Annotation::set(
+        "temporary-redirect-code",
+        &["temporal-redirect-code"],
+        "status (`307`)",
+        |draft, text| Ok(draft.temporary_code = Some(status(text, 300, 308)?)),
+        "Status of `temporary-redirect`; 302 without it",
+    ),
+    Annotation::set(
+        "tls-redirect",
+        &["ssl-redirect"],
+        "`true`, `false`",
+        |draft, text| Ok(draft.tls_redirect = Some(boolean(text)?)),
+        "Whether requests without TLS are redirected (308) if the host has a certificate; without it, they are",
+    ),
+    Annotation::set(
+        "force-tls-redirect",
+        &["force-ssl-redirect"],
+        "`true`, `false`",
+        |draft, text| Ok(draft.force_tls_redirect = boolean(text)?),
+        "Redirects requests without TLS even if the host has no certificate, as behind a proxy that terminates TLS",
+    ),
+    Annotation::set(
+        "app-root",
+        &["app-root"],
+        "path",
+        |draft, text| Ok(draft.app_root = Some(path(text)?)),
+        "Redirects requests for `/` to this path",
+    ),
+    Annotation::set(
+        "www-redirect",
+        &["from-to-www-redirect"],
+        "`true`, `false`",
+        |draft, text| Ok(draft.www_redirect = boolean(text)?),
+        "Redirects `www.example.org` to the host `example.org`, or the reverse, unless an Ingress has that host",
+    ),
+    Annotation::set(
+        "hsts",
+        &[],
+        "`max-age=31536000; includeSubDomains`",
+        hsts,
+        "`Strict-Transport-Security` of responses over TLS",
+    ),
+];
+
+fn hsts(draft: &mut Draft, text: &str) -> Result<(), String> {
+    for directive in text.split(';').map(str::trim) {
+        match directive.to_ascii_lowercase().split_once('=') {
+            Some(("max-age", seconds)) => drop(number::<u64>(seconds, 0, u64::MAX)?),
+            None if ["includesubdomains", "preload"]
+                .contains(&&*directive.to_ascii_lowercase()) => {}
+            _ => return Err(format!("has {directive:?}, which is not known")),
+        }
+    }
+    if !text.to_ascii_lowercase().contains("max-age=") {
+        return Err("has no max-age".to_owned());
+    }
+    draft.hsts = Some(header_value(text)?);
+    Ok(())
+}

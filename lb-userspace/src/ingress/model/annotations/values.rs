@@ -1,0 +1,265 @@
+//! Parses the values of annotations. Errors continue a sentence that begins with the value.
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, StatusCode};
+use ipnet::IpNet;
+
+pub type Parsed<T> = Result<T, String>;
+
+/// Tenants write annotations, and each item is looked at for requests.
+const MOST_ITEMS: usize = 1000;
+
+pub fn boolean(text: &str) -> Parsed<bool> {
+    match text.trim() {
+        "true" | "True" | "TRUE" | "t" | "T" | "1" => Ok(true),
+        "false" | "False" | "FALSE" | "f" | "F" | "0" => Ok(false),
+        _ => Err("is neither true nor false".to_owned()),
+    }
+}
+
+pub fn number<T: FromStr + PartialOrd + Display>(text: &str, least: T, most: T) -> Parsed<T> {
+    let wrong = || format!("is not a number from {least} to {most}");
+    let number: T = text.trim().parse().map_err(|_| wrong())?;
+    if number < least || number > most { Err(wrong()) } else { Ok(number) }
+}
+
+/// One of some words, regardless of case.
+pub fn word<T: Copy>(text: &str, known: &[(&str, T)]) -> Parsed<T> {
+    let same = |(name, _): &&(&str, T)| name.eq_ignore_ascii_case(text.trim());
+    known.iter().find(same).map(|(_, value)| *value).ok_or_else(|| {
+        let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+        format!("is not one of {}", names.join(", "))
+    })
+}
+
+/// Octets: a number with an optional unit `k`, `m` or `g`, in powers of 1024.
+pub fn size(text: &str) -> Parsed<u64> {
+    let wrong = || "is not a size such as 1000, 64k, 8m or 1g".to_owned();
+    let lower = text.trim().to_ascii_lowercase();
+    let digits = lower.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let shift = match &lower[digits.len()..] {
+        "" | "b" => 0,
+        "k" | "ki" | "kb" => 10,
+        "m" | "mi" | "mb" => 20,
+        "g" | "gi" | "gb" => 30,
+        _ => return Err(wrong()),
+    };
+    digits.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift)).ok_or_else(wrong)
+}
+
+/// A number of seconds, or of another unit: `500ms`, `30s`, `5m`, `1h`.
+pub fn duration(text: &str) -> Parsed<Duration> {
+    let wrong = || "is not a time such as 60, 500ms, 30s, 5m or 1h, of at most a year".to_owned();
+    let text = text.trim();
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let milliseconds: u64 = match &text[digits.len()..] {
+        "ms" => 1,
+        "" | "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    let time = number.checked_mul(milliseconds).map(Duration::from_millis);
+    time.filter(|time| *time <= Duration::from_secs(366 * 86_400)).ok_or_else(wrong)
+}
+
+/// A time that is not zero.
+pub fn timeout(text: &str) -> Parsed<Duration> {
+    let time = duration(text)?;
+    if time.is_zero() { Err("is zero, so every request would fail".to_owned()) } else { Ok(time) }
+}
+
+/// Items that are separated by commas, without empty ones.
+pub fn list(text: &str) -> Parsed<Vec<&str>> {
+    let items: Vec<&str> = text.split(',').map(str::trim).filter(|item| !item.is_empty()).collect();
+    match items.len() {
+        0 => Err("has no items".to_owned()),
+        1..=MOST_ITEMS => Ok(items),
+        many => Err(format!("has {many} items; at most {MOST_ITEMS} are possible")),
+    }
+}
+
+/// Addresses and ranges.
+pub fn sources(text: &str) -> Parsed<Vec<IpNet>> {
+    let range = |text: &str| {
+        let address = || text.parse::<IpAddr>().map(|a| IpNet::from(a.to_canonical()));
+        text.parse::<IpNet>().or_else(|_| address()).map(|range| range.trunc())
+    };
+    let items = list(text)?;
+    let one = |item: &&str| {
+        range(item).map_err(|_| format!("contains {item:?}, which is no address or range"))
+    };
+    items.iter().map(one).collect()
+}
+
+pub fn header_name(text: &str) -> Parsed<HeaderName> {
+    HeaderName::from_str(text.trim()).map_err(|_| format!("has {text:?}, which is no header name"))
+}
+
+pub fn header_names(text: &str) -> Parsed<Vec<HeaderName>> {
+    list(text)?.into_iter().map(header_name).collect()
+}
+
+pub fn header_value(text: &str) -> Parsed<HeaderValue> {
+    // Kubernetes allows all of Unicode, header values only visible ASCII and blanks.
+    let visible = text.bytes().all(|octet| (0x20..0x7f).contains(&octet));
+    let value = HeaderValue::from_str(text.trim()).ok().filter(|_| visible);
+    value.ok_or_else(|| "has characters that header values can't have".to_owned())
+}
+
+/// Lines `Name: value`.
+pub fn headers(text: &str) -> Parsed<Vec<(HeaderName, HeaderValue)>> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let one = |line: &str| {
+        let (name, value) = line.split_once(':').ok_or("has a line without a colon")?;
+        let name = header_name(name)?;
+        if is_reserved(&name) {
+            return Err(format!("sets {name}, which the proxy itself controls"));
+        }
+        Ok((name, header_value(value)?))
+    };
+    lines.map(one).collect()
+}
+
+/// Headers that frame messages, or that endpoints trust because the proxy wrote them.
+pub fn is_reserved(name: &HeaderName) -> bool {
+    const RESERVED: [&str; 13] = [
+        "connection",
+        "content-length",
+        "expect",
+        "forwarded",
+        "host",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "x-real-ip",
+        "ssl-client-cert",
+    ];
+    let name = name.as_str();
+    RESERVED.contains(&name) || name.starts_with("x-forwarded-")
+}
+
+/// A name of a cookie or of a query argument.
+pub fn token(text: &str) -> Parsed<Arc<str>> {
+    let text = text.trim();
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+    if text.is_empty() || text.len() > 128 || !text.chars().all(allowed) {
+        return Err("is not a name of letters, digits, - and _".to_owned());
+    }
+    Ok(text.into())
+}
+
+/// The value of an attribute of a cookie.
+pub fn attribute(text: &str) -> Parsed<Arc<str>> {
+    let text = text.trim();
+    if text.is_empty() || !text.bytes().all(|b| (0x21..0x7f).contains(&b) && b != b';' && b != b',')
+    {
+        return Err("has characters that a cookie's attributes can't have".to_owned());
+    }
+    Ok(text.into())
+}
+
+pub fn path(text: &str) -> Parsed<Arc<str>> {
+    let text = text.trim();
+    if !text.starts_with('/') {
+        return Err("does not begin with /".to_owned());
+    }
+    header_value(text)?;
+    Ok(text.into())
+}
+
+pub fn status(text: &str, least: u16, most: u16) -> Parsed<StatusCode> {
+    let code = number(text, least, most)?;
+    StatusCode::from_u16(code).map_err(|_| "is not a status code".to_owned())
+}
+
+pub fn statuses(text: &str) -> Parsed<BTreeSet<u16>> {
+    list(text)?.into_iter().map(|item| number(item, 400, 599)).collect()
+}
+
+/// An absolute URL for clients, or a path on the same host.
+pub fn location(text: &str) -> Parsed<Arc<str>> {
+    let text = text.trim();
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    let absolute = rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'));
+    // `//host` is another host without scheme.
+    let local = text.starts_with('/') && !text.starts_with("//") && !text.contains('\\');
+    if !absolute && !local {
+        return Err("is neither a URL of http or https nor a path".to_owned());
+    }
+    header_value(text)?;
+    Ok(text.into())
+}
+
+/// Variables of nginx that the proxy fills in.
+const VARIABLES: [&str; 5] = ["$escaped_request_uri", "$request_uri", "$scheme", "$host", "$uri"];
+
+/// A location with variables.
+pub fn template(text: &str) -> Parsed<Arc<str>> {
+    // `$scheme://` begins a URL, too.
+    location(&text.trim().replacen("$scheme://", "https://", 1))?;
+    let mut fixed = text.to_owned();
+    for variable in VARIABLES {
+        fixed = fixed.replace(variable, "");
+    }
+    if fixed.contains('$') {
+        return Err(format!("has a variable other than {}", VARIABLES.join(", ")));
+    }
+    Ok(text.trim().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times_have_units() {
+        assert_eq!(size("0"), Ok(0));
+        assert_eq!(size("8m"), Ok(8 << 20));
+        assert_eq!(size("1G"), Ok(1 << 30));
+        for wrong in ["", "m", "-1", "8x", "99999999999g", "1.5m"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(duration("60"), Ok(Duration::from_secs(60)));
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        for wrong in ["", "s", "1.5", "-1", "99999999999999999999", "400d"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+        assert!(timeout("0").is_err());
+    }
+
+    #[test]
+    fn one_bad_range_makes_a_list_invalid() {
+        let read = sources("10.0.0.0/8, 192.0.2.1,2001:db8::/32").unwrap();
+        let text: Vec<String> = read.iter().map(ToString::to_string).collect();
+        assert_eq!(text, ["10.0.0.0/8", "192.0.2.1/32", "2001:db8::/32"]);
+        for wrong in ["", ",", "10.0.0.0/8,10.0.0.0/33", "all"] {
+            assert!(sources(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn headers_cannot_be_split_or_forged() {
+        assert!(header_value("a\r\nb: c").is_err());
+        assert!(header_value("caf\u{e9}").is_err());
+        assert_eq!(headers("X-A: 1\nX-B: 2").unwrap().len(), 2);
+        for wrong in ["Host: a", "Transfer-Encoding: chunked", "X-Forwarded-For: 1", "X A: 1", "a"]
+        {
+            assert!(headers(wrong).is_err(), "{wrong}");
+        }
+        assert!(location("//evil.example").is_err());
+        assert!(location("javascript:alert(1)").is_err());
+        assert!(location("https://a/\r\nb").is_err());
+    }
+}
