@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, Subcommand};
 use lb_http::headers::Forwarding;
 use lb_proxy::settings::Limits;
 
 use super::agent::{access, confined_runtime};
+use super::ingress_report;
 use super::log::Level;
 use crate::config::{Configuration, IngressSettings};
 use crate::ingress::listeners::Listeners;
@@ -37,9 +38,24 @@ pub struct Options {
     /// Get sockets and kubeconfig from the parent process, over standard input
     #[arg(long, hide = true)]
     pub from_parent: bool,
+
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Report what becomes of each annotation of Ingresses, before a migration
+    ///
+    /// Needs neither a cluster nor a running proxy. Exits with 1 if anything is refused.
+    #[command(after_help = ingress_report::EXAMPLES)]
+    Report(ingress_report::Options),
 }
 
 pub fn run(options: &Options, configuration: Configuration, level: Level) -> Result<()> {
+    if let Some(Command::Report(options)) = &options.command {
+        return ingress_report::run(options);
+    }
     let settings = &configuration.ingress;
     let addresses = (settings.http_bind_address.clone(), settings.https_bind_address.clone());
     let (origin, listeners, parent) = if options.from_parent {

@@ -8,6 +8,7 @@ mod drops;
 mod explain;
 mod ingress;
 mod ingress_child;
+mod ingress_report;
 mod inspect;
 mod log;
 mod man;
