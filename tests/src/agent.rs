@@ -84,10 +84,17 @@ impl Agent {
     }
 
     /// Starts the agent with the embedded API, and waits until both are ready.
-    pub fn standalone(node: &Host, pin_path: &Path, data: &Path, device: &str) -> Result<Self> {
+    pub fn standalone(
+        node: &Host,
+        pin_path: &Path,
+        data: &Path,
+        device: &str,
+        more: &[&str],
+    ) -> Result<Self> {
         let mut command = node.command(program()?);
         command
             .args(["standalone", "--node-name", "node", "--device", device])
+            .args(more)
             .arg("--data-dir")
             .arg(data)
             .arg("--pin-path")

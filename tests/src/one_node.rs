@@ -193,7 +193,47 @@ users: [{{name: nobody, user: {{}}}}]
 
     /// Starts the agent with the embedded API, for `kubectl`.
     pub fn standalone(&self) -> Result<Agent> {
-        Agent::standalone(&self.node, &self.pin_path(), &self.data_directory(), DEVICE)
+        self.standalone_with(&[])
+    }
+
+    /// The same with more arguments.
+    pub fn standalone_with(&self, more: &[&str]) -> Result<Agent> {
+        Agent::standalone(&self.node, &self.pin_path(), &self.data_directory(), DEVICE, more)
+    }
+
+    /// Creates a certificate for a host, of its own authority, and its key. Returns their files.
+    pub fn certificate(&self, host: &str, name: &str) -> Result<(PathBuf, PathBuf)> {
+        let [certificate, key] =
+            ["crt", "key"].map(|kind| self.topology.directory().join(format!("{name}.{kind}")));
+        let (subject, names) = (format!("/CN={name}"), format!("subjectAltName=DNS:{host}"));
+        let mut words = vec!["openssl", "req", "-x509", "-newkey", "ec"];
+        words.extend(["-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "90"]);
+        words.extend(["-subj", &subject, "-addext", &names]);
+        let paths = [&key, &certificate].map(|path| path.to_string_lossy().into_owned());
+        words.extend(["-keyout", &paths[0], "-out", &paths[1]]);
+        self.node.run(words)?;
+        Ok((certificate, key))
+    }
+
+    /// Creates or replaces a TLS Secret.
+    pub fn tls_secret(&self, name: &str, certificate: &Path, key: &Path) -> Result<()> {
+        let [certificate, key] = [("cert", certificate), ("key", key)]
+            .map(|(name, path)| format!("--{name}={}", path.display()));
+        let create = ["create", "secret", "tls", name, &certificate, &key];
+        let text = self.kubectl(&[&create[..], &["--dry-run=client", "-o", "yaml"]].concat())?;
+        let file = self.topology.directory().join(format!("{name}.yaml"));
+        std::fs::write(&file, text)?;
+        self.kubectl(&["apply", "-f", &file.to_string_lossy()])?;
+        Ok(())
+    }
+
+    /// Gets a page over TLS as the client, from the node. `authority`: whose certificates are accepted.
+    pub fn curl_tls(&self, host: &str, authority: &Path, headers: &[&str]) -> Result<String> {
+        let (resolve, authority) = (format!("{host}:443:{NODE}"), authority.to_string_lossy());
+        let mut words = vec!["--resolve", &resolve, "--cacert", &authority];
+        words.extend(headers.iter().flat_map(|header| ["--header", header]));
+        let page = self.client.curl_with(&words, &format!("https://{host}/"))?;
+        Ok(page.trim().to_owned())
     }
 
     fn data_directory(&self) -> PathBuf {

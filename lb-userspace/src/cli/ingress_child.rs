@@ -4,7 +4,6 @@
 //! go to the child over a Unix socket, which is also how each notices the other's end: a proxy without its parent ends
 //! even if the parent was killed. The sockets stay open here, so while the child is restarted, connections wait.
 
-use std::env;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -123,8 +122,9 @@ impl Supervisor {
 
     fn spawn(&self, kubeconfig: &str) -> Result<(Child, UnixStream)> {
         let (ours, theirs) = UnixStream::pair()?;
-        let program = env::current_exe().context("the path of this program is not known")?;
-        let mut child = Command::new(program)
+        // Not by its path: the other user may not be allowed to search the directories.
+        let mut child = Command::new("/proc/self/exe")
+            .arg0("millrace")
             .args(["ingress", "--from-parent"])
             .args(&self.arguments)
             // Of this process, they would be taken for the child's: of systemd, and other settings.

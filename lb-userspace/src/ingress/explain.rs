@@ -11,8 +11,8 @@ use jiff::Timestamp;
 use lb_http::balance::{Balancer, Pick};
 use lb_http::hash_key::Subject;
 use lb_http::policy::{Balance, HashKey, KeyPart};
-use lb_http::table::{Found, Reason, WhyShadowed};
 use lb_http::respond::{Facts, before_forwarding};
+use lb_http::table::{Found, Reason, WhyShadowed};
 use lb_http::{Action, HostPattern, Route, UpstreamName, canary, host, path};
 use lb_proxy::{Config, HostTls};
 use serde::{Deserialize, Serialize};
@@ -156,6 +156,10 @@ pub fn explain(
     explanation.path = path.to_string();
     if parsed.is_tls {
         explanation.tls = Some(explain_tls(config, sni.as_deref().unwrap_or_default()));
+    }
+    if let Some(Tls { host: None, summary, .. }) = &explanation.tls {
+        explanation.refused = Some(summary.clone());
+        return Ok(explanation);
     }
     let found = config.table.explain(Some(&host), &path);
     explanation.losing_rules = found

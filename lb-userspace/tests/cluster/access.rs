@@ -28,7 +28,7 @@ fn url(server: &Server) -> String {
     format!("http://{}", server.address())
 }
 
-fn kubeconfig(server: &Server, user: Value) -> Value {
+pub fn kubeconfig(server: &Server, user: Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "here",
         "clusters": [{"name": "here", "cluster": {"server": url(server)}}],

@@ -6,6 +6,7 @@
 
 mod access;
 mod hostile;
+mod ingress;
 mod load;
 mod permissions;
 mod server;
@@ -45,7 +46,7 @@ impl Reported {
         Self::of(Cluster::new(client(server), "node-a"))
     }
 
-    fn of(cluster: Cluster) -> Self {
+    fn of(cluster: impl Source + Send + 'static) -> Self {
         let (sender, events) = mpsc::unbounded_channel();
         tokio::spawn(cluster.run(sender));
         Self {

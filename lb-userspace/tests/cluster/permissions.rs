@@ -15,10 +15,11 @@ use super::{Reported, client, node, notice, watches};
 const MANIFEST: &str = include_str!("../../../deploy/kustomize/base/role.yaml");
 
 /// API group, resource, verb.
-type Permission = (String, String, String);
+pub type Permission = (String, String, String);
 
-fn granted() -> BTreeSet<Permission> {
-    let documents = serde_norway::Deserializer::from_str(MANIFEST);
+/// Of the ClusterRole.
+pub fn granted(manifest: &str) -> BTreeSet<Permission> {
+    let documents = serde_norway::Deserializer::from_str(manifest);
     let documents = documents.map(|document| Value::deserialize(document).unwrap());
     let role = documents.into_iter().find(|document| document["kind"] == "ClusterRole").unwrap();
     let texts = |rule: &Value, field: &str| -> Vec<String> {
@@ -38,7 +39,7 @@ fn granted() -> BTreeSet<Permission> {
     granted
 }
 
-fn needed(request: &Request) -> Permission {
+pub fn needed(request: &Request) -> Permission {
     let parts: Vec<&str> = request.path.trim_start_matches('/').split('/').collect();
     let group = if parts[0] == "api" { "" } else { parts[1] };
     // Only patches name an object.
@@ -69,5 +70,5 @@ async fn the_deployed_role_is_what_the_agent_needs() {
         server.asked(|requests| all.iter().all(|path| watches(requests, path) > 0)).await;
         needed_by_any.extend(server.requests().iter().map(needed));
     }
-    assert_eq!(granted(), needed_by_any);
+    assert_eq!(granted(MANIFEST), needed_by_any);
 }

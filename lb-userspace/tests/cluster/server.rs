@@ -391,11 +391,14 @@ fn selects(query: &HashMap<String, String>, object: &Value) -> bool {
     let labelled_away = labels
         .map(|term| term.strip_prefix('!').expect("only absent labels are asked for"))
         .any(|label| !object["metadata"]["labels"][label].is_null());
-    let named = query.get("fieldSelector").is_none_or(|selector| {
-        let name = selector.strip_prefix("metadata.name=").expect("only names are asked for");
-        object["metadata"]["name"] == name
+    let mut fields = query.get("fieldSelector").into_iter().flat_map(|all| all.split(','));
+    let selected = fields.all(|term| {
+        let (field, value) = term.split_once('=').expect("only equality is asked for");
+        let (field, equal) = field.strip_suffix('!').map_or((field, true), |field| (field, false));
+        let pointer = format!("/{}", field.replace('.', "/"));
+        (object.pointer(&pointer).and_then(Value::as_str) == Some(value)) == equal
     });
-    !labelled_away && named
+    !labelled_away && selected
 }
 
 async fn serve(shared: &Arc<Shared>, address: SocketAddr) -> (SocketAddr, JoinHandle<()>) {

@@ -7,11 +7,14 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tests::agent::Agent;
-use tests::one_node::{OneNode, has_kubectl};
+use tests::agent::{Agent, program};
+use tests::one_node::{NODE, OneNode, has_kubectl};
 use tests::topology::{SOON, wait_until};
 
 const REQUESTS: usize = 300;
+const TLS_REQUESTS: usize = 100;
+/// Of the Ingress.
+const HOST: &str = "shop.example.org";
 const URLS: [(&str, &str); 3] = [
     ("an address of its own, IPv4", "http://203.0.113.10/"),
     ("an address of its own, IPv6", "http://[2001:db8:113::10]/"),
@@ -54,6 +57,7 @@ fn main() -> Result<()> {
     }
 
     if by_api {
+        show_ingress(&network)?;
         print_commands(&network);
     }
     let pin_path = network.pin_path();
@@ -72,7 +76,7 @@ fn main() -> Result<()> {
 /// Starts the agent with the embedded API, and applies the example with kubectl.
 fn standalone(network: &OneNode) -> Result<Agent> {
     println!("Starting `millrace standalone` on the node ...");
-    let agent = network.standalone()?;
+    let agent = network.standalone_with(&["--ingress", "--status-address", NODE])?;
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/web.yaml");
     println!("$ kubectl apply -f examples/web.yaml");
     print!("{}", network.kubectl(&["apply", "-f", example])?);
@@ -86,6 +90,39 @@ fn standalone(network: &OneNode) -> Result<Agent> {
 fn from_manifests(network: &OneNode) -> Result<Agent> {
     println!("Starting the agent on tests/manifests ...");
     network.agent(&PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/manifests")))
+}
+
+/// An Ingress with TLS whose canary gets a fifth of the requests, and why a request goes where it goes.
+fn show_ingress(network: &OneNode) -> Result<()> {
+    let (certificate, key) = network.certificate(HOST, "shop")?;
+    println!("\n$ kubectl create secret tls shop-tls --cert shop.crt --key shop.key");
+    network.tls_secret("shop-tls", &certificate, &key)?;
+    println!("$ kubectl apply -f examples/ingress.yaml");
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/ingress.yaml");
+    print!("{}", network.kubectl(&["apply", "-f", example])?);
+    let is_served = || network.curl_tls(HOST, &certificate, &[]).is_ok();
+    wait_until("the Ingress is served", SOON, is_served)?;
+
+    println!("{TLS_REQUESTS} requests to https://{HOST}/, a fifth of them to the canary, pod-2:");
+    let resolve = format!("{HOST}:443:{NODE}");
+    let authority = certificate.to_string_lossy();
+    let urls = format!("https://{HOST}/?[1-{TLS_REQUESTS}]");
+    let quiet = ["curl", "--silent", "--show-error", "--fail", "--max-time", "30"];
+    let target = ["--resolve", &resolve, "--cacert", &authority, &urls];
+    let answers = network.client.run([&quiet[..], &target].concat())?;
+    let mut spread: BTreeMap<String, usize> = BTreeMap::new();
+    for answer in answers.lines() {
+        *spread.entry(answer.to_owned()).or_default() += 1;
+    }
+    for (pod, count) in spread {
+        println!("  {pod}  {count:>4}  {}", "#".repeat(count * 60 / TLS_REQUESTS));
+    }
+    let url = format!("https://{HOST}/cart");
+    println!("$ millrace explain {url} --header 'X-Canary: always'");
+    let program = program()?;
+    let words = [&*program.to_string_lossy(), "explain", &url, "--header", "X-Canary: always"];
+    print!("{}", network.node.run(words)?);
+    Ok(())
 }
 
 /// Commands to try first.
