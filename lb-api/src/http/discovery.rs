@@ -13,7 +13,7 @@ const STATUS_VERBS: [&str; 3] = ["get", "patch", "update"];
 
 /// The Kubernetes release whose API is implemented.
 const MAJOR: &str = "1";
-const MINOR: &str = "33";
+const MINOR: &str = "36";
 
 pub fn version() -> Value {
     let version = env!("CARGO_PKG_VERSION");

@@ -91,7 +91,13 @@ impl Service {
         let path = Path::parse(kinds, request.uri().path()).ok_or_else(Failure::no_such_path)?;
         let path = match path {
             Path::Objects { target, watch } => {
-                return self.objects(request, client, target, watch, wishes).await;
+                let deprecation = target.kind.rules.deprecation();
+                let response = self.objects(request, client, target, watch, wishes).await;
+                let mut response =
+                    response.unwrap_or_else(|failure| respond::failure(&failure, wishes.pretty));
+                let warnings: Vec<String> = deprecation.into_iter().map(str::to_owned).collect();
+                respond::warn(&mut response, &warnings);
+                return Ok(response);
             }
             Path::Review(review) => return self.review(request, client, review, wishes).await,
             path => path,

@@ -37,11 +37,8 @@ impl Rules for Endpoints {
         violations
     }
 
-    fn warnings(&self, _object: &Value, _old: Option<&Value>) -> Vec<String> {
-        vec![
-            "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"
-                .to_owned(),
-        ]
+    fn deprecation(&self) -> Option<&'static str> {
+        Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
     }
 
     fn columns(&self) -> &'static [Column] {

@@ -210,13 +210,19 @@ pub fn parse_ip(value: &str) -> Option<IpAddr> {
     <[u8; 4]>::try_from(octets?).ok().map(IpAddr::from)
 }
 
+/// What was valid before Kubernetes 1.36. Stored objects may have it.
+pub const AMBIGUOUS_IP: [&str; 2] =
+    ["must not have leading 0s", "must not be an IPv4-mapped IPv6 address"];
+
 pub fn ip(value: &str) -> Vec<String> {
-    match parse_ip(value) {
-        Some(_) => Vec::new(),
-        None => {
-            vec!["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned()]
-        }
-    }
+    let [leading_zeros, mapped] = AMBIGUOUS_IP;
+    let wrong = match (value.parse::<IpAddr>(), parse_ip(value)) {
+        (_, None) => "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+        (Err(_), Some(_)) => leading_zeros,
+        (Ok(IpAddr::V6(address)), _) if address.to_ipv4_mapped().is_some() => mapped,
+        (Ok(_), _) => return Vec::new(),
+    };
+    vec![wrong.to_owned()]
 }
 
 /// Refuses addresses that cannot belong to an endpoint or a Service.

@@ -83,6 +83,11 @@ pub trait Rules: Sync {
         Vec::new()
     }
 
+    /// A sentence for the header `Warning` of every response, if the kind is deprecated.
+    fn deprecation(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Whether a PUT creates a missing object.
     fn creates_on_update(&self) -> bool {
         false

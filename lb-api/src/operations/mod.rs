@@ -7,6 +7,7 @@ mod allocations;
 mod change;
 mod create;
 mod delete;
+mod go;
 pub mod list;
 mod metadata;
 pub mod options;

@@ -7,6 +7,7 @@ use super::allocations::Ledger;
 use super::change::{Change, Manager, Written, check_read};
 use super::create::set_namespace;
 use super::options::{Query, WriteOptions};
+use super::go;
 use super::{Api, Outcome, Request, Target, judge, metadata, shown, text, unsupported};
 use crate::codec::{self, Format};
 use crate::failure::Failure;
@@ -109,11 +110,16 @@ fn patched(
         PatchError::Unfitting(why) => Failure::new(422, "Invalid", why),
         PatchError::TooLarge(why) => Failure::new(413, "RequestEntityTooLarge", why),
     })?;
-    let invalid = |why: &str| {
-        let violation = Violation::invalid("patch", patch.to_string(), why);
-        Failure::invalid(kind, text(&old, "name"), &[violation])
-    };
     check_identity(&old, &object)?;
+    // Like an API server, which reports what it could not decode: the object, or a strategic patch.
+    let shown = match type_ {
+        PatchType::Strategic => go::text(patch),
+        _ => object.to_string(),
+    };
+    let invalid = |why: &str| {
+        let violation = Violation::invalid("patch", shown.as_str(), why);
+        Failure::invalid_of("", "", "", &[violation])
+    };
     let oddities = codec::shape(kind, &mut object).map_err(|why| invalid(&why))?;
     let warnings = judge(oddities, options.field_validation, invalid)?;
     let written = change(transaction, ledger, target, &key, &stored, object, options, false)?;

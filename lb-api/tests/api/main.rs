@@ -9,6 +9,7 @@ mod clients;
 mod controllers;
 mod costly;
 mod declared;
+mod fidelity;
 mod hostile;
 mod kubectl;
 mod kubectls;

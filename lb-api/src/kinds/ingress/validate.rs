@@ -151,7 +151,7 @@ fn validate_service(service: &Value, field: &str) -> Vec<Violation> {
     let name_field = format!("{field}.service.name");
     match text(service, "name") {
         "" => violations.push(Violation::required(name_field, "")),
-        name => violations.extend(names::violations(&name_field, name, names::letter_label)),
+        name => violations.extend(names::violations(&name_field, name, names::label)),
     }
     match (text(service, "port.name"), number(service, "port.number")) {
         ("", 0) => {

@@ -21,7 +21,7 @@ const TOPOLOGY_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
 pub fn validate(service: &Value, old: Option<&Value>) -> Vec<Violation> {
-    let mut violations = metadata::name(service, old, names::letter_label);
+    let mut violations = metadata::name(service, old, names::label);
     if let Some(old) = old {
         violations.extend(traffic::updated(service, old));
     }
@@ -34,7 +34,21 @@ pub fn validate(service: &Value, old: Option<&Value>) -> Vec<Violation> {
     violations.extend(source_ranges(service));
     violations.extend(traffic::validate(service));
     violations.extend(status::validate(service));
+    if let Some(old) = old {
+        violations.retain(|violation| !was_valid(violation, old));
+    }
     violations
+}
+
+/// Addresses that were valid once may stay.
+fn was_valid(violation: &Violation, old: &Value) -> bool {
+    let list = match violation.field.split('[').next() {
+        Some("spec.LoadBalancerSourceRanges") => "spec.loadBalancerSourceRanges",
+        list => list.unwrap_or_default(),
+    };
+    let is_ambiguous = names::AMBIGUOUS_IP.contains(&violation.detail.as_str())
+        || violation.detail == HOST_BITS;
+    is_ambiguous && texts(old, list).into_iter().any(|before| violation.value == *before)
 }
 
 pub fn warnings(service: &Value) -> Vec<String> {
@@ -55,12 +69,26 @@ pub fn warnings(service: &Value) -> Vec<String> {
             warnings.push("spec.SessionAffinity is ignored for headless services".to_owned());
         }
     }
+    if !is_headless(service)
+        && kind(service) != "ExternalName"
+        && !list(service, "spec.externalIPs").is_empty()
+    {
+        warnings.push(
+            "spec.externalIPs is deprecated and may no longer be implemented in some clusters"
+                .to_owned(),
+        );
+    }
     if kind(service) == "ExternalName" && !list(service, "spec.externalIPs").is_empty() {
         warnings.push("spec.externalIPs is ignored when spec.type is \"ExternalName\"".to_owned());
     }
     if kind(service) != "ExternalName" && !text(service, "spec.externalName").is_empty() {
         warnings
             .push("spec.externalName is ignored when spec.type is not \"ExternalName\"".to_owned());
+    }
+    if text(service, "spec.trafficDistribution") == "PreferClose" {
+        warnings.push(
+            "spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\"".to_owned(),
+        );
     }
     warnings
 }
@@ -125,6 +153,8 @@ fn external_name(service: &Value) -> Vec<Violation> {
     violations
 }
 
+const HOST_BITS: &str = "must not have bits set beyond the prefix length";
+
 fn source_ranges(service: &Value) -> Vec<Violation> {
     let ranges = texts(service, "spec.loadBalancerSourceRanges");
     // An API server spells the field like this.
@@ -142,10 +172,14 @@ fn source_ranges(service: &Value) -> Vec<Violation> {
         violations.push(Violation::forbidden(field.as_str(), detail));
     }
     for (index, range) in ranges.iter().enumerate() {
-        if range.trim().parse::<IpNet>().is_err() {
-            let detail = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
-            violations.push(Violation::invalid(format!("{field}[{index}]"), range.trim(), detail));
-        }
+        let detail = match range.trim().parse::<IpNet>() {
+            Err(_) => "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)",
+            Ok(network) if network.trunc() != network => {
+                HOST_BITS
+            }
+            Ok(_) => continue,
+        };
+        violations.push(Violation::invalid(format!("{field}[{index}]"), range.trim(), detail));
     }
     violations
 }
