@@ -317,7 +317,12 @@ mod tests {
             ("label_value", label_value, &["", "a", "A_b"], &["-", "a b", "_a", &long]),
             ("data_key", data_key, &["a", ".a", "A_b-c"], &["", ".", "..", "..a", "a/b"]),
             ("port_name", port_name, &["http", "a-1"], &["", "1", "-a", "a--b", "A", &long]),
-            ("ip", ip, &["10.0.0.1", "::1", "010.0.0.1"], &["", "10.0.0", "10.0.0.256", "a"]),
+            (
+                "ip",
+                ip,
+                &["10.0.0.1", "::1"],
+                &["", "10.0.0", "10.0.0.256", "a", "010.0.0.1", "::ffff:10.0.0.1"],
+            ),
         ];
         for (name, check, good, bad) in cases {
             for value in *good {

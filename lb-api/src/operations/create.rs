@@ -88,8 +88,11 @@ pub(super) fn set_namespace(target: &Target, object: &mut Value) -> Result<(), F
         None if target.kind.namespaced => Err(Failure::bad_request(
             "an empty namespace may not be set during creation".to_owned(),
         )),
-        // A namespace that is not allowed is reported by the validation.
-        None => Ok(()),
+        // Without namespaces, like an API server.
+        None => {
+            metadata::fields(object).remove("namespace");
+            Ok(())
+        }
         Some(namespace) if given.is_empty() || given == *namespace => {
             let namespace = namespace.clone().into();
             metadata::fields(object).insert("namespace".to_owned(), namespace);

@@ -49,7 +49,7 @@ impl Listing {
             && let Some(stored) = self.items.pop_front()
         {
             size += rough_size(&stored.object);
-            items.push(item(shown(self.kind, &stored)));
+            items.push(item(self.kind, shown(self.kind, &stored)));
         }
         items
     }
@@ -174,6 +174,11 @@ enum Snapshot {
 
 fn snapshot(query: &Query, limited: bool) -> Result<Snapshot, Failure> {
     let revision = revision(query)?;
+    if query.flag("sendInitialEvents")?.is_some() {
+        let detail = "sendInitialEvents is forbidden for list";
+        let violation = Violation::forbidden("sendInitialEvents", detail);
+        return Err(Failure::invalid_of("meta.k8s.io", "ListOptions", "", &[violation]));
+    }
     let wanted = query.text("resourceVersionMatch");
     let field = "resourceVersionMatch";
     let invalid =
@@ -231,17 +236,20 @@ fn encode(rv: i64, start: &str) -> String {
     URL_SAFE_NO_PAD.encode(token.to_string())
 }
 
-fn item(mut object: Value) -> Value {
-    if let Some(fields) = object.as_object_mut() {
+/// Items of declared kinds keep their type.
+fn item(kind: &Kind, mut object: Value) -> Value {
+    if kind.declared.is_none()
+        && let Some(fields) = object.as_object_mut()
+    {
         fields.remove("apiVersion");
         fields.remove("kind");
     }
     object
 }
 
-/// A list. Its items have no `apiVersion` and `kind`; the list has.
+/// A list. It has `apiVersion` and `kind`, and its items have not.
 pub(super) fn list_of(kind: &Kind, items: Vec<Value>, mut metadata: Value, revision: u64) -> Value {
-    let items: Vec<Value> = items.into_iter().map(item).collect();
+    let items: Vec<Value> = items.into_iter().map(|one| item(kind, one)).collect();
     metadata["resourceVersion"] = revision.to_string().into();
     json!({
         "kind": format!("{}List", kind.kind),

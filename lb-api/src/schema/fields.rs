@@ -36,9 +36,13 @@ pub enum ListType {
 
 /// The message of a definition such as `io.k8s.api.core.v1.ServicePort`.
 pub fn message(definition: &str) -> Option<&'static Message> {
+    messages().get(definition)
+}
+
+pub fn messages() -> &'static BTreeMap<&'static str, Message> {
     static MESSAGES: LazyLock<BTreeMap<&'static str, Message>> =
         LazyLock::new(|| parse(include_str!("fields.txt")));
-    MESSAGES.get(definition)
+    &MESSAGES
 }
 
 fn parse(text: &'static str) -> BTreeMap<&'static str, Message> {

@@ -2,6 +2,8 @@
 //! types contain (`fields.txt`).
 
 mod fields;
+#[cfg(test)]
+mod published;
 
 use std::sync::LazyLock;
 

@@ -89,18 +89,47 @@ fn a_load_balancer_has_node_ports_and_a_policy() {
 }
 
 #[test]
-fn names_begin_with_a_letter() {
+fn names_are_labels() {
     let mut service = service(json!({ "ports": [{ "port": 80 }] }));
-    service["metadata"]["name"] = json!("1web");
     Service.set_defaults(&mut service);
+    service["metadata"]["name"] = json!("1web");
+    assert!(Service.validate(&service, None).is_empty());
+    service["metadata"]["name"] = json!("we.b");
     let violations = Service.validate(&service, None);
-    assert_eq!(violations.len(), 1);
-    assert!(
-        violations[0].to_string().starts_with(
-            "metadata.name: Invalid value: \"1web\": a DNS-1035 label must consist of"
-        )
-    );
+    let violations: Vec<String> = violations.iter().map(ToString::to_string).collect();
+    assert_eq!(violations, ["metadata.name: Invalid value: \"we.b\": must not contain dots"]);
     assert!(Service.validate(&service, Some(&service)).is_empty(), "stored ones are left alone");
+}
+
+#[test]
+fn ambiguous_addresses_are_refused_unless_they_are_stored() {
+    let lists = [
+        ("externalIPs", "010.0.0.1", "must not have leading 0s"),
+        ("externalIPs", "::ffff:10.0.0.1", "must not be an IPv4-mapped IPv6 address"),
+        ("loadBalancerSourceRanges", "10.0.0.1/8", "must not have bits set beyond the prefix length"),
+    ];
+    for (list, address, expected) in lists {
+        let mut service = service(json!({
+            "type": "LoadBalancer", "ports": [{ "port": 80 }], list: [address],
+        }));
+        Service.set_defaults(&mut service);
+        let violations = Service.validate(&service, None);
+        assert!(violations.len() == 1 && violations[0].detail == expected, "{violations:?}");
+        assert!(Service.validate(&service, Some(&service)).is_empty(), "{address}");
+    }
+}
+
+#[test]
+fn fields_that_will_go_are_warned_of() {
+    let of = |spec: Value| Service.warnings(&service(spec), None);
+    assert_eq!(
+        of(json!({ "externalIPs": ["192.0.2.1"], "ports": [{ "port": 80 }] })),
+        ["spec.externalIPs is deprecated and may no longer be implemented in some clusters"]
+    );
+    assert_eq!(
+        of(json!({ "trafficDistribution": "PreferClose", "ports": [{ "port": 80 }] })),
+        ["spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\""]
+    );
 }
 
 #[test]
