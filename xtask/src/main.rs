@@ -2,6 +2,7 @@
 
 mod dependencies;
 mod ebpf;
+mod etcd;
 mod fingerprint;
 mod fuzz;
 mod image;
@@ -47,6 +48,7 @@ Examples:
     cargo xtask bench --only 'xdp*' --compare before.json
     cargo xtask bench control --services 1000,10000
     cargo xtask bench compare --services 1,1000
+    cargo xtask bench api --objects 50000 --watchers 1000
 
   Fuzz the data plane's pipeline in user space for ten minutes:
     cargo xtask fuzz pipeline --seconds 600
@@ -69,8 +71,9 @@ enum Command {
     VmTest(vm::Options),
     /// Run benchmarks: nanoseconds per packet, requests per second
     ///
-    /// `bench control` measures the control plane. `bench compare` compares Millrace with nftables, iptables, HAProxy
-    /// and direct connections. `bench -- --help`, `bench control --help` and `bench compare --help` list their options.
+    /// `bench control` measures the control plane, `bench api` the embedded API beside etcd. `bench compare` compares
+    /// Millrace with nftables, iptables, HAProxy and direct connections. `bench -- --help`, and `--help` after one of
+    /// these words, list their options.
     Bench(Passed),
     /// Build the BPF objects; installs a BPF compiler if none is found
     BuildEbpf(ebpf::Options),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use crate::process::{become_root_command, cargo, run, target};
-use crate::{ebpf, packages};
+use crate::{ebpf, etcd, packages};
 
 /// Runs the demo, in the profile of the tests to share their build. The kernel does the work that
 /// matters.
@@ -15,9 +15,14 @@ pub fn demo(arguments: &[String]) -> Result<()> {
     become_root_command(&programs.join("demo"), arguments, &programs.join("millrace"))
 }
 
-/// Runs a benchmark of packets, or with the first argument `control` of the control plane, or with
-/// `compare` against other load balancers.
+/// Runs a benchmark of packets, or with the first argument `control` of the control plane, with
+/// `api` of the embedded API, or with `compare` against other load balancers.
 pub fn bench(arguments: &[String]) -> Result<()> {
+    if let Some((first, rest)) = arguments.split_first()
+        && first == "api"
+    {
+        return bench_api(rest);
+    }
     packages::ensure()?;
     let (program, arguments) = match arguments.split_first() {
         Some((first, rest)) if first == "control" => ("control", rest),
@@ -32,6 +37,21 @@ pub fn bench(arguments: &[String]) -> Result<()> {
     let is_quick = arguments.iter().any(|argument| argument == "--quick");
     let programs = build(program, if is_quick { "dev" } else { "release" })?;
     become_root_command(&programs.join(program), arguments, &programs.join("millrace"))
+}
+
+/// Needs neither root nor the agent.
+fn bench_api(arguments: &[String]) -> Result<()> {
+    let mut command = cargo();
+    command.args(["run", "--package", "lb-api", "--example", "bench"]);
+    if !arguments.iter().any(|argument| argument == "--quick") {
+        command.arg("--release");
+    }
+    command.arg("--");
+    if let Some(program) = etcd::ensure() {
+        command.arg("--etcd").arg(program);
+    }
+    command.arg("--directory").arg(target().join("bench")).args(arguments);
+    run(&mut command)
 }
 
 /// Builds the BPF objects, the agent and one program of `tests`. Returns their directory.

@@ -32,7 +32,8 @@ pub async fn sweep(api: &Api, items: &[Item]) {
                 dropped += 1;
                 waiting.insert(reference["uid"].as_str().unwrap_or_default());
             } else if ending(reference, FOREGROUND) {
-                doomed = true;
+                // With another owner the object stays, and must not block this one.
+                (dropped, doomed) = (dropped + 1, true);
                 if reference["blockOwnerDeletion"] == true {
                     waiting.insert(reference["uid"].as_str().unwrap_or_default());
                 }

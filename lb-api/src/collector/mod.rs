@@ -11,6 +11,8 @@ mod garbage;
 mod item;
 mod mirror;
 mod namespaces;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -114,8 +114,7 @@ fn slice(number: usize, check: &str, port: u16) -> Value {
 /// The processor time of this thread in seconds.
 fn used() -> f64 {
     let usage = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
-    let seconds = |time: nix::sys::time::TimeVal| {
-        time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6
-    };
+    let seconds =
+        |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
     seconds(usage.user_time()) + seconds(usage.system_time())
 }

@@ -59,7 +59,8 @@ pub type Wish = BTreeMap<&'static str, String>;
 pub fn wish(slice: &Value) -> Option<Wish> {
     let annotations = &slice["metadata"]["annotations"];
     annotations[CHECK].as_str()?;
-    let texts = ALL.iter().filter_map(|name| Some((*name, annotations[*name].as_str()?.to_owned())));
+    let texts =
+        ALL.iter().filter_map(|name| Some((*name, annotations[*name].as_str()?.to_owned())));
     Some(texts.collect())
 }
 

@@ -99,7 +99,8 @@ pub async fn grpc(grpc: Grpc) -> SocketAddr {
     .await
 }
 
-type Frames = StreamBody<futures::stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, Infallible>>>>;
+type Frames =
+    StreamBody<futures::stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, Infallible>>>>;
 
 async fn check(grpc: Grpc, request: Request<Incoming>) -> Result<Response<Frames>, Infallible> {
     let is_check = request.uri().path() == "/grpc.health.v1.Health/Check";

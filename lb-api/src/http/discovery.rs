@@ -41,7 +41,9 @@ fn platform() -> &'static str {
 
 pub fn index(kinds: &Kinds) -> Value {
     let mut paths = vec!["/api".to_owned(), "/api/v1".to_owned(), "/apis".to_owned()];
-    for (group, version) in kinds.group_versions().into_iter().filter(|(group, _)| !group.is_empty()) {
+    for (group, version) in
+        kinds.group_versions().into_iter().filter(|(group, _)| !group.is_empty())
+    {
         paths.extend([format!("/apis/{group}"), format!("/apis/{group}/{version}")]);
     }
     for path in ["healthz", "livez", "openapi/v2", "openapi/v3", "readyz", "version"] {

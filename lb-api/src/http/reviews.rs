@@ -117,7 +117,8 @@ mod tests {
     #[test]
     fn a_client_learns_its_name_and_groups() {
         let client = Identity::new("eve", Role::Viewer);
-        let reviewed = Review::Subject.evaluate(&Kinds::default(), &client, &json!({}), Timestamp::UNIX_EPOCH);
+        let reviewed =
+            Review::Subject.evaluate(&Kinds::default(), &client, &json!({}), Timestamp::UNIX_EPOCH);
         let user = json!({
             "username": "eve", "groups": ["millrace:viewers", "system:authenticated"],
         });
@@ -139,12 +140,8 @@ mod tests {
             (&nobody, list("services"), false),
             (&nobody, path("/version"), false),
         ] {
-            let reviewed = Review::Access.evaluate(
-                &Kinds::default(),
-                client,
-                &request,
-                Timestamp::UNIX_EPOCH,
-            );
+            let reviewed =
+                Review::Access.evaluate(&Kinds::default(), client, &request, Timestamp::UNIX_EPOCH);
             assert_eq!(reviewed["status"]["allowed"], expected, "{} {request}", client.user);
         }
     }

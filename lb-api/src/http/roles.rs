@@ -197,9 +197,7 @@ impl Role {
         namespace: Option<&str>,
     ) -> bool {
         let rules = self.rules(kinds);
-        rules
-            .iter()
-            .any(|rule| rule.applies_in(namespace) && rule.allows(verb, group, resource))
+        rules.iter().any(|rule| rule.applies_in(namespace) && rule.allows(verb, group, resource))
     }
 
     /// Whether only Secrets of type `kubernetes.io/tls` are visible.

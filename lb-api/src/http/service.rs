@@ -8,7 +8,7 @@ use hyper::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, USER_AGE
 use hyper::{HeaderMap, Method, Request, Response};
 use jiff::Timestamp;
 use serde_json::json;
-use tokio::task::spawn_blocking;
+use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::timeout;
 
 use super::connection::Limits;
@@ -384,6 +384,20 @@ fn header(headers: &HeaderMap, name: HeaderName) -> &str {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
+/// A watch that is being sent.
+struct Stream {
+    watch: Watch,
+    /// Held as long as the watch lasts.
+    #[expect(dead_code, reason = "returns the share when it is dropped")]
+    share: Share,
+    is_first: bool,
+    /// Octets since other tasks last had a turn.
+    sent: usize,
+}
+
+/// Octets that a watch sends before other connections have a turn.
+const CHUNK: usize = 64 << 10;
+
 /// The events of a watch, one per line. An event is produced only when the client is ready to take
 /// it.
 fn stream_of(
@@ -392,13 +406,19 @@ fn stream_of(
     shape: Shape,
     share: Share,
 ) -> Response<Body> {
-    let events =
-        stream::unfold((watch, share, true), move |(mut watch, share, first)| async move {
-            let event = watch.next().await?;
-            let line = shape.render_event(kind, event, first);
-            let frame = Ok(Frame::data(Bytes::from(line)));
-            Some((frame, (watch, share, false)))
-        });
+    let start = Stream { watch, share, is_first: true, sent: 0 };
+    let events = stream::unfold(start, move |mut stream| async move {
+        let event = stream.watch.next().await?;
+        let line = shape.render_event(kind, event, stream.is_first);
+        stream.is_first = false;
+        stream.sent += line.len();
+        if stream.sent > CHUNK {
+            // The buffers of a socket take megabytes: other connections would wait for all of it.
+            stream.sent = 0;
+            yield_now().await;
+        }
+        Some((Ok(Frame::data(Bytes::from(line))), stream))
+    });
     let mut response = respond::full(200, respond::JSON, Bytes::new());
     *response.body_mut() = StreamBody::new(events).boxed_unsync();
     response

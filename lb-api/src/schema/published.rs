@@ -15,7 +15,10 @@ type Fields = BTreeMap<u32, (String, String)>;
 
 /// Fields that are newer than the crate. Their numbers were compared with the `generated.proto` of
 /// Kubernetes 1.37.
-const NEWER: &[&str] = &[];
+const NEWER: &[&str] = &[
+    "io.k8s.api.core.v1.NodePodPreemptionPolicy.disableResizePreemption",
+    "io.k8s.api.core.v1.NodeSpec.podPreemptionPolicy",
+];
 
 fn source() -> PathBuf {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
@@ -33,30 +36,36 @@ fn source() -> PathBuf {
     manifest.parent().unwrap().join("src")
 }
 
-/// The messages in a module of the crate, by name.
+/// The messages in a module of the crate, by plain name.
 fn read(path: &Path) -> BTreeMap<String, Fields> {
     let text = fs::read_to_string(path).unwrap_or_else(|_| panic!("{} is missing", path.display()));
     let mut messages: BTreeMap<String, Fields> = BTreeMap::new();
     let (mut current, mut number) = (String::new(), None);
-    for line in text.lines().map(str::trim) {
+    let mut lines = text.lines().map(str::trim);
+    while let Some(line) = lines.next() {
         if let Some(rest) = line.strip_prefix("pub struct ") {
-            current = rest.split([' ', '{', ';']).next().unwrap().to_owned();
+            current = plain(rest.split([' ', '{', ';']).next().unwrap());
             messages.entry(current.clone()).or_default();
         } else if line.starts_with("#[prost(") {
             let tag = line.split("tag = \"").nth(1).and_then(|rest| rest.split('"').next());
             number = tag.and_then(|tag| tag.parse().ok());
         } else if let (Some(rest), Some(tag)) = (line.strip_prefix("pub "), number) {
-            // A long type is in the next line. No embedded one is.
             let (name, type_) = rest.split_once(':').unwrap();
+            // A long type continues in the next lines.
+            let mut type_ = type_.to_owned();
+            while !type_.ends_with(',') {
+                type_.push_str(lines.next().unwrap());
+            }
             let fields = messages.get_mut(&current).unwrap();
-            fields.insert(tag, (plain(name), type_.to_owned()));
+            fields.insert(tag, (plain(name), type_));
             number = None;
         }
     }
     messages
 }
 
-/// A name without the spelling of Rust: `r#type` is `type`, `cluster_i_ps` is `clusterips`.
+/// A name without the spelling of Rust: `r#type` is `type`, `cluster_i_ps` is `clusterips`,
+/// `IngressTls` is `ingresstls`.
 fn plain(name: &str) -> String {
     name.trim_start_matches("r#").replace('_', "").to_lowercase()
 }
@@ -76,7 +85,7 @@ fn numbers_of_fields_are_those_of_the_published_descriptors() {
     for (definition, message) in messages() {
         let (file, name) = module_of(&source, definition);
         let published = files.entry(file.clone()).or_insert_with(|| read(&file));
-        let known = published.get(name).cloned().unwrap_or_default();
+        let known = published.get(&plain(name)).cloned().unwrap_or_default();
         compared += compare(definition, message, &known, published, &mut wrong, &mut newer);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -99,8 +108,8 @@ fn compare(
         // `2.1` is field 1 of the message in field 2, which Go embeds.
         let actual = match (facts.embedded, at) {
             (Some(inner), Some((_, type_))) => {
-                let name = type_.trim_end_matches('>').rsplit(['<', ':']).next().unwrap();
-                published.get(name).and_then(|fields| fields.get(&inner))
+                let name = type_.trim_end_matches(['>', ',']).rsplit(['<', ':']).next().unwrap();
+                published.get(&plain(name)).and_then(|fields| fields.get(&inner))
             }
             (_, at) => at,
         };
@@ -110,7 +119,8 @@ fn compare(
                 wrong.push(format!("{definition}: field {} is {name}, not {field}", facts.number));
             }
             None if known.values().any(|(name, _)| *name == plain(field)) => {
-                wrong.push(format!("{definition}.{field} has another number than {}", facts.number));
+                wrong
+                    .push(format!("{definition}.{field} has another number than {}", facts.number));
             }
             None => {
                 newer.insert(format!("{definition}.{field}"));

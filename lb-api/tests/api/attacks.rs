@@ -29,7 +29,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::raw::{try_connect, try_send};
+use super::raw::{certified, connect_with, try_send};
 use super::server::{Place, TestServer};
 
 const SERVER: &str = "MILLRACE_ATTACKED_SERVER";
@@ -68,8 +68,9 @@ fn repeat(
     body: Vec<u8>,
 ) -> BoxFuture<'static, ()> {
     Box::pin(async move {
+        let config = certified(&server, "attacker");
         loop {
-            match try_send(&server, "attacker", request, content_type, &body).await {
+            match try_send(&server, config.clone(), request, content_type, &body).await {
                 Ok((status, _)) => outcomes.note(status),
                 Err(_) => outcomes.note("refused"),
             }
@@ -80,8 +81,9 @@ fn repeat(
 /// Opens connections, sends the beginning of a request, then octet after octet.
 fn trickle(server: Place, outcomes: Outcomes, head: &'static str) -> BoxFuture<'static, ()> {
     Box::pin(async move {
+        let config = certified(&server, "attacker");
         loop {
-            let Ok(mut stream) = try_connect(&server, "attacker").await else {
+            let Ok(mut stream) = connect_with(&server, config.clone()).await else {
                 outcomes.note("refused");
                 continue;
             };
@@ -191,8 +193,9 @@ const ATTACKS: &[(&str, usize, Attacker)] = &[
     }),
     ("compressed bodies", 8, |server, outcomes| {
         Box::pin(async move {
+            let config = certified(&server, "attacker");
             loop {
-                let Ok(mut stream) = try_connect(&server, "attacker").await else { continue };
+                let Ok(mut stream) = connect_with(&server, config.clone()).await else { continue };
                 let head = "POST /api/v1/namespaces HTTP/1.1\r\nHost: a\r\n\
                             Content-Encoding: gzip\r\nContent-Length: 1000000\r\n\r\n";
                 let _ = stream.write_all(head.as_bytes()).await;
@@ -209,9 +212,9 @@ async fn what_attacks_cost_another_client() {
     let mut server = Attacked::start();
     fill(&server.place).await;
     println!(
-        "\n| attack by one user | outcomes | p50 ms | p99 ms | longest ms | failed | memory MB |"
+        "\n| attack by one user | outcomes | p50 ms | p99 ms | longest ms | failed | memory MB | CPU % |"
     );
-    println!("| --- | --- | --- | --- | --- | --- | --- |");
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
     for &(name, clients, attacker) in ATTACKS {
         server.forget_peak();
         let outcomes = Outcomes::default();
@@ -219,14 +222,16 @@ async fn what_attacks_cost_another_client() {
         for _ in 0..clients {
             running.spawn(attacker(server.place.clone(), outcomes.clone()));
         }
+        let used = server.cpu_seconds();
         let (latencies, failed) = work(&server.place).await;
+        let used = 100.0 * (server.cpu_seconds() - used) / LENGTH.as_secs_f64();
         let peak = server.peak_mb();
         running.shutdown().await;
         let of = |share: usize| latencies[(latencies.len() - 1) * share / 100];
         let (p50, p99, longest) = (of(50), of(99), of(100));
         let outcomes = outcomes.text();
         println!(
-            "| {name} | {outcomes} | {p50:.1} | {p99:.1} | {longest:.1} | {failed} of {} | {peak} |",
+            "| {name} | {outcomes} | {p50:.1} | {p99:.1} | {longest:.1} | {failed} of {} | {peak} | {used:.0} |",
             latencies.len()
         );
         assert!(server.process.try_wait().unwrap().is_none(), "the server has ended");
@@ -308,6 +313,16 @@ impl Attacked {
 
     fn forget_peak(&self) {
         fs::write(self.file("clear_refs"), "5").unwrap();
+    }
+
+    /// Processor time that the server has used.
+    fn cpu_seconds(&self) -> f64 {
+        let stat = fs::read_to_string(self.file("stat")).unwrap();
+        // After the name, which may contain blanks.
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().unwrap()).sum();
+        // Linux reports hundredths of a second everywhere.
+        ticks as f64 / 100.0
     }
 
     fn peak_mb(&self) -> u64 {

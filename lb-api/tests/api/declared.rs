@@ -3,7 +3,9 @@
 use futures::StreamExt;
 use http_body_util::BodyExt;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use kube::api::{
+    DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
+};
 use kube::client::Body;
 use lb_api::http::Role;
 use serde_json::{Value, json};
@@ -99,7 +101,10 @@ async fn violations_name_the_field() {
             spec("names", json!(["a", "B"])),
             "spec.names[1]: Invalid value: \"B\": spec.names[1] in body should match '^[a-z]+$'",
         ),
-        (spec("names", json!(["abcdefghi"])), "spec.names[0]: Too long: may not be more than 8 bytes"),
+        (
+            spec("names", json!(["abcdefghi"])),
+            "spec.names[0]: Too long: may not be more than 8 bytes",
+        ),
         (spec("names", many), "spec.names: Too many: 5: must have at most 4 items"),
         (spec("names", json!(["a", "a"])), "spec.names[1]: Duplicate value: \"a\""),
         (
@@ -220,7 +225,11 @@ async fn discovery_and_openapi_have_declared_kinds() {
     assert_eq!(names, ["ranges", "ranges/status", "widgets"]);
     assert_eq!(resources[0]["shortNames"], json!(["rg"]));
     for (path, schemas, prefix) in [
-        ("/openapi/v3/apis/test.example.com/v1alpha1", "/components/schemas", "#/components/schemas/"),
+        (
+            "/openapi/v3/apis/test.example.com/v1alpha1",
+            "/components/schemas",
+            "#/components/schemas/",
+        ),
         ("/openapi/v2", "/definitions", "#/definitions/"),
     ] {
         let (_, document) = send(&client, "GET", path, JSON, &Value::Null).await;

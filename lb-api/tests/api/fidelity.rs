@@ -61,7 +61,12 @@ fn kinds() -> Vec<Kind> {
         "port": {"number": 80}}}});
     let event_time = "2026-01-02T03:04:05.000000Z";
     vec![
-        Kind { kind: "ConfigMap", plural: "configmaps", fields: json!({"data": {"a": "b"}}), ..KIND },
+        Kind {
+            kind: "ConfigMap",
+            plural: "configmaps",
+            fields: json!({"data": {"a": "b"}}),
+            ..KIND
+        },
         Kind {
             kind: "Endpoints",
             plural: "endpoints",
@@ -287,7 +292,12 @@ fn creations(kind: &Kind) -> Vec<Case> {
     let mut cases = vec![
         post("dry run", "?dryRun=All", valid(), CREATED),
         post("dry run of YAML", "?dryRun=All", yaml(valid().1), CREATED),
-        post("dry run with a generated name", "?dryRun=All", new(json!({"generateName": "n-"})), CREATED),
+        post(
+            "dry run with a generated name",
+            "?dryRun=All",
+            new(json!({"generateName": "n-"})),
+            CREATED,
+        ),
         post("unknown dry run", "?dryRun=Some", valid(), INVALID),
         post("text", "", ("text/plain", valid().1), UNSUPPORTED),
         post("nothing", "", nothing(), BAD),
@@ -302,7 +312,12 @@ fn creations(kind: &Kind) -> Vec<Case> {
         post("an invalid label", "", new(json!({"name": "new", "labels": {"a b": "c"}})), INVALID),
         post("an invalid finalizer", "", new(json!({"name": "new", "finalizers": ["x"]})), INVALID),
         post("the name of an existing object", "", new(json!({"name": "old"})), EXISTS),
-        post("strict, with an unknown field", "?fieldValidation=Strict", (JSON, twice.clone()), BAD),
+        post(
+            "strict, with an unknown field",
+            "?fieldValidation=Strict",
+            (JSON, twice.clone()),
+            BAD,
+        ),
         post("strict, with a duplicate", "?fieldValidation=Strict", (JSON, duplicate), BAD),
         post("strict, valid", "?fieldValidation=Strict&dryRun=All", valid(), CREATED),
         post("unknown validation", "?fieldValidation=Some", valid(), INVALID),
@@ -418,7 +433,12 @@ fn harmless(kind: &Kind, old: &Value) -> Vec<Case> {
         // Patches.
         merge("merge nothing", "", json!({}), OK),
         merge("merge, dry run", "?dryRun=All", labels.clone(), OK),
-        merge("merge into an old version", "", json!({"metadata": {"resourceVersion": "1"}}), CONFLICT),
+        merge(
+            "merge into an old version",
+            "",
+            json!({"metadata": {"resourceVersion": "1"}}),
+            CONFLICT,
+        ),
         merge("merge into another object", "", json!({"metadata": {"uid": "x"}}), CONFLICT),
         merge("merge another name", "", json!({"metadata": {"name": "x"}}), BAD),
         merge("merge another kind", "", json!({"kind": "Other"}), BAD),
@@ -428,8 +448,18 @@ fn harmless(kind: &Kind, old: &Value) -> Vec<Case> {
         merge("merge a list", "", json!([]), BAD),
         json_patch("no operations", "", json!([]), OK),
         json_patch("patch, dry run", "?dryRun=All", add("/metadata/labels", json!({"a": "c"})), OK),
-        json_patch("a failing test", "", json!([{"op": "test", "path": "/kind", "value": "x"}]), INVALID),
-        json_patch("remove what is missing", "", json!([{"op": "remove", "path": "/x/y"}]), INVALID),
+        json_patch(
+            "a failing test",
+            "",
+            json!([{"op": "test", "path": "/kind", "value": "x"}]),
+            INVALID,
+        ),
+        json_patch(
+            "remove what is missing",
+            "",
+            json!([{"op": "remove", "path": "/x/y"}]),
+            INVALID,
+        ),
         json_patch("an unknown operation", "", json!([{"op": "grow", "path": "/kind"}]), BAD),
         json_patch("no list of operations", "", json!({}), BAD),
         json_patch("patch the name", "", add("/metadata/name", json!("x")), BAD),
@@ -439,17 +469,27 @@ fn harmless(kind: &Kind, old: &Value) -> Vec<Case> {
         apply("apply, dry run", "?fieldManager=a&dryRun=All&force=true", applied(), OK),
         apply("apply against a manager", "?fieldManager=a", applied(), CONFLICT),
         apply("apply without a type", "?fieldManager=a", json!({"metadata": {"name": "old"}}), BAD),
-        apply("apply managed fields", "?fieldManager=a", {
-            let mut object = applied();
-            object["metadata"]["managedFields"] = json!([{"manager": "a"}]);
-            object
-        }, BAD),
+        apply(
+            "apply managed fields",
+            "?fieldManager=a",
+            {
+                let mut object = applied();
+                object["metadata"]["managedFields"] = json!([{"manager": "a"}]);
+                object
+            },
+            BAD,
+        ),
         apply("apply another name", "?fieldManager=a", kind.object(json!({"name": "x"})), BAD),
-        apply("apply, strict", "?fieldManager=a&fieldValidation=Strict", {
-            let mut object = applied();
-            object["unknown"] = json!(1);
-            object
-        }, BAD),
+        apply(
+            "apply, strict",
+            "?fieldManager=a&fieldValidation=Strict",
+            {
+                let mut object = applied();
+                object["unknown"] = json!(1);
+                object
+            },
+            BAD,
+        ),
         case("an unknown patch", "PATCH", "", ("application/patch", "{}".to_owned()), UNSUPPORTED),
         case("a patch as JSON", "PATCH", "", (JSON, "{}".to_owned()), UNSUPPORTED),
         // Delete.
@@ -457,7 +497,12 @@ fn harmless(kind: &Kind, old: &Value) -> Vec<Case> {
         delete("delete, dry run in the body", "", json!({"dryRun": ["All"]}), OK),
         delete("delete, unknown dry run", "?dryRun=Some", Value::Null, INVALID),
         delete("delete another object", "", json!({"preconditions": {"uid": "x"}}), CONFLICT),
-        delete("delete an old version", "", json!({"preconditions": {"resourceVersion": "1"}}), CONFLICT),
+        delete(
+            "delete an old version",
+            "",
+            json!({"preconditions": {"resourceVersion": "1"}}),
+            CONFLICT,
+        ),
         delete("delete with an unknown policy", "?propagationPolicy=Some", Value::Null, INVALID),
         delete(
             "delete with two policies",
@@ -498,7 +543,12 @@ fn harmless(kind: &Kind, old: &Value) -> Vec<Case> {
     }
     cases.push(case("another subresource", "GET", "/scale", nothing(), NOT_FOUND));
     if !kind.unconditional {
-        cases.push(put("replace any version", "", metadata("resourceVersion", Value::Null), INVALID));
+        cases.push(put(
+            "replace any version",
+            "",
+            metadata("resourceVersion", Value::Null),
+            INVALID,
+        ));
     } else {
         cases.push(put("replace any version", "", metadata("resourceVersion", Value::Null), OK));
     }
@@ -521,7 +571,8 @@ fn missing(kind: &Kind) -> Vec<Case> {
         cases.push(case("strategic", "PATCH", "", (STRATEGIC, "{}".to_owned()), NOT_FOUND));
     }
     if kind.has_status {
-        let applied = case("apply a status", "PATCH", "/status?fieldManager=a", (APPLY, body().1), NOT_FOUND);
+        let applied =
+            case("apply a status", "PATCH", "/status?fieldManager=a", (APPLY, body().1), NOT_FOUND);
         cases.push(applied);
     }
     cases

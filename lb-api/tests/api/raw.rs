@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use lb_api::http::{Authority, Identity, Role};
+use rustls::client::Resumption;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -21,13 +22,18 @@ pub async fn connect(server: &TestServer, user: &str) -> TlsStream<TcpStream> {
 
 /// The same; the server may refuse it.
 pub async fn try_connect(server: &Place, user: &str) -> io::Result<TlsStream<TcpStream>> {
+    connect_with(server, certified(server, user)).await
+}
+
+/// The configuration of a user with a new certificate. Each connection makes a full handshake.
+pub fn certified(server: &Place, user: &str) -> Arc<ClientConfig> {
     let authority = Authority::open(&server.directory.join("pki")).unwrap();
     let client = authority.client(&Identity::new(user, Role::Administrator), 1).unwrap();
     let mut roots = RootCertStore::empty();
     let certificate = CertificateDer::from_pem_slice(authority.certificate().as_bytes());
     roots.add(certificate.unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
+    let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots)
@@ -36,9 +42,17 @@ pub async fn try_connect(server: &Place, user: &str) -> io::Result<TlsStream<Tcp
             PrivateKeyDer::from_pem_slice(client.key.as_bytes()).unwrap(),
         )
         .unwrap();
+    config.resumption = Resumption::disabled();
+    Arc::new(config)
+}
+
+pub async fn connect_with(
+    server: &Place,
+    config: Arc<ClientConfig>,
+) -> io::Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(server.address).await?;
     let name = ServerName::try_from("localhost").unwrap();
-    TlsConnector::from(Arc::new(config)).connect(name, stream).await
+    TlsConnector::from(config).connect(name, stream).await
 }
 
 /// Sends one request on a connection of its own. Returns the status and the body.
@@ -48,18 +62,19 @@ pub async fn send(
     content_type: &str,
     body: &[u8],
 ) -> (u16, String) {
-    try_send(&server.place(), "raw", request, content_type, body).await.unwrap()
+    let place = server.place();
+    try_send(&place, certified(&place, "raw"), request, content_type, body).await.unwrap()
 }
 
-/// The same for this user; the server may refuse the connection.
+/// The same; the server may refuse the connection.
 pub async fn try_send(
     server: &Place,
-    user: &str,
+    config: Arc<ClientConfig>,
     request: &str,
     content_type: &str,
     body: &[u8],
 ) -> io::Result<(u16, String)> {
-    let mut stream = try_connect(server, user).await?;
+    let mut stream = connect_with(server, config).await?;
     let head = format!(
         "{request} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Type: {content_type}\r\n\
          Content-Length: {}\r\n\r\n",

@@ -3,10 +3,12 @@
 use std::fmt::Debug;
 
 use futures::StreamExt;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Secret, Service};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams};
-use lb_api::http::{Authority, Role};
+use lb_api::http::{Authority, Limits, Role};
+use lb_api::storage::Window;
 use serde_json::{Value, json};
 
 use super::server::TestServer;
@@ -116,6 +118,55 @@ async fn the_agent_may_watch_and_report_but_not_change_services() {
     assert_eq!(code(services.list(&ListParams::default()).await), 200);
     let own: Api<Service> = Api::default_namespaced(agent);
     assert_eq!(code(own.create(&PostParams::default(), &service("web")).await), 403);
+}
+
+#[tokio::test]
+async fn a_proxy_holds_a_lease_in_its_namespace_only() {
+    let server = TestServer::start().await;
+    let proxy = server.client_as("p", Role::Proxy).await;
+    let lease = json!({"metadata": {"name": "leader"}, "spec": {"holderIdentity": "p"}});
+    let lease: Lease = serde_json::from_value(lease).unwrap();
+    for (namespace, expected) in [("kube-system", 200), ("default", 403)] {
+        let leases: Api<Lease> = Api::namespaced(proxy.clone(), namespace);
+        assert_eq!(code(leases.create(&PostParams::default(), &lease).await), expected);
+        assert_eq!(code(leases.get("leader").await), expected, "{namespace}");
+        let spec = json!({"spec": {"resourceAttributes": {
+            "verb": "update", "group": "coordination.k8s.io", "resource": "leases",
+            "namespace": namespace,
+        }}});
+        let path = "authorization.k8s.io/v1/selfsubjectaccessreviews";
+        let answer = post(&proxy, path, spec).await;
+        assert_eq!(answer["status"]["allowed"], expected == 200, "{namespace}");
+    }
+    // Everything else that an Ingress controller needs.
+    for path in [
+        "/api/v1/services",
+        "/api/v1/secrets",
+        "/apis/discovery.k8s.io/v1/endpointslices",
+        "/apis/networking.k8s.io/v1/ingresses",
+        "/apis/networking.k8s.io/v1/ingressclasses",
+    ] {
+        assert_eq!(code(get(&proxy, path).await), 200, "{path}");
+    }
+    assert_eq!(code(get(&proxy, "/api/v1/configmaps").await), 403);
+}
+
+/// On all addresses, with a certificate for each of them.
+#[tokio::test]
+async fn a_server_on_other_addresses_has_a_certificate_for_them() {
+    let (window, limits) = (Window::default(), Limits::default());
+    let server = TestServer::start_at("0.0.0.0:0", window, limits, Vec::new()).await;
+    let interfaces = nix::ifaddrs::getifaddrs().unwrap();
+    let own = interfaces.filter_map(|one| Some(one.address?.as_sockaddr_in()?.ip()));
+    for address in own {
+        let mut config = server.config().await;
+        let port = server.server.address.port();
+        config.cluster_url = format!("https://{address}:{port}").parse().unwrap();
+        // The name in the certificate must be the address.
+        config.tls_server_name = None;
+        let client: kube::Client = config.try_into().unwrap();
+        client.apiserver_version().await.unwrap_or_else(|error| panic!("{address}: {error}"));
+    }
 }
 
 async fn get(client: &kube::Client, path: &str) -> kube::Result<String> {

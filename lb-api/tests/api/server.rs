@@ -49,10 +49,19 @@ impl TestServer {
     }
 
     async fn start_all(window: Window, limits: Limits, declarations: Vec<Declaration>) -> Self {
+        Self::start_at("127.0.0.1:0", window, limits, declarations).await
+    }
+
+    pub async fn start_at(
+        bind: &str,
+        window: Window,
+        limits: Limits,
+        declarations: Vec<Declaration>,
+    ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let server = Server::start(Options {
             data_directory: directory.path().to_owned(),
-            bind: "127.0.0.1:0".parse().unwrap(),
+            bind: bind.parse().unwrap(),
             kubeconfig: None,
             node_name: "node-1".to_owned(),
             ranges: Ranges {

@@ -1,5 +1,8 @@
 //! Kinds that only the tests declare, as an embedder does: one of each scope.
 
+// Columns have the same types.
+#![allow(clippy::duplicated_attributes)]
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;

@@ -106,7 +106,11 @@ fn ambiguous_addresses_are_refused_unless_they_are_stored() {
     let lists = [
         ("externalIPs", "010.0.0.1", "must not have leading 0s"),
         ("externalIPs", "::ffff:10.0.0.1", "must not be an IPv4-mapped IPv6 address"),
-        ("loadBalancerSourceRanges", "10.0.0.1/8", "must not have bits set beyond the prefix length"),
+        (
+            "loadBalancerSourceRanges",
+            "10.0.0.1/8",
+            "must not have bits set beyond the prefix length",
+        ),
     ];
     for (list, address, expected) in lists {
         let mut service = service(json!({

@@ -46,8 +46,8 @@ fn was_valid(violation: &Violation, old: &Value) -> bool {
         Some("spec.LoadBalancerSourceRanges") => "spec.loadBalancerSourceRanges",
         list => list.unwrap_or_default(),
     };
-    let is_ambiguous = names::AMBIGUOUS_IP.contains(&violation.detail.as_str())
-        || violation.detail == HOST_BITS;
+    let is_ambiguous =
+        names::AMBIGUOUS_IP.contains(&violation.detail.as_str()) || violation.detail == HOST_BITS;
     is_ambiguous && texts(old, list).into_iter().any(|before| violation.value == *before)
 }
 
@@ -87,7 +87,8 @@ pub fn warnings(service: &Value) -> Vec<String> {
     }
     if text(service, "spec.trafficDistribution") == "PreferClose" {
         warnings.push(
-            "spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\"".to_owned(),
+            "spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\""
+                .to_owned(),
         );
     }
     warnings
@@ -174,9 +175,7 @@ fn source_ranges(service: &Value) -> Vec<Violation> {
     for (index, range) in ranges.iter().enumerate() {
         let detail = match range.trim().parse::<IpNet>() {
             Err(_) => "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)",
-            Ok(network) if network.trunc() != network => {
-                HOST_BITS
-            }
+            Ok(network) if network.trunc() != network => HOST_BITS,
             Ok(_) => continue,
         };
         violations.push(Violation::invalid(format!("{field}[{index}]"), range.trim(), detail));

@@ -1,0 +1,49 @@
+//! etcd for `bench api`, from its Debian package. The package is unpacked, not installed: it would
+//! start a server on this machine.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::process::{output, target};
+use crate::{packages, process};
+
+const PACKAGE: &str = "etcd-server";
+
+/// The program, if it can be had. Otherwise prints why not.
+pub fn ensure() -> Option<PathBuf> {
+    let unpacked = target().join("etcd");
+    let program = unpacked.join("usr/bin/etcd");
+    if program.exists() {
+        return Some(program);
+    }
+    if let Some(installed) = process::find("etcd") {
+        return Some(installed);
+    }
+    match unpack(&unpacked) {
+        Ok(()) => Some(program),
+        Err(error) => {
+            eprintln!("to be measured without etcd: {error:#}");
+            None
+        }
+    }
+}
+
+fn unpack(directory: &PathBuf) -> Result<()> {
+    fs::create_dir_all(directory)?;
+    let download = || {
+        let mut command = Command::new("apt-get");
+        output(command.args(["download", PACKAGE]).current_dir(directory))
+    };
+    // Outdated lists may be good enough.
+    if download().is_err() {
+        packages::update()?;
+        download()?;
+    }
+    let files = fs::read_dir(directory)?.filter_map(|file| Some(file.ok()?.path()));
+    let package = files.into_iter().find(|path| path.extension().is_some_and(|end| end == "deb"));
+    let package = package.context("apt-get downloaded nothing")?;
+    output(Command::new("dpkg-deb").arg("-x").arg(&package).arg(directory)).map(drop)
+}
