@@ -73,6 +73,21 @@ fn values(object: &Value) -> Vec<Violation> {
     keys.chain(wrong).chain(data::too_large(size)).collect()
 }
 
+/// The key of a Docker configuration, which is a JSON object.
+fn configuration(object: &Value, key: &str) -> Vec<Violation> {
+    let field = format!("data[{key}]");
+    let Some(encoded) = object["data"][key].as_str() else {
+        return vec![Violation::required(field, "")];
+    };
+    let decoded = STANDARD.decode(encoded).unwrap_or_default();
+    match serde_json::from_slice::<serde_json::Map<String, Value>>(&decoded) {
+        Ok(_) => Vec::new(),
+        Err(error) => {
+            vec![Violation::invalid(field, "<secret contents redacted>", &error.to_string())]
+        }
+    }
+}
+
 /// The keys that well-known types require.
 fn required(object: &Value) -> Vec<Violation> {
     let has = |key: &str| object.get("data").and_then(|data| data.get(key)).is_some();
@@ -82,8 +97,11 @@ fn required(object: &Value) -> Vec<Violation> {
     };
     match text(object, "type") {
         "kubernetes.io/tls" => all(&["tls.crt", "tls.key"]),
-        "kubernetes.io/dockercfg" => all(&[".dockercfg"]),
-        "kubernetes.io/dockerconfigjson" => all(&[".dockerconfigjson"]),
+        "kubernetes.io/dockercfg" => configuration(object, ".dockercfg"),
+        "kubernetes.io/dockerconfigjson" => configuration(object, ".dockerconfigjson"),
+        "kubernetes.io/ssh-auth" if object["data"]["ssh-privatekey"] == "" => {
+            vec![missing("ssh-privatekey")]
+        }
         "kubernetes.io/ssh-auth" => all(&["ssh-privatekey"]),
         // One of the two keys is enough.
         "kubernetes.io/basic-auth" if !has("username") && !has("password") => {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Endpoints, Namespace, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
@@ -47,6 +48,39 @@ async fn a_label_that_is_removed_from_endpoints_disappears_from_their_slice() {
     all.replace("web", &parameters, &endpoints(json!({"a": "1"}))).await.unwrap();
     until("removed", async || !labels().await.contains_key("b")).await;
     assert_eq!(labels().await.get("a").map(String::as_str), Some("1"));
+}
+
+#[tokio::test]
+async fn an_ingress_without_a_class_gets_the_default_one_when_it_is_created() {
+    let server = TestServer::start().await;
+    let client = server.client().await;
+    let classes: Api<IngressClass> = Api::all(client.clone());
+    let ingresses: Api<Ingress> = Api::default_namespaced(client);
+    let create = async |name: &str, class: Value| {
+        let ingress = json!({
+            "metadata": {"name": name},
+            "spec": {
+                "ingressClassName": class,
+                "defaultBackend": {"service": {"name": "web", "port": {"number": 80}}},
+            },
+        });
+        let ingress = serde_json::from_value(ingress).unwrap();
+        let created = ingresses.create(&PostParams::default(), &ingress).await.unwrap();
+        created.spec.unwrap().ingress_class_name
+    };
+    assert_eq!(create("before", Value::Null).await, None);
+    let class = json!({
+        "metadata": {"name": "front", "annotations": {
+            "ingressclass.kubernetes.io/is-default-class": "true",
+        }},
+        "spec": {"controller": "example.com/front"},
+    });
+    let class = serde_json::from_value(class).unwrap();
+    classes.create(&PostParams::default(), &class).await.unwrap();
+    assert_eq!(create("after", Value::Null).await.as_deref(), Some("front"));
+    assert_eq!(create("own", json!("other")).await.as_deref(), Some("other"));
+    // Those that exist stay.
+    assert_eq!(ingresses.get("before").await.unwrap().spec.unwrap().ingress_class_name, None);
 }
 
 #[tokio::test]

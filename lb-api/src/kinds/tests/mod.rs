@@ -353,6 +353,44 @@ fn plain_text_in_a_secret_is_stored_encoded() {
 }
 
 #[test]
+fn secrets_of_standard_types_have_the_keys_of_their_type() {
+    let cases: &[(&str, Value, &[&str])] = &[
+        ("Opaque", json!({}), &[]),
+        ("example.com/own", json!({}), &[]),
+        ("bootstrap.kubernetes.io/token", json!({ "token-id": "a" }), &[]),
+        ("kubernetes.io/tls", json!({ "tls.crt": "", "tls.key": "" }), &[]),
+        ("kubernetes.io/tls", json!({}), &["data[tls.crt]", "data[tls.key]"]),
+        ("kubernetes.io/dockercfg", json!({ ".dockercfg": "{}" }), &[]),
+        ("kubernetes.io/dockercfg", json!({}), &["data[.dockercfg]"]),
+        ("kubernetes.io/dockercfg", json!({ ".dockercfg": "x" }), &["data[.dockercfg]"]),
+        ("kubernetes.io/dockerconfigjson", json!({ ".dockerconfigjson": "{}" }), &[]),
+        ("kubernetes.io/dockerconfigjson", json!({}), &["data[.dockerconfigjson]"]),
+        (
+            "kubernetes.io/dockerconfigjson",
+            json!({ ".dockerconfigjson": "[]" }),
+            &["data[.dockerconfigjson]"],
+        ),
+        ("kubernetes.io/basic-auth", json!({ "username": "a" }), &[]),
+        ("kubernetes.io/basic-auth", json!({ "password": "a" }), &[]),
+        ("kubernetes.io/basic-auth", json!({}), &["data[username]", "data[password]"]),
+        ("kubernetes.io/ssh-auth", json!({ "ssh-privatekey": "a" }), &[]),
+        ("kubernetes.io/ssh-auth", json!({ "ssh-privatekey": "" }), &["data[ssh-privatekey]"]),
+        ("kubernetes.io/ssh-auth", json!({}), &["data[ssh-privatekey]"]),
+        (
+            "kubernetes.io/service-account-token",
+            json!({}),
+            &["metadata.annotations[kubernetes.io/service-account.name]"],
+        ),
+    ];
+    for (type_, data, expected) in cases {
+        let found = violations("v1", "Secret", json!({ "type": type_, "stringData": data }));
+        let fields: Vec<&str> =
+            found.iter().filter_map(|violation| violation.split(": ").next()).collect();
+        assert_eq!(fields, *expected, "{type_} {data}: {found:?}");
+    }
+}
+
+#[test]
 fn the_data_of_a_config_map_is_checked() {
     let of = |object: Value| violations("v1", "ConfigMap", object);
     assert_eq!(of(json!({ "data": { "a.b_c-D": "x" }, "binaryData": { "b": "eA==" } })), [""; 0]);
