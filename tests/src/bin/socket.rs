@@ -14,10 +14,10 @@ use anyhow::{Context, Result, bail};
 const USAGE: &str = "socket tcp|udp BIND ACTION...
   connect=END       connects
   peer              getpeername
-  ask=TEXT          sends to whom it is connected, and says what comes back from whom
-  ask=TEXT@END      sends there, unconnected
-  keep-asking=END   the same again and again; says when another answers or it fails
-  hold              waits until the connection ends, and says how";
+  ask=TEXT          sends to its peer; prints the reply and its source
+  ask=TEXT@END      the same to this end, without a connection
+  keep-asking=END   repeats requests to this end; prints each change of the server, and failures
+  hold              waits until the connection ends; prints how it ended";
 
 /// Time limit for a reply.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -36,7 +36,7 @@ pub fn plot(all: &[Measured]) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
          font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"{LEFT}\" y=\"22\" font-size=\"15\">Microseconds until it is in force, by number \
+         <text x=\"{LEFT}\" y=\"22\" font-size=\"15\">Microseconds until a change is active, by number \
          of Services</text>\n"
     );
     let mut add = |line: std::fmt::Arguments<'_>| {
