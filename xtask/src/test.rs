@@ -137,9 +137,10 @@ const QUICK: [Stage; 5] = [
 ];
 
 const SKIPPED: &str = "\
-not run by --quick: linters, the largest plans (adoption), the embedded API, fuzzing, models of the flow table, packet
-tables in the kernel, most tests in network namespaces, the virtual machine, demo and benchmarks. Run `cargo xtask test`
-for all of them, or `cargo xtask test --only STAGE` for one stage.";
+not run by --quick: linters, the largest plans (adoption), the agent with API servers, its deployment manifests, the
+embedded API, the HTTP proxy, fuzzing, models of the flow table, packet tables in the kernel, most tests in network
+namespaces, the virtual machine, demo and benchmarks. Run `cargo xtask test` for all of them, or
+`cargo xtask test --only STAGE` for one stage.";
 
 /// Number of slowest test programs to list.
 const SLOWEST: usize = 10;
