@@ -10,16 +10,13 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
 use super::accept::{Permit, Room, Tcp, accept_all, is_local};
 
 /// Limit on the octets of a request head.
 const MOST_HEAD_BYTES: usize = 16 << 10;
-/// Connections that the kernel holds until they are accepted; at most `net.core.somaxconn`, which is
-/// 4,096 by default. Beyond it a probe has to wait for a second, until its SYN is sent again.
-const BACKLOG: u32 = 4096;
 /// The port may soon be free: the process that holds it may be ending.
 const QUICK_TRIES: u32 = 5;
 const QUICKLY: Duration = Duration::from_millis(100);
@@ -60,7 +57,7 @@ pub async fn serve_connection(stream: TcpStream, router: Router, permit: Arc<Per
 async fn bind(address: SocketAddr, complain: impl FnOnce(&io::Error)) -> TcpListener {
     let mut complain = Some(complain);
     for attempt in 0u32.. {
-        match bind_once(address) {
+        match bind_once(address).await {
             Ok(listener) => return listener,
             Err(_) if attempt < QUICK_TRIES => sleep(QUICKLY).await,
             Err(error) => {
@@ -75,23 +72,15 @@ async fn bind(address: SocketAddr, complain: impl FnOnce(&io::Error)) -> TcpList
 }
 
 /// Without IPv6, "all addresses" are those of IPv4.
-fn bind_once(address: SocketAddr) -> io::Result<TcpListener> {
-    match listen(address) {
+async fn bind_once(address: SocketAddr) -> io::Result<TcpListener> {
+    match TcpListener::bind(address).await {
         Err(error)
             if address.is_ipv6()
                 && address.ip().is_unspecified()
                 && error.kind() != io::ErrorKind::AddrInUse =>
         {
-            listen((Ipv4Addr::UNSPECIFIED, address.port()).into())
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
         }
         result => result,
     }
-}
-
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // Connections of an earlier agent may still be closing.
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
 }
