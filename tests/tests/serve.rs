@@ -168,7 +168,7 @@ fn healthz_fails_on_a_node_that_is_being_deleted() -> Result<()> {
     Ok(())
 }
 
-/// The figures are in docs/operations.md:
+/// The figures are in docs/design/observability.md:
 ///
 /// ```console
 /// $ cargo test -p tests --test serve -- --ignored --nocapture
