@@ -220,3 +220,26 @@ fn an_established_connection_is_traced_without_an_agent() -> Result<()> {
     }
     Ok(())
 }
+
+/// A named device narrows what is served: replies from the other node then arrive elsewhere.
+#[test]
+fn a_reply_that_would_arrive_without_a_program_is_warned_of() -> Result<()> {
+    let network = OneNode::warm(0)?;
+    let _other = network.other_node()?;
+    let web = Service::new("web", &["10.96.0.10"]).with("externalIPs", json!([VIP]));
+    let web = manifests(&[web.tcp(80, 8080).there(&["10.0.0.2"])]);
+    let mut scene = Scene { agent: Some(network.agent_with(&web, &[])?), network };
+    let arguments = format!("--device {DEVICE} tcp {CLIENT}:40000 {VIP}:80");
+    let trace = scene.trace(&arguments)?;
+    let warnings = steps(&trace, "warning");
+    ensure!(
+        warnings.len() == 1 && warnings[0].starts_with("the reply will arrive at in0"),
+        "{trace:#}"
+    );
+    scene.agent.take().context("an agent runs")?.terminate()?;
+
+    scene.agent = Some(scene.network.start_agent(&["--device", "in0"])?);
+    let trace = scene.trace(&arguments)?;
+    ensure!(steps(&trace, "warning").is_empty(), "{trace:#}");
+    Ok(())
+}
