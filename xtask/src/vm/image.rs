@@ -19,7 +19,7 @@ pub struct Test {
 }
 
 /// Modules for the tests' networks, and for the agent's attachments and socket queries.
-const MODULES: [&str; 29] = [
+const MODULES: [&str; 30] = [
     "bridge",
     "br_netfilter",
     "veth",
@@ -46,6 +46,7 @@ const MODULES: [&str; 29] = [
     "nft_fib_inet",
     "nft_masq",
     "nft_nat",
+    "nft_objref",
     "nft_reject_inet",
     "tun",
     "wireguard",
