@@ -6,8 +6,12 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use super::*;
-use crate::kinds::{self, Kinds, Ranges};
+use serde_json::{Value, json};
+
+use super::item::request;
+use super::run;
+use crate::kinds::{self, Kind, Kinds, Ranges, Subresource};
+use crate::operations::{Api, Target};
 use crate::storage::{Storage, Window};
 
 const ROUNDS: u64 = 6;
