@@ -18,7 +18,7 @@ use crate::metrics::{Handshake, Listener, Refusal};
 use crate::passthrough::{self, Passthrough};
 use crate::tls::server::{self, Accepted};
 use crate::tls::{ClientTls, Protocol};
-use crate::worker::Worker;
+use crate::worker::{Arriving, Worker};
 
 /// The beginning of HTTP/2 without TLS (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -28,7 +28,8 @@ pub(crate) async fn accept(worker: Rc<Worker>, listener: TcpListener, kind: List
     loop {
         match listener.accept().await {
             Ok((tcp, peer)) => {
-                tokio::task::spawn_local(begin(worker.clone(), tcp, peer, kind));
+                let arriving = worker.begin_arrival();
+                tokio::task::spawn_local(begin(worker.clone(), arriving, tcp, peer, kind));
             }
             Err(error) => {
                 // Mostly the limit on open files. Trying at once would fail again.
@@ -55,12 +56,20 @@ enum Prepared {
     Forward(Passthrough),
 }
 
-async fn begin(worker: Rc<Worker>, tcp: TcpStream, peer: SocketAddr, kind: Listener) {
+async fn begin(
+    worker: Rc<Worker>,
+    arriving: Arriving,
+    tcp: TcpStream,
+    peer: SocketAddr,
+    kind: Listener,
+) {
     let limit = worker.limits().handshake;
-    match timeout(limit, prepare(&worker, tcp, peer, kind)).await {
+    // Its memory is free when requests come.
+    match timeout(limit, Box::pin(prepare(&worker, tcp, peer, kind))).await {
         Ok(Ok(Prepared::Serve { stream, tls, protocol, arrival })) => {
             let watched = Watched::new(stream);
             let client = Client::new(&worker, arrival, tls, protocol, watched.progress.clone());
+            drop(arriving);
             connection::serve(client, watched).await;
         }
         Ok(Ok(Prepared::Forward(connection))) => passthrough::forward(&worker, connection).await,

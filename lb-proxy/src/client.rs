@@ -95,6 +95,11 @@ impl Client {
         self.source.ip().to_canonical()
     }
 
+    /// Whether there was a request.
+    pub fn was_used(&self) -> bool {
+        self.used.get() > 0
+    }
+
     pub fn begin_request(&self) {
         self.active.set(self.active.get() + 1);
         self.used.set(self.used.get().saturating_add(1));
@@ -150,7 +155,7 @@ impl Client {
         Waiting {
             active: self.active.get(),
             idle_since: self.idle_since.get(),
-            was_used: self.used.get() > 0,
+            was_used: self.was_used(),
             // In HTTP/2, frames for the connection itself arrive at any time.
             head_since: match self.protocol {
                 Protocol::Http1 => self.progress.received_since(),

@@ -136,6 +136,8 @@ pub(crate) struct Progress {
     received_at: AtomicU64,
     /// Since when the peer takes no octets, in the same form; 0: it does.
     blocked_at: AtomicU64,
+    /// More octets in all are an error.
+    most: AtomicU64,
 }
 
 impl Progress {
@@ -145,12 +147,22 @@ impl Progress {
             read: AtomicU64::new(0),
             received_at: AtomicU64::new(0),
             blocked_at: AtomicU64::new(0),
+            most: AtomicU64::new(u64::MAX),
         })
     }
 
     /// Octets that were read.
     pub fn read(&self) -> u64 {
         self.read.load(Ordering::Relaxed)
+    }
+
+    /// Reading fails once the peer has sent more than this from now on.
+    pub fn expect_at_most(&self, count: u64) {
+        self.most.store(self.read().saturating_add(count), Ordering::Relaxed);
+    }
+
+    pub fn expect_any(&self) {
+        self.most.store(u64::MAX, Ordering::Relaxed);
     }
 
     /// What was received until now has been used.
@@ -177,11 +189,16 @@ impl Progress {
         u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
     }
 
-    fn count_read(&self, count: usize) {
-        self.read.store(self.read() + count as u64, Ordering::Relaxed);
+    fn count_read(&self, count: usize) -> io::Result<()> {
+        let read = self.read() + count as u64;
+        self.read.store(read, Ordering::Relaxed);
+        if read > self.most.load(Ordering::Relaxed) {
+            return Err(io::Error::other("too many octets"));
+        }
         if self.received_at.load(Ordering::Relaxed) == 0 && count > 0 {
             self.received_at.store(self.now() + 1, Ordering::Relaxed);
         }
+        Ok(())
     }
 
     fn note_write(&self, blocked: bool) {
@@ -219,8 +236,7 @@ impl hyper::rt::Read for Watched {
         let count = buffer.filled().len();
         // SAFETY: the first `count` octets are initialized, as `filled` returned them.
         unsafe { to.advance(count) };
-        this.progress.count_read(count);
-        Poll::Ready(Ok(()))
+        Poll::Ready(this.progress.count_read(count))
     }
 }
 

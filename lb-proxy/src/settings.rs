@@ -126,8 +126,9 @@ pub struct Limits {
     pub upstream_idle: Duration,
     /// Requests at the same time on one HTTP/2 connection to an endpoint; then another one is opened.
     pub upstream_streams: usize,
-    /// Interim responses (1xx) to one request.
-    pub interim_responses: u32,
+    /// Octets that an endpoint sends before the body of its response: the head, and interim responses (1xx), which a
+    /// hostile endpoint could go on sending.
+    pub interim_bytes: u64,
 }
 
 impl Default for Limits {
@@ -154,7 +155,7 @@ impl Default for Limits {
             idle_upstreams: 128,
             upstream_idle: Duration::from_secs(50),
             upstream_streams: 100,
-            interim_responses: 16,
+            interim_bytes: 256 << 10,
         }
     }
 }

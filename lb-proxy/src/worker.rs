@@ -66,6 +66,17 @@ pub(crate) struct Worker {
     random: Cell<u64>,
     is_draining: Cell<bool>,
     verifications: Cell<usize>,
+    /// Connections that were accepted and are not yet clients.
+    arriving: Cell<usize>,
+}
+
+/// A connection that was accepted.
+pub(crate) struct Arriving(Rc<Worker>);
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        self.0.arriving.set(self.0.arriving.get() - 1);
+    }
 }
 
 /// A password that is being verified.
@@ -102,6 +113,7 @@ impl Worker {
             random: Cell::new(seed | 1),
             is_draining: Cell::new(false),
             verifications: Cell::new(0),
+            arriving: Cell::new(0),
             shared,
             counters,
         })
@@ -126,6 +138,12 @@ impl Worker {
             self.verifications.set(running + 1);
             Verifying(self)
         })
+    }
+
+    /// Until it is dropped, the worker does not end.
+    pub fn begin_arrival(self: &Rc<Self>) -> Arriving {
+        self.arriving.set(self.arriving.get() + 1);
+        Arriving(self.clone())
     }
 
     /// A number that nobody has to be unable to guess (xorshift64*).
@@ -214,7 +232,7 @@ impl Worker {
         }
         let all_gone = async {
             // A drop of a client wakes nobody, and the end of the process can wait for a moment.
-            while !self.clients.borrow().is_empty() {
+            while !self.clients.borrow().is_empty() || self.arriving.get() > 0 {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };

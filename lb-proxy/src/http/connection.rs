@@ -22,6 +22,8 @@ use crate::upstream::Local;
 
 /// How long the rest of a connection may take to be written once nothing more is expected of it.
 const CLOSE: Duration = Duration::from_secs(5);
+/// How long a connection without requests is open when the proxy stops: its first request may be on the way.
+const FIRST_REQUEST: Duration = Duration::from_secs(1);
 /// A client of HTTP/2 that does not answer a ping for so long has gone without a word.
 const PING_ANSWER: Duration = Duration::from_secs(20);
 /// What hyper needs at least.
@@ -119,32 +121,41 @@ async fn drive(client: &Client, connection: impl Connection) {
     let mut connection = pin!(connection);
     let mut timer = pin!(sleep(limits.head.min(limits.idle)));
     let mut is_closing = false;
+    let mut is_draining = false;
     let mut poll = |cx: &mut Context<'_>| {
-        match client.poll_order(cx.waker()) {
-            Some(Order::CutOff(reason)) => return Poll::Ready(End::CutOff(reason)),
-            Some(Order::Drain) if !is_closing => {
+        loop {
+            match client.poll_order(cx.waker()) {
+                Some(Order::CutOff(reason)) => return Poll::Ready(End::CutOff(reason)),
+                Some(Order::Drain) if !is_draining => {
+                    is_draining = true;
+                    timer.as_mut().reset(tokio::time::Instant::now() + FIRST_REQUEST);
+                }
+                _ => {}
+            }
+            if is_draining && !is_closing && client.was_used() {
                 is_closing = true;
                 connection.as_mut().close_gracefully();
             }
-            _ => {}
-        }
-        loop {
             if let Poll::Ready(result) = connection.as_mut().poll(cx) {
                 return Poll::Ready(End::Closed(result));
+            }
+            if is_draining && !is_closing && client.was_used() {
+                continue;
             }
             if timer.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }
             let wait = match client.waiting().judge(limits, Instant::now()) {
+                _ if is_draining && !client.was_used() => CLOSE,
                 Verdict::Patient(wait) => wait,
                 Verdict::CutOff(reason) => return Poll::Ready(End::CutOff(reason)),
                 Verdict::Idle if is_closing => return Poll::Ready(End::Closed(Ok(()))),
-                Verdict::Idle => {
-                    is_closing = true;
-                    connection.as_mut().close_gracefully();
-                    CLOSE
-                }
+                Verdict::Idle => CLOSE,
             };
+            if wait == CLOSE && !is_closing {
+                is_closing = true;
+                connection.as_mut().close_gracefully();
+            }
             timer.as_mut().reset(tokio::time::Instant::now() + wait);
         }
     };

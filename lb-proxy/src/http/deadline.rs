@@ -3,14 +3,12 @@
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use lb_http::policy::Timeouts;
-use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use crate::body::{Gate, RequestBody, Source, State};
@@ -25,20 +23,11 @@ pub(crate) enum NoHead {
     EndpointTimeout,
     /// The client took too long to send the body.
     ClientTimeout,
-    /// Too many interim responses.
-    Interim,
 }
 
 /// How long the body of a request with `Expect: 100-continue` is kept back. RFC 9110 (10.1.1) has clients not wait
 /// forever, and endpoints of HTTP/1.0 know no interim responses.
 const EXPECTATION: Duration = Duration::from_secs(1);
-
-/// Interim responses to one request.
-#[derive(Debug, Default)]
-struct Interim {
-    count: AtomicU32,
-    too_many: Notify,
-}
 
 pub(crate) async fn send(
     lease: &mut Lease,
@@ -48,8 +37,13 @@ pub(crate) async fn send(
     timeouts: &Timeouts,
     limits: &Limits,
 ) -> Result<Response<Incoming>, NoHead> {
-    let interim = Arc::new(Interim::default());
-    count_interim(&mut request, &interim, gate, limits.interim_responses);
+    if let Some(gate) = gate.cloned() {
+        hyper::ext::on_informational(&mut request, move |response| {
+            if response.status() == StatusCode::CONTINUE {
+                gate.open();
+            }
+        });
+    }
     let begun = Instant::now();
     let first = match gate {
         Some(gate) if !gate.is_open() => EXPECTATION,
@@ -68,7 +62,6 @@ pub(crate) async fn send(
         tokio::select! {
             biased;
             result = &mut send => return result.map_err(|error| NoHead::Failed(Box::new(error))),
-            () = interim.too_many.notified() => return Err(NoHead::Interim),
             () = opened => {
                 is_gate_open = true;
                 source.open();
@@ -103,21 +96,4 @@ fn judge(
         Some(rest) if !rest.is_zero() => Ok(rest),
         _ => Err(over),
     }
-}
-
-fn count_interim(
-    request: &mut Request<RequestBody>,
-    interim: &Arc<Interim>,
-    gate: Option<&Arc<Gate>>,
-    most: u32,
-) {
-    let (interim, gate) = (interim.clone(), gate.cloned());
-    hyper::ext::on_informational(request, move |response| {
-        if interim.count.fetch_add(1, Ordering::Relaxed) >= most {
-            interim.too_many.notify_one();
-        }
-        if let Some(gate) = gate.as_ref().filter(|_| response.status() == StatusCode::CONTINUE) {
-            gate.open();
-        }
-    });
 }

@@ -39,7 +39,7 @@ pub(crate) async fn replace(
     let policy = Policy { timeouts: route.policy.timeouts, ..Policy::default() };
     let tries = (record.endpoint, record.tries);
     let got = forward(&endpoints, &policy, outbound, &source, None, Choice::default(), record);
-    let got = Box::pin(got).await.ok();
+    let got = got.await.ok();
     // The log names the endpoint whose response was replaced.
     (record.endpoint, record.tries) = tries;
     got

@@ -151,7 +151,10 @@ async fn respond(
     };
     record.permit = access::limit_rate(worker, &identity.address, route, record.started)?;
     access::check_length(&parts.headers, policy)?;
-    access::authenticate(worker, policy, &parts.headers).await?;
+    // What only some routes do is allocated when they do it: the future of a request is moved as a whole.
+    if policy.basic_auth.is_some() {
+        Box::pin(access::authenticate(worker, policy, &parts.headers)).await?;
+    }
 
     let choice = choose(&target, &parts, policy, &identity);
     shared.affinity = choice.affinity.map(|affinity| affinity.token);
@@ -191,7 +194,7 @@ async fn respond(
             original_uri: original_uri.as_ref(),
             sign_in,
         };
-        shared.granted = external_auth::ask(auth, subject, record).await?;
+        shared.granted = Box::pin(external_auth::ask(auth, subject, record)).await?;
         access::add_granted(auth, &mut shared.granted, &mut outbound.headers);
     }
     shared.on_upgrade = on_upgrade.filter(|_| outbound.upgrade.is_some());
@@ -202,7 +205,10 @@ async fn respond(
         }
         None => Err(Reply::new(StatusCode::SERVICE_UNAVAILABLE, "no_upstream")),
     };
-    replace_error(got, subject, route, record).await
+    match subject {
+        Some(subject) => Box::pin(replace_error(got, subject, route, record)).await,
+        None => got,
+    }
 }
 
 /// Clients of HTTP/2 may send each cookie in a header of its own, which no other protocol allows (RFC 9113, 8.2.3).
@@ -221,11 +227,11 @@ fn join_cookies(headers: &mut HeaderMap) {
 /// Custom errors, if the policy has any.
 async fn replace_error(
     got: Result<Got, Reply>,
-    subject: Option<errors::Subject>,
+    subject: errors::Subject,
     route: &Route,
     record: &mut Record,
 ) -> Result<Got, Reply> {
-    let (Some(subject), Some(errors)) = (subject, &route.policy.errors) else { return got };
+    let Some(errors) = &route.policy.errors else { return got };
     let (status, closes) = match &got {
         Ok(got) => (got.response.status(), false),
         Err(reply) => (reply.status, reply.closes),

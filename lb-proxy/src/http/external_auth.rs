@@ -46,7 +46,7 @@ pub(crate) async fn ask(
     let policy = Policy::default();
     let outbound = request(auth, &subject);
     let got = forward(&endpoints, &policy, outbound, &source, None, Choice::default(), record);
-    let got = Box::pin(got).await;
+    let got = got.await;
     (record.endpoint, record.tries) = before;
     let got = got.map_err(|_| unavailable())?;
     let (parts, body) = got.response.into_parts();

@@ -191,7 +191,6 @@ async fn attempt(
             Attempt::Refused(reply.closing())
         }
         Err(NoHead::EndpointTimeout) => failed(UpstreamError::Timeout, Failure::NoResponse),
-        Err(NoHead::Interim) => failed(UpstreamError::Protocol, Failure::NoResponse),
         Err(NoHead::Failed(error)) => judge(*error, &lease, source),
     }
 }

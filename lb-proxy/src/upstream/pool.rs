@@ -64,6 +64,7 @@ pub(crate) struct Lease {
     /// The connection served a request before, so the endpoint may be about to close it.
     pub is_reused: bool,
     most_idle: usize,
+    most_before_response: u64,
 }
 
 enum Kind {
@@ -128,7 +129,7 @@ impl Pool {
         let mut has_waited = false;
         loop {
             if needs_new || (for_http1 && self.is_http2.get()) {
-                return self.open(limits, connect_limit, for_http1).await;
+                return Box::pin(self.open(limits, connect_limit, for_http1)).await;
             }
             if let Some(kind) = self.take_open(limits) {
                 return Ok(Lease {
@@ -136,6 +137,7 @@ impl Pool {
                     kind,
                     is_reused: true,
                     most_idle: limits.idle_upstreams,
+                    most_before_response: limits.interim_bytes,
                 });
             }
             // One connection serves many requests: do not open one for each that comes meanwhile. If it fails, do not
@@ -145,7 +147,7 @@ impl Pool {
                 self.connected.notified().await;
                 continue;
             }
-            return self.open(limits, connect_limit, false).await;
+            return Box::pin(self.open(limits, connect_limit, false)).await;
         }
     }
 
@@ -217,7 +219,8 @@ impl Pool {
             Kind::Http1 { connection: Some(connection), read_before: 0 }
         };
         let most_idle = limits.idle_upstreams;
-        Ok(Lease { pool: self.clone(), kind, is_reused: false, most_idle })
+        let most_before_response = limits.interim_bytes;
+        Ok(Lease { pool: self.clone(), kind, is_reused: false, most_idle, most_before_response })
     }
 
     /// Closes connections that were not used for long, and those that the endpoint closed.
@@ -277,8 +280,11 @@ impl Lease {
         match &mut self.kind {
             Kind::Http1 { connection, .. } => {
                 // It is there until the lease ends.
-                let sender = &mut connection.as_mut().expect("lease has ended").sender;
-                sender.try_send_request(request).await
+                let connection = connection.as_mut().expect("lease has ended");
+                connection.progress.expect_at_most(self.most_before_response);
+                let result = connection.sender.try_send_request(request).await;
+                connection.progress.expect_any();
+                result
             }
             Kind::Http2(stream) => {
                 let mut sender = stream.0.sender.clone();
