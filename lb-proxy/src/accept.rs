@@ -64,15 +64,17 @@ async fn begin(
     kind: Listener,
 ) {
     let limit = worker.limits().handshake;
-    // Its memory is free when requests come.
+    // Each step has memory of its own, so that an idle connection has no more than it needs.
     match timeout(limit, Box::pin(prepare(&worker, tcp, peer, kind))).await {
         Ok(Ok(Prepared::Serve { stream, tls, protocol, arrival })) => {
             let watched = Watched::new(stream);
             let client = Client::new(&worker, arrival, tls, protocol, watched.progress.clone());
             drop(arriving);
-            connection::serve(client, watched).await;
+            Box::pin(connection::serve(client, watched)).await;
         }
-        Ok(Ok(Prepared::Forward(connection))) => passthrough::forward(&worker, connection).await,
+        Ok(Ok(Prepared::Forward(connection))) => {
+            Box::pin(passthrough::forward(&worker, connection)).await;
+        }
         Ok(Err(refusal)) => worker.counters.refused.count(refusal),
         Err(_) => worker.counters.refused.count(Refusal::NoRequest),
     }
@@ -107,7 +109,7 @@ async fn prepare(
     let config = worker.config();
     let handshakes = &worker.counters.handshakes;
     let waiting = Waiting(worker);
-    let accepted = worker.shared.handshakes.accept(tcp, prefix, &config).await;
+    let accepted = Box::pin(worker.shared.handshakes.accept(tcp, prefix, &config)).await;
     waiting.end();
     match accepted {
         Ok(Accepted::Terminated { stream, tls, protocol }) => {

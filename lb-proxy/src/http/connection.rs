@@ -34,16 +34,17 @@ pub(crate) async fn serve(client: Rc<Client>, stream: Watched) {
         client.order(Order::Drain);
     }
     let requests = client.clone();
-    let service = service_fn(move |request| exchange::serve(requests.clone(), request));
+    // Hyper keeps room for a request's future while there is none: only a pointer.
+    let service = service_fn(move |request| Box::pin(exchange::serve(requests.clone(), request)));
     let limits = client.worker.limits();
     match client.protocol {
         Protocol::Http1 => {
             let connection = http1(limits).serve_connection(stream, service).with_upgrades();
-            drive(&client, connection).await;
+            Box::pin(drive(&client, connection)).await;
         }
         Protocol::Http2 => {
             let connection = http2(limits).serve_connection(stream, service);
-            drive(&client, connection).await;
+            Box::pin(drive(&client, connection)).await;
         }
     }
 }
