@@ -21,12 +21,12 @@ use lb_http::headers::{self, Peer, strip_response};
 use lb_http::policy::{AffinityCookie, Balance, Timeouts};
 use lb_http::request::{self, Target};
 use lb_http::respond::{self, Facts};
-use lb_http::{Action, Policy, Route, canary, compress, rewrite};
+use lb_http::{Action, Policy, Route, canary, compress};
 
 use super::errors;
 use super::external_auth::{self, Granted};
 use super::forward::{Choice, Got, forward};
-use super::outbound::Outbound;
+use super::outbound::{Outbound, forwarded_uri};
 use super::record::Record;
 use super::reply::Reply;
 use super::response::{EndpointBody, ResponseBody};
@@ -266,31 +266,6 @@ fn choose(
         Some(Affinity { token, keep_on_failure: cookie.keep_on_failure })
     });
     Choice { hash, affinity }
-}
-
-/// Path and query for the endpoint: what was matched, or what it is rewritten to.
-fn forwarded_uri(
-    target: &Target<'_>,
-    parts: &Parts,
-    policy: &Policy,
-    pattern: &lb_http::PathPattern,
-) -> Result<PathAndQuery, Reply> {
-    let invalid = || Reply::new(StatusCode::BAD_REQUEST, "rewrite");
-    if let Some(rewrite) = &policy.rewrite {
-        let rewritten = rewrite::apply(rewrite, pattern, &target.path, target.query);
-        let text = rewritten.map_err(|_| invalid())?.path_and_query();
-        return PathAndQuery::try_from(text).map_err(|_| invalid());
-    }
-    if let (std::borrow::Cow::Borrowed(_), Some(uri)) = (&target.path, parts.uri.path_and_query())
-        && uri.path() == &*target.path
-    {
-        return Ok(uri.clone());
-    }
-    let text = match target.query {
-        Some(query) => format!("{}?{query}", target.path),
-        None => target.path.to_string(),
-    };
-    PathAndQuery::try_from(text).map_err(|_| invalid())
 }
 
 fn add_configured(client: &Client, policy: &Policy, headers: &mut HeaderMap) {

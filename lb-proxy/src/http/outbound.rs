@@ -1,11 +1,16 @@
 //! A request as endpoints get it.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 
 use http::header::{HOST, TRANSFER_ENCODING, UPGRADE};
+use http::request::Parts;
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version, header};
+use lb_http::request::Target;
+use lb_http::{Policy, rewrite};
 
+use super::reply::Reply;
 use crate::body::{RequestBody, Source};
 
 #[derive(Clone)]
@@ -58,4 +63,29 @@ impl Outbound {
         *request.headers_mut() = headers;
         Some(request)
     }
+}
+
+/// Path and query for the endpoint: what was matched, or what it is rewritten to.
+pub(crate) fn forwarded_uri(
+    target: &Target<'_>,
+    parts: &Parts,
+    policy: &Policy,
+    pattern: &lb_http::PathPattern,
+) -> Result<PathAndQuery, Reply> {
+    let invalid = || Reply::new(StatusCode::BAD_REQUEST, "rewrite");
+    if let Some(rewrite) = &policy.rewrite {
+        let rewritten = rewrite::apply(rewrite, pattern, &target.path, target.query);
+        let text = rewritten.map_err(|_| invalid())?.path_and_query();
+        return PathAndQuery::try_from(text).map_err(|_| invalid());
+    }
+    if let (Cow::Borrowed(_), Some(uri)) = (&target.path, parts.uri.path_and_query())
+        && uri.path() == &*target.path
+    {
+        return Ok(uri.clone());
+    }
+    let text = match target.query {
+        Some(query) => format!("{}?{query}", target.path),
+        None => target.path.to_string(),
+    };
+    PathAndQuery::try_from(text).map_err(|_| invalid())
 }
