@@ -33,6 +33,9 @@ struct Held {
     clients: [OnceLock<Result<ClientCertificates, String>>; 2],
 }
 
+/// A certificate and its key, in PEM.
+pub type PairText = (Arc<str>, Arc<str>);
+
 /// What a Secret says about a host.
 #[derive(Debug)]
 pub struct Pair {
@@ -111,7 +114,7 @@ impl Secrets {
     }
 
     /// A certificate and its key, as they are written; `None` if the Secret has none.
-    pub fn pair_text(&self, name: &ServiceName) -> Result<Option<(Arc<str>, Arc<str>)>, String> {
+    pub fn pair_text(&self, name: &ServiceName) -> Result<Option<PairText>, String> {
         let held = self.0.get(name).ok_or_else(|| format!("Secret {name} does not exist"))?;
         if !held.data.contains_key(CERTIFICATE) && !held.data.contains_key(KEY) {
             return Ok(None);

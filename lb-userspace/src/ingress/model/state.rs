@@ -205,8 +205,10 @@ impl Model {
     }
 
     fn settle_ingress(&mut self, name: ServiceName, delta: &mut Delta) {
-        let ours = |ingress: &&Box<Ingress>| self.classes.has(ingress, &self.objects.settings);
-        let new = self.ingresses.get(&name).filter(ours).map(|i| resolve(i, &self.objects));
+        let ingress = self.ingresses.get(&name);
+        let new = ingress
+            .filter(|ingress| self.classes.has(ingress, &self.objects.settings))
+            .map(|ingress| resolve(ingress, &self.objects));
         let is_ours = new.is_some();
         let old = match new {
             Some(new) => {

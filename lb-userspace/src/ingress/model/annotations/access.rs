@@ -12,7 +12,7 @@ pub const TABLE: &[Annotation] = &[
         "allowed-sources",
         &["whitelist-source-range", "allowlist-source-range"],
         "addresses and ranges",
-        |draft, text| Ok(draft.allowed_sources = sources(text)?),
+        |draft, text| { draft.allowed_sources = sources(text)?; Ok(()) },
         "Clients that have access; all others get 403",
     )
     .restricting(),
@@ -20,7 +20,7 @@ pub const TABLE: &[Annotation] = &[
         "denied-sources",
         &["denylist-source-range"],
         "addresses and ranges",
-        |draft, text| Ok(draft.denied_sources = sources(text)?),
+        |draft, text| { draft.denied_sources = sources(text)?; Ok(()) },
         "Clients that get 403",
     )
     .restricting(),
@@ -37,7 +37,7 @@ pub const TABLE: &[Annotation] = &[
         "auth-secret",
         &["auth-secret"],
         "name of a Secret",
-        |draft, text| Ok(draft.users.secret = Some(secret_name(text)?)),
+        |draft, text| { draft.users.secret = Some(secret_name(text)?); Ok(()) },
         "Secret with users and password hashes. While it is missing, no one has access",
     )
     .restricting()
@@ -46,7 +46,7 @@ pub const TABLE: &[Annotation] = &[
         "auth-secret-type",
         &["auth-secret-type"],
         "`auth-file`, `auth-map`",
-        |draft, text| Ok(draft.users.is_map = word(text, &[("auth-file", false), ("auth-map", true)])?),
+        |draft, text| { draft.users.is_map = word(text, &[("auth-file", false), ("auth-map", true)])?; Ok(()) },
         "Whether the Secret has a file of `htpasswd` in its key `auth`, or a key for each user",
     )
     .restricting(),
@@ -61,7 +61,7 @@ pub const TABLE: &[Annotation] = &[
         "auth-url",
         &["auth-url"],
         "URL",
-        |draft, text| Ok(draft.external.url = Some(text.trim().into())),
+        |draft, text| { draft.external.url = Some(text.trim().into()); Ok(()) },
         "Server that decides about each request: 2xx gives access",
     )
     .restricting()
@@ -75,7 +75,8 @@ pub const TABLE: &[Annotation] = &[
         "method",
         |draft, text| {
             let method = Method::from_bytes(text.trim().as_bytes());
-            Ok(draft.external.method = Some(method.map_err(|_| "is not a method".to_owned())?))
+            draft.external.method = Some(method.map_err(|_| "is not a method".to_owned())?);
+Ok(())
         },
         "Method of the requests to `auth-url`; GET without it",
     )
@@ -84,7 +85,7 @@ pub const TABLE: &[Annotation] = &[
         "auth-signin",
         &["auth-signin"],
         "URL",
-        |draft, text| Ok(draft.external.signin = Some(template(text)?)),
+        |draft, text| { draft.external.signin = Some(template(text)?); Ok(()) },
         "Where clients without access are redirected to (302), instead of getting 401. `$host`, `$scheme`, \
          `$request_uri` and `$escaped_request_uri` stand for parts of the request",
     )
@@ -93,21 +94,24 @@ pub const TABLE: &[Annotation] = &[
         "auth-signin-redirect-argument",
         &["auth-signin-redirect-param"],
         "name",
-        |draft, text| Ok(draft.external.redirect_argument = Some(token(text)?)),
+        |draft, text| { draft.external.redirect_argument = Some(token(text)?); Ok(()) },
         "Argument of `auth-signin` with the URL of the request; `rd` without it",
     ),
     Annotation::set(
         "auth-response-headers",
         &["auth-response-headers"],
         "header names",
-        |draft, text| Ok(draft.external.response_headers = header_names(text)?),
+        |draft, text| { draft.external.response_headers = header_names(text)?; Ok(()) },
         "Headers of the response of `auth-url` that endpoints get. Those of clients are removed",
     ),
 ];
 
 fn auth_type(draft: &mut Draft, text: &str) -> Result<(), String> {
     match text.trim() {
-        "basic" => Ok(draft.users.required = true),
+        "basic" => {
+            draft.users.required = true;
+            Ok(())
+        }
         "digest" => Err("is not supported; use basic, over TLS".to_owned()),
         _ => Err("is not basic".to_owned()),
     }

@@ -13,7 +13,7 @@ pub const TABLE: &[Annotation] = &[
         "canary",
         &["canary"],
         "`true`, `false`",
-        |draft, text| Ok(draft.canary.enabled = boolean(text)?),
+        |draft, text| { draft.canary.enabled = boolean(text)?; Ok(()) },
         "The Ingress gets a part of the requests of the other Ingress of its namespace with the same hosts and paths, \
          under that Ingress's annotations",
     )
@@ -23,7 +23,7 @@ pub const TABLE: &[Annotation] = &[
         "canary-by-header",
         &["canary-by-header"],
         "header name",
-        |draft, text| Ok(draft.canary.header = Some(header_name(text)?)),
+        |draft, text| { draft.canary.header = Some(header_name(text)?); Ok(()) },
         "Header of requests that selects the canary (`always`) or excludes it (`never`)",
     ),
     Annotation::set(
@@ -32,7 +32,8 @@ pub const TABLE: &[Annotation] = &[
         "text",
         |draft, text| {
             header_value(text)?;
-            Ok(draft.canary.header_value = Some(text.trim().into()))
+            draft.canary.header_value = Some(text.trim().into());
+Ok(())
         },
         "Value of that header that selects the canary, instead of `always`",
     ),
@@ -48,21 +49,21 @@ pub const TABLE: &[Annotation] = &[
         "canary-by-cookie",
         &["canary-by-cookie"],
         "name",
-        |draft, text| Ok(draft.canary.cookie = Some(attribute(&token(text)?)?)),
+        |draft, text| { draft.canary.cookie = Some(attribute(&token(text)?)?); Ok(()) },
         "Cookie that selects the canary (`always`) or excludes it (`never`), if no header decided",
     ),
     Annotation::set(
         "canary-weight",
         &["canary-weight"],
         "number",
-        |draft, text| Ok(draft.canary.weight = number(text, 0, 1_000_000)?),
+        |draft, text| { draft.canary.weight = number(text, 0, 1_000_000)?; Ok(()) },
         "Share of all other requests, of `canary-weight-total`",
     ),
     Annotation::set(
         "canary-weight-total",
         &["canary-weight-total"],
         "number",
-        |draft, text| Ok(draft.canary.weight_total = Some(number(text, 1, 1_000_000)?)),
+        |draft, text| { draft.canary.weight_total = Some(number(text, 1, 1_000_000)?); Ok(()) },
         "What `canary-weight` is a part of; 100 without it",
     ),
 ];

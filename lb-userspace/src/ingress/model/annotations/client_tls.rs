@@ -13,7 +13,7 @@ pub const TABLE: &[Annotation] = &[
         "auth-tls-secret",
         &["auth-tls-secret"],
         "name of a Secret",
-        |draft, text| Ok(draft.clients.secret = Some(secret_name(text)?)),
+        |draft, text| { draft.clients.secret = Some(secret_name(text)?); Ok(()) },
         "Secret with authorities in its key `ca.crt`. Clients of the Ingress's hosts need a certificate of theirs",
     )
     .restricting()
@@ -22,7 +22,7 @@ pub const TABLE: &[Annotation] = &[
         "auth-tls-verify-client",
         &["auth-tls-verify-client"],
         "`on`, `off`, `optional`",
-        |draft, text| Ok(draft.clients.verify = Some(word(text, &VERIFY)?)),
+        |draft, text| { draft.clients.verify = Some(word(text, &VERIFY)?); Ok(()) },
         "Whether clients need a certificate; `optional` admits clients without one, too",
     )
     .restricting()
@@ -40,7 +40,7 @@ pub const TABLE: &[Annotation] = &[
         "auth-tls-pass-certificate",
         &["auth-tls-pass-certificate-to-upstream"],
         "`true`, `false`",
-        |draft, text| Ok(draft.clients.pass_to_endpoint = boolean(text)?),
+        |draft, text| { draft.clients.pass_to_endpoint = boolean(text)?; Ok(()) },
         "Whether endpoints get the client's certificate in the header `ssl-client-cert`",
     ),
 ];

@@ -11,49 +11,70 @@ pub const TABLE: &[Annotation] = &[
         "cors",
         &["enable-cors"],
         "`true`, `false`",
-        |draft, text| Ok(draft.cors.enabled = boolean(text)?),
+        |draft, text| {
+            draft.cors.enabled = boolean(text)?;
+            Ok(())
+        },
         "Answers preflight requests, and adds the headers of CORS to responses",
     ),
     Annotation::set(
         "cors-allow-origin",
         &["cors-allow-origin"],
         "origins, `*`",
-        |draft, text| Ok(draft.cors.origins = Some(origins(text)?)),
+        |draft, text| {
+            draft.cors.origins = Some(origins(text)?);
+            Ok(())
+        },
         "Origins that may use the responses: `https://example.org`, `https://*.example.org:8443`; `*` without it",
     ),
     Annotation::set(
         "cors-allow-methods",
         &["cors-allow-methods"],
         "methods",
-        |draft, text| Ok(draft.cors.methods = Some(methods(text)?)),
+        |draft, text| {
+            draft.cors.methods = Some(methods(text)?);
+            Ok(())
+        },
         "Methods that may be used; `GET, PUT, POST, DELETE, PATCH, OPTIONS` without it",
     ),
     Annotation::set(
         "cors-allow-headers",
         &["cors-allow-headers"],
         "header names",
-        |draft, text| Ok(draft.cors.headers = Some(names(text)?)),
+        |draft, text| {
+            draft.cors.headers = Some(names(text)?);
+            Ok(())
+        },
         "Headers that requests may have",
     ),
     Annotation::set(
         "cors-expose-headers",
         &["cors-expose-headers"],
         "header names",
-        |draft, text| Ok(draft.cors.expose = Some(names(text)?)),
+        |draft, text| {
+            draft.cors.expose = Some(names(text)?);
+            Ok(())
+        },
         "Headers of responses that scripts may read",
     ),
     Annotation::set(
         "cors-allow-credentials",
         &["cors-allow-credentials"],
         "`true`, `false`",
-        |draft, text| Ok(draft.cors.no_credentials = !boolean(text)?),
+        |draft, text| {
+            draft.cors.no_credentials = !boolean(text)?;
+            Ok(())
+        },
         "Whether requests may have cookies; they may without it",
     ),
     Annotation::set(
         "cors-max-age",
         &["cors-max-age"],
         "time",
-        |draft, text| Ok(draft.cors.max_age = Some(duration(text)?)),
+        |draft, text| {
+            draft.cors.max_age = Some(duration(text)?);
+            Ok(())
+        },
         "How long browsers keep the response to a preflight request; 20 days without it",
     ),
 ];

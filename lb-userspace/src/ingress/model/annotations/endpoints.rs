@@ -9,7 +9,7 @@ pub const TABLE: &[Annotation] = &[
         "upstream-tls-secret",
         &["proxy-ssl-secret"],
         "name of a Secret",
-        |draft, text| Ok(draft.endpoints.secret = Some(secret_name(text)?)),
+        |draft, text| { draft.endpoints.secret = Some(secret_name(text)?); Ok(()) },
         "Secret with authorities for the endpoints' certificates (`ca.crt`), and with the certificate that they get \
          (`tls.crt`, `tls.key`)",
     )
@@ -21,7 +21,8 @@ pub const TABLE: &[Annotation] = &[
         "`on`, `off`",
         |draft, text| {
             let known = [("on", true), ("off", false), ("true", true), ("false", false)];
-            Ok(draft.endpoints.verify = word(text, &known)?)
+            draft.endpoints.verify = word(text, &known)?;
+Ok(())
         },
         "Whether the endpoints' certificates are verified",
     )
@@ -39,8 +40,8 @@ pub const TABLE: &[Annotation] = &[
         &["proxy-ssl-server-name"],
         "`on`, `off`",
         |draft, text| match word(text, &[("on", true), ("off", false)]) {
-            Ok(on) => Ok(draft.endpoints.send_name = on),
-            Err(_) => Ok(draft.endpoints.send_name = boolean(text)?),
+            Ok(on) => { draft.endpoints.send_name = on; Ok(()) },
+            Err(_) => { draft.endpoints.send_name = boolean(text)?; Ok(()) },
         },
         "Whether the name is sent as SNI",
     )

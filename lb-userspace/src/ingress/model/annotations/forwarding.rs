@@ -23,14 +23,14 @@ pub const TABLE: &[Annotation] = &[
         "max-body-size",
         &["proxy-body-size"],
         "size (`8m`), `0`: no limit",
-        |draft, text| Ok(draft.max_body = Some(size(text)?)),
+        |draft, text| { draft.max_body = Some(size(text)?); Ok(()) },
         "Most octets of a request's body; larger ones get 413",
     ),
     Annotation::set(
         "backend-protocol",
         &["backend-protocol"],
         "`HTTP`, `HTTPS`, `GRPC`, `GRPCS`",
-        |draft, text| Ok(draft.protocol = Some(word(text, &PROTOCOLS)?)),
+        |draft, text| { draft.protocol = Some(word(text, &PROTOCOLS)?); Ok(()) },
         "What the endpoints speak; takes precedence over the port's `appProtocol`",
     )
     .restricting()
@@ -39,14 +39,14 @@ pub const TABLE: &[Annotation] = &[
         "rewrite-target",
         &["rewrite-target"],
         "path, `$1` for groups",
-        |draft, text| Ok(draft.rewrite = Some(rewrite(text)?)),
+        |draft, text| { draft.rewrite = Some(rewrite(text)?); Ok(()) },
         "Replaces the path of requests; `$1` stands for the first group of the rule's regular expression",
     ),
     Annotation::set(
         "use-regex",
         &["use-regex"],
         "`true`, `false`",
-        |draft, text| Ok(draft.use_regex = boolean(text)?),
+        |draft, text| { draft.use_regex = boolean(text)?; Ok(()) },
         "Paths of type `ImplementationSpecific`, and those with operators, are regular expressions that match the \
          beginning of a path, regardless of case",
     )
@@ -58,21 +58,21 @@ pub const TABLE: &[Annotation] = &[
         "connect-timeout",
         &["proxy-connect-timeout"],
         "time (`5s`)",
-        |draft, text| Ok(draft.timeouts.connect = timeout(text)?),
+        |draft, text| { draft.timeouts.connect = timeout(text)?; Ok(()) },
         "Longest time until a connection to an endpoint is established",
     ),
     Annotation::set(
         "send-timeout",
         &["proxy-send-timeout"],
         "time (`60s`)",
-        |draft, text| Ok(draft.timeouts.send = timeout(text)?),
+        |draft, text| { draft.timeouts.send = timeout(text)?; Ok(()) },
         "Longest time between two writes to an endpoint",
     ),
     Annotation::set(
         "read-timeout",
         &["proxy-read-timeout"],
         "time (`60s`)",
-        |draft, text| Ok(draft.timeouts.read = timeout(text)?),
+        |draft, text| { draft.timeouts.read = timeout(text)?; Ok(()) },
         "Longest time between two reads from an endpoint, and until its response begins",
     ),
     Annotation::set(
@@ -100,7 +100,8 @@ pub const TABLE: &[Annotation] = &[
         "time, `0`: no limit",
         |draft, text| {
             let time = duration(text)?;
-            Ok(draft.retry.timeout = Some(time).filter(|time| !time.is_zero()))
+            draft.retry.timeout = Some(time).filter(|time| !time.is_zero());
+Ok(())
         },
         "Longest time of all tries together",
     ),
@@ -108,42 +109,42 @@ pub const TABLE: &[Annotation] = &[
         "upstream-host",
         &["upstream-vhost"],
         "host",
-        |draft, text| Ok(draft.upstream_host = Some(host_header(text)?)),
+        |draft, text| { draft.upstream_host = Some(host_header(text)?); Ok(()) },
         "`Host` that endpoints get, instead of the client's",
     ),
     Annotation::set(
         "forwarded-prefix",
         &["x-forwarded-prefix"],
         "path",
-        |draft, text| Ok(draft.forwarded_prefix = Some(header_value(&path(text)?)?)),
+        |draft, text| { draft.forwarded_prefix = Some(header_value(&path(text)?)?); Ok(()) },
         "`X-Forwarded-Prefix` that endpoints get",
     ),
     Annotation::set(
         "request-headers",
         &[],
         "lines `Name: value`",
-        |draft, text| Ok(draft.request_headers = headers(text)?),
+        |draft, text| { draft.request_headers = headers(text)?; Ok(()) },
         "Headers that are set in requests to endpoints",
     ),
     Annotation::set(
         "response-headers",
         &[],
         "lines `Name: value`",
-        |draft, text| Ok(draft.response_headers = headers(text)?),
+        |draft, text| { draft.response_headers = headers(text)?; Ok(()) },
         "Headers that are set in responses to clients",
     ),
     Annotation::set(
         "compress",
         &[],
         "`true`, `false`",
-        |draft, text| Ok(draft.compress = boolean(text)?),
+        |draft, text| { draft.compress = boolean(text)?; Ok(()) },
         "Compresses responses with gzip or brotli if the client accepts it",
     ),
     Annotation::set(
         "custom-http-errors",
         &["custom-http-errors"],
         "status codes (`404,503`)",
-        |draft, text| Ok(draft.error_statuses = statuses(text)?),
+        |draft, text| { draft.error_statuses = statuses(text)?; Ok(()) },
         "Responses of endpoints with these statuses are replaced by those of `default-backend`, or of \
          `spec.defaultBackend`",
     ),
@@ -151,7 +152,7 @@ pub const TABLE: &[Annotation] = &[
         "default-backend",
         &["default-backend"],
         "name of a Service",
-        |draft, text| Ok(draft.default_backend = Some(service_name(text)?)),
+        |draft, text| { draft.default_backend = Some(service_name(text)?); Ok(()) },
         "Gets requests while the rule's Service has no endpoints, and those of `custom-http-errors`; its first port is \
          used",
     ),
@@ -159,7 +160,7 @@ pub const TABLE: &[Annotation] = &[
         "access-log",
         &["enable-access-log"],
         "`true`, `false`",
-        |draft, text| Ok(draft.no_access_log = !boolean(text)?),
+        |draft, text| { draft.no_access_log = !boolean(text)?; Ok(()) },
         "Whether requests appear in the access log",
     ),
 ];

@@ -22,7 +22,7 @@ pub const TABLE: &[Annotation] = &[
         "tls-passthrough",
         &["ssl-passthrough"],
         "`true`, `false`",
-        |draft, text| Ok(draft.passthrough = boolean(text)?),
+        |draft, text| { draft.passthrough = boolean(text)?; Ok(()) },
         "Forwards TLS connections for the Ingress's hosts to the Service of path `/` without terminating them, if the \
          controller's settings allow it",
     )
@@ -33,7 +33,8 @@ pub const TABLE: &[Annotation] = &[
         "`v1`, `v2`",
         |draft, text| {
             let known = [("v1", ProxyProtocol::V1), ("v2", ProxyProtocol::V2)];
-            Ok(draft.passthrough_protocol = Some(word(text, &known)?))
+            draft.passthrough_protocol = Some(word(text, &known)?);
+Ok(())
         },
         "Connections of `tls-passthrough` to endpoints begin with the PROXY protocol, which has the client's address",
     ),

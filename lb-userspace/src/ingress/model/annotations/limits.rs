@@ -8,7 +8,10 @@ pub const TABLE: &[Annotation] = &[
         "limit-rps",
         &["limit-rps"],
         "number, `0`: no limit",
-        |draft, text| Ok(draft.limits.requests_per_second = limit(text)?),
+        |draft, text| {
+            draft.limits.requests_per_second = limit(text)?;
+            Ok(())
+        },
         "Requests of a client address in a second; others get 429",
     )
     .differs(
@@ -18,7 +21,10 @@ pub const TABLE: &[Annotation] = &[
         "limit-rpm",
         &["limit-rpm"],
         "number, `0`: no limit",
-        |draft, text| Ok(draft.limits.requests_per_minute = limit(text)?),
+        |draft, text| {
+            draft.limits.requests_per_minute = limit(text)?;
+            Ok(())
+        },
         "Requests of a client address in a minute; others get 429",
     )
     .differs(
@@ -28,14 +34,20 @@ pub const TABLE: &[Annotation] = &[
         "limit-burst-multiplier",
         &["limit-burst-multiplier"],
         "number",
-        |draft, text| Ok(draft.limits.burst_multiplier = number(text, 1, 1000)?),
+        |draft, text| {
+            draft.limits.burst_multiplier = number(text, 1, 1000)?;
+            Ok(())
+        },
         "Requests beyond the rate that are accepted at once, as a multiple of it; 5 without it",
     ),
     Annotation::set(
         "limit-connections",
         &["limit-connections"],
         "number, `0`: no limit",
-        |draft, text| Ok(draft.limits.concurrent = limit(text)?),
+        |draft, text| {
+            draft.limits.concurrent = limit(text)?;
+            Ok(())
+        },
         "Requests of a client address at the same time; others get 429",
     )
     .differs("counts requests, of which an HTTP/2 connection has several; 429 instead of 503"),
@@ -43,7 +55,10 @@ pub const TABLE: &[Annotation] = &[
         "limit-allowlist",
         &["limit-allowlist", "limit-whitelist"],
         "addresses and ranges",
-        |draft, text| Ok(draft.limits.exempt = sources(text)?),
+        |draft, text| {
+            draft.limits.exempt = sources(text)?;
+            Ok(())
+        },
         "Clients without these limits",
     ),
 ];
