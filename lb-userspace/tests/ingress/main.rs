@@ -19,6 +19,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod history;
+mod hostile;
 mod order;
 mod scale;
 mod world;

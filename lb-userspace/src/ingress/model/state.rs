@@ -19,6 +19,8 @@ use crate::model::{Kind, Object, ObjectRef, Problem, ServiceName};
 
 /// Problems that are reported of one object: its author decides how many it has.
 const MOST_PROBLEMS: usize = 32;
+/// Characters of a message. Those of an Event are limited, too, to 1024 octets.
+const MOST_MESSAGE: usize = 600;
 
 /// All objects and their meaning.
 #[derive(Debug)]
@@ -393,6 +395,7 @@ impl Model {
             }
             _ => self.upstreams.problems_of_slice(&object),
         };
+        problems.iter_mut().for_each(|problem| shorten(&mut problem.message));
         problems.sort();
         problems.dedup();
         if problems.len() > MOST_PROBLEMS {
@@ -448,6 +451,14 @@ impl Model {
         });
         let all = of_ingresses.chain(&self.objects.settings.default_certificate);
         all.filter_map(|name| Some((name, self.objects.secrets.certificate(name).certificate?)))
+    }
+}
+
+/// Messages quote what authors wrote, who may write long texts.
+fn shorten(message: &mut String) {
+    if let Some((end, _)) = message.char_indices().nth(MOST_MESSAGE) {
+        message.truncate(end);
+        message.push_str("...");
     }
 }
 

@@ -205,6 +205,16 @@ pub fn read(annotations: &BTreeMap<String, String>) -> (Draft, Vec<Finding>) {
     (draft, findings)
 }
 
+/// A value in a message: the beginning, if it is long.
+fn quoted(value: &str) -> String {
+    match value.char_indices().nth(MOST_QUOTED) {
+        Some((end, _)) => format!("{:?}...", &value[..end]),
+        None => format!("{value:?}"),
+    }
+}
+
+const MOST_QUOTED: usize = 100;
+
 /// Names for which similar ones are looked for: an Ingress may have thousands of annotations.
 const MOST_GUESSES: usize = 8;
 const MOST_DIFFERENCES: usize = 3;
@@ -241,7 +251,7 @@ impl Annotation {
                 }
                 Ok(()) => return (Outcome::Differs(self.differs), false),
                 Err(why) => {
-                    let why = format!("{value:?} {why}");
+                    let why = format!("{} {why}", quoted(value));
                     (Outcome::Refused(why.clone()), why)
                 }
             },
