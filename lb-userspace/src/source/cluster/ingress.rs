@@ -145,7 +145,7 @@ impl Named {
             self.watches.keys().filter(|known| !wanted.contains(known)).cloned().collect();
         for reference in gone {
             if let Some(mut watch) = self.watches.remove(&reference) {
-                // It must report nothing after the deletion.
+                // It must report nothing after the deletion, which is reported even if there was no such Secret.
                 watch.0.abort();
                 let _ = (&mut watch.0).await;
                 self.shared.report.send([Event::Deleted(reference)]);
