@@ -142,7 +142,8 @@ async fn respond(
         let url = auth.signin.as_deref()?;
         Some(respond::to_sign_in(url, &facts))
     });
-    if host_facts.demands_certificate {
+    let lacks_certificate = policy.requires_client_certificate && !host_facts.is_verified;
+    if host_facts.demands_certificate || lacks_certificate {
         return Err(Reply::new(StatusCode::FORBIDDEN, "client_certificate"));
     }
     let upstream = match &route.action {

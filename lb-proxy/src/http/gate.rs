@@ -13,6 +13,8 @@ use crate::tls::{ClientTls, host_tls};
 pub(crate) struct HostFacts {
     /// One of its own, and not that for all other hosts.
     pub has_certificate: bool,
+    /// The client has a certificate that the host's authorities verify.
+    pub is_verified: bool,
     /// A client without a verified certificate is refused.
     pub demands_certificate: bool,
 }
@@ -25,7 +27,11 @@ pub(crate) fn check(
     tls: Option<&ClientTls>,
 ) -> Result<HostFacts, Reply> {
     if config.tls.is_empty() && tls.is_none() {
-        return Ok(HostFacts { has_certificate: false, demands_certificate: false });
+        return Ok(HostFacts {
+            has_certificate: false,
+            is_verified: false,
+            demands_certificate: false,
+        });
     }
     let wanted = host_tls(config, host);
     let clients = wanted.and_then(|wanted| match &**wanted {
@@ -47,6 +53,7 @@ pub(crate) fn check(
     let is_default = |tls: &Arc<HostTls>| default.is_some_and(|other| Arc::ptr_eq(other, tls));
     Ok(HostFacts {
         has_certificate: wanted.is_some_and(|tls| !is_default(tls)),
+        is_verified,
         demands_certificate: clients.is_some_and(|clients| !clients.optional) && !is_verified,
     })
 }

@@ -328,3 +328,20 @@ fn settings_of_tls_that_cannot_be_used_send_nothing_in_clear() {
     assert_eq!(Client::connect(world.http()).get(HOST, "/").status, 502);
     assert_eq!(endpoint.connections.load(std::sync::atomic::Ordering::SeqCst), 0);
 }
+
+#[test]
+fn a_route_with_client_certificates_demands_them_whatever_the_host_does() {
+    let endpoint = Endpoint::named("secret");
+    let policy = Policy { requires_client_certificate: true, ..Policy::default() };
+    let mut config = policy_config(&[endpoint.address], policy);
+    let plain = World::start(config.clone());
+    assert_eq!(Client::connect(plain.http()).get(HOST, "/").status, 403);
+    // The host has a certificate, but knows nothing about those of clients.
+    let pair = self_signed(&[HOST]);
+    config.tls = hosts(&[(HOST, &terminate(&pair))]);
+    let world = World::start(config);
+    assert_eq!(Client::connect(world.http()).get(HOST, "/").status, 308);
+    let mut client = connect(world.https(), &trusting(&[&pair], None), HOST).unwrap();
+    assert_eq!(client.get(HOST, "/").status, 403);
+    assert_eq!(endpoint.count(), 0);
+}
