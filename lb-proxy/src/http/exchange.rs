@@ -200,7 +200,16 @@ async fn respond(
     }
     shared.on_upgrade = on_upgrade.filter(|_| outbound.upgrade.is_some());
     let subject = errors::Subject::of(policy, &outbound, original_uri.as_ref());
-    let got = match worker.endpoints_of(&known, record.started) {
+    let own = worker.endpoints_of(&known, record.started);
+    let is_empty = own.as_ref().is_none_or(|own| !own.has_endpoints());
+    let endpoints = match policy.fallback.as_ref().filter(|_| is_empty) {
+        Some(fallback) => {
+            outbound.is_tls = fallback.protocol.uses_tls();
+            worker.endpoints(fallback, record.started)
+        }
+        None => own,
+    };
+    let got = match endpoints {
         Some(endpoints) => {
             forward(&endpoints, policy, outbound, &source, gate.as_ref(), choice, record).await
         }

@@ -117,6 +117,11 @@ impl Endpoints {
         self.tls.is_ok()
     }
 
+    /// For new requests.
+    pub fn has_endpoints(&self) -> bool {
+        !self.current.borrow().endpoints.is_empty()
+    }
+
     /// Takes over other endpoints. Those that stay keep their connections and what is known about them.
     pub fn update(&self, upstream: &Arc<Upstream>, now: Instant) {
         if Arc::ptr_eq(&self.current.borrow(), upstream) {

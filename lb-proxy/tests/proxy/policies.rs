@@ -263,3 +263,16 @@ fn a_compressed_response_does_not_wait_for_more() {
     go.store(true, Ordering::SeqCst);
     assert!(client.rest().ends_with(b"0\r\n\r\n"));
 }
+
+#[test]
+fn another_service_gets_the_requests_while_the_own_one_has_no_endpoints() {
+    let (own, other) = (Endpoint::named("own"), Endpoint::named("other"));
+    let fallback = name("other", Protocol::Http1);
+    let policy = Policy { fallback: Some(fallback.clone()), ..Policy::default() };
+    for (addresses, expected) in [(vec![own.address], "own"), (vec![], "other")] {
+        let mut config = policy_config(&addresses, policy.clone());
+        config.upstreams.insert(fallback.clone(), upstream(&[other.address]));
+        let world = World::start(config);
+        assert_eq!(Client::connect(world.http()).get(HOST, "/").text(), expected);
+    }
+}
