@@ -256,8 +256,19 @@ async fn fill(server: &Place) {
     all.buffer_unordered(64).collect::<()>().await;
 }
 
-/// Reads and writes as another client: the latencies in ms, sorted, and how many requests failed.
+/// Works as another client, in a thread of its own: there it does not wait for the attackers' tasks
+/// in this process.
 async fn work(server: &Place) -> (Vec<f64>, usize) {
+    let server = server.clone();
+    let working = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(read_and_write(&server))
+    });
+    working.await.unwrap()
+}
+
+/// Returns the latencies in ms, sorted, and how many requests failed.
+async fn read_and_write(server: &Place) -> (Vec<f64>, usize) {
     let client = server.client_as("victim", Role::Administrator).await;
     let secrets: Api<Secret> = Api::default_namespaced(client);
     let (mut latencies, mut failed) = (Vec::new(), 0);
