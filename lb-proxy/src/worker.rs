@@ -17,6 +17,7 @@ use crate::access_log::{Batch, Entry};
 use crate::client::{Client, Order};
 use crate::config::Config;
 use crate::limits::Connections;
+use crate::limits::verifications::Verifications;
 use crate::metrics::{OwnerCounters, WorkerCounters, add};
 use crate::routes::{Known, Routes};
 use crate::settings::{Limits, Settings};
@@ -65,6 +66,7 @@ pub(crate) struct Worker {
     log: RefCell<Batch>,
     random: Cell<u64>,
     is_draining: Cell<bool>,
+<<<<<<< HEAD
     verifications: Cell<usize>,
     /// Connections that were accepted and are not yet clients.
     arriving: Cell<usize>,
@@ -86,6 +88,9 @@ impl Drop for Verifying<'_> {
     fn drop(&mut self) {
         self.0.verifications.set(self.0.verifications.get() - 1);
     }
+=======
+    pub verifications: Verifications,
+>>>>>>> b3e77f5 (proxy: a password counts until it was verified, and per source)
 }
 
 /// A reference to a snapshot whose count only this worker changes.
@@ -112,8 +117,12 @@ impl Worker {
             log: RefCell::default(),
             random: Cell::new(seed | 1),
             is_draining: Cell::new(false),
+<<<<<<< HEAD
             verifications: Cell::new(0),
             arriving: Cell::new(0),
+=======
+            verifications: Verifications::default(),
+>>>>>>> b3e77f5 (proxy: a password counts until it was verified, and per source)
             shared,
             counters,
         })
@@ -131,6 +140,7 @@ impl Worker {
         self.is_draining.get()
     }
 
+<<<<<<< HEAD
     /// Counts a password that is being verified, unless there are too many.
     pub fn begin_verification(&self, most: usize) -> Option<Verifying<'_>> {
         let running = self.verifications.get();
@@ -146,6 +156,8 @@ impl Worker {
         Arriving(self.clone())
     }
 
+=======
+>>>>>>> b3e77f5 (proxy: a password counts until it was verified, and per source)
     /// A number that nobody has to be unable to guess (xorshift64*).
     pub fn random(&self) -> u64 {
         let mut x = self.random.get();

@@ -16,10 +16,6 @@ use super::external_auth::Granted;
 use super::reply::Reply;
 use crate::worker::Worker;
 
-/// Passwords that are verified at the same time by one worker's requests, or wait for it. Each takes a processor for
-/// up to a few hundred milliseconds.
-const MOST_VERIFICATIONS: usize = 16;
-
 pub(crate) fn limit_rate(
     worker: &Worker,
     client: &IpAddr,
@@ -56,6 +52,7 @@ pub(crate) fn check_length(headers: &HeaderMap, policy: &Policy) -> Result<(), R
 
 pub(crate) async fn authenticate(
     worker: &Worker,
+    client: IpAddr,
     policy: &Policy,
     headers: &HeaderMap,
 ) -> Result<(), Reply> {
@@ -74,12 +71,11 @@ pub(crate) async fn authenticate(
         Check::Refused => return Err(refused()),
         Check::Costly(verification) => verification,
     };
-    let Some(_running) = worker.begin_verification(MOST_VERIFICATIONS) else {
+    let verified = verified.clone();
+    let Some(user) = worker.verifications.run(client, move || verification.run(&verified)) else {
         return Err(Reply::new(StatusCode::SERVICE_UNAVAILABLE, "basic_auth_busy"));
     };
-    let verified = verified.clone();
-    let user = tokio::task::spawn_blocking(move || verification.run(&verified)).await;
-    match user {
+    match user.await {
         Ok(Some(_)) => Ok(()),
         _ => Err(refused()),
     }

@@ -154,7 +154,7 @@ async fn respond(
     access::check_length(&parts.headers, policy)?;
     // What only some routes do is allocated when they do it: the future of a request is moved as a whole.
     if policy.basic_auth.is_some() {
-        Box::pin(access::authenticate(worker, policy, &parts.headers)).await?;
+        Box::pin(access::authenticate(worker, identity.address, policy, &parts.headers)).await?;
     }
 
     let choice = choose(&target, &parts, policy, &identity);

@@ -1,6 +1,7 @@
-//! What clients may take: connections here, time in [`patience`].
+//! What clients may take: connections here, time in [`patience`], passwords in [`verifications`].
 
 pub(crate) mod patience;
+pub(crate) mod verifications;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -31,6 +32,14 @@ pub(crate) struct Permit {
     source: Option<u64>,
 }
 
+/// A source as one number: of IPv4 the address, of IPv6 the /64.
+fn network(source: IpAddr) -> u64 {
+    match source.to_canonical() {
+        IpAddr::V4(address) => u64::from(address.to_bits()),
+        IpAddr::V6(address) => (address.to_bits() >> 64) as u64 | 1 << 63,
+    }
+}
+
 impl Connections {
     pub fn new(most: usize, most_per_source: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -52,14 +61,9 @@ impl Connections {
         Ok(permit)
     }
 
-    /// A source as one number: of IPv4 the address, of IPv6 the /64.
     fn key(&self, source: IpAddr) -> u64 {
-        let network = match source.to_canonical() {
-            IpAddr::V4(address) => u64::from(address.to_bits()),
-            IpAddr::V6(address) => (address.to_bits() >> 64) as u64 | 1 << 63,
-        };
         // Hashed with random keys, so that no one can choose sources of one shard.
-        self.hasher.hash_one(network)
+        self.hasher.hash_one(network(source))
     }
 
     fn shard(&self, key: u64) -> std::sync::MutexGuard<'_, HashMap<u64, usize>> {
