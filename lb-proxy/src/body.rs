@@ -156,6 +156,17 @@ impl Source {
         }
     }
 
+    /// The exchange has ended. A body that was kept back until then has nobody to send it any more, and a connection to
+    /// an endpoint must not wait for it.
+    pub fn end(&self) {
+        if self.gate.is_some() && !self.is_open.get() {
+            self.incoming.take();
+            self.failure.set(Some(BodyFailure::Client));
+            self.enter(State::Done);
+            self.open();
+        }
+    }
+
     fn enter(&self, state: State) {
         self.state.set(state);
         self.since.set(Instant::now());
@@ -167,7 +178,9 @@ impl Source {
             return Poll::Pending;
         }
         let mut incoming = self.incoming.borrow_mut();
-        let Some(body) = incoming.as_mut() else { return Poll::Ready(None) };
+        let Some(body) = incoming.as_mut() else {
+            return Poll::Ready(self.failure.get().map(Err));
+        };
         let frame = match Pin::new(&mut *body).poll_frame(cx) {
             Poll::Ready(frame) => frame,
             Poll::Pending => {

@@ -150,6 +150,9 @@ impl Record {
 impl Drop for Record {
     fn drop(&mut self) {
         let now = Instant::now();
+        if let Some(source) = &self.source {
+            source.end();
+        }
         self.write(now);
         let cancelled = !self.is_complete && self.reason.is_none();
         self.client.end_request(cancelled, now);

@@ -1,7 +1,9 @@
 //! What happens to a request on its way to an endpoint and back.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::StatusCode;
@@ -135,6 +137,27 @@ fn a_client_that_expects_100_sends_its_body_when_the_endpoint_wants_it() {
     client.send(head("/no"));
     assert!(client.head().unwrap().starts_with("HTTP/1.1 403 "));
     assert!(client.rest().is_empty());
+}
+
+#[test]
+fn a_body_that_nobody_wants_leaves_no_connection_to_the_endpoint() {
+    let is_closed = Arc::new(AtomicBool::new(false));
+    let closed = is_closed.clone();
+    let endpoint = Endpoint::on_heads(true, move |_, stream| {
+        // It keeps the connection, and waits for the body.
+        let _ = stream.write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n");
+        let _ = stream.read(&mut [0]);
+        closed.store(true, Ordering::SeqCst);
+        Then::Close
+    });
+    let world = World::start(config(&[endpoint.address]));
+    let mut client = Client::connect(world.http());
+    client.send(
+        "POST / HTTP/1.1\r\nHost: a.test\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n",
+    );
+    assert_eq!(client.response().status, 403);
+    drop(client);
+    wait_until("end of the endpoint's connection", || is_closed.load(Ordering::SeqCst));
 }
 
 #[test]
