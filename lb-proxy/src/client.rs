@@ -140,10 +140,11 @@ impl Client {
         self.order.get()
     }
 
-    /// A response body that the client has to take. Of HTTP/1, the stream tells whether it does.
-    pub fn watch_reader(self: &Rc<Self>) -> Option<Reader> {
+    /// A response body that the client has to take. Of HTTP/1, the stream tells whether it does. It waits from the
+    /// beginning: a stream whose window is closed is never asked for its body.
+    pub fn watch_reader(self: &Rc<Self>, now: Instant) -> Option<Reader> {
         (self.protocol == Protocol::Http2).then(|| {
-            let key = self.waiting.borrow_mut().insert(None);
+            let key = self.waiting.borrow_mut().insert(Some(now));
             Reader { client: self.clone(), key }
         })
     }

@@ -21,6 +21,8 @@ use crate::upstream::Lease;
 /// Ends the request's record when it is dropped.
 pub(crate) struct ResponseBody {
     kind: Kind,
+    /// Of a response of the proxy itself.
+    _reader: Option<Reader>,
     /// `None`: the record ends with the tunnel that the connection becomes.
     record: Option<Record>,
 }
@@ -155,7 +157,6 @@ impl EndpointBody {
             lease.finish();
         }
         self.timer = None;
-        self.reader = None;
         self._guard = None;
     }
 
@@ -175,11 +176,12 @@ impl EndpointBody {
                 if let Some(trailers) = frame.trailers_mut() {
                     strip_trailers(trailers);
                 }
-                if self.incoming.is_end_stream() {
-                    self.finish();
-                } else if let Some(reader) = &self.reader {
+                if let Some(reader) = &self.reader {
                     // Until hyper asks for more, the client has to take this.
                     reader.set_waiting(Some(Instant::now()));
+                }
+                if self.incoming.is_end_stream() {
+                    self.finish();
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
@@ -216,20 +218,21 @@ impl ResponseBody {
     pub fn own(body: Bytes, mut record: Record) -> Self {
         record.is_complete = true;
         record.sent = body.len() as u64;
-        Self { kind: Kind::Own(body), record: Some(record) }
+        let reader = record.client.watch_reader(Instant::now());
+        Self { kind: Kind::Own(body), _reader: reader, record: Some(record) }
     }
 
     pub fn of_endpoint(mut body: EndpointBody, mut record: Record) -> Self {
         if body.is_finished() {
             record.is_complete = true;
         } else {
-            body.reader = record.client.watch_reader();
+            body.reader = record.client.watch_reader(Instant::now());
         }
-        Self { kind: Kind::Endpoint(Box::new(body)), record: Some(record) }
+        Self { kind: Kind::Endpoint(Box::new(body)), _reader: None, record: Some(record) }
     }
 
     pub fn none() -> Self {
-        Self { kind: Kind::Own(Bytes::new()), record: None }
+        Self { kind: Kind::Own(Bytes::new()), _reader: None, record: None }
     }
 }
 

@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use bytes::Bytes;
 use h2::Reason;
+use http::Request;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -211,4 +213,28 @@ fn a_client_that_does_not_take_its_responses_is_cut_off() {
         while let Some(Ok(_)) = stream.data().await {}
     });
     wait_until("cut off", || world.metric("cut_off_total{reason=\"slow_reader\"}") == 1);
+}
+
+#[test]
+fn a_client_that_takes_nothing_from_the_beginning_is_cut_off() {
+    let endpoint = Endpoint::named("ok");
+    let world = World::with(config(&[endpoint.address]), |settings| {
+        settings.limits.reader_stall = Duration::from_millis(200);
+    });
+    // A response of the endpoint, and one of the proxy itself.
+    for (number, host) in ["a.test", "unknown.test"].into_iter().enumerate() {
+        run(async {
+            let tcp = TcpStream::connect(world.http()).await.unwrap();
+            let mut builder = h2::client::Builder::new();
+            let (sender, connection) =
+                builder.initial_window_size(0).handshake::<_, Bytes>(tcp).await.unwrap();
+            let connection = tokio::spawn(connection);
+            let request = Request::get(format!("http://{host}/")).body(()).unwrap();
+            let mut sender = sender.ready().await.unwrap();
+            let _response = sender.send_request(request, true).unwrap();
+            let _ = connection.await;
+        });
+        let series = "cut_off_total{reason=\"slow_reader\"}";
+        wait_until("cut off", || world.metric(series) == number as u64 + 1);
+    }
 }
