@@ -12,6 +12,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use lb_http::headers::strip_trailers;
 
 /// What the exchange knows about its request's body. Shared with the [`RequestBody`]s of all tries.
 pub(crate) struct Source {
@@ -201,7 +202,10 @@ impl Source {
                 Poll::Ready(None)
             }
             Some(Err(_)) => fail(BodyFailure::Client),
-            Some(Ok(frame)) => {
+            Some(Ok(mut frame)) => {
+                if let Some(trailers) = frame.trailers_mut() {
+                    strip_trailers(trailers);
+                }
                 let count = frame.data_ref().map_or(0, Bytes::len) as u64;
                 let received = self.received.get() + count;
                 self.received.set(received);

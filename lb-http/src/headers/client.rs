@@ -232,7 +232,7 @@ mod tests {
         lines
     }
 
-    const SPOOFED: [(&str, &str); 14] = [
+    const SPOOFED: [(&str, &str); 18] = [
         ("x-forwarded-for", "10.0.0.9, 127.0.0.1"),
         ("x-forwarded-for", "10.0.0.8"),
         ("x-forwarded-proto", "https"),
@@ -244,7 +244,11 @@ mod tests {
         ("x-forwarded", "for=10.0.0.1"),
         ("forwarded", "for=10.0.0.1;proto=https"),
         ("x-real-ip", "10.0.0.1"),
+        ("x-original-method", "GET"),
+        ("x-original-uri", "/admin"),
         ("x-original-url", "/admin"),
+        ("ssl-client-subject-dn", "CN=root"),
+        ("ssl-client-verify", "SUCCESS"),
         ("x-rewrite-url", "/admin"),
         ("x-request-id", "a\tb"),
     ];

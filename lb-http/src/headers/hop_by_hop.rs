@@ -7,6 +7,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use super::names::is_about_client;
 use super::{has_token, tokens};
 
 /// Removes what is not for the endpoint. Of `TE`, `trailers` remains, which gRPC requires. `Upgrade` is removed, too:
@@ -33,7 +34,7 @@ pub fn strip_response(headers: &mut HeaderMap) {
 /// Removes what must not come after a body (RFC 9110, 6.5.1): it would be taken for a header by whoever merges the two.
 pub fn strip_trailers(trailers: &mut HeaderMap) {
     strip(trailers);
-    remove_all(trailers, is_protected);
+    remove_all(trailers, |name| is_protected(name) || is_about_client(name));
 }
 
 fn strip(headers: &mut HeaderMap) {
@@ -161,7 +162,8 @@ mod tests {
     #[test]
     fn trailers_are_no_headers() {
         let mut trailers = headers(
-            "grpc-status: 0\nContent-Length: 5\nHost: a\nTransfer-Encoding: chunked\nSet-Cookie: a=b",
+            "grpc-status: 0\nContent-Length: 5\nHost: a\nTransfer-Encoding: chunked\nSet-Cookie: a=b\n\
+             X-Forwarded-For: ::1\nssl-client-verify: SUCCESS",
         );
         strip_trailers(&mut trailers);
         assert_eq!(names(&trailers), ["grpc-status"]);
