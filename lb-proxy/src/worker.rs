@@ -66,8 +66,7 @@ pub(crate) struct Worker {
     log: RefCell<Batch>,
     random: Cell<u64>,
     is_draining: Cell<bool>,
-<<<<<<< HEAD
-    verifications: Cell<usize>,
+    pub verifications: Verifications,
     /// Connections that were accepted and are not yet clients.
     arriving: Cell<usize>,
 }
@@ -79,18 +78,6 @@ impl Drop for Arriving {
     fn drop(&mut self) {
         self.0.arriving.set(self.0.arriving.get() - 1);
     }
-}
-
-/// A password that is being verified.
-pub(crate) struct Verifying<'w>(&'w Worker);
-
-impl Drop for Verifying<'_> {
-    fn drop(&mut self) {
-        self.0.verifications.set(self.0.verifications.get() - 1);
-    }
-=======
-    pub verifications: Verifications,
->>>>>>> b3e77f5 (proxy: a password counts until it was verified, and per source)
 }
 
 /// A reference to a snapshot whose count only this worker changes.
@@ -117,12 +104,8 @@ impl Worker {
             log: RefCell::default(),
             random: Cell::new(seed | 1),
             is_draining: Cell::new(false),
-<<<<<<< HEAD
-            verifications: Cell::new(0),
-            arriving: Cell::new(0),
-=======
             verifications: Verifications::default(),
->>>>>>> b3e77f5 (proxy: a password counts until it was verified, and per source)
+            arriving: Cell::new(0),
             shared,
             counters,
         })
@@ -140,24 +123,12 @@ impl Worker {
         self.is_draining.get()
     }
 
-<<<<<<< HEAD
-    /// Counts a password that is being verified, unless there are too many.
-    pub fn begin_verification(&self, most: usize) -> Option<Verifying<'_>> {
-        let running = self.verifications.get();
-        (running < most).then(|| {
-            self.verifications.set(running + 1);
-            Verifying(self)
-        })
-    }
-
     /// Until it is dropped, the worker does not end.
     pub fn begin_arrival(self: &Rc<Self>) -> Arriving {
         self.arriving.set(self.arriving.get() + 1);
         Arriving(self.clone())
     }
 
-=======
->>>>>>> b3e77f5 (proxy: a password counts until it was verified, and per source)
     /// A number that nobody has to be unable to guess (xorshift64*).
     pub fn random(&self) -> u64 {
         let mut x = self.random.get();

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use lb_http::policy::CustomErrors;
@@ -16,7 +16,7 @@ use crate::body::Source;
 /// What the other Service is told about a request.
 pub(crate) struct Subject {
     pub outbound: Outbound,
-    pub original_uri: Option<PathAndQuery>,
+    pub matched_uri: PathAndQuery,
 }
 
 /// Gets the response that replaces one with this status. `None`: there is none, so the original is sent.
@@ -30,11 +30,11 @@ pub(crate) async fn replace(
     let now = Instant::now();
     let worker = record.client.worker.clone();
     let endpoints = worker.endpoints(&errors.upstream, now)?;
-    let Subject { mut outbound, original_uri } = subject;
+    let Subject { mut outbound, matched_uri } = subject;
     outbound.method = Method::GET;
     outbound.uri = PathAndQuery::from_static("/");
     outbound.upgrade = None;
-    describe(&mut outbound.headers, status, original_uri.as_ref(), route);
+    describe(&mut outbound.headers, status, &matched_uri, route);
     let source = Source::empty(now);
     let policy = Policy { timeouts: route.policy.timeouts, ..Policy::default() };
     let tries = (record.endpoint, record.tries);
@@ -45,14 +45,10 @@ pub(crate) async fn replace(
     got
 }
 
-fn describe(
-    headers: &mut HeaderMap,
-    status: StatusCode,
-    uri: Option<&PathAndQuery>,
-    route: &Route,
-) {
-    headers.remove(CONTENT_LENGTH);
-    headers.remove(CONTENT_TYPE);
+fn describe(headers: &mut HeaderMap, status: StatusCode, uri: &PathAndQuery, route: &Route) {
+    for name in [CONTENT_LENGTH, CONTENT_TYPE, EXPECT] {
+        headers.remove(name);
+    }
     let format = headers.get(ACCEPT).cloned();
     let mut set = |name: &'static str, value: Option<HeaderValue>| {
         if let Some(value) = value {
@@ -62,7 +58,7 @@ fn describe(
     let text = |text: &str| HeaderValue::from_str(text).ok();
     set("x-code", text(status.as_str()));
     set("x-format", format);
-    set("x-original-uri", uri.and_then(|uri| text(uri.as_str())));
+    set("x-original-uri", text(uri.as_str()));
     set("x-namespace", text(&route.owner.namespace));
     set("x-ingress-name", text(&route.owner.name));
     if let Action::Forward(upstream) = &route.action {
@@ -73,8 +69,8 @@ fn describe(
 
 impl Subject {
     /// Only if the policy may need it.
-    pub fn of(policy: &Policy, outbound: &Outbound, uri: Option<&PathAndQuery>) -> Option<Self> {
+    pub fn of(policy: &Policy, outbound: &Outbound, uri: &PathAndQuery) -> Option<Self> {
         policy.errors.as_ref()?;
-        Some(Self { outbound: outbound.clone(), original_uri: uri.cloned() })
+        Some(Self { outbound: outbound.clone(), matched_uri: uri.clone() })
     }
 }

@@ -26,7 +26,7 @@ use lb_http::{Action, Policy, Route, canary, compress};
 use super::errors;
 use super::external_auth::{self, Granted};
 use super::forward::{Choice, Got, forward};
-use super::outbound::{Outbound, forwarded_uri};
+use super::outbound::{Outbound, forwarded_uri, matched_uri};
 use super::record::Record;
 use super::reply::Reply;
 use super::response::{EndpointBody, ResponseBody};
@@ -159,14 +159,14 @@ async fn respond(
 
     let choice = choose(&target, &parts, policy, &identity);
     shared.affinity = choice.affinity.map(|affinity| affinity.token);
-    let uri = forwarded_uri(&target, &parts, policy, found.path)?;
+    let matched_uri = matched_uri(&target, &parts)?;
+    let uri = forwarded_uri(&target, &matched_uri, policy, found.path)?;
     let expects = parts.headers.contains_key(EXPECT) && parts.version == Version::HTTP_11;
     let upgrade = target.upgrade.cloned().filter(|_| on_upgrade.is_some());
     let host = parts.headers.get(HOST).cloned().or_else(|| {
         let authority = parts.uri.authority()?;
         HeaderValue::from_str(authority.as_str()).ok()
     });
-    let original_uri = parts.uri.path_and_query().cloned();
     let gate = expects.then(|| Arc::new(Gate::default()));
     let source = Source::new(incoming, policy.max_body, gate.clone(), record.started);
     record.source = Some(source.clone());
@@ -192,14 +192,14 @@ async fn respond(
         let subject = external_auth::Subject {
             outbound: &shown,
             scheme: identity.scheme(),
-            original_uri: original_uri.as_ref(),
+            matched_uri: &matched_uri,
             sign_in,
         };
         shared.granted = Box::pin(external_auth::ask(auth, subject, record)).await?;
         access::add_granted(auth, &mut shared.granted, &mut outbound.headers);
     }
     shared.on_upgrade = on_upgrade.filter(|_| outbound.upgrade.is_some());
-    let subject = errors::Subject::of(policy, &outbound, original_uri.as_ref());
+    let subject = errors::Subject::of(policy, &outbound, &matched_uri);
     let own = worker.endpoints_of(&known, record.started);
     let is_empty = own.as_ref().is_none_or(|own| !own.has_endpoints());
     let endpoints = match policy.fallback.as_ref().filter(|_| is_empty) {
@@ -250,7 +250,11 @@ async fn replace_error(
         return got;
     }
     match errors::replace(errors, status, subject, route, record).await {
-        Some(replacement) => Ok(replacement),
+        Some(mut replacement) => {
+            // The affinity cookie names an endpoint of the route.
+            replacement.token = got.ok().and_then(|got| got.token);
+            Ok(replacement)
+        }
         None => got,
     }
 }
@@ -279,9 +283,6 @@ fn choose(
 }
 
 fn add_configured(client: &Client, policy: &Policy, headers: &mut HeaderMap) {
-    // Only this proxy says what a client's certificate is.
-    headers.remove(CLIENT_CERTIFICATE);
-    headers.remove("ssl-client-verify");
     if let Some(tls) = &client.tls
         && let Some(certificate) = &tls.certificate
     {
@@ -354,10 +355,10 @@ fn add_cookies(
     headers: &mut HeaderMap,
     cookie: Option<&AffinityCookie>,
     shared: &Shared,
-    served: Token,
+    served: Option<Token>,
     tried_it: bool,
 ) {
-    if let Some(cookie) = cookie {
+    if let (Some(cookie), Some(served)) = (cookie, served) {
         let tried_it = tried_it && shared.affinity.is_some();
         let value = affinity::set_cookie(cookie, shared.affinity, served, tried_it, shared.is_tls);
         if let Some(value) = value {

@@ -3,13 +3,14 @@
 
 use std::time::Instant;
 
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, SET_COOKIE, WWW_AUTHENTICATE};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, SET_COOKIE, WWW_AUTHENTICATE};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
-use http_body::Body;
 use lb_http::Policy;
+use lb_http::headers::strip_response;
 use lb_http::policy::ExternalAuth;
 
+use super::discard::discard;
 use super::forward::{Choice, forward};
 use super::outbound::Outbound;
 use super::record::Record;
@@ -27,7 +28,7 @@ pub(crate) struct Granted {
 pub(crate) struct Subject<'a> {
     pub outbound: &'a Outbound,
     pub scheme: &'a str,
-    pub original_uri: Option<&'a PathAndQuery>,
+    pub matched_uri: &'a PathAndQuery,
     /// The response if the server wants the client to sign in.
     pub sign_in: Option<Response<()>>,
 }
@@ -49,9 +50,12 @@ pub(crate) async fn ask(
     let got = got.await;
     (record.endpoint, record.tries) = before;
     let got = got.map_err(|_| unavailable())?;
-    let (parts, body) = got.response.into_parts();
-    if body.is_end_stream() {
-        got.lease.finish();
+    let (mut parts, body) = got.response.into_parts();
+    discard(body, got.lease);
+    // What describes the server's own response and connection is nothing for a request, whatever the policy names.
+    strip_response(&mut parts.headers);
+    for name in [CONTENT_LENGTH, HOST] {
+        parts.headers.remove(name);
     }
     let cookies: Vec<_> = parts.headers.get_all(SET_COOKIE).iter().cloned().collect();
     if parts.status.is_success() {
@@ -102,7 +106,7 @@ fn request(auth: &ExternalAuth, subject: &Subject<'_>) -> Outbound {
             headers.insert(HeaderName::from_static(name), value);
         }
     };
-    let uri = subject.original_uri.map_or("/", PathAndQuery::as_str);
+    let uri = subject.matched_uri.as_str();
     let host = subject.outbound.host.as_ref().and_then(|host| host.to_str().ok());
     set("x-original-url", &format!("{}://{}{uri}", subject.scheme, host.unwrap_or_default()));
     set("x-original-method", subject.outbound.method.as_str());

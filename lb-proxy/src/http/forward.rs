@@ -11,9 +11,10 @@ use hyper::body::Incoming;
 use lb_http::Policy;
 use lb_http::affinity::Token;
 use lb_http::balance::{Affinity, Guard, Outcome, Pick};
-use lb_http::retry::{Failure, Progress, may_retry};
+use lb_http::retry::{Failure, Progress, Retrying, may_retry};
 
 use super::deadline::{self, NoHead};
+use super::discard::discard;
 use super::outbound::Outbound;
 use super::record::Record;
 use super::reply::Reply;
@@ -35,7 +36,8 @@ pub(crate) struct Got {
     pub guard: Guard,
     /// Whether the endpoint that the client's cookie names was tried and failed.
     pub tried: Vec<SocketAddr>,
-    pub token: Token,
+    /// Names the endpoint of the route in the affinity cookie, if one has replied.
+    pub token: Option<Token>,
 }
 
 /// A failed try.
@@ -69,23 +71,22 @@ pub(crate) async fn forward(
     let begun = Instant::now();
     let mut tried: Vec<SocketAddr> = Vec::new();
     let mut was_stale = false;
-    let mut last: Option<(UpstreamError, &'static str)> = None;
     let mut outbound = Some(outbound);
-    loop {
-        let pick = Pick {
+    let pick = |tried: &[SocketAddr]| {
+        endpoints.balancer.choose(&Pick {
             now: Instant::now(),
             random: worker.random(),
             hash: choice.hash,
             affinity: choice.affinity,
-            tried: &tried,
-        };
-        let Some(guard) = endpoints.balancer.choose(&pick) else {
-            let Some((error, reason)) = last else {
-                record.failed(UpstreamError::NoEndpoint);
-                return Err(Reply::new(StatusCode::SERVICE_UNAVAILABLE, "no_endpoint"));
-            };
-            return Err(Reply::new(status_of(error), reason));
-        };
+            tried,
+        })
+    };
+    let Some(mut guard) = pick(&tried) else {
+        record.failed(UpstreamError::NoEndpoint);
+        return Err(Reply::new(StatusCode::SERVICE_UNAVAILABLE, "no_endpoint"));
+    };
+    let mut _retrying: Option<Retrying> = None;
+    loop {
         let address = guard.address();
         record.endpoint = Some(address);
         record.tries += 1;
@@ -108,11 +109,21 @@ pub(crate) async fn forward(
                     record.ejected();
                 }
                 let failure = Failure::Status(status);
-                if !may_retry(&policy.retry, &method, failure, &progress(record, source, begun)) {
-                    let token = guard.token();
-                    return Ok(Got { response, lease, guard, tried, token });
+                if may_retry(&policy.retry, &method, failure, &progress(record, source, begun)) {
+                    tried.push(address);
+                    // Without another endpoint, or if there are too many retries, the client gets this response.
+                    if let Some(next) = pick(&tried)
+                        && let Some(permit) = endpoints.balancer.begin_retry(failure)
+                    {
+                        discard(response.into_body(), lease);
+                        record.retried();
+                        (guard, _retrying) = (next, Some(permit));
+                        continue;
+                    }
+                    tried.pop();
                 }
-                Failed { error: UpstreamError::Protocol, failure, is_stale: false }
+                let token = Some(guard.token());
+                return Ok(Got { response, lease, guard, tried, token });
             }
             Attempt::Failed(failed) => {
                 record.failed(failed.error);
@@ -133,17 +144,22 @@ pub(crate) async fn forward(
             && (failed.failure == Failure::NotProcessed
                 || method.is_idempotent()
                 || policy.retry.non_idempotent);
+        let failed_reply = || Reply::new(status_of(failed.error), reason);
         if !(may || is_safe_stale) {
-            return Err(Reply::new(status_of(failed.error), reason));
+            return Err(failed_reply());
         }
-        record.retried();
-        last = Some((failed.error, reason));
         if failed.is_stale {
-            // The same endpoint may serve it, on a new connection.
+            // The same endpoint may serve it, on a new connection. Endpoints that close unused connections get no more
+            // load by that.
             was_stale = true;
         } else {
             tried.push(address);
+            _retrying = None;
+            let permit = endpoints.balancer.begin_retry(failed.failure);
+            _retrying = Some(permit.ok_or_else(failed_reply)?);
         }
+        guard = pick(&tried).ok_or_else(failed_reply)?;
+        record.retried();
     }
 }
 

@@ -5,6 +5,7 @@ mod access;
 mod compress;
 pub(crate) mod connection;
 mod deadline;
+mod discard;
 mod errors;
 mod exchange;
 mod external_auth;

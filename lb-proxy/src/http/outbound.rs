@@ -68,16 +68,19 @@ impl Outbound {
 /// Path and query for the endpoint: what was matched, or what it is rewritten to.
 pub(crate) fn forwarded_uri(
     target: &Target<'_>,
-    parts: &Parts,
+    matched: &PathAndQuery,
     policy: &Policy,
     pattern: &lb_http::PathPattern,
 ) -> Result<PathAndQuery, Reply> {
+    let Some(rewrite) = &policy.rewrite else { return Ok(matched.clone()) };
     let invalid = || Reply::new(StatusCode::BAD_REQUEST, "rewrite");
-    if let Some(rewrite) = &policy.rewrite {
-        let rewritten = rewrite::apply(rewrite, pattern, &target.path, target.query);
-        let text = rewritten.map_err(|_| invalid())?.path_and_query();
-        return PathAndQuery::try_from(text).map_err(|_| invalid());
-    }
+    let rewritten = rewrite::apply(rewrite, pattern, &target.path, target.query);
+    let text = rewritten.map_err(|_| invalid())?.path_and_query();
+    PathAndQuery::try_from(text).map_err(|_| invalid())
+}
+
+/// Path and query as they were matched. Whoever else decides about the request must see the same.
+pub(crate) fn matched_uri(target: &Target<'_>, parts: &Parts) -> Result<PathAndQuery, Reply> {
     if let (Cow::Borrowed(_), Some(uri)) = (&target.path, parts.uri.path_and_query())
         && uri.path() == &*target.path
     {
@@ -87,5 +90,5 @@ pub(crate) fn forwarded_uri(
         Some(query) => format!("{}?{query}", target.path),
         None => target.path.to_string(),
     };
-    PathAndQuery::try_from(text).map_err(|_| invalid())
+    PathAndQuery::try_from(text).map_err(|_| Reply::new(StatusCode::BAD_REQUEST, "path"))
 }

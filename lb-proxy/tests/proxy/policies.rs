@@ -65,21 +65,22 @@ fn redirects_and_cors_need_no_endpoint() {
     assert_eq!(response.header("access-control-allow-origin"), Some("https://o.test"));
 }
 
+fn cookie() -> AffinityCookie {
+    AffinityCookie {
+        name: "route".into(),
+        path: None,
+        domain: None,
+        max_age: None,
+        same_site: None,
+        secure: None,
+        keep_on_failure: false,
+    }
+}
+
 #[test]
 fn an_affinity_cookie_returns_to_its_endpoint() {
     let endpoints = [Endpoint::named("one"), Endpoint::named("two"), Endpoint::named("three")];
-    let policy = Policy {
-        affinity: Some(AffinityCookie {
-            name: "route".into(),
-            path: None,
-            domain: None,
-            max_age: None,
-            same_site: None,
-            secure: None,
-            keep_on_failure: false,
-        }),
-        ..Policy::default()
-    };
+    let policy = Policy { affinity: Some(cookie()), ..Policy::default() };
     let addresses: Vec<_> = endpoints.iter().map(|endpoint| endpoint.address).collect();
     let world = World::start(policy_config(&addresses, policy));
     let mut client = Client::connect(world.http());
@@ -159,6 +160,52 @@ fn another_server_decides_who_may_pass() {
     assert_eq!(asked.header("x-original-url"), Some("http://a.test/a?b"));
     assert_eq!(asked.header("x-original-method"), Some("POST"));
     assert_eq!(asked.header("content-length"), None);
+}
+
+#[test]
+fn the_server_that_decides_sees_the_path_that_the_endpoint_gets() {
+    let server = Endpoint::named("yes");
+    let endpoint = echo();
+    let auth = name("auth", Protocol::Http1);
+    let mut config = policy_config(&[endpoint.address], external(auth.clone()));
+    config.upstreams.insert(auth, upstream(&[server.address]));
+    let world = World::start(config);
+    let mut client = Client::connect(world.http());
+    for _ in 0..2 {
+        client.send(
+            "GET /public/%2e%2e/admin?a HTTP/1.1\r\nHost: a.test\r\nX-Original-URI: /public\r\n\r\n",
+        );
+        assert_eq!(client.response().text(), "GET /admin?a HTTP/1.1 ");
+    }
+    for asked in server.requests() {
+        assert_eq!(asked.header("x-original-url"), Some("http://a.test/admin?a"));
+        assert_eq!(asked.header("x-auth-request-redirect"), Some("/admin?a"));
+        assert_eq!(asked.header("x-original-uri"), None);
+        // Its response has a body, and the connection is used again.
+        assert_eq!(asked.connection, 0);
+    }
+}
+
+#[test]
+fn a_replaced_error_leaves_the_client_its_endpoint() {
+    let own = Endpoint::start(|request, stream| {
+        let status = if request.line.starts_with("GET /fail ") { "500 No" } else { "200 OK" };
+        let _ = write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
+        Then::Keep
+    });
+    let page = Endpoint::named("page");
+    let errors = name("errors", Protocol::Http1);
+    let custom = CustomErrors { statuses: [500].into(), upstream: errors.clone() };
+    let policy = Policy { affinity: Some(cookie()), errors: Some(custom), ..Policy::default() };
+    let mut config = policy_config(&[own.address], policy);
+    config.upstreams.insert(errors, upstream(&[page.address]));
+    let world = World::start(config);
+    let mut client = Client::connect(world.http());
+    let response = client.get(HOST, "/");
+    let pair = response.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    client.send(format!("GET /fail HTTP/1.1\r\nHost: a.test\r\nCookie: {pair}\r\n\r\n"));
+    let response = client.response();
+    assert_eq!((response.text().as_str(), response.header("set-cookie")), ("page", None));
 }
 
 #[test]

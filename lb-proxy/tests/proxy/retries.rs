@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use lb_http::Policy;
 use lb_http::policy::Retry;
@@ -10,7 +10,7 @@ use lb_http::policy::Retry;
 use crate::client::Client;
 use crate::endpoint::{Endpoint, Then, respond};
 use crate::forwarding::closed_port;
-use crate::world::{HOST, World, config, policy_config};
+use crate::world::{HOST, World, config, policy_config, wait_until};
 
 #[test]
 fn a_request_goes_to_another_endpoint_if_one_cannot_be_reached() {
@@ -112,4 +112,52 @@ fn an_endpoint_that_keeps_failing_is_ejected() {
     }
     assert!(bad.count() < 20, "{} requests to the bad endpoint", bad.count());
     assert!(world.metric("ejections_total{namespace=\"default\",ingress=\"web\"}") > 0);
+}
+
+#[test]
+fn without_another_endpoint_the_client_gets_the_response_that_would_be_retried() {
+    let failing = Endpoint::start(|_, stream| {
+        let _ = stream.write_all(b"HTTP/1.1 503 No\r\nContent-Length: 3\r\n\r\nown");
+        Then::Keep
+    });
+    let retry = Retry { statuses: [503].into(), ..Retry::default() };
+    let policy = Policy { retry, ..Policy::default() };
+    let world = World::start(policy_config(&[failing.address], policy));
+    let response = Client::connect(world.http()).get(HOST, "/");
+    assert_eq!((response.status, response.text().as_str()), (503, "own"));
+    assert_eq!(failing.count(), 1);
+}
+
+#[test]
+fn endpoints_that_fail_under_load_get_few_retries() {
+    const REQUESTS: usize = 10;
+    const RETRIES: usize = 3;
+    let (seen, first, second) =
+        (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)), Arc::default());
+    let serve = || {
+        let (seen, first) = (seen.clone(), first.clone());
+        let second: Arc<AtomicBool> = Arc::clone(&second);
+        Endpoint::start(move |_, stream| {
+            let is_retry = seen.fetch_add(1, Ordering::SeqCst) >= REQUESTS;
+            let go = if is_retry { &second } else { &first };
+            wait_until("permission", || go.load(Ordering::SeqCst));
+            let _ = stream.write_all(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n");
+            Then::Keep
+        })
+    };
+    let addresses = [serve().address, serve().address];
+    let retry = Retry { statuses: [503].into(), tries: 2, ..Retry::default() };
+    let world = World::start(policy_config(&addresses, Policy { retry, ..Policy::default() }));
+    let address = world.http();
+    let get = || std::thread::spawn(move || Client::connect(address).get(HOST, "/").status);
+    let clients: Vec<_> = (0..REQUESTS).map(|_| get()).collect();
+    wait_until("requests", || seen.load(Ordering::SeqCst) == REQUESTS);
+    first.store(true, Ordering::SeqCst);
+    let ended = || clients.iter().filter(|client| client.is_finished()).count();
+    wait_until("responses without retry", || ended() + seen.load(Ordering::SeqCst) == REQUESTS * 2);
+    assert_eq!(seen.load(Ordering::SeqCst), REQUESTS + RETRIES);
+    second.store(true, Ordering::SeqCst);
+    for client in clients {
+        assert_eq!(client.join().unwrap(), 503);
+    }
 }
