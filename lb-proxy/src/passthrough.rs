@@ -64,7 +64,7 @@ pub(crate) async fn forward(worker: &Rc<Worker>, connection: Passthrough) {
             None => Vec::new(),
         };
         first.extend_from_slice(&hello);
-        worker.counters.opened(arrival.listener);
+        let _passed = worker.pass(arrival.listener);
         if endpoint.write_all(&first).await.is_ok() {
             let (end, sent, received) = tunnel::join(tcp, endpoint, IDLE).await;
             tracing::debug!(
@@ -76,7 +76,6 @@ pub(crate) async fn forward(worker: &Rc<Worker>, connection: Passthrough) {
                 "passthrough connection ended"
             );
         }
-        worker.counters.closed(arrival.listener);
         return;
     }
     tracing::debug!(server_name = server_name.as_deref(), "no endpoint for passthrough");

@@ -69,14 +69,62 @@ impl Known {
     pub fn endpoints(
         &self,
         snapshot: u64,
+        now: Instant,
         find: impl FnOnce(&lb_http::UpstreamName) -> Option<Rc<Endpoints>>,
     ) -> Option<Rc<Endpoints>> {
         let mut current = self.endpoints.borrow_mut();
         if let Some(current) = current.as_ref().filter(|current| current.snapshot == snapshot) {
+            current.endpoints.touch(now);
             return Some(current.endpoints.clone());
         }
         let Action::Forward(upstream) = &self.route.action else { return None };
         *current = find(upstream).map(|endpoints| Current { snapshot, endpoints });
         current.as_ref().map(|current| current.endpoints.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_http::upstream::Protocol;
+    use lb_http::{Owner, Upstream, UpstreamName};
+
+    use super::*;
+    use crate::config::Config;
+    use crate::metrics::Metrics;
+    use crate::settings::Limits;
+    use crate::upstream::Upstreams;
+
+    #[test]
+    fn endpoints_stay_known_while_a_route_uses_them() {
+        let start = Instant::now();
+        let name = UpstreamName {
+            namespace: "default".into(),
+            service: "web".into(),
+            port: "80".into(),
+            protocol: Protocol::Http1,
+            tls: None,
+        };
+        let route = Arc::new(Route {
+            owner: Owner { namespace: "default".into(), name: "web".into() },
+            action: Action::Forward(name.clone()),
+            canaries: Vec::new(),
+            policy: Arc::default(),
+        });
+        let mut config = Config::default();
+        config.upstreams.insert(name.clone(), Arc::new(Upstream::default()));
+        let (upstreams, settings) = (Upstreams::default(), Arc::default());
+        let known = Routes::default().get(&route, &Metrics::new(1).add_worker(), start);
+        let endpoints_at = |now| {
+            let find = |name: &UpstreamName| upstreams.get(name, &config, &settings, now);
+            known.endpoints(0, now, find).unwrap()
+        };
+        let first = endpoints_at(start);
+        for minutes in 1..60 {
+            let now = start + Duration::from_secs(60 * minutes);
+            assert!(Rc::ptr_eq(&endpoints_at(now), &first));
+            upstreams.tend(&config, &Limits::default(), now);
+        }
+        let now = start + Duration::from_secs(3600);
+        assert!(Rc::ptr_eq(&upstreams.get(&name, &config, &settings, now).unwrap(), &first));
     }
 }

@@ -18,7 +18,7 @@ use crate::client::{Client, Order};
 use crate::config::Config;
 use crate::limits::Connections;
 use crate::limits::verifications::Verifications;
-use crate::metrics::{OwnerCounters, WorkerCounters, add};
+use crate::metrics::{Listener, OwnerCounters, WorkerCounters, add};
 use crate::routes::{Known, Routes};
 use crate::settings::{Limits, Settings};
 use crate::stop::Stop;
@@ -69,6 +69,8 @@ pub(crate) struct Worker {
     pub verifications: Verifications,
     /// Connections that were accepted and are not yet clients.
     arriving: Cell<usize>,
+    /// Connections that are forwarded without being decrypted.
+    passed: Cell<usize>,
 }
 
 /// A connection that was accepted.
@@ -77,6 +79,19 @@ pub(crate) struct Arriving(Rc<Worker>);
 impl Drop for Arriving {
     fn drop(&mut self) {
         self.0.arriving.set(self.0.arriving.get() - 1);
+    }
+}
+
+/// See [`Worker::pass`].
+pub(crate) struct Passed {
+    worker: Rc<Worker>,
+    listener: Listener,
+}
+
+impl Drop for Passed {
+    fn drop(&mut self) {
+        self.worker.passed.set(self.worker.passed.get() - 1);
+        self.worker.counters.closed(self.listener);
     }
 }
 
@@ -106,6 +121,7 @@ impl Worker {
             is_draining: Cell::new(false),
             verifications: Verifications::default(),
             arriving: Cell::new(0),
+            passed: Cell::new(0),
             shared,
             counters,
         })
@@ -117,6 +133,13 @@ impl Worker {
 
     pub fn config(&self) -> Snapshot {
         self.config.borrow().clone()
+    }
+
+    /// Counts a connection that is passed on, until the guard is dropped.
+    pub fn pass(self: &Rc<Self>, listener: Listener) -> Passed {
+        self.passed.set(self.passed.get() + 1);
+        self.counters.opened(listener);
+        Passed { worker: self.clone(), listener }
     }
 
     pub fn is_draining(&self) -> bool {
@@ -155,7 +178,7 @@ impl Worker {
 
     /// The endpoints of a route as of the current snapshot.
     pub fn endpoints_of(&self, route: &Known, now: Instant) -> Option<Rc<Endpoints>> {
-        route.endpoints(self.snapshot.get(), |upstream| self.endpoints(upstream, now))
+        route.endpoints(self.snapshot.get(), now, |upstream| self.endpoints(upstream, now))
     }
 
     pub fn log(&self, entry: Entry) {
@@ -215,7 +238,9 @@ impl Worker {
         }
         let all_gone = async {
             // A drop of a client wakes nobody, and the end of the process can wait for a moment.
-            while !self.clients.borrow().is_empty() || self.arriving.get() > 0 {
+            while !self.clients.borrow().is_empty()
+                || self.arriving.get() + self.passed.get() > 0
+            {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };

@@ -55,7 +55,7 @@ impl Upstreams {
     ) -> Option<Rc<Endpoints>> {
         let upstream = config.upstreams.get(name)?;
         if let Some(known) = self.by_name.borrow().get(name) {
-            known.used.set(now);
+            known.touch(now);
             known.update(upstream, now);
             return Some(known.clone());
         }
@@ -115,6 +115,11 @@ impl Endpoints {
 
     pub fn is_usable(&self) -> bool {
         self.tls.is_ok()
+    }
+
+    /// Whoever keeps endpoints has to say that it uses them. Otherwise they are forgotten, with their connections.
+    pub fn touch(&self, now: Instant) {
+        self.used.set(now);
     }
 
     /// For new requests.

@@ -9,7 +9,7 @@ use crate::endpoint::{Endpoint, Then, respond};
 use crate::upgrades::{echo_after_upgrade, upgrade};
 use crate::world::{HOST, World, config, wait_until};
 
-fn block_on<T>(future: impl Future<Output = T>) -> T {
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(future)
 }

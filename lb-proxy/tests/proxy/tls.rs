@@ -18,6 +18,7 @@ use rustls::{HandshakeKind, StreamOwned, SupportedProtocolVersion};
 
 use crate::client::Client;
 use crate::endpoint::{Endpoint, Then, respond};
+use crate::shutdown::block_on;
 use crate::world::{
     HOST, PATIENCE, World, add_host, config, hosts, name, named_config, policy_config, self_signed,
     terminate, upstream, wait_until,
@@ -344,4 +345,25 @@ fn a_route_with_client_certificates_demands_them_whatever_the_host_does() {
     let mut client = connect(world.https(), &trusting(&[&pair], None), HOST).unwrap();
     assert_eq!(client.get(HOST, "/").status, 403);
     assert_eq!(endpoint.count(), 0);
+}
+
+#[test]
+fn connections_that_are_passed_on_may_finish_before_the_proxy_does() {
+    let pair = self_signed(&["pass.test"]);
+    let target = name("pass", Protocol::Https);
+    let mut config = config(&[]);
+    config.upstreams.insert(target.clone(), upstream(&[tls_echo(&pair, &[])]));
+    let pass = Arc::new(HostTls::Passthrough { upstream: target, proxy_protocol: None });
+    config.tls = hosts(&[("pass.test", &pass)]);
+    let mut world = World::with(config, |settings| settings.shutdown_grace = PATIENCE);
+    let mut client = connect(world.https(), &trusting(&[&pair], None), "pass.test").unwrap();
+    client.send("before");
+    assert_eq!(client.take(6).unwrap(), b"before");
+    let (address, proxy) = (world.https(), world.proxy.take().unwrap());
+    let ended = thread::spawn(move || block_on(proxy.shutdown()));
+    wait_until("closed listener", || TcpStream::connect(address).is_err());
+    client.send("after");
+    assert_eq!(client.take(5).unwrap(), b"after");
+    drop(client);
+    ended.join().unwrap();
 }
