@@ -1,7 +1,7 @@
 //! The form of a path that is matched and forwarded.
 //!
 //! Invariants, for every path that is accepted:
-//! - It begins with `/` and has no dot segments, in whatever encoding.
+//! - It begins with `/` and has no dot segments, in whatever encoding, also if `%2F` and `%5C` separate segments.
 //! - It consists of characters that RFC 3986 allows in paths. All others are percent-encoded, with upper-case digits;
 //!   unreserved characters never are. So two paths that RFC 3986 calls equivalent are equal.
 //! - Normalizing it again changes nothing.
@@ -18,6 +18,8 @@ pub enum InvalidPath {
     /// A control character, plain or percent-encoded.
     ControlCharacter,
     AboveRoot,
+    /// `..%2Fa`, `..%5Ca`. Endpoints that decode paths before they resolve them leave what rules have matched.
+    HiddenDotSegment,
     /// `..;a=b`. Servlet containers ignore parameters, and so resolve what others keep.
     DotSegmentParameters,
 }
@@ -29,6 +31,7 @@ impl Display for InvalidPath {
             Self::Encoding => "% is not followed by two hexadecimal digits",
             Self::ControlCharacter => "path contains a control character",
             Self::AboveRoot => "path leads above the root",
+            Self::HiddenDotSegment => "dot segment beside a percent-encoded separator",
             Self::DotSegmentParameters => "dot segment with parameters",
         })
     }
@@ -39,7 +42,7 @@ impl std::error::Error for InvalidPath {}
 /// Resolves dot segments, decodes unreserved characters, and encodes those that RFC 3986 does not allow in paths.
 /// Empty segments (`//`), `%2F` and parameters (`;`) are kept. Does not allocate if the path is normal already.
 pub fn normalize(raw: &str) -> Result<Cow<'_, str>, InvalidPath> {
-    if is_normal(raw.as_bytes()) { Ok(Cow::Borrowed(raw)) } else { resolve(raw).map(Cow::Owned) }
+    if is_normal(raw) { Ok(Cow::Borrowed(raw)) } else { resolve(raw).map(Cow::Owned) }
 }
 
 /// A normal path as it is compared with rules: characters that may be encoded in paths, with or without a meaning
@@ -83,7 +86,13 @@ fn resolve(raw: &str) -> Result<String, InvalidPath> {
             path.push('/');
         }
     }
-    Ok(path)
+    if hides_dots(&path) { Err(InvalidPath::HiddenDotSegment) } else { Ok(path) }
+}
+
+/// Whether a path without dot segments has some if encoded separators are decoded. Dots are decoded already.
+fn hides_dots(path: &str) -> bool {
+    let segments = path.split("%2F").flat_map(|part| part.split("%5C"));
+    segments.flat_map(|part| part.split('/')).any(|segment| dots(segment.as_bytes()) != Ok(0))
 }
 
 fn push_segment(path: &mut String, segment: &str) -> Result<(), InvalidPath> {
@@ -121,7 +130,9 @@ fn dots(segment: &[u8]) -> Result<usize, InvalidPath> {
 }
 
 /// Whether [`normalize`] changes nothing.
-fn is_normal(path: &[u8]) -> bool {
+fn is_normal(text: &str) -> bool {
+    let path = text.as_bytes();
+    let mut has_separator = false;
     if path.first() != Some(&b'/') {
         return false;
     }
@@ -143,6 +154,7 @@ fn is_normal(path: &[u8]) -> bool {
                     Some(octet)
                         if is_upper && !octet.is_ascii_control() && !is_unreserved(octet) =>
                     {
+                        has_separator |= [b'/', b'\\'].contains(&octet);
                         at += 2
                     }
                     _ => return false,
@@ -152,7 +164,7 @@ fn is_normal(path: &[u8]) -> bool {
             _ => return false,
         }
     }
-    true
+    !(has_separator && hides_dots(text))
 }
 
 /// The octet that two hexadecimal digits stand for.
@@ -202,7 +214,8 @@ mod tests {
             ("//..", Ok("/")),
             ("/a%2Fb", Ok("/a%2Fb")),
             ("/a%2fb", Ok("/a%2Fb")),
-            ("/a%2F..%2Fb", Ok("/a%2F..%2Fb")),
+            ("/a%2F.git%2F...%2F..b", Ok("/a%2F.git%2F...%2F..b")),
+            ("/a%2F../../b", Ok("/b")),
             ("/a;x=1/b;y", Ok("/a;x=1/b;y")),
             ("/%61%2D%5f%7e", Ok("/a-_~")),
             ("/%252e%252e/a", Ok("/%252e%252e/a")),
@@ -227,6 +240,11 @@ mod tests {
             ("/..", Err(InvalidPath::AboveRoot)),
             ("/a/../../b", Err(InvalidPath::AboveRoot)),
             ("/%2e%2e/a", Err(InvalidPath::AboveRoot)),
+            ("/a%2F..%2Fb", Err(InvalidPath::HiddenDotSegment)),
+            ("/a/..%2fb", Err(InvalidPath::HiddenDotSegment)),
+            ("/a%2f%2e%2e/b", Err(InvalidPath::HiddenDotSegment)),
+            ("/a\\..\\b", Err(InvalidPath::HiddenDotSegment)),
+            ("/a%5C.", Err(InvalidPath::HiddenDotSegment)),
             ("/a/..;/b", Err(InvalidPath::DotSegmentParameters)),
             ("/a/%2e%2e;x/b", Err(InvalidPath::DotSegmentParameters)),
             ("/.;/b", Err(InvalidPath::DotSegmentParameters)),
@@ -273,7 +291,7 @@ mod tests {
 
         #[test]
         fn the_shortcut_agrees(raw in hostile()) {
-            prop_assert_eq!(is_normal(raw.as_bytes()), resolve(&raw).as_ref() == Ok(&raw));
+            prop_assert_eq!(is_normal(&raw), resolve(&raw).as_ref() == Ok(&raw));
         }
     }
 }
