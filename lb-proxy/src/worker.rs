@@ -238,9 +238,7 @@ impl Worker {
         }
         let all_gone = async {
             // A drop of a client wakes nobody, and the end of the process can wait for a moment.
-            while !self.clients.borrow().is_empty()
-                || self.arriving.get() + self.passed.get() > 0
-            {
+            while !self.clients.borrow().is_empty() || self.arriving.get() + self.passed.get() > 0 {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
