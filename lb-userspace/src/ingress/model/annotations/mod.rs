@@ -4,6 +4,7 @@
 //! Invariant: an annotation that restricts access and cannot be honoured closes the rules of its Ingress.
 
 mod access;
+mod annotation;
 mod balance;
 mod canary;
 mod client_tls;
@@ -23,78 +24,12 @@ mod values;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
 
+pub use annotation::{Annotation, Effect};
 pub use canary::expression_error;
 pub use draft::{CanaryDraft, Draft, VerifyClient};
 
 pub const OURS: &str = "ingress.millrace.io/";
 pub const NGINX: &str = "nginx.ingress.kubernetes.io/";
-
-/// An annotation, under its names.
-#[derive(Clone, Copy, Debug)]
-pub struct Annotation {
-    /// Name after [`OURS`]; empty: only ingress-nginx has it.
-    pub name: &'static str,
-    /// Names after [`NGINX`].
-    pub nginx: &'static [&'static str],
-    /// What values look like.
-    pub value: &'static str,
-    /// One sentence for the documentation.
-    pub doc: &'static str,
-    pub effect: Effect,
-    /// How the effect differs from ingress-nginx's; empty: it does not.
-    pub differs: &'static str,
-    /// Whether access would be open if it were ignored.
-    pub restricts: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub enum Effect {
-    Set(fn(&mut Draft, &str) -> Result<(), String>),
-    /// Accepted, and nothing has to be done. Why.
-    Nothing(&'static str),
-    /// Not supported, which matters unless the value is one of these.
-    Unsupported {
-        why: &'static str,
-        harmless: &'static [&'static str],
-    },
-    /// Configuration of another program: never executed.
-    Snippet,
-}
-
-impl Annotation {
-    const fn set(
-        name: &'static str,
-        nginx: &'static [&'static str],
-        value: &'static str,
-        set: fn(&mut Draft, &str) -> Result<(), String>,
-        doc: &'static str,
-    ) -> Self {
-        let effect = Effect::Set(set);
-        Self { name, nginx, value, doc, effect, differs: "", restricts: false }
-    }
-
-    const fn restricting(self) -> Self {
-        Self { restricts: true, ..self }
-    }
-
-    const fn differs(self, differs: &'static str) -> Self {
-        Self { differs, ..self }
-    }
-
-    const fn nothing(nginx: &'static [&'static str], why: &'static str) -> Self {
-        let effect = Effect::Nothing(why);
-        Self { name: "", nginx, value: "", doc: "", effect, differs: "", restricts: false }
-    }
-
-    const fn unsupported(
-        nginx: &'static [&'static str],
-        harmless: &'static [&'static str],
-        why: &'static str,
-    ) -> Self {
-        let effect = Effect::Unsupported { why, harmless };
-        Self { name: "", nginx, value: "", doc: "", effect, differs: "", restricts: false }
-    }
-}
 
 /// All annotations, in the order of the documentation.
 pub fn all() -> impl Iterator<Item = &'static Annotation> {
