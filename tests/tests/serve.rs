@@ -221,7 +221,7 @@ fn idle_connection(number: u32) -> Result<OwnedFd> {
     let connection = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None)?;
     bind(connection.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(from, 0)))?;
     connect(connection.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(NODE.parse()?, 10_256)))?;
-    if number % 2 == 0 {
+    if number.is_multiple_of(2) {
         // The server may have closed it already.
         let _ = nix::unistd::write(&connection, b"GET /livez HTTP/1.1\r\n");
     }
