@@ -12,9 +12,9 @@ use hyper::body::Incoming;
 use tokio::sync::mpsc;
 
 use super::connection::{Connection, perform};
+use super::load::{CHANGES, Load, name, object};
 use super::process::Server;
 use super::report::{Figures, Writes};
-use super::{CHANGES, Load, name, object};
 
 const CONNECTIONS: usize = 8;
 const WATCHES: usize = 200;

@@ -8,6 +8,7 @@
 
 mod connection;
 mod etcd;
+mod load;
 mod millrace;
 mod process;
 mod report;
@@ -15,6 +16,7 @@ mod report;
 use std::env;
 use std::path::PathBuf;
 
+use load::Load;
 use report::Figures;
 
 const USAGE: &str = "\
@@ -27,16 +29,6 @@ Options:
   --etcd PATH    Program of etcd; without it only the embedded API is measured
   --directory D  Where the stores are; the disk of it is measured [default: target/bench]
   --quick        2000 objects and 100 watchers: shows only that everything works";
-
-#[derive(Debug, Clone)]
-pub struct Load {
-    pub objects: usize,
-    pub watchers: usize,
-    pub clients: usize,
-}
-
-/// Changes that are sent to all watchers.
-pub const CHANGES: usize = 50;
 
 fn main() {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -73,21 +65,4 @@ fn main() {
         }
     });
     report::print(&load, &all);
-}
-
-/// An object as a client writes it.
-pub fn object(number: usize, version: usize) -> String {
-    serde_json::json!({
-        "apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": {
-            "name": name(number), "namespace": "default",
-            "labels": {"app.kubernetes.io/name": "bench", "version": version.to_string()},
-        },
-        "data": {"key": "x".repeat(500)},
-    })
-    .to_string()
-}
-
-pub fn name(number: usize) -> String {
-    format!("object-{number:06}")
 }

@@ -19,9 +19,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::sync::mpsc;
 
 use super::connection::{Connection, perform};
+use super::load::{CHANGES, Load, name, object};
 use super::process::Server;
 use super::report::{Figures, Writes};
-use super::{CHANGES, Load, name, object};
 
 /// Connections of the writing clients.
 const CONNECTIONS: usize = 8;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Load;
+use super::load::Load;
 
 pub struct Figures {
     pub created: Writes,

@@ -1,0 +1,28 @@
+//! What both servers are asked to do.
+
+#[derive(Debug, Clone)]
+pub struct Load {
+    pub objects: usize,
+    pub watchers: usize,
+    pub clients: usize,
+}
+
+/// Changes that are sent to all watchers.
+pub const CHANGES: usize = 50;
+
+/// An object as a client writes it.
+pub fn object(number: usize, version: usize) -> String {
+    serde_json::json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {
+            "name": name(number), "namespace": "default",
+            "labels": {"app.kubernetes.io/name": "bench", "version": version.to_string()},
+        },
+        "data": {"key": "x".repeat(500)},
+    })
+    .to_string()
+}
+
+pub fn name(number: usize) -> String {
+    format!("object-{number:06}")
+}
