@@ -25,10 +25,13 @@ use crate::source::Event;
 
 /// The annotations of each Ingress, for explanations.
 #[derive(Clone, Default)]
-pub struct Annotations(Arc<Mutex<BTreeMap<ServiceName, Arc<BTreeMap<String, String>>>>>);
+pub struct Annotations(Arc<Mutex<BTreeMap<ServiceName, Own>>>);
+
+/// The annotations of one Ingress.
+type Own = Arc<BTreeMap<String, String>>;
 
 impl Annotations {
-    pub fn of(&self, namespace: &str, name: &str) -> Arc<BTreeMap<String, String>> {
+    pub fn of(&self, namespace: &str, name: &str) -> Own {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(&ServiceName::new(namespace, name)).cloned().unwrap_or_default()
     }
@@ -215,8 +218,9 @@ impl Controller {
 
     /// Addresses of upstreams that are names in DNS.
     pub fn take_in_resolved(&mut self, (upstream, addresses): Resolved) {
-        if self.snapshot.upstreams.contains_key(&upstream) {
-            self.snapshot.upstreams.insert(upstream, addresses);
+        // It may not be used any more.
+        if let Some(known) = self.snapshot.upstreams.get_mut(&upstream) {
+            *known = addresses;
             self.publish();
         }
     }
