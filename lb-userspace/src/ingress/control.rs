@@ -15,7 +15,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 
 use super::controller::Annotations;
@@ -26,7 +26,7 @@ const LIMITS: Limits = Limits::new(16, 0, 16);
 const MOST_BYTES: u64 = 256 << 10;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A predecessor may still hold the name.
-const RETRY: Duration = Duration::from_millis(100);
+const RETRY: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -55,8 +55,8 @@ pub fn address(text: &str) -> io::Result<SocketAddr> {
 }
 
 impl Control {
-    /// Serves until it is aborted.
-    pub async fn serve(self, address: SocketAddr) {
+    /// Serves until it is aborted. Reports when a successor can connect.
+    pub async fn serve(self, address: SocketAddr, opened: oneshot::Sender<()>) {
         let this = Arc::new(self);
         let mut is_reported = false;
         let listener = loop {
@@ -71,6 +71,7 @@ impl Control {
                 }
             }
         };
+        let _ = opened.send(());
         accept_all(listener, Room::new(LIMITS), |stream, _| {
             let this = Arc::clone(&this);
             // A failed connection does not matter to the proxy.

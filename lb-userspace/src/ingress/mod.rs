@@ -35,7 +35,7 @@ use lb_proxy::Proxy;
 use sd_notify::NotifyState;
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::agent::{Ending, notify_service_manager, raise_file_limit};
@@ -55,6 +55,8 @@ use status::Status;
 /// How long the start waits for Secrets that are watched by name. A role that does not allow one must not keep all
 /// others from being served.
 const SECRETS_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a predecessor may take to close its control socket.
+const CONTROL_PATIENCE: Duration = Duration::from_secs(5);
 const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(3600);
 
 pub enum Origin {
@@ -127,12 +129,16 @@ pub async fn run(options: Options) -> Result<()> {
         // It serves no longer, if this fails.
         let _ = predecessor.dismiss();
     }
-    tracing::info!(http = ?proxy.http(), https = ?proxy.https(), "serving ingresses");
-    notify_service_manager(&[NotifyState::Ready, NotifyState::Status("serving Ingresses")]);
     let (successors_sender, mut successors) = mpsc::channel(1);
     let control =
         Control { config: controller.config(), annotations, successors: successors_sender };
-    let control = tokio::spawn(control.serve(control_address));
+    let (opened, is_opened) = oneshot::channel();
+    let control = tokio::spawn(control.serve(control_address, opened));
+    // A successor that starts before would not find this process, and share the ports with it. A name that another
+    // process keeps must not prevent serving.
+    let _ = timeout(CONTROL_PATIENCE, is_opened).await;
+    tracing::info!(http = ?proxy.http(), https = ?proxy.https(), "serving ingresses");
+    notify_service_manager(&[NotifyState::Ready, NotifyState::Status("serving Ingresses")]);
 
     let mut beats = interval(health::BEAT);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
