@@ -1,16 +1,14 @@
 //! Upstreams that are names in DNS: their addresses are looked up again and again.
 //!
-//! A name that can't be resolved keeps its last addresses. Addresses of this machine and link-local ones are left out:
-//! with them, whoever may create a Service could reach what only this machine can.
+//! A name that can't be resolved keeps its last addresses. Those that [`target::check`] forbids are left out: with them,
+//! whoever may create a Service could reach what only this machine can.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
-use ipnet::IpNet;
-use lb_http::{Endpoint, Upstream, UpstreamName};
-use lb_proxy::settings::local_networks;
+use lb_http::{Endpoint, Upstream, UpstreamName, target};
 use tokio::net::lookup_host;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
@@ -49,7 +47,6 @@ async fn follow(
     mut wanted: watch::Receiver<BTreeMap<UpstreamName, Target>>,
     results: mpsc::UnboundedSender<Resolved>,
 ) {
-    let local = local_networks();
     let mut known: BTreeMap<UpstreamName, (Target, Arc<Upstream>)> = BTreeMap::new();
     let mut all = false;
     loop {
@@ -61,7 +58,7 @@ async fn follow(
             .collect();
         let resolved = stream::iter(due)
             .map(|(upstream, target)| async {
-                let addresses = resolve(&target, &local).await;
+                let addresses = resolve(&target).await;
                 (upstream, target, addresses)
             })
             .buffer_unordered(CONCURRENT);
@@ -89,7 +86,7 @@ async fn follow(
 }
 
 /// `None`: the name can't be resolved now.
-async fn resolve((host, port): &Target, excluded: &[IpNet]) -> Option<Upstream> {
+async fn resolve((host, port): &Target) -> Option<Upstream> {
     let found = match timeout(PATIENCE, lookup_host((&**host, *port))).await {
         Ok(Ok(found)) => found,
         Ok(Err(error)) => {
@@ -101,8 +98,12 @@ async fn resolve((host, port): &Target, excluded: &[IpNet]) -> Option<Upstream> 
             return None;
         }
     };
-    let is_allowed = |address: &std::net::SocketAddr| {
-        !excluded.iter().any(|network| network.contains(&address.ip()))
+    let is_allowed = |address: &std::net::SocketAddr| match target::check(address.ip()) {
+        Ok(()) => true,
+        Err(reason) => {
+            tracing::warn!(%host, address = %address.ip(), %reason, "address of an upstream refused");
+            false
+        }
     };
     let mut endpoints: Vec<Endpoint> =
         found.filter(is_allowed).map(|address| Endpoint { address, is_local: false }).collect();
@@ -116,12 +117,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn addresses_of_this_machine_are_left_out() {
-        let target = (Arc::from("localhost"), 80);
-        let none = resolve(&target, &local_networks()).await.unwrap();
-        assert!(none.endpoints.is_empty());
-        let found = resolve(&target, &[]).await.unwrap();
-        assert!(found.endpoints.iter().any(|endpoint| endpoint.address.port() == 80));
+    async fn addresses_that_tenants_must_not_reach_are_left_out() {
+        // Those of this machine, of Azure's WireServer, and of AWS's metadata server.
+        for forbidden in ["localhost", "168.63.129.16", "fd00:ec2::254", "::ffff:127.0.0.1"] {
+            let none = resolve(&(Arc::from(forbidden), 80)).await.unwrap();
+            assert!(none.endpoints.is_empty(), "{forbidden}");
+        }
+        let found = resolve(&(Arc::from("192.0.2.1"), 80)).await.unwrap();
+        assert_eq!(found.endpoints[0].address, ([192, 0, 2, 1], 80).into());
     }
 
     #[tokio::test]
