@@ -49,6 +49,7 @@ Examples:
     cargo xtask bench control --services 1000,10000
     cargo xtask bench compare --services 1,1000
     cargo xtask bench api --objects 50000 --watchers 1000
+    cargo xtask bench ingress --only millrace,nginx
 
   Fuzz the data plane's pipeline in user space for ten minutes:
     cargo xtask fuzz pipeline --seconds 600
@@ -72,8 +73,8 @@ enum Command {
     /// Run benchmarks: nanoseconds per packet, requests per second
     ///
     /// `bench control` measures the control plane, `bench api` the embedded API beside etcd. `bench compare` compares
-    /// Millrace with nftables, iptables, HAProxy and direct connections. `bench -- --help`, and `--help` after one of
-    /// these words, list their options.
+    /// Millrace with nftables, iptables, HAProxy and direct connections, `bench ingress` the Ingress proxy with nginx,
+    /// HAProxy and Caddy. `bench -- --help`, and `--help` after one of these words, list their options.
     Bench(Passed),
     /// Build the BPF objects; installs a BPF compiler if none is found
     BuildEbpf(ebpf::Options),

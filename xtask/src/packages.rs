@@ -24,10 +24,17 @@ pub const PROGRAMS: [(&str, &str); 14] = [
     ("tmux", "tmux"),
 ];
 
-/// Additional programs for `bench compare`: the other load balancers, and one that draws the chart.
-const COMPARED: [(&str, &str); 2] = [("haproxy", "haproxy"), ("rsvg-convert", "librsvg2-bin")];
+/// Additional programs for `bench compare` and `bench ingress`: other load balancers and proxies, a client, and one
+/// that draws the chart.
+const COMPARED: [(&str, &str); 5] = [
+    ("caddy", "caddy"),
+    ("h2load", "nghttp2-client"),
+    ("haproxy", "haproxy"),
+    ("openssl", "openssl"),
+    ("rsvg-convert", "librsvg2-bin"),
+];
 
-/// Installs the programs for `bench compare`. A program that can't be installed is left out of the
+/// Installs the programs for these comparisons. A program that can't be installed is left out of the
 /// comparison, so failures are only printed.
 pub fn ensure_compared() {
     let missing: Vec<&str> = COMPARED

@@ -15,8 +15,8 @@ pub fn demo(arguments: &[String]) -> Result<()> {
     become_root_command(&programs.join("demo"), arguments, &programs.join("millrace"))
 }
 
-/// Runs a benchmark of packets, or with the first argument `control` of the control plane, with
-/// `api` of the embedded API, or with `compare` against other load balancers.
+/// Runs a benchmark of packets, or with the first argument `control` of the control plane, with `api` of the embedded
+/// API, with `compare` against other load balancers, or with `ingress` against other HTTP proxies.
 pub fn bench(arguments: &[String]) -> Result<()> {
     if let Some((first, rest)) = arguments.split_first()
         && first == "api"
@@ -29,6 +29,10 @@ pub fn bench(arguments: &[String]) -> Result<()> {
         Some((first, rest)) if first == "compare" => {
             packages::ensure_compared();
             ("compare", rest)
+        }
+        Some((first, rest)) if first == "ingress" => {
+            packages::ensure_compared();
+            ("ingress", rest)
         }
         _ => ("bench", arguments),
     };

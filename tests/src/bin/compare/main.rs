@@ -12,16 +12,15 @@ mod report;
 mod services;
 mod world;
 
-use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use clap::Parser;
 use tests::figures::Sample;
+use tests::machine::{busy_without_us, is_installed};
 
 use balancer::Kind;
 use report::Run;
@@ -175,16 +174,6 @@ fn measure(worlds: &mut [World], rounds: u32, effort: Effort, until: Instant) ->
     Ok(background)
 }
 
-/// The share of the machine that other processes use, from 0 to 1.
-fn busy_without_us() -> Result<f64> {
-    let time = Duration::from_millis(300);
-    let before = processor::machine_now()?.0;
-    thread::sleep(time);
-    let busy = processor::machine_now()?.0.saturating_sub(before);
-    let processors = thread::available_parallelism().map_or(1, usize::from);
-    Ok(busy.as_secs_f64() / time.as_secs_f64() / processors as f64)
-}
-
 fn reported_problems(world: &World) -> Vec<String> {
     let title = world.title();
     let mut notes: Vec<String> = world
@@ -227,13 +216,6 @@ fn picture(output: &Path) -> Result<PathBuf> {
         bail!("rsvg-convert ended with {status}");
     }
     Ok(png)
-}
-
-fn is_installed(program: &str) -> bool {
-    let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path)
-        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
-        .any(|directory| directory.join(program).exists())
 }
 
 /// Called between measurements.

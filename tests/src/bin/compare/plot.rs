@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::balancer::Kind;
 use super::figure::Figure;
-use super::report::number;
 use super::world::World;
+use ::tests::tables::number;
 
 const PANELS: [Figure; 6] = [
     Figure::Connections,

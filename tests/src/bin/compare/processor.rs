@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ::tests::machine::machine_now;
 use anyhow::{Context, Result};
 use nix::sys::resource::{UsageWho, getrusage};
 
@@ -72,40 +73,9 @@ fn own() -> Result<Duration> {
     Ok(Duration::from_micros(microseconds.iter().sum()))
 }
 
-/// Busy time of all CPUs, and that of softirqs.
-pub fn machine_now() -> Result<(Duration, Duration)> {
-    machine(&fs::read_to_string("/proc/stat")?)
-}
-
-/// Busy time and that of softirqs over all CPUs, from /proc/stat.
-fn machine(stat: &str) -> Result<(Duration, Duration)> {
-    /// The unit of /proc/stat on all architectures.
-    const MILLISECONDS: u64 = 10;
-    let line = stat.lines().next().and_then(|line| line.strip_prefix("cpu "));
-    let fields: Vec<u64> = line
-        .context("/proc/stat begins with another line")?
-        .split_whitespace()
-        .map(str::parse)
-        .collect::<Result<_, _>>()?;
-    let [user, nice, system, _idle, _waiting, irq, softirq, stolen, ..] = fields[..] else {
-        anyhow::bail!("/proc/stat has only {} fields", fields.len());
-    };
-    let busy = user + nice + system + irq + softirq + stolen;
-    let time = |ticks: u64| Duration::from_millis(ticks * MILLISECONDS);
-    Ok((time(busy), time(irq + softirq)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn idle_time_is_not_busy() -> Result<()> {
-        let (busy, softirq) = machine("cpu  1 2 3 400 500 6 7 8 0 0\ncpu0 1 2 3")?;
-        assert_eq!(busy, Duration::from_millis(10 * (1 + 2 + 3 + 6 + 7 + 8)));
-        assert_eq!(softirq, Duration::from_millis(130));
-        Ok(())
-    }
 
     #[test]
     fn what_is_done_is_ours() -> Result<()> {
