@@ -8,6 +8,7 @@ pub mod contents;
 pub mod datapath;
 pub mod figures;
 pub mod generator;
+pub mod ingress;
 pub mod load;
 pub mod machine;
 pub mod manifests;

@@ -1,4 +1,4 @@
-//! Manifests of Services with their EndpointSlices, for tests in which most fields do not matter.
+//! Manifests of Services with their EndpointSlices, and of Ingresses, for tests in which most fields do not matter.
 
 use serde_json::{Map, Value, json};
 
@@ -133,11 +133,101 @@ impl Service {
 
 /// The text of a file with these Services.
 pub fn manifests(services: &[Service]) -> String {
-    services
-        .iter()
-        .flat_map(Service::documents)
-        .map(|document| format!("---\n{document}\n"))
-        .collect()
+    text(services.iter().flat_map(Service::documents))
+}
+
+fn text(documents: impl IntoIterator<Item = Value>) -> String {
+    documents.into_iter().map(|document| format!("---\n{document}\n")).collect()
+}
+
+/// An Ingress of the class `millrace` in the namespace `default`.
+#[derive(Clone)]
+pub struct Ingress {
+    metadata: Value,
+    spec: Map<String, Value>,
+    rules: Vec<Value>,
+}
+
+impl Ingress {
+    pub fn new(name: &str) -> Self {
+        let metadata = json!({"name": name, "annotations": {}});
+        let spec = Map::from_iter([("ingressClassName".to_owned(), json!("millrace"))]);
+        Self { metadata, spec, rules: Vec::new() }
+    }
+
+    /// Sets a field of the spec.
+    pub fn with(mut self, field: &str, value: Value) -> Self {
+        self.spec.insert(field.to_owned(), value);
+        self
+    }
+
+    /// Adds an annotation, without `ingress.millrace.io/`.
+    pub fn annotated(mut self, name: &str, value: &str) -> Self {
+        self.metadata["annotations"][format!("ingress.millrace.io/{name}")] = json!(value);
+        self
+    }
+
+    /// Adds a rule for a host, or for any: type and text of a path, and the Service on port 80.
+    pub fn host(mut self, host: Option<&str>, paths: &[(&str, &str, &str)]) -> Self {
+        let paths: Vec<Value> = paths
+            .iter()
+            .map(|(kind, path, service)| {
+                json!({"pathType": kind, "path": path, "backend": backend(service)})
+            })
+            .collect();
+        let mut rule = json!({"http": {"paths": paths}});
+        if let Some(host) = host {
+            rule["host"] = json!(host);
+        }
+        self.rules.push(rule);
+        self
+    }
+
+    pub fn default_backend(self, service: &str) -> Self {
+        self.with("defaultBackend", backend(service))
+    }
+
+    pub fn tls(self, secret: &str, hosts: &[&str]) -> Self {
+        self.with("tls", json!([{"hosts": hosts, "secretName": secret}]))
+    }
+
+    pub fn manifest(&self) -> String {
+        let mut spec = self.spec.clone();
+        if !self.rules.is_empty() {
+            spec.insert("rules".to_owned(), json!(self.rules));
+        }
+        text([json!({
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "Ingress",
+            "metadata": self.metadata,
+            "spec": spec,
+        })])
+    }
+}
+
+fn backend(service: &str) -> Value {
+    json!({"service": {"name": service, "port": {"number": 80}}})
+}
+
+/// The IngressClass `millrace`.
+pub fn ingress_class() -> String {
+    text([json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "IngressClass",
+        "metadata": {"name": "millrace"},
+        "spec": {"controller": "millrace.io/ingress-controller"},
+    })])
+}
+
+/// A Secret of the type kubernetes.io/tls.
+pub fn tls_secret(name: &str, certificate: &str, key: &str) -> String {
+    text([json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "kubernetes.io/tls",
+        "metadata": {"name": name},
+        "stringData": {"tls.crt": certificate, "tls.key": key},
+    })])
 }
 
 /// The dual-stack Service `here` without ports: the first pod of a [`OneNode`](crate::one_node::OneNode).

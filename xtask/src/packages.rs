@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use crate::process::{find, is_root, output};
 
 /// A program and its Debian package.
-pub const PROGRAMS: [(&str, &str); 14] = [
+pub const PROGRAMS: [(&str, &str); 15] = [
     ("bpftool", "bpftool"),
     ("capsh", "libcap2-bin"),
     ("curl", "curl"),
@@ -18,6 +18,7 @@ pub const PROGRAMS: [(&str, &str); 14] = [
     ("nft", "nftables"),
     ("nginx", "nginx-light"),
     ("nsenter", "util-linux"),
+    ("openssl", "openssl"),
     ("ping", "iputils-ping"),
     ("ps", "procps"),
     ("tcpdump", "tcpdump"),
@@ -26,11 +27,10 @@ pub const PROGRAMS: [(&str, &str); 14] = [
 
 /// Additional programs for `bench compare` and `bench ingress`: other load balancers and proxies, a client, and one
 /// that draws the chart.
-const COMPARED: [(&str, &str); 5] = [
+const COMPARED: [(&str, &str); 4] = [
     ("caddy", "caddy"),
     ("h2load", "nghttp2-client"),
     ("haproxy", "haproxy"),
-    ("openssl", "openssl"),
     ("rsvg-convert", "librsvg2-bin"),
 ];
 
