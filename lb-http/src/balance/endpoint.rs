@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::Settings;
+use super::settings::Settings;
 use crate::affinity::Token;
 use crate::stable_hash::StableHash;
 

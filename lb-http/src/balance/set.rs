@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::endpoint::{EndpointState, Ticks};
-use super::{Settings, Status};
+use super::settings::{Settings, Status};
 use crate::affinity::Token;
 use crate::upstream::{Endpoint, Upstream};
 

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use ::tests::topology::Host;
 use anyhow::{Context, Result, ensure};
-use tests::topology::Host;
 
 use super::pinned;
 use super::proxy::{Addresses, HOST};
