@@ -184,7 +184,7 @@ fn cases() -> Vec<Case> {
             &[
                 ("dots.test", "/public/../private/x", "b"),
                 ("dots.test", "/public/%2e%2e/private/x", "b"),
-                ("dots.test", "/public/..%2Fprivate", "a"),
+                ("dots.test", "/public/..%2Fprivate", "400"),
                 ("dots.test", "/../private", "400"),
             ],
         ),
@@ -351,7 +351,7 @@ fn churn(churn: &Churn) -> Result<()> {
         let services = manifests(&[service("web", &web), service("ws", &[2])]);
         let pair = &pairs[number / 7 % 2];
         let web = Ingress::new("web")
-            .annotated("ssl-redirect", "false")
+            .annotated("tls-redirect", "false")
             .host(Some("web.test"), &[(PREFIX, "/", "web"), (PREFIX, "/ws", "ws")])
             .tls("pair", &["web.test"]);
         let other = format!("h{number}.test");

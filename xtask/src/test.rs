@@ -47,7 +47,7 @@ const STAGES: [Stage; 12] = [
     stage("build-ebpf", &["xtask", "build-ebpf", "--verbose"], &[]),
     Stage { shares_build: true, ..stage("build", &["build"], &["build-ebpf"]) },
     stage("lint", &["xtask", "lint"], &[]),
-    Stage { shares_build: true, ..stage("unit", &["test"], &["build-ebpf"]) },
+    Stage { shares_build: true, ..stage("unit", &["test", "--no-fail-fast"], &["build-ebpf"]) },
     stage("xtask", &["test", "--package", "xtask"], &[]),
     // Built separately: its feature of `lb-common` must not affect other crates.
     stage("models", &["test", "--package", "models"], &[]),

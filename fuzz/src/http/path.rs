@@ -70,33 +70,48 @@ pub fn path(bytes: &[u8]) -> &'static str {
 /// The decoded segments that an endpoint sees when it decodes each segment and then resolves dot segments. `None` if
 /// the path must be refused.
 fn meaning(raw: &str) -> Option<Vec<Vec<u8>>> {
-    let segments: Vec<Vec<u8>> =
-        raw.strip_prefix('/')?.split('/').map(decode).collect::<Option<_>>()?;
-    let mut resolved: Vec<Vec<u8>> = Vec::new();
-    for (at, segment) in segments.iter().enumerate() {
-        let name = segment.split(|&octet| octet == b';').next()?;
-        let is_dots = name == b"." || name == b"..";
-        // An encoded semicolon separates no parameters.
-        let raw_segment = raw[1..].split('/').nth(at)?;
-        if is_dots && name.len() < segment.len() && raw_segment.contains(';') {
-            let raw_name = decode(raw_segment.split(';').next()?)?;
-            if raw_name == name {
-                return None;
-            }
+    let raw_segments: Vec<&str> = raw.strip_prefix('/')?.split('/').collect();
+    let mut resolved: Vec<(&str, Vec<u8>)> = Vec::new();
+    for (at, raw_segment) in raw_segments.iter().enumerate() {
+        let segment = decode(raw_segment)?;
+        if has_parameters_of_dots(raw_segment)? {
+            return None;
         }
+        let is_last = at + 1 == raw_segments.len();
         match segment.as_slice() {
             b"." => {}
             b".." => {
                 resolved.pop()?;
             }
-            _ => resolved.push(segment.clone()),
+            _ => {
+                resolved.push((raw_segment, segment));
+                continue;
+            }
         }
-        let is_last = at + 1 == segments.len();
-        if is_last && (segment == b"." || segment == b"..") {
-            resolved.push(Vec::new());
+        if is_last {
+            resolved.push(("", Vec::new()));
         }
     }
-    Some(resolved)
+    // Endpoints may decode separators before they resolve dot segments.
+    for (raw_segment, _) in &resolved {
+        let separators = ["%2F", "%2f", "%5C", "%5c", "\\"];
+        let parts = separators.iter().fold(vec![*raw_segment], |parts, separator| {
+            parts.into_iter().flat_map(|part| part.split(separator)).collect()
+        });
+        for part in parts {
+            if [&b"."[..], b".."].contains(&&*decode(part)?) || has_parameters_of_dots(part)? {
+                return None;
+            }
+        }
+    }
+    Some(resolved.into_iter().map(|(_, segment)| segment).collect())
+}
+
+/// Whether it is a dot segment with parameters. An encoded semicolon separates none.
+fn has_parameters_of_dots(raw_segment: &str) -> Option<bool> {
+    let Some((name, _)) = raw_segment.split_once(';') else { return Some(false) };
+    let name = decode(name)?;
+    Some(name == b"." || name == b"..")
 }
 
 fn decode(segment: &str) -> Option<Vec<u8>> {

@@ -64,7 +64,7 @@ impl Edge {
     }
 
     fn wait_until_ready(&mut self) -> Result<()> {
-        self.proxy.wait_for_output("ready", SOON)
+        self.proxy.wait_for_output("serving ingresses", SOON)
     }
 
     /// Ends the proxy; returns its log.

@@ -256,7 +256,7 @@ fn manifests(certificate: &Certificate) -> Result<String> {
          ---\napiVersion: v1\nkind: Secret\nmetadata: {{name: bench}}\ntype: kubernetes.io/tls\n\
          stringData:\n  tls.crt: |\n    {chain}\n  tls.key: |\n    {key}\n\
          {web}{ws}---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata:\n  name: bench\n  \
-         annotations: {{ingress.millrace.io/ssl-redirect: \"false\"}}\n\
+         annotations: {{ingress.millrace.io/tls-redirect: \"false\"}}\n\
          spec:\n  ingressClassName: millrace\n  tls: [{{hosts: [{HOST}], secretName: bench}}]\n  \
          rules:\n  - host: {HOST}\n    http:\n      paths:\n      \
          - {{path: /, pathType: Prefix, backend: {{service: {{name: web, port: {{name: http}}}}}}}}\n      \
