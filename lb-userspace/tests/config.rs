@@ -44,10 +44,46 @@ const VALUES: &[(&str, &str)] = &[
     ("service-cluster-ip-range", "10.1.0.0/16"),
     ("service-node-port-range", "31000-32000"),
     ("api-only", "true"),
+    ("ingress", "true"),
+    ("ingress-user", "1000"),
+    ("http-bind-address", "127.0.0.1:8080,[::1]:8080"),
+    ("https-bind-address", "127.0.0.1:8443"),
+    ("ingress-healthz-bind-address", "127.0.0.1:2"),
+    ("ingress-metrics-bind-address", "off"),
+    ("ingress-metrics-max-objects", "20"),
+    ("ingress-controller", "example.org/ingress"),
+    ("accept-nginx-classes", "true"),
+    ("ingress-class", "edge"),
+    ("serve-without-class", "true"),
+    ("watch-namespace", "shop"),
+    ("share-hosts", "true"),
+    ("external-names", "true"),
+    ("secrets-across-namespaces", "true"),
+    ("tls-passthrough", "true"),
+    ("default-certificate", "edge/default"),
+    ("auth-host", "auth.example.org,*.example.com"),
+    ("max-body-size", "8m"),
+    ("cluster-domain", "example.internal"),
+    ("trusted-proxy", "192.0.2.0/24"),
+    ("proxy-protocol-from", "198.51.100.0/24"),
+    ("publish-service", "edge/proxy"),
+    ("status-address", "203.0.113.1"),
+    ("status-port", "8080,8443"),
+    ("no-status", "true"),
+    ("status-lease", "edge/lease"),
+    ("access-log", "json"),
+    ("workers", "2"),
+    ("max-connections", "1000"),
+    ("max-connections-per-source", "10"),
+    ("shutdown-delay", "1"),
+    ("shutdown-grace", "2"),
+    ("control-socket", "/run/ingress.sock"),
 ];
 
-/// Manifests and a cluster exclude each other.
-const OF_A_CLUSTER: [&str; 3] = ["kubeconfig", "context", "api-server"];
+/// Manifests and a cluster exclude each other, and so do addresses and a Service for the status.
+const OF_A_CLUSTER: [&str; 4] = ["kubeconfig", "context", "api-server", "publish-service"];
+/// What these exclude.
+const OF_MANIFESTS: [&str; 2] = ["manifests", "status-address"];
 
 fn millrace(arguments: &[String], variables: &[(String, String)]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_millrace"))
@@ -83,7 +119,7 @@ fn halves() -> [Vec<(&'static str, &'static str)>; 2] {
     let half = |left_out: &[&str]| {
         VALUES.iter().filter(|(name, _)| !left_out.contains(name)).copied().collect()
     };
-    [half(&OF_A_CLUSTER), half(&["manifests"])]
+    [half(&OF_A_CLUSTER), half(&OF_MANIFESTS)]
 }
 
 fn assert_given(found: &BTreeMap<String, [String; 2]>, given: &[(&str, &str)], source: &str) {

@@ -165,10 +165,11 @@ async fn metrics_have_the_names_that_people_have_alerts_on() {
     assert!(answer.body.ends_with("# EOF\n"));
 }
 
-/// The columns of docs/metrics.md that a scrape contains: name, type, meaning.
+/// The columns of docs/metrics.md that a scrape of the agent contains: name, type, meaning.
 fn documented() -> Vec<[String; 3]> {
     let document = include_str!("../../docs/metrics.md");
     let rows = document.lines().filter(|line| line.starts_with("| `"));
+    let rows = rows.filter(|line| !line.starts_with("| `millrace_ingress_"));
     rows.map(|row| {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
         let [name, kind, _labels, meaning] = cells[..] else { panic!("four columns: {row}") };

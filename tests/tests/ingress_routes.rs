@@ -1,6 +1,6 @@
 //! Routes, certificates and changes of Ingresses, with real requests through `millrace ingress`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -218,7 +218,21 @@ fn requests_take_the_routes_of_the_api() -> Result<()> {
     assert_eq!(edge.get("exact.test", "/foo")?.server(), "a");
     let forwarded = edge.get("dots.test", "/public/./x//y?q=../z")?;
     assert_eq!((forwarded.path(), forwarded.host()), ("/public/x//y?q=../z", "dots.test"));
+    check_metrics(&edge.host.run(["curl", "--silent", "http://127.0.0.1:10253/metrics"])?);
     Ok(())
+}
+
+/// The document lists the metrics of the proxy, and no others.
+fn check_metrics(text: &str) {
+    let document = include_str!("../../docs/metrics.md");
+    let rows = document.lines().filter_map(|line| line.strip_prefix("| `millrace_ingress_"));
+    let documented: BTreeSet<&str> = rows
+        .filter_map(|row| row.split('`').next())
+        .map(|name| name.trim_end_matches("_total"))
+        .collect();
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE millrace_ingress_"));
+    let served: BTreeSet<&str> = types.filter_map(|family| family.split(' ').next()).collect();
+    assert_eq!(served, documented);
 }
 
 #[test]
