@@ -11,8 +11,10 @@ use tests::topology::{Host, Process, SOON};
 
 use super::pinned;
 
-pub const WEB: &str = "127.0.0.1:9000";
-pub const WEBSOCKET: &str = "127.0.0.1:9001";
+/// The address of the servers: endpoints of Services may not have loopback addresses.
+pub const ADDRESS: &str = "10.244.1.10";
+pub const WEB: &str = "10.244.1.10:9000";
+pub const WEBSOCKET: &str = "10.244.1.10:9001";
 
 /// Octets of `/large`.
 pub const LARGE: u64 = 256 << 20;

@@ -68,6 +68,7 @@ fn main() -> Result<()> {
     host.sysctl(&["net.ipv4.ip_local_port_range=10000 65000", "net.ipv4.tcp_tw_reuse=1"])?;
     let directory = topology.directory();
     let certificate = Certificate::create(&host, directory)?;
+    host.address("lo", &format!("{}/32", backend::ADDRESS))?;
     let _web = backend::web(&host, directory)?;
     backend::websocket(&host)?;
 

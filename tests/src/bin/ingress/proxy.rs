@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use tests::agent::program;
 use tests::topology::{Host, Process, SOON};
 
-use super::backend::{WEB, WEBSOCKET, accepts};
+use super::backend::{ADDRESS, WEB, WEBSOCKET, accepts};
 use super::pinned;
 
 /// The host that the proxies serve; the one in requests of [`tests::load`].
@@ -121,6 +121,8 @@ impl Proxy {
                 let program = program.to_str().context("the program's path is not UTF-8")?;
                 let mut command = pinned::proxy(host, program);
                 command.args(["ingress", "--workers", "1", "--access-log", "off"]);
+                // All clients have one address.
+                command.args(["--max-connections-per-source", "20000"]);
                 command.arg("--manifests").arg(&file);
                 command.arg(format!("--http-bind-address=127.0.0.1:{}", addresses.http));
                 command.arg(format!("--https-bind-address=127.0.0.1:{}", addresses.https));
@@ -247,7 +249,7 @@ fn manifests(certificate: &Certificate) -> Result<String> {
              ---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
              metadata: {{name: {name}-a, labels: {{kubernetes.io/service-name: {name}}}}}\n\
              addressType: IPv4\nports: [{{name: http, port: {port}}}]\n\
-             endpoints: [{{addresses: [127.0.0.1], conditions: {{ready: true}}}}]\n"
+             endpoints: [{{addresses: [{ADDRESS}], conditions: {{ready: true}}}}]\n"
         )
     };
     Ok(format!(
