@@ -34,7 +34,7 @@ impl Balance {
 }
 
 impl HashKey {
-    /// `None`: the request has none of the key's properties, so nothing tells it from others, and it should not go
+    /// `None`: the request has none of the key's properties, so it cannot be distinguished from others, and it should not go
     /// where all of these would.
     pub fn hash(&self, subject: &Subject<'_>) -> Option<u64> {
         let mut hash = StableHash::new();

@@ -140,7 +140,7 @@ impl Client {
         self.order.get()
     }
 
-    /// A response body that the client has to take. Of HTTP/1, the stream tells whether it does. It waits from the
+    /// A response body that the client has to take. With HTTP/1, the stream shows whether it does. It waits from the
     /// beginning: a stream whose window is closed is never asked for its body.
     pub fn watch_reader(self: &Rc<Self>, now: Instant) -> Option<Reader> {
         (self.protocol == Protocol::Http2).then(|| {

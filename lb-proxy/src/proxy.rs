@@ -150,7 +150,7 @@ impl Drop for Proxy {
 fn by_address(listeners: Vec<TcpListener>) -> BTreeMap<SocketAddr, Vec<TcpListener>> {
     let mut by_address: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for listener in listeners {
-        // Without an address it is no listener of ours.
+        // Without an address it is none of the listeners of this process.
         if let Ok(address) = listener.local_addr() {
             by_address.entry(address).or_default().push(listener);
         }

@@ -62,7 +62,7 @@ pub(crate) struct Worker {
     /// Number of the snapshot.
     snapshot: Cell<u64>,
     routes: Routes,
-    nobody: Arc<OwnerCounters>,
+    unrouted: Arc<OwnerCounters>,
     log: RefCell<Batch>,
     random: Cell<u64>,
     is_draining: Cell<bool>,
@@ -115,7 +115,7 @@ impl Worker {
             config: RefCell::new(Rc::new(config)),
             snapshot: Cell::new(0),
             routes: Routes::default(),
-            nobody: counters.owner(None),
+            unrouted: counters.owner(None),
             log: RefCell::default(),
             random: Cell::new(seed | 1),
             is_draining: Cell::new(false),
@@ -152,7 +152,7 @@ impl Worker {
         Arriving(self.clone())
     }
 
-    /// A number that nobody has to be unable to guess (xorshift64*).
+    /// A random number that may be predictable (xorshift64*).
     pub fn random(&self) -> u64 {
         let mut x = self.random.get();
         x ^= x >> 12;
@@ -168,7 +168,7 @@ impl Worker {
 
     /// Counters of requests without a route.
     pub fn no_owner(&self) -> &Arc<OwnerCounters> {
-        &self.nobody
+        &self.unrouted
     }
 
     /// The endpoints of an upstream as of the current snapshot.
@@ -237,7 +237,7 @@ impl Worker {
             client.order(Order::Drain);
         }
         let all_gone = async {
-            // A drop of a client wakes nobody, and the end of the process can wait for a moment.
+            // Dropping a client wakes no task, and the end of the process can wait for a moment.
             while !self.clients.borrow().is_empty() || self.arriving.get() + self.passed.get() > 0 {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }

@@ -9,9 +9,9 @@
 // All of this file is a test.
 #![allow(clippy::unwrap_used)]
 
+mod cases;
+
 use std::fmt::Write;
-use std::fs;
-use std::path::{Path, PathBuf};
 
 use lb_common::layout::{Forwarding, FrontendKind};
 use lb_userspace::model::{
@@ -21,34 +21,9 @@ use lb_userspace::source::documents;
 use lb_userspace::store::Store;
 
 const NODE: &str = "node-a";
-const EXPECT: &str = "--- expect\n";
-
 #[test]
 fn every_rule_of_the_model_holds() {
-    let update = std::env::var_os("UPDATE_EXPECT").is_some();
-    let mut failures = String::new();
-    for file in files() {
-        let name = file.file_stem().unwrap().to_string_lossy();
-        let text = fs::read_to_string(&file).unwrap();
-        let (manifests, expected) = text.split_once(EXPECT).unwrap_or((&text, ""));
-        let meant = meaning(&name, manifests);
-        if update {
-            fs::write(&file, format!("{manifests}{EXPECT}{meant}")).unwrap();
-        } else if meant != expected {
-            write!(failures, "\n{name}:\n{}", difference(expected, &meant)).unwrap();
-        }
-    }
-    assert!(failures.is_empty(), "(-: expected, +: is)\n{failures}");
-}
-
-fn files() -> Vec<PathBuf> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/model");
-    let mut files: Vec<PathBuf> =
-        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.retain(|file| file.extension().is_some_and(|extension| extension == "txt"));
-    files.sort();
-    assert!(!files.is_empty());
-    files
+    cases::check("model", meaning);
 }
 
 /// The result for manifests, as text.
@@ -146,17 +121,4 @@ fn destination(frontend: &Frontend) -> String {
         FrontendKind::LoadBalancer => format!("LoadBalancer {at}"),
         FrontendKind::NodeAddress => format!("NodeAddress {at}"),
     }
-}
-
-/// The differing lines, without equal lines at both ends.
-fn difference(expected: &str, meant: &str) -> String {
-    let (mut old, mut new): (Vec<&str>, Vec<&str>) =
-        (expected.lines().collect(), meant.lines().collect());
-    while !old.is_empty() && old.last() == new.last() {
-        old.pop();
-        new.pop();
-    }
-    let same = old.iter().zip(&new).take_while(|(old, new)| old == new).count();
-    let old = old[same..].iter().map(|line| format!("- {line}\n"));
-    old.chain(new[same..].iter().map(|line| format!("+ {line}\n"))).collect()
 }

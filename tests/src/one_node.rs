@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::agent::{Agent, program};
-use crate::topology::{Host, Process, SOON, Topology, wait_until};
+use crate::topology::{Certificate, Host, Process, SOON, Topology, wait_until};
 
 pub const CLIENT: &str = "192.0.2.2";
 pub const NODE: &str = "192.0.2.1";
@@ -201,23 +201,14 @@ users: [{{name: nobody, user: {{}}}}]
         Agent::standalone(&self.node, &self.pin_path(), &self.data_directory(), DEVICE, more)
     }
 
-    /// Creates a certificate for a host, of its own authority, and its key. Returns their files.
-    pub fn certificate(&self, host: &str, name: &str) -> Result<(PathBuf, PathBuf)> {
-        let [certificate, key] =
-            ["crt", "key"].map(|kind| self.topology.directory().join(format!("{name}.{kind}")));
-        let (subject, names) = (format!("/CN={name}"), format!("subjectAltName=DNS:{host}"));
-        let mut words = vec!["openssl", "req", "-x509", "-newkey", "ec"];
-        words.extend(["-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "90"]);
-        words.extend(["-subj", &subject, "-addext", &names]);
-        let paths = [&key, &certificate].map(|path| path.to_string_lossy().into_owned());
-        words.extend(["-keyout", &paths[0], "-out", &paths[1]]);
-        self.node.run(words)?;
-        Ok((certificate, key))
+    /// Creates a self-signed certificate for a host.
+    pub fn certificate(&self, host: &str, name: &str) -> Result<Certificate> {
+        self.node.certificate(self.topology.directory(), name, &[host])
     }
 
     /// Creates or replaces a TLS Secret.
-    pub fn tls_secret(&self, name: &str, certificate: &Path, key: &Path) -> Result<()> {
-        let [certificate, key] = [("cert", certificate), ("key", key)]
+    pub fn tls_secret(&self, name: &str, pair: &Certificate) -> Result<()> {
+        let [certificate, key] = [("cert", &pair.certificate), ("key", &pair.key)]
             .map(|(name, path)| format!("--{name}={}", path.display()));
         let create = ["create", "secret", "tls", name, &certificate, &key];
         let text = self.kubectl(&[&create[..], &["--dry-run=client", "-o", "yaml"]].concat())?;

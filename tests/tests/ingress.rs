@@ -79,7 +79,8 @@ fn what_kubectl_applies_is_served_explained_and_reported() -> Result<()> {
     }
     let network = OneNode::with_pods(3)?;
     let directory = network.topology.directory().to_owned();
-    let (first, key) = network.certificate(HOST, "first")?;
+    let pair = network.certificate(HOST, "first")?;
+    let first = pair.certificate.clone();
     let server = standalone(&network)?;
 
     let apply = |text: &str| {
@@ -87,7 +88,7 @@ fn what_kubectl_applies_is_served_explained_and_reported() -> Result<()> {
         fs::write(&file, text)?;
         network.kubectl(&["apply", "-f", &file.to_string_lossy()])
     };
-    network.tls_secret("shop-tls", &first, &key)?;
+    network.tls_secret("shop-tls", &pair)?;
     network.kubectl(&["apply", "-f", EXAMPLE])?;
     let is_served = || get(&network, &first, &[]).is_ok_and(|page| page.starts_with("pod-"));
     wait_until("the Ingress is served", SOON, is_served)?;
@@ -150,8 +151,9 @@ spec:
     ensure!(is_served());
 
     // A renewed certificate is used at once, without a restart.
-    let (second, key) = network.certificate(HOST, "second")?;
-    network.tls_secret("shop-tls", &second, &key)?;
+    let renewed = network.certificate(HOST, "second")?;
+    network.tls_secret("shop-tls", &renewed)?;
+    let second = renewed.certificate;
     wait_until("the new certificate is used", SOON, || get(&network, &second, &[]).is_ok())?;
 
     // It is another user's process without capabilities. Connections wait while it is restarted.

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -250,37 +249,16 @@ fn endpoints_share_the_requests() -> Result<()> {
     Ok(())
 }
 
+/// A certificate and its key, in PEM.
 struct Pair {
     certificate: String,
     key: String,
 }
 
-/// A self-signed certificate.
-fn pair(host: &Host, directory: &Path, serial: &str, names: &str) -> Result<Pair> {
-    let [certificate, key]: [PathBuf; 2] =
-        ["crt", "key"].map(|end| directory.join(format!("{serial}.{end}")));
-    let [certificate_path, key_path] = [&certificate, &key].map(|path| path.display().to_string());
-    host.run([
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-nodes",
-        "-days",
-        "30",
-        "-subj",
-        &format!("/CN={serial}"),
-        "-addext",
-        &format!("subjectAltName={names}"),
-        "-out",
-        &certificate_path,
-        "-keyout",
-        &key_path,
-    ])?;
-    Ok(Pair { certificate: fs::read_to_string(certificate)?, key: fs::read_to_string(key)? })
+fn pair(edge: &Edge, subject: &str, names: &[&str]) -> Result<Pair> {
+    let files = edge.host.certificate(edge.topology.directory(), subject, names)?;
+    let certificate = fs::read_to_string(files.certificate)?;
+    Ok(Pair { certificate, key: fs::read_to_string(files.key)? })
 }
 
 /// The name in the certificate that a client of this server name gets; `None` if it is refused.
@@ -296,9 +274,8 @@ fn served_certificate(host: &Host, name: &str) -> Option<String> {
 #[test]
 fn hosts_have_certificates_that_can_be_replaced() -> Result<()> {
     let edge = Edge::start("ingress", &["a"], &ingress_class())?;
-    let directory = edge.topology.directory();
-    let first = pair(&edge.host, directory, "first", "DNS:tls.test,DNS:*.wild.test")?;
-    let second = pair(&edge.host, directory, "second", "DNS:tls.test")?;
+    let first = pair(&edge, "first", &["tls.test", "*.wild.test"])?;
+    let second = pair(&edge, "second", &["tls.test"])?;
     let rule = Ingress::new("tls")
         .host(Some("tls.test"), &[(PREFIX, "/", "a")])
         .host(Some("*.wild.test"), &[(PREFIX, "/", "a")])
@@ -354,11 +331,7 @@ fn a_thousand_changes_lose_no_request_and_no_websocket() -> Result<()> {
 
 fn churn(churn: &Churn) -> Result<()> {
     let mut edge = Edge::start("ingress", &["x", "y", "z"], &ingress_class())?;
-    let directory = edge.topology.directory().to_owned();
-    let pairs = [
-        pair(&edge.host, &directory, "first", "DNS:web.test")?,
-        pair(&edge.host, &directory, "second", "DNS:web.test")?,
-    ];
+    let pairs = [pair(&edge, "first", &["web.test"])?, pair(&edge, "second", &["web.test"])?];
     let state = |number: usize| {
         // One endpoint leaves and another one joins; the server of the WebSockets stays.
         let web = [[0, 1], [1, 2], [2, 0]][number % 3];

@@ -51,14 +51,14 @@ pub async fn plain(response: &'static str) -> SocketAddr {
     serve(move |stream| respond(stream, response)).await
 }
 
-/// An address where nobody listens.
+/// An address without a listener.
 pub async fn closed() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
 
 pub fn certified() -> Arc<ServerConfig> {
     let rcgen::CertifiedKey { cert, signing_key } =
-        rcgen::generate_simple_self_signed(["somebody.else".to_owned()]).unwrap();
+        rcgen::generate_simple_self_signed(["other.example".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)

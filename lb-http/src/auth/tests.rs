@@ -52,7 +52,7 @@ fn users(text: &str) -> Users {
     users
 }
 
-/// The user whom a request is let in as.
+/// The user that a request is authenticated as.
 fn admit(users: &Users, headers: &HeaderMap, verified: &Verified) -> Option<String> {
     match users.check(headers, verified) {
         Check::Allowed(user) => Some(user.to_string()),

@@ -68,7 +68,7 @@ impl<S: BuildHasher> Limiter<S> {
     }
 }
 
-/// A client for whom others' limits do not count. Who gets an IPv6 address gets at least a /64.
+/// What limits count as one client. A host with an IPv6 address has at least a /64.
 fn network(client: IpAddr) -> u128 {
     match client {
         IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),

@@ -41,7 +41,7 @@ struct Entry {
 const _: () = assert!(size_of::<Entry>() == 32);
 
 impl Entry {
-    /// When the entry tells nothing more about its client.
+    /// When the entry holds nothing about its client any more.
     fn empty_at(&self) -> Nanos {
         self.second.max(self.minute)
     }

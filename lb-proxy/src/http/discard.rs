@@ -1,4 +1,4 @@
-//! Responses that nobody wants.
+//! Responses that are not sent to the client.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};

@@ -19,7 +19,7 @@ pub(crate) struct EndpointTls {
 
 impl EndpointTls {
     /// An error says what of the settings cannot be used. Then no connection is made: without TLS or verification,
-    /// requests would go where nobody wanted them.
+    /// requests would reach an unintended server.
     pub fn new(protocol: Protocol, tls: Option<&UpstreamTls>) -> Result<Self, String> {
         let default = UpstreamTls::default();
         let tls = tls.unwrap_or(&default);

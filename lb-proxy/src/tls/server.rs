@@ -151,7 +151,7 @@ pub(crate) fn kind(stream: &TlsStream<Prefixed>) -> Handshake {
 
 fn finish(config: &mut ServerConfig, ticketer: Option<Arc<dyn ProducesTickets>>) {
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    // Sessions are in tickets, which take no memory of ours and work in all workers.
+    // Sessions are in tickets, which take no memory here and work in all workers.
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     match ticketer {
         Some(ticketer) => config.ticketer = ticketer,

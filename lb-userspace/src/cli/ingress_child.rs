@@ -121,7 +121,7 @@ impl Supervisor {
     }
 
     fn spawn(&self, kubeconfig: &str) -> Result<(Child, UnixStream)> {
-        let (ours, theirs) = UnixStream::pair()?;
+        let (near, far) = UnixStream::pair()?;
         // Not by its path: the other user may not be allowed to search the directories.
         let mut child = Command::new("/proc/self/exe")
             .arg0("millrace")
@@ -129,18 +129,18 @@ impl Supervisor {
             .args(&self.arguments)
             // Of this process, they would be taken for the child's: of systemd, and other settings.
             .env_clear()
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdin(Stdio::from(OwnedFd::from(far)))
             .gid(self.user)
             .uid(self.user)
             .current_dir("/")
             .spawn()
             .context("the process can't be started")?;
-        if let Err(error) = parent::send(&ours, &self.http, &self.https, kubeconfig) {
+        if let Err(error) = parent::send(&near, &self.http, &self.https, kubeconfig) {
             let _ = child.kill();
             let _ = child.wait();
             return Err(error);
         }
-        Ok((child, ours))
+        Ok((child, near))
     }
 
     /// Returns true when the child has ended, and false when it is to end.

@@ -259,8 +259,9 @@ impl Controller {
             }
         }
         let Some(status) = &self.outlets.status else { return };
-        let ours = delta.ingresses.iter().filter(|(_, is_ours)| **is_ours).map(|(name, _)| name);
-        for ingress in touched.iter().chain(ours) {
+        let served =
+            delta.ingresses.iter().filter(|(_, is_served)| **is_served).map(|(name, _)| name);
+        for ingress in touched.iter().chain(served) {
             if self.served.contains(ingress)
                 && let Some(known) = self.ingresses.get(ingress)
             {

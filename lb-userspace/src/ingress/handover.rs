@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn sockets_arrive_with_the_connections_in_their_queues() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (near, far) = UnixStream::pair().unwrap();
         let sockets: Vec<TcpListener> = (0..CHUNK + 3).map(|_| bound()).collect();
         let addresses: Vec<SocketAddr> = sockets.iter().map(|s| s.local_addr().unwrap()).collect();
         let _queued = TcpStream::connect(addresses[0]).unwrap();
@@ -155,9 +155,9 @@ mod tests {
         let sent = text.clone();
         let sender = thread::spawn(move || {
             let sockets: Vec<&TcpListener> = sockets.iter().collect();
-            send(&ours, &sockets, &sent).unwrap();
+            send(&near, &sockets, &sent).unwrap();
         });
-        let (received, also) = receive(&theirs).unwrap();
+        let (received, also) = receive(&far).unwrap();
         sender.join().unwrap();
         let found: Vec<SocketAddr> = received.iter().map(|s| s.local_addr().unwrap()).collect();
         assert_eq!((found, also), (addresses, text));
@@ -166,9 +166,9 @@ mod tests {
 
     #[test]
     fn no_sockets_are_a_message_too() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        send(&ours, &[], "text").unwrap();
-        assert_eq!(receive(&theirs).unwrap().1, "text");
+        let (near, far) = UnixStream::pair().unwrap();
+        send(&near, &[], "text").unwrap();
+        assert_eq!(receive(&far).unwrap().1, "text");
     }
 
     #[test]
@@ -176,15 +176,15 @@ mod tests {
         let long = "a".repeat(10_000);
         for text in ["", "\n", "{}\n", "hello\n", &long, r#"{"sockets":1,"text":0,"is_last":true}"#]
         {
-            let (mut ours, theirs) = UnixStream::pair().unwrap();
-            ours.write_all(text.as_bytes()).unwrap();
+            let (mut near, far) = UnixStream::pair().unwrap();
+            near.write_all(text.as_bytes()).unwrap();
             // Without the newline that the last one needs, too.
-            drop(ours);
-            assert!(receive(&theirs).is_err(), "{text}");
+            drop(near);
+            assert!(receive(&far).is_err(), "{text}");
         }
-        let (mut ours, theirs) = UnixStream::pair().unwrap();
-        ours.write_all(b"{\"sockets\":2,\"text\":0,\"is_last\":true}\n").unwrap();
-        let error = receive(&theirs).unwrap_err().to_string();
+        let (mut near, far) = UnixStream::pair().unwrap();
+        near.write_all(b"{\"sockets\":2,\"text\":0,\"is_last\":true}\n").unwrap();
+        let error = receive(&far).unwrap_err().to_string();
         assert!(error.contains("0 of 2 sockets"), "{error}");
     }
 

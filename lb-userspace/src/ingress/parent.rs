@@ -79,11 +79,11 @@ mod tests {
 
     #[test]
     fn a_child_gets_addresses_and_kubeconfig() {
-        let (ours, theirs) = StdStream::pair().unwrap();
+        let (near, far) = StdStream::pair().unwrap();
         let bind = || TcpListener::bind("127.0.0.1:0").unwrap();
         let (http, https) = ([bind()], [bind(), bind()]);
-        send(&ours, &http, &https, "apiVersion: v1").unwrap();
-        let (sockets, text) = handover::receive(&theirs).unwrap();
+        send(&near, &http, &https, "apiVersion: v1").unwrap();
+        let (sockets, text) = handover::receive(&far).unwrap();
         let message: Message = serde_json::from_str(&text).unwrap();
         assert_eq!((sockets.len(), message.https.len()), (3, 2));
         assert_eq!(message.http[0], http[0].local_addr().unwrap());

@@ -7,7 +7,7 @@ use lb_userspace::model::{Kind, Object, ObjectRef};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::world::World;
+use super::world::{World, default_settings};
 
 const NAMESPACES: [&str; 2] = ["shop", "rival"];
 const HOSTS: [&str; 4] = ["a.example.org", "b.example.org", "*.example.org", ""];
@@ -125,7 +125,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 }
 
 fn world(share_hosts: bool) -> World {
-    World::new(Settings { share_hosts, serve_without_class: true, ..Settings::default() })
+    World::new(Settings { share_hosts, serve_without_class: true, ..default_settings() })
 }
 
 proptest! {

@@ -10,7 +10,7 @@ use lb_userspace::ingress::model::{Delta, Model, Settings};
 use lb_userspace::model::{Kind, Object};
 use serde_json::{Value, json};
 
-use super::world::Pairs;
+use super::world::{Pairs, default_settings};
 
 const INGRESSES: usize = 10_000;
 /// Each namespace has a hundredth of them.
@@ -93,7 +93,7 @@ fn many_ingresses() {
         let metadata = json!({"name": format!("tls-{number}"), "namespace": namespace(number)});
         objects.push(read(Kind::Secret, json!({"metadata": metadata, "stringData": data})));
     }
-    let mut model = Model::new(Settings { serve_without_class: true, ..Settings::default() });
+    let mut model = Model::new(Settings { serve_without_class: true, ..default_settings() });
     let copies = objects.clone();
     let (before, start) = (resident_kib(), Instant::now());
     copies.into_iter().for_each(|object| model.apply(object));

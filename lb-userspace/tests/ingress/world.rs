@@ -178,7 +178,7 @@ fn share(canary: &Canary) -> String {
 
 /// The fields that differ from the default, one a line.
 fn policy(policy: &Policy) -> Vec<String> {
-    let default = Policy { max_body: Settings::default().max_body, ..Policy::default() };
+    let default = Policy { max_body: default_settings().max_body, ..Policy::default() };
     // Redirects by the model itself.
     let mut limits = default.limits.clone();
     limits.burst_multiplier = 5;
@@ -209,7 +209,7 @@ pub fn settings(manifests: &str) -> Settings {
     let mut settings = Settings {
         node: "node-a".to_owned(),
         serve_without_class: !manifests.contains("kind: IngressClass"),
-        ..Settings::default()
+        ..default_settings()
     };
     let words = manifests.lines().filter_map(|line| line.strip_prefix("# settings: "));
     for word in words.flat_map(|line| line.split(", ")) {
@@ -269,5 +269,24 @@ impl Pairs {
             }
         }
         text
+    }
+}
+
+/// As without configuration.
+pub fn default_settings() -> Settings {
+    Settings {
+        controller: "millrace.io/ingress-controller".to_owned(),
+        accept_nginx_classes: false,
+        class: "millrace".to_owned(),
+        serve_without_class: false,
+        share_hosts: false,
+        external_names: false,
+        secrets_across_namespaces: false,
+        passthrough: false,
+        default_certificate: None,
+        auth_hosts: Vec::new(),
+        max_body: Some(1 << 20),
+        cluster_domain: "cluster.local".to_owned(),
+        node: String::new(),
     }
 }

@@ -94,18 +94,18 @@ fn from_manifests(network: &OneNode) -> Result<Agent> {
 
 /// An Ingress with TLS whose canary gets a fifth of the requests, and why a request goes where it goes.
 fn show_ingress(network: &OneNode) -> Result<()> {
-    let (certificate, key) = network.certificate(HOST, "shop")?;
+    let pair = network.certificate(HOST, "shop")?;
     println!("\n$ kubectl create secret tls shop-tls --cert shop.crt --key shop.key");
-    network.tls_secret("shop-tls", &certificate, &key)?;
+    network.tls_secret("shop-tls", &pair)?;
     println!("$ kubectl apply -f examples/ingress.yaml");
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/ingress.yaml");
     print!("{}", network.kubectl(&["apply", "-f", example])?);
-    let is_served = || network.curl_tls(HOST, &certificate, &[]).is_ok();
+    let is_served = || network.curl_tls(HOST, &pair.certificate, &[]).is_ok();
     wait_until("the Ingress is served", SOON, is_served)?;
 
     println!("{TLS_REQUESTS} requests to https://{HOST}/, a fifth of them to the canary, pod-2:");
     let resolve = format!("{HOST}:443:{NODE}");
-    let authority = certificate.to_string_lossy();
+    let authority = pair.certificate.to_string_lossy();
     let urls = format!("https://{HOST}/?[1-{TLS_REQUESTS}]");
     let quiet = ["curl", "--silent", "--show-error", "--fail", "--max-time", "30"];
     let target = ["--resolve", &resolve, "--cacert", &authority, &urls];

@@ -1,4 +1,4 @@
-//! `millrace ingress` on a host of its own, with manifests, and servers that tell what reached them.
+//! `millrace ingress` on a host of its own, with manifests, and servers that return what reached them.
 
 mod client;
 mod server;

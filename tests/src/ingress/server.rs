@@ -1,4 +1,4 @@
-//! A server that tells what reached it: its own name, the path and the Host of the request. After an upgrade it
+//! A server that returns what reached it: its own name, the path and the Host of the request. After an upgrade it
 //! returns what it gets.
 
 use std::io::{self, BufRead, BufReader, Read, Write};

@@ -31,6 +31,7 @@
 
 mod bpffs;
 mod capture;
+mod certificate;
 mod cgroup;
 mod command;
 mod curl;
@@ -58,6 +59,7 @@ use anyhow::{Context, Result, ensure};
 
 pub use bpffs::bpffs;
 pub use capture::Capture;
+pub use certificate::Certificate;
 pub use command::{SOON, wait_until};
 pub use echo::{Echo, name_of_server};
 pub use host::Host;

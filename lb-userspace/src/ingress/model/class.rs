@@ -1,4 +1,4 @@
-//! Which Ingresses are ours.
+//! Which Ingresses this controller serves.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ const DEFAULT: &str = "ingressclass.kubernetes.io/is-default-class";
 const NGINX_CONTROLLER: &str = "k8s.io/ingress-nginx";
 const NGINX_CLASS: &str = "nginx";
 
-/// The IngressClasses that are ours, by name.
+/// The IngressClasses of this controller, by name.
 #[derive(Debug, Default)]
 pub struct Classes(BTreeMap<String, Class>);
 
@@ -22,13 +22,13 @@ pub struct Class {
 }
 
 impl Class {
-    /// `None`: it is another controller's.
+    /// `None`: it belongs to another controller.
     pub fn read(class: &IngressClass, settings: &Settings) -> Option<Self> {
         let controller = class.spec.as_ref()?.controller.as_deref()?;
-        let ours = controller == settings.controller
+        let is_served = controller == settings.controller
             || (settings.accept_nginx_classes && controller == NGINX_CONTROLLER);
         let default = class.metadata.annotations.as_ref().and_then(|all| all.get(DEFAULT));
-        ours.then(|| Self { is_default: default.is_some_and(|value| value == "true") })
+        is_served.then(|| Self { is_default: default.is_some_and(|value| value == "true") })
     }
 }
 

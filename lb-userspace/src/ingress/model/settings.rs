@@ -2,18 +2,15 @@
 
 use crate::model::ServiceName;
 
-/// Name of our controller in `spec.controller` of IngressClasses.
-pub const CONTROLLER: &str = "millrace.io/ingress-controller";
-
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// `spec.controller` of the IngressClasses that are ours.
+    /// `spec.controller` of the IngressClasses to serve.
     pub controller: String,
-    /// Whether IngressClasses of ingress-nginx are ours, too.
+    /// Whether IngressClasses of ingress-nginx are served, too.
     pub accept_nginx_classes: bool,
-    /// Name in the annotation `kubernetes.io/ingress.class` that is ours without an IngressClass.
+    /// Value of the annotation `kubernetes.io/ingress.class` that is served without an IngressClass.
     pub class: String,
-    /// Whether Ingresses without a class are ours, even if no IngressClass of ours is the default one.
+    /// Whether Ingresses without a class are served, even if no served IngressClass is the default one.
     pub serve_without_class: bool,
     /// Whether several namespaces may have rules for one host.
     pub share_hosts: bool,
@@ -33,24 +30,4 @@ pub struct Settings {
     pub cluster_domain: String,
     /// This node, for topology hints. Empty: none, all endpoints are used.
     pub node: String,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            controller: CONTROLLER.to_owned(),
-            accept_nginx_classes: false,
-            class: "millrace".to_owned(),
-            serve_without_class: false,
-            share_hosts: false,
-            external_names: false,
-            secrets_across_namespaces: false,
-            passthrough: false,
-            default_certificate: None,
-            auth_hosts: Vec::new(),
-            max_body: Some(1 << 20),
-            cluster_domain: "cluster.local".to_owned(),
-            node: String::new(),
-        }
-    }
 }

@@ -19,7 +19,7 @@ use tests::machine::{busy_without_us, is_installed};
 use tests::topology::Topology;
 
 use measure::{Effort, Measurement, Samples};
-use proxy::{Certificate, Kind, Proxy};
+use proxy::{Kind, Proxy};
 use report::Run;
 
 /// Compare the Ingress proxy with nginx, HAProxy and Caddy
@@ -67,7 +67,7 @@ fn main() -> Result<()> {
     let host = topology.host("machine")?;
     host.sysctl(&["net.ipv4.ip_local_port_range=10000 65000", "net.ipv4.tcp_tw_reuse=1"])?;
     let directory = topology.directory();
-    let certificate = Certificate::create(&host, directory)?;
+    let certificate = host.certificate(directory, "bench", &[proxy::HOST])?;
     host.address("lo", &format!("{}/32", backend::ADDRESS))?;
     let _web = backend::web(&host, directory)?;
     backend::websocket(&host)?;
@@ -89,7 +89,8 @@ fn main() -> Result<()> {
         for turn in 0..proxies.len() {
             let number = (turn + round) % proxies.len();
             let (proxy, samples) = &mut proxies[number];
-            let measurement = Measurement { host: &host, proxy, directory, effort };
+            let measurement =
+                Measurement { host: &host, proxy, directory, certificate: &certificate, effort };
             if let Err(error) = measurement.run(samples) {
                 lacking.push(format!("FAILED: {}: {error:#}", proxy.kind.name()));
             }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use tests::figures::Sample;
 use tests::load::{self, Ends};
-use tests::topology::Host;
+use tests::topology::{Certificate, Host};
 
 use super::backend::LARGE;
 use super::figure::Figure;
@@ -34,6 +34,7 @@ pub struct Measurement<'a> {
     pub host: &'a Host,
     pub proxy: &'a Proxy,
     pub directory: &'a Path,
+    pub certificate: &'a Certificate,
     pub effort: Effort,
 }
 
@@ -105,7 +106,7 @@ impl Measurement<'_> {
 
     /// CPU time of a request over a new TLS connection, in microseconds.
     fn handshakes(&self, resumes: bool) -> Result<f64> {
-        let client = Client::new(resumes)?;
+        let client = Client::new(&self.certificate.certificate, resumes)?;
         let request = || {
             let address = (Ipv4Addr::LOCALHOST, self.proxy.addresses.https);
             client.request(TcpStream::connect(address)?)

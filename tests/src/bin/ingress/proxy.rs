@@ -1,14 +1,14 @@
 //! The proxies that are compared. Each has one worker on one CPU, the same certificate and the same backend.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::time::{ClockId, clock_getcpuclockid};
 use nix::unistd::Pid;
 use tests::agent::program;
-use tests::topology::{Host, Process, SOON};
+use tests::topology::{Certificate, Host, Process, SOON};
 
 use super::backend::{ADDRESS, WEB, WEBSOCKET, accepts};
 use super::pinned;
@@ -57,43 +57,6 @@ impl Kind {
 pub struct Addresses {
     pub http: u16,
     pub https: u16,
-}
-
-/// Certificate and key, in PEM, in one directory.
-pub struct Certificate {
-    pub certificate: PathBuf,
-    pub key: PathBuf,
-}
-
-impl Certificate {
-    pub fn create(host: &Host, directory: &Path) -> Result<Self> {
-        let [certificate, key] = ["tls.crt", "tls.key"].map(|name| directory.join(name));
-        let name = format!("subjectAltName=DNS:{HOST}");
-        let subject = format!("/CN={HOST}");
-        let [certificate_path, key_path] =
-            [&certificate, &key].map(|path| path.display().to_string());
-        host.run([
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-            "-nodes",
-            "-days",
-            "30",
-            "-subj",
-            &subject,
-            "-addext",
-            &name,
-            "-out",
-            &certificate_path,
-            "-keyout",
-            &key_path,
-        ])?;
-        Ok(Self { certificate, key })
-    }
 }
 
 /// A running proxy.

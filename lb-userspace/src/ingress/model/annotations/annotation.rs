@@ -5,7 +5,7 @@ use super::draft::Draft;
 /// An annotation of Ingresses, under its names.
 #[derive(Clone, Copy, Debug)]
 pub struct Annotation {
-    /// Name after [`super::OURS`]; empty: only ingress-nginx has it.
+    /// Name after [`super::MILLRACE`]; empty: only ingress-nginx has it.
     pub name: &'static str,
     /// Names after [`super::NGINX`].
     pub nginx: &'static [&'static str],

@@ -28,7 +28,7 @@ pub use annotation::{Annotation, Effect};
 pub use canary::expression_error;
 pub use draft::{CanaryDraft, Draft, VerifyClient};
 
-pub const OURS: &str = "ingress.millrace.io/";
+pub const MILLRACE: &str = "ingress.millrace.io/";
 pub const NGINX: &str = "nginx.ingress.kubernetes.io/";
 
 /// All annotations, in the order of the documentation.
@@ -51,11 +51,11 @@ pub fn all() -> impl Iterator<Item = &'static Annotation> {
     tables.into_iter().flatten()
 }
 
-/// The key under which an Ingress has the annotation with this name of ours.
+/// The key under which an Ingress has the annotation that Millrace calls by this name.
 pub fn key(name: &str, annotations: &BTreeMap<String, String>) -> String {
     let declared = DECLARED.iter().find(|annotation| annotation.name == name);
     let mut keys = declared.into_iter().flat_map(|annotation| annotation.keys());
-    keys.find(|key| annotations.contains_key(key)).unwrap_or_else(|| format!("{OURS}{name}"))
+    keys.find(|key| annotations.contains_key(key)).unwrap_or_else(|| format!("{MILLRACE}{name}"))
 }
 
 /// What becomes of one annotation.
@@ -113,7 +113,7 @@ pub fn read(annotations: &BTreeMap<String, String>) -> (Draft, Vec<Finding>) {
     for (key, value) in annotations {
         match KEYS.get(key) {
             Some(&(index, rank)) => known.push((index, rank, key, value)),
-            None if key.starts_with(OURS) || key.starts_with(NGINX) => {
+            None if key.starts_with(MILLRACE) || key.starts_with(NGINX) => {
                 let outcome = Outcome::Unsupported(unknown(key, &mut guesses));
                 findings.push(Finding { key: key.clone(), outcome, closes: false });
             }
@@ -172,16 +172,16 @@ fn unknown(key: &str, guesses: &mut usize) -> String {
 impl Annotation {
     /// Its complete names; the first that is set counts.
     pub fn keys(&self) -> impl Iterator<Item = String> + use<> {
-        let ours = Some(self.name).filter(|name| !name.is_empty());
+        let own = Some(self.name).filter(|name| !name.is_empty());
         let nginx = self.nginx.iter().map(|name| format!("{NGINX}{name}"));
-        ours.map(|name| format!("{OURS}{name}")).into_iter().chain(nginx)
+        own.map(|name| format!("{MILLRACE}{name}")).into_iter().chain(nginx)
     }
 
     /// The outcome, and whether it closes the rules.
     fn apply(&self, draft: &mut Draft, key: &str, value: &str) -> (Outcome, bool) {
         let (outcome, why) = match self.effect {
             Effect::Set(set) => match set(draft, value) {
-                Ok(()) if self.differs.is_empty() || key.starts_with(OURS) => {
+                Ok(()) if self.differs.is_empty() || key.starts_with(MILLRACE) => {
                     return (Outcome::Honoured, false);
                 }
                 Ok(()) => return (Outcome::Differs(self.differs), false),
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn ours_takes_precedence_and_unknown_ones_are_named() {
         let both = BTreeMap::from([
-            (format!("{OURS}max-body-size"), "2m".to_owned()),
+            (format!("{MILLRACE}max-body-size"), "2m".to_owned()),
             (format!("{NGINX}proxy-body-size"), "1m".to_owned()),
         ]);
         let (draft, findings) = read(&both);

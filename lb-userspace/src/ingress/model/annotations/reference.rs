@@ -3,14 +3,14 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use super::{Annotation, Effect, NGINX, OURS, all};
+use super::{Annotation, Effect, MILLRACE, NGINX, all};
 
 const BEGIN: &str = "<!-- Generated from the code: UPDATE_EXPECT=1 cargo test -p lb-userspace --lib annotations::reference -->\n";
 const END: &str = "<!-- End of the generated part -->\n";
 
 fn tables() -> String {
     let mut text = format!(
-        "\nThe first column is the name after `{OURS}`, the second the one after `{NGINX}`. Annotations marked with \
+        "\nThe first column is the name after `{MILLRACE}`, the second the one after `{NGINX}`. Annotations marked with \
          \u{2020} restrict access: if one can't be honoured, the Ingress's rules answer 503.\n\n\
          | name | of ingress-nginx | value | effect |\n| --- | --- | --- | --- |\n"
     );
