@@ -122,14 +122,14 @@ pub async fn measure(load: &Load, directory: &Path) -> Figures {
     let listed = connections[0].fetch(request("GET", PATH, "", String::new())).await;
     let list = began.elapsed();
     let full = server.memory();
+    let revision = serde_json::from_slice::<serde_json::Value>(&listed).unwrap();
+    let revision = revision["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
     let (sender, mut received) = mpsc::unbounded_channel();
     let mut watching = None;
     for number in 0..load.watchers {
         if number % WATCHES == 0 {
             watching = Some(target.connect(&format!("watcher-{}", number / WATCHES)).await);
         }
-        let revision = serde_json::from_slice::<serde_json::Value>(&listed).unwrap();
-        let revision = revision["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
         let path = format!("{PATH}?watch=true&resourceVersion={revision}");
         let response = watching.as_ref().unwrap().send(request("GET", &path, "", String::new()));
         let response = response.await;

@@ -17,11 +17,16 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
+use http_body_util::{BodyExt, Empty};
+use hyper::Request;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
-use kube::api::{Patch, PatchParams, PostParams, WatchParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams, WatchParams};
 use lb_api::http::Role;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
@@ -37,6 +42,8 @@ const SERVER: &str = "MILLRACE_ATTACKED_SERVER";
 const LENGTH: Duration = Duration::from_secs(5);
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 const JSON: &str = "application/json";
+/// Watches on one connection. The server allows 250 streams.
+const WATCHES: usize = 200;
 
 /// One client of an attack. It repeats itself until it is aborted, and notes the outcomes.
 type Attacker = fn(Place, Outcomes) -> BoxFuture<'static, ()>;
@@ -97,6 +104,40 @@ fn trickle(server: Place, outcomes: Outcomes, head: &'static str) -> BoxFuture<'
     })
 }
 
+/// Opens 1,000 watches, over HTTP/2, and reads what they get: each change of the other user.
+async fn watch(server: Place, outcomes: Outcomes) {
+    let client = server.client_as("attacker", Role::Administrator).await;
+    let secrets: Api<Secret> = Api::default_namespaced(client);
+    let list = secrets.list(&ListParams::default().limit(1)).await.unwrap();
+    let revision = list.metadata.resource_version.unwrap();
+    let mut config = Arc::unwrap_or_clone(certified(&server, "attacker"));
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let config = Arc::new(config);
+    let mut reading = JoinSet::new();
+    for _ in 0..1000 / WATCHES {
+        let Ok(stream) = connect_with(&server, config.clone()).await else {
+            outcomes.note("connections refused");
+            continue;
+        };
+        let (mut sender, connection) =
+            http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        reading.spawn(async move { drop(connection.await) });
+        for _ in 0..WATCHES {
+            let uri = format!("https://localhost{SECRETS}?watch=true&resourceVersion={revision}");
+            let request = Request::get(uri).body(Empty::<Bytes>::new()).unwrap();
+            match sender.send_request(request).await {
+                Ok(response) => {
+                    outcomes.note(response.status().as_str());
+                    let mut body = response.into_body();
+                    reading.spawn(async move { while let Some(Ok(_)) = body.frame().await {} });
+                }
+                Err(_) => outcomes.note("broken"),
+            }
+        }
+    }
+    while reading.join_next().await.is_some() {}
+}
+
 const ATTACKS: &[(&str, usize, Attacker)] = &[
     ("nothing", 0, |_, _| Box::pin(async {})),
     ("connections without a handshake", 8, |server, outcomes| {
@@ -143,6 +184,7 @@ const ATTACKS: &[(&str, usize, Attacker)] = &[
             std::future::pending::<()>().await;
         })
     }),
+    ("10,000 watches", 10, |server, outcomes| Box::pin(watch(server, outcomes))),
     ("lists of 10,000 objects", 8, |server, outcomes| {
         repeat(server, outcomes, "GET /api/v1/secrets", JSON, Vec::new())
     }),
