@@ -153,6 +153,80 @@ pub struct Sctp {
     pub chunk_length: [u8; 2],
 }
 
+/// ARP for Ethernet and IPv4.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Arp {
+    pub hardware: [u8; 2],
+    pub protocol: [u8; 2],
+    pub hardware_length: u8,
+    pub protocol_length: u8,
+    pub operation: [u8; 2],
+    pub sender_hardware: [u8; 6],
+    pub sender_protocol: [u8; 4],
+    pub target_hardware: [u8; 6],
+    pub target_protocol: [u8; 4],
+}
+
+impl Arp {
+    #[inline(always)]
+    pub fn sender(&self) -> Address4 {
+        load(&self.sender_protocol)
+    }
+
+    #[inline(always)]
+    pub fn target(&self) -> Address4 {
+        load(&self.target_protocol)
+    }
+
+    #[inline(always)]
+    pub fn set_sender(&mut self, address: Address4) {
+        store(&mut self.sender_protocol, address);
+    }
+
+    #[inline(always)]
+    pub fn set_target(&mut self, address: Address4) {
+        store(&mut self.target_protocol, address);
+    }
+}
+
+/// A neighbour solicitation or advertisement, without its options.
+#[repr(C)]
+#[derive(Debug)]
+pub struct NeighbourMessage {
+    pub kind: u8,
+    pub code: u8,
+    pub checksum: [u8; 2],
+    /// Of an advertisement.
+    pub flags: [u8; 4],
+    pub target: [u8; 16],
+}
+
+impl NeighbourMessage {
+    #[inline(always)]
+    pub fn target(&self) -> Address6 {
+        load(&self.target)
+    }
+}
+
+/// The common start of the options of neighbour discovery.
+#[repr(C)]
+#[derive(Debug)]
+pub struct NdpOption {
+    pub kind: u8,
+    /// In units of eight octets, with the type and this field.
+    pub length: u8,
+}
+
+/// The option with an Ethernet address.
+#[repr(C)]
+#[derive(Debug)]
+pub struct LinkOption {
+    pub kind: u8,
+    pub length: u8,
+    pub address: [u8; 6],
+}
+
 /// The header of ICMP and ICMPv6 errors.
 #[repr(C)]
 #[derive(Debug)]
@@ -184,6 +258,10 @@ headers! {
     KeyedGue: 12,
     Sctp: 16,
     Icmp: 8,
+    Arp: 28,
+    NeighbourMessage: 24,
+    NdpOption: 2,
+    LinkOption: 8,
     [u8; 2]: 2,
     [u8; 4]: 4,
     [u8; 14]: 14,

@@ -15,14 +15,14 @@ mod socket;
 mod tables;
 
 use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
-use aya_ebpf::helpers::{bpf_redirect, bpf_redirect_neigh};
+use aya_ebpf::helpers::{bpf_clone_redirect, bpf_redirect, bpf_redirect_neigh};
 use aya_ebpf::macros::{classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
-use lb_common::datapath::{Packet, REPORT, Role, Stage, Verdict, egress, ingress, stage};
+use lb_common::datapath::{Packet, REPORT, Role, Stage, Verdict, egress, ingress, passed, stage};
 use lb_common::layout::{Ending, Reason};
 
 use crate::maps::{TC_STAGES, XDP_STAGES};
-use crate::packet::{Origin, TcPacket, XdpPacket, is_deferred, is_of_vlan};
+use crate::packet::{Origin, TcPacket, XdpPacket, is_deferred, is_of_vlan, may_be_neighbours};
 use crate::tables::KernelTables;
 
 // The macros split each function in two. The code for most packets is inlined into its entry point:
@@ -128,13 +128,23 @@ fn xdp_end(packet: XdpPacket, action: u32) -> u32 {
     action
 }
 
-/// Packets that XDP has left to tc.
+/// Packets that XDP has left to tc, and those that ask for an announced address.
 #[classifier]
 pub fn external_deferred(context: TcContext) -> i32 {
-    if !is_deferred(&context) || is_of_vlan(&context) {
+    if is_of_vlan(&context) {
         return TC_ACT_UNSPEC;
     }
-    tc_ingress(context, Role::External, false)
+    if is_deferred(&context) {
+        return tc_ingress(context, Role::External, false);
+    }
+    if !may_be_neighbours(&context) {
+        return TC_ACT_UNSPEC;
+    }
+    let packet = TcPacket::<false>::new(context, Origin { role: Role::External, raw: false });
+    match passed(&packet) {
+        Verdict::Next(_) => tc_go_on(packet, Stage::Neighbour),
+        _ => TC_ACT_UNSPEC,
+    }
 }
 
 /// Packets that arrive on an external interface without XDP.
@@ -187,6 +197,15 @@ fn tc_egress(context: TcContext, raw: bool) -> i32 {
     let mut packet = TcPacket::<false>::new(context, Origin { role: Role::External, raw });
     let verdict = egress(&mut packet, &KernelTables);
     tc_action_of(verdict, packet)
+}
+
+/// Transmits a frame of the agent, which runs this program with the frame as its packet and the
+/// interface in the context. It is attached nowhere. Returns the helper's error, or 0.
+#[classifier]
+pub fn transmit(context: TcContext) -> i32 {
+    let buffer = context.skb.skb;
+    // SAFETY: the context is the one this program was called with.
+    unsafe { bpf_clone_redirect(buffer, (*buffer).ifindex, 0) as i32 }
 }
 
 /// Reports a packet, which then ends as was decided before.

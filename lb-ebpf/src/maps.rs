@@ -9,19 +9,19 @@ use lb_common::atomic::AtomicLong;
 use lb_common::datapath::{Allowance, Draft, Encapsulation, REPORT, Rejection};
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::capacity::{
-    AFFINITIES as MAX_AFFINITIES, BACKENDS as MAX_BACKENDS, CONNECTED as MAX_CONNECTED,
-    DEVICES as MAX_DEVICES, EVENTS as EVENT_BYTES, FLOW_BUCKETS, FRAGMENTS as MAX_FRAGMENTS,
-    FRONTENDS as MAX_FRONTENDS, MEMBERS as MAX_MEMBERS, PEERS as MAX_PEERS,
-    POOL_SLOTS as MAX_SLOTS, POOLS as MAX_POOLS, RESERVED_PORT_WORDS,
+    AFFINITIES as MAX_AFFINITIES, ANNOUNCED as MAX_ANNOUNCED, BACKENDS as MAX_BACKENDS,
+    CONNECTED as MAX_CONNECTED, DEVICES as MAX_DEVICES, EVENTS as EVENT_BYTES, FLOW_BUCKETS,
+    FRAGMENTS as MAX_FRAGMENTS, FRONTENDS as MAX_FRONTENDS, MEMBERS as MAX_MEMBERS,
+    PEERS as MAX_PEERS, POOL_SLOTS as MAX_SLOTS, POOLS as MAX_POOLS, RESERVED_PORT_WORDS,
     SERVICE_PORTS as MAX_SERVICE_PORTS, SOURCE_RANGES as MAX_SOURCE_RANGES, TARGETS as MAX_TARGETS,
     UNCONNECTED as MAX_UNCONNECTED, UNTRACKED as MAX_UNTRACKED,
 };
 use lb_common::layout::{
-    Affinity, AffinityKey, Backend, BufferSum, DESTINATION_WORDS, Device, Event, FlowBucket,
-    Fragment, FragmentKey, Frontend, FrontendKey, Hints, Host, Identity, Listener, Member,
-    NetworkEpoch, Peer, Pool, Reason, ReplyBucket, ReplyKey, SOURCE_WORDS, ServicePortName,
-    Settings, SlotPair, SocketEnd, SocketFlow, SourceRange, Traffic, TunnelKey, TunnelTarget,
-    Untracked,
+    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, BufferSum, Claim,
+    DESTINATION_WORDS, Device, Event, FlowBucket, Fragment, FragmentKey, Frontend, FrontendKey,
+    Hints, Host, Identity, Listener, Member, NeighbourEvent, NetworkEpoch, Peer, Pool, Reason,
+    ReplyBucket, ReplyKey, SOURCE_WORDS, ServicePortName, Settings, SlotPair, SocketEnd,
+    SocketFlow, SourceRange, Traffic, TunnelKey, TunnelTarget, Untracked,
 };
 
 /// The agent maps these into its address space and writes them without system calls. Their memory
@@ -139,6 +139,18 @@ pub static PEERS: HashMap<Peer, u32, { MAX_PEERS as usize }, ON_DEMAND> = HashMa
 #[btf_map]
 pub static TARGETS: HashMap<TunnelTarget, u32, { MAX_TARGETS as usize }, ON_DEMAND> =
     HashMap::new();
+
+#[btf_map]
+pub static ANNOUNCED: HashMap<AnnouncedAddress, Announced, { MAX_ANNOUNCED as usize }, ON_DEMAND> =
+    HashMap::new();
+
+#[btf_map]
+pub static CLAIMS: HashMap<AnnouncedAddress, Claim, { MAX_ANNOUNCED as usize }, ON_DEMAND> =
+    HashMap::new();
+
+#[btf_map]
+pub static NEIGHBOUR_EVENTS: PerCpuArray<u64, { NeighbourEvent::COUNT as usize }> =
+    PerCpuArray::new();
 
 /// State that a packet keeps from stage to stage, and this CPU's rate limits.
 #[repr(C)]

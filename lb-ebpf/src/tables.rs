@@ -2,29 +2,31 @@
 
 use aya_ebpf::btf_maps::PerCpuArray;
 use aya_ebpf::btf_maps::lpm_trie::Key;
+use aya_ebpf::helpers::bpf_ktime_get_boot_ns;
 use lb_common::atomic::AtomicLong;
 use lb_common::branchless::opaque;
 use lb_common::conntrack::{Environment, FlowTables};
 use lb_common::datapath::{
-    Counters, Direction, Draft, Encapsulation, FamilyTables, Function, NetworkTables, PoolTables,
-    Rejection,
+    Counters, Direction, Draft, Encapsulation, FamilyTables, Function, NeighbourTables,
+    NetworkTables, PoolTables, Rejection,
 };
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::layout::{
-    Affinity, AffinityKey, Backend, Bitmap, Device, FlowBucket, Fragment, FragmentKey, Frontend,
-    FrontendKey, Hints, Member, Peer, Pool, Reason, ReplyBucket, ReplyKey, SERVICE_PORT_BITS,
-    Settings, SourceRange, Ticks, Traffic, TunnelKey, TunnelTarget, Untracked,
+    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, Bitmap, Claimant, Device,
+    FlowBucket, Fragment, FragmentKey, Frontend, FrontendKey, Hints, Member, NeighbourEvent, Peer,
+    Pool, Reason, ReplyBucket, ReplyKey, SERVICE_PORT_BITS, Settings, SourceRange, Ticks, Traffic,
+    TunnelKey, TunnelTarget, Untracked,
 };
 
 use crate::clock;
 use crate::events;
 use crate::functions;
 use crate::maps::{
-    AFFINITIES4, AFFINITIES6, BACKEND_TRAFFIC, BACKENDS4, BACKENDS6, CROWDED4, CROWDED6,
-    DESTINATIONS, DEVICES, DRAFTS4, DRAFTS6, FLOWS4, FLOWS6, FRAGMENTS4, FRAGMENTS6, FRONTENDS4,
-    FRONTENDS6, HINTS, MEMBERS, NETWORK, PEERS, POOL_SLOTS, POOLS, REASONS, REPLIES4, REPLIES6,
-    RESERVED_PORTS, SCRATCH, SERVICE_TRAFFIC, SETTINGS, SOURCE_RANGES4, SOURCE_RANGES6, SOURCES,
-    Scratch, TARGETS, TUNNEL_KEYS, UNTRACKED4, UNTRACKED6,
+    AFFINITIES4, AFFINITIES6, ANNOUNCED, BACKEND_TRAFFIC, BACKENDS4, BACKENDS6, CLAIMS, CROWDED4,
+    CROWDED6, DESTINATIONS, DEVICES, DRAFTS4, DRAFTS6, FLOWS4, FLOWS6, FRAGMENTS4, FRAGMENTS6,
+    FRONTENDS4, FRONTENDS6, HINTS, MEMBERS, NEIGHBOUR_EVENTS, NETWORK, PEERS, POOL_SLOTS, POOLS,
+    REASONS, REPLIES4, REPLIES6, RESERVED_PORTS, SCRATCH, SERVICE_TRAFFIC, SETTINGS,
+    SOURCE_RANGES4, SOURCE_RANGES6, SOURCES, Scratch, TARGETS, TUNNEL_KEYS, UNTRACKED4, UNTRACKED6,
 };
 
 pub struct KernelTables;
@@ -109,6 +111,34 @@ impl NetworkTables for KernelTables {
     }
 }
 
+impl NeighbourTables for KernelTables {
+    #[inline(always)]
+    fn since_boot(&self) -> u64 {
+        // SAFETY: the helper takes nothing and only reads a clock.
+        unsafe { bpf_ktime_get_boot_ns() }
+    }
+
+    #[inline(always)]
+    fn announced(&self, at: &AnnouncedAddress) -> Option<Announced> {
+        // SAFETY: as with devices.
+        unsafe { ANNOUNCED.get(at).copied() }
+    }
+
+    #[inline(always)]
+    fn set_claim(&self, at: &AnnouncedAddress, link_address: [u8; 6]) -> bool {
+        let Some(claim) = CLAIMS.get_ptr_mut(at) else { return false };
+        let claimant = Claimant { link_address, reserved: [0; 2] };
+        // SAFETY: as with devices. Each is one store of an aligned word. An entry that is removed
+        // meanwhile is written in vain.
+        unsafe {
+            let word = core::mem::transmute::<Claimant, u64>(claimant);
+            (&raw mut (*claim).claimant).cast::<u64>().write_volatile(word);
+            (&raw mut (*claim).time).write_volatile(self.since_boot());
+        }
+        true
+    }
+}
+
 impl lb_common::datapath::Scratch for KernelTables {
     #[inline(always)]
     fn set_rejection(&self, rejection: Rejection) {
@@ -179,6 +209,14 @@ impl Counters for KernelTables {
     fn count_new_flow(&self, service_port: u32, backend: u32) {
         with(&SERVICE_TRAFFIC, service_port, |traffic| traffic.new_flows += 1);
         with(&BACKEND_TRAFFIC, backend, |traffic| traffic.new_flows += 1);
+    }
+
+    #[inline(always)]
+    fn count_neighbour(&self, event: NeighbourEvent) {
+        if let Some(counter) = NEIGHBOUR_EVENTS.get_ptr_mut(event as u32) {
+            // SAFETY: this CPU's own copy. Programs of tc are not preempted.
+            unsafe { *counter += 1 };
+        }
     }
 }
 

@@ -10,16 +10,17 @@ use fuzz::wire::{End, Packet};
 use lb_common::atomic::AtomicLong;
 use lb_common::conntrack::{Environment, FlowTables};
 use lb_common::datapath::{
-    Counters, Draft, FamilyTables, Function, NetworkTables, PoolTables, Verdict, execute,
+    Counters, Draft, FamilyTables, Function, NeighbourTables, NetworkTables, PoolTables, Verdict,
+    execute,
 };
 use lb_common::family::{Address4, Address6, V4, V6};
 use lb_common::hash::FlowHash;
 use lb_common::header::protocol::TCP;
 use lb_common::host::{self, Entry, Exit, Frame, HoldsScratch, PacketScratch, Routes};
 use lb_common::layout::{
-    Affinity, AffinityKey, Backend, Device, Direction, Flow, FlowBucket, FlowState, Fragment,
-    FragmentKey, Frontend, FrontendKey, FrontendKind, Hints, Member, Peer, Pool, Reason,
-    ReplyBucket, ReplyKey, Settings, Ticks, TunnelKey, TunnelTarget, Untracked,
+    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, Device, Direction, Flow,
+    FlowBucket, FlowState, Fragment, FragmentKey, Frontend, FrontendKey, FrontendKind, Hints,
+    Member, NeighbourEvent, Peer, Pool, Reason, ReplyBucket, ReplyKey, Settings, Ticks, TunnelKey, TunnelTarget, Untracked,
 };
 
 const NODE: [u8; 4] = [10, 0, 0, 1];
@@ -247,6 +248,20 @@ impl NetworkTables for Cpu {
     }
 }
 
+impl NeighbourTables for Cpu {
+    fn since_boot(&self) -> u64 {
+        0
+    }
+
+    fn announced(&self, _: &AnnouncedAddress) -> Option<Announced> {
+        None
+    }
+
+    fn set_claim(&self, _: &AnnouncedAddress, _: [u8; 6]) -> bool {
+        false
+    }
+}
+
 impl HoldsScratch for Cpu {
     fn scratch(&self) -> &PacketScratch {
         &self.scratch
@@ -257,6 +272,8 @@ impl Counters for Cpu {
     fn count(&self, _: Reason) {}
 
     fn count_packet(&self, _: u32, _: u32, _: Direction, _: u32) {}
+
+    fn count_neighbour(&self, _: NeighbourEvent) {}
 
     fn count_new_flow(&self, _: u32, _: u32) {}
 

@@ -44,16 +44,20 @@ pub use function::Function;
 pub use route::{NextHop, Query, Route};
 pub use select::frontend_at;
 pub use stages::socket;
-pub use tables::{Counters, FamilyTables, NetworkTables, PoolTables, Scratch, Tables};
+pub use tables::{
+    Counters, FamilyTables, NeighbourTables, NetworkTables, PoolTables, Scratch, Tables,
+};
 pub use verdict::{DEFERRED, REPORT, Rejection, RejectionKind, Stage, Verdict};
+pub use wire::arp;
 pub use wire::describe::describe;
 pub use wire::link::{Frame, frame as parse_frame};
+pub use wire::ndp;
 pub use wire::packet::{Packet, Role};
 pub use wire::parse::PacketFamily;
 
 use stages::{
     decapsulate, delivered, egress as leaving, encapsulate, fragment, icmp_error,
-    ingress as arriving, open, reject, shadow, spread,
+    ingress as arriving, neighbour, open, reject, shadow, spread,
 };
 use wire::outer;
 
@@ -70,8 +74,25 @@ where
     match frame.ether_type {
         V4::ETHER_TYPE => arriving::arrive::<V4, P, T>(packet, tables, frame.network),
         V6::ETHER_TYPE => arriving::arrive::<V6, P, T>(packet, tables, frame.network),
+        arp::ETHER_TYPE if neighbour::is_here(packet) => Verdict::Next(Stage::Neighbour),
         _ => Verdict::Pass,
     }
+}
+
+/// A packet that XDP has passed to the stack: only what asks for an announced address needs more.
+#[inline(always)]
+pub fn passed<P: Packet>(packet: &P) -> Verdict {
+    if !neighbour::is_here(packet) {
+        return Verdict::Pass;
+    }
+    let is_neighbours = packet.frame().is_some_and(|frame| match frame.ether_type {
+        arp::ETHER_TYPE => true,
+        V6::ETHER_TYPE => packet
+            .header::<<V6 as Family>::Header>(frame.network)
+            .is_some_and(|header| V6::is_neighbours(header)),
+        _ => false,
+    });
+    if is_neighbours { Verdict::Next(Stage::Neighbour) } else { Verdict::Pass }
 }
 
 /// A packet that leaves through an interface.
@@ -98,6 +119,9 @@ where
     P: Packet,
     T: FamilyTables<V4> + FamilyTables<V6>,
 {
+    if stage == Stage::Neighbour {
+        return neighbour::answer(packet, tables);
+    }
     let Some(frame) = packet.frame() else {
         return Verdict::Pass;
     };
@@ -132,5 +156,7 @@ where
         Stage::Delivered => delivered::deliver::<F, P, T>(packet, tables, network),
         Stage::Accept => delivered::accept::<F, P, T>(packet, tables, network),
         Stage::Shadow => shadow::end::<F, P, T>(packet, tables, network),
+        // Of both families, and of ARP.
+        Stage::Neighbour => Verdict::Pass,
     }
 }

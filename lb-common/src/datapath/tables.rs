@@ -3,8 +3,9 @@
 use crate::conntrack::{Environment, FlowTables};
 use crate::family::Family;
 use crate::layout::{
-    Affinity, AffinityKey, Backend, Device, Direction, Fragment, FragmentKey, Frontend,
-    FrontendKey, Hints, Member, Peer, Pool, Reason, ReplyKey, TunnelKey, TunnelTarget, Untracked,
+    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, Device, Direction, Fragment,
+    FragmentKey, Frontend, FrontendKey, Hints, Member, NeighbourEvent, Peer, Pool, Reason,
+    ReplyKey, TunnelKey, TunnelTarget, Untracked,
 };
 
 use super::carried::{Draft, Encapsulation};
@@ -35,6 +36,15 @@ pub trait NetworkTables {
     fn is_port_reserved(&self, port: u16) -> bool;
 }
 
+/// The addresses that this node announces.
+pub trait NeighbourTables {
+    /// The clock of deadlines and claims: nanoseconds since the machine started.
+    fn since_boot(&self) -> u64;
+    fn announced(&self, at: &AnnouncedAddress) -> Option<Announced>;
+    /// Notes that a machine uses an address; false if the address is not watched.
+    fn set_claim(&self, at: &AnnouncedAddress, link_address: [u8; 6]) -> bool;
+}
+
 /// State that a packet keeps from stage to stage.
 pub trait Scratch {
     /// Stores the ICMP error that the next stage sends.
@@ -61,14 +71,21 @@ pub trait Counters {
     fn count(&self, reason: Reason);
     fn count_packet(&self, service_port: u32, backend: u32, direction: Direction, bytes: u32);
     fn count_new_flow(&self, service_port: u32, backend: u32);
+    fn count_neighbour(&self, event: NeighbourEvent);
     /// Whether the rate limit allows another generated packet.
     fn may_reject(&self) -> bool;
 }
 
 /// All tables that both address families share.
-pub trait Tables: Environment + PoolTables + NetworkTables + Scratch + Counters {}
+pub trait Tables:
+    Environment + PoolTables + NetworkTables + NeighbourTables + Scratch + Counters
+{
+}
 
-impl<T: Environment + PoolTables + NetworkTables + Scratch + Counters> Tables for T {}
+impl<T: Environment + PoolTables + NetworkTables + NeighbourTables + Scratch + Counters> Tables
+    for T
+{
+}
 
 /// The tables of one address family.
 pub trait FamilyTables<F: Family>: Tables + FlowTables<F> {

@@ -15,14 +15,15 @@ use ipnet::IpNet;
 use crate::atomic::AtomicLong;
 use crate::conntrack::{Environment, FlowTables};
 use crate::datapath::{
-    self, Allowance, Counters, Direction, Draft, FamilyTables, Function, NetworkTables, Packet,
-    PacketFamily, PoolTables, Stage, Verdict,
+    self, Allowance, Counters, Direction, Draft, FamilyTables, Function, NeighbourTables,
+    NetworkTables, Packet, PacketFamily, PoolTables, Stage, Verdict,
 };
 use crate::family::{Family, V4, V6};
 use crate::layout::{
-    Affinity, AffinityKey, Backend, Bitmap, DESTINATION_WORDS, Device, FlowBucket, Fragment,
-    FragmentKey, Frontend, FrontendKey, Hints, Member, NO_BACKEND, Peer, Pool, Reason, ReplyBucket,
-    ReplyKey, SOURCE_WORDS, Settings, Ticks, Traffic, TunnelKey, TunnelTarget, Untracked, capacity,
+    Affinity, AffinityKey, Announced, AnnouncedAddress, Backend, Bitmap, Claim, Claimant,
+    DESTINATION_WORDS, Device, FlowBucket, Fragment, FragmentKey, Frontend, FrontendKey, Hints,
+    Member, NO_BACKEND, NeighbourEvent, Peer, Pool, Reason, ReplyBucket, ReplyKey, SOURCE_WORDS,
+    Settings, Ticks, Traffic, TunnelKey, TunnelTarget, Untracked, capacity,
 };
 
 pub use frame::{Exit, Frame, Routes};
@@ -84,6 +85,11 @@ pub struct HostTables {
     /// By service port.
     pub source_ranges: HashMap<u32, Vec<IpNet>>,
     pub allowance: Cell<Allowance>,
+    /// In nanoseconds.
+    pub since_boot: Cell<u64>,
+    pub announced: HashMap<AnnouncedAddress, Announced>,
+    pub claims: RefCell<HashMap<AnnouncedAddress, Claim>>,
+    pub neighbour_events: RefCell<HashMap<NeighbourEvent, u64>>,
     scratch: PacketScratch,
     pub reserved_ports: HashSet<u16>,
     pub v4: HostFamily<V4>,
@@ -150,6 +156,10 @@ impl HostTables {
             epoch: Cell::new(1),
             source_ranges: HashMap::new(),
             allowance: Cell::default(),
+            since_boot: Cell::new(1),
+            announced: HashMap::new(),
+            claims: RefCell::default(),
+            neighbour_events: RefCell::default(),
             scratch: PacketScratch::default(),
             reserved_ports: HashSet::new(),
             peers: HashSet::new(),
@@ -255,6 +265,24 @@ impl NetworkTables for HostTables {
     }
 }
 
+impl NeighbourTables for HostTables {
+    fn since_boot(&self) -> u64 {
+        self.since_boot.get()
+    }
+
+    fn announced(&self, at: &AnnouncedAddress) -> Option<Announced> {
+        self.announced.get(at).copied()
+    }
+
+    fn set_claim(&self, at: &AnnouncedAddress, link_address: [u8; 6]) -> bool {
+        let mut claims = self.claims.borrow_mut();
+        let Some(claim) = claims.get_mut(at) else { return false };
+        let claimant = Claimant { link_address, reserved: [0; 2] };
+        *claim = Claim { time: self.since_boot(), claimant };
+        true
+    }
+}
+
 impl HoldsScratch for HostTables {
     fn scratch(&self) -> &PacketScratch {
         &self.scratch
@@ -285,6 +313,10 @@ impl Counters for HostTables {
         for (map, index) in counters {
             map.borrow_mut().entry(index).or_default().new_flows += 1;
         }
+    }
+
+    fn count_neighbour(&self, event: NeighbourEvent) {
+        *self.neighbour_events.borrow_mut().entry(event).or_default() += 1;
     }
 }
 

@@ -8,6 +8,7 @@
 //! then shows what a person expects.
 
 mod affinity;
+mod announced;
 mod backend;
 mod bitmap;
 mod buffer_sum;
@@ -29,6 +30,7 @@ mod tunnel;
 mod untracked;
 
 pub use affinity::{Affinity, AffinityKey, Member};
+pub use announced::{Announced, AnnouncedAddress, Claim, Claimant, NeighbourEvent};
 pub use backend::{Backend, NO_BACKEND};
 pub use bitmap::{Bitmap, DESTINATION_WORDS, SOURCE_WORDS};
 pub use buffer_sum::{BUFFER_OF_CONTEXT, BufferSum};
@@ -90,6 +92,8 @@ pub mod capacity {
     pub const PEERS: u32 = 1 << 15;
     /// Backends on this node that are reached through tunnels.
     pub const TARGETS: u32 = 1 << 14;
+    /// Announced addresses on all interfaces; also those that are watched for claims.
+    pub const ANNOUNCED: u32 = 1 << 14;
 }
 
 /// Map names, which are also their file names under the pin directory.
@@ -134,6 +138,9 @@ pub mod map {
         TARGETS
         RESERVED_PORTS
         TUNNEL_KEYS
+        ANNOUNCED
+        CLAIMS
+        NEIGHBOUR_EVENTS
         SCRATCH
         DRAFTS4
         DRAFTS6

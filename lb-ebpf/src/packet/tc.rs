@@ -11,7 +11,7 @@ use aya_ebpf::helpers::{
 };
 use aya_ebpf::programs::TcContext;
 use lb_common::checksum::{self, Delta};
-use lb_common::datapath::{DEFERRED, Frame, Packet, Query, Role, Route, parse_frame};
+use lb_common::datapath::{DEFERRED, Frame, Packet, Query, Role, Route, arp, parse_frame};
 use lb_common::family::{Family, V4, V6};
 use lb_common::header::Header;
 
@@ -110,6 +110,15 @@ fn control_block(buffer: *mut __sk_buff) -> ControlBlock {
 pub fn is_of_vlan(context: &TcContext) -> bool {
     // SAFETY: the context is the one this program was called with.
     unsafe { (*context.skb.skb).vlan_present != 0 }
+}
+
+/// Whether the packet may be one of ARP or of neighbour discovery, by its EtherType.
+#[inline(always)]
+pub fn may_be_neighbours(context: &TcContext) -> bool {
+    const ARP: u32 = arp::ETHER_TYPE.to_be() as u32;
+    const IPV6: u32 = V6::ETHER_TYPE.to_be() as u32;
+    // SAFETY: the context is the one this program was called with.
+    matches!(unsafe { (*context.skb.skb).protocol }, ARP | IPV6)
 }
 
 /// Whether XDP has left the packet to this hook.

@@ -4,6 +4,7 @@
 //! Everything that forwards packets is pinned, so forwarding continues while no agent runs.
 
 mod adoption;
+mod announce;
 mod attach;
 mod backlog;
 mod buffer_sum;
@@ -18,6 +19,7 @@ mod kube_proxy;
 mod link;
 mod mapped;
 mod messages;
+mod multicast;
 mod netfilter;
 mod object;
 mod pins;
@@ -34,10 +36,12 @@ mod stages;
 mod survey;
 mod system_call;
 mod tables;
+mod transmit;
 mod tunnel_keys;
 mod types;
 mod verify;
 
+pub use announce::{Announcement, Announcements, Claim, clock_of_deadlines};
 pub use attach::{
     Links, Modes, attached, cgroup_root, remove, remove_stray_filters, stray_filters,
 };
@@ -63,4 +67,5 @@ pub use sockets::WithSockets;
 pub use survey::{Attachment, Features, Survey, SurveyedMap, attachments, features, survey};
 pub use system_call::bpf;
 pub use tables::Tables;
+pub use transmit::Transmitter;
 pub use tunnel_keys::TunnelKeys;

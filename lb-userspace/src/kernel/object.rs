@@ -19,6 +19,7 @@ use super::programs::{self, Build, Programs};
 use super::sizes::Sizes;
 use super::stages::Stages;
 use super::tables::Tables;
+use super::transmit::{self, Transmitter};
 use super::verify;
 use crate::memory;
 use crate::settings::BpfLogLevel;
@@ -220,6 +221,17 @@ impl DataPlane {
     /// The program of one of the other hook points.
     pub fn classifier(&mut self, point: HookPoint) -> Result<&mut SchedClassifier> {
         Ok(self.program(point.program())?.try_into()?)
+    }
+
+    /// Takes the program that sends the agent's own frames. Each data plane has one.
+    pub fn transmitter(&mut self) -> Result<Transmitter> {
+        let program = self.programs.remove(transmit::PROGRAM);
+        let program =
+            program.with_context(|| format!("the object has no {}", transmit::PROGRAM))?;
+        match program {
+            Program::SchedClassifier(program) => Ok(Transmitter::new(program)),
+            _ => bail!("{} is not a program of tc", transmit::PROGRAM),
+        }
     }
 
     pub fn program(&mut self, name: &str) -> Result<&mut Program> {

@@ -14,7 +14,7 @@ mod view;
 
 use std::net::SocketAddr;
 
-use lb_common::datapath::{FamilyTables, Packet, Query, Role, Route, Verdict};
+use lb_common::datapath::{FamilyTables, Packet, Query, Role, Route, Stage, Verdict};
 use lb_common::family::{Family, V4, V6};
 use lb_common::header::Header;
 use lb_common::host::{self, Entry, Frame};
@@ -38,7 +38,7 @@ pub enum Fate {
     Dropped,
     /// It continues unchanged to tc, which has no program.
     Deferred,
-    /// It is replaced by a reset or ICMP error to its sender.
+    /// It is replaced by a reset, an ICMP error or an answer to its sender.
     Answered,
     /// It is sent without passing the stack.
     Sent,
@@ -120,6 +120,7 @@ where
     let mut verdict = Verdict::Pass;
     let mut left_by = 0;
     let mut reasons = Vec::new();
+    let mut answered = false;
     for (number, &point) in meeting.points.iter().enumerate() {
         let at = if number == 0 { "" } else { "left to " };
         narrator.add_step("hook", format!("{at}{}", hook_text(point)));
@@ -146,6 +147,7 @@ where
             Observation::Counted(reason) => Some(reason.name()),
             _ => None,
         }));
+        answered |= observations.contains(&Observation::Stage(Stage::Neighbour));
         narrator.describe(observations);
         // XDP leaves to tc what requires the stack.
         if point == HookPoint::ExternalIn && matches!(verdict, Verdict::Defer | Verdict::Resolve) {
@@ -160,7 +162,7 @@ where
         break;
     }
     let result = Summary::of(&bytes);
-    let fate = fate_of(verdict, frame, &bytes, &reasons);
+    let fate = fate_of(verdict, answered, frame, &bytes, &reasons);
     let leaves = matches!(fate, Fate::Sent | Fate::Resolved | Fate::Answered);
     // Transmitted packets leave through their ingress device.
     let left_by = if verdict == Verdict::Transmit { meeting.device } else { left_by };
@@ -185,11 +187,17 @@ where
     }
 }
 
-fn fate_of(verdict: Verdict, before: &[u8], after: &[u8], reasons: &[&str]) -> Fate {
+fn fate_of(
+    verdict: Verdict,
+    answered: bool,
+    before: &[u8],
+    after: &[u8],
+    reasons: &[&str],
+) -> Fate {
     match verdict {
         Verdict::Drop => Fate::Dropped,
         // A reason is counted for each refused packet, and for no packet of a flow.
-        Verdict::Transmit if !reasons.is_empty() => Fate::Answered,
+        Verdict::Transmit if answered || !reasons.is_empty() => Fate::Answered,
         Verdict::Transmit | Verdict::Redirect => Fate::Sent,
         Verdict::Resolve => Fate::Resolved,
         Verdict::Defer => Fate::Deferred,

@@ -3,18 +3,20 @@
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use lb_common::atomic::AtomicLong;
 use lb_common::conntrack::{Environment, FlowTables};
 use lb_common::datapath::{
-    Counters, Direction, Draft, Encapsulation, FamilyTables, Function, NetworkTables, PoolTables,
-    Rejection, Route, Scratch, Stage, execute,
+    Counters, Direction, Draft, Encapsulation, FamilyTables, Function, NeighbourTables,
+    NetworkTables, PoolTables, Rejection, Route, Scratch, Stage, execute,
 };
 use lb_common::family::{Address, Family, V4, V6};
 use lb_common::layout::{
-    Affinity, AffinityKey, BUCKET_ENTRIES, Backend, Device, Flow, FlowBucket, FlowKind, FlowState,
-    Fragment, FragmentKey, Frontend, FrontendKey, Hints, Member, Peer, Pool, Reason, ReplyBucket,
-    ReplyKey, Settings, Ticks, TunnelKey, TunnelTarget, Untracked,
+    Affinity, AffinityKey, Announced, AnnouncedAddress, BUCKET_ENTRIES, Backend, Device, Flow,
+    FlowBucket, FlowKind, FlowState, Fragment, FragmentKey, Frontend, FrontendKey, Hints, Member,
+    NeighbourEvent, Peer, Pool, Reason, ReplyBucket, ReplyKey, Settings, Ticks, TunnelKey,
+    TunnelTarget, Untracked,
 };
 
 /// A lookup or an action of the data plane.
@@ -58,6 +60,11 @@ pub enum Observation {
         route: Route,
     },
     LeaveBy(u32),
+    /// How long requests for an address are still answered; `None`: it is not announced.
+    Announced(AnnouncedAddress, Option<Duration>),
+    /// Another machine uses an address that the agent watches.
+    Claimed(IpAddr, [u8; 6]),
+    Answered(NeighbourEvent),
 }
 
 /// A flow of either family.
@@ -271,6 +278,32 @@ where
     }
 }
 
+impl<T> NeighbourTables for Observed<'_, T>
+where
+    T: FamilyTables<V4> + FamilyTables<V6>,
+{
+    fn since_boot(&self) -> u64 {
+        self.tables.since_boot()
+    }
+
+    fn announced(&self, at: &AnnouncedAddress) -> Option<Announced> {
+        let announced = self.tables.announced(at);
+        let remaining = announced.map(|entry| {
+            Duration::from_nanos(entry.deadline.saturating_sub(self.tables.since_boot()))
+        });
+        self.note(Observation::Announced(*at, remaining));
+        announced
+    }
+
+    fn set_claim(&self, at: &AnnouncedAddress, link_address: [u8; 6]) -> bool {
+        let is_watched = self.tables.set_claim(at, link_address);
+        if is_watched {
+            self.note(Observation::Claimed(at.ip(), link_address));
+        }
+        is_watched
+    }
+}
+
 impl<T> Scratch for Observed<'_, T>
 where
     T: FamilyTables<V4> + FamilyTables<V6>,
@@ -334,6 +367,11 @@ where
     fn count_new_flow(&self, service_port: u32, backend: u32) {
         self.note(Observation::NewFlow(service_port, backend));
         self.tables.count_new_flow(service_port, backend);
+    }
+
+    fn count_neighbour(&self, event: NeighbourEvent) {
+        self.note(Observation::Answered(event));
+        self.tables.count_neighbour(event);
     }
 }
 

@@ -1,9 +1,10 @@
 //! Describes observations.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use lb_common::datapath::{Direction, RejectionKind, Route, Stage};
-use lb_common::layout::{FlowKind, FlowState, Frontend, FrontendKind, Pool, Ticks};
+use lb_common::layout::{FlowKind, FlowState, Frontend, FrontendKind, NeighbourEvent, Pool, Ticks};
 use serde::Serialize;
 
 use super::observe::{AnyBackend, AnyFlow, Observation};
@@ -246,6 +247,33 @@ impl<'a> Narrator<'a> {
                 let text = self.route_text(to, from, route);
                 self.add_step("route", text);
             }
+            Observation::Announced(at, remaining) => {
+                let (address, device) = (at.ip(), self.names.device(at.device));
+                let text = match remaining {
+                    Some(Duration::ZERO) => format!(
+                        "{address} was announced on {device}, and its deadline has passed: left to \
+                         the stack"
+                    ),
+                    Some(left) => format!(
+                        "{address} is announced on {device}, for another {:.1} s",
+                        left.as_secs_f64()
+                    ),
+                    None => format!("{address} is not announced on {device} by this node"),
+                };
+                self.add_step("announced", text);
+            }
+            Observation::Claimed(address, link) => {
+                let text = format!("{} says that it has {address}: noted", mac_text(link));
+                self.add_step("claim", text);
+            }
+            Observation::Answered(NeighbourEvent::Arp) => {
+                self.add_step("answer", "an ARP reply with this node's link-layer address");
+            }
+            Observation::Answered(NeighbourEvent::Ndp) => {
+                let text = "a neighbour advertisement with this node's link-layer address";
+                self.add_step("answer", text);
+            }
+            Observation::Answered(NeighbourEvent::Expired | NeighbourEvent::Claimed) => {}
             // An internal marker of the data plane.
             Observation::LeaveBy(0) => {}
             Observation::LeaveBy(device) => {
@@ -359,11 +387,8 @@ impl<'a> Narrator<'a> {
     fn route_text(&self, to: IpAddr, from: IpAddr, route: Route) -> String {
         match route {
             Route::Known(next) => {
-                let [a, b, c, d, e, f] = next.neighbour;
                 let device = self.names.device(next.device);
-                format!(
-                    "to {to} from {from}: {device}, next hop {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"
-                )
+                format!("to {to} from {from}: {device}, next hop {}", mac_text(next.neighbour))
             }
             Route::NoNeighbour(device) => {
                 let device = self.names.device(device);
@@ -373,6 +398,10 @@ impl<'a> Narrator<'a> {
             Route::None => format!("to {to} from {from}: the kernel would not forward it"),
         }
     }
+}
+
+fn mac_text([a, b, c, d, e, f]: [u8; 6]) -> String {
+    format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
 }
 
 fn policy(name: &str, local_wanted: u8, local: bool) -> String {
@@ -445,6 +474,9 @@ fn stage_text(stage: Stage) -> &'static str {
         Stage::Untracked => "there is no entry for the flow: it is forwarded without one",
         Stage::Accept => "it came through a tunnel, and may open a flow",
         Stage::Shadow => "client and backend past all Services: an earlier flow between them ends",
+        Stage::Neighbour => {
+            "ARP or neighbour discovery: a request for an announced address is answered"
+        }
         Stage::Snat => "the flow needs an SNAT port, or a slot in the reply index",
         Stage::Reset => "its sender receives a TCP reset",
         Stage::Reject => "its sender receives an ICMP error",

@@ -15,20 +15,21 @@ use aya::maps::{LpmTrie, Map, MapData, MapError};
 use lb_common::atomic::{AtomicLong, AtomicWord};
 use lb_common::conntrack::{Environment, FlowTables};
 use lb_common::datapath::{
-    Counters, Direction, Draft, FamilyTables, Function, NetworkTables, PoolTables, execute,
-    frontend_at,
+    Counters, Direction, Draft, FamilyTables, Function, NeighbourTables, NetworkTables, PoolTables,
+    execute, frontend_at,
 };
 use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::host::{HoldsScratch, PacketScratch};
 use lb_common::layout::{
-    Affinity, AffinityKey, BUCKET_ENTRIES, Backend, Bitmap, Device, Event, FlowBucket, Fragment,
-    FragmentKey, Frontend, FrontendKey, Hints, Identity, Member, NetworkEpoch, Peer, Pool,
-    REPLY_BUCKET_ENTRIES, Reason, ReplyBucket, ReplyKey, SCHEMA, SERVICE_PORT_BITS, Settings,
-    SlotPair, SourceRange, Ticks, TunnelKey, TunnelTarget, Untracked, map,
+    Affinity, AffinityKey, Announced, AnnouncedAddress, BUCKET_ENTRIES, Backend, Bitmap, Claim,
+    Device, Event, FlowBucket, Fragment, FragmentKey, Frontend, FrontendKey, Hints, Identity,
+    Member, NeighbourEvent, NetworkEpoch, Peer, Pool, REPLY_BUCKET_ENTRIES, Reason, ReplyBucket,
+    ReplyKey, SCHEMA, SERVICE_PORT_BITS, Settings, SlotPair, SourceRange, Ticks, TunnelKey,
+    TunnelTarget, Untracked, map,
 };
 
 use super::overlay::{Copies, Elements, Entries, Overlaid, found};
-use crate::kernel::{Layout, Plain, clock};
+use crate::kernel::{Layout, Plain, clock, clock_of_deadlines};
 use crate::notation::ip_of_octets;
 
 pub struct View {
@@ -48,6 +49,9 @@ pub struct View {
     scratch: PacketScratch,
     reserved_ports: Elements<u64>,
     tunnel_keys: Elements<u64>,
+    /// Maps of an earlier agent may lack it.
+    announced: Option<Entries<AnnouncedAddress, Plain<Announced>>>,
+    claims: Option<Entries<AnnouncedAddress, Plain<Claim>>>,
 }
 
 struct FamilyView<F: InMaps> {
@@ -158,6 +162,8 @@ impl View {
             scratch: PacketScratch::default(),
             reserved_ports: maps.elements(map::RESERVED_PORTS)?,
             tunnel_keys: maps.elements(map::TUNNEL_KEYS)?,
+            announced: maps.entries(map::ANNOUNCED).ok(),
+            claims: maps.entries(map::CLAIMS).ok(),
         })
     }
 
@@ -293,6 +299,22 @@ impl NetworkTables for View {
     }
 }
 
+impl NeighbourTables for View {
+    fn since_boot(&self) -> u64 {
+        // Without the clock no announcement is valid.
+        clock_of_deadlines().unwrap_or(u64::MAX)
+    }
+
+    fn announced(&self, at: &AnnouncedAddress) -> Option<Announced> {
+        self.announced.as_ref()?.get(at).map(|Plain(announced)| announced)
+    }
+
+    // The claim of a traced packet is not noted.
+    fn set_claim(&self, at: &AnnouncedAddress, _: [u8; 6]) -> bool {
+        self.claims.as_ref().is_some_and(|claims| claims.get(at).is_some())
+    }
+}
+
 impl HoldsScratch for View {
     fn scratch(&self) -> &PacketScratch {
         &self.scratch
@@ -309,6 +331,7 @@ impl Counters for View {
     fn count(&self, _: Reason) {}
     fn count_packet(&self, _: u32, _: u32, _: Direction, _: u32) {}
     fn count_new_flow(&self, _: u32, _: u32) {}
+    fn count_neighbour(&self, _: NeighbourEvent) {}
 }
 
 /// Implements the accessors of both families.

@@ -6,6 +6,7 @@ pub mod decision;
 pub mod execute;
 pub mod lookup;
 pub mod next_hop;
+pub mod own;
 pub mod refuse;
 pub mod rewrite;
 pub mod send;

@@ -4,7 +4,7 @@
 
 use super::{fragment, icmp_error};
 use crate::branchless;
-use crate::datapath::forward::lookup;
+use crate::datapath::forward::{lookup, own};
 use crate::datapath::select::{self, Connection};
 use crate::datapath::tables::FamilyTables;
 use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
@@ -12,7 +12,7 @@ use crate::datapath::wire::outer::{self, KEYED, Outer, UDP};
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, Parsed, Part, Segment};
 use crate::header::{KeyedGue, NetworkHeader, protocol};
-use crate::layout::{FlowKind, FrontendKey, FrontendKind, Reason, TunnelKey};
+use crate::layout::{FlowKind, Reason, TunnelKey};
 
 #[inline(always)]
 pub fn decapsulate<F: Outer, P: Packet, T: FamilyTables<F>>(
@@ -75,7 +75,7 @@ fn judge<const BETWEEN: usize, F: Outer, P: Packet, T: FamilyTables<F>>(
     let Some(header) = packet.header::<F::Header>(network) else {
         return pass_for(tables, Reason::Malformed);
     };
-    if !is_own(packet, tables, header.destination()) {
+    if !own::is_own(packet, tables, header.destination()) {
         return pass_for(tables, Reason::UnknownProtocol);
     }
     if !tables.is_peer(header.source().into()) {
@@ -105,19 +105,6 @@ fn has_key<F: Outer, P: Packet, T: FamilyTables<F>>(
         && key != 0
         && (key == tables.tunnel_key(TunnelKey::Current)
             || key == tables.tunnel_key(TunnelKey::Other))
-}
-
-#[inline(always)]
-fn is_own<F: Outer, P: Packet, T: FamilyTables<F>>(
-    packet: &P,
-    tables: &T,
-    address: F::Address,
-) -> bool {
-    let device = tables.device(packet.device());
-    device.is_some_and(|device| F::address_of(&device) == address)
-        || tables
-            .frontend(&FrontendKey::new(address, 0, 0))
-            .is_some_and(|entry| entry.kind == FrontendKind::NodeAddress as u8)
 }
 
 /// The next stage for the decapsulated packet. An ICMP packet needs a closer look.

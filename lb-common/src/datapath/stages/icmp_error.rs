@@ -6,6 +6,7 @@
 //! that reply. The translation of the reply also applies to the error, and in the opposite
 //! direction to the quote.
 
+use super::neighbour;
 use crate::checksum::Delta;
 use crate::conntrack::Signal;
 use crate::datapath::carried::Decision;
@@ -14,7 +15,8 @@ use crate::datapath::forward::lookup;
 use crate::datapath::forward::next_hop::Out;
 use crate::datapath::forward::send::{self, Departure};
 use crate::datapath::tables::{Counters, FamilyTables};
-use crate::datapath::verdict::{Verdict, drop_for, pass_for};
+use crate::datapath::verdict::{Stage, Verdict, drop_for, pass_for};
+use crate::datapath::wire::ndp;
 use crate::datapath::wire::packet::Packet;
 use crate::datapath::wire::parse::{self, Headers, PacketFamily, Segment};
 use crate::header::{Icmp, NetworkHeader, Ports, Tcp, Udp, protocol};
@@ -39,6 +41,14 @@ pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Verdict {
+    // A solicitation to the address itself.
+    if is_neighbours::<F, P>(packet, network) {
+        return if neighbour::is_here(packet) {
+            Verdict::Next(Stage::Neighbour)
+        } else {
+            Verdict::Pass
+        };
+    }
     match look_up::<F, P, T>(packet, tables, network) {
         Carried::Found => send_on::<F, P, T>(packet, tables, network),
         Carried::Nothing => pass_for(tables, Reason::UnknownQuote),
@@ -48,6 +58,15 @@ pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         // Not readable, or not an error about a packet of a Service.
         Carried::Failed(reason) => pass_for(tables, reason),
     }
+}
+
+/// Whether it is a packet of neighbour discovery, instead of an error from a router on the link.
+#[inline(always)]
+fn is_neighbours<F: PacketFamily, P: Packet>(packet: &P, network: usize) -> bool {
+    packet.header::<F::Header>(network).is_some_and(|header| F::is_neighbours(header))
+        && packet
+            .header::<Icmp>(network + size_of::<F::Header>())
+            .is_some_and(|icmp| matches!(icmp.kind, ndp::SOLICITATION | ndp::ADVERTISEMENT))
 }
 
 #[inline(never)]

@@ -7,6 +7,7 @@ pub mod encapsulate;
 pub mod fragment;
 pub mod icmp_error;
 pub mod ingress;
+pub mod neighbour;
 pub mod open;
 pub mod reject;
 pub mod shadow;

@@ -1,5 +1,6 @@
 //! Finds and reads headers. It checks only the form of packets.
 
+use super::ndp;
 use super::packet::Packet;
 use crate::branchless::{choose, hide, is_zero};
 use crate::conntrack::Signal;
@@ -151,6 +152,9 @@ pub trait PacketFamily: Family {
     /// Whether an ICMP packet of this type is an error that quotes another packet.
     fn is_error(kind: u8) -> bool;
 
+    /// Whether a packet may be one of neighbour discovery, by its header.
+    fn is_neighbours(header: &Self::Header) -> bool;
+
     /// Without `FRAGMENTS` every fragment is reported as a later one, without details.
     fn transport<const FRAGMENTS: bool, P: Packet>(packet: &P, network: usize) -> Transport;
 }
@@ -163,6 +167,12 @@ impl PacketFamily for V4 {
     #[inline(always)]
     fn is_error(kind: u8) -> bool {
         matches!(kind, 3 | 4 | 11 | 12)
+    }
+
+    /// IPv4 has ARP.
+    #[inline(always)]
+    fn is_neighbours(_: &Ipv4) -> bool {
+        false
     }
 
     #[inline(always)]
@@ -202,6 +212,11 @@ impl PacketFamily for V6 {
     #[inline(always)]
     fn is_error(kind: u8) -> bool {
         matches!(kind, 1..=4)
+    }
+
+    #[inline(always)]
+    fn is_neighbours(header: &Ipv6) -> bool {
+        header.next_header == protocol::ICMPV6 && header.hop_limit == ndp::HOP_LIMIT
     }
 
     #[inline(always)]

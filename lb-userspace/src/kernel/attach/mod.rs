@@ -16,6 +16,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
+use super::announce;
 use super::hook::{Direction, Hook, HookPoint, Slot};
 use super::link::remove_link;
 use super::object::DataPlane;
@@ -115,6 +116,11 @@ pub fn remove(pins: Pins) -> Result<Vec<String>> {
         removed.push(name_of(&(device, direction)));
     }
     removed.extend(remove_stray_filters(pins.path())?);
+    // In the current network namespace, like the filters. A map that can't be read is removed all the same.
+    if let Err(error) = announce::leave_groups(&pins) {
+        let error = format!("{error:#}");
+        tracing::warn!(error, "multicast groups of announced addresses not left");
+    }
     pins.remove()?;
     Ok(removed)
 }
