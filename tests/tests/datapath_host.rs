@@ -214,7 +214,7 @@ fn check(sent: &Sent, outcome: &Outcome) -> Result<(), TestCaseError> {
                 let (source, destination) = ends(&outcome.bytes);
                 // The backend may see an SNAT port instead of the client's.
                 let translated = match sent.hook {
-                    Hook::Forward | Hook::Stack | Hook::Workload => {
+                    Hook::Forward | Hook::Stack | Hook::AfterXdp | Hook::Workload => {
                         translated.from(source.as_str())
                     }
                     Hook::Reverse => translated.to(destination.as_str()),
@@ -229,11 +229,15 @@ fn check(sent: &Sent, outcome: &Outcome) -> Result<(), TestCaseError> {
 /// All translations of a packet that are allowed at its hook.
 fn translations(sent: &Sent) -> Vec<Packet> {
     let ends = match sent.hook {
-        Hook::Forward | Hook::Stack | Hook::Workload => sent.at.backends(scenario::BACKENDS),
+        Hook::Forward | Hook::Stack | Hook::AfterXdp | Hook::Workload => {
+            sent.at.backends(scenario::BACKENDS)
+        }
         Hook::Reverse => scenario::frontends(sent.at),
     };
     let translate = |end: &String| match sent.hook {
-        Hook::Forward | Hook::Stack | Hook::Workload => sent.packet.to(end.as_str()),
+        Hook::Forward | Hook::Stack | Hook::AfterXdp | Hook::Workload => {
+            sent.packet.to(end.as_str())
+        }
         Hook::Reverse => sent.packet.from(end.as_str()),
     };
     ends.iter().map(translate).collect()

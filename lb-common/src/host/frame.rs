@@ -44,6 +44,11 @@ impl Frame {
         Self { bytes, ..Self::default() }
     }
 
+    /// The frame at the hook of tc on the same interface.
+    pub fn in_tc(&self) -> Self {
+        Self { resolves: true, ..self.clone() }
+    }
+
     /// The result of a route lookup in the kernel for a packet with this exit.
     pub fn route<F: Family>(&self, query: &Query<F>, exit: Option<Exit>) -> Route {
         let Some(Exit { device, neighbour, mtu }) = exit else {

@@ -34,6 +34,8 @@ pub use sockets::HostSockets;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     Ingress,
+    /// In tc, after XDP has passed it.
+    AfterXdp,
     Egress,
 }
 
@@ -54,6 +56,7 @@ where
 {
     let mut verdict = match entry {
         Entry::Ingress => datapath::ingress(packet, tables),
+        Entry::AfterXdp => datapath::passed(packet),
         Entry::Egress => datapath::egress(packet, tables),
     };
     let mut stages = 0;

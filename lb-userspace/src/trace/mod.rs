@@ -14,7 +14,7 @@ mod view;
 
 use std::net::SocketAddr;
 
-use lb_common::datapath::{FamilyTables, Packet, Query, Role, Route, Stage, Verdict};
+use lb_common::datapath::{self, FamilyTables, Packet, Query, Role, Route, Stage, Verdict};
 use lb_common::family::{Family, V4, V6};
 use lb_common::header::Header;
 use lb_common::host::{self, Entry, Frame};
@@ -121,8 +121,14 @@ where
     let mut left_by = 0;
     let mut reasons = Vec::new();
     let mut answered = false;
+    // XDP has left the packet to tc, instead of passing it.
+    let mut deferred = false;
     for (number, &point) in meeting.points.iter().enumerate() {
-        let at = if number == 0 { "" } else { "left to " };
+        let at = match number {
+            0 => "",
+            _ if deferred => "left to ",
+            _ => "passed to ",
+        };
         narrator.add_step("hook", format!("{at}{}", hook_text(point)));
         let notes = Notes::default();
         let mut packet = Watched {
@@ -137,7 +143,11 @@ where
             routes,
         };
         let observed = Observed::new(tables, &notes);
-        let entry = if point.is_egress() { Entry::Egress } else { Entry::Ingress };
+        let entry = match point {
+            _ if point.is_egress() => Entry::Egress,
+            HookPoint::ExternalDeferred if !deferred => Entry::AfterXdp,
+            _ => Entry::Ingress,
+        };
         verdict = host::run(entry, &mut packet, &observed, |stage, _| {
             observed.note(Observation::Stage(stage));
         });
@@ -152,6 +162,12 @@ where
         // XDP leaves to tc what requires the stack.
         if point == HookPoint::ExternalIn && matches!(verdict, Verdict::Defer | Verdict::Resolve) {
             verdict = Verdict::Defer;
+            deferred = true;
+            continue;
+        }
+        // And what only tc answers.
+        let is_passed = point == HookPoint::ExternalIn && verdict == Verdict::Pass;
+        if is_passed && datapath::passed(&packet.frame.in_tc()) != Verdict::Pass {
             continue;
         }
         if verdict == Verdict::Defer {

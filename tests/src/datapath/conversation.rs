@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Result;
 use lb_common::host::{Exit, HostTables};
-use lb_common::layout::{Reason, Ticks, TunnelKey};
+use lb_common::layout::{NeighbourEvent, Reason, Ticks, TunnelKey};
 use lb_userspace::kernel::clock;
 use lb_userspace::network::Device;
 use lb_userspace::plan::{Change, Planner, Step};
@@ -13,7 +13,7 @@ use lb_userspace::trace::{self, Trace};
 
 use super::surroundings::{self, OUTSIDE};
 use super::{Borrowed, Fate, Flows, Hook, HostWorld, KernelWorld, Outcome, Service, World};
-use crate::packet::{Endpoint, Packet, assert_same_packet, dissect, explain_difference};
+use crate::packet::{Endpoint, Mac, Packet, assert_same_packet, dissect, explain_difference};
 
 /// Buckets of the flow table: few, so that tests can fill them.
 pub const BUCKETS: u32 = 4;
@@ -123,6 +123,31 @@ impl Conversation {
         self.in_both(|world| world.set_tunnel_keys(keys));
     }
 
+    /// Announces an address on the external device, until later or until long ago.
+    pub fn announce(&mut self, address: &str, expired: bool) {
+        self.in_both(|world| world.announce(parse(address), expired));
+    }
+
+    /// Watches an address on the external device for claims.
+    pub fn watch(&mut self, address: &str) {
+        self.in_both(|world| world.watch(parse(address)));
+    }
+
+    /// The machine that was last seen to use a watched address.
+    pub fn claimant(&mut self, address: &str) -> Option<Mac> {
+        let found = self.host.claimant(parse(address));
+        if let Some(kernel) = &self.kernel {
+            assert_eq!(found, kernel.claimant(parse(address)), "the claimant of {address}");
+        }
+        found
+    }
+
+    /// How often this event was counted.
+    pub fn count_of(&self, event: NeighbourEvent) -> u64 {
+        let events = self.host.neighbour_events();
+        events.iter().find(|(known, _)| *known == event).map_or(0, |(_, count)| *count)
+    }
+
     /// Sets the route to an address.
     pub fn exit(&mut self, to: &str, exit: Exit) {
         self.set_exit(to, Some(&exit));
@@ -227,6 +252,8 @@ impl Conversation {
             let agree = flows == self.host.flows();
             assert!(agree, "{place}: flows differ:\n{:?}\n{flows:?}", self.host.flows());
             assert_eq!(self.host.reasons(), kernel.reasons(), "{place}: counts differ");
+            let events = (self.host.neighbour_events(), kernel.neighbour_events());
+            assert_eq!(events.0, events.1, "{place}: counts differ");
             // Evictions depend on these times, so both must have the same.
             let now = clock().unwrap_or_else(|error| panic!("{error:#}"));
             self.host.set_seen(&flows, now);
@@ -360,6 +387,14 @@ impl Processed {
         self.assert_fate(self.sent_back());
         assert_same_packet(&self.place, expected, &self.outcome.bytes);
         assert_eq!(self.counted, [reason], "{}", self.place);
+    }
+
+    /// It was replaced by another packet, which is sent back, for no counted reason.
+    #[track_caller]
+    pub fn is_replaced_by(&self, expected: &Packet) {
+        self.assert_fate(self.sent_back());
+        assert_same_packet(&self.place, expected, &self.outcome.bytes);
+        assert_eq!(self.counted, [], "{}", self.place);
     }
 
     /// It was translated and sent through a device.

@@ -12,14 +12,15 @@ use lb_common::family::{Address4, Address6, Family};
 use lb_common::header::protocol;
 use lb_common::host::{self, Entry, Exit, Frame, HostFamily, HostTables, OfFamily, Routes};
 use lb_common::layout::{
-    Backend, Bitmap, Device, Flow, FlowBucket, FlowState, Frontend, FrontendKey, Peer, Pool,
-    Reason, Ticks, TunnelKey,
+    Announced, AnnouncedAddress, Backend, Bitmap, Claim, Device, Flow, FlowBucket, FlowState,
+    Frontend, FrontendKey, NeighbourEvent, Peer, Pool, Reason, Ticks, TunnelKey,
 };
 use lb_userspace::network;
 use lb_userspace::plan::{Datagrams, Detail, Step, Sweep, WriteFamily, WriteTables};
 
 use super::surroundings::OUTSIDE;
 use super::{Fate, Flows, Hook, Outcome, World};
+use crate::packet::Mac;
 
 /// The data plane on the host.
 pub struct HostWorld {
@@ -237,6 +238,23 @@ impl World for HostWorld {
         self.tables.tunnel_keys = keys;
     }
 
+    fn announce(&mut self, address: IpAddr, expired: bool) {
+        let deadline = if expired { 1 } else { u64::MAX };
+        let entry = Announced { deadline, epoch: 1, flags: 0 };
+        self.tables.announced.insert(AnnouncedAddress::of(OUTSIDE, address), entry);
+    }
+
+    fn watch(&mut self, address: IpAddr) {
+        let claims = self.tables.claims.get_mut();
+        claims.insert(AnnouncedAddress::of(OUTSIDE, address), Claim::default());
+    }
+
+    fn claimant(&self, address: IpAddr) -> Option<Mac> {
+        let claim =
+            self.tables.claims.borrow().get(&AnnouncedAddress::of(OUTSIDE, address)).copied();
+        claim.filter(|claim| claim.time != 0).map(|claim| Mac(claim.claimant.link_address))
+    }
+
     fn next_epoch(&mut self) {
         self.tables.epoch.set(self.tables.epoch.get() + 1);
     }
@@ -261,7 +279,11 @@ impl World for HostWorld {
         if hook == Hook::Workload {
             frame.role = Role::Workload;
         }
-        let entry = if hook == Hook::Reverse { Entry::Egress } else { Entry::Ingress };
+        let entry = match hook {
+            Hook::Reverse => Entry::Egress,
+            Hook::AfterXdp => Entry::AfterXdp,
+            Hook::Forward | Hook::Stack | Hook::Workload => Entry::Ingress,
+        };
         let verdict = host::run(entry, &mut frame, &self.tables, |_, _| ());
         let fate = match verdict {
             Verdict::Defer if !frame.resolves => Fate::Deferred,
@@ -279,6 +301,12 @@ impl World for HostWorld {
 
     fn flows(&self) -> Flows {
         Flows { v4: flows(&self.tables.v4), v6: flows(&self.tables.v6) }
+    }
+
+    fn neighbour_events(&self) -> Vec<(NeighbourEvent, u64)> {
+        let events = self.tables.neighbour_events.borrow();
+        let count = |event| (event, events.get(&event).copied().unwrap_or_default());
+        NeighbourEvent::ALL.into_iter().map(count).collect()
     }
 
     fn reasons(&self) -> Vec<(Reason, u64)> {

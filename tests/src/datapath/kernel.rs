@@ -8,8 +8,11 @@ use anyhow::{Context, Result};
 use aya::programs::{TestRun, TestRunOptions};
 use lb_common::family::{Family, V4, V6};
 use lb_common::host::Exit;
-use lb_common::layout::{Affinity, FlowBucket, Fragment, Pool, Reason, TunnelKey, capacity, map};
-use lb_userspace::kernel::{DataPlane, HookPoint, Pins, Sizes, Tables, TunnelKeys};
+use lb_common::layout::{
+    Affinity, Announced, AnnouncedAddress, Claim, FlowBucket, Fragment, NeighbourEvent, Pool,
+    Reason, TunnelKey, capacity, map,
+};
+use lb_userspace::kernel::{DataPlane, HookPoint, Layout, Pins, Plain, Sizes, Tables, TunnelKeys};
 use lb_userspace::network::Device;
 use lb_userspace::plan::Step;
 use lb_userspace::trace::routes::KernelRoutes;
@@ -20,6 +23,7 @@ use super::checksum_complete;
 use super::maps::{AnyMap, Entry};
 use super::surroundings::{OUTSIDE, Surroundings};
 use super::{Fate, Flows, Hook, Outcome, World};
+use crate::packet::Mac;
 use crate::topology::Topology;
 
 const XDP_DROP: u32 = 1;
@@ -112,6 +116,7 @@ impl KernelWorld {
         let point = match hook {
             Hook::Forward => HookPoint::ExternalIn,
             Hook::Stack => HookPoint::ExternalInTc,
+            Hook::AfterXdp => HookPoint::ExternalDeferred,
             Hook::Workload => HookPoint::WorkloadIn,
             Hook::Reverse => HookPoint::Out,
         };
@@ -201,6 +206,9 @@ impl KernelWorld {
             Ok(match hook {
                 Hook::Forward => data_plane.xdp()?.test_run(options)?,
                 Hook::Stack => data_plane.classifier(HookPoint::ExternalInTc)?.test_run(options)?,
+                Hook::AfterXdp => {
+                    data_plane.classifier(HookPoint::ExternalDeferred)?.test_run(options)?
+                }
                 Hook::Workload => {
                     data_plane.classifier(HookPoint::WorkloadIn)?.test_run(options)?
                 }
@@ -283,6 +291,25 @@ impl World for KernelWorld {
         TunnelKeys::open(&self.pins).expect("the map is pinned").write(keys);
     }
 
+    fn announce(&mut self, address: IpAddr, expired: bool) {
+        let deadline = if expired { 1 } else { u64::MAX };
+        let entry = Announced { deadline, epoch: 1, flags: 0 };
+        self.write(map::ANNOUNCED, &AnnouncedAddress::of(OUTSIDE, address), entry);
+    }
+
+    fn watch(&mut self, address: IpAddr) {
+        self.write(map::CLAIMS, &AnnouncedAddress::of(OUTSIDE, address), Claim::default());
+    }
+
+    fn claimant(&self, address: IpAddr) -> Option<Mac> {
+        let key = Plain(AnnouncedAddress::of(OUTSIDE, address));
+        let found = self.maps[map::CLAIMS].get(key.bytes());
+        let value = found.unwrap_or_else(|error| panic!("{error:#}"))?;
+        let at = offset_of!(Claim, claimant);
+        let link = [0, 1, 2, 3, 4, 5].map(|octet| value[at + octet]);
+        value[..at].iter().any(|octet| *octet != 0).then_some(Mac(link))
+    }
+
     fn next_epoch(&mut self) {
         self.tables.next_epoch();
     }
@@ -308,9 +335,13 @@ impl World for KernelWorld {
             (Hook::Forward, XDP_DROP) => Fate::Dropped,
             (Hook::Forward, XDP_TX) => Fate::Transmitted,
             (Hook::Forward, XDP_REDIRECT) => Fate::Sent,
-            (Hook::Stack | Hook::Workload | Hook::Reverse, TC_ACT_UNSPEC) => Fate::Passed,
-            (Hook::Stack | Hook::Workload | Hook::Reverse, TC_ACT_SHOT) => Fate::Dropped,
-            (Hook::Stack | Hook::Workload, TC_ACT_REDIRECT) => Fate::Sent,
+            (Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse, TC_ACT_UNSPEC) => {
+                Fate::Passed
+            }
+            (Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse, TC_ACT_SHOT) => {
+                Fate::Dropped
+            }
+            (Hook::Stack | Hook::AfterXdp | Hook::Workload, TC_ACT_REDIRECT) => Fate::Sent,
             (hook, other) => panic!("{hook:?} returned {other}"),
         };
         Outcome { fate, bytes }
@@ -320,12 +351,21 @@ impl World for KernelWorld {
         Flows { v4: self.tables.flows4().collect(), v6: self.tables.flows6().collect() }
     }
 
+    fn neighbour_events(&self) -> Vec<(NeighbourEvent, u64)> {
+        self.tables.neighbour_events().unwrap_or_else(|error| panic!("{error:#}"))
+    }
+
     fn reasons(&self) -> Vec<(Reason, u64)> {
         self.tables.reasons().unwrap_or_else(|error| panic!("{error:#}"))
     }
 }
 
 impl KernelWorld {
+    fn write<V: Layout>(&self, name: &str, key: &AnnouncedAddress, value: V) {
+        let written = self.maps[name].set(Plain(*key).bytes(), Plain(value).bytes());
+        written.unwrap_or_else(|error| panic!("{name}: {error:#}"));
+    }
+
     fn change_all(&self, name: &str, change: impl Fn(&mut [u8])) {
         self.maps[name].change_all(change).unwrap_or_else(|error| panic!("{name}: {error:#}"));
     }

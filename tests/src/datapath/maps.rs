@@ -101,12 +101,12 @@ impl AnyMap {
         Ok(())
     }
 
-    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut value = vec![0; self.value_size];
         Ok(self.call(LOOKUP, Some(key), value.as_mut_ptr())?.then_some(value))
     }
 
-    fn set(&self, key: &[u8], value: &[u8]) -> Result<()> {
+    pub fn set(&self, key: &[u8], value: &[u8]) -> Result<()> {
         assert_eq!(value.len(), self.value_size, "a value of the map's size");
         // The kernel only reads the value.
         self.call(UPDATE, Some(key), value.as_ptr().cast_mut()).map(drop)

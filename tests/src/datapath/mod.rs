@@ -21,9 +21,11 @@ use std::net::IpAddr;
 
 use lb_common::family::{V4, V6};
 use lb_common::host::Exit;
-use lb_common::layout::{Flow, FlowState, Reason, Ticks, TunnelKey};
+use lb_common::layout::{Flow, FlowState, NeighbourEvent, Reason, Ticks, TunnelKey};
 use lb_userspace::network::Device;
 use lb_userspace::plan::Step;
+
+use crate::packet::Mac;
 
 pub use conversation::{Conversation, FLOWS, Processed, ends};
 pub use given::{Service, service};
@@ -39,6 +41,8 @@ pub enum Hook {
     Forward,
     /// The same without XDP, or after XDP has left the packet to tc.
     Stack,
+    /// Ingress of an external device, after XDP has passed the packet.
+    AfterXdp,
     /// Ingress of a pod's device.
     Workload,
     /// Egress of a device.
@@ -80,6 +84,12 @@ pub trait World {
     fn set_exit(&mut self, to: IpAddr, exit: Option<&Exit>);
     /// Sets the tunnel keys: the one that is sent, and another that is accepted.
     fn set_tunnel_keys(&mut self, keys: [u64; TunnelKey::COUNT]);
+    /// Announces an address on the external device, until later or until long ago.
+    fn announce(&mut self, address: IpAddr, expired: bool);
+    /// Watches an address on the external device for claims.
+    fn watch(&mut self, address: IpAddr);
+    /// The machine that was last seen to use a watched address.
+    fn claimant(&self, address: IpAddr) -> Option<Mac>;
     /// Invalidates resolved next hops.
     fn next_epoch(&mut self);
     /// Makes all entries in the tables older.
@@ -93,6 +103,8 @@ pub trait World {
 
     fn flows(&self) -> Flows;
     fn reasons(&self) -> Vec<(Reason, u64)>;
+    /// How often each event was counted.
+    fn neighbour_events(&self) -> Vec<(NeighbourEvent, u64)>;
 }
 
 /// All flow entries in the order of the table.

@@ -64,7 +64,8 @@ impl Packet {
         self.rest((u32::from(id) << 16 | u32::from(sequence)).to_be_bytes())
     }
 
-    fn rest(&self, bytes: [u8; 4]) -> Self {
+    /// The second half of the header.
+    pub fn rest(&self, bytes: [u8; 4]) -> Self {
         self.change_ip(|ip| match &mut ip.transport {
             Transport::Icmp { rest, .. } => *rest = bytes,
             _ => panic!("this is not ICMP"),

@@ -55,18 +55,28 @@ pub fn ip_in_ip(
 
 /// A request for the link-layer address of the target.
 pub fn arp(sender: impl Into<Endpoint>, target: impl Into<Endpoint>) -> Packet {
+    let (sender, target) = (sender.into(), target.into());
+    arp_message(1, (CLIENT_MAC, sender), (Mac([0; 6]), target)).macs(CLIENT_MAC, [0xff; 6])
+}
+
+/// Any message of ARP, from its sender to the machine with the target's link-layer address.
+pub fn arp_message(
+    operation: u16,
+    sender: (Mac, impl Into<Endpoint>),
+    target: (Mac, impl Into<Endpoint>),
+) -> Packet {
     let ipv4 = |endpoint: Endpoint| match endpoint.address {
         std::net::IpAddr::V4(address) => address.octets(),
         std::net::IpAddr::V6(_) => panic!("ARP is for IPv4"),
     };
     frame(Content::Arp(ArpEthIpv4Packet {
-        operation: ArpOperation::REQUEST,
-        sender_mac: CLIENT_MAC.0,
-        sender_ipv4: ipv4(sender.into()),
-        target_mac: [0; 6],
-        target_ipv4: ipv4(target.into()),
+        operation: ArpOperation(operation),
+        sender_mac: sender.0.0,
+        sender_ipv4: ipv4(sender.1.into()),
+        target_mac: target.0.0,
+        target_ipv4: ipv4(target.1.into()),
     }))
-    .macs(CLIENT_MAC, [0xff; 6])
+    .macs(sender.0, target.0)
 }
 
 /// Exactly these bytes.

@@ -36,4 +36,4 @@ pub use icmp::{
     icmp, icmp_echo, icmp_echo_reply, icmp_error, icmp_unreachable, packet_too_big,
     port_unreachable, time_exceeded,
 };
-pub use make::{CLIENT_MAC, NODE_MAC, arp, ip, ip_in_ip, raw, sctp, tcp, udp};
+pub use make::{CLIENT_MAC, NODE_MAC, arp, arp_message, ip, ip_in_ip, raw, sctp, tcp, udp};

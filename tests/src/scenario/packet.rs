@@ -39,7 +39,7 @@ pub fn intact() -> impl Strategy<Value = Sent> {
             let at = ENDS[family];
             let client = at.client(client_port);
             let (source, destination) = match hook {
-                Hook::Forward | Hook::Stack | Hook::Workload => {
+                Hook::Forward | Hook::Stack | Hook::AfterXdp | Hook::Workload => {
                     (client, other.get(&destination(at, protocol)).clone())
                 }
                 Hook::Reverse => (other.get(&at.backends(BACKENDS)).clone(), client),
@@ -76,7 +76,7 @@ fn address_of(end: &str) -> std::net::IpAddr {
 
 fn opposite(hook: Hook) -> Hook {
     match hook {
-        Hook::Forward | Hook::Stack | Hook::Workload => Hook::Reverse,
+        Hook::Forward | Hook::Stack | Hook::AfterXdp | Hook::Workload => Hook::Reverse,
         Hook::Reverse => Hook::Forward,
     }
 }

@@ -11,8 +11,8 @@ use anyhow::{Context, Result, anyhow};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValues};
 use lb_common::family::{Address4, Address6, Family, V4, V6};
 use lb_common::layout::{
-    self, Backend, Bitmap, Device, Flow, FlowBucket, FlowState, Host, NetworkEpoch, Pool, Reason,
-    SlotPair, Ticks, Traffic, map,
+    self, Backend, Bitmap, Device, Flow, FlowBucket, FlowState, Host, NeighbourEvent, NetworkEpoch,
+    Pool, Reason, SlotPair, Ticks, Traffic, map,
 };
 
 use super::details::Details;
@@ -48,6 +48,7 @@ pub struct Tables {
     /// Whether a bit may be cleared after sweeping only the table of its own family.
     swept_apart: bool,
     reasons: PerCpuArray<MapData, u64>,
+    neighbour_events: PerCpuArray<MapData, u64>,
     service_traffic: PerCpuArray<MapData, Plain<Traffic>>,
     backend_traffic: PerCpuArray<MapData, Plain<Traffic>>,
 }
@@ -87,6 +88,7 @@ impl Tables {
             lingering_families: BTreeSet::new(),
             swept_apart: true,
             reasons: map(map::REASONS)?.try_into()?,
+            neighbour_events: map(map::NEIGHBOUR_EVENTS)?.try_into()?,
             service_traffic: map(map::SERVICE_TRAFFIC)?.try_into()?,
             backend_traffic: map(map::BACKEND_TRAFFIC)?.try_into()?,
         })
@@ -211,6 +213,14 @@ impl Tables {
         Reason::ALL
             .into_iter()
             .map(|reason| Ok((reason, self.reasons.get(&(reason as u32), 0)?.iter().sum())))
+            .collect()
+    }
+
+    /// The counter of each event, summed over all CPUs.
+    pub fn neighbour_events(&self) -> Result<Vec<(NeighbourEvent, u64)>> {
+        NeighbourEvent::ALL
+            .into_iter()
+            .map(|event| Ok((event, self.neighbour_events.get(&(event as u32), 0)?.iter().sum())))
             .collect()
     }
 

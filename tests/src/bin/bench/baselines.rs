@@ -42,7 +42,9 @@ impl Baselines {
     pub fn wrapper(&self, hook: Hook) -> f64 {
         match hook {
             Hook::Forward => self.forward.wrapped.last(),
-            Hook::Stack | Hook::Workload | Hook::Reverse => self.reverse.wrapped.last(),
+            Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => {
+                self.reverse.wrapped.last()
+            }
         }
     }
 

@@ -97,7 +97,7 @@ impl Case {
                 (if self.udp { fresh } else { fresh.syn() }, Side::Source, ENDLESS)
             }
             (Hook::Forward, _) => (self.request(), Side::Source, flows),
-            (Hook::Stack | Hook::Workload | Hook::Reverse, _) => {
+            (Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse, _) => {
                 (self.answer(), Side::Destination, flows)
             }
         }
@@ -120,14 +120,14 @@ impl Case {
     pub fn expected(&self) -> (Packet, Vec<Packet>) {
         let packet = match self.hook {
             Hook::Forward => self.request(),
-            Hook::Stack | Hook::Workload | Hook::Reverse => self.answer(),
+            Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => self.answer(),
         };
         let expected = match (self.hook, self.kind) {
             (_, Kind::None) => vec![packet.clone()],
             (Hook::Forward, _) => {
                 self.backends().iter().map(|backend| packet.to(backend.as_str())).collect()
             }
-            (Hook::Stack | Hook::Workload | Hook::Reverse, _) => {
+            (Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse, _) => {
                 vec![packet.from(self.frontend().as_str())]
             }
         };
@@ -140,7 +140,7 @@ impl Case {
             (_, Kind::None) => (0, 0, 0),
             (Hook::Forward, Kind::New) => (packets, 0, packets),
             (Hook::Forward, Kind::Established) => (packets, 0, 0),
-            (Hook::Stack | Hook::Workload | Hook::Reverse, _) => (0, packets, 0),
+            (Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse, _) => (0, packets, 0),
         };
         Traffic { forward_packets, reverse_packets, new_flows, ..Traffic::default() }
     }

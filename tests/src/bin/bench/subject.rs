@@ -58,7 +58,7 @@ impl Subject {
 
         let under_test = match case.hook {
             Hook::Forward => world.data_plane.xdp()?.fd()?.try_clone()?,
-            Hook::Stack | Hook::Workload | Hook::Reverse => {
+            Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => {
                 world.data_plane.classifier(HookPoint::Out)?.fd()?.try_clone()?
             }
         };

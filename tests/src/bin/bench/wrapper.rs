@@ -26,7 +26,7 @@ impl Wrapper {
                 program.load()?;
                 program.fd()?.try_clone()?
             }
-            Hook::Stack | Hook::Workload | Hook::Reverse => {
+            Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => {
                 let program: &mut SchedClassifier = program(&mut wrapper.ebpf, "empty_tc")?;
                 program.load()?;
                 program.fd()?.try_clone()?
@@ -49,7 +49,7 @@ impl Wrapper {
         let mut ebpf = EbpfLoader::new().load(OBJECT)?;
         match hook {
             Hook::Forward => program::<Xdp>(&mut ebpf, "wrap_xdp")?.load()?,
-            Hook::Stack | Hook::Workload | Hook::Reverse => {
+            Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => {
                 program::<SchedClassifier>(&mut ebpf, "wrap_tc")?.load()?
             }
         }
@@ -59,7 +59,7 @@ impl Wrapper {
     fn put_under_test(&mut self, under_test: &ProgramFd) -> Result<()> {
         let name = match self.hook {
             Hook::Forward => "XDP_UNDER_TEST",
-            Hook::Stack | Hook::Workload | Hook::Reverse => "TC_UNDER_TEST",
+            Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => "TC_UNDER_TEST",
         };
         let map = self.ebpf.map_mut(name).with_context(|| format!("no map {name}"))?;
         Ok(ProgramArray::try_from(map)?.set(0, under_test, 0)?)
@@ -71,13 +71,13 @@ impl Wrapper {
         Array::<_, Plain>::try_from(map)?.set(0, Plain(*template), 0)?;
         let name = match self.hook {
             Hook::Forward => "wrap_xdp",
-            Hook::Stack | Hook::Workload | Hook::Reverse => "wrap_tc",
+            Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => "wrap_tc",
         };
         let result = test_run(&mut self.ebpf, self.hook, name, packet, repeat)?;
         let wanted = match self.hook {
             Hook::Forward => &[2][..],
             // TC_ACT_UNSPEC of Millrace's programs, or TC_ACT_OK of the empty one.
-            Hook::Stack | Hook::Workload | Hook::Reverse => &[u32::MAX, 0],
+            Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => &[u32::MAX, 0],
         };
         if !wanted.contains(&result.return_value) {
             bail!("the program under test returned {}", result.return_value as i32);
@@ -89,7 +89,7 @@ impl Wrapper {
     pub fn run_empty(&mut self, packet: &[u8], repeat: u32) -> Result<Duration> {
         let name = match self.hook {
             Hook::Forward => "empty_xdp",
-            Hook::Stack | Hook::Workload | Hook::Reverse => "empty_tc",
+            Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => "empty_tc",
         };
         Ok(test_run(&mut self.ebpf, self.hook, name, packet, repeat)?.duration)
     }
@@ -111,7 +111,7 @@ fn test_run(
     };
     Ok(match hook {
         Hook::Forward => program::<Xdp>(ebpf, name)?.test_run(options)?,
-        Hook::Stack | Hook::Workload | Hook::Reverse => {
+        Hook::Stack | Hook::AfterXdp | Hook::Workload | Hook::Reverse => {
             program::<SchedClassifier>(ebpf, name)?.test_run(options)?
         }
     })

@@ -13,6 +13,7 @@ pub mod fragments;
 pub mod frontends;
 pub mod headers;
 pub mod idle;
+pub mod neighbours;
 pub mod next_hop;
 pub mod replies;
 pub mod sctp;
@@ -272,6 +273,23 @@ macro_rules! every_case {
                 packets_that_allow_no_error_are_dropped,
                 connections_with_snat_are_not_evicted_by_a_flood,
                 large_frames_fit_if_their_segments_fit,
+            ]
+            neighbours: [
+                requests_for_an_announced_address_are_answered,
+                requests_to_this_machine_alone_are_answered,
+                probes_of_an_announced_address_are_answered,
+                requests_for_other_addresses_pass,
+                the_nodes_own_addresses_are_left_to_the_stack,
+                an_unknown_interface_answers_nothing,
+                pods_ask_their_node,
+                tags_of_requests_stay,
+                what_follows_a_request_is_not_sent_back,
+                claims_of_other_machines_are_noted,
+                a_request_from_an_address_claims_it,
+                requests_cut_off_at_every_length_pass,
+                malformed_requests_pass,
+                options_of_requests_are_skipped,
+                errors_from_the_link_are_still_translated,
             ]
             tunnels_in: [
                 a_packet_from_a_tunnel_reaches_the_backend_that_it_names,
