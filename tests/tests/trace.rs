@@ -18,7 +18,7 @@ type Case = fn(&mut Conversation, &Ends);
 
 /// Each packet of these tables is traced with the kernel's maps before the kernel's programs
 /// process it. Verdict, bytes and reasons must be the same.
-const TRACED: [Case; 33] = [
+const TRACED: [Case; 36] = [
     cases::translation::a_request_goes_to_a_backend_and_its_answer_comes_back,
     cases::translation::a_datagram_goes_to_a_backend_and_its_answer_comes_back,
     cases::translation::tags_of_networks_stay,
@@ -51,6 +51,9 @@ const TRACED: [Case; 33] = [
     cases::next_hop::a_pod_reaches_itself_under_an_address_of_the_node,
     cases::next_hop::a_route_may_be_narrower_than_its_device,
     cases::next_hop::associations_leave_too,
+    cases::neighbours::requests_for_an_announced_address_are_answered,
+    cases::neighbours::requests_to_this_machine_alone_are_answered,
+    cases::neighbours::claims_of_other_machines_are_noted,
     cases::tunnels_in::a_packet_from_a_tunnel_reaches_the_backend_that_it_names,
 ];
 

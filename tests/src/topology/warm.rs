@@ -87,7 +87,9 @@ fn empty(path: &Path, name: &str) -> Result<()> {
         // The agent writes these at its start, or they belong to the build.
         _ if [map::IDENTITY, map::PARAMETERS, map::HOST].contains(&name) => {}
         MapType::Array => Mapped::new(&open()?, info.value_size() as usize)?.clear(),
-        MapType::PerCpuArray if [map::REASONS, map::UNREPORTED].contains(&name) => {
+        MapType::PerCpuArray
+            if [map::REASONS, map::UNREPORTED, map::NEIGHBOUR_EVENTS].contains(&name) =>
+        {
             let processors = nr_cpus().map_err(|(_, error)| error)?;
             let mut counters: PerCpuArray<_, u64> = Map::PerCpuArray(open()?).try_into()?;
             for index in 0..info.max_entries() {

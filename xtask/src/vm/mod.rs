@@ -24,7 +24,7 @@ use image::Test;
 
 /// Files of `tests/tests` that test the kernel. The machine is an order of magnitude slower than
 /// this one.
-const TESTS: [Test; 6] = [
+const TESTS: [Test; 7] = [
     // The default sizes: each load takes minutes here.
     Test { name: "verifier", arguments: &["--skip", "small_tables"] },
     Test {
@@ -44,6 +44,8 @@ const TESTS: [Test; 6] = [
             "without_xdp",
         ],
     },
+    // The agent's own frames, and answers to real clients.
+    Test { name: "announce", arguments: &["a_client_cannot_take", "machines_that_have"] },
     // Use device types that this machine's kernel may lack.
     Test { name: "devices", arguments: &[] },
     Test { name: "cni", arguments: &[] },
