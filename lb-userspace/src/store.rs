@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::{Endpoints, Service};
 use lb_api::mirroring;
 
-use crate::model::{Kind, Node, NodeAddresses, Object, ObjectRef, ServiceName, Slice, Slices};
+use crate::model::{
+    Kind, Node, NodeAddresses, Object, ObjectRef, ServiceName, Slice, Slices, trim,
+};
 
 #[derive(Debug, Default)]
 pub struct Store {
@@ -29,7 +31,8 @@ impl Store {
     pub fn apply(&mut self, object: Object) -> Affected {
         let reference = object.reference();
         match object {
-            Object::Service(service) => {
+            Object::Service(mut service) => {
+                trim(&mut service);
                 let name = name_of(&reference);
                 self.services.insert(name.clone(), service);
                 Affected::one(name)
@@ -45,7 +48,13 @@ impl Store {
                 }
                 Affected::nothing()
             }
-            Object::Ingress(_) | Object::IngressClass(_) | Object::Secret(_) => Affected::nothing(),
+            Object::Ingress(_)
+            | Object::IngressClass(_)
+            | Object::Secret(_)
+            | Object::Namespace(_)
+            | Object::AddressPool(_)
+            | Object::IpAddressPool(_)
+            | Object::L2Advertisement(_) => Affected::nothing(),
         }
     }
 
@@ -66,7 +75,13 @@ impl Store {
                 self.moved_nodes.insert(reference.name.clone());
                 Affected::nothing()
             }
-            Kind::Ingress | Kind::IngressClass | Kind::Secret => Affected::nothing(),
+            Kind::Ingress
+            | Kind::IngressClass
+            | Kind::Secret
+            | Kind::Namespace
+            | Kind::AddressPool
+            | Kind::IpAddressPool
+            | Kind::L2Advertisement => Affected::nothing(),
         }
     }
 
@@ -115,7 +130,14 @@ impl Store {
                 node.map(|node| &*node.uid)
             }
             // Kept only as slices, or not at all.
-            Kind::Endpoints | Kind::Ingress | Kind::IngressClass | Kind::Secret => None,
+            Kind::Endpoints
+            | Kind::Ingress
+            | Kind::IngressClass
+            | Kind::Secret
+            | Kind::Namespace
+            | Kind::AddressPool
+            | Kind::IpAddressPool
+            | Kind::L2Advertisement => None,
         };
         uid.unwrap_or_default()
     }

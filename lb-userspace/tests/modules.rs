@@ -109,6 +109,13 @@ fn the_rules_of_ingress_import_only_the_model() {
 }
 
 #[test]
+fn the_assignment_of_addresses_imports_only_what_is_pure() {
+    let imports = imports();
+    assert_eq!(imports["ipam"], ["kinds", "model"].map(str::to_owned).into());
+    assert!(imports["kinds"].is_empty(), "{:?}", imports["kinds"]);
+}
+
+#[test]
 fn a_circle_is_found() {
     let imports = |pairs: &[(&str, &str)]| {
         let mut imports = Imports::new();

@@ -138,7 +138,7 @@ impl Controller {
             }
             Object::IngressClass(class) => &class.metadata.uid,
             Object::Secret(secret) => &secret.metadata.uid,
-            Object::EndpointSlice(_) | Object::Endpoints(_) | Object::Node(_) => &None,
+            _ => &None,
         };
         if let Some(uid) = uid {
             self.uids.insert(reference, uid.as_str().into());

@@ -3,15 +3,17 @@
 use std::fmt::{self, Display};
 
 use anyhow::{Result, anyhow};
-use k8s_openapi::api::core::v1::{Endpoints, Node as ApiNode, Secret, Service};
+use k8s_openapi::api::core::v1::{Endpoints, Namespace, Node as ApiNode, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::service::trim_unused;
 use super::strip::strip;
-use super::{Node, Slice, trim};
+use super::{Node, Slice};
+use crate::kinds::{AddressPool, IPAddressPool, L2Advertisement};
 
 /// The kinds of objects that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -23,10 +25,14 @@ pub enum Kind {
     Ingress,
     IngressClass,
     Secret,
+    Namespace,
+    AddressPool,
+    IpAddressPool,
+    L2Advertisement,
 }
 
 impl Kind {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 11] = [
         Self::Service,
         Self::EndpointSlice,
         Self::Endpoints,
@@ -34,10 +40,24 @@ impl Kind {
         Self::Ingress,
         Self::IngressClass,
         Self::Secret,
+        Self::Namespace,
+        Self::AddressPool,
+        Self::IpAddressPool,
+        Self::L2Advertisement,
     ];
-    /// Those that the agent reads.
-    pub const OF_AGENT: [Self; 4] =
-        [Self::Service, Self::EndpointSlice, Self::Endpoints, Self::Node];
+    /// Those that the agent reads. From a cluster it does not read all of them.
+    pub const OF_AGENT: [Self; 8] = [
+        Self::Service,
+        Self::EndpointSlice,
+        Self::Endpoints,
+        Self::Node,
+        Self::Namespace,
+        Self::AddressPool,
+        Self::IpAddressPool,
+        Self::L2Advertisement,
+    ];
+    /// Those that define pools of addresses.
+    pub const OF_POOLS: [Self; 3] = [Self::AddressPool, Self::IpAddressPool, Self::L2Advertisement];
     /// Those that the Ingress controller reads.
     pub const OF_INGRESS: [Self; 6] = [
         Self::Service,
@@ -57,6 +77,10 @@ impl Kind {
             Self::Ingress => "Ingress",
             Self::IngressClass => "IngressClass",
             Self::Secret => "Secret",
+            Self::Namespace => "Namespace",
+            Self::AddressPool => "AddressPool",
+            Self::IpAddressPool => "IPAddressPool",
+            Self::L2Advertisement => "L2Advertisement",
         }
     }
 
@@ -64,7 +88,9 @@ impl Kind {
         match self {
             Self::EndpointSlice => "discovery.k8s.io/v1",
             Self::Ingress | Self::IngressClass => "networking.k8s.io/v1",
-            Self::Service | Self::Endpoints | Self::Node | Self::Secret => "v1",
+            Self::AddressPool => "millrace.io/v1alpha1",
+            Self::IpAddressPool | Self::L2Advertisement => "metallb.io/v1beta1",
+            Self::Service | Self::Endpoints | Self::Node | Self::Secret | Self::Namespace => "v1",
         }
     }
 
@@ -78,11 +104,20 @@ impl Kind {
             Self::Ingress => "/apis/networking.k8s.io/v1/ingresses",
             Self::IngressClass => "/apis/networking.k8s.io/v1/ingressclasses",
             Self::Secret => "/api/v1/secrets",
+            Self::Namespace => "/api/v1/namespaces",
+            Self::AddressPool => "/apis/millrace.io/v1alpha1/addresspools",
+            Self::IpAddressPool => "/apis/metallb.io/v1beta1/ipaddresspools",
+            Self::L2Advertisement => "/apis/metallb.io/v1beta1/l2advertisements",
         }
     }
 
     pub fn is_namespaced(self) -> bool {
-        !matches!(self, Self::Node | Self::IngressClass)
+        !matches!(self, Self::Node | Self::IngressClass | Self::Namespace | Self::AddressPool)
+    }
+
+    /// Whether a cluster may lack the kind, because it is installed separately.
+    pub fn is_optional(self) -> bool {
+        Self::OF_POOLS.contains(&self)
     }
 
     pub fn of(api_version: &str, kind: &str) -> Option<Self> {
@@ -147,6 +182,10 @@ pub enum Object {
     Ingress(Box<Ingress>),
     IngressClass(Box<IngressClass>),
     Secret(Box<Secret>),
+    Namespace(Box<Namespace>),
+    AddressPool(Box<AddressPool>),
+    IpAddressPool(Box<IPAddressPool>),
+    L2Advertisement(Box<L2Advertisement>),
 }
 
 impl Object {
@@ -156,7 +195,7 @@ impl Object {
         Ok(match kind {
             Kind::Service => {
                 let mut service: Box<Service> = Box::new(read(value)?);
-                trim(&mut service);
+                trim_unused(&mut service);
                 Self::Service(service)
             }
             Kind::EndpointSlice => {
@@ -167,6 +206,10 @@ impl Object {
             Kind::Ingress => Self::Ingress(Box::new(read(value)?)),
             Kind::IngressClass => Self::IngressClass(Box::new(read(value)?)),
             Kind::Secret => Self::Secret(Box::new(read(value)?)),
+            Kind::Namespace => Self::Namespace(Box::new(read(value)?)),
+            Kind::AddressPool => Self::AddressPool(Box::new(read(value)?)),
+            Kind::IpAddressPool => Self::IpAddressPool(Box::new(read(value)?)),
+            Kind::L2Advertisement => Self::L2Advertisement(Box::new(read(value)?)),
         })
     }
 
@@ -186,6 +229,10 @@ impl Object {
             Self::Ingress(object) => (Kind::Ingress, &object.metadata),
             Self::IngressClass(object) => (Kind::IngressClass, &object.metadata),
             Self::Secret(object) => (Kind::Secret, &object.metadata),
+            Self::Namespace(object) => (Kind::Namespace, &object.metadata),
+            Self::AddressPool(object) => (Kind::AddressPool, &object.metadata),
+            Self::IpAddressPool(object) => (Kind::IpAddressPool, &object.metadata),
+            Self::L2Advertisement(object) => (Kind::L2Advertisement, &object.metadata),
         };
         ObjectRef::new(kind, metadata.namespace.as_deref(), metadata.name.as_deref())
     }

@@ -15,6 +15,7 @@ use super::types::{
     AddressFamily, Frontend, NodeContext, Policy, Problem, Protocol, ServiceName, ServicePort,
     ServicePortKey,
 };
+use crate::kinds::service::is_request;
 
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 const HEADLESS: &str = "service.kubernetes.io/headless";
@@ -28,30 +29,57 @@ pub struct Read {
     pub health_check_port: Option<u16>,
 }
 
-/// Removes unused fields from a Service: the agent holds all Services of a cluster.
+/// Removes fields that no rule uses. The assignment of addresses uses more of Services of type LoadBalancer.
+pub fn trim_unused(service: &mut Service) {
+    let type_ = service.spec.as_ref().and_then(|spec| spec.type_.as_deref());
+    if type_ != Some("LoadBalancer") {
+        trim(service);
+        return;
+    }
+    let metadata = std::mem::take(&mut service.metadata);
+    service.metadata = ObjectMeta {
+        namespace: metadata.namespace,
+        name: metadata.name,
+        uid: metadata.uid,
+        resource_version: metadata.resource_version,
+        creation_timestamp: metadata.creation_timestamp,
+        labels: metadata.labels,
+        annotations: only(metadata.annotations, |name| {
+            name == tunnels::FORWARDING || is_request(name)
+        }),
+        ..ObjectMeta::default()
+    };
+}
+
+/// Removes fields from a Service that the agent does not use: it holds all Services of a cluster.
 pub fn trim(service: &mut Service) {
     let metadata = std::mem::take(&mut service.metadata);
-    let only = |all: Option<BTreeMap<String, String>>, asked: &[&str]| {
-        let mut all = all?;
-        all.retain(|key, _| asked.contains(&key.as_str()));
-        (!all.is_empty()).then_some(all)
-    };
     service.metadata = ObjectMeta {
         namespace: metadata.namespace,
         name: metadata.name,
         uid: metadata.uid,
         creation_timestamp: metadata.creation_timestamp,
-        labels: only(metadata.labels, &[PROXY_NAME, HEADLESS]),
-        annotations: only(metadata.annotations, &[tunnels::FORWARDING]),
+        labels: only(metadata.labels, |name| [PROXY_NAME, HEADLESS].contains(&name)),
+        annotations: only(metadata.annotations, |name| name == tunnels::FORWARDING),
         ..ObjectMeta::default()
     };
     if let Some(spec) = &mut service.spec {
         spec.selector = None;
         spec.ports.iter_mut().for_each(Vec::shrink_to_fit);
     }
-    if let Some(status) = &mut service.status {
-        status.conditions = None;
-    }
+    // Only that there is one matters: `strip` has removed those of other types.
+    let conditions =
+        service.status.iter_mut().flat_map(|status| status.conditions.iter_mut().flatten());
+    conditions.for_each(|condition| condition.message = String::new());
+}
+
+fn only(
+    all: Option<BTreeMap<String, String>>,
+    is_used: impl Fn(&str) -> bool,
+) -> Option<BTreeMap<String, String>> {
+    let mut all = all?;
+    all.retain(|name, _| is_used(name));
+    (!all.is_empty()).then_some(all)
 }
 
 pub fn read(

@@ -3,16 +3,23 @@
 //! The API treats null as absent, and stores nulls in fields that its own types require. A field
 //! that no rule uses must not make an object unreadable, whatever its value.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::Kind;
+use crate::kinds::service::CONDITION;
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const METADATA: [&str; 7] =
     ["name", "namespace", "uid", "labels", "annotations", "creationTimestamp", "deletionTimestamp"];
 
 pub fn strip(kind: Kind, object: &mut Value) {
-    keep(object, "metadata", &METADATA);
+    match kind {
+        // Addresses are assigned to the version that was read.
+        Kind::Service => keep(object, "metadata", &[&METADATA[..], &["resourceVersion"]].concat()),
+        _ => keep(object, "metadata", &METADATA),
+    }
     if let Some(annotations) = map(object, "metadata").and_then(|all| all.get_mut("annotations"))
         && let Some(annotations) = annotations.as_object_mut()
     {
@@ -20,8 +27,11 @@ pub fn strip(kind: Kind, object: &mut Value) {
     }
     match kind {
         Kind::Service => {
-            keep(object, "status", &["loadBalancer"]);
-            if let Some(spec) = map(object, "spec") {
+            keep(object, "status", &["loadBalancer", "conditions"]);
+            strip_conditions(object);
+            if let Some(spec) = map(object, "spec")
+                && spec.get("type").and_then(Value::as_str) != Some("LoadBalancer")
+            {
                 spec.remove("selector");
             }
         }
@@ -46,9 +56,34 @@ pub fn strip(kind: Kind, object: &mut Value) {
                 secret.retain(|field, _| fields.contains(&field.as_str()));
             }
         }
-        Kind::Endpoints | Kind::IngressClass => {}
+        Kind::Namespace => {
+            if let Some(namespace) = object.as_object_mut() {
+                namespace.retain(|field, _| {
+                    ["apiVersion", "kind", "metadata"].contains(&field.as_str())
+                });
+            }
+        }
+        Kind::L2Advertisement => {
+            if let Some(advertisement) = object.as_object_mut() {
+                advertisement.entry("spec").or_insert_with(|| Map::new().into());
+            }
+        }
+        Kind::Endpoints | Kind::IngressClass | Kind::AddressPool | Kind::IpAddressPool => {}
     }
     remove_nulls(object);
+}
+
+/// Leaves the condition that is Millrace's own.
+fn strip_conditions(service: &mut Value) {
+    let Some(status) = map(service, "status") else { return };
+    let own = |condition: &Value| {
+        condition["type"] == CONDITION && Condition::deserialize(condition).is_ok()
+    };
+    let conditions = status.remove("conditions");
+    let conditions = conditions.as_ref().and_then(Value::as_array).into_iter().flatten();
+    if let Some(own) = conditions.into_iter().find(|condition| own(condition)) {
+        status.insert("conditions".to_owned(), Value::Array(vec![own.clone()]));
+    }
 }
 
 fn keep(object: &mut Value, part: &str, fields: &[&str]) {

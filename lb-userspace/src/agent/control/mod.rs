@@ -208,7 +208,7 @@ impl<T: Write> Agent<T> {
         let what = match kind {
             Kind::Service => Changed::Service,
             Kind::EndpointSlice | Kind::Endpoints => Changed::Endpoints,
-            Kind::Node | Kind::Ingress | Kind::IngressClass | Kind::Secret => return,
+            _ => return,
         };
         self.outlets.metrics.changed(what, SystemTime::now());
     }

@@ -15,7 +15,7 @@ use super::resolve::resolve;
 use super::resolved::Resolved;
 use super::upstreams::Upstreams;
 use super::{Delta, Settings};
-use crate::model::{Kind, Object, ObjectRef, Problem, ServiceName};
+use crate::model::{Kind, Object, ObjectRef, Problem, ServiceName, trim as trim_service};
 
 /// Problems that are reported of one object: its author decides how many it has.
 const MOST_PROBLEMS: usize = 32;
@@ -104,7 +104,8 @@ impl Model {
                 let read = Class::read(&class, &self.objects.settings);
                 self.set_class(&reference.name, read);
             }
-            Object::Service(service) => {
+            Object::Service(mut service) => {
+                trim_service(&mut service);
                 if self.objects.service(&name) != Some(&service) {
                     self.objects.services.insert(name.clone(), service);
                     self.service_changed(name);
@@ -121,7 +122,12 @@ impl Model {
             Object::Node(node) if node.name == self.objects.settings.node => {
                 self.set_zone(node.zone);
             }
-            Object::Node(_) | Object::Endpoints(_) => {}
+            Object::Node(_)
+            | Object::Endpoints(_)
+            | Object::Namespace(_)
+            | Object::AddressPool(_)
+            | Object::IpAddressPool(_)
+            | Object::L2Advertisement(_) => {}
         }
     }
 
@@ -146,7 +152,12 @@ impl Model {
                 }
             }
             Kind::Node if reference.name == self.objects.settings.node => self.set_zone(None),
-            Kind::Node | Kind::Endpoints => {}
+            Kind::Node
+            | Kind::Endpoints
+            | Kind::Namespace
+            | Kind::AddressPool
+            | Kind::IpAddressPool
+            | Kind::L2Advertisement => {}
         }
     }
 

@@ -1,0 +1,101 @@
+//! Which Services have each address, and how many addresses of each pool are used.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::pools::{Index, Pools};
+use super::range::{address, is_buggy, number};
+use super::runs::Runs;
+use crate::model::{AddressFamily, ServiceName};
+
+/// The order in which Services get addresses: the oldest first. `None`, as of Services from files, is the oldest.
+pub type Turn = (Option<Arc<str>>, ServiceName);
+
+#[derive(Debug, Default)]
+pub struct Ledger {
+    users: BTreeMap<u128, BTreeSet<Turn>>,
+    used: Runs,
+    /// Of each pool, the used addresses of each family.
+    counts: Vec<[u64; 2]>,
+}
+
+impl Ledger {
+    pub fn users(&self, address: IpAddr) -> impl Iterator<Item = &Turn> {
+        self.users.get(&number(address)).into_iter().flatten()
+    }
+
+    pub fn insert(&mut self, pools: &Pools, address: IpAddr, turn: &Turn) {
+        let number = number(address);
+        let users = self.users.entry(number).or_default();
+        let is_first = users.is_empty();
+        users.insert(turn.clone());
+        if is_first {
+            self.used.insert(number);
+            self.count(pools, number, |count| count + 1);
+        }
+    }
+
+    /// Returns whether the address is free now.
+    pub fn remove(&mut self, pools: &Pools, address: IpAddr, turn: &Turn) -> bool {
+        let number = number(address);
+        let Some(users) = self.users.get_mut(&number) else { return false };
+        let was_user = users.remove(turn);
+        if !was_user || !users.is_empty() {
+            return false;
+        }
+        self.users.remove(&number);
+        self.used.remove(number);
+        self.count(pools, number, |count| count.saturating_sub(1));
+        true
+    }
+
+    fn count(&mut self, pools: &Pools, number: u128, change: fn(u64) -> u64) {
+        // Until they are counted again, the pools may be others.
+        if let Some(counts) = pools.index_of(number).and_then(|index| self.counts.get_mut(index)) {
+            let count = &mut counts[place(family(number))];
+            *count = change(*count);
+        }
+    }
+
+    /// Counts again, for other pools.
+    pub fn recount(&mut self, pools: &Pools) {
+        self.counts = vec![[0; 2]; pools.iter().count()];
+        let numbers: Vec<u128> = self.users.keys().copied().collect();
+        for number in numbers {
+            self.count(pools, number, |count| count + 1);
+        }
+    }
+
+    /// The number of a pool's addresses that Services have.
+    pub fn used(&self, pool: Index, family: AddressFamily) -> u64 {
+        self.counts.get(pool).map_or(0, |counts| counts[place(family)])
+    }
+
+    /// A pool's first address that no Service has.
+    pub fn first_free(&self, pools: &Pools, pool: Index, family: AddressFamily) -> Option<IpAddr> {
+        let pool = pools.get(pool);
+        let ranges = pool.ranges.iter().filter(|range| range.family() == family);
+        ranges.into_iter().find_map(|range| {
+            let mut from = range.first();
+            loop {
+                let free = self.used.first_absent(from).filter(|free| range.contains(*free))?;
+                if !(pool.avoid_buggy && is_buggy(free)) {
+                    return Some(address(free));
+                }
+                from = free.checked_add(1)?;
+            }
+        })
+    }
+}
+
+fn family(number: u128) -> AddressFamily {
+    AddressFamily::of(&address(number))
+}
+
+fn place(family: AddressFamily) -> usize {
+    match family {
+        AddressFamily::V4 => 0,
+        AddressFamily::V6 => 1,
+    }
+}

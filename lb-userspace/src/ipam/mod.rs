@@ -1,0 +1,480 @@
+//! Addresses of Services of type LoadBalancer: pools, requests, assignment.
+//!
+//! Pure: no I/O, no clock; the same objects in the same order always give the same result.
+//!
+//! Invariants:
+//! - No address is assigned twice, unless its Services share it: same key, different ports, same nodes.
+//! - A Service gets no address that it did not request, if it requests any; and it keeps its addresses until its own
+//!   request changes, whatever becomes of pools and other Services. Exception: of two that have one address without
+//!   sharing it, the younger one loses it.
+//! - The addresses in all statuses are taken in before any is assigned (`apply` before the first `settle`).
+//! - A change of one Service costs nothing for the other ones, except those that wait for what it releases.
+//!
+//! Tests: `tests/ipam/`, one file for each rule, and random histories compared with a simple implementation.
+
+mod announcement;
+mod decide;
+mod ledger;
+mod outcome;
+mod pool;
+mod pools;
+mod range;
+mod request;
+mod runs;
+mod selector;
+mod sharing;
+mod waiting;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Service;
+
+use crate::kinds::service::CONDITION;
+use crate::model::{AddressFamily, Kind, Object, ObjectRef, ServiceName};
+
+use decide::Decision;
+use ledger::{Ledger, Turn};
+use pools::Index;
+use range::number;
+use request::{Held, Request};
+use waiting::{Cause, Waiting};
+
+pub use announcement::{Announcement, Scope};
+pub use outcome::{Outcome, Reason};
+pub use pool::{Pool, PoolName, SETTING};
+pub use pools::Pools;
+pub use range::Range;
+pub use selector::{Labels, Selector};
+
+/// The class of Services that are for Millrace only.
+pub const CLASS: &str = "millrace.io/load-balancer";
+/// Every namespace has it; of namespaces whose objects are not known it is the only one.
+const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Values of `spec.loadBalancerClass` to serve.
+    pub classes: Vec<String>,
+    /// Whether Services without a class are left to others.
+    pub needs_class: bool,
+    /// Whether no other controller can assign addresses, so that a Service without one has this one's reasons.
+    pub is_alone: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { classes: vec![CLASS.to_owned()], needs_class: false, is_alone: false }
+    }
+}
+
+/// Assigns addresses.
+#[derive(Debug, Default)]
+pub struct Ipam {
+    settings: Settings,
+    pools: Pools,
+    namespaces: Namespaces,
+    services: BTreeMap<ServiceName, Entry>,
+    ledger: Ledger,
+    waiting: Waiting,
+    /// Services by the key by which they share addresses.
+    keys: BTreeMap<String, BTreeSet<Turn>>,
+    /// Services to be evaluated.
+    due: BTreeSet<Turn>,
+    /// Pools in which addresses were freed, and who was the last one that they were offered to.
+    offers: BTreeMap<(Index, AddressFamily), Option<Turn>>,
+    has_other_pools: bool,
+    changed: BTreeSet<ServiceName>,
+    reasons: BTreeMap<Reason, usize>,
+}
+
+/// A Service of type LoadBalancer.
+#[derive(Debug)]
+struct Entry {
+    turn: Turn,
+    request: Arc<Request>,
+    class: Option<String>,
+    /// Whether its condition says that this controller has assigned its addresses.
+    is_marked: bool,
+    has_others: bool,
+    /// Its addresses: of others' Services those in the status, of own ones those that are assigned.
+    addresses: Vec<IpAddr>,
+    is_own: bool,
+    outcome: Option<Outcome>,
+}
+
+#[derive(Debug, Default)]
+struct Namespaces(BTreeMap<String, Labels>);
+
+impl Namespaces {
+    /// Creates an entry for a namespace, if there is none.
+    fn note(&mut self, name: &str) {
+        if !self.0.contains_key(name) {
+            self.set(name, Labels::new());
+        }
+    }
+
+    fn set(&mut self, name: &str, mut labels: Labels) {
+        labels.insert(NAMESPACE_NAME.to_owned(), name.to_owned());
+        self.0.insert(name.to_owned(), labels);
+    }
+
+    fn labels(&self, name: &str) -> &Labels {
+        static NONE: Labels = Labels::new();
+        self.0.get(name).unwrap_or(&NONE)
+    }
+}
+
+/// How many addresses of a pool are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage<'a> {
+    pub pool: &'a PoolName,
+    pub family: AddressFamily,
+    pub used: u64,
+    pub free: u128,
+}
+
+impl Ipam {
+    pub fn new(settings: Settings, pools: Pools) -> Self {
+        Self { settings, pools, has_other_pools: true, ..Self::default() }
+    }
+
+    pub fn pools(&self) -> &Pools {
+        &self.pools
+    }
+
+    /// Takes in a pool, a namespace or a Service.
+    pub fn apply(&mut self, object: &Object) {
+        match object {
+            Object::Service(service) => self.apply_service(service),
+            Object::Namespace(namespace) => {
+                let labels = namespace.metadata.labels.clone().unwrap_or_default();
+                self.set_namespace(namespace.metadata.name.as_deref().unwrap_or_default(), labels);
+            }
+            other => self.has_other_pools |= self.pools.apply(other),
+        }
+    }
+
+    pub fn delete(&mut self, reference: &ObjectRef) {
+        match reference.kind {
+            Kind::Service => self.forget(&ServiceName::new(&reference.namespace, &reference.name)),
+            Kind::Namespace => self.set_namespace(&reference.name, Labels::new()),
+            _ => self.has_other_pools |= self.pools.delete(reference),
+        }
+    }
+
+    fn set_namespace(&mut self, name: &str, labels: Labels) {
+        let before = self.namespaces.labels(name).clone();
+        self.namespaces.set(name, labels);
+        if *self.namespaces.labels(name) != before {
+            let first = ServiceName::new(name, "");
+            let within =
+                self.services.range(first..).take_while(|(service, _)| service.namespace == name);
+            self.due.extend(within.map(|(_, entry)| entry.turn.clone()));
+        }
+    }
+
+    fn apply_service(&mut self, service: &Service) {
+        let name = ServiceName::of(&service.metadata);
+        let Some(request) = Request::of(service) else {
+            self.forget(&name);
+            return;
+        };
+        self.namespaces.note(&name.namespace);
+        let created = service.metadata.creation_timestamp.as_ref();
+        let turn: Turn = (created.map(|time| time.0.to_string().into()), name.clone());
+        let held = Held::of(service);
+        let class = service.spec.as_ref().and_then(|spec| spec.load_balancer_class.clone());
+        let is_marked = is_marked(service);
+        if self.services.get(&name).is_some_and(|known| known.turn != turn) {
+            // Another one of the same name.
+            self.forget(&name);
+        }
+        match self.services.get_mut(&name) {
+            None => {
+                self.note_key(&turn, None, request.sharing_key.as_ref());
+                let entry = Entry {
+                    turn: turn.clone(),
+                    request: Arc::new(request),
+                    class,
+                    is_marked,
+                    has_others: held.has_others,
+                    addresses: Vec::new(),
+                    is_own: false,
+                    outcome: None,
+                };
+                self.services.insert(name.clone(), entry);
+                self.set_addresses(&name, held.addresses);
+                self.wake_peers(&turn);
+            }
+            Some(entry) => {
+                let is_same = *entry.request == request && entry.class == class;
+                entry.class = class;
+                entry.is_marked |= is_marked;
+                entry.has_others = held.has_others;
+                let before = std::mem::replace(&mut entry.request, Arc::new(request.clone()));
+                let is_own = entry.is_own;
+                if !is_same {
+                    let key = request.sharing_key.as_ref();
+                    self.note_key(&turn, before.sharing_key.as_ref(), key);
+                    self.wake_peers(&turn);
+                }
+                if !is_own {
+                    self.set_addresses(&name, held.addresses);
+                }
+                if is_same && is_own {
+                    return;
+                }
+            }
+        }
+        self.due.insert(turn);
+    }
+
+    fn forget(&mut self, name: &ServiceName) {
+        if !self.services.contains_key(name) {
+            return;
+        }
+        self.set_addresses(name, Vec::new());
+        let Some(entry) = self.services.remove(name) else { return };
+        self.note_key(&entry.turn, entry.request.sharing_key.as_ref(), None);
+        self.waiting.remove(&entry.turn);
+        self.due.remove(&entry.turn);
+        self.count_reason(entry.outcome.as_ref(), None);
+        if entry.outcome.is_some() {
+            self.changed.insert(name.clone());
+        }
+    }
+
+    fn note_key(&mut self, turn: &Turn, before: Option<&String>, now: Option<&String>) {
+        if before == now {
+            return;
+        }
+        if let Some(before) = before
+            && let Some(turns) = self.keys.get_mut(before)
+        {
+            turns.remove(turn);
+            if turns.is_empty() {
+                self.keys.remove(before);
+            }
+        }
+        if let Some(now) = now {
+            self.keys.entry(now.clone()).or_default().insert(turn.clone());
+        }
+    }
+
+    /// Evaluates those again whose standing may depend on this one: Services that have one of its addresses, and those
+    /// that wait and share its key.
+    fn wake_peers(&mut self, turn: &Turn) {
+        let Some(entry) = self.services.get(&turn.1) else { return };
+        for &address in &entry.addresses {
+            self.due.extend(self.ledger.users(address).filter(|user| *user != turn).cloned());
+            self.due.extend(self.waiting.for_cause(Cause::Taken(address)).cloned());
+        }
+        let key = entry.request.sharing_key.as_ref();
+        let peers = key.and_then(|key| self.keys.get(key)).into_iter().flatten();
+        self.due.extend(peers.filter(|peer| self.waiting.contains(peer)).cloned());
+    }
+
+    /// Notes the addresses of a Service, and offers those that it had to others.
+    fn set_addresses(&mut self, name: &ServiceName, addresses: Vec<IpAddr>) {
+        let Some(entry) = self.services.get_mut(name) else { return };
+        if entry.addresses == addresses {
+            return;
+        }
+        let turn = entry.turn.clone();
+        let before = std::mem::replace(&mut entry.addresses, addresses.clone());
+        for &address in before.iter().filter(|address| !addresses.contains(address)) {
+            if self.ledger.remove(&self.pools, address, &turn)
+                && let Some(index) = self.pools.index_of(number(address))
+            {
+                self.offers.insert((index, AddressFamily::of(&address)), None);
+            }
+            // Those that share it, and those that wait for it.
+            self.due.extend(self.ledger.users(address).cloned());
+            self.due.extend(self.waiting.for_cause(Cause::Taken(address)).cloned());
+        }
+        for &address in addresses.iter().filter(|address| !before.contains(address)) {
+            self.ledger.insert(&self.pools, address, &turn);
+        }
+        self.wake_peers(&turn);
+    }
+
+    /// Evaluates everything that may have changed. Returns the Services with another outcome than before.
+    pub fn settle(&mut self) -> BTreeSet<ServiceName> {
+        if std::mem::take(&mut self.has_other_pools) {
+            self.ledger.recount(&self.pools);
+            self.waiting.clear();
+            self.offers.clear();
+            self.due.extend(self.services.values().map(|entry| entry.turn.clone()));
+        }
+        while let Some(turn) = self.next() {
+            self.evaluate(&turn);
+        }
+        std::mem::take(&mut self.changed)
+    }
+
+    /// The next Service in turn that is due, or that a freed address is offered to.
+    fn next(&mut self) -> Option<Turn> {
+        let offers: Vec<(Index, AddressFamily)> = self.offers.keys().copied().collect();
+        for offer in offers {
+            let (pool, family) = offer;
+            let after = self.offers.get(&offer).cloned().flatten();
+            let is_free = self.ledger.first_free(&self.pools, pool, family).is_some();
+            let cause = Cause::Exhausted(pool, family);
+            match self.waiting.next(cause, after.as_ref()).filter(|_| is_free).cloned() {
+                Some(turn) => {
+                    self.due.insert(turn.clone());
+                    // When its turn comes, another one may be offered the rest.
+                    if self.due.first() == Some(&turn) {
+                        self.offers.insert(offer, Some(turn));
+                    }
+                }
+                None => {
+                    self.offers.remove(&offer);
+                }
+            }
+        }
+        self.due.pop_first()
+    }
+
+    fn evaluate(&mut self, turn: &Turn) {
+        let name = &turn.1;
+        let Some(entry) = self.services.get(name).filter(|entry| entry.turn == *turn) else {
+            return;
+        };
+        let is_own = self.is_own(entry);
+        let request = Arc::clone(&entry.request);
+        self.waiting.remove(turn);
+        let outcome = is_own.then(|| {
+            let decision = self.decide(turn, &request, &entry.addresses);
+            let outcome = self.outcome_of(&decision);
+            (decision, outcome)
+        });
+        let (addresses, causes, outcome) = match outcome {
+            Some((decision, outcome)) => (Some(decision.addresses), decision.causes, Some(outcome)),
+            None => (None, Vec::new(), None),
+        };
+        self.waiting.set(turn, causes);
+        if let Some(addresses) = addresses {
+            self.set_addresses(name, addresses);
+        }
+        let Some(entry) = self.services.get_mut(name) else { return };
+        entry.is_own = is_own;
+        if entry.outcome != outcome {
+            let before = std::mem::replace(&mut entry.outcome, outcome.clone());
+            self.changed.insert(name.clone());
+            self.count_reason(before.as_ref(), outcome.as_ref());
+        }
+    }
+
+    fn count_reason(&mut self, before: Option<&Outcome>, now: Option<&Outcome>) {
+        if let Some(before) = before
+            && let Some(count) = self.reasons.get_mut(&before.reason)
+        {
+            *count -= 1;
+        }
+        if let Some(now) = now {
+            *self.reasons.entry(now.reason).or_default() += 1;
+        }
+    }
+
+    /// Whether this controller assigns the addresses of a Service, rather than another one or nobody.
+    fn is_own(&self, entry: &Entry) -> bool {
+        if let Some(class) = &entry.class {
+            return self.settings.classes.contains(class);
+        }
+        if self.settings.needs_class {
+            return false;
+        }
+        if entry.is_own || entry.is_marked || self.settings.is_alone {
+            return true;
+        }
+        if entry.has_others {
+            return false;
+        }
+        match entry.addresses.as_slice() {
+            // Without pools, another controller may be meant to assign one.
+            [] => !self.pools.is_empty(),
+            addresses => addresses.iter().any(|address| self.pools.pool_of(*address).is_some()),
+        }
+    }
+
+    fn outcome_of(&self, decision: &Decision) -> Outcome {
+        let addresses = decision.addresses.clone();
+        if let Some(refusal) = &decision.refusal {
+            let mut message = refusal.message.clone();
+            if decision.is_provisional && !addresses.is_empty() {
+                message.push_str(&format!(". Until then it keeps {}", list(&addresses)));
+            }
+            return Outcome { addresses, reason: refusal.reason, message };
+        }
+        let mut parts: Vec<String> = Vec::new();
+        for address in &addresses {
+            parts.push(match self.pools.pool_of(*address) {
+                Some(pool) => format!("{address} of {}", pool.name),
+                None => format!("{address}, which no address pool contains any more"),
+            });
+        }
+        parts.extend(decision.note.clone());
+        Outcome { addresses, reason: Reason::Assigned, message: parts.join("; ") }
+    }
+
+    /// What became of a Service; `None` if its addresses are not this controller's to assign.
+    pub fn outcome(&self, service: &ServiceName) -> Option<&Outcome> {
+        self.services.get(service)?.outcome.as_ref()
+    }
+
+    /// The number of Services by outcome.
+    pub fn count(&self, reason: Reason) -> usize {
+        self.reasons.get(&reason).copied().unwrap_or_default()
+    }
+
+    /// Addresses of own Services that no pool contains any more.
+    pub fn outside(&self) -> usize {
+        let own = self.services.values().filter(|entry| entry.is_own);
+        let addresses = own.flat_map(|entry| &entry.addresses);
+        addresses.filter(|address| self.pools.pool_of(**address).is_none()).count()
+    }
+
+    /// How much of each pool is used, by the families that it has.
+    pub fn usage(&self) -> impl Iterator<Item = Usage<'_>> {
+        let families = |(index, pool)| AddressFamily::ALL.map(move |family| (index, pool, family));
+        let all = self.pools.iter().flat_map(families);
+        all.filter(|(_, pool, family)| pool.has_family(*family)).map(|(index, pool, family)| {
+            let used = self.ledger.used(index, family);
+            Usage { pool: &pool.name, family, used, free: pool.size(family) - u128::from(used) }
+        })
+    }
+
+    fn request_of(&self, service: &ServiceName) -> Option<&Request> {
+        self.services.get(service).map(|entry| &*entry.request)
+    }
+
+    fn addresses_of(&self, service: &ServiceName) -> &[IpAddr] {
+        self.services.get(service).map_or(&[], |entry| &entry.addresses)
+    }
+}
+
+/// Where an address of a Service is announced, if it is. An address that has left its pool is announced by all nodes,
+/// so that it serves as before.
+pub fn announcement<'a>(
+    pools: &'a Pools,
+    service: &Service,
+    address: IpAddr,
+) -> Option<&'a Announcement> {
+    match pools.pool_of(address) {
+        Some(pool) => pool.announcement.as_ref(),
+        None => is_marked(service).then(Announcement::everywhere),
+    }
+}
+
+/// Whether its condition says that this controller assigns its addresses.
+pub fn is_marked(service: &Service) -> bool {
+    let conditions = service.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == CONDITION)
+}
+
+fn list(addresses: &[IpAddr]) -> String {
+    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,297 @@
+//! A pool of addresses, whichever object or setting it comes from.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::fmt::{self, Display};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+
+use super::announcement::{Announcement, Scope};
+use super::range::{Range, is_buggy};
+use super::selector::{Labels, Selector, any_selects};
+use crate::kinds::{AddressPool, IPAddressPool, L2Advertisement};
+use crate::model::{AddressFamily, Kind, ObjectRef};
+
+/// The setting that is a pool of its own.
+pub const SETTING: &str = "load-balancer-addresses";
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PoolName {
+    Object(ObjectRef),
+    Setting,
+}
+
+impl PoolName {
+    /// What an annotation calls it.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Object(reference) => &reference.name,
+            Self::Setting => SETTING,
+        }
+    }
+}
+
+impl Display for PoolName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Object(reference) => reference.fmt(f),
+            Self::Setting => write!(f, "the setting {SETTING}"),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pool {
+    pub name: PoolName,
+    /// Decides which one has an address that several contain. `None`, as of settings and files: the oldest.
+    pub created: Option<String>,
+    pub labels: Labels,
+    /// Valid ranges.
+    pub ranges: Vec<Range>,
+    pub auto_assign: bool,
+    pub avoid_buggy: bool,
+    pub priority: i64,
+    /// A Service must match one of them; empty: all.
+    pub services: Vec<Selector>,
+    pub namespaces: Namespaces,
+    pub announcement: Option<Announcement>,
+}
+
+/// Names and selectors of namespaces; if both are empty, all namespaces.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Namespaces {
+    pub names: BTreeSet<String>,
+    pub selectors: Vec<Selector>,
+}
+
+impl Namespaces {
+    fn is_any(&self) -> bool {
+        self.names.is_empty() && self.selectors.is_empty()
+    }
+
+    fn includes(&self, name: &str, labels: &Labels) -> bool {
+        self.is_any()
+            || self.names.contains(name)
+            || self.selectors.iter().any(|selector| selector.selects(labels))
+    }
+}
+
+/// A pool, and what can't be read in its object: field and message.
+pub type Read = (Pool, Vec<(String, String)>);
+
+impl Pool {
+    pub fn of_setting(ranges: &[Range]) -> Self {
+        Self {
+            name: PoolName::Setting,
+            created: None,
+            labels: Labels::new(),
+            ranges: ranges.to_vec(),
+            auto_assign: true,
+            avoid_buggy: false,
+            priority: 0,
+            services: Vec::new(),
+            namespaces: Namespaces::default(),
+            announcement: Some(Announcement::everywhere().clone()),
+        }
+    }
+
+    pub fn of_address_pool(object: &AddressPool) -> Read {
+        let spec = &object.spec;
+        let mut problems = Problems::default();
+        let services = problems.selectors("spec.serviceSelector", spec.service_selector.iter());
+        let namespaces =
+            problems.selectors("spec.namespaceSelector", spec.namespace_selector.iter());
+        let mut scopes: Vec<Scope> = Vec::new();
+        for (index, announcement) in spec.announcements.iter().enumerate() {
+            let field = format!("spec.announcements[{index}]");
+            scopes.push(problems.scope(
+                (&format!("{field}.nodeSelector"), announcement.node_selector.iter()),
+                (&format!("{field}.interfaces"), &announcement.interfaces),
+            ));
+        }
+        if scopes.is_empty() {
+            scopes.push(Scope::default());
+        }
+        let pool = Self {
+            name: PoolName::Object(ObjectRef::new(
+                Kind::AddressPool,
+                None,
+                object.metadata.name.as_deref(),
+            )),
+            created: created(&object.metadata),
+            labels: object.metadata.labels.clone().unwrap_or_default(),
+            ranges: problems.ranges(&spec.addresses),
+            auto_assign: spec.auto_assign,
+            avoid_buggy: spec.avoid_buggy_ips,
+            priority: spec.priority.into(),
+            services,
+            namespaces: Namespaces { names: BTreeSet::new(), selectors: namespaces },
+            announcement: spec.announce.then_some(Announcement { scopes }),
+        };
+        (pool, problems.0)
+    }
+
+    /// Without its announcement, which other objects define.
+    pub fn of_metallb(object: &IPAddressPool) -> Read {
+        let spec = &object.spec;
+        let mut problems = Problems::default();
+        let allocation = spec.service_allocation.clone().unwrap_or_default();
+        let field = "spec.serviceAllocation";
+        let priority = match allocation.priority {
+            None | Some(0) => 0,
+            // Before all other pools.
+            Some(priority) => (i64::from(i32::MAX) + 1).saturating_sub(priority).max(1),
+        };
+        let metadata = &object.metadata;
+        let pool = Self {
+            name: PoolName::Object(ObjectRef::new(
+                Kind::IpAddressPool,
+                metadata.namespace.as_deref(),
+                metadata.name.as_deref(),
+            )),
+            created: created(metadata),
+            labels: metadata.labels.clone().unwrap_or_default(),
+            ranges: problems.ranges(&spec.addresses),
+            auto_assign: spec.auto_assign,
+            avoid_buggy: spec.avoid_buggy_ips,
+            priority,
+            services: problems.selectors(
+                &format!("{field}.serviceSelectors"),
+                allocation.service_selectors.iter(),
+            ),
+            namespaces: Namespaces {
+                names: allocation.namespaces.iter().cloned().collect(),
+                selectors: problems.selectors(
+                    &format!("{field}.namespaceSelectors"),
+                    allocation.namespace_selectors.iter(),
+                ),
+            },
+            announcement: None,
+        };
+        (pool, problems.0)
+    }
+
+    /// Pools are tried in the order of this.
+    pub fn order(&self) -> impl Ord + '_ {
+        let is_for_all = self.services.is_empty() && self.namespaces.is_any();
+        (Reverse(self.priority), is_for_all, self.name.name(), &self.name)
+    }
+
+    /// Whether a Service may have its addresses.
+    pub fn admits(&self, namespace: &str, namespace_labels: &Labels, labels: &Labels) -> bool {
+        self.namespaces.includes(namespace, namespace_labels) && any_selects(&self.services, labels)
+    }
+
+    pub fn contains(&self, number: u128) -> bool {
+        !self.excludes(number) && self.ranges.iter().any(|range| range.contains(number))
+    }
+
+    /// Whether its range contains the address, but it does not assign it.
+    pub fn excludes(&self, number: u128) -> bool {
+        self.avoid_buggy && is_buggy(number)
+    }
+
+    pub fn has_family(&self, family: AddressFamily) -> bool {
+        self.ranges.iter().any(|range| range.family() == family)
+    }
+
+    /// The number of addresses that it can assign.
+    pub fn size(&self, family: AddressFamily) -> u128 {
+        let ranges = self.ranges.iter().filter(|range| range.family() == family);
+        ranges.map(|range| range.size(self.avoid_buggy)).sum()
+    }
+}
+
+fn created(metadata: &ObjectMeta) -> Option<String> {
+    metadata.creation_timestamp.as_ref().map(|time| time.0.to_string())
+}
+
+/// An L2Advertisement.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Advertisement {
+    namespace: String,
+    pools: BTreeSet<String>,
+    pool_selectors: Vec<Selector>,
+    scope: Scope,
+}
+
+impl Advertisement {
+    pub fn read(object: &L2Advertisement) -> (Self, Vec<(String, String)>) {
+        let spec = &object.spec;
+        let mut problems = Problems::default();
+        let scope = problems.scope(
+            ("spec.nodeSelectors", spec.node_selectors.iter()),
+            ("spec.interfaces", &spec.interfaces),
+        );
+        let selectors = spec.ip_address_pool_selectors.iter();
+        let read = Self {
+            namespace: object.metadata.namespace.clone().unwrap_or_default(),
+            pools: spec.ip_address_pools.iter().cloned().collect(),
+            pool_selectors: problems.selectors("spec.ipAddressPoolSelectors", selectors),
+            scope,
+        };
+        (read, problems.0)
+    }
+
+    /// Whether it concerns a pool of MetalLB.
+    fn concerns(&self, pool: &ObjectRef, labels: &Labels) -> bool {
+        let concerns_all = self.pools.is_empty() && self.pool_selectors.is_empty();
+        pool.namespace == self.namespace
+            && (concerns_all
+                || self.pools.contains(&pool.name)
+                || self.pool_selectors.iter().any(|selector| selector.selects(labels)))
+    }
+
+    /// Where the addresses of a pool of MetalLB are announced; `None`: nowhere.
+    pub fn of_pool<'a>(all: impl Iterator<Item = &'a Self>, pool: &Pool) -> Option<Announcement> {
+        let PoolName::Object(name) = &pool.name else { return None };
+        let concerned = all.filter(|advertisement| advertisement.concerns(name, &pool.labels));
+        let scopes: Vec<Scope> =
+            concerned.map(|advertisement| advertisement.scope.clone()).collect();
+        (!scopes.is_empty()).then_some(Announcement { scopes })
+    }
+}
+
+#[derive(Default)]
+struct Problems(Vec<(String, String)>);
+
+impl Problems {
+    fn selectors<'a>(
+        &mut self,
+        field: &str,
+        selectors: impl Iterator<Item = &'a LabelSelector>,
+    ) -> Vec<Selector> {
+        let mut read = Vec::new();
+        for selector in selectors {
+            let (selector, problem) = Selector::read(selector);
+            read.push(selector);
+            self.0.extend(problem.map(|problem| (field.to_owned(), problem)));
+        }
+        read
+    }
+
+    fn scope<'a>(
+        &mut self,
+        (nodes_field, nodes): (&str, impl Iterator<Item = &'a LabelSelector>),
+        (interfaces_field, interfaces): (&str, &[String]),
+    ) -> Scope {
+        let nodes = self.selectors(nodes_field, nodes);
+        let (interfaces, problem) = Scope::read_interfaces(interfaces);
+        self.0.extend(problem.map(|problem| (interfaces_field.to_owned(), problem)));
+        Scope { nodes, interfaces }
+    }
+
+    fn ranges(&mut self, texts: &[String]) -> Vec<Range> {
+        let mut ranges = Vec::new();
+        for (index, text) in texts.iter().enumerate() {
+            match Range::parse(text) {
+                Ok(range) => ranges.push(range),
+                Err(why) => {
+                    let field = format!("spec.addresses[{index}]");
+                    self.0.push((field, format!("{text:?} {why}; not used")));
+                }
+            }
+        }
+        ranges
+    }
+}

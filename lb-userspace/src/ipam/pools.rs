@@ -1,0 +1,218 @@
+//! All pools: of AddressPools, of MetalLB's kinds, and of the setting.
+//!
+//! Invariant: an address belongs to at most one pool. Of two whose ranges overlap, the older one has both addresses and
+//! announcement; the range of the other one is not used, and a problem of its object.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::announcement::Announcement;
+use super::pool::{Advertisement, Pool, PoolName};
+use super::range::{Range, number};
+use super::selector::Labels;
+use crate::model::{Object, ObjectRef, Problem};
+
+/// Identifies a pool until the pools change.
+pub type Index = usize;
+
+#[derive(Debug, Default)]
+pub struct Pools {
+    setting: Option<Pool>,
+    objects: BTreeMap<ObjectRef, (Pool, Vec<Problem>)>,
+    advertisements: BTreeMap<ObjectRef, (Advertisement, Vec<Problem>)>,
+    /// In the order in which they are tried, with the ranges that are theirs.
+    pools: Vec<Pool>,
+    /// Sorted; none overlaps another.
+    ranges: Vec<(Range, Index)>,
+    problems: BTreeMap<ObjectRef, Vec<Problem>>,
+}
+
+impl Pools {
+    /// `ranges`: those of the setting.
+    pub fn new(ranges: &[Range]) -> Self {
+        let setting = (!ranges.is_empty()).then(|| Pool::of_setting(ranges));
+        let mut pools = Self { setting, ..Self::default() };
+        pools.arrange();
+        pools
+    }
+
+    /// Takes in a pool or advertisement. Returns whether anything has changed.
+    pub fn apply(&mut self, object: &Object) -> bool {
+        let reference = object.reference();
+        let described = |problems: Vec<(String, String)>| -> Vec<Problem> {
+            let object = reference.to_string();
+            let described = |(field, message)| Problem { object: object.clone(), field, message };
+            problems.into_iter().map(described).collect()
+        };
+        let is_changed = match object {
+            Object::AddressPool(pool) => {
+                let (pool, problems) = Pool::of_address_pool(pool);
+                replace(&mut self.objects, &reference, (pool, described(problems)))
+            }
+            Object::IpAddressPool(pool) => {
+                let (pool, problems) = Pool::of_metallb(pool);
+                replace(&mut self.objects, &reference, (pool, described(problems)))
+            }
+            Object::L2Advertisement(advertisement) => {
+                let (advertisement, problems) = Advertisement::read(advertisement);
+                let read = (advertisement, described(problems));
+                replace(&mut self.advertisements, &reference, read)
+            }
+            _ => false,
+        };
+        if is_changed {
+            self.arrange();
+        }
+        is_changed
+    }
+
+    /// Returns whether anything has changed.
+    pub fn delete(&mut self, reference: &ObjectRef) -> bool {
+        let is_changed = self.objects.remove(reference).is_some()
+            || self.advertisements.remove(reference).is_some();
+        if is_changed {
+            self.arrange();
+        }
+        is_changed
+    }
+
+    fn arrange(&mut self) {
+        self.problems = self
+            .objects
+            .iter()
+            .map(|(reference, (_, problems))| (reference.clone(), problems.clone()))
+            .chain(
+                self.advertisements
+                    .iter()
+                    .map(|(reference, (_, problems))| (reference.clone(), problems.clone())),
+            )
+            .collect();
+        let mut pools: Vec<Pool> =
+            self.objects.values().map(|(pool, _)| pool).chain(&self.setting).cloned().collect();
+        self.settle_overlaps(&mut pools);
+        for pool in &mut pools {
+            let all = self.advertisements.values().map(|(advertisement, _)| advertisement);
+            if let Some(announcement) = Advertisement::of_pool(all, pool) {
+                pool.announcement = Some(announcement);
+            }
+        }
+        pools.sort_by(|a, b| a.order().cmp(&b.order()));
+        let ranges = pools.iter().enumerate();
+        self.ranges = ranges
+            .flat_map(|(index, pool)| pool.ranges.iter().map(move |range| (*range, index)))
+            .collect();
+        self.ranges.sort_unstable();
+        self.pools = pools;
+    }
+
+    /// Leaves each range to its oldest pool.
+    fn settle_overlaps(&mut self, pools: &mut [Pool]) {
+        pools.sort_by(|a, b| (&a.created, &a.name).cmp(&(&b.created, &b.name)));
+        // By first address; none overlaps another.
+        let mut taken: BTreeMap<u128, (Range, PoolName)> = BTreeMap::new();
+        for pool in pools {
+            let name = pool.name.clone();
+            let mut problems = Vec::new();
+            pool.ranges.retain(|range| {
+                let before = taken.range(..=range.last()).next_back();
+                let Some((_, (other, owner))) =
+                    before.filter(|(_, (other, _))| other.overlaps(range))
+                else {
+                    taken.insert(range.first(), (*range, name.clone()));
+                    return true;
+                };
+                let message = match *owner == name {
+                    true => format!("{range} overlaps {other}: not used"),
+                    false => {
+                        format!("{range} overlaps {other} of {owner}, which is older: not used")
+                    }
+                };
+                problems.push(message);
+                false
+            });
+            if let PoolName::Object(reference) = &name {
+                let described = problems.into_iter().map(|message| Problem {
+                    object: reference.to_string(),
+                    field: "spec.addresses".to_owned(),
+                    message,
+                });
+                self.problems.entry(reference.clone()).or_default().extend(described);
+            }
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pools.is_empty()
+    }
+
+    /// In the order in which they are tried.
+    pub fn iter(&self) -> impl Iterator<Item = (Index, &Pool)> {
+        self.pools.iter().enumerate()
+    }
+
+    pub fn get(&self, index: Index) -> &Pool {
+        &self.pools[index]
+    }
+
+    /// What can't be used in each object; of objects without problems, nothing.
+    pub fn problems(&self) -> &BTreeMap<ObjectRef, Vec<Problem>> {
+        &self.problems
+    }
+
+    pub(super) fn index_of(&self, number: u128) -> Option<Index> {
+        let after = self.ranges.partition_point(|(range, _)| range.first() <= number);
+        let (range, index) = self.ranges.get(after.checked_sub(1)?)?;
+        (range.contains(number) && !self.pools[*index].excludes(number)).then_some(*index)
+    }
+
+    /// The pool that an address belongs to.
+    pub fn pool_of(&self, address: IpAddr) -> Option<&Pool> {
+        self.index_of(number(address)).map(|index| self.get(index))
+    }
+
+    /// The pool whose range contains an address that it does not assign.
+    pub(super) fn excluding(&self, address: IpAddr) -> Option<&PoolName> {
+        let number = number(address);
+        let (_, pool) = self.iter().find(|(_, pool)| {
+            pool.excludes(number) && pool.ranges.iter().any(|range| range.contains(number))
+        })?;
+        Some(&pool.name)
+    }
+
+    /// Where an address is announced; `None` if it is of no pool, or of one that is not announced.
+    pub fn announcement_of(&self, address: IpAddr) -> Option<&Announcement> {
+        self.pool_of(address)?.announcement.as_ref()
+    }
+
+    /// Pools that an annotation calls by this name.
+    pub(super) fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = Index> + 'a {
+        self.iter().filter(move |(_, pool)| pool.name.name() == name).map(|(index, _)| index)
+    }
+
+    /// Pools that a Service gets addresses of without a request.
+    pub(super) fn automatic<'a>(
+        &'a self,
+        namespace: &'a str,
+        namespace_labels: &'a Labels,
+        labels: &'a Labels,
+    ) -> impl Iterator<Item = Index> + 'a {
+        self.iter()
+            .filter(move |(_, pool)| {
+                pool.auto_assign && pool.admits(namespace, namespace_labels, labels)
+            })
+            .map(|(index, _)| index)
+    }
+}
+
+/// Returns whether it differs from the value before.
+fn replace<T: PartialEq>(
+    map: &mut BTreeMap<ObjectRef, T>,
+    reference: &ObjectRef,
+    value: T,
+) -> bool {
+    if map.get(reference) == Some(&value) {
+        return false;
+    }
+    map.insert(reference.clone(), value);
+    true
+}

@@ -1,0 +1,121 @@
+//! `AddressPool`: addresses for Services of type LoadBalancer.
+
+// Columns have the same types.
+#![allow(clippy::duplicated_attributes)]
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Addresses that Services of type LoadBalancer get, and where they are announced.
+#[derive(CustomResource, JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[kube(
+    group = "millrace.io",
+    version = "v1alpha1",
+    kind = "AddressPool",
+    plural = "addresspools",
+    shortname = "apool",
+    category = "millrace",
+    status = "AddressPoolStatus",
+    derive = "PartialEq",
+    printcolumn(name = "Addresses", type_ = "string", json_path = ".spec.addresses"),
+    printcolumn(name = "Auto Assign", type_ = "boolean", json_path = ".spec.autoAssign"),
+    printcolumn(
+        name = "Used",
+        type_ = "integer",
+        json_path = ".status.usedIPv4",
+        description = "IPv4 addresses that Services have"
+    ),
+    printcolumn(
+        name = "Free",
+        type_ = "integer",
+        json_path = ".status.freeIPv4",
+        description = "IPv4 addresses that no Service has"
+    ),
+    printcolumn(
+        name = "Used6",
+        type_ = "integer",
+        json_path = ".status.usedIPv6",
+        description = "IPv6 addresses that Services have"
+    ),
+    printcolumn(
+        name = "Free6",
+        type_ = "integer",
+        json_path = ".status.freeIPv6",
+        description = "IPv6 addresses that no Service has"
+    ),
+    printcolumn(name = "Priority", type_ = "integer", json_path = ".spec.priority", priority = 1),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct AddressPoolSpec {
+    /// Networks (192.0.2.0/28), ranges (192.0.2.10-192.0.2.20) and single addresses, of IPv4 and IPv6.
+    #[schemars(
+        length(min = 1, max = 256),
+        inner(
+            length(min = 2, max = 96),
+            regex(pattern = r"^[0-9a-fA-F:.]+(/[0-9]{1,3}| *- *[0-9a-fA-F:.]+)?$")
+        )
+    )]
+    pub addresses: Vec<String>,
+    /// Whether Services get addresses of this pool without requesting them. If not, they name the pool or an address.
+    #[serde(default = "yes")]
+    pub auto_assign: bool,
+    /// Whether IPv4 addresses that end with .0 or .255 are left out: some old devices refuse them.
+    #[serde(default, rename = "avoidBuggyIPs")]
+    pub avoid_buggy_ips: bool,
+    /// Pools with higher numbers are tried first; of equal ones, first those with selectors.
+    #[serde(default)]
+    pub priority: i32,
+    /// Services that may have addresses of this pool, by their labels. Absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_selector: Option<LabelSelector>,
+    /// Namespaces whose Services may have addresses of this pool, by their labels. Absent: all. The label
+    /// kubernetes.io/metadata.name is the namespace's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace_selector: Option<LabelSelector>,
+    /// Whether nodes answer ARP requests and neighbor solicitations for addresses of this pool. Set it to false if routers
+    /// learn the addresses in another way, such as BGP.
+    #[serde(default = "yes")]
+    pub announce: bool,
+    /// Which nodes announce addresses of this pool, and on which interfaces. Absent: all nodes, on interfaces with a
+    /// prefix that contains the address.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub announcements: Vec<PoolAnnouncement>,
+}
+
+/// Nodes and interfaces that announce addresses.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolAnnouncement {
+    /// Nodes, by their labels. Absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_selector: Option<LabelSelector>,
+    /// Interfaces: names, or patterns such as eth*. Absent: those with a prefix that contains the address.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 64)))]
+    pub interfaces: Vec<String>,
+}
+
+/// How many addresses of a pool are used.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AddressPoolStatus {
+    /// IPv4 addresses that Services have.
+    #[serde(default, rename = "usedIPv4")]
+    pub used_ipv4: i64,
+    /// IPv4 addresses that no Service has.
+    #[serde(default, rename = "freeIPv4")]
+    pub free_ipv4: i64,
+    /// IPv6 addresses that Services have.
+    #[serde(default, rename = "usedIPv6")]
+    pub used_ipv6: i64,
+    /// IPv6 addresses that no Service has. The greatest 64-bit number if there are more.
+    #[serde(default, rename = "freeIPv6")]
+    pub free_ipv6: i64,
+}
+
+fn yes() -> bool {
+    true
+}

@@ -1,0 +1,27 @@
+//! What Millrace adds to Services: annotations that request addresses, and a condition.
+
+/// Annotations with requested addresses, separated by commas.
+pub const ADDRESSES: [&str; 4] = [
+    "millrace.io/load-balancer-addresses",
+    "metallb.io/loadBalancerIPs",
+    "metallb.universe.tf/loadBalancerIPs",
+    "lbipam.cilium.io/ips",
+];
+/// Annotations with the name of a pool.
+pub const POOL: [&str; 3] =
+    ["millrace.io/address-pool", "metallb.io/address-pool", "metallb.universe.tf/address-pool"];
+/// Annotations with a key; Services with the same one may share an address.
+pub const SHARING_KEY: [&str; 4] = [
+    "millrace.io/sharing-key",
+    "metallb.io/allow-shared-ip",
+    "metallb.universe.tf/allow-shared-ip",
+    "lbipam.cilium.io/sharing-key",
+];
+
+/// The type of the condition that says whether a Service has its addresses.
+pub const CONDITION: &str = "millrace.io/AddressAssigned";
+
+/// Whether an annotation is part of a request.
+pub fn is_request(annotation: &str) -> bool {
+    ADDRESSES.iter().chain(&POOL).chain(&SHARING_KEY).any(|known| *known == annotation)
+}
