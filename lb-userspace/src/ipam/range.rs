@@ -54,7 +54,9 @@ impl Range {
         };
         for (network, meaning) in EXCLUDED {
             // They are constants, and valid.
-            if Self::of_network(network).is_ok_and(|excluded| excluded.overlaps(&range)) {
+            let contains =
+                |excluded: Self| excluded.family() == range.family() && excluded.overlaps(&range);
+            if Self::of_network(network).is_ok_and(contains) {
                 return Err(format!("contains {meaning}"));
             }
         }
@@ -149,6 +151,7 @@ mod tests {
             ("192.0.2.9", "192.0.2.9", 1),
             ("2001:db8::/126", "2001:db8::-2001:db8::3", 4),
             ("2001:db8::1-2001:db8::1", "2001:db8::1", 1),
+            ("::ffff:192.0.2.0/126", "192.0.2.0-192.0.2.3", 4),
             ("2001:db8::/32", "2001:db8::-2001:db8:ffff:ffff:ffff:ffff:ffff:ffff", 1 << 96),
         ] {
             let range = Range::parse(text).unwrap();
@@ -170,7 +173,7 @@ mod tests {
             ("223.0.0.0-224.0.0.0", "multicast"),
             ("169.254.1.0/24", "link-local"),
             ("fe80::1", "link-local"),
-            ("::ffff:192.0.2.0/120", "write them as IPv4"),
+            ("::1:0:0-::ffff:0:1", "write them as IPv4"),
         ] {
             let error = Range::parse(text).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
