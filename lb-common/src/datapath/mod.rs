@@ -89,7 +89,7 @@ pub fn passed<P: Packet>(packet: &P) -> Verdict {
         arp::ETHER_TYPE => true,
         V6::ETHER_TYPE => packet
             .header::<<V6 as Family>::Header>(frame.network)
-            .is_some_and(|header| V6::is_neighbours(header)),
+            .is_some_and(V6::is_neighbours),
         _ => false,
     });
     if is_neighbours { Verdict::Next(Stage::Neighbour) } else { Verdict::Pass }

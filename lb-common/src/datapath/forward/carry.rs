@@ -7,7 +7,8 @@ use super::lookup::{
 use crate::conntrack::{self, Found, reply_index};
 use crate::datapath::carried::{Decision, Draft};
 use crate::datapath::tables::FamilyTables;
-use crate::datapath::wire::parse::{PacketFamily, Segment};
+use crate::datapath::wire::packet::Packet;
+use crate::datapath::wire::parse::{self, PacketFamily, Parsed, Segment};
 use crate::hash::FlowHash;
 use crate::layout::{Direction, Reason};
 
@@ -54,6 +55,22 @@ pub fn carry_followed<F: PacketFamily, T: FamilyTables<F>>(
     }
     found.note(Direction::Forward, segment.headers.protocol, &segment.signal, tables.now());
     Carried::Found
+}
+
+/// The same for a packet of a client, as its headers begin.
+#[inline(always)]
+pub fn follow_begun<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+) -> Carried {
+    // Otherwise the compiler passes the packet's bounds instead of the packet: plain numbers, to
+    // the verifier.
+    packet.leave_by(0);
+    let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
+        return Carried::Failed(Reason::Malformed);
+    };
+    carry_followed(tables, &segment, hash_of(tables, &segment), packet.resolves())
 }
 
 /// Finds the flow of an arriving packet of either direction, and stores the decision in the draft;

@@ -167,9 +167,28 @@ pub fn aim_without_errors<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     Departure::NextHop
 }
 
+/// Sends a packet as the draft says, in two calls with a stack frame each: `aim` finds where to, and
+/// `rewrite` translates.
+#[inline(always)]
+pub fn in_steps<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+    packet: &mut P,
+    tables: &T,
+    network: usize,
+    aim: impl Fn(&mut P, &T, usize, &mut Out) -> Departure,
+    rewrite: impl Fn(&mut P, &T, usize) -> Result<(), Reason>,
+) -> Verdict {
+    let mut out = Out::default();
+    let departure = aim(packet, tables, network, &mut out);
+    if let Departure::Ended(verdict) = departure {
+        return verdict;
+    }
+    let rewritten = rewrite(packet, tables, network);
+    depart::<F, P, T>(packet, tables, network, departure, out, rewritten)
+}
+
 /// Sends a rewritten packet whose headers are at `network`.
 #[inline(always)]
-pub fn depart<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
+fn depart<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     packet: &mut P,
     tables: &T,
     network: usize,

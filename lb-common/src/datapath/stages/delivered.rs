@@ -60,12 +60,7 @@ fn follow<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Carried {
-    packet.leave_by(0);
-    let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
-        return Carried::Failed(Reason::Malformed);
-    };
-    let hash = lookup::hash_of(tables, &segment);
-    let carried = carry::carry_followed(tables, &segment, hash, packet.resolves());
+    let carried = carry::follow_begun::<F, P, T>(packet, tables, network);
     unless_forwarded::<F, T>(tables, carried)
 }
 

@@ -109,12 +109,7 @@ fn follow_request<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     tables: &T,
     network: usize,
 ) -> Carried {
-    packet.leave_by(0);
-    let Parsed::Segment::<F>(segment) = parse::begun(packet, network) else {
-        return Carried::Failed(Reason::Malformed);
-    };
-    let hash = lookup::hash_of(tables, &segment);
-    carry::carry_followed(tables, &segment, hash, packet.resolves())
+    carry::follow_begun::<F, P, T>(packet, tables, network)
 }
 
 #[inline(never)]
@@ -209,7 +204,14 @@ fn later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
     network: usize,
 ) -> Verdict {
     match look_up_later::<F, P, T>(packet, tables, network) {
-        Carried::Found => send_later::<F, P, T>(packet, tables, network),
+        // Only first fragments cause ICMP errors.
+        Carried::Found => send::in_steps::<F, P, T>(
+            packet,
+            tables,
+            network,
+            aim_later::<F, P, T>,
+            rewrite_later::<F, P, T>,
+        ),
         // The first fragment may be on its way to tc, and open its flow there.
         Carried::Nothing if !packet.resolves() => Verdict::Defer,
         Carried::Nothing | Carried::Failed(Reason::Fragment) => pass_for(tables, Reason::Fragment),
@@ -229,22 +231,6 @@ fn look_up_later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Some(segment) => carry::carry_arriving(tables, &segment),
         None => Carried::Failed(Reason::Fragment),
     }
-}
-
-/// Sends a later fragment as the draft says. Only first fragments cause ICMP errors.
-#[inline(always)]
-fn send_later<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
-    packet: &mut P,
-    tables: &T,
-    network: usize,
-) -> Verdict {
-    let mut out = Out::default();
-    let departure = aim_later::<F, P, T>(packet, tables, network, &mut out);
-    if let Departure::Ended(verdict) = departure {
-        return verdict;
-    }
-    let rewritten = rewrite_later::<F, P, T>(packet, tables, network);
-    send::depart::<F, P, T>(packet, tables, network, departure, out, rewritten)
 }
 
 #[inline(never)]

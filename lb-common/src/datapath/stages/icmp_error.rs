@@ -50,7 +50,14 @@ pub fn arriving<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         };
     }
     match look_up::<F, P, T>(packet, tables, network) {
-        Carried::Found => send_on::<F, P, T>(packet, tables, network),
+        // Errors cause no errors.
+        Carried::Found => send::in_steps::<F, P, T>(
+            packet,
+            tables,
+            network,
+            aim::<F, P, T>,
+            rewrite::<F, P, T>,
+        ),
         Carried::Nothing => pass_for(tables, Reason::UnknownQuote),
         Carried::Failed(reason @ (Reason::CorruptTable | Reason::NoSuchBucket)) => {
             drop_for(tables, reason)
@@ -81,22 +88,6 @@ fn look_up<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
         Ok(error) => carry::carry_arriving(tables, &error.quoted_reply),
         Err(reason) => Carried::Failed(reason),
     }
-}
-
-/// Forwards an error as the draft says. Errors cause no errors.
-#[inline(always)]
-fn send_on<F: PacketFamily, P: Packet, T: FamilyTables<F>>(
-    packet: &mut P,
-    tables: &T,
-    network: usize,
-) -> Verdict {
-    let mut out = Out::default();
-    let departure = aim::<F, P, T>(packet, tables, network, &mut out);
-    if let Departure::Ended(verdict) = departure {
-        return verdict;
-    }
-    let rewritten = rewrite::<F, P, T>(packet, tables, network);
-    send::depart::<F, P, T>(packet, tables, network, departure, out, rewritten)
 }
 
 #[inline(never)]
